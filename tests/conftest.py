@@ -28,7 +28,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 pytest_plugins = [
     "support.browser",
     "support.leaks",
-    "support.demos",
+    "support.demo",
     "support.processes",
     "support.requirements",
     "support.retries",
@@ -175,7 +175,7 @@ class _SideBySide(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no ty
 
 
 def _computes(worker: str) -> bool:
-    """Whether that one of xdist's workers (`gw0`, `gw1`, ...) begins with what computes: every second one."""
+    """Return true for every second xdist worker (`gw0`, `gw1`, ...), which begins with CPU-bound tests."""
     return int(worker.removeprefix("gw")) % 2 == 1
 
 
@@ -206,7 +206,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays to the end: who looks for garbage does not look through thousands of tests each time."""
+    """Exempt the collected tests from garbage collection, which would walk through thousands of them each time."""
     gc.freeze()
     gc.enable()
 
@@ -216,7 +216,7 @@ def pytest_unconfigure() -> None:
 
 
 def _log_plainly() -> None:
-    """As structlog does by itself, but for traces: rich, if it is installed, takes a second for each."""
+    """Log without rich, which takes a second for each traceback."""
     structlog.reset_defaults()
     *before, _ = structlog.get_config()["processors"]
     plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)

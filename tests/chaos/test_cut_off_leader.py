@@ -48,8 +48,7 @@ async def populate(cluster: Cluster) -> None:
     await cluster.brokers_are_seen(url, 2)
     await cluster.create_namespace(url, bundles=16)
     await cluster.create_namespace(url, "tenant/fresh", 512)
-    for topic in topics_of_bundles(await cluster.state()):
-        assert (await cluster.lookup(url, topic))[0] == 200
+    await cluster.assign_all(url)
 
 
 async def test_a_leader_cut_off_while_busy_stops_leading_before_another_leads(cut: tuple[Cluster, TcpProxy]) -> None:

@@ -71,7 +71,6 @@ async def gives_all_away(cluster: SteppedCluster, broker: ScriptedBroker) -> Non
 
 
 async def is_done(cluster: SteppedCluster) -> bool:
-    """Whether the successor says so; it does a moment after the last bundle's move is written."""
     async with cluster.http.get(f"{cluster.standby.url}{_drain(cluster)}") as answer:
         assert answer.status == 200, await answer.text()
         progress = await answer.json()

@@ -146,7 +146,7 @@ async def test_step_survives_a_dead_server(ensemble: EmbeddedEnsemble, chroot: s
 
 
 def has_happened(operation: str, state: NamespaceState) -> bool:
-    """Whether the record has what the operation was to bring; it never has half of it."""
+    """Return true if the record has the result of the operation; it never has half of it."""
     if operation in ("split", "merge"):
         boundaries = state.bundles.boundaries
         parted = [*BEFORE, *boundaries[1:2]] if operation == "split" else [*BEFORE[:1], *BEFORE[2:]]

@@ -47,10 +47,7 @@ REQUESTS = {
 async def cluster(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> AsyncIterator[Cluster]:
     """Two node processes and one broker; the sessions are so long that no test waits for the end of one."""
     async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
-        settings = {"unloadAttemptTimeoutMs": 1_000}
-        await asyncio.gather(*(cluster.start_node(name, settings) for name in ("n1", "n2")), cluster.start_broker())
-        for node in cluster.nodes.values():
-            await cluster.brokers_are_seen(node.url, 1)
+        await cluster.start_all(2, 1, {"unloadAttemptTimeoutMs": 1_000})
         await cluster.create_namespace((await cluster.leader()).url, bundles=4)
         yield cluster
 
@@ -72,11 +69,9 @@ async def test_a_leader_is_killed_while_it_waits_for_an_agent(cluster: Cluster, 
     leader = await cluster.leader()
     survivor = next(node for node in cluster.nodes.values() if node is not leader)
     (source,) = cluster.brokers
-    topics = topics_of_bundles(await cluster.state())
-    assert [(await cluster.lookup(survivor.url, topic))[0] for topic in topics] == [200] * 4
+    topics = await cluster.assign_all(survivor.url)
     target = await cluster.start_broker()
-    for node in cluster.nodes.values():
-        await cluster.brokers_are_seen(node.url, 2)
+    await cluster.all_brokers_are_seen()
     before, steps = await cluster.state(), Steps()
     source.at = steps.at
     steps.hold(step)
@@ -127,7 +122,7 @@ async def is_served(cluster: Cluster, url: str, topics: list[str]) -> None:
 
 
 def assert_outcome(operation: str, step: str, state: NamespaceState, target: ScriptedBroker) -> None:
-    """What was committed is completed by the next leader, and what was not is as it was."""
+    """Assert that committed steps are completed by the next leader, and others are undone."""
     bundles = {"split": 4 if step.startswith("topics") else 5, "merge": 3}.get(operation, 4)
     assert len(state.bundles) == bundles
     if operation in ("unload", "transfer"):

@@ -22,16 +22,7 @@ pytestmark = pytest.mark.zookeeper
 async def cluster(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> AsyncIterator[Cluster]:
     """Two nodes and two brokers; the session is so long that no test waits for its end."""
     async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
-        settings = {
-            "unloadAttemptTimeoutMs": 5_000,
-            "namespaceBundleUnloadingTimeoutMs": 6_000,
-        }
-        await asyncio.gather(
-            *(cluster.start_node(name, settings) for name in ("n1", "n2")),
-            *(cluster.start_broker() for _ in range(2)),
-        )
-        for node in cluster.nodes.values():
-            await cluster.brokers_are_seen(node.url, 2)
+        await cluster.start_all(2, 2, {"unloadAttemptTimeoutMs": 5_000, "namespaceBundleUnloadingTimeoutMs": 6_000})
         await cluster.create_namespace((await cluster.leader()).url, bundles=4)
         yield cluster
 

@@ -36,16 +36,11 @@ SHEDDING = {
 async def cluster(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> AsyncIterator[Cluster]:
     """Three nodes that shed often, and two brokers that share 16 bundles."""
     async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
-        for name in ("n1", "n2", "n3"):
-            await cluster.start_node(name, SHEDDING)
-        for _ in range(2):
-            await cluster.start_broker()
+        await cluster.start_all(3, 2, SHEDDING)
         url = cluster.nodes["n1"].url
-        await cluster.brokers_are_seen(url, 2)
         await cluster.create_namespace(url, bundles=16)
         await cluster.create_namespace(url, "tenant/fresh", 512)
-        for topic in topics_of_bundles(await cluster.state()):
-            assert (await cluster.lookup(url, topic))[0] == 200
+        await cluster.assign_all(url)
         yield cluster
 
 
@@ -116,7 +111,6 @@ async def successor_of(cluster: Cluster, paused: NodeProcess) -> NodeProcess:
 
 
 def settled(history: History, bundles: list[str]) -> bool:
-    """Whether none of the bundles is in state Releasing any more."""
     state: NamespaceState = history.moments[-1].state
     pairs = zip(state.bundle_names(), state.ownerships, strict=True)
     return all(ownership.state is not OwnershipState.RELEASING for name, ownership in pairs if name in bundles)
@@ -134,5 +128,5 @@ async def follows_and_forwards(cluster: Cluster, node: NodeProcess, topic: str) 
 
 
 def is_moving(answer: str) -> bool:
-    """Whether a lookup was refused because its bundle is between two owners, which no owner can answer."""
+    """Return true if a lookup was refused because its bundle is between two owners."""
     return "Releasing" in answer or "no owner yet" in answer

@@ -69,7 +69,7 @@ NO_MINIMUM = replace(UNIFORM, min_unload_message=0, min_unload_message_throughpu
 
 
 def against_an_idle_broker(loads: list[float], settings: PlannerSettings = NO_MINIMUM) -> list[str]:
-    """What is shed of bundles with these message rates, both ways together; the other broker has no load."""
+    """Shed bundles with these message rates, as source and as target; the other broker has no load."""
     halves: dict[str, Load] = {bundle(i): (rate / 2, rate / 2, 0, 0) for i, rate in enumerate(loads)}
     given = snapshot({"broker-1": report(halves), "broker-2": report()})
     return shed(given, settings).get("broker-1:8080", [])

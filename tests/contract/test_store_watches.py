@@ -9,7 +9,7 @@ from loadmanager.store.metadata_store import Create, Delete, MetadataStore, Put,
 
 
 async def a_watch(store: MetadataStore, path: str) -> list[str]:
-    """What the watch of `path` reported, after the call that says it is armed."""
+    """Reports of the watch of `path`, after the one that says it is armed."""
     seen: list[str] = []
     store.watch(path, seen.append)
     await eventually(lambda: seen == [path])

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
-from support.commands import run
+from support.command_line import run
 from support.nodes import Cluster, on_zookeeper
 from support.waiting import eventually
 
@@ -23,8 +23,6 @@ LOWER, UPPER = "0x00000000_0x80000000", "0x80000000_0xffffffff"
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How a command ended."""
-
     code: int
     out: str
     err: str
@@ -47,7 +45,7 @@ class Shell:
         return Done(done.returncode, done.stdout, done.stderr)
 
     async def done(self, line: str) -> str:
-        """What the command printed; it must have ended with 0."""
+        """Output of the command, which must end with 0."""
         done = await self.type(line)
         assert done.code == 0, (line, done)
         return done.out

@@ -188,12 +188,11 @@ class Place:
     folder: Path
 
     async def url(self, folder: Path) -> str:
-        """Of the agent that runs there, once it answers."""
         await eventually((folder / "ready.json").exists)
         return str(orjson.loads((folder / "ready.json").read_bytes())["url"])
 
     async def lease_until_s(self, url: str) -> float | None:
-        """When the lease lapses that the agent grants now; None: it grants none, or is gone."""
+        """End of the lease that the agent grants now; None without a lease."""
         asked_s = time.monotonic()
         try:
             async with self.http.get(f"{url}/loadmanager/v1/lease") as answer:
@@ -202,7 +201,7 @@ class Place:
             return None
 
     async def granted_until_s(self, url: str) -> float:
-        """As above, once there is one."""
+        """Wait for a lease, and return its end."""
         granted: list[float] = []
 
         async def is_granted() -> bool:

@@ -88,7 +88,6 @@ async def open_topic(beside: RunningAgent, node: FakeNode, broker: FakeBroker, t
 
 
 async def reports(beside: RunningAgent, bundles: set[str]) -> bool:
-    """Whether the written report holds just these bundles."""
     return set((await beside.record() or {}).get("lastStats") or {}) == bundles
 
 

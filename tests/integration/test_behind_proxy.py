@@ -8,7 +8,7 @@ import random
 from collections.abc import AsyncIterator
 
 import pytest
-from support.commands import run
+from support.command_line import run
 from support.nodes import Cluster
 from support.prefix_proxy import a_proxy
 from support.waiting import eventually

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.demos import FinishedDemo, running_demo
+from support.demo import FinishedDemo, running_demo
 from support.processes import ended_sync
 from support.waiting import eventually_sync
 

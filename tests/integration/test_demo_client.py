@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from support.demo import BrokerProcess, FakeAgent, a_broker, a_fake_agent, serving
+from support.demo import BrokerProcess, FakeAgent, a_broker, a_fake_agent
 from support.processes import ended
+from support.servers import serving
 from support.waiting import eventually
 
 from loadmanager.dev.demo.demo_client import ClientConfig

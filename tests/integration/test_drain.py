@@ -34,18 +34,10 @@ SETTINGS = {"loadBalancerReturnCoolDownMinutes": 30}
 async def cluster(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> AsyncIterator[Cluster]:
     """Three nodes, and three brokers with a hundred bundles each."""
     async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
-        settings = {**SETTINGS, "maxConcurrentUnloads": 4}
-        await asyncio.gather(
-            *(cluster.start_node(name, settings) for name in ("n1", "n2", "n3")),
-            *(cluster.start_broker() for _ in range(3)),
-        )
-        for node in cluster.nodes.values():
-            await cluster.brokers_are_seen(node.url, 3)
+        await cluster.start_all(3, 3, {**SETTINGS, "maxConcurrentUnloads": 4})
         leader = await cluster.leader()
         await cluster.create_namespace(leader.url, bundles=BUNDLES)
-        topics = topics_of_bundles(await cluster.state())
-        statuses = await asyncio.gather(*(cluster.lookup(leader.url, topic) for topic in topics))
-        assert {status for status, _ in statuses} == {200}
+        await cluster.assign_all(leader.url)
         yield cluster
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from support.commands import run as run_command
+from support.command_line import run as run_command
 from support.registrations import a_record, load_of, register, write
 from support.servers import LoopbackServer
 from support.stores import ZooKeeperWorld

@@ -21,7 +21,7 @@ import pytest
 import yaml
 from aiohttp import web
 from support.cluster import CALM, Cluster, a_cluster
-from support.commands import run
+from support.command_line import run
 from support.fake_broker import FakeBroker
 from support.lm_node import NodeProcess, get_json
 from support.processes import Processes
@@ -140,7 +140,7 @@ async def spread_load(cluster: Cluster, url: str, brokers: list[SteadyBroker]) -
 
 
 async def is_reported(cluster: Cluster, broker: SteadyBroker) -> bool:
-    """Whether the broker's znode has all its load, and the usage that this load means."""
+    """Return true if the broker's znode has all its load, and the usage that this load causes."""
     znode = await cluster.get(paths.broker(broker.broker_id))
     record = orjson.loads(decode(znode.data, znode.path))
     carried = sum(broker.bytes_per_s.values())
@@ -159,7 +159,7 @@ def command(*arguments: str) -> dict[str, Any]:
 
 
 async def journalled(cluster: Cluster, node: NodeProcess, unloads: int) -> list[dict[str, Any]]:
-    """What the leader's journal says as soon as there are so many unloads in it, oldest first."""
+    """Decisions of the leader once there are so many unloads, oldest first."""
     found: list[dict[str, Any]] = []
 
     async def sheds() -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from support.commands import run as run_command
+from support.command_line import run as run_command
 from support.recorded import NOON_MS, a_report, a_writer, put_file, record
 from support.registrations import a_record, load_of, register, write
 from support.stores import ZooKeeperWorld

@@ -37,8 +37,7 @@ async def idle(start_zookeeper: ZooKeeperFactory, tmp_path: Path) -> AsyncIterat
         url = (await cluster.leader()).url
         await cluster.brokers_are_seen(url, 2)
         await cluster.create_namespace(url, bundles=16)
-        for topic in topics_of_bundles(await cluster.state()):
-            assert (await cluster.lookup(url, topic))[0] == 200
+        await cluster.assign_all(url)
         yield cluster, server
 
 

@@ -46,7 +46,7 @@ def install(source: Path, extras: str) -> Path:
 
 @pytest.fixture(scope="module")
 def installed_for_brokers(source: Path) -> Path:
-    """What somebody installs who writes a broker."""
+    """Environment of the author of a broker."""
     return install(source, "broker")
 
 

@@ -24,16 +24,11 @@ SESSION_MS = 600_000
 async def cluster(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> AsyncIterator[Cluster]:
     """Three nodes, two brokers, a namespace in which all bundles are owned, and one in which none is."""
     async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
-        for name in ("n1", "n2", "n3"):
-            await cluster.start_node(name, {"metadataStoreSessionTimeoutMillis": SESSION_MS})
-        for _ in range(2):
-            await cluster.start_broker()
+        await cluster.start_all(3, 2, {"metadataStoreSessionTimeoutMillis": SESSION_MS})
         url = cluster.nodes["n1"].url
-        await cluster.brokers_are_seen(url, 2)
         await cluster.create_namespace(url)
         await cluster.create_namespace(url, "tenant/fresh", 512)
-        for topic in topics_of_bundles(await cluster.state()):
-            assert (await cluster.lookup(url, topic))[0] == 200
+        await cluster.assign_all(url)
         yield cluster
 
 

@@ -177,16 +177,13 @@ async def test_client_survives_killed_nodes(zookeeper: EmbeddedZooKeeper, chroot
     """The leader first: moves are known from the other one. Then that, too: what was known is known."""
     topic = f"persistent://{NAMESPACE}/x"
     async with processes.a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
-        await asyncio.gather(*(cluster.start_node(name) for name in ("n1", "n2")))
-        brokers = [await cluster.start_broker(), await cluster.start_broker()]
-        for node in cluster.nodes.values():
-            await cluster.brokers_are_seen(node.url, 2)
+        await cluster.start_all(2, 2)
         leader = await cluster.leader()
         (other,) = (node for node in cluster.nodes.values() if node is not leader)
         await cluster.create_namespace(leader.url, bundles=1)
         async with LookupClient([leader.url, other.url], namespaces=[NAMESPACE]) as client:
             first = await client.lookup(topic)
-            (second,) = (broker.broker_id for broker in brokers if broker.broker_id != first.broker_id)
+            (second,) = (broker.broker_id for broker in cluster.brokers if broker.broker_id != first.broker_id)
             leader.kill()
             assert await client.lookup(topic) == first
 

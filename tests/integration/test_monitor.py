@@ -14,7 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from support.commands import run as run_command
+from support.command_line import run as run_command
 from support.processes import ended
 from support.servers import closed_port
 from support.waiting import eventually, patience
@@ -169,8 +169,6 @@ A_TERMINALS_ENVIRONMENT = {**os.environ, "TERM": "xterm", "COLUMNS": "140", "LIN
 
 
 class Screen:
-    """What a program has written to the terminal so far."""
-
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._seen = b""

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 from support.browser import find_browser, shown
-from support.demos import FinishedDemo
+from support.demo import FinishedDemo
 from support.nodes import RunningNode, a_leader
 
 pytestmark = [pytest.mark.deep, pytest.mark.spark, pytest.mark.timeout(1200)]

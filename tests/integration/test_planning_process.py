@@ -183,7 +183,7 @@ async def test_where_no_process_can_be_had_a_thread_plans(command: tuple[str, ..
 
 
 async def test_what_cannot_be_handed_over_is_planned_in_a_thread() -> None:
-    """Whatever it is: a leader that could not shed would be worse than one that answers slowly."""
+    """A leader that could not shed would be worse than one that answers slowly."""
     snapshot, rng = a_snapshot(1), np.random.default_rng(1)
     planning, state = PlannerPool(1), {"Another": {"of its own": lambda: 0}}
     proposal = await planning.propose(snapshot, SETTINGS, state, rng)
@@ -203,7 +203,7 @@ async def test_for_few_bundles_there_is_no_process() -> None:
 
 @pytest.mark.parametrize("is_asked", [True, False])
 async def test_a_round_that_is_waited_for_ends_with_the_term(is_asked: bool) -> None:  # noqa: FBT001 - a parameter
-    """As when the process thinks for long; also of a process that was just being started."""
+    """Covers a slow planner process, and one that is still starting."""
     started, goes_on = asyncio.Event(), threading.Event()
     loop, processes = asyncio.get_running_loop(), list[PlannerProcess]()
 

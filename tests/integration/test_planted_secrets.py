@@ -45,7 +45,7 @@ NAMES = {"tenant": "t", "namespace": "ns", "range": "0x00000000_0xffffffff", "br
 
 
 def secrets() -> list[str]:
-    """What must not come out, however it is written."""
+    """Secrets in every encoding in which they may leak."""
     found = [KEY.decode(), base64.b64encode(KEY).decode(), OWN, ROOT, token_of("root")]
     found += [found[0][10:30], OWN.rpartition(".")[2], ROOT.rpartition(".")[2]]
     return [*found, "planted-in-a-header", "cGxhbnRlZC1iYXNpYw", "planted-in-a-query", "planted-password"]
@@ -96,7 +96,7 @@ async def test_no_output_contains_a_secret(zookeeper: EmbeddedZooKeeper, chroot:
 
 
 async def everything_asked(http: aiohttp.ClientSession, url: str) -> AsyncIterator[str]:
-    """What is answered to every operation, asked by somebody and by nobody, with and without secrets in the request."""
+    """Answers of all operations, with and without a token, with and without secrets in the request."""
     root = bearer(ROOT)
 
     async def ask(method: str, path: str, headers: dict[str, str], **options: Any) -> str:  # noqa: ANN401 - aiohttp's

@@ -127,7 +127,7 @@ def accesses(scheme: Scheme) -> tuple[Access, Access]:
 
 
 async def why_not(connect: Connect, access: Access, hosts: str) -> str:
-    """What an attempt says that fails; one that had no time to hear from the server is made again, with more of it."""
+    """Error of a refused connection; an attempt without an answer is repeated with more time."""
     for within_s in (1.0, 4.0, 16.0, 64.0):
         with capture_logs(), pytest.raises(StoreUnavailableError) as refused:
             async with connect(access, hosts, within_s=within_s):

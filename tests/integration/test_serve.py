@@ -39,7 +39,6 @@ class Serve:
     config: Path
 
     async def url(self) -> str:
-        """Where it answers, once it is ready."""
         await eventually(lambda: self.ready_file.exists() or self.process.returncode is not None)
         assert self.process.returncode is None, "it ended at its start"
         url = orjson.loads(self.ready_file.read_bytes())["url"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.commands import run
+from support.command_line import run
 from support.scenarios import a_file
 
 

@@ -54,7 +54,7 @@ class Versions:
 
     @contextlib.asynccontextmanager
     async def running(self, command: str, *, is_old: bool, **settings: Any) -> AsyncIterator[str]:  # noqa: ANN401 - keys
-        """Where the process answers; it is told to stop at the end."""
+        """Run the command of that version, and stop it at the end; yields its URL."""
         name = f"{command}-{'old' if is_old else 'new'}"
         config, ready, log = (self._folder / f"{name}.{kind}" for kind in ("yaml", "json", "log"))
         config.write_text(yaml.safe_dump({**self._common, **settings}))
@@ -100,7 +100,6 @@ def _environment(sources: Path) -> Mapping[str, str]:
 
 
 async def owner_by(node: RunningNode, url: str) -> str:
-    """Who owns the topic, by the lookup of the node at that URL."""
     async with node.http.get(f"{url}/lookup/v2/topic/{TOPIC.replace('://', '/')}") as answer:
         content = await answer.json()
         assert answer.status == 200, content

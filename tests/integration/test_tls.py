@@ -69,7 +69,6 @@ class Closed:
         return await asyncio.to_thread(CliRunner(env=environment).invoke, admin, line.split())
 
     async def ask_agent(self, path: str, **query: str) -> tuple[int, Any]:
-        """As its broker does."""
         async with (
             aiohttp.ClientSession(connector=aiohttp.UnixConnector(self.socket)) as http,
             http.get(f"http://agent{path}", params=query) as answer,
@@ -182,7 +181,7 @@ async def shown_by(closed: Closed, url: str) -> str:
 
 
 async def dialled(closed: Closed, url: str) -> bytes:
-    """How a client of Pulsar's, which asks that node, first speaks to the owner of the topic."""
+    """First bytes that a Pulsar client sends to the owner of the topic."""
     given = (url, closed.authority.certificate, closed.operator.certificate, closed.operator.key, TOPIC)
     client = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", PRODUCER, *map(str, given)),

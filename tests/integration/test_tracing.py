@@ -43,7 +43,7 @@ async def a_traced_fleet(
 
 
 async def all_told(*running: RunningNode | RunningAgent) -> None:
-    """What was not told yet is told now; in a thread, since the collector is served by this one."""
+    """Flush all spans, in a thread, since the collector is served by this one."""
     for each in running:
         tracing = (each.node if isinstance(each, RunningNode) else each.agent).caller.tracing
         assert isinstance(tracing, CollectorTracing)

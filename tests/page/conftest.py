@@ -52,7 +52,7 @@ async def _look_everything_up(leader: RunningNode, bundles: list[str]) -> None:
 
 
 async def _remember(leader: RunningNode) -> None:
-    """What the heat map shows: the last minutes, as if all had been as it is now."""
+    """Fill the heat map with the current state for the last minutes."""
     now_ms = time.time_ns() // 1_000_000
     for ago_ms in range(0, 300_000, 10_000):
         for of in ("bundles", "brokers"):
@@ -61,7 +61,7 @@ async def _remember(leader: RunningNode) -> None:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def context(browser: Browser) -> AsyncIterator[BrowserContext]:
-    """What the tabs of tests share: the files of the page need not be fetched anew for each."""
+    """Browser context shared by all tabs, so that the page's files are fetched once."""
     context = await browser.new_context()
     yield context
     await context.close()

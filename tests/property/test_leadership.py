@@ -213,7 +213,7 @@ class Elections(RuleBasedStateMachine):
 
     @rule()
     def everybody_recovers_and_somebody_leads(self) -> None:
-        """From wherever it stands a cluster of live processes finds a leader, without anybody's port refusing."""
+        """A cluster of live processes finds a leader from any state."""
         for _ in range(4):
             self.time_passes(TURN_S)
             for index in range(len(self.nodes)):

@@ -62,7 +62,7 @@ def with_more_load(snapshot: Snapshot, broker: int, metric: int, amount: float) 
 
 
 def reaches(strategy: SheddingStrategy, snapshot: Snapshot, broker: int) -> bool:
-    """Whether the strategy's verdict is of a broker that has reached its threshold, whatever else is in the way."""
+    """Return true if the verdict says that this broker has reached its threshold."""
     verdicts = strategy.find_bundles_for_unloading(snapshot, {}).verdicts
     about = [each for each in verdicts if each.subject in (snapshot.brokers.ids[broker], "cluster")]
     return all(each.verdict not in _BELOW for each in about)
@@ -120,7 +120,7 @@ def test_the_uniform_shedder_chooses_a_broker_from_its_margin_on(cluster: SomeCl
 
 
 def rule_of(strategy: SheddingStrategy, snapshot: Snapshot, broker: int, name: str) -> bool:
-    """Whether this broker is the one that the rule of that measure chooses; by the other rule it does not count."""
+    """Return true if the rule of that measure selects this broker."""
     shed: Shed = strategy.find_bundles_for_unloading(snapshot, {})
     need = "need_msg_rate_per_s" if name == "msg_rate_per_s" else "need_mib_per_s"
     chosen = [each.subject for each in shed.verdicts if need in each.why]

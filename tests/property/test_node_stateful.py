@@ -34,7 +34,7 @@ _FOR_S = st.sampled_from([0.5, 4.0, 15.0])
 
 
 class NodesAndBrokers(RuleBasedStateMachine):
-    """What is asked for in a step may still be under way many steps later."""
+    """Operations begun in one step may still be open many steps later."""
 
     @initialize(
         seed=st.integers(0, 2**16),

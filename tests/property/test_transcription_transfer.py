@@ -99,7 +99,7 @@ def decisions(snapshot: Snapshot, shed: Shed) -> set[Decision]:
 
 
 def skipped(shed: Shed, before: State) -> str:
-    """What the cycle was counted under when it did nothing."""
+    """Reason under which an idle cycle was counted."""
     counters = before.get("counters", {})
     labels = [name for name, value in shed.state["counters"].items() if value != counters.get(name, 0)]
     return "" if shed.bundles else labels[0].removeprefix("Skip/")

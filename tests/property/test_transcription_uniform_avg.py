@@ -21,7 +21,7 @@ CPU_ONLY = ResourceWeights(1, 0, 0, 0)
 
 
 def check_uniform(snapshot: Snapshot, settings: tuple[float, float, int, int, float, int]) -> int:
-    """How many bundles both shed."""
+    """Compare both; returns the number of bundles shed."""
     ids, names = snapshot.brokers.ids, snapshot.bundles.names
     shed = UniformLoadShedder(*settings).find_bundles_for_unloading(snapshot, {})
     picked = {ids[pick.broker]: [names[row] for row in pick.bundles] for pick in shed.bundles}

@@ -29,8 +29,6 @@ _SAY_EVERY_S = 10.0
 
 @dataclass(slots=True)
 class Sum:
-    """What came of some schedules."""
-
     schedules: int = 0
     messages: int = 0
     transitions: int = 0

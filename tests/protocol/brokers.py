@@ -27,7 +27,7 @@ _PREPARES_S = (0.0, 0.0, 0.0, 0.1, 1.0, 3.0)
 
 @dataclass(slots=True)
 class Served:
-    """Who may serve each topic now, by the name of the broker's process; `violations` are moments with two of them."""
+    """Brokers that may serve each topic now; `violations` are moments with two of them."""
 
     loop: VirtualLoop
     hosts: dict[str, tuple[Party, Hosting]] = field(default_factory=dict)

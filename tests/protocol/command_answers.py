@@ -17,7 +17,7 @@ _WHO_SAYS_YES = "http://yes:1/"
 
 
 class Manner(enum.Enum):
-    """What is said of a command. Whatever is not obeyed leaves the broker as it is."""
+    """Answer to a command. A command that is not obeyed leaves the broker as it is."""
 
     OBEYS = "does it, and says so"
     REFUSES = "412"
@@ -32,7 +32,7 @@ _STATUSES = {Manner.REFUSES: 412, Manner.FAILS: 503, Manner.REDIRECTS: 307}
 
 
 async def answer(manner: Manner, obey: Callable[[], Awaitable[web.StreamResponse]]) -> web.StreamResponse | None:
-    """What comes back; None when the connection ends instead."""
+    """Response to the command; None when the connection ends instead."""
     if manner in _STATUSES:
         return web.Response(status=_STATUSES[manner], headers={"Location": _WHO_SAYS_YES})
     if manner is Manner.BREAKS_OFF:

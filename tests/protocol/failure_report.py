@@ -8,7 +8,7 @@ _LINES = 120
 
 
 def tell_failure(schedule: Schedule, outcome: Outcome) -> str:
-    """What a failing schedule shrinks to, its story, and how it is run again."""
+    """Report of a failing schedule: its shrunk form, its trace, and the command that repeats it."""
     least = shrink(schedule, lambda less: bool(run(less).violations))
     last = run(least)
     steps = [f"    after {step.pause_s:g} s  {step}" for step in least.steps]

@@ -144,13 +144,13 @@ class Recorder:
         self.flush()
 
     def begin(self) -> None:
-        """From here on lines are kept, and time counts."""
+        """Start recording and counting time."""
         self._noted.clear()
         self._begun_s = self.world.loop.now_s
         self.state()
 
     def state(self) -> None:
-        """Who leads, who is registered, and who owns and serves what."""
+        """Leader, registrations, owners and served topics."""
         self.flush()
         world = self.world
         leaders = [each.name for each in world.of("node") if each.is_up and each.node and each.node.is_leading]
@@ -204,7 +204,7 @@ class Recorder:
         )
 
     def _fence(self, headers: Mapping[str, str]) -> str:
-        """What an unload says of itself, in headers."""
+        """Fencing headers of an unload."""
         if BUNDLE_VERSION_HEADER not in headers:
             return ""
         owner = self._incarnations.get(int(headers[INCARNATION_HEADER]), headers[OWNER_HEADER])
@@ -212,7 +212,6 @@ class Recorder:
         return f" [epoch {headers[EPOCH_HEADER]}, version {headers[BUNDLE_VERSION_HEADER]} of {owner}{destination}]"
 
     def _facts(self, body: bytes) -> str:
-        """What a body says, as far as it matters."""
         try:
             found = orjson.loads(body)
         except orjson.JSONDecodeError:
@@ -340,7 +339,7 @@ def _namespace(op: Create | Put) -> NamespaceState:
 
 
 def _name(party: str) -> str:
-    """Of a process, without the number of its life; who is none is a client or an operator."""
+    """Process name without the number of its restart; others are clients or operators."""
     return "client" if party == "people" else party.rpartition(".")[0] or party
 
 

@@ -119,7 +119,6 @@ class Network:
         return self._is_refused(source, address)
 
     def _is_refused(self, source: str, address: str) -> bool:
-        """Whether nobody listens there, or something on the way says so."""
         server = self.servers.get(address)
         return server is None or server.party.is_dead or (source, _host_of(address)) in self.rejects
 
@@ -162,7 +161,7 @@ class Network:
                 server.party.on_death.remove(broken)
 
     def break_connections(self, host: str) -> None:
-        """Whoever waits there for an answer is told that none will come; what was asked for is done nevertheless."""
+        """End open requests with an error; the requested operations are carried out nevertheless."""
         for awaited, party in self.waiting.items():
             if party.host == host:
                 self.loop.as_party(party, 0.0, _fail, awaited)
@@ -242,7 +241,7 @@ class _Delivery:
 async def respond(
     app: web.Application, method: str, url: URL, headers: CIMultiDict[str], body: bytes, protocol: _Protocol
 ) -> web.StreamResponse:
-    """What the application answers, also when it is an error of aiohttp's or of the handler's own."""
+    """Response of the application, including aiohttp's errors and failures of handlers."""
     loop = asyncio.get_running_loop()
     payload = streams.StreamReader(BaseProtocol(loop), 2**16, loop=loop)
     payload.feed_data(body)
@@ -280,7 +279,7 @@ class StreamedResponse(web.StreamResponse):
 
 
 class _Protocol:
-    """As much of a connection as requests look at: who is at the other end, and the stream to it."""
+    """Part of a connection that requests use: the peer, and the stream to it."""
 
     ssl_context = None
     peername = ("10.0.0.1", 1)

@@ -87,7 +87,7 @@ _PARTY: ContextVar[Party] = ContextVar("party")
 
 
 def current_party() -> Party | None:
-    """Whose code is running; None for the world's own."""
+    """Party of the running code; None for the world's own."""
     return _PARTY.get(None)
 
 
@@ -142,7 +142,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.now_s if party is None else party.monotonic_s(self.now_s)
 
     def boottime(self) -> float:
-        """As `time()`, and goes on while the party is frozen."""
+        """Virtual time that continues while the party is frozen."""
         party = _PARTY.get(None)
         return self.now_s if party is None else party.boottime_s(self.now_s)
 
@@ -315,7 +315,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return False
 
     def _is_put_off(self, handle: _Handle) -> bool:
-        """Whether the timer is not due yet, since its party is frozen, or was."""
+        """Return true if the timer is delayed because its party is, or was, frozen."""
         party = handle.timer_of
         if party is None:
             return False

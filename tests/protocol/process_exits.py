@@ -23,7 +23,7 @@ _THIS_PROCESS = os.getpid
 
 
 class Kernels:
-    """Of all hosts; `pids` are theirs, each given once."""
+    """Kernels of all hosts; each pid is given once."""
 
     def __init__(self, rng: random.Random, loop: VirtualLoop) -> None:
         self.loop = loop

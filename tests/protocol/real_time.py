@@ -15,7 +15,7 @@ from loadmanager.store.metadata_store import MetadataStore, SessionState
 
 
 class RealTime:
-    """What the model needs of a loop: the time, and that something happens later."""
+    """Clock and timers of the model on a real event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

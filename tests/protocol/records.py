@@ -56,7 +56,7 @@ class Records:
         self.on_change()
 
     def set_back(self, znodes: dict[str, Znode]) -> None:
-        """What was written since these were so is undone: versions, epochs and incarnations go on from here."""
+        """Undo later writes: versions, epochs and incarnations continue from here."""
         self.tell("ZooKeeper is back, with older data")
         leader = znodes.get(paths.LEADER)
         self.has_leader = leader is not None
@@ -82,7 +82,7 @@ class Records:
                 yield BundleName(state.name, bundle_range), ownership
 
     def is_owner(self, topic: str, host: str, incarnation: int | None) -> bool:
-        """Whether this life of the broker on the host is the one that the record of the topic's bundle names."""
+        """Return true if the record of the topic's bundle names this incarnation of the broker."""
         name = TopicName.parse(topic)
         state = self.namespaces.get(str(name.namespace))
         if state is None:
@@ -158,7 +158,7 @@ class Records:
             self.violations.append(f"{len(begun)} unloads at a time: {[str(each) for each in begun]}")
 
     def _check_closed(self, name: str, taken: Ownership) -> None:
-        """Whom a bundle was taken from must not serve anything of it."""
+        """Check that the former owner serves nothing of the bundle."""
         bundle = BundleName.parse(name)
         function = self.namespaces[str(bundle.namespace)].bundles.hash_function
         assert taken.owner is not None
@@ -173,7 +173,7 @@ class Records:
 
 
 def _anew_violations(deleted: NamespaceState, created: NamespaceState) -> list[str]:
-    """What is wrong with a namespace in the place of one that was deleted: no version may come again."""
+    """Violations of a namespace that replaces a deleted one: versions must not repeat."""
     return [
         f"{bundle} is created at version {ownership.version}, and the deleted namespace had {deleted.highest_version}"
         for bundle, ownership in zip(created.bundle_names(), created.ownerships, strict=True)

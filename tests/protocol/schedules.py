@@ -65,7 +65,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a schedule: `violations` is empty if everything held."""
+    """Result of a schedule: `violations` is empty if all invariants held."""
 
     violations: tuple[str, ...]
     messages: int
@@ -172,7 +172,7 @@ def _break_connections(world: World, step: Step) -> None:
 
 
 def _set_back(world: World, step: Step) -> None:
-    """Whoever does that has every lease of before lapse first: see `zookeeper`."""
+    """Restore older data of ZooKeeper, once all earlier leases lapsed: see `zookeeper`."""
     longest_s = max(world.shape.node_session_s, world.shape.agent_session_s)
     world.zookeeper.set_back((LEASE_RATIO * (1 + DRIFT) + step.number % 7 / 4) * longest_s)
 
@@ -220,7 +220,7 @@ def _ours(world: World, step: Step, path: str) -> str:
 
 
 def _drain(world: World, step: Step) -> None:
-    """Of any broker but the first: whoever drains all has nobody left to serve."""
+    """Drain any broker but the first, which is left to serve."""
     method = "DELETE" if step.number % 3 == 0 else "PUT"
     broker = _broker(world, 1 + step.number % (world.shape.brokers - 1))
     world.ask(method, _ours(world, step, f"brokers/{broker}/drain"))
@@ -512,7 +512,6 @@ def calm(world: World) -> None:
 
 
 def _mend(world: World) -> None:
-    """Whatever is broken is so no more."""
     calm(world)
     world.tell("— everything is mended")
     _mend_network(world, Step(0.0, "mend network"))
@@ -602,7 +601,7 @@ async def _expect_health(world: World) -> None:
 
 
 async def _expect_owners_let_go(world: World) -> None:
-    """Whoever owns a bundle by now confirms an unload, if not the first one: nothing from before stands against it."""
+    """Expect that each owner confirms an unload, at least the second one."""
     owned = {name: ownership for name, ownership in world.records.bundles() if ownership.owner is not None}
     tries = 0
 
@@ -629,7 +628,7 @@ def _was_left(before: Ownership, now: Ownership) -> bool:
 
 
 def _restart_ended(world: World) -> bool:
-    """As whoever runs services does: what ended is started again."""
+    """Restart ended processes, as a service manager does."""
     for name, process in world.processes.items():
         if not process.is_up:
             world.start(name)
@@ -637,7 +636,7 @@ def _restart_ended(world: World) -> bool:
 
 
 def _leave_behind(loop: VirtualLoop) -> None:
-    """What was killed, or is under way, ends with the world, without a word."""
+    """Cancel tasks of killed processes, and whatever is under way."""
     loop.is_over = True
     loop.set_exception_handler(lambda *_: None)
     with warnings.catch_warnings(), patch("sys.unraisablehook", lambda _: None):
@@ -650,7 +649,7 @@ def _leave_behind(loop: VirtualLoop) -> None:
 
 
 def shrink(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
-    """As few steps as still fail, found by leaving out ever smaller parts."""
+    """Find a minimal failing schedule by leaving out ever smaller parts."""
     size = max(1, len(schedule.steps) // 2)
     while size:
         at = 0

@@ -35,7 +35,7 @@ class Stream:
         self._news = asyncio.Event()
 
     def begin(self) -> None:
-        """From now on the client hears of it when the server dies."""
+        """Tell the client when the server dies, from now on."""
         self.server.on_death.append(self._server_died)
 
     def send(self, chunk: bytes | Exception | None) -> None:
@@ -44,7 +44,7 @@ class Stream:
         self._deliver_later(self.network.latency_s())
 
     async def chunks(self, silence_s: float | None) -> AsyncIterator[bytes]:
-        """What the client reads. Raises what broke the stream, and `TimeoutError` after so long a silence."""
+        """Chunks that the client reads. Raises the error that broke the stream, or `TimeoutError` after a silence."""
         while True:
             while not self._arrived:
                 self._news.clear()

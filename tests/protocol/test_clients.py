@@ -44,7 +44,7 @@ async def _move(world: World, node: Process, destination: str) -> None:
 
 
 def _stale_s(seed: int) -> float:
-    """How long the client goes by the owner that a topic had before it was moved; the whole cut at most."""
+    """Seconds for which the client uses the former owner of a moved topic; at most the whole cut."""
     stale_s: list[float] = []
 
     async def main(world: World) -> None:

@@ -71,7 +71,7 @@ def play(seed: int, main: Happens, advertised: Mapping[str, str] = MappingProxyT
 
 @pytest.mark.parametrize("seed", deep_except([0], range(PAUSES // _PAUSES_A_WORLD)))
 def test_no_pause_of_up_to_half_a_second_brings_an_election(seed: int) -> None:
-    """Of the leader, of a standby, of both, or of ZooKeeper; now and then each for the longest time."""
+    """Pauses the leader, a standby, both, or ZooKeeper, some for the longest time."""
     rng = random.Random(seed)
 
     async def pauses(world: World) -> None:
@@ -98,7 +98,7 @@ def test_no_pause_of_up_to_half_a_second_brings_an_election(seed: int) -> None:
 
 
 def doubts(world: World) -> list[float]:
-    """When each doubt was put into the store, from now on."""
+    """Times at which suspicions are written to the store from now on."""
     at_s: list[float] = []
     world.zookeeper.on_commit.append(
         lambda _session, ops, _changes: at_s.extend(
@@ -177,7 +177,7 @@ async def a_standby_cut_off_from_the_other_nodes(world: World) -> None:
 
 
 async def nodes_that_reject_each_other(world: World) -> None:
-    """As with a firewall that rejects, or wrong advertised ports: ZooKeeper has them all."""
+    """Reject connections between nodes, like a firewall or wrong ports; ZooKeeper reaches all."""
     hosts = [each.host for each in world.of("node")]
     world.network.rejects |= {(one, other) for one in hosts for other in hosts if one != other}
     before = epoch(world)
@@ -221,7 +221,7 @@ MOST_DOUBTS: dict[Happens, int] = {
 
 
 def elections(seed: int, happens: Happens) -> tuple[int, int]:
-    """How many there were while something happens, and how many doubts."""
+    """Number of elections and suspicions while something happens."""
     counted: list[int] = []
 
     async def main(world: World) -> None:
@@ -254,7 +254,7 @@ def test_nodes_that_advertise_a_wrong_port_do_not_depose_each_other() -> None:
 
 
 def test_a_leader_that_does_not_say_whether_it_leads_is_left_to_its_session() -> None:
-    """As one of an earlier version does, or one whose address nobody reaches."""
+    """An earlier version, or an unreachable address."""
 
     async def main(world: World) -> None:
         before = epoch(world)

@@ -44,7 +44,7 @@ def _serve_all(world: World) -> bool:
 
 
 def _noting_closings(world: World) -> list[str]:
-    """Whatever is closed from now on, as it happens."""
+    """List of topics closed from now on, in order."""
     closed: list[str] = []
     on_change = world.served.on_change
 
@@ -61,7 +61,7 @@ def _machine(number: int) -> list[str]:
 
 
 async def _pause_processes(world: World, number: int, times: int) -> None:
-    """Of a machine now the agent, now the broker, now both."""
+    """Pause the agent, the broker, or both, of a machine."""
     both = _machine(number)
     for _ in range(times):
         await world.wait(world.rng.uniform(*_BETWEEN_S))
@@ -129,7 +129,7 @@ def test_a_machine_that_was_suspended_with_its_clocks_serves_nothing_that_others
 
 
 def test_a_suspension_that_no_clock_counts_leaves_two_owners_for_a_lease_at_most() -> None:
-    """What the contract does not promise: there may be two, and soon there is one again."""
+    """Outside the contract: two owners may overlap for one lease."""
     two_s: list[float] = []
 
     async def main(world: World) -> None:

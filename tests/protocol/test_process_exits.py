@@ -27,7 +27,7 @@ async def _serve_everything(world: World) -> None:
 
 
 def _use_all(world: World) -> bool:
-    """Whether every topic is served; those that are not are asked for."""
+    """Ask for all topics; returns true once each is served."""
     missing = [topic for topic in world.topics if not world.served.serving(topic)]
     for number, topic in enumerate(missing):
         world.use(topic, number)

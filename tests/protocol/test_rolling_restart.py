@@ -43,7 +43,7 @@ pytestmark = [
 
 @dataclass
 class Client:
-    """Of one topic: a request after the other. `waited_s` is how long each took, those that failed too."""
+    """Sequential requests for one topic; `waited_s` has the duration of each, failed ones included."""
 
     world: World
     topic: str
@@ -132,7 +132,7 @@ class Fleet:
         assert done[0] < 300, done
 
     def owned(self, number: int) -> int:
-        """How many bundles the broker has, also on their way to another."""
+        """Number of the broker's bundles, including those on their way to another."""
         bundles = self.world.records.bundles()
         return sum(each.owner is not None and each.owner.broker == _broker(number) for _, each in bundles)
 

@@ -21,7 +21,7 @@ _WRITTEN = (paths.NAMESPACES, paths.NODES, paths.BROKERS, paths.LEADER)
 
 
 def as_another_version(ops: Sequence[Op]) -> list[Op]:
-    """What it would write in place of these."""
+    """Operations that another version would write instead of these."""
     return [_rewritten(op) if isinstance(op, Create | Put) and op.path.startswith(_WRITTEN) else op for op in ops]
 
 

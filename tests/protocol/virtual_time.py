@@ -13,7 +13,7 @@ _START_S = 1_700_000_000.0
 
 
 class VirtualTime:
-    """What the product uses of `time`; the wall clock is right everywhere."""
+    """Part of `time` that the product uses; the wall clock is right everywhere."""
 
     CLOCK_BOOTTIME = "boottime"
     CLOCK_MONOTONIC = "monotonic"

@@ -73,7 +73,7 @@ Then = Callable[[int, bytes], None]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How large a cluster is, and the timeouts of its sessions with ZooKeeper; `clients` keep who owns what."""
+    """Size of a cluster and timeouts of its ZooKeeper sessions; `clients` keep who owns what."""
 
     nodes: int
     brokers: int
@@ -313,7 +313,7 @@ class World:
         await asyncio.sleep(duration_s)
 
     async def wait_until(self, condition: Callable[[], bool], within_s: float) -> bool:
-        """Whether it came true within so many seconds of the world."""
+        """Return true if the condition holds within so many seconds of the world."""
         until_s = self.loop.now_s + within_s
         while not condition():
             if self.loop.now_s >= until_s or self.violations:

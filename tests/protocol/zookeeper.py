@@ -101,8 +101,6 @@ class _Session:
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What servers have on their disks."""
-
     zxid: int
     znodes: dict[str, Znode]
     sessions: dict[int, float]
@@ -181,7 +179,7 @@ class Ensemble:
             self.loop.as_party(self.party, 0.0, then)
 
     def save(self) -> None:
-        """What there is now is what the servers may be set back to."""
+        """Save the current data for a rollback."""
         timeouts_s = {session.number: session.timeout_s for session in self.sessions.values()}
         self._saved = _Saved(self.zxid, dict(self.znodes), timeouts_s)
 
@@ -214,7 +212,7 @@ class Ensemble:
         self.cut_hosts.add(host)
 
     def heal(self, host: str) -> None:
-        """What was sent meanwhile arrives, as far as the connections still stand."""
+        """Deliver what was sent meanwhile, as far as connections still exist."""
         self.cut_hosts.discard(host)
         for follower in self.followers:
             for connection in list(follower.connections):
@@ -442,7 +440,7 @@ class _Connection:
         loop.as_party(self._party, self._last_out_s - loop.now_s, self._pass, self._party, arrive)
 
     def _pass(self, to: Party, arrive: Callable[[], None]) -> None:
-        """What was sent arrives, or waits for the network to be mended, in its order."""
+        """Deliver messages in order, or keep them until the network is mended."""
         if self.is_cut or self._stalled:
             self._stalled.append((to, arrive))
         else:

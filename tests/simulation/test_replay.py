@@ -57,7 +57,7 @@ def with_changed(items: Sequence[Item], row: Row, change: Callable[[dict[str, An
 
 
 async def a_life(folder: Path, strategy: str = "ThresholdShedder", rounds: int = 4) -> list[Item]:
-    """What a leader records that sheds, places and splits, writes a checkpoint in between, and loses a broker."""
+    """Record a leader that sheds, places and splits, writes a checkpoint in between, and loses a broker."""
     async with a_recorded_leader(folder, **OF_STRATEGY[strategy]) as recorded:
         node = recorded.leader.node
         assert await recorded.live(rounds) > 0, "something has to be moved"

@@ -58,14 +58,13 @@ class RunningAgent:
             return answer.status, await answer.json() if is_json else await answer.text()
 
     async def prepare(self, body: bytes, *, incarnation: int | None = None) -> Reply:
-        """As the leader tells of a bundle that this very broker, or another life of it, is to get."""
+        """Send the leader's warm-up request for a bundle of this broker, or of another incarnation."""
         life = self.agent.registration.incarnation or 0 if incarnation is None else incarnation
         headers = {OWNER_HEADER: BROKER_ID, INCARNATION_HEADER: str(life)}
         async with self.http.post(f"{self.url}/loadmanager/v1/prepare", data=body, headers=headers) as answer:
             return answer.status, await answer.json() if await answer.read() else None
 
     async def unload(self, bundle: str, version: int, epoch: int = 1) -> Reply:
-        """As the leader asks for a bundle of this very broker."""
         return await self.unload_with(
             bundle,
             {

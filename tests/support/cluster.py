@@ -92,6 +92,13 @@ class Cluster:
         self.brokers.append(broker)
         return broker
 
+    async def start_all(self, nodes: int, brokers: int, settings: Mapping[str, object] | None = None) -> None:
+        """Start nodes `n1`, `n2`, ... and brokers, and wait until every node sees all brokers."""
+        names = (f"n{number}" for number in range(1, nodes + 1))
+        started = (self.start_node(name, settings) for name in names)
+        await asyncio.gather(*started, *(self.start_broker() for _ in range(brokers)))
+        await self.all_brokers_are_seen()
+
     async def create_namespace(self, url: str, name: str = NAMESPACE, bundles: int = BUNDLES) -> None:
         """Create it at the node at `url`, and wait until every node that is ready has heard of it."""
         path, body = f"/admin/v2/namespaces/{name}", {"bundles": {"numBundles": bundles}}
@@ -115,6 +122,13 @@ class Cluster:
     async def lookup(self, url: str, topic: str) -> tuple[int, dict[str, Any]]:
         """Status and body; `topic` is `tenant/namespace/topic`."""
         return await get_json(self.http, f"{url}/lookup/v2/topic/persistent/{topic}")
+
+    async def assign_all(self, url: str) -> list[str]:
+        """Give each bundle of the namespace an owner, by lookups at the node at `url`; a topic of each."""
+        topics = topics_of_bundles(await self.state())
+        answers = await asyncio.gather(*(self.lookup(url, topic) for topic in topics))
+        assert {status for status, _ in answers} == {200}
+        return topics
 
     async def unload(self, url: str, bundle: str, destination: str = "") -> int:
         namespace, _, bundle_range = bundle.rpartition("/")
@@ -169,6 +183,10 @@ class Cluster:
             return bool(leaders) and all([await self._known_brokers(each) == count for each in urls])
 
         await eventually(seen, f"{count} brokers are seen by {url} and by the leader")
+
+    async def all_brokers_are_seen(self) -> None:
+        for node in self.nodes.values():
+            await self.brokers_are_seen(node.url, len(self.brokers))
 
     async def _known_brokers(self, url: str) -> int:
         async with self.http.get(f"{url}/admin/v2/brokers") as answer:

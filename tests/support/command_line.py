@@ -1,11 +1,19 @@
-"""The command line: parse commands without running them, or run commands of `loadmanager admin`."""
+"""The command line: parse commands, run `loadmanager admin` in this process, or any command in a forked one."""
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
+from collections.abc import Mapping
 from importlib import import_module
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import typer
+from support.processes import forking
+from support.waiting import eventually_sync
 from typer._click import Command, Context
 from typer.core import TyperGroup
 from typer.testing import CliRunner, Result
@@ -13,6 +21,9 @@ from typer.testing import CliRunner, Result
 from loadmanager.cli import COMMANDS
 from loadmanager.cli.admin_command import admin
 from loadmanager.cli.missing_extras import module_of
+
+_numbers = count()
+_ENDS_WITHIN_S = 180.0
 
 
 def root() -> Command:
@@ -47,3 +58,23 @@ def run_admin(line: str, *urls: str) -> Result:
     environment = {"LOADMANAGER_ADMIN_URL": ",".join(urls)} if urls else {}
     runner = CliRunner(env={"TZ": "UTC", "TERM": "dumb", "NO_COLOR": "1", **environment})
     return runner.invoke(admin, shlex.split(line))
+
+
+def run(
+    *words: str | Path, environ: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """What `subprocess.run` would return; `environ` is what the environment of this process has besides."""
+    command = [str(word) for word in words]
+    name = f"command {next(_numbers)}"
+    with TemporaryDirectory() as folder:
+        out, errors = (Path(folder) / each for each in ("out", "errors"))
+        forking().fork(name, command, (out, errors), cwd or Path.cwd(), {**os.environ, **(environ or {})})
+        try:
+            eventually_sync(
+                lambda: forking().find_exit_code(name) is not None,
+                f"loadmanager {command} ends",
+                least_s=_ENDS_WITHIN_S,
+            )
+        finally:
+            code = forking().stop(name, grace_s=0)
+        return subprocess.CompletedProcess(command, code, out.read_text(), errors.read_text())

@@ -1,19 +1,22 @@
-"""The demo's broker as a real process, with a fake agent and a client that tests drive by hand."""
+"""The demo: a whole run of it, and its broker as a real process with a fake agent and a hand-driven client."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 from aiohttp import web
-from support.servers import end_app
+from support.servers import serving
 from support.waiting import eventually, patience
 
 from loadmanager.dev.demo.data_protocol import Frame, Kind, encode, read_frame
@@ -49,21 +52,6 @@ class FakeAgent:
             self.answers_held += 1
             await self.hold_answers.wait()
         return web.json_response(answer)
-
-
-@asynccontextmanager
-async def serving(routes: list[web.RouteDef]) -> AsyncIterator[str]:
-    """A real HTTP server on a free port; its URL."""
-    application = web.Application()
-    application.add_routes(routes)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await end_app(runner)
 
 
 @asynccontextmanager
@@ -162,3 +150,40 @@ async def a_client_of(broker: BrokerProcess) -> AsyncIterator[HandDrivenClient]:
         writer.close()
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
+
+
+_COMMAND = [sys.executable, "-c", "from loadmanager.cli import main; main()", "demo", "--json", "--duration", "30"]
+
+
+@contextmanager
+def running_demo(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Half a minute of it, with what it leaves in the folder."""
+    with subprocess.Popen(
+        [*_COMMAND, "--folder", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@dataclass(frozen=True)
+class FinishedDemo:
+    folder: Path
+    code: int
+    out: str
+    err: str
+
+    @property
+    def history(self) -> Path:
+        """In which a leader and a broker were killed. Not to be changed."""
+        (history,) = (self.folder / "demo-history").iterdir()
+        return history
+
+
+@pytest.fixture(scope="session")
+def finished_demo(tmp_path_factory: pytest.TempPathFactory) -> FinishedDemo:
+    folder = tmp_path_factory.mktemp("demo")
+    with running_demo(folder) as process:
+        out, err = process.communicate(timeout=patience(120.0))
+    return FinishedDemo(folder, process.returncode, out, err)

@@ -33,7 +33,7 @@ class FakeMirror:
         return self.records.get(bundle)
 
     def write(self, write: Write) -> dict[str, Ownership | Exception]:
-        """What came of each bundle; nobody may lose what it serves, and nobody who is not registered gets anything."""
+        """Write each bundle; fails if a serving owner loses it, or an unregistered broker gets it."""
         made: dict[str, Ownership | Exception] = {}
         for bundle, transition in write.transitions.items():
             before = self.records.get(bundle, FREE)

@@ -55,7 +55,6 @@ class Fleet:
         return next(node for node in self.cluster.nodes if node.leads)
 
     def state(self, namespace: str = "t/ns") -> NamespaceState:
-        """As the leader has it, which is as it was committed."""
         return self.leader.node.view.namespaces[namespace].state
 
     async def start_broker(self, broker_id: str) -> LoadedBroker:
@@ -78,7 +77,7 @@ class Fleet:
         await self.endings.pop(broker_id).aclose()
 
     async def serve(self, topics: Sequence[str]) -> None:
-        """As clients do: look each topic up until the broker it is sent to serves it."""
+        """Look each topic up, like a client, until the broker it is sent to serves it."""
 
         async def is_served(topic: str) -> bool:
             reply = await self.leader.lookup(topic)

@@ -46,12 +46,11 @@ class LocalCluster:
 
     @property
     def ownership(self) -> Ownership:
-        """As the leader has it, which is as it was committed."""
         entry, index = self.node.view.bundle_of_topic(TopicName.parse(f"persistent://{TOPIC}"))
         return entry.state.ownerships[index]
 
     async def story(self) -> list[tuple[str, str | None, str]]:
-        """What became of the bundle: state, owner and reason of each version that was seen, the last one surely."""
+        """State, owner and reason of each version of the bundle that was seen, including the last one."""
         entry, index = self.node.view.bundle_of_topic(TopicName.parse(f"persistent://{TOPIC}"))
         await eventually(lambda: self.history.moments[-1].version >= entry.version)
         seen: dict[int, Ownership] = {}
@@ -96,7 +95,6 @@ class LocalCluster:
         await eventually(is_there, what=f"{state} by {wanted}")
 
     def incarnations(self) -> set[int]:
-        """Of the brokers that the leader knows."""
         return {entry.registration.incarnation for entry in self.node.view.brokers.values()}
 
     def journalled(self, kind: str) -> list[dict[str, Any]]:

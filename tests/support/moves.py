@@ -79,7 +79,7 @@ class MovesHarness:
         return move
 
     def step(self, event: Event) -> list[Action]:
-        """What is to be done because of this alone; it is kept to be done, too."""
+        """Apply the event; returns the new actions, which also become pending."""
         told = (self.make_step or self.moves.step)(event, self.now_s)
         self.to_do += told
         return told
@@ -179,7 +179,6 @@ class Whatever:
                 self.outcomes[move] = action.outcome
 
     def _write(self, action: Commit) -> Event:
-        """What came of a write."""
         move, records, draw = action.move, self.leader.records, self.data.draw
         before = records[move.bundle]
         how = draw(st.sampled_from(["written", "written", "written", "refused", "not answered"]))

@@ -90,7 +90,7 @@ class Reply:
 
     @property
     def reason(self) -> str:
-        """What an answer that is an error says; fails unless it says it in Pulsar's form."""
+        """Reason of an error answer; fails unless it has Pulsar's form."""
         assert self.headers["Content-Type"].startswith("application/json"), self.headers
         content = self.json()
         assert list(content) == ["reason"], content
@@ -135,7 +135,6 @@ class RunningNode:
         return await self.get(f"/lookup/v2/topic/{topic.replace('://', '/')}", **options)
 
     def ownership(self, bundle: str) -> Ownership:
-        """Of the bundle, as this node knows it."""
         entry, index = self.node.view.bundle(BundleName.parse(bundle))
         return entry.state.ownerships[index]
 
@@ -157,7 +156,7 @@ class RunningNode:
         await end_app(self._runner)
 
     async def kill(self) -> None:
-        """What a killed process looks like until its session expires: its port and its life are gone."""
+        """Simulate a killed process until its session expires: its port is closed."""
         self.node._life.close()
         await self.vanish()
 
@@ -331,7 +330,7 @@ async def a_leader(**overrides: Any) -> AsyncIterator[tuple[Cluster, RunningNode
 
 
 def the_next_refusal_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when the time of an unload is nearly up: no pause fits in, however early the owner has answered."""
+    """Make pauses so long that an unload is tried once."""
     monkeypatch.setattr(move_machine, "_FIRST_PAUSE_S", 3_600.0)
     monkeypatch.setattr(move_machine, "_LONGEST_PAUSE_S", 3_600.0)
 

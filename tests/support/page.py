@@ -84,7 +84,7 @@ class Shown:
         await expect(self.dialog()).to_have_count(0)
 
     async def answer_with(self, method: str, path: str, **answer: Any) -> None:  # noqa: ANN401 - playwright's options
-        """From now on the browser gets this answer to that request, and the node is not asked."""
+        """Intercept that request in the browser, and answer it with this."""
 
         async def answered(route: Any) -> None:  # noqa: ANN401 - playwright's
             if route.request.method != method:

@@ -106,14 +106,14 @@ class PushingNode:
         self.sheet.look(NamespaceEntry(self.history[at], at, 1, 1), self.brokers)
 
     def event(self, mark: str = "") -> StreamEvent | None:
-        """What takes a client with this mark to where the node is; None when it is there."""
+        """Event that brings a client with this mark up to date; None when it is."""
         place = self.sheet.place_of(mark)
         return None if place == self.sheet.place else event_of(self.sheet.since(place))
 
 
 @dataclass
 class ScriptedNode:
-    """What a node with a watch serves, as the test says: on a loop in virtual time, at port `port`."""
+    """Scripted node with a watch: on a loop in virtual time, at port `port`."""
 
     port: int
     node: PushingNode
@@ -150,7 +150,7 @@ class ScriptedNode:
         self._runner = await serve(app, self.port)
 
     async def stop(self) -> None:
-        """As a killed process: nobody listens, and connections end."""
+        """Close the port and all connections, like a killed process."""
         assert self._runner is not None
         await close_port(self.port)
         await self._runner.cleanup()

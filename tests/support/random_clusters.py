@@ -53,7 +53,7 @@ class SomeCluster:
 
 
 class Chance(Protocol):
-    """Where random numbers come from. Both ends of a range are in it; the least number is the simplest."""
+    """Source of random numbers. Ranges include both ends; the smallest number is the simplest."""
 
     def between(self, least: int, most: int) -> int: ...
 
@@ -137,7 +137,7 @@ def some_cluster(
 
 @st.composite
 def drawn(draw: st.DrawFn, make: Callable[[Chance], T]) -> T:
-    """What `make` makes of choices that Hypothesis draws."""
+    """Result of `make` with choices that Hypothesis draws."""
     return make(Drawn(draw))
 
 
@@ -158,7 +158,7 @@ def namespace_name(position: int) -> str:
 
 @dataclass(frozen=True)
 class Build:
-    """How a described cluster becomes a model: its names, a factor on all loads, and the order things come in."""
+    """Construction of a model from a description: names, a factor on all loads, and the order of input."""
 
     broker_name: Name = broker_name
     namespace_name: Name = namespace_name

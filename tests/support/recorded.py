@@ -97,7 +97,7 @@ def kinds(
 
 
 def same(read: RecordedReport, put: Report) -> bool:
-    """Whether it is, bit for bit, what was put."""
+    """Return true if both are bit for bit equal."""
     ours, theirs = put.report, read.report
     return read.registration == put.registration and all(
         _bits(getattr(ours, name)) == _bits(getattr(theirs, name)) for name in BrokerReport.__dataclass_fields__

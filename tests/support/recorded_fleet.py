@@ -43,7 +43,7 @@ def bundle_name(namespace: int, bundle: int) -> str:
 
 
 def report_of(number: int, at_ms: int, bundles: dict[str, float]) -> Report:
-    """What a broker reports that has these bundles, each with so many times the usual load."""
+    """Report of a broker with these bundles, each with so many times the usual load."""
     usual = np.array([800.0, 1200.0, 4e6, 6e6])
     load: FloatArray = np.array(list(bundles.values()), dtype=np.float64)[:, np.newaxis] * usual
     used = np.array([100.0, 2000.0, 100.0, 0.0, 0.0]) + load.sum() * np.array([2e-6, 0.0, 0.0, 8e-3, 8e-3])

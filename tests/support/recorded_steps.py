@@ -72,7 +72,7 @@ def replayed(tape: Tape) -> ReplayedSteps:
 
 
 def difference(tape: Tape) -> tuple[str, str, Any, Any]:
-    """What is another in the replay: its subject, the field, and both values."""
+    """Difference in the replay: subject, field, and both values."""
     with pytest.raises(Mismatch) as found:
         replayed(tape)
     mismatch = found.value
@@ -102,7 +102,7 @@ class Checkpoints:
 
 
 class RecordedInAnyOrder(RuleBasedStateMachine):
-    """Whatever the other base of a class makes happen to its `machine`, with checkpoints in between."""
+    """Record the random events of the other base class for its `machine`, with checkpoints in between."""
 
     machine: ClassVar[str]
     recorded: ClassVar[Callable[..., Any]]

@@ -27,7 +27,6 @@ class RecordingNode:
     headers: list[Message] = field(default_factory=list)
 
     def answer_to(self, path: str) -> tuple[int, bytes]:
-        """What is to be answered there now."""
         answers = self.script.get(path.partition("?")[0])
         if not answers:
             return self.status, self.body

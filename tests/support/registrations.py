@@ -89,7 +89,6 @@ async def write(store: MetadataStore, path: str, data: bytes) -> None:
 
 
 async def read(store: MetadataStore, path: str) -> bytes:
-    """What is in a znode that has to be there."""
     znode = await store.get(path)
     assert znode is not None, f"no znode {path}"
     return znode.data

@@ -45,9 +45,7 @@ Moment = Callable[[str], Awaitable[None]]
 
 @dataclass(slots=True)
 class Serving:
-    """From when to when (monotonic) a broker may have served a topic, `tenant/namespace/topic`, as one of `bundle`;
-    `until_s` is None while it may.
-    """
+    """Period (monotonic) in which a broker may have served a topic of `bundle`; `until_s` is None while it may."""
 
     broker: str
     topic: str

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -65,6 +67,18 @@ async def serve_app(app: web.Application, listener: socket.socket, limits: Serve
     runner = await serve_within(app, limits, 0.01)
     await web.SockSite(runner, listener).start()
     return runner
+
+
+@asynccontextmanager
+async def serving(routes: list[web.RouteDef]) -> AsyncIterator[str]:
+    """Serve these routes on a free port; the URL."""
+    app, listener = web.Application(), listen()
+    app.add_routes(routes)
+    runner = await serve_app(app, listener)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        await end_app(runner)
 
 
 async def end_app(runner: web.AppRunner) -> None:

@@ -51,7 +51,7 @@ class SlowStore(MortalStore):
         return self.inner.watch(path, lambda changed: self._back.call(lambda: on_change(changed)))
 
     async def _ask(self, request: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
-        """What was sent arrives, whether anybody still waits for its answer or not."""
+        """Deliver the request even if nobody waits for its answer any more."""
 
         async def travel() -> _Result:
             await self._there.pass_through()

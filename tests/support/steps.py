@@ -217,7 +217,7 @@ class SteppedCluster:
         return status == 200 and bool(owners) and owners[0].serves_topic(topic)
 
     def violations(self) -> list[str]:
-        """What is wrong with the records that there were, and topics that were served by two brokers at a time."""
+        """Invalid records, and topics served by two brokers at a time."""
         states = [moment.state for moment in self.history.moments]
         found = [text for state in states for text in ownership_violations(state.bundles.ranges(), state.ownerships)]
         found += [text for before, after in pairwise(states) for text in succession_violations(before, after)]

@@ -131,7 +131,7 @@ def filter_versions(world: World, candidates: set[str]) -> set[str]:
 
 @dataclass(frozen=True)
 class Selection:
-    """What is left after the limits, and in the end; `failed`: a filter failed, and Pulsar started over."""
+    """Candidates after the limits, and in the end; `failed`: a filter failed, and Pulsar started over."""
 
     limited: set[str]
     candidates: set[str]
@@ -165,7 +165,7 @@ def select_async(world: World, namespace: str, excluded: str | None, *, non_pers
 
 
 def may_unload(world: World, namespace: str, current: str) -> bool:
-    """Whether anti-affinity lets a bundle go, and isolation leaves it anywhere to go to."""
+    """Return true if anti-affinity lets a bundle go, and isolation leaves a destination."""
     candidates = apply_namespace_policies(world, namespace, non_persistent=False)
     if not candidates - {current}:
         return False

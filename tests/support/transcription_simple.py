@@ -80,7 +80,7 @@ def fewer_messages(a: Unit, b: Unit) -> bool:
 
 
 def fill_up(visited: Sequence[Unit], cursor: int, under: float, over: float, *, by_messages: bool) -> Unit:
-    """Which of the units, in the order they are looked at, gets the next bundle."""
+    """Select the unit that gets the next bundle, in the order of visits."""
     better = fewer_messages if by_messages else less_loaded
     best = idle = widest = rotated = None
     best_load, widest_free = 101.0, -1

@@ -20,7 +20,7 @@ class Load:
 
 @dataclass
 class Store:
-    """All that the rule reads: what is published, who owns what, and the moments of unloads, milliseconds."""
+    """Input of the rule: published loads, owners, and times of unloads in milliseconds."""
 
     now: int
     available: list[str]

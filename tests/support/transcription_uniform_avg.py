@@ -23,7 +23,7 @@ class Broker:
 
 
 def brokers_of(snapshot: Snapshot) -> dict[str, Broker]:
-    """What shedding looks at; usage is the CPU's alone, so give weight to nothing else."""
+    """Input of shedding; usage is the CPU's alone, so give weight to nothing else."""
     columns, bundles = snapshot.brokers, snapshot.bundles
     found = {}
     for row, name in enumerate(columns.ids):

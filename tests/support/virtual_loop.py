@@ -52,7 +52,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             return self.run_until_complete(work)
 
     def end(self) -> None:
-        """Whatever is still going on ends here."""
+        """Cancel all tasks."""
 
         async def end_all() -> None:
             tasks = asyncio.all_tasks() - {asyncio.current_task()}

@@ -53,7 +53,6 @@ def world(
 
 
 def violations(a_world: World) -> Iterator[str]:
-    """What is wrong with the world now."""
     yield from _of_records(a_world)
     yield from _of_service(a_world)
     yield from _of_sums(a_world)

@@ -63,7 +63,7 @@ def a_session(connect_string: str, timeout_s: float = 10.0) -> Iterator[Any]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs or could run again; one that ended and was not collected yet does not."""
+    """Return true if the process runs or may run again; a zombie does not."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

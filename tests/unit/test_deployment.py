@@ -174,7 +174,7 @@ def test_the_component_for_tls_has_nodes_serve_what_it_opens_with_files_that_it_
 
 
 def built_from(folder: Path) -> Iterator[dict[str, Any]]:
-    """What kustomize makes of it, all of it valid."""
+    """Valid manifests that kustomize builds of the folder."""
     if shutil.which("kustomize") is None:
         pytest.skip("needs kustomize")
     done = subprocess.run(["kustomize", "build", str(folder)], capture_output=True, text=True, check=False)

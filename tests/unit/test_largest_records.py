@@ -88,7 +88,7 @@ def a_report() -> bytes:
 
 
 def what_strategies_remember() -> bytes:
-    """Of 100,000 bundles."""
+    """Memory of strategies for 100,000 bundles."""
     names = [f"tenant/ns-{n}/{text}" for n in range(7) for text in RANGES][:100_000]
     states = {"large": {"quotas": dict(zip(names, loads(len(names)), strict=True))}, "churn": {"memory": {}}}
     unloaded = dict(zip(names, RNG.uniform(1.7e9, 1.8e9, len(names)).tolist(), strict=True))

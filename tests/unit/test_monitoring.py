@@ -40,7 +40,7 @@ def rules() -> Iterator[dict[str, Any]]:
 
 
 def expressions() -> Iterator[tuple[str, str]]:
-    """Where each expression stands, and the expression."""
+    """Location and text of each expression."""
     for rule in rules():
         yield rule["alert"], rule["expr"]
     for panel in DASHBOARD["panels"]:
@@ -65,7 +65,7 @@ def names_in(text: str) -> set[str]:
 
 
 async def all_metrics() -> set[str]:
-    """What a leader with brokers, and an agent, say on /metrics."""
+    """Metrics of a leader with brokers, and of an agent."""
     async with Cluster() as cluster:
         leader = await cluster.start_leader()
         agent = await cluster.a_broker("b1:8080")

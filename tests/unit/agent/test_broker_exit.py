@@ -113,7 +113,7 @@ async def test_the_process_at_the_other_end_is_known_and_its_death_is_told_once(
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_process_that_did_not_ask_holds_nothing(way: str, tmp_path: Path) -> None:
-    """As where a number means another process here than to the broker, in another pid namespace."""
+    """A number may mean another process in another pid namespace."""
     async with asked_by_a_process(way, tmp_path) as asked:
         with following(asyncio.Queue()) as deaths:
             deaths.follow((os.getppid(), 1))

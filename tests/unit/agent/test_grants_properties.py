@@ -40,7 +40,7 @@ NEWEST = 6
 
 @dataclass(frozen=True)
 class Truth:
-    """What the store says of the bundle of the points `first` up to `last`, without `last`."""
+    """Stored ownership of the bundle of points from `first` up to, without, `last`."""
 
     first: int
     last: int
@@ -233,7 +233,7 @@ class HandOverWalk:
             self.acknowledgements.append((incarnation, revocation))
 
     def broker_answers_with_statistics(self) -> None:
-        """What is open, and what is asked for: the question, or its answer, may be anywhere on its way."""
+        """Report open and requested topics; question or answer may be under way."""
         if self.stats is None:
             asked = {str(question.topic) for question, _ in self.claims}
             self.stats = frozenset(self.open.union(asked, (answer.topic for answer in self.answers)))

@@ -13,9 +13,9 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from support.demo import FakeAgent, a_fake_agent, serving
+from support.demo import FakeAgent, a_fake_agent
 from support.hosting import Clock, Held, settled
-from support.servers import closed_port, end_app
+from support.servers import closed_port, end_app, serving
 from support.waiting import eventually
 
 from loadmanager.broker import CloseReason, Closing, Health, Hosting, Refusal, RefusedError, Topic

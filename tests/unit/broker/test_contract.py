@@ -356,7 +356,7 @@ def test_at_the_end_everything_is_closed_and_nothing_is_opened_any_more(broker: 
 
 @dataclass
 class Witness:
-    """What the contract says must be so, worked out from events and actions alone, in another way."""
+    """Rules of the contract, computed independently from events and actions."""
 
     contract: Contract = field(default_factory=Contract)
     now_s: float = 0.0

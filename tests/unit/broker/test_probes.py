@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
-from support.servers import closed_port, end_app, listen, serve_app
+from support.servers import closed_port, serving
 
 from loadmanager.broker.conformance.probes import Tried, probe_of
 from loadmanager.errors import ConfigurationError
@@ -18,12 +18,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 @asynccontextmanager
 async def a_broker(handler: Handler) -> AsyncIterator[str]:
     """Answers at /t/TOPIC, percent-encoded; where that is, without a scheme."""
-    app = web.Application()
-    app.router.add_route("*", "/t/{topic}", handler)
-    listener = listen()
-    runner = await serve_app(app, listener)
-    yield f"127.0.0.1:{listener.getsockname()[1]}/t"
-    await end_app(runner)
+    async with serving([web.route("*", "/t/{topic}", handler)]) as url:
+        yield f"{url.removeprefix('http://')}/t"
 
 
 async def tried(text: str, times: int = 1) -> list[Tried]:

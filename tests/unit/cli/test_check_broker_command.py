@@ -8,7 +8,7 @@ import pytest
 import typer
 from aiohttp import web
 from support.background import in_another_thread
-from support.servers import end_app, listen, serve_app
+from support.servers import serving
 from typer.testing import CliRunner, Result
 
 from loadmanager.broker.conformance.rule_verdicts import Finding, RuleVerdict
@@ -30,12 +30,8 @@ async def answering(status: int, body: str) -> AsyncIterator[str]:
     async def answer(_: web.Request) -> web.Response:
         return web.Response(status=status, text=body, content_type="application/json")
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    listener = listen()
-    runner = await serve_app(app, listener)
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    await end_app(runner)
+    async with serving([web.route("*", "/{path:.*}", answer)]) as url:
+        yield url
 
 
 @pytest.mark.parametrize(

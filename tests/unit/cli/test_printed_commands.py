@@ -36,7 +36,7 @@ def strings(path: Path) -> Iterator[str]:
 
 
 def printed() -> list[tuple[str, str]]:
-    """Where a command is printed, and the command."""
+    """Location and text of each printed command."""
     found = []
     for path in sorted((ROOT / "loadmanager").rglob("*.py")):
         for text in strings(path):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from support.commands import run as run_command
+from support.command_line import run as run_command
 from support.nodes import settings
 from support.recording_node import a_recording_node
 from support.servers import closed_port

@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 from aiohttp import web
-from support.demo import serving
-from support.servers import closed_port
+from support.servers import closed_port, serving
 
 from loadmanager.client.node_client import Nodes, NotNow, checked_urls
 from loadmanager.client.owner import Owner

@@ -22,7 +22,7 @@ TOPIC = TOPICS[0]
 
 
 def owners_of(state: NamespaceState) -> list[str | None]:
-    """Of each of `TOPICS`, as the server finds it; of those on their way, where that leads."""
+    """Owner of each of `TOPICS` by the server; destinations of those on their way."""
     there = (state.ownerships[state.bundles.index_of_topic(str(TopicName.parse(topic)))] for topic in TOPICS)
     found = [
         {OwnershipState.OWNED: each.owner, OwnershipState.RELEASING: each.destination}.get(each.state) for each in there

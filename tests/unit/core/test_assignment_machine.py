@@ -44,7 +44,7 @@ class AssignmentsHarness(FakeMirror):
         self.machine = AssignmentMachine(self)
 
     def step(self, *events: Event) -> list[Action]:
-        """What is to be done because of these alone; it is kept to be done, too."""
+        """Apply the events; returns the new actions, which also become pending."""
         told = [each for event in events for each in self.machine.step(event, 100.0)]
         self.to_do += told
         return told

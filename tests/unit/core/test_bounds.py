@@ -57,7 +57,7 @@ def rows(each: st.SearchStrategy[float], count: int, width: int) -> st.SearchStr
 
 
 def assignments(instance: BalancingProblem) -> list[np.ndarray]:
-    """All that the rules allow; who has no owner gets none."""
+    """All allowed assignments; bundles without an owner get none."""
     choices = [
         np.flatnonzero(instance.may_own[kind]) if owner >= 0 else [-1]
         for kind, owner in zip(instance.classes, instance.owner, strict=True)
@@ -221,7 +221,7 @@ def test_what_may_not_stay_moves_in_any_case() -> None:
 
 
 def test_a_budget_that_is_too_small_holds_the_peak_up() -> None:
-    """Of four units at the first broker a budget of a quarter of all load moves one: three stay."""
+    """A budget of a quarter of all load moves one of four units."""
     hot = instance_of([[1.0]] * 4, [[1.0], [1.0]], [0] * 4)
     proof = find_least_peak(hot, 0.0, 0.25)
     assert proof.least_load(hot) > 0.25

@@ -258,7 +258,7 @@ _STEPS = st.lists(
 
 
 class Watched:
-    """What is said of each broker, since when without a break it is far from well or close to it, and who is sick."""
+    """Verdicts on brokers, times since when they are far from well or close to it, and the sick ones."""
 
     def __init__(self) -> None:
         self.health = HealthDetector()

@@ -49,7 +49,6 @@ def restored(image: ModelCheckpoint) -> ClusterModel:
 
 
 def through_json(image: ModelCheckpoint) -> ModelCheckpoint:
-    """As it reads back from the history."""
     head = json.loads(str(encode_json(head_of(image))))
     parts = [(holds, json.loads(str(encode_json(content)))) for holds, content in parts_of(image, {})]
     return image_of(head, parts)[0]

@@ -226,7 +226,7 @@ def test_a_drain_ends_when_another_process_of_the_broker_registers(leader: Drain
 
 @pytest.mark.parametrize("is_new", [False, True])
 def test_a_lost_session_ends_no_drain(leader: DrainsHarness, is_new: bool) -> None:  # noqa: FBT001 - a case
-    """Whoever leads when the broker is away, or when it is back."""
+    """Covers a leader elected while the broker is away, or after it is back."""
     drain = None if is_new else leader.draining("t/1")
     leader.controls = drained(A)
     leader.registrations.pop(A.broker)

@@ -59,7 +59,7 @@ class ReconcilingHarness(FakeMirror):
         return [bundle for bundle, each in owned if each.owner in owners]
 
     def step(self, event: Event) -> list[Action]:
-        """What is to be done because of this alone; it is kept to be done, too."""
+        """Apply the event; returns the new actions, which also become pending."""
         told = self.machine.step(event, self.now_s)
         self.to_do += told
         return told
@@ -90,7 +90,6 @@ class ReconcilingHarness(FakeMirror):
         return told
 
     def do_write(self, write: Action) -> list[Action]:
-        """What is to be done then."""
         assert isinstance(write, Write)
         return self.step(WriteEnded(write, self.write(write)))
 

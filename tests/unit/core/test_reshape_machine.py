@@ -112,7 +112,7 @@ class ReshapingsHarness:
         self.state = self.state.with_ownerships({index: ownership})
 
     def step(self, event: Event) -> list[Action]:
-        """What is to be done because of this alone; it is kept to be done, too."""
+        """Apply the event; returns the new actions, which also become pending."""
         told = self.machine.step(event)
         self.to_do += told
         return told

@@ -72,13 +72,13 @@ def decided(*candidates: SplitCandidate, refused: tuple[SplitCandidate, ...] = (
 
 
 def reasons(told: list[Action]) -> list[Reason]:
-    """Of what is said, which has to come first; the rest is the one instruction after it."""
+    """Reasons of the leading verdicts; the rest is the one action after them."""
     assert all(isinstance(each, ReportVerdict) for each in told[:-1]), told
     return [each.verdict.verdict for each in told if isinstance(each, ReportVerdict)]
 
 
 def said(told: list[Action]) -> list[tuple[object, ...]]:
-    """Of what is said: about splits or merges, of what, why it is not done, and the figures."""
+    """Verdicts on splits or merges: subject, reason and figures."""
     verdicts = [(each.asked, each.verdict) for each in told if isinstance(each, ReportVerdict)]
     assert not [verdict for _, verdict in verdicts if verdict.acted]
     return [(asked, verdict.subject, verdict.verdict, dict(verdict.why)) for asked, verdict in verdicts]

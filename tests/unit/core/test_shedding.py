@@ -170,7 +170,7 @@ def test_the_need_of_a_broker_is_in_bytes_of_both_directions() -> None:
 
 
 def halves(a: float, b: float, *, lower_boundary: bool = False, minimum: float = 0.0) -> Verdict:
-    """What becomes of `a` at these usages, all of them exact in binary, with a threshold of 25 points."""
+    """Verdict on `a` at these usages, exact in binary, with a threshold of 25 points."""
     strategy = ThresholdShedder(25, minimum, 0.5, lower_boundary, PlannerSettings().resource_weights)
     return verdict(strategy, snapshot({"a": report(ten(), cpu=a), "b": report([bundle(50)], cpu=b)}), "a")
 

@@ -31,7 +31,7 @@ def hot_a() -> Snapshot:
 
 
 def used_before(**usage: float) -> State:
-    """What ThresholdShedder remembers: averages, as fractions."""
+    """Memory of ThresholdShedder: averages as fractions."""
     return {"ThresholdShedder": {"usage": {f"{name}:8080": [1, part] for name, part in usage.items()}}}
 
 

@@ -72,7 +72,7 @@ def ask(given: Snapshot, *, is_homeless: bool = False) -> PlacementQuestion:
 
 
 def shed(given: Snapshot, strategy: str) -> Plan:
-    """Of three rounds the one that moves most: some strategies act only on what they see several times."""
+    """Largest plan of three rounds: some strategies act only after several observations."""
     settings = PlannerSettings(shedding_strategy=strategy, level_calm_minutes=0.0, max_unload_percentage=0.5)
     state: planner.State = {}
     plans = []

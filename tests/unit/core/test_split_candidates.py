@@ -36,7 +36,7 @@ def found(
     state: NamespaceState = STATE,
     before: dict[str, int] | None = None,
 ) -> ScannedReport:
-    """What is looked at of a report of broker A, which is the first one."""
+    """Split candidates of a report of broker A, the first one."""
     model = ClusterModel()
     model.set_namespace("t/ns", NAMES, state.ownerships)
     model.apply_report(A, reported)

@@ -178,7 +178,7 @@ brokers = st.lists(st.tuples(sizes, st.sampled_from([0.0, 0.5, 30.0, 31.0, 99.0]
 
 @given(brokers, st.sampled_from(sorted(SHEDDING_STRATEGIES)), st.sampled_from(["one", "host-{}"]))
 def test_what_is_told_is_so(given_brokers: list[tuple[list[float], float]], strategy: str, host: str) -> None:
-    """Where it is told that nothing can move, the strategy moves nothing, whatever it remembers."""
+    """A strategy moves nothing where the diagnosis says that nothing can move."""
     snapshot = fleet(*(of for of, _ in given_brokers), cpu=[used for _, used in given_brokers], host=host)
     settings = settings_of(strategy)
     if find_standstill(snapshot, settings):

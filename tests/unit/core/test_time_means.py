@@ -33,7 +33,7 @@ def reported(reports: Reports) -> ClusterModel:
 
 
 def present(model: ClusterModel, at_s: float) -> FloatArray:
-    """What its bundles carry then, in MiB/s in."""
+    """Mean loads of its bundles then, in MiB/s in."""
     return np.asarray(model.snapshot(T0 + at_s, 0.0).bundles.present[:, 2] / MIB)
 
 

@@ -11,7 +11,7 @@ from loadmanager.dev.demo.busy_machine import ProcessorWait, is_starved, waited_
 
 @pytest.fixture
 def waited(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
-    """How long each process has waited; of others nothing is known."""
+    """Waiting time of each process; others are unknown."""
     known: dict[int, float] = {}
     monkeypatch.setattr(busy_machine, "waited_s", known.get)
     return known

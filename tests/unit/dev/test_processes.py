@@ -86,7 +86,7 @@ seen.touch()
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs a pidfd, to see a death at once")
 def test_what_is_killed_together_does_nothing_about_each_others_death(processes: ServerProcesses) -> None:
-    """As an agent would that sees its broker die, while what was lost is the machine of both."""
+    """An agent must not react to its broker when both are lost."""
     ready, seen = folder_of(processes) / "ready", folder_of(processes) / "seen"
     watched = start(processes, SLEEP, "watched")
     watcher = start(processes, [sys.executable, "-c", WATCHER, str(watched), str(ready), str(seen)], "watcher")

@@ -251,7 +251,7 @@ def test_missing_values_may_be_taken_for_the_last_one(tmp_path: Path) -> None:
 
 
 def loads(directory: Directory, fleet: SyntheticFleet, values: list[float]) -> dict[str, list[list[float]]]:
-    """What is imported: of each bundle its load at each step."""
+    """Imported loads of each bundle at each step."""
     series = [Series("made", "made.csv", NOON_MS, 60_000, np.array(values))]
     importer = Importer(directory, "test", NOON_MS)
     import_series(importer, series, fleet, quietly)

@@ -26,7 +26,7 @@ async def look_up(node: RunningNode, topics: Sequence[str], query: str = "", **o
 
 
 async def alone(node: RunningNode, topic: str, query: str = "") -> dict[str, Any]:
-    """What a lookup of the topic alone comes to, as it is told among others."""
+    """Answer to a lookup of the topic alone, in the form of a batch."""
     reply = await node.lookup(f"{topic}{query}")
     return reply.json() if reply.status == 200 else {"status": reply.status, **reply.json()}
 

@@ -94,7 +94,6 @@ async def raw(node: RunningNode, request: bytes) -> bytes:
 
 
 async def first_line(url: str, request: bytes) -> bytes:
-    """Of what is answered."""
     reader, writer = await asyncio.open_connection(URL(url).host, URL(url).port)
     try:
         writer.write(request)

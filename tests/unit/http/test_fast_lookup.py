@@ -229,7 +229,7 @@ class OneOwner:
 
 
 def test_what_is_answered_is_one_whole_request_for_that_topic() -> None:
-    """As aiohttp reads it: a request without a body, after which the connection goes on."""
+    """A fast answer needs what aiohttp would parse as one request without a body."""
     owner, answered = OneOwner(), 0
     quick = QuickLookups(owner, LookupMetrics(CollectorRegistry(), "c"), AuthGate(AuthSettings()))  # type: ignore[arg-type]
     with closing(asyncio.new_event_loop()) as loop:

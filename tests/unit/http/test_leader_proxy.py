@@ -302,7 +302,7 @@ async def test_a_leader_that_cannot_be_called_is_no_leader(cluster: Cluster, sta
 
 @dataclass(slots=True)
 class WrongLeader(LoopbackServer):
-    """What the leader znode names, but it answers that it does not lead, ends the connection, or redirects."""
+    """Leader by its znode that denies that it leads, ends the connection, or redirects."""
 
     answers: bool = True
     location: str = ""

@@ -36,7 +36,6 @@ def _references(content: object) -> Iterator[str]:
 
 
 def described(operation: Operation) -> dict[str, Any]:
-    """What the document says of this operation."""
     path, method = operation.key
     content: dict[str, Any] = document([operation])["paths"][path][method]
     return content

@@ -45,7 +45,7 @@ def known_cells(answer: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def a_chronicle(given: Settings) -> TimelineMemory:
-    """Of a node that has just started, and sees nothing yet."""
+    """Timeline of a node that has just started, without data."""
     never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     return TimelineMemory(ClusterMirror(), LiveSettings(given), lambda: never)
 

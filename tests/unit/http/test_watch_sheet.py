@@ -35,7 +35,7 @@ def an_entry(bundles: int = 4, function: HashFunction = HashFunction.MURMUR3_32)
 
 
 def read(chunk: bytes) -> Event:
-    """What an event is, its id and its data."""
+    """Decode an event: id and data."""
     length, _, frame = chunk.partition(b"\r\n")
     assert len(frame) == int(length, 16) + 2
     fields = dict(line.split(": ", 1) for line in frame.decode().strip().split("\n"))
@@ -69,7 +69,7 @@ class Follower:
 
     @property
     def known(self) -> tuple[Any, Any]:
-        """All that can matter: brokers that no bundle names are nothing."""
+        """State that matters: brokers named by bundles."""
         named = {each.get(key) for each in self.bundles.values() for key in ("owner", "destination")}
         return self.bundles, {broker: each for broker, each in self.brokers.items() if broker in named}
 

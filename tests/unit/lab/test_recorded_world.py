@@ -38,7 +38,7 @@ Bundle = tuple[str, tuple[int, int], float]
 
 
 def recorded(*reports: tuple[float, str, Sequence[Bundle]], duration_s: float = HOUR_S) -> RecordedRange:
-    """Of reports in their order: when, by which broker, and its bundles."""
+    """Recording of these reports in order: time, broker, and its bundles."""
     rows = [(number, *bundle) for number, (_, _, bundles) in enumerate(reports) for bundle in bundles]
     load = np.zeros((len(rows), 4))
     load[:, 0] = [rate for *_, rate in rows]

@@ -71,7 +71,7 @@ def test_a_bundle_on_its_way_between_two_reports_takes_a_sample_of_each() -> Non
 
 
 def placed(**more: Any) -> dict[str, Any]:  # noqa: ANN401 - any other key of a dump
-    """Where the simple load manager puts the second bundle: on the one broker that has room or on the other."""
+    """Placement of the second bundle by the simple load manager."""
     line = {
         "takenAt": 1,
         "brokers": {

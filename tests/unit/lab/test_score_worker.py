@@ -45,7 +45,7 @@ def test_a_range_without_reports_has_no_score(tmp_path: Path) -> None:
 
 
 def run(question: ScoreQuestion) -> tuple[ScoreAnswer, int]:
-    """What the process answers, and at which priority it ran."""
+    """Answer of the process, and its priority."""
     script = "import os, sys, loadmanager.lab.whatif.score_worker as s; s.main(); print(os.nice(0), file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-c", script], input=orjson.dumps(question), capture_output=True, check=True, env=os.environ

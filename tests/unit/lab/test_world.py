@@ -54,7 +54,7 @@ def _broker(number: int) -> BrokerId:
 
 
 class _ByHand:
-    """What a leader of the world of `_WEIGHTS` sees and does, written down call by call."""
+    """Calls of a leader of the world of `_WEIGHTS`, written by hand."""
 
     def __init__(self, settings: PlannerSettings, seed: int) -> None:
         self.settings = settings

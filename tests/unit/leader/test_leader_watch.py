@@ -112,7 +112,7 @@ async def test_the_end_of_a_process_on_this_machine_is_known_by_its_connection(s
 
 
 async def test_a_leader_that_refuses_connections_and_has_its_session_leads_on() -> None:
-    """As behind a firewall that rejects."""
+    """A firewall may reject connections."""
     async with Cluster() as cluster:
         first, second = await cluster.start_nodes(2, leader_silence_ms=100)
         await eventually(lambda: second.node.leader_watch.hears)

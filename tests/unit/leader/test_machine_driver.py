@@ -12,7 +12,7 @@ from loadmanager.leader.election.machine_driver import MachineDriver
 
 
 class Echo:
-    """Whatever it is told is to be done; then it is told what came of it."""
+    """Machine that returns its input as actions, and records their results."""
 
     wake_s = None
 

@@ -375,7 +375,7 @@ async def test_after_a_reconnection_everything_is_read_again_and_what_is_gone_is
 
 
 async def test_after_the_store_went_back_in_time_the_view_is_as_the_store_says(mirror: Mirror) -> None:
-    """Whatever has been seen of what never happened by now."""
+    """Forgets whatever was undone."""
     controls = encode_controls(Controls(dry_run=True))
     for path, data in ((NAMESPACE, namespace()), (paths.CONTROLS, controls), (BROKER, report(1))):
         await mirror.put(path, data)

@@ -40,7 +40,6 @@ GARBAGE: dict[str, list[bytes]] = {
 
 
 def in_force(node: Node, path: str) -> bool:
-    """Whether the node goes by the good value of a znode."""
     snapshot = node.view.model.snapshot(0.0, 0.0)
     policies = snapshot.policies
     return {

@@ -297,7 +297,7 @@ async def test_request_after_the_term_fails_at_once(cluster: Cluster, leader: Ru
 
 
 async def test_owner_lost_before_the_write(memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever looks after the bundles of dead brokers has looked by then, and found the former owner."""
+    """The sweep of dead brokers has run by then, and found the former owner."""
     async with Cluster(in_memory(memory)) as cluster:
         leader = await cluster.start_leader(reassign_bundles_of_dead_brokers_at_once=True)
         owner, other = await cluster.a_broker("b1:8080"), await cluster.a_broker("b2:8080")

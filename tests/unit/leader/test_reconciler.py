@@ -31,7 +31,7 @@ TOPIC = TopicName.parse("persistent://t/ns/x")
 
 @pytest.fixture(autouse=True)
 def _nothing_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is to find bundles before they are freed finds them, however long that takes; tests of that free them."""
+    """Let owners be found before bundles are freed, however long that takes."""
     monkeypatch.setattr(reconciler_module, "FREED_AFTER_S", 3_600.0)
 
 

@@ -13,7 +13,7 @@ from loadmanager.leader.mirror.reread_queue import RereadQueue
 
 @dataclass
 class Reader:
-    """What is read, and when, in seconds from the beginning; the first `refused` batches are not answered."""
+    """Reads with their times in seconds; the first `refused` batches are not answered."""
 
     refused: int = 0
     read: list[tuple[float, set[str]]] = field(default_factory=list)

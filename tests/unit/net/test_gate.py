@@ -47,7 +47,7 @@ class Connection(asyncio.Transport):
 
 
 def passes(gate: AuthGate, role: AccessRole, headers: dict[str, str], certificate: str = "") -> str:
-    """Who it says that asks."""
+    """Name of the caller by the gate."""
     request: web.Request = make_mocked_request("GET", "/x", headers=headers, transport=Connection(certificate))
     gate.check(request, role)
     return request[PRINCIPAL]

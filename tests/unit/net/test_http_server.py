@@ -77,7 +77,7 @@ class Served:
 
     @property
     def heads_begun(self) -> int:
-        """How many connections wait for the rest of a head."""
+        """Number of connections with an incomplete head."""
         return sum(
             each._head_timer is not None for each in self.server.connections if isinstance(each, _LimitedConnection)
         )

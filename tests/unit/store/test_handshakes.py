@@ -23,8 +23,6 @@ OURS = 7
 
 @dataclass
 class Heard:
-    """What the client reports, as words."""
-
     words: list[str] = field(default_factory=list)
     asked_at_s: float = 0.0
 

@@ -166,7 +166,7 @@ class Trip:
         self.store, self.other = MemoryStore(self.cluster), MemoryStore(self.cluster)
 
     async def data(self, path: str) -> bytes | None:
-        """As the other session reads it, while the first one's messages stay where they are."""
+        """Data as the other session reads it, while the first one's messages are held."""
         turns, self.turns = self.turns, 1
         znode = await self.other.get(path)
         self.turns = turns

@@ -226,7 +226,7 @@ def test_a_store_says_what_its_session_does(session: Session) -> None:
 
 @dataclass
 class Servers:
-    """What a session's client and servers say to each other, at whatever time; what is under way may be lost."""
+    """Messages between a session's client and servers, at any time; those under way may be lost."""
 
     timeout_s: float
     session: Session = field(init=False)

@@ -43,12 +43,12 @@ class Served:
         return f"https://127.0.0.1:{self.port}/who"
 
     async def ask(self, **options: object) -> str:
-        """As a client with these `TlsOptions`, on a connection of its own."""
+        """Ask with these `TlsOptions` on a connection of its own."""
         async with HttpClient(caller=Caller(tls=RenewedTls(TlsOptions(**options)))) as http:  # type: ignore[arg-type]
             return (await http.call("GET", self.url, patience())).body.decode()
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """As far as TCP goes."""
+        """Connect by TCP alone."""
         return await asyncio.open_connection("127.0.0.1", self.port)
 
 
@@ -192,7 +192,7 @@ async def test_a_hundred_handshakes_that_nobody_goes_on_with_do_not_silence_the_
 
 
 def made_for_tls() -> list[Any]:
-    """What the event loop has made for connections by TLS, and is not freed."""
+    """TLS objects of the event loop that are not freed."""
     return [each for each in gc.get_objects() if type(each).__name__ == "SSLProtocol"]
 
 
