@@ -34,6 +34,7 @@ from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import PlacementReason, Reason
 from loadmanager.core.domain.settings import PlannerSettings, get_by_name
+from loadmanager.core.model.fitted_thresholds import fit_thresholds
 from loadmanager.core.model.load import BoolArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.planning.movable_bundles import find_freeze, restrain, restrained
@@ -114,7 +115,7 @@ class Decider(ABC):
         with np.errstate(all="ignore"):
             planner, snapshot = settings.planner_settings(), snapshot_of(line, grace_period_ms, where)
             snapshot = snapshot.averaged_by_time() if planner.averages_by_time_enabled else snapshot
-            decided = self._ask(snapshot, planner, line, where)
+            decided = self._ask(snapshot, fit_thresholds(planner, snapshot), line, where)
         self._state = decided.state
         return decided
 

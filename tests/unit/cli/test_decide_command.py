@@ -204,6 +204,13 @@ def test_settings_come_from_the_dump_and_the_command_line_wins() -> None:
     assert answers(line, *SHED, "--set", "loadBalancerBrokerThresholdShedderPercentage=10")[0]["decisions"]
 
 
+def test_a_threshold_that_is_empty_is_fitted_to_the_fleet_as_by_a_leader() -> None:
+    open_thresholds = ("loadBalancerBrokerThresholdShedderPercentage", "loadBalancerBundleUnloadMinThroughputThreshold")
+    line = {**two_brokers(5), "configuration": dict.fromkeys(open_thresholds, "")}
+    assert answers(two_brokers(5), *SHED)[0]["decisions"] == []
+    assert answers(line, *SHED)[0]["decisions"]
+
+
 @pytest.mark.parametrize(
     ("configuration", "usage"),
     [
