@@ -43,7 +43,7 @@ _BY_HAND = {
 """Keys that a node has too, but not from here."""
 
 _CHECKED_BY_HAND = ("tokenSecretKey", "tlsTrustCertsFilePath")
-"""Keys that are not taken over, without which a node may refuse what is."""
+"""Keys that are not converted, without which a node may refuse what is."""
 
 _STORE = "metadataStoreUrl"
 _HASH_STRATEGY = "topicBundleAssignmentStrategy"
@@ -73,7 +73,7 @@ _NOT_NEEDED = {
 _ABOUT_BALANCING = re.compile(r"load(Balance|Manager)|.*(Bundle|Unload)")
 
 
-class Fate(StrEnum):
+class KeyOutcome(StrEnum):
     """Outcome of a key."""
 
     USED = "used"
@@ -83,14 +83,14 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Conversion:
     """Outcome of an entry, with its reason. With a `key`, the node gets that `value` under it.
 
     `about_balancing` tells Pulsar's other keys apart.
     """
 
     entry: ConfEntry
-    fate: Fate
+    outcome: KeyOutcome
     why: str
     key: str = ""
     value: str = ""
@@ -107,7 +107,7 @@ class ImportedConf:
 
     settings: Settings
     fields: list[str]
-    taken: list[Taken]
+    converted: list[Conversion]
     secrets: list[str]
     refusal: str
 
@@ -115,31 +115,31 @@ class ImportedConf:
 def import_broker_conf(path: Path) -> ImportedConf:
     """Read the file. `ConfigurationError` names the line and the key of a value that cannot be used."""
     entries = {entry.key: entry for entry in read_entries(path, _is_ours)}
-    older = _older_that_count(entries)
-    taken = [_take(entry, older) for entry in entries.values()]
-    settings = _validated({each.key: each for each in taken if each.key}, path)
-    named = dict.fromkeys([*(each.key for each in taken if each.key), *AS_PULSAR])
-    refusal = _why_refused(settings, entries)
+    older = _find_deprecated_in_use(entries)
+    converted = [_convert_entry(entry, older) for entry in entries.values()]
+    settings = _validate({each.key: each for each in converted if each.key}, path)
+    named = dict.fromkeys([*(each.key for each in converted if each.key), *AS_PULSAR])
+    refusal = _find_refusal(settings, entries)
     if refusal:
-        taken = [
-            replace(each, fate=Fate.REJECTED, why=refusal) if each.key and each.key in refusal else each
-            for each in taken
+        converted = [
+            replace(each, outcome=KeyOutcome.REJECTED, why=refusal) if each.key and each.key in refusal else each
+            for each in converted
         ]
     secrets = [key for key in entries if key in _FIELDS and is_secret(Settings.model_fields[_FIELDS[key]])]
-    return ImportedConf(settings, [_FIELDS[key] for key in named], taken, secrets, refusal)
+    return ImportedConf(settings, [_FIELDS[key] for key in named], converted, secrets, refusal)
 
 
-def _older_that_count(entries: Mapping[str, ConfEntry]) -> dict[str, str]:
+def _find_deprecated_in_use(entries: Mapping[str, ConfEntry]) -> dict[str, str]:
     """The deprecated keys that hold by the keys that replace them: where the new one is not set, or to its default."""
     older = {}
     for deprecated, key in _RENAMED.items():
         newer = entries.get(key)
-        if deprecated in entries and entries[deprecated].value and (newer is None or _says_nothing(newer)):
+        if deprecated in entries and entries[deprecated].value and (newer is None or _is_default(newer)):
             older[key] = deprecated
     return older
 
 
-def _says_nothing(entry: ConfEntry) -> bool:
+def _is_default(entry: ConfEntry) -> bool:
     """Tell if the entry is empty or the default."""
     default = settings_of({}, "defaults")
     try:
@@ -148,42 +148,46 @@ def _says_nothing(entry: ConfEntry) -> bool:
         return False
 
 
-def _take(entry: ConfEntry, older: Mapping[str, str]) -> Taken:
+def _convert_entry(entry: ConfEntry, older: Mapping[str, str]) -> Conversion:
     """Decide the outcome of an entry; `older` are the deprecated keys in use, by the new ones."""
     key = entry.key
     if not entry.value:
-        return Taken(entry, Fate.IGNORED, "empty: the default holds", about_balancing=_is_about_balancing(key))
+        return Conversion(
+            entry, KeyOutcome.IGNORED, "empty: the default holds", about_balancing=_is_about_balancing(key)
+        )
     if key in _BY_HAND:
-        return Taken(entry, Fate.IGNORED, _BY_HAND[key])
+        return Conversion(entry, KeyOutcome.IGNORED, _BY_HAND[key])
     if key in _RENAMED:
         return _take_renamed(entry, older)
     if key in older:
-        return Taken(entry, Fate.IGNORED, f"the default, and {older[key]} is set")
+        return Conversion(entry, KeyOutcome.IGNORED, f"the default, and {older[key]} is set")
     if key == _HASH_STRATEGY and entry.value.rpartition(".")[2] == _CONSISTENT_HASHING:
-        return Taken(entry, Fate.TRANSLATED, "now defaultHashFunction: crc32", "defaultHashFunction", "crc32")
-    return Taken(entry, Fate.USED, "", key, entry.value) if key in _FIELDS else _leave(entry)
+        return Conversion(
+            entry, KeyOutcome.TRANSLATED, "now defaultHashFunction: crc32", "defaultHashFunction", "crc32"
+        )
+    return Conversion(entry, KeyOutcome.USED, "", key, entry.value) if key in _FIELDS else _explain_unused(entry)
 
 
-def _take_renamed(entry: ConfEntry, older: Mapping[str, str]) -> Taken:
+def _take_renamed(entry: ConfEntry, older: Mapping[str, str]) -> Conversion:
     key = _RENAMED[entry.key]
     if older.get(key) != entry.key:
-        return Taken(entry, Fate.IGNORED, f"deprecated, and {key} is set")
+        return Conversion(entry, KeyOutcome.IGNORED, f"deprecated, and {key} is set")
     value = f"zk:{entry.value}" if key == _STORE else entry.value
-    return Taken(entry, Fate.TRANSLATED, f"deprecated: now {key}", key, value)
+    return Conversion(entry, KeyOutcome.TRANSLATED, f"deprecated: now {key}", key, value)
 
 
-def _leave(entry: ConfEntry) -> Taken:
+def _explain_unused(entry: ConfEntry) -> Conversion:
     """Return the outcome of an entry for which a node has no setting, with the reason."""
     key = entry.key
     if key == _HASH_STRATEGY:
-        return Taken(entry, Fate.IGNORED, "only Pulsar's usual hash of a topic's name can be used")
+        return Conversion(entry, KeyOutcome.IGNORED, "only Pulsar's usual hash of a topic's name can be used")
     if key in _AGENT_KEYS:
-        return Taken(entry, Fate.IGNORED, "a setting of the agent: put it into its file under the same name")
+        return Conversion(entry, KeyOutcome.IGNORED, "a setting of the agent: put it into its file under the same name")
     if key in _NOT_NEEDED:
-        return Taken(entry, Fate.IGNORED, _NOT_NEEDED[key])
+        return Conversion(entry, KeyOutcome.IGNORED, _NOT_NEEDED[key])
     if _is_about_balancing(key):
-        return Taken(entry, Fate.IGNORED, "no such setting here")
-    return Taken(entry, Fate.IGNORED, "not about load balancing", about_balancing=False)
+        return Conversion(entry, KeyOutcome.IGNORED, "no such setting here")
+    return Conversion(entry, KeyOutcome.IGNORED, "not about load balancing", about_balancing=False)
 
 
 def _is_about_balancing(key: str) -> bool:
@@ -194,7 +198,7 @@ def _is_ours(key: str) -> bool:
     return key in _RENAMED or _is_about_balancing(key)
 
 
-def _validated(wanted: Mapping[str, Taken], path: Path) -> Settings:
+def _validate(wanted: Mapping[str, Conversion], path: Path) -> Settings:
     store = wanted.get(_STORE)
     if store is not None and _OTHER_STORE.match(store.value):
         where = f"{path}:{store.entry.line}: {store.entry.key}"
@@ -209,7 +213,7 @@ def _validated(wanted: Mapping[str, Taken], path: Path) -> Settings:
         raise
 
 
-def _why_refused(settings: Settings, entries: Mapping[str, ConfEntry]) -> str:
+def _find_refusal(settings: Settings, entries: Mapping[str, ConfEntry]) -> str:
     """Return why a node would not start with these settings and what its operator adds by hand; empty if it would.
 
     The file with the key of tokens may be on other machines only.
@@ -224,10 +228,10 @@ def _why_refused(settings: Settings, entries: Mapping[str, ConfEntry]) -> str:
     return ""
 
 
-def _check(default: Settings, key: str, taken: Taken, where: str) -> None:
+def _check(default: Settings, key: str, converted: Conversion, where: str) -> None:
     """Raise `ConfigurationError` for a value that cannot be used, whatever the other keys say."""
     try:
-        with_overrides(default, {key: taken.value}, where)
+        with_overrides(default, {key: converted.value}, where)
     except ConfigurationError as error:
         if str(error).startswith(f"{where}: {key}:"):
             raise

@@ -26,7 +26,7 @@ from loadmanager.broker.conformance.rule_runner import check
 from loadmanager.broker.conformance.rule_stage import RulePace, RuleStage
 from loadmanager.broker.conformance.rule_verdicts import Finding, Rule, RuleRequirement, RuleVerdict
 from loadmanager.broker.conformance.rules import RULES
-from loadmanager.broker.conformance.scripted_agent import PlayedAgent, port_taken
+from loadmanager.broker.conformance.scripted_agent import ScriptedAgent, bind_port
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.text.output import rendered, write_lines
 from loadmanager.errors import ConfigurationError, InvalidRecordError
@@ -134,7 +134,7 @@ def _chosen(only: Collection[str], skip: Collection[str]) -> list[Rule]:
 
 async def _check(wishes: _Wishes, rules: Sequence[Rule]) -> list[Finding]:
     async with _staged(wishes) as stage:
-        return await check(stage, rules, _lacking(wishes, stage), wishes.timeout_s, _begin, _tell)
+        return await check(stage, rules, _find_unmet(wishes, stage), wishes.timeout_s, _begin, _tell)
 
 
 @asynccontextmanager
@@ -142,7 +142,7 @@ async def _staged(wishes: _Wishes) -> AsyncIterator[RuleStage]:
     """The broker answers, and nobody at the port of its agent does, yet."""
     async with AsyncExitStack() as stack:
         try:
-            listen, port = stack.enter_context(port_taken(wishes.agent_port))
+            listen, port = stack.enter_context(bind_port(wishes.agent_port))
         except OSError as error:
             raise ConfigurationError(f"--agent-port {wishes.agent_port}: {error.strerror}") from None
         running = None
@@ -150,14 +150,14 @@ async def _staged(wishes: _Wishes) -> AsyncIterator[RuleStage]:
             running = stack.enter_context(started(_words(wishes.start.replace(_AGENT, f"http://127.0.0.1:{port}"))))
         http = await stack.enter_async_context(HttpClient())
         pid = await _first_answer(wishes, BrokerClient(http, wishes.url), running.poll if running else lambda: None)
-        diary, pace = EventLog(), RulePace(wishes.lease_ms)
+        event_log, pace = EventLog(), RulePace(wishes.lease_ms)
         process = process_of(wishes.pid) if wishes.pid else find_process(pid, wishes.url)
         if process is None and running is not None:
             process = LocalProcess(psutil.Process(running.pid))
         stage = RuleStage(
-            PlayedAgent(diary),
-            BrokerUnderTest(wishes.url, http, diary, pace.patience_s),
-            diary,
+            ScriptedAgent(event_log),
+            BrokerUnderTest(wishes.url, http, event_log, pace.patience_s),
+            event_log,
             pace,
             listen,
             _probe(stack, wishes.probe),
@@ -204,7 +204,7 @@ async def _first_answer(wishes: _Wishes, client: BrokerClient, exit_status: Call
         await asyncio.sleep(_LOOK_AGAIN_S)
 
 
-def _lacking(wishes: _Wishes, stage: RuleStage) -> dict[RuleRequirement, str]:
+def _find_unmet(wishes: _Wishes, stage: RuleStage) -> dict[RuleRequirement, str]:
     there = {
         RuleRequirement.PROBE: stage.probe is not None,
         RuleRequirement.PROCESS: stage.process is not None,

@@ -1,4 +1,4 @@
-"""`loadmanager config`: the configuration files that this version understands, and Pulsar's taken over."""
+"""`loadmanager config`: the configuration files that this version understands, and Pulsar's, converted."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def import_file(
         imported = import_broker_conf(file)
     except ConfigurationError as error:
         fail(str(error), EXIT_CONFIGURATION)
-    print(f"# Taken over from {file.name}; every other key has its default: see `loadmanager config`.")
+    print(f"# Converted from {file.name}; every other key has its default: see `loadmanager config`.")
     print(render_fields(imported.settings, imported.fields), end="")
     for key in imported.secrets:
         print(f"# {key}: write this secret here yourself")
@@ -84,10 +84,10 @@ def import_file(
 def _explain(imported: ImportedConf, *, everything: bool) -> None:
     console = Console(stderr=True, width=None if sys.stderr.isatty() else _NO_TERMINAL_WIDTH)
     table = Table("line", "key", "", "why", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    shown = [each for each in imported.taken if everything or each.about_balancing]
+    shown = [each for each in imported.converted if everything or each.about_balancing]
     for each in shown:
-        table.add_row(str(each.entry.line), each.entry.key, each.fate.value, each.why)
+        table.add_row(str(each.entry.line), each.entry.key, each.outcome.value, each.why)
     console.print(table)
-    left = len(imported.taken) - len(shown)
+    left = len(imported.converted) - len(shown)
     if left:
         console.print(f"Keys that have nothing to do with load balancing: {left}; --all lists them.")

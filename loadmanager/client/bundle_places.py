@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from loadmanager.client.owner import Owner
-from loadmanager.client.push_events import News, Pushed
+from loadmanager.client.push_events import NamespaceUpdate, PushedBundle
 from loadmanager.core.domain.bundles import NamespaceBundles
 from loadmanager.core.domain.hashing import HashFunction
 from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange, InvalidNameError
 
-_ENDED = Pushed(BundleRange(0, HASH_SPACE_END))
+_ENDED = PushedBundle(BundleRange(0, HASH_SPACE_END))
 
 
 @dataclass(slots=True, eq=False)
@@ -22,7 +22,7 @@ class Place:
     A topic of a namespace that is not followed has one of its own: nothing is pushed to it, and it is always asked for.
     """
 
-    pushed: Pushed | None = None
+    pushed: PushedBundle | None = None
     owner: Owner | None = None
     """What is answered without asking anybody."""
     known: Owner | None = None
@@ -74,18 +74,18 @@ class PushedBundles:
         return cls(NamespaceBundles(tuple(boundaries), function), ascending, brokers)
 
     @classmethod
-    def of_snapshot(cls, news: News, function: HashFunction) -> PushedBundles:
+    def of_snapshot(cls, update: NamespaceUpdate, function: HashFunction) -> PushedBundles:
         """Raises as `of` does."""
-        brokers = dict(news.brokers)
-        return cls.of(function, _places(news.bundles, brokers), brokers)
+        brokers = dict(update.brokers)
+        return cls.of(function, _places(update.bundles, brokers), brokers)
 
-    def take(self, news: News) -> PushedBundles:
+    def take(self, update: NamespaceUpdate) -> PushedBundles:
         """Apply a change: return this object, or a new one if bundles were split or merged. Raises as `of` does."""
-        self._take_brokers(news.brokers)
-        places = [self._place_of(each) for each in news.bundles]
+        self._take_brokers(update.brokers)
+        places = [self._place_of(each) for each in update.bundles]
         if any(place is None for place in places):
-            return self._reshaped(news.bundles)
-        for place, pushed in zip(places, news.bundles, strict=True):
+            return self._reshaped(update.bundles)
+        for place, pushed in zip(places, update.bundles, strict=True):
             assert place is not None, "looked at above"
             place.pushed = pushed
             place.settle(_owner_of(pushed, self.brokers))
@@ -101,7 +101,7 @@ class PushedBundles:
     def place_of_hash(self, value: int) -> Place:
         return self.places[self.shape.index_of_hash(value)]
 
-    def _place_of(self, pushed: Pushed) -> Place | None:
+    def _place_of(self, pushed: PushedBundle) -> Place | None:
         """The place that goes on with it; None for a bundle that was none, or that goes back in time."""
         index = self.shape.find_index(pushed.range)
         if index is None or _pushed(self.places[index]).version > pushed.version:
@@ -119,7 +119,7 @@ class PushedBundles:
             for name in self.brokers.keys() - named - brokers.keys():
                 del self.brokers[name]
 
-    def _reshaped(self, bundles: Iterable[Pushed]) -> PushedBundles:
+    def _reshaped(self, bundles: Iterable[PushedBundle]) -> PushedBundles:
         replaced: set[int] = set()
         for each in bundles:
             first, last = (self.shape.index_of_hash(value) for value in (each.range.lower, each.range.upper - 1))
@@ -128,17 +128,17 @@ class PushedBundles:
         return PushedBundles.of(self.shape.hash_function, [*kept, *_places(bundles, self.brokers)], self.brokers)
 
 
-def _places(bundles: Iterable[Pushed], brokers: Mapping[str, Owner | None]) -> list[Place]:
+def _places(bundles: Iterable[PushedBundle], brokers: Mapping[str, Owner | None]) -> list[Place]:
     owners = ((pushed, _owner_of(pushed, brokers)) for pushed in bundles)
     return [Place(pushed, owner, owner) for pushed, owner in owners]
 
 
-def _owner_of(pushed: Pushed, brokers: Mapping[str, Owner | None]) -> Owner | None:
+def _owner_of(pushed: PushedBundle, brokers: Mapping[str, Owner | None]) -> Owner | None:
     """Return the owner, or the announced next one: that broker lets clients wait until it owns the bundle."""
     name = pushed.owner if pushed.is_owned else pushed.destination if pushed.is_moving else None
     return None if name is None else brokers.get(name)
 
 
-def _pushed(place: Place) -> Pushed:
+def _pushed(place: Place) -> PushedBundle:
     assert place.pushed is not None, "the place of a bundle has what was pushed of it"
     return place.pushed

@@ -159,7 +159,7 @@ class Watches:
     """Watch streams of all followed namespaces, several per stream. `close` ends them."""
 
     def __init__(self, owners: OwnerMap, nodes: Nodes, chance: random.Random) -> None:
-        self.news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.update: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done, and replaced, when something was pushed, or is not going to be."""
         self._owners = owners
         self._nodes = nodes
@@ -193,7 +193,7 @@ class Watches:
     async def begun(self) -> None:
         """Returns once all namespaces were pushed, or are not going to be; raises what is in the way of both."""
         while any(self.expects(name) for name in self._of):
-            await asyncio.wait({self.news})
+            await asyncio.wait({self.update})
         for watch in self._all:
             if watch.trouble is not None and not watch.is_answered:
                 raise watch.trouble
@@ -203,8 +203,8 @@ class Watches:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _tell(self) -> None:
-        self.news.set_result(None)
-        self.news = asyncio.get_running_loop().create_future()
+        self.update.set_result(None)
+        self.update = asyncio.get_running_loop().create_future()
 
 
 def _now_s() -> float:

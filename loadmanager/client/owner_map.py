@@ -32,7 +32,14 @@ from typing import Generic, TypeVar
 
 from loadmanager.client.bundle_places import Place, PushedBundles
 from loadmanager.client.owner import Owner
-from loadmanager.client.push_events import News, Pushed, StreamEvent, parse_change, parse_gone, parse_snapshot
+from loadmanager.client.push_events import (
+    NamespaceUpdate,
+    PushedBundle,
+    StreamEvent,
+    parse_change,
+    parse_gone,
+    parse_snapshot,
+)
 from loadmanager.core.domain.names import DOMAINS, InvalidNameError, TopicName, check_local_name
 from loadmanager.errors import InvalidRecordError
 
@@ -126,7 +133,7 @@ class OwnerMap:
         place.was_named = True
         return place.known if now_s < place.known_until_s else None
 
-    def answered(self, place: Place, asked: Pushed | None, owner: Owner, now_s: float) -> None:
+    def answered(self, place: Place, asked: PushedBundle | None, owner: Owner, now_s: float) -> None:
         """A node has said so, which was asked when this was what had been pushed."""
         if place.pushed is not asked:
             return
@@ -181,9 +188,9 @@ class OwnerMap:
         """Raises `InvalidRecordError` for what makes no sense. Events of other names are of no interest."""
         match event.name:
             case "snapshot":
-                self._take_news(parse_snapshot(event.data, self._listener), event.id, now_s)
+                self._take_update(parse_snapshot(event.data, self._listener), event.id, now_s)
             case "change":
-                self._take_news(parse_change(event.data, self._listener), event.id, now_s)
+                self._take_update(parse_change(event.data, self._listener), event.id, now_s)
             case "gone":
                 self._take_gone(parse_gone(event.data), event.id)
 
@@ -194,16 +201,16 @@ class OwnerMap:
                 self._lose(name, each)
             self._catch_up(name, each, now_s)
 
-    def _take_news(self, news: News, mark: str, now_s: float) -> None:
-        namespace = self._namespaces.get(news.namespace)
+    def _take_update(self, update: NamespaceUpdate, mark: str, now_s: float) -> None:
+        namespace = self._namespaces.get(update.namespace)
         if namespace is None:
             return
         try:
-            namespace.said = _after(namespace.said, news)
+            namespace.said = _after(namespace.said, update)
         except InvalidNameError as error:
-            raise InvalidRecordError(f"namespace {news.namespace}: {error}") from None
+            raise InvalidRecordError(f"namespace {update.namespace}: {error}") from None
         namespace.mark, namespace.heard_s = mark, now_s
-        self._catch_up(news.namespace, namespace, now_s)
+        self._catch_up(update.namespace, namespace, now_s)
 
     def _take_gone(self, name: str, mark: str) -> None:
         namespace = self._namespaces.get(name)
@@ -238,10 +245,10 @@ class OwnerMap:
             place.end()
 
 
-def _after(said: PushedBundles | None, news: News) -> PushedBundles:
-    """Apply news to the pushed state; raises `InvalidNameError` for inconsistent ones."""
-    if news.hash_function is not None:
-        return PushedBundles.of_snapshot(news, news.hash_function)
+def _after(said: PushedBundles | None, update: NamespaceUpdate) -> PushedBundles:
+    """Apply update to the pushed state; raises `InvalidNameError` for inconsistent ones."""
+    if update.hash_function is not None:
+        return PushedBundles.of_snapshot(update, update.hash_function)
     if said is None:
         raise InvalidNameError("a change of what was never said")
-    return said.take(news)
+    return said.take(update)

@@ -104,7 +104,7 @@ class OwnerQueries:
         while (owner := self._owners.resolve(topic)) is None:
             wait_s = max(not_before_s, began_s + self._held_back_s(topic, namespace)) - _now_s()
             if wait_s > 0:
-                await asyncio.wait({self._watches.news}, timeout=wait_s)
+                await asyncio.wait({self._watches.update}, timeout=wait_s)
                 continue
             try:
                 answer = await self._ask_unless_pushed(topic)
@@ -136,7 +136,7 @@ class OwnerQueries:
         asking = asyncio.create_task(self._nodes.lookup(topic))
         try:
             while True:
-                waited: set[asyncio.Future[Any]] = {asking, self._watches.news}
+                waited: set[asyncio.Future[Any]] = {asking, self._watches.update}
                 await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
                 if asking.done():
                     break

@@ -53,7 +53,7 @@ class EventReader:
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
+class PushedBundle:
     """A bundle, as its record says. The version grows with each transition.
 
     A bundle that is owned without an `owner` is one whose owner is not registered any more.
@@ -76,14 +76,14 @@ class Pushed:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """Pushed change of a namespace: the bundles and brokers in it. With a hash function it is a full snapshot.
+class NamespaceUpdate:
+    """PushedBundle change of a namespace: the bundles and brokers in it. With a hash function it is a full snapshot.
 
     A broker that has no listener of the name that is wanted is None.
     """
 
     namespace: str
-    bundles: tuple[Pushed, ...]
+    bundles: tuple[PushedBundle, ...]
     brokers: Mapping[str, Owner | None]
     hash_function: HashFunction | None = None
 
@@ -96,7 +96,7 @@ def parse_object(data: bytes, where: str) -> Mapping[str, Any]:
         raise InvalidRecordError(f"{where}: expected JSON") from None
 
 
-def parse_snapshot(data: bytes, listener: str | None = None) -> News:
+def parse_snapshot(data: bytes, listener: str | None = None) -> NamespaceUpdate:
     """A whole namespace, with the addresses of that listener; `InvalidRecordError` names what cannot be used."""
     fields = parse_object(data, "snapshot")
     name = text_of(fields, "hashFunction", "snapshot") or ""
@@ -108,7 +108,7 @@ def parse_snapshot(data: bytes, listener: str | None = None) -> News:
     return _news(fields, "snapshot", listener, function)
 
 
-def parse_change(data: bytes, listener: str | None = None) -> News:
+def parse_change(data: bytes, listener: str | None = None) -> NamespaceUpdate:
     """Parse a change of a namespace; otherwise as `parse_snapshot`."""
     return _news(parse_object(data, "change"), "change", listener, None)
 
@@ -118,10 +118,12 @@ def parse_gone(data: bytes) -> str:
     return _namespace(parse_object(data, "gone"), "gone")
 
 
-def _news(fields: Mapping[str, Any], where: str, listener: str | None, function: HashFunction | None) -> News:
+def _news(
+    fields: Mapping[str, Any], where: str, listener: str | None, function: HashFunction | None
+) -> NamespaceUpdate:
     bundles = object_of(fields.get("bundles", {}), f"{where}: bundles")
     brokers = object_of(fields.get("brokers", {}), f"{where}: brokers")
-    return News(
+    return NamespaceUpdate(
         _namespace(fields, where),
         tuple(_bundle(text, each, f"{where}: bundles: {text[:40]}") for text, each in bundles.items()),
         {name: _owner(each, f"{where}: brokers: {name[:40]}", listener) for name, each in brokers.items()},
@@ -136,7 +138,7 @@ def _namespace(fields: Mapping[str, Any], where: str) -> str:
         raise InvalidRecordError(f"{where}: {error}") from None
 
 
-def _bundle(text: str, value: object, where: str) -> Pushed:
+def _bundle(text: str, value: object, where: str) -> PushedBundle:
     try:
         bundle_range = BundleRange.parse(text)
     except InvalidNameError as error:
@@ -146,7 +148,7 @@ def _bundle(text: str, value: object, where: str) -> Pushed:
     if type(version) is not int:
         raise InvalidRecordError(f"{where}: version: expected a whole number")
     state, owner, destination = (text_of(fields, key, where) for key in ("state", "owner", "destination"))
-    return Pushed(bundle_range, version, state or "", owner, destination)
+    return PushedBundle(bundle_range, version, state or "", owner, destination)
 
 
 def _owner(value: object, where: str, listener: str | None) -> Owner | None:

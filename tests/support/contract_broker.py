@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
-from loadmanager.broker.conformance.probes import Tried
+from loadmanager.broker.conformance.probes import ProbeResult
 from loadmanager.errors import InvalidRecordError
 from loadmanager.net.http_client import HttpAnswer, HttpClient, PeerUnavailableError
 
@@ -165,11 +165,11 @@ class ContractBroker:
 
     # Clients
 
-    async def try_once(self, topic: str) -> Tried:
+    async def try_once(self, topic: str) -> ProbeResult:
         await asyncio.sleep(0.001)
         await self.thawed.wait()
         refusal = await self._serve(topic)
-        return Tried(not refusal, refusal or "taken")
+        return ProbeResult(not refusal, refusal or "taken")
 
     async def close(self) -> None:
         """Nothing to give back."""
@@ -363,7 +363,7 @@ class Hanging:
 
     broker: ContractBroker
 
-    async def try_once(self, topic: str) -> Tried:
+    async def try_once(self, topic: str) -> ProbeResult:
         self.broker.hangs[topic] += 1
         try:
             await asyncio.Event().wait()

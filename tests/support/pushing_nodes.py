@@ -191,13 +191,13 @@ class ScriptedNode:
         await response.write(b'event: hello\ndata: {"protocol":%d}\n\n' % self.protocol + self.nonsense)
         place = self.node.sheet.place_of(mark)
         while True:
-            news = self._news
+            update = self._news
             if place != self.node.sheet.place and not self.is_silent:
                 await response.write(self.node.sheet.since(place).partition(b"\r\n")[2].removesuffix(b"\r\n"))
                 place = self.node.sheet.place
             try:
                 async with asyncio.timeout(_HEARTBEAT_S):
-                    await news.wait()
+                    await update.wait()
             except TimeoutError:
                 if not self.is_silent:
                     await response.write(b": nothing new\n\n")

@@ -68,7 +68,7 @@ class UnloadCall:
 
 @dataclass(slots=True)
 class ScriptedBroker(LoopbackServer):
-    """Registers itself through `store`; its id is its own address. `servings` and `unloads` are its diary."""
+    """Registers itself through `store`; its id is its own address. `servings` and `unloads` are its event_log."""
 
     store: MetadataStore | None = None
     incarnation: int = 0

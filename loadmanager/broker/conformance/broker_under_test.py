@@ -26,7 +26,7 @@ class BrokerUnderTest:
 
     url: str
     http: HttpClient
-    diary: EventLog
+    event_log: EventLog
     patience_s: float
     fault: str = ""
     _last: tuple[BrokerStats | None, float] = None, 0.0
@@ -37,10 +37,10 @@ class BrokerUnderTest:
         try:
             stats = await BrokerClient(self.http, self.url).stats()
         except PeerUnavailableError as error:
-            self.diary.note(f"statistics: {error}")
+            self.event_log.note(f"statistics: {error}")
             raise LateError(f"no statistics: {error}") from None
         except InvalidRecordError as error:
-            self.diary.note(f"statistics: {error}")
+            self.event_log.note(f"statistics: {error}")
             self.fault = self.fault or str(error)
             raise BrokenError(f"statistics that cannot be true: {error}") from None
         self._compare(stats, sent_s)
@@ -96,7 +96,7 @@ class BrokerUnderTest:
 
     async def _post(self, what: str, topics: tuple[str, ...], more: Mapping[str, object]) -> HttpAnswer:
         named = f"{what} of {', '.join(map(short, topics))}"
-        self.diary.note(f"{named} is sent")
+        self.event_log.note(f"{named} is sent")
         try:
             answer = await self.http.call(
                 "POST",
@@ -105,9 +105,9 @@ class BrokerUnderTest:
                 json={"bundle": BUNDLE, "topics": list(topics), **more},
             )
         except PeerUnavailableError as error:
-            self.diary.note(f"{named}: {error}")
+            self.event_log.note(f"{named}: {error}")
             raise LateError(f"{named}: {error}") from None
-        self.diary.note(f"{named} is answered with {answer.status}")
+        self.event_log.note(f"{named} is answered with {answer.status}")
         return answer
 
     def _compare(self, stats: BrokerStats, sent_s: float) -> None:

@@ -25,7 +25,7 @@ _LONGEST_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class ProbeResult:
     """Result of a client's attempt: an acknowledgement or a message, or the refusal."""
 
     served: bool
@@ -33,7 +33,7 @@ class Tried:
 
 
 class Probe(Protocol):
-    async def try_once(self, topic: str) -> Tried:
+    async def try_once(self, topic: str) -> ProbeResult:
         """One client on the topic, from its request to the answer; may be cancelled."""
         ...
 
@@ -72,18 +72,18 @@ class HttpProbe:
         self._method = method
         self._http: HttpClient | None = None
 
-    async def try_once(self, topic: str) -> Tried:
+    async def try_once(self, topic: str) -> ProbeResult:
         if self._http is None:
             self._http = HttpClient()
         url = self._url.replace(_TOPIC, quote(topic, safe=""))
         try:
             answer = await self._http.call(self._method, URL(url, encoded=True), _LONGEST_S, data=b"check")
         except PeerUnavailableError as error:
-            return Tried(served=False, said=str(error))
+            return ProbeResult(served=False, said=str(error))
         except InvalidRecordError as error:  # an answer without end is one
-            return Tried(served=True, said=str(error))
+            return ProbeResult(served=True, said=str(error))
         said = f"{answer.status} {answer.body[:_SHOWN_BYTES].decode(errors='replace')}".rstrip()
-        return Tried(answer.status // 100 == 2, said)  # noqa: PLR2004 - as in 2xx
+        return ProbeResult(answer.status // 100 == 2, said)  # noqa: PLR2004 - as in 2xx
 
     async def close(self) -> None:
         if self._http is not None:
@@ -101,7 +101,7 @@ class WebsocketProbe:
         self._idle: dict[str, list[aiohttp.ClientWebSocketResponse]] = {}
         self._numbers = itertools.count(1)
 
-    async def try_once(self, topic: str) -> Tried:
+    async def try_once(self, topic: str) -> ProbeResult:
         text = f"check-broker says {next(self._numbers)}."
         idle = self._idle.setdefault(topic, [])
         connection = None
@@ -111,10 +111,10 @@ class WebsocketProbe:
             while (message := await connection.receive()).type in {aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY}:
                 if text in (message.data if isinstance(message.data, str) else message.data.decode(errors="replace")):
                     idle.append(connection)
-                    return Tried(served=True, said="the text came back")
-            return Tried(served=False, said=f"closed with {connection.close_code} {message.extra or ''}".rstrip())
+                    return ProbeResult(served=True, said="the text came back")
+            return ProbeResult(served=False, said=f"closed with {connection.close_code} {message.extra or ''}".rstrip())
         except (aiohttp.ClientError, OSError) as error:
-            return Tried(served=False, said=f"{type(error).__name__} {error}".rstrip())
+            return ProbeResult(served=False, said=f"{type(error).__name__} {error}".rstrip())
         finally:
             if connection is not None and connection not in idle:
                 await connection.close()
@@ -136,11 +136,11 @@ class CommandProbe:
     def __init__(self, words: list[str]) -> None:
         self._words = words
 
-    async def try_once(self, topic: str) -> Tried:
+    async def try_once(self, topic: str) -> ProbeResult:
         async with client_process([word.replace(_TOPIC, topic) for word in self._words]) as process:
             output, _ = await process.communicate()
             last = output.decode(errors="replace").strip().rpartition("\n")[2]
-            return Tried(process.returncode == 0, last or f"exit status {process.returncode}")
+            return ProbeResult(process.returncode == 0, last or f"exit status {process.returncode}")
 
     async def close(self) -> None:
         """Nothing outlives a try."""
@@ -154,7 +154,7 @@ class LinesProbe:
     _idle: list[asyncio.subprocess.Process] = field(default_factory=list)
     _all: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
-    async def try_once(self, topic: str) -> Tried:
+    async def try_once(self, topic: str) -> ProbeResult:
         process = self._idle.pop() if self._idle else await self._all.enter_async_context(client_process(self.words))
         assert process.stdin is not None
         assert process.stdout is not None
@@ -171,7 +171,7 @@ class LinesProbe:
             raise ConfigurationError(f"--probe {self.words[0]!r}: it ended, expected a line for each topic")
         self._idle.append(process)
         said = line.decode(errors="replace").strip()
-        return Tried(said == SERVED, said)
+        return ProbeResult(said == SERVED, said)
 
     async def close(self) -> None:
         await self._all.aclose()

@@ -30,12 +30,12 @@ _NO_TIME = "no time was left for it (--timeout)"
 async def check(
     stage: RuleStage,
     rules: Iterable[Rule],
-    lacking: Mapping[RuleRequirement, str],
+    unmet: Mapping[RuleRequirement, str],
     timeout_s: float = math.inf,
     begin: Callable[[Rule], None] = lambda _: None,
     tell: Callable[[Finding], None] = lambda _: None,
 ) -> list[Finding]:
-    """Check all rules and return the findings. `lacking` are the unmet needs with their reasons; `begin` and `tell` are
+    """Check all rules and return the findings. `unmet` are the unmet needs with their reasons; `begin` and `tell` are
     called for each rule. No attempt starts after the timeout.
     """
     until_s = time.monotonic() + timeout_s
@@ -44,7 +44,7 @@ async def check(
         begin(rule)
         if rule is not lease_rules.without_agent:
             await stage.open_port()
-        missing = [reason for need, reason in lacking.items() if need in rule.needs]
+        missing = [reason for need, reason in unmet.items() if need in rule.needs]
         if RuleRequirement.PROBE in rule.needs and _is_never_served(findings):
             missing = ["nothing is ever served: see `serves`"]
         if time.monotonic() >= until_s:
@@ -72,7 +72,7 @@ async def _judge(stage: RuleStage, rule: Rule, until_s: float) -> Finding:
         if outcome not in (LateError, UnsettledError) or times_late == TIMES_LATE:
             break
     verdict = RuleVerdict.BROKEN if times_late == TIMES_LATE else _VERDICTS[outcome]
-    events = () if verdict is RuleVerdict.KEPT else stage.diary.events()
+    events = () if verdict is RuleVerdict.KEPT else stage.event_log.events()
     return Finding(rule, verdict, time.monotonic() - began_s, why, events)
 
 

@@ -19,7 +19,7 @@ from aiohttp import web
 
 from loadmanager.broker.conformance.broker_under_test import BrokerUnderTest
 from loadmanager.broker.conformance.event_log import EventLog, short
-from loadmanager.broker.conformance.probes import Probe, Tried
+from loadmanager.broker.conformance.probes import Probe, ProbeResult
 from loadmanager.broker.conformance.process_under_test import ProcessUnderTest
 from loadmanager.broker.conformance.rule_verdicts import BrokenError, LateError, UnsettledError
 from loadmanager.broker.conformance.scripted_agent import (
@@ -27,8 +27,8 @@ from loadmanager.broker.conformance.scripted_agent import (
     REFUSED,
     AgentQuestion,
     Listen,
-    PlayedAgent,
     Reply,
+    ScriptedAgent,
     lease,
     not_owned,
     owned,
@@ -59,9 +59,9 @@ class RulePace:
 class RuleStage:
     """`incarnation` is that of the leases which are given."""
 
-    agent: PlayedAgent
+    agent: ScriptedAgent
     broker: BrokerUnderTest
-    diary: EventLog
+    event_log: EventLog
     pace: RulePace
     listen: Listen
     probe: Probe | None = None
@@ -93,7 +93,7 @@ class RuleStage:
         self.agent.reply_to_all(REFUSED)
         self.agent.questions.clear()
         self.incarnation += 1
-        self.diary.begin()
+        self.event_log.begin()
 
     async def calm(self, incarnation: int | None = None) -> None:
         """A lease that lasts, and is renewed, in another incarnation than before; return when the broker has it."""
@@ -134,7 +134,7 @@ class RuleStage:
         """No lease comes any more; return when none can be valid."""
         self.agent.leases = [HELD]
         await asyncio.sleep(max(0.0, self.agent.valid_until_s - time.monotonic()) + _LAPSE_MARGIN_S)
-        self.diary.note("no lease can be valid any more")
+        self.event_log.note("no lease can be valid any more")
 
     def own(self, topic: str, incarnation: int | None = None) -> None:
         self.agent.owners[topic] = owned(incarnation or self.incarnation)
@@ -152,12 +152,12 @@ class RuleStage:
         """The broker's process does nothing within."""
         assert self.process is not None, "rules that stop it say that they need it"
         self.process.stop()
-        self.diary.note("the process is stopped")
+        self.event_log.note("the process is stopped")
         try:
             yield
         finally:
             self.process.go_on()
-            self.diary.note("the process goes on")
+            self.event_log.note("the process goes on")
 
     # Clients
 
@@ -184,13 +184,13 @@ class RuleStage:
         """A topic that was never heard of."""
         return f"{NAMESPACE}/{name}-{self._run}-{next(self._numbers)}"
 
-    async def attempt(self, topic: str) -> Tried:
+    async def attempt(self, topic: str) -> ProbeResult:
         """A client tries to be served."""
         assert self.probe is not None, "rules that have clients say that they need a probe"
         number = next(self._numbers)
-        self.diary.note(f"client {number} asks for {short(topic)}")
+        self.event_log.note(f"client {number} asks for {short(topic)}")
         tried = await self.probe.try_once(topic)
-        self.diary.note(f"client {number} is {'served' if tried.served else 'refused'}: {tried.said}")
+        self.event_log.note(f"client {number} is {'served' if tried.served else 'refused'}: {tried.said}")
         return tried
 
     async def open(self, topic: str) -> None:
@@ -219,18 +219,18 @@ class RuleStage:
                 raise BrokenError(f"a client was served ({tried.said}) {because}")
             await asyncio.sleep(_BETWEEN_TRIES_S)
 
-    async def _within(self, topic: str, limit_s: float) -> Tried | None:
+    async def _within(self, topic: str, limit_s: float) -> ProbeResult | None:
         try:
             async with asyncio.timeout(limit_s):
                 return await self.attempt(topic)
         except TimeoutError:
-            self.diary.note("nobody is answered, and the client goes away")
+            self.event_log.note("nobody is answered, and the client goes away")
             return None
 
     @asynccontextmanager
     async def held_question(
         self, topic: str, until_s: float = math.inf
-    ) -> AsyncIterator[tuple[AgentQuestion, asyncio.Task[Tried]]]:
+    ) -> AsyncIterator[tuple[AgentQuestion, asyncio.Task[ProbeResult]]]:
         """A client waits for the topic, since the question about it is held: the question, and the client.
 
         `LateError` if there is none by `until_s` (monotonic), or for as long as is waited for anything.
@@ -250,7 +250,7 @@ class RuleStage:
             client.cancel()
             await asyncio.gather(client, return_exceptions=True)
 
-    async def reply_in_vain(self, question: AgentQuestion, client: asyncio.Task[Tried], event: str) -> None:
+    async def reply_in_vain(self, question: AgentQuestion, client: asyncio.Task[ProbeResult], event: str) -> None:
         """Reply that the topic is owned: the answer must not open it, and later ones say that it is not owned."""
         self.disown(question.topic)
         if question.is_given_up:

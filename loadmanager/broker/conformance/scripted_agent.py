@@ -76,12 +76,12 @@ class AgentQuestion:
 
 
 @dataclass(slots=True)
-class PlayedAgent:
+class ScriptedAgent:
     """`leases` are the replies to come, of which the last one stays; `owners` are those about single topics. Every
     other topic is somebody else's.
     """
 
-    diary: EventLog
+    event_log: EventLog
     leases: list[Reply | None] = field(default_factory=lambda: [REFUSED])
     owners: dict[str, Reply | None] = field(default_factory=dict)
     questions: list[AgentQuestion] = field(default_factory=list)
@@ -90,7 +90,7 @@ class PlayedAgent:
     longest_gap_s: float = 0.0
     """Between two questions for a lease that were answered with one, since `watch_gaps`."""
     _granted_s: float = 0.0
-    _stirred: asyncio.Event = field(default_factory=asyncio.Event)
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     def app(self) -> web.Application:
         app = web.Application()
@@ -111,7 +111,7 @@ class PlayedAgent:
             return
         if not question.topic and reply.valid_for_ms and reply.status == web.HTTPOk.status_code and not reply.is_cut:
             self._grant(question, reply)
-        self.diary.note(f"{question.shown} is answered: {reply.shown}{', cut off' if reply.is_cut else ''}")
+        self.event_log.note(f"{question.shown} is answered: {reply.shown}{', cut off' if reply.is_cut else ''}")
         question.answer.set_result(reply)
 
     def reply_to_all(self, reply: Reply) -> None:
@@ -128,8 +128,8 @@ class PlayedAgent:
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 while self.first_about(topic, begin) is None:
-                    self._stirred.clear()
-                    await self._stirred.wait()
+                    self._arrived.clear()
+                    await self._arrived.wait()
         return self.first_about(topic, begin)
 
     def _grant(self, question: AgentQuestion, reply: Reply) -> None:
@@ -145,17 +145,17 @@ class PlayedAgent:
     async def _owner(self, request: web.Request) -> web.StreamResponse:
         topic = request.query.get("topic", "")
         if not topic.startswith("persistent://"):
-            self.diary.note(f"a question about {topic!r} is refused: no topic")
+            self.event_log.note(f"a question about {topic!r} is refused: no topic")
             return web.json_response({"reason": f"topic {topic!r}: expected 'persistent://...'"}, status=400)
         return await self._answer(request, topic, self.owners.get(topic, not_owned(0)))
 
     async def _answer(self, request: web.Request, topic: str, reply: Reply | None) -> web.StreamResponse:
         question = AgentQuestion(topic, time.monotonic(), request, asyncio.get_running_loop().create_future())
         self.questions.append(question)
-        self.diary.note(f"{question.shown} arrives")
+        self.event_log.note(f"{question.shown} arrives")
         if reply is not None:
             self.reply(question, reply)
-        self._stirred.set()
+        self._arrived.set()
         return await _send(request, await question.answer)
 
 
@@ -177,7 +177,7 @@ Listen = Callable[[web.Application], Awaitable[web.AppRunner]]
 
 
 @contextmanager
-def port_taken(port: int) -> Iterator[tuple[Listen, int]]:
+def bind_port(port: int) -> Iterator[tuple[Listen, int]]:
     """Bind a port of this host (0: any free one), without listening yet. Yields the function that listens, and the
     port. Raises `OSError`.
     """

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from support.servers import closed_port, serving
 
-from loadmanager.broker.conformance.probes import Tried, probe_of
+from loadmanager.broker.conformance.probes import ProbeResult, probe_of
 from loadmanager.errors import ConfigurationError
 
 TOPIC = "persistent://check/broker/a-1"
@@ -22,7 +22,7 @@ async def a_broker(handler: Handler) -> AsyncIterator[str]:
         yield f"{url.removeprefix('http://')}/t"
 
 
-async def tried(text: str, times: int = 1) -> list[Tried]:
+async def tried(text: str, times: int = 1) -> list[ProbeResult]:
     probe = probe_of(text)
     try:
         return [await probe.try_once(TOPIC) for _ in range(times)]
@@ -91,13 +91,15 @@ async def test_a_websocket_that_is_closed_or_none_serves_nobody() -> None:
 
 
 async def test_a_command_with_the_topic_serves_by_its_exit_status() -> None:
-    assert await tried(f"sh -c 'test {{topic}} = {TOPIC}'") == [Tried(served=True, said="exit status 0")]
-    assert await tried("sh -c 'echo first; echo not here; exit 3; # {topic}'") == [Tried(served=False, said="not here")]
+    assert await tried(f"sh -c 'test {{topic}} = {TOPIC}'") == [ProbeResult(served=True, said="exit status 0")]
+    assert await tried("sh -c 'echo first; echo not here; exit 3; # {topic}'") == [
+        ProbeResult(served=False, said="not here")
+    ]
 
 
 async def test_a_command_without_the_topic_answers_each_line() -> None:
     found = await tried("""sh -c 'read topic; echo served; read topic; echo "no: $topic"; read topic'""", times=2)
-    assert found == [Tried(served=True, said="served"), Tried(served=False, said=f"no: {TOPIC}")]
+    assert found == [ProbeResult(served=True, said="served"), ProbeResult(served=False, said=f"no: {TOPIC}")]
 
 
 async def test_a_client_that_is_called_off_is_not_asked_again() -> None:

@@ -16,7 +16,7 @@ from loadmanager.broker.conformance.rule_runner import check
 from loadmanager.broker.conformance.rule_stage import RulePace, RuleStage
 from loadmanager.broker.conformance.rule_verdicts import Finding, Rule, RuleVerdict
 from loadmanager.broker.conformance.rules import RULES
-from loadmanager.broker.conformance.scripted_agent import PlayedAgent
+from loadmanager.broker.conformance.scripted_agent import ScriptedAgent
 from loadmanager.net.http_client import HttpClient
 
 AGENT_PORT, BROKER_PORT = 7_070, 9_000
@@ -36,12 +36,12 @@ async def checked(broker: ContractBroker, rules: Sequence[Rule] = RULES) -> list
 
     await serve(broker.app(), BROKER_PORT)
     running = asyncio.create_task(broker.run())
-    diary = EventLog()
+    event_log = EventLog()
     async with HttpClient() as http:
         stage = RuleStage(
-            PlayedAgent(diary),
-            BrokerUnderTest(f"http://127.0.0.1:{BROKER_PORT}", http, diary, RulePace().patience_s),
-            diary,
+            ScriptedAgent(event_log),
+            BrokerUnderTest(f"http://127.0.0.1:{BROKER_PORT}", http, event_log, RulePace().patience_s),
+            event_log,
             RulePace(),
             listen,
             broker,

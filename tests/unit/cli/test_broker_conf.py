@@ -7,7 +7,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from loadmanager.cli import broker_conf
-from loadmanager.cli.broker_conf import Fate, import_broker_conf
+from loadmanager.cli.broker_conf import KeyOutcome, import_broker_conf
 from loadmanager.cli.config_command import config
 from loadmanager.cli.pulsar_files import ConfEntry, parse_properties
 from loadmanager.config import AgentSettings, Settings, load_settings
@@ -22,10 +22,10 @@ def take(folder: Path, *lines: str) -> Result:
     return CliRunner(env={"NO_COLOR": "1"}).invoke(config, ["import", str(path)])
 
 
-def fates(folder: Path, *lines: str) -> dict[str, tuple[Fate, str]]:
+def fates(folder: Path, *lines: str) -> dict[str, tuple[KeyOutcome, str]]:
     path = folder / "broker.conf"
     path.write_text("\n".join(lines), encoding="utf-8")
-    return {taken.entry.key: (taken.fate, taken.why) for taken in import_broker_conf(path).taken}
+    return {converted.entry.key: (converted.outcome, converted.why) for converted in import_broker_conf(path).converted}
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_keys_are_found_in_each_kind_of_file(tmp_path: Path, file: str, lines: l
     path = tmp_path / file
     path.write_text("\n".join(lines), encoding="utf-8")
     imported = import_broker_conf(path)
-    (taken,) = (each for each in imported.taken if each.entry.key == KEY)
-    assert (taken.fate, taken.entry.line) == (Fate.USED, line)
+    (converted,) = (each for each in imported.converted if each.entry.key == KEY)
+    assert (converted.outcome, converted.entry.line) == (KeyOutcome.USED, line)
     assert imported.settings.load_balancer_shedding_grace_period_minutes == 7
     assert imported.settings.cluster_name in {"c1", "standalone"}
 
@@ -174,8 +174,8 @@ def test_a_file_without_keys_ends_with_2(tmp_path: Path, file: str, text: str, w
 def test_value_refused_at_start(tmp_path: Path, lines: list[str], rejected: set[str] | None, why: str) -> None:
     lines = ["authenticationEnabled=true", "superUserRoles=admin", *lines]
     found = fates(tmp_path, *lines)
-    assert {key for key, (fate, _) in found.items() if fate is Fate.REJECTED} == (rejected or set())
-    assert found["superUserRoles"][0] is Fate.USED
+    assert {key for key, (outcome, _) in found.items() if outcome is KeyOutcome.REJECTED} == (rejected or set())
+    assert found["superUserRoles"][0] is KeyOutcome.USED
     done = take(tmp_path, *lines)
     assert done.exit_code == (0 if rejected is None else 2)
     assert why in done.stderr
@@ -231,8 +231,8 @@ def test_the_last_of_two_equal_keys_counts(tmp_path: Path) -> None:
     ],
 )
 def test_a_key_that_is_not_used_is_ignored_for_a_reason(tmp_path: Path, line: str, why: str) -> None:
-    ((fate, reason),) = fates(tmp_path, line).values()
-    assert fate is Fate.IGNORED
+    ((outcome, reason),) = fates(tmp_path, line).values()
+    assert outcome is KeyOutcome.IGNORED
     assert reason.startswith(why)
 
 
@@ -244,12 +244,12 @@ def test_nothing_that_a_node_or_an_agent_knows_counts_as_not_needed() -> None:
 def test_of_two_spellings_the_one_that_does_not_count_says_so(tmp_path: Path) -> None:
     new, old = "loadBalancerBandwidthInResourceWeight", "loadBalancerBandwithInResourceWeight"
     assert fates(tmp_path, f"{new}=0.8", f"{old}=0.5") == {
-        new: (Fate.USED, ""),
-        old: (Fate.IGNORED, f"deprecated, and {new} is set"),
+        new: (KeyOutcome.USED, ""),
+        old: (KeyOutcome.IGNORED, f"deprecated, and {new} is set"),
     }
     assert fates(tmp_path, f"{new}=1.0", f"{old}=0.5") == {
-        new: (Fate.IGNORED, f"the default, and {old} is set"),
-        old: (Fate.TRANSLATED, f"deprecated: now {new}"),
+        new: (KeyOutcome.IGNORED, f"the default, and {old} is set"),
+        old: (KeyOutcome.TRANSLATED, f"deprecated: now {new}"),
     }
 
 
@@ -308,4 +308,4 @@ def test_who_may_ask_is_taken_over_and_secrets_are_printed_nowhere(tmp_path: Pat
     assert "planted" not in done.output
     assert "cGxhbnRlZCBzZWNyZXQ" not in done.output
     assert yaml.safe_load(done.stdout)["superUserRoles"] == ["admin", "ops"]
-    assert fates(tmp_path, *lines)["tokenSecretKey"][0] is Fate.IGNORED
+    assert fates(tmp_path, *lines)["tokenSecretKey"][0] is KeyOutcome.IGNORED

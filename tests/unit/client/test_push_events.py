@@ -45,8 +45,8 @@ def test_an_event_that_never_ends_is_not_collected_for_ever() -> None:
 
 
 def test_a_snapshot_says_all_of_a_namespace() -> None:
-    news = parse_snapshot(json.dumps(WHOLE).encode())
-    assert (news.namespace, news.hash_function, [str(each.range) for each in news.bundles]) == (
+    update = parse_snapshot(json.dumps(WHOLE).encode())
+    assert (update.namespace, update.hash_function, [str(each.range) for each in update.bundles]) == (
         "t/ns",
         "murmur3_32",
         ["0x00000000_0xffffffff"],
