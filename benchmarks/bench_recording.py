@@ -19,7 +19,7 @@ import orjson
 from measure import Measured, show
 from stall_server import BROKERS, BUNDLES_PER_NAMESPACE, NAMESPACES, NEVER_MINUTES, broker_id, fill
 
-from loadmanager.config import Settings
+from loadmanager.config import settings_of
 from loadmanager.core.domain.ownership import Ownership, Registration, Stamp, assign
 from loadmanager.core.protocol.move_machine import (
     Commit,
@@ -63,13 +63,9 @@ class Leader:
         store = MemoryStore(MemoryCluster(time.monotonic))
         await store.start()
         records = await fill(store)
-        settings = Settings(
-            load_balancer_shedding_interval_minutes=NEVER_MINUTES,
-            load_balancer_resource_quota_update_interval_minutes=NEVER_MINUTES,
-            load_balancer_split_interval_minutes=NEVER_MINUTES,
-            history_url=history,
-            history_flush_interval_s=3_600,
-        )
+        intervals = ("SheddingInterval", "ResourceQuotaUpdateInterval", "SplitInterval")
+        never = {f"loadBalancer{each}Minutes": NEVER_MINUTES for each in intervals}
+        settings = settings_of({**never, "historyUrl": history, "historyFlushIntervalS": 3_600}, "benchmark")
         node = Node(settings, store, "127.0.0.1:1", "http://127.0.0.1:1", 1)
         await node.start()
         await node.leading.wait()

@@ -13,7 +13,7 @@ import numpy as np
 from aiohttp import web
 
 from loadmanager.cli.service_runner import install_fast_loop, keep_pauses_short, write_ready_file
-from loadmanager.config import Settings
+from loadmanager.config import settings_of
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.hashing import HashFunction
 from loadmanager.core.domain.names import BrokerId, NamespaceName
@@ -160,10 +160,8 @@ async def serve(ready_file: Path) -> None:
     store = MemoryStore(MemoryCluster(time.monotonic))
     await store.start()
     records = await fill(store)
-    settings = Settings(
-        load_balancer_shedding_interval_minutes=NEVER_MINUTES,
-        load_balancer_resource_quota_update_interval_minutes=NEVER_MINUTES,
-    )
+    intervals = ("loadBalancerSheddingIntervalMinutes", "loadBalancerResourceQuotaUpdateIntervalMinutes")
+    settings = settings_of(dict.fromkeys(intervals, NEVER_MINUTES), "benchmark")
     node = Node(settings, store, "127.0.0.1:1", "http://127.0.0.1:1", 1)
     app = make_app(node)
     await node.start()

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_type_hints
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, create_model, model_validator
+from pydantic.alias_generators import to_snake
 
 from loadmanager.config.auth_settings import AuthSettings
-from loadmanager.config.settings_base import Finite, FittedFloat, FittedInt, Minutes, OptionalPort, PositiveMs, of_core
+from loadmanager.config.settings_base import (
+    KeyedSettings,
+    Minutes,
+    OptionalPort,
+    PositiveMs,
+    of_core,
+    type_of_core,
+)
 from loadmanager.config.shared_settings import (
     AuditSettings,
     HttpSettings,
@@ -31,6 +39,8 @@ AUTO_HISTORY = "auto"
 """The history is where `leader.audit.history_folder` finds a place for it."""
 
 _DECLARED = declared_in(PlannerSettings)
+_FIELDS = {name: to_snake(declared.key) for name, declared in _DECLARED.items()}
+"""The field of `Settings` by that of `PlannerSettings`."""
 
 
 def _known_placement(name: str) -> str:
@@ -63,12 +73,41 @@ def _move_cost(text: str) -> str:
     return text
 
 
-def _planned(name: str) -> Any:  # noqa: ANN401 - as `of_core`
-    return of_core(_DECLARED[name])
+_CHECKED_TYPES: dict[str, Any] = {
+    "placement_strategy": Annotated[str, AfterValidator(_known_placement)],
+    "shedding_strategy": Annotated[str, AfterValidator(known_shedding)],
+    "namespace_bundle_split_algorithm": Annotated[str, AfterValidator(_known_split_algorithm)],
+    "supported_split_algorithms": Annotated[tuple[str, ...], AfterValidator(_known_split_algorithms)],
+    "level_move_costs": frozenset[Annotated[str, AfterValidator(_move_cost)]],
+}
+"""Types of planner settings with a check that the core does not make, by the field of `PlannerSettings`."""
 
 
-class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSettings, StoreSettings, WeightSettings):
-    """Settings of a load-manager node."""
+def _planner_fields() -> dict[str, Any]:
+    """Return a pydantic field for each setting of `PlannerSettings`, by the name of the field of `Settings`."""
+    hints = get_type_hints(PlannerSettings)
+    types = {name: type_of_core(declared, hints[name]) for name, declared in _DECLARED.items()} | _CHECKED_TYPES
+    return {_FIELDS[name]: (types[name], of_core(declared)) for name, declared in _DECLARED.items()}
+
+
+if TYPE_CHECKING:
+
+    class _PlannerFields(KeyedSettings): ...
+else:
+    _PlannerFields = create_model("_PlannerFields", __base__=KeyedSettings, **_planner_fields())
+
+
+class Settings(
+    _PlannerFields,
+    AuditSettings,
+    TlsSettings,
+    HttpSettings,
+    AuthSettings,
+    TracingSettings,
+    StoreSettings,
+    WeightSettings,
+):
+    """Settings of a load-manager node: those declared here, and those of `PlannerSettings`."""
 
     title: ClassVar[str] = "loadmanager serve"
     of_a_new_fleet: ClassVar[Mapping[str, Any]] = {
@@ -87,103 +126,18 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
         "", description="Host under which others reach this node; empty: the host's own name."
     )
 
-    load_balancer_enabled: bool = _planned("load_balancer_enabled")
-    load_balancer_load_placement_strategy: Annotated[str, AfterValidator(_known_placement)] = _planned(
-        "placement_strategy"
-    )
-    load_balancer_load_shedding_strategy: Annotated[str, AfterValidator(known_shedding)] = _planned("shedding_strategy")
-    load_balancer_distribute_bundles_evenly_enabled: bool = _planned("distribute_bundles_evenly_enabled")
-    load_balancer_distribute_bundles_evenly_margin_percentage: Finite = _planned(
-        "distribute_bundles_evenly_margin_percentage"
-    )
-    load_balancer_threshold_shedder_band_percentage: Finite = _planned("threshold_shedder_band_percentage")
-    load_balancer_broker_max_topics: int = _planned("broker_max_topics")
-    load_balancer_broker_overloaded_threshold_percentage: int = _planned("broker_overloaded_threshold_percentage")
-    load_balancer_shedding_enabled: bool = _planned("shedding_enabled")
     load_balancer_shedding_interval_minutes: Minutes = Field(
         1, description="Pause between two rounds of shedding; fractions are allowed."
     )
     load_balancer_shedding_grace_period_minutes: float = Field(
         30, ge=0, le=100_000, allow_inf_nan=False, description="A bundle that moved is not moved again for this long."
     )
-    load_balancer_shedding_excluded_namespaces: frozenset[str] = _planned("shedding_excluded_namespaces")
-    load_balancer_broker_threshold_shedder_percentage: FittedInt = _planned("broker_threshold_shedder_percentage")
-    lower_boundary_shedding_enabled: bool = _planned("lower_boundary_shedding_enabled")
-    load_balancer_history_resource_percentage: Finite = _planned("history_resource_percentage")
-    load_balancer_average_resource_usage_difference_threshold_percentage: FittedInt = _planned(
-        "average_resource_usage_difference_threshold_percentage"
-    )
-    load_manager_class_name: str = _planned("load_manager_class_name")
-    load_balancer_placement_strategy: str = _planned("simple_placement_strategy")
-    load_balancer_broker_underloaded_threshold_percentage: int = _planned("broker_underloaded_threshold_percentage")
-    load_balancer_broker_comfort_load_level_percentage: int = _planned("broker_comfort_load_level_percentage")
-    prefer_later_versions: bool = _planned("prefer_later_versions")
-    failure_domains_enabled: bool = _planned("failure_domains_enabled")
-    load_balancer_bundle_unload_min_throughput_threshold: FittedFloat = _planned(
-        "bundle_unload_min_throughput_threshold"
-    )
-    load_balancer_msg_rate_difference_shedder_threshold: Finite = _planned("msg_rate_difference_shedder_threshold")
-    load_balancer_msg_throughput_multiplier_difference_shedder_threshold: Finite = _planned(
-        "msg_throughput_multiplier_difference_shedder_threshold"
-    )
-    min_unload_message: FittedInt = _planned("min_unload_message")
-    min_unload_message_throughput: FittedInt = _planned("min_unload_message_throughput")
-    max_unload_percentage: Finite = _planned("max_unload_percentage")
-    max_unload_bundle_num_per_shedding: int = _planned("max_unload_bundle_num_per_shedding")
-    load_balancer_averages_by_time_enabled: bool = _planned("averages_by_time_enabled")
-    load_balancer_level_evenness_percentage: Finite = _planned("level_evenness_percentage")
-    load_balancer_level_calm_minutes: Finite = _planned("level_calm_minutes")
-    load_balancer_level_rest_minutes: Finite = _planned("level_rest_minutes")
-    load_balancer_level_max_load_moved_per_cycle_percentage: Finite = _planned(
-        "level_max_load_moved_per_cycle_percentage"
-    )
-    load_balancer_level_max_load_moved_per_hour_percentage: Finite = _planned(
-        "level_max_load_moved_per_hour_percentage"
-    )
-    load_balancer_level_least_usage_percentage: FittedFloat = _planned("level_least_usage_percentage")
-    load_balancer_level_headroom_percentage: Finite = _planned("level_headroom_percentage")
-    load_balancer_sick_broker_quarantine_enabled: bool = _planned("sick_broker_quarantine_enabled")
-    load_balancer_level_move_costs: frozenset[Annotated[str, AfterValidator(_move_cost)]] = _planned("level_move_costs")
-    load_balancer_level_forecast_hours: Finite = _planned("level_forecast_hours")
-    load_balancer_avg_shedder_low_threshold: FittedInt = _planned("avg_shedder_low_threshold")
-    load_balancer_avg_shedder_high_threshold: FittedInt = _planned("avg_shedder_high_threshold")
-    load_balancer_avg_shedder_hit_count_low_threshold: int = _planned("avg_shedder_hit_count_low_threshold")
-    load_balancer_avg_shedder_hit_count_high_threshold: int = _planned("avg_shedder_hit_count_high_threshold")
-    load_balancer_broker_load_target_std: FittedFloat = _planned("broker_load_target_std")
-    load_balancer_shedding_condition_hit_count_threshold: int = _planned("shedding_condition_hit_count_threshold")
-    load_balancer_transfer_enabled: bool = _planned("transfer_enabled")
-    load_balancer_max_number_of_broker_shedding_per_cycle: int = _planned("max_number_of_broker_shedding_per_cycle")
-    load_balance_shedding_delay_in_seconds: int = _planned("shedding_delay_in_seconds")
-    load_balancer_broker_load_data_ttl_in_seconds: int = _planned("broker_load_data_ttl_in_seconds")
-    load_balancer_max_number_of_bundles_in_bundle_load_report: int = _planned(
-        "max_number_of_bundles_in_bundle_load_report"
-    )
-    load_balancer_shedding_bundles_with_policies_enabled: bool = _planned("shedding_bundles_with_policies_enabled")
-    load_balancer_memory_resource_weight: Finite = _planned("memory_resource_weight")
-    load_balancer_auto_bundle_split_enabled: bool = _planned("auto_bundle_split_enabled")
     load_balancer_auto_unload_split_bundles_enabled: bool = Field(
         True, description="The parts of a bundle that the leader has split move to where placement would put them."
     )
     load_balancer_split_interval_minutes: Minutes = Field(
         1, description="How often the leader looks for bundles to split and to merge, if brokers have reported since."
     )
-    load_balancer_namespace_bundle_max_topics: int = _planned("namespace_bundle_max_topics")
-    load_balancer_namespace_bundle_max_sessions: int = _planned("namespace_bundle_max_sessions")
-    load_balancer_namespace_bundle_max_msg_rate: int = _planned("namespace_bundle_max_msg_rate")
-    load_balancer_namespace_bundle_max_bandwidth_mbytes: int = _planned("namespace_bundle_max_bandwidth_mbytes")
-    load_balancer_namespace_maximum_bundles: int = _planned("namespace_maximum_bundles")
-    default_namespace_bundle_split_algorithm: Annotated[str, AfterValidator(_known_split_algorithm)] = _planned(
-        "namespace_bundle_split_algorithm"
-    )
-    supported_namespace_bundle_split_algorithms: Annotated[tuple[str, ...], AfterValidator(_known_split_algorithms)] = (
-        _planned("supported_split_algorithms")
-    )
-    flow_or_qps_difference_threshold_percentage: int = _planned("flow_or_qps_difference_threshold_percentage")
-    load_balancer_max_number_of_bundles_to_split_per_cycle: int = _planned("max_number_of_bundles_to_split_per_cycle")
-    load_balancer_namespace_bundle_split_condition_hit_count_threshold: int = _planned(
-        "namespace_bundle_split_condition_hit_count_threshold"
-    )
-    load_balancer_auto_bundle_merge_enabled: bool = _planned("auto_bundle_merge_enabled")
     default_number_of_namespace_bundles: int = Field(
         4, ge=1, le=MAX_BUNDLES, description="Bundles of a namespace created without a number."
     )
@@ -206,13 +160,6 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     max_concurrent_unloads_per_broker: int = Field(
         8, ge=1, le=10_000, description="Unloads that may be under way from one broker, and to one broker, at a time."
     )
-    load_balancer_max_load_moved_per_cycle_percentage: Finite = _planned("max_load_moved_per_cycle_percentage")
-    load_balancer_max_load_moved_per_hour_percentage: Finite = _planned("max_load_moved_per_hour_percentage")
-    load_balancer_return_cool_down_minutes: Finite = _planned("return_cool_down_minutes")
-    load_balancer_max_bundle_returns: int = _planned("max_bundle_returns")
-    load_balancer_thrash_threshold_percentage: Finite = _planned("thrash_threshold_percentage")
-    load_balancer_moved_again_threshold_percentage: Finite = _planned("moved_again_threshold_percentage")
-    load_balancer_resource_quota_update_interval_minutes: Finite = _planned("resource_quota_update_interval_minutes")
     reassign_bundles_of_dead_brokers_at_once: bool = Field(
         False, description="Place the bundles of a broker that is gone at once instead of at their next lookup."
     )
@@ -262,14 +209,11 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
         return self
 
     def planner_settings(self) -> PlannerSettings:
-        """What the core needs of these settings."""
-        given = {name: getattr(self, _FIELDS[declared.key]) for name, declared in _DECLARED.items()}
+        """Return the settings that decisions depend on."""
+        given = {name: getattr(self, field) for name, field in _FIELDS.items()}
         fitted = frozenset(name for name, value in given.items() if value is None)
         given = {name: value for name, value in given.items() if name not in fitted}
         return PlannerSettings(**given, fitted=fitted, resource_weights=self.resource_weights)
-
-
-_FIELDS = {Settings.key(name): name for name in Settings.model_fields}
 
 
 class SettingsAlone(Settings):

@@ -24,16 +24,20 @@ PositiveMs = Annotated[int, Field(ge=1, le=86_400_000)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 _EMPTY_IS_NONE = BeforeValidator(lambda value: None if value == "" else value)
 OptionalPort = Annotated[int | None, Field(ge=0, le=65_535), _EMPTY_IS_NONE]
-FittedInt = Annotated[int | None, _EMPTY_IS_NONE]
-FittedFloat = Annotated[float | None, Field(allow_inf_nan=False), _EMPTY_IS_NONE]
 OptionalPath = Annotated[Path | None, _EMPTY_IS_NONE]
 Minutes = Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)]
 
 _SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
-def of_core(declared: Declared) -> Any:  # noqa: ANN401 - the field says its type
-    """The field of a setting that the core declares: its type alone is said here."""
+def type_of_core(declared: Declared, hint: Any) -> Any:  # noqa: ANN401 - types are values here
+    """Return the type of a setting that the core declares: finite, and optional if it is fitted to the fleet."""
+    finite = Finite if hint is float else hint
+    return finite if declared.fits is None else Annotated[finite | None, _EMPTY_IS_NONE]
+
+
+def of_core(declared: Declared) -> Any:  # noqa: ANN401 - a field that fits any type
+    """Return the field of a setting that the core declares."""
     bounds = {name: bound for name in _SIGNS if (bound := getattr(declared, name, None)) is not None}
     default, description = declared.default if declared.installed is None else declared.installed, declared.description
     if declared.fits is not None:

@@ -359,9 +359,9 @@ class PolicyHandlers:
             raise BadRequestError(f"setting {key[:80]!r}: expected {' or '.join(_NAMESPACE_KEYS)}")
         settings = self._live.current
         entries = (
-            settings.load_balancer_shedding_excluded_namespaces
+            settings.planner_settings().shedding_excluded_namespaces
             if key == _EXCLUDED
-            else settings.load_balancer_level_move_costs
+            else settings.planner_settings().level_move_costs
         )
         return sorted(entry.partition("=")[0] for entry in entries)
 

@@ -223,7 +223,7 @@ class Node(Candidate):
         group.create_task(self.drains.run())
         group.create_task(self.terms.keep_checkpoints())
         group.create_task(self.stuck_monitor.run())
-        if self.settings.load_balancer_enabled:
+        if self.settings.planner_settings().load_balancer_enabled:
             group.create_task(self._balance(group))
 
     def _note_end(self, reason: str) -> None:

@@ -73,7 +73,7 @@ class Persistence:
         """Flush every interval for as long as the term lasts."""
         while True:
             await self._live.pause(
-                lambda settings: settings.load_balancer_resource_quota_update_interval_minutes * MINUTE_S
+                lambda settings: settings.planner_settings().resource_quota_update_interval_minutes * MINUTE_S
             )
             await self._try(self.flush)
 

@@ -58,7 +58,7 @@ class PulsarSettings(LiveSettings):
     def _apply(self) -> list[str]:
         overrides = {key: text for key, text in self._dynamic.items() if key not in self._forced}
         if self._left_out:
-            excluded = usable_overrides(self.base, overrides)[0].load_balancer_shedding_excluded_namespaces
+            excluded = usable_overrides(self.base, overrides)[0].planner_settings().shedding_excluded_namespaces
             overrides[_EXCLUDED] = text_of(excluded | self._left_out)
         return super().apply(overrides)
 

@@ -164,7 +164,7 @@ class Scores:
         if measured.to_ms - measured.from_ms < _FEWEST_STEPS * _STEP_S * 1000:
             return replace(score, note=f"the model needs {_FEWEST_STEPS} steps of {_STEP_S:.0f} s")
         settings = self._settings()
-        configured = short_class_name(settings.load_balancer_load_shedding_strategy)
+        configured = short_class_name(settings.planner_settings().shedding_strategy)
         others = [name for name in dict.fromkeys(map(short_class_name, self._strategies)) if name != configured]
         question = ScoreQuestion(
             url=settings.history_url,

@@ -98,7 +98,7 @@ async def test_the_cluster_is_shown(shell: Shell) -> None:
 async def test_configuration_and_policies_are_laid_down_and_shown(shell: Shell) -> None:
     await shell.done("brokers update-dynamic-config -c loadBalancerSheddingEnabled -v false")
     leader = next(node.node for node in shell.cluster.nodes if node.leads)
-    await eventually(lambda: not leader.live.current.load_balancer_shedding_enabled)
+    await eventually(lambda: not leader.live.planner.shedding_enabled)
     await shell.cluster.known_everywhere(lambda node: node.node.live.overrides)
     values = await shell.type("brokers get-all-dynamic-config --json")
     assert values.json() == {"loadBalancerSheddingEnabled": "false"}

@@ -107,7 +107,7 @@ def test_the_configuration_recommended_is_one_that_a_node_takes(tmp_path: Path) 
     directory = Directory.of(str(tmp_path))
     put_recommended(directory, Recommendation("as-recorded", "one", ("It is.",), 5, 3, 0.5), found, ["From a test."])
     path = tmp_path / RECOMMENDED
-    assert load_settings(Settings, path).load_balancer_load_shedding_strategy == "TransferShedder"
+    assert load_settings(Settings, path).planner_settings().shedding_strategy == "TransferShedder"
     assert "# It is." in path.read_text()
     put_recommended(directory, Recommendation("as-recorded", None, ("No.",), 0, 0, None), found, [])
     assert not path.exists()

@@ -338,8 +338,8 @@ def test_the_recommended_file_is_a_configuration_that_nodes_accept(tmp_path: Pat
     path.write_text(recommended_yaml(found, values, ["From a: b\n- c"]))
 
     settings = load_settings(Settings, path)
-    assert settings.load_balancer_load_shedding_strategy == "TransferShedder"
-    assert settings.load_balancer_broker_load_target_std == 0.1
+    assert settings.planner_settings().shedding_strategy == "TransferShedder"
+    assert settings.planner_settings().broker_load_target_std == 0.1
     text = path.read_text()
     assert "# none is worse than transfer in regret: 0.84" in text
     assert [line for line in text.splitlines() if line and not line.startswith("#")] == [

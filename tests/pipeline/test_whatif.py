@@ -24,7 +24,7 @@ from support.recorded_fleet import (
 )
 from support.waiting import patience
 
-from loadmanager.config import Settings
+from loadmanager.config import settings_of
 from loadmanager.errors import ConfigurationError, LoadManagerError, PipelineError, ScenarioError
 from loadmanager.history.entry_rows import HistoryEvent
 from loadmanager.history.files import Directory
@@ -138,7 +138,7 @@ def test_a_trial_is_the_world_of_what_was_recorded(history: History) -> None:
 
     world = recorded_world(
         read_range(history, stretch),
-        Settings(load_balancer_load_shedding_strategy="TransferShedder").planner_settings(),
+        settings_of({"loadBalancerLoadSheddingStrategy": "TransferShedder"}, "test").planner_settings(),
         change=FleetChange(),
         seed=5,
         rules=given.trials[0].rules,

@@ -73,7 +73,7 @@ def random_rule(rng: np.random.Generator) -> Rule:
         hit_threshold=int(rng.choice([0, 0, 1])),
         transfer=bool(rng.random() < 0.8),
         per_cycle=int(rng.choice([0, 1, 3, 10])),
-        overloaded=float(rng.choice([50, 85])),
+        overloaded=int(rng.choice([50, 85])),
         excluded=frozenset({"tenant/ns1"} if rng.random() < 0.2 else ()),
     )
 

@@ -39,7 +39,7 @@ class Rule:
     per_cycle: int = 3
     delay_s: int = 180
     ttl_s: int = 1800
-    overloaded: float = 85
+    overloaded: int = 85
     excluded: frozenset[str] = frozenset()
     debug: bool = True
 

@@ -43,10 +43,10 @@ def test_without_a_file_the_defaults_are_pulsars() -> None:
     settings = load_settings(Settings, None)
     assert settings.load_balancer_shedding_interval_minutes == 1
     assert settings.load_balancer_shedding_grace_period_minutes == 30
-    assert settings.load_balancer_broker_overloaded_threshold_percentage == 85
+    assert settings.planner_settings().broker_overloaded_threshold_percentage == 85
     assert settings.planner_settings().broker_threshold_shedder_percentage == 10
-    assert settings.load_balancer_history_resource_percentage == 0.9
-    assert settings.load_balancer_resource_quota_update_interval_minutes == 15
+    assert settings.planner_settings().history_resource_percentage == 0.9
+    assert settings.planner_settings().resource_quota_update_interval_minutes == 15
     assert settings.namespace_bundle_unloading_timeout_ms == 60_000
     assert settings.default_number_of_namespace_bundles == 4
 
@@ -80,7 +80,7 @@ def test_environment_overrides_the_file(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_list_comes_from_the_environment_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADMANAGER_LOADBALANCERSHEDDINGEXCLUDEDNAMESPACES", '["a/b", "c/d"]')
-    assert load_settings(Settings, None).load_balancer_shedding_excluded_namespaces == {"a/b", "c/d"}
+    assert load_settings(Settings, None).planner_settings().shedding_excluded_namespaces == {"a/b", "c/d"}
 
 
 def test_a_strategy_may_have_pulsars_full_class_name(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_the_rendered_file_has_every_key_with_its_meaning(model: type[KeyedSetti
 def test_the_rendered_file_names_level_and_else_the_defaults(tmp_path: Path) -> None:
     path = written(tmp_path, render_yaml(Settings))
     settings, defaults = load_settings(Settings, path), load_settings(Settings, None)
-    assert settings.load_balancer_load_shedding_strategy == settings.load_balancer_load_placement_strategy == "Level"
+    assert settings.planner_settings().shedding_strategy == settings.planner_settings().placement_strategy == "Level"
     assert settings.load_balancer_shedding_interval_minutes == 0.25
     others = {name: getattr(defaults, name) for name in Settings.of_a_new_fleet}
     assert settings.model_copy(update=others) == defaults

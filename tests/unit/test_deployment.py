@@ -84,7 +84,7 @@ def config_map(name: str, file: str) -> dict[str, Any]:
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.parent.name)
 def test_the_configuration_of_the_nodes_is_one_that_they_take(path: Path) -> None:
     settings = settings_of(yaml.safe_load(path.read_text(encoding="utf-8")), path.name)
-    assert settings.load_balancer_load_shedding_strategy == "Level"
+    assert settings.planner_settings().shedding_strategy == "Level"
 
 
 @pytest.mark.parametrize("path", OF_KUSTOMIZE, ids=lambda path: path.parent.name)

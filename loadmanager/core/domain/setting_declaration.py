@@ -11,6 +11,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any, Literal, NamedTuple, TypeVar
 
 _Value = TypeVar("_Value")
+_Number = TypeVar("_Number", int, float)
 _DECLARED = "declared"
 
 INT_MAX = 2**31 - 1
@@ -66,7 +67,7 @@ def setting(
     return field(default=default, metadata={_DECLARED: declared})
 
 
-def percent(key: str, default: float, description: str, fits: Fit | None = None) -> float:
+def percent(key: str, default: _Number, description: str, fits: Fit | None = None) -> _Number:
     """Declare a setting in whole per cent, 0 to 100, as Pulsar writes them."""
     return setting(key, default, description, ge=0, le=100, fits=fits)
 

@@ -64,12 +64,12 @@ class PlannerSettings:
             " weightedRandomSelection."
         ),
     )
-    broker_underloaded_threshold_percentage: float = percent(
+    broker_underloaded_threshold_percentage: int = percent(
         "loadBalancerBrokerUnderloadedThresholdPercentage",
         50,
         "leastLoadedServer, leastMsgPerSecond: brokers are filled up to here before an idle one.",
     )
-    broker_comfort_load_level_percentage: float = percent(
+    broker_comfort_load_level_percentage: int = percent(
         "loadBalancerBrokerComfortLoadLevelPercentage",
         65,
         "SimpleLoadManagerImpl: sheds only if some broker is below this usage.",
@@ -100,12 +100,12 @@ class PlannerSettings:
     broker_max_topics: int = count(
         "loadBalancerBrokerMaxTopics", 50_000, "Brokers with more topics than this get no further bundle."
     )
-    broker_overloaded_threshold_percentage: float = percent(
+    broker_overloaded_threshold_percentage: int = percent(
         "loadBalancerBrokerOverloadedThresholdPercentage",
         85,
         "From this usage on OverloadShedder sheds; above it a broker gets no bundle if another can.",
     )
-    broker_threshold_shedder_percentage: float = percent(
+    broker_threshold_shedder_percentage: int = percent(
         "loadBalancerBrokerThresholdShedderPercentage",
         10,
         "ThresholdShedder: sheds from brokers this many points above the average usage.",
@@ -167,13 +167,13 @@ class PlannerSettings:
         "UniformLoadShedder: bundles that may be shed in a round; -1: any number.",
         ge=-1,
     )
-    avg_shedder_low_threshold: float = percent(
+    avg_shedder_low_threshold: int = percent(
         "loadBalancerAvgShedderLowThreshold",
         15,
         "AvgShedder: points between two brokers' usages from which on a round is a low hit.",
         fits=BY_USAGE,
     )
-    avg_shedder_high_threshold: float = percent(
+    avg_shedder_high_threshold: int = percent(
         "loadBalancerAvgShedderHighThreshold",
         40,
         "AvgShedder: points between two brokers' usages from which on a round is a high hit too.",
@@ -193,7 +193,7 @@ class PlannerSettings:
         ge=0,
         le=1_000_000,
     )
-    average_resource_usage_difference_threshold_percentage: float = percent(
+    average_resource_usage_difference_threshold_percentage: int = percent(
         "loadBalancerAverageResourceUsageDifferenceThresholdPercentage",
         10,
         "LeastResourceUsageWithWeight: prefer brokers at least this many points below the average usage.",
@@ -300,7 +300,7 @@ class PlannerSettings:
         SUPPORTED_SPLIT_ALGORITHMS,
         "Split algorithms that may be asked for, the default one included.",
     )
-    flow_or_qps_difference_threshold_percentage: float = count(
+    flow_or_qps_difference_threshold_percentage: int = count(
         "flowOrQpsDifferenceThresholdPercentage",
         10,
         "flow_or_qps_equally_divide cuts a bundle that is this many per cent above a limit.",

@@ -61,10 +61,10 @@ def test_what_is_printed_is_a_configuration_that_a_node_takes(tmp_path: Path) ->
     settings = load_settings(Settings, path)
     assert settings.metadata_store_url == "zk:zk1:2181,zk2:2181/pulsar"
     assert settings.cluster_name == "c1"
-    assert settings.load_balancer_shedding_excluded_namespaces == {"t/a", "t/b"}
+    assert settings.planner_settings().shedding_excluded_namespaces == {"t/a", "t/b"}
     assert settings.load_balancer_shedding_grace_period_minutes == 15
-    assert not settings.load_balancer_distribute_bundles_evenly_enabled
-    assert settings.load_balancer_load_shedding_strategy == f"{PREFIX}.impl.OverloadShedder"
+    assert not settings.planner_settings().distribute_bundles_evenly_enabled
+    assert settings.planner_settings().shedding_strategy == f"{PREFIX}.impl.OverloadShedder"
     assert len(yaml.safe_load(done.stdout)) == 6 + len(AS_PULSAR)
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadmanager.config import NEEDS_RESTART, Settings, dynamic_keys, values_as_text, with_overrides
+from loadmanager.config import NEEDS_RESTART, Settings, dynamic_keys, settings_of, values_as_text, with_overrides
 from loadmanager.config.overrides import (
     BEFORE,
     check_dynamic,
@@ -39,24 +39,24 @@ def test_every_key_needs_a_restart_or_is_dynamic_and_pulsars_fixed_ones_are_fixe
 
 def test_an_override_wins_over_the_nodes_own_setting_and_the_others_stay() -> None:
     settings = settings_under(BASE, {OVERLOADED: "70", "loadBalancerSheddingEnabled": "false"})
-    assert settings.load_balancer_broker_overloaded_threshold_percentage == 70
-    assert settings.load_balancer_shedding_enabled is False
+    assert settings.planner_settings().broker_overloaded_threshold_percentage == 70
+    assert settings.planner_settings().shedding_enabled is False
     assert settings.load_balancer_shedding_grace_period_minutes == 7
 
 
 def test_an_override_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"LOADMANAGER_{OVERLOADED}", "60")
     base = Settings()
-    assert base.load_balancer_broker_overloaded_threshold_percentage == 60
-    assert settings_under(base, {OVERLOADED: "70"}).load_balancer_broker_overloaded_threshold_percentage == 70
-    assert settings_under(base, {}).load_balancer_broker_overloaded_threshold_percentage == 60
+    assert base.planner_settings().broker_overloaded_threshold_percentage == 60
+    assert settings_under(base, {OVERLOADED: "70"}).planner_settings().broker_overloaded_threshold_percentage == 70
+    assert settings_under(base, {}).planner_settings().broker_overloaded_threshold_percentage == 60
 
 
 @pytest.mark.parametrize(
     ("text", "namespaces"), [("t/a, t/b", {"t/a", "t/b"}), ("t/a", {"t/a"}), ("", set()), (" , ", set())]
 )
 def test_lists_come_with_commas(text: str, namespaces: set[str]) -> None:
-    assert settings_under(BASE, {EXCLUDED: text}).load_balancer_shedding_excluded_namespaces == namespaces
+    assert settings_under(BASE, {EXCLUDED: text}).planner_settings().shedding_excluded_namespaces == namespaces
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_of_stored_overrides_those_that_can_be_used_are_and_the_others_are_named
     stored = {OVERLOADED: "70", GRACE: "-1", "noSuchKey": "1", "clusterName": "x"}
     settings, usable, faults = usable_overrides(BASE, stored)
     assert usable == {OVERLOADED: "70"}
-    assert settings.load_balancer_broker_overloaded_threshold_percentage == 70
+    assert settings.planner_settings().broker_overloaded_threshold_percentage == 70
     assert settings.load_balancer_shedding_grace_period_minutes == 7
     assert [key for key in stored if any(key in fault for fault in faults)] == [GRACE, "noSuchKey", "clusterName"]
     assert len(faults) == 3
@@ -137,7 +137,7 @@ def test_of_overrides_that_exclude_each_other_the_one_that_the_fault_names_is_le
 
 
 def test_all_settings_as_text_are_what_they_are_read_from() -> None:
-    base = Settings(load_balancer_shedding_excluded_namespaces=frozenset({"t/b", "t/a"}))
+    base = settings_of({EXCLUDED: ["t/b", "t/a"]}, "test")
     texts = values_as_text(base)
     assert texts[EXCLUDED] == "t/a,t/b"
     assert texts["loadBalancerEnabled"] == "true"
@@ -149,4 +149,4 @@ def test_a_key_that_a_history_does_not_know_yet_has_the_value_that_was_gone_by_b
     texts = values_as_text(BASE)
     assert {key: values_as_text(settings_recorded(texts))[key] for key in texts} == texts
     former = {key: text for key, text in texts.items() if key not in BEFORE}
-    assert settings_recorded(former).load_balancer_moved_again_threshold_percentage == float(BEFORE[again])
+    assert settings_recorded(former).planner_settings().moved_again_threshold_percentage == float(BEFORE[again])

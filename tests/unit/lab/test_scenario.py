@@ -139,14 +139,14 @@ def test_series_with_other_steps_and_series_of_nothing_are_refused() -> None:
 )
 def test_a_strategy_stands_for_the_keys_that_make_it_one(strategy: str, shedding: str, placement: str) -> None:
     settings = settings_for(a_scenario(), strategy, {})
-    assert settings.load_balancer_load_shedding_strategy.endswith(shedding)
-    assert settings.load_balancer_load_placement_strategy == placement
+    assert settings.planner_settings().shedding_strategy.endswith(shedding)
+    assert settings.planner_settings().placement_strategy == placement
 
 
 def test_half_of_a_bound_strategy_gives_way_to_another_one() -> None:
     bound = dict.fromkeys(("loadBalancerLoadSheddingStrategy", "loadBalancerLoadPlacementStrategy"), "AvgShedder")
     settings = settings_for(a_scenario(settings=bound), "UniformLoadShedder", {})
-    assert settings.load_balancer_load_placement_strategy == "LeastLongTermMessageRate"
+    assert settings.planner_settings().placement_strategy == "LeastLongTermMessageRate"
 
 
 def test_an_unknown_strategy_is_refused_with_those_that_there_are() -> None:
@@ -155,12 +155,15 @@ def test_an_unknown_strategy_is_refused_with_those_that_there_are() -> None:
 
 
 def test_the_simple_load_manager_is_a_strategy_too() -> None:
-    assert settings_for(a_scenario(), "SimpleLoadManagerImpl", {}).load_manager_class_name == "SimpleLoadManagerImpl"
+    assert (
+        settings_for(a_scenario(), "SimpleLoadManagerImpl", {}).planner_settings().load_manager_class_name
+        == "SimpleLoadManagerImpl"
+    )
 
 
 def test_overrides_win_over_the_settings_of_the_scenario() -> None:
     scenario = a_scenario(settings={"maxUnloadPercentage": 0.1})
-    assert settings_for(scenario, "", {"maxUnloadPercentage": "0.4"}).max_unload_percentage == 0.4
+    assert settings_for(scenario, "", {"maxUnloadPercentage": "0.4"}).planner_settings().max_unload_percentage == 0.4
 
 
 def relative_load(**changes: Any) -> list[float]:  # noqa: ANN401 - whatever a key may hold

@@ -138,7 +138,7 @@ class _ByHand:
 
 
 def test_a_small_world_decides_what_the_same_calls_by_hand_decide() -> None:
-    settings = replace(EAGER, broker_threshold_shedder_percentage=3.0, history_resource_percentage=0.0)
+    settings = replace(EAGER, broker_threshold_shedder_percentage=3, history_resource_percentage=0.0)
     made = world(
         _WEIGHTS, mib_per_s=20.0, settings=settings, rules=WorldRules(reconnect_cpu_s=0, backlog_most_s=0), seed=5
     )
@@ -166,7 +166,7 @@ def test_a_small_world_decides_what_the_same_calls_by_hand_decide() -> None:
 
 
 def test_rounds_come_an_interval_apart_however_long_moves_take_and_the_first_a_whole_one_after_the_election() -> None:
-    settings = replace(EAGER, broker_threshold_shedder_percentage=3.0, history_resource_percentage=0.0)
+    settings = replace(EAGER, broker_threshold_shedder_percentage=3, history_resource_percentage=0.0)
     rules = WorldRules(unload_s=50.0, max_concurrent_unloads=1, max_concurrent_unloads_per_broker=1)
     result = world(_WEIGHTS, mib_per_s=20.0, settings=settings, rules=rules).run(600.0, 10.0)
     assert result.moves[0].at_s == 90.0 + 50.0
@@ -206,7 +206,7 @@ def test_where_a_host_is_looked_at_by_itself_a_report_has_its_usage_of_before() 
 
 
 def test_steps_that_wait_when_the_next_round_comes_are_called_off_and_decided_anew() -> None:
-    settings = replace(EAGER, broker_threshold_shedder_percentage=3.0, history_resource_percentage=0.0)
+    settings = replace(EAGER, broker_threshold_shedder_percentage=3, history_resource_percentage=0.0)
     rules = WorldRules(unload_s=100.0, unload_deadline_s=200.0, max_concurrent_unloads=1)
     made = world(_WEIGHTS, mib_per_s=20.0, settings=settings, rules=rules)
     made.run(160.0, 10.0)
@@ -371,7 +371,7 @@ def test_a_crashed_broker_that_is_back_before_its_session_ended_serves_what_it_i
 
 def test_an_unload_that_a_crashed_broker_does_not_answer_ends_with_its_session() -> None:
     rules = WorldRules(first_round_s=30.0, unload_s=5.0, session_timeout_s=30.0)
-    settings = replace(EAGER, broker_threshold_shedder_percentage=3.0, history_resource_percentage=0.0)
+    settings = replace(EAGER, broker_threshold_shedder_percentage=3, history_resource_percentage=0.0)
     made = world(_WEIGHTS, mib_per_s=20.0, settings=settings, rules=rules, events=[BrokerCrashes(32.0, _broker(0))])
     result = made.run(120.0, 10.0)
     assert result.moves[0].source == _broker(0)
@@ -381,7 +381,7 @@ def test_an_unload_that_a_crashed_broker_does_not_answer_ends_with_its_session()
 
 def test_an_unload_is_given_up_when_its_broker_stays_registered_and_never_answers() -> None:
     rules = WorldRules(first_round_s=30.0, unload_s=5.0, unload_deadline_s=20.0, session_timeout_s=300.0)
-    settings = replace(EAGER, broker_threshold_shedder_percentage=3.0, history_resource_percentage=0.0)
+    settings = replace(EAGER, broker_threshold_shedder_percentage=3, history_resource_percentage=0.0)
     made = world(_WEIGHTS, mib_per_s=20.0, settings=settings, rules=rules, events=[BrokerCrashes(32.0, _broker(0))])
     result = made.run(80.0, 10.0)
     assert result.verdicts["shed", OwnershipReason.UNLOAD_FAILED, True] >= 1

@@ -60,9 +60,12 @@ def test_plans_go_by_the_brokers_settings_but_for_how_bundles_are_moved(tmp_path
         ours,
     )
     now = live.current
-    assert now.load_balancer_broker_threshold_shedder_percentage == 25
-    assert (now.load_balancer_enabled, now.load_balancer_shedding_enabled) == (True, True)
-    assert (now.load_balancer_auto_bundle_split_enabled, now.load_balancer_auto_bundle_merge_enabled) == (False, False)
+    assert now.planner_settings().broker_threshold_shedder_percentage == 25
+    assert (now.planner_settings().load_balancer_enabled, now.planner_settings().shedding_enabled) == (True, True)
+    assert (now.planner_settings().auto_bundle_split_enabled, now.planner_settings().auto_bundle_merge_enabled) == (
+        False,
+        False,
+    )
     assert (now.max_concurrent_unloads, now.namespace_bundle_unloading_timeout_ms) == (3, 7_000)
     assert (now.cluster_name, now.history_url) == ("rp", str(tmp_path / "history"))
 
@@ -71,7 +74,7 @@ def test_overrides_win_over_the_brokers_settings_whenever_these_change() -> None
     live = PulsarSettings(told(), settings({"overrides": {"loadBalancerBrokerThresholdShedderPercentage": "5"}}))
     changed = {"loadBalancerBrokerThresholdShedderPercentage": "50", "loadBalancerSheddingGracePeriodMinutes": "7"}
     assert live.apply(changed) == []
-    assert live.current.load_balancer_broker_threshold_shedder_percentage == 5
+    assert live.planner.broker_threshold_shedder_percentage == 5
     assert live.current.load_balancer_shedding_grace_period_minutes == 7
 
 
@@ -80,7 +83,7 @@ def test_namespaces_that_are_left_out_are_excluded_beside_those_that_pulsar_excl
     excluded: list[set[str]] = []
 
     def note() -> None:
-        excluded.append({*live.current.load_balancer_shedding_excluded_namespaces})
+        excluded.append({*live.planner.shedding_excluded_namespaces})
 
     live.leave_out(frozenset({"lm/a", "lm/b"}))
     note()
@@ -96,7 +99,7 @@ def test_namespaces_that_are_left_out_are_excluded_beside_those_that_pulsar_excl
         {"t/dynamic", "t/more", "lm/a"},
         {"t/dynamic", "t/more"},
     ]
-    assert live.theirs.load_balancer_shedding_excluded_namespaces == {"t/dynamic", "t/more"}
+    assert live.theirs.planner_settings().shedding_excluded_namespaces == {"t/dynamic", "t/more"}
 
 
 @pytest.mark.parametrize("splits", [False, True])
@@ -107,19 +110,19 @@ def test_whether_bundles_are_split_is_said_by_one_key_and_none_are_merged(*, spl
     }
     live = PulsarSettings(told(**others), settings({"splitsEnabled": splits, "overrides": others}))
     assert live.apply(others) == []
-    assert live.current.load_balancer_auto_bundle_split_enabled is splits
-    assert not live.current.load_balancer_auto_bundle_merge_enabled
+    assert live.planner.auto_bundle_split_enabled is splits
+    assert not live.planner.auto_bundle_merge_enabled
 
 
 def test_what_pulsars_operators_switch_off_is_planned_for_all_the_same() -> None:
     live = PulsarSettings(told(), settings())
     assert live.apply({"loadBalancerSheddingEnabled": "false", "brokerDeleteInactiveTopicsEnabled": "false"}) == []
-    assert live.current.load_balancer_shedding_enabled
+    assert live.planner.shedding_enabled
 
 
 def test_settings_of_brokers_that_cannot_be_used_are_left_out_and_said() -> None:
     live = PulsarSettings(told(loadBalancerBrokerThresholdShedderPercentage="a lot"), settings())
-    assert live.current.load_balancer_broker_threshold_shedder_percentage == 10
+    assert live.planner.broker_threshold_shedder_percentage == 10
     assert "loadBalancerBrokerThresholdShedderPercentage" in live.faults[0]
 
 
@@ -135,17 +138,20 @@ def test_what_pulsars_own_leader_goes_by_is_known_beside_what_plans_go_by(tmp_pa
         told(loadBalancerBrokerThresholdShedderPercentage="25", loadBalancerSheddingEnabled="false"), ours
     )
     theirs = live.theirs
-    assert (theirs.load_balancer_broker_threshold_shedder_percentage, theirs.load_balancer_shedding_enabled) == (
+    assert (
+        theirs.planner_settings().broker_threshold_shedder_percentage,
+        theirs.planner_settings().shedding_enabled,
+    ) == (
         25,
         False,
     )
     live.apply({"loadBalancerSheddingEnabled": "true", "loadBalancerSheddingIntervalMinutes": "3", "else": "1"})
-    assert (live.theirs.load_balancer_shedding_enabled, live.theirs.load_balancer_shedding_interval_minutes) == (
+    assert (live.theirs.planner_settings().shedding_enabled, live.theirs.load_balancer_shedding_interval_minutes) == (
         True,
         3,
     )
-    assert live.theirs.load_balancer_broker_threshold_shedder_percentage == 25
-    assert live.current.load_balancer_broker_threshold_shedder_percentage == 5
+    assert live.theirs.planner_settings().broker_threshold_shedder_percentage == 25
+    assert live.planner.broker_threshold_shedder_percentage == 5
     live.apply({})
     assert live.theirs == theirs
 
