@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadmanager.broker import contract
 from loadmanager.broker.contract import (
     TRIES_TO_ASK,
     Action,
@@ -354,6 +355,39 @@ def test_at_the_end_everything_is_closed_and_nothing_is_opened_any_more(broker: 
 # Whatever happens
 
 
+def read_transitions() -> Iterator[tuple[str, str]]:
+    """The arrows between the states of a topic in the table of the module."""
+    assert contract.__doc__ is not None
+    rows = contract.__doc__.partition("    topic       event")[2].partition("\n\n")[0].splitlines()[2:]
+    state = ""
+    for row in rows:
+        state = row[4:16].strip() or state
+        _, arrow, following = row.partition("─▶ ")
+        if arrow:
+            yield state, following.strip()
+
+
+TRANSITIONS = frozenset(read_transitions())
+
+
+def find_state(held: Contract, topic: str) -> str:
+    phase = held.phase(topic)
+    return phase.name if phase is not None else "ASKED" if topic in held.opening else "unknown"
+
+
+def test_every_transition_of_the_table_happens() -> None:
+    owned, foreign = (OwnershipAnswered(T, is_owned=each, incarnation=7) for each in (True, False))
+    closed_twice = (unload(T), NotClosed(T, "busy"), unload(T, number=2), TopicClosed(T))
+    seen = set()
+    for events in ((owned, Opened(T), *closed_twice), (foreign,), (owned, NotOpened(T)), (owned, Leave(T))):
+        broker = LeasedContract()
+        for event in (TopicWanted(T), *events):
+            before = find_state(broker.contract, T)
+            broker.step(event)
+            seen.add((before, find_state(broker.contract, T)))
+    assert seen == TRANSITIONS
+
+
 @dataclass
 class Witness:
     """Rules of the contract, computed independently from events and actions."""
@@ -374,9 +408,12 @@ class Witness:
     def step(self, event: Event) -> None:
         self._notice_time()
         self._before(event)
+        before = {topic: find_state(self.contract, topic) for topic in (T, U)}
         for action in self.contract.step(event, self.now_s):
             self._check(action, event)
         self._check_serving()
+        after = {topic: find_state(self.contract, topic) for topic in (T, U)}
+        assert {(before[each], after[each]) for each in (T, U) if before[each] != after[each]} <= TRANSITIONS
 
     def _notice_time(self) -> None:
         if self.now_s >= self.until_s:
