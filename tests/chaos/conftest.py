@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from support.delays import a_memory_cluster
 from support.local_cluster import LocalCluster, a_local_cluster
-from support.stores import ZooKeeperWorld
+from support.stores import MemoryWorld, StoreWorld, ZooKeeperWorld
 
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
@@ -18,6 +19,15 @@ SETTINGS: dict[str, Any] = {
     "lookupTimeoutMs": 20_000,
 }
 """Nobody gives up because the machine is busy."""
+
+
+@pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[StoreWorld]:
+    world: StoreWorld = MemoryWorld(a_memory_cluster())
+    if request.param == "zookeeper":
+        world = ZooKeeperWorld(request.getfixturevalue("zookeeper"), request.getfixturevalue("chroot"))
+    yield world
+    await world.close()
 
 
 @pytest.fixture

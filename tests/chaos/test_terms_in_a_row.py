@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import aiohttp
 import pytest
-from support.delays import a_memory_cluster
 from support.lm_node import LocalNode, a_local_node
 from support.scripted_broker import ScriptedBroker
-from support.stores import MemoryWorld, StoreWorld, ZooKeeperWorld
+from support.stores import StoreWorld
 from support.waiting import eventually, patience
 
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
@@ -43,13 +42,9 @@ class Alone:
         await eventually(lambda: self.local.node.leading.is_set() and self.local.node.view.epoch == epoch + 1)
 
 
-@pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
-async def alone(request: pytest.FixtureRequest) -> AsyncIterator[Alone]:
-    world: StoreWorld = MemoryWorld(a_memory_cluster())
-    if request.param == "zookeeper":
-        world = ZooKeeperWorld(request.getfixturevalue("zookeeper"), request.getfixturevalue("chroot"))
+@pytest.fixture
+async def alone(world: StoreWorld) -> AsyncIterator[Alone]:
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(world.close)
         local = await stack.enter_async_context(a_local_node(await world.connect(), SETTINGS))
         broker = ScriptedBroker(store=await world.connect())
         await stack.enter_async_context(broker)

@@ -8,9 +8,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import pytest
-from support.delays import a_memory_cluster
 from support.lm_node import LocalNode, a_local_node
-from support.stores import MemoryWorld, StoreWorld, ZooKeeperWorld
+from support.stores import StoreWorld
 from support.waiting import eventually
 
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
@@ -60,13 +59,9 @@ class Pair:
         return self.new.view.registrations[BrokerId(BROKERS[index])]
 
 
-@pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
-async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
-    world: StoreWorld = MemoryWorld(a_memory_cluster())
-    if request.param == "zookeeper":
-        world = ZooKeeperWorld(request.getfixturevalue("zookeeper"), request.getfixturevalue("chroot"))
+@pytest.fixture
+async def pair(world: StoreWorld) -> AsyncIterator[Pair]:
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(world.close)
         witness, deaf = await world.connect(), DeafStore(await world.connect())
         old = await stack.enter_async_context(a_local_node(deaf, SETTINGS))  # type: ignore[arg-type]  # it delegates
         await eventually(old.node.leading.is_set)

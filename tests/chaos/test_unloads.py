@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from support.local_cluster import LocalCluster
+from support.scripted_broker import ScriptedBroker
 from support.waiting import eventually
 
 from loadmanager.core.domain.ownership import OwnershipState
@@ -17,6 +18,16 @@ IMPATIENT = pytest.mark.parametrize("cluster", [{"unloadAttemptTimeoutMs": 400}]
 GIVES_UP = {"unloadAttemptTimeoutMs": 400, "namespaceBundleUnloadingTimeoutMs": 1_500}
 
 FREE, OWNED, RELEASING = OwnershipState.FREE, OwnershipState.OWNED, OwnershipState.RELEASING
+
+
+async def begin_unload(cluster: LocalCluster) -> tuple[ScriptedBroker, ScriptedBroker, asyncio.Task[int]]:
+    """Begin an unload that the source holds: source, destination, and the request."""
+    source = await cluster.owner()
+    target = cluster.other_than(source)
+    source.may_obey.clear()
+    unloading = asyncio.create_task(cluster.unload(target))
+    await eventually(lambda: source.unloads)
+    return source, target, unloading
 
 
 async def test_a_broker_that_obeys_loses_the_bundle_to_nobody(cluster: LocalCluster) -> None:
@@ -95,11 +106,7 @@ async def test_an_unload_that_failed_can_be_tried_again(cluster: LocalCluster) -
 
 
 async def test_when_the_source_dies_in_the_middle_the_destination_takes_over(cluster: LocalCluster) -> None:
-    source = await cluster.owner()
-    target = cluster.other_than(source)
-    source.may_obey.clear()
-    unloading = asyncio.create_task(cluster.unload(target))
-    await eventually(lambda: source.unloads)
+    source, target, unloading = await begin_unload(cluster)
     await source.die()
     assert await unloading == 204
     await cluster.reaches(OWNED, target)
@@ -118,11 +125,7 @@ async def test_dead_source_without_a_destination_leaves_the_bundle_free(cluster:
 
 
 async def test_when_the_destination_dies_in_the_middle_the_bundle_is_free(cluster: LocalCluster) -> None:
-    source = await cluster.owner()
-    target = cluster.other_than(source)
-    source.may_obey.clear()
-    unloading = asyncio.create_task(cluster.unload(target))
-    await eventually(lambda: source.unloads)
+    source, target, unloading = await begin_unload(cluster)
     await target.die()
     await eventually(lambda: len(cluster.node.view.brokers) == 2)
     source.may_obey.set()
@@ -132,23 +135,15 @@ async def test_when_the_destination_dies_in_the_middle_the_bundle_is_free(cluste
 
 
 async def test_third_broker_gets_the_bundle_when_source_and_destination_die(cluster: LocalCluster) -> None:
-    source = await cluster.owner()
-    target = cluster.other_than(source)
+    source, target, unloading = await begin_unload(cluster)
     third = cluster.other_than(source, target)
-    source.may_obey.clear()
-    unloading = asyncio.create_task(cluster.unload(target))
-    await eventually(lambda: source.unloads)
     await asyncio.gather(source.die(), target.die())
     assert await unloading in (204, 409), "it depends on whose end the leader sees first"
     assert await cluster.owner() is third
 
 
 async def test_a_destination_that_registered_again_meanwhile_is_somebody_else(cluster: LocalCluster) -> None:
-    source = await cluster.owner()
-    target = cluster.other_than(source)
-    source.may_obey.clear()
-    unloading = asyncio.create_task(cluster.unload(target))
-    await eventually(lambda: source.unloads)
+    source, target, unloading = await begin_unload(cluster)
     before = target.incarnation
     await target.register_again()
     assert target.incarnation > before
@@ -161,11 +156,7 @@ async def test_a_destination_that_registered_again_meanwhile_is_somebody_else(cl
 
 @IMPATIENT
 async def test_lookups_of_a_bundle_under_way_wait_for_its_new_owner(cluster: LocalCluster) -> None:
-    source = await cluster.owner()
-    target = cluster.other_than(source)
-    source.may_obey.clear()
-    unloading = asyncio.create_task(cluster.unload(target))
-    await eventually(lambda: source.unloads)
+    source, target, unloading = await begin_unload(cluster)
     lookups = [asyncio.create_task(cluster.lookup()) for _ in range(10)]
     await eventually(lambda: len(source.unloads) >= 2, what="some time passes: the call is repeated")
     source.may_obey.set()

@@ -91,13 +91,18 @@ def test_what_a_crashed_leader_may_have_lost_is_marked_from_its_last_file_on(dir
     assert "epoch 1 did not end its term" in gap.why
 
 
-def test_a_term_is_not_ended_before_all_of_it_is_there(tmp_path: Path) -> None:
+def flushed_writer(folder: Path) -> tuple[Disk, Directory, HistoryWriter]:
     disk = Disk()
-    directory = disk.directory(tmp_path / "history")
+    directory = disk.directory(folder / "history")
     writer = HistoryWriter(directory, "node-1:8080", NEVER)
     writer.start()
     writer.begin_term(1, NOON_MS)
     assert writer.flush(patience())
+    return disk, directory, writer
+
+
+def test_a_term_is_not_ended_before_all_of_it_is_there(tmp_path: Path) -> None:
+    disk, directory, writer = flushed_writer(tmp_path)
     disk.left = 1
     writer.put(NOON_MS, HistoryEvent("x"))
     writer.put(NOON_MS, StrategyState("ThresholdShedder", {}))
@@ -212,12 +217,7 @@ def test_a_full_disk_costs_rows_but_nobody_waits_and_what_was_written_stays(tmp_
 
 
 def test_a_crash_between_the_files_of_one_flush_is_a_gap_from_its_first_row_on(tmp_path: Path) -> None:
-    disk = Disk()
-    directory = disk.directory(tmp_path / "history")
-    writer = HistoryWriter(directory, "node-1:8080", NEVER)
-    writer.start()
-    writer.begin_term(1, NOON_MS)
-    assert writer.flush(patience())
+    disk, directory, writer = flushed_writer(tmp_path)
     writer.put(NOON_MS + 1000, a_report())
     writer.put(NOON_MS + 9000, HistoryEvent("x"))
     disk.left = 1
