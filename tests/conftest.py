@@ -55,7 +55,6 @@ TOGETHER = {
     "tests/integration/test_image_steps.py::": "image",
     "tests/integration/test_pipeline_end_to_end.py::": "many processes",
     "tests/page/": "page",
-    "tests/pipeline/test_keeping_up.py::": "spark that keeps up",
     "tests/pipeline/": "spark",
     "tests/real_pulsar/": "pulsar",
 }

@@ -25,8 +25,10 @@ SETTINGS = DemoSettings(nodes=1, brokers=1, client_processes=1, bundles_per_name
 
 
 def node(_: DemoSettings, connect_string: str, history: Path) -> dict[str, Any]:
+    """A short grace period: on a slow machine the third broker comes a round after the second has been filled."""
     return {
         **yaml.safe_load(render_yaml(Settings)),
+        "loadBalancerSheddingGracePeriodMinutes": 0.5,
         "metadataStoreUrl": f"zk:{connect_string}",
         "historyUrl": str(history),
         "bindAddress": "127.0.0.1",
