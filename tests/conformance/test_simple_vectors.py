@@ -403,17 +403,29 @@ def rates(p: float, q: float) -> dict[str, Load]:
     return {P: (p, 0, 0, 0), Q: (q, 0, 0, 0)}
 
 
-def test_d9_the_top_bundle_leaves() -> None:
-    assert shed(rates(900, 1500), X_CPU_90, COOL)[0] == [Q]
+DIRECT_MEMORY_90 = {"direct_memory": (90.0, 100.0)}
+MEMORY_40 = {**DIRECT_MEMORY_90, "memory": (40.0, 100.0), "cpu": (30.0, 100.0)}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "x", "sessions", "leaving"),
+    [
+        pytest.param(900, 1500, X_CPU_90, None, Q, id="top bundle"),
+        pytest.param(960, 1040, X_CPU_90, None, P, id="first by name of equal steps"),
+        pytest.param(100, 900, DIRECT_MEMORY_90, None, Q, id="direct memory alone: by message rate"),
+        pytest.param(900, 100, MEMORY_40, [498, 499], Q, id="direct memory: by the most used of the others"),
+        pytest.param(100, 900, MEMORY_40, [100, 200], P, id="direct memory: by the step of sessions"),
+    ],
+)
+def test_d9_one_bundle_leaves(
+    first: int, second: int, x: dict[str, tuple[float, float]], sessions: list[int] | None, leaving: str
+) -> None:
+    assert shed(rates(first, second), x, COOL, sessions=sessions)[0] == [leaving]
 
 
 def test_d9_the_top_bundle_stays_when_it_moved_recently_and_so_does_everything_else() -> None:
     bundles, verdict = shed(rates(900, 1500), X_CPU_90, COOL, recent=[Q])
     assert (bundles, verdict.verdict) == ([], SimpleReason.TOP_BUNDLE_MOVED_RECENTLY)
-
-
-def test_d9_of_equal_steps_the_first_by_name_leaves() -> None:
-    assert shed(rates(960, 1040), X_CPU_90, COOL)[0] == [P]
 
 
 def test_d9_nobody_is_comfortable_at_the_comfort_level() -> None:
@@ -434,16 +446,6 @@ def test_d9_the_threshold_itself_is_not_above_it() -> None:
 def test_d9_a_unit_without_a_spare_bundle_sheds_nothing(loads: dict[str, Load], reason: Reason) -> None:
     bundles, verdict = shed(loads, X_CPU_90, COOL)
     assert (bundles, verdict.verdict) == ([], reason)
-
-
-def test_d9_direct_memory_makes_it_shed_by_what_it_uses_most_of_the_others() -> None:
-    x = {"direct_memory": (90.0, 100.0), "memory": (40.0, 100.0), "cpu": (30.0, 100.0)}
-    assert shed(rates(900, 100), x, COOL, sessions=[498, 499])[0] == [Q]
-    assert shed(rates(100, 900), x, COOL, sessions=[100, 200])[0] == [P]
-
-
-def test_d9_direct_memory_alone_makes_it_shed_by_message_rate() -> None:
-    assert shed(rates(100, 900), {"direct_memory": (90, 100)}, COOL)[0] == [Q]
 
 
 @pytest.mark.parametrize(("resource", "column"), [("bandwidth_in", 2), ("bandwidth_out", 3)])

@@ -77,13 +77,6 @@ def test_a_round_moves_no_more_than_its_share_and_goes_on_with_what_fits() -> No
     )
 
 
-def test_a_bundle_that_is_heavier_than_the_limit_moves_alone() -> None:
-    plan = a_plan(unload(0), unload(1))
-    assert limited(plan, of_loads(80, 10, 10))[0] == [bundle(0)]
-    assert limited(plan, of_loads(10, 80, 10))[0] == [bundle(0)]
-    assert limited(plan, of_loads(80, 10, 10), max_load_moved_per_cycle_percentage=0)[0] == []
-
-
 def test_a_step_alone_is_refused_for_what_would_refuse_it_in_a_plan() -> None:
     state = moved({}, 0, B, A, at_s=NOW_S - 10 * MINUTE_S)
     refusal = churn.find_excess(unload(0, A, B), of_loads(1, 9), SETTINGS, state)
@@ -91,6 +84,29 @@ def test_a_step_alone_is_refused_for_what_would_refuse_it_in_a_plan() -> None:
     assert refusal is not None
     assert refusal.sentence() == in_plan.sentence()
     assert churn.find_excess(unload(0, A, C), of_loads(1, 9), SETTINGS, state) is None
+
+
+EXCHANGE, ASSIGNMENT = a_plan(unload(1, A, B), unload(0, A, B)), a_plan(Assign(bundle(0), A, OwnershipReason.LOOKUP))
+AFTER_RESTART = Registration(BrokerId("b:8080"), 99)
+
+
+@pytest.mark.parametrize(
+    ("plan", "loads", "state", "per_cycle", "moving"),
+    [
+        pytest.param(a_plan(unload(0), unload(1)), (80, 10, 10), {}, 50, [0], id="heavier than the limit, first"),
+        pytest.param(a_plan(unload(0), unload(1)), (10, 80, 10), {}, 50, [0], id="heavier than the limit, second"),
+        pytest.param(a_plan(unload(0), unload(1)), (80, 10, 10), {}, 0, [], id="limit of nothing"),
+        pytest.param(a_plan(unload(0)), (40, 60), moved({}, 8, A, B, share=1.0, is_own=False), 50, [0], id="operator"),
+        pytest.param(a_plan(unload(0, A, B)), (1, 1, 9), moved({}, 0, B, A, is_own=False), 50, [], id="back"),
+        pytest.param(a_plan(unload(0, A, B)), (1, 1, 9), moved({}, 0, AFTER_RESTART, A), 50, [0], id="restarted"),
+        pytest.param(EXCHANGE, (40, 10, 50), {}, 30, [1], id="one direction is no exchange"),
+        pytest.param(ASSIGNMENT, (1,), {}, 0, [0], id="assignment"),
+        pytest.param(a_plan(unload(0)), (0, 0), {}, 0, [0], id="no load"),
+    ],
+)
+def test_limits(plan: Plan, loads: tuple[float, ...], state: State, per_cycle: float, moving: list[int]) -> None:
+    left, _ = limited(plan, of_loads(*loads), state, max_load_moved_per_cycle_percentage=per_cycle)
+    assert left == [bundle(number) for number in moving]
 
 
 def test_what_was_refused_is_no_longer_said_to_be_placed() -> None:
@@ -150,11 +166,6 @@ def test_what_keeps_everything_is_known_before_a_round_wants_anything() -> None:
     assert (breaker.key, breaker.until_s) == ("loadBalancerThrashThresholdPercentage", NOW_S + 5)
 
 
-def test_what_an_operator_moved_uses_up_nothing() -> None:
-    state = moved({}, 8, A, B, share=1.0, is_own=False)
-    assert limited(a_plan(unload(0)), of_loads(40, 60), state)[0] == [bundle(0)]
-
-
 def test_a_bundle_does_not_return_to_where_it_was_within_the_cool_down() -> None:
     state = moved({}, 0, B, A, at_s=NOW_S - 10 * MINUTE_S)
     moving, refused = limited(a_plan(unload(0, A, B)), of_loads(1, 1, 9), state)
@@ -169,31 +180,11 @@ def test_a_bundle_does_not_return_to_where_it_was_within_the_cool_down() -> None
     assert limited(a_plan(unload(0, A, B)), of_loads(1, 1, 9), later)[0] == [bundle(0)]
 
 
-def test_it_does_not_return_either_to_where_an_operator_took_it_from() -> None:
-    state = moved({}, 0, B, A, is_own=False)
-    assert limited(a_plan(unload(0, A, B)), of_loads(1, 1, 9), state)[0] == []
-
-
-def test_a_broker_that_has_restarted_is_another_one() -> None:
-    state = moved({}, 0, Registration(BrokerId("b:8080"), 99), A)
-    assert limited(a_plan(unload(0, A, B)), of_loads(1, 1, 9), state)[0] == [bundle(0)]
-
-
 def test_an_exchange_that_loses_a_part_is_dropped_as_a_whole() -> None:
     plan = a_plan(unload(3, A, C), unload(0, A, B), unload(1, B, A), unload(2, A, C))
     moving, refused = limited(plan, of_loads(40, 10, 10, 10, 30), max_load_moved_per_cycle_percentage=40)
     assert moving == [bundle(3), bundle(2)]
     assert refused[bundle(1)].sentence() == f"No move because it was for an exchange, of which {bundle(0)} stays"
-
-
-def test_steps_in_one_direction_are_no_exchange() -> None:
-    plan = a_plan(unload(1, A, B), unload(0, A, B))
-    assert limited(plan, of_loads(40, 10, 50), max_load_moved_per_cycle_percentage=30)[0] == [bundle(1)]
-
-
-def test_assignments_are_left_alone() -> None:
-    plan = a_plan(Assign(bundle(0), A, OwnershipReason.LOOKUP))
-    assert limited(plan, of_loads(1), max_load_moved_per_cycle_percentage=0)[0] == [bundle(0)]
 
 
 def test_thrash_is_the_load_that_shedding_returned_within_the_window() -> None:
@@ -317,10 +308,6 @@ def test_the_memory_keeps_the_newest_moves_when_they_are_too_many() -> None:
     kept = MoveMemory.of(state).at(NOW_S, SETTINGS).moves
     assert len(kept) == MOST_MOVES
     assert kept[-1].bundle == bundle(MOST_MOVES)
-
-
-def test_without_any_load_nothing_counts() -> None:
-    assert limited(a_plan(unload(0)), of_loads(0, 0), max_load_moved_per_cycle_percentage=0)[0] == [bundle(0)]
 
 
 def test_what_a_clock_noted_that_was_ahead_counts_from_now_on_and_no_longer_than_if_it_was_noted_now() -> None:
