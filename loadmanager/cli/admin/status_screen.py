@@ -58,7 +58,7 @@ def draw(seen: Json, width: int, height: int) -> list[str]:
 
 def _head(seen: Json, width: int) -> list[str]:
     leader, faults = seen["leader"], seen["faults"]
-    unowned = f", {seen['unowned']} without an owner" if seen["unowned"] else ""
+    unowned = f", {seen['unowned']} not yet assigned" if seen["unowned"] else ""
     brokers = f"{len(seen['brokers']['id'])} brokers, {seen['bundles']} bundles{unowned}"
     nodes = f"nodes {', '.join(seen['nodes']) or 'none'}"
     rows = [(_NO_LEADER, f"nothing is assigned or moved; {nodes}")]

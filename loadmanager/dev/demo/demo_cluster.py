@@ -100,6 +100,7 @@ class DemoCluster:
             await asyncio.to_thread(cluster._zookeeper.start)
             tell(f"ZooKeeper answers; {settings.nodes} load-manager nodes start")
             await cluster._all(tell, *(cluster.start_node(f"node-{i + 1}") for i in range(settings.nodes)))
+            tell(f"look at {cluster.node_urls[-1]}/")  # the first to start leads, and the leader is killed
             tell(f"{settings.brokers} brokers with their agents start")
             await cluster._all(tell, *(cluster.start_broker() for _ in range(settings.brokers)))
             yield cluster
@@ -118,12 +119,9 @@ class DemoCluster:
         return [self._zookeeper.pid, *nodes, *brokers, *self.clients.values()]
 
     async def _all(self, tell: Callable[[str], None], *starts: Awaitable[NodeProcess | BrokerProcess]) -> None:
-        is_shown = False
         for start in asyncio.as_completed(starts):
             started = await start
-            is_first = isinstance(started, NodeProcess) and not is_shown
-            is_shown |= is_first
-            tell(f"{started.name} answers" + (f": look at {started.url}/" if is_first else ""))
+            tell(f"{started.name} answers")
 
     async def start_node(self, name: str) -> NodeProcess:
         content = node_configuration(self._settings, self._zookeeper.connect_string, self.history)

@@ -131,11 +131,12 @@ class Monitor:
             self._state.add_event(f"{TOO_BUSY}: the demo's processes wait for a processor, and what follows is slow")
 
     def _show_page(self) -> None:
-        """Announce the page's address on a node that is alive."""
+        """Announce the page's address, on a node that is not the leader: that one is killed."""
         urls = self._cluster.node_urls
         if self._state.page_url not in urls:
-            self._state.page_url = urls[0]
-            self._state.add_event(f"look at it: {urls[0]}/")
+            standbys = [url for url in urls if url != self._state.leader_url]
+            self._state.page_url = (standbys or urls)[-1]
+            self._state.add_event(f"look at it: {self._state.page_url}/")
 
     def _rate(self, instance: str, stats: BrokerStats) -> float | None:
         """Messages in and out per second since the last look; None at the first look."""

@@ -50,9 +50,8 @@ class DemoWorkload:
     def choose_hot_topics(
         self, candidates: Iterable[str], bundle_of: Callable[[str], Hashable], turn: int
     ) -> tuple[int, ...]:
-        """Positions of the topics that are hot next, out of the `candidates`: as few as possible in the same bundle.
-
-        `turn` makes one choice differ from the next.
+        """Return the positions of the topics that are hot next, out of the `candidates`: as few as possible in the same
+        bundle. `turn` makes one choice differ from the next: others are hot, and up to twice as many.
         """
         positions = {name: i for i, name in enumerate(self.topic_names())}
         chance = random.Random(f"{self.seed} hot {turn}")  # noqa: S311 - traffic, not a secret
@@ -63,7 +62,8 @@ class DemoWorkload:
             ranked.append((chosen_in[bundle_of(name)], positions[name]))
             chosen_in[bundle_of(name)] += 1
         ranked.sort(key=lambda item: item[0])
-        return tuple(position for _, position in ranked[: self.hot_topics])
+        number = self.hot_topics + (turn - 1) % 3 * (self.hot_topics // 2)
+        return tuple(position for _, position in ranked[:number])
 
 
 @cache

@@ -32,7 +32,7 @@ from loadmanager.dev.demo.serving_log import find_overlaps, serving_intervals, t
 from loadmanager.net.http_client import HttpClient
 from loadmanager.util import clock
 
-_FOREVER_SHARE = 0.3
+_FOREVER_SHARE = 1.0
 _HOT_SPOT_DELAY_S = 1.25
 """Until the clients have noticed, and a whole interval of the measurement lies behind it."""
 

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from aiohttp import web
 
@@ -20,6 +21,8 @@ from loadmanager.wire.http_bodies import OwnershipAnswer
 
 INTERVAL_S = 0.5
 BUNDLES = 32
+_NAMESPACES = 3
+"""Namespaces that exist at a time: two with fresh topics, and the last one, whose owners may be asked for."""
 _FAILOVER_INTERVAL_S = 0.05
 _FAILOVER_TIMEOUT_S = 60.0
 _TIMEOUT_S = 10.0
@@ -33,7 +36,8 @@ class AssignmentProber:
         self._node_urls = node_urls
         self._http = http
         self._fresh: deque[str] = deque()
-        self._namespaces = itertools.count(1)
+        self._namespaces: deque[str] = deque()
+        self._created = itertools.count(1)
         self._turn = itertools.count()
 
     async def run(self) -> None:
@@ -67,17 +71,26 @@ class AssignmentProber:
         return None
 
     async def _stock_up(self) -> None:
-        """Have the topics of one whole namespace in store, so that a failover finds bundles to be assigned."""
+        """Have the topics of one whole namespace in store, so that a failover finds bundles to be assigned. Delete the
+        oldest namespace, whose bundles all have an owner.
+        """
         if len(self._fresh) >= BUNDLES:
             return
-        name = f"probe-{next(self._namespaces)}"
-        url = f"{self._node()}/admin/v2/namespaces/{TENANT}/{name}"
-        try:
-            answer = await self._http.call("PUT", url, _TIMEOUT_S, json={"bundles": {"numBundles": BUNDLES}})
-        except (PeerUnavailableError, InvalidRecordError):
-            return
-        if answer.status == web.HTTPNoContent.status_code:
+        name = f"probe-{next(self._created)}"
+        if await self._change("PUT", name, json={"bundles": {"numBundles": BUNDLES}}):
             self._fresh.extend(topic_per_bundle(name, BUNDLES))
+            self._namespaces.append(name)
+        if len(self._namespaces) > _NAMESPACES and await self._change("DELETE", self._namespaces[0]):
+            self._namespaces.popleft()
+
+    async def _change(self, method: str, namespace: str, **body: Any) -> bool:  # noqa: ANN401 - JSON
+        """Create or delete a namespace, and tell if that is done."""
+        url = f"{self._node()}/admin/v2/namespaces/{TENANT}/{namespace}"
+        try:
+            answer = await self._http.call(method, url, _TIMEOUT_S, **body)
+        except (PeerUnavailableError, InvalidRecordError):
+            return False
+        return answer.status == web.HTTPNoContent.status_code
 
     async def _assign(self, topic: str) -> tuple[float, int] | None:
         """Return when the lookup of a fresh topic was answered, and the epoch in which its owner was committed.

@@ -108,7 +108,7 @@ function Summary({ now }) {
   const hottest = hottestOf(now);
   const resting = brokers.state.filter((state) => state !== "active").length;
   const bound = lowerBound === null ? "" : `, no plan below ${percent(lowerBound)}`;
-  const owned = unowned ? `${whole(unowned)} without an owner` : "all have an owner";
+  const owned = unowned ? `${whole(unowned)} not yet assigned` : "all have an owner";
   const heat = hottest > CAPACITY ? "bad" : hottest > HOT ? "warn" : "";
   const names = drains.slice(0, 2).map((each) => each.broker);
   const count = `${whole(nodes.length)} node${nodes.length === 1 ? "" : "s"}`;

@@ -137,7 +137,7 @@ def test_all_that_is_wrong_is_said() -> None:
     )
     text = "\n".join(lines)
     for said in (
-        "3 without an owner",
+        "3 not yet assigned",
         "the leader does not answer",
         "frozen: incident 4711; dry run: nothing is moved; the breaker has stopped shedding for 12 min more;",
         "cannot move  Nothing can move because of loadBalancerX",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -44,3 +46,33 @@ def test_a_failover_is_measured_though_no_lookup_is_answered_for_a_long_time(loo
     assert failover is not None
     assert failover.epoch_after == 2
     assert failover.to_next_assignment_s == pytest.approx(30.0, abs=0.1)
+
+
+class CountingNode:
+    """A node that counts the namespaces that exist."""
+
+    def __init__(self) -> None:
+        self.namespaces: set[str] = set()
+        self.most = 0
+
+    async def call(self, method: str, url: str, _: float, **__: object) -> HttpAnswer:
+        if "/namespaces/" not in url:
+            return HttpAnswer(url, 200, OWNED_BY_THE_NEXT.to_json())
+        change = self.namespaces.add if method == "PUT" else self.namespaces.remove
+        change(url)
+        self.most = max(self.most, len(self.namespaces))
+        return HttpAnswer(url, 204, b"")
+
+
+def test_used_up_namespaces_are_deleted(loop: VirtualLoop) -> None:
+    node = CountingNode()
+    prober = AssignmentProber(lambda: ["http://node"], node)  # type: ignore[arg-type]  # in place of a client
+
+    async def probe() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(300):
+                await prober.run()
+
+    loop.run(probe())
+    assert prober.assignments > 10 * BUNDLES
+    assert (len(node.namespaces), node.most) == (3, 4)
