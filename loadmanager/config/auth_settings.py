@@ -1,4 +1,4 @@
-"""Settings of who may ask a process of ours, and of who we are to others. Pulsar's keys keep their names."""
+"""Settings of authentication and authorization. Pulsar's keys keep their names."""
 
 from __future__ import annotations
 
@@ -24,62 +24,65 @@ Named = Annotated[frozenset[str], AfterValidator(_named)]
 
 
 class AuthSettings(KeyedSettings):
-    """Who may ask for what, by a JWT as Pulsar's AuthenticationProviderToken takes it."""
+    """Authentication by JWT, as Pulsar's AuthenticationProviderToken does it, and the roles of principals."""
 
     authentication_enabled: bool = Field(
-        False, description="Want a token from all but probes. While this is off, anyone may do anything."
+        False,
+        description="Require a token for everything except health checks. While this is off, everybody may do"
+        " everything.",
     )
     authorization_enabled: bool = Field(
         True,
-        description="Go by the lists of roles below. Off: whoever has a token may do anything (Pulsar's default).",
+        description="Check the roles below. Off: every valid token may do everything (Pulsar's default).",
     )
     token_secret_key: SecretStr = Field(
         SecretStr(""),
-        description="The key that tokens are signed with, 32 bytes or more: file:///path or a path (the file's bytes"
-        " are the key), data:;base64,... or base64. Give this or tokenPublicKey; a file is read again when it changes.",
+        description="Symmetric key of tokens, at least 32 bytes: file:///path or a path (the bytes of the file"
+        " are the key), data:;base64,... or base64. Set this or tokenPublicKey. A changed file is"
+        " read again.",
     )
     token_public_key: str = Field(
         "",
-        description="The public key of the pair that tokens are signed with, DER or PEM: file:///path or a path,"
-        " data:;base64,... or base64. The file is read again when it changes.",
+        description="Public key of tokens, DER or PEM: file:///path or a path, data:;base64,... or base64. A"
+        " changed file is read again.",
     )
     token_public_alg: PublicAlgorithm = Field(
-        "RS256", description="The algorithm of tokens that are signed with a key pair; no other is taken."
+        "RS256", description="Algorithm of tokens with a key pair; all others are refused."
     )
-    token_auth_claim: str = Field(
-        "sub", min_length=1, description="The claim of a token that says whose it is: its principal."
-    )
+    token_auth_claim: str = Field("sub", min_length=1, description="Claim with the principal of a token.")
     token_audience_claim: str = Field(
-        "", description="The claim that says whom a token is for, such as aud; empty: any will do."
+        "", description="Claim with the audience of a token, such as aud. Empty: any audience."
     )
-    token_audience: str = Field("", description="What tokenAudienceClaim has to say, or to have in its list.")
-    token_allowed_clock_skew_seconds: int = Field(
-        0, ge=0, le=86_400, description="By so much a token's times may be off."
+    token_audience: str = Field(
+        "", description="Required audience: the value of tokenAudienceClaim, or one in its list."
     )
+    token_allowed_clock_skew_seconds: int = Field(0, ge=0, le=86_400, description="Tolerance for the times in a token.")
     super_user_roles: Named = Field(
-        frozenset(), description="Principals that may do anything: alone namespaces, policies and dynamic settings."
+        frozenset(),
+        description="Principals that may do everything. Only they change namespaces, policies and dynamic settings.",
     )
     operate_roles: frozenset[str] = Field(
         frozenset(),
-        description="Principals that may move bundles and keep them from moving, read, and look up; * is everybody"
-        " with a token, here and in the lists below.",
+        description="Principals that may move, pin and freeze bundles, read, and look up. Here and in the lists"
+        " below * stands for every valid token.",
     )
     read_roles: frozenset[str] = Field(
-        frozenset(), description="Principals that may ask what changes nothing: Prometheus, dashboards."
+        frozenset(), description="Principals that may read, such as Prometheus and dashboards."
     )
     lookup_roles: frozenset[str] = Field(
-        frozenset({EVERYBODY}), description="Principals that may look topics up: clients."
+        frozenset({EVERYBODY}), description="Principals that may look topics up, such as clients."
     )
     peer_roles: frozenset[str] = Field(
         frozenset(),
-        description="Principals of nodes and agents: what these processes ask each other, and to read and look up.",
+        description="Principals of nodes and agents. They may call each other, read, and look up.",
     )
     proxy_roles: Named = Field(
         frozenset(),
-        description="Principals that ask for others, whom X-Original-Principal names; both need the permission.",
+        description="Principals that forward requests of others, named by X-Original-Principal. Both need the"
+        " permission.",
     )
     broker_client_authentication_parameters: SecretStr = Field(
         SecretStr(""),
-        description="The token that this process shows to nodes and agents: token:... or file:///path, which is read"
-        " again when it changes.",
+        description="Token of this process for nodes and agents: token:... or file:///path. A changed file is"
+        " read again.",
     )

@@ -1,4 +1,4 @@
-"""Settings of a process beside a Pulsar, which looks at its brokers and, if it is told to, moves their bundles."""
+"""Settings of a process beside a Pulsar, which observes its brokers and can move their bundles."""
 
 from __future__ import annotations
 
@@ -38,101 +38,98 @@ class BesideSettings(AuditSettings, HttpSettings, AuthSettings, TracingSettings,
     title: ClassVar[str] = "loadmanager beside"
 
     pulsar_metadata_store_url: str = Field(
-        min_length=1, description="The ZooKeeper of the brokers, which is only read: zk:host:port,host:port/chroot."
+        min_length=1, description="ZooKeeper of the brokers, zk:host:port,host:port/chroot. It is only read."
     )
     pulsar_metadata_store_credentials: str = Field(
         "",
-        description="Who we are to the brokers' ZooKeeper; metadataStoreCredentials are for stateStoreUrl alone.",
+        description="Credentials for the brokers' ZooKeeper; metadataStoreCredentials are only for stateStoreUrl.",
     )
     pulsar_metadata_store_auth_scheme: Literal["digest", "sasl"] = Field(
-        "digest", description="As metadataStoreAuthScheme, for the brokers' ZooKeeper."
+        "digest", description="Authentication scheme of the brokers' ZooKeeper; see metadataStoreAuthScheme."
     )
     pulsar_metadata_store_tls_enabled: bool = Field(
-        False, description="Speak TLS to the brokers' ZooKeeper, with the files of metadataStoreTls*."
+        False, description="Use TLS for the brokers' ZooKeeper, with the files of metadataStoreTls*."
     )
     admin_urls: tuple[_Url, ...] = Field(
         min_length=1,
-        description="A list of URLs of brokers' web services, such as [http://broker-1:8080, http://broker-2:8080];"
-        " they are asked in turn. The token goes to these hosts only.",
+        description="URLs of brokers' web services, such as [http://broker-1:8080, http://broker-2:8080]. They"
+        " are called in turn. Only these hosts get the token.",
     )
-    cluster_name: str = Field(
-        "", description="The Pulsar cluster whose policies hold; empty: that of the brokers that are asked."
-    )
+    cluster_name: str = Field("", description="Pulsar cluster with the policies to apply. Empty: that of the brokers.")
     mode: Literal["shadow", "act"] = Field(
-        "shadow", description="shadow: look, plan, judge, and change nothing. act: move bundles, too."
+        "shadow", description="shadow: observe, plan and compare; change nothing. act: move bundles as well."
     )
     state_store_url: str = Field(
         "",
-        description="A ZooKeeper and a chroot of our own, zk:host:port/loadmanager: where several of these processes"
-        " elect the one that acts, and keep what operators tell them. Empty: in memory, which is for shadow only.",
+        description="ZooKeeper with a chroot of its own, zk:host:port/loadmanager, for leader election and"
+        " operator config. Empty: in memory, only for shadow.",
     )
     metadata_store_session_timeout_millis: int = Field(
         10_000, ge=1_000, le=600_000, description="Session timeout in both stores."
     )
     folder: Path = Field(
-        Path("loadmanager-beside"), description="Where the diary, the scores and the recorded history are kept."
+        Path("loadmanager-beside"), description="Directory of the diary, the scores and the recorded history."
     )
     overrides: dict[str, str] = Field(
         default_factory=dict,
-        description="Settings of the balancer that win over the brokers' own, by key and as text, such as"
+        description="Balancer settings that override those of the brokers, as text by key, such as"
         " {loadBalancerLoadSheddingStrategy: TransferShedder}.",
     )
     strategies: tuple[Annotated[str, AfterValidator(known_shedding)], ...] = Field(
-        (), description="Further shedding strategies whose plans are scored beside Pulsar's moves."
+        (), description="Further shedding strategies to compare with Pulsar's moves."
     )
     take_over: bool = Field(
         False,
-        description="When it acts, switch shedding and automatic splits off at the brokers by dynamic configuration,"
-        " and give them back at the end.",
+        description="With mode act: disable shedding and automatic splits of the brokers by dynamic"
+        " configuration, and restore them at the end.",
     )
     included_namespaces: tuple[_Pattern, ...] = Field(
-        (), description="Regular expressions (RE2) over tenant/namespace: only these are moved; none: all are."
+        (), description="Regular expressions (RE2) over tenant/namespace: only these are moved. Empty: all."
     )
     excluded_namespaces: tuple[_Pattern, ...] = Field(
-        (), description="Regular expressions (RE2) over tenant/namespace: these are never moved; pulsar/.* never is."
+        (), description="Regular expressions (RE2) over tenant/namespace: these are never moved; neither is pulsar/.*."
     )
     move_timeout_ms: PositiveMs = Field(
-        30_000, description="A bundle that has not arrived after this long counts as a move that failed."
+        30_000, description="A move fails if the bundle has not arrived after this time."
     )
-    moves_at_once: int = Field(2, ge=1, le=1_000, description="Moves that may be under way at a time.")
-    moves_per_round: int = Field(10, ge=1, le=100_000, description="Moves that a round of shedding may make.")
-    moves_per_hour: int = Field(60, ge=1, le=1_000_000, description="Moves that shedding may make within an hour.")
+    moves_at_once: int = Field(2, ge=1, le=1_000, description="Maximum number of concurrent moves.")
+    moves_per_round: int = Field(10, ge=1, le=100_000, description="Maximum number of moves in a round of shedding.")
+    moves_per_hour: int = Field(
+        60, ge=1, le=1_000_000, description="Maximum number of shedding's moves within an hour."
+    )
     failures_until_stop: int = Field(
-        3, ge=1, le=1_000, description="So many moves that fail in succession stop acting until an operator says go on."
+        3,
+        ge=1,
+        le=1_000,
+        description="Consecutive failed moves after which the process stops acting until an operator resumes it.",
     )
     settling_seconds: float = Field(
-        60, ge=0, le=86_400, description="No round begins for this long after a broker has joined or left."
+        60, ge=0, le=86_400, description="No round begins for this time after a broker joined or left."
     )
     splits_enabled: bool = Field(
         False,
         description="Split bundles that are above the brokers' limits, by our rules and Pulsar's call. Only with"
         " range_equally_divide as defaultNamespaceBundleSplitAlgorithm: the others need the load of single topics.",
     )
-    admin_timeout_ms: PositiveMs = Field(10_000, description="How long one request to a broker may take.")
-    token_file: Path | None = Field(
-        None, description="A file with the token that brokers want; read again if it changes."
-    )
+    admin_timeout_ms: PositiveMs = Field(10_000, description="Timeout of a request to a broker.")
+    token_file: Path | None = Field(None, description="File with the token for brokers. A changed file is read again.")
     tls_trust_certs_file_path: Path | None = Field(
-        None, description="Certificates of the authorities that brokers' own are signed by; empty: the system's."
+        None, description="Trusted authorities of brokers' certificates (PEM). Empty: those of the system."
     )
-    tls_certificate_file_path: Path | None = Field(None, description="The certificate shown to brokers that want one.")
-    tls_key_file_path: Path | None = Field(None, description="The key of that certificate.")
-    tls_allow_insecure_connection: bool = Field(False, description="Take any certificate that a broker shows.")
-    tls_hostname_verification_enable: bool = Field(
-        True, description="A broker's certificate has to name the host that was asked."
-    )
+    tls_certificate_file_path: Path | None = Field(None, description="Client certificate for brokers.")
+    tls_key_file_path: Path | None = Field(None, description="Private key of that certificate.")
+    tls_allow_insecure_connection: bool = Field(False, description="Accept any certificate of a broker.")
+    tls_hostname_verification_enable: bool = Field(True, description="A broker's certificate must name its host.")
     bind_address: str = Field(
-        "127.0.0.1", description="Address the HTTP server listens on; whoever reaches it may move bundles."
+        "127.0.0.1", description="Listen address of the HTTP server. Whoever reaches it may move bundles."
     )
-    web_service_port: Port = Field(8085, description="HTTP port; 0 lets the kernel choose a free one.")
-    advertised_address: str = Field(
-        "", description="Host under which others of these processes reach this one; empty: the address it listens on."
-    )
+    web_service_port: Port = Field(8085, description="HTTP port; 0: any free port.")
+    advertised_address: str = Field("", description="Host of this process for its peers. Empty: the listen address.")
     history_retention_hours: float = Field(
-        168, ge=0, le=1_000_000, description="Recorded hours older than this are deleted; 0: never for their age."
+        168, ge=0, le=1_000_000, description="Age after which recorded hours are deleted; 0: never."
     )
     history_max_bytes: int = Field(
-        2_147_483_648, ge=0, description="The oldest recorded hours are deleted while the history is larger; 0: never."
+        2_147_483_648, ge=0, description="Maximum size of the history; the oldest hours are deleted. 0: no limit."
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Settings of a node by key: what may be changed while nodes run, and what an operator has changed, as texts."""
+"""Conversion of a node's settings to and from text, and the keys that can change at run time."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ Pulsar's dynamic keys are dynamic here too, and so are our own.
 
 
 def dynamic_keys() -> list[str]:
-    """The keys that may be changed while nodes run, sorted."""
+    """Return the keys that can change at run time, sorted."""
     return sorted(Settings.key(name) for name in Settings.model_fields.keys() - NEEDS_RESTART)
 
 
 def settings_of(values: Mapping[str, Any], where: str) -> Settings:
-    """Settings from these keys and values alone, whatever the environment says.
+    """Build settings from these keys and values; the environment is ignored.
 
     Raises `ConfigurationError` naming `where`, the key and what is allowed.
     """
@@ -66,7 +66,7 @@ def settings_of(values: Mapping[str, Any], where: str) -> Settings:
 
 
 def with_overrides(base: Settings, texts: Mapping[str, str], where: str) -> Settings:
-    """`base` with other values for some keys, as text, lists with commas.
+    """Return `base` with other values for some keys, given as text; lists have commas.
 
     Raises `ConfigurationError` naming `where`, the key and what is allowed.
     """
@@ -80,12 +80,12 @@ def with_overrides(base: Settings, texts: Mapping[str, str], where: str) -> Sett
 
 
 def values_as_text(settings: Settings) -> dict[str, str]:
-    """All settings by key, as `with_overrides` reads them and a `broker.conf` has them."""
+    """Return all settings by key, in the format of `with_overrides` and of a `broker.conf`."""
     return {Settings.key(name): text_of(value) for name, value in settings.model_dump().items()}
 
 
 def text_of(value: object) -> str:
-    """A setting as a `broker.conf` has it; a secret is `***`, and so is a password in a URL."""
+    """Format a value as in a `broker.conf`; secrets and passwords in URLs become `***`."""
     if isinstance(value, SecretStr):
         return hidden(value)
     if isinstance(value, frozenset | list | tuple):

@@ -1,4 +1,4 @@
-"""Settings of a load-manager node; those that decisions depend on are declared in `core.domain.settings`."""
+"""Settings of a load-manager node. Those that decisions depend on are declared in `core.domain.settings`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _known_placement(name: str) -> str:
 
 
 def known_shedding(name: str) -> str:
-    """The name itself if a shedding strategy has it, else `ValueError`."""
+    """Return the name if it is a shedding strategy; raise `ValueError` otherwise."""
     return _known(name, SHEDDING_STRATEGIES)
 
 
@@ -127,70 +127,77 @@ class Settings(
     )
 
     load_balancer_shedding_interval_minutes: Minutes = Field(
-        1, description="Pause between two rounds of shedding; fractions are allowed."
+        1, description="Interval between rounds of shedding; fractions are allowed."
     )
     load_balancer_shedding_grace_period_minutes: float = Field(
-        30, ge=0, le=100_000, allow_inf_nan=False, description="A bundle that moved is not moved again for this long."
+        30, ge=0, le=100_000, allow_inf_nan=False, description="A moved bundle does not move again for this time."
     )
     load_balancer_auto_unload_split_bundles_enabled: bool = Field(
-        True, description="The parts of a bundle that the leader has split move to where placement would put them."
+        True, description="After an automatic split, move the parts to the brokers that placement chooses."
     )
     load_balancer_split_interval_minutes: Minutes = Field(
-        1, description="How often the leader looks for bundles to split and to merge, if brokers have reported since."
+        1,
+        description="Interval between checks for bundles to split and to merge. Without new load reports there"
+        " is no check.",
     )
     default_number_of_namespace_bundles: int = Field(
-        4, ge=1, le=MAX_BUNDLES, description="Bundles of a namespace created without a number."
+        4, ge=1, le=MAX_BUNDLES, description="Bundles of a new namespace without a given number."
     )
     default_hash_function: HashFunction = Field(
         HashFunction.MURMUR3_32,
         description="Hash from topic to bundle for new namespaces: murmur3_32, or crc32 as in Pulsar.",
     )
     namespace_bundle_unloading_timeout_ms: PositiveMs = Field(
-        60_000, description="An owner that has not released a bundle after this long keeps it, and it is reported."
+        60_000,
+        description="Retries of an unload end after this time. The owner keeps the bundle, and the failure is"
+        " reported.",
     )
     unload_attempt_timeout_ms: PositiveMs = Field(
-        10_000, description="How long one unload call to a broker may take before it is repeated."
+        10_000, description="Timeout of one unload call to a broker; then it is repeated."
     )
     namespace_bundle_prepare_timeout_ms: Annotated[int, Field(ge=0, le=60_000)] = Field(
         2_000,
-        description="How long a destination may take to prepare for a bundle, while its owner serves on. Then the"
-        " move goes on, whatever came of it. 0: no broker is to prepare.",
+        description="Time for a destination to prepare for a bundle while its owner serves. Then the move"
+        " continues in any case. 0: no preparation.",
     )
-    max_concurrent_unloads: int = Field(16, ge=1, le=10_000, description="Unloads that may be under way at a time.")
+    max_concurrent_unloads: int = Field(16, ge=1, le=10_000, description="Maximum number of concurrent unloads.")
     max_concurrent_unloads_per_broker: int = Field(
-        8, ge=1, le=10_000, description="Unloads that may be under way from one broker, and to one broker, at a time."
+        8, ge=1, le=10_000, description="Maximum number of concurrent unloads from one broker, and to one broker."
     )
     reassign_bundles_of_dead_brokers_at_once: bool = Field(
-        False, description="Place the bundles of a broker that is gone at once instead of at their next lookup."
+        False, description="Assign the bundles of a lost broker at once instead of at their next lookup."
     )
     lookup_timeout_ms: PositiveMs = Field(
-        5_000, description="How long a lookup waits for the assignment of its bundle before it answers 503."
+        5_000, description="Time that a lookup waits for the assignment of its bundle; then it answers 503."
     )
     leader_silence_ms: int = Field(
         800,
         ge=0,
         le=86_400_000,
-        description="A standby that has not heard the leader for so long takes over without waiting for the end of its"
-        " session, if ZooKeeper does not hear it either; later on a busy machine, and below 600 after a pause of half a"
-        " second. 0: never.",
+        description="Time without contact to the leader after which a standby takes over, unless ZooKeeper"
+        " still hears the leader. On a busy machine, and below 600 after a pause of half a second,"
+        " it takes longer. 0: only at the end of the leader's session.",
     )
     history_url: str = Field(
         AUTO_HISTORY,
-        description="Where the leader records what it sees and does: a directory, or a URL of a filesystem that Arrow"
-        " knows, such as s3://bucket/prefix; all nodes name the same one. auto: a folder of this machine, of at most"
-        " 1 GiB, in $STATE_DIRECTORY, $XDG_STATE_HOME, /var/lib/loadmanager or ~/.local/state. Empty: nothing is"
-        " recorded.",
+        description="Location of the history: a directory, or a URL of a filesystem that Arrow supports, such"
+        " as s3://bucket/prefix. All nodes have the same one. auto: a directory on this machine"
+        " with at most 1 GiB, in $STATE_DIRECTORY, $XDG_STATE_HOME, /var/lib/loadmanager or"
+        " ~/.local/state. Empty: no history.",
     )
     history_flush_interval_s: float = Field(
-        60, ge=1, le=3_600, description="How long recorded rows wait in memory; a leader that dies loses these."
+        60,
+        ge=1,
+        le=3_600,
+        description="Interval of writes to the history; a leader that dies loses the rows since the last one.",
     )
     history_retention_hours: float = Field(
-        168, ge=0, le=1_000_000, description="Recorded hours older than this are deleted; 0: never for their age."
+        168, ge=0, le=1_000_000, description="Age after which recorded hours are deleted; 0: never."
     )
     history_max_bytes: int = Field(
         10_737_418_240,
         ge=0,
-        description="The oldest recorded hours are deleted while the history is larger; 0: however large it is.",
+        description="Maximum size of the history; the oldest hours are deleted. 0: no limit.",
     )
 
     @model_validator(mode="after")
@@ -217,6 +224,6 @@ class Settings(
 
 
 class SettingsAlone(Settings):
-    """Settings by what is given alone, whatever the environment says."""
+    """Settings without values from the environment."""
 
     reads_environment: ClassVar[bool] = False

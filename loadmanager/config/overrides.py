@@ -1,4 +1,4 @@
-"""Dynamic configuration: texts by key that override a node's own settings while it runs."""
+"""Dynamic configuration: values as text, by key, that override a node's own settings at run time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BEFORE = {
 
 
 def check_dynamic(key: str) -> None:
-    """Raise `NotDynamicError` unless the key is one that may be changed while nodes run."""
+    """Raise `NotDynamicError` unless the key can change at run time."""
     name = _FIELDS.get(key)
     if name is None:
         raise NotDynamicError(f"{key}: no such key")
@@ -46,7 +46,7 @@ def check_dynamic(key: str) -> None:
 
 
 def settings_under(base: Settings, overrides: Mapping[str, str]) -> Settings:
-    """The settings under these overrides.
+    """Return the settings under these overrides.
 
     Raises `NotDynamicError` for a key that does not exist or takes a restart, `BadRequestError` for a value that cannot
     be used, which says what is allowed.
@@ -60,7 +60,7 @@ def settings_under(base: Settings, overrides: Mapping[str, str]) -> Settings:
 
 
 def usable_overrides(base: Settings, overrides: Mapping[str, str]) -> tuple[Settings, dict[str, str], list[str]]:
-    """Return the settings under the usable overrides, these overrides, and what is wrong with the others.
+    """Return the settings under the usable overrides, these overrides, and the faults of the others.
 
     Left out are the keys that a fault names: each by itself, or those that exclude each other once the others are gone.
     """
@@ -82,8 +82,8 @@ def usable_overrides(base: Settings, overrides: Mapping[str, str]) -> tuple[Sett
 
 
 def settings_recorded(texts: Mapping[str, str]) -> Settings:
-    """The settings that a history has, whatever the environment of this process says; keys that this version does not
-    know any more are left out, and those that the one that recorded did not know yet have the value that it went by.
+    """Return settings from a history, without the environment. Unknown keys are ignored; keys that are newer than the
+    recording get the value that was in effect then.
     """
     known = {key: text for key, text in texts.items() if key in _FIELDS}
     return with_overrides(settings_of({}, _RECORDED), {**BEFORE, **known}, _RECORDED)

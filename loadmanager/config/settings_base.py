@@ -1,4 +1,4 @@
-"""What all settings have in common: where they come from, their keys, their types and bounds."""
+"""Base class of all settings: sources, keys, types and bounds."""
 
 from __future__ import annotations
 
@@ -61,22 +61,22 @@ def bounds_of(field: FieldInfo) -> str:
 
 
 def is_secret(field: FieldInfo) -> bool:
-    """Whether the field's value is shown nowhere: not in an error, a log, an answer or a history."""
+    """Return True if the field's value must not appear in errors, logs, answers or the history."""
     return field.annotation is SecretStr
 
 
 def without_password(url: str) -> str:
-    """A URL as it may be shown; any other text as it is."""
+    """Return a URL with its password replaced by `***`; any other text unchanged."""
     return _IN_URL.sub("://***@", url)
 
 
 def hidden(secret: SecretStr) -> str:
-    """What is shown in place of a secret."""
+    """Return the replacement for a secret: `***`, or nothing for an empty one."""
     return "***" if secret.get_secret_value() else ""
 
 
 class KeyedSettings(BaseSettings):
-    """Frozen, with a key for each field: by default its name in camel case."""
+    """Frozen settings. The key of a field is its name in camel case by default."""
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -105,5 +105,5 @@ class KeyedSettings(BaseSettings):
 
     @classmethod
     def key(cls, name: str) -> str:
-        """The configuration key of a field."""
+        """Return the configuration key of a field."""
         return cls.model_fields[name].alias or name

@@ -1,4 +1,4 @@
-"""Settings from files, values and the environment, and what is said about those that cannot be used."""
+"""Loading of settings from files, values and the environment, with an error that names the source and the key."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ S = TypeVar("S", bound=KeyedSettings)
 
 
 def load_settings(model: type[S], path: Path | None, overrides: Mapping[str, Any] | None = None) -> S:
-    """Settings from the file (if any), `overrides` by key, and the environment.
+    """Load settings from the file (if any), `overrides` by key, and the environment.
 
     Raises `ConfigurationError` naming the source, the key and what is allowed.
     """
@@ -94,7 +94,9 @@ def _did_you_mean(key: str, known: list[str]) -> str:
 
 
 def faults_of(model: type[KeyedSettings], error: ValidationError, where: str) -> str:
-    """What is wrong, and where it was said: the environment overrides the file, so it is to blame where both speak."""
+    """Describe invalid values, by source. The environment overrides the file, so a key in both is a fault of the
+    environment.
+    """
     by_source: dict[str, list[str]] = {}
     for fault in error.errors(include_url=False):
         field = str(fault["loc"][0]) if fault["loc"] else ""
@@ -105,7 +107,7 @@ def faults_of(model: type[KeyedSettings], error: ValidationError, where: str) ->
 
 
 def said_by(model: type[KeyedSettings], error: ValidationError, where: str) -> str:
-    """What is wrong with values that no environment had a say in."""
+    """Describe invalid values that do not come from the environment."""
     return f"{where}: {'; '.join(_fault(model, dict(fault)) for fault in error.errors(include_url=False))}"
 
 

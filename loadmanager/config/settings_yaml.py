@@ -1,4 +1,4 @@
-"""Settings as lines of YAML."""
+"""Rendering of settings as YAML."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def render_yaml(model: type[KeyedSettings]) -> str:
 
 
 def render_fields(settings: KeyedSettings, names: Iterable[str]) -> str:
-    """These fields as lines of YAML."""
+    """Render these fields as lines of YAML."""
     return "".join(f"{settings.key(name)}: {_yaml_value(getattr(settings, name))}\n" for name in names)
 
 

@@ -1,4 +1,4 @@
-"""Settings that more than one kind of process has."""
+"""Settings shared by several kinds of processes."""
 
 from __future__ import annotations
 
@@ -26,62 +26,63 @@ def _weight(name: str) -> Any:  # noqa: ANN401 - as `of_core`
 
 
 def zookeeper_parts(url: str) -> tuple[str, str]:
-    """The servers and the chroot of zk:host:port,host:port/chroot; the chroot is empty where there is none."""
+    """Split zk:host:port,host:port/chroot into servers and chroot; the chroot may be empty."""
     hosts, slash, chroot = url.removeprefix("zk:").partition("/")
     return hosts, slash + chroot.rstrip("/") if chroot else ""
 
 
 class SessionSettings(KeyedSettings):
-    """A session with a metadata store, and who we are there."""
+    """Session with a metadata store: timeouts, credentials, access lists and TLS."""
 
     metadata_store_session_timeout_millis: int = Field(
         10_000,
         ge=1_000,
         le=600_000,
-        description="Session timeout. A broker that vanished without a word keeps its bundles for this long"
-        " (Pulsar's default is 30000).",
+        description="Session timeout. A broker whose machine is lost keeps its bundles for this long (Pulsar's"
+        " default is 30000).",
     )
     metadata_store_connect_timeout_millis: PositiveMs = Field(
-        15_000, description="How long a process waits at its start for ZooKeeper before it gives up."
+        15_000, description="A starting process waits this long for ZooKeeper, then exits."
     )
 
     metadata_store_credentials: str = Field(
         "",
-        description="Who we are to ZooKeeper: file:///path of a file with user:password, or env:VARIABLE; empty:"
-        " nobody, and all that we write there can be read and written by anybody.",
+        description="Credentials for ZooKeeper: file:///path of a file with user:password, or env:VARIABLE."
+        " Empty: none, and everybody can read and write all znodes.",
     )
     metadata_store_auth_scheme: Literal["digest", "sasl"] = Field(
         "digest",
-        description="How ZooKeeper is told who we are. digest: it takes any user and password, and access lists know"
-        " them by a hash. sasl: DIGEST-MD5, with the users in its JAAS file; needs the extra loadmanager[sasl].",
+        description="Authentication scheme of ZooKeeper. digest: ZooKeeper accepts any user and password, and"
+        " access lists have their hash. sasl: DIGEST-MD5 with the users in ZooKeeper's JAAS file;"
+        " needs the extra loadmanager[sasl].",
     )
     metadata_store_acl: Literal["secure", "open"] = Field(
         "secure",
-        description="With credentials or metadataStoreNodeIds. secure: what is created in ZooKeeper is for nodes and"
-        " agents alone. open: for anybody; for the time in which some processes have no credentials yet.",
+        description="Access list of new znodes, with credentials or metadataStoreNodeIds. secure: only nodes"
+        " and agents. open: everybody, while some processes have no credentials yet.",
     )
     metadata_store_node_ids: tuple[str, ...] = Field(
         (),
-        description="Who may write all of ours in ZooKeeper, as a list of identities: digest:user:hash, sasl:user,"
-        " x509:subject. Empty: whose credentials these are. Agents with credentials of their own need it.",
+        description="Identities that may write all znodes: digest:user:hash, sasl:user, x509:subject. Empty:"
+        " that of metadataStoreCredentials. Required if agents have credentials of their own.",
     )
     metadata_store_agent_ids: tuple[str, ...] = Field(
         (),
-        description="Who may read all of ours in ZooKeeper and register brokers, as such a list. Empty: agents have the"
+        description="Identities that may read all znodes and register brokers. Empty: agents have the"
         " credentials of nodes.",
     )
     metadata_store_tls_enabled: bool = Field(
-        False, description="Speak TLS to ZooKeeper; the port in metadataStoreUrl is then its secureClientPort."
+        False, description="Use TLS for ZooKeeper. The port in metadataStoreUrl is then its secureClientPort."
     )
     metadata_store_tls_trust_certs_file_path: OptionalPath = Field(
-        None, description="Certificates of the authorities that ZooKeeper's own are signed by; empty: the system's."
+        None, description="Trusted authorities of ZooKeeper's certificates (PEM). Empty: those of the system."
     )
     metadata_store_tls_certificate_file_path: OptionalPath = Field(
-        None, description="The certificate shown to ZooKeeper, which may know us by it (x509)."
+        None, description="Client certificate for ZooKeeper, which can be an identity (x509)."
     )
-    metadata_store_tls_key_file_path: OptionalPath = Field(None, description="The key of that certificate.")
+    metadata_store_tls_key_file_path: OptionalPath = Field(None, description="Private key of that certificate.")
     metadata_store_tls_hostname_verification_enable: bool = Field(
-        True, description="ZooKeeper's certificate has to name the host that was asked."
+        True, description="ZooKeeper's certificate must name its host."
     )
 
     @property
@@ -90,7 +91,7 @@ class SessionSettings(KeyedSettings):
 
 
 class StoreSettings(SessionSettings):
-    """How to reach the metadata store."""
+    """Address of the metadata store."""
 
     metadata_store_url: str = Field(
         "zk:127.0.0.1:2181",
@@ -100,46 +101,46 @@ class StoreSettings(SessionSettings):
 
 
 class HttpSettings(KeyedSettings):
-    """What a connection to the HTTP server may take, so that none can keep others from being answered."""
+    """Limit of the HTTP server."""
 
     max_http_server_connections: int = Field(
         2_048,
         ge=1,
         le=1_000_000,
-        description="HTTP connections that may be open at a time; for one more the one that was silent for longest is"
-        " closed. Half of the files that the process may open is the limit above it (ulimit -n).",
+        description="Maximum number of open HTTP connections. A further one replaces the one that is idle for"
+        " longest. At most half of the files that the process may open (ulimit -n).",
     )
 
 
 class TracingSettings(KeyedSettings):
-    """Whether a collector of OpenTelemetry is told what is done."""
+    """Export of traces to an OpenTelemetry collector."""
 
     otlp_endpoint: str = Field(
         "",
         pattern=r"^(https?://[^/\s]+/?)?$",
-        description="Collector that is told of lookups, decisions and moves as traces, over OTLP with HTTP, such as"
-        " http://collector:4318; empty: none. Takes the extra `otel`.",
+        description="OpenTelemetry collector for traces of lookups, decisions and moves, over OTLP with HTTP,"
+        " such as http://collector:4318. Empty: none. Needs the extra loadmanager[otel].",
     )
     otlp_lookup_sample_ratio: float = Field(
         0.01,
         ge=0,
         le=1,
-        description="Part of the requests that begin a trace where the client began none; rounds and moves always do.",
+        description="Fraction of requests that are traced if the client sends no trace. Rounds and moves always are.",
     )
 
 
 class AuditSettings(KeyedSettings):
-    """Where it is written down who changed what."""
+    """File of the audit log."""
 
     audit_log_file: str = Field(
         "",
-        description="A file to which a line of JSON is written for each operation that changes something: who, from"
-        " where, what, from what to what. Empty: they are in the ordinary log, as the event `operation`.",
+        description="File of the audit log: a JSON line with caller, operation, and values before and after for"
+        " each change. Empty: the ordinary log, as the event `operation`.",
     )
 
 
 class WeightSettings(KeyedSettings):
-    """How much each resource counts in a broker's usage, which is the maximum over its resources."""
+    """Weights of the resources in a broker's usage, which is the maximum over its resources."""
 
     load_balancer_cpu_resource_weight: Finite = _weight("cpu")
     load_balancer_direct_memory_resource_weight: Finite = _weight("direct_memory")
@@ -157,14 +158,12 @@ class WeightSettings(KeyedSettings):
 
 
 class ReportSettings(WeightSettings):
-    """Pulsar's rules for when a broker's load report is written again."""
+    """Pulsar's rules for writing a broker's load report."""
 
     load_balancer_report_update_min_interval_millis: PositiveMs = Field(
-        5_000, description="How often a broker's agent checks whether its load report has to be written again."
+        5_000, description="Interval in which an agent checks whether its load report has to be written again."
     )
-    load_balancer_report_update_max_interval_minutes: Minutes = Field(
-        15, description="A load report is written at least this often."
-    )
+    load_balancer_report_update_max_interval_minutes: Minutes = Field(15, description="Maximum age of a load report.")
     load_balancer_report_update_threshold_percentage: Percent = Field(
-        10, description="A load report is written when something in it changed by more than this many per cent."
+        10, description="A load report is written when a value in it changed by more than this many per cent."
     )

@@ -1,4 +1,4 @@
-"""Settings of TLS: what a process shows to whoever asks it, and what to those whom it asks."""
+"""TLS settings: certificates of the server, and of the client for other processes."""
 
 from __future__ import annotations
 
@@ -13,39 +13,38 @@ class TlsSettings(KeyedSettings):
     """TLS of nodes and agents, by Pulsar's keys. Files are read again when they change."""
 
     tls_certificate_file_path: OptionalPath = Field(
-        None, description="The certificate (PEM, with its chain) of the TLS port; read again when it changes."
+        None, description="Certificate of the TLS port (PEM, with its chain). A changed file is read again."
     )
-    tls_key_file_path: OptionalPath = Field(None, description="The key of that certificate, without a password.")
+    tls_key_file_path: OptionalPath = Field(None, description="Private key of that certificate, without a password.")
     tls_trust_certs_file_path: OptionalPath = Field(
         None,
-        description="Who signs clients' certificates (PEM); a client that shows another is refused. Empty: none is"
-        " asked for.",
+        description="Trusted authorities of client certificates (PEM); other certificates are refused. Empty:"
+        " clients need none.",
     )
-    tls_require_trusted_client_cert_on_connect: bool = Field(
-        False, description="Refuse clients that show no certificate."
-    )
+    tls_require_trusted_client_cert_on_connect: bool = Field(False, description="Refuse clients without a certificate.")
     tls_protocols: tuple[Literal["TLSv1.2", "TLSv1.3"], ...] = Field(
-        (), description="Versions that are spoken on the TLS port: TLSv1.2, TLSv1.3; empty: both."
+        (), description="TLS versions of the TLS port: TLSv1.2, TLSv1.3. Empty: both."
     )
     tls_ciphers: tuple[str, ...] = Field(
-        (), description="Ciphers for TLS 1.2, by OpenSSL's names; empty: OpenSSL's own choice."
+        (), description="Ciphers of TLS 1.2, by OpenSSL's names. Empty: OpenSSL's default."
     )
     broker_client_tls_enabled: bool = Field(
-        False, description="Others are told to come to the TLS port where there is a plain one, too."
+        False, description="Advertise the TLS port to others, even if there is a plain port."
     )
     broker_client_trust_certs_file_path: OptionalPath = Field(
-        None, description="Who signs the certificates of nodes and agents (PEM); empty: whom the system trusts."
+        None,
+        description="Trusted authorities of the certificates of nodes and agents (PEM). Empty: those of the system.",
     )
     broker_client_certificate_file_path: OptionalPath = Field(
-        None, description="The certificate that nodes and agents are shown when this process asks them."
+        None, description="Client certificate of this process for nodes and agents."
     )
-    broker_client_key_file_path: OptionalPath = Field(None, description="The key of that certificate.")
+    broker_client_key_file_path: OptionalPath = Field(None, description="Private key of that certificate.")
     tls_hostname_verification_enabled: bool = Field(
-        True, description="The certificate of a node or an agent has to name the host that was asked."
+        True, description="The certificate of a node or an agent must name its host."
     )
 
     def check_ports(self, plain: str, tls: str) -> None:
-        """Of the fields of two ports at least one is to be set, and for TLS a certificate; `ValueError`."""
+        """Check that a port is set, and a certificate for a TLS port; raise `ValueError`."""
         plain_key, tls_key = self.key(plain), self.key(tls)
         if getattr(self, tls) is None:
             if getattr(self, plain) is None:
