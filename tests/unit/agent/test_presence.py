@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadmanager.agent import presence as module
 from loadmanager.agent.lease import Leases
 from loadmanager.agent.presence import (
     Action,
@@ -356,6 +357,30 @@ def test_the_session_may_go_with_the_registration_or_a_while_after_the_last_leas
 
 Happening = tuple[Any, ...]
 """A method of `Place`, and how it is called."""
+
+
+def read_transitions() -> Iterator[tuple[str, str]]:
+    """The arrows between the phases in the table of the module."""
+    assert module.__doc__ is not None
+    rows = module.__doc__.partition("    phase         event")[2].partition("\n\n")[0].splitlines()[2:]
+    phase = ""
+    for row in rows:
+        phase = row[4:18].strip() or phase
+        _, arrow, following = row.partition("─▶ ")
+        if arrow:
+            yield "REGISTERED" if phase == "any" else phase, following.strip()
+
+
+def test_the_transitions_of_the_table_happen_and_no_others() -> None:
+    registering = (LOOK, ZnodeRead(a_znode(), OURS))
+    seen = set()
+    for events in ((ZnodeRead(None, OURS),), (Withdraw("test"), PresenceSignal.DELETED), (Died(PROCESS),)):
+        agent = Presence("own", Leases(LEASE_MS))
+        for event in (*registering, *events):
+            before = agent.phase
+            agent.step(event, NOW_S)
+            seen.add((before.name, agent.phase.name))
+    assert {(before, after) for before, after in seen if before != after} == set(read_transitions())
 
 
 @dataclass
