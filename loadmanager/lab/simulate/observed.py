@@ -19,22 +19,15 @@ _GONE_S = 2 * HOLD_S
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObservedRange:
-    """At each step: how the busiest broker compares with the level of all, by its load; what the worst one used (a
-    fraction), and that beside the mean of what all used, each of its most used resource.
-    """
+    """Imbalance and highest usage (a fraction of the most used resource) at each step."""
 
     t_s: FloatArray
     imbalance: FloatArray
     worst_usage: FloatArray
-    max_over_mean: FloatArray
 
     @property
     def mean_imbalance(self) -> float:
         return _mean(self.imbalance)
-
-    @property
-    def mean_max_over_mean(self) -> float:
-        return _mean(self.max_over_mean)
 
 
 def observe_range(
@@ -58,7 +51,7 @@ def observe_range(
     was_there = np.array([begins.get(broker, rows.at_s[row] <= HOLD_S) for broker, row in enumerate(first.tolist())])
     last = np.where(was_there, first, -1)
     steps = np.arange(int(np.ceil(duration_s / step_s)), dtype=np.float64) * step_s
-    found = np.full((len(steps), 3), np.nan)
+    found = np.full((len(steps), 2), np.nan)
     done = turned = 0
     for number, t_s in enumerate(steps.tolist()):
         end = int(np.searchsorted(rows.at_s, t_s, side="right"))
@@ -71,10 +64,8 @@ def observe_range(
             turned += 1
         up = last[(last >= 0) & (rows.at_s[last] > t_s - _GONE_S)]
         if len(up):
-            highest = usage[up][:, counted].max(axis=1, initial=0.0)
-            mean = highest.mean()
-            ratio = highest.max() / mean if mean > 0 else 1.0
-            found[number] = _imbalance(demand[up], rows.limits[up], counted), highest.max(), ratio
+            highest = usage[up][:, counted].max(initial=0.0)
+            found[number] = _imbalance(demand[up], rows.limits[up], counted), highest
     return ObservedRange(steps, *found.T)
 
 
