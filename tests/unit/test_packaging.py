@@ -77,6 +77,16 @@ def with_all_they_need(packages: Iterable[str]) -> set[str]:
     return found
 
 
+def test_the_source_distribution_has_what_the_readme_names() -> None:
+    commands = [line.split() for line in (CHECKOUT / "MANIFEST.in").read_text().splitlines()]
+    files = {CHECKOUT / name for command, *names in commands if command == "include" for name in names}
+    folders = {CHECKOUT / names[0] for command, *names in commands if command == "recursive-include"}
+    assert all(path.exists() for path in files | folders)
+    linked = re.findall(r"\]\(([^)#:]+)[^)]*\)", (CHECKOUT / "README.md").read_text())
+    wanted = {CHECKOUT / link for link in linked if not link.startswith("benchmarks/")}
+    assert {path for path in wanted if path not in files and not folders & {path, *path.parents}} == set()
+
+
 def test_nothing_is_needed_by_all() -> None:
     assert PROJECT["dependencies"] == []
 
