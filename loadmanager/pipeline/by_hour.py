@@ -16,11 +16,11 @@ TOLERANCE = 0.01
 _FIGURES = (*LOAD_COLUMNS, "topics", "bundles")
 
 
-def reported_by(bundle_reports: DataFrame) -> DataFrame:
+def reported_by(carried: DataFrame) -> DataFrame:
     """Return which brokers reported which bundles in each hour, and when first and last."""
-    hour_ms = hour_of("at_ms").alias("start_ms")
-    times = f.min("at_ms").alias("first_ms"), f.max("at_ms").alias("last_ms")
-    ranges = bundle_reports.groupBy(hour_ms, *BUNDLE, "broker").agg(*times)
+    came = carried.where(f.col("n") > 0).withColumn("start_ms", hour_of("start_ms"))
+    times = f.min("first_ms").alias("first_ms"), f.max("last_ms").alias("last_ms")
+    ranges = came.groupBy("start_ms", *BUNDLE, "broker").agg(*times)
     return require(ranges.withColumn("bundle", bundle_name()).drop("range_lower", "range_upper"), "reported_by")
 
 

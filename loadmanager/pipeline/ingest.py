@@ -186,12 +186,14 @@ class Ingest:
             reports = usable(judged, BUNDLE_REPORTS)
             stays = stage(carried(reports, valid, reports.select(*BUNDLE).distinct(), hours))
             self._replace_facts(judged.where(_is_one_of("hour_ms", hours)), brokers, hours)
+            self._replace(REPORTED_BY, reported_by(stays), hours)
             is_made = _is_one_of("start_ms", hours)
             is_made &= ~_is_one_of("start_ms", keeps_begin) | (f.pmod("start_ms", f.lit(HOUR_MS)) >= VALID_MS)
+            bundles = stage(w.bundle_windows(stays))
             short = {
-                "bundle_windows": w.bundle_windows(stays),
-                "namespace_windows": w.namespace_windows(stays),
-                "broker_windows": w.broker_windows(valid, stays, hours),
+                "bundle_windows": bundles,
+                "namespace_windows": stage(w.namespace_windows(bundles, stays)),
+                "broker_windows": stage(w.broker_windows(valid, stays, hours)),
             }
             for name, windows in short.items():
                 self._replace(name, windows.where(is_made), hours, is_made)
@@ -204,7 +206,6 @@ class Ingest:
         reports, own = usable(judged, BUNDLE_REPORTS), brokers.where(_is_one_of("at_ms", hours))
         is_rejected = _is_one_of("hour_ms", hours) & (f.col("table") == BUNDLE_REPORTS)
         self._replace(REJECTED, rejected_rows(judged, BUNDLE_REPORTS), hours, is_rejected)
-        self._replace(REPORTED_BY, reported_by(reports), hours)
         self._replace(TOTALS_COMPARED, totals_compared(own, reports), hours)
 
     def _replace(self, name: str, rows: DataFrame, hours: Sequence[int], is_made: Column | None = None) -> None:

@@ -39,23 +39,25 @@ def bundle_windows(carried: DataFrame) -> DataFrame:
     )
 
 
-def namespace_windows(carried: DataFrame) -> DataFrame:
-    """Return windows of 5 minutes of namespaces: at each moment a namespace carries what its bundles add up to."""
-    there = carried.where(f.col("covered_ms") > 0)
-    longest = f.max("covered_ms").alias("longest_ms")
-    sums = [f.sum(name).alias(name) for name in FIGURES]
-    bundles = f.count_distinct("range_lower", "range_upper").alias("bundles")
-    together = there.groupBy("namespace", "start_ms").agg(longest, bundles, *sums)
-    parts = there.where(f.col("covered_ms") < SHORTEST_MS)
+def namespace_windows(bundles: DataFrame, carried: DataFrame) -> DataFrame:
+    """Return windows of 5 minutes of namespaces, from those of bundles: at each moment a namespace carries what its
+    bundles add up to.
+    """
+    covered_ms = f.col("covered_s") * 1000
+    loads = [f.sum(f.col(_mean_of(name)) * covered_ms).alias(name) for name in FIGURES]
+    together = bundles.groupBy("namespace", "start_ms").agg(
+        f.max(covered_ms).alias("longest_ms"), f.count("*").alias("bundles"), *loads
+    )
+    parts = carried.where(f.col("covered_ms").between(1, SHORTEST_MS - 1))
     by_begin = Window.partitionBy("namespace", "start_ms").orderBy("from_ms").rowsBetween(Window.unboundedPreceding, -1)
     end_ms = f.col("from_ms") + f.col("covered_ms")
     more_ms = f.greatest(f.lit(0), end_ms - f.greatest("from_ms", f.max(end_ms).over(by_begin)))
     union = (
         parts.withColumn("more_ms", more_ms).groupBy("namespace", "start_ms").agg(f.sum("more_ms").alias("union_ms"))
     )
-    covered_ms = f.when(f.col("longest_ms") == SHORTEST_MS, SHORTEST_MS).otherwise(f.col("union_ms"))
+    known_ms = f.when(f.col("longest_ms") == SHORTEST_MS, SHORTEST_MS).otherwise(f.col("union_ms"))
     return _short(
-        together.join(union, ["namespace", "start_ms"], "left").withColumn("covered_ms", covered_ms), "namespace"
+        together.join(union, ["namespace", "start_ms"], "left").withColumn("covered_ms", known_ms), "namespace"
     )
 
 
@@ -171,6 +173,10 @@ def _longer(name: str, short: DataFrame, window_s: int) -> DataFrame:
             figures[each] = _mean(each, "covered_s")
     rows = short.groupBy(*SUBJECTS[name], starts).agg(*(figure.alias(each) for each, figure in figures.items()))
     return rows.withColumn("window_s", f.lit(window_s))
+
+
+def _mean_of(name: str) -> str:
+    return f"mean_{name}" if name in LOAD_COLUMNS else name
 
 
 def _mean(name: str, weight: str) -> Column:
