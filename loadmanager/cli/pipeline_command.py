@@ -30,7 +30,7 @@ from loadmanager.pipeline import KEEP_DAYS
 if TYPE_CHECKING:
     from loadmanager.pipeline.job import Job
     from loadmanager.pipeline.runner import Spark
-    from loadmanager.pipeline.summary import Summary
+    from loadmanager.pipeline.step import Summary
     from loadmanager.pipeline.whatif_file import WhatIf
 
 EXIT_INTERRUPTED = 130
@@ -77,8 +77,7 @@ def run(
     """Ingest, balance, forecast, capacity, advice, what-if and report, over a range of a history."""
     with _failing_well():
         _require_pipeline()
-        from loadmanager.pipeline.capacity import Aim  # noqa: PLC0415 - PySpark may not be installed, see above
-        from loadmanager.pipeline.job import Job  # noqa: PLC0415 - as above
+        from loadmanager.pipeline.job import Aim, Job  # noqa: PLC0415 - PySpark may not be installed, see above
 
         wanted = _known_steps(steps)
         job = Job(
@@ -185,7 +184,7 @@ def publish(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0,
         _require_pipeline()
         from loadmanager.pipeline.delta import Tables  # noqa: PLC0415 - as above
         from loadmanager.pipeline.publish import learned_from  # noqa: PLC0415 - PySpark may not be installed, see above
-        from loadmanager.pipeline.summary import get_summary  # noqa: PLC0415 - as above
+        from loadmanager.pipeline.step import get_summary  # noqa: PLC0415 - as above
 
         require_run(out)
         with _session(master, conf, master_timeout) as spark:
@@ -262,7 +261,7 @@ def _known_steps(steps: Sequence[str] | None) -> list[str]:
 
 def _carry_out(spark: Spark, job: Job, steps: Sequence[str]) -> Summary:
     from loadmanager.pipeline import runner  # noqa: PLC0415 - PySpark may not be installed
-    from loadmanager.pipeline.summary import get_summary  # noqa: PLC0415 - as above
+    from loadmanager.pipeline.step import get_summary  # noqa: PLC0415 - as above
 
     earlier = dict[str, float]()
     with suppress(LoadManagerError):  # the first run into it

@@ -39,9 +39,8 @@ from loadmanager.core.strategies.splitting.split_algorithm import MIB
 from loadmanager.core.strategies.splitting.split_finder import Split, SplitCandidate, find_for_modular
 from loadmanager.history.files import DAY_MS
 from loadmanager.history.table_schemas import RESOURCE_COLUMNS
-from loadmanager.pipeline.datasets import schema_of
+from loadmanager.pipeline.datasets import frame_of, schema_of
 from loadmanager.pipeline.minimum_history import known_hours
-from loadmanager.pipeline.schemas import frame_of
 from loadmanager.pipeline.step import Step
 
 if TYPE_CHECKING:

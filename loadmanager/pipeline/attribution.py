@@ -27,7 +27,7 @@ from pyspark.sql import types as t
 from loadmanager.history.files import HOUR_MS
 from loadmanager.history.gaps import IMPORTED, TERM_BEGAN, TERM_ENDED
 from loadmanager.history.table_schemas import KEYS, LOAD_COLUMNS
-from loadmanager.pipeline.schemas import frame_of
+from loadmanager.pipeline.datasets import frame_of
 
 VALID_MS = 900_000
 """The longest time for which a report is valid."""

@@ -24,20 +24,18 @@ from scipy.stats import theilslopes
 
 from loadmanager.core.domain.policies import DEFAULT_DOMAIN
 from loadmanager.core.model.load import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, DIRECT_MEMORY, FloatArray, IntArray
-from loadmanager.errors import PipelineError
 from loadmanager.history.files import DAY_MS, HOUR_MS
 from loadmanager.history.table_schemas import KEYS
 from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.pipeline.attribution import BROKER_GONE, BROKER_REGISTERED, VALID_MS
 from loadmanager.pipeline.costs import cost_models, known_cost
-from loadmanager.pipeline.datasets import schema_of
+from loadmanager.pipeline.datasets import METRICS, schema_of
 from loadmanager.pipeline.forecast.models import QUANTILES, drawn_towards, quantiles_of
 from loadmanager.pipeline.minimum_history import KNOWN_HOUR_S, hourly, whole_days
-from loadmanager.pipeline.schemas import METRICS
 from loadmanager.pipeline.step import NothingToSay, Step
 
 if TYPE_CHECKING:
-    from loadmanager.pipeline.job import JobRun
+    from loadmanager.pipeline.job import Aim, JobRun
 
 RATED = {
     "cpu": CPU,
@@ -53,20 +51,6 @@ _WEEK, _THURSDAY = 7, 3
 _MEDIAN = 1
 _ROUNDING = 1e-9
 """Fraction of a broker that is rounded down."""
-
-
-@dataclass(frozen=True, slots=True)
-class Aim:
-    """Days to plan, and the share of each broker to keep free. Raises `PipelineError`."""
-
-    days: int = 30
-    headroom: float = 0.3
-
-    def __post_init__(self) -> None:
-        if self.days < 1:
-            raise PipelineError(f"capacity: days {self.days}: expected 1 or more")
-        if not 0 <= self.headroom < 1:
-            raise PipelineError(f"capacity: headroom {self.headroom:g}: expected 0 or more, and less than 1")
 
 
 def _write_capacity(run: JobRun) -> None:

@@ -34,7 +34,7 @@ from loadmanager.history.table_schemas import (
     RESOURCE_COLUMNS,
     TABLES,
 )
-from loadmanager.pipeline.schemas import raw
+from loadmanager.pipeline.datasets import raw
 
 _RANGE = ("range_lower", "range_upper")
 _KEYS = {BROKER_REPORTS: ORDER, BUNDLE_REPORTS: (*ORDER, "namespace", *_RANGE)}

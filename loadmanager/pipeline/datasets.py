@@ -1,4 +1,4 @@
-"""Every table that the pipeline writes: its name, what a row of it is, and its columns.
+"""Tables that the pipeline writes, with their columns, and the columns of the history as Spark sees them.
 
 What is not declared here is neither read nor written. The steps that make these tables are in `pipeline.steps`; the
 list in docs/pipeline.md is that of both.
@@ -6,22 +6,49 @@ list in docs/pipeline.md is that of both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from loadmanager.errors import PipelineError
-from loadmanager.history.table_schemas import BROKER_REPORTS
-from loadmanager.pipeline.schemas import METRICS, RESOURCES, raw
+from loadmanager.history.table_schemas import BROKER_REPORTS, LOAD_COLUMNS, RATE, RESOURCE_COLUMNS
+from loadmanager.history.table_schemas import TABLES as HISTORY_TABLES
 
 if TYPE_CHECKING:  # workers use what is here, and no pandas
     import pandas as pd
+
+
+METRICS = LOAD_COLUMNS
+RESOURCES = tuple(name.removesuffix("_usage") for name in RESOURCE_COLUMNS if name.endswith("_usage"))
+
+_PLAIN = {
+    pa.int64(): t.LongType(),
+    pa.float64(): t.DoubleType(),
+    pa.string(): t.StringType(),
+    pa.bool_(): t.BooleanType(),
+    RATE: t.DoubleType(),
+}
+
+
+def raw(table: str) -> t.StructType:
+    """Return the columns of a table of the history; rates are doubles here."""
+    return t.StructType([t.StructField(each.name, _type_of(each.type)) for each in HISTORY_TABLES[table].columns])
+
+
+def _type_of(kind: Any) -> t.DataType:  # noqa: ANN401 - Arrow's data type
+    if pa.types.is_dictionary(kind):
+        return _type_of(kind.value_type)
+    if pa.types.is_list(kind):
+        return t.ArrayType(_type_of(kind.value_type))
+    if pa.types.is_struct(kind):
+        return t.StructType([t.StructField(part.name, _type_of(part.type)) for part in kind])
+    return _PLAIN[kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,14 +351,14 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType(
 
 
 def schema_of(table: str) -> t.StructType:
-    """The columns of a table. Raises `PipelineError` for one that is not declared."""
+    """Return the columns of a table. Raises `PipelineError` for one that is not declared."""
     if table not in DATASETS:
         raise PipelineError(f"table {table}: unknown; there are {', '.join(DATASETS)}")
     return DATASETS[table].schema
 
 
 def require(frame: DataFrame, table: str) -> DataFrame:
-    """The frame with its columns in the order of the table; `PipelineError` names a column that is wrong."""
+    """Return the frame with its columns in the order of the table. `PipelineError` names a column that is wrong."""
     schema = schema_of(table)
     types = {each.name: each.dataType for each in frame.schema}
     for wanted in schema:
@@ -348,8 +375,14 @@ def require(frame: DataFrame, table: str) -> DataFrame:
 
 
 def rows_of(frame: pd.DataFrame, table: str) -> pa.Table:
-    """Rows that are known here as Arrow's, with the columns of the table; what is not a number is null."""
+    """Convert known rows to Arrow, with the columns of the table. NaN becomes null."""
     schema = to_arrow_schema(schema_of(table))
     if set(frame.columns) != set(schema.names):
         raise PipelineError(f"table {table}: has columns {', '.join(schema.names)}; given {', '.join(frame.columns)}")
     return pa.Table.from_pandas(frame, schema, preserve_index=False).replace_schema_metadata()
+
+
+def frame_of(spark: SparkSession, schema: t.StructType, rows: Iterable[Sequence[Any]] = ()) -> DataFrame:
+    """Return known rows as a frame. Through Arrow they are a part of the plan, and need no worker in Python."""
+    table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], to_arrow_schema(schema))
+    return spark.createDataFrame(table, schema)

@@ -34,9 +34,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import times_in
-from loadmanager.pipeline.datasets import require, rows_of, schema_of
+from loadmanager.pipeline.datasets import frame_of, require, rows_of, schema_of
 from loadmanager.pipeline.reading import CANNOT_GO_ON, cause_of
-from loadmanager.pipeline.schemas import frame_of
 from loadmanager.util import clock
 
 DAY = "part"
@@ -152,10 +151,6 @@ class Tables:
 
     def rows(self, name: str) -> int:
         return sum(file["num_records"] for file in self._files(self._open(name)))
-
-    def days(self, name: str) -> list[str]:
-        """Return the days of which the table has rows."""
-        return sorted({file[DAY] for file in self._files(self._open(name))})
 
     def times(self, name: str) -> tuple[int, int] | None:
         """Return the first and the last `at_ms` in the table; None for a table without rows."""

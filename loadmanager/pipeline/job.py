@@ -1,4 +1,4 @@
-"""What a run of the pipeline is to do, and the run under way as its steps see it."""
+"""A run of the pipeline: its options, and its state as steps see it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,38 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from loadmanager.errors import PipelineError
 from loadmanager.pipeline import KEEP_DAYS
-from loadmanager.pipeline.capacity import Aim
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.minimum_history import hours_known, missing_history
 from loadmanager.pipeline.reading import BadFiles, HistoryTables
 from loadmanager.pipeline.recorded import Recorded, newest_recorded
-from loadmanager.pipeline.step import NothingToSay, Step
-from loadmanager.pipeline.summary import Done, Summary
+from loadmanager.pipeline.step import Done, NothingToSay, Step, Summary
 from loadmanager.pipeline.whatif_file import WhatIf
 
 
 class Watch(Protocol):
-    """Who is told how far a run is."""
+    """Observer of a run's progress."""
 
     def began(self, step: str) -> None: ...
 
     def wrote(self, step: str, table: str, rows: int) -> None: ...
 
     def ended(self, step: str, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """Days to plan, and the share of each broker to keep free. Raises `PipelineError`."""
+
+    days: int = 30
+    headroom: float = 0.3
+
+    def __post_init__(self) -> None:
+        if self.days < 1:
+            raise PipelineError(f"capacity: days {self.days}: expected 1 or more")
+        if not 0 <= self.headroom < 1:
+            raise PipelineError(f"capacity: headroom {self.headroom:g}: expected 0 or more, and less than 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +97,16 @@ class JobRun:
         return self.tables.read(table)
 
     def read_rows(self, table: str, where: pc.Expression | None = None) -> pa.Table:
-        """As `Tables.read_rows`."""
+        """Read rows of a small table in this process, see `Tables.read_rows`."""
         self._step.require_reads(table)
         return self.tables.read_rows(table, where)
 
     def has(self, table: str) -> bool:
-        """Whether it was ever written; of any table."""
+        """Return whether any table, declared or not, was ever written."""
         return self.tables.has(table)
 
     def write(self, table: str, frame: DataFrame) -> None:
-        """As `Tables.write`; whoever watches is told."""
+        """Replace a table, see `Tables.write`, and notify the observer."""
         self._step.require_writes(table)
         self._tell(table, self.tables.write(table, frame))
 
@@ -108,7 +121,7 @@ class JobRun:
         self.watch.wrote(self._step.name, table, rows)
 
     def write_pandas(self, table: str, frame: pd.DataFrame) -> None:
-        """As `write`, of few rows that are known here; what is not a number is null."""
+        """Replace a table by few rows that are known here. NaN becomes null."""
         self._step.require_writes(table)
         self._tell(table, self.tables.write_rows(table, frame))
 

@@ -87,14 +87,14 @@ _Days = Mapping[str, pd.DataFrame]
 """By metric a row for each whole day and a column for each configuration, the mean over seeds."""
 
 
-def league_table(outcomes: pd.DataFrame) -> pd.DataFrame:
+def league_table(outcomes: pd.DataFrame, recommended: Iterable[Recommendation]) -> pd.DataFrame:
     """Return a row per fleet and configuration, best first, from a row per scenario.
 
     The places are by time above 100 %, above 85 %, then regret, then load moved, then the order of the names. Of worst
     usages it has the highest; everything else is over the whole time of the scenarios.
     """
     tables = []
-    chosen = {each.fleet: each.configuration for each in recommendations(outcomes)}
+    chosen = {each.fleet: each.configuration for each in recommended}
     for fleet, rows in _rates(outcomes).groupby("fleet", sort=False):
         hours = rows.groupby("configuration")["duration_s"].sum() / PER_HOUR_S
         table = pd.DataFrame({"scenarios": rows.groupby("configuration").size(), "hours": hours})
@@ -130,11 +130,11 @@ def recommendations(outcomes: pd.DataFrame) -> list[Recommendation]:
     return [recommend(outcomes, fleet) for fleet in dict.fromkeys(outcomes["fleet"])]
 
 
-def recommendation_table(outcomes: pd.DataFrame) -> pd.DataFrame:
+def recommendation_table(recommended: Iterable[Recommendation]) -> pd.DataFrame:
     """Return a row per fleet."""
     rows = [
         (each.fleet, each.configuration, each.days, each.seeds, each.rank_correlation, "\n".join(each.why))
-        for each in recommendations(outcomes)
+        for each in recommended
     ]
     return pd.DataFrame(rows, columns=schema_of("recommendation").names)
 

@@ -1,4 +1,4 @@
-"""What a JVM of Spark says on standard error of itself is left out; everything else it says is passed on.
+"""Filter for standard error of the JVM: Spark's start-up messages are left out, everything else is passed on.
 
 The JVM inherits our standard error, and says some of it before any setting of Spark's is read.
 """

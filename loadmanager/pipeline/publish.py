@@ -21,9 +21,9 @@ from loadmanager.core.domain.significance import Significance
 from loadmanager.core.model.learned_loads import PROFILE_HOURS
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import HOUR_MS
+from loadmanager.pipeline.datasets import METRICS
 from loadmanager.pipeline.delta import Tables
-from loadmanager.pipeline.schemas import METRICS
-from loadmanager.pipeline.summary import Summary
+from loadmanager.pipeline.step import Summary
 from loadmanager.pipeline.windows import throughput
 from loadmanager.util import clock
 from loadmanager.wire.learned_records import LearnedData, NamespaceLearned

@@ -20,7 +20,7 @@ from loadmanager.history.reader import History, OnFault
 from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.pipeline.attribution import hour_of
 from loadmanager.pipeline.cleaning import usable, with_reason
-from loadmanager.pipeline.schemas import raw
+from loadmanager.pipeline.datasets import raw
 from loadmanager.pipeline.source import FORMAT, PERMISSIVE, history_at
 
 BadFiles = Literal["fail", "leave_out"]

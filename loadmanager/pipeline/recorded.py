@@ -1,4 +1,4 @@
-"""What the history says of the cluster besides its load: the settings and the failure domains that held last."""
+"""Settings and failure domains of the cluster at the end of the history."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Recorded:
 
 
 def newest_recorded(history: HistoryTables) -> Recorded:
-    """From as many of the newest hours of events as have a checkpoint, which says all that held by then."""
+    """Read the newest hours of events, as many as it takes to have a checkpoint, which has all settings."""
     hours = sorted({file.hour_ms for file in history.files(EVENTS)}, reverse=True)
     count = _HOURS_FIRST
     while count < len(hours):

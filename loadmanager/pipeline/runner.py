@@ -24,9 +24,8 @@ from loadmanager.errors import LoadManagerError, PipelineError
 from loadmanager.history.files import Directory
 from loadmanager.pipeline.job import Job, JobRun, Watch
 from loadmanager.pipeline.reading import CANNOT_GO_ON, cause_of
-from loadmanager.pipeline.step import NothingToSay, Step
+from loadmanager.pipeline.step import SUMMARY, Done, NothingToSay, Step, Summary, get_summary
 from loadmanager.pipeline.steps import STEPS
-from loadmanager.pipeline.summary import SUMMARY, Done, Summary, get_summary
 
 Spark = SparkSession
 """The session, for those who do not import PySpark."""
@@ -46,7 +45,7 @@ def run(spark: SparkSession, job: Job, names: Sequence[str], watch: Watch) -> Su
 
 
 def carry_out(spark: SparkSession, job: Job, steps: Sequence[Step], watch: Watch) -> Summary:
-    """As `run`, these steps."""
+    """Run these steps, see `run`."""
     under_way = JobRun(spark, job, _summary_after(job), watch)
     try:
         _check(under_way, steps)
@@ -59,7 +58,7 @@ def carry_out(spark: SparkSession, job: Job, steps: Sequence[Step], watch: Watch
 
 
 def _summary_after(job: Job) -> Summary:
-    """Of a new run: it begins with what is known of earlier ones, if they were of the same history."""
+    """Return the summary of a new run, with the results of earlier ones of the same history."""
     found = Summary(_new_id(), job.history, job.out)
     with suppress(PipelineError):
         before = get_summary(job.out)
@@ -105,7 +104,7 @@ def _carry_out(run: JobRun, step: Step) -> None:
 
 @contextmanager
 def _at_work(run: JobRun, step: Step) -> Iterator[Done]:
-    """Whatever the step ends in, is said of it."""
+    """Begin the step, and record how it ended."""
     done = run.begin(step)
     run.watch.began(step.name)
     started_s = time.monotonic()

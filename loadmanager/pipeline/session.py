@@ -94,8 +94,8 @@ def require_spark() -> None:
 
 
 def are_few(history: str, from_ms: int | None = None, to_ms: int | None = None) -> bool:
-    """Whether a history has so few load reports in the range that Spark's preparations take longer than its work on
-    them. Only of a directory of this machine: elsewhere it is not known before Spark runs.
+    """Return whether a history has so few load reports in the range that starting Spark takes longer than its work.
+    Only for a directory of this machine: elsewhere it is not known before Spark runs.
     """
     if ":" in history.partition("/")[0]:
         return False
@@ -180,9 +180,7 @@ def _use_java() -> None:
 
 
 def _require_master(master: str, timeout_s: float) -> None:
-    """Of `spark://host:port,...`: one has to answer as Spark does. Spark itself would go on asking for a minute, and
-    how long a session takes on a busy machine says nothing of the master.
-    """
+    """Require that one master of `spark://host:port,...` answers. Spark itself would ask for a minute."""
     if not master.startswith(_STANDALONE):
         return
     addresses = _ADDRESS.findall(master.removeprefix(_STANDALONE))

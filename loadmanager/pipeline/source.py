@@ -42,7 +42,7 @@ from loadmanager.errors import HistoryFileError, HistorySchemaError, PipelineErr
 from loadmanager.history.files import HOUR_MS, Directory, HistoryFile
 from loadmanager.history.reader import History, rates_of
 from loadmanager.history.table_schemas import RATE, TABLES, version_of
-from loadmanager.pipeline.schemas import raw
+from loadmanager.pipeline.datasets import raw
 
 FORMAT = "loadmanager"
 FAILFAST, PERMISSIVE = "FAILFAST", "PERMISSIVE"

@@ -1,16 +1,21 @@
-"""A step of the pipeline: what it reads, what it writes, and the function that does it."""
+"""Steps of the pipeline, and the summary of a run: `<out>/summary.json`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+import orjson
+
 from loadmanager.errors import PipelineError
+from loadmanager.history.files import Directory
 from loadmanager.pipeline.datasets import schema_of
 
 if TYPE_CHECKING:
     from loadmanager.pipeline.job import JobRun
+
+SUMMARY = "summary.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +48,60 @@ class Step:
 
 class NothingToSay(Exception):  # noqa: N818 - not an error: the run goes on
     """A step has nothing to say; the text is why. Those of its tables that it has not written are empty then."""
+
+
+@dataclass(slots=True)
+class Done:
+    """Result of a step in a run: `rows` of each table that it wrote; `notes` name what was left out."""
+
+    step: str
+    run: str
+    seconds: float = 0.0
+    rows: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    fault: str | None = None
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+@dataclass(slots=True)
+class Summary:
+    """Result of the last run, with that of earlier runs for the steps that it did not have.
+
+    The range is that of the ingested reports.
+    """
+
+    run: str
+    history: str
+    out: str
+    from_ms: int | None = None
+    to_ms: int | None = None
+    steps: list[Done] = field(default_factory=list)
+
+    @property
+    def notes(self) -> list[str]:
+        """Return a sentence for each thing that was left out."""
+        return [note for done in self.steps for note in done.notes]
+
+    def begin(self, step: str) -> Done:
+        """Replace the result of the step by a new one."""
+        done = Done(step, self.run)
+        self.steps = [*(each for each in self.steps if each.step != step), done]
+        return done
+
+    def encode(self) -> bytes:
+        return orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2)
+
+
+def get_summary(out: str) -> Summary:
+    """Read the summary of the last run into this directory. Raises `PipelineError`."""
+    directory = Directory.of(out)
+    try:
+        said = orjson.loads(directory.read(SUMMARY))
+        return Summary(**{**said, "out": out, "steps": [Done(**each) for each in said["steps"]]})
+    except OSError:
+        raise PipelineError(f"{directory}/{SUMMARY}: cannot be read: has the pipeline been run into it?") from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise PipelineError(f"{directory}/{SUMMARY}: not the summary of a run: {error}") from None

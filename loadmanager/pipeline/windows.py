@@ -15,8 +15,7 @@ from pyspark.sql import functions as f
 from loadmanager.core.planning.plan_effect import UNEVEN
 from loadmanager.history.table_schemas import LOAD_COLUMNS
 from loadmanager.pipeline.attribution import BUNDLE, FIGURES, SHORTEST_MS, by_window, window_of
-from loadmanager.pipeline.datasets import require, schema_of
-from loadmanager.pipeline.schemas import RESOURCES
+from loadmanager.pipeline.datasets import RESOURCES, require, schema_of
 
 SHORTEST_S = SHORTEST_MS // 1000
 LONGER_S = (3600, 86_400)

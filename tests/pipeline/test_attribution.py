@@ -18,7 +18,7 @@ from support.plain_windows import Bundle, PlainWindow, plain_windows
 
 from loadmanager.history.table_schemas import LOAD_COLUMNS
 from loadmanager.pipeline.attribution import overlaps, term_ends
-from loadmanager.pipeline.schemas import frame_of
+from loadmanager.pipeline.datasets import frame_of
 from loadmanager.pipeline.windows import SHORTEST_S
 
 HISTORIES = 40

@@ -18,7 +18,6 @@ from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.pipeline.capacity import (
     FEWEST_DAYS_FOR_TREND,
     RATED,
-    Aim,
     BrokerRoom,
     by_hour_of,
     capacity,
@@ -27,8 +26,9 @@ from loadmanager.pipeline.capacity import (
     plan,
     project,
 )
+from loadmanager.pipeline.datasets import METRICS
+from loadmanager.pipeline.job import Aim
 from loadmanager.pipeline.minimum_history import FEWEST_DAYS, WHOLE_DAY_HOURS, missing_history, whole_days
-from loadmanager.pipeline.schemas import METRICS
 from loadmanager.pipeline.step import NothingToSay
 
 NAN = float("nan")

@@ -13,7 +13,7 @@ from support.window_frames import HOUR_MS, frame_of
 
 from loadmanager.core.model.load import FloatArray
 from loadmanager.history.synthetic_fleet import read_series
-from loadmanager.pipeline.datasets import require
+from loadmanager.pipeline.datasets import METRICS, require
 from loadmanager.pipeline.forecast.backtest import HORIZONS, first_ahead, forecast, judge, losses_of
 from loadmanager.pipeline.forecast.intervals import covered
 from loadmanager.pipeline.forecast.models import (
@@ -26,7 +26,6 @@ from loadmanager.pipeline.forecast.models import (
     seasonal_quantiles,
 )
 from loadmanager.pipeline.minimum_history import hours_known
-from loadmanager.pipeline.schemas import METRICS
 from loadmanager.pipeline.steps.forecast import backtest, forecast_runs, forecasts
 
 TRACES = Path(os.environ.get("LOADMANAGER_SHARED", Path(__file__).parents[3] / "shared")) / "traces"

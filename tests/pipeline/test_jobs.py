@@ -27,10 +27,10 @@ from loadmanager.pipeline.job import Job
 from loadmanager.pipeline.league import Recommendation
 from loadmanager.pipeline.publish import learned_from
 from loadmanager.pipeline.runner import StepError, run
+from loadmanager.pipeline.step import SUMMARY, get_summary
 from loadmanager.pipeline.steps import STEPS
 from loadmanager.pipeline.steps.report import make_report_again
 from loadmanager.pipeline.steps.whatif import RECOMMENDED, default_whatif, missing_day, put_recommended
-from loadmanager.pipeline.summary import SUMMARY, get_summary
 
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS

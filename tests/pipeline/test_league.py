@@ -23,6 +23,7 @@ from loadmanager.pipeline.league import (
     paired_differences,
     recommend,
     recommendation_table,
+    recommendations,
     recommended_yaml,
 )
 from loadmanager.pipeline.paired import interval
@@ -119,7 +120,7 @@ def test_the_league_goes_by_overload_then_by_regret_and_then_by_what_was_moved()
         ]
     )
 
-    table = league_table(outcomes)
+    table = league_table(outcomes, recommendations(outcomes))
 
     assert table["configuration"].tolist() == ["calm", "restless", "uneven", "hot", "full"]
     assert table["place"].tolist() == [1, 2, 3, 4, 5]
@@ -135,7 +136,7 @@ def test_rates_weigh_scenarios_by_their_length_and_the_worst_usage_is_the_worst_
         ]
     )
 
-    row = league_table(outcomes).iloc[0]
+    row = league_table(outcomes, recommendations(outcomes)).iloc[0]
 
     assert (row["scenarios"], row["hours"]) == (2, 4.0)
     assert (row[ABOVE], row["moves"], row["worst_usage"]) == pytest.approx((0.25, 2.0, 0.9))
@@ -290,12 +291,13 @@ def test_each_fleet_has_its_row_with_what_is_recommended_or_why_nothing_is() -> 
         *days("b", 0.2, fleet="less"),
     ]
 
-    table = recommendation_table(pd.DataFrame(rows))
+    found = recommendations(pd.DataFrame(rows))
+    table = recommendation_table(found)
 
     assert table["configuration"].tolist() == ["a", None]
     assert table["days"].tolist() == [5, 1]
     assert "1 whole days were replayed" in table["why"][1]
-    league = league_table(pd.DataFrame(rows))
+    league = league_table(pd.DataFrame(rows), found)
     assert league[league["recommended"]][["fleet", "configuration"]].to_numpy().tolist() == [["as-recorded", "a"]]
 
 

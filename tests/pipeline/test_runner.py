@@ -6,13 +6,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from loadmanager.errors import PipelineError
-from loadmanager.pipeline.datasets import schema_of
+from loadmanager.pipeline.datasets import frame_of, schema_of
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.job import Job, JobRun
 from loadmanager.pipeline.runner import StepError, carry_out
-from loadmanager.pipeline.schemas import frame_of
-from loadmanager.pipeline.step import NothingToSay, Step
-from loadmanager.pipeline.summary import Summary, get_summary
+from loadmanager.pipeline.step import NothingToSay, Step, Summary, get_summary
 
 ROWS: dict[str, list[tuple[object, ...]]] = {
     "fleet_events": [(1, 1, 1, "broker_gone", "a:1")],

@@ -28,7 +28,7 @@ from loadmanager.history.entry_rows import Decision
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, DECISIONS, SCHEMA_KEY, TABLES
 from loadmanager.pipeline import source
-from loadmanager.pipeline.schemas import raw
+from loadmanager.pipeline.datasets import raw
 from loadmanager.pipeline.source import FORMAT, PERMISSIVE, HistoryDataSource, place_of
 
 KEYS = ("at_ms", "sequence")

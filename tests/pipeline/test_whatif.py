@@ -34,7 +34,7 @@ from loadmanager.lab.simulate.recorded_world import FleetChange, recorded_world
 from loadmanager.lab.simulate.sim_result import Result
 from loadmanager.lab.simulate.trial import figures
 from loadmanager.lab.whatif.recorded_ranges import read_range
-from loadmanager.pipeline.league import league_table, paired_differences, recommend
+from loadmanager.pipeline.league import league_table, paired_differences, recommend, recommendations
 from loadmanager.pipeline.ranges import RangesOfSpark
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.pipeline.whatif_plan import OUTCOMES, WhatIfPlan, find_stretches, plan, play
@@ -169,7 +169,7 @@ def test_from_the_history_to_the_league_and_no_recommendation_by_an_hour(
     found = recommend(outcomes, tried.recommend_for)
 
     assert (found.configuration, found.days, found.seeds) == (None, 0, 1)
-    table = league_table(outcomes)
+    table = league_table(outcomes, recommendations(outcomes))
     assert len(table) == 2 * 4
     assert set(paired_differences(outcomes)["paired_over"]) == {"seeds"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadmanager.pipeline.delta import Tables
-from loadmanager.pipeline.summary import Summary
+from loadmanager.pipeline.step import Summary
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 
 TRIED = {"name": "two", "strategies": ["ThresholdShedder", "TransferShedder"]}

@@ -12,12 +12,11 @@ from pyspark.sql import types as t
 
 from loadmanager.core.model.load import FloatArray
 from loadmanager.history.files import HOUR_MS
-from loadmanager.pipeline.datasets import schema_of
+from loadmanager.pipeline.datasets import METRICS, schema_of
 from loadmanager.pipeline.forecast.backtest import HORIZONS, Judgement, first_ahead, forecast, judge
 from loadmanager.pipeline.forecast.models import SEASONAL, Panel
 from loadmanager.pipeline.job import JobRun
 from loadmanager.pipeline.minimum_history import known_hours
-from loadmanager.pipeline.schemas import METRICS
 from loadmanager.pipeline.step import Step
 
 _SERIES_AT_ONCE = 128

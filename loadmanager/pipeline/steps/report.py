@@ -15,9 +15,8 @@ from loadmanager.pipeline.reading import CANNOT_GO_ON, cause_of
 from loadmanager.pipeline.reporting.actions import REPORT
 from loadmanager.pipeline.reporting.contents import TABLES_READ, About, Readable, collect
 from loadmanager.pipeline.reporting.page import PAGE, make_report
-from loadmanager.pipeline.step import Step
+from loadmanager.pipeline.step import Step, Summary, get_summary
 from loadmanager.pipeline.steps.whatif import RECOMMENDED
-from loadmanager.pipeline.summary import Summary, get_summary
 
 
 def report(run: JobRun) -> None:

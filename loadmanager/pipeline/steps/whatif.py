@@ -23,8 +23,8 @@ from loadmanager.pipeline.league import (
     Recommendation,
     league_table,
     paired_differences,
-    recommend,
     recommendation_table,
+    recommendations,
     recommended_yaml,
 )
 from loadmanager.pipeline.minimum_history import WHOLE_DAY_HOURS
@@ -54,10 +54,11 @@ def try_out(run: JobRun) -> None:
         planned = _plan(run, whatif, history, ranges)
         run.write("scenarios", play(run.spark, planned, ranges, run.job.partitions))
     outcomes: pd.DataFrame = run.read_rows("scenarios").sort_by("scenario").to_pandas()
-    run.write_pandas("league", league_table(outcomes))
+    found = recommendations(outcomes)
+    run.write_pandas("league", league_table(outcomes, found))
     run.write_pandas("paired_differences", paired_differences(outcomes))
-    run.write_pandas("recommendation", recommendation_table(outcomes))
-    best = recommend(outcomes, planned.recommend_for)
+    run.write_pandas("recommendation", recommendation_table(found))
+    best = next(each for each in found if each.fleet == planned.recommend_for)
     source = [
         f"Learnt from {run.job.history}, {said_range(*run.history.range)}, run {run.summary.run}.",
         f"What was tried: {whatif.name}, {len(planned.cells)} scenarios.",
