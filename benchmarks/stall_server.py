@@ -21,7 +21,7 @@ from loadmanager.core.domain.ownership import NamespaceState, Ownership, Ownersh
 from loadmanager.core.domain.plan import Unload, Verdict
 from loadmanager.http.app import make_app
 from loadmanager.leader.execution.executor import Batch, Executor, ExecutorSettings
-from loadmanager.leader.execution.owner_calls import AgentOwners
+from loadmanager.leader.execution.owner_calls import AgentOwnerClient
 from loadmanager.leader.loops.shedding_loop import SheddingLoop
 from loadmanager.leader.node import Node
 from loadmanager.net.http_client import NOBODY
@@ -59,7 +59,7 @@ class Cycles:
     def __init__(self, node: Node, store: MemoryStore, records: list[bytes]) -> None:
         limits = ExecutorSettings(60.0, concurrency=16, concurrency_per_broker=8)
         churn, recorder = node.planner.churn, node.recorder
-        owners = AgentOwners(node.view, node.election, NOBODY, lambda: 10.0)
+        owners = AgentOwnerClient(node.view, node.election, NOBODY, lambda: 10.0)
         self._executor = PlansOnly(node.view, node.ledger, owners, node.decision_log, lambda: limits, churn, recorder)
         self._loop = SheddingLoop(node.planner, self._executor, node.election, node.decision_log, node.view, node.live)
         self._node = node

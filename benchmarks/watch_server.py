@@ -18,7 +18,7 @@ from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, Registration, Stamp, assign, complete, release
 from loadmanager.http.app import make_app
-from loadmanager.http.server_sent_events import event_stream, frame_of
+from loadmanager.http.server_sent_events import encode_event, event_stream
 from loadmanager.leader.node import Node
 from loadmanager.net.http_server import ServerLimits, listen_on, serve_within
 from loadmanager.store import paths
@@ -86,14 +86,14 @@ class Bare:
     async def stream(self, request: web.Request) -> web.StreamResponse:
         response = event_stream()
         await response.prepare(request)
-        await response.write(frame_of("snapshot", b"{}"))
+        await response.write(encode_event("snapshot", b"{}"))
         while True:
             await response.write(await self._next)
 
     async def tell(self, _request: web.Request) -> web.Response:
         at_s, told = time.monotonic(), self._next
         self._next = asyncio.get_running_loop().create_future()
-        told.set_result(frame_of("change", _AS_MUCH, "tenant/watched@0123456789abcdef"))
+        told.set_result(encode_event("change", _AS_MUCH, "tenant/watched@0123456789abcdef"))
         return web.json_response({"at": at_s})
 
 

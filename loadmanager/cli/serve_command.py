@@ -29,7 +29,7 @@ from loadmanager.config import Settings
 from loadmanager.errors import HistoryError, StoreError
 from loadmanager.history.files import Directory
 from loadmanager.http.app import make_app
-from loadmanager.leader.audit.history_folder import with_history
+from loadmanager.leader.audit.history_folder import choose_history_folder
 from loadmanager.leader.node import Node
 from loadmanager.net.http_server import ServerLimits, serve_within
 from loadmanager.store.metadata_store import MetadataStore
@@ -83,7 +83,7 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
 async def _with_history(settings: Settings, store: MetadataStore) -> Settings:
     """The settings with a place for the history."""
     try:
-        return await patiently(lambda: with_history(settings, store, os.environ))
+        return await patiently(lambda: choose_history_folder(settings, store, os.environ))
     except StoreError as error:
         fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_FAILURE)
 

@@ -25,7 +25,7 @@ from loadmanager.history.gaps import GAP, TERM_BEGAN
 from loadmanager.history.reader import History, OnFault
 from loadmanager.history.table_schemas import DECISIONS, EVENTS, MOVES, OPERATIONS
 from loadmanager.wire.checkpoint_codec import unquoted
-from loadmanager.wire.lineage_bodies import BundleLife, LifeEntry
+from loadmanager.wire.lineage_bodies import BundleLineage, LineageEntry
 
 MOST_ENTRIES = 1_000
 
@@ -57,18 +57,18 @@ class _Entry:
     detail: dict[str, Any] = field(default_factory=dict)
 
 
-def tell_life(
+def read_lineage(
     history: History,
     name: BundleName,
     from_ms: int,
     to_ms: int,
     most: int = MOST_ENTRIES,
     on_fault: OnFault | None = None,
-) -> BundleLife:
+) -> BundleLineage:
     """Return the lineage of a hash range, its newest entries. Unusable files go to `on_fault`."""
     entries = _Teller(history, name, from_ms, to_ms, on_fault).entries()
-    kept = [LifeEntry(**asdict(entry)) for entry in entries[-most:]]
-    return BundleLife(bundle=str(name), since=from_ms, until=to_ms, omitted=len(entries) - len(kept), entries=kept)
+    kept = [LineageEntry(**asdict(entry)) for entry in entries[-most:]]
+    return BundleLineage(bundle=str(name), since=from_ms, until=to_ms, omitted=len(entries) - len(kept), entries=kept)
 
 
 class _Teller:

@@ -25,7 +25,7 @@ from loadmanager.http.health_routes import HealthHandlers
 from loadmanager.http.import_routes import ImportHandlers
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.learned_routes import LearnedHandlers
-from loadmanager.http.lineage_routes import LifeHandlers
+from loadmanager.http.lineage_routes import LineageHandlers
 from loadmanager.http.lookup_routes import LookupHandlers
 from loadmanager.http.metrics_text import LookupMetrics, WatchMetrics
 from loadmanager.http.namespace_routes import AdminHandlers
@@ -85,7 +85,7 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
         *OwnershipHandlers(node, node.view).operations(),
         *LoadBalanceHandlers(node, node.view, node.planner, node.decision_log, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
-        *LifeHandlers(node, node.view, node.lineage, forwarder).operations(),
+        *LineageHandlers(node, node.view, node.lineage, forwarder).operations(),
         *AuditHandlers(node, node.audit, forwarder).operations(),
         *PageHandlers().operations(),
         *live.operations(),
@@ -120,7 +120,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *OwnershipHandlers(node, node.view).operations(),
         *LoadBalanceHandlers(node, node.view, node.planner, node.decision_log, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
-        *LifeHandlers(node, node.view, node.lineage, forwarder).operations(),
+        *LineageHandlers(node, node.view, node.lineage, forwarder).operations(),
         *AuditHandlers(node, node.audit, forwarder).operations(),
         *PageHandlers().operations(),
         *live.operations(),

@@ -6,7 +6,7 @@ from aiohttp import web
 
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import Operation, Parameter
-from loadmanager.http.request_bodies import number_of, time_of
+from loadmanager.http.request_bodies import parse_number, parse_time
 from loadmanager.http.responses import json_bytes
 from loadmanager.leader.node_port import AuditPort, LeadershipPort
 from loadmanager.net.auth.roles import AccessRole
@@ -49,10 +49,10 @@ class AuditHandlers:
 
     async def show(self, request: web.Request) -> web.Response:
         now_ms = clock.now_ms()
-        given_since_ms, given_until_ms = time_of(request, "since"), time_of(request, "until")
+        given_since_ms, given_until_ms = parse_time(request, "since"), parse_time(request, "until")
         until_ms = now_ms + 1 if given_until_ms is None else given_until_ms
         since_ms = min(until_ms, now_ms) - _DAY_MS if given_since_ms is None else given_since_ms
-        limit = number_of(request, "limit", _LIMIT, 1, _MOST)
+        limit = parse_number(request, "limit", _LIMIT, 1, _MOST)
 
         async def act() -> web.Response:
             self._leadership.get_term()

@@ -13,11 +13,11 @@ from aiohttp import web
 from loadmanager.core.domain.names import TopicName
 from loadmanager.errors import NoLeaderError, NotLeaderError
 from loadmanager.http.leader_proxy import Forwarder
-from loadmanager.http.lookup_routes import LISTENER, answer_with, listener_of
+from loadmanager.http.lookup_routes import LISTENER, answer_with, parse_listener
 from loadmanager.http.metrics_text import LookupMetrics
 from loadmanager.http.openapi import Operation
-from loadmanager.http.request_bodies import body_of
-from loadmanager.http.responses import json_bytes, problem_of
+from loadmanager.http.request_bodies import parse_body
+from loadmanager.http.responses import answer_error, json_bytes
 from loadmanager.leader.node_port import BrokerPort, LookupPort
 from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.http_bodies import LookupsAnswer, WantedLookups
@@ -54,8 +54,8 @@ class ManyLookupHandlers:
     async def lookups(self, request: web.Request) -> web.Response:
         """`POST /loadbalance/v1/lookups`: from memory if all have owners, and else the leader answers all of it."""
         started_s = time.perf_counter()
-        topics = (await body_of(request, WantedLookups)).topics
-        listener = listener_of(request)
+        topics = (await parse_body(request, WantedLookups)).topics
+        listener = parse_listener(request)
         known = [self._known(request, topic, listener) for topic in topics]
         answers = [each for each in known if each is not None]
         if len(answers) == len(topics):
@@ -78,7 +78,7 @@ class ManyLookupHandlers:
             owner = self._lookups.find_owner(_topic_of(topic))
             return None if owner is None else _answer(owner, listener)
         except Exception as error:  # noqa: BLE001 - whatever it was, it is said of this topic
-            return _failed(problem_of(request, error))
+            return _failed(answer_error(request, error))
 
     async def _chosen(self, request: web.Request, topic: str, listener: str | None, deadline_s: float) -> bytes:
         """Return the answer for a topic, with an owner assigned now if there is none."""
@@ -87,7 +87,7 @@ class ManyLookupHandlers:
         except (NotLeaderError, NoLeaderError):
             raise
         except Exception as error:  # noqa: BLE001 - as above
-            return _failed(problem_of(request, error))
+            return _failed(answer_error(request, error))
 
     def _respond(self, answers: Sequence[bytes], started_s: float) -> web.Response:
         failed = sum(each.startswith(_FAILED) for each in answers)

@@ -15,7 +15,7 @@ from loadmanager.errors import BadRequestError
 from loadmanager.http.audit_middleware import note_change
 from loadmanager.http.leader_proxy import Forwarder, unloading_timeout_s
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
-from loadmanager.http.request_bodies import body_of, truth_of
+from loadmanager.http.request_bodies import parse_body, parse_flag
 from loadmanager.http.responses import json_bytes, problem
 from loadmanager.leader.node_port import BundlePort, SettingsPort
 from loadmanager.net.auth.roles import AccessRole
@@ -89,8 +89,8 @@ class BundleHandlers:
         topics it has.
         """
         namespace, text = _namespace_of(request), request.match_info["range"]
-        positions = await _positions_of(request)
-        unload = truth_of(request, "unload")
+        positions = await parse_positions(request)
+        unload = parse_flag(request, "unload")
         algorithm = request.query.get("splitAlgorithmName", "")
         own = None if text in (LARGEST, HOT) else BundleName(namespace, BundleRange.parse(text.lower()))
 
@@ -107,7 +107,7 @@ class BundleHandlers:
     async def merge(self, request: web.Request) -> web.Response:
         """`POST .../merge`: 200 and the new bundle; 400 for bundles that are no neighbours, 409 for two owners."""
         name = BundleName(_namespace_of(request), BundleRange.parse(request.match_info["range"].lower()))
-        wanted = (await body_of(request, MergeRequest)).with_
+        wanted = (await parse_body(request, MergeRequest)).with_
         with_ = None if wanted is None else BundleRange.parse(wanted.lower())
 
         async def act() -> web.Response:
@@ -136,7 +136,7 @@ class BundleHandlers:
         return json_bytes(answer.to_json())
 
 
-async def _positions_of(request: web.Request) -> list[int]:
+async def parse_positions(request: web.Request) -> list[int]:
     """Return the body of a split; an empty body, or `null`, is a split without positions."""
     content = (await request.read()).strip()
     if content in (b"", b"null"):

@@ -15,7 +15,7 @@ from loadmanager.core.domain.names import BrokerId, BundleName, BundleRange, Nam
 from loadmanager.http.audit_middleware import noting
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import Operation
-from loadmanager.http.request_bodies import body_of
+from loadmanager.http.request_bodies import parse_body
 from loadmanager.http.responses import json_response
 from loadmanager.leader.node_port import LeadershipPort, MirrorPort, OperatorConfigPort
 from loadmanager.net.auth.roles import AccessRole
@@ -183,7 +183,7 @@ class ControlHandlers:
 
     async def hold_off(self, request: web.Request) -> web.Response:
         """`PUT`: the time counts from now; a repeated call prolongs or shortens it."""
-        broker, wanted = _broker_of(request), await body_of(request, HoldOff)
+        broker, wanted = _broker_of(request), await parse_body(request, HoldOff)
 
         def change(controls: Controls) -> Controls:
             return replace(controls, held_off={**controls.held_off, broker: time.time() + wanted.for_s})
@@ -197,7 +197,7 @@ class ControlHandlers:
         )
 
     async def pin(self, request: web.Request) -> web.Response:
-        bundle, wanted = _bundle_of(request), await body_of(request, Pin)
+        bundle, wanted = _bundle_of(request), await parse_body(request, Pin)
         broker = BrokerId(wanted.broker)
 
         def check() -> None:
@@ -213,7 +213,7 @@ class ControlHandlers:
         return await self._change(request, lambda controls: replace(controls, pinned=_without(controls.pinned, bundle)))
 
     async def freeze_bundle(self, request: web.Request) -> web.Response:
-        bundle, why = _bundle_of(request), await body_of(request, Reasoned)
+        bundle, why = _bundle_of(request), await parse_body(request, Reasoned)
 
         def change(controls: Controls) -> Controls:
             return replace(controls, frozen_bundles={**controls.frozen_bundles, str(bundle): why.reason})
@@ -227,7 +227,7 @@ class ControlHandlers:
         )
 
     async def freeze(self, request: web.Request) -> web.Response:
-        why = await body_of(request, Reasoned)
+        why = await parse_body(request, Reasoned)
         return await self._change(request, lambda controls: replace(controls, frozen=why.reason))
 
     async def thaw(self, request: web.Request) -> web.Response:

@@ -6,7 +6,7 @@ from aiohttp import web
 
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import TIME, Operation, Parameter
-from loadmanager.http.request_bodies import number_of, time_of
+from loadmanager.http.request_bodies import parse_number, parse_time
 from loadmanager.http.responses import json_response
 from loadmanager.leader.node_port import DecisionPort, LeadershipPort, MirrorPort, PlannerPort
 from loadmanager.net.auth.roles import AccessRole
@@ -75,10 +75,10 @@ class LoadBalanceHandlers:
 
     async def decisions(self, request: web.Request) -> web.Response:
         """The leader's recent decisions and non-decisions, newest first."""
-        limit = number_of(request, "limit", _DEFAULT_LIMIT, 1, _MAX_LIMIT)
+        limit = parse_number(request, "limit", _DEFAULT_LIMIT, 1, _MAX_LIMIT)
         subject = request.query.get("subject")
         kinds = [kind for kind in request.query.get("kind", "").split(",") if kind]
-        since_ms, until_ms = time_of(request, "since"), time_of(request, "until")
+        since_ms, until_ms = parse_time(request, "since"), parse_time(request, "until")
 
         async def act() -> web.Response:
             term = self._leadership.get_term()

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import orjson
 import structlog
 
-from loadmanager.http.server_sent_events import frame_of
+from loadmanager.http.server_sent_events import encode_event
 from loadmanager.util import clock
 from loadmanager.wire.fleet_bodies import Briefing, Mark
 
@@ -48,7 +48,7 @@ class FeedEvent:
 
     @property
     def frame(self) -> bytes:
-        return frame_of(self.kind, self.data, self.mark)
+        return encode_event(self.kind, self.data, self.mark)
 
     def is_after(self, seen: Mark) -> bool:
         """Return True if the event is later than the mark. Decisions and operations have separate counters, which
@@ -92,7 +92,7 @@ class Frames:
         """Take a snapshot of the fleet, if it differs from the last one in more than its time."""
         body = orjson.dumps(picture)
         if body != self._body:
-            self._body, self._picture = body, frame_of("fleet", b'{"at":%d,%b' % (at_ms, body[1:]))
+            self._body, self._picture = body, encode_event("fleet", b'{"at":%d,%b' % (at_ms, body[1:]))
             self._newest = replace(self._newest, picture=self._newest.picture + 1)
 
     def put(self, event: FeedEvent) -> None:

@@ -16,7 +16,7 @@ from loadmanager.errors import BadRequestError, InvalidRecordError, NamespaceExi
 from loadmanager.http.audit_middleware import note_change
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
-from loadmanager.http.request_bodies import truth_of
+from loadmanager.http.request_bodies import parse_flag
 from loadmanager.http.responses import json_bytes
 from loadmanager.leader.node_port import BundlePort, MirrorPort, OperatorConfigPort, SettingsPort
 from loadmanager.net.auth.roles import AccessRole
@@ -74,7 +74,7 @@ class ImportHandlers:
             wanted = decode_operator_config(await request.read(), "body")
         except InvalidRecordError as error:
             raise BadRequestError(str(error)) from None
-        is_dry = truth_of(request, "dryRun")
+        is_dry = parse_flag(request, "dryRun")
 
         async def act() -> web.Response:
             if wanted.configuration is not None:

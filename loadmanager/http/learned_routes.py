@@ -9,7 +9,7 @@ from aiohttp import web
 from loadmanager.http.audit_middleware import note_change
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import Operation
-from loadmanager.http.request_bodies import value_of
+from loadmanager.http.request_bodies import parse_value
 from loadmanager.http.responses import MAX_BODY_BYTES, json_bytes
 from loadmanager.leader.node_port import MirrorPort, OperatorConfigPort
 from loadmanager.net.auth.roles import AccessRole
@@ -61,7 +61,7 @@ class LearnedHandlers:
         return json_bytes(encode_learned(self._view.operator_config.learned))
 
     async def put_learned(self, request: web.Request) -> web.Response:
-        learned: LearnedData = await value_of(request, LEARNED_DATA)
+        learned: LearnedData = await parse_value(request, LEARNED_DATA)
         return await self._update(request, learned)
 
     async def forget_learned(self, request: web.Request) -> web.Response:

@@ -15,12 +15,12 @@ from loadmanager.core.domain.names import BundleName, BundleRange, NamespaceName
 from loadmanager.errors import NotFoundError
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import TIME, Operation, Parameter
-from loadmanager.http.request_bodies import number_of, time_of
+from loadmanager.http.request_bodies import parse_number, parse_time
 from loadmanager.http.responses import json_response
-from loadmanager.leader.node_port import LeadershipPort, LifePort, MirrorPort
+from loadmanager.leader.node_port import LeadershipPort, LineagePort, MirrorPort
 from loadmanager.net.auth.roles import AccessRole
 from loadmanager.util import clock
-from loadmanager.wire.lineage_bodies import BundleLife, put_together
+from loadmanager.wire.lineage_bodies import BundleLineage, put_together
 
 _LIFE = "/loadbalance/v1/history/bundle/{tenant}/{namespace}/{range}"
 _OF_THIS_NODE = "/loadbalance/v1/history/here/bundle/{tenant}/{namespace}/{range}"
@@ -29,8 +29,10 @@ _MOST = 1_000
 _READING_TIMEOUT_S = 30.0
 
 
-class LifeHandlers:
-    def __init__(self, leadership: LeadershipPort, view: MirrorPort, lineage: LifePort, forwarder: Forwarder) -> None:
+class LineageHandlers:
+    def __init__(
+        self, leadership: LeadershipPort, view: MirrorPort, lineage: LineagePort, forwarder: Forwarder
+    ) -> None:
         self._leadership = leadership
         self._view = view
         self._lineage = lineage
@@ -52,7 +54,7 @@ class LifeHandlers:
                 self.bundle,
                 parameters,
                 role=AccessRole.READ,
-                response_model=BundleLife,
+                response_model=BundleLineage,
                 statuses=(200, 400, 404, 412),
             ),
             Operation(
@@ -62,7 +64,7 @@ class LifeHandlers:
                 self.bundle_here,
                 parameters,
                 role=AccessRole.PEER,
-                response_model=BundleLife,
+                response_model=BundleLineage,
                 statuses=(200, 400, 404, 412),
             ),
         ]
@@ -85,18 +87,18 @@ class LifeHandlers:
         """Answer from this node's history alone."""
         return json_response((await self._own(*_asked(request))).model_dump(by_alias=True))
 
-    async def _own(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLife:
+    async def _own(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLineage:
         """Read this node's lineage; empty where it does not record."""
         try:
             return await self._lineage.of(name, since_ms, until_ms, limit)
         except NotFoundError:
-            return BundleLife(bundle=str(name), since=since_ms, until=until_ms, omitted=0, entries=[])
+            return BundleLineage(bundle=str(name), since=since_ms, until=until_ms, omitted=0, entries=[])
 
-    async def _of(self, url: str, path: str) -> BundleLife | None:
+    async def _of(self, url: str, path: str) -> BundleLineage | None:
         """Request the lineage of the node at this URL; None when it does not answer."""
         said = await self._forwarder.ask(url, path, _READING_TIMEOUT_S)
         try:
-            return None if said is None else BundleLife.model_validate_json(said)
+            return None if said is None else BundleLineage.model_validate_json(said)
         except ValidationError:  # of another version
             return None
 
@@ -106,7 +108,7 @@ def _asked(request: web.Request) -> tuple[BundleName, int, int, int]:
     namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
     name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))
     now_ms = clock.now_ms()
-    given_since_ms, given_until_ms = time_of(request, "since"), time_of(request, "until")
+    given_since_ms, given_until_ms = parse_time(request, "since"), parse_time(request, "until")
     until_ms = now_ms + 1 if given_until_ms is None else given_until_ms
     since_ms = max(0, min(until_ms, now_ms) - _HALF_A_DAY_MS) if given_since_ms is None else given_since_ms
-    return name, since_ms, until_ms, number_of(request, "limit", _MOST, 1, _MOST)
+    return name, since_ms, until_ms, parse_number(request, "limit", _MOST, 1, _MOST)

@@ -13,7 +13,7 @@ from loadmanager.core.domain.names import TopicName
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.metrics_text import LookupMetrics
 from loadmanager.http.openapi import JSON, Operation, Parameter
-from loadmanager.http.responses import json_bytes, problem, problem_of
+from loadmanager.http.responses import answer_error, json_bytes, problem
 from loadmanager.leader.node_port import BrokerPort, LookupPort, MirrorPort
 from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.http_bodies import LISTENER_HEADER, LookupData, PartitionedTopicMetadata
@@ -28,13 +28,13 @@ _topic_of = lru_cache(maxsize=_TOPICS_KEPT)(TopicName.of)
 """Checking a topic's name takes longer than all the rest of finding its owner."""
 
 
-def topic_of(request: web.Request) -> TopicName:
+def parse_topic(request: web.Request) -> TopicName:
     """Return the topic in a path; raises `InvalidNameError` when it is none."""
     names = request.match_info
     return _topic_of(names["domain"], names["tenant"], names["namespace"], names["topic"])
 
 
-def listener_of(request: web.Request) -> str | None:
+def parse_listener(request: web.Request) -> str | None:
     """Return the advertised listener that is requested, None for the default."""
     listener = request.query.get("listenerName") if "?" in request.raw_path else None
     return listener or request.headers.get(_LISTENER_HEADER)
@@ -103,13 +103,13 @@ class LookupHandlers:
         """
         started_s = time.perf_counter()
         try:
-            topic = topic_of(request)
+            topic = parse_topic(request)
             owner = self._lookups.find_owner(topic)
             response = (
-                answer_with(owner, listener_of(request)) if owner is not None else await self._assign(request, topic)
+                answer_with(owner, parse_listener(request)) if owner is not None else await self._assign(request, topic)
             )
         except Exception as error:  # noqa: BLE001 - the top of the request, as in `guarded`
-            response = problem_of(request, error)
+            response = answer_error(request, error)
         if response.status == HTTPStatus.OK:
             self._metrics.answered(time.perf_counter() - started_s)
         else:
@@ -118,16 +118,16 @@ class LookupHandlers:
 
     async def _assign(self, request: web.Request, topic: TopicName) -> web.Response:
         async def act() -> web.Response:
-            return answer_with(await self._lookups.lookup(topic), listener_of(request))
+            return answer_with(await self._lookups.lookup(topic), parse_listener(request))
 
         return await self._forwarder.on_leader(request, act)
 
     async def bundle(self, request: web.Request) -> web.Response:
         """`GET /lookup/v2/topic/.../bundle`: the range of the topic's bundle, as bare text; nothing is assigned."""
-        entry, index = self._view.bundle_of_topic(topic_of(request))
+        entry, index = self._view.bundle_of_topic(parse_topic(request))
         return web.Response(text=str(entry.state.bundles.range_at(index)), content_type="application/json")
 
     async def partitions(self, request: web.Request) -> web.Response:
         """`GET /admin/v2/.../partitions`: a client's question before a lookup. Topics here are never partitioned."""
-        self._view.get_namespace(str(topic_of(request).namespace))
+        self._view.get_namespace(str(parse_topic(request).namespace))
         return json_bytes(_NOT_PARTITIONED)

@@ -16,7 +16,7 @@ from loadmanager.http.audit_middleware import note_change
 from loadmanager.http.leader_proxy import Forwarder, unloading_timeout_s
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
 from loadmanager.http.policy_routes import refuse_to_strand
-from loadmanager.http.request_bodies import truth_of
+from loadmanager.http.request_bodies import parse_flag
 from loadmanager.http.responses import json_response, problem
 from loadmanager.leader.node_port import BundlePort, DeletionPort, LeadershipPort, MirrorPort, SettingsPort
 from loadmanager.net.auth.roles import AccessRole
@@ -138,7 +138,7 @@ class AdminHandlers:
 
     async def delete_namespace(self, request: web.Request) -> web.Response:
         """`DELETE`: 204; 409 while topics are open, unless `force`; 503 when an owner does not say; 504 as `unload`."""
-        name, force = _namespace_of(request), truth_of(request, "force")
+        name, force = _namespace_of(request), parse_flag(request, "force")
 
         async def act() -> web.Response:
             self._leadership.must_lead()
@@ -203,7 +203,7 @@ class AdminHandlers:
         """`PUT .../unload`: 204 once every bundle is released; the next lookup places each anew. 409 if no broker could
         be given one then, unless `force`.
         """
-        name, force = _namespace_of(request), truth_of(request, "force")
+        name, force = _namespace_of(request), parse_flag(request, "force")
 
         async def act() -> web.Response:
             refuse_to_strand(self._view, self._view.unplaceable(), {str(name)}, force)
@@ -221,7 +221,7 @@ class AdminHandlers:
         be given it then, unless `force`; 504 when the owner did not release it in time.
         """
         name = BundleName(_namespace_of(request), BundleRange.parse(request.match_info["range"].lower()))
-        wanted, force = request.query.get("destinationBroker", ""), truth_of(request, "force")
+        wanted, force = request.query.get("destinationBroker", ""), parse_flag(request, "force")
 
         async def act() -> web.Response:
             self._leadership.get_term()  # only the leader knows for certain who is registered

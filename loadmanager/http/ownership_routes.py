@@ -11,9 +11,9 @@ from aiohttp import web
 
 from loadmanager.core.domain.names import TopicName
 from loadmanager.core.domain.ownership import OwnershipState
-from loadmanager.http.lookup_routes import topic_of
+from loadmanager.http.lookup_routes import parse_topic
 from loadmanager.http.openapi import Operation, Parameter
-from loadmanager.http.request_bodies import number_of
+from loadmanager.http.request_bodies import parse_number
 from loadmanager.http.responses import json_bytes
 from loadmanager.leader.node_port import LeadershipPort, MirrorPort
 from loadmanager.net.auth.roles import AccessRole
@@ -51,8 +51,8 @@ class OwnershipHandlers:
 
     async def ownership(self, request: web.Request) -> web.Response:
         """Answer as of the end of the wait, with whether the mirror is current then."""
-        topic, awaited = topic_of(request), request.query.get("owner")
-        wait_ms = number_of(request, "waitMs", 0, 0, LONGEST_WAIT_MS)
+        topic, awaited = parse_topic(request), request.query.get("owner")
+        wait_ms = parse_number(request, "waitMs", 0, 0, LONGEST_WAIT_MS)
         if awaited is not None and wait_ms:
             await self._wait_for(awaited, topic, wait_ms / 1000)
         return json_bytes(self._answer(topic).to_json())

@@ -10,7 +10,7 @@ from loadmanager.errors import PlanDriftedError
 from loadmanager.http.audit_middleware import note_change
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
-from loadmanager.http.request_bodies import body_of, truth_of
+from loadmanager.http.request_bodies import parse_body, parse_flag
 from loadmanager.http.responses import MAX_BODY_BYTES, json_response
 from loadmanager.leader.node_port import PlanPort
 from loadmanager.net.auth.roles import AccessRole
@@ -81,7 +81,7 @@ class PlanHandlers:
         ]
 
     async def compute(self, request: web.Request) -> web.Response:
-        wanted = await body_of(request, PlanRequest)
+        wanted = await parse_body(request, PlanRequest)
 
         async def act() -> web.Response:
             plan = await self._plans.compute(wanted)
@@ -109,7 +109,7 @@ class PlanHandlers:
         return await self._forwarder.once_it_leads(request, act, _PLANNING_TIMEOUT_S)
 
     async def execute(self, request: web.Request) -> web.Response:
-        insists = truth_of(request, "evenIfFrozen")
+        insists = parse_flag(request, "evenIfFrozen")
 
         async def act() -> web.Response:
             try:

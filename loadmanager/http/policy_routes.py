@@ -26,7 +26,7 @@ from loadmanager.errors import BadRequestError, ConflictError, NotFoundError, Un
 from loadmanager.http.audit_middleware import noting
 from loadmanager.http.leader_proxy import Forwarder, unloading_timeout_s
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
-from loadmanager.http.request_bodies import truth_of, value_of
+from loadmanager.http.request_bodies import parse_flag, parse_value
 from loadmanager.http.responses import json_response
 from loadmanager.leader.node_port import BundlePort, MirrorPort, OperatorConfigPort, SettingsPort
 from loadmanager.net.auth.roles import AccessRole
@@ -296,8 +296,8 @@ class PolicyHandlers:
         could own one of these then, unless `force`.
         """
         check_cluster(self._cluster, request)
-        name, force = request.match_info["policy"], truth_of(request, "force")
-        data = await value_of(request, ISOLATION_DATA)
+        name, force = request.match_info["policy"], parse_flag(request, "force")
+        data = await parse_value(request, ISOLATION_DATA)
         policy = _usable(name, data)
 
         async def act() -> web.Response:
@@ -381,7 +381,7 @@ class PolicyHandlers:
         """`POST`: 204; 409 when one of the brokers is in another domain."""
         check_cluster(self._cluster, request)
         name = request.match_info["failureDomain"]
-        domain = await value_of(request, FAILURE_DOMAIN)
+        domain = await parse_value(request, FAILURE_DOMAIN)
 
         def put(domains: Mapping[str, FailureDomain]) -> Mapping[str, FailureDomain]:
             for other, brokers in sorted(domains.items()):

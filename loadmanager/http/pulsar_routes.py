@@ -10,7 +10,7 @@ from aiohttp import web
 
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import TEXT, Operation, Parameter
-from loadmanager.http.request_bodies import number_of
+from loadmanager.http.request_bodies import parse_number
 from loadmanager.http.responses import json_response
 from loadmanager.net.auth.roles import AccessRole
 from loadmanager.pulsar.pulsar_port import BesidePort
@@ -91,11 +91,11 @@ class BesideHandlers:
         return await self._json(request, lambda: self._node.status().model_dump(by_alias=True))
 
     async def diary(self, request: web.Request) -> web.Response:
-        rounds = number_of(request, "rounds", _ROUNDS, 1, _MOST_ROUNDS)
+        rounds = parse_number(request, "rounds", _ROUNDS, 1, _MOST_ROUNDS)
         return await self._text(request, lambda: self._node.diary.text(rounds))
 
     async def entries(self, request: web.Request) -> web.Response:
-        limit = number_of(request, "limit", _ROUNDS, 1, _MOST_ROUNDS)
+        limit = parse_number(request, "limit", _ROUNDS, 1, _MOST_ROUNDS)
         return await self._json(request, lambda: self._node.diary.records(limit))
 
     async def scores(self, request: web.Request) -> web.Response:

@@ -19,7 +19,7 @@ _SHOWN_CHARACTERS = 40
 _TRUTHS = {"": False, "false": False, "true": True}
 
 
-async def body_of(request: web.Request, model: type[M]) -> M:
+async def parse_body(request: web.Request, model: type[M]) -> M:
     """Parse the body as a `model`; an empty body is an empty object."""
     content = await request.read()
     try:
@@ -28,7 +28,7 @@ async def body_of(request: web.Request, model: type[M]) -> M:
         raise BadRequestError(f"body: {describe(error)}") from None
 
 
-async def value_of(request: web.Request, adapter: TypeAdapter[V]) -> V:
+async def parse_value(request: web.Request, adapter: TypeAdapter[V]) -> V:
     """Parse the body as a value of the adapter's type."""
     try:
         return adapter.validate_json(await request.read())
@@ -36,7 +36,7 @@ async def value_of(request: web.Request, adapter: TypeAdapter[V]) -> V:
         raise BadRequestError(f"body: {describe(error)}") from None
 
 
-def number_of(request: web.Request, name: str, default: int, lowest: int, highest: int) -> int:
+def parse_number(request: web.Request, name: str, default: int, lowest: int, highest: int) -> int:
     """Parse a whole number from the query."""
     text = request.query.get(name, str(default))
     if not _NUMBER.fullmatch(text) or not lowest <= int(text) <= highest:
@@ -44,7 +44,7 @@ def number_of(request: web.Request, name: str, default: int, lowest: int, highes
     return int(text)
 
 
-def time_of(request: web.Request, name: str) -> int | None:
+def parse_time(request: web.Request, name: str) -> int | None:
     """Parse milliseconds since 1970 from the query; None when absent."""
     text = request.query.get(name)
     if text is None:
@@ -54,7 +54,7 @@ def time_of(request: web.Request, name: str) -> int | None:
     return int(text)
 
 
-def truth_of(request: web.Request, name: str) -> bool:
+def parse_flag(request: web.Request, name: str) -> bool:
     """Parse `true` or `false` from the query; false when absent."""
     text = request.query.get(name, "")
     truth = _TRUTHS.get(text.lower())

@@ -126,12 +126,12 @@ def guarded(handler: Handler) -> Handler:
         try:
             return await handler(request)
         except Exception as error:  # noqa: BLE001 - the top of every request: whatever it was, it is said
-            return problem_of(request, error)
+            return answer_error(request, error)
 
     return guard
 
 
-def problem_of(request: web.Request, error: Exception) -> web.Response:
+def answer_error(request: web.Request, error: Exception) -> web.Response:
     """Build the answer to a request that ended in `error`."""
     if isinstance(error, LoadManagerError | InvalidNameError | IllegalTransitionError):
         return response_of(error)

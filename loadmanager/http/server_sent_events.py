@@ -17,7 +17,7 @@ def event_stream() -> web.StreamResponse:
     return response
 
 
-def frame_of(event: str, data: bytes, identity: object = "") -> bytes:
+def encode_event(event: str, data: bytes, identity: object = "") -> bytes:
     """Encode one event, with the id for a reader that reconnects; `data` is JSON without line ends."""
     line = f"id: {identity}\n" if identity else ""
     return b"event: %b\n%bdata: %b\n\n" % (event.encode(), line.encode(), data)

@@ -7,7 +7,7 @@ import asyncio
 from aiohttp import web
 
 from loadmanager.http.openapi import Operation, Parameter
-from loadmanager.http.request_bodies import number_of
+from loadmanager.http.request_bodies import parse_number
 from loadmanager.http.responses import json_bytes
 from loadmanager.leader.node_port import LeadershipPort
 from loadmanager.net.auth.roles import AccessRole
@@ -39,7 +39,7 @@ class TermHandlers:
         """Answer after the hold, which limits the rate of standbys and gives them a pending request that ends with the
         process.
         """
-        hold_ms = number_of(request, "holdMs", 0, 0, LONGEST_HOLD_MS)
+        hold_ms = parse_number(request, "holdMs", 0, 0, LONGEST_HOLD_MS)
         if hold_ms:
             await asyncio.wait({self._leadership.leader_changed}, timeout=hold_ms / 1000)
         term = await self._leadership.prove_term()

@@ -8,12 +8,12 @@ from aiohttp import web
 
 from loadmanager.errors import BadRequestError
 from loadmanager.http.openapi import TIME, Operation, Parameter
-from loadmanager.http.request_bodies import number_of, time_of
+from loadmanager.http.request_bodies import parse_number, parse_time
 from loadmanager.http.responses import json_response
 from loadmanager.leader.node_port import TimelinePort, Window
 from loadmanager.net.auth.roles import AccessRole
 from loadmanager.util import clock
-from loadmanager.wire.timeline_bodies import Timeline
+from loadmanager.wire.fleet_bodies import Timeline
 
 _MOST = 2_000
 _COLUMNS, _ROWS = 240, 200
@@ -51,13 +51,16 @@ class TimelineHandlers:
 
     async def timeline(self, request: web.Request) -> web.Response:
         of = _of(request)
-        until_ms = time_of(request, "until")
+        until_ms = parse_time(request, "until")
         until_ms = clock.now_ms() if until_ms is None else until_ms
-        since_ms = time_of(request, "since")
+        since_ms = parse_time(request, "since")
         since_ms = max(until_ms - self._timeline_memory.span_ms, 0) if since_ms is None else since_ms
         if since_ms >= until_ms:
             raise BadRequestError(f"since {since_ms}: expected a time before until, {until_ms}")
-        columns, rows = number_of(request, "columns", _COLUMNS, 1, _MOST), number_of(request, "rows", _ROWS, 1, _MOST)
+        columns, rows = (
+            parse_number(request, "columns", _COLUMNS, 1, _MOST),
+            parse_number(request, "rows", _ROWS, 1, _MOST),
+        )
         return json_response(await self._timeline_memory.draw(of, Window(since_ms, until_ms, columns, rows)))
 
 

@@ -13,7 +13,7 @@ from loadmanager.errors import BadRequestError
 from loadmanager.http.metrics_text import WatchMetrics
 from loadmanager.http.openapi import EVENTS, Operation, Parameter
 from loadmanager.http.responses import problem
-from loadmanager.http.server_sent_events import event_stream, frame_of
+from loadmanager.http.server_sent_events import encode_event, event_stream
 from loadmanager.http.watch_hub import HEARTBEAT_S, Hub, Watcher
 from loadmanager.leader.node_port import MirrorPort
 from loadmanager.net.auth.gate import AuthGate
@@ -103,7 +103,7 @@ class WatchHandlers:
 
     def _hello(self) -> bytes:
         hello = {"protocol": int(PROTOCOL), "node": self._node_id, "heartbeatSeconds": round(HEARTBEAT_S)}
-        return frame_of("hello", orjson.dumps(hello))
+        return encode_event("hello", orjson.dumps(hello))
 
 
 def _namespaces_of(request: web.Request) -> list[str]:

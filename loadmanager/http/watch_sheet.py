@@ -22,7 +22,7 @@ import orjson
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
-from loadmanager.http.server_sent_events import frame_of
+from loadmanager.http.server_sent_events import encode_event
 from loadmanager.leader.node_port import BrokerPort, RecordPort
 
 STEPS_KEPT = 256
@@ -113,7 +113,7 @@ class Sheet:
     def _event(self, place: int | None) -> bytes:
         if self._reason:
             told = {"namespace": self.name, "reason": self._reason}
-            return chunk_of(frame_of("gone", orjson.dumps(told), self.id))
+            return chunk_of(encode_event("gone", orjson.dumps(told), self.id))
         if place is None:
             head: dict[str, Any] = {**self._head, "hashFunction": self._function}
             bundles: dict[str, _Row] = {text: self._bundles[text] for text in self._texts}
@@ -128,7 +128,7 @@ class Sheet:
             b",".join(row.data for row in bundles.values()),
             b",".join(row.data for row in brokers.values() if row.data),
         )
-        return chunk_of(frame_of(kind, data, self.id))
+        return chunk_of(encode_event(kind, data, self.id))
 
     def _step(self) -> None:
         self.place += 1

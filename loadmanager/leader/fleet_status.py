@@ -76,7 +76,7 @@ class FleetStatus:
         """Return a `wire.fleet_bodies.Fleet` of this moment, without `at`."""
         node, view = self._node, self._node.view
         summary, controls, leader = view.model.summary(), view.operator_config.controls, view.leader
-        highest = _shown(100 * weighted_max_usage(summary.usage_percent, node.live.current.resource_weights))
+        highest = _round_figures(100 * weighted_max_usage(summary.usage_percent, node.live.current.resource_weights))
         return {
             "node": node.node_id,
             "leader": leader and {"id": leader.node_id, "url": leader.service_url, "epoch": view.epoch},
@@ -153,7 +153,7 @@ class FleetStatus:
     def _columns(
         self, summary: ClusterSummary, highest: list[float], controls: Controls, briefing: Briefing | None
     ) -> dict[str, list[Any]]:
-        usage, rates = _shown(summary.usage_percent).T.tolist(), _shown(summary.load)
+        usage, rates = _round_figures(summary.usage_percent).T.tolist(), _round_figures(summary.load)
         states = _States(controls, briefing, stuck_brokers(self._node.view))
         silent = sorted(self._node.view.registrations.keys() - set(summary.brokers))
         nothing, no_bundles = [0.0] * len(silent), [0] * len(silent)
@@ -187,10 +187,10 @@ class FleetStatus:
         if last is None:
             self._bounded = self._bound = None
         elif last is not self._bounded and (self._task is None or self._task.done()):
-            self._task = asyncio.create_task(self._work_out(last), name="bound of the last round")
+            self._task = asyncio.create_task(self._compute_bound(last), name="bound of the last round")
         return self._bound
 
-    async def _work_out(self, last: DecidedRound) -> None:
+    async def _compute_bound(self, last: DecidedRound) -> None:
         self._bounded = last
         try:
             async with self._node.planner.previews.turn() as worker:
@@ -222,7 +222,7 @@ class _States:
         return self._states.get(broker, "active")
 
 
-def _shown(figures: FloatArray | Float32Array) -> FloatArray:
+def _round_figures(figures: FloatArray | Float32Array) -> FloatArray:
     """Round figures for display; replace NaN and infinities."""
     finite = np.nan_to_num(figures.astype(np.float64), posinf=_HIGHEST, neginf=0.0)
     return np.asarray(np.round(finite, _DECIMALS), dtype=np.float64)

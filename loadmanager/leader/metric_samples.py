@@ -37,7 +37,7 @@ _SPLIT_REASONS = {**PULSAR_REASONS, SplitReason.ADMIN_SPLIT: "Admin"}
 _MERGE_REASONS = (MergeReason.COLD_NEIGHBOURS, MergeReason.ADMIN_MERGE)
 
 
-class TakesIn(Protocol):
+class ReportIntake(Protocol):
     """Intake that keeps the mirror up to date with reports."""
 
     @property
@@ -46,7 +46,7 @@ class TakesIn(Protocol):
     def records_rejected(self) -> int: ...
 
 
-class Counting(Protocol):
+class MoveCounters(Protocol):
     """Parts of a node that count planning and moves."""
 
     planner: PlannerService
@@ -65,17 +65,17 @@ class Counting(Protocol):
     @property
     def is_leading(self) -> bool: ...
     @property
-    def intake(self) -> TakesIn: ...
+    def intake(self) -> ReportIntake: ...
 
 
-class CountingSplits(Protocol):
+class SplitCounters(Protocol):
     """Counters of splits."""
 
     splits: Counter[Reason]
     splits_failed: int
 
 
-class CountingOwners(Counting, Protocol):
+class NodeCounters(MoveCounters, Protocol):
     """Parts of a load-manager node that count, including ownership and splits."""
 
     assigner: AssignmentDriver
@@ -85,14 +85,16 @@ class CountingOwners(Counting, Protocol):
     leader_watch: LeaderWatch
 
 
-def scrape_of(node: CountingOwners) -> MetricSamples:
+def collect_samples(node: NodeCounters) -> MetricSamples:
     """Collect the samples of a node; called on the event loop."""
     merges = {reason.value: node.reshaper.merges[reason] for reason in _MERGE_REASONS}
-    scrape = scrape_of_moves(node, _owner_counters(node), _owner_gauges(node))
-    return replace(scrape, splits=splits_of(node.reshaper), merges=merges)
+    scrape = collect_move_samples(node, _owner_counters(node), _owner_gauges(node))
+    return replace(scrape, splits=count_splits(node.reshaper), merges=merges)
 
 
-def scrape_of_moves(node: Counting, counters: Iterable[Sample] = (), gauges: Iterable[Sample] = ()) -> MetricSamples:
+def collect_move_samples(
+    node: MoveCounters, counters: Iterable[Sample] = (), gauges: Iterable[Sample] = ()
+) -> MetricSamples:
     """Collect the samples of any process that plans and moves bundles, plus the given ones; called on the event
     loop.
     """
@@ -109,7 +111,7 @@ def scrape_of_moves(node: Counting, counters: Iterable[Sample] = (), gauges: Ite
     )
 
 
-def split_counters(reshaper: CountingSplits, reshaping: ReshapeLoop) -> list[Sample]:
+def split_counters(reshaper: SplitCounters, reshaping: ReshapeLoop) -> list[Sample]:
     """Return the counters of splits and merges by rounds."""
     split, none = {"metric": "bundlesSplit"}, dict[str, str]()
     done = reshaper.splits.total() - reshaper.splits[SplitReason.ADMIN_SPLIT]
@@ -120,7 +122,7 @@ def split_counters(reshaper: CountingSplits, reshaping: ReshapeLoop) -> list[Sam
     ]
 
 
-def _owner_counters(node: CountingOwners) -> list[Sample]:
+def _owner_counters(node: NodeCounters) -> list[Sample]:
     none = dict[str, str]()
     return [
         *split_counters(node.reshaper, node.reshaping),
@@ -141,12 +143,12 @@ def _owner_counters(node: CountingOwners) -> list[Sample]:
     ]
 
 
-def _owner_gauges(node: CountingOwners) -> list[Sample]:
+def _owner_gauges(node: NodeCounters) -> list[Sample]:
     meaning = "1 while the leader, another node, says that it leads."
     return [("loadmanager_leader_heard", meaning, {}, node.leader_watch.hears)]
 
 
-def _counters(node: Counting) -> list[Sample]:
+def _counters(node: MoveCounters) -> list[Sample]:
     unloading, none = {"metric": "bundleUnloading"}, dict[str, str]()
     return [
         ("pulsar_lb_unload_broker", "Brokers shed from, summed over rounds.", unloading, node.shedding.brokers_shed),
@@ -179,7 +181,7 @@ def _counters(node: Counting) -> list[Sample]:
     ]
 
 
-def _gauges(node: Counting) -> list[Sample]:
+def _gauges(node: MoveCounters) -> list[Sample]:
     none = dict[str, str]()
     return [
         ("loadmanager_leader", "1 while this node leads.", none, node.election.term is not None),
@@ -232,7 +234,7 @@ def _as_floats(*groups: Iterable[Sample]) -> list[Sample]:
     return [(name, text, labels, float(value)) for group in groups for name, text, labels, value in group]
 
 
-def _recording_counters(node: Counting) -> list[Sample]:
+def _recording_counters(node: MoveCounters) -> list[Sample]:
     """Return the counters of the history recorder; all 0 on a node that records nothing."""
     figures, none = node.recorder.figures, dict[str, str]()
     return [
@@ -244,7 +246,7 @@ def _recording_counters(node: Counting) -> list[Sample]:
     ]
 
 
-def _recording_gauges(node: Counting) -> list[Sample]:
+def _recording_gauges(node: MoveCounters) -> list[Sample]:
     figures, none = node.recorder.figures, dict[str, str]()
     return [
         ("loadmanager_recording_queue_rows", "Recorded rows that are not written yet.", none, figures.queue_rows),
@@ -259,7 +261,7 @@ def _recording_gauges(node: Counting) -> list[Sample]:
     ]
 
 
-def _churn_counters(node: Counting) -> list[Sample]:
+def _churn_counters(node: MoveCounters) -> list[Sample]:
     """Return the counters of moves, drains and plans, and of breaker trips."""
     churn, none = node.planner.churn, dict[str, str]()
     return [
@@ -273,7 +275,7 @@ def _churn_counters(node: Counting) -> list[Sample]:
     ]
 
 
-def _churn_gauges(node: Counting) -> list[Sample]:
+def _churn_gauges(node: MoveCounters) -> list[Sample]:
     """Return the figures behind the churn limits, and what the breaker has stopped; all 0 on a node that does not
     lead.
     """
@@ -319,11 +321,11 @@ def _churn_gauges(node: Counting) -> list[Sample]:
     ]
 
 
-def splits_of(reshaper: CountingSplits) -> dict[tuple[str, str], int]:
+def count_splits(reshaper: SplitCounters) -> dict[tuple[str, str], int]:
     """Return the number of splits by result and reason, under Pulsar's names."""
     done = {("Success", label): reshaper.splits[reason] for reason, label in _SPLIT_REASONS.items()}
     return {**done, ("Failure", "Unknown"): reshaper.splits_failed}
 
 
-def _lease_s(node: Counting) -> float:
+def _lease_s(node: MoveCounters) -> float:
     return max(0.0, node.store.lease_valid_until_s - clock.now_s())

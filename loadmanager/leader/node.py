@@ -20,17 +20,17 @@ from loadmanager.leader.election.ownership_ledger import OwnershipLedger
 from loadmanager.leader.execution.agent_calls import AgentCalls
 from loadmanager.leader.execution.assignment_driver import AssignmentDriver
 from loadmanager.leader.execution.executor import Executor, ExecutorSettings
-from loadmanager.leader.execution.owner_calls import AgentOwners
+from loadmanager.leader.execution.owner_calls import AgentOwnerClient
 from loadmanager.leader.execution.reconciler_driver import ReconcilerDriver
 from loadmanager.leader.execution.reshape_driver import ReshapeDriver
-from loadmanager.leader.execution.warm_up_calls import Destinations
+from loadmanager.leader.execution.warm_up_calls import WarmUpCalls
 from loadmanager.leader.fleet_status import FleetStatus
 from loadmanager.leader.lookup_service import OwnerLookups
 from loadmanager.leader.loops.drain_loop import DrainLoop
 from loadmanager.leader.loops.plan_driver import PlanDriver
 from loadmanager.leader.loops.reshape_loop import ReshapeLoop
 from loadmanager.leader.loops.shedding_loop import SheddingLoop
-from loadmanager.leader.metric_samples import scrape_of
+from loadmanager.leader.metric_samples import collect_samples
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.mirror.mirror_intake import MirrorIntake
 from loadmanager.leader.mirror.raw_reports import RawReports
@@ -141,7 +141,7 @@ class Node(Candidate):
         return Executor(
             self.view,
             self.ledger,
-            AgentOwners(
+            AgentOwnerClient(
                 self.view, self.election, self.caller, lambda: self.live.current.unload_attempt_timeout_ms / 1000
             ),
             self.decision_log,
@@ -149,7 +149,7 @@ class Node(Candidate):
             self.planner.churn,
             self.recorder,
             self.caller.tracing,
-            Destinations(self.agents),
+            WarmUpCalls(self.agents),
         )
 
     def _make_reshaper(self) -> ReshapeDriver:
@@ -199,7 +199,7 @@ class Node(Candidate):
 
     def scrape(self) -> MetricSamples:
         """Collect the metric samples; called on the event loop."""
-        return scrape_of(self)
+        return collect_samples(self)
 
     def _on_change(self) -> None:
         self._store_changed()

@@ -13,7 +13,7 @@
 | `PlannerPort`, `BreakerPort` | the snapshot behind decisions; the thrash breaker | `planning` |
 | `DecisionPort`, `ExplainPort` | decisions and their reasons | `audit.decision_log`, `planning.explanation_service` |
 | `AuditPort` | the audit log | `audit.audit_log` |
-| `LifePort` | bundle lineage from the recorded history | `audit.lineage_reader` |
+| `LineagePort` | bundle lineage from the recorded history | `audit.lineage_reader` |
 | `DrainPort`, `PlanPort` | drains, and plans of operators | `loops` |
 | `FleetStatusPort` | the cluster for the page | `fleet_status` |
 | `TimelinePort` | the last hours for the heat map | `timeline_memory` |
@@ -47,7 +47,7 @@ from loadmanager.wire.explain_bodies import BrokerExplanation, BundleExplanation
 from loadmanager.wire.fleet_bodies import Briefing, Mark
 from loadmanager.wire.http_bodies import OpenTopic
 from loadmanager.wire.learned_records import LearnedData
-from loadmanager.wire.lineage_bodies import BundleLife
+from loadmanager.wire.lineage_bodies import BundleLineage
 from loadmanager.wire.plan_bodies import DrainProgress, ExecutionAnswer, PlanAnswer, PlanRequest, PlansAnswer
 from loadmanager.wire.policy_records import FailureDomain, IsolationData
 
@@ -238,7 +238,7 @@ class PoliciesPort(Protocol):
     def learned(self) -> LearnedData | None: ...
 
 
-class NodePlacePort(Protocol):
+class RegisteredNodePort(Protocol):
     """A registered node."""
 
     @property
@@ -255,7 +255,7 @@ class MirrorPort(Protocol):
     @property
     def namespaces(self) -> Mapping[str, RecordPort]: ...
     @property
-    def nodes(self) -> Mapping[str, NodePlacePort]: ...
+    def nodes(self) -> Mapping[str, RegisteredNodePort]: ...
     @property
     def operator_config(self) -> PoliciesPort: ...
     @property
@@ -351,8 +351,8 @@ class AuditPort(Protocol):
         """Return the newest entries with `since_ms` <= `at` < `until_ms`, newest first; raises `HistoryError`."""
 
 
-class LifePort(Protocol):
-    async def of(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLife:
+class LineagePort(Protocol):
+    async def of(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLineage:
         """Return the newest of a bundle's lineage within these times; raises `NotFoundError` without a history,
         `HistoryError` from reading it.
         """
@@ -405,7 +405,7 @@ class TimelinePort(Protocol):
     def span_ms(self) -> int: ...
 
     async def draw(self, of: Literal["brokers", "bundles"], window: Window) -> dict[str, Any]:
-        """Return a `wire.timeline_bodies.Timeline`."""
+        """Return a `wire.fleet_bodies.Timeline`."""
 
 
 class BalancingPort(LeadershipPort, HealthPort, Protocol):
@@ -426,7 +426,7 @@ class BalancingPort(LeadershipPort, HealthPort, Protocol):
     @property
     def audit(self) -> AuditPort: ...
     @property
-    def lineage(self) -> LifePort: ...
+    def lineage(self) -> LineagePort: ...
     @property
     def reports(self) -> ReportPort: ...
     @property

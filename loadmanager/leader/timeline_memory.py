@@ -85,7 +85,7 @@ class TimelineMemory:
                 await asyncio.wait({self._leader_changed()}, timeout=left_ms / 1000)
 
     async def draw(self, of: Literal["brokers", "bundles"], window: Window) -> dict[str, Any]:
-        """Return a `wire.timeline_bodies.Timeline`; raises `TooManyPreviewsError`."""
+        """Return a `wire.fleet_bodies.Timeline`; raises `TooManyPreviewsError`."""
         draw = draw_brokers if of == "brokers" else draw_bundles
         async with self._previews.turn() as worker:
             drawn = await worker.run(

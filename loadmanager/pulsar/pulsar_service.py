@@ -25,7 +25,7 @@ from loadmanager.leader.audit.recording_setup import open_view
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.election.config_writer import ConfigWriter
 from loadmanager.leader.fleet_status import FleetStatus
-from loadmanager.leader.metric_samples import scrape_of_moves, split_counters, splits_of
+from loadmanager.leader.metric_samples import collect_move_samples, count_splits, split_counters
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.mirror.mirror_intake import MirrorIntake
@@ -217,7 +217,7 @@ class BesideNode(Candidate):
         """What this process counts at this moment; called on the event loop."""
         reshaper, reshaping = self.hands.reshaper, self.hands.reshaping
         counters = [*self.judge.counters(), *split_counters(reshaper, reshaping)]
-        return replace(scrape_of_moves(self, counters, self.judge.gauges()), splits=splits_of(reshaper))
+        return replace(collect_move_samples(self, counters, self.judge.gauges()), splits=count_splits(reshaper))
 
     async def _give_back(self) -> None:
         """Let Pulsar balance again as it did. Where that cannot be had now, say how: there may be no next leader."""

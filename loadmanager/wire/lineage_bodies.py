@@ -10,7 +10,7 @@ from pydantic import Field
 from loadmanager.wire.validation import WireModel
 
 
-class LifeEntry(WireModel):
+class LineageEntry(WireModel):
     """An event of the bundle, or of one with an overlapping range, or a decision about it.
 
     `kind` is that of the decision (shed, place, drain, split, merge, ...), `move`, `cut`, `operation`, `broker_gone`,
@@ -33,7 +33,7 @@ class LifeEntry(WireModel):
     detail: dict[str, Any] = Field(default_factory=dict)
 
 
-class BundleLife(WireModel):
+class BundleLineage(WireModel):
     """Lineage of a bundle within these times (ms since 1970), oldest first; `omitted` is the number of older entries
     left out.
 
@@ -44,11 +44,11 @@ class BundleLife(WireModel):
     since: int
     until: int
     omitted: int
-    entries: list[LifeEntry]
+    entries: list[LineageEntry]
     unheard: list[str] = Field(default_factory=list)
 
 
-def put_together(lives: Sequence[BundleLife], most: int, unheard: list[str]) -> BundleLife:
+def put_together(lives: Sequence[BundleLineage], most: int, unheard: list[str]) -> BundleLineage:
     """Merge the lineages of several nodes; nodes that record in one place have the same."""
     known = {(each.epoch, each.sequence, each.kind, each.bundle): each for life in lives for each in life.entries}
     led = {epoch for epoch, *_ in known}
@@ -59,7 +59,7 @@ def put_together(lives: Sequence[BundleLife], most: int, unheard: list[str]) -> 
     return lives[0].model_copy(update={"omitted": omitted, "entries": entries[-most:], "unheard": unheard})
 
 
-def _is_filled(entry: LifeEntry, led: Collection[int]) -> bool:
+def _is_filled(entry: LineageEntry, led: Collection[int]) -> bool:
     """Return True if the entry is a gap of whole terms that other nodes have recorded."""
     previous = entry.detail.get("previous") if entry.kind == "gap" else None
     between = range(previous["epoch"] + 1, entry.epoch) if previous and previous["ended"] else ()

@@ -66,7 +66,7 @@ def show_life(content: object) -> None:
 def _read(url: str, bundle: BundleName, since_ms: int, until_ms: int, limit: int) -> dict[str, Any]:
     """The same from the files; what cannot be used of them is named on standard error."""
     # Arrow takes its time to load, and those who ask a node do not need it.
-    from loadmanager.history.bundle_lineage import tell_life  # noqa: PLC0415
+    from loadmanager.history.bundle_lineage import read_lineage  # noqa: PLC0415
     from loadmanager.history.files import Directory  # noqa: PLC0415
     from loadmanager.history.reader import History  # noqa: PLC0415
 
@@ -77,7 +77,7 @@ def _read(url: str, bundle: BundleName, since_ms: int, until_ms: int, limit: int
         directory = Directory.of(url)
         if not directory.exists():
             fail(f"--history {url}: no such directory", EXIT_FAILURE)
-        return tell_life(History(directory), bundle, since_ms, until_ms, limit, leave_out).model_dump(by_alias=True)
+        return read_lineage(History(directory), bundle, since_ms, until_ms, limit, leave_out).model_dump(by_alias=True)
     except HistoryError as error:
         fail(f"--history {url}: {error}", EXIT_FAILURE)
 

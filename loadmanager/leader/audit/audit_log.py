@@ -75,7 +75,7 @@ class AuditTrail:
             log.info("operation", **_for_log(content))
         else:
             self._file.write(orjson.dumps(content).decode())
-        self._recorder.put(_row_of(entry), entry.at)
+        self._recorder.put(_to_row(entry), entry.at)
 
     def newest(self, count: int) -> list[AuditEntry]:
         """Return the entries in memory, newest first."""
@@ -108,7 +108,7 @@ class AuditTrail:
     def _read(self, since_ms: int, until_ms: int, limit: int) -> list[AuditEntry]:
         history = History(Directory.of(self._history_url))
         rows = deque(history.rows(OPERATIONS, since_ms, until_ms, on_fault=_ignore), maxlen=limit)
-        return [_entry_of(row) for row in rows]
+        return [_from_row(row) for row in rows]
 
 
 def _key(entry: AuditEntry) -> tuple[int, str, str]:
@@ -141,7 +141,7 @@ def _for_log(content: dict[str, Any]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in content.items() if name != "at" and value is not None}
 
 
-def _row_of(entry: AuditEntry) -> OperationRow:
+def _to_row(entry: AuditEntry) -> OperationRow:
     return OperationRow(
         node=entry.node,
         who=entry.who,
@@ -150,16 +150,16 @@ def _row_of(entry: AuditEntry) -> OperationRow:
         request_id=entry.request_id,
         path=entry.path,
         status=entry.status,
-        before=_packed(entry.before),
-        after=_packed(entry.after),
+        before=_encode(entry.before),
+        after=_encode(entry.after),
     )
 
 
-def _packed(value: object) -> str | None:
+def _encode(value: object) -> str | None:
     return None if value is None else orjson.dumps(value).decode()
 
 
-def _entry_of(row: dict[str, Any]) -> AuditEntry:
+def _from_row(row: dict[str, Any]) -> AuditEntry:
     return AuditEntry(
         at=row["at_ms"],
         node=row["node"],

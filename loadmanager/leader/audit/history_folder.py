@@ -39,13 +39,13 @@ _VAR_LIB = Path("/var/lib") / _NAME
 _UNUSABLE_IN_NAMES = re.compile(r"[^-.\w]", re.ASCII)
 
 
-async def with_history(settings: Settings, store: MetadataStore, environment: Mapping[str, str]) -> Settings:
+async def choose_history_folder(settings: Settings, store: MetadataStore, environment: Mapping[str, str]) -> Settings:
     """Return the settings with a folder in place of `auto`, empty if none can be written; raises a `StoreError`."""
     if settings.history_url != AUTO_HISTORY:
         return settings
     znode = await store.get(paths.EPOCH)
     try:
-        folder = await asyncio.to_thread(_prepared, settings, 0 if znode is None else znode.version, environment)
+        folder = await asyncio.to_thread(_prepare_folder, settings, 0 if znode is None else znode.version, environment)
     except HistoryError as error:
         log.warning(
             "history_off",
@@ -58,15 +58,15 @@ async def with_history(settings: Settings, store: MetadataStore, environment: Ma
     return settings.model_copy(update={"history_url": str(folder), "history_max_bytes": most_bytes})
 
 
-def _prepared(settings: Settings, epoch: int, environment: Mapping[str, str]) -> Path:
+def _prepare_folder(settings: Settings, epoch: int, environment: Mapping[str, str]) -> Path:
     """Return the folder, with the history of any other store put aside. Raises `HistoryError`."""
-    folder = _find_base(environment) / _name_of(settings)
-    with _alone(folder.parent):
+    folder = _find_base(environment) / _name_folder(settings)
+    with _lock(folder.parent):
         put_aside_if_ahead(folder, epoch, settings.key("metadata_store_url"))
     return folder
 
 
-def _name_of(settings: Settings) -> str:
+def _name_folder(settings: Settings) -> str:
     store = sha256(settings.metadata_store_url.encode()).hexdigest()[:8]
     return f"{_UNUSABLE_IN_NAMES.sub('_', settings.cluster_name)}-{store}"
 
@@ -96,7 +96,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _lock(folder: Path) -> Iterator[None]:
     """Hold the lock file of the folder: one node of this machine at a time."""
     try:
         with (folder / ".lock").open("w") as lock:

@@ -6,12 +6,12 @@ import structlog
 
 from loadmanager.core.domain.names import BundleName
 from loadmanager.errors import HistoryFileError, NotFoundError
-from loadmanager.history.bundle_lineage import tell_life
+from loadmanager.history.bundle_lineage import read_lineage
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.leader.audit.history_queries import HistoryQueries
 from loadmanager.leader.audit.history_recorder import HistoryRecorder
-from loadmanager.wire.lineage_bodies import BundleLife
+from loadmanager.wire.lineage_bodies import BundleLineage
 
 log = structlog.get_logger(__name__)
 
@@ -20,14 +20,14 @@ _FLUSH_S = 2.0
 
 
 class LineageReader:
-    """Reads bundle lineage; implements `node_port.LifePort`."""
+    """Reads bundle lineage; implements `node_port.LineagePort`."""
 
     def __init__(self, history_url: str, recorder: HistoryRecorder) -> None:
         self._history_url = history_url
         self._recorder = recorder
         self._readings = HistoryQueries()
 
-    async def of(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLife:
+    async def of(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLineage:
         """Return the newest of a bundle's lineage within these times; raises `NotFoundError` without a history,
         `HistoryError` from reading it.
         """
@@ -38,10 +38,10 @@ class LineageReader:
             )
         return await self._readings.run(self._tell, name, since_ms, until_ms, limit)
 
-    def _tell(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLife:
+    def _tell(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLineage:
         self._recorder.flush(_FLUSH_S)
         history = History(Directory.of(self._history_url))
-        return tell_life(history, name, since_ms, until_ms, limit, _note)
+        return read_lineage(history, name, since_ms, until_ms, limit, _note)
 
 
 def _note(fault: HistoryFileError) -> None:

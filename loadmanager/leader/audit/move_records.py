@@ -108,7 +108,11 @@ class MoveRecorder:
                 ended_ms=ended_ms,
                 outcome=str(done.state),
                 move=None if begun is None else begun.row,
-                detail={**noted, "source": _life(source), "destination": _life(destination)},
+                detail={
+                    **noted,
+                    "source": _encode_registration(source),
+                    "destination": _encode_registration(destination),
+                },
             )
         )
         if begun is not None and source is not None and destination is not None:
@@ -190,5 +194,5 @@ class MoveRecorder:
         return max(self._throughput.values()) * len(self._throughput) / total if total > 0 else 1.0
 
 
-def _life(registration: Registration | None) -> list[Any] | None:
+def _encode_registration(registration: Registration | None) -> list[Any] | None:
     return None if registration is None else [registration.broker, registration.incarnation]

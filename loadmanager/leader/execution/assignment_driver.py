@@ -122,26 +122,28 @@ class AssignmentDriver:
                 return self._write(action)
             case AnswerWaiters(bundle, outcome):
                 self._trails.pop(bundle, None)
-                self._waiting.tell(bundle, self._told(bundle, outcome))
+                self._waiting.tell(bundle, self._log_outcome(bundle, outcome))
         return None
 
     async def _decide(self, decide: DecideAssignments) -> Event:
         try:
-            with self._tracing.span("decide on owners", {"bundles": len(decide.bundles)}, self._asked(decide.bundles)):
+            with self._tracing.span(
+                "decide on owners", {"bundles": len(decide.bundles)}, self._find_trails(decide.bundles)
+            ):
                 return AssignmentsDecided(decide, await self._planner.place(decide.bundles, decide.non_persistent))
         except Exception as error:
             log.exception("placement_failed", bundles=len(decide.bundles))
             return NotDecided(decide, NoBrokerAvailableError(f"the decision failed: {error}"))
 
     async def _write(self, action: Write) -> Event:
-        with self._tracing.span("write owners", {"namespace": action.namespace}, self._asked(action.transitions)):
+        with self._tracing.span("write owners", {"namespace": action.namespace}, self._find_trails(action.transitions)):
             return await write(self._ledger, action)
 
-    def _asked(self, bundles: Iterable[str]) -> list[Trail]:
+    def _find_trails(self, bundles: Iterable[str]) -> list[Trail]:
         """Return the trace spans of the callers that wait for these bundles."""
         return [self._trails[bundle] for bundle in bundles if bundle in self._trails]
 
-    def _told(self, bundle: str, outcome: Outcome) -> Ownership | Exception:
+    def _log_outcome(self, bundle: str, outcome: Outcome) -> Ownership | Exception:
         """Log the decision, and return the outcome for the waiting callers."""
         match outcome:
             case AssignmentMade(stored, step, why, former):
@@ -160,10 +162,10 @@ class AssignmentDriver:
                 waits = f"bundle {bundle} waits for {broker}, which is held off, for {left_s:.0f} s at most"
                 return HeldForOwnerError(waits, left_s)
             case Verdict():
-                return self._why_not(bundle, outcome)
+                return self._explain_refusal(bundle, outcome)
         return outcome
 
-    def _why_not(self, bundle: str, verdict: Verdict) -> Exception:
+    def _explain_refusal(self, bundle: str, verdict: Verdict) -> Exception:
         try:
             self._view.bundle(BundleName.parse(bundle))
         except LoadManagerError as error:

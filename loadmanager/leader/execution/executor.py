@@ -65,8 +65,8 @@ from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.leader.audit.step_recorder import RecordedAnswers, RecordedMachine
 from loadmanager.leader.election.machine_driver import Waiters
-from loadmanager.leader.execution.owner_calls import Owners
-from loadmanager.leader.execution.warm_up_calls import Destinations
+from loadmanager.leader.execution.owner_calls import OwnerClient
+from loadmanager.leader.execution.warm_up_calls import WarmUpCalls
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.net.tracing import NOWHERE, OFF, Tracing, Trail
 from loadmanager.wire.machines.move_codec import MovesForm
@@ -106,7 +106,7 @@ class Batch:
     is_called_off: bool = False
 
 
-class Writes(Protocol):
+class OwnershipWriter(Protocol):
     """Writer of ownership."""
 
     async def apply(self, namespace: str, bundle_range: BundleRange, transition: Transition, reason: str) -> Ownership:
@@ -119,7 +119,7 @@ class Writes(Protocol):
         """Wait until everything that a write of unknown outcome may have changed is read again."""
 
 
-class Followed(Protocol):
+class MoveObserver(Protocol):
     """Observer of unloads. `ended` is called last, and always unless the process ends; the others report the begin and
     the outcome. They return the predicted effect.
     """
@@ -142,21 +142,21 @@ class Executor:
     def __init__(
         self,
         view: ClusterMirror,
-        writes: Writes,
-        owners: Owners,
+        writes: OwnershipWriter,
+        owners: OwnerClient,
         decision_log: DecisionLog,
         settings: Callable[[], ExecutorSettings],
-        followed_by: Followed,
+        observer: MoveObserver,
         recorder: HistoryRecorder,
         tracing: Tracing = OFF,
-        destinations: Destinations | None = None,
+        destinations: WarmUpCalls | None = None,
     ) -> None:
         self._view = view
         self._writes = writes
         self._owners = owners
         self._destinations = destinations
         self._decision_log = decision_log
-        self._followed_by = followed_by
+        self._observer = observer
         self._tracing = tracing
         self._trails: dict[Move, Trail] = {}
         answers = RecordedAnswers(recorder)
@@ -407,7 +407,7 @@ class Executor:
         return self._ends.future(move)
 
     def _began(self, name: BundleName, move: Move, released: Ownership) -> None:
-        effect = self._followed_by.began(name, released)
+        effect = self._observer.began(name, released)
         self._decision_log.moved(
             "unload",
             move.bundle,
@@ -440,14 +440,14 @@ class Executor:
         self._contexts.pop(move, None)
         self._trails.pop(move, NOWHERE).end(outcome if isinstance(outcome, Exception) else None)
         if move.released is not None:
-            self._followed_by.ended(BundleName.parse_any(move.bundle), move.released)
+            self._observer.ended(BundleName.parse_any(move.bundle), move.released)
         self._ends.tell(move, outcome)
 
     def _moved(self, name: BundleName, released: Ownership, done: Ownership) -> None:
         source = released.owner.broker if released.owner else None
         self._view.model.mark_unloaded(str(name), time.time(), source)
         self.unloads_completed += 1
-        effect = self._followed_by.moved(name, released, done)
+        effect = self._observer.moved(name, released, done)
         self._decision_log.moved(
             "unloaded",
             str(name),
@@ -462,7 +462,7 @@ class Executor:
     def _kept(self, name: BundleName, released: Ownership, outcome: Kept) -> Exception:
         """Log that the owner keeps the bundle, and return the error for waiting callers."""
         kept, reason = outcome.kept, outcome.reason
-        self._followed_by.kept(name, released, reason, outcome.refusal)
+        self._observer.kept(name, released, reason, outcome.refusal)
         why = Verdict(str(name), reason, acted=True, why={"error": outcome.refusal})
         self._decision_log.moved(reason.value, str(name), reason, epoch=kept.epoch, source=kept.owner, because=[why])
         verb = "stays" if kept.owner == released.owner else "is"

@@ -34,7 +34,7 @@ class OwnerRefusal:
     is_final: bool = False
 
 
-class Owners(Protocol):
+class OwnerClient(Protocol):
     """Client that asks owners to let go."""
 
     async def start(self) -> None: ...
@@ -47,7 +47,7 @@ class Owners(Protocol):
         """
 
 
-class AgentOwners:
+class AgentOwnerClient:
     """Client of the agents of all brokers in the mirror. `longest_s` returns the timeout of one call."""
 
     def __init__(self, view: ClusterMirror, election: Election, caller: Caller, longest_s: Callable[[], float]) -> None:

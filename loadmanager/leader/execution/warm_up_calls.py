@@ -17,7 +17,7 @@ from loadmanager.leader.execution.agent_calls import AgentCalls
 log = structlog.get_logger(__name__)
 
 
-class Destinations:
+class WarmUpCalls:
     """Warm-up calls to brokers that are about to get bundles, through their `agents`."""
 
     def __init__(self, agents: AgentCalls) -> None:

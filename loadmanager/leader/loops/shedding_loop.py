@@ -157,7 +157,7 @@ class SheddingLoop:
                 self.cycles, self._planner.last_round.snapshot, steps, acted=not (is_dry_run or stops)
             )
             self._decision_log.judged("round", summary, epoch=term.epoch)
-        unstopped = self._show_stopped(plan, steps, term, is_dry_run=is_dry_run)
+        unstopped = self._split_stopped(plan, steps, term, is_dry_run=is_dry_run)
         if unstopped:
             self._begin(unstopped)
         return plan
@@ -180,7 +180,7 @@ class SheddingLoop:
             )
             self._decision_log.judged("shed", verdicts[0], epoch=term.epoch, because=verdicts)
 
-    def _show_stopped(self, plan: Plan, steps: Sequence[Unload], term: Term, *, is_dry_run: bool) -> _Steps:
+    def _split_stopped(self, plan: Plan, steps: Sequence[Unload], term: Term, *, is_dry_run: bool) -> _Steps:
         """Return the steps that nothing stops, with their verdicts; log the others."""
         verdicts = {verdict.subject: verdict for verdict in plan.verdicts}
         # The verdict that acted wins over a fault of the report.
@@ -189,12 +189,12 @@ class SheddingLoop:
         for step, stops in zip(steps, self._rails.check_steps(steps), strict=True):
             because = [verdicts[each] for each in (step.source.broker, step.bundle) if each in verdicts]
             if is_dry_run or stops:
-                self._show(step, [*(_own(step, stops) or stops[:1]), *because], term)
+                self._log_stopped(step, [*(_select_own(step, stops) or stops[:1]), *because], term)
             else:
                 unstopped.append((step, because))
         return unstopped
 
-    def _show(self, step: Unload, because: Sequence[Verdict], term: Term) -> None:
+    def _log_stopped(self, step: Unload, because: Sequence[Verdict], term: Term) -> None:
         """Log a move that would have been made."""
         self._decision_log.would_move(
             "would_unload",
@@ -221,6 +221,6 @@ class SheddingLoop:
         self._planner.churn.memory_changed.set()
 
 
-def _own(step: Unload, stops: Sequence[Verdict]) -> Sequence[Verdict]:
+def _select_own(step: Unload, stops: Sequence[Verdict]) -> Sequence[Verdict]:
     """Return the verdicts that stop this step alone: those for the whole round are logged once."""
     return [stop for stop in stops if stop.subject == step.bundle]

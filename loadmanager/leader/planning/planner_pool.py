@@ -23,7 +23,7 @@ from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import shedding_round as shedding
 from loadmanager.core.planning.planner import State
 from loadmanager.core.planning.shedding_round import Proposal
-from loadmanager.leader.planning.planner_worker import ASKED, SETTINGS, held_of_round
+from loadmanager.leader.planning.planner_worker import ASKED, SETTINGS, name_round_objects
 from loadmanager.leader.planning.thread_pool import Worker
 from loadmanager.leader.planning.worker_protocol import LostError, Name, WorkerChannel
 
@@ -79,7 +79,7 @@ class PlannerProcess:
         self._held = lasting
         lists = snapshot.top_bundles
         self._channel.send((replace(snapshot, top_bundles=None), lists is not None, state, rng), lasting)
-        holds = {**lasting, **held_of_round(snapshot, state)}
+        holds = {**lasting, **name_round_objects(snapshot, state)}
         while True:
             kind, found, drawn = self._channel.receive(holds)
             if kind != ASKED:
@@ -131,10 +131,10 @@ class PlannerPool:
         over.
         """
         self._is_used |= (is_large := 0 < self.least_bundles <= len(snapshot.bundles))
-        propose = self._propose_apart if is_large else shedding.propose
+        propose = self._propose_in_process if is_large else shedding.propose
         return await self._worker.run(propose, snapshot, settings, state, rng)
 
-    def _propose_apart(
+    def _propose_in_process(
         self, snapshot: Snapshot, settings: PlannerSettings, state: State, rng: np.random.Generator
     ) -> Proposal:
         for _ in range(_TRIES):

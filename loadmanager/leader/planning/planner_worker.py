@@ -38,7 +38,7 @@ _NICE = 10
 """Niceness: under contention it gets a tenth of the processor time of a serving process."""
 
 
-def held_of_round(snapshot: Snapshot, state: State) -> dict[Name, object]:
+def name_round_objects(snapshot: Snapshot, state: State) -> dict[Name, object]:
     """Return the objects that both sides hold once a round has begun, besides the lasting ones."""
     columns: dict[Name, object] = {
         (strategy, key): part
@@ -50,7 +50,7 @@ def held_of_round(snapshot: Snapshot, state: State) -> dict[Name, object]:
     return {SNAPSHOT: snapshot, **columns}
 
 
-def work_out(channel: WorkerChannel, held: Mapping[Name, object]) -> None:
+def compute_round(channel: WorkerChannel, held: Mapping[Name, object]) -> None:
     """Receive and compute one round, from its snapshot on."""
     snapshot, lists_bundles, state, rng = channel.receive(held)
 
@@ -69,7 +69,7 @@ def work_out(channel: WorkerChannel, held: Mapping[Name, object]) -> None:
     except Exception as error:  # noqa: BLE001 - it is the leader's round that fails
         error.add_note(f"In the planner worker:\n{traceback.format_exc()}")
         found = error
-    channel.send((FOUND, found, rng.bit_generator.state), {**held, **held_of_round(snapshot, state)})
+    channel.send((FOUND, found, rng.bit_generator.state), {**held, **name_round_objects(snapshot, state)})
 
 
 def main() -> None:
@@ -80,7 +80,7 @@ def main() -> None:
     try:
         while True:
             held |= channel.receive(held)
-            work_out(channel, held)
+            compute_round(channel, held)
     except LostError:  # the leader has exited
         return
 

@@ -23,8 +23,7 @@ from prometheus_client.registry import Collector
 
 from loadmanager.config import AuthSettings, TlsSettings
 from loadmanager.errors import ForbiddenError, UnauthenticatedError
-from loadmanager.net.auth.permissions import Permissions
-from loadmanager.net.auth.roles import AccessRole
+from loadmanager.net.auth.roles import AccessRole, Permissions
 from loadmanager.net.auth.token_keys import KeySource
 from loadmanager.net.auth.token_verifier import (
     Claimed,

@@ -14,19 +14,21 @@ from support.waiting import patience
 
 from loadmanager.history.entry_rows import MoveRow
 from loadmanager.history.files import Directory
-from loadmanager.wire.lineage_bodies import BundleLife, LifeEntry
+from loadmanager.wire.lineage_bodies import BundleLineage, LineageEntry
 
 BUNDLE, PARENT = "t/ns/0x00000000_0x40000000", "t/ns/0x00000000_0x80000000"
 LIFE = f"/loadbalance/v1/history/bundle/{BUNDLE}"
 
 
-def entry(kind: str, sentence: str, bundle: str | None = BUNDLE, **others: Any) -> LifeEntry:  # noqa: ANN401 - fields
+def entry(kind: str, sentence: str, bundle: str | None = BUNDLE, **others: Any) -> LineageEntry:  # noqa: ANN401 - fields
     at = {"at": NOON_MS, "last_at": NOON_MS, "epoch": 1, "sequence": 1}
-    return LifeEntry(kind=kind, sentence=sentence, bundle=bundle, **(at | others))
+    return LineageEntry(kind=kind, sentence=sentence, bundle=bundle, **(at | others))
 
 
-def life(*entries: LifeEntry, omitted: int = 0) -> bytes:
-    told = BundleLife(bundle=BUNDLE, since=NOON_MS - 3_600_000, until=NOON_MS + 1, omitted=omitted, entries=[*entries])
+def life(*entries: LineageEntry, omitted: int = 0) -> bytes:
+    told = BundleLineage(
+        bundle=BUNDLE, since=NOON_MS - 3_600_000, until=NOON_MS + 1, omitted=omitted, entries=[*entries]
+    )
     return told.model_dump_json(by_alias=True).encode()
 
 

@@ -11,12 +11,12 @@ from loadmanager.core.diagnosis.reason_catalogue import reason_of
 from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.errors import HistoryFileError
-from loadmanager.history.bundle_lineage import tell_life
+from loadmanager.history.bundle_lineage import read_lineage
 from loadmanager.history.entry_rows import Decision, Entry, HistoryEvent, MoveRow, OperationRow
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import MOVES
-from loadmanager.wire.lineage_bodies import BundleLife
+from loadmanager.wire.lineage_bodies import BundleLineage
 
 PARENT, LOWER, UPPER = (
     f"t/ns/{each}" for each in ("0x00000000_0x80000000", "0x00000000_0x40000000", "0x40000000_0x80000000")
@@ -54,12 +54,12 @@ def write(root: Path, epoch: int, *entries: Entry, begin_ms: int = NOON_MS, ends
             abandon(writer)
 
 
-def life_of(root: Path, bundle: str, most: int = 100, **bounds: int) -> BundleLife:
+def life_of(root: Path, bundle: str, most: int = 100, **bounds: int) -> BundleLineage:
     from_ms, to_ms = bounds.get("from_ms", 0), bounds.get("to_ms", NOON_MS * 2)
-    return tell_life(History(str(root)), BundleName.parse(bundle), from_ms, to_ms, most)
+    return read_lineage(History(str(root)), BundleName.parse(bundle), from_ms, to_ms, most)
 
 
-def told(life: BundleLife) -> list[tuple[str, str | None]]:
+def told(life: BundleLineage) -> list[tuple[str, str | None]]:
     return [(entry.kind, entry.bundle) for entry in life.entries]
 
 
@@ -179,5 +179,5 @@ def test_a_file_that_cannot_be_used_is_named_and_the_others_are_read(tmp_path: P
     write(tmp_path, 1, decision("place", [step("assign", LOWER, None, B1, "x")]))
     put_file(tmp_path, b"no Parquet", table=MOVES)
     faults = list[HistoryFileError]()
-    life = tell_life(History(str(tmp_path)), BundleName.parse(LOWER), 0, NOON_MS * 2, on_fault=faults.append)
+    life = read_lineage(History(str(tmp_path)), BundleName.parse(LOWER), 0, NOON_MS * 2, on_fault=faults.append)
     assert (told(life), len(faults)) == ([("place", LOWER)], 1)

@@ -22,7 +22,7 @@ from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.protocol import move_machine
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
 from loadmanager.errors import NotLeaderError, NoUnloadError, UnloadCancelledError, UnloadFailedError
-from loadmanager.leader.execution.owner_calls import AgentOwners, OwnerRefusal
+from loadmanager.leader.execution.owner_calls import AgentOwnerClient, OwnerRefusal
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Delete, Put
 from loadmanager.wire.broker_data import AGENT_PROTOCOL
@@ -133,11 +133,11 @@ async def test_a_broker_that_never_answers_keeps_the_bundle_at_a_higher_version_
 async def test_an_owner_that_refuses_for_good_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Ownership] = []
 
-    async def ask(_self: AgentOwners, _name: BundleName, released: Ownership, _patience_s: float) -> OwnerRefusal:
+    async def ask(_self: AgentOwnerClient, _name: BundleName, released: Ownership, _patience_s: float) -> OwnerRefusal:
         asked.append(released)
         return OwnerRefusal("it went to b3:8080", is_final=True)
 
-    monkeypatch.setattr(AgentOwners, "ask", ask)
+    monkeypatch.setattr(AgentOwnerClient, "ask", ask)
     async with a_leader() as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         with pytest.raises(UnloadFailedError, match="stays with b1:8080: it went to b3:8080"):

@@ -10,7 +10,7 @@ from support.nodes import in_memory
 
 from loadmanager.config import Settings
 from loadmanager.leader.audit import history_folder
-from loadmanager.leader.audit.history_folder import MOST_BYTES, with_history
+from loadmanager.leader.audit.history_folder import MOST_BYTES, choose_history_folder
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MetadataStore, Put
 
@@ -30,7 +30,7 @@ async def a_store(epoch: int = 0) -> MetadataStore:
 
 
 async def found(environment: Mapping[str, str], epoch: int = 0, **settings: object) -> Settings:
-    return await with_history(Settings(**settings), await a_store(epoch), environment)  # type: ignore[arg-type]
+    return await choose_history_folder(Settings(**settings), await a_store(epoch), environment)  # type: ignore[arg-type]
 
 
 def record(history: Path, epoch: int) -> None:

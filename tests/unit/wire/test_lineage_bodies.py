@@ -2,19 +2,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadmanager.wire.lineage_bodies import BundleLife, LifeEntry, put_together
+from loadmanager.wire.lineage_bodies import BundleLineage, LineageEntry, put_together
 
 
-def entry(epoch: int, sequence: int, kind: str = "shed", **detail: Any) -> LifeEntry:  # noqa: ANN401 - figures
+def entry(epoch: int, sequence: int, kind: str = "shed", **detail: Any) -> LineageEntry:  # noqa: ANN401 - figures
     at = {"at": epoch, "last_at": epoch}
-    return LifeEntry(**at, epoch=epoch, sequence=sequence, kind=kind, sentence="", detail=detail)
+    return LineageEntry(**at, epoch=epoch, sequence=sequence, kind=kind, sentence="", detail=detail)
 
 
-def life(*entries: LifeEntry, omitted: int = 0) -> BundleLife:
-    return BundleLife(bundle="b", since=0, until=9, omitted=omitted, entries=[*entries])
+def life(*entries: LineageEntry, omitted: int = 0) -> BundleLineage:
+    return BundleLineage(bundle="b", since=0, until=9, omitted=omitted, entries=[*entries])
 
 
-def places(together: BundleLife) -> list[tuple[int, int]]:
+def places(together: BundleLineage) -> list[tuple[int, int]]:
     return [(each.epoch, each.sequence) for each in together.entries]
 
 
