@@ -1,1 +1,1 @@
-"""The sidecar beside a broker: it registers and reports, hands out leases and grants, and passes unloads on."""
+"""Sidecar of a broker: registration, reports, leases, ownership grants and unloads."""

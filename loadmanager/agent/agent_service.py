@@ -1,4 +1,4 @@
-"""The agent as a whole: what it is made of, and how it comes and goes."""
+"""The agent service: its parts, start and shutdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions to the load-manager nodes: any of them will do, and the one that answered is asked again first."""
+"""Queries to the load-manager nodes with fail-over; the node that answered last is asked first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""May the broker open this topic? Asked of the load-manager nodes, judged by `loadmanager.agent.grants`."""
+"""Ownership question of a broker: asked of the nodes, judged by `loadmanager.agent.grants`."""
 
 from __future__ import annotations
 

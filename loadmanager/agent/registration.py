@@ -1,4 +1,4 @@
-"""Carries out what `loadmanager.agent.presence` says of the broker's znode, with the metadata store.
+"""Driver of `loadmanager.agent.presence`: registers the broker in the metadata store.
 
 Here is waiting and nothing else: for the store's answers, and until there may be something to do again.
 """

@@ -1,4 +1,4 @@
-"""The broker's load report: what it says, and when it is written again (by Pulsar's rules)."""
+"""Load report of the broker: its content, and when it is due by Pulsar's rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks whether the metadata store was set back to older data while our session lived on.
+"""Detection of a store rollback: older data in the metadata store while the session lived on.
 
 A leader is elected before it asks for anything, and a bundle's release is written before its unload is asked for. So
 what the store says after a `sync` is never less than what an unload has told the agent, unless writes were lost:

@@ -1,4 +1,4 @@
-"""Detector for a stuck broker: it answers its agent, and serves nothing of what it owns.
+"""Detector of a stuck broker: it answers its agent, but serves nothing of what it owns.
 
 A passive state machine. The broker is stuck
 

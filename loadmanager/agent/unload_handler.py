@@ -1,4 +1,4 @@
-"""Takes a bundle from the broker: the fence first, then the broker's word that it has closed the topics."""
+"""Handler of unloads: fence the bundle first, then wait until the broker has closed its topics."""
 
 from __future__ import annotations
 

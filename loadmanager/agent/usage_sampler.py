@@ -1,4 +1,4 @@
-"""Measures the broker, or the machine that it has to itself.
+"""Sampler of the usage of the broker's process, or of its whole host.
 
     hostUsageScope    the broker                                                   measured
     --------------    ---------------------------------------------------------    -----------------------------------

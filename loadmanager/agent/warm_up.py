@@ -1,4 +1,4 @@
-"""Bundles that are about to come: the broker is told to prepare, and a "no" to its questions waits until it is a "yes".
+"""Warm-up of announced bundles: the broker prepares, and the agent holds a "no" back until it is a "yes".
 
 A question about such a bundle would be asked over and over until the release is over, by each client that has come
 early. So one of them looks at the nodes, which hold any other answer back than the one that is waited for, and the

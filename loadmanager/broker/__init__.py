@@ -1,4 +1,4 @@
-"""A broker's kit: what keeps the contract of docs/broker-contract.md for a broker that is written in Python."""
+"""Kit for brokers in Python: implements the contract of docs/broker-contract.md."""
 
 from loadmanager.util.optional_dependencies import naming_extra
 

@@ -1,4 +1,4 @@
-"""The two questions that a broker asks its agent, over the loopback interface or a unix socket."""
+"""Client of the agent: lease and ownership questions, over the loopback interface or a unix socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of requests and answers, as far as anybody may fill the memory with them."""
+"""Body limits of requests and answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker's side of the contract, to be used by whoever writes a broker: see docs/broker-contract.md.
+"""Host of a broker's topics under the contract, for authors of brokers: see docs/broker-contract.md.
 
 `Hosting` asks for the lease, asks before it opens, answers the agent, and says what may be served at this moment. What
 is to be done when, is decided in `loadmanager.broker.contract`; here it is done.

@@ -1,4 +1,4 @@
-"""The command line. Each command is a module of its own, imported only when it is the one that is asked for."""
+"""Command line. Only the module of the requested command is imported."""
 
 from __future__ import annotations
 

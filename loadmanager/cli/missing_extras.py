@@ -1,4 +1,4 @@
-"""Commands that cannot be run because this installation lacks what only nodes need: it is one for agents."""
+"""Commands whose dependencies are not installed, as on an agent-only installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recorded range of a history, as `lab.replay.replayer` and `lab.simulate.recorded_world` take it."""
+"""Reader of a recorded range: its first checkpoint, and its rows in order of sequence."""
 
 from __future__ import annotations
 

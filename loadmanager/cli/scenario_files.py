@@ -1,4 +1,4 @@
-"""Scenario files for the commands: those of the package and one's own, and the recorded series that they name."""
+"""Scenario files of the package and of the user, with the recorded series that they name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bundles of a namespace as they were pushed, and where the topics of each are served."""
+"""Pushed bundles of a namespace, with the owner of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client's face for asyncio: topic to owner from memory, and from a node what nobody owns yet."""
+"""Lookup clients for asyncio and for threads: owners from memory, else from a node."""
 
 from __future__ import annotations
 

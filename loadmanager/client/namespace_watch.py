@@ -1,4 +1,4 @@
-"""Follows namespaces at one node after the other, and tells the map what is pushed."""
+"""Watch streams of namespaces, with fail-over between nodes; pushed events update the owner map."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to the load-manager nodes: any of them will do."""
+"""HTTP client of the load-manager nodes, with fail-over."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The contract with a broker (docs/broker-contract.md) as a test of any broker: its agent is played, rule by rule."""
+"""Conformance test of a broker against its contract (docs/broker-contract.md), with a scripted agent."""

@@ -1,4 +1,4 @@
-"""The broker under test, as its agent calls it."""
+"""Client of the broker under test, in the role of its agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of the broker under test: each tries once to be served on a topic, in the broker's own protocol."""
+"""Probes: clients that try once to use a topic of the broker under test, in its own protocol."""
 
 from __future__ import annotations
 

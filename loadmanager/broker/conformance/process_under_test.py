@@ -1,4 +1,4 @@
-"""The process of the broker under test: started, stopped for a while, told to end."""
+"""Process control of the broker under test: start, pause, end."""
 
 from __future__ import annotations
 

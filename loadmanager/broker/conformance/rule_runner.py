@@ -1,4 +1,4 @@
-"""All rules, one after the other: each is tried again as long as what happened proves nothing."""
+"""Runner of all rules. A rule is tried again as long as the attempt proves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent that a broker under test asks: it answers leases and owners as a rule wants them, and when."""
+"""Scripted agent for a broker under test: answers lease and ownership questions as a rule wants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers as people read them: lines, and tables."""
+"""Generic output of answers for people: lines and tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments and options that several commands share."""
+"""Shared arguments and options of admin commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`loadmanager admin export` and `import`: all that operators have laid down, in a file that people can read.
+"""`loadmanager admin export` and `import`: the operator config in a readable file.
 
 An export is read from ZooKeeper, so that it can be taken while no node runs. An import is the leader's work.
 """

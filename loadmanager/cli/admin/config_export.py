@@ -1,4 +1,4 @@
-"""Reads all that operators have laid down for `loadmanager admin export`."""
+"""Export of the operator config from ZooKeeper, for `loadmanager admin export`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decisions as they are made, through any node, whoever leads.
+"""Live stream of decisions from any node, whoever leads.
 
 Whenever the stream begins anew, because the node went away or another one leads, what was decided meanwhile is asked
 for first; what was shown already is not shown again, unless its move was measured since.

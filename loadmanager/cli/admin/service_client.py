@@ -1,4 +1,4 @@
-"""The running service, as commands ask it; and how a command ends that is refused or finds nobody, with the fix."""
+"""Client of the running service for commands, and their exit when a node refuses or none answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service on one screen: what is wrong first, then the brokers, those that are used most above."""
+"""Status screen: problems first, then the brokers, most used first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables as text and as JSON: for pipes, files and scripts. The text looks as that of Pulsar's monitor."""
+"""Broker tables as text, in the layout of Pulsar's monitor, and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines over time in a terminal, as blocks of an eighth of a row."""
+"""Line plots for a terminal, in blocks of an eighth of a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures and times as people read them: three digits, and how long ago. Programs get all of it with `--json`."""
+"""Numbers and times for people: three significant digits, units, relative times. `--json` keeps full precision."""
 
 from __future__ import annotations
 

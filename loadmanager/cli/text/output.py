@@ -1,4 +1,4 @@
-"""Standard output: encodings that lack characters, and readers that go away."""
+"""Standard output with limited encodings and closed pipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moments and durations as options have them, and moments as people read them: always UTC."""
+"""Parsing of moments and durations in options; all times are UTC."""
 
 from __future__ import annotations
 

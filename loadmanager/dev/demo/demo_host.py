@@ -1,4 +1,4 @@
-"""The topics that a broker of the demo serves: the kit says what may be open, here is what is in them.
+"""Topics that a demo broker serves. The kit decides which may be open; this module holds their content.
 
 Every opening and closing goes into the serving log before anyone else can learn of it.
 """

@@ -1,4 +1,4 @@
-"""The demo on a terminal: a picture that is alive, or plain lines where there is no terminal to draw on."""
+"""Screen of the demo: a live view on a terminal, else plain lines."""
 
 from __future__ import annotations
 

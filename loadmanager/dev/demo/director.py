@@ -1,4 +1,4 @@
-"""The script of the demo: what happens when, what is measured on the way, and what it all amounts to."""
+"""Script of the demo: its events, measurements and summary."""
 
 from __future__ import annotations
 

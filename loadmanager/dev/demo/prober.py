@@ -1,4 +1,4 @@
-"""A client that needs assignments all the time: it looks up topics in bundles that nobody owns yet."""
+"""Client that looks up topics of unowned bundles all the time, so that assignments are always needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process between us and the servers we start: it owns them, and it outlives us just long enough to end them.
+"""Guardian process of the started servers: their parent, which ends them when this process dies.
 
 Run as a script (`python -I -S guardian.py`), with the standard library only, so that it starts at once and in any
 environment. It is the parent of every server; we talk to it through a pipe, one JSON object a line each way. When that

@@ -1,4 +1,4 @@
-"""Our end of the pipe to the guardian process: see `loadmanager.dev.embedded.guardian` for why there is one."""
+"""Client of the guardian process, over a pipe; see `loadmanager.dev.embedded.guardian` for its purpose."""
 
 from __future__ import annotations
 

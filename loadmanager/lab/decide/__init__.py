@@ -1,1 +1,1 @@
-"""Decisions about a cluster that is not there: from a dump of it, as often as one likes."""
+"""Offline decisions about a cluster, from a dump of it."""

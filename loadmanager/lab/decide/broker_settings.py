@@ -1,4 +1,4 @@
-"""The settings that a broker of Pulsar's goes by, asked of the broker itself: with them a decision needs no `--set`.
+"""Settings of a Pulsar broker, read from its runtime configuration; a decision then needs no `--set`.
 
 Source: `GET /admin/v2/brokers/configuration/runtime` of Pulsar's brokers: every key of theirs and its value as text, a
 list as `[a, b]`, what is not set as an empty text or `Optional.empty`; those of their file, under what dynamic

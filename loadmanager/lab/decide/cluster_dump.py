@@ -1,4 +1,4 @@
-"""A dump of a cluster of ours, read from its metadata store.
+"""Dump of a load-manager cluster, read from its metadata store.
 
 Ownership is as records and registrations say it together: an owner that is not registered any more, or again, is none.
 What strategies remember counts incarnations by the znodes of registrations, a dump by `startTimestamp`; so it is

@@ -60,7 +60,7 @@ def known_settings(configuration: Mapping[str, Any]) -> dict[str, Any]:
 def usable_settings(
     configuration: Mapping[str, str], where: str, base: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[dict[str, str], list[str]]:
-    """`base` under those of the settings that `settings_for` takes, and what is wrong with the others.
+    """Return `base` plus the valid settings, and the faults of the others.
 
     The two strategies are one thing, as Pulsar wants some of them to be the same.
     """

@@ -1,4 +1,4 @@
-"""Reading a dump: JSON Lines, with errors that name the line."""
+"""Reader of dumps: JSON Lines, with errors that name the line."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def _given(line: DumpLine, owned: Mapping[str, OwnedBundle]) -> Iterator[tuple[s
 
 
 def _with_ownership(snapshot: Snapshot, owned: Mapping[str, OwnedBundle]) -> Snapshot:
-    """Bundles belong to whom the line says, and a broker that reports another's bundle has an out-of-date load."""
+    """Assign bundles to the owners in the line. A broker that reports another's bundle has an outdated load."""
     if not owned:
         return snapshot
     bundles, brokers = snapshot.bundles, snapshot.brokers

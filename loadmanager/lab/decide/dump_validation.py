@@ -122,7 +122,7 @@ def _check_declared(line: DumpLine, namespace: str, ranges: dict[str, BundleRang
 
 
 def _check_brokers(line: DumpLine, where: str) -> None:
-    """Candidates are brokers of the line, and a bundle is given to one broker only, and listed once by each."""
+    """Check that candidates are brokers of the line, and that a bundle is assigned to one broker only, once."""
     brokers = line.get("brokers", {})
     for broker in line.get("candidates", ()):
         if broker not in brokers:

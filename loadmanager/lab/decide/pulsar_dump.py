@@ -1,4 +1,4 @@
-"""A dump of a cluster of Pulsar's, read from its ZooKeeper and nothing but read.
+"""Dump of a Pulsar cluster, read from its ZooKeeper. Nothing is written.
 
 Source: the znodes of Pulsar's brokers. Of brokers that run ExtensibleLoadManagerImpl only who they are is in ZooKeeper,
 not their load. What shedders remember is in the memory of Pulsar's leader alone, so a dump of Pulsar has no `state`.
@@ -134,7 +134,7 @@ async def names_of_bundles(store: Reader, root: str) -> list[str]:
 
 
 async def collect_brokers(store: Reader, collected: Collected) -> None:
-    """Only who the brokers are and what they report."""
+    """Collect the brokers and their reports."""
     names = await store.children(paths.BROKERS)
     for name, path, record in await _records(store, collected, {name: paths.broker(name) for name in names}):
         try:

@@ -110,7 +110,7 @@ async def walk(store: Reader, root: str, levels: int) -> list[str]:
 
 
 async def below(store: Reader, root: str, names: Sequence[str]) -> dict[str, list[str]]:
-    """By each of these names below `root` those one level down, joined by `/`."""
+    """Return the children of each of these names below `root`, joined by `/`."""
     found = await store.children_many([f"{root}/{name}" for name in names])
     return {name: [f"{name}/{child}" for child in children] for name, children in zip(names, found, strict=True)}
 

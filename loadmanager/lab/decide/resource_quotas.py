@@ -34,7 +34,7 @@ def after_sample(averages: BundleAverages, load: FloatArray, topics: int) -> Bun
 
 
 def quotas_model(quotas: Mapping[str, ResourceQuota]) -> dict[str, Any]:
-    """All of them as the simple load manager remembers quotas (see `core/model/quotas.py`)."""
+    """Return the quotas in the form that the simple load manager remembers (see `core/model/quotas.py`)."""
     found = {name: [*_load_of(each).tolist(), each.get("memory", 0.0)] for name, each in quotas.items()}
     fixed = {name for name, each in quotas.items() if not each.get("dynamic", True)}
     default = found.pop(DEFAULT_QUOTA_NAME, None)

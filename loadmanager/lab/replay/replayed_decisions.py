@@ -1,4 +1,4 @@
-"""Each kind of decision, taken again: by the functions of the core that the leader calls, in the same order."""
+"""Replay of each kind of decision, with the functions of the core that the leader calls, in the same order."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The steps of a leader's machines, made again: a machine of the same kind is given each event, at the time and with
-the answers that are recorded, and has to say the same. If it asks what was not answered then, it is another machine.
+"""Replay of the recorded steps of a leader's state machines: each gets the recorded events, times and answers, and must
+return the recorded actions. A machine that asks a question that was not recorded is a different one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from loadmanager.wire.machines.step_form import Form, Image, question, registrat
 
 
 class QuestionForm(Protocol):
-    """By its name, what a machine asks with; `read` makes an answer of what is written, if that is something else.
-    `unasked` is the answer where none is written: machines have not always asked this.
+    """Factory of recorded answers, by the question's name. `read` decodes an answer; `unasked` is the answer of
+    histories from before the question existed.
     """
 
     def __call__(self, name: str, read: Callable[[Any], Any] = ..., unasked: object = ...) -> Callable[..., Any]: ...
@@ -57,7 +57,7 @@ class ReplayedSteps:
         self._form.restore(image)
 
     def step(self, body: Mapping[str, Any]) -> None:
-        """Make the step again; raises `Mismatch` unless the same is to be done, and it wants to be woken then."""
+        """Replay a step; raises `Mismatch` if its actions or its next wake-up differ."""
         form, content = self._form, body["event"]
         event, what = form.event_of(content), f"{self._name}.{content[0]}"
         subject = form.about(content)

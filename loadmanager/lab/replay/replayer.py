@@ -1,5 +1,5 @@
-"""A leader's decisions taken again: its recorded inputs are applied to a model of its own, in the order in which the
-leader applied them, and each decision is taken where it was, with the settings, the memory and the generator recorded.
+"""Replay of a leader's decisions: recorded inputs are applied to a model in their order, and each decision is computed
+again with the recorded settings, memory and random generator.
 
     checkpoint ──▶ model, memory, generator ──▶ input, input, snapshot, decision: taken again, and compared ──▶ ...
                    machines ──────────────────▶ step: made again, and compared ──▶ ...
@@ -164,7 +164,7 @@ class Replay:
         }
 
     def take(self, item: Item) -> None:
-        """Apply an input, or take a decision again."""
+        """Apply an input, or replay a decision."""
         self._find_hole(item)
         try:
             if isinstance(item, ReplayedReport):
@@ -399,7 +399,7 @@ class Replay:
         return None if found is None else DecisionInputs.of(found, self._memory)
 
     def _failed(self, kind: str, columns: Mapping[str, Any]) -> None:
-        """It ended in an error then, and is not taken again; what was drawn before is."""
+        """Skip a decision that ended in an error, but set its generator as recorded."""
         self.outcome.left_out[f"{kind}: it ended in an error"] += 1
         rng = self._memory.round_rng if kind in RUNS_IN_PARALLEL else self._memory.rng
         rng.bit_generator.state = content_of(columns["rng_state"])

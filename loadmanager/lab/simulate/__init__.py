@@ -1,1 +1,1 @@
-"""A model of a fleet in virtual time, balanced by the very functions that the leader runs."""
+"""Simulator of a fleet in virtual time, balanced by the leader's own functions."""

@@ -169,7 +169,7 @@ def _pairs(reported: ReportSeries) -> tuple[IntArray, IntArray]:
 
 
 def _changes(reported: ReportSeries, settings: PlannerSettings, before: IntArray, after: IntArray) -> Iterator[float]:
-    """By how much the figure changed most that makes a report due, where both are of as many bundles."""
+    """Yield the largest change between two reports, in per cent, among the figures that make a report due."""
     limits = np.where(reported.limits > 0, reported.limits, np.inf)
     usage = weighted_max_usage((reported.used / limits * 100).astype(np.float32), settings.resource_weights) * 100
     for one, other in zip(before.tolist(), after.tolist(), strict=True):

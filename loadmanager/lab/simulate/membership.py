@@ -1,4 +1,4 @@
-"""Brokers register, leave, fail and come back; their bundles go to others, wait for them, or become free."""
+"""Membership of simulated brokers: they register, leave, fail and return."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Membership:
         self._send(broker, self._state.fleet.first_report(broker, self._state.agenda.now_s))
 
     def crash(self, broker_id: BrokerId, down_s: float | None = None) -> None:
-        """It serves nothing any more, and is registered until its session ends; after `down_s` it comes back."""
+        """Stop a broker that stays registered until its session ends; it returns after `down_s`."""
         broker = self._state.fleet.find(broker_id)
         if broker is None or not broker.is_up or broker.registration is None:
             return
@@ -76,7 +76,7 @@ class Membership:
             agenda.after(down_s, partial(self.come_back, broker_id))
 
     def leave(self, broker_id: BrokerId) -> None:
-        """It serves nothing any more, and its registration ends."""
+        """Stop a broker and end its registration."""
         broker = self._state.fleet.find(broker_id)
         if broker is not None and broker.registration is not None:
             self._stop_serving(broker)
@@ -94,7 +94,7 @@ class Membership:
         self.sweep()
 
     def sweep(self) -> None:
-        """Finish what is unfinished since registrations have ended, or since others are held off."""
+        """Reconcile bundles of ended registrations, also after a hold-off has changed."""
         self._driver.step(Signal.MEMBERSHIP)
         self._look()
 

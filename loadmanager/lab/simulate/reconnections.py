@@ -25,8 +25,8 @@ _CORE = 100.0
 
 
 class Clients:
-    """By row of a bundle: since when nobody serves it; what waits, in seconds of its load; and how much of that, in
-    seconds a second, is sent in this step.
+    """Clients by bundle row: start of the interruption; backlog in seconds of load; and its send rate in this step, in
+    seconds per second.
 
     `reconnections` counts the producers and consumers that had to connect to a broker again.
     """

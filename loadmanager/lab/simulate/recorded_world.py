@@ -1,4 +1,4 @@
-"""A world of what was recorded: the brokers, bundles and loads of a range of a history, as plain columns.
+"""Simulation inputs from a recorded range of a history, as plain columns: brokers, bundles and loads.
 
 Reading a history is the caller's business. The bundles of a world are those that the range begins with; what the parts
 of one carried after a split counts as its own, and what a merged one carried is spread over them by their width. A load

@@ -1,4 +1,4 @@
-"""Scenario files: a fleet, what it carries, what happens to it, and what has to hold.
+"""Scenario files: fleet, workload, events, and expected results.
 
 The models say what a file may hold; `loadmanager.lab.simulate.scenario_run` makes a world of it. Reading the file is
 the caller's business, and so are the files of recorded series that it names. Times are seconds since the beginning,

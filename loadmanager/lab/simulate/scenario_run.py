@@ -1,4 +1,4 @@
-"""A scenario run with one strategy, and what held."""
+"""Run of a scenario with one strategy, and the checks of its bounds."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def run(
     observe: Callable[[Progress], None] | None = None,
     certify: bool = False,
 ) -> Run:
-    """Run it with this strategy, and with these settings instead of its own.
+    """Run a scenario with this strategy, and with these overrides of its settings.
 
     `recorded` are the series of its traces; with `certify` each round that moves something gets its certificate.
     Raises `ScenarioError` or `ConfigurationError`, naming what is wrong.
@@ -87,7 +87,7 @@ def run(
 
 
 def settings_for(scenario: Scenario, strategy: str, overrides: Mapping[str, str]) -> Settings:
-    """Its settings, but for the strategy, and the overrides, as text, over all.
+    """Return the settings of a scenario with this strategy, and with the overrides.
 
     Raises `ScenarioError` or `ConfigurationError`.
     """

@@ -1,4 +1,4 @@
-"""Chance: one seed for a whole run, and a generator of its own for each purpose, so that none disturbs another.
+"""Random generators: one seed for a run, and an independent stream for each purpose.
 
 What is drawn is whole numbers and uniform fractions, and what is made of them is made by arithmetic that IEEE 754 fixes
 to the last bit: the functions of libm and of vectorised numpy (`exp`, `sin`, normal variates) differ between machines.

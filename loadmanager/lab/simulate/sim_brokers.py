@@ -1,4 +1,4 @@
-"""The brokers of a world: what they have, what they use, and what they say of it in their reports."""
+"""Simulated brokers: capacity, usage, and reports."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ class SimFleet:
         return found
 
     def _host_usage(self, usage: FloatArray, measuring: BoolArray) -> FloatArray:
-        """(M, 5): what the hosts were last seen to use; with `host_usage_lags` that is of when they measured before."""
+        """Return the measured usage (M, 5) of the hosts; with `host_usage_lags` that of the measurement before."""
         if not self._rules.host_usage_lags:
             return usage
         shown = usage.copy()

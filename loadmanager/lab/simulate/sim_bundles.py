@@ -1,4 +1,4 @@
-"""The bundles of a world: what they carry, who owns them by the records, and who really serves them."""
+"""Simulated bundles: load, recorded owner, and the broker that really serves each."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ class BundleTable:
         return NOBODY if owner is None else self._registrations.setdefault(owner, len(self._registrations))
 
     def _counts_of(self, topics: IntArray, sessions: IntArray) -> tuple[IntArray, IntArray]:
-        """Those of the bundles as they are, worked out again only when something about them is new."""
+        """Return topics and sessions per bundle; cached until they or the bundles change."""
         known = self._counts
         if known is None or known[0] is not topics or known[1] is not sessions:
             known = self._counts = (topics, sessions, self._divided(topics), self._divided(sessions))

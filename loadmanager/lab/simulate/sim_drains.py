@@ -1,6 +1,4 @@
-"""Carries out what `loadmanager.core.protocol.drain_machine` says, in a world: a decision and a write are done at
-once.
-"""
+"""Driver of the drain machine in a simulation. Decisions and writes complete at once."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Lookups:
         return is_free or (gone is not None and gone.broker not in self._state.holds())
 
     def _step(self, *events: Asked) -> None:
-        """Here everything is done as soon as it is said."""
+        """Step the assignment machine until it has nothing left to do."""
         happened: deque[Asked] = deque(events)
         while happened or self._assignments.wake_s is not None:
             event = happened.popleft() if happened else Signal.TIME
@@ -105,7 +105,7 @@ class Lookups:
 
 
 class SimExecutor:
-    """Carries out unloads by the leader's own machine; `moves` are those that were completed.
+    """Executor of unloads by the leader's state machine; `moves` are the completed ones.
 
     A write is done at once. An owner lets go in `unload_s`; one that has crashed, and is registered still, does not.
     """
@@ -123,16 +123,16 @@ class SimExecutor:
         self.moves: list[CompletedMove] = []
 
     def begin_round(self, steps: Sequence[Unload]) -> None:
-        """Carry out the steps of a round in their order as far as the limits allow."""
+        """Execute the steps of a round in their order, within the concurrency limits."""
         self._of_round = {self.execute(step, lambda _: None) for step in steps}
 
     def call_off_round(self) -> None:
-        """Begin no further step of the last round; what has begun is seen through."""
+        """Cancel the steps of the last round that have not begun."""
         self._driver.step(CallOff(self._of_round.__contains__, "called off before it began"))
         self._of_round = set()
 
     def execute(self, step: Unload, on_end: Callable[[Outcome], None]) -> UnderWay:
-        """Carry out one step; `on_end` is told what became of it."""
+        """Execute one step; `on_end` gets its outcome."""
         check = Expected(step.source).check
         move = UnderWay(step.bundle, step.source, step.destination, step.reason.value, check)
         self._on_end[move] = on_end

@@ -1,4 +1,4 @@
-"""The leader's decisions, by the functions of the core that the live leader calls, in the same order."""
+"""Decisions of the simulated leader, with the functions of the core that the live one calls, in the same order."""
 
 from __future__ import annotations
 

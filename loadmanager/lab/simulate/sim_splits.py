@@ -1,4 +1,4 @@
-"""Automatic splits, by the leader's own machines; bundles are never merged."""
+"""Automatic splits by the leader's state machines. Bundles are never merged."""
 
 from __future__ import annotations
 

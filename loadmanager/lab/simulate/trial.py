@@ -1,4 +1,4 @@
-"""One configuration tried on a recorded range, and the figures by which configurations are compared."""
+"""Trial of one configuration on a recorded range, and the figures that compare configurations."""
 
 from __future__ import annotations
 

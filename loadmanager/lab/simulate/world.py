@@ -1,4 +1,4 @@
-"""A fleet in virtual time: load, reports, decisions and what becomes of them, failures and operators.
+"""Simulation of a fleet in virtual time: load, reports, decisions and their execution, failures, operators.
 
     step ──▶ loads ──▶ usage ──▶ reports that are due ──▶ the leader's model
                                                               │

@@ -1,4 +1,4 @@
-"""Takes down, step by step, how a world is doing."""
+"""Recorder of a simulation's time series."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from loadmanager.lab.simulate.world_state import WorldState
 
 
 class StepRecorder:
-    """One row per step."""
+    """Recorder of one row per step."""
 
     def __init__(self, state: WorldState) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""The figures of what happened in a range, and of what worlds of it come to, by the simulator's cost model."""
+"""Figures of a recorded range, observed and simulated, by the simulator's cost model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Scores of a recorded range, as it went and with other strategies: `python -m loadmanager.lab.whatif.score_worker`.
+"""Worker process that scores a recorded range, observed and with other strategies: `python -m
+loadmanager.lab.whatif.score_worker`.
 
 For whoever runs all day beside a cluster: a process of its own does the work, at the lowest priority and with limited
 memory, and may be killed at any moment. A `ScoreQuestion` comes in as a JSON object, an `ScoreAnswer` goes out as one.
