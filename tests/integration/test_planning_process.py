@@ -149,7 +149,7 @@ def test_an_error_is_the_same_and_the_process_goes_on(process: PlannerProcess) -
     failed = process.propose(snapshot, SETTINGS, nonsense, rng)
     assert isinstance(failed, AttributeError)
     assert str(failed) == str(raised.value)
-    assert "In the process that plans" in failed.__notes__[0]
+    assert "In the planner worker" in failed.__notes__[0]
     unknown = process.propose(snapshot, replace(SETTINGS, shedding_strategy="Unknown"), {}, rng)
     assert isinstance(unknown, UnknownStrategyError)
     assert isinstance(process.propose(snapshot, SETTINGS, {}, rng), Proposal)

@@ -21,6 +21,8 @@ from loadmanager.lab.simulate import sim_leader
 from loadmanager.lab.simulate.scenario import Scenario
 from loadmanager.lab.simulate.scenario_run import SIDE_BY_SIDE, run
 
+PULSARS_THRESHOLDS = {key: str(value) for key, value in AS_PULSAR.items()}
+
 SCENARIOS = packaged_scenarios()
 LONGEST_S = 14_400.0
 TRAFFIC = sorted(TRACES.glob("tweets_*.csv"))
@@ -107,8 +109,7 @@ def test_the_default_configuration_holds_all_bounds_but_those_that_are_known(nam
 
 @pytest.mark.parametrize("name", deep_except({"unequal-capacities"}, NOT_HELD_AS_PULSAR))
 def test_what_a_broker_conf_means_holds_less(name: str) -> None:
-    as_pulsar = {key: str(value) for key, value in AS_PULSAR.items()}
-    assert broken(SCENARIOS[name], "", as_pulsar) == NOT_HELD_AS_PULSAR[name]
+    assert broken(SCENARIOS[name], "", PULSARS_THRESHOLDS) == NOT_HELD_AS_PULSAR[name]
 
 
 @pytest.mark.parametrize("name", deep_except(QUICK, SCENARIOS))
@@ -169,8 +170,7 @@ def test_what_goes_to_and_fro_is_seen_with_and_without_a_cool_down(cool_down: st
 
 
 def test_each_move_says_when_its_bundle_had_moved_and_when_it_had_left_where_it_went_to() -> None:
-    as_pulsar = {key: str(value) for key, value in AS_PULSAR.items()}
-    moves = run(SCENARIOS["unequal-capacities"].shortened(LONGEST_S), "", as_pulsar).result.moves
+    moves = run(SCENARIOS["unequal-capacities"].shortened(LONGEST_S), "", PULSARS_THRESHOLDS).result.moves
     for number, move in enumerate(moves):
         before = [each for each in moves[:number] if each.bundle == move.bundle]
         left = [each.at_s for each in before if each.source == move.destination]
@@ -208,7 +208,7 @@ def test_each_event_of_a_file_happens() -> None:
             },
         ],
     )
-    result = run(scenario).result
+    result = run(scenario, "", PULSARS_THRESHOLDS).result
     brokers = dict(zip(result.series.t_s.tolist(), result.series.brokers.tolist(), strict=True))
     assert [brokers[t_s] for t_s in (50.0, 100.0, 200.0, 240.0, 300.0)] == [3, 6, 4, 3, 4]
     assert result.bundles == 20
