@@ -33,6 +33,8 @@ from loadmanager.net.http_client import HttpClient
 from loadmanager.util import clock
 
 _FOREVER_SHARE = 1.0
+_MOST_HOT = 3
+"""Brokers that a hot spot is on, at most: the first is on one, and the next ones are wider."""
 _HOT_SPOT_DELAY_S = 1.25
 """Until the clients have noticed, and a whole interval of the measurement lies behind it."""
 
@@ -122,18 +124,20 @@ class Director:
             await asyncio.sleep(INTERVAL_S)
 
     def _move_hot_spot(self) -> None:
-        """Make topics hot that are on the broker with the least to do, and the topics that were hot no longer so."""
+        """Make topics hot that are on the brokers with the least to do, and the topics that were hot no longer so."""
         workload = self._settings.workload
         able = [row for row in self._state.brokers if len(row.topic_names) >= workload.hot_topics]
-        quietest = min(able or self._state.brokers, key=lambda row: row.messages_per_s)
+        by_rate = sorted(able or self._state.brokers, key=lambda row: row.messages_per_s)
         cut = NamespaceBundles(equal_boundaries(self._settings.bundles_per_namespace))
         self._hot_spots += 1
+        quietest = by_rate[: min(self._hot_spots, _MOST_HOT)]
+        candidates = [name for row in quietest for name in row.topic_names]
         hot = workload.choose_hot_topics(
-            quietest.topic_names, lambda name: (name.rpartition("/")[0], cut.index_of_topic(name)), self._hot_spots
+            candidates, lambda name: (name.rpartition("/")[0], cut.index_of_topic(name)), self._hot_spots
         )
         self._cluster.hot_spot.write(hot)
-        share = f"{workload.hot_share:.0%} of the traffic goes to {len(hot)} of its topics"
-        self._enter(f"hot spot on {quietest.name}: {share}")
+        share = f"{workload.hot_share:.0%} of the traffic goes to {len(hot)} of their topics"
+        self._enter(f"hot spot on {', '.join(row.name for row in quietest)}: {share}")
 
     async def _kill_leader(self) -> None:
         name, epoch = await self._get_leader()

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.waiting import eventually
 
 from loadmanager.dev.demo import director
-from loadmanager.dev.demo.demo_monitor import DemoState
+from loadmanager.dev.demo.demo_monitor import DemoState, ShownBroker
 from loadmanager.dev.demo.demo_settings import DemoSettings
 from loadmanager.dev.demo.demo_summary import RateSample, imbalance
+from loadmanager.dev.demo.demo_workload import HotSpotFile
 from loadmanager.dev.demo.director import Director
 from loadmanager.util.clock import now_s
 
@@ -43,3 +46,18 @@ async def test_a_measurement_without_any_traffic_ends_all_the_same(monkeypatch: 
     script._start_s = now_s()
     await script._measure("at_the_end", 0.0, 1.0)
     assert imbalance(state.samples, *script._windows["at_the_end"]) is None
+
+
+def test_a_hot_spot_gets_wider_from_turn_to_turn(tmp_path: Path) -> None:
+    hot_spot, settings, state = HotSpotFile(tmp_path / "hot"), DemoSettings(), DemoState()
+    names = settings.workload.topic_names()
+    for number in range(5):
+        topics = frozenset(names[36 * number : 36 * (number + 1)])
+        state.brokers.append(ShownBroker(f"broker-{number}", "", messages_per_s=number, topic_names=topics))
+    script = Director(settings, SimpleNamespace(hot_spot=hot_spot), state, None)  # type: ignore[arg-type]  # no cluster
+    found = []
+    for _ in range(4):
+        script._move_hot_spot()
+        hot = hot_spot.read()
+        found.append((len(hot), sorted({position // 36 for position in hot})))
+    assert found == [(8, [0]), (12, [0, 1]), (16, [0, 1, 2]), (8, [0, 1, 2])]
