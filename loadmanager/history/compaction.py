@@ -33,12 +33,12 @@ COMPACTED_KEY = b"loadmanager.compacted"
 """The key of a compacted file's metadata under which the files stand that it stands for."""
 
 _SETTLED_MS = 2 * HOUR_MS
-"""So long after its end nobody writes into an hour any more."""
+"""Time after the end of an hour from which nobody writes into it any more."""
 _KEPT_NS = 6 * HOUR_MS * 1_000_000
 _ROWS_TOGETHER = 250_000
 """In a row group: what is in memory at a time, and what a reader may skip."""
 _PASS_S = 5.0
-"""After so long a pass begins no other file: the writing of what is recorded waits for it."""
+"""Time limit of a pass, after which it begins no other file: recording waits for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from loadmanager.history.table_schemas import (
 )
 
 OnFault = Callable[[HistoryFileError], None]
-"""What is done about a file that cannot be used; the others are read all the same."""
+"""Handler of an unusable file; the others are read all the same."""
 
 _BATCH_ROWS = 65_536
 

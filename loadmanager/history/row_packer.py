@@ -14,10 +14,10 @@ from loadmanager.history.files import HOUR_MS, pack, path_of
 from loadmanager.history.table_schemas import EVENTS
 
 Refused = Callable[[Placed, Exception], None]
-"""What is done about an entry that does not fit its table; the others are written all the same."""
+"""Handler of an entry that does not fit its table; the others are written all the same."""
 
 _PIECE_ROWS = 5_000
-"""So many rows become columns at once: other threads get the interpreter back in between."""
+"""Rows converted at once: between slices other threads get the interpreter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ NAME = pa.dictionary(pa.int32(), pa.string())
 """Text of which a file holds few different values."""
 
 ORDER = ("epoch", "sequence")
-"""What orders everything: the leader's epoch, and its count of what it saw and did over all tables together."""
+"""Total order: the leader's epoch, and its sequence over all tables together."""
 
 KEYS = ("at_ms", *ORDER)
 """The columns that every table has, in every version."""

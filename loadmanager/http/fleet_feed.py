@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 _EVENTS_KEPT = 1_000
 _UNHEARD_S = 5.0
-"""What the leader said last counts for so long while it does not answer."""
+"""Time for which the leader's last briefing counts while it does not answer."""
 
 
 @dataclass(frozen=True, slots=True)

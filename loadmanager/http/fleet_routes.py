@@ -27,12 +27,12 @@ _LAST_SEEN = "Last-Event-ID"
 _MAX_STREAMS = 100
 """Open pages. Each takes 90 KiB/s, so so many take 9 MiB/s."""
 _ASK_S = 3.0
-"""So long the leader is waited for; the page shows meanwhile what this node sees."""
+"""Timeout of the leader's briefing; meanwhile the page shows this node's mirror."""
 _IDLE_S = 10.0
 _LOOK_S = 1.0
-"""How often a stream looks whether its reader is still there."""
+"""Interval at which a stream checks that its reader is connected."""
 _SLOW_S = 30.0
-"""Whoever does not take a frame for so long is not there any more."""
+"""Timeout after which a reader that takes no frame counts as gone."""
 
 
 class LiveHandlers:

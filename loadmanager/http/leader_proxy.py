@@ -35,7 +35,7 @@ IS_QUESTION = web.RequestKey("is_question", bool)
 log = structlog.get_logger(__name__)
 
 _ASK_AGAIN_S = 0.25
-"""After so long a leader that could not be reached, or said that it is none, is asked once more."""
+"""Delay before a leader that was not reached, or denied leading, is asked once more."""
 
 _MARGIN_S = 5.0
 _SHORTEST_S = 0.5

@@ -20,7 +20,7 @@ _PLANS = "/loadbalance/v1/plans"
 _FILE = "application/octet-stream"
 _PLANNING_TIMEOUT_S = 60.0
 _EXECUTION_TIMEOUT_S = 3_600.0
-"""How long a node waits for the leader that executes a plan: as long as its unloads may take."""
+"""Timeout of a node for the leader's execution of a plan: as long as its unloads may take."""
 
 
 class PlanHandlers:

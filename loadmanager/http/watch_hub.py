@@ -30,26 +30,26 @@ from loadmanager.leader.node_port import MirrorPort
 log = structlog.get_logger(__name__)
 
 HEARTBEAT_S = 10.0
-"""Whoever keeps up is sent something at least this often, give or take a look."""
+"""Heartbeat interval of readers without a backlog, give or take a look."""
 
 _LOOK_S = 1.0
-"""How often each watcher is looked at: whether it is still there, and still may be."""
+"""Interval at which each watcher is checked: connected, and permitted."""
 
 _STALE_LOOKS = 2
-"""After so many looks in a row at a view that is not fresh all streams end: a link that only blinked ends none."""
+"""Consecutive looks at a stale mirror after which all streams end: a short disconnection ends none."""
 
 _SLOW_S = 30.0
-"""Whoever takes nothing of an event for so long is not there any more."""
+"""Timeout after which a reader that takes no data counts as gone."""
 
 _FAREWELL_S = 1.0
-"""How long whoever is sent away is waited for."""
+"""Timeout for the end of a stream that the node closes."""
 
 _PIECE_BYTES = 16 * 1024
 _SOCKET_BYTES = 64 * 1024
-"""So much waits for a watcher in this process, and in the system's buffer, of which Linux takes twice as much."""
+"""Unsent bytes per watcher in this process, and in the socket buffer, of which Linux takes twice as much."""
 
 _MOST_UNKNOWN = 1_000
-"""So many namespaces may be watched that are not there."""
+"""Limit on watched namespaces that do not exist."""
 
 _TURN = 64
 """Watchers that are written to before others have their turn."""

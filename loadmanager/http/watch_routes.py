@@ -24,7 +24,7 @@ PROTOCOL = "1"
 _LAST_SEEN = "Last-Event-ID"
 _MOST_NAMESPACES = 64
 _SHARE = 0.75
-"""So many of all connections are for watchers: the others are for whoever asks."""
+"""Share of all connections that watchers may use: the rest is for requests."""
 
 _SHOWN_CHARACTERS = 40
 _TEXTS = {"type": "array", "items": {"type": "string"}}

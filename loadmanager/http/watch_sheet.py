@@ -26,7 +26,7 @@ from loadmanager.http.server_sent_events import encode_event
 from loadmanager.leader.node_port import BrokerPort, RecordPort
 
 STEPS_KEPT = 256
-"""Whoever is further behind gets the whole namespace."""
+"""Steps that are kept; a watcher further behind gets the whole namespace."""
 
 _MADE_KEPT = 16
 """Events kept for as many places at a time: of the slow most are at a few."""

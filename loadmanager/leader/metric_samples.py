@@ -117,8 +117,13 @@ def split_counters(reshaper: SplitCounters, reshaping: ReshapeLoop) -> list[Samp
     done = reshaper.splits.total() - reshaper.splits[SplitReason.ADMIN_SPLIT]
     return [
         ("pulsar_lb_bundles_split", "Bundles that the leader has split by itself.", split, done),
-        ("loadmanager_reshaping_rounds", "Looks for bundles to split or merge.", none, reshaping.rounds),
-        ("loadmanager_reshaping_rounds_failed", "Looks that ended in an error.", none, reshaping.rounds_failed),
+        ("loadmanager_reshaping_rounds", "Rounds of splits and merges.", none, reshaping.rounds),
+        (
+            "loadmanager_reshaping_rounds_failed",
+            "Rounds of splits and merges that failed.",
+            none,
+            reshaping.rounds_failed,
+        ),
     ]
 
 
@@ -129,22 +134,27 @@ def _owner_counters(node: NodeCounters) -> list[Sample]:
         ("loadmanager_assignments", "Bundles given an owner.", none, node.assigner.assignments),
         (
             "loadmanager_leaders_found_silent",
-            "Leaders that this node was to replace early.",
+            "Silent leaders that this node was to replace early.",
             none,
             node.leader_watch.found_silent,
         ),
         (
             "loadmanager_invariants_violated",
-            "Writes not made because of what they would have said.",
+            "Writes refused because they would break an invariant.",
             none,
             node.ledger.invariants_violated,
         ),
-        ("loadmanager_writes_fenced", "Writes refused because another leads.", none, node.ledger.writes_fenced),
+        (
+            "loadmanager_writes_fenced",
+            "Writes that the fencing epoch refused: another node leads.",
+            none,
+            node.ledger.writes_fenced,
+        ),
     ]
 
 
 def _owner_gauges(node: NodeCounters) -> list[Sample]:
-    meaning = "1 while the leader, another node, says that it leads."
+    meaning = "1 while the leader, another node, answers."
     return [("loadmanager_leader_heard", meaning, {}, node.leader_watch.hears)]
 
 
@@ -186,8 +196,13 @@ def _gauges(node: MoveCounters) -> list[Sample]:
     return [
         ("loadmanager_leader", "1 while this node leads.", none, node.election.term is not None),
         ("loadmanager_epoch", "The current epoch.", none, node.view.epoch),
-        ("loadmanager_lease_seconds", "How long the session is certain to live.", none, _lease_s(node)),
-        ("loadmanager_view_fresh", "1 while the view was read since the last reconnection.", none, node.view.is_fresh),
+        ("loadmanager_lease_seconds", "Time for which the session is certain to live.", none, _lease_s(node)),
+        (
+            "loadmanager_view_fresh",
+            "1 while the mirror is fresh: read since the last reconnection.",
+            none,
+            node.view.is_fresh,
+        ),
         (
             "loadmanager_faulty_znodes",
             "Znodes that cannot be read at the moment, or that access lists keep from this node.",
@@ -197,7 +212,7 @@ def _gauges(node: MoveCounters) -> list[Sample]:
         ("loadmanager_brokers", "Registered brokers.", none, len(node.view.registrations)),
         (
             "loadmanager_brokers_quarantined",
-            "Brokers whose reports are not believed, so that shedding leaves them alone.",
+            "Brokers with rejected reports, which shedding leaves alone.",
             none,
             len(node.planner.snapshot().doubts.quarantined),
         ),
@@ -226,7 +241,7 @@ def _gauges(node: MoveCounters) -> list[Sample]:
             sum(len(each.namespaces) for each in node.view.unplaceable()),
         ),
         ("loadmanager_namespaces", "Namespaces.", none, len(node.view.namespaces)),
-        ("loadmanager_shedding_cycle_seconds", "Time the last round took to plan.", none, node.shedding.last_cycle_s),
+        ("loadmanager_shedding_cycle_seconds", "Planning time of the last round.", none, node.shedding.last_cycle_s),
     ]
 
 

@@ -15,7 +15,7 @@ from aiohttp import web
 from loadmanager.errors import BadRequestError, BodyTooLargeError
 
 SMALL_BYTES = 65_536
-"""So much of a body is read without waiting for room; as much may wait in each connection's buffer."""
+"""Size up to which a body is read without waiting; each connection's buffer may hold as much."""
 
 _LARGE_AT_A_TIME = 8
 _SHOWN_CHARACTERS = 40

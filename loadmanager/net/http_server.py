@@ -33,14 +33,14 @@ _FILES_PER_CONNECTION = 2
 _SHOWN_CHARACTERS = 200
 
 _LINGERING_S = 1.0
-"""How long the rest of a body that nobody wants is read after the answer, so that the answer reaches who sends it."""
+"""Time for which an unwanted rest of a body is read after the answer, so that the answer reaches the sender."""
 
 
 Quick = Callable[[bytes], bytes | None]
 """Makes a whole answer of a whole request, None of one that is to be asked the usual way."""
 
 QUICK: web.AppKey[Quick] = web.AppKey("quick")
-"""Where an application keeps what answers some of its requests before they are parsed."""
+"""Application key of the fast path for requests that are answered before they are parsed."""
 
 
 @dataclass(frozen=True, slots=True)

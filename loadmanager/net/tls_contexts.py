@@ -26,9 +26,8 @@ from loadmanager.errors import ConfigurationError
 log = structlog.get_logger(__name__)
 
 _TRY_AGAIN_S = 10.0
-"""After so long files that could not be used are tried again though they have not changed: the fault may have been a
-lack of files, or a certificate that holds from now on.
-"""
+"""Interval at which unusable files are tried again without a change: too many open files, or a certificate that becomes
+valid, may have been the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +136,9 @@ class RenewedTls:
         """Load the files; raises `ConfigurationError` if they cannot be used."""
         self.files = files
         self.fault = ""
-        """Why the files as they are cannot be used; empty while they can."""
+        """Fault of the files as they are; empty while they are usable."""
         self.expires_at: datetime | None = None
-        """When the certificate in use ends; None without one."""
+        """Expiry of the certificate in use; None without one."""
         self._seen = self._stamps()
         self._try_again_at_s = 0.0
         self._context = self._make()

@@ -22,12 +22,11 @@ from loadmanager.net.tls_contexts import ServerTls
 log = structlog.get_logger(__name__)
 
 SSLProtocol.max_size = 32 * 1024
-"""How much asyncio reads at once, and sets aside for each connection by TLS, also one that says nothing. As it comes,
-256 KiB filled with zeros, as many connections as are allowed would take more than half a gigabyte.
-"""
+"""Read buffer of each TLS connection, idle ones included. With asyncio's default of 256 KiB, the allowed connections
+would take more than half a gigabyte."""
 
 _SHUTDOWN_S = 1.0
-"""How long a connection that is closed waits for the other side's farewell."""
+"""Timeout of a closed connection for the other side's close notification."""
 
 _TRY_AGAIN_S = 1.0
 _SAID_EVERY_S = 10.0

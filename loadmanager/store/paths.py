@@ -16,7 +16,7 @@ BROKER_TIME_AVERAGE = f"{ROOT}/broker-time-average"
 STRATEGY_STATE = f"{ROOT}/strategy-state"
 
 DELETED = f"{ROOT}/deleted"
-"""What must be remembered of namespaces that were deleted; there once one was."""
+"""Memory of deleted namespaces; exists once one was deleted."""
 
 POLICIES = f"{ROOT}/policies"
 ISOLATION = f"{POLICIES}/isolation"
@@ -26,16 +26,16 @@ CONTROLS = f"{POLICIES}/controls"
 CONFIGURATION = f"{ROOT}/configuration"
 LEARNED = f"{ROOT}/learned"
 BESIDE = f"{ROOT}/beside"
-"""What processes beside a Pulsar keep; in the store of such processes alone."""
+"""Data of processes beside a Pulsar; only in their own store."""
 
 BESIDE_MOVES = f"{BESIDE}/moves"
-"""What the one that acts has under way."""
+"""Moves under way of the process that acts."""
 
 TAKEN_OVER = f"{BESIDE}/taken-over"
 """What a Pulsar is to be given back."""
 
 OPERATOR_CONFIG = (ISOLATION, FAILURE_DOMAINS, ANTI_AFFINITY, CONTROLS, LEARNED, CONFIGURATION)
-"""What operators lay down, or publish; each is there once somebody has."""
+"""Operator config, and published data; each exists once it was written."""
 
 PERSISTENT_PARENTS = (BROKERS, NODES, EPOCH, NAMESPACES, BUNDLE_DATA, BROKER_TIME_AVERAGE, POLICIES)
 """Created by every node at start, so that writers never meet a missing parent."""

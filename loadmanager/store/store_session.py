@@ -51,7 +51,7 @@ from loadmanager.core.domain.log_message import Say
 from loadmanager.store.metadata_store import SessionState
 
 LEASE_RATIO = 2 / 3
-"""How much of its timeout a session is trusted for, counted from an answered request's sending."""
+"""Share of its timeout for which a session is trusted, counted from the sending of an answered request."""
 
 RAISED_LEASE_RATIO = 1 / 2
 """The same for a timeout that is longer than was asked for."""
@@ -190,9 +190,9 @@ class Session:
     phase: SessionPhase = SessionPhase.CLOSED
     lease_valid_until_s: float = -math.inf
     given_up: int = 0
-    """How many sessions were."""
+    """Number of sessions given up."""
     obstacle: str | None = None
-    """What keeps it from being connected, as far as it is known."""
+    """Obstacle to a connection, if known."""
     _asked_s: float = field(init=False)
     _asked_at_s: float = -math.inf
     _sent_at_s: float | None = None

@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 LARGEST_ANSWER_BYTES = 64 * 1024 * 1024
-"""What is read of an answer at the most."""
+"""Maximum size of an answer."""

@@ -25,7 +25,7 @@ from loadmanager.core.model.time_means import TimeMeans
 from loadmanager.wire.dump_line import NON_FINITE
 
 BUNDLES, BROKERS, NAMESPACES = "bundles", "brokers", "namespaces"
-"""What a part holds."""
+"""Kind of a part."""
 
 _BUNDLES_PER_PART = 500
 _BROKERS_PER_PART = 50
@@ -41,20 +41,20 @@ _COLUMNS: dict[str, Any] = {
     "recorded": np.int8,
     "by_range": np.bool_,
 }
-"""What an image has for each bundle besides its name."""
+"""Columns of a checkpoint per bundle, besides its name."""
 _TIME_MEANS: dict[str, Any] = {
     "mean": np.float32,
     "last": np.float32,
     "reported_s": np.uint32,
     "sigma": np.float32,
 }
-"""What its means over time have; older checkpoints have none."""
+"""Columns of means over time; older checkpoints have none."""
 _BY_METRIC = ("short", "long", "mean", "last")
 
 _REPORT_COLUMNS = ("bundle_load", "bundle_topics", "bundle_sessions", "bundle_cache_bytes")
 
 Record = tuple[Sequence[str], Sequence[Ownership]]
-"""Of a namespace: its bundles, and in the same order who owns them."""
+"""Bundles of a namespace, and their ownerships in the same order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ _IN_A_DUMP: tuple[tuple[object, object], ...] = (
     (broker_data.BundleKey, Name),
     (broker_data.AdvertisedListener, dict[str, str]),
 )
-"""What the types of a record's fields are in a dump, which takes all that Pulsar's brokers decide on."""
+"""Field types of a record in a dump, which accepts everything that Pulsar's brokers decide on."""
 
 
 def _in_a_dump(given: Any) -> Any:  # noqa: ANN401 - a type, which has none
@@ -117,7 +117,7 @@ def _in_a_dump(given: Any) -> Any:  # noqa: ANN401 - a type, which has none
 _DUMPED = GetPydanticSchema(lambda given, handler: handler(_in_a_dump(given)))
 DumpedBroker = Annotated[LocalBrokerData, _DUMPED]
 DumpedStats = Annotated[NamespaceBundleStats, _DUMPED]
-"""What a broker says of itself, and of a bundle: the fields of its record, read as strictly as the rest of a dump."""
+"""Fields of a broker's record and of a bundle's, as strict as the rest of a dump."""
 
 
 @with_config(_STRICT)

@@ -16,9 +16,8 @@ from loadmanager.wire.plan_bodies import DrainProgress
 from loadmanager.wire.validation import WireModel
 
 BrokerState = Literal["active", "excluded", "draining", "held_off", "sick", "broker_stuck", "doubted", "unreadable"]
-"""What is to be known of a broker first: what operators told, then what is wrong with it. `broker_stuck`: it serves
-nothing of what it owns; `doubted`: its reports are not believed; `unreadable`: nothing that it reported can be read.
-"""
+"""State of a broker, the most urgent one: operator controls first, then faults. `broker_stuck`: it serves nothing of
+what it owns; `doubted`: its reports are rejected; `unreadable`: no report of it can be read."""
 
 
 _PATTERN = r"^([0-9]{1,15}):([0-9]{1,15}):([0-9]{1,15})$"

@@ -25,16 +25,16 @@ EPOCH_HEADER = "X-Loadmanager-Epoch"
 BUNDLE_VERSION_HEADER = "X-Loadmanager-Bundle-Version"
 OWNER_HEADER = "X-Loadmanager-Owner"
 INCARNATION_HEADER = "X-Loadmanager-Incarnation"
-"""Whom an unload call is for: an agent that stands beside another broker, or another life of it, must refuse it."""
+"""Broker that an unload call is for: an agent of another broker, or of another registration, must refuse it."""
 
 HASH_FUNCTION_HEADER = "X-Loadmanager-Hash-Function"
 """The namespace's, with an unload call: it tells the topics of the bundle from others granted under a former range."""
 
 UNKNOWN = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED})
-"""What is answered by whoever does not know what it is told, such as a broker that cannot prepare."""
+"""Answers of a broker that does not support a command, such as prepare."""
 
 DESTINATION_HEADER = "X-Loadmanager-Destination"
-"""Who is to get the bundle of an unload call, if somebody is: the broker may send its clients there."""
+"""Next owner in an unload call, if known: the broker may send its clients there."""
 
 FORWARDED_HEADER = "X-Loadmanager-Forwarded"
 """Set on a request that a node passes on to the leader, so that two confused nodes cannot play ping-pong."""
@@ -46,7 +46,7 @@ ORIGINAL_PRINCIPAL_HEADER = "X-Original-Principal"
 """For whom a proxy asks, as in Pulsar; a node passes it on with who asked it."""
 
 LISTENER_HEADER = "X-Pulsar-ListenerName"
-"""Which of the owner's advertised listeners a lookup wants."""
+"""Advertised listener that a lookup requests."""
 
 NOT_LEADER_HEADER = "X-Loadmanager-Not-Leader"
 """Marks the answer of a node that was taken for the leader and is not: the request had no effect."""
@@ -152,7 +152,7 @@ class HealthBody(WireModel):
 
 
 LONGEST_HOLD_MS = 1_000
-"""So long a leader may keep its answer to `GET /loadbalance/v1/term` back, whoever asks for how long."""
+"""Longest hold of an answer to `GET /loadbalance/v1/term`."""
 
 
 class TermAnswer(WireModel):

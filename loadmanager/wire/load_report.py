@@ -35,7 +35,7 @@ MAX_BUNDLES_PER_REPORT = 20_000
 """An agent's report of about so many bundles fits into a znode. Reading a larger one would block a node."""
 
 _OTHER_OBJECTS = 1_000
-"""How many a record may hold beside its bundles: resources, protocols, listeners."""
+"""Limit on a record's entries besides its bundles: resources, protocols, listeners."""
 
 _COMMAS_PER_BUNDLE = 16
 """Fields of a bundle, and its name in each of the record's lists: more than there are."""

@@ -58,9 +58,8 @@ MAX_TRANSACTION_RECORDS = 100
 _ATTEMPTS = 5
 
 Reshape = Callable[[NamespaceState, Stamp], NamespaceState]
-"""From the current bundles of a namespace to other ones, by `NamespaceState.split` or `merge`; it may raise what they
-do, and `BundleNotFoundError`.
-"""
+"""Function from the bundles of a namespace to other ones, by `NamespaceState.split` or `merge`; it may raise what they
+raise, and `BundleNotFoundError`."""
 
 
 Outcomes = dict[BundleRange, Ownership | Exception]

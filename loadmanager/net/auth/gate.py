@@ -39,7 +39,7 @@ from loadmanager.wire.http_bodies import ORIGINAL_PRINCIPAL_HEADER
 log = structlog.get_logger(__name__)
 
 PRINCIPAL = web.RequestKey("principal", str)
-"""Who asks, and for whom: set on each request of which it is known, whether it may pass or not."""
+"""Principals of a request, set once known, whether it is permitted or not."""
 
 _AUTHORIZATION = istr("Authorization")
 _ORIGINAL = istr(ORIGINAL_PRINCIPAL_HEADER)

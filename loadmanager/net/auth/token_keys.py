@@ -44,7 +44,7 @@ _DATA_URL = re.compile(
     r"(?ais)data:([\w.+-]+/[\w.+-]+)?(;[\w-]+=[\w.-]+)*(?P<base64>;base64)?,(?P<data>.*)",
 )
 SECRET_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}
-"""How long a secret must be for an algorithm, as in Pulsar: as long as the hash."""
+"""Minimum length of a secret per algorithm, as in Pulsar: the length of the hash."""
 
 _LONGEST_KEY_BYTES = 64 * 1024
 
@@ -141,7 +141,7 @@ class KeySource:
         self._algorithm = settings.token_public_alg if public else None
         self._place = KeyPlace("tokenPublicKey", public) if public else KeyPlace("tokenSecretKey", secret)
         self.fault = ""
-        """What is wrong with the file now, while the last good key stays."""
+        """Fault of the file now, while the last good key stays."""
         self._seen = self._place.stamp()
         self.current = self._load()
 

@@ -28,7 +28,7 @@ _Event = TypeVar("_Event")
 _Action = TypeVar("_Action")
 
 Image = list[dict[str, Any]]
-"""All that a machine remembers: the things it follows, each by the names of its fields."""
+"""State of a machine: the things that it follows, each by field name."""
 
 
 class Form(Protocol[_Event, _Action]):
