@@ -17,6 +17,7 @@ from support.delays import a_memory_cluster
 from support.fake_broker import FakeBroker
 from support.fake_node import FakeNode
 from support.servers import closed_port
+from support.stores import started
 from support.waiting import eventually
 
 from loadmanager.agent.presence import PresencePhase
@@ -57,10 +58,8 @@ async def node() -> AsyncIterator[FakeNode]:
 
 @pytest.fixture
 async def store() -> AsyncIterator[MemoryStore]:
-    store = MemoryStore(a_memory_cluster())
-    await store.start()
-    yield store
-    await store.close()
+    async with started(MemoryStore(a_memory_cluster())) as store:
+        yield store
 
 
 @pytest.fixture

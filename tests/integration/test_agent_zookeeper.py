@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from support.agents import BROKER_ID, RunningAgent, agent_settings, running_agent
 from support.fake_broker import FakeBroker
 from support.fake_node import FakeNode
-from support.stores import drop_connection, expire_session
+from support.stores import drop_connection, expire_session, started
 from support.waiting import eventually
 
 from loadmanager.agent.host_usage import HostUsage, Resource
@@ -41,14 +41,8 @@ class Place:
     node: FakeNode
     broker: FakeBroker
 
-    @contextlib.asynccontextmanager
-    async def store(self) -> AsyncIterator[ZooKeeperStore]:
-        store = ZooKeeperStore(self.server.connect_string, session_timeout_s=60.0, chroot=self.chroot)
-        await store.start()
-        try:
-            yield store
-        finally:
-            await store.close()
+    def store(self) -> contextlib.AbstractAsyncContextManager[ZooKeeperStore]:
+        return started(ZooKeeperStore(self.server.connect_string, session_timeout_s=60.0, chroot=self.chroot))
 
     @contextlib.asynccontextmanager
     async def agent(self, **settings: object) -> AsyncIterator[RunningAgent]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 import structlog
+from support.stores import started
 from support.tcp_proxy import TcpProxy
 from support.waiting import eventually
 from support.zookeeper import EnsembleFactory, ZooKeeperFactory, save, set_back, wipe
@@ -22,14 +22,8 @@ pytestmark = pytest.mark.zookeeper
 SESSION_TIMEOUT_S = 2.0
 
 
-@asynccontextmanager
-async def a_store(hosts: str, session_timeout_s: float = SESSION_TIMEOUT_S) -> AsyncIterator[ZooKeeperStore]:
-    store = ZooKeeperStore(hosts, session_timeout_s=session_timeout_s, chroot="/app")
-    await store.start()
-    try:
-        yield store
-    finally:
-        await store.close()
+def a_store(hosts: str, session_timeout_s: float = SESSION_TIMEOUT_S) -> AbstractAsyncContextManager[ZooKeeperStore]:
+    return started(ZooKeeperStore(hosts, session_timeout_s=session_timeout_s, chroot="/app"))
 
 
 async def write_some(store: ZooKeeperStore) -> None:

@@ -7,14 +7,14 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from unittest.mock import Mock
 
 import pytest
 from kazoo.protocol.serialization import write_string
 from kazoo.protocol.states import KeeperState
-from support.stores import answer_with, close_session, drop_connection, expire_session
+from support.stores import answer_with, close_session, drop_connection, expire_session, started
 from support.tcp_proxy import TcpProxy
 from support.waiting import eventually, eventually_sync, patience
 from support.zookeeper import EnsembleFactory, ZooKeeperFactory
@@ -40,14 +40,8 @@ SHORT_S, STEADY_S = 3.0, 600.0
 """Session timeouts: one that expires within the test, and one that does not on the slowest machine."""
 
 
-@asynccontextmanager
-async def a_store(hosts: str, chroot: str = "", session_timeout_s: float = STEADY_S) -> AsyncIterator[ZooKeeperStore]:
-    store = ZooKeeperStore(hosts, session_timeout_s=session_timeout_s, chroot=chroot)
-    await store.start()
-    try:
-        yield store
-    finally:
-        await store.close()
+def a_store(hosts: str, chroot: str = "", timeout_s: float = STEADY_S) -> AbstractAsyncContextManager[ZooKeeperStore]:
+    return started(ZooKeeperStore(hosts, session_timeout_s=timeout_s, chroot=chroot))
 
 
 class BusyReader:
@@ -105,7 +99,7 @@ async def check_that_silence_suspends(
 
 async def test_busy_client_of_a_stopped_server_suspends_and_recovers(start_zookeeper: ZooKeeperFactory) -> None:
     server = start_zookeeper()
-    async with a_store(server.connect_string, session_timeout_s=SHORT_S) as store:
+    async with a_store(server.connect_string, timeout_s=SHORT_S) as store:
         await check_that_silence_suspends(store, server.pause, server.resume)
 
 
@@ -279,7 +273,7 @@ def _kazoo_is_connected(store: ZooKeeperStore) -> bool:
 
 async def test_blocked_connection_does_not_block_the_event_loop(start_zookeeper: ZooKeeperFactory) -> None:
     server = start_zookeeper()
-    async with a_store(server.connect_string, session_timeout_s=9.0) as store:
+    async with a_store(server.connect_string, timeout_s=9.0) as store:
         server.pause()
         large: list[Op] = [Create("/large", bytes(900_000))]
         requests = [asyncio.create_task(store.commit(large)) for _ in range(20)]
@@ -348,7 +342,7 @@ async def test_too_large_write_is_refused_on_a_live_connection(zookeeper: Embedd
 
 async def test_an_idle_client_writes_nothing(start_zookeeper: ZooKeeperFactory) -> None:
     server = start_zookeeper()
-    async with a_store(server.connect_string, session_timeout_s=6.0) as store:
+    async with a_store(server.connect_string, timeout_s=6.0) as store:
         store.watch("/", lambda _: None)
         before = await asyncio.to_thread(_last_zxid, server)
         lease_s = store.lease_valid_until_s
@@ -404,7 +398,7 @@ async def test_requests_beyond_kazoos_wake_ups_are_answered(zookeeper: EmbeddedZ
 
 
 async def test_the_session_timeout_is_the_one_the_server_granted(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
-    async with a_store(zookeeper.connect_string, chroot, session_timeout_s=0.1) as store:
+    async with a_store(zookeeper.connect_string, chroot, timeout_s=0.1) as store:
         assert store.session_timeout_s == 0.4  # two ticks of 200 ms are the least
 
 
@@ -560,7 +554,7 @@ async def _answers(store: ZooKeeperStore) -> bool:
 @pytest.mark.deep
 async def test_without_a_quorum_the_lease_lapses_even_though_a_member_is_there(start_ensemble: EnsembleFactory) -> None:
     ensemble = start_ensemble()
-    async with a_store(ensemble.members[0].connect_string, "/app", session_timeout_s=SHORT_S) as store:
+    async with a_store(ensemble.members[0].connect_string, "/app", timeout_s=SHORT_S) as store:
         for member in ensemble.members[1:]:
             await asyncio.to_thread(member.pause)
         await eventually(lambda: store.state is not SessionState.CONNECTED)

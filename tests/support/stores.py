@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol, TypeVar
 from unittest.mock import patch
 
 from kazoo.client import KazooClient
@@ -20,6 +22,18 @@ from loadmanager.store.memory_store import MemoryCluster, MemoryStore
 from loadmanager.store.metadata_store import MetadataStore, SessionState, Znode
 from loadmanager.store.zookeeper_acl import ANYBODY, Access
 from loadmanager.store.zookeeper_store import ZooKeeperStore
+
+_Store = TypeVar("_Store", MemoryStore, ZooKeeperStore)
+
+
+@asynccontextmanager
+async def started(store: _Store) -> AsyncIterator[_Store]:
+    """Start a store, and close it at the end."""
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 class StoreWorld(Protocol):

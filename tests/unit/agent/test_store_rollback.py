@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from support.delays import a_memory_cluster
+from support.stores import started
 
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.store_rollback import StoreRollback
@@ -55,10 +56,8 @@ def an_entry(state: OwnershipState, version: int, owner: Registration | None = B
 
 @pytest.fixture
 async def stored() -> AsyncIterator[Stored]:
-    store = MemoryStore(a_memory_cluster())
-    await store.start()
-    yield Stored(store)
-    await store.close()
+    async with started(MemoryStore(a_memory_cluster())) as store:
+        yield Stored(store)
 
 
 @pytest.mark.parametrize("version", [RELEASED_AT - 1, RELEASED_AT])

@@ -1,4 +1,4 @@
-"""What is asked for the most: a leader, and one with a broker and a namespace."""
+"""Shared fixtures: a leader, and a namespace with a broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 
 @pytest.fixture
-async def node(cluster: Cluster) -> RunningNode:
+def node(cluster: Cluster) -> RunningNode:
+    return cluster.nodes[0]
+
+
+@pytest.fixture
+async def namespace(cluster: Cluster) -> None:
+    """Namespace t/ns, and a broker for its bundles."""
     await cluster.a_broker()
     await cluster.a_namespace()
-    return cluster.nodes[0]

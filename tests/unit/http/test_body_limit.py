@@ -83,12 +83,6 @@ async def test_what_was_read_of_a_body_that_never_came_to_its_end_is_let_go_of_a
     assert frame.f_locals == {}
 
 
-@pytest.fixture
-async def node() -> AsyncIterator[RunningNode]:
-    async with Cluster() as cluster:
-        yield await cluster.start_leader()
-
-
 async def raw(node: RunningNode, request: bytes) -> bytes:
     return await first_line(node.node.service_url, request)
 

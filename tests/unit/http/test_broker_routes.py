@@ -18,11 +18,6 @@ TOPIC = "persistent://t/ns/x"
 
 
 @pytest.fixture
-async def node(cluster: Cluster) -> RunningNode:
-    return cluster.nodes[0]
-
-
-@pytest.fixture
 async def bundle(cluster: Cluster, node: RunningNode) -> str:
     """A bundle that b1 owns."""
     await cluster.a_broker("b1:8080")

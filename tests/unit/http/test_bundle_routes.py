@@ -29,11 +29,6 @@ async def cluster() -> AsyncIterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture
-async def node(cluster: Cluster) -> RunningNode:
-    return cluster.nodes[0]
-
-
 async def test_a_bundle_is_split_by_the_configured_algorithm(node: RunningNode) -> None:
     reply = await node.put(f"{NS}/{WHOLE}/split")
     assert (reply.status, reply.body) == (204, b"")

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 from support.nodes import RunningNode, a_leader
 from support.tokens import CLOSED, bearer, token_of
@@ -13,12 +11,6 @@ SIMPLE = {"Content-Type": "text/plain"}
 """A browser sends it for any page without asking the node first."""
 
 ELSEWHERE = "http://elsewhere.example"
-
-
-@pytest.fixture
-async def node() -> AsyncIterator[RunningNode]:
-    async with a_leader() as (_, node):
-        yield node
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from support.nodes import Cluster, RunningNode
 from support.registrations import a_record, load_of
 from support.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("namespace")
+
 TOPIC = "persistent://t/ns/x"
 DECISIONS = "/loadbalance/v1/decisions"
 

@@ -3,6 +3,14 @@ from __future__ import annotations
 import pytest
 from support.nodes import Cluster, RunningNode
 
+
+@pytest.fixture
+async def node(cluster: Cluster) -> RunningNode:
+    await cluster.a_broker()
+    await cluster.a_namespace()
+    return cluster.nodes[0]
+
+
 LOOKUP = "/lookup/v2/topic"
 
 

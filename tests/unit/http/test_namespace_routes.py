@@ -15,11 +15,6 @@ QUARTERS = ["0x00000000", "0x40000000", "0x80000000", "0xc0000000", "0xffffffff"
 
 
 @pytest.fixture
-async def node(cluster: Cluster) -> RunningNode:
-    return cluster.nodes[0]
-
-
-@pytest.fixture
 async def owned(cluster: Cluster, node: RunningNode) -> str:
     """A bundle that b1 owns."""
     await cluster.a_broker()

@@ -2,22 +2,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from aiohttp import web
-from support.nodes import RunningNode, a_leader
+from support.nodes import RunningNode
 
 from loadmanager.http.openapi import PATH, Operation, Parameter, document
 from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.http_bodies import BrokerInfo, NamespacePolicies
-
-
-@pytest.fixture
-async def node() -> AsyncIterator[RunningNode]:
-    async with a_leader() as (_, node):
-        yield node
 
 
 async def _nothing(_: web.Request) -> web.Response:

@@ -11,6 +11,8 @@ from loadmanager.http import ownership_routes
 from loadmanager.store.memory_store import MemoryStore
 from loadmanager.store.metadata_store import SessionState
 
+pytestmark = pytest.mark.usefixtures("namespace")
+
 TOPIC = "persistent://t/ns/x"
 OWNERSHIP = "/loadbalance/v1/ownership/persistent/t/ns/x"
 

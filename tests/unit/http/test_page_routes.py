@@ -2,24 +2,17 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import AsyncIterator
 from importlib.resources import files
 
 import aiohttp
 import pytest
-from support.nodes import RunningNode, a_leader
+from support.nodes import RunningNode
 
 from loadmanager.core.domain.resources import HOT
 from loadmanager.core.domain.settings import PlannerSettings
 
 FOLDER = files("loadmanager.http") / "page"
 PLAIN = {"Accept-Encoding": "identity"}
-
-
-@pytest.fixture
-async def node() -> AsyncIterator[RunningNode]:
-    async with a_leader() as (_, node):
-        yield node
 
 
 async def test_files_have_types_and_a_content_security_policy(node: RunningNode) -> None:

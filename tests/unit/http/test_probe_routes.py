@@ -35,11 +35,6 @@ async def cluster(memory: MemoryCluster) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture
-async def node(cluster: Cluster) -> RunningNode:
-    return cluster.nodes[0]
-
-
 async def test_a_node_that_works_is_healthy_and_says_whether_it_leads(node: RunningNode) -> None:
     reply = await node.get("/healthz")
     assert (reply.status, reply.json()) == (200, {"nodeId": node.node.node_id, "leading": True})
