@@ -42,7 +42,7 @@ def looks(model: ClusterModel) -> list[Measured]:
     cells = orjson.dumps(np.zeros((BROKERS, 10)).tolist())
 
     def look() -> None:
-        frames.forget_picture()
+        frames.forget_snapshot()
         frames.show(fleet_status.fleet(None), 0)
 
     look_s = best_s(look, 20)

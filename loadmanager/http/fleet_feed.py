@@ -34,7 +34,7 @@ _UNHEARD_S = 5.0
 class StreamPosition:
     """Position of a stream: the number of its last snapshot and of its last event."""
 
-    picture: int = 0
+    snapshot: int = 0
     event: int = 0
 
 
@@ -74,7 +74,7 @@ class Frames:
     _events: deque[_Kept] = field(default_factory=deque)
     _newest: StreamPosition = StreamPosition()
     _body: bytes = b""
-    _picture: bytes = b""
+    _snapshot: bytes = b""
 
     @property
     def newest(self) -> StreamPosition:
@@ -83,17 +83,17 @@ class Frames:
     @property
     def beginning(self) -> StreamPosition:
         """Position of a new stream: it gets the snapshot, and events from now on."""
-        return replace(self._newest, picture=0)
+        return replace(self._newest, snapshot=0)
 
-    def forget_picture(self) -> None:
-        self._body = self._picture = b""
+    def forget_snapshot(self) -> None:
+        self._body = self._snapshot = b""
 
-    def show(self, picture: dict[str, Any], at_ms: int) -> None:
+    def show(self, snapshot: dict[str, Any], at_ms: int) -> None:
         """Take a snapshot of the fleet, if it differs from the last one in more than its time."""
-        body = orjson.dumps(picture)
+        body = orjson.dumps(snapshot)
         if body != self._body:
-            self._body, self._picture = body, encode_event("fleet", b'{"at":%d,%b' % (at_ms, body[1:]))
-            self._newest = replace(self._newest, picture=self._newest.picture + 1)
+            self._body, self._snapshot = body, encode_event("fleet", b'{"at":%d,%b' % (at_ms, body[1:]))
+            self._newest = replace(self._newest, snapshot=self._newest.snapshot + 1)
 
     def put(self, event: FeedEvent) -> None:
         self._newest = replace(self._newest, event=self._newest.event + 1)
@@ -107,8 +107,8 @@ class Frames:
             return b"", place
         new = [each for each in self._events if each.number > place.event]
         frames = [each.frame for each in new if seen is None or each.event.is_after(seen)]
-        picture = self._picture if self._newest.picture > place.picture else b""
-        return picture + b"".join(frames), self._newest
+        snapshot = self._snapshot if self._newest.snapshot > place.snapshot else b""
+        return snapshot + b"".join(frames), self._newest
 
 
 class Feed:
@@ -143,7 +143,7 @@ class Feed:
         self.readers += 1
         if self._task is None or self._task.done():
             self._looked.clear()
-            self.frames.forget_picture()
+            self.frames.forget_snapshot()
             self._briefing = self._mark = None
             self._task = asyncio.create_task(self._run(), name="live feed")
         try:
@@ -191,7 +191,7 @@ class Feed:
         try:
             self.frames.show(self._look(self._briefing), clock.now_ms())
         except Exception:
-            log.exception("live_picture_failed")
+            log.exception("fleet_snapshot_failed")
 
     async def _hear(self) -> None:
         """Request the briefing of the leader, and keep its new decisions and operations."""

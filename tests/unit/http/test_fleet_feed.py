@@ -40,7 +40,7 @@ def test_a_picture_is_sent_when_it_has_changed() -> None:
 def test_a_picture_that_was_forgotten_is_sent_to_nobody_until_there_is_another() -> None:
     frames = Frames()
     frames.show({"bundles": 1}, 10)
-    frames.forget_picture()
+    frames.forget_snapshot()
     assert frames.after(frames.beginning)[0] == b""
     frames.show({"bundles": 1}, 20)
     assert events(frames.after(frames.beginning)[0]) == [("fleet", {"at": 20, "bundles": 1})]
@@ -65,7 +65,7 @@ def test_readers_get_each_event_once_in_order(happens: list[int], kept: int) -> 
     places = {1: frames.beginning, 2: frames.beginning}
     missed: dict[int, list[int]] = {1: [], 2: []}
     pictures = {1: 0, 2: 0}
-    number = picture = 0
+    number = snapshot = 0
     for each in happens:
         if each == 0:
             number += 1
@@ -73,15 +73,15 @@ def test_readers_get_each_event_once_in_order(happens: list[int], kept: int) -> 
             for awaited in missed.values():
                 awaited.append(number)
         elif each == 3:
-            picture += 1
-            frames.show({"picture": picture}, 0)
+            snapshot += 1
+            frames.show({"picture": snapshot}, 0)
         else:
             sent, places[each] = frames.after(places[each])
             told = events(sent)
             assert [data["n"] for kind, data in told if kind == "decision"] == missed[each][-kept:]
             shown = [data["picture"] for kind, data in told if kind == "fleet"]
-            assert shown == ([picture] if picture > pictures[each] else [])
-            missed[each], pictures[each] = [], picture
+            assert shown == ([snapshot] if snapshot > pictures[each] else [])
+            missed[each], pictures[each] = [], snapshot
     assert len(frames.after(frames.beginning)[0]) < 200
 
 
