@@ -126,7 +126,7 @@ class RangesOfSpark:
         return self.each(work, given).collect()
 
     def each(self, work: Callable[[RecordedRange, A], R], given: Sequence[tuple[int, A]]) -> RDD[R]:
-        """As `try_each`, on a partition each, when it is asked for."""
+        """Return an RDD of `work` on these ranges, a partition each, see `try_each`."""
         context = self._spark.sparkContext
         shared = context.broadcast([(self._files[stretch], argument) for stretch, argument in given])
         ranges = context.union([self._ranges[stretch] for stretch, _ in given])
