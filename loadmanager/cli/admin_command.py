@@ -1,7 +1,7 @@
 """`loadmanager admin`: pulsar-admin's commands for load balancing, and those for what Pulsar lacks.
 
 Exit codes: 0 done; 1 refused, with the node's reason on standard error; 2 wrong usage; 3 no node can be reached;
-of `drain --wait` also 4 and 5, see `draining`.
+of `drain --wait` also 4 and 5, see `drain_commands`.
 """
 
 from __future__ import annotations
@@ -39,5 +39,5 @@ for _name, _app in {
 command(admin, "status")(status_command.status)
 command(admin, "decisions", shown=decision_commands.show_decisions)(decision_commands.decisions)
 backup_commands.add_to(admin)
-command(admin, "why", shown=why_command.show_life)(why_command.why)
+command(admin, "why", shown=why_command.show_lineage)(why_command.why)
 command(admin, "audit", shown=audit_commands.show_audit)(audit_commands.audit)

@@ -15,7 +15,7 @@ import orjson
 import typer
 
 from loadmanager.cli.admin.node_requests import put
-from loadmanager.cli.admin.request_command import Course, command
+from loadmanager.cli.admin.request_command import Procedure, command
 from loadmanager.cli.admin.service_client import Service
 from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
 from loadmanager.cli.text.output import write_lines
@@ -80,21 +80,21 @@ def _write(text: str, file: Path) -> None:
 def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `export` has written.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only shown.")] = False,  # noqa: FBT002 - a flag
-) -> Course:
+) -> Procedure:
     """Have everything as a file says that was exported; without --yes only show what would change.
 
     Namespaces are created and never changed or deleted; of all else, what the file does not name goes.
     """
     content = _content_of(file)
 
-    def course(service: Service) -> None:
+    def procedure(service: Service) -> None:
         answer = service.ask(put(_PATH, body=content, dryRun=not yes))
         if service.as_json:
             print(orjson.dumps(answer.content, option=orjson.OPT_INDENT_2).decode())
         else:
             _show(answer.content, done=yes)
 
-    return course
+    return procedure
 
 
 def _content_of(file: Path) -> bytes:

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from loadmanager.cli.admin.answer_text import show
-from loadmanager.cli.admin.decision_stream import MOVE_BEGINS, Following, Json
+from loadmanager.cli.admin.decision_stream import MOVE_BEGINS, DecisionFollower, Json
 from loadmanager.cli.admin.node_requests import AdminRequest, get
-from loadmanager.cli.admin.request_command import Course
+from loadmanager.cli.admin.request_command import Procedure
 from loadmanager.cli.text.numbers import format_clock, format_number, format_relative
 from loadmanager.cli.text.text_tables import get_terminal_width, style_text, wrap_text
 from loadmanager.cli.text.times import read_moment
@@ -74,7 +74,7 @@ def decisions(
     until: Annotated[str | None, typer.Option("--until", help="Only before then.")] = None,
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is decided from now on.")] = False,
-) -> AdminRequest | Course:
+) -> AdminRequest | Procedure:
     """Show the leader's recent decisions, the newest last; or follow them as they are made."""
     given = [each for each in (subject, bundle, broker) if each is not None]
     if len(given) > 1:
@@ -89,4 +89,4 @@ def decisions(
         since=read_moment("--since", since),
         until=read_moment("--until", until),
     )
-    return Following(request, show_with_time) if follow else request
+    return DecisionFollower(request, show_with_time) if follow else request

@@ -34,7 +34,7 @@ _REMEMBERED = 10_000
 """So many decisions are known to have been shown; nodes keep fewer."""
 
 
-class Following:
+class DecisionFollower:
     """Shows what `request` asks for, and then goes on with it until the process is stopped."""
 
     def __init__(self, request: AdminRequest, show: Callable[[Json], None]) -> None:
@@ -52,7 +52,7 @@ class Following:
         while True:
             try:
                 for entry in chain(missed, self._decisions(stream)):
-                    if self._is_news(entry):
+                    if self._is_new(entry):
                         show(entry)
                         sys.stdout.flush()
             finally:
@@ -98,7 +98,7 @@ class Following:
             print(f"loadmanager: {fault or 'following again'}", file=sys.stderr)
         self._fault = fault
 
-    def _is_news(self, entry: Json) -> bool:
+    def _is_new(self, entry: Json) -> bool:
         """Tell if the decision is wanted and was not shown yet in this state."""
         about = (entry["subject"], entry["source"], entry["destination"])
         if (self._subject and self._subject not in about) or (self._kinds and entry["kind"] not in self._kinds):

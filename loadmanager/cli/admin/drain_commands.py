@@ -17,13 +17,13 @@ import typer
 from loadmanager.cli.admin.arguments import Broker
 from loadmanager.cli.admin.node_requests import AdminRequest, NoNodeReachableError, get, put
 from loadmanager.cli.admin.plan_text import list_blocked, summarize_drain
-from loadmanager.cli.admin.request_command import EXIT_INTERRUPTED, Course, show_json
+from loadmanager.cli.admin.request_command import EXIT_INTERRUPTED, Procedure, show_json
 from loadmanager.cli.admin.service_client import NodeRefusedError, Service
 from loadmanager.cli.exit_codes import fail
 from loadmanager.cli.text.numbers import format_duration
 from loadmanager.cli.text.times import read_duration
 
-EXIT_TIME_IS_OVER = 4
+EXIT_TIMEOUT = 4
 EXIT_BLOCKED = 5
 _BASE = "/loadbalance/v1/brokers"
 _LOOK_S = 1.0
@@ -41,16 +41,16 @@ def drain(
     at_most: Annotated[
         str | None, typer.Option("--at-most", metavar="DURATION", help="With --wait: how long, 90s, 30m; then it is 4.")
     ] = None,
-) -> AdminRequest | Course:
+) -> AdminRequest | Procedure:
     """Begin to give a broker's bundles away; it gets no new ones."""
     if at_most is not None and not wait:
         raise typer.BadParameter("goes with --wait", param_hint="--at-most")
     if not wait:
         return put(_BASE, broker, "drain")
-    return _Waiting(broker, None if at_most is None else read_duration("--at-most", at_most))
+    return _DrainWaiter(broker, None if at_most is None else read_duration("--at-most", at_most))
 
 
-class _Waiting:
+class _DrainWaiter:
     """Begins a drain and looks at it until it is over."""
 
     def __init__(self, broker: str, at_most_s: float | None) -> None:
@@ -71,7 +71,7 @@ class _Waiting:
                     self._end_blocked(progress)
                 if self._at_most_s is not None and now_s - self._began_s >= self._at_most_s:
                     self._line.end()
-                    fail(f"{summarize_drain(progress)}; it goes on", EXIT_TIME_IS_OVER)
+                    fail(f"{summarize_drain(progress)}; it goes on", EXIT_TIMEOUT)
                 time.sleep(_LOOK_S)
                 progress = self._look(service, progress)
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Base of the admin commands: a function that turns arguments into one request, or into a `Course` of several."""
+"""Base of the admin commands: a function that turns arguments into one request, or into a `Procedure` of several."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from loadmanager.cli.connection_options import (
 from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
 from loadmanager.cli.text.output import write_nowhere
 
-Course = Callable[[Service], None]
-"""What a command does that asks more than once."""
+Procedure = Callable[[Service], None]
+"""A command that sends more than one request."""
 
-Made = TypeVar("Made", bound=AdminRequest | Course)
+Made = TypeVar("Made", bound=AdminRequest | Procedure)
 
 EXIT_INTERRUPTED = 130
 _EXPECTED = "expected http://host:port, or http://host:port/path behind a proxy"
@@ -56,7 +56,7 @@ def command(
 ) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
     """Make a function that returns a request the command `name`, with the options that every command has.
 
-    `shown` prints the answer for people. A command that asks more than once returns the course that it takes.
+    `shown` prints the answer for people. A command that asks more than once returns a `Procedure`.
     """
 
     def register(make: Callable[..., Made]) -> Callable[..., Made]:
@@ -100,7 +100,7 @@ def command(
     return register
 
 
-def _run(made: AdminRequest | Course, service: Service, shown: Callable[[object], None]) -> None:
+def _run(made: AdminRequest | Procedure, service: Service, shown: Callable[[object], None]) -> None:
     if not isinstance(made, AdminRequest):
         made(service)
         return

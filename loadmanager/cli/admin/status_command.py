@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from loadmanager.cli.admin.node_requests import NoNodeReachableError, get
-from loadmanager.cli.admin.request_command import Course, show_json
+from loadmanager.cli.admin.request_command import Procedure, show_json
 from loadmanager.cli.admin.service_client import NodeRefusedError, Service
 from loadmanager.cli.admin.status_screen import draw
 from loadmanager.cli.text.text_tables import get_terminal_width, style_text, wrap_text
@@ -26,10 +26,10 @@ _WIDTH, _HEIGHT = 100, 40
 
 def status(
     *, watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds, until Ctrl-C.")] = False
-) -> Course:
+) -> Procedure:
     """Show who leads, how brokers are used, what moves, and what keeps bundles from moving: one screen."""
 
-    def course(service: Service) -> None:
+    def procedure(service: Service) -> None:
         if watch:
             _watch(service)
         elif service.as_json:
@@ -38,7 +38,7 @@ def status(
             width, height = _screen()
             print("\n".join(draw(_look(service), width, height)))
 
-    return course
+    return procedure
 
 
 def _look(service: Service) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from loadmanager.cli.admin.answer_text import show
 from loadmanager.cli.admin.arguments import Bundle
 from loadmanager.cli.admin.decision_stream import Json
 from loadmanager.cli.admin.node_requests import AdminRequest, get
-from loadmanager.cli.admin.request_command import Course, show_json
+from loadmanager.cli.admin.request_command import Procedure, show_json
 from loadmanager.cli.admin.service_client import Service
 from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
 from loadmanager.cli.text.numbers import format_clock, format_relative
@@ -38,24 +38,24 @@ def why(
     history: Annotated[
         str | None, typer.Option("--history", metavar="URL", help="Read this history, and ask no node.")
     ] = None,
-) -> AdminRequest | Course:
+) -> AdminRequest | Procedure:
     """Tell what happened to a bundle: decisions and non-decisions, moves, orders, cuts and leaders, the newest last."""
     since_ms, until_ms = read_moment("--since", since), read_moment("--until", until)
     if history is None:
         return get(_LIFE, bundle, since=since_ms, until=until_ms, limit=limit)
 
-    def course(service: Service) -> None:
+    def procedure(service: Service) -> None:
         until_now_ms = until_ms if until_ms is not None else now_ms() + 1
         life = _read(history, bundle, since_ms or 0, until_now_ms, limit)
         if service.as_json:
             show_json(life)
         else:
-            show_life(life)
+            show_lineage(life)
 
-    return course
+    return procedure
 
 
-def show_life(content: object) -> None:
+def show_lineage(content: object) -> None:
     """Print it, the newest last."""
     if not isinstance(content, Mapping) or "entries" not in content:
         show(content)
