@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
 import yaml
-from pydantic.alias_generators import to_camel
+from pydantic.alias_generators import to_camel, to_snake
 
+import loadmanager
 from loadmanager.config import (
     AgentSettings,
     BesideSettings,
@@ -198,6 +200,17 @@ def test_the_rendered_file_has_every_key_with_its_meaning(model: type[KeyedSetti
         assert re.search(rf"^(# )?{model.key(name)}:", text, re.MULTILINE), name
         assert field.description
         assert f"# {field.description}" in text
+
+
+def test_the_code_reads_every_setting() -> None:
+    package = Path(loadmanager.__file__).parent
+    nodes = [node for path in package.rglob("*.py") for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    read = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
+    by_computed_name = {f"{role}_roles" for role in ("operate", "read", "lookup", "peer")}
+    by_computed_name |= {f"level_max_load_moved_per_{period}_percentage" for period in ("cycle", "hour")}
+    in_core = {to_snake(declared.key): name for name, declared in declared_in(PlannerSettings).items()}
+    for model in (Settings, AgentSettings, BesideSettings):
+        assert {in_core.get(name, name) for name in model.model_fields} <= read | by_computed_name
 
 
 def test_the_rendered_file_names_level_and_else_the_defaults(tmp_path: Path) -> None:
