@@ -28,7 +28,7 @@ _QUICK = (
     "test_s3.py::test_a_history_in_s3_is_read_by_workers",
     "test_source.py::test_rows_equal_those_of_the_history_reader",
     "test_source.py::test_options_select_rows",
-    "test_streaming.py::test_a_stream_that_is_stopped_and_started_again_counts_everything_once",
+    "test_streaming.py::test_restarted_stream_counts_once",
     "test_whatif.py",
 )
 """Tests on Spark that `make test` runs: mostly of one whole run."""

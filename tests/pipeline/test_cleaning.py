@@ -155,9 +155,7 @@ def test_a_file_that_is_there_twice_counts_once(spark: SparkSession, folder: Pat
 
 
 @pytest.mark.parametrize("damage", [cut_in_half, damage_pages])
-def test_a_damaged_file_is_an_error_that_names_it_or_is_left_out(
-    spark: SparkSession, folder: Path, tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
+def test_damaged_file(spark: SparkSession, folder: Path, tmp_path: Path, damage: Callable[[Path], None]) -> None:
     bad = files_of(folder, BUNDLE_REPORTS)[1]
     damage(bad)
     with pytest.raises(PipelineError, match=str(bad)):
@@ -177,9 +175,7 @@ def test_only_rows_of_the_range_count(spark: SparkSession, folder: Path, tmp_pat
     assert {row["start_ms"] for row in rows_in(tables, "reported_by")} == {START_MS + HOUR_MS}
 
 
-def test_events_are_kept_that_end_reports_or_say_who_is_there(
-    spark: SparkSession, folder: Path, tmp_path: Path
-) -> None:
+def test_kept_events_end_reports_or_name_members(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     happened = [HistoryEvent("broker_gone", "a:1"), HistoryEvent("checkpoint", "", {}), HistoryEvent("term_began")]
     history_of(folder, [(MINUTE_MS * at, each) for at, each in enumerate(happened)], first=100)
     tables = ingested(spark, str(folder), tmp_path / "out")

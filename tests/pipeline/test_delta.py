@@ -87,9 +87,7 @@ def test_a_write_that_fails_leaves_what_was_there(spark: SparkSession, tables: T
     assert shares(tables) == shares_in_delta(tables) == {"a": 1}
 
 
-def test_a_reader_does_not_see_a_write_that_was_cut_short_and_later_it_is_cleared_away(
-    spark: SparkSession, tables: Tables
-) -> None:
+def test_interrupted_write_is_invisible_and_removed_later(spark: SparkSession, tables: Tables) -> None:
     tables.write(NAME, rows(spark, a=1))
     folder = Path(str(tables), NAME)
     left = folder / "0000000000001-dead" / "part=all" / "x.parquet"

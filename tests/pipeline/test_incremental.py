@@ -42,9 +42,7 @@ class KilledError(Exception):
     """The process is killed here."""
 
 
-def test_in_whatever_order_files_come_and_killed_between_any_two_writes_the_tables_are_those_of_one_run(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_runs_equal_one_run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url, out = str(tmp_path / "history"), tmp_path / "out"
     rounds = in_rounds(drawn_night(2), 4, np.random.default_rng(2))
     write_files(url, next(rounds))
@@ -75,9 +73,7 @@ def minutely(hours: range) -> list[Timed]:
     ]
 
 
-def test_windows_outlive_the_files_that_retention_deletes_and_late_files_neither_erase_nor_count_twice(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_windows_outlive_deleted_files_and_late_ones_count_once(spark: SparkSession, tmp_path: Path) -> None:
     history, out = tmp_path / "history", tmp_path / "out"
     for hour in range(3):
         history_of(history, minutely(range(hour, hour + 1)), first=hour * 100)

@@ -89,9 +89,7 @@ def test_an_hour_is_no_ground_for_a_recommendation_and_leaves_none_of_earlier(do
     assert (row["fleet"], row["configuration"], row["days"], row["why"]) == ("as-recorded", None, 0, said)
 
 
-def test_less_than_a_day_is_not_replayed_by_default_and_the_run_says_how_much_there_is(
-    spark: SparkSession, history: Path, tmp_path: Path
-) -> None:
+def test_less_than_a_day_is_not_replayed(spark: SparkSession, history: Path, tmp_path: Path) -> None:
     (tmp_path / RECOMMENDED).write_text("# of an earlier run")
     summary = run(spark, Job(str(history), str(tmp_path)), ["whatif"], Seen())
     tables = ("scenarios", "league", "paired_differences", "recommendation")
@@ -150,9 +148,7 @@ def test_what_was_learned_of_a_namespace_is_the_mean_of_its_bundles(done: Done) 
         assert each["msgRateIn"] == pytest.approx(800 * (6 + 3) / 4 * 1.5, rel=0.1)
 
 
-def test_some_steps_can_be_run_again_alone_and_the_others_stay_as_they_were(
-    spark: SparkSession, done: Done, tmp_path: Path
-) -> None:
+def test_single_steps_can_be_repeated(spark: SparkSession, done: Done, tmp_path: Path) -> None:
     summary, _, _ = done
     out = tmp_path / "out"
     shutil.copytree(summary.out, out)
@@ -191,9 +187,7 @@ def failed(spark: SparkSession, job: Job, step: str) -> str:
     return str(raised.value)
 
 
-def test_a_range_without_reports_is_named_with_the_one_that_there_is(
-    spark: SparkSession, before: tuple[Job, Tables]
-) -> None:
+def test_empty_range_is_named_with_the_existing_one(spark: SparkSession, before: tuple[Job, Tables]) -> None:
     job, _ = before
     text = failed(spark, replace(job, from_ms=NOON_MS + 24 * HOUR_MS), "ingest")
     assert "no broker_reports in the range 20" in text
@@ -248,9 +242,7 @@ def test_a_file_that_cannot_be_read_is_left_out_where_that_was_asked_for(spark: 
     assert hours == [NOON_MS + HOUR_MS]
 
 
-def test_a_what_if_notes_the_file_that_its_workers_left_out_and_replays_the_rest(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_what_if_notes_a_left_out_file_and_replays_the_rest(spark: SparkSession, tmp_path: Path) -> None:
     record_fleet(tmp_path / "recorded", minutes=90)
     root, bad = a_bad_file(tmp_path / "recorded", tmp_path, b"not Parquet")
     job = Job(root, str(tmp_path / "out"), bad_files="leave_out", whatif=whatif())
@@ -284,9 +276,7 @@ def test_what_cannot_be_tried_is_named_before_any_step_begins(
     assert f"step {step.step}: {step.fault}" == str(raised.value)
 
 
-def test_a_history_that_is_not_there_is_named_by_the_step_that_reads_it_also_where_something_is_tried(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_missing_history_is_named_by_its_step(spark: SparkSession, tmp_path: Path) -> None:
     job = Job(f"{tmp_path}/none", str(tmp_path / "out"), whatif=whatif())
     with pytest.raises(StepError, match=r"step ingest: .*none: there is no history"):
         run(spark, job, list(STEPS), Seen())
@@ -314,9 +304,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_a_full_disk_is_said_and_the_tables_before_stay_whole(
-    spark: SparkSession, history: Path, small_disk: Path
-) -> None:
+def test_full_disk_keeps_earlier_tables(spark: SparkSession, history: Path, small_disk: Path) -> None:
     job = Job(str(history), str(small_disk))
     written = Seen()
     with pytest.raises(StepError, match=r"cannot be written: .*No space left on device"):
@@ -327,9 +315,7 @@ def test_a_full_disk_is_said_and_the_tables_before_stay_whole(
         assert tables.read(table).count() == rows, table
 
 
-def test_a_table_that_is_made_anew_on_a_full_disk_stays_as_it_was_until_there_is_room_again(
-    spark: SparkSession, history: Path, small_disk: Path
-) -> None:
+def test_table_survives_a_full_disk(spark: SparkSession, history: Path, small_disk: Path) -> None:
     job = Job(str(history), str(small_disk), to_ms=NOON_MS + 10 * MINUTE_MS)
     table = "clean_broker_reports"
     to_ms = run(spark, job, ["ingest"], Seen()).to_ms

@@ -45,9 +45,7 @@ def test_an_unknown_step_is_refused_with_those_that_there_are(pipeline: Pipeline
         ("name: some\nstretchS: 5\n", "stretchS"),
     ],
 )
-def test_a_file_of_scenarios_that_cannot_be_used_is_named_before_spark_is_started(
-    pipeline: Pipeline, tmp_path: Path, content: str | None, said: str
-) -> None:
+def test_bad_scenario_file_is_named(pipeline: Pipeline, tmp_path: Path, content: str | None, said: str) -> None:
     path = tmp_path / "what-if.yaml"
     if content is not None:
         path.write_text(content)

@@ -76,9 +76,7 @@ def test_a_profile_begins_on_monday_wherever_the_forecast_does_and_its_mean_is_o
     assert sum(found["t/a"]) / 168 == pytest.approx(1, abs=1e-3)
 
 
-def test_what_is_published_says_where_it_comes_from_and_is_what_a_leader_takes(
-    spark: SparkSession, tables: Tables
-) -> None:
+def test_published_loads_have_a_source_and_are_accepted(spark: SparkSession, tables: Tables) -> None:
     tables.write("namespace_windows", spark.createDataFrame([window("t/ns", 2, 8.0)], schema_of("namespace_windows")))
     steps = [Done("ingest", "run-1"), Done("report", "run-2")]
     learned = learned_from(tables, Summary("run-2", "/history", "/out", 5, 6, steps))
@@ -106,9 +104,7 @@ def test_a_profile_is_published_with_the_load(spark: SparkSession, tables: Table
     assert not learned["namespaces"]["t/ns"]["proved"]
 
 
-def test_a_profile_has_proved_itself_where_the_back_test_shows_it_better_a_day_ahead_in_both_directions(
-    spark: SparkSession,
-) -> None:
+def test_profile_needs_a_better_back_test_in_both_directions(spark: SparkSession) -> None:
     def judged(
         key: str,
         metric: str,

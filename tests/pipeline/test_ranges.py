@@ -160,9 +160,7 @@ def test_what_an_executor_has_lost_is_read_again(ranges: RangesOfSpark, history:
     assert read_back(ranges, *HALVES) == read_here(history, *HALVES)
 
 
-def test_what_is_lost_and_cannot_be_read_again_as_it_was_is_not_replayed(
-    ranges: RangesOfSpark, history: History
-) -> None:
+def test_lost_and_changed_input_is_not_replayed(ranges: RangesOfSpark, history: History) -> None:
     ranges.read(HALVES)
     for each in ranges._ranges.values():
         each.unpersist(blocking=True)
@@ -174,9 +172,7 @@ def test_what_is_lost_and_cannot_be_read_again_as_it_was_is_not_replayed(
 
 
 @pytest.mark.parametrize("table", [BROKER_REPORTS, BUNDLE_REPORTS])
-def test_a_file_that_cannot_be_read_is_named_or_left_out(
-    spark: SparkSession, history: History, ranges: RangesOfSpark, table: str
-) -> None:
+def test_unreadable_file(spark: SparkSession, history: History, ranges: RangesOfSpark, table: str) -> None:
     bad = file_of(history, table, 0).path
     Path(bad).write_bytes(b"no Parquet")
     with pytest.raises(HistoryFileError, match=f"^{bad}: .*; move it out of the history"):

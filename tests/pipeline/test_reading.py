@@ -57,9 +57,7 @@ def test_a_bad_file_is_an_error_or_left_out(spark: SparkSession, folder: Path) -
         (HOUR_MS, HOUR_MS, "is empty: its end is not after its beginning"),
     ],
 )
-def test_a_range_without_reports_is_named(
-    spark: SparkSession, folder: Path, from_ms: int, to_ms: int, why: str
-) -> None:
+def test_empty_range(spark: SparkSession, folder: Path, from_ms: int, to_ms: int, why: str) -> None:
     with pytest.raises(PipelineError, match=why):
         assert HistoryTables(spark, str(folder), START_MS + from_ms, START_MS + to_ms).range
 

@@ -21,9 +21,7 @@ def series(hours: int, seed: int = 1) -> pd.DataFrame:
     return pd.DataFrame({"start_ms": START_MS + at * HOUR_MS, "load": 100 + 50 * np.sin(at * np.pi / 12) + noise})
 
 
-def test_over_time_are_those_with_the_most_and_of_each_stretch_the_mean_by_cover_and_the_highest(
-    spark: SparkSession,
-) -> None:
+def test_series_have_the_largest_with_weighted_mean_and_maximum(spark: SparkSession) -> None:
     rows = [
         ("a", 0, 1.0, 300.0),
         ("a", 1, 4.0, 100.0),

@@ -85,9 +85,7 @@ def test_a_step_that_reads_may_not_write_what_it_reads(runner: StepRunner) -> No
     assert runner.fails(one, two) == "step two: table fleet_events: not declared as written"
 
 
-def test_a_table_that_nobody_has_made_is_refused_before_the_first_step_with_the_step_that_makes_it(
-    runner: StepRunner,
-) -> None:
+def test_missing_table_is_refused_with_the_step_that_makes_it(runner: StepRunner) -> None:
     one = Step("one", lambda run: writes(run, "fleet_events"), writes=("fleet_events",))
     two = Step("two", lambda run: writes(run, "fleet_events"), reads=("fleet_events", "broker_windows"))
     text = runner.fails(one, two)

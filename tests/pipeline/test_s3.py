@@ -99,9 +99,7 @@ def test_of_several_that_write_at_once_none_loses_what_another_wrote(tables: Tab
     assert {file[DAY] for file in files} == {f"day-{number}" for number in range(WRITERS)}
 
 
-def test_what_was_never_committed_is_not_seen_and_what_was_replaced_can_be_looked_back_at(
-    tables: Tables, root: str
-) -> None:
+def test_uncommitted_data_is_invisible_and_old_versions_readable(tables: Tables, root: str) -> None:
     assert not tables.has(NAME)
     commit(tables, "first", "all", 10, None)
     # by a write that was killed between its rows and the log

@@ -170,9 +170,7 @@ def test_as_many_partitions_as_two_for_each_core() -> None:
 @pytest.mark.parametrize(
     ("python", "why"), [("/nowhere/python", "Cannot run program"), ("/bin/false", "they end at once")]
 )
-def test_a_python_of_the_environment_that_workers_cannot_use_is_named(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, python: str, why: str
-) -> None:
+def test_unusable_python(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, python: str, why: str) -> None:
     stopped: list[bool] = []
     monkeypatch.setattr(spark, "stop", lambda: stopped.append(True))
     monkeypatch.setattr(spark.sparkContext, "pythonExec", python)
@@ -184,9 +182,7 @@ def test_a_python_of_the_environment_that_workers_cannot_use_is_named(
 
 
 @pytest.mark.parametrize("name", ["SPARK_HOME", "PYSPARK_SUBMIT_ARGS"])
-def test_a_variable_that_spark_is_started_by_is_named_when_it_does_not_start(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_failed_start_names_the_variable(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     class Broken:
         def getOrCreate(self) -> SparkSession:  # noqa: N802 - Spark's name
             raise FileNotFoundError("/nowhere/bin/spark-submit")

@@ -121,9 +121,7 @@ def test_options_select_rows(load: Callable[..., DataFrame], options: dict[str, 
         {"files": "last"},
     ],
 )
-def test_files_outside_the_options_are_not_opened(
-    load: Callable[..., DataFrame], folder: Path, options: dict[str, object]
-) -> None:
+def test_unneeded_files(load: Callable[..., DataFrame], folder: Path, options: dict[str, object]) -> None:
     first, second, last = files_of(folder, BUNDLE_REPORTS)
     cut_in_half(first)
     damage_pages(second)
@@ -283,9 +281,7 @@ def test_tasks_share_the_bytes_in_the_order_of_time(folder: Path, monkeypatch: p
         ({"table": "events", "path": ""}, r"\.load\(\): there is no history"),
     ],
 )
-def test_an_option_that_cannot_be_used_is_named(
-    spark: SparkSession, folder: Path, options: dict[str, str], why: str
-) -> None:
+def test_bad_option(spark: SparkSession, folder: Path, options: dict[str, str], why: str) -> None:
     reader = spark.read.format(FORMAT).options(**{"path": str(folder)} | options)
     with pytest.raises(PySparkException, match=f"PipelineError: {why}"):
         reader.load()

@@ -53,9 +53,7 @@ def cluster(tmp_path: Path) -> Iterator[Standalone]:
         yield running
 
 
-def test_a_run_that_loses_a_worker_in_the_middle_ends_with_the_tables_of_a_run_here(
-    spark: SparkSession, done: Done, history: Path, cluster: Standalone, tmp_path: Path
-) -> None:
+def test_lost_worker(spark: SparkSession, done: Done, history: Path, cluster: Standalone, tmp_path: Path) -> None:
     out, scenarios = tmp_path / "out", tmp_path / "two.yaml"
     scenarios.write_text(yaml.safe_dump(TRIED))
     tables, lost = Tables(spark, str(out)), cluster.workers[0]

@@ -89,9 +89,7 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def test_it_takes_in_what_comes_until_it_is_told_to_stop_and_then_ends_with_the_batch_under_way(
-    spark: SparkSession, stream: Stream, tables: Tables, tmp_path: Path
-) -> None:
+def test_stop_ends_with_the_open_batch(spark: SparkSession, stream: Stream, tables: Tables, tmp_path: Path) -> None:
     history = tmp_path / "history"
 
     def go_on() -> None:
@@ -110,9 +108,7 @@ def test_it_takes_in_what_comes_until_it_is_told_to_stop_and_then_ends_with_the_
     assert_same(tables, ingested(spark, str(history), tmp_path / "once"))
 
 
-def test_told_twice_it_ends_within_a_batch_which_is_done_again(
-    stream: Stream, tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_second_stop(stream: Stream, tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     history = tmp_path / "history"
     write_minutes(history, range(2), first=0)
     make = Ingest._make
@@ -134,9 +130,7 @@ def test_told_twice_it_ends_within_a_batch_which_is_done_again(
     assert tables.rows("imbalance") == 1, "two minutes, and nothing after them"
 
 
-def test_killed_within_a_batch_it_leaves_no_process_and_the_next_one_does_the_batch_again(
-    spark: SparkSession, stream: Stream, tables: Tables, tmp_path: Path
-) -> None:
+def test_killed_batch_is_repeated(spark: SparkSession, stream: Stream, tables: Tables, tmp_path: Path) -> None:
     history = tmp_path / "history"
     write_minutes(history, range(2), first=0)
     arguments = ["-m", "loadmanager", "pipeline", "stream", str(history), "--out", str(tables), "--every", "1"]

@@ -16,9 +16,7 @@ from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.streaming import HistoryStream
 
 
-def test_a_stream_that_is_stopped_and_started_again_counts_everything_once(
-    spark: SparkSession, tmp_path: Path, tables: Tables
-) -> None:
+def test_restarted_stream_counts_once(spark: SparkSession, tmp_path: Path, tables: Tables) -> None:
     folder, out = tmp_path / "history", str(tables)
     done: list[list[int]] = []
 

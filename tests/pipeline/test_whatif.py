@@ -107,9 +107,7 @@ def outcomes(spark: SparkSession, tried: WhatIfPlan, ranges: RangesOfSpark) -> p
     return play(spark, tried, ranges).toPandas()
 
 
-def test_every_trial_is_bit_for_bit_what_it_is_without_spark(
-    outcomes: pd.DataFrame, history: History, tried: WhatIfPlan
-) -> None:
+def test_trials_equal_those_without_spark(outcomes: pd.DataFrame, history: History, tried: WhatIfPlan) -> None:
     assert outcomes.columns.tolist() == OUTCOMES.names
     assert len(outcomes) == len(tried.cells) == 8
     assert {row["scenario"]: row for row in outcomes.to_dict("records")} == plain_rows(history, tried)
@@ -163,9 +161,7 @@ def test_the_loads_are_those_that_were_recorded(history: History, tried: WhatIfP
     assert [spec.owners for spec in recorded.namespaces] == [tuple(broker(i % BROKERS) for i in range(8))] * 2
 
 
-def test_from_the_history_to_the_league_and_no_recommendation_by_an_hour(
-    outcomes: pd.DataFrame, tried: WhatIfPlan
-) -> None:
+def test_league_without_a_recommendation_by_an_hour(outcomes: pd.DataFrame, tried: WhatIfPlan) -> None:
     found = recommend(outcomes, tried.recommend_for)
 
     assert (found.configuration, found.days, found.seeds) == (None, 0, 1)
