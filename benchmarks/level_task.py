@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from loadmanager.core.model.load import METRICS, FloatArray, RowArray
-from loadmanager.core.strategies.level.level_load import LevelLoads, level_of
+from loadmanager.core.strategies.level.level_load import LevelLoads, compute_level
 from loadmanager.core.strategies.level.search_task import SearchResult, Task
 
 
@@ -13,7 +13,7 @@ def a_task(need: FloatArray, per_need: FloatArray, owner: RowArray, target: floa
     """To bring brokers with these figures (M, 4) to the target; bundles need so much (N, 4), and have owners (N,)."""
     bundles, brokers = len(need), len(per_need)
     used = np.stack([np.bincount(owner, each, brokers) for each in need.T], axis=1)
-    level = level_of(used.sum(axis=0), per_need, 0.02)
+    level = compute_level(used.sum(axis=0), per_need, 0.02)
     loads = LevelLoads(tuple(range(METRICS)), np.eye(METRICS), need, per_need, used * per_need, level, 0.02)
     share = need.sum(axis=1) / need.sum()
     everybody = np.ones(brokers, dtype=bool)

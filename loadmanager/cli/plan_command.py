@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
-from loadmanager.core.planning.certificate.certificate_text import verdict_of
+from loadmanager.core.planning.certificate.certificate_text import build_certificate_verdict
 from loadmanager.core.planning.certificate.plan_certificate import Certified
 from loadmanager.core.planning.certificate.plan_verification import find_faults
 from loadmanager.errors import InvalidRecordError
@@ -41,7 +41,7 @@ def verify(
     if faults:
         fail("\n".join(f"{file}: {fault}" for fault in faults), EXIT_FAILURE)
     print(f"plan {claims.hash}, {claims.kind}, {len(claims.steps)} steps: it is what it says.")
-    print(f"{verdict_of(certified).sentence()}.")
+    print(f"{build_certificate_verdict(certified).sentence()}.")
     for name, gap in _gaps(certified):
         print(f"{name}: {gap}")
 

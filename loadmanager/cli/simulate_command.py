@@ -23,7 +23,7 @@ from loadmanager.cli.scenario_files import load_scenario, packaged_scenarios, re
 from loadmanager.cli.service_runner import given_settings
 from loadmanager.cli.text.line_plot import plot
 from loadmanager.cli.text.output import rendered, write_lines
-from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, sums_of
+from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, sum_certificates
 from loadmanager.errors import LoadManagerError
 from loadmanager.lab.simulate import world
 from loadmanager.lab.simulate.scenario import Scenario
@@ -226,7 +226,7 @@ def _checks(runs: Sequence[Run]) -> Table:
 
 def _certified(rounds: Sequence[CertificateFigures]) -> str:
     """Over all rounds that moved something."""
-    sums = sums_of(rounds)
+    sums = sum_certificates(rounds)
     moved, least = 100 * sums["loadMoved"], 100 * sums["leastLoad"]
     return (
         f"{len(rounds)} rounds moved something and left heat at {sums['gapMean']:.3f} times what no assignment is"
@@ -281,7 +281,7 @@ def _json(scenario: Scenario, each: Run) -> str:
                 "clientsDisturbed": result.clients_disturbed,
                 "reconnections": result.reconnections,
             },
-            "certified": sums_of(each.certified) if each.certified else None,
+            "certified": sum_certificates(each.certified) if each.certified else None,
             "seed": result.seed,
             "digest": result.digest(),
             "series": {column.name: getattr(result.series, column.name) for column in fields(result.series)},

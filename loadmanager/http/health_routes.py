@@ -41,7 +41,7 @@ class HealthHandlers:
 
     def _of(self, broker: BrokerId) -> BrokerHealth:
         said = self._view.brokers[broker].record.get("health") or {}
-        sick = self._planner.snapshot().doubts.unwell.get(broker)
+        sick = self._planner.snapshot().faults.unwell.get(broker)
         return BrokerHealth(
             broker_id=broker,
             latency_ms=said.get("latencyMs"),

@@ -110,7 +110,7 @@ class FleetStatus:
         """
         node = self._node
         node.must_lead()
-        epoch, figures, doubts = node.get_term().epoch, node.planner.churn.figures(), node.view.model.doubts()
+        epoch, figures, faults = node.get_term().epoch, node.planner.churn.figures(), node.view.model.faults()
         mark = Mark(epoch, node.decision_log.place, node.audit.noted)
         if after is not None and after.epoch != epoch:  # another leader counts its decisions and operations separately
             after = Mark(epoch, 0, node.audit.noted_before_term)
@@ -124,8 +124,8 @@ class FleetStatus:
                 "drains": [
                     node.drains.progress(broker) for broker in sorted(node.view.operator_config.controls.draining)
                 ],
-                "sick": sorted(doubts.unwell),
-                "doubted": sorted(doubts.quarantined),
+                "sick": sorted(faults.unwell),
+                "doubted": sorted(faults.quarantined),
                 "lowerBound": self._lower_bound(),
                 "decisions": [] if after is None else self._decisions(after),
                 "operations": [] if after is None else self._operations(mark, after),

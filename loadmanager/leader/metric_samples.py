@@ -214,13 +214,13 @@ def _gauges(node: MoveCounters) -> list[Sample]:
             "loadmanager_brokers_quarantined",
             "Brokers with rejected reports, which shedding leaves alone.",
             none,
-            len(node.planner.snapshot().doubts.quarantined),
+            len(node.planner.snapshot().faults.quarantined),
         ),
         (
             "loadmanager_brokers_sick",
             "Brokers far off their peers by their own figures, which are given less, or nothing.",
             none,
-            len(node.planner.snapshot().doubts.unwell),
+            len(node.planner.snapshot().faults.unwell),
         ),
         (
             "loadmanager_bundles_unserved",

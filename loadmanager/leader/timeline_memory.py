@@ -13,7 +13,7 @@ import structlog
 
 from loadmanager.core.diagnosis.timeline.grid import Grid
 from loadmanager.core.diagnosis.timeline.heat_map import (
-    Drawn,
+    HeatMap,
     draw_brokers,
     draw_bundles,
     throughput_as_figures,
@@ -139,7 +139,7 @@ class TimelineMemory:
         }
 
 
-def _figures(drawn: Drawn) -> dict[str, Any]:
+def _figures(drawn: HeatMap) -> dict[str, Any]:
     return {
         "from": drawn.from_ms,
         "stepMs": drawn.step_ms,

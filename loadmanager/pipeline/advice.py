@@ -238,7 +238,7 @@ def _advise_on_count(
         "topics": sum(each.topics for each in shape),
         "msg_rate_per_s": sum(each.msg_rate for each in shape),
         "mib_per_s": sum(each.throughput for each in shape) / MIB,
-        **settings.said("namespace_maximum_bundles"),
+        **settings.as_figures("namespace_maximum_bundles"),
     }
     return [Advice(BUNDLES, namespace, text, evidence)]
 

@@ -25,8 +25,8 @@ from loadmanager.config import Settings
 from loadmanager.core.diagnosis.pulsar_comparison import (
     ComparedRounds,
     ComparisonEntry,
-    Left,
     PulsarComparison,
+    RegistrationEnded,
     SeenBundle,
     Sighted,
     Time,
@@ -114,7 +114,7 @@ class ComparisonDriver:
 
     def left(self, owner: Registration, at_ms: int) -> None:
         """A registration of a broker has ended."""
-        self._said(self._judging.step(Left(owner, at_ms)))
+        self._said(self._judging.step(RegistrationEnded(owner, at_ms)))
 
     def rest(self) -> None:
         """No rounds are planned here any more: there is nothing to compare with until they are again."""

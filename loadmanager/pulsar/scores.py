@@ -25,7 +25,7 @@ from rich.table import Table
 
 from loadmanager.config import Settings, values_as_text
 from loadmanager.core.diagnosis.pulsar_comparison import ComparisonEntry
-from loadmanager.core.diagnosis.pulsar_tally import Measured, Tally, UsageLevel
+from loadmanager.core.diagnosis.pulsar_tally import PeriodTotals, Tally, UsageLevel
 from loadmanager.core.domain.settings import short_class_name
 from loadmanager.lab.whatif.range_figures import RangeFigures
 from loadmanager.lab.whatif.score_worker import ScoreAnswer, ScoreQuestion
@@ -61,7 +61,7 @@ class RangeScore:
     """
 
     period: str
-    measured: Measured
+    measured: PeriodTotals
     imbalance: float | None = None
     worlds: Mapping[str, RangeFigures] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Scores:
         self._hour: Tally | None = None
         self._day: Tally | None = None
         self._hours: list[RangeScore] = []
-        self._over: asyncio.Queue[tuple[str, Measured]] = asyncio.Queue()
+        self._over: asyncio.Queue[tuple[str, PeriodTotals]] = asyncio.Queue()
         self._scores: deque[RangeScore] = deque(maxlen=_KEPT)
 
     # What is measured
@@ -132,7 +132,7 @@ class Scores:
                 self._over.put_nowait((DAY, day.measure(end_ms)))
                 self._day = day = day.follow(end_ms)
 
-    def so_far(self, now_ms: int) -> Measured:
+    def so_far(self, now_ms: int) -> PeriodTotals:
         """The day that is not over yet."""
         return self._tallies(now_ms)[1].measure(now_ms)
 
@@ -159,7 +159,7 @@ class Scores:
                 self._hours = []
             self._keep(score)
 
-    async def _score_hour(self, measured: Measured) -> RangeScore:
+    async def _score_hour(self, measured: PeriodTotals) -> RangeScore:
         score = RangeScore(HOUR, measured)
         if measured.to_ms - measured.from_ms < _FEWEST_STEPS * _STEP_S * 1000:
             return replace(score, note=f"the model needs {_FEWEST_STEPS} steps of {_STEP_S:.0f} s")
@@ -317,7 +317,7 @@ def _remarks(score: RangeScore) -> list[str]:
     return [*found, *([f"There is no model: {score.note}."] if score.note else [])]
 
 
-def _score_of_day(measured: Measured, hours: Sequence[RangeScore]) -> RangeScore:
+def _score_of_day(measured: PeriodTotals, hours: Sequence[RangeScore]) -> RangeScore:
     """By those hours that have a model; a strategy counts that has been in all of them."""
     modelled = [hour for hour in hours if hour.imbalance is not None]
     if not modelled:

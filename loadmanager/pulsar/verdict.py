@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadmanager.core.diagnosis.pulsar_comparison import ComparedRounds, ComparisonEntry
-from loadmanager.core.diagnosis.pulsar_tally import Measured, UsageLevel
+from loadmanager.core.diagnosis.pulsar_tally import PeriodTotals, UsageLevel
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.pulsar.round_summary import as_record, people, tell_level
 
@@ -33,7 +33,7 @@ class VerdictFacts:
 
     rounds: ComparedRounds
     level: UsageLevel | None
-    measured: Measured
+    measured: PeriodTotals
     stalled: ComparisonEntry | None
     is_acting: bool
 
@@ -51,7 +51,7 @@ def first_verdict(standing: VerdictFacts, where: Where) -> list[str]:
     ]
 
 
-def _minutes(measured: Measured) -> int:
+def _minutes(measured: PeriodTotals) -> int:
     return max(1, round((measured.to_ms - measured.from_ms) / 60_000))
 
 

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from loadmanager.core.domain.amounts import MAX_AMOUNT
 from loadmanager.core.domain.names import NamespaceName
-from loadmanager.core.model.learned_loads import NOTHING_LEARNED, PROFILE_HOURS, Learned
+from loadmanager.core.model.learned_loads import NOTHING_LEARNED, PROFILE_HOURS, LearnedLoads
 from loadmanager.core.model.load import METRICS, read_only
 from loadmanager.wire.validation import MAX_COUNT, parse_json
 
@@ -84,7 +84,7 @@ def _what_decides(learned: NamespaceLearned) -> NamespaceLearned:
     return found
 
 
-def learned_of(data: LearnedData | None) -> Learned:
+def learned_of(data: LearnedData | None) -> LearnedLoads:
     if data is None:
         return NOTHING_LEARNED
     loads, profiles = {}, {}
@@ -93,4 +93,4 @@ def learned_of(data: LearnedData | None) -> Learned:
         loads[name] = read_only(np.array(load, float), METRICS)
         if each.get("proved") and "profile" in each:
             profiles[name] = read_only(np.array(each["profile"], float), PROFILE_HOURS)
-    return Learned(loads, data["run"], data["publishedAt"], profiles)
+    return LearnedLoads(loads, data["run"], data["publishedAt"], profiles)

@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 
 from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem
 from loadmanager.core.planning.certificate.bounds import Bound, Heaviest, Pigeonhole, Prices, Volume
-from loadmanager.core.planning.certificate.certificate_text import BOUND_NAMES, binding_of
+from loadmanager.core.planning.certificate.certificate_text import BOUND_NAMES, name_binding_bounds
 from loadmanager.core.planning.certificate.minimum_moves import Relief
 from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, Certified, Proof
 from loadmanager.core.planning.certificate.plan_verification import Claims, PlannedStep, owners_after
@@ -116,7 +116,7 @@ class PackedCertificate:
         return cls(
             certified.figures,
             certified.proof,
-            binding_of(certified),
+            name_binding_bounds(certified),
             certified.brokers,
             certified.bundles,
             certified.resources,
@@ -175,7 +175,7 @@ def _bound_as_json(bound: Bound) -> _Bound:
 
 
 def _columns_of(certified: Certified) -> dict[str, npt.NDArray[Any]]:
-    instance, proof = certified.instance, certified.proof
+    instance, proof = certified.problem, certified.proof
     columns: dict[str, npt.NDArray[Any]] = {
         "need": instance.need.astype(np.float32),
         "perNeed": instance.per_need.astype(np.float32),

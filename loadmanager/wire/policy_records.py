@@ -19,7 +19,7 @@ from loadmanager.core.domain.policies import (
     IsolationPolicy,
     Policies,
     UnloadScope,
-    domain_of_each_broker,
+    map_failure_domains,
 )
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.validation import parse_json
@@ -105,7 +105,7 @@ def policies_of(
     return Policies(
         isolation_policies(isolation),
         groups,
-        domain_of_each_broker(brokers),
+        map_failure_domains(brokers),
     )
 
 

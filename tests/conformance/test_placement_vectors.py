@@ -12,7 +12,7 @@ from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import LoadAverage, Published, PublishedLoad, ReportRules
 from loadmanager.core.model.load import BrokerReport
-from loadmanager.core.model.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.model.snapshot import Snapshot, build_snapshot
 from loadmanager.core.planning.planner import PlannerSettings
 from loadmanager.core.strategies.placement.least_long_term_message_rate import LeastLongTermMessageRate
 from loadmanager.core.strategies.placement.least_resource_usage import LeastResourceUsageWithWeight
@@ -133,7 +133,7 @@ def published(averages_of: dict[str, LoadAverage]) -> Snapshot:
         for name, each in averages_of.items()
     }
     reports = {broker(name): report() for name in averages_of}
-    return snapshot_of_reports(0.0, reports, {}, published=Published(broker_load=loads))
+    return build_snapshot(0.0, reports, {}, published=Published(broker_load=loads))
 
 
 def test_c5_the_average_that_a_broker_publishes_decides_in_the_extensible_load_manager() -> None:

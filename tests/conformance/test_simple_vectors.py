@@ -22,8 +22,8 @@ from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import PlannerSettings, plan_assignments, plan_shedding
 from loadmanager.core.strategies.placement import placement_strategy
 from loadmanager.core.strategies.placement.fill_up import FillUpReason
-from loadmanager.core.strategies.placement.weighted_random_selection import weights_of
-from loadmanager.core.strategies.ranked_brokers import Ranking, ranking_of
+from loadmanager.core.strategies.placement.weighted_random_selection import compute_weights
+from loadmanager.core.strategies.ranked_brokers import Ranking, rank_brokers
 from loadmanager.core.strategies.shedding import shedding_strategy
 from loadmanager.core.strategies.shedding.simple_shedder import SimpleReason
 
@@ -70,7 +70,7 @@ def place(given: Snapshot, names: Sequence[str], settings: PlannerSettings = SIM
 
 
 def ranked(given: Snapshot, **model: object) -> Ranking:
-    return ranking_of(given, known(**model), SIMPLE)
+    return rank_brokers(given, known(**model), SIMPLE)
 
 
 def load(ranking: Ranking) -> list[float]:
@@ -132,8 +132,8 @@ A4_DEFAULT = [20.0, 60.0, 20_000.0, 60_000.0, 75.0]
 
 def a4_quotas(minutes: int) -> tuple[dict[str, Any], dict[int, list[float]]]:
     start = known(default=A4_DEFAULT, last_update_ms=NOW_MS)
-    first = ranking_of(a4_units(NOW_MS), start, SIMPLE)
-    later = ranking_of(a4_units(NOW_MS + minutes * MINUTE_MS), {"model": first.model}, SIMPLE)
+    first = rank_brokers(a4_units(NOW_MS), start, SIMPLE)
+    later = rank_brokers(a4_units(NOW_MS + minutes * MINUTE_MS), {"model": first.model}, SIMPLE)
     model = later.model.as_json()
     quotas = model["quotas"]
     return model, {k: quotas[bundle(100 * i + k)] for i, k in ((0, 0), (2, 4), (4, 8))}
@@ -156,7 +156,7 @@ def test_a5_quotas_follow_what_is_measured_within_a_day_downward() -> None:
 
 def test_a5_derived_from_the_quotas_after_half_an_hour_the_rest_of_the_day_is_one_more_step() -> None:
     model, _ = a4_quotas(30)
-    later = ranking_of(a4_units(NOW_MS + 1440 * MINUTE_MS), {"model": model}, SIMPLE)
+    later = rank_brokers(a4_units(NOW_MS + 1440 * MINUTE_MS), {"model": model}, SIMPLE)
     assert later.model.as_json()["quotas"][bundle(0)] == pytest.approx([5.30599, 6.12196, 10203.99, 11019.97, 50.50998])
 
 
@@ -216,7 +216,7 @@ def test_d1_the_arithmetic_of_a_rank(
     assert ranking.percent(ranking.loaded, ranking.given)[0] == pytest.approx(percent)
     assert ranking.messages_per_s(ranking.loaded, ranking.given).tolist() == [messages]
     assert ranking.capacity.tolist() == [50]
-    assert weights_of(ranking).tolist() == [weight]
+    assert compute_weights(ranking).tolist() == [weight]
     placement = placement_strategy(SIMPLE)[1].place(
         np.array([0]), None, there, Projection(there), known(), np.random.default_rng(0)
     )
@@ -241,7 +241,7 @@ class Draws:
 )
 def test_d2_a_unit_is_drawn_by_its_weight(drawn: int, chosen: int) -> None:
     given = five_units_without_bundles()
-    assert weights_of(ranked(given)).tolist() == [6, 28, 52, 72, 72]
+    assert compute_weights(ranked(given)).tolist() == [6, 28, 52, 72, 72]
     placement = placement_strategy(by("weightedRandomSelection"))[1].place(
         np.arange(5),
         None,
@@ -255,7 +255,7 @@ def test_d2_a_unit_is_drawn_by_its_weight(drawn: int, chosen: int) -> None:
 
 def test_d2_units_of_unknown_capacity_have_the_same_chance() -> None:
     given = snapshot({f"b{i}": report(cpu=(60, 400), memory=(1, 2048)) for i in range(5)})
-    assert weights_of(ranked(given)).tolist() == [0] * 5
+    assert compute_weights(ranked(given)).tolist() == [0] * 5
     assert set(place(given, others(100), by("anything else"))) == {f"b{i}" for i in range(5)}
 
 
@@ -293,7 +293,7 @@ def d3_bundle(at_ms: int) -> Snapshot:
 def test_d3_a_bundles_quota_moves_by_the_time_between_reports_and_jumps_at_the_start() -> None:
     after_a_minute = ranked(d3_bundle(MINUTE_MS)).model.as_json()["quotas"][bundle(0)]
     assert after_a_minute == pytest.approx([42, 122.6667, 99965.28, 323333.33, 79.9618])
-    started = ranking_of(d3_bundle(NOW_MS), {}, SIMPLE).model.as_json()
+    started = rank_brokers(d3_bundle(NOW_MS), {}, SIMPLE).model.as_json()
     assert started["quotas"][bundle(0)] == [100, 200, 50_000, 1e6, 25]
     assert started["last_update_ms"] == NOW_MS
 

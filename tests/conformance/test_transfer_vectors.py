@@ -25,7 +25,7 @@ from loadmanager.core.model.extensible_load import (
     partition_sort,
 )
 from loadmanager.core.model.load import BrokerReport, FloatArray, percent_usage, weighted_max_usage
-from loadmanager.core.model.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.model.snapshot import Snapshot, build_snapshot
 from loadmanager.core.planning.planner import PlannerSettings, State, plan_shedding
 from loadmanager.core.strategies.shedding.shedding_strategy import Shed
 from loadmanager.core.strategies.shedding.transfer_shedder import LoadStatistics, TransferShedder
@@ -179,7 +179,7 @@ def test_t1_the_planner_leaves_the_destinations_as_they_were_decided() -> None:
 
 def test_t2_without_any_load_data_there_are_no_brokers() -> None:
     registered = {broker(name): given for name, given in brokers(BASE, CARRIED).items()}
-    given = snapshot_of_reports(0.0, registered, {}, published=Published(broker_load={}, top_bundles={}))
+    given = build_snapshot(0.0, registered, {}, published=Published(broker_load={}, top_bundles={}))
     result = shed(given)
     assert (result.bundles, result.metrics) == ((), {"Skip/NoBrokers": 1})
 
@@ -193,7 +193,7 @@ def test_t3_bundles_that_a_broker_does_not_own_are_not_moved() -> None:
     by_another = {broker("broker1"): report([name for listed in lists.values() for name in listed], cpu=2)}
     others = {each: given.without_bundles() for each, given in registered.items() if each.broker != "broker1:8080"}
     lists[BrokerId("broker1:8080")] = {}
-    given = snapshot_of_reports(0.0, {**by_another, **others}, {}, published=Published(top_bundles=lists))
+    given = build_snapshot(0.0, {**by_another, **others}, {}, published=Published(top_bundles=lists))
     result = shed(given)
     assert result.bundles == ()
     assert result.metrics["Skip/NoBundles"] == 1
@@ -202,7 +202,7 @@ def test_t3_bundles_that_a_broker_does_not_own_are_not_moved() -> None:
 
 def test_t4_without_lists_of_bundles_there_is_no_load_data() -> None:
     registered = {broker(name): given for name, given in brokers(BASE, CARRIED).items()}
-    result = shed(snapshot_of_reports(0.0, registered, {}, published=Published(top_bundles={})))
+    result = shed(build_snapshot(0.0, registered, {}, published=Published(top_bundles={})))
     assert result.bundles == ()
     assert result.metrics["Skip/NoLoadData"] == 1
     assert_base_statistics(result)

@@ -14,7 +14,7 @@ from support.random_clusters import Build, SomeCluster, clusters
 from loadmanager.core.constraints.filters import PlacementQuestion, allowed_brokers, rules_of
 from loadmanager.core.constraints.obstacles import find_obstacles
 from loadmanager.core.constraints.projection import Projection
-from loadmanager.core.diagnosis.explanation import Situation, explain_broker, explain_bundle, why_not
+from loadmanager.core.diagnosis.explanation import DecisionInput, explain_broker, explain_bundle, why_not
 from loadmanager.core.domain.controls import Controls, DrainOrder
 from loadmanager.core.domain.reasons import ExplanationReason, PlacementReason, SheddingReason
 from loadmanager.core.domain.settings import PlannerSettings
@@ -35,7 +35,7 @@ SETTINGS = st.builds(
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> Situation:
+def situations(draw: st.DrawFn) -> DecisionInput:
     """With what a round of shedding and some lookups have left behind, and with some controls."""
     cluster: SomeCluster = draw(clusters(fewest_brokers=2, fewest_bundles=1))
     snapshot = Build().snapshot(cluster)
@@ -49,10 +49,10 @@ def situations(draw: st.DrawFn) -> Situation:
     snapshot = replace(snapshot, controls=controls)
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     _, state = plan_assignments(snapshot, snapshot.bundles.names[:3], settings, {}, rng)
-    return Situation(snapshot, settings, state, rng)
+    return DecisionInput(snapshot, settings, state, rng)
 
 
-def decisions(situation: Situation) -> list[object]:
+def decisions(situation: DecisionInput) -> list[object]:
     """Everything that could be decided now, from copies."""
     snapshot, rng = situation.snapshot, deepcopy(situation.rng)
     fresh = replace(snapshot, _derived={})
@@ -60,7 +60,7 @@ def decisions(situation: Situation) -> list[object]:
     return [placed.steps, as_json(state), situation.round().steps, as_json(situation.state), rng.bit_generator.state]
 
 
-def explain_everything(situation: Situation) -> None:
+def explain_everything(situation: DecisionInput) -> None:
     for bundle in situation.snapshot.bundles.names[:4]:
         explain_bundle(situation, bundle)
         for broker in situation.snapshot.brokers.ids:
@@ -70,14 +70,14 @@ def explain_everything(situation: Situation) -> None:
 
 
 @given(situation=situations())
-def test_explaining_everything_changes_no_decision(situation: Situation) -> None:
+def test_explaining_everything_changes_no_decision(situation: DecisionInput) -> None:
     before = decisions(situation)
     explain_everything(situation)
     assert decisions(situation) == before
 
 
 @given(situation=situations(), data=st.data())
-def test_the_winner_is_the_one_whom_placement_chooses(situation: Situation, data: st.DataObject) -> None:
+def test_the_winner_is_the_one_whom_placement_chooses(situation: DecisionInput, data: st.DataObject) -> None:
     snapshot = situation.snapshot
     bundle = data.draw(st.sampled_from(snapshot.bundles.names))
     explained = explain_bundle(situation, bundle).placement
@@ -95,7 +95,7 @@ def test_the_winner_is_the_one_whom_placement_chooses(situation: Situation, data
 
 
 @given(situation=situations(), data=st.data())
-def test_explained_move_equals_the_round(situation: Situation, data: st.DataObject) -> None:
+def test_explained_move_equals_the_round(situation: DecisionInput, data: st.DataObject) -> None:
     bundle = data.draw(st.sampled_from(situation.snapshot.bundles.names))
     shedding = explain_bundle(situation, bundle).shedding
     moves = [step for step in situation.round().steps if step.bundle == bundle]
@@ -104,7 +104,7 @@ def test_explained_move_equals_the_round(situation: Situation, data: st.DataObje
 
 
 @given(situation=situations(), data=st.data())
-def test_broker_with_an_obstacle_is_no_candidate(situation: Situation, data: st.DataObject) -> None:
+def test_broker_with_an_obstacle_is_no_candidate(situation: DecisionInput, data: st.DataObject) -> None:
     snapshot, settings = situation.snapshot, situation.settings
     namespace = data.draw(st.sampled_from(snapshot.bundles.namespaces))
     rules = rules_of(settings, placement_strategy(settings)[0])
@@ -116,7 +116,9 @@ def test_broker_with_an_obstacle_is_no_candidate(situation: Situation, data: st.
 
 
 @given(situation=situations(), data=st.data())
-def test_why_not_names_the_winner_as_would_be_chosen_and_nobody_else(situation: Situation, data: st.DataObject) -> None:
+def test_why_not_names_the_winner_as_would_be_chosen_and_nobody_else(
+    situation: DecisionInput, data: st.DataObject
+) -> None:
     bundle = data.draw(st.sampled_from(situation.snapshot.bundles.names))
     chosen = explain_bundle(situation, bundle).placement.chosen
     for broker in situation.snapshot.brokers.ids:
@@ -137,7 +139,7 @@ def test_why_not_names_the_winner_as_would_be_chosen_and_nobody_else(situation: 
 def test_every_candidate_has_a_place_in_the_order_of_every_strategy(strategy: str, cluster: SomeCluster) -> None:
     snapshot = Build().snapshot(cluster)
     settings = PlannerSettings(placement_strategy=strategy)
-    situation = Situation(snapshot, settings, {}, np.random.default_rng(1))
+    situation = DecisionInput(snapshot, settings, {}, np.random.default_rng(1))
     trial = situation.trial(snapshot.bundles.names[0], None)
     seen = [row for placement in trial.choices() for row in np.unique(placement.drawn_from).tolist()]
     assert sorted(set(seen)) == sorted(trial.candidates.tolist())

@@ -27,7 +27,7 @@ amounts = st.floats(0, MAX_AMOUNT) | st.floats(0, 1e4) | st.sampled_from([0.0, 0
 usages = st.floats(-MAX_AMOUNT, MAX_AMOUNT)
 counts = st.integers(0, MAX_COUNT)
 figures = st.none() | st.floats(0, MAX_AMOUNT)
-healths = st.none() | st.builds(HealthFigures, figures, figures, figures).filter(HealthFigures.said)
+healths = st.none() | st.builds(HealthFigures, figures, figures, figures).filter(HealthFigures.by_name)
 bounds = st.lists(st.integers(0, 0xFFFFFFFF), min_size=2, max_size=2, unique=True).map(sorted)
 namespaces = st.sampled_from(["t/ns", "t/ns-2", "another-tenant/a.longer_name"])
 

@@ -13,8 +13,8 @@ from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import PlannerSettings
 from loadmanager.core.strategies.placement import placement_strategy
-from loadmanager.core.strategies.placement.weighted_random_selection import weights_of
-from loadmanager.core.strategies.ranked_brokers import ranking_of
+from loadmanager.core.strategies.placement.weighted_random_selection import compute_weights
+from loadmanager.core.strategies.ranked_brokers import rank_brokers
 
 PLACEMENTS = 6
 QUOTAS: list[Quota] = [
@@ -89,5 +89,5 @@ def test_sequential_placement_equals_the_rule(strategy: str, described: Describe
 @given(described=clusters)
 def test_weights_are_what_the_rule_says(described: Described) -> None:
     there, quotas, slow = both(described)
-    ranking = ranking_of(there, {"model": remembered(quotas)}, PlannerSettings())
-    assert weights_of(ranking).tolist() == [unit.weight() for unit in slow]
+    ranking = rank_brokers(there, {"model": remembered(quotas)}, PlannerSettings())
+    assert compute_weights(ranking).tolist() == [unit.weight() for unit in slow]

@@ -14,7 +14,7 @@ from support.transcription_transfer import Decision, Load, Rule, Shedder, Stats,
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.model.extensible_load import Published, PublishedLoad, ReportRules, find_top_bundles
-from loadmanager.core.model.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.model.snapshot import Snapshot, build_snapshot
 from loadmanager.core.planning.planner import PlannerSettings
 from loadmanager.core.strategies.shedding.shedding_strategy import Shed, State
 from loadmanager.core.strategies.shedding.transfer_shedder import TransferShedder
@@ -64,7 +64,7 @@ def snapshot_of(store: Store) -> Snapshot:
         },
         {BrokerId(name): at_ms / 1000 for name, at_ms in store.unloaded_from.items()},
     )
-    return snapshot_of_reports(store.now / 1000, reports, {}, frozenset(store.recent), published=published)
+    return build_snapshot(store.now / 1000, reports, {}, frozenset(store.recent), published=published)
 
 
 def random_rule(rng: np.random.Generator) -> Rule:

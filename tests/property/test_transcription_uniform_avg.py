@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import Load, broker, bundle, report
 from support.random_clusters import Build, SomeCluster, clusters
-from support.transcription_uniform_avg import Avg, Uniform, brokers_of
+from support.transcription_uniform_avg import Avg, Uniform, build_brokers
 
 from loadmanager.core.domain.resources import ResourceWeights
-from loadmanager.core.model.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.model.snapshot import Snapshot, build_snapshot
 from loadmanager.core.strategies.shedding.avg_shedder import AvgShedder, Trigger
 from loadmanager.core.strategies.shedding.shedding_strategy import State
 from loadmanager.core.strategies.shedding.uniform_shedder import UniformLoadShedder
@@ -25,7 +25,7 @@ def check_uniform(snapshot: Snapshot, settings: tuple[float, float, int, int, fl
     ids, names = snapshot.brokers.ids, snapshot.bundles.names
     shed = UniformLoadShedder(*settings).find_bundles_for_unloading(snapshot, {})
     picked = {ids[pick.broker]: [names[row] for row in pick.bundles] for pick in shed.bundles}
-    assert picked == Uniform(*settings).find(brokers_of(snapshot))
+    assert picked == Uniform(*settings).find(build_brokers(snapshot))
     return sum(map(len, picked.values()))
 
 
@@ -37,7 +37,7 @@ def check_avg(snapshot: Snapshot, fast: AvgShedder, slow: Avg, state: State) -> 
     for pick in shed.bundles:
         assert pick.destination is not None
         moves.append((str(ids[pick.broker]), str(ids[pick.destination]), [names[row] for row in pick.bundles]))
-    assert moves == slow.find(brokers_of(snapshot))
+    assert moves == slow.find(build_brokers(snapshot))
     hits = shed.state["hits"]
     assert {name: low for name, (_, low, _) in hits.items() if low} == slow.hit_low
     assert {name: high for name, (_, _, high) in hits.items() if high} == slow.hit_high
@@ -97,7 +97,7 @@ def some_reports(rng: np.random.Generator) -> Snapshot:
             a, b, c, d = (rng.integers(0, 5, 4) * scale * rng.choice([0, 0.5, 1, rng.random()])).tolist()
             loads[bundle(first + i)] = (a, b, c, d)
         reports[broker(f"b-{number}")] = report(loads, cpu=float(rng.choice([10, 25, 30, 50, 80, 110])))
-    return snapshot_of_reports(0.0, reports, {})
+    return build_snapshot(0.0, reports, {})
 
 
 def test_uniform_agrees_with_the_rule_on_thousands_of_random_clusters() -> None:

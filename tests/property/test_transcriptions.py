@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from support.random_clusters import Build, SomeCluster, clusters
-from support.transcription import Threshold, brokers_of, least_long_term_message_rate, overload
+from support.transcription import Threshold, build_brokers, least_long_term_message_rate, overload
 
 from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.resources import ResourceWeights
@@ -29,7 +29,7 @@ def picked(snapshot: Snapshot, shed: Shed) -> dict[str, list[str]]:
 def test_overload_sheds_what_the_rule_says(cluster: SomeCluster, threshold: int) -> None:
     snapshot = Build().snapshot(cluster)
     shed = OverloadShedder(threshold, CPU_ONLY).find_bundles_for_unloading(snapshot, {})
-    assert picked(snapshot, shed) == overload(brokers_of(snapshot), threshold)
+    assert picked(snapshot, shed) == overload(build_brokers(snapshot), threshold)
 
 
 @given(
@@ -53,7 +53,7 @@ def test_threshold_sheds_what_the_rule_says_round_after_round(
         incarnations = now
         shed = fast.find_bundles_for_unloading(snapshot, state)
         state = shed.state
-        assert picked(snapshot, shed) == slow.find(brokers_of(snapshot))
+        assert picked(snapshot, shed) == slow.find(build_brokers(snapshot))
         assert {name: ema for name, (_, ema) in state["usage"].items()} == slow.ema
 
 

@@ -11,7 +11,7 @@ from support.deep import deep_except
 from support.scenarios import PROJECT, TRACES, a_scenario
 
 from loadmanager.cli.scenario_files import packaged_scenarios, recorded_for
-from loadmanager.core.diagnosis.stuck_diagnosis import find_standstill
+from loadmanager.core.diagnosis.stuck_diagnosis import find_stuck_causes
 from loadmanager.core.domain.settings import AS_PULSAR, PlannerSettings
 from loadmanager.core.model.report_validation import ReportValidator, ValidatedReport
 from loadmanager.core.model.snapshot import Snapshot
@@ -80,7 +80,7 @@ def told_in(keys: set[str]) -> Callable[..., Round]:
     """A round of shedding that adds to the keys why nothing can move, if that is what the leader says."""
 
     def told(snapshot: Snapshot, settings: PlannerSettings, *more: Any) -> Round:  # noqa: ANN401 - as it is called
-        keys.update(each.key for each in find_standstill(snapshot, settings))
+        keys.update(each.key for each in find_stuck_causes(snapshot, settings))
         return shed(snapshot, settings, *more)
 
     return told
@@ -151,7 +151,7 @@ def test_the_lower_boundary_fills_a_new_broker_that_the_default_leaves_idle() ->
     ],
 )
 def test_bounds_need_report_validation(name: str, bounds: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReportValidator, "judge", lambda *given: ValidatedReport(given[2], counts=True, doubt=None))
+    monkeypatch.setattr(ReportValidator, "judge", lambda *given: ValidatedReport(given[2], counts=True, fault=None))
     assert broken(SCENARIOS[name], is_deceived=True) == {*bounds, "said"}
 
 

@@ -19,7 +19,7 @@ from loadmanager.core.model.load import (
     BundleAverages,
     FloatArray,
 )
-from loadmanager.core.model.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.model.snapshot import Snapshot, build_snapshot
 
 MIB = 1024 * 1024
 
@@ -117,7 +117,7 @@ def snapshot(
     """Brokers by host or id, each owning what it reports; `preallocated` are bundles with the broker each was given."""
     registered = {broker(name): given for name, given in reports.items()}
     given = {name: broker(host).broker for name, host in (preallocated or {}).items()}
-    return snapshot_of_reports(taken_at_s, registered, known or {}, frozenset(recently_unloaded), policies, given)
+    return build_snapshot(taken_at_s, registered, known or {}, frozenset(recently_unloaded), policies, given)
 
 
 def owned(owner: Registration, version: int = 1) -> Ownership:

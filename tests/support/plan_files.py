@@ -12,12 +12,12 @@ import numpy as np
 from pydantic.alias_generators import to_camel
 from support.builders import MIB, broker, bundle, report, snapshot, throughput
 
-from loadmanager.core.domain.plan import DependsOn, Unload, hash_of
+from loadmanager.core.domain.plan import DependsOn, Unload, hash_plan
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BrokerReport
-from loadmanager.core.planning.certificate.plan_certificate import Certified, certify, figures_of
-from loadmanager.core.planning.plan_effect import effect_of
+from loadmanager.core.planning.certificate.plan_certificate import Certified, certify, compute_figures
+from loadmanager.core.planning.plan_effect import compute_effect
 from loadmanager.core.protocol.plan_machine import KeptPlan, TrackedStep
 from loadmanager.wire.plan_file import PackedCertificate, decode, encode
 
@@ -45,7 +45,7 @@ def a_plan() -> tuple[KeptPlan, Certified]:
     steps = [Unload(name, broker("a"), broker("b"), reason)]
     planned = TrackedStep(name, 7, broker("a"), broker("b"), reason)
     certified = certify(given, SETTINGS, steps)
-    return KeptPlan("shed", 1, 2, (planned,), (), effect_of(given, steps), cluster="west"), certified
+    return KeptPlan("shed", 1, 2, (planned,), (), compute_effect(given, steps), cluster="west"), certified
 
 
 def a_file(*edits: Edit) -> bytes:
@@ -101,9 +101,9 @@ def to_a_broker_without_columns(content: dict[str, Any], columns: dict[str, Any]
     step = content["steps"][0]
     step["destination"] = ["x:8080", 1]
     depends_on: DependsOn = {key: step[key] for key in ("bundle", "version", "source", "destination")}
-    content["hash"] = hash_of(content["cluster"], content["kind"], [depends_on])
+    content["hash"] = hash_plan(content["cluster"], content["kind"], [depends_on])
     certified, _ = decode(_written(content, columns))
-    figures = figures_of(certified.instance, certified.after, certified.sigma, certified.proof)
+    figures = compute_figures(certified.problem, certified.after, certified.sigma, certified.proof)
     assert figures.heat_after < figures.heat_before
     content["figures"] = {to_camel(name): figure for name, figure in asdict(figures).items()}
     content |= {"gap": figures.gap, "loadGap": figures.load_gap}

@@ -19,7 +19,7 @@ class Broker:
     eligible: dict[str, float] = field(default_factory=dict)
 
 
-def brokers_of(snapshot: Snapshot) -> dict[str, Broker]:
+def build_brokers(snapshot: Snapshot) -> dict[str, Broker]:
     """Input of shedding; usage is the CPU's alone, so give weight to nothing else."""
     columns, bundles = snapshot.brokers, snapshot.bundles
     found = {}

@@ -22,7 +22,7 @@ class Broker:
     eligible: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
-def brokers_of(snapshot: Snapshot) -> dict[str, Broker]:
+def build_brokers(snapshot: Snapshot) -> dict[str, Broker]:
     """Input of shedding; usage is the CPU's alone, so give weight to nothing else."""
     columns, bundles = snapshot.brokers, snapshot.bundles
     found = {}

@@ -93,7 +93,7 @@ def keep_serving(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
 
 
 def _keep_not(reason: Reason, brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    sick = question.snapshot.doubts.sick
+    sick = question.snapshot.faults.sick
     if not sick:
         return brokers
     are_so = _which(question.snapshot, reason.value, lambda broker: broker in sick and sick[broker].verdict is reason)
@@ -103,7 +103,7 @@ def _keep_not(reason: Reason, brokers: BoolArray, question: PlacementQuestion) -
 def keep_least_sick(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     """Keep healthy brokers; if all of those are overloaded, those about as sick as the least sick one."""
     snapshot, settings = question.snapshot, question.settings
-    unwell = snapshot.derive("unwell", lambda: snapshot.doubts.unwell)
+    unwell = snapshot.derive("unwell", lambda: snapshot.faults.unwell)
     if not unwell:
         return brokers
     ids = snapshot.brokers.ids

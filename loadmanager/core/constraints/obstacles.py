@@ -102,7 +102,7 @@ def _exclusion(case: _Case) -> dict[str, Figure]:
 
 def _sickness(case: _Case) -> dict[str, Figure]:
     snapshot = case.question.snapshot
-    return dict(snapshot.doubts.unwell[snapshot.brokers.ids[case.broker]].why)
+    return dict(snapshot.faults.unwell[snapshot.brokers.ids[case.broker]].why)
 
 
 def _isolation(case: _Case) -> dict[str, Figure]:
@@ -158,7 +158,7 @@ def _usage(case: _Case) -> dict[str, Figure]:
         "usage_percent": float(usage[case.broker]),
         "average_percent": average,
         "too_many_points": float(usage[case.broker]) - average - settings.distribute_bundles_evenly_margin_percentage,
-        **settings.said("distribute_bundles_evenly_margin_percentage"),
+        **settings.as_figures("distribute_bundles_evenly_margin_percentage"),
     }
 
 

@@ -23,10 +23,10 @@ from loadmanager.core.model.carried_load import carried_load, share_of
 from loadmanager.core.model.fitted_thresholds import fit_thresholds
 from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, FloatArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
-from loadmanager.core.planning.certificate.certificate_text import verdict_of
+from loadmanager.core.planning.certificate.certificate_text import build_certificate_verdict
 from loadmanager.core.planning.certificate.plan_certificate import certify
 from loadmanager.core.planning.churn import find_excess
-from loadmanager.core.planning.movable_bundles import drain_of, pin_of, restrain, restraint_of
+from loadmanager.core.planning.movable_bundles import explain_drain, explain_pin, explain_restraint, restrain
 from loadmanager.core.planning.planner import PlacementTrial, State, find_round_refusal, try_transfer
 from loadmanager.core.planning.shedding_round import shed
 from loadmanager.core.strategies.placement import placement_strategy
@@ -36,7 +36,7 @@ from loadmanager.core.strategies.shedding.shedding_strategy import MIB, find_hol
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Situation:
+class DecisionInput:
     """Input of a decision now, for explanations without side effects."""
 
     snapshot: Snapshot
@@ -51,7 +51,7 @@ class Situation:
     def trial(self, bundle: str, exclude: BrokerId | None) -> PlacementTrial:
         return PlacementTrial(self.snapshot, bundle, exclude, self.settings, self.state, self.rng)
 
-    def without(self, broker: BrokerId) -> Situation:
+    def without(self, broker: BrokerId) -> DecisionInput:
         """Return the same, with that broker excluded."""
         controls = replace(self.snapshot.controls, excluded=self.snapshot.controls.excluded | {broker})
         return replace(self, snapshot=replace(self.snapshot, controls=controls, _derived={}))
@@ -167,7 +167,7 @@ class WhyNot:
     shedding: SheddingExplained
 
 
-def explain_bundle(situation: Situation, bundle: str) -> BundleExplained:
+def explain_bundle(situation: DecisionInput, bundle: str) -> BundleExplained:
     """Explain the placement of a bundle. Raises `LookupError` for an unknown bundle, `UnknownStrategyError`."""
     snapshot = situation.snapshot
     row = _row_of(snapshot, bundle)
@@ -188,7 +188,7 @@ def explain_bundle(situation: Situation, bundle: str) -> BundleExplained:
     )
 
 
-def explain_broker(situation: Situation, broker: BrokerId) -> BrokerExplained:
+def explain_broker(situation: DecisionInput, broker: BrokerId) -> BrokerExplained:
     """Explain decisions about a broker. Raises `LookupError` if it has not reported, `UnknownStrategyError`."""
     snapshot, settings = situation.snapshot, situation.settings
     row = snapshot.brokers.find_row(broker)
@@ -213,7 +213,7 @@ def explain_broker(situation: Situation, broker: BrokerId) -> BrokerExplained:
         thresholds={key: figure for each in verdicts for key, figure in each.why.items() if not key.islower()},
         steps=steps,
         verdicts=verdicts,
-        certificate=verdict_of(certify(restrain(snapshot), settings, plan.steps)),
+        certificate=build_certificate_verdict(certify(restrain(snapshot), settings, plan.steps)),
         margin=None if steps else _find_margin(situation, broker),
         obstacles=tuple(_verdict_of(each, broker, broker) for each in obstacles),
         is_overloaded=usage > settings.broker_overloaded_threshold_percentage / 100,
@@ -221,7 +221,7 @@ def explain_broker(situation: Situation, broker: BrokerId) -> BrokerExplained:
     )
 
 
-def why_not(situation: Situation, bundle: str, broker: BrokerId) -> WhyNot:
+def why_not(situation: DecisionInput, bundle: str, broker: BrokerId) -> WhyNot:
     """Explain why the bundle is not on the broker. Raises `LookupError` for an unknown one, `UnknownStrategyError`."""
     snapshot = situation.snapshot
     row = _row_of(snapshot, bundle)
@@ -269,7 +269,7 @@ def _share_of_broker(snapshot: Snapshot, bundle: int) -> float:
     return float(load[bundle]) / whole if whole > 0 else 0.0
 
 
-def _explain_shedding(situation: Situation, bundle: int) -> SheddingExplained:
+def _explain_shedding(situation: DecisionInput, bundle: int) -> SheddingExplained:
     snapshot = situation.snapshot
     name = snapshot.bundles.names[bundle]
     plan = situation.round()
@@ -293,7 +293,7 @@ def _passed_over(plan: Plan, bundle: str, broker: BrokerId) -> Verdict:
     return Verdict(bundle, ExplanationReason.STAYS_ON_BROKER, acted=False, why=why)
 
 
-def _find_rule(situation: Situation, bundle: int) -> Verdict | None:
+def _find_rule(situation: DecisionInput, bundle: int) -> Verdict | None:
     """Find the first rule that forbids rounds to move the bundle, whatever the strategy."""
     snapshot, settings = situation.snapshot, situation.settings
     bundles, controls = snapshot.bundles, snapshot.controls
@@ -303,19 +303,19 @@ def _find_rule(situation: Situation, bundle: int) -> Verdict | None:
         return rule
     broker = snapshot.brokers.ids[bundles.broker[bundle]]
     if broker in controls.draining:
-        return drain_of(snapshot, broker)
-    if broker in snapshot.doubts.quarantined:
-        return snapshot.doubts.quarantined[broker]
+        return explain_drain(snapshot, broker)
+    if broker in snapshot.faults.quarantined:
+        return snapshot.faults.quarantined[broker]
     name = bundles.names[bundle]
     if not controls.may_be_shed(name):
-        return restraint_of(name, snapshot)
+        return explain_restraint(name, snapshot)
     step, verdict = try_transfer(restrained, bundle, settings, situation.state, situation.rng)
     if step is None:
         return verdict
     return find_excess(step, snapshot, settings, situation.state)
 
 
-def _explain_placement(situation: Situation, bundle: int) -> PlacementExplained:
+def _explain_placement(situation: DecisionInput, bundle: int) -> PlacementExplained:
     snapshot = situation.snapshot
     name = snapshot.bundles.names[bundle]
     assigned = int(snapshot.bundles.assigned[bundle])
@@ -365,7 +365,7 @@ _FILTERS = frozenset(
 
 
 def _why_not(
-    situation: Situation, bundle: int, broker: BrokerId, trial: PlacementTrial, obstacles: Sequence[FilterObstacle]
+    situation: DecisionInput, bundle: int, broker: BrokerId, trial: PlacementTrial, obstacles: Sequence[FilterObstacle]
 ) -> Verdict:
     """Choose the single verdict that answers the question."""
     snapshot = situation.snapshot
@@ -378,7 +378,7 @@ def _why_not(
         return _verdict_of(obstacles[0], name, broker)
     holder = _holder(snapshot, bundle)
     if holder is not None and holder == snapshot.controls.pinned.get(name):
-        return pin_of(name, holder)
+        return explain_pin(name, holder)
     return _compare(name, asked, broker, trial, holder)
 
 
@@ -407,7 +407,7 @@ def _find_position(trial: PlacementTrial, asked: int) -> tuple[int, Placement]:
     return ahead, placement
 
 
-def _find_margin(situation: Situation, broker: BrokerId) -> Verdict | None:
+def _find_margin(situation: DecisionInput, broker: BrokerId) -> Verdict | None:
     snapshot = restrain(situation.snapshot)
     row = snapshot.brokers.find_row(broker)
     if row is None:
@@ -417,7 +417,7 @@ def _find_margin(situation: Situation, broker: BrokerId) -> Verdict | None:
     return Verdict(broker, ExplanationReason.SHEDS_FROM, acted=False, why=figures) if figures else None
 
 
-def _standings(situation: Situation, brokers: Sequence[int | None], bundle: str) -> tuple[ComparedFigures, ...]:
+def _standings(situation: DecisionInput, brokers: Sequence[int | None], bundle: str) -> tuple[ComparedFigures, ...]:
     snapshot, namespace = situation.snapshot, namespace_of(bundle)
     rows = [row for row in dict.fromkeys(brokers) if row is not None]
     return tuple(_standing(snapshot, row, namespace, situation.settings) for row in rows)

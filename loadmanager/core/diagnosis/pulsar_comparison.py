@@ -138,7 +138,7 @@ class SeenBundle:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class RegistrationEnded:
     """A broker's registration has ended."""
 
     owner: Registration
@@ -165,7 +165,7 @@ class Time:
     at_ms: int
 
 
-Event = SeenBundle | Left | ComparedRounds | Time
+Event = SeenBundle | RegistrationEnded | ComparedRounds | Time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -305,7 +305,7 @@ class PulsarComparison:
         match event:
             case SeenBundle():
                 self._seen(event)
-            case Left(owner):
+            case RegistrationEnded(owner):
                 self._broker_left(owner)
             case ComparedRounds():
                 self._planned(event)

@@ -46,7 +46,7 @@ def _as_seen(snapshot: Snapshot) -> Snapshot:
     """Return the cluster as Pulsar's leader sees it."""
     settled = np.ones(len(snapshot.brokers), dtype=bool)
     brokers = snapshot.brokers.with_bundles(snapshot.bundles, settled)
-    return replace(snapshot, brokers=brokers, controls=NO_CONTROLS, doubts=NO_DOUBTS, _derived={})
+    return replace(snapshot, brokers=brokers, controls=NO_CONTROLS, faults=NO_DOUBTS, _derived={})
 
 
 def _find_holds(snapshot: Snapshot, names: Iterable[str]) -> Iterator[Verdict]:

@@ -48,7 +48,7 @@ def level_of(snapshot: Snapshot, weights: ResourceWeights) -> UsageLevel | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PeriodTotals:
     """Totals over `from_ms` <= time < `to_ms`. `max_over_mean` is the mean over `known_ms`, the time for which it is
     known. `agreed` of Pulsar's `moves` are of bundles that we wanted moved too; `alone` are moves that we wanted and
     Pulsar did not make; `again_load` and `back_load` are of all moves, Pulsar's and ours. Loads are in bytes/s.
@@ -104,10 +104,10 @@ class Tally:
         for entry in entries:
             self._count(entry)
 
-    def measure(self, at_ms: int) -> Measured:
+    def measure(self, at_ms: int) -> PeriodTotals:
         """Return the totals up to then."""
         self._pass(at_ms)
-        return Measured(
+        return PeriodTotals(
             from_ms=self.from_ms,
             to_ms=at_ms,
             known_ms=self._known_ms,

@@ -133,7 +133,7 @@ class StuckDiagnosis(NamedTuple):
     sentence: str
 
 
-def find_standstill(snapshot: Snapshot, settings: PlannerSettings) -> tuple[StuckDiagnosis, ...]:
+def find_stuck_causes(snapshot: Snapshot, settings: PlannerSettings) -> tuple[StuckDiagnosis, ...]:
     """Find the reasons why nothing can move; empty if something can, or need not. Raises `UnknownStrategyError`."""
     with np.errstate(all="ignore"):
         fitted = fit_thresholds(settings, snapshot)
@@ -241,14 +241,14 @@ class _Uneven:
         usage, threshold = self._usage, getattr(self.settings, name)
         most = float(usage.sum())
         if usage.any() and most - above_average * most / len(usage) < threshold:
-            why = {"most_percent": most, **self.settings.said(name)}
+            why = {"most_percent": most, **self.settings.as_figures(name)}
             yield _because(StuckReason.THRESHOLD_OUT_OF_REACH, KEYS[name], why)
 
     def floor_of_need(self) -> _Reasons:
         """Check for a minimum above all load of the busiest broker."""
         mib = float(throughput_per_broker(self.snapshot).max()) / MIB
         if mib < self.settings.bundle_unload_min_throughput_threshold:
-            why = {"mib_per_s": mib, **self.settings.said("bundle_unload_min_throughput_threshold")}
+            why = {"mib_per_s": mib, **self.settings.as_figures("bundle_unload_min_throughput_threshold")}
             yield _because(StuckReason.FLOOR_TOO_HIGH, KEYS["bundle_unload_min_throughput_threshold"], why)
 
     def floors_of_difference(self) -> _Reasons:
@@ -258,7 +258,7 @@ class _Uneven:
         rate = float((load[:, MSG_RATE_IN] + load[:, MSG_RATE_OUT]).max())
         carried = float(throughput_per_broker(self.snapshot).max())
         if part * rate < settings.min_unload_message and part * carried < settings.min_unload_message_throughput:
-            said = settings.said("min_unload_message", "min_unload_message_throughput", "max_unload_percentage")
+            said = settings.as_figures("min_unload_message", "min_unload_message_throughput", "max_unload_percentage")
             why = {"msg_rate_per_s": rate, "mib_per_s": carried / MIB, **said}
             yield _because(StuckReason.FLOOR_TOO_HIGH, KEYS["min_unload_message"], why)
 
@@ -267,7 +267,7 @@ class _Uneven:
         settings = self.settings
         least = settings.level_least_usage_percentage * (1 + settings.level_evenness_percentage / 100)
         if 100 * float(self.loads.usage.max(initial=0.0)) < least:
-            why = {"level_percent": 100 * self.loads.level, **settings.said("level_least_usage_percentage")}
+            why = {"level_percent": 100 * self.loads.level, **settings.as_figures("level_least_usage_percentage")}
             yield _because(StuckReason.IDLE_FOR_LEVEL, KEYS["level_least_usage_percentage"], why)
 
     def single_bundles(self) -> _Reasons:

@@ -68,7 +68,7 @@ class Controls:
     def may_be_shed(self, bundle: str) -> bool:
         return bundle not in self.pinned and bundle not in self.frozen_bundles
 
-    def find_hand(self, bundle: str) -> str | None:
+    def find_control(self, bundle: str) -> str | None:
         """Find the operator control that keeps a bundle in place, as text; None if there is none."""
         if bundle in self.pinned:
             return f"pinned it to {self.pinned[bundle]}"

@@ -108,7 +108,7 @@ class Plan:
 DependsOn = Mapping[str, object]
 
 
-def hash_of(cluster: str, kind: str, steps: Sequence[DependsOn]) -> str:
+def hash_plan(cluster: str, kind: str, steps: Sequence[DependsOn]) -> str:
     """Hash the preconditions of a plan's steps. Old recordings have no cluster."""
     content = {**({"cluster": cluster} if cluster else {}), "kind": kind, "steps": list(steps)}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -272,7 +272,7 @@ def _any_may_own(policies: Policies, policy: IsolationPolicy | None, brokers: Co
     return policy.min_limit > 0 and any(policies.is_secondary(policy, broker) for broker in brokers)
 
 
-def domain_of_each_broker(domains: Mapping[str, Iterable[BrokerId]]) -> dict[BrokerId, str]:
+def map_failure_domains(domains: Mapping[str, Iterable[BrokerId]]) -> dict[BrokerId, str]:
     """Failure domain of brokers that are in none."""
     return {broker: domain for domain, brokers in sorted(domains.items()) for broker in brokers}
 

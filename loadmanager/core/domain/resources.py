@@ -42,7 +42,7 @@ class HealthFigures(NamedTuple):
     error_share: float | None = None
     queue: float | None = None
 
-    def said(self) -> dict[str, float]:
+    def by_name(self) -> dict[str, float]:
         """Return the reported figures by name."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 

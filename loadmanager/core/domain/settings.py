@@ -486,7 +486,7 @@ class PlannerSettings:
         """Seconds that a broker has to be far off its peers to be sick; None without quarantine."""
         return SICK_AFTER_S if self.sick_broker_quarantine_enabled else None
 
-    def said(self, *names: str) -> dict[str, Any]:
+    def as_figures(self, *names: str) -> dict[str, Any]:
         """Return the settings of these fields for a verdict, by key."""
         return {KEYS[name]: getattr(self, name) for name in names}
 

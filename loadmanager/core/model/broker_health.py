@@ -86,7 +86,7 @@ _SHOWN = {"latency_ms": ("latency", 1, " ms"), "error_share": ("share of errors"
 
 
 @dataclass(slots=True)
-class _Life:
+class _BrokerState:
     """State of a registration, in `phase` since `since_s`; `sick_since_s` and `off` are of its last outlier time."""
 
     registration: Registration
@@ -104,7 +104,7 @@ class HealthDetector:
     """State machine: takes reports and departures, and returns the sick brokers on request."""
 
     def __init__(self) -> None:
-        self._lives: dict[BrokerId, _Life] = {}
+        self._lives: dict[BrokerId, _BrokerState] = {}
         self._bars: dict[str, _Bars] = {}
         """Thresholds of the last pass, by figure."""
 
@@ -112,7 +112,7 @@ class HealthDetector:
         """Take a report; a broker without figures is no outlier."""
         life = self._lives.get(registration.broker)
         if life is None or life.registration != registration:
-            life = self._lives[registration.broker] = _Life(registration)
+            life = self._lives[registration.broker] = _BrokerState(registration)
         life.figures = figures
         self._judge(life, now_s)
 
@@ -143,7 +143,7 @@ class HealthDetector:
         life = self._lives.get(broker)
         return HealthPhase.WELL if life is None else life.phase
 
-    def _judge(self, life: _Life, now_s: float) -> None:
+    def _judge(self, life: _BrokerState, now_s: float) -> None:
         """Update the phase of a broker by its own figures."""
         off = self._find_off(life)
         if off is not None:
@@ -158,10 +158,10 @@ class HealthDetector:
             case HealthPhase.RECOVERING, True:
                 life.turn(HealthPhase.SICK, now_s)
 
-    def _find_off(self, life: _Life) -> _Off | None:
+    def _find_off(self, life: _BrokerState) -> _Off | None:
         """Find the figure furthest above its threshold, None if there is none."""
         is_kept_away = life.phase in _KEPT_AWAY
-        said = {} if life.figures is None else life.figures.said()
+        said = {} if life.figures is None else life.figures.by_name()
         above = [
             _Off(name, value, bars.peers, value / bars.suspect, value > bars.sick)
             for name, value in said.items()
@@ -202,12 +202,12 @@ def has_changed(before: HealthFigures | None, now: HealthFigures | None) -> bool
     """Return True if the change is worth a report: a figure appeared or disappeared, or changed by half, unless both
     values are far below the minimum of an outlier.
     """
-    one, other = ({} if each is None else each.said() for each in (before, now))
+    one, other = ({} if each is None else each.by_name() for each in (before, now))
     if one.keys() != other.keys():
         return True
     return any(
         max(one[name], other[name]) > max(_MOST_CHANGE * min(one[name], other[name]), _BAR_WHILE_SICK * least)
-        for name, least in LEAST.said().items()
+        for name, least in LEAST.by_name().items()
         if name in one
     )
 
@@ -223,8 +223,8 @@ class _Bars:
 
 def _bars_of(all_figures: list[HealthFigures]) -> dict[str, _Bars]:
     bars = {}
-    for name, least in LEAST.said().items():
-        said = [figures.said() for figures in all_figures]
+    for name, least in LEAST.by_name().items():
+        said = [figures.by_name() for figures in all_figures]
         values = [each[name] for each in said if name in each]
         if len(values) >= FEWEST_PEERS:
             middle, lowest = statistics.median(values), min(values)
@@ -236,12 +236,12 @@ def _bars_of(all_figures: list[HealthFigures]) -> dict[str, _Bars]:
     return bars
 
 
-def _sick(life: _Life, now_s: float, patience_s: float) -> Verdict:
+def _sick(life: _BrokerState, now_s: float, patience_s: float) -> Verdict:
     left_s = WELL_AFTER * patience_s - (now_s - life.since_s if life.phase is HealthPhase.RECOVERING else 0.0)
     seconds: dict[str, Figure] = {"seconds": round(now_s - life.sick_since_s), "well_after_s": round(left_s)}
     return Verdict(life.registration.broker, FilterReason.BROKER_SICK, acted=False, why=_off_of(life) | seconds)
 
 
-def _off_of(life: _Life) -> dict[str, Figure]:
+def _off_of(life: _BrokerState) -> dict[str, Figure]:
     assert life.off is not None, "only a broker that was far off is a suspect"
     return life.off.why()

@@ -124,7 +124,7 @@ class AverageColumns:
             if columns.long_samples[row] > 0
         }
 
-    def samples_of(self, bundle: str) -> tuple[int, int]:
+    def count_samples(self, bundle: str) -> tuple[int, int]:
         """Return the sample counts of the short-term and long-term average; 0 for an unknown bundle."""
         row, columns = self._rows.by_name.get(bundle), self._rows.columns
         return (0, 0) if row is None else (int(columns.short_samples[row]), int(columns.long_samples[row]))

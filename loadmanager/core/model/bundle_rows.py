@@ -15,7 +15,7 @@ import numpy as np
 
 from loadmanager.core.domain.names import namespace_of
 from loadmanager.core.model.bundle_columns import BundleColumns, RecordedState, Rows
-from loadmanager.core.model.learned_loads import NOTHING_LEARNED, Learned
+from loadmanager.core.model.learned_loads import NOTHING_LEARNED, LearnedLoads
 from loadmanager.core.model.load import METRICS, RowArray
 from loadmanager.core.model.snapshot import NOBODY
 
@@ -103,7 +103,7 @@ class NamedRows:
                 self._free_namespace_rows.append(self._namespaces.pop(namespace_of(name)).row)
         return gone
 
-    def learn(self, learned: Learned) -> None:
+    def learn(self, learned: LearnedLoads) -> None:
         """Set the expected loads of bundles without history."""
         self.learned = learned
         self.loads_written += 1

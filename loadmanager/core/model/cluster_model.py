@@ -25,15 +25,15 @@ from loadmanager.core.model.cluster_summary import ClusterSummary, summarize
 from loadmanager.core.model.extensible_load import BrokerLoad, ReportRules, throughput_of
 from loadmanager.core.model.inheritance import PartLoad
 from loadmanager.core.model.latest_reports import LatestReport
-from loadmanager.core.model.learned_loads import Learned
+from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.load import BrokerReport, BundleAverages, FloatArray
 from loadmanager.core.model.model_checkpoint import image_of, restore
 from loadmanager.core.model.namespace_records import NamespaceRecords
 from loadmanager.core.model.owner_columns import RecordedOwners
 from loadmanager.core.model.recent_unloads import UnloadTimes
-from loadmanager.core.model.report_validation import NO_DOUBTS, Doubts
+from loadmanager.core.model.report_validation import NO_DOUBTS, ReportFaults
 from loadmanager.core.model.reporters import Reporters
-from loadmanager.core.model.snapshot import Snapshot, brokers_of
+from loadmanager.core.model.snapshot import Snapshot, build_brokers
 from loadmanager.core.model.snapshot_builder import Last, sorted_bundles, top_bundles
 
 
@@ -50,7 +50,7 @@ class ClusterModel:
         self._last = Last()
         self._policies = NO_POLICIES
         self._controls = NO_CONTROLS
-        self._doubts = NO_DOUBTS
+        self._faults = NO_DOUBTS
 
     @property
     def revision(self) -> int:
@@ -127,11 +127,11 @@ class ClusterModel:
 
     def count_bundles_of(self, registration: Registration) -> int:
         """Count the bundles that this registration owns in the records, including those it is to release."""
-        return self._owners.count_of(registration)
+        return self._owners.count_owned(registration)
 
     def bundles_of(self, registration: Registration) -> list[str]:
         """Return the bundles that this registration owns in the records, including those it is to release."""
-        return self._owners.names_of(registration)
+        return self._owners.list_owned(registration)
 
     def releasing(self) -> list[str]:
         """Return the bundles being released, by the records."""
@@ -165,17 +165,17 @@ class ClusterModel:
         self._rows.revision += 1
         self._controls = controls
 
-    def doubts(self) -> Doubts:
+    def faults(self) -> ReportFaults:
         """Return the faults of brokers and reports."""
-        return self._doubts
+        return self._faults
 
-    def set_doubts(self, doubts: Doubts) -> None:
+    def set_faults(self, faults: ReportFaults) -> None:
         """Replace the faults of brokers and reports."""
-        if doubts is not self._doubts:
+        if faults is not self._faults:
             self._rows.revision += 1
-            self._doubts = doubts
+            self._faults = faults
 
-    def set_learned(self, learned: Learned) -> None:
+    def set_learned(self, learned: LearnedLoads) -> None:
         """Replace the expected loads of bundles without history."""
         self._rows.revision += 1
         self._rows.learn(learned)
@@ -196,9 +196,9 @@ class ClusterModel:
         """Return the averages of the namespace's bundles that have a history."""
         return self._averages.of_namespace(namespace)
 
-    def samples_of(self, bundle: str) -> tuple[int, int]:
+    def count_samples(self, bundle: str) -> tuple[int, int]:
         """Return the sample counts of a bundle's short-term and long-term average; 0 for an unknown bundle."""
-        return self._averages.samples_of(bundle)
+        return self._averages.count_samples(bundle)
 
     def broker_time_averages(self) -> dict[BrokerId, FloatArray]:
         """Return sums (2, 4) by broker of short-term and long-term averages of bundles that it owns and reports."""
@@ -272,7 +272,7 @@ class ClusterModel:
         bundles, settled = sorted_bundles(self._rows, self._owners, brokers, unloads, taken_at_s, self._last)
         registrations = [broker.registration for broker in brokers]
         reports = [broker.report for broker in brokers]
-        columns = brokers_of(registrations, reports, bundles, settled, unloads.from_brokers)
+        columns = build_brokers(registrations, reports, bundles, settled, unloads.from_brokers)
         now_ms = round(taken_at_s * 1000)
         averages = [broker.average for broker in brokers]
         return Snapshot(
@@ -282,7 +282,7 @@ class ClusterModel:
             bundles,
             policies=self._policies,
             controls=self._controls,
-            doubts=self._doubts,
+            faults=self._faults,
             learned=self._rows.learned,
             broker_load=BrokerLoad.of_averages(averages, columns.load, now_ms, reporters.rules.history),
             top_bundles=top_bundles(self._rows, brokers),

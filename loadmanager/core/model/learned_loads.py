@@ -26,8 +26,8 @@ _MOST_CHANGE = 4.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Learned:
-    """Learned loads (4,) per bundle, by namespace; `run` and `at_ms` identify the run that learned them.
+class LearnedLoads:
+    """LearnedLoads loads (4,) per bundle, by namespace; `run` and `at_ms` identify the run that learned them.
 
     `profiles` (168,), by namespace, are expected loads per hour of the week, as parts of the mean; only of namespaces
     whose forecast beat the last observation.
@@ -72,4 +72,4 @@ def _expected(profile: FloatArray, at_h: FloatArray) -> FloatArray:
     return np.interp(at_h, middles, around)
 
 
-NOTHING_LEARNED = Learned()
+NOTHING_LEARNED = LearnedLoads()

@@ -85,11 +85,11 @@ class RecordedOwners:
         is_one[self._rows.columns.owner[: len(self._rows.names)]] = True  # nobody is the last
         return {owner for owner, row in self.registrations.by_registration.items() if is_one[row]}
 
-    def count_of(self, registration: Registration) -> int:
+    def count_owned(self, registration: Registration) -> int:
         """Count the bundles of this registration, including those it is to release."""
         return len(self._rows_of(registration))
 
-    def names_of(self, registration: Registration) -> list[str]:
+    def list_owned(self, registration: Registration) -> list[str]:
         """Return the bundles of this registration, including those it is to release."""
         return [self._rows.names[row] for row in self._rows_of(registration).tolist()]
 

@@ -52,7 +52,7 @@ _LEAST_RATE, _LEAST_THROUGHPUT = 1_000.0, float(_MIB)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Doubts:
+class ReportFaults:
     """Faults of brokers and reports: brokers to leave alone, other findings, and sick or stuck brokers, which receive
     nothing; each with the reason.
     """
@@ -70,13 +70,13 @@ class Doubts:
     def is_stuck(self, broker: BrokerId) -> bool:
         return broker in self.sick and self.sick[broker].verdict is FilterReason.BROKER_STUCK
 
-    def with_stuck(self, broker: BrokerId, why: str) -> Doubts:
+    def with_stuck(self, broker: BrokerId, why: str) -> ReportFaults:
         """Return the faults with this broker stuck, or no longer so if `why` is empty."""
         others = {each: verdict for each, verdict in self.sick.items() if each != broker}
         return replace(self, sick={**others, broker: _stuck(broker, why)} if why else others)
 
 
-NO_DOUBTS = Doubts()
+NO_DOUBTS = ReportFaults()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,11 +85,11 @@ class ValidatedReport:
 
     report: BrokerReport
     counts: bool
-    doubt: str | None
+    fault: str | None
 
 
 @dataclass(slots=True, eq=False)
-class _Life:
+class _BrokerState:
     """Last accepted report of one registration, and the fault of its very last report.
 
     `unknown` are the rated resources without a limit in it; `is_recalled`: earlier limits stand in for those.
@@ -98,7 +98,7 @@ class _Life:
     registration: Registration
     heard_s: float
     good: BrokerReport | None = None
-    doubt: str | None = None
+    fault: str | None = None
     doubted_s: float = 0.0
     unknown: frozenset[int] = frozenset()
     stuck: str = ""
@@ -109,7 +109,7 @@ class ReportValidator:
     """Validates reports on arrival. A changed capacity is accepted once it lasts for the maximum age of a report."""
 
     def __init__(self) -> None:
-        self._lives: dict[BrokerId, _Life] = {}
+        self._lives: dict[BrokerId, _BrokerState] = {}
         self._health = HealthDetector()
 
     def judge(
@@ -118,36 +118,36 @@ class ReportValidator:
         """Validate a report that arrived at `at_s`, seconds since 1970; one older than `most_age_s` is rejected."""
         life = self._lives.get(registration.broker)
         if life is None or life.registration != registration:
-            life = self._lives[registration.broker] = _Life(registration, at_s)
+            life = self._lives[registration.broker] = _BrokerState(registration, at_s)
         life.heard_s = at_s
         life.stuck = report.stuck
         life.unknown = frozenset(resource for resource in RATED if report.usage[resource, 1] <= 0)
         report = _with_limits_recalled(report, life)
-        doubt = find_doubt(report, at_s, most_age_s)
-        if doubt is None and life.good is not None and (life.doubt is None or at_s - life.doubted_s <= most_age_s):
-            doubt = find_change(report, life.good)
-        if doubt is not None and life.doubt is None:
+        fault = find_fault(report, at_s, most_age_s)
+        if fault is None and life.good is not None and (life.fault is None or at_s - life.doubted_s <= most_age_s):
+            fault = find_change(report, life.good)
+        if fault is not None and life.fault is None:
             life.doubted_s = at_s
-        life.doubt = doubt
-        counts = doubt is None or life.good is None
-        if doubt is None:
+        life.fault = fault
+        counts = fault is None or life.good is None
+        if fault is None:
             life.good = report.without_bundles()
             self._health.hear(registration, report.health, at_s)
-        return ValidatedReport(report, counts, doubt)
+        return ValidatedReport(report, counts, fault)
 
-    def find_doubt(self, broker: BrokerId) -> str | None:
+    def find_fault(self, broker: BrokerId) -> str | None:
         """Return the fault of the broker's last report, None if accepted."""
         life = self._lives.get(broker)
-        return None if life is None else life.doubt
+        return None if life is None else life.fault
 
     def forget(self, broker: BrokerId) -> None:
         """Forget a broker that has left."""
         self._lives.pop(broker, None)
         self._health.forget(broker)
 
-    def doubts(
+    def faults(
         self, now_s: float, most_age_s: float, weights: ResourceWeights, patience_s: float | None = None
-    ) -> Doubts:
+    ) -> ReportFaults:
         """Return the current faults of all brokers; missing limits count for resources with a weight.
 
         `patience_s` is the time a broker has to be an outlier to be sick, None to turn that off.
@@ -158,12 +158,12 @@ class ReportValidator:
         for broker in sorted(self._lives):
             life = self._lives[broker]
             silent_s = now_s - life.heard_s
-            doubt = life.doubt
-            if doubt is None and silent_s > most_age_s:
-                doubt = f"it has not reported for {silent_s:.0f} s"
-            if doubt is not None:
+            fault = life.fault
+            if fault is None and silent_s > most_age_s:
+                fault = f"it has not reported for {silent_s:.0f} s"
+            if fault is not None:
                 quarantined[broker] = Verdict(
-                    broker, ValidationReason.REPORT_DISTRUSTED, acted=False, why={"doubt": doubt}
+                    broker, ValidationReason.REPORT_DISTRUSTED, acted=False, why={"doubt": fault}
                 )
             unknown = ", ".join(RATED[resource] for resource in sorted(life.unknown & rated))
             if unknown:
@@ -173,14 +173,14 @@ class ReportValidator:
         remarks += health.left_in
         stuck = {broker: _stuck(broker, life.stuck) for broker, life in sorted(self._lives.items()) if life.stuck}
         sick = {**health.sick, **stuck}
-        return Doubts(quarantined, tuple(remarks), sick) if quarantined or remarks or sick else NO_DOUBTS
+        return ReportFaults(quarantined, tuple(remarks), sick) if quarantined or remarks or sick else NO_DOUBTS
 
 
 def _stuck(broker: BrokerId, why: str) -> Verdict:
     return Verdict(broker, FilterReason.BROKER_STUCK, acted=False, why={"fault": why})
 
 
-def find_doubt(report: BrokerReport, at_s: float, most_age_s: float) -> str | None:
+def find_fault(report: BrokerReport, at_s: float, most_age_s: float) -> str | None:
     """Return the fault of a report by itself, as text; None if there is none."""
     numbers = (report.usage, report.load, report.bundle_load)
     if not all(np.isfinite(each).all() for each in numbers) or any((each < 0).any() for each in numbers[1:]):
@@ -232,7 +232,7 @@ def _find_difference(report: BrokerReport) -> str | None:
     return None
 
 
-def _with_limits_recalled(report: BrokerReport, life: _Life) -> BrokerReport:
+def _with_limits_recalled(report: BrokerReport, life: _BrokerState) -> BrokerReport:
     """Fill in missing limits from the broker's earlier reports."""
     life.is_recalled = False
     if life.good is None or not life.unknown:

@@ -27,7 +27,7 @@ from loadmanager.core.model.extensible_load import (
     find_top_bundles,
     throughput_of,
 )
-from loadmanager.core.model.learned_loads import NOTHING_LEARNED, Learned
+from loadmanager.core.model.learned_loads import NOTHING_LEARNED, LearnedLoads
 from loadmanager.core.model.load import (
     METRICS,
     RESOURCES,
@@ -42,7 +42,7 @@ from loadmanager.core.model.load import (
     read_only,
     weighted_max_usage,
 )
-from loadmanager.core.model.report_validation import NO_DOUBTS, Doubts
+from loadmanager.core.model.report_validation import NO_DOUBTS, ReportFaults
 from loadmanager.core.model.time_means import TimeMeans, as_amounts, seconds_of
 
 SHORT_TERM, LONG_TERM = range(2)
@@ -271,9 +271,9 @@ class Brokers:
 class Snapshot:
     """The cluster at `taken_at_s` (seconds since 1970); `revision` is that of the model.
 
-    `policies` and `controls` are the operator config; `doubts` are faults of brokers and reports; `learned` are
+    `policies` and `controls` are the operator config; `faults` are faults of brokers and reports; `learned` are
     expected loads of bundles without history. `broker_load` and `top_bundles` are published by brokers in the
-    extensible load manager, None if not given: use `broker_load_of` and `top_bundles_of`, which compute them from
+    extensible load manager, None if not given: use `get_broker_load` and `get_top_bundles`, which compute them from
     `reports`, those of the brokers with their bundles.
     """
 
@@ -283,8 +283,8 @@ class Snapshot:
     bundles: Bundles
     policies: Policies = NO_POLICIES
     controls: Controls = NO_CONTROLS
-    doubts: Doubts = NO_DOUBTS
-    learned: Learned = NOTHING_LEARNED
+    faults: ReportFaults = NO_DOUBTS
+    learned: LearnedLoads = NOTHING_LEARNED
     broker_load: BrokerLoad | None = None
     top_bundles: TopBundles | None = None
     reports: tuple[BrokerReport, ...] = ()
@@ -322,7 +322,7 @@ class Snapshot:
         return np.bincount(assigned[assigned >= 0], minlength=len(self.brokers)).astype(np.int64)
 
 
-def snapshot_of_reports(
+def build_snapshot(
     taken_at_s: float,
     reports: Mapping[Registration, BrokerReport],
     averages: Mapping[str, BundleAverages],
@@ -330,7 +330,7 @@ def snapshot_of_reports(
     policies: Policies = NO_POLICIES,
     preallocated: Mapping[str, BrokerId] | None = None,
     published: Published | None = None,
-    learned: Learned = NOTHING_LEARNED,
+    learned: LearnedLoads = NOTHING_LEARNED,
 ) -> Snapshot:
     """Build a snapshot from reports alone, without ownership records: a bundle belongs to its latest reporter. A bundle
     without averages has its reported load.
@@ -344,7 +344,7 @@ def snapshot_of_reports(
     bundles = _bundles_of_reports(taken_at_s, order, reports, averages, recently_unloaded, preallocated or {}, learned)
     ordered = [reports[registration] for registration in order]
     settled = np.ones(len(order), dtype=bool)
-    brokers = brokers_of(order, ordered, bundles, settled, last_unloaded_s=published.last_unloaded_s)
+    brokers = build_brokers(order, ordered, bundles, settled, last_unloaded_s=published.last_unloaded_s)
     return Snapshot(
         taken_at_s,
         0,
@@ -365,7 +365,7 @@ def _bundles_of_reports(
     averages: Mapping[str, BundleAverages],
     recently_unloaded: frozenset[str],
     preallocated: Mapping[str, BrokerId],
-    learned: Learned,
+    learned: LearnedLoads,
 ) -> Bundles:
     """Build the columns of all bundles named anywhere; `order` are the registrations by broker row."""
     rows = {registration.broker: row for row, registration in enumerate(order)}
@@ -424,7 +424,7 @@ def _time_means(averages: Sequence[BundleAverages], said: Sequence[tuple[float, 
     )
 
 
-def brokers_of(
+def build_brokers(
     registrations: Sequence[Registration],
     reports: Sequence[BrokerReport],
     bundles: Bundles,
@@ -467,7 +467,7 @@ def usage_per_broker(snapshot: Snapshot, weights: ResourceWeights) -> FloatArray
     return snapshot.derive(("usage", weights), lambda: weighted_max_usage(snapshot.brokers.usage_percent, weights))
 
 
-def broker_load_of(snapshot: Snapshot, rules: ReportRules) -> BrokerLoad:
+def get_broker_load(snapshot: Snapshot, rules: ReportRules) -> BrokerLoad:
     """Return the averaged load of each broker: published, else as if all had just reported for the first time."""
     if snapshot.broker_load is not None:
         return snapshot.broker_load
@@ -478,7 +478,7 @@ def broker_load_of(snapshot: Snapshot, rules: ReportRules) -> BrokerLoad:
     )
 
 
-def top_bundles_of(snapshot: Snapshot, rules: ReportRules) -> TopBundles:
+def get_top_bundles(snapshot: Snapshot, rules: ReportRules) -> TopBundles:
     """Return the busiest bundles of each broker: published, else found in the reports by the rules."""
     if snapshot.top_bundles is not None:
         return snapshot.top_bundles

@@ -97,7 +97,7 @@ _NEEDS_FIGURE: Mapping[Reason, str] = {
 """Reasons that are a limit only where this figure is not 0."""
 
 
-def limits_of_round(verdicts: Iterable[Verdict], decided_at_s: float, pace: RoundPace) -> tuple[BlockingLimit, ...]:
+def find_round_limits(verdicts: Iterable[Verdict], decided_at_s: float, pace: RoundPace) -> tuple[BlockingLimit, ...]:
     """Return the limits behind the refused moves of a round, each with the time when a move is allowed again."""
     found: dict[tuple[str, Reason], list[float | None]] = {}
     for verdict in verdicts:
@@ -120,7 +120,7 @@ def _first(ends: list[float | None]) -> float | None:
     return min((end for end in ends if end is not None), default=None)
 
 
-def in_force(limits: Iterable[BlockingLimit], now_s: float) -> list[BlockingLimit]:
+def find_active_limits(limits: Iterable[BlockingLimit], now_s: float) -> list[BlockingLimit]:
     """Return the limits that have not ended, soonest first, one per setting."""
     left = [limit for limit in limits if limit.until_s is None or limit.until_s > now_s]
     by_key: dict[str, BlockingLimit] = {}

@@ -298,7 +298,7 @@ class _Allowance:
         why = {
             "seconds_left": round(until_s - self._now_s),
             "returns": memory.returns_of(step.bundle, self._now_s),
-            **settings.said("max_bundle_returns"),
+            **settings.as_figures("max_bundle_returns"),
         }
         return Verdict(step.bundle, ChurnReason.KEEPS_RETURNING, acted=False, why=why)
 
@@ -384,7 +384,7 @@ def _judged(memory: MoveMemory, move: PastMove, settings: PlannerSettings) -> tu
     returns = memory.returns_of(move.bundle, move.at_s) if returned else 0
     if returned and returns >= settings.max_bundle_returns:
         memory = replace(memory, frozen_until_s={**memory.frozen_until_s, move.bundle: move.at_s + FREEZE_S})
-        why: dict[str, Figure] = {"returns": returns, **settings.said("max_bundle_returns")}
+        why: dict[str, Figure] = {"returns": returns, **settings.as_figures("max_bundle_returns")}
         verdicts.append(Verdict(move.bundle, ChurnReason.KEEPS_RETURNING, acted=True, why=why))
     if (returned and _thrashes(memory, move.at_s, settings)) or (
         is_again(move) and _keeps_moving(memory, move.at_s, settings)
@@ -407,7 +407,7 @@ def _why_stopped(memory: MoveMemory, now_s: float, settings: PlannerSettings) ->
     return {
         "back_percent": 100 * memory.moved_back(now_s),
         "again_percent": 100 * memory.moved_again(now_s),
-        **settings.said("thrash_threshold_percentage", "moved_again_threshold_percentage"),
+        **settings.as_figures("thrash_threshold_percentage", "moved_again_threshold_percentage"),
     }
 
 

@@ -20,7 +20,7 @@ from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, Rows
-from loadmanager.core.planning.certificate.problem_builder import instance_of, owners_after
+from loadmanager.core.planning.certificate.problem_builder import build_problem, owners_after
 from loadmanager.core.strategies.level.level_load import LevelLoads
 
 _PLACED = 3
@@ -52,17 +52,17 @@ class Reserve:
     domain: Loss | None
 
 
-def reserve_of(snapshot: Snapshot, settings: PlannerSettings) -> Reserve:
+def compute_reserve(snapshot: Snapshot, settings: PlannerSettings) -> Reserve:
     """Compute the headroom of the cluster."""
     ids = snapshot.brokers.ids
     named = [snapshot.policies.failure_domain(broker) for broker in ids]
     names = sorted(set(named) - {DEFAULT_DOMAIN})
     domains = np.array([[name == each for each in named] for name in names], dtype=bool).reshape(len(names), len(ids))
-    look = _Look(snapshot, settings, LevelLoads.of(snapshot, settings))
+    look = _HeadroomCheck(snapshot, settings, LevelLoads.of(snapshot, settings))
     return Reserve(look.worst(ids, np.eye(len(ids), dtype=bool)), look.worst(names, domains))
 
 
-class _Look:
+class _HeadroomCheck:
     """Headroom computation over one snapshot."""
 
     def __init__(self, snapshot: Snapshot, settings: PlannerSettings, loads: LevelLoads) -> None:
@@ -71,7 +71,7 @@ class _Look:
         self._instance = self._without([])
 
     def _without(self, lost: Sequence[str]) -> BalancingProblem:
-        return instance_of(self._snapshot, self._settings, self._loads, self._owner, lost)
+        return build_problem(self._snapshot, self._settings, self._loads, self._owner, lost)
 
     def worst(self, names: Sequence[str], losses: BoolArray) -> Loss | None:
         """Find the worst of losses (k, M) of brokers that leave at least one broker."""
@@ -90,39 +90,39 @@ class _Look:
         return Loss(name, bound, max(bound, placed), stranded)
 
 
-def _bounds(instance: BalancingProblem, losses: BoolArray) -> FloatArray:
+def _bounds(problem: BalancingProblem, losses: BoolArray) -> FloatArray:
     """Return the bounds (k,): total load over remaining capacity, or what a remaining broker keeps."""
-    load = instance.load(instance.owner)
-    capacity, kept = instance.capacity, ~losses
+    load = problem.load(problem.owner)
+    capacity, kept = problem.capacity, ~losses
     having = np.stack([np.where(kept, each, 0.0).sum(axis=1) for each in capacity.T], axis=1)
     spread = np.divide(load.sum(axis=0), having, out=np.zeros_like(having), where=having > 0).max(axis=1)
-    usage = (load * instance.per_need).max(axis=1)
+    usage = (load * problem.per_need).max(axis=1)
     return np.asarray(np.maximum(spread, np.where(kept, usage, 0.0).max(axis=1)))
 
 
-def _place(instance: BalancingProblem, owner: Rows, lost: BoolArray) -> tuple[float, int]:
+def _place(problem: BalancingProblem, owner: Rows, lost: BoolArray) -> tuple[float, int]:
     """Distribute the bundles of lost brokers (M,): return the highest usage that follows, and the number of bundles
     that no remaining broker may own.
     """
     rows = np.flatnonzero((owner >= 0) & lost[owner])
-    load = instance.load(np.where(np.isin(np.arange(len(owner)), rows), -1, owner))
-    allowed = instance.may_own & ~lost
-    is_stranded = (allowed.sum(axis=1) == 0)[instance.classes[rows]]
+    load = problem.load(np.where(np.isin(np.arange(len(owner)), rows), -1, owner))
+    allowed = problem.may_own & ~lost
+    is_stranded = (allowed.sum(axis=1) == 0)[problem.classes[rows]]
     rows, stranded = rows[~is_stranded], int(is_stranded.sum())
-    rows = rows[np.argsort(-(instance.need[rows] * instance.per_need[~lost].mean(axis=0)).max(axis=1), kind="stable")]
+    rows = rows[np.argsort(-(problem.need[rows] * problem.per_need[~lost].mean(axis=0)).max(axis=1), kind="stable")]
     at_once = max(1, int((~lost).sum()) // _AT_ONCE)
     for first in range(0, len(rows), at_once):
         batch = rows[first : first + at_once]
-        for kind in np.unique(instance.classes[batch]).tolist():
-            _share_out(instance, load, batch[instance.classes[batch] == kind], np.flatnonzero(allowed[kind]))
-    return float((load * instance.per_need)[~lost].max(initial=0.0)), stranded
+        for kind in np.unique(problem.classes[batch]).tolist():
+            _share_out(problem, load, batch[problem.classes[batch] == kind], np.flatnonzero(allowed[kind]))
+    return float((load * problem.per_need)[~lost].max(initial=0.0)), stranded
 
 
-def _share_out(instance: BalancingProblem, load: FloatArray, bundles: Rows, brokers: Rows) -> None:
+def _share_out(problem: BalancingProblem, load: FloatArray, bundles: Rows, brokers: Rows) -> None:
     """Distribute the bundles, heaviest first, to the brokers that would be least used; one each per pass."""
     for first in range(0, len(bundles), len(brokers)):
         some = bundles[first : first + len(brokers)]
-        middling = instance.need[some].mean(axis=0)
-        after = ((load[brokers] + middling) * instance.per_need[brokers]).max(axis=1)
+        middling = problem.need[some].mean(axis=0)
+        after = ((load[brokers] + middling) * problem.per_need[brokers]).max(axis=1)
         takers = brokers[np.argsort(after, kind="stable")[: len(some)]]
-        load[takers] += instance.need[some]
+        load[takers] += problem.need[some]

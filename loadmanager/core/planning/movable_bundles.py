@@ -38,7 +38,7 @@ def restrain(snapshot: Snapshot) -> Snapshot:
     controls = snapshot.controls
     if _kept(snapshot):
         snapshot = _with_bundles_kept(snapshot)
-    left_out = controls.draining.keys() | snapshot.doubts.quarantined.keys()
+    left_out = controls.draining.keys() | snapshot.faults.quarantined.keys()
     return _without(snapshot, left_out) if left_out & set(snapshot.brokers.ids) else snapshot
 
 
@@ -52,13 +52,13 @@ def as_if_draining(snapshot: Snapshot, brokers: Collection[BrokerId]) -> Snapsho
     return replace(snapshot, controls=controls, _derived={})
 
 
-def restrained(snapshot: Snapshot, shed: Shed) -> Iterator[Verdict]:
+def explain_restraints(snapshot: Snapshot, shed: Shed) -> Iterator[Verdict]:
     """Yield verdicts on what was left out of the `snapshot` for the decision `shed`."""
     controls = snapshot.controls
     for broker in sorted(controls.draining):
         if snapshot.brokers.find_row(broker) is not None:
-            yield drain_of(snapshot, broker)
-    yield from doubted(snapshot)
+            yield explain_drain(snapshot, broker)
+    yield from explain_faults(snapshot)
     if not _kept(snapshot):
         return
     asked = {verdict.subject for verdict in shed.verdicts if verdict.acted or verdict.verdict in _NOTHING_MAY_MOVE}
@@ -67,34 +67,34 @@ def restrained(snapshot: Snapshot, shed: Shed) -> Iterator[Verdict]:
         if row is None or not snapshot.bundles.movable[row]:
             continue
         if snapshot.brokers.ids[snapshot.bundles.broker[row]] in asked or "cluster" in asked:
-            yield restraint_of(name, snapshot)
+            yield explain_restraint(name, snapshot)
 
 
-def doubted(snapshot: Snapshot) -> Iterator[Verdict]:
+def explain_faults(snapshot: Snapshot) -> Iterator[Verdict]:
     """Yield verdicts on faulty brokers and reports: brokers left out, and brokers that receive nothing."""
-    known, doubts = set(snapshot.brokers.ids), snapshot.doubts
-    for verdict in (*doubts.quarantined.values(), *doubts.sick.values(), *doubts.remarks):
+    known, faults = set(snapshot.brokers.ids), snapshot.faults
+    for verdict in (*faults.quarantined.values(), *faults.sick.values(), *faults.remarks):
         if verdict.subject in known:
             yield verdict
 
 
-def drain_of(snapshot: Snapshot, broker: BrokerId) -> Verdict:
+def explain_drain(snapshot: Snapshot, broker: BrokerId) -> Verdict:
     """Return the verdict on a draining broker that is left out."""
     since_s = snapshot.controls.draining[broker].since_s
     why: dict[str, Figure] = {"seconds": max(0, round(snapshot.taken_at_s - since_s))}
     return Verdict(broker, FilterReason.BROKER_DRAINING, acted=False, why=why)
 
 
-def restraint_of(bundle: str, snapshot: Snapshot) -> Verdict:
+def explain_restraint(bundle: str, snapshot: Snapshot) -> Verdict:
     """Return the verdict on a pinned or frozen bundle."""
     controls = snapshot.controls
     if bundle in controls.frozen_bundles:
         why: dict[str, Figure] = {"frozen": controls.frozen_bundles[bundle]}
         return Verdict(bundle, SheddingReason.BUNDLE_FROZEN, acted=False, why=why)
-    return pin_of(bundle, controls.pinned[bundle])
+    return explain_pin(bundle, controls.pinned[bundle])
 
 
-def pin_of(bundle: str, broker: BrokerId) -> Verdict:
+def explain_pin(bundle: str, broker: BrokerId) -> Verdict:
     """Return the verdict on a bundle pinned to that broker."""
     return Verdict(bundle, SheddingReason.BUNDLE_PINNED, acted=False, why={"pinned_to": broker})
 

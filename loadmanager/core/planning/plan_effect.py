@@ -85,7 +85,7 @@ def imbalance_of_move(
     return _imbalance(before, mean), _imbalance(after, mean)
 
 
-def effect_of(
+def compute_effect(
     snapshot: Snapshot,
     steps: Sequence[Assign | Unload],
     clients: Mapping[str, int] | None = None,

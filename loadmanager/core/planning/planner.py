@@ -40,10 +40,10 @@ from loadmanager.core.model.load import BoolArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.planning.movable_bundles import (
     as_if_draining,
-    doubted,
+    explain_faults,
+    explain_restraints,
     find_freeze,
     restrain,
-    restrained,
 )
 from loadmanager.core.strategies.placement import placement_strategy
 from loadmanager.core.strategies.placement.placement_strategy import (
@@ -96,12 +96,12 @@ def plan_shedding(
     settings = fit_thresholds(settings, snapshot)
     refusal = find_round_refusal(snapshot, settings)
     if refusal is not None:
-        return _plan(snapshot, [], [refusal, *doubted(whole)]), state
+        return _plan(snapshot, [], [refusal, *explain_faults(whole)]), state
     name, strategy = shedding_strategy(settings)
     shed = strategy.find_bundles_for_unloading(snapshot, state.get(name, {}))
     placer = _Placer(snapshot, settings, {**state, name: shed.state}, rng)
     steps: list[Assign | Unload] = []
-    verdicts = [*shed.verdicts, *restrained(whole, shed)]
+    verdicts = [*shed.verdicts, *explain_restraints(whole, shed)]
     for pick in shed.bundles:
         for bundle in pick.bundles:
             step, verdict = _transfer(placer, pick, bundle, offers_source=offers_source)
@@ -216,7 +216,7 @@ def plan_pins(snapshot: Snapshot, settings: PlannerSettings, leave: Container[st
 
 def _find_sickness(snapshot: Snapshot, bundle: str, broker: BrokerId) -> Verdict | None:
     """Return the verdict on a pinned bundle whose broker is sick, None if it is healthy."""
-    sick = snapshot.doubts.sick.get(broker)
+    sick = snapshot.faults.sick.get(broker)
     return None if sick is None else replace(sick, subject=bundle, why={"broker": broker, **sick.why})
 
 

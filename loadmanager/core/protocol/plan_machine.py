@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from loadmanager.core.domain.ownership import Ownership, Registration
-from loadmanager.core.domain.plan import DependsOn, Verdict, hash_of
+from loadmanager.core.domain.plan import DependsOn, Verdict, hash_plan
 from loadmanager.core.domain.reasons import Reason
 from loadmanager.core.planning.certificate.certificate_text import CertificateSummary
 from loadmanager.core.planning.plan_effect import Effect
@@ -98,7 +98,7 @@ class KeptPlan:
     hash: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.hash = hash_of(self.cluster, self.kind, [step.depends_on for step in self.steps])
+        self.hash = hash_plan(self.cluster, self.kind, [step.depends_on for step in self.steps])
 
     def __str__(self) -> str:
         return self.hash

@@ -221,7 +221,7 @@ class ReshapeRoundMachine:
 
     @property
     def _believed(self) -> tuple[Registration, ...]:
-        return tuple(broker for broker, doubt in self._due.brokers.items() if doubt is None)
+        return tuple(broker for broker, fault in self._due.brokers.items() if fault is None)
 
     def _begin(self, due: RoundDue) -> None:
         self._due = due
@@ -232,9 +232,9 @@ class ReshapeRoundMachine:
             self._actions.append(RoundEnded())
         elif self._may_split(due):
             self._stage = ReshapeStage.SCANNING
-            for broker, doubt in due.brokers.items():
-                if doubt is not None:
-                    self._judge("split", broker.broker, SplitReason.REPORT_NOT_BELIEVED, {"doubt": doubt})
+            for broker, fault in due.brokers.items():
+                if fault is not None:
+                    self._judge("split", broker.broker, SplitReason.REPORT_NOT_BELIEVED, {"doubt": fault})
             self._actions.append(FindCandidates(self._believed, due.settings))
         else:
             self._stage = ReshapeStage.SPLITTING
@@ -268,7 +268,7 @@ class ReshapeRoundMachine:
         self._decide_if_known()
 
     def _want_topics(self, owner: Registration, candidate: SplitCandidate, limit: SplitReason) -> None:
-        held = self._due.controls.find_hand(candidate.name)
+        held = self._due.controls.find_control(candidate.name)
         if held is not None:
             self._leave_alone(candidate, SplitReason.SHAPE_HELD, {"held": held})
             return

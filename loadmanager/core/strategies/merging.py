@@ -113,7 +113,7 @@ def find_candidates(
             counts = None if owner is None else counted[owner].get(name)
             topics, sessions = counts or (0, 0)
             msg_rate, throughput = (0.0, 0.0) if counts is None else long_term(snapshot, name)
-            age_s, is_held = now_s - ownership.since_ms / 1000, controls.find_hand(name) is not None
+            age_s, is_held = now_s - ownership.since_ms / 1000, controls.find_control(name) is not None
             candidates.append(MergeCandidate(name, owner, topics, sessions, msg_rate, throughput, age_s, is_held))
     return found
 

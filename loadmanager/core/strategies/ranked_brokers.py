@@ -153,7 +153,7 @@ def whole(number: npt.ArrayLike) -> FloatArray:
     return np.trunc(np.minimum(np.maximum(numbers, -_MOST_WHOLE), _MOST_WHOLE))
 
 
-def ranking_of(snapshot: Snapshot, state: Mapping[str, Any], settings: PlannerSettings) -> Ranking:
+def rank_brokers(snapshot: Snapshot, state: Mapping[str, Any], settings: PlannerSettings) -> Ranking:
     """Rank the brokers by the memory, updated with the snapshot's reports; cached per snapshot and memory.
 
     Each ranking holds the memory it was made from, so that its identity is not reused.

@@ -37,7 +37,7 @@ from loadmanager.core.domain.settings import PlannerSettings, get_by_name
 from loadmanager.core.model.fitted_thresholds import fit_thresholds
 from loadmanager.core.model.load import BoolArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
-from loadmanager.core.planning.movable_bundles import find_freeze, restrain, restrained
+from loadmanager.core.planning.movable_bundles import explain_restraints, find_freeze, restrain
 from loadmanager.core.planning.strategy_memory import as_json
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.strategies.placement.placement_strategy import (
@@ -155,7 +155,7 @@ class ShedDecider(Decider):
         shed = factory(settings).find_bundles_for_unloading(snapshot, self._remembered(name, line))
         decisions = [_unload(snapshot, pick, bundle) for pick in shed.bundles for bundle in pick.bundles]
         state = self._with_state(name, shed.state)
-        verdicts = [*shed.verdicts, *restrained(whole, shed)]
+        verdicts = [*shed.verdicts, *explain_restraints(whole, shed)]
         return DecidedLine(line.get("takenAt", 0), decisions, verdicts, state, shed.metrics)
 
 

@@ -16,9 +16,9 @@ from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.ownership import OwnershipState, Registration
 from loadmanager.core.domain.policies import InvalidPolicyError, Policies
 from loadmanager.core.model.extensible_load import Published, PublishedLoad
-from loadmanager.core.model.learned_loads import Learned
+from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.load import METRICS, BrokerReport, BundleAverages, FloatArray, TimeMean
-from loadmanager.core.model.snapshot import NOBODY, Snapshot, snapshot_of_reports
+from loadmanager.core.model.snapshot import NOBODY, Snapshot, build_snapshot
 from loadmanager.errors import InvalidRecordError
 from loadmanager.lab.decide.resource_quotas import after_sample, ample_history
 from loadmanager.wire.broker_columns import report_of
@@ -48,7 +48,7 @@ def snapshot_of(line: DumpLine, grace_period_ms: float, where: str) -> Snapshot:
     owned = dict(_ownership(line))
     given = dict(_given(line, owned))
     learned = learned_of(line.get("learned"))
-    snapshot = snapshot_of_reports(
+    snapshot = build_snapshot(
         taken_at_ms / 1000,
         {
             registration_of(broker, data): _report(data, taken_at_ms, where)
@@ -90,7 +90,7 @@ def _report(data: LocalBrokerData, taken_at_ms: int, where: str) -> BrokerReport
     return replace(report, num_bundles=len(report.bundle_names) or report.num_bundles)
 
 
-def _averages(line: DumpLine, learned: Learned) -> dict[str, BundleAverages]:
+def _averages(line: DumpLine, learned: LearnedLoads) -> dict[str, BundleAverages]:
     """Return the recorded averages of bundles; a bundle without figures gets the default history."""
     averages = {name: _history(history) for name, history in line.get("bundleData", {}).items()}
     for data in line.get("brokers", {}).values():

@@ -21,7 +21,7 @@ from loadmanager.core.strategies.splitting import (
     split_algorithm,
 )
 from loadmanager.core.strategies.splitting.split_algorithm import SplitAlgorithm
-from loadmanager.core.strategies.splitting.split_candidates import rates_of
+from loadmanager.core.strategies.splitting.split_candidates import sum_rates
 from loadmanager.core.strategies.splitting.split_finder import Divide, Split, SplitCandidate, divide_bundle
 from loadmanager.core.strategies.splitting.split_round import (
     SPLIT_STRATEGY,
@@ -141,7 +141,7 @@ def _reported(snapshot: Snapshot, broker: int, *, latest: bool) -> list[SplitCan
                 parse_bundle(name, "")[1],
                 int(report.bundle_topics[index]),
                 int(report.bundle_sessions[index]),
-                *rates_of(report.bundle_load[index] if latest else bundles.long[row]),
+                *sum_rates(report.bundle_load[index] if latest else bundles.long[row]),
                 is_owned=int(bundles.broker[row]) == broker,
             )
         )

@@ -47,7 +47,7 @@ from loadmanager.lab.replay.replayed_decisions import (
     ReplayedMemory,
 )
 from loadmanager.lab.replay.replayed_steps import MACHINES, ReplayedSteps
-from loadmanager.wire.checkpoint_codec import Record, doubts_of, image_of, owned_of, record_of
+from loadmanager.wire.checkpoint_codec import Record, faults_of, image_of, owned_of, record_of
 from loadmanager.wire.control_records import decode_controls
 from loadmanager.wire.learned_records import decode_learned, learned_of
 from loadmanager.wire.policy_records import decode_domains, decode_groups, decode_isolation, policies_of
@@ -154,7 +154,7 @@ class Replay:
             "policies": lambda _, body, __: _set_policies(self._known, body),
             "controls": lambda _, body, __: _set_controls(self._known, body),
             "learned": lambda _, body, __: _set_learned(self._known, body),
-            "doubts": lambda _, body, __: self._known.set_doubts(doubts_of(body)),
+            "doubts": lambda _, body, __: self._known.set_faults(faults_of(body)),
             "seeded": self._seed,
             "unloaded": lambda name, body, _: self._known.mark_unloaded(name, body["atS"], body["source"]),
             "restored": lambda _, body, __: self._known.restore_unloaded(body["unloaded"], body["unloadedFrom"]),
@@ -352,7 +352,7 @@ class Replay:
         _set_policies(model, head["policies"])
         _set_controls(model, head["controls"])
         _set_learned(model, head.get("learned", {}))
-        model.set_doubts(doubts_of(head["doubts"]))
+        model.set_faults(faults_of(head["doubts"]))
         model.restore(image)
         self._model, self._memory, self._records = model, memory, records
         self._snapshots, self._under_way, self._head, self._parts = {}, {}, None, []

@@ -99,6 +99,6 @@ class Leader:
         state, settings = self._state, self._state.settings
         age_s, weights = settings.broker_load_data_ttl_in_seconds, settings.resource_weights
         patience_s = settings.sick_broker_patience_s
-        state.model.set_doubts(state.report_validator.doubts(state.now_s, age_s, weights, patience_s))
+        state.model.set_faults(state.report_validator.faults(state.now_s, age_s, weights, patience_s))
         self._snapshot = None
         return self.snapshot()

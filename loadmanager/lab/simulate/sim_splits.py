@@ -66,7 +66,7 @@ class SimSplitter:
         """Look for bundles to split, and split them."""
         state = self._state
         brokers = {
-            each: state.report_validator.find_doubt(broker) for broker, each in sorted(state.registrations.items())
+            each: state.report_validator.find_fault(broker) for broker, each in sorted(state.registrations.items())
         }
         places_parts = state.rules.unload_split_bundles
         self._step(RoundDue(state.settings, state.controls, state.model.revision, brokers, places_parts))

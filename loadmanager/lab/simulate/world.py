@@ -29,7 +29,7 @@ from loadmanager.core.domain.plan import Unload
 from loadmanager.core.domain.policies import NO_POLICIES, Policies
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.learned_loads import NOTHING_LEARNED, Learned
+from loadmanager.core.model.learned_loads import NOTHING_LEARNED, LearnedLoads
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.planning.certificate.round_certificates import DecidedRound
 from loadmanager.core.strategies.placement import placement_strategy
@@ -99,7 +99,7 @@ class World:
         events: Sequence[Event] = (),
         policies: Policies = NO_POLICIES,
         controls: Controls = NO_CONTROLS,
-        learned: Learned = NOTHING_LEARNED,
+        learned: LearnedLoads = NOTHING_LEARNED,
         seed: int = 0,
     ) -> None:
         self._seed = seed

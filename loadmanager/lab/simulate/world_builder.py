@@ -11,7 +11,7 @@ import numpy as np
 from loadmanager.config import Settings
 from loadmanager.core.domain.controls import Controls, DrainOrder
 from loadmanager.core.domain.names import BrokerId, InvalidNameError
-from loadmanager.core.model.learned_loads import NOTHING_LEARNED, PROFILE_HOURS, Learned, hour_of_week
+from loadmanager.core.model.learned_loads import NOTHING_LEARNED, PROFILE_HOURS, LearnedLoads, hour_of_week
 from loadmanager.core.model.load import FloatArray, IntArray
 from loadmanager.errors import ScenarioError
 from loadmanager.lab.simulate import scenario as files
@@ -163,7 +163,7 @@ def _at_the_beginning(scenario: Scenario, brokers: Sequence[BrokerId], bundles: 
     return namespaces
 
 
-def _learned(scenario: Scenario, bundles: _BundleParts) -> Learned:
+def _learned(scenario: Scenario, bundles: _BundleParts) -> LearnedLoads:
     """Build the profiles that a pipeline would learn from the diurnal shapes."""
     loads = {row.spec.name: row.load.mean(axis=0) for row in bundles.rows}
     waves = [
@@ -474,7 +474,7 @@ _HOUR_S = 3600.0
 
 def learned_of_waves(
     loads: Mapping[str, FloatArray], waves: Sequence[Diurnal], namespace: IntArray, run: str
-) -> Learned:
+) -> LearnedLoads:
     """`loads` (4,) are of a bundle of each namespace, in the order of the numbers (N,) of the bundles' namespaces."""
     profiles = np.ones((len(loads), PROFILE_HOURS))
     of_namespace = np.bincount(namespace)
@@ -484,4 +484,4 @@ def learned_of_waves(
         for wave in waves:
             factors = np.broadcast_to(wave.factors_at(middle_s), namespace.shape)
             profiles[:, place] *= np.bincount(namespace, weights=factors) / of_namespace
-    return Learned(loads, run, 0, dict(zip(loads, profiles, strict=True)))
+    return LearnedLoads(loads, run, 0, dict(zip(loads, profiles, strict=True)))

@@ -21,7 +21,7 @@ from loadmanager.config import values_as_text
 from loadmanager.config.overrides import OF_THE_NODE
 from loadmanager.core.domain.plan import Assign, Unload, Verdict
 from loadmanager.core.model.checkpoint import ModelCheckpoint
-from loadmanager.core.model.report_validation import Doubts
+from loadmanager.core.model.report_validation import ReportFaults
 from loadmanager.core.planning import churn
 from loadmanager.core.planning.planner import State
 from loadmanager.core.planning.strategy_memory import InColumns
@@ -30,7 +30,7 @@ from loadmanager.history.writer import NOT_RECORDED, HistoryWriter, WriterFigure
 from loadmanager.leader.mirror.cluster_mirror import OperatorConfig
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.util import clock
-from loadmanager.wire.checkpoint_codec import Later, Record, doubts_as_json, head_of, parts_of
+from loadmanager.wire.checkpoint_codec import Later, Record, faults_as_json, head_of, parts_of
 from loadmanager.wire.control_records import encode_controls
 from loadmanager.wire.learned_records import encode_learned, what_decides
 from loadmanager.wire.machines.step_form import Image
@@ -70,7 +70,7 @@ class Model(Protocol):
 
     def records(self) -> dict[str, Record]: ...
 
-    def doubts(self) -> Doubts: ...
+    def faults(self) -> ReportFaults: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class HistoryRecorder:
             "policies": Later(policies_later(self._operator_config)),
             "controls": Later(controls_later(self._operator_config)),
             "learned": Later(learned_later(self._operator_config)),
-            "doubts": doubts_as_json(model.doubts()),
+            "doubts": faults_as_json(model.faults()),
             "states": memory.states,
             "splitState": memory.split_state,
             "churn": memory.churn,

@@ -13,9 +13,9 @@ from loadmanager.core.domain.policies import Policies
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.core.model.inheritance import PartLoad
-from loadmanager.core.model.learned_loads import Learned
+from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.load import BrokerReport, BundleAverages
-from loadmanager.core.model.report_validation import Doubts
+from loadmanager.core.model.report_validation import ReportFaults
 from loadmanager.history.entry_rows import HistoryEvent, Report
 from loadmanager.leader.audit.history_recorder import (
     HistoryRecorder,
@@ -25,7 +25,7 @@ from loadmanager.leader.audit.history_recorder import (
 )
 from loadmanager.leader.audit.move_records import MoveRecorder
 from loadmanager.leader.mirror.cluster_mirror import OperatorConfig
-from loadmanager.wire.checkpoint_codec import Later, Record, doubts_as_json, owned_as_json, record_as_json
+from loadmanager.wire.checkpoint_codec import Later, Record, faults_as_json, owned_as_json, record_as_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +136,15 @@ class RecordedModel(ClusterModel):
         super().set_controls(controls)
         self._recorder.put(HistoryEvent("controls", "", Later(controls_later(self._operator_config))))
 
-    def set_learned(self, learned: Learned) -> None:
+    def set_learned(self, learned: LearnedLoads) -> None:
         super().set_learned(learned)
         self._recorder.put(HistoryEvent("learned", "", Later(learned_later(self._operator_config))))
 
-    def set_doubts(self, doubts: Doubts) -> None:
-        is_other = doubts is not self._doubts
-        super().set_doubts(doubts)
+    def set_faults(self, faults: ReportFaults) -> None:
+        is_other = faults is not self._faults
+        super().set_faults(faults)
         if is_other:
-            self._recorder.put(HistoryEvent("doubts", "", Later(lambda: doubts_as_json(doubts))))
+            self._recorder.put(HistoryEvent("doubts", "", Later(lambda: faults_as_json(faults))))
 
     def seed_bundle(self, name: str, averages: BundleAverages) -> None:
         super().seed_bundle(name, averages)

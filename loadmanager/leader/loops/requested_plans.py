@@ -11,8 +11,8 @@ from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.certificate.certificate_text import CertificateSummary
-from loadmanager.core.planning.movable_bundles import pin_of, restrain
-from loadmanager.core.planning.plan_effect import effect_of
+from loadmanager.core.planning.movable_bundles import explain_pin, restrain
+from loadmanager.core.planning.plan_effect import compute_effect
 from loadmanager.core.protocol.move_machine import Expected, StaleStepError
 from loadmanager.core.protocol.plan_machine import KeptPlan, TrackedStep
 from loadmanager.errors import BadRequestError, DestinationInactiveError, LoadManagerError
@@ -50,7 +50,7 @@ class RequestedPlans:
             because.setdefault(verdict.subject, []).append(verdict)
         made = [(each, step) for each in plan.steps if (step := self._step(each, because)) is not None]
         steps = tuple(step for _, step in made)
-        effect = effect_of(snapshot, plan.steps, self._clients(steps), emptied)
+        effect = compute_effect(snapshot, plan.steps, self._clients(steps), emptied)
         at_ms, epoch = clock.now_ms(), self._view.epoch
         seen = restrain(snapshot) if request.kind == "shed" else snapshot
         certified = await self._planner.certify(seen, [each for each, _ in made], emptied)
@@ -117,5 +117,5 @@ class RequestedPlans:
         """Return the verdict that keeps the bundle from the destination; an operator's own moves obey pins as well."""
         pinned = self._view.operator_config.controls.pinned.get(bundle)
         if kind == "moves" and pinned is not None and pinned != destination:
-            return pin_of(bundle, pinned)
+            return explain_pin(bundle, pinned)
         return self._planner.find_move_refusal(bundle, destination)

@@ -136,12 +136,12 @@ class ReshapeLoop:
                 self._machine.forget()
 
     def _due(self) -> RoundDue:
-        view, find_doubt = self._view, self._view.gate.find_doubt
+        view, find_fault = self._view, self._view.gate.find_fault
         return RoundDue(
             self._live.planner,
             view.operator_config.controls,
             view.model.revision,
-            {view.brokers[broker].registration: find_doubt(broker) for broker in sorted(view.brokers)},
+            {view.brokers[broker].registration: find_fault(broker) for broker in sorted(view.brokers)},
             self._live.current.load_balancer_auto_unload_split_bundles_enabled,
         )
 

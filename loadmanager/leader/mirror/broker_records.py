@@ -98,9 +98,9 @@ class BrokerRecords:
     def _take_in(self, registration: Registration, report: BrokerReport) -> None:
         most_age_s = self._live.planner.broker_load_data_ttl_in_seconds
         judged = self._view.gate.judge(registration, report, time.time(), most_age_s)
-        doubts = self._view.model.doubts()
-        if doubts.is_stuck(registration.broker) != bool(report.stuck):  # does not wait for the next round
-            self._view.model.set_doubts(doubts.with_stuck(registration.broker, report.stuck))
+        faults = self._view.model.faults()
+        if faults.is_stuck(registration.broker) != bool(report.stuck):  # does not wait for the next round
+            self._view.model.set_faults(faults.with_stuck(registration.broker, report.stuck))
         if judged.counts:
             self._view.model.apply_report(registration, judged.report)
             self.applied += 1
@@ -118,7 +118,7 @@ class BrokerRecords:
         fault = self._find_fault(record)
         if fault is not None:
             raise InvalidRecordError(f"{paths.broker(broker)}: {fault}")
-        doubt = self._view.gate.find_doubt(broker)
+        doubt = self._view.gate.find_fault(broker)
         if doubt is not None:
             raise InvalidRecordError(f"{paths.broker(broker)}: the report is rejected: {doubt}")
 

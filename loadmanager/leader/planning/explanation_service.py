@@ -9,9 +9,9 @@ from typing import Any
 from loadmanager.core.diagnosis.explanation import (
     BundleExplained,
     ComparedFigures,
+    DecisionInput,
     PlacementExplained,
     SheddingExplained,
-    Situation,
     explain_broker,
     explain_bundle,
     why_not,
@@ -19,7 +19,7 @@ from loadmanager.core.diagnosis.explanation import (
 from loadmanager.core.domain.names import BrokerId, BundleName, namespace_of
 from loadmanager.core.domain.ownership import Ownership
 from loadmanager.core.domain.plan import Verdict
-from loadmanager.core.model.learned_loads import Learned
+from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.load import FloatArray
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.errors import InvalidRecordError
@@ -66,7 +66,7 @@ class ExplanationService:
         async with self._planner.previews.turn() as worker:
             situation = self._planner.look()
             ownership, inputs = self._about_bundle(name, situation)
-            short_samples, long_samples = self._view.model.samples_of(str(name))
+            short_samples, long_samples = self._view.model.count_samples(str(name))
             explained = await worker.run(explain_bundle, situation, str(name))
         return BundleExplanation(
             bundle=str(name),
@@ -132,7 +132,7 @@ class ExplanationService:
             decisions=self._decisions(str(name)),
         )
 
-    def _about_bundle(self, name: BundleName, situation: Situation) -> tuple[ExplainedOwnership, ExplainInputs]:
+    def _about_bundle(self, name: BundleName, situation: DecisionInput) -> tuple[ExplainedOwnership, ExplainInputs]:
         ownership = self._view.get_ownership(name)
         owner = ownership.owner.broker if ownership.owner else None
         inputs = self._inputs(situation, owner)
@@ -140,7 +140,7 @@ class ExplanationService:
             inputs = inputs.model_copy(update={"sample_age_s": inputs.report_age_s})
         return _ownership(ownership, situation.snapshot.taken_at_s), inputs
 
-    def _inputs(self, situation: Situation, broker: BrokerId | None) -> ExplainInputs:
+    def _inputs(self, situation: DecisionInput, broker: BrokerId | None) -> ExplainInputs:
         snapshot = situation.snapshot
         row = None if broker is None else snapshot.brokers.find_row(broker)
         age_s = None if row is None else snapshot.taken_at_s - int(snapshot.brokers.last_update_ms[row]) / _MS
@@ -174,7 +174,7 @@ def _ownership(ownership: Ownership, now_s: float) -> ExplainedOwnership:
     )
 
 
-def _load(explained: BundleExplained, short_samples: int, long_samples: int, learned: Learned) -> ExplainedLoad:
+def _load(explained: BundleExplained, short_samples: int, long_samples: int, learned: LearnedLoads) -> ExplainedLoad:
     load = explained.load
     return ExplainedLoad(
         short_term=_figures(load.short),
@@ -188,7 +188,7 @@ def _load(explained: BundleExplained, short_samples: int, long_samples: int, lea
     )
 
 
-def _find_source(namespace: str, learned: Learned) -> str | None:
+def _find_source(namespace: str, learned: LearnedLoads) -> str | None:
     """Describe the source of the load assumed for a bundle without history; None for the default load."""
     if namespace not in learned.loads:
         return None

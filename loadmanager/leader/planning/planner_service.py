@@ -14,14 +14,14 @@ from typing import TypeVar
 import numpy as np
 import structlog
 
-from loadmanager.core.diagnosis.explanation import Situation
+from loadmanager.core.diagnosis.explanation import DecisionInput
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Assign, Plan, Unload, Verdict
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn, planner, recency
 from loadmanager.core.planning import shedding_round as shedding
-from loadmanager.core.planning.blocking_limits import BlockingLimit, RoundPace, in_force, limits_of_round
+from loadmanager.core.planning.blocking_limits import BlockingLimit, RoundPace, find_active_limits, find_round_limits
 from loadmanager.core.planning.certificate.plan_certificate import Certified, certify
 from loadmanager.core.planning.certificate.round_certificates import DecidedRound
 from loadmanager.core.planning.shedding_round import Proposal, Round
@@ -160,7 +160,7 @@ class PlannerService:
                 current.load_balancer_shedding_interval_minutes * MINUTE_S,
                 current.load_balancer_shedding_grace_period_minutes * MINUTE_S,
             )
-            self._limits = limits_of_round(done.plan.verdicts, snapshot.taken_at_s, pace)
+            self._limits = find_round_limits(done.plan.verdicts, snapshot.taken_at_s, pace)
             return done.plan
 
     async def _within_limits(self, proposal: Proposal, worker: Worker) -> tuple[Round, float]:
@@ -204,11 +204,11 @@ class PlannerService:
                 await worker.run(work_out)
             return now, last
 
-    def look(self) -> Situation:
+    def look(self) -> DecisionInput:
         """Return a copy of all inputs of a decision, to be explained: changing it changes no decision."""
         snapshot, settings = self._shown_snapshot(), self._live.planner
         state = {**recency.before_round(self.state, snapshot, settings), **self.churn.state}
-        return Situation(snapshot, settings, state, copy.deepcopy(self._rng))
+        return DecisionInput(snapshot, settings, state, copy.deepcopy(self._rng))
 
     async def drain(self, brokers: Collection[BrokerId], most: int, leave: Collection[str]) -> Plan:
         """Plan the next `most` moves off these brokers, without the bundles in `leave`; nothing is executed."""
@@ -252,7 +252,7 @@ class PlannerService:
         standing = churn.standing_limits(
             self.churn.state, self._recent_snapshot(), self._live.planner, now_s, under_way
         )
-        return in_force([*standing, *self._limits], now_s)
+        return find_active_limits([*standing, *self._limits], now_s)
 
     def find_excess(self, step: Unload) -> Verdict | None:
         """Return the verdict of the churn limits against a move outside a round, None if they allow it."""
@@ -312,7 +312,7 @@ class PlannerService:
         settings = self._live.planner
         age_s, weights = settings.broker_load_data_ttl_in_seconds, settings.resource_weights
         patience_s = settings.sick_broker_patience_s
-        self._view.model.set_doubts(self._view.gate.doubts(time.time(), age_s, weights, patience_s))
+        self._view.model.set_faults(self._view.gate.faults(time.time(), age_s, weights, patience_s))
         self._snapshot = None
         return self.snapshot()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from loadmanager.core.diagnosis.stuck_diagnosis import StuckDiagnosis, find_standstill
+from loadmanager.core.diagnosis.stuck_diagnosis import StuckDiagnosis, find_stuck_causes
 from loadmanager.core.planning.blocking_limits import BlockingLimit
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.planning.planner_service import MINUTE_S, PlannerService
@@ -55,7 +55,7 @@ class StuckMonitor:
             log.exception("standstill_not_looked_for")
 
     async def look(self) -> None:
-        found = await asyncio.to_thread(find_standstill, self._planner.snapshot(), self._live.planner)
+        found = await asyncio.to_thread(find_stuck_causes, self._planner.snapshot(), self._live.planner)
         keys, before = [each.key for each in found], [each.key for each in self.found]
         self.found = found
         if keys == before and keys != self._told:  # logged only if it lasts for two looks

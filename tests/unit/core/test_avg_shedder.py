@@ -12,7 +12,7 @@ from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import PlacementReason, SheddingReason
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.model.cluster_model import ClusterModel
-from loadmanager.core.model.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.model.snapshot import Snapshot, build_snapshot
 from loadmanager.core.planning.planner import (
     PlannerSettings,
     State,
@@ -139,7 +139,7 @@ def test_a_broker_that_registered_again_starts_without_hits() -> None:
 
     def given(incarnation: int) -> Snapshot:
         reports = {broker("a", incarnation): report(hot(), cpu=60), broker("b", incarnation): report(cpu=20)}
-        return snapshot_of_reports(0.0, reports, {})
+        return build_snapshot(0.0, reports, {})
 
     state = json.loads(json.dumps(strategy.find_bundles_for_unloading(given(1), {}).state))
     assert not strategy.find_bundles_for_unloading(given(2), state).bundles

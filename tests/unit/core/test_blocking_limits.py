@@ -8,8 +8,8 @@ from loadmanager.core.planning.blocking_limits import (
     GRACE_PERIOD,
     BlockingLimit,
     RoundPace,
-    in_force,
-    limits_of_round,
+    find_active_limits,
+    find_round_limits,
 )
 from loadmanager.core.strategies.shedding.level_shedder import LevelReason
 
@@ -20,7 +20,7 @@ CYCLE = "loadBalancerMaxLoadMovedPerCyclePercentage"
 
 def limits(*verdicts: tuple[Reason, dict[str, Figure]]) -> tuple[BlockingLimit, ...]:
     said = [Verdict(f"t/{number}", reason, acted=False, why=why) for number, (reason, why) in enumerate(verdicts)]
-    return limits_of_round(said, NOW_S, PACE)
+    return find_round_limits(said, NOW_S, PACE)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_limit_has_a_key_and_an_end(reason: Reason, why: dict[str, Figure], ke
 
 def test_what_does_not_end_by_itself_is_no_limit() -> None:
     acted = Verdict("t/x", ChurnReason.MOVED_ENOUGH_THIS_CYCLE, acted=True)
-    assert limits_of_round([acted], NOW_S, PACE) == ()
+    assert find_round_limits([acted], NOW_S, PACE) == ()
     assert not limits(
         (LevelReason.NO_LEVELLING_MOVE, {"resting": 0}),
         (SheddingReason.NO_ELIGIBLE_BUNDLE, {"recently_unloaded": 0}),
@@ -76,4 +76,4 @@ def test_what_has_ended_is_not_in_force_and_a_setting_is_told_once() -> None:
         BlockingLimit("c", "4", NOW_S + 2),
         BlockingLimit("d", "5", NOW_S),
     ]
-    assert [limit.sentence for limit in in_force(told, NOW_S)] == ["4", "1", "3"]
+    assert [limit.sentence for limit in find_active_limits(told, NOW_S)] == ["4", "1", "3"]

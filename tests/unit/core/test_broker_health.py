@@ -299,8 +299,8 @@ class Watched:
 
     @staticmethod
     def _times_least(figures: HealthFigures | None) -> float:
-        said = {} if figures is None else figures.said()
-        return max((value / LEAST.said()[name] for name, value in said.items()), default=0.0)
+        said = {} if figures is None else figures.by_name()
+        return max((value / LEAST.by_name()[name] for name, value in said.items()), default=0.0)
 
 
 @given(steps=_STEPS)

@@ -353,8 +353,8 @@ def test_the_samples_of_a_bundle_are_counted_and_an_unknown_one_has_none() -> No
     model = ClusterModel()
     for _ in range(12):
         model.apply_report(broker("a"), report([bundle(1)]))
-    assert model.samples_of(bundle(1)) == (10, 12)
-    assert model.samples_of(bundle(2)) == (0, 0)
+    assert model.count_samples(bundle(1)) == (10, 12)
+    assert model.count_samples(bundle(2)) == (0, 0)
 
 
 def test_namespaces_stand_in_the_order_of_their_bundles_whatever_their_names_begin_with() -> None:

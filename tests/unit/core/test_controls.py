@@ -295,9 +295,9 @@ def test_an_idle_excluded_broker_is_no_candidate_when_an_anti_affinity_group_is_
 
 def test_what_an_operator_did_to_a_bundle_is_said_in_words() -> None:
     controls = Controls(pinned={"t/ns/1": A}, frozen_bundles={"t/ns/2": "slow disks"})
-    assert controls.find_hand("t/ns/1") == "pinned it to a:8080"
-    assert controls.find_hand("t/ns/2") == "froze it: slow disks"
-    assert controls.find_hand("t/ns/3") is None
+    assert controls.find_control("t/ns/1") == "pinned it to a:8080"
+    assert controls.find_control("t/ns/2") == "froze it: slow disks"
+    assert controls.find_control("t/ns/3") is None
 
 
 def test_what_is_about_a_namespace_goes_with_it_and_nothing_else() -> None:

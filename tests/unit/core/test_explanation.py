@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.builders import MIB, averages, broker, bundle, owned, releasing, report, snapshot, throughput
 
-from loadmanager.core.diagnosis.explanation import Situation, explain_broker, explain_bundle, why_not
+from loadmanager.core.diagnosis.explanation import DecisionInput, explain_broker, explain_bundle, why_not
 from loadmanager.core.domain.controls import Controls, DrainOrder
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import FREE, Ownership
@@ -35,11 +35,11 @@ HEAVY, LIGHT = bundle(9, "tenant/ns-9"), bundle(1, "tenant/ns-1")
 
 def situation(
     given: Snapshot, settings: PlannerSettings = OVERLOAD, state: Mapping[str, Any] | None = None
-) -> Situation:
-    return Situation(given, settings, dict(state or {}), np.random.default_rng(3))
+) -> DecisionInput:
+    return DecisionInput(given, settings, dict(state or {}), np.random.default_rng(3))
 
 
-def under(given: Snapshot, **controls: Any) -> Situation:  # noqa: ANN401 - whatever a control may be
+def under(given: Snapshot, **controls: Any) -> DecisionInput:  # noqa: ANN401 - whatever a control may be
     return situation(replace(given, controls=Controls(**controls)))
 
 
@@ -439,6 +439,6 @@ def test_a_verdict_that_only_load_can_change_has_no_remedy() -> None:
 
 def test_whoever_might_be_chosen_is_when_those_before_it_are_left_out() -> None:
     given = snapshot({"a": report({bundle(0): (1.0, 0.0, 0.0, 0.0)}), "b": report(), "c": report()})
-    trial = Situation(given, PlannerSettings(), {}, np.random.default_rng(1)).trial(bundle(0), None)
+    trial = DecisionInput(given, PlannerSettings(), {}, np.random.default_rng(1)).trial(bundle(0), None)
     seen = {row for placement in trial.choices() for row in placement.drawn_from.tolist()}
     assert seen == set(trial.candidates.tolist())

@@ -17,7 +17,7 @@ from loadmanager.core.model.extensible_load import (
     find_top_bundles,
 )
 from loadmanager.core.model.load import FloatArray
-from loadmanager.core.model.snapshot import Snapshot, broker_load_of, snapshot_of_reports, top_bundles_of
+from loadmanager.core.model.snapshot import Snapshot, build_snapshot, get_broker_load, get_top_bundles
 from loadmanager.core.planning.planner import PlannerSettings
 
 A, B = broker("a"), broker("b")
@@ -25,11 +25,11 @@ RULES = ReportRules()
 
 
 def load_of(model: ClusterModel, at_s: float) -> BrokerLoad:
-    return broker_load_of(model.snapshot(at_s, 0.0), RULES)
+    return get_broker_load(model.snapshot(at_s, 0.0), RULES)
 
 
 def top_of(given: Snapshot, row: int = 0) -> list[tuple[str, float]]:
-    return [(given.bundles.names[i], value) for i, value in top_bundles_of(given, RULES).of_broker(row)]
+    return [(given.bundles.names[i], value) for i, value in get_top_bundles(given, RULES).of_broker(row)]
 
 
 def bytes_in(value: float) -> tuple[float, float, float, float]:
@@ -70,7 +70,7 @@ def test_a_broker_that_registers_again_is_averaged_anew() -> None:
 
 
 def test_without_published_loads_each_broker_counts_as_having_reported_for_the_first_time_just_now() -> None:
-    found = broker_load_of(snapshot({"a": report(cpu=50, memory=90, load=(0, 0, 3, 4))}, taken_at_s=7.5), RULES)
+    found = get_broker_load(snapshot({"a": report(cpu=50, memory=90, load=(0, 0, 3, 4))}, taken_at_s=7.5), RULES)
     assert (found.weighted_max_ema.tolist(), found.msg_throughput_ema.tolist()) == ([0.5], [7])
     assert found.updated_at_ms.tolist() == [7_500]
 
@@ -78,15 +78,15 @@ def test_without_published_loads_each_broker_counts_as_having_reported_for_the_f
 def test_memory_counts_by_its_weight_in_averaged_loads_alone() -> None:
     rules = ReportRules.of(PlannerSettings(memory_resource_weight=0.5, history_resource_percentage=0.3))
     assert rules.history == 0.3
-    assert broker_load_of(snapshot({"a": report(cpu=10, memory=90)}), rules).weighted_max_ema[0] == pytest.approx(0.45)
+    assert get_broker_load(snapshot({"a": report(cpu=10, memory=90)}), rules).weighted_max_ema[0] == pytest.approx(0.45)
 
 
 def test_published_loads_go_before_reports_and_a_broker_without_one_is_not_known() -> None:
     published = Published(
         {A.broker: PublishedLoad(0.25, 8.0, 3.0, 4.0, 99), BrokerId("gone:1"): PublishedLoad(1, 1, 1, 1, 1)}
     )
-    given = snapshot_of_reports(0.0, {A: report(cpu=90), B: report(cpu=80)}, {}, published=published)
-    found = broker_load_of(given, RULES)
+    given = build_snapshot(0.0, {A: report(cpu=90), B: report(cpu=80)}, {}, published=published)
+    found = get_broker_load(given, RULES)
     assert (found.known.tolist(), found.weighted_max_ema.tolist()) == ([True, False], [0.25, 1.0])
     assert (found.msg_throughput_ema.tolist(), found.updated_at_ms.tolist()) == ([8.0, 0.0], [99, 0])
 
@@ -131,8 +131,8 @@ def test_bundles_of_namespaces_with_policies_are_listed_only_when_they_may_be_sh
         model.set_policies(policies)
         model.apply_report(A, report(names))
         assert len(top_of(model.snapshot(0, 0))) == expected
-        given = snapshot_of_reports(0.0, {A: report(names)}, {}, policies=policies)
-        assert len(top_bundles_of(given, rules).of_broker(0)) == expected
+        given = build_snapshot(0.0, {A: report(names)}, {}, policies=policies)
+        assert len(get_top_bundles(given, rules).of_broker(0)) == expected
 
 
 def test_a_listed_bundle_that_is_no_more_is_listed_no_more_whatever_takes_its_row() -> None:
@@ -157,7 +157,7 @@ def test_what_a_snapshot_lists_is_what_was_reported_when_it_was_taken() -> None:
 def test_a_bundle_that_only_a_list_has_belongs_to_the_broker_that_lists_it() -> None:
     load: FloatArray = np.array([1.0, 2.0, 3.0, 4.0])
     lists = {A.broker: {bundle(1): load, bundle(2): load}, B.broker: {bundle(1): load, bundle(3): load}}
-    given = snapshot_of_reports(
+    given = build_snapshot(
         0.0,
         {A: report([bundle(3)]), B: report()},
         {bundle(2): averages((9, 9, 9, 9))},
@@ -166,7 +166,7 @@ def test_a_bundle_that_only_a_list_has_belongs_to_the_broker_that_lists_it() -> 
     assert given.bundles.names == (bundle(1), bundle(2), bundle(3))
     assert given.bundles.broker.tolist() == [0, 0, 0]
     assert given.bundles.short[:, 0].tolist() == [1, 9, 0]
-    assert [top_bundles_of(given, RULES).of_broker(row) for row in (0, 1)] == [[(0, 7), (1, 7)], [(0, 7), (2, 7)]]
+    assert [get_top_bundles(given, RULES).of_broker(row) for row in (0, 1)] == [[(0, 7), (1, 7)], [(0, 7), (2, 7)]]
 
 
 def test_a_report_takes_no_hot_memory_of_its_bundles() -> None:

@@ -9,12 +9,12 @@ import pytest
 from support.builders import MIB, bundle, report
 
 from loadmanager.config import settings_of
-from loadmanager.core.diagnosis.stuck_diagnosis import find_standstill
+from loadmanager.core.diagnosis.stuck_diagnosis import find_stuck_causes
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.fitted_thresholds import fit_thresholds
-from loadmanager.core.model.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.model.snapshot import Snapshot, build_snapshot
 from loadmanager.core.planning.planner import State, plan_shedding
 
 NOW_S = 1_000_000.0
@@ -30,7 +30,7 @@ def fleet(*cpu: float, mib_per_s: float = 0.005) -> Snapshot:
         loads = dict.fromkeys([bundle(each, f"tenant/ns-{number}") for each in range(20 if used >= 1 else 4)], load)
         broker = Registration(BrokerId(f"host-{number}:8080"), number + 1)
         reports[broker] = report(loads, last_update_ms=round(NOW_S * 1000), cpu=used)
-    return snapshot_of_reports(NOW_S, reports, {})
+    return build_snapshot(NOW_S, reports, {})
 
 
 def moves(snapshot: Snapshot, settings: PlannerSettings) -> int:
@@ -53,7 +53,7 @@ def test_every_strategy_fills_the_idle_broker_of_a_small_fleet_unless_its_thresh
     settings = replace(OPEN, shedding_strategy=strategy, placement_strategy=placement)
     assert moves(small, replace(settings, fitted=frozenset())) == 0
     assert moves(small, settings) > 0
-    assert find_standstill(small, settings) == ()
+    assert find_stuck_causes(small, settings) == ()
 
 
 def test_a_fleet_in_full_use_has_the_thresholds_of_pulsar() -> None:

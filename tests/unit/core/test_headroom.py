@@ -11,7 +11,7 @@ from support.plan_files import SETTINGS, carrying
 
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.headroom import Loss, Reserve, reserve_of
+from loadmanager.core.planning.headroom import Loss, Reserve, compute_reserve
 
 MIB_OF_ALL = 1e6 * 1000 / 8 / 1024 / 1024
 """MiB/s of a broker's network."""
@@ -24,7 +24,7 @@ def cluster(policies: Policies | None = None, **parts: list[float]) -> Snapshot:
 
 
 def look(given_cluster: Snapshot) -> Reserve:
-    return reserve_of(given_cluster, SETTINGS)
+    return compute_reserve(given_cluster, SETTINGS)
 
 
 def figures(loss: Loss | None) -> tuple[object, ...]:

@@ -21,7 +21,7 @@ from loadmanager.core.strategies.level.hysteresis import (
     BrokerObservation,
     Budget,
     LevelMemory,
-    noise_of,
+    get_noise,
 )
 from loadmanager.core.strategies.level.level_load import LevelLoads
 from loadmanager.core.strategies.level.load_noise import find_deviation, noise_of_bundles
@@ -203,11 +203,11 @@ def test_where_bundles_were_put_is_remembered_while_they_rest_and_the_last_of_to
 
 def test_the_noise_of_a_broker_is_learned_slowly_and_not_from_silence() -> None:
     memory = looked_each_minute(LevelMemory.of({}), 300, -0.1, off=0.3)
-    (noise,) = noise_of(memory.as_state(), ["a:8080"])
+    (noise,) = get_noise(memory.as_state(), ["a:8080"])
     assert noise == pytest.approx(0.3, abs=0.01)
     assert looked(memory, 18_000).brokers["a:8080"].noise == noise
     assert looked(LevelMemory.of({}), 0, off=9.0).brokers["a:8080"].noise < 0.05
-    assert noise_of({}, ["a:8080"]).tolist() == [0.0]
+    assert get_noise({}, ["a:8080"]).tolist() == [0.0]
 
 
 def with_sigma(sigma: list[float], **hosts: list[float]) -> Snapshot:

@@ -10,16 +10,16 @@ from support.builders import Load, averages, broker, bundle, owned, report, thro
 from loadmanager.core.domain.ownership import FREE
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
-from loadmanager.core.model.learned_loads import NOTHING_LEARNED, PROFILE_HOURS, Learned
+from loadmanager.core.model.learned_loads import NOTHING_LEARNED, PROFILE_HOURS, LearnedLoads
 from loadmanager.core.model.load import DEFAULT_LOAD, BrokerReport, FloatArray
-from loadmanager.core.model.snapshot import bundle_load, snapshot_of_reports
+from loadmanager.core.model.snapshot import build_snapshot, bundle_load
 from loadmanager.core.strategies.level.level_load import LevelLoads
 
 A = broker("a")
 X, Y, OTHER = bundle(1), bundle(2), bundle(1, "tenant/other")
 NS = "tenant/ns"
 LOAD = np.array([1.0, 2.0, 3.0, 4.0])
-LEARNED = Learned({NS: LOAD}, "run-1", 1)
+LEARNED = LearnedLoads({NS: LOAD}, "run-1", 1)
 
 
 def long_of(model: ClusterModel) -> dict[str, list[float]]:
@@ -76,7 +76,7 @@ def test_a_bundle_that_the_snapshot_does_not_know_carries_what_was_learned_of_it
 
 
 def test_a_bundle_that_was_given_to_a_broker_and_is_in_no_report_carries_it_too() -> None:
-    taken = snapshot_of_reports(0.0, {A: report()}, {}, preallocated={X: A.broker}, learned=LEARNED)
+    taken = build_snapshot(0.0, {A: report()}, {}, preallocated={X: A.broker}, learned=LEARNED)
     assert taken.bundles.long.tolist() == [LOAD.tolist()]
     assert taken.brokers.preallocated.tolist() == [LOAD.tolist()]
 
@@ -86,11 +86,11 @@ MONDAY_S = 1_789_948_800.0
 HOUR_S = 3600.0
 
 
-def rising(until: int = 24) -> Learned:
+def rising(until: int = 24) -> LearnedLoads:
     """Each hour of Monday one more; then as it began."""
     profile = np.ones(PROFILE_HOURS)
     profile[:until] = np.arange(1, until + 1)
-    return Learned({}, profiles={NS: profile})
+    return LearnedLoads({}, profiles={NS: profile})
 
 
 def test_what_is_expected_of_the_next_hours_is_a_multiple_of_what_is_expected_now() -> None:
@@ -102,7 +102,7 @@ def test_what_is_expected_of_the_next_hours_is_a_multiple_of_what_is_expected_no
 
 def test_a_week_goes_on_with_the_next_one() -> None:
     sunday_s = MONDAY_S - HOUR_S / 2
-    monday = Learned({}, profiles={NS: np.concatenate(([3.0], np.ones(PROFILE_HOURS - 1)))})
+    monday = LearnedLoads({}, profiles={NS: np.concatenate(([3.0], np.ones(PROFILE_HOURS - 1)))})
     assert monday.change(NS, sunday_s, 1) == pytest.approx((1 + 1.5 + 2 + 2.5 + 3) / 5)
     assert monday.change(NS, MONDAY_S + HOUR_S / 2, 1) == pytest.approx((3 + 2.5 + 2 + 1.5 + 1) / 5 / 3)
 
@@ -110,7 +110,7 @@ def test_a_week_goes_on_with_the_next_one() -> None:
 def test_nothing_is_expected_to_change_where_nothing_is_known_of_it() -> None:
     assert rising().change("tenant/other", MONDAY_S, 2) == 1
     assert rising().change(NS, MONDAY_S, 0) == 1
-    assert Learned({}, profiles={NS: np.zeros(PROFILE_HOURS)}).change(NS, MONDAY_S, 2) == 1
+    assert LearnedLoads({}, profiles={NS: np.zeros(PROFILE_HOURS)}).change(NS, MONDAY_S, 2) == 1
 
 
 @given(
@@ -119,7 +119,7 @@ def test_nothing_is_expected_to_change_where_nothing_is_known_of_it() -> None:
     st.floats(0, 168),
 )
 def test_no_profile_makes_much_more_or_less_of_a_load(profile: FloatArray, at_s: float, hours: float) -> None:
-    assert 0.25 <= Learned({}, profiles={NS: profile}).change(NS, at_s, hours) <= 4
+    assert 0.25 <= LearnedLoads({}, profiles={NS: profile}).change(NS, at_s, hours) <= 4
 
 
 def wide(loads: dict[str, Load]) -> BrokerReport:
@@ -130,7 +130,7 @@ def test_level_goes_by_what_is_expected_of_the_next_hours() -> None:
     at_s = MONDAY_S + 3.5 * HOUR_S
     grows, stays = bundle(1), bundle(1, "tenant/other")
     reports = {A: wide({grows: throughput(10.0)}), broker("b"): wide({stays: throughput(10.0)})}
-    taken = snapshot_of_reports(at_s, reports, {}, learned=rising())
+    taken = build_snapshot(at_s, reports, {}, learned=rising())
     usage = LevelLoads.of(taken, PlannerSettings(level_forecast_hours=2)).usage.max(axis=1)
     assert usage[0] / usage[1] == pytest.approx(1.25)
     usage = LevelLoads.of(taken, PlannerSettings(level_forecast_hours=0)).usage.max(axis=1)

@@ -21,12 +21,12 @@ from loadmanager.core.domain.reasons import PlacementReason, SheddingReason
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BANDWIDTH_IN, CPU, METRICS, THROUGHPUT_IN, BrokerReport
-from loadmanager.core.model.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.model.snapshot import Snapshot, build_snapshot
 from loadmanager.core.model.time_means import STOOD_S
 from loadmanager.core.planning.planner import plan_assignments, plan_shedding
 from loadmanager.core.strategies.level.cost_fit import best_of_none_negative, fit_price
-from loadmanager.core.strategies.level.imbalance_score import badness, part_of, score
-from loadmanager.core.strategies.level.level_load import LevelLoads, level_of
+from loadmanager.core.strategies.level.imbalance_score import badness, compute_parts, score
+from loadmanager.core.strategies.level.level_load import LevelLoads, compute_level
 from loadmanager.core.strategies.placement.level_placement import LevelPlacement, LevelPlacementReason
 from loadmanager.core.strategies.shedding.level_shedder import Level, LevelReason
 from loadmanager.core.strategies.shedding.shedding_strategy import Shed, State
@@ -165,7 +165,7 @@ def on_one_host(cpu: list[float], sizes: list[list[float]]) -> Snapshot:
     for i, (used, of) in enumerate(zip(cpu, sizes, strict=True)):
         loads = {bundle(j, f"tenant/{i}"): throughput(size) for j, size in enumerate(of)}
         reports[Registration(ids[i], i + 1)] = report(loads, cpu=(used, 200.0))
-    return snapshot_of_reports(NOW_S, reports, {})
+    return build_snapshot(NOW_S, reports, {})
 
 
 def test_brokers_that_report_the_whole_of_their_host_use_of_it_what_they_carry() -> None:
@@ -180,7 +180,7 @@ def test_brokers_that_report_the_whole_of_their_host_use_of_it_what_they_carry()
 def test_an_idle_cluster_has_the_least_level() -> None:
     given = cluster(a=carrying("a", [1.0]), b=carrying("b", []))
     assert loads_of(given).level == 0.02
-    assert level_of(np.zeros(0), np.zeros((2, 0)), 0.02) == 0.02
+    assert compute_level(np.zeros(0), np.zeros((2, 0)), 0.02) == 0.02
 
 
 def test_a_bundle_needs_what_it_carries_at_present_and_not_its_average_over_reports() -> None:
@@ -195,7 +195,7 @@ def test_a_bundle_needs_what_it_carries_at_present_and_not_its_average_over_repo
 
 def test_the_score_is_what_is_above_the_target_and_its_square_by_the_size_of_brokers() -> None:
     assert badness(np.array([0.5, 1.0, 3.0]), 1.0).tolist() == [0.0, 0.0, 6.0]
-    part = part_of(np.array([[1.0, 0.0], [0.5, 0.0]]))
+    part = compute_parts(np.array([[1.0, 0.0], [0.5, 0.0]]))
     assert part[:, 0] == pytest.approx([2 / 3, 4 / 3])
     assert not part[:, 1].any()
     assert score(np.array([[3.0, 9.0], [1.0, 9.0]]), part, 1.0) == pytest.approx(4.0)
@@ -275,7 +275,7 @@ def test_one_that_came_back_is_given_nothing_and_nobody_is_hot_for_its_sake() ->
     others = {"a": carrying("a", [5.0] * 10), "b": carrying("b", [5.0] * 10)}
     before = shed(cluster(**others, c=carrying("c", [5.0] * 10)))
     lives = {broker(host): each for host, each in others.items()} | {broker("c", 2): carrying("c", [])}
-    back = snapshot_of_reports(NOW_S + 60, lives, {}, frozenset(), NO_POLICIES, {})
+    back = build_snapshot(NOW_S + 60, lives, {}, frozenset(), NO_POLICIES, {})
     found = shed(back, before.state)
     assert moves(found) == 0
     assert verdict_of(found, "c").startswith("Given nothing for 300 s more because it has registered anew, 1 times")

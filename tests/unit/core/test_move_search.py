@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from loadmanager.core.model.load import METRICS, FloatArray
 from loadmanager.core.strategies.level.batch_moves import move_many
 from loadmanager.core.strategies.level.forced_moves import find_forced
-from loadmanager.core.strategies.level.imbalance_score import part_of, score
-from loadmanager.core.strategies.level.level_load import LevelLoads, level_of
+from loadmanager.core.strategies.level.imbalance_score import compute_parts, score
+from loadmanager.core.strategies.level.level_load import LevelLoads, compute_level
 from loadmanager.core.strategies.level.move_search import find_moves
 from loadmanager.core.strategies.level.search_task import Draft, SearchMove, SearchResult, Task
 
@@ -30,7 +30,7 @@ def task_of(
 ) -> Task:
     brokers, per_need = len(having), 1 / having
     amount = np.stack([np.bincount(assigned, each, brokers) for each in need.T], axis=1).astype(np.float64)
-    level = level_of(amount.sum(axis=0), per_need, 0.02)
+    level = compute_level(amount.sum(axis=0), per_need, 0.02)
     loads = LevelLoads(
         tuple(range(need.shape[1])), np.zeros((need.shape[1], METRICS)), need, per_need, amount * per_need, level, 0.02
     )
@@ -203,7 +203,7 @@ def tasks(draw: st.DrawFn) -> Task:
 @given(given=tasks())
 def test_the_score_is_never_worse_and_no_limit_is_broken(given: Task) -> None:
     found = find_moves(given)
-    heat, part = given.loads.usage / given.loads.level, part_of(given.loads.per_need)
+    heat, part = given.loads.usage / given.loads.level, compute_parts(given.loads.per_need)
     assert found.after <= found.before + 1e-9
     assert found.before == pytest.approx(score(heat, part, given.target))
     assert found.heat.max(initial=0.0) <= heat.max(initial=0.0) + 1e-9

@@ -12,7 +12,7 @@ from loadmanager.core.domain.reasons import PlacementReason
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.model.extensible_load import Published, PublishedLoad
 from loadmanager.core.model.load import BrokerReport
-from loadmanager.core.model.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.model.snapshot import Snapshot, build_snapshot
 from loadmanager.core.planning.planner import PlannerSettings
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.strategies.placement.least_long_term_message_rate import LeastLongTermMessageRate
@@ -192,9 +192,7 @@ def with_loads(loads: dict[str, float | None]) -> Snapshot:
         for name, usage in loads.items()
         if usage is not None
     }
-    return snapshot_of_reports(
-        0.0, {broker(name): report() for name in loads}, {}, published=Published(broker_load=given)
-    )
+    return build_snapshot(0.0, {broker(name): report() for name in loads}, {}, published=Published(broker_load=given))
 
 
 def test_a_broker_without_a_published_load_is_drawn_only_when_all_are() -> None:

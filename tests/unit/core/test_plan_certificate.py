@@ -21,12 +21,12 @@ from loadmanager.core.planning.certificate.balancing_problem import BalancingPro
 from loadmanager.core.planning.certificate.bounds import Heaviest, Pigeonhole, Prices, Volume
 from loadmanager.core.planning.certificate.certificate_text import (
     CertificateSummary,
-    binding_of,
+    build_certificate_verdict,
     describe,
-    verdict_of,
+    name_binding_bounds,
 )
 from loadmanager.core.planning.certificate.noise_floor import highest_of, noise_floor
-from loadmanager.core.planning.certificate.plan_certificate import Certified, certify, sums_of
+from loadmanager.core.planning.certificate.plan_certificate import Certified, certify, sum_certificates
 from loadmanager.core.planning.certificate.round_certificates import DecidedRound
 from loadmanager.core.planning.headroom import Reserve
 from loadmanager.core.planning.movable_bundles import restrain
@@ -96,15 +96,15 @@ def test_a_plan_that_makes_it_worse_need_not_have_moved_anything() -> None:
 def test_where_nothing_moves_there_is_no_gap_in_load() -> None:
     idle = certified(uneven())
     assert idle.figures.load_gap == 1.0
-    assert verdict_of(idle).verdict is CertificateReason.NOTHING_MOVES
+    assert build_certificate_verdict(idle).verdict is CertificateReason.NOTHING_MOVES
 
 
 def test_an_empty_cluster_has_no_bound() -> None:
     empty = certified(cluster(a=carrying("a", []), b=carrying("b", [])))
     assert empty.figures.bound == 0
     assert empty.figures.gap == 1.0
-    assert binding_of(empty) == ""
-    assert "nobody owns anything" in verdict_of(empty).sentence()
+    assert name_binding_bounds(empty) == ""
+    assert "nobody owns anything" in build_certificate_verdict(empty).sentence()
 
 
 @pytest.mark.parametrize("hosts", ["", "a"])
@@ -122,7 +122,7 @@ def test_the_sentence_says_how_near_it_is_and_why_none_is_nearer() -> None:
     given = cluster(a=carrying("a", [9.0, 1.0]), b=carrying("b", []), c=carrying("c", [2.0]))
     done = certified(given, move(1, "a", "b"))
     assert CertificateSummary.of(done).bound_by == "heaviest"
-    sentence = verdict_of(done).sentence()
+    sentence = build_certificate_verdict(done).sentence()
     assert sentence.startswith("Heat 2.25 after 2.5: no assignment can be below 2.25")
     assert f"bundle {bundle(0, 'tenant/a')} alone" in sentence
     assert "8.33 % of all load moves, at least 8.33 % has to" in sentence
@@ -135,7 +135,7 @@ def test_each_kind_of_bound_is_described() -> None:
     assert "only these may own, over 2 brokers" in describe(done, Volume(0, two))
     assert "of the 5 largest bundles 3 share a broker" in describe(done, Pigeonhole(0, two, 2))
     assert "brokers are not alike" in describe(done, Prices(np.ones((3, 2))))
-    assert binding_of(replace(done, proof=replace(done.proof, bounds=(Heaviest(0),)))) == "heaviest"
+    assert name_binding_bounds(replace(done, proof=replace(done.proof, bounds=(Heaviest(0),)))) == "heaviest"
 
 
 # Who may own what
@@ -150,7 +150,7 @@ def of_two_policies() -> Snapshot:
 
 def allowed(done: Certified, name: str) -> list[str]:
     row = done.bundles.index(name)
-    may_own = done.instance.may_own[done.instance.classes[row]]
+    may_own = done.problem.may_own[done.problem.classes[row]]
     return [each.split(":")[0] for each, may in zip(done.brokers, may_own, strict=True) if may]
 
 
@@ -249,12 +249,12 @@ def test_no_plan_of_any_cluster_is_better_than_its_bounds(some: SomeCluster, str
 
 def test_the_figures_of_several_rounds_are_put_together() -> None:
     done, idle = certified(uneven(), move(0, "a", "b")).figures, replace(certified(uneven()).figures, bound_in_budget=0)
-    sums = sums_of([done, idle])
+    sums = sum_certificates([done, idle])
     assert sums["rounds"] == 2
     assert sums["gapMean"] == pytest.approx(2.5)
     assert sums["gapInBudgetMean"] == pytest.approx(1.0, rel=1e-5)
     assert (sums["loadMoved"], sums["leastLoad"]) == pytest.approx((1 / 3, 1 / 3))
-    assert sums_of([idle])["gapInBudgetMean"] == 1.0
+    assert sum_certificates([idle])["gapInBudgetMean"] == 1.0
 
 
 # Noise

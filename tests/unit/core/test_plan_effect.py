@@ -15,7 +15,7 @@ from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.plan import Unload
 from loadmanager.core.model.carried_load import carried_load, share_of
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.plan_effect import effect_of, highest_load_at_least, imbalance_of_move
+from loadmanager.core.planning.plan_effect import compute_effect, highest_load_at_least, imbalance_of_move
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
 
 
@@ -36,7 +36,7 @@ def move(number: int, source: str, destination: str | None) -> Unload:
 
 
 def test_the_imbalance_is_the_busiest_brokers_load_by_the_mean() -> None:
-    effect = effect_of(of_loads({"a": [6, 2], "b": [], "c": [1]}), [move(1, "a", "b")], {bundle(1): 7})
+    effect = compute_effect(of_loads({"a": [6, 2], "b": [], "c": [1]}), [move(1, "a", "b")], {bundle(1): 7})
     assert effect.imbalance_before == pytest.approx(8 / 3)
     assert effect.imbalance_after == pytest.approx(6 / 3)
     assert effect.lower_bound == pytest.approx(6 / 3), "the largest bundle is somewhere"
@@ -47,36 +47,36 @@ def test_the_imbalance_is_the_busiest_brokers_load_by_the_mean() -> None:
 
 
 def test_a_bundle_that_is_freed_leaves_its_broker_and_is_nowhere() -> None:
-    effect = effect_of(of_loads({"a": [4], "b": [4]}), [move(0, "a", None)])
+    effect = compute_effect(of_loads({"a": [4], "b": [4]}), [move(0, "a", None)])
     assert (effect.imbalance_before, effect.imbalance_after, effect.bundles_moved) == (1.0, 1.0, 1)
 
 
 def test_a_step_for_an_unknown_bundle_moves_nothing() -> None:
-    effect = effect_of(of_loads({"a": [4], "b": [4]}), [move(9, "a", "b")])
+    effect = compute_effect(of_loads({"a": [4], "b": [4]}), [move(9, "a", "b")])
     assert (effect.bundles_moved, effect.load_moved) == (0, 0.0)
 
 
 @pytest.mark.parametrize("loads", [{}, {"a": []}, {"a": [0, 0], "b": []}])
 def test_an_idle_cluster_is_balanced(loads: Mapping[str, list[float]]) -> None:
-    effect = effect_of(of_loads(loads), [])
+    effect = compute_effect(of_loads(loads), [])
     assert (effect.imbalance_before, effect.imbalance_after, effect.share_moved) == (1.0, 1.0, 0.0)
 
 
 def test_a_broker_that_is_to_be_empty_counts_neither_for_the_mean_nor_for_the_bound() -> None:
     cluster = of_loads({"a": [4, 4], "b": [4], "c": [4]})
-    effect = effect_of(cluster, [move(0, "a", "b"), move(1, "a", "c")], emptied={broker("a").broker})
+    effect = compute_effect(cluster, [move(0, "a", "b"), move(1, "a", "c")], emptied={broker("a").broker})
     assert (effect.imbalance_before, effect.imbalance_after, effect.lower_bound) == (1.0, 1.0, 1.0)
 
 
 def test_two_of_three_equal_bundles_meet_on_one_of_two_brokers() -> None:
-    assert effect_of(of_loads({"a": [3, 3, 3], "b": []}), []).lower_bound == pytest.approx(6 / 4.5)
+    assert compute_effect(of_loads({"a": [3, 3, 3], "b": []}), []).lower_bound == pytest.approx(6 / 4.5)
 
 
 def test_what_is_pinned_where_it_is_stays_there_for_the_bound() -> None:
     cluster = of_loads({"a": [3, 3], "b": [2]})
     pinned = replace(cluster, controls=Controls(pinned={bundle(n): broker("a").broker for n in (0, 1, 2, 77)}))
-    assert effect_of(cluster, []).lower_bound == pytest.approx(5 / 4)
-    assert effect_of(pinned, []).lower_bound == pytest.approx(6 / 4)
+    assert compute_effect(cluster, []).lower_bound == pytest.approx(5 / 4)
+    assert compute_effect(pinned, []).lower_bound == pytest.approx(6 / 4)
 
 
 def test_the_share_of_a_bundle_is_of_all_load_that_brokers_have() -> None:
@@ -123,7 +123,7 @@ def test_no_plan_beats_the_bound(cluster: SomeCluster, data: st.DataObject) -> N
         for name in names
         if taken.bundles.assigned[taken.bundles.find_row(name)] >= 0
     ]
-    effect = effect_of(taken, steps)
+    effect = compute_effect(taken, steps)
     assert effect.imbalance_after >= effect.lower_bound * (1 - 1e-9)
     assert effect.imbalance_before >= effect.lower_bound * (1 - 1e-9)
     assert effect.load_moved <= carried_load(taken).sum() * (1 + 1e-9)

@@ -12,8 +12,8 @@ from loadmanager.core.domain.policies import (
     InvalidPolicyError,
     IsolationPolicy,
     Policies,
-    domain_of_each_broker,
     find_unplaceable,
+    map_failure_domains,
     namespaces_to_unload,
 )
 from loadmanager.core.model.cluster_model import ClusterModel
@@ -148,7 +148,7 @@ def test_a_namespace_has_policies_when_it_is_isolated_or_in_a_group() -> None:
 
 
 def test_a_broker_in_no_failure_domain_is_in_the_default_one_and_one_in_two_in_the_last_by_name() -> None:
-    domains = domain_of_each_broker({"west": [HOST], "east": [HOST, BrokerId("b:80")]})
+    domains = map_failure_domains({"west": [HOST], "east": [HOST, BrokerId("b:80")]})
     policies = Policies((), {}, domains)
     assert [policies.failure_domain(BrokerId(each)) for each in (HOST, "b:80", "c:80")] == ["west", "east", "default"]
 

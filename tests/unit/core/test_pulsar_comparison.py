@@ -15,8 +15,8 @@ from loadmanager.core.diagnosis.pulsar_comparison import (
     ComparedRounds,
     ComparisonEntry,
     Event,
-    Left,
     PulsarComparison,
+    RegistrationEnded,
     SeenBundle,
     Sighted,
     Time,
@@ -226,7 +226,7 @@ def test_what_a_broker_had_that_left_is_no_decision_of_sheddings_whichever_is_se
     bench.plan(0)
     bench.move(HOT, A, B, 10)
     bench.move(OTHER, C, B, 10)
-    bench.step(Left(A, 12_000))
+    bench.step(RegistrationEnded(A, 12_000))
     bench.move(THIRD, A, None, 13)
     said = [*bench.wait(20), *bench.wait(43)]
     assert dict(reasons(said)) == {
@@ -244,7 +244,7 @@ def test_restarted_owner_is_none(bench: Bench, before: Registration, after: Regi
 
 
 def test_that_a_broker_left_is_forgotten_after_an_hour(bench: Bench) -> None:
-    bench.step(Left(A, 0))
+    bench.step(RegistrationEnded(A, 0))
     bench.plan(3_600)
     bench.move(HOT, A, B, 3_600)
     bench.plan(3_601)
@@ -534,7 +534,7 @@ class Tale:
                 assert after is None or isinstance(after, Registration)
                 self._move(name, after, by_us=by_us)
             case ("left", Registration() as owner):
-                self.bench.step(Left(owner, at_ms))
+                self.bench.step(RegistrationEnded(owner, at_ms))
             case ("round", dict(ours), set(selected)):
                 steps = [unload(name, source, destination) for name, (source, destination) in ours.items()]
                 self.bench.plan(at_ms / 1000, steps, *map(stays, sorted(selected)))

@@ -13,7 +13,7 @@ from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import PlacementReason, SheddingReason, ValidationReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BrokerReport
-from loadmanager.core.model.report_validation import NO_DOUBTS, Doubts
+from loadmanager.core.model.report_validation import NO_DOUBTS, ReportFaults
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import plan_shedding
 from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdReason
@@ -23,14 +23,14 @@ def verdicts(plan: Plan) -> dict[str, Verdict]:
     return {verdict.subject: verdict for verdict in plan.verdicts}
 
 
-def stalling(cpu: float = 60, controls: Controls = NO_CONTROLS, doubts: Doubts = NO_DOUBTS) -> Snapshot:
+def stalling(cpu: float = 60, controls: Controls = NO_CONTROLS, faults: ReportFaults = NO_DOUBTS) -> Snapshot:
     """`a` is hot with two bundles of the namespace; each of the others has three of it."""
 
     def other(first: int) -> BrokerReport:
         return report({bundle(first + i): throughput(1) for i in range(3)}, cpu=10)
 
     hot = report({bundle(1): throughput(50), bundle(2): throughput(40)}, cpu=cpu)
-    return replace(snapshot({"a": hot, "b": other(3), "c": other(6)}), controls=controls, doubts=doubts)
+    return replace(snapshot({"a": hot, "b": other(3), "c": other(6)}), controls=controls, faults=faults)
 
 
 def test_a_bundle_is_offered_to_its_owner_and_stays_when_that_one_is_chosen() -> None:
@@ -80,7 +80,7 @@ def test_what_operators_told_us_and_what_we_doubt_is_not_known_there() -> None:
     given = stalling(
         cpu=86,
         controls=Controls(frozen="for tonight", frozen_bundles={bundle(1): "mine"}),
-        doubts=Doubts({BrokerId("a:8080"): doubt}),
+        faults=ReportFaults({BrokerId("a:8080"): doubt}),
     )
     assert [step.bundle for step in plan_as_pulsar(given, PlannerSettings(), {}, rng())[0].steps] == [bundle(1)]
 

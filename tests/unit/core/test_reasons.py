@@ -87,7 +87,7 @@ def test_a_text_names_settings_by_their_fields_and_says_their_keys() -> None:
     key = KEYS["broker_max_topics"]
     _, (sentence,), (remedy,) = entry("word", "because {=broker_max_topics}", remedy="raise {#broker_max_topics}")
     assert (sentence, remedy) == (f"because {{={key}}}", "raise loadBalancerBrokerMaxTopics")
-    assert PlannerSettings(broker_max_topics=7).said("broker_max_topics", "max_unload_percentage") == {
+    assert PlannerSettings(broker_max_topics=7).as_figures("broker_max_topics", "max_unload_percentage") == {
         "loadBalancerBrokerMaxTopics": 7,
         "maxUnloadPercentage": 0.2,
     }

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.builders import Load, broker, bundle, report
 
-from loadmanager.core.diagnosis.explanation import Situation, explain_bundle
+from loadmanager.core.diagnosis.explanation import DecisionInput, explain_bundle
 from loadmanager.core.domain.ownership import Ownership, OwnershipState
 from loadmanager.core.domain.reasons import ValidationReason
 from loadmanager.core.domain.resources import ResourceWeights
@@ -48,14 +48,14 @@ def judged(gate: ReportValidator, given: BrokerReport, at_s: float = HOUR_S) -> 
 def test_a_good_report_counts_as_it_is() -> None:
     gate, given = ReportValidator(), a_report()
     found = judged(gate, given)
-    assert (found.report, found.counts, found.doubt) == (given, True, None)
-    assert gate.doubts(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH) is NO_DOUBTS
-    assert gate.find_doubt(A.broker) is None
-    assert gate.find_doubt(B.broker) is None
+    assert (found.report, found.counts, found.fault) == (given, True, None)
+    assert gate.faults(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH) is NO_DOUBTS
+    assert gate.find_fault(A.broker) is None
+    assert gate.find_fault(B.broker) is None
 
 
 @pytest.mark.parametrize(
-    ("given", "doubt"),
+    ("given", "fault"),
     [
         (a_report(load=np.array([np.nan, 0.0, 0.0, 0.0])), "it has numbers that are negative, or none"),
         (a_report(bundle_load=np.array([[-1.0, 0.0, 0.0, 0.0]])), "it has numbers that are negative, or none"),
@@ -71,18 +71,18 @@ def test_a_good_report_counts_as_it_is() -> None:
         (a_report(load=np.zeros(4)), "it carries 0 messages/s and its bundles 2000"),
     ],
 )
-def test_a_report_that_cannot_be_true_is_doubted_and_the_last_good_one_counts(given: BrokerReport, doubt: str) -> None:
+def test_a_report_that_cannot_be_true_is_doubted_and_the_last_good_one_counts(given: BrokerReport, fault: str) -> None:
     gate = ReportValidator()
     assert judged(gate, a_report()).counts
     found = judged(gate, given)
-    assert (found.counts, found.doubt, gate.find_doubt(A.broker)) == (False, doubt, doubt)
-    verdict = gate.doubts(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined[A.broker]
+    assert (found.counts, found.fault, gate.find_fault(A.broker)) == (False, fault, fault)
+    verdict = gate.faults(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined[A.broker]
     assert verdict.verdict is ValidationReason.REPORT_DISTRUSTED
     assert verdict.sentence() == (
-        f"Neither gives nor gets because its report is not to be believed: {doubt}; its last good load counts"
+        f"Neither gives nor gets because its report is not to be believed: {fault}; its last good load counts"
     )
-    assert judged(gate, a_report()).doubt is None
-    assert not gate.doubts(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined
+    assert judged(gate, a_report()).fault is None
+    assert not gate.faults(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined
 
 
 @pytest.mark.parametrize(
@@ -96,19 +96,19 @@ def test_a_report_that_cannot_be_true_is_doubted_and_the_last_good_one_counts(gi
     ],
 )
 def test_what_is_unusual_but_may_be_true_is_believed(given: BrokerReport) -> None:
-    assert judged(ReportValidator(), given).doubt is None
+    assert judged(ReportValidator(), given).fault is None
 
 
 def test_a_clock_may_be_a_minute_ahead_and_no_more() -> None:
-    assert judged(ReportValidator(), a_report(last_update_ms=3_660_000)).doubt is None
-    assert judged(ReportValidator(), a_report(last_update_ms=3_660_001)).doubt is not None
+    assert judged(ReportValidator(), a_report(last_update_ms=3_660_000)).fault is None
+    assert judged(ReportValidator(), a_report(last_update_ms=3_660_001)).fault is not None
 
 
 def test_the_first_report_of_a_broker_counts_even_if_it_is_doubted_because_clients_have_to_be_served() -> None:
     gate = ReportValidator()
     found = judged(gate, a_report(load=np.array(LOAD) * 10))
     assert found.counts
-    assert found.doubt is not None
+    assert found.fault is not None
 
 
 @pytest.mark.parametrize("factor", [0.1, 10.0])
@@ -116,25 +116,25 @@ def test_a_capacity_that_changes_without_a_restart_is_believed_once_it_has_staye
     gate, changed = ReportValidator(), with_limits(factor)
     judged(gate, a_report())
     found = judged(gate, changed)
-    assert found.doubt == f"its limit of CPU is {factor:.3g} times what it was"
-    assert judged(gate, changed, HOUR_S + MOST_AGE_S).doubt is not None
-    assert judged(gate, changed, HOUR_S + MOST_AGE_S + 1).doubt is None
-    assert judged(gate, changed, HOUR_S + MOST_AGE_S + 2).doubt is None
+    assert found.fault == f"its limit of CPU is {factor:.3g} times what it was"
+    assert judged(gate, changed, HOUR_S + MOST_AGE_S).fault is not None
+    assert judged(gate, changed, HOUR_S + MOST_AGE_S + 1).fault is None
+    assert judged(gate, changed, HOUR_S + MOST_AGE_S + 2).fault is None
 
 
 def test_a_broker_that_was_started_anew_may_have_another_capacity() -> None:
     gate = ReportValidator()
     judged(gate, a_report())
-    assert gate.judge(broker("a", incarnation=2), with_limits(10), HOUR_S, MOST_AGE_S).doubt is None
+    assert gate.judge(broker("a", incarnation=2), with_limits(10), HOUR_S, MOST_AGE_S).fault is None
 
 
 def test_a_limit_that_is_not_known_any_more_is_recalled_and_said() -> None:
     gate = ReportValidator()
     judged(gate, a_report())
     found = judged(gate, with_usage(BANDWIDTH_OUT, 500, 0))
-    assert found.doubt is None
+    assert found.fault is None
     assert found.report.usage[BANDWIDTH_OUT].tolist() == [500, 1_000]
-    (remark,) = gate.doubts(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).remarks
+    (remark,) = gate.faults(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).remarks
     assert (remark.subject, remark.verdict) == (A.broker, ValidationReason.LIMIT_UNKNOWN)
     assert remark.sentence() == "The limits of bandwidth out are not known any more; those that were count"
 
@@ -143,24 +143,24 @@ def test_a_limit_that_never_was_known_is_said_if_the_resource_counts() -> None:
     gate = ReportValidator()
     judged(gate, with_usage(BANDWIDTH_OUT, 500, 0))
     judged(gate, with_usage(BANDWIDTH_OUT, 500, 0))
-    (remark,) = gate.doubts(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).remarks
+    (remark,) = gate.faults(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).remarks
     assert remark.sentence() == (
         "The limits of bandwidth out are not known, and what it uses of them counts for nothing: they have to be"
         " declared"
     )
     cpu_alone = ResourceWeights(1.0, 0.0, 0.0, 0.0)
-    assert gate.doubts(HOUR_S, MOST_AGE_S, cpu_alone) is NO_DOUBTS
+    assert gate.faults(HOUR_S, MOST_AGE_S, cpu_alone) is NO_DOUBTS
 
 
 def test_a_broker_that_is_silent_for_too_long_is_left_alone_until_it_reports() -> None:
     gate = ReportValidator()
     judged(gate, a_report())
-    assert not gate.doubts(HOUR_S + MOST_AGE_S, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined
+    assert not gate.faults(HOUR_S + MOST_AGE_S, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined
     late_s = HOUR_S + MOST_AGE_S + 5
-    verdict = gate.doubts(late_s, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined[A.broker]
+    verdict = gate.faults(late_s, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined[A.broker]
     assert verdict.why == {"doubt": "it has not reported for 1805 s"}
     judged(gate, a_report(), late_s)
-    assert not gate.doubts(late_s, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined
+    assert not gate.faults(late_s, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined
 
 
 def test_a_broker_that_is_gone_is_forgotten() -> None:
@@ -168,7 +168,7 @@ def test_a_broker_that_is_gone_is_forgotten() -> None:
     judged(gate, a_report(load=np.zeros(4)))
     gate.forget(A.broker)
     gate.forget(B.broker)
-    assert gate.doubts(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH) is NO_DOUBTS
+    assert gate.faults(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH) is NO_DOUBTS
 
 
 def a_model(gate: ReportValidator, hot: BrokerReport) -> ClusterModel:
@@ -180,7 +180,7 @@ def a_model(gate: ReportValidator, hot: BrokerReport) -> ClusterModel:
     for other in (B, broker("c")):
         model.apply_report(other, report(cpu=(10, 800)))
     judged(gate, hot)
-    model.set_doubts(gate.doubts(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH))
+    model.set_faults(gate.faults(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH))
     return model
 
 
@@ -204,7 +204,7 @@ def test_shedding_leaves_a_broker_alone_whose_report_is_doubted_and_says_so() ->
 
 def test_why_a_bundle_stays_on_such_a_broker_is_explained() -> None:
     model = a_model(ReportValidator(), hot_report(load=np.zeros(4)))
-    situation = Situation(model.snapshot(HOUR_S, 0.0), PlannerSettings(), {}, np.random.default_rng(0))
+    situation = DecisionInput(model.snapshot(HOUR_S, 0.0), PlannerSettings(), {}, np.random.default_rng(0))
     explained = explain_bundle(situation, bundle(0)).shedding
     assert explained.stays is not None
     assert (explained.stays.verdict, explained.by_rule) == (ValidationReason.REPORT_DISTRUSTED, True)
@@ -221,5 +221,5 @@ def test_a_doubt_about_a_broker_that_the_model_does_not_know_is_not_said() -> No
 def test_the_same_doubts_change_nothing() -> None:
     model = ClusterModel()
     before = model.revision
-    model.set_doubts(NO_DOUBTS)
+    model.set_faults(NO_DOUBTS)
     assert model.revision == before

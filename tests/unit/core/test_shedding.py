@@ -8,7 +8,7 @@ from support.builders import MIB, broker, bundle, owned, releasing, report, snap
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.reasons import SheddingReason
 from loadmanager.core.model.cluster_model import ClusterModel
-from loadmanager.core.model.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.model.snapshot import Snapshot, build_snapshot
 from loadmanager.core.planning.planner import PlannerSettings
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason, OverloadShedder
 from loadmanager.core.strategies.shedding.shedding_strategy import (
@@ -112,7 +112,7 @@ def test_a_need_below_the_minimum_is_left_alone_and_says_so() -> None:
 def test_usage_is_a_moving_average_that_a_new_registration_starts_anew() -> None:
     def given(cpu: float, incarnation: int) -> Snapshot:
         reports = {broker("a", incarnation): report(cpu=cpu), broker("b"): report(cpu=50)}
-        return snapshot_of_reports(0.0, reports, {})
+        return build_snapshot(0.0, reports, {})
 
     state = THRESHOLD.find_bundles_for_unloading(given(50, 1), {}).state
     state = json.loads(json.dumps(THRESHOLD.find_bundles_for_unloading(given(90, 1), state).state))

@@ -18,7 +18,7 @@ from loadmanager.core.constraints.filters import (
     allowed_brokers,
 )
 from loadmanager.core.constraints.projection import Projection
-from loadmanager.core.diagnosis.explanation import Situation, explain_broker, why_not
+from loadmanager.core.diagnosis.explanation import DecisionInput, explain_broker, why_not
 from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.ownership import FREE
 from loadmanager.core.domain.plan import Figure, Plan, Unload, Verdict
@@ -26,7 +26,7 @@ from loadmanager.core.domain.policies import NO_POLICIES, IsolationPolicy, Polic
 from loadmanager.core.domain.reasons import FilterReason, ValidationReason
 from loadmanager.core.domain.resources import HealthFigures, ResourceWeights
 from loadmanager.core.model.cluster_model import ClusterModel
-from loadmanager.core.model.report_validation import NO_DOUBTS, Doubts, ReportValidator
+from loadmanager.core.model.report_validation import NO_DOUBTS, ReportFaults, ReportValidator
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import planner
 from loadmanager.core.planning.planner import PlannerSettings
@@ -40,24 +40,24 @@ WHY: dict[str, Figure] = {
     "well_after_s": 360,
 }
 STUCK = NO_DOUBTS.with_stuck(C, "it opens none")
-SICK = Doubts(sick={C: Verdict(C, FilterReason.BROKER_SICK, acted=False, why=WHY)})
+SICK = ReportFaults(sick={C: Verdict(C, FilterReason.BROKER_SICK, acted=False, why=WHY)})
 LOAD: Load = (1_000.0, 1_000.0, 50e6, 50e6)
 MINE = Policies((IsolationPolicy("mine", ("tenant/ns",), ("c.*",), ("b.*",)),))
 STRATEGIES = ("ThresholdShedder", "UniformLoadShedder", "AvgShedder", "TransferShedder", "Level")
 
 
-def hot(doubts: Doubts = SICK, policies: Policies = NO_POLICIES, controls: Controls | None = None) -> Snapshot:
+def hot(faults: ReportFaults = SICK, policies: Policies = NO_POLICIES, controls: Controls | None = None) -> Snapshot:
     """Broker a has to give, b could take, and c looks idle."""
     first = report({bundle(number): LOAD for number in range(20)}, cpu=95)
     second = report({bundle(number): LOAD for number in range(20, 26)}, cpu=40)
     given = snapshot({"a": first, "b": second, "c": report({}, cpu=2)}, policies=policies)
-    return replace(given, doubts=doubts, controls=controls or Controls())
+    return replace(given, faults=faults, controls=controls or Controls())
 
 
-def cool(doubts: Doubts) -> Snapshot:
+def cool(faults: ReportFaults) -> Snapshot:
     """Three brokers with room."""
     given = snapshot({"a": report({bundle(0): LOAD}, cpu=20), "b": report({}, cpu=20), "c": report({}, cpu=20)})
-    return replace(given, doubts=doubts)
+    return replace(given, faults=faults)
 
 
 def ask(given: Snapshot, *, is_homeless: bool = False) -> PlacementQuestion:
@@ -106,10 +106,10 @@ def test_the_secondary_brokers_of_a_policy_stand_in_for_a_sick_primary_one() -> 
     assert allowed_brokers(MODULAR, ask(hot(SICK, MINE)))[0].tolist() == [False, True, False]
 
 
-def too_many_sick(**times: float) -> Doubts:
+def too_many_sick(**times: float) -> ReportFaults:
     """Brokers that are sick, and too many to be kept away."""
     why: dict[str, Figure] = {"figure": "latency", "value": "2500 ms", "peers": "10 ms", "off": 3, "brokers": 4}
-    return Doubts(
+    return ReportFaults(
         remarks=tuple(
             Verdict(broker(name).broker, ValidationReason.SICK_WITH_OTHERS, acted=False, why=why | {"times": each})
             for name, each in times.items()
@@ -119,7 +119,7 @@ def too_many_sick(**times: float) -> Doubts:
 
 @pytest.mark.parametrize("rules", [MODULAR, EXTENSIBLE, SIMPLE, LEVEL])
 @pytest.mark.parametrize(
-    ("doubts", "kept"),
+    ("faults", "kept"),
     [
         (too_many_sick(b=9.0, c=9.0), [True, False, False]),
         (too_many_sick(a=9.0, b=4.0, c=5.0), [False, True, True]),
@@ -127,8 +127,8 @@ def too_many_sick(**times: float) -> Doubts:
         (too_many_sick(b=1.0), [True, False, True]),
     ],
 )
-def test_of_many_sick_brokers_the_least_sick_get_it(rules: FilterRules, doubts: Doubts, kept: list[bool]) -> None:
-    allowed, dropped = allowed_brokers(rules, ask(cool(doubts)))
+def test_of_many_sick_brokers_the_least_sick_get_it(rules: FilterRules, faults: ReportFaults, kept: list[bool]) -> None:
+    allowed, dropped = allowed_brokers(rules, ask(cool(faults)))
     assert allowed.tolist() == kept
     assert dropped == {"sicker_than_others": kept.count(False)}
 
@@ -136,7 +136,7 @@ def test_of_many_sick_brokers_the_least_sick_get_it(rules: FilterRules, doubts: 
 def test_a_well_broker_that_is_overloaded_is_not_given_everything() -> None:
     assert allowed_brokers(MODULAR, ask(hot(too_many_sick(b=9.0, c=9.0))))[0].tolist() == [True, True, True]
     full = snapshot({name: report({}, cpu=95) for name in "abc"})
-    assert allowed_brokers(MODULAR, ask(replace(full, doubts=too_many_sick(b=9.0))))[0].all()
+    assert allowed_brokers(MODULAR, ask(replace(full, faults=too_many_sick(b=9.0))))[0].all()
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -148,11 +148,15 @@ def test_nothing_is_shed_to_a_sick_broker_where_a_well_one_is(strategy: str) -> 
 def test_of_brokers_that_are_kept_away_the_least_sick_takes_what_nobody_has() -> None:
     sick = {each: Verdict(each, FilterReason.BROKER_SICK, acted=False, why=WHY | {"times": 9.0}) for each in (A, B)}
     sick[C] = replace(sick[A], subject=C, why=WHY | {"times": 2.0})
-    assert allowed_brokers(MODULAR, ask(cool(Doubts(sick=sick)), is_homeless=True))[0].tolist() == [False, False, True]
+    assert allowed_brokers(MODULAR, ask(cool(ReportFaults(sick=sick)), is_homeless=True))[0].tolist() == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_why_not_names_the_sickness_of_one_among_many() -> None:
-    situation = Situation(cool(too_many_sick(b=4.0, c=9.0)), PlannerSettings(), {}, np.random.default_rng(0))
+    situation = DecisionInput(cool(too_many_sick(b=4.0, c=9.0)), PlannerSettings(), {}, np.random.default_rng(0))
     explained = why_not(situation, bundle(0), C)
     assert explained.verdict.verdict is FilterReason.SICKER_THAN_OTHERS
     assert explained.verdict.sentence() == (
@@ -170,8 +174,8 @@ def test_nothing_is_shed_to_it_though_it_looks_idle(strategy: str) -> None:
 
 
 def test_it_gives_all_the_same_when_it_is_hot_itself() -> None:
-    doubts = Doubts(sick={A: replace(SICK.sick[C], subject=A)})
-    assert takers(shed(hot(doubts), "ThresholdShedder")) == {B, C}
+    faults = ReportFaults(sick={A: replace(SICK.sick[C], subject=A)})
+    assert takers(shed(hot(faults), "ThresholdShedder")) == {B, C}
 
 
 def test_a_free_bundle_is_placed_elsewhere_and_a_drain_waits_rather_than_move_to_it() -> None:
@@ -202,7 +206,7 @@ def test_an_operator_may_move_a_bundle_to_it() -> None:
 
 
 def test_why_not_and_the_broker_itself_say_it() -> None:
-    situation = Situation(hot(), PlannerSettings(), {}, np.random.default_rng(0))
+    situation = DecisionInput(hot(), PlannerSettings(), {}, np.random.default_rng(0))
     explained = why_not(situation, bundle(0), C)
     assert explained.verdict.verdict is FilterReason.BROKER_SICK
     assert explained.verdict.why["value"] == "2500 ms"
@@ -215,25 +219,25 @@ def test_the_gate_hears_figures_of_reports_that_are_believed() -> None:
     gate, weights = ReportValidator(), ResourceWeights(bandwidth_in=0, bandwidth_out=0)
     brokers = [broker(name) for name in "abcdefg"]
 
-    def report_all(at_s: float, **figures: HealthFigures) -> Doubts:
+    def report_all(at_s: float, **figures: HealthFigures) -> ReportFaults:
         for each in brokers:
             name = each.broker[0]
             health = figures.get(name, HealthFigures(latency_ms=10.0))
             gate.judge(each, replace(report({}, cpu=10), health=health), at_s, 1_800.0)
-        return gate.doubts(at_s, 1_800.0, weights, 60.0)
+        return gate.faults(at_s, 1_800.0, weights, 60.0)
 
     bad = HealthFigures(latency_ms=900.0)
     assert report_all(0.0, a=bad) is NO_DOUBTS
     assert report_all(60.0, a=bad).sick.keys() == {A}
     gate.forget(A)
-    assert not gate.doubts(60.0, 1_800.0, weights, 60.0).sick
+    assert not gate.faults(60.0, 1_800.0, weights, 60.0).sick
     assert report_all(120.0, a=bad, b=bad, c=bad) is NO_DOUBTS
-    doubts = report_all(180.0, a=bad, b=bad, c=bad)
-    assert not doubts.sick
-    assert [each.verdict for each in doubts.remarks] == [ValidationReason.SICK_WITH_OTHERS] * 3
+    faults = report_all(180.0, a=bad, b=bad, c=bad)
+    assert not faults.sick
+    assert [each.verdict for each in faults.remarks] == [ValidationReason.SICK_WITH_OTHERS] * 3
     distrusted = replace(report({}, cpu=10), health=bad, load=np.full(4, -1.0))
     gate.judge(brokers[5], distrusted, 180.0, 1_800.0)
-    assert len(gate.doubts(400.0, 1_800.0, weights, 60.0).remarks) == 3
+    assert len(gate.faults(400.0, 1_800.0, weights, 60.0).remarks) == 3
 
 
 def test_quarantine_can_be_switched_off() -> None:
@@ -246,7 +250,7 @@ def test_the_bundles_of_a_registration_are_those_that_records_give_it() -> None:
     model.set_namespace("tenant/ns", [bundle(0), bundle(1)], [owned(broker("a")), FREE])
     assert model.bundles_of(broker("a")) == [bundle(0)]
     assert model.bundles_of(broker("a", 2)) == []
-    assert model.doubts() is NO_DOUBTS
+    assert model.faults() is NO_DOUBTS
 
 
 # Stuck brokers
@@ -264,15 +268,15 @@ def test_no_strategy_moves_anything_to_a_stuck_broker(strategy: str) -> None:
 
 
 def test_why_nothing_goes_to_a_stuck_broker_is_said_with_the_remedy() -> None:
-    doubts = STUCK.with_stuck(B, "it asks for no lease")
-    assert [doubts.is_stuck(each) for each in (A, B, C)] == [False, True, True]
-    assert not doubts.with_stuck(B, "").is_stuck(B)
-    verdict = doubts.sick[B]
+    faults = STUCK.with_stuck(B, "it asks for no lease")
+    assert [faults.is_stuck(each) for each in (A, B, C)] == [False, True, True]
+    assert not faults.with_stuck(B, "").is_stuck(B)
+    verdict = faults.sick[B]
     assert verdict.sentence() == (
         "Nothing is moved to it because it serves nothing of what it owns: it asks for no lease"
     )
     assert verdict.remedy() == "restart it, or drain it with `loadmanager admin brokers drain BROKER`"
-    explained = why_not(Situation(hot(STUCK), PlannerSettings(), {}, np.random.default_rng(0)), bundle(0), C)
+    explained = why_not(DecisionInput(hot(STUCK), PlannerSettings(), {}, np.random.default_rng(0)), bundle(0), C)
     assert explained.verdict.sentence() == "Not on c:8080 because it serves nothing of what it owns: it opens none"
     assert explained.verdict.remedy() == "restart c:8080, or drain it: `loadmanager admin brokers drain c:8080`"
 
@@ -281,6 +285,6 @@ def test_the_reports_say_who_is_stuck_whether_or_not_sick_brokers_are_kept_away(
     gate = ReportValidator()
     registration = broker("c")
     gate.judge(registration, replace(report({}), stuck="it opens none"), 100.0, 60.0)
-    assert gate.doubts(100.0, 60.0, ResourceWeights()).is_stuck(C)
+    assert gate.faults(100.0, 60.0, ResourceWeights()).is_stuck(C)
     gate.judge(registration, report({}), 101.0, 60.0)
-    assert not gate.doubts(101.0, 60.0, ResourceWeights()).is_stuck(C)
+    assert not gate.faults(101.0, 60.0, ResourceWeights()).is_stuck(C)

@@ -24,7 +24,7 @@ from loadmanager.core.planning.planner import (
 from loadmanager.core.planning.strategy_memory import as_json
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.strategies.placement.fill_up import FillUpReason
-from loadmanager.core.strategies.ranked_brokers import ranking_of
+from loadmanager.core.strategies.ranked_brokers import rank_brokers
 
 SETTINGS = PlannerSettings(load_manager_class_name="SimpleLoadManagerImpl")
 MINUTE_MS = 60_000
@@ -37,7 +37,7 @@ def reported_at(minute: int, bundles: int = 1, rate: float = 100) -> Snapshot:
 
 
 def model_after(given: Snapshot, **model: object) -> dict[str, Any]:
-    return ranking_of(given, {"model": {"last_update_ms": 0, **model}}, SETTINGS).model.as_json()
+    return rank_brokers(given, {"model": {"last_update_ms": 0, **model}}, SETTINGS).model.as_json()
 
 
 def test_a_fixed_quota_never_changes() -> None:
@@ -67,11 +67,11 @@ def test_the_average_becomes_the_default_at_most_every_quarter_of_an_hour() -> N
 
 def test_what_is_remembered_is_taken_in_once_per_report_and_is_a_json_value() -> None:
     first = model_after(reported_at(1))
-    again = ranking_of(reported_at(1), {"model": json.loads(json.dumps(first))}, SETTINGS).model
+    again = rank_brokers(reported_at(1), {"model": json.loads(json.dumps(first))}, SETTINGS).model
     assert again.as_json() == first
     given = reported_at(1)
-    ranking = ranking_of(given, {"model": first}, SETTINGS)
-    assert ranking_of(given, {"model": ranking.model}, SETTINGS) is ranking
+    ranking = rank_brokers(given, {"model": first}, SETTINGS)
+    assert rank_brokers(given, {"model": ranking.model}, SETTINGS) is ranking
 
 
 def test_a_quota_is_kept_while_a_record_has_the_bundle_and_forgotten_after() -> None:
@@ -83,7 +83,7 @@ def test_a_quota_is_kept_while_a_record_has_the_bundle_and_forgotten_after() -> 
 
 
 def test_without_any_broker_nothing_is_taken_in() -> None:
-    ranking = ranking_of(snapshot({}), {}, SETTINGS)
+    ranking = rank_brokers(snapshot({}), {}, SETTINGS)
     assert "last_update_ms" not in ranking.model.as_json()
     assert len(ranking.capacity) == 0
 
@@ -111,7 +111,7 @@ def test_a_capacity_of_nothing_over_nothing_is_none_and_of_anything_over_nothing
             "b1": report(),
         }
     )
-    ranking = ranking_of(given, {"model": {"last_update_ms": 0, "default": [0, 0, 0, 0, 80]}}, SETTINGS)
+    ranking = rank_brokers(given, {"model": {"last_update_ms": 0, "default": [0, 0, 0, 0, 80]}}, SETTINGS)
     assert ranking.capacity.tolist() == [10, 0]
 
 
@@ -134,8 +134,8 @@ def test_a_bundle_does_not_count_as_load_of_the_broker_that_is_asked_to_own_it_a
 
 def test_what_reports_do_not_change_is_shared_by_later_memories() -> None:
     """So that neither a burst of lookups nor a change of ownership costs anything by the number of bundles."""
-    first = ranking_of(reported_at(1), {}, SETTINGS).model
-    later = ranking_of(reported_at(1), {"model": first}, SETTINGS).model
+    first = rank_brokers(reported_at(1), {}, SETTINGS).model
+    later = rank_brokers(reported_at(1), {"model": first}, SETTINGS).model
     assert later.quotas.quota is first.quotas.quota
     assert later.carried is not None
     assert first.carried is not None
@@ -144,7 +144,7 @@ def test_what_reports_do_not_change_is_shared_by_later_memories() -> None:
 
 def test_a_broker_that_sheds_has_that_much_less_to_carry_for_the_next_bundle() -> None:
     given = snapshot({"b0": report([bundle(0), bundle(1)], cpu=(0, 100)), "b1": report(cpu=(0, 100))})
-    ranking = ranking_of(given, {"model": {"last_update_ms": 0}}, SETTINGS)
+    ranking = rank_brokers(given, {"model": {"last_update_ms": 0}}, SETTINGS)
     projection = Projection(given)
     added, removed = projection.tally("quota", ranking.quota_of)
     projection.move("tenant/ns", 0, 0, 1)
@@ -199,14 +199,14 @@ def a_model() -> ClusterModel:
 
 
 def sums(given: Snapshot, state: Mapping[str, Any]) -> list[list[list[float]]]:
-    ranking = ranking_of(given, state, SETTINGS)
+    ranking = rank_brokers(given, state, SETTINGS)
     return [ranking.loaded.tolist(), ranking.given.tolist()]
 
 
 @pytest.mark.parametrize("change", ["moved", "left", "reported", "came", "went"])
 def test_what_is_added_up_for_what_changed_is_to_the_last_bit_what_all_of_it_comes_to(change: str) -> None:
     model = a_model()
-    first = ranking_of(model.snapshot(0.0, 0.0), {"model": {"last_update_ms": 1}}, SETTINGS).model
+    first = rank_brokers(model.snapshot(0.0, 0.0), {"model": {"last_update_ms": 1}}, SETTINGS).model
     owners = [broker(f"b{i % 3}") for i in range(30)]
     names = [bundle(i) for i in range(30)]
     if change == "moved":
@@ -223,8 +223,8 @@ def test_what_is_added_up_for_what_changed_is_to_the_last_bit_what_all_of_it_com
     model.set_namespace("tenant/ns", names, [owned(owner) for owner in owners])
     remembered = as_json({"one": {"model": first}})["one"]
     assert sums(model.snapshot(0.0, 0.0), {"model": first}) == sums(model.snapshot(0.0, 0.0), remembered)
-    after = ranking_of(model.snapshot(0.0, 0.0), {"model": first}, SETTINGS).model
-    again = ranking_of(model.snapshot(0.0, 0.0), remembered, SETTINGS).model
+    after = rank_brokers(model.snapshot(0.0, 0.0), {"model": first}, SETTINGS).model
+    again = rank_brokers(model.snapshot(0.0, 0.0), remembered, SETTINGS).model
     assert after.as_json() == again.as_json()
 
 
@@ -234,7 +234,7 @@ def test_a_bundle_without_a_quota_that_is_listed_as_fixed_keeps_the_default() ->
 
 def test_an_older_report_changes_no_quota_but_the_time_it_counts_from() -> None:
     first = model_after(reported_at(30))
-    older = ranking_of(reported_at(20), {"model": first}, SETTINGS).model.as_json()
+    older = rank_brokers(reported_at(20), {"model": first}, SETTINGS).model.as_json()
     assert older == first | {"last_update_ms": 20 * MINUTE_MS}
 
 
@@ -244,7 +244,7 @@ def test_a_bundle_that_nobody_reports_has_the_default_as_soon_as_that_changes() 
     loads = {bundle(i): (1000.0, 1000.0, 1e5, 1e5) for i in range(40)}
     model.apply_report(broker("b0"), report(loads, last_update_ms=15 * MINUTE_MS))
     state = {"model": {"last_update_ms": 0, "stored_at_ms": 0}}
-    ranking = ranking_of(model.snapshot(0.0, 0.0), state, SETTINGS)
+    ranking = rank_brokers(model.snapshot(0.0, 0.0), state, SETTINGS)
     assert ranking.default.tolist() != list(DEFAULT_QUOTA)
     assert ranking.quota_of(40).tolist() == ranking.quota_of(None).tolist()
 
@@ -273,10 +273,10 @@ def test_a_figure_that_is_no_number_hides_neither_an_overload_nor_the_top_bundle
 def test_a_chain_of_moves_comes_to_the_same_as_all_of_them_at_once() -> None:
     model, rng = a_model(), np.random.default_rng(5)
     chained: Mapping[str, Any] = {"model": {"last_update_ms": 1}}
-    start = as_json({"one": {"model": ranking_of(model.snapshot(0.0, 0.0), chained, SETTINGS).model}})["one"]
+    start = as_json({"one": {"model": rank_brokers(model.snapshot(0.0, 0.0), chained, SETTINGS).model}})["one"]
     for _ in range(20):
         owners = [broker(f"b{i}") for i in rng.integers(0, 3, 30).tolist()]
         model.set_namespace("tenant/ns", [bundle(i) for i in range(30)], [owned(owner) for owner in owners])
         given = model.snapshot(0.0, 0.0)
         assert sums(given, chained) == sums(given, start)
-        chained = {"model": ranking_of(given, chained, SETTINGS).model}
+        chained = {"model": rank_brokers(given, chained, SETTINGS).model}

@@ -11,7 +11,7 @@ from support.builders import averages, broker, owned, releasing, report
 
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.inheritance import PartLoad
-from loadmanager.core.model.learned_loads import Learned
+from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.snapshot import Bundles, Snapshot
 from loadmanager.core.model.time_means import TimeMeans
 
@@ -33,7 +33,7 @@ CHANGES: dict[str, Callable[[ClusterModel], None]] = {
     "one of unknown bundles": lambda model: model.apply_report(B, report({f"tenant/z/{LOW[-21:]}": (1, 1, 1, 1)})),
     "a broker that is gone": lambda model: model.remove_broker(B.broker),
     "history": lambda model: model.seed_bundle(HIGH, averages((9, 9, 9, 9), samples=50, topics=4)),
-    "what was learned": lambda model: model.set_learned(Learned({NS: LOADS}, "run", 1)),
+    "what was learned": lambda model: model.set_learned(LearnedLoads({NS: LOADS}, "run", 1)),
     "an unload": lambda model: model.mark_unloaded(LOW, 1.0, A.broker),
 }
 

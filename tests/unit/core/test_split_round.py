@@ -10,7 +10,7 @@ from loadmanager.core.domain.names import BundleRange
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.strategies.merging import MergeCandidate
 from loadmanager.core.strategies.splitting.split_finder import SplitCandidate
-from loadmanager.core.strategies.splitting.split_round import SplitQuestion, find_splits, hits_of
+from loadmanager.core.strategies.splitting.split_round import SplitQuestion, find_splits, read_hits
 from loadmanager.history.entry_rows import encode_json
 from loadmanager.wire.reshape_codec import merging_as_json, merging_of, question_as_json, question_of
 
@@ -55,7 +55,7 @@ def test_the_extensible_rule_counts_by_broker_and_life() -> None:
     assert remembered["hits"]["b1:8080"][0] == B1.incarnation
     again, _ = find_splits(question(remembered["hits"]), EXTENSIBLE)
     assert candidate(0).name in {split.bundle for split in again.splits}
-    assert hits_of(remembered["hits"], broker("b1", 2)) == {}
+    assert read_hits(remembered["hits"], broker("b1", 2)) == {}
 
 
 def test_a_broker_without_hits_is_not_remembered() -> None:

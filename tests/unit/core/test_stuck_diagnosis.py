@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import MIB, Load, bundle, report, throughput
 
-from loadmanager.core.diagnosis.stuck_diagnosis import find_standstill
+from loadmanager.core.diagnosis.stuck_diagnosis import find_stuck_causes
 from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BrokerReport
-from loadmanager.core.model.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.model.snapshot import Snapshot, build_snapshot
 from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES, shedding_strategy
 
 NOW_S = 1_000_000.0
@@ -36,7 +36,7 @@ def fleet(*sizes: list[float], cpu: list[float], host: str = "host-{}") -> Snaps
     for i, (of, used) in enumerate(zip(sizes, cpu, strict=True)):
         broker = BrokerId(f"{host.format(i)}:{8080 + i}")
         reports[Registration(broker, i + 1)] = carrying(str(i), of, used)
-    return snapshot_of_reports(NOW_S, reports, {})
+    return build_snapshot(NOW_S, reports, {})
 
 
 def settings_of(strategy: str, **more: object) -> PlannerSettings:
@@ -45,11 +45,11 @@ def settings_of(strategy: str, **more: object) -> PlannerSettings:
 
 
 def keys(snapshot: Snapshot, strategy: str = "ThresholdShedder", **settings: object) -> list[str]:
-    return [each.key for each in find_standstill(snapshot, settings_of(strategy, **settings))]
+    return [each.key for each in find_stuck_causes(snapshot, settings_of(strategy, **settings))]
 
 
 def sentence(snapshot: Snapshot, strategy: str = "ThresholdShedder", **settings: object) -> str:
-    (found,) = find_standstill(snapshot, settings_of(strategy, **settings))
+    (found,) = find_stuck_causes(snapshot, settings_of(strategy, **settings))
     return found.sentence
 
 
@@ -65,12 +65,12 @@ def test_where_something_can_move_and_where_there_is_nothing_to_move_nothing_is_
     assert keys(even, strategy) == []
     assert keys(fleet([], [], cpu=[0, 0]), strategy) == []
     assert keys(fleet([8.0], cpu=[90]), strategy) == []
-    assert keys(snapshot_of_reports(NOW_S, {}, {}), strategy) == []
+    assert keys(build_snapshot(NOW_S, {}, {}), strategy) == []
 
 
 def test_a_small_fleet_on_one_host_is_told_of_each_thing_in_its_way() -> None:
     assert keys(SMALL) == ["hostUsageScope", FLOOR]
-    alike, floor = (each.sentence for each in find_standstill(SMALL, settings_of("ThresholdShedder")))
+    alike, floor = (each.sentence for each in find_stuck_causes(SMALL, settings_of("ThresholdShedder")))
     assert alike.startswith("Nothing can move because 3 brokers share the host 127.0.0.1 and all are used 98.67 %")
     assert alike.endswith(
         "set hostUsageScope of the agents to process, or go by what they carry: UniformLoadShedder, Level"
@@ -115,7 +115,7 @@ def test_usages_of_brokers_of_several_hosts_may_be_alike_too() -> None:
     ],
 )
 def test_a_threshold_in_points_may_be_more_than_all_load_comes_to(strategy: str, key: str) -> None:
-    found = find_standstill(fleet([20.0] * 4, [20.0], [], cpu=[6, 2, 1]), settings_of(strategy))
+    found = find_stuck_causes(fleet([20.0] * 4, [20.0], [], cpu=[6, 2, 1]), settings_of(strategy))
     assert [each.key for each in found] == [key]
     assert "a broker with all load would be used 9 %" in found[0].sentence
     assert f"lower {key}" in found[0].sentence
@@ -181,7 +181,7 @@ def test_what_is_told_is_so(given_brokers: list[tuple[list[float], float]], stra
     """A strategy moves nothing where the diagnosis says that nothing can move."""
     snapshot = fleet(*(of for of, _ in given_brokers), cpu=[used for _, used in given_brokers], host=host)
     settings = settings_of(strategy)
-    if find_standstill(snapshot, settings):
+    if find_stuck_causes(snapshot, settings):
         state: dict[str, Any] = {}
         for _ in range(3):
             found = shedding_strategy(settings)[1].find_bundles_for_unloading(snapshot, state)

@@ -16,7 +16,7 @@ from loadmanager.core.domain.reasons import Reason, SheddingReason
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import Published, PublishedLoad, TopBundles
 from loadmanager.core.model.load import BrokerReport
-from loadmanager.core.model.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.model.snapshot import Snapshot, build_snapshot
 from loadmanager.core.planning.planner import PlannerSettings, plan_shedding
 from loadmanager.core.strategies.shedding.shedding_strategy import Shed, State
 from loadmanager.core.strategies.shedding.transfer_shedder import (
@@ -54,7 +54,7 @@ def said(result: Shed) -> dict[str, tuple[Reason, str]]:
 def published(
     loads: dict[str, PublishedLoad], reports: dict[str, BrokerReport], last_unloaded_s: dict[str, float] | None = None
 ) -> Snapshot:
-    return snapshot_of_reports(
+    return build_snapshot(
         10_000.0,
         {broker(name): given for name, given in reports.items()},
         {},
@@ -222,7 +222,7 @@ def idle(brokers: int) -> dict[str, BrokerReport]:
 
 def test_a_listed_bundle_without_throughput_is_passed_over() -> None:
     lists = {A.broker: {bundle(i): np.array([0.0, 0.0, 0.0, size]) for i, size in enumerate((0.0, 1e6, 1e6))}}
-    given = snapshot_of_reports(
+    given = build_snapshot(
         0.0, {A: report(cpu=100, load=(0, 0, 0, 2e6)), B: report(cpu=0)}, {}, published=Published(None, lists)
     )
     assert [given.bundles.names[row] for pick in shed(given).bundles for row in pick.bundles] == [bundle(1)]
@@ -263,7 +263,7 @@ def test_a_listed_bundle_of_an_excluded_namespace_does_not_come_back_in_exchange
         broker_id: {name: np.array(load, dtype=np.float64) for name, load in loads.items()}
         for broker_id, loads in ((A.broker, less), (B.broker, {bundle(i): out(5e6) for i in (3, 4)}))
     }
-    given = snapshot_of_reports(0.0, {A: report(less, cpu=48), B: hot_pair()}, {}, published=Published(None, lists))
+    given = build_snapshot(0.0, {A: report(less, cpu=48), B: hot_pair()}, {}, published=Published(None, lists))
     assert {pick.broker for pick in shed(given).bundles} == {0, 1}
     excluded = replace(SETTINGS, shedding_excluded_namespaces=frozenset({"tenant/kept"}))
     assert shed(given, excluded).bundles == ()
@@ -285,15 +285,15 @@ def test_a_broker_that_a_bundle_is_leaving_neither_gives_nor_exchanges() -> None
 def test_bundles_of_namespaces_with_policies_move_only_when_enabled_and_where_they_may() -> None:
     policies = Policies((IsolationPolicy("p", ("tenant/ns",), ("a", "c")),))
     reports = {A: hot(4), B: report(cpu=0), C: report(cpu=10)}
-    given = snapshot_of_reports(0.0, reports, {}, policies=policies)
+    given = build_snapshot(0.0, reports, {}, policies=policies)
     assert shed(given).metrics["Skip/NoLoadData"] == 1
     lists = {A.broker: {bundle(i): np.array([0.0, 0.0, 0.0, 1e6]) for i in range(4)}}
-    listed = snapshot_of_reports(0.0, reports, {}, policies=policies, published=Published(None, lists))
+    listed = build_snapshot(0.0, reports, {}, policies=policies, published=Published(None, lists))
     assert said(shed(listed))["a:8080"][0] is SheddingReason.NO_BUNDLE_FITS
     enabled = replace(SETTINGS, shedding_bundles_with_policies_enabled=True)
     assert shed(given, enabled).metrics["Skip/NoLoadData"] == 1
     without_b = {A: hot(4), C: report(cpu=10)}
-    allowed = snapshot_of_reports(0.0, without_b, {}, policies=policies)
+    allowed = build_snapshot(0.0, without_b, {}, policies=policies)
     assert [(pick.broker, pick.destination) for pick in shed(allowed, enabled).bundles] == [(0, 1)]
 
 
@@ -318,7 +318,7 @@ def test_a_bundle_moves_once_in_a_cycle_even_if_it_is_listed_by_two_brokers() ->
     lists = {each.broker: {bundle(i): np.array([0.0, 0.0, 0.0, 1e6]) for i in range(3)} for each in (A, B)}
     reports = {A: report(cpu=100, load=out(3e6)), B: report(cpu=90, load=out(3e6)), C: report(cpu=0)}
     reports[broker("d")] = report(cpu=1)
-    given = snapshot_of_reports(0.0, reports, {}, published=Published(None, lists))
+    given = build_snapshot(0.0, reports, {}, published=Published(None, lists))
     assert plan(given).steps
     assert {pick.broker for pick in shed(given).bundles} == {0}
 
@@ -329,7 +329,7 @@ def test_a_bundle_comes_back_only_if_the_other_broker_stays_below_what_the_first
         B.broker: {bundle(3): np.array([0, 0, 0, 1.0]), bundle(4): np.array([0, 0, 0, 5.4])},
     }
     loads = {A.broker: ema(1.0, 10.0), B.broker: ema(0.0, 4.5)}
-    given = snapshot_of_reports(10_000.0, {A: report(), B: report()}, {}, published=Published(loads, lists))
+    given = build_snapshot(10_000.0, {A: report(), B: report()}, {}, published=Published(loads, lists))
     assert [pick.bundles for pick in shed(given).bundles] == [(0,), (3,)]
 
 

@@ -160,7 +160,7 @@ async def test_all_that_was_laid_down_about_it_goes_and_what_is_about_others_sta
         assert (await node.ask("POST", f"/admin/v2/namespaces/{namespace}/antiAffinity", data="g")).status == 204
     loads = {bundle: load_of(1.0) for bundle in (first, others)}
     await agent.report(a_record(agent.broker_id, loads, agent_url=agent.url))
-    await eventually(lambda: node.node.view.model.samples_of(first)[0])
+    await eventually(lambda: node.node.view.model.count_samples(first)[0])
     await node.node.persistence.flush()
     assert await cluster.store.children(paths.bundle_data("t")) == ["ns", "ns2"]
     assert (await node.ask("DELETE", NAMESPACE)).status == 204

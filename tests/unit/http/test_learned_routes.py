@@ -82,7 +82,7 @@ async def test_an_explanation_names_the_run_until_the_bundle_has_been_reported()
         }
         assert (await leader.lookup(topics_by_bundle(leader, "t/ns", 4)[bundle])).status == 200
         await agent.report(a_record("b1:8080", {bundle: load_of(5.0)}, agent_url=agent.url))
-        await eventually(lambda: leader.node.view.model.samples_of(bundle) == (1, 1))
+        await eventually(lambda: leader.node.view.model.count_samples(bundle) == (1, 1))
         assert (await load_explained(leader, bundle))["takenFrom"] is None
 
 

@@ -12,7 +12,7 @@ from support.recorded_cluster import OF_STRATEGY, Recorded, a_recorded_leader
 from support.waiting import eventually, patience
 
 from loadmanager.cli.recorded_range import find_start, planner_settings_of, recorded_items
-from loadmanager.core.diagnosis.explanation import Situation
+from loadmanager.core.diagnosis.explanation import DecisionInput
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.plan import Plan
 from loadmanager.core.domain.reasons import OwnershipReason
@@ -115,10 +115,10 @@ async def test_preview_with_too_many_waiting_is_refused(explanation: Held, monke
         await cluster.a_broker()
         await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
         path = f"/loadbalance/v1/explain/bundle/{BUNDLE}"
-        looks: list[Situation] = []
+        looks: list[DecisionInput] = []
         look = leader.node.planner.look
 
-        def noted() -> Situation:
+        def noted() -> DecisionInput:
             looks.append(look())
             return looks[-1]
 

@@ -159,7 +159,7 @@ async def test_clients_are_those_of_the_last_report_that_is_believed() -> None:
         crowded["consumerCount"] = 1000
         record = a_record("b1:8080", dict.fromkeys(bundles, crowded), agent_url=first.url, cpu=95)
         await first.report({**record, "lastUpdate": 1_700_000_000_000})
-        await eventually(lambda: leader.node.view.gate.find_doubt(BrokerId("b1:8080")) is not None)
+        await eventually(lambda: leader.node.view.gate.find_fault(BrokerId("b1:8080")) is not None)
         assert (await compute(leader, **moves(bundles[:3])))["effect"]["clientsDisturbed"] == 12
 
 

@@ -250,11 +250,11 @@ def test_a_value_that_is_worked_out_later_is_not_worked_out_before() -> None:
 
 
 def test_whatever_changes_a_model_is_recorded() -> None:
-    looks = {"image", "snapshot", "samples_of", "count_bundles_of", "bundle_averages", "broker_time_averages"}
+    looks = {"image", "snapshot", "count_samples", "count_bundles_of", "bundle_averages", "broker_time_averages"}
     looks |= {"recently_unloaded", "last_unloaded", "registrations", "unknown_bundles", "awaits_division", "hot_bytes"}
     looks |= {"known_bundles", "has_config_of", "namespaces_changed_since", "restore"}
     looks |= {"own_names", "owners"}
-    looks |= {"revision", "bundles_ignored", "latest_reports", "bundles_of", "doubts", "summary", "throughput"}
+    looks |= {"revision", "bundles_ignored", "latest_reports", "bundles_of", "faults", "summary", "throughput"}
     looks |= {"releasing", "freed", "bundles_owned_by", "policies"}
     inputs = {name for name in vars(ClusterModel) if not name.startswith("_")} - looks
     assert inputs <= vars(RecordedModel).keys(), "a new input: record it, and apply it in sim.replay"

@@ -128,7 +128,7 @@ async def test_a_report_that_is_not_to_be_believed_splits_nothing(cluster: Clust
     record = a_record("b1:8080", {WHOLE: MANY}, agent_url=agent.url)
     await agent.report({**record, "lastUpdate": 1_700_000_000_000})
     gate = leader.node.view.gate
-    await eventually(lambda: gate.find_doubt(BrokerId("b1:8080")) is not None)
+    await eventually(lambda: gate.find_fault(BrokerId("b1:8080")) is not None)
     await leader.node.reshaping.round()
     assert len(leader.ranges_of()) == 1
     entry = journalled(leader, "split", "b1:8080")

@@ -350,17 +350,17 @@ async def test_a_named_cluster_is_one_of_several(world: MemoryWorld) -> None:
 
 async def test_the_history_that_pulsars_leader_has_is_taken_over_once(pulsar: Beside) -> None:
     await pulsar.intake.seeded.wait()
-    assert pulsar.view.model.samples_of(BUNDLE) == (10, 412)
+    assert pulsar.view.model.count_samples(BUNDLE) == (10, 412)
     await pulsar.put(paths.broker(B1), broker(B1, {BUNDLE: 3.0}))
-    assert pulsar.view.model.samples_of(BUNDLE) == (10, 413)
-    assert pulsar.view.model.samples_of(OTHER) == (1, 1)
+    assert pulsar.view.model.count_samples(BUNDLE) == (10, 413)
+    assert pulsar.view.model.count_samples(OTHER) == (1, 1)
 
 
 async def test_history_that_cannot_be_read_is_left_out(world: MemoryWorld) -> None:
     async with beside(world, {**PULSAR, paths.bundle_data(BUNDLE): b"{", paths.bundle_data(OTHER): HISTORY}) as pulsar:
         await pulsar.intake.seeded.wait()
-        assert pulsar.view.model.samples_of(BUNDLE) == (1, 1)
-        assert pulsar.view.model.samples_of(OTHER) == (10, 412)
+        assert pulsar.view.model.count_samples(BUNDLE) == (1, 1)
+        assert pulsar.view.model.count_samples(OTHER) == (10, 412)
 
 
 async def test_history_is_read_when_the_store_answers_again(
@@ -373,7 +373,7 @@ async def test_history_is_read_when_the_store_answers_again(
         await asyncio.sleep(0.05)
         world.cluster.heal(in_memory(pulsar.own))
         await pulsar.intake.seeded.wait()
-        assert pulsar.view.model.samples_of(BUNDLE) == (10, 412)
+        assert pulsar.view.model.count_samples(BUNDLE) == (10, 412)
 
 
 class Told(ReadOnlyStore):

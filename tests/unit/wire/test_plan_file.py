@@ -12,7 +12,7 @@ from support.plan_files import FORGED, GARBAGE, SETTINGS, Edit, a_file, a_plan, 
 
 from loadmanager.core.planning.certificate.plan_certificate import certify
 from loadmanager.core.planning.certificate.plan_verification import find_faults
-from loadmanager.core.planning.plan_effect import effect_of
+from loadmanager.core.planning.plan_effect import compute_effect
 from loadmanager.core.protocol.plan_machine import KeptPlan
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.plan_file import PackedCertificate, decode, encode
@@ -78,7 +78,7 @@ def test_a_large_plan_is_a_small_file() -> None:
     hosts = {f"b{k}": carrying(f"b{k}", rng.lognormal(0, 1, 1000).tolist()) for k in range(20)}
     given_large = snapshot(hosts)
     certified = certify(given_large, SETTINGS, [])
-    plan = KeptPlan("shed", 1, 2, (), (), effect_of(given_large, []))
+    plan = KeptPlan("shed", 1, 2, (), (), compute_effect(given_large, []))
     packed = PackedCertificate.of(certified)
     assert sum(column.nbytes for column in packed.columns.values()) < 40 * len(certified.bundles)
     file = encode(plan, packed)

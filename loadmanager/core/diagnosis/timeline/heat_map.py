@@ -23,7 +23,7 @@ _WHOLE = 100.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
+class HeatMap:
     """`cells` (rows, columns) are per cent, `UNKNOWN` where unknown, of `scale` bytes/s if that is not None.
 
     `sizes` (rows,) is the number of names per row. The first column begins at `from_ms`.
@@ -53,15 +53,15 @@ def throughput_of(figures: npt.ArrayLike) -> FloatArray:
     return np.asarray(np.exp2(np.asarray(figures, dtype=np.float64) / _STEPS_PER_OCTAVE) - 1)
 
 
-def draw_brokers(grid: Grid, from_ms: int, until_ms: int, columns: int, rows: int) -> Drawn:
+def draw_brokers(grid: Grid, from_ms: int, until_ms: int, columns: int, rows: int) -> HeatMap:
     """Draw usage in at most so many columns and rows."""
     names, found, begins_ms, step_ms = _over(grid, from_ms, until_ms, columns)
     share = np.linspace(0, len(names), min(rows, len(names)) + 1).astype(np.intp)[:-1]
     cells = _together(found, share)
-    return Drawn(begins_ms, step_ms, *_named(names, share, _from_to), cells.T - np.uint8(1), None)
+    return HeatMap(begins_ms, step_ms, *_named(names, share, _from_to), cells.T - np.uint8(1), None)
 
 
-def draw_bundles(grid: Grid, from_ms: int, until_ms: int, columns: int, rows: int) -> Drawn:
+def draw_bundles(grid: Grid, from_ms: int, until_ms: int, columns: int, rows: int) -> HeatMap:
     """Draw load, relative to the hottest cell."""
     names, found, begins_ms, step_ms = _over(grid, from_ms, until_ms, columns)
     share = _hottest_alone(found, rows)
@@ -69,7 +69,7 @@ def draw_bundles(grid: Grid, from_ms: int, until_ms: int, columns: int, rows: in
     scale = float(throughput_of(cells.max(initial=1) - 1))
     percent = np.full(256, UNKNOWN, dtype=np.uint8)
     percent[1:] = np.rint(np.minimum(_WHOLE * throughput_of(np.arange(255)) / max(scale, 1.0), _WHOLE))
-    return Drawn(begins_ms, step_ms, *_named(names, share, _range_of), percent[cells.T], scale)
+    return HeatMap(begins_ms, step_ms, *_named(names, share, _range_of), percent[cells.T], scale)
 
 
 def _over(grid: Grid, from_ms: int, until_ms: int, columns: int) -> tuple[tuple[str, ...], Bytes, int, int]:

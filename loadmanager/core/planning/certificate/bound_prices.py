@@ -24,34 +24,34 @@ groups.
 """
 
 
-def find_prices(instance: BalancingProblem, volume: Volume) -> FloatArray | None:
+def find_prices(problem: BalancingProblem, volume: Volume) -> FloatArray | None:
     """Find prices (M, R); None if all brokers are similar."""
-    group = _groups(instance)
+    group = _groups(problem)
     groups = int(group.max(initial=-1)) + 1
     if groups <= 1:
         return None
-    sums = [np.bincount(group, weights=each, minlength=groups) for each in _finite(instance).T]
+    sums = [np.bincount(group, weights=each, minlength=groups) for each in _finite(problem).T]
     capacity: FloatArray = np.stack(sums, axis=1)
-    offers = np.zeros((len(instance.may_own), groups), dtype=bool)
+    offers = np.zeros((len(problem.may_own), groups), dtype=bool)
     for each in range(groups):
-        offers[:, each] = instance.may_own[:, group == each].any(axis=1)
+        offers[:, each] = problem.may_own[:, group == each].any(axis=1)
     begin: FloatArray = np.zeros(capacity.shape)
     begin[np.unique(group[volume.brokers]), volume.resource] = 1.0
-    rows, weight = _sample(instance)
-    prices = _ascend(instance.need[rows] * weight[:, None], offers[instance.classes[rows]], capacity, begin)
+    rows, weight = _sample(problem)
+    prices = _ascend(problem.need[rows] * weight[:, None], offers[problem.classes[rows]], capacity, begin)
     return np.asarray(prices[group])
 
 
-def _finite(instance: BalancingProblem) -> FloatArray:
+def _finite(problem: BalancingProblem) -> FloatArray:
     """Return capacities (M, R); 0 where they do not count."""
-    return np.where(np.isfinite(instance.capacity), instance.capacity, 0.0)
+    return np.where(np.isfinite(problem.capacity), problem.capacity, 0.0)
 
 
-def _groups(instance: BalancingProblem) -> Rows:
+def _groups(problem: BalancingProblem) -> Rows:
     """Group brokers of similar capacity and equal eligibility (M,)."""
-    capacity = _finite(instance)
+    capacity = _finite(problem)
     size = np.log2(capacity, out=np.zeros_like(capacity), where=capacity > 0)
-    classes = np.unique(instance.may_own, axis=1, return_inverse=True)[1]
+    classes = np.unique(problem.may_own, axis=1, return_inverse=True)[1]
     for finest in (_FINEST, 2, 1, 0):
         alike = np.concatenate([np.round(size * finest), classes.reshape(-1, 1)], axis=1)
         distinct, group = np.unique(alike, axis=0, return_inverse=True)
@@ -60,9 +60,9 @@ def _groups(instance: BalancingProblem) -> Rows:
     return np.asarray(np.minimum(group.ravel(), _GROUPS - 1))
 
 
-def _sample(instance: BalancingProblem) -> tuple[Rows, FloatArray]:
+def _sample(problem: BalancingProblem) -> tuple[Rows, FloatArray]:
     """Sample owned bundles by size, with the number of bundles that each represents."""
-    size = instance.size
+    size = problem.size
     rows = np.flatnonzero(size)
     if len(rows) <= _SAMPLE:
         return rows, np.ones(len(rows))

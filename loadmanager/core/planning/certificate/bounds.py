@@ -30,7 +30,7 @@ _PRODUCTS = 1 << 20
 class Bound(Protocol):
     """Lower bound of the peak of every assignment, with its proof."""
 
-    def peak(self, instance: BalancingProblem) -> float: ...
+    def peak(self, problem: BalancingProblem) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,9 +40,9 @@ class Volume:
     resource: int
     brokers: BoolArray
 
-    def peak(self, instance: BalancingProblem) -> float:
-        used = float(instance.need[confined(instance, self.brokers), self.resource].sum())
-        having = float(instance.capacity[self.brokers, self.resource].sum())
+    def peak(self, problem: BalancingProblem) -> float:
+        used = float(problem.need[confined(problem, self.brokers), self.resource].sum())
+        having = float(problem.capacity[self.brokers, self.resource].sum())
         return SAFE * used / having if having > 0 else 0.0
 
 
@@ -52,8 +52,8 @@ class Heaviest:
 
     bundle: int
 
-    def peak(self, instance: BalancingProblem) -> float:
-        return SAFE * least_use(instance, self.bundle)
+    def peak(self, problem: BalancingProblem) -> float:
+        return SAFE * least_use(problem, self.bundle)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,13 +64,13 @@ class Pigeonhole:
     brokers: BoolArray
     each: int
 
-    def peak(self, instance: BalancingProblem) -> float:
-        sizes = np.sort(instance.need[confined(instance, self.brokers), self.resource])[::-1]
+    def peak(self, problem: BalancingProblem) -> float:
+        sizes = np.sort(problem.need[confined(problem, self.brokers), self.resource])[::-1]
         together = self.each * int(self.brokers.sum()) + 1
         if not self.brokers.any() or not 0 < together <= len(sizes):
             return 0.0
         least = float(sizes[together - 1 - self.each : together].sum())
-        return SAFE * least * float(instance.per_need[self.brokers, self.resource].min())
+        return SAFE * least * float(problem.per_need[self.brokers, self.resource].min())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,43 +79,43 @@ class Prices:
 
     per_need: FloatArray
 
-    def peak(self, instance: BalancingProblem) -> float:
+    def peak(self, problem: BalancingProblem) -> float:
         prices = np.maximum(self.per_need, 0.0)
-        worth = float((prices * np.where(prices > 0, instance.capacity, 0.0)).sum())
+        worth = float((prices * np.where(prices > 0, problem.capacity, 0.0)).sum())
         if not 0 < worth < np.inf:
             return 0.0
-        return SAFE * _cheapest(instance, prices) / worth
+        return SAFE * _cheapest(problem, prices) / worth
 
 
-def counted(instance: BalancingProblem) -> BoolArray:
+def counted(problem: BalancingProblem) -> BoolArray:
     """Return a mask (N,) of the owned bundles."""
-    return np.asarray(instance.owner >= 0)
+    return np.asarray(problem.owner >= 0)
 
 
-def confined(instance: BalancingProblem, brokers: BoolArray) -> BoolArray:
+def confined(problem: BalancingProblem, brokers: BoolArray) -> BoolArray:
     """Return a mask (N,) of the bundles that only these brokers (M,) may own."""
-    classes: BoolArray = ~np.asarray((instance.may_own & ~brokers).any(axis=1))
-    return np.asarray(classes[instance.classes] & counted(instance))
+    classes: BoolArray = ~np.asarray((problem.may_own & ~brokers).any(axis=1))
+    return np.asarray(classes[problem.classes] & counted(problem))
 
 
-def least_use(instance: BalancingProblem, bundle: int) -> float:
+def least_use(problem: BalancingProblem, bundle: int) -> float:
     """Return the lowest usage that this bundle alone can cause at any broker; 0 for an unowned one."""
-    allowed = instance.may_own[instance.classes[bundle]]
-    use = float((instance.need[bundle] * instance.per_need[allowed]).max(axis=1).min())
-    return use if instance.owner[bundle] >= 0 else 0.0
+    allowed = problem.may_own[problem.classes[bundle]]
+    use = float((problem.need[bundle] * problem.per_need[allowed]).max(axis=1).min())
+    return use if problem.owner[bundle] >= 0 else 0.0
 
 
-def _cheapest(instance: BalancingProblem, prices: FloatArray) -> float:
+def _cheapest(problem: BalancingProblem, prices: FloatArray) -> float:
     """Return the total cost with each bundle at its cheapest eligible broker. Brokers of equal prices count as one."""
     distinct, which = np.unique(prices, axis=0, return_inverse=True)
-    offers: BoolArray = np.zeros((len(instance.may_own), len(distinct)), dtype=np.bool_)
+    offers: BoolArray = np.zeros((len(problem.may_own), len(distinct)), dtype=np.bool_)
     for group in range(len(distinct)):
-        offers[:, group] = instance.may_own[:, which.ravel() == group].any(axis=1)
+        offers[:, group] = problem.may_own[:, which.ravel() == group].any(axis=1)
     offered, kind = np.unique(offers, axis=0, return_inverse=True)
-    kind_of = np.where(counted(instance), kind.ravel()[instance.classes], -1)
+    kind_of = np.where(counted(problem), kind.ravel()[problem.classes], -1)
     total = 0.0
     for each, columns in enumerate(offered):
-        total += _sum_of_least(instance.need[kind_of == each], distinct[columns])
+        total += _sum_of_least(problem.need[kind_of == each], distinct[columns])
     return total
 
 

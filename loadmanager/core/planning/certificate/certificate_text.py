@@ -23,16 +23,16 @@ class CertificateSummary:
 
     @classmethod
     def of(cls, certified: Certified) -> CertificateSummary:
-        return cls(certified.figures, binding_of(certified), verdict_of(certified))
+        return cls(certified.figures, name_binding_bounds(certified), build_certificate_verdict(certified))
 
 
-def binding_of(certified: Certified) -> str:
+def name_binding_bounds(certified: Certified) -> str:
     """Return the names of the binding bounds; empty without owned bundles."""
     bounds = certified.proof.bounds
     return BOUND_NAMES[type(bounds[0]).__name__] if bounds else ""
 
 
-def verdict_of(certified: Certified) -> Verdict:
+def build_certificate_verdict(certified: Certified) -> Verdict:
     """Return the certificate as a verdict on the cluster."""
     figures, bounds = certified.figures, certified.proof.bounds
     why: dict[str, Figure] = {

@@ -35,66 +35,66 @@ class Relief:
     resource: Rows
     price: FloatArray
 
-    def least_load(self, instance: BalancingProblem) -> float:
+    def least_load(self, problem: BalancingProblem) -> float:
         """Return the minimum share of all load that moves."""
-        forced = _forced(instance)
-        return SAFE * (float(self._costs(instance, instance.cost).sum()) + float(instance.cost[forced].sum()))
+        forced = _forced(problem)
+        return SAFE * (float(self._costs(problem, problem.cost).sum()) + float(problem.cost[forced].sum()))
 
-    def least_moves(self, instance: BalancingProblem) -> int:
+    def least_moves(self, problem: BalancingProblem) -> int:
         """Return the minimum number of bundles that move."""
-        costs = self._costs(instance, np.ones(len(instance.cost)))
-        return int(np.ceil(costs * SAFE - (1 - SAFE)).sum()) + int(_forced(instance).sum())
+        costs = self._costs(problem, np.ones(len(problem.cost)))
+        return int(np.ceil(costs * SAFE - (1 - SAFE)).sum()) + int(_forced(problem).sum())
 
-    def _costs(self, instance: BalancingProblem, cost: FloatArray) -> FloatArray:
+    def _costs(self, problem: BalancingProblem, cost: FloatArray) -> FloatArray:
         """Return the minimum cost (M,) of relieving each broker."""
         brokers = np.arange(len(self.price))
         price = np.maximum(self.price, 0.0)
-        excess = _excess(instance, _staying(instance), self.peak)[brokers, self.resource]
-        rows = np.flatnonzero(_leaving(instance) & (price > 0)[instance.owner])
-        owner = instance.owner[rows]
-        worth = price[owner] * instance.need[rows, self.resource[owner]]
+        excess = _excess(problem, _staying(problem), self.peak)[brokers, self.resource]
+        rows = np.flatnonzero(_leaving(problem) & (price > 0)[problem.owner])
+        owner = problem.owner[rows]
+        worth = price[owner] * problem.need[rows, self.resource[owner]]
         pays, count = worth > cost[rows], len(price)
         saved = np.bincount(owner, np.where(pays, worth - cost[rows], 0.0), count)
         in_all = price * excess + np.bincount(owner, np.where(pays, worth, 0.0), count)
         return np.maximum(price * excess - saved - _CANCELLED * in_all, 0.0)
 
 
-def _excess(instance: BalancingProblem, staying: FloatArray, peak: float) -> FloatArray:
+def _excess(problem: BalancingProblem, staying: FloatArray, peak: float) -> FloatArray:
     """Return the excess load (M, R) of what is `staying` (M, R), without rounding errors."""
-    grows = instance.per_need > 0
-    room = np.multiply(peak * (2 - SAFE), instance.capacity, out=np.full_like(staying, np.inf), where=grows)
+    grows = problem.per_need > 0
+    room = np.multiply(peak * (2 - SAFE), problem.capacity, out=np.full_like(staying, np.inf), where=grows)
     return np.maximum(staying - room, 0.0)
 
 
-def _staying(instance: BalancingProblem) -> FloatArray:
+def _staying(problem: BalancingProblem) -> FloatArray:
     """Return the load (M, R) of bundles that can stay at each broker."""
-    return instance.load(np.where(_forced(instance), -1, instance.owner))
+    return problem.load(np.where(_forced(problem), -1, problem.owner))
 
 
-def _forced(instance: BalancingProblem) -> BoolArray:
+def _forced(problem: BalancingProblem) -> BoolArray:
     """Return a mask (N,) of the bundles that cannot stay."""
-    return np.asarray(counted(instance) & ~instance.may_own[instance.classes, instance.owner])
+    return np.asarray(counted(problem) & ~problem.may_own[problem.classes, problem.owner])
 
 
-def _leaving(instance: BalancingProblem) -> BoolArray:
+def _leaving(problem: BalancingProblem) -> BoolArray:
     """Return a mask (N,) of the bundles that can leave and need not."""
-    choices = instance.may_own.sum(axis=1)[instance.classes]
-    return np.asarray(counted(instance) & instance.may_own[instance.classes, instance.owner] & (choices > 1))
+    choices = problem.may_own.sum(axis=1)[problem.classes]
+    return np.asarray(counted(problem) & problem.may_own[problem.classes, problem.owner] & (choices > 1))
 
 
 class Reliefs:
     """Minimum moves for any peak from `lowest` on. Bundles that can leave are sorted once."""
 
-    def __init__(self, instance: BalancingProblem, lowest: float, *, in_moves: bool = False) -> None:
+    def __init__(self, problem: BalancingProblem, lowest: float, *, in_moves: bool = False) -> None:
         """Prepare; `in_moves` minimizes the number of moves in place of their load."""
-        self._instance = instance
-        self._staying = _staying(instance)
-        cost = np.ones(len(instance.cost)) if in_moves else instance.cost
-        self._forced = float(cost[_forced(instance)].sum())
-        is_hot = _excess(instance, self._staying, lowest) > 0
-        leaving = _leaving(instance)
+        self._instance = problem
+        self._staying = _staying(problem)
+        cost = np.ones(len(problem.cost)) if in_moves else problem.cost
+        self._forced = float(cost[_forced(problem)].sum())
+        is_hot = _excess(problem, self._staying, lowest) > 0
+        leaving = _leaving(problem)
         self._covers = [
-            _Cover.of(instance, resource, cost, np.flatnonzero(leaving & is_hot[instance.owner, resource]))
+            _Cover.of(problem, resource, cost, np.flatnonzero(leaving & is_hot[problem.owner, resource]))
             for resource in range(is_hot.shape[1])
         ]
 
@@ -130,15 +130,15 @@ class _Cover:
     end: Rows
 
     @classmethod
-    def of(cls, instance: BalancingProblem, resource: int, cost: FloatArray, rows: Rows) -> _Cover:
-        rows = rows[instance.need[rows, resource] > 0]
-        ratio = cost[rows] / instance.need[rows, resource]
+    def of(cls, problem: BalancingProblem, resource: int, cost: FloatArray, rows: Rows) -> _Cover:
+        rows = rows[problem.need[rows, resource] > 0]
+        ratio = cost[rows] / problem.need[rows, resource]
         order = np.argsort(ratio)
-        order = order[np.argsort(instance.owner[rows[order]].astype(np.int32), kind="stable")]
+        order = order[np.argsort(problem.owner[rows[order]].astype(np.int32), kind="stable")]
         rows, ratio = rows[order], ratio[order]
-        brokers = np.arange(len(instance.per_need))
-        first, end = (np.searchsorted(instance.owner[rows], brokers, side) for side in ("left", "right"))
-        sums = (np.concatenate([[0.0], np.cumsum(each[rows])]) for each in (instance.need[:, resource], cost))
+        brokers = np.arange(len(problem.per_need))
+        first, end = (np.searchsorted(problem.owner[rows], brokers, side) for side in ("left", "right"))
+        sums = (np.concatenate([[0.0], np.cumsum(each[rows])]) for each in (problem.need[:, resource], cost))
         need, total = sums
         return cls(need, total, ratio, first, end)
 
@@ -154,12 +154,12 @@ class _Cover:
         return np.where(asked, cost, 0.0), price
 
 
-def find_least_peak(instance: BalancingProblem, lowest: float, load: float) -> Relief:
+def find_least_peak(problem: BalancingProblem, lowest: float, load: float) -> Relief:
     """Find the highest peak, and its proof, that no plan with this budget of load can go below; see
     `Relief.least_load`. Peaks below `lowest` are not searched.
     """
-    reliefs = Reliefs(instance, lowest)
-    low, high = lowest, max(lowest, instance.peak(instance.owner))
+    reliefs = Reliefs(problem, lowest)
+    low, high = lowest, max(lowest, problem.peak(problem.owner))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if reliefs.cost(middle) > load else (low, middle)

@@ -20,17 +20,17 @@ _DIGITS = 2
 """Digits to which deviations are rounded, so that equal ones share a computation."""
 
 
-def noise_floor(instance: BalancingProblem, sigma: FloatArray) -> float:
+def noise_floor(problem: BalancingProblem, sigma: FloatArray) -> float:
     """Return the mean heat of the hottest broker over time; `sigma` (N,) are parts of each bundle's load."""
-    counts = instance.owner >= 0
-    need = instance.need[counts]
+    counts = problem.owner >= 0
+    need = problem.need[counts]
     total, varying = need.sum(axis=0), np.square(need * sigma[counts, None]).sum(axis=0)
-    capacity, floor = instance.capacity, 0.0
+    capacity, floor = problem.capacity, 0.0
     for resource in range(need.shape[1]):
         having = float(capacity[:, resource].sum())
         if 0 < having < np.inf and total[resource] > 0:
             deviation = np.sqrt(varying[resource] / (capacity[:, resource] / having)) / total[resource]
-            floor = max(floor, float(total[resource]) / having / instance.level * (1 + highest_of(deviation)))
+            floor = max(floor, float(total[resource]) / having / problem.level * (1 + highest_of(deviation)))
     return floor
 
 

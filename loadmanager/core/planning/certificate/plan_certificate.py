@@ -21,7 +21,7 @@ from loadmanager.core.planning.certificate.bound_search import find_bounds
 from loadmanager.core.planning.certificate.bounds import Bound
 from loadmanager.core.planning.certificate.minimum_moves import Relief, Reliefs, find_least_peak
 from loadmanager.core.planning.certificate.noise_floor import noise_floor
-from loadmanager.core.planning.certificate.problem_builder import instance_of, owners_after
+from loadmanager.core.planning.certificate.problem_builder import build_problem, owners_after
 from loadmanager.core.strategies.level.level_load import LevelLoads
 
 
@@ -66,7 +66,7 @@ class CertificateFigures:
         return _ratio(self.load_moved, self.least_load)
 
 
-def sums_of(rounds: Sequence[CertificateFigures]) -> dict[str, float]:
+def sum_certificates(rounds: Sequence[CertificateFigures]) -> dict[str, float]:
     """Summarize successive plans: mean gaps to the bound and to the bound within the moved load; load moved in all, and
     the least load for the reached heats.
     """
@@ -87,7 +87,7 @@ class Certified:
     `sigma` (N,) is how far each bundle's load usually is from its mean, as a part of that.
     """
 
-    instance: BalancingProblem
+    problem: BalancingProblem
     after: Rows
     sigma: FloatArray
     proof: Proof
@@ -106,46 +106,46 @@ def certify(
     """Certify the steps of a plan on this snapshot; `emptied` are brokers to be left with nothing."""
     loads = LevelLoads.of(snapshot, settings)
     after = owners_after(snapshot, steps)
-    instance = instance_of(snapshot, settings, loads, after, emptied)
+    problem = build_problem(snapshot, settings, loads, after, emptied)
     sigma = snapshot.bundles.sigma.astype(np.float64)[: len(after)]
-    proof = find_proof(instance, after)
+    proof = find_proof(problem, after)
     names = loads.names()
-    figures = figures_of(instance, after, sigma, proof)
+    figures = compute_figures(problem, after, sigma, proof)
     return Certified(
-        instance, after, sigma, proof, figures, snapshot.brokers.ids, snapshot.bundles.names[: len(after)], names
+        problem, after, sigma, proof, figures, snapshot.brokers.ids, snapshot.bundles.names[: len(after)], names
     )
 
 
-def find_proof(instance: BalancingProblem, after: Rows) -> Proof:
+def find_proof(problem: BalancingProblem, after: Rows) -> Proof:
     """Find the best proof for a plan that results in these owners (N,)."""
-    bounds = find_bounds(instance)
+    bounds = find_bounds(problem)
     lowest = bounds[0][0] if bounds else 0.0
-    peak, moved = instance.peak(after), _moved(instance, after)
+    peak, moved = problem.peak(after), _moved(problem, after)
     return Proof(
         bounds=tuple(bound for _, bound in bounds),
-        budget=find_least_peak(instance, lowest, float(instance.cost[moved].sum())),
-        load=Reliefs(instance, peak).relief(peak),
-        moves=Reliefs(instance, peak, in_moves=True).relief(peak),
+        budget=find_least_peak(problem, lowest, float(problem.cost[moved].sum())),
+        load=Reliefs(problem, peak).relief(peak),
+        moves=Reliefs(problem, peak, in_moves=True).relief(peak),
     )
 
 
-def figures_of(instance: BalancingProblem, after: Rows, sigma: FloatArray, proof: Proof) -> CertificateFigures:
+def compute_figures(problem: BalancingProblem, after: Rows, sigma: FloatArray, proof: Proof) -> CertificateFigures:
     """Compute the figures of that plan, from any proof, also a weak or empty one."""
-    level, moved = instance.level, _moved(instance, after)
-    load_moved, peak = float(instance.cost[moved].sum()), instance.peak(after)
-    bound = max((each.peak(instance) for each in proof.bounds), default=0.0)
-    in_budget = proof.budget.peak if proof.budget.least_load(instance) > load_moved else 0.0
+    level, moved = problem.level, _moved(problem, after)
+    load_moved, peak = float(problem.cost[moved].sum()), problem.peak(after)
+    bound = max((each.peak(problem) for each in proof.bounds), default=0.0)
+    in_budget = proof.budget.peak if proof.budget.least_load(problem) > load_moved else 0.0
     return CertificateFigures(
         level=level,
-        heat_before=instance.peak(instance.owner) / level,
+        heat_before=problem.peak(problem.owner) / level,
         heat_after=peak / level,
         bound=bound / level,
         bound_in_budget=max(bound, in_budget) / level,
-        noise_floor=noise_floor(instance, sigma),
+        noise_floor=noise_floor(problem, sigma),
         load_moved=load_moved,
-        least_load=_of_peak(proof.load, peak).least_load(instance),
+        least_load=_of_peak(proof.load, peak).least_load(problem),
         bundles_moved=int(moved.sum()),
-        least_bundles=_of_peak(proof.moves, peak).least_moves(instance),
+        least_bundles=_of_peak(proof.moves, peak).least_moves(problem),
     )
 
 
@@ -154,8 +154,8 @@ def _of_peak(relief: Relief, peak: float) -> Relief:
     return Relief(max(relief.peak, peak), relief.resource, relief.price)
 
 
-def _moved(instance: BalancingProblem, after: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    return np.asarray((after != instance.owner) & (instance.owner >= 0))
+def _moved(problem: BalancingProblem, after: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    return np.asarray((after != problem.owner) & (problem.owner >= 0))
 
 
 def _ratio(made: float, least: float) -> float | None:

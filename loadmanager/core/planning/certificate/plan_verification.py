@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
-from loadmanager.core.domain.plan import DependsOn, hash_of
+from loadmanager.core.domain.plan import DependsOn, hash_plan
 from loadmanager.core.planning.certificate.balancing_problem import Rows
-from loadmanager.core.planning.certificate.certificate_text import binding_of
-from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, Certified, figures_of
+from loadmanager.core.planning.certificate.certificate_text import name_binding_bounds
+from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, Certified, compute_figures
 
 _EQUAL = 1e-9
 """Relative tolerance of figures: another machine sums in another order."""
@@ -52,25 +52,25 @@ def find_faults(certified: Certified, claims: Claims) -> list[str]:
     not trusted.
     """
     faults = list(_faults_of_steps(certified, claims))
-    if claims.hash != hash_of(claims.cluster, claims.kind, [step.depends_on for step in claims.steps]):
+    if claims.hash != hash_plan(claims.cluster, claims.kind, [step.depends_on for step in claims.steps]):
         faults.append(f"hash: {claims.hash[:12]}... is not that of these steps: one of them, or the hash, was changed")
     if faults:
         return faults
-    found = figures_of(certified.instance, owners_after(certified, claims.steps), certified.sigma, certified.proof)
+    found = compute_figures(certified.problem, owners_after(certified, claims.steps), certified.sigma, certified.proof)
     return [*_faults_of_figures(certified.figures, found), *_faults_of_gaps(certified, claims, found)]
 
 
 def owners_after(certified: Certified, steps: Sequence[PlannedStep]) -> Rows:
     """Return the owners (N,) after the steps; -1 for a broker without columns."""
     bundles, brokers = _rows(certified.bundles), _rows(certified.brokers)
-    after = certified.instance.owner.copy()
+    after = certified.problem.owner.copy()
     for step in steps:
         after[bundles[step.bundle]] = brokers.get(step.destination[0], -1)
     return after
 
 
 def _faults_of_steps(certified: Certified, claims: Claims) -> Iterator[str]:
-    bundles, brokers, instance = _rows(certified.bundles), _rows(certified.brokers), certified.instance
+    bundles, brokers, problem = _rows(certified.bundles), _rows(certified.brokers), certified.problem
     moved = set()
     for number, step in enumerate(claims.steps):
         row, source = bundles.get(step.bundle), brokers.get(step.source[0], -1)
@@ -78,11 +78,11 @@ def _faults_of_steps(certified: Certified, claims: Claims) -> Iterator[str]:
         if row is None or step.bundle in moved:
             wrong = "not in the columns" if row is None else "moved twice"
             yield f"steps[{number}]: bundle {step.bundle} is {wrong}"
-        elif instance.owner[row] != source:
+        elif problem.owner[row] != source:
             yield f"steps[{number}]: {step.source[0]} does not own {step.bundle} by the column owner"
         elif destination < 0:
             yield f"steps[{number}]: {step.destination[0]} has no columns, so nothing follows of what goes there"
-        elif not instance.may_own[instance.classes[row], destination]:
+        elif not problem.may_own[problem.classes[row], destination]:
             yield f"steps[{number}]: {step.destination[0]} may not own {step.bundle} by the columns classes and mayOwn"
         moved.add(step.bundle)
 
@@ -106,11 +106,11 @@ def _faults_of_gaps(certified: Certified, claims: Claims, found: CertificateFigu
 
 def _binding(certified: Certified) -> list[str]:
     """Return the names of the bounds with the highest value."""
-    peaks = [bound.peak(certified.instance) for bound in certified.proof.bounds]
+    peaks = [bound.peak(certified.problem) for bound in certified.proof.bounds]
     if not peaks:
         return [""]
     alone = (replace(certified.proof, bounds=(bound,)) for bound in certified.proof.bounds)
-    names = [binding_of(replace(certified, proof=proof)) for proof in alone]
+    names = [name_binding_bounds(replace(certified, proof=proof)) for proof in alone]
     return [name for name, peak in zip(names, peaks, strict=True) if _is_equal(peak, max(peaks))]
 
 

@@ -24,7 +24,7 @@ from loadmanager.core.strategies.level.level_load import LevelLoads
 from loadmanager.core.strategies.placement import placement_strategy
 
 
-def instance_of(
+def build_problem(
     snapshot: Snapshot, settings: PlannerSettings, loads: LevelLoads, after: Rows, emptied: Collection[str] = ()
 ) -> BalancingProblem:
     """Build the problem; `after` (N,) are the owners after the plan, `emptied` brokers are to own nothing.

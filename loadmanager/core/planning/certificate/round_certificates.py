@@ -13,7 +13,7 @@ from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.certificate.certificate_text import CertificateSummary
 from loadmanager.core.planning.certificate.plan_certificate import certify
-from loadmanager.core.planning.headroom import Reserve, reserve_of
+from loadmanager.core.planning.headroom import Reserve, compute_reserve
 from loadmanager.core.planning.movable_bundles import restrain
 
 
@@ -37,5 +37,5 @@ class DecidedRound:
     def reserve(self) -> Reserve:
         """Return the headroom for the loss of a broker or failure domain, before the round."""
         if not self._reserve:
-            self._reserve.append(reserve_of(restrain(self.snapshot.afresh()), self.settings))
+            self._reserve.append(compute_reserve(restrain(self.snapshot.afresh()), self.settings))
         return self._reserve[0]

@@ -236,7 +236,7 @@ class LevelMemory:
         return Budget(max(0.0, left), an_hour[1], an_hour[0], oldest_s + _HOUR_S - now_s)
 
 
-def noise_of(state: Mapping[str, Any], brokers: Sequence[str]) -> FloatArray:
+def get_noise(state: Mapping[str, Any], brokers: Sequence[str]) -> FloatArray:
     """Return the remembered noise of the brokers (M,), 0 if unknown."""
     known = LevelMemory.of(state).brokers
     return np.array([known[broker].noise if broker in known else 0.0 for broker in brokers], dtype=np.float64)

@@ -46,7 +46,7 @@ def badness(heat: FloatArray, target: float, scale: Scale = USUAL) -> FloatArray
     return np.asarray(above + scale.square * above * above)
 
 
-def part_of(per_need: FloatArray) -> FloatArray:
+def compute_parts(per_need: FloatArray) -> FloatArray:
     """Return the capacity of each broker relative to the mean (M, R); 0 where none is known."""
     having = np.divide(1.0, per_need, out=np.zeros_like(per_need), where=per_need > 0)
     return np.asarray(np.divide(having, having.mean(axis=0), out=np.zeros_like(having), where=having > 0))

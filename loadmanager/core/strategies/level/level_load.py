@@ -86,12 +86,12 @@ class LevelLoads:
 
     def heat(self) -> FloatArray:
         """Return the usage of each broker's most used resource over the level (M,)."""
-        return heat_of(self.usage, self.level)
+        return compute_heat(self.usage, self.level)
 
     def level_without(self, resting: BoolArray) -> float:
         """Return the level if resting brokers (M,) keep what they have; at least that of all."""
         needs = np.divide(self.usage, self.per_need, out=np.zeros_like(self.usage), where=self.per_need > 0)
-        return max(level_of(needs[~resting].sum(axis=0), self.per_need[~resting], self.least), self.level)
+        return max(compute_level(needs[~resting].sum(axis=0), self.per_need[~resting], self.least), self.level)
 
     def need_of(self, load: FloatArray) -> FloatArray:
         """Return the need (R,) of a load (4,)."""
@@ -107,12 +107,12 @@ class LevelLoads:
         return [names[column] for column in self.usage.argmax(axis=1).tolist()]
 
 
-def heat_of(usage: FloatArray, level: float) -> FloatArray:
+def compute_heat(usage: FloatArray, level: float) -> FloatArray:
     """Return the maximum of each row of usages (M, R) over the level (M,)."""
     return np.asarray(usage.max(axis=-1, initial=0.0) / level)
 
 
-def level_of(used: FloatArray, per_need: FloatArray, least: float) -> float:
+def compute_level(used: FloatArray, per_need: FloatArray, least: float) -> float:
     """Return the level of brokers with these figures (M, R) and total need (R,), at least `least`."""
     having = np.divide(1.0, per_need, out=np.zeros_like(per_need), where=per_need > 0).sum(axis=0)
     levels = np.divide(used, having, out=np.zeros_like(used), where=having > 0)
@@ -151,7 +151,7 @@ def _loads_of(snapshot: Snapshot, weights: ResourceWeights, hours: float, least:
         resources, prices, per_need = _blind(load, len(brokers))
     need = np.stack([(load * price).sum(axis=1) for price in prices], axis=1)
     amount = sum_by_broker(bundles.assigned, need.T, len(brokers))
-    level = level_of(amount.sum(axis=0), per_need, least)
+    level = compute_level(amount.sum(axis=0), per_need, least)
     return LevelLoads(resources, prices, need, per_need, amount * per_need, level, least)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmanager.core.model.load import BoolArray, FloatArray, IntArray, RowArray
-from loadmanager.core.strategies.level.imbalance_score import part_of
+from loadmanager.core.strategies.level.imbalance_score import compute_parts
 from loadmanager.core.strategies.level.level_load import LevelLoads
 
 Rows = npt.NDArray[np.intp]
@@ -88,7 +88,7 @@ class Draft:
         loads = task.loads
         self.task = task
         self.heat, self.per_need = loads.usage / loads.level, loads.per_need / loads.level
-        self.part = part_of(loads.per_need)
+        self.part = compute_parts(loads.per_need)
         self.target = task.target
         self.at: Rows = task.assigned.astype(np.intp)
         self.topics_left = task.topics_left.copy()

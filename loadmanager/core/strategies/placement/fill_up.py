@@ -27,7 +27,7 @@ from loadmanager.core.domain.settings import KEYS, PlannerSettings
 from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State
-from loadmanager.core.strategies.ranked_brokers import Ranking, ranking_of, whole
+from loadmanager.core.strategies.ranked_brokers import Ranking, rank_brokers, whole
 
 _CURSOR_END = 1_000_000
 _FULL = 100
@@ -100,7 +100,7 @@ def fill_up(
     """Place one bundle; `key` (M,) orders the candidates, truncated to integers."""
     if not len(candidates):
         return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
-    ranking = ranking_of(snapshot, state, settings)
+    ranking = rank_brokers(snapshot, state, settings)
     ranks = snapshot.derive((best_reason, id(ranking.model)), lambda: whole(key(ranking)))
     visited = _visit(candidates[np.lexsort((candidates, ranks[candidates]))], bundle, snapshot, projection, ranking)
     cursor = state.get("cursor", 0)

@@ -17,7 +17,7 @@ from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.reasons import PlacementReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.extensible_load import ReportRules
-from loadmanager.core.model.snapshot import Snapshot, broker_load_of
+from loadmanager.core.model.snapshot import Snapshot, get_broker_load
 from loadmanager.core.strategies.placement.least_resource_usage import choose
 from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State
 
@@ -42,7 +42,7 @@ class LeastResourceUsageWithWeightExtensible:
     ) -> Placement:
         if not len(candidates):
             return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
-        load = broker_load_of(snapshot, self.rules)
+        load = get_broker_load(snapshot, self.rules)
         known = candidates[load.known[candidates]]
         usage = load.weighted_max_ema[known]
         return choose(known, usage, candidates, self.difference_threshold_percentage, state, rng)

@@ -21,7 +21,7 @@ from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import IntArray
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State, draw
-from loadmanager.core.strategies.ranked_brokers import Ranking, ranking_of, whole
+from loadmanager.core.strategies.ranked_brokers import Ranking, rank_brokers, whole
 
 _MOST = 2**31 - 1
 
@@ -51,8 +51,8 @@ class WeightedRandomSelection:
     ) -> Placement:
         if not len(candidates):
             return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
-        ranking = ranking_of(snapshot, state, self.settings)
-        weights = snapshot.derive(("weights", id(ranking.model)), lambda: weights_of(ranking))
+        ranking = rank_brokers(snapshot, state, self.settings)
+        weights = snapshot.derive(("weights", id(ranking.model)), lambda: compute_weights(ranking))
         visited = candidates[np.lexsort((candidates, weights[candidates]))]
         summed = np.cumsum(weights[visited])
         total = int(summed[-1])
@@ -65,7 +65,7 @@ class WeightedRandomSelection:
         return Placement(broker, candidates[weights[candidates] > 0], WeightReason.DRAWN_BY_WEIGHT, why, following)
 
 
-def weights_of(ranking: Ranking) -> IntArray:
+def compute_weights(ranking: Ranking) -> IntArray:
     """Return the weight of each broker (M,)."""
     free = (100 - ranking.percent(ranking.loaded, ranking.given).max(axis=1)) / 100
     return np.minimum(whole(ranking.capacity * free * free), _MOST).astype(np.int64)

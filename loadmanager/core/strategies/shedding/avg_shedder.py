@@ -37,9 +37,9 @@ from loadmanager.core.strategies.shedding.shedding_strategy import (
     Pick,
     Shed,
     State,
+    count_recently_unloaded,
     largest_first,
     least_points,
-    recently_unloaded_of,
 )
 
 _RATE = (MSG_RATE_IN, MSG_RATE_OUT)
@@ -255,7 +255,7 @@ class AvgShedder:
             return bundles, AvgSheddingReason.BROKER_ABOVE_PARTNER
         if rows:
             return (), SheddingReason.NO_BUNDLE_FITS
-        why["recently_unloaded"] = recently_unloaded_of(snapshot, pair.high)
+        why["recently_unloaded"] = count_recently_unloaded(snapshot, pair.high)
         return (), SheddingReason.NO_ELIGIBLE_BUNDLE if why["bundles"] else SheddingReason.NO_BUNDLES
 
     def _need(self, snapshot: Snapshot, pair: _Pair, columns: tuple[int, int]) -> float:

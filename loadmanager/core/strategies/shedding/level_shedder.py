@@ -36,9 +36,9 @@ from loadmanager.core.strategies.level.hysteresis import (
     BrokerMemory,
     BrokerObservation,
     LevelMemory,
-    noise_of,
+    get_noise,
 )
-from loadmanager.core.strategies.level.level_load import LevelLoads, heat_of, level_of
+from loadmanager.core.strategies.level.level_load import LevelLoads, compute_heat, compute_level
 from loadmanager.core.strategies.level.load_noise import find_deviation, noise_of_bundles
 from loadmanager.core.strategies.level.move_prices import move_costs
 from loadmanager.core.strategies.level.move_search import find_moves
@@ -157,7 +157,7 @@ class Level:
             usage = loads.usage.copy()
             usage[broker, hottest] += points / 100
             needs = np.divide(usage, loads.per_need, out=np.zeros_like(usage), where=loads.per_need > 0)
-            heat = heat_of(usage, level_of(needs.sum(axis=0), loads.per_need, loads.least))
+            heat = compute_heat(usage, compute_level(needs.sum(axis=0), loads.per_need, loads.least))
             return bool(heat[broker] > trigger)
 
         return least_points(is_reached)
@@ -165,7 +165,7 @@ class Level:
 
 def _noise(snapshot: Snapshot, loads: LevelLoads, state: State) -> FloatArray:
     """Return the noise (M,) of each broker."""
-    return np.maximum(noise_of(state, snapshot.brokers.ids), noise_of_bundles(snapshot, loads))
+    return np.maximum(get_noise(state, snapshot.brokers.ids), noise_of_bundles(snapshot, loads))
 
 
 def _explained(used: FloatArray, loads: LevelLoads) -> FloatArray:
@@ -347,7 +347,7 @@ class _Round:
         if not own.any():
             return LevelReason.NO_LEVELLING_MOVE, {"resting": 0}
         left_s = float(self._put_s[own].min()) + self._bands.rest_s - self._now_s
-        said = self._settings.said("level_rest_minutes")
+        said = self._settings.as_figures("level_rest_minutes")
         return LevelReason.NO_LEVELLING_MOVE, {"resting": int(own.sum()), "seconds_left": round(left_s), **said}
 
     def _why_later(self, broker: int) -> tuple[Reason, dict[str, Figure]]:
@@ -355,7 +355,7 @@ class _Round:
         seen = self._seen[broker]
         left_s = float((self._enough_s[broker] - seen.excess_s) / self._excess[broker])
         hot_s = self._now_s - (self._now_s if seen.hot_since_s is None else seen.hot_since_s)
-        said = self._settings.said("level_calm_minutes")
+        said = self._settings.as_figures("level_calm_minutes")
         return LevelReason.HOT_TOO_SHORTLY, {"seconds": round(hot_s), "seconds_left": round(left_s), **said}
 
     def _why_calm(self, broker: int) -> tuple[Reason, dict[str, Figure]]:
@@ -368,7 +368,7 @@ class _Round:
             return LevelReason.RESTS_AFTER_RESTART, {"seconds_left": left_s, "comebacks": seen.comebacks}
         if seen.cold_since_s is not None and not self._cold[broker]:
             cold_s = round(self._now_s - seen.cold_since_s)
-            return LevelReason.COLD_TOO_SHORTLY, {"seconds": cold_s, **self._settings.said("level_calm_minutes")}
+            return LevelReason.COLD_TOO_SHORTLY, {"seconds": cold_s, **self._settings.as_figures("level_calm_minutes")}
         return LevelReason.BELOW_LEVEL, {}
 
     def _why(self, broker: int) -> dict[str, Figure]:
@@ -379,7 +379,7 @@ class _Round:
             "over_percent": 100 * (float(self._heat[broker]) - 1),
             "noise_percent": 100 * float(self._noise[broker]),
             "bundles": int(self._snapshot.brokers.bundle_count[broker]),
-            **self._settings.said("level_evenness_percentage"),
+            **self._settings.as_figures("level_evenness_percentage"),
         }
 
 

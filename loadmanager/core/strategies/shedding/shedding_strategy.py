@@ -119,7 +119,7 @@ def relieve(
             refusal = SheddingReason.NO_ELIGIBLE_BUNDLE
         why = {**broker.why, "bundles": int(snapshot.brokers.bundle_count[broker.broker])}
         if refusal is SheddingReason.NO_ELIGIBLE_BUNDLE:
-            why["recently_unloaded"] = recently_unloaded_of(snapshot, broker.broker)
+            why["recently_unloaded"] = count_recently_unloaded(snapshot, broker.broker)
         why["bundles_taken"] = len(bundles)
         verdicts.append(Verdict(snapshot.brokers.ids[broker.broker], refusal or reason, bool(bundles), why))
     return picks, verdicts
@@ -137,7 +137,7 @@ def find_refusal(snapshot: Snapshot, broker: int) -> Reason | None:
     return None
 
 
-def recently_unloaded_of(snapshot: Snapshot, broker: int) -> int:
+def count_recently_unloaded(snapshot: Snapshot, broker: int) -> int:
     """Count the broker's bundles that may not move because they moved recently."""
     return int(np.count_nonzero(snapshot.bundles.recently_unloaded & (snapshot.bundles.broker == broker)))
 

@@ -101,7 +101,7 @@ class SimpleLoadManagerImpl:
             why: dict[str, Figure] = {
                 "resource": _NAMES[resource],
                 "usage_percent": float(used),
-                **settings.said("broker_overloaded_threshold_percentage"),
+                **settings.as_figures("broker_overloaded_threshold_percentage"),
             }
             reason, bundle = (
                 self._find_bundle(snapshot, broker, comfortable, why)
@@ -133,7 +133,7 @@ class SimpleLoadManagerImpl:
         why |= {
             "bottleneck": _NAMES[resource],
             "top_bundle": snapshot.bundles.names[top],
-            **self.settings.said("broker_comfort_load_level_percentage"),
+            **self.settings.as_figures("broker_comfort_load_level_percentage"),
         }
         if not np.any(comfortable & self._allowed(snapshot, top)):
             return SimpleReason.NO_COMFORTABLE_BROKER, None

@@ -38,7 +38,7 @@ from loadmanager.core.domain.reasons import Reason, SheddingReason, entry
 from loadmanager.core.domain.settings import KEYS, PlannerSettings
 from loadmanager.core.model.extensible_load import BrokerLoad, ReportRules, TopBundles
 from loadmanager.core.model.load import BoolArray, FloatArray
-from loadmanager.core.model.snapshot import NOBODY, Snapshot, broker_load_of, top_bundles_of
+from loadmanager.core.model.snapshot import NOBODY, Snapshot, get_broker_load, get_top_bundles
 from loadmanager.core.strategies.shedding.shedding_strategy import (
     MIB,
     Pick,
@@ -191,8 +191,8 @@ class _Cycle:
         rules = ReportRules.of(settings)
         self._settings = settings
         self._snapshot = snapshot
-        self._load: BrokerLoad = broker_load_of(snapshot, rules)
-        self._top: TopBundles = top_bundles_of(snapshot, rules)
+        self._load: BrokerLoad = get_broker_load(snapshot, rules)
+        self._top: TopBundles = get_top_bundles(snapshot, rules)
         self._usage = self._load.weighted_max_ema
         self._throughput = self._load.msg_throughput_in + self._load.msg_throughput_out
         self._hits = int(state.get("hits", 0))
@@ -260,9 +260,9 @@ class _Cycle:
         if len(cooling):
             return fresh, (
                 Label.COOL_DOWN,
-                {"broker": ids[cooling[0]], **settings.said("shedding_delay_in_seconds")},
+                {"broker": ids[cooling[0]], **settings.as_figures("shedding_delay_in_seconds")},
             )
-        ttl = settings.said("broker_load_data_ttl_in_seconds")
+        ttl = settings.as_figures("broker_load_data_ttl_in_seconds")
         brokers: dict[str, Figure] = {"brokers": len(ids)}
         if not fresh.any():
             return fresh, (Label.OUT_DATED_DATA, brokers | ttl) if outdated.any() else (Label.NO_BROKERS, brokers)
@@ -436,7 +436,7 @@ class _Cycle:
             "partner_usage_percent": float(self._usage[destination]) * 100,
             "average_percent": statistics.mean * 100,
             "std_percent": statistics.std * 100,
-            **self._settings.said("broker_load_target_std"),
+            **self._settings.as_figures("broker_load_target_std"),
         }
 
     def _why_not_yet(self, statistics: LoadStatistics, ascending: list[int]) -> dict[str, Figure]:

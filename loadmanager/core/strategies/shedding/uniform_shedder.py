@@ -32,9 +32,9 @@ from loadmanager.core.strategies.shedding.shedding_strategy import (
     Pick,
     Shed,
     State,
+    count_recently_unloaded,
     find_refusal,
     largest_first,
-    recently_unloaded_of,
 )
 
 _MAX_INT = 2**31 - 1
@@ -201,7 +201,7 @@ class UniformLoadShedder:
             if not bundles:
                 refusal = SheddingReason.NO_BUNDLE_FITS if rows else SheddingReason.NO_ELIGIBLE_BUNDLE
         why["bundles"] = int(snapshot.brokers.bundle_count[broker])
-        why["recently_unloaded"] = recently_unloaded_of(snapshot, broker)
+        why["recently_unloaded"] = count_recently_unloaded(snapshot, broker)
         why["bundles_taken"] = len(bundles)
         ids = snapshot.brokers.ids
         busiest: dict[str, Figure] = {"busiest": ids[broker]}

@@ -15,7 +15,7 @@ from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, BoolArray, Fl
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.splitting.split_algorithm import MIB
 from loadmanager.core.strategies.splitting.split_finder import SplitCandidate, find_reason
-from loadmanager.core.strategies.splitting.split_round import State, goes_by_latest_rates, hits_of
+from loadmanager.core.strategies.splitting.split_round import State, goes_by_latest_rates, read_hits
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def find_candidates(
     hot = frozenset() if is_latest else _hot_in(snapshot, settings)
     found = []
     for registration, report in reports:
-        before = hits_of(remembered, registration)
+        before = read_hits(remembered, registration)
         # All are looked at as columns first: hardly any of a hundred thousand is above a limit.
         above = (report.bundle_topics > settings.namespace_bundle_max_topics) | _has_many_sessions(report, settings)
         if is_latest:
@@ -66,10 +66,10 @@ def find_candidates(
 def long_term(snapshot: Snapshot, bundle: str) -> tuple[float, float]:
     """Return long-term messages/s and bytes/s of a bundle, in and out together; 0 for an unknown one."""
     row = snapshot.bundles.find_row(bundle)
-    return (0.0, 0.0) if row is None else rates_of(snapshot.bundles.long[row])
+    return (0.0, 0.0) if row is None else sum_rates(snapshot.bundles.long[row])
 
 
-def rates_of(load: FloatArray) -> tuple[float, float]:
+def sum_rates(load: FloatArray) -> tuple[float, float]:
     """Return messages/s and bytes/s of a load (4,), in and out together."""
     msg_in, msg_out, bytes_in, bytes_out = load.tolist()
     return msg_in + msg_out, bytes_in + bytes_out
@@ -91,7 +91,7 @@ def _candidate(
     if state is None or index is None:
         return None
     ownership = state.ownerships[index]
-    rates = rates_of(report.bundle_load[row]) if is_latest else long_term(snapshot, name)
+    rates = sum_rates(report.bundle_load[row]) if is_latest else long_term(snapshot, name)
     is_owned = ownership.state is OwnershipState.OWNED and ownership.owner == reporter
     return SplitCandidate(name, own, int(report.bundle_topics[row]), int(report.bundle_sessions[row]), *rates, is_owned)
 

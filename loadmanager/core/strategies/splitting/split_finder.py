@@ -346,7 +346,7 @@ def _some_of(boundaries: Sequence[int], most: int) -> Sequence[int]:
 
 
 def _limits(settings: PlannerSettings) -> dict[str, Figure]:
-    return settings.said(
+    return settings.as_figures(
         "namespace_bundle_max_topics",
         "namespace_bundle_max_sessions",
         "namespace_bundle_max_msg_rate",

@@ -74,7 +74,7 @@ def find_splits_by(
     splits: list[Split] = []
     verdicts: list[Verdict] = []
     for registration, own in question.looked_at:
-        before = hits_of(question.before, registration)
+        before = read_hits(question.before, registration)
         found = find_for_extensible(own, before, counts, divide, settings, question.under_way, find_topics)
         for split in found.splits:
             counts[namespace_of(split.bundle)] += len(split.boundaries)
@@ -90,7 +90,7 @@ def goes_by_latest_rates(settings: PlannerSettings) -> bool:
     return is_extensible(settings) or is_simple(settings)
 
 
-def hits_of(remembered: State, registration: Registration) -> Mapping[str, int]:
+def read_hits(remembered: State, registration: Registration) -> Mapping[str, int]:
     """Return the hits of this registration; a new one has none."""
     incarnation, hits = remembered.get(registration.broker, (registration.incarnation, {}))
     return hits if incarnation == registration.incarnation else {}
