@@ -30,7 +30,7 @@ from loadmanager.core.protocol.drain_machine import (
     WithdrawMove,
 )
 from loadmanager.core.protocol.move_machine import CalledOff, Failed, Moved, Outcome, StaleStepError
-from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Signal
 from loadmanager.wire.machines.drain_codec import wishes_as_json
 from loadmanager.wire.machines.step_form import registration_as_json
 

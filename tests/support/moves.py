@@ -33,7 +33,7 @@ from loadmanager.core.protocol.move_machine import (
     Unanswered,
     Want,
 )
-from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Signal
 
 A, B, C = (Registration(BrokerId(f"{letter}:1"), number) for number, letter in enumerate("abc", 1))
 STAMP = Stamp(7, 1_000, "a test")

@@ -40,7 +40,7 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.protocol.move_machine import CalledOff, Failed, Kept, Outcome, StaleStepError
-from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Signal
 
 PAUSE_S = 1.0
 REST_S = 5.0

@@ -57,7 +57,7 @@ from dataclasses import dataclass, field
 
 from loadmanager.core.domain.log_message import Say
 from loadmanager.core.protocol.leadership import LeaderZnode
-from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Signal
 
 TICKS = 8
 """Ticks per timeout."""

@@ -66,7 +66,7 @@ from loadmanager.core.domain.ownership import (
 )
 from loadmanager.core.domain.reasons import OwnershipReason, Reason
 from loadmanager.core.protocol.concurrency_limiter import ConcurrencyLimiter
-from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Signal
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0

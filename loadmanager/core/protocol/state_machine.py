@@ -1,12 +1,23 @@
-"""Interface of the state machines, and execution of their actions."""
+"""Interface of the state machines, their common events, and execution of their actions."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 _In_contra = TypeVar("_In_contra", contravariant=True)
 _Action = TypeVar("_Action")
+
+
+class Signal(enum.Enum):
+    """TIME: `wake_s` is reached, or a driver requests a pass. MEMBERSHIP: a broker joined or left. CHANGED: the
+    controls changed, or a broker left.
+    """
+
+    TIME = enum.auto()
+    MEMBERSHIP = enum.auto()
+    CHANGED = enum.auto()
 
 
 class Machine(Protocol[_In_contra, _Action]):

@@ -19,7 +19,7 @@ from loadmanager.core.protocol.reconciler import (
     RecordsScanned,
     ScanRecords,
 )
-from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Signal
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec
 from loadmanager.lab.simulate.sim_brokers import SimBroker
 from loadmanager.lab.simulate.sim_execution import Lookups

@@ -22,7 +22,7 @@ from loadmanager.core.protocol.drain_machine import (
     WithdrawMove,
 )
 from loadmanager.core.protocol.move_machine import Outcome
-from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Signal
 from loadmanager.lab.simulate.sim_execution import SimExecutor
 from loadmanager.lab.simulate.sim_leader import Leader
 from loadmanager.lab.simulate.virtual_time import SimDriver

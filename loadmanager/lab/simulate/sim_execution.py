@@ -41,7 +41,7 @@ from loadmanager.core.protocol.move_machine import (
     Want,
 )
 from loadmanager.core.protocol.move_machine import Move as UnderWay
-from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Signal
 from loadmanager.lab.simulate.sim_leader import Leader
 from loadmanager.lab.simulate.sim_result import CompletedMove
 from loadmanager.lab.simulate.virtual_time import SimDriver

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Generic, TypeVar
 
-from loadmanager.core.protocol.signals import Signal
-from loadmanager.core.protocol.state_machine import Machine
+from loadmanager.core.protocol.state_machine import Machine, Signal
 
 
 class Agenda:

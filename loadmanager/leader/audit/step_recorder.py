@@ -9,7 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import orjson
 
-from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Signal
 from loadmanager.history.entry_rows import HistoryEvent, Json
 from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.wire.machines.step_form import Form, Image, question, step_as_json

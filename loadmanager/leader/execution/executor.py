@@ -51,8 +51,7 @@ from loadmanager.core.protocol.move_machine import (
     Unanswered,
     Want,
 )
-from loadmanager.core.protocol.signals import Signal
-from loadmanager.core.protocol.state_machine import do_all
+from loadmanager.core.protocol.state_machine import Signal, do_all
 from loadmanager.errors import (
     LoadManagerError,
     NotLeaderError,

@@ -21,7 +21,7 @@ from loadmanager.core.protocol.reconciler import (
     ResumeRelease,
     ScanRecords,
 )
-from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Signal
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.election.machine_driver import MachineDriver, write
 from loadmanager.leader.election.ownership_ledger import OwnershipLedger

@@ -35,8 +35,7 @@ from loadmanager.core.protocol.drain_machine import (
     WithdrawMove,
 )
 from loadmanager.core.protocol.move_machine import Expected, Failed, Moved, Outcome, StaleStepError
-from loadmanager.core.protocol.signals import Signal
-from loadmanager.core.protocol.state_machine import do_all
+from loadmanager.core.protocol.state_machine import Signal, do_all
 from loadmanager.errors import BrokerNotFoundError, LoadManagerError
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.audit.step_recorder import RecordedAnswers, RecordedMachine

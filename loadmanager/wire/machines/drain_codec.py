@@ -26,7 +26,7 @@ from loadmanager.core.protocol.drain_machine import (
     WithdrawMove,
 )
 from loadmanager.core.protocol.move_machine import Failed, StaleStepError
-from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Signal
 from loadmanager.wire.checkpoint_codec import unquoted
 from loadmanager.wire.dump_line import quoted
 from loadmanager.wire.machines.move_codec import outcome_as_json, outcome_of

@@ -35,7 +35,7 @@ from loadmanager.core.protocol.move_machine import (
     Unanswered,
     Want,
 )
-from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Signal
 from loadmanager.wire.checkpoint_codec import owned_as_json, owned_of
 from loadmanager.wire.machines.step_form import Image, registration_as_json, registration_of
 

@@ -28,7 +28,7 @@ from loadmanager.core.protocol.assignment_machine import (
     Outcome,
 )
 from loadmanager.core.protocol.bundle_writes import Write, WriteEnded
-from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Signal
 
 BUNDLE = "t/ns/b"
 

@@ -24,7 +24,7 @@ from loadmanager.core.protocol.drain_machine import (
     WithdrawMove,
 )
 from loadmanager.core.protocol.move_machine import CalledOff, Failed, Kept, Outcome
-from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Signal
 
 
 @pytest.fixture

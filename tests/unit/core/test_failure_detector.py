@@ -27,7 +27,7 @@ from loadmanager.core.protocol.failure_detector import (
     SuspicionRaised,
 )
 from loadmanager.core.protocol.leadership import LeaderZnode
-from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Signal
 
 PATIENCE_S, SESSION_S = 0.8, 10.0
 TICK_S = PATIENCE_S / TICKS

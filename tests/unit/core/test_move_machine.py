@@ -40,7 +40,7 @@ from loadmanager.core.protocol.move_machine import (
     Unanswered,
     Want,
 )
-from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Signal
 
 
 @pytest.fixture

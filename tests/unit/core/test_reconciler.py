@@ -32,7 +32,7 @@ from loadmanager.core.protocol.reconciler import (
     ResumeRelease,
     ScanRecords,
 )
-from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Signal
 
 GONE = Registration(BrokerId("gone:1"), 3)
 A_BEFORE = Registration(A.broker, 0)

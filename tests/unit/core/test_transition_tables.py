@@ -20,7 +20,7 @@ from loadmanager.core.protocol import (
     reshape_machine,
     reshape_round_machine,
 )
-from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Signal
 
 MACHINES = (
     assignment_machine,

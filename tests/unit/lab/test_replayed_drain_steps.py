@@ -15,7 +15,7 @@ from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason
 from loadmanager.core.protocol import drain_machine
 from loadmanager.core.protocol.drain_machine import DrainPlanned, MoveEnded, TriedToEnd
 from loadmanager.core.protocol.move_machine import CalledOff, Failed, Kept, Outcome
-from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Signal
 from loadmanager.lab.replay.record_comparison import Mismatch
 from loadmanager.lab.replay.replayed_steps import ReplayedSteps
 from loadmanager.wire.machines.drain_codec import DrainsForm

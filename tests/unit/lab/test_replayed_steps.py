@@ -11,7 +11,7 @@ from support.recorded_steps import Tape, difference, record, replayed
 from loadmanager.core.domain.ownership import release
 from loadmanager.core.protocol import move_machine
 from loadmanager.core.protocol.move_machine import Cancel, Move, OwnerAnswered, Resume, Unanswered
-from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Signal
 from loadmanager.lab.replay.record_comparison import Mismatch
 from loadmanager.lab.replay.replayed_steps import ReplayedSteps
 from loadmanager.wire.machines.move_codec import MovesForm

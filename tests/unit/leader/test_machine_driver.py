@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 import pytest
 from support.waiting import eventually
 
-from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Signal
 from loadmanager.leader.election.machine_driver import MachineDriver
 
 
