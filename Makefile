@@ -32,7 +32,7 @@ demo: $(VENV)/.for-running ## Run a cluster on this machine: ZooKeeper, load man
 	@echo "starting a cluster on this machine"
 	@$(BIN)/loadmanager demo $(ARGS)
 
-pulsar-demo: $(VENV)/.for-development ## Pulsar's own shedder and loadmanager beside in turn, on a real Pulsar (needs a JDK, Maven)
+pulsar-demo: $(VENV)/.for-development ## Pulsar's own shedder and loadmanager pulsar act in turn, on a real Pulsar (needs a JDK, Maven)
 	$(BIN)/python -m examples.pulsar.demo $(ARGS)
 
 # History of a cluster, such as /var/lib/loadmanager/history. Empty: a demo is recorded first.

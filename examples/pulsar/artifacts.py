@@ -15,7 +15,7 @@ from examples.pulsar.progress import Say
 from loadmanager.errors import EmbeddedServerError, LoadManagerError
 from loadmanager.util.jvm import CHOICE_VARIABLE, MIN_JAVA_VERSION, get_java
 
-VERSION = "4.0.1"
+VERSION = os.environ.get("PULSAR_VERSION", "4.0.1")
 CACHE_VARIABLE = "LOADMANAGER_PULSAR_CACHE"
 CONFIGURATION = Path(__file__).with_name("configuration")
 

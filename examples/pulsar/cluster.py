@@ -76,17 +76,19 @@ class Broker:
 class PulsarCluster:
     """A Pulsar in a temporary folder.
 
-    `strategy` is the shedding strategy of its brokers, which is off until somebody switches it on; `cores` is what each
-    broker gets where cgroups can be made: `separate_cpu` says whether they could.
+    `strategy` is the shedding strategy of its brokers, which is off until somebody switches it on; they have
+    the modular load manager, or the `extensible` one. `cores` is what each broker gets where cgroups can be made:
+    `separate_cpu` says whether they could.
     Raises `NotPossibleHereError` on a machine without Java or Maven, and `EmbeddedServerError` when a part of it dies.
     """
 
     def __init__(
-        self, *, brokers: int = 3, strategy: str = "UniformLoadShedder", cores: float = 0.6, say: Say = print
+        self, *, brokers: int = 3, strategy: str = "", cores: float = 0.6, extensible: bool = False, say: Say = print
     ) -> None:
         self._tools = find_tools()
         self._say = say
-        self._strategy = strategy
+        self._extensible = extensible
+        self._strategy = strategy or ("TransferShedder" if extensible else "UniformLoadShedder")
         self._cores = cores
         self._zookeeper_port, self._bookie_port, self._statistics_port, web_port, service_port = free_ports(5)
         self.brokers = tuple(Broker(f"127.0.0.{21 + i}", web_port, service_port) for i in range(brokers))
@@ -245,7 +247,9 @@ class PulsarCluster:
             address=broker.address,
             web_port=broker.web_port,
             service_port=broker.service_port,
-            strategy=self._strategy,
+            strategy=f"{'extensions.scheduler' if self._extensible else 'impl'}.{self._strategy}",
+            load_manager="extensions.ExtensibleLoadManagerImpl" if self._extensible else "impl.ModularLoadManagerImpl",
+            extensible=str(self._extensible).lower(),
         )
 
     def _write(self, template: str, name: str, **values: object) -> None:

@@ -1,4 +1,4 @@
-"""`make pulsar-demo`: Pulsar's own shedder, then `loadmanager beside` with the same strategy, and then with Level.
+"""`make pulsar-demo`: Pulsar's own shedder, then `loadmanager pulsar act` with the same strategy, and then with Level.
 
 Each is on a Pulsar of its own from the same start.
 
@@ -25,6 +25,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from examples.pulsar.admin import ask, demand
 from examples.pulsar.artifacts import NotPossibleHereError
 from examples.pulsar.cgroups import make_cgroup
 from examples.pulsar.cluster import PulsarCluster
@@ -32,9 +33,8 @@ from examples.pulsar.neighbour import Beside
 from examples.pulsar.operations import Operator
 from examples.pulsar.progress import Say, wait_until
 from examples.pulsar.skew import RunningLoad, Skew, running_load
-from examples.pulsar.znodes import read_znode
 
-PULSAR, OURS, LEVEL = "Pulsar's own shedder", "loadmanager beside", "loadmanager beside, Level"
+PULSAR, OURS, LEVEL = "Pulsar's own shedder", "loadmanager pulsar act", "the same with Level"
 
 _SHEDDING = "loadBalancerSheddingEnabled"
 _LEVELS = {"loadBalancerLoadSheddingStrategy": "Level", "loadBalancerLoadPlacementStrategy": "Level"}
@@ -78,11 +78,11 @@ class Outcome:
         return (above[-1] + 1) * _SAMPLE_S if above[-1] + 1 < len(self.imbalances) else float("inf")
 
 
-def run_once(who: str, strategy: str, seconds: float, say: Say) -> Outcome:
+def run_once(who: str, strategy: str, seconds: float, say: Say, *, extensible: bool = False) -> Outcome:
     """One of them, on a Pulsar of its own."""
     say(f"--- {who}")
     skew = Skew(hot_rate=_HOT_RATE)
-    with PulsarCluster(strategy=strategy, say=say) as cluster:
+    with PulsarCluster(strategy=strategy, extensible=extensible, say=say) as cluster:
         operator = Operator(cluster)
         with running_load(cluster, skew.prepare(cluster)) as load:
             say("waiting until every broker has measured its CPU under this load, which takes two to three minutes")
@@ -100,10 +100,10 @@ def _let_loose(who: str, cluster: PulsarCluster, operator: Operator) -> Iterator
         yield
         return
     state = f"zk:{cluster.zookeeper}/loadmanager"
-    options: dict[str, object] = {"mode": "act", "stateStoreUrl": state, "settlingSeconds": 1}
+    options: dict[str, object] = {"stateStoreUrl": state, "settlingSeconds": 1}
     if who == LEVEL:
         options["overrides"] = _LEVELS
-    with Beside(cluster, cluster.folder / "beside", options) as beside:
+    with Beside(cluster, cluster.folder / "beside", options=options) as beside:
         yield
         beside.stop()
 
@@ -118,12 +118,20 @@ class _Reports:
     def are_true(self) -> bool:
         """Whether each has measured its CPU over a whole minute of the load: the third time since its start."""
         for each in self.cluster.brokers:
-            report = read_znode(self.cluster.zookeeper, f"/loadbalance/brokers/{each.name}")
-            usage = report.content()["cpu"]["usage"] if report is not None else 0.0
+            usage = find_cpu(each.web_url)
             seen = self.cpu.setdefault(each.name, [])
             if usage not in seen:
                 seen.append(usage)
         return all(len(seen) >= _MEASUREMENTS for seen in self.cpu.values())
+
+
+def find_cpu(url: str) -> float:
+    """Return the CPU that a broker reports, 0 without any."""
+    report = ask(url, "GET", "/admin/v2/broker-stats/load-report")
+    if report.status == 200:  # noqa: PLR2004
+        return float(report.content()["cpu"]["usage"])
+    metrics = (each["metrics"] for each in demand(url, "GET", "/admin/v2/broker-stats/metrics").content())
+    return next((float(each["brk_lb_cpu_usage"]) for each in metrics if "brk_lb_cpu_usage" in each), 0.0)
 
 
 def _watch(operator: Operator, skew: Skew, seconds: float, say: Say) -> tuple[list[float], int]:
@@ -209,6 +217,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=180.0, help="how long each is watched")
     parser.add_argument("--repeat", type=int, default=1, help="how often all are run")
     parser.add_argument("--strategy", default="", help="of the first two, instead of the usual one")
+    parser.add_argument("--extensible", action="store_true", help="with the extensible load manager")
     parser.add_argument("--output", type=Path, help="where all samples go, as JSON")
     wanted = parser.parse_args()
     console = Console()
@@ -217,7 +226,8 @@ def main() -> None:
         for number in range(wanted.repeat):
             for who, runs in outcomes.items():
                 console.print(f"run {number + 1} of {wanted.repeat}", highlight=False)
-                runs.append(run_once(who, wanted.strategy or usual_strategy(), wanted.seconds, console.print))
+                strategy = "TransferShedder" if wanted.extensible else wanted.strategy or usual_strategy()
+                runs.append(run_once(who, strategy, wanted.seconds, console.print, extensible=wanted.extensible))
                 if wanted.output is not None:
                     written = {name: [asdict(each) for each in done] for name, done in outcomes.items()}
                     wanted.output.write_text(json.dumps(written), encoding="utf-8")

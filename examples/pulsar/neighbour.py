@@ -1,4 +1,4 @@
-"""`loadmanager beside`, a process beside the Pulsar of an example, by what it is told and what it tells."""
+"""`loadmanager pulsar`, a process beside the Pulsar of an example, by what it is told and what it tells."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from examples.pulsar.admin import ask, demand
 from examples.pulsar.cluster import PulsarCluster
@@ -24,10 +24,11 @@ _LINES_OF_LOG = 30
 
 @dataclass(slots=True)
 class Beside:
-    """One process with `folder` as its own. `options` are further keys of its configuration, as `mode`."""
+    """One process with `folder` as its own. `options` are further keys of its configuration."""
 
     cluster: PulsarCluster
     folder: Path
+    mode: Literal["observe", "act"] = "act"
     options: Mapping[str, object] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     _process: subprocess.Popen[bytes] | None = None
@@ -37,21 +38,20 @@ class Beside:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._ready_file().unlink(missing_ok=True)
         given = {
-            "pulsarMetadataStoreUrl": f"zk:{self.cluster.zookeeper}",
-            "adminUrls": [each.web_url for each in self.cluster.serving()],
+            "adminUrls": [each.web_url for each in self.cluster.serving()][:1],
             "webServicePort": 0,
             "folder": str(self.folder / "kept"),
             **self.options,
         }
         config = self.folder / "beside.yaml"
         config.write_text(json.dumps(given), encoding="utf-8")  # which YAML is more of
-        command = [sys.executable, "-m", "loadmanager", "beside", "--config", str(config), *self.arguments]
+        command = [sys.executable, "-m", "loadmanager", "pulsar", self.mode, "--config", str(config), *self.arguments]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, "--ready-file", str(self._ready_file())], stdout=log, stderr=log, cwd=_ROOT
             )
         try:
-            wait_until(self._ready_file().exists, "loadmanager beside", timeout_s=_START_TIMEOUT_S, check=self._check)
+            wait_until(self._ready_file().exists, "loadmanager pulsar", timeout_s=_START_TIMEOUT_S, check=self._check)
         except BaseException:
             self.kill()
             raise
@@ -59,7 +59,7 @@ class Beside:
     @property
     def process(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            raise EmbeddedServerError("loadmanager beside has not been started")
+            raise EmbeddedServerError("loadmanager pulsar has not been started")
         return self._process
 
     @property
@@ -109,4 +109,4 @@ class Beside:
     def _check(self) -> None:
         if self.process.poll() is not None:
             last = "\n".join(self.log().splitlines()[-_LINES_OF_LOG:])
-            raise EmbeddedServerError(f"loadmanager beside ended with exit code {self.process.returncode}:\n{last}")
+            raise EmbeddedServerError(f"loadmanager pulsar ended with exit code {self.process.returncode}:\n{last}")

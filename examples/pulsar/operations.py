@@ -1,4 +1,4 @@
-"""What an operator of a Pulsar does to it through its REST interface, and sees in its znodes."""
+"""What an operator of a Pulsar does to it through its REST interface."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from urllib.parse import quote
 from examples.pulsar.admin import RefusedError, demand
 from examples.pulsar.cluster import CLUSTER, Broker, PulsarCluster
 from examples.pulsar.progress import wait_until
-from examples.pulsar.znodes import read_tree
 
 _MOVE_TIMEOUT_S = 60.0
 _HASHES = 2**32
@@ -62,9 +61,12 @@ class Operator:
 
     def owners(self, namespace: str) -> dict[str, str]:
         """The broker of each bundle that has one, by the bundle's range."""
-        tree = read_tree(self.cluster.zookeeper, f"/namespace/{namespace}")
-        found = {path.rpartition("/")[2]: node.content() for path, node in tree.items() if "/0x" in path}
-        return {each: content["httpUrl"].removeprefix("http://") for each, content in found.items()}
+        found: dict[str, str] = {}
+        path = f"/admin/v2/brokers/{CLUSTER}/{{}}/ownedNamespaces"
+        for broker in self.cluster.serving():
+            owned = demand(broker.web_url, "GET", path.format(broker.name)).content()
+            found |= {name.rpartition("/")[2]: broker.name for name in owned if name.startswith(f"{namespace}/")}
+        return found
 
     def counts(self, namespace: str) -> Counter[str]:
         """How many bundles each broker owns."""

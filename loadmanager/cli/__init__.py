@@ -21,7 +21,7 @@ COMMANDS = (
     "serve",
     "agent",
     "check-broker",
-    "beside",
+    "pulsar",
     "admin",
     "plan",
     "monitor",

@@ -5,15 +5,11 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 from loadmanager.config import SessionSettings
 from loadmanager.errors import ConfigurationError
 from loadmanager.net.tls_contexts import RenewedTls, TlsKeys, TlsOptions
 from loadmanager.store.zookeeper_acl import Access, Acls, identities_of, read_credentials
-
-if TYPE_CHECKING:  # a node's settings, and agents do without what they need
-    from loadmanager.config import BesideSettings
 
 _KEYS = TlsKeys(
     *map(
@@ -42,15 +38,6 @@ def access_of(settings: SessionSettings) -> Access:
         )
     acls = Acls(nodes, agents) if settings.metadata_store_acl == "secure" else Acls()
     return Access(ours, _tls(settings, enabled=settings.metadata_store_tls_enabled), acls)
-
-
-def access_to_pulsar(settings: BesideSettings) -> Access:
-    """To the brokers' ZooKeeper, where nothing is written."""
-    scheme = settings.pulsar_metadata_store_auth_scheme
-    _check_sasl(settings.key("pulsar_metadata_store_auth_scheme"), scheme)
-    key = settings.key("pulsar_metadata_store_credentials")
-    theirs = read_credentials(key, settings.pulsar_metadata_store_credentials, scheme)
-    return Access(theirs, _tls(settings, enabled=settings.pulsar_metadata_store_tls_enabled), key=key)
 
 
 def _check_sasl(key: str, scheme: str) -> None:

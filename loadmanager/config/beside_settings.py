@@ -16,7 +16,6 @@ from loadmanager.config.shared_settings import (
     HttpSettings,
     SessionSettings,
     TracingSettings,
-    zookeeper_parts,
 )
 
 
@@ -29,31 +28,27 @@ def _pattern(text: str) -> str:
 
 
 _Url = Annotated[str, Field(pattern=r"^https?://[^/]+/?$")]
+_Suffix = Annotated[str, Field(pattern=r"^\.[^/:]+$")]
 _Pattern = Annotated[str, AfterValidator(_pattern)]
 
 
 class BesideSettings(AuditSettings, HttpSettings, AuthSettings, TracingSettings, SessionSettings):
     """Settings of a process beside a Pulsar."""
 
-    title: ClassVar[str] = "loadmanager beside"
+    title: ClassVar[str] = "loadmanager pulsar"
 
-    pulsar_metadata_store_url: str = Field(
-        min_length=1, description="ZooKeeper of the brokers, zk:host:port,host:port/chroot. It is only read."
-    )
-    pulsar_metadata_store_credentials: str = Field(
-        "",
-        description="Credentials for the brokers' ZooKeeper; metadataStoreCredentials are only for stateStoreUrl.",
-    )
-    pulsar_metadata_store_auth_scheme: Literal["digest", "sasl"] = Field(
-        "digest", description="Authentication scheme of the brokers' ZooKeeper; see metadataStoreAuthScheme."
-    )
-    pulsar_metadata_store_tls_enabled: bool = Field(
-        False, description="Use TLS for the brokers' ZooKeeper, with the files of metadataStoreTls*."
-    )
     admin_urls: tuple[_Url, ...] = Field(
         min_length=1,
-        description="URLs of brokers' web services, such as [http://broker-1:8080, http://broker-2:8080]. They"
-        " are called in turn. Only these hosts get the token.",
+        description="URLs of brokers' web services, such as [http://broker-1:8080]; the other brokers are discovered."
+        " The token goes to these hosts, and to those of tokenHostSuffixes.",
+    )
+    token_host_suffixes: tuple[_Suffix, ...] = Field(
+        (),
+        description="Further hosts that get the token, by the end of their names, such as [.pulsar.svc.cluster.local];"
+        " only over https with verified certificates.",
+    )
+    poll_interval_seconds: float = Field(
+        5, ge=0.01, le=600, description="How often all brokers are asked for their load and bundles."
     )
     cluster_name: str = Field("", description="Pulsar cluster with the policies to apply. Empty: that of the brokers.")
     mode: Literal["shadow", "act"] = Field(
@@ -65,7 +60,7 @@ class BesideSettings(AuditSettings, HttpSettings, AuthSettings, TracingSettings,
         " operator config. Empty: in memory, only for shadow.",
     )
     metadata_store_session_timeout_millis: int = Field(
-        10_000, ge=1_000, le=600_000, description="Session timeout in both stores."
+        10_000, ge=1_000, le=600_000, description="Session timeout in stateStoreUrl."
     )
     folder: Path = Field(
         Path("loadmanager-beside"), description="Directory of the diary, the scores and the recorded history."
@@ -139,16 +134,8 @@ class BesideSettings(AuditSettings, HttpSettings, AuthSettings, TracingSettings,
                 "stateStoreUrl: is required to act, or two of these processes could act at once; give a chroot of its"
                 " own, such as zk:host:2181/loadmanager"
             )
+        if self.token_host_suffixes and self.tls_allow_insecure_connection:
+            raise ValueError("tokenHostSuffixes: not with tlsAllowInsecureConnection; anybody could take the token")
         if self.take_over and self.mode != "act":
             raise ValueError("takeOver: only with mode: act; shadow changes nothing")
-        return self
-
-    @model_validator(mode="after")
-    def _stores_are_apart(self) -> Self:
-        if self.state_store_url and zookeeper_parts(self.state_store_url) == zookeeper_parts(
-            self.pulsar_metadata_store_url
-        ):
-            raise ValueError(
-                "stateStoreUrl: is the Pulsar's own; give a chroot of its own, as zk:host:2181/loadmanager"
-            )
         return self

@@ -1,16 +1,15 @@
-"""Beside a Pulsar: looks at its brokers, plans as a leader does, judges what Pulsar does, and moves bundles if told to.
+"""A real Pulsar: observe how its brokers balance, compare with our own rounds, and move bundles on request.
 
-A fourth driver of the same core. What is the leader's own (the planner service, the executor, drains, plans, the
-recorder) is used as it is; here is only what is different beside a Pulsar, whose brokers have no agents and whose
-owners Pulsar decides.
+It drives the same core as the leader of a node, whose planner, executor, drains, plans and recorder it uses as they
+are. Different here are brokers without agents, and owners that Pulsar decides.
 
-| the question | the file |
+| concern | modules |
 |---|---|
-| what is read of a Pulsar, and that nothing is written | `reading`, `znodes`, `picture` |
-| what is asked of its brokers over REST | `admin` |
-| by which settings it plans | `settings` |
-| when it may act, and when it must not | `core/protocol/guardrails.py` |
-| how a bundle is moved | `owners`, `ledger` |
-| what Pulsar did, and what we would have done | `core/diagnosis/pulsar_comparison.py`, `diary`, `scoring` |
-| how it all holds together | `service` |
+| REST API | `pulsar_admin`, `rest_call`, `rest_answers`, `refusals` |
+| mirror | `pulsar_intake`, `pulsar_namespaces`, `broker_settings_poll` |
+| settings | `planning_settings`, `preflight`, `take_over` |
+| guardrails | `guardrail_facts`, `core/protocol/guardrails.py` |
+| moves | `pulsar_owners`, `following_ledger`, `move_verification`, `pending_moves`, `recovery`, `split_actuator` |
+| comparison | `comparison_driver`, `verdict`, `level_benefit`, `scores`, `activity_log` |
+| process | `pulsar_service` |
 """

@@ -93,8 +93,8 @@ class ActivityLog:
         self._rounds = 0
 
     def round(self, at_ms: int, entries: Sequence[ComparisonEntry], level: UsageLevel | None, standing: int) -> None:
-        """What was said since the last round, how level the brokers are, and how many moves of ours Pulsar leaves
-        undone at the moment.
+        """Log a round: the entries since the last one, the imbalance, and the number of our moves that Pulsar leaves
+        undone.
         """
         self._keep(entries)
         self._rounds += 1

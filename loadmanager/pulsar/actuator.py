@@ -72,7 +72,9 @@ class Actuator:
         self.shedding = SheddingLoop(
             planner, self.executor, election, decision_log, view, live, self.rails, on_plan, tracing
         )
-        self.reshaper = PulsarReshaper(view, admin, election, self.rails, self.memory, decision_log, live)
+        self.reshaper = PulsarReshaper(
+            view, admin, election, self.rails, self.memory, decision_log, live, picture.read_bundles
+        )
         self.reshaping = ReshapeLoop(view, planner, self.reshaper, election, decision_log, live)
         self.drains = DrainLoop(view, planner, self.executor, operators, decision_log, live)
         self.plans = PlanDriver(view, planner, self.executor, live)

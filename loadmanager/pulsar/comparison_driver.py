@@ -42,13 +42,14 @@ from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import State
 from loadmanager.leader.node_port import Sample
 from loadmanager.pulsar.activity_log import ActivityLog
+from loadmanager.pulsar.level_benefit import find_benefit
 from loadmanager.pulsar.scores import HOUR, RangeScore, Scores, line_of, table_of
 from loadmanager.pulsar.verdict import VerdictFacts, Where, first_verdict
 
 log = structlog.get_logger(__name__)
 
-VERDICT_AFTER_MS = 240_000
-"""After the first round: a stall is known by then, and nobody waits for longer than five minutes."""
+VERDICT_AFTER_MS = 45_000
+"""After the first round: every broker has reported by then, and an operator waits for less than a minute."""
 _TICK_S = 1.0
 _UNWRITTEN_MS = 300_000
 """What is said where no rounds are planned waits no longer."""
@@ -57,9 +58,7 @@ _MS_PER_MINUTE = 60_000
 
 @dataclass(frozen=True, slots=True)
 class SettingsOfBoth:
-    """What Pulsar's own leader goes by, what we plan by, and why the former may be otherwise, a sentence; each asked
-    anew each time.
-    """
+    """Settings of Pulsar's leader, our own, and the reason to doubt the former; each asked anew each time."""
 
     theirs: Callable[[], Settings]
     ours: Callable[[], Settings]
@@ -159,14 +158,14 @@ class ComparisonDriver:
         self._write(at_ms)
 
     def _write(self, at_ms: int) -> None:
-        """What was said since the last time."""
+        """Log the entries since the last time."""
         entries, self._unwritten = self._unwritten, []
         self._written_ms = at_ms
         self._scores.see(at_ms, self._level, entries)
         self._diary.round(at_ms, entries, self._level, sum(wish.is_said for wish in self._judging.wishes.values()))
 
     def counters(self) -> list[Sample]:
-        """What was said so far, by reason."""
+        """Return the number of entries so far, by reason."""
         text = "What was said of Pulsar's moves, and of those that it did not make."
         return [
             ("loadmanager_beside_judged", text, {"reason": reason.value}, count)
@@ -174,7 +173,7 @@ class ComparisonDriver:
         ]
 
     def gauges(self) -> list[Sample]:
-        """How it stands at this moment, and the last whole hour."""
+        """Return the present state, and the figures of the last whole hour."""
         none, judging = dict[str, str](), self._judging
         return [
             ("loadmanager_beside_stalled", "1 while Pulsar has stalled.", none, float(judging.stalled is not None)),
@@ -233,7 +232,7 @@ class ComparisonDriver:
         return float(short[row, THROUGHPUT_IN] + short[row, THROUGHPUT_OUT])
 
     def _said(self, entries: list[ComparisonEntry]) -> None:
-        """Where we act, Pulsar's shedding is off: that it does not move what we want is nothing to tell."""
+        """Keep entries, but not that a Pulsar whose shedding is off for us does not move a bundle."""
         if self._is_acting:
             entries = [entry for entry in entries if entry.reason is not ComparisonReason.WE_ALONE_SHEDDING_OFF]
         self._unwritten += entries
@@ -241,11 +240,12 @@ class ComparisonDriver:
 
     def _give_verdict(self, now_ms: int) -> None:
         rounds = self._judging.last
-        if rounds is None:
+        if rounds is None or self._snapshot is None:
             return
         self._is_verdict_given = True
         measured = self._scores.so_far(now_ms)
-        standing = VerdictFacts(rounds, self._level, measured, self._judging.stalled, self._is_acting)
+        benefit = find_benefit(self._snapshot, self._settings.ours())
+        standing = VerdictFacts(rounds, benefit, self._level, measured, self._judging.stalled, self._is_acting)
         self._diary.note(now_ms, *first_verdict(standing, self._where))
 
 

@@ -11,7 +11,7 @@ from loadmanager.store.metadata_store import Check, Create, MetadataStore, Op, P
 
 
 class ElectionPort(Protocol):
-    """What is asked of an `Election`."""
+    """Part of `Election` that is needed here."""
 
     def get_term(self) -> Term: ...
     def deposed(self) -> None: ...
@@ -31,7 +31,7 @@ class FencedRecord:
         self._election.get_term()
 
     async def read(self) -> bytes | None:
-        """What is in it, None if it is not there; raises a `StoreError`."""
+        """Return the record, None without one; raises a `StoreError`."""
         znode = await self._store.get(self.path)
         self._exists = znode is not None
         return None if znode is None else znode.data

@@ -28,7 +28,7 @@ from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.protocol.bundle_writes import Transition
 from loadmanager.core.protocol.move_machine import StaleStepError
 from loadmanager.core.protocol.pulsar_moves import PendingMove
-from loadmanager.errors import BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
+from loadmanager.errors import BundleNotFoundError, NamespaceNotFoundError
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.pulsar.fenced_znode import ElectionPort
@@ -62,7 +62,7 @@ class FollowingLedger:
         """See the top; the ownership as the view has it then.
 
         Raises `RailError`, `IllegalTransitionError`, `BundleNotFoundError`, `NamespaceNotFoundError`, `NotLeaderError`,
-        `InvalidRecordError` where local policies cannot be read, or a `StoreError`.
+        or a `StoreError`.
         """
         name = BundleName(NamespaceName.parse_any(namespace), bundle_range)
         stamp = Stamp(self._election.get_term().epoch, time.time_ns() // 1_000_000, reason)
@@ -98,9 +98,6 @@ class FollowingLedger:
         return released
 
     def _must_pass(self, name: BundleName, released: Ownership) -> None:
-        fault = self._view.get_namespace(str(name.namespace)).unreadable
-        if fault is not None:
-            raise InvalidRecordError(fault)
         if str(name) in self._memory.acts.under_way:
             raise IllegalTransitionError(f"a move of {name} is about to begin already")
         try:
@@ -110,7 +107,8 @@ class FollowingLedger:
             raise
 
     async def _end(self, name: BundleName, following: Ownership) -> Ownership:
-        ended = _as_it_is(following, await self._owned.find(name))
+        move = self._memory.acts.under_way.get(str(name))
+        ended = _as_it_is(following, await self._owned.find(name, None if move is None else move.destination))
         self._put(name, ended)
         broker = None if ended.owner is None else ended.owner.broker
         is_cancelled = following.reason == OwnershipReason.UNLOAD_CANCELLED

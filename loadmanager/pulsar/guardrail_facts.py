@@ -30,6 +30,8 @@ from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.pulsar.pending_moves import ActsMemory
 
 _HOUR_S = 3600.0
+_REPORT_INTERVAL_S = 60.0
+"""Figures of a broker count as new after this long at the latest."""
 _SETTINGS: Mapping[Reason, str] = {
     GuardrailReason.HOUR_IS_FULL: "moves_per_hour",
     GuardrailReason.BROKERS_SETTLING: "settling_seconds",
@@ -51,29 +53,22 @@ class SeesBrokers(Protocol):
     @property
     def pulsars_leader(self) -> BrokerId | None: ...
     @property
-    def load_managers(self) -> Mapping[BrokerId, str]:
-        """The class of each broker whose record can be read."""
-
-    @property
-    def is_read_only(self) -> bool: ...
-    @property
     def policies_fault(self) -> str | None:
-        """What is wrong with what admins laid down about the cluster, None when all of it was read."""
+        """Reason why the cluster's policies are not known, None when they are."""
 
     @property
     def changed_s(self) -> float:
-        """When a broker joined or left last, on the monotonic clock."""
+        """Time at which a broker joined or left last, on the monotonic clock."""
 
     def reports_at_s(self, broker: BrokerId) -> float | None:
-        """When a broker made its last report, seconds since 1970; None without one."""
+        """Return the time at which the figures of a broker last changed, seconds since 1970; None without any."""
+
+    def load_manager(self, broker: BrokerId) -> str:
+        """Return the class of a broker's load manager, empty while it is unknown."""
 
 
 class TellsSettings(Protocol):
-    """What brokers said that they go by."""
-
-    @property
-    def report_interval_s(self) -> float:
-        """After how long a broker reports at the latest; of several the longest."""
+    """Settings of brokers, as they answered."""
 
     def unknown(self) -> Collection[BrokerId]: ...
     def shedding(self) -> Collection[BrokerId]: ...
@@ -81,7 +76,7 @@ class TellsSettings(Protocol):
 
 
 class GuardrailFacts:
-    """What stops rounds and moves now."""
+    """Facts for the guardrails, and their verdicts now."""
 
     def __init__(
         self,
@@ -111,7 +106,7 @@ class GuardrailFacts:
         return frozenset(namespace for namespace in namespaces if self._left_out[namespace])
 
     def begin_round(self) -> Sequence[Verdict]:
-        """What stops the round that begins now. What was moved before is what its reports have to be younger than."""
+        """Return the verdicts on the round that begins now. Its reports have to be younger than the moves before it."""
         self._round_began_s = now_s = time.time()
         acts = self._memory.acts
         on_their_way = (each for move in acts.under_way.values() for each in (move.source, move.destination))
@@ -119,7 +114,7 @@ class GuardrailFacts:
         return self.check_round()
 
     def check_round(self) -> Sequence[Verdict]:
-        """What would stop a round at this moment."""
+        """Return the verdicts on a round at this moment."""
         return check_round(self._facts(), self._limits())
 
     def limits(self) -> list[BlockingLimit]:
@@ -139,12 +134,12 @@ class GuardrailFacts:
         return None
 
     def check_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
-        """What stops each step of a round."""
+        """Return the verdicts on each step of a round."""
         moves = [_move(step.bundle, step.source, step.destination, is_own=True) for step in steps]
         return check_moves(self._facts(), self._limits(), moves)
 
     def check_split(self, bundle: str) -> Sequence[Verdict]:
-        """What stops a split of this bundle."""
+        """Return the verdicts on a split of this bundle."""
         return check_split(self._facts(), self._limits(), bundle)
 
     def check(self, bundle: str, released: Ownership) -> None:
@@ -164,7 +159,6 @@ class GuardrailFacts:
             quiet_for_s=time.monotonic() - self._picture.changed_s,
             is_to_act=self._settings.mode == "act",
             is_whole=self._view.is_fresh,
-            is_read_only=self._picture.is_read_only,
             policies_fault=self._picture.policies_fault or "",
             open_moves=self._memory.open_moves,
             failures=acts.failures,
@@ -173,13 +167,13 @@ class GuardrailFacts:
         )
 
     def _brokers(self) -> dict[BrokerId, BrokerFacts]:
-        told, classes = self._told, self._picture.load_managers
+        told = self._told
         unknown, sheds, splits = set(told.unknown()), set(told.shedding()), set(told.splitting())
         return {
             broker: BrokerFacts(
                 sheds=None if broker in unknown else broker in sheds,
                 splits=None if broker in unknown else broker in splits,
-                load_manager=classes.get(broker, ""),
+                load_manager=self._picture.load_manager(broker),
                 reported_at_s=self._picture.reports_at_s(broker),
                 touched_at_s=self._touched_s.get(broker),
             )
@@ -191,7 +185,7 @@ class GuardrailFacts:
         return GuardrailLimits(
             failures_until_stop=settings.failures_until_stop,
             settling_s=settings.settling_seconds,
-            report_interval_s=self._told.report_interval_s,
+            report_interval_s=_REPORT_INTERVAL_S,
             moves_per_round=settings.moves_per_round,
             moves_per_hour=settings.moves_per_hour,
             namespaces=self._namespaces,
@@ -203,5 +197,5 @@ def _move(bundle: str, source: Registration, destination: Registration | None, *
 
 
 def is_own(reason: str) -> bool:
-    """Whether it is shedding that wants a move, and no operator."""
+    """Return true if shedding wants a move, and no operator."""
     return reason not in AT_AN_OPERATORS_WORD

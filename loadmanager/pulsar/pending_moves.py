@@ -37,6 +37,8 @@ class ActsMemory:
         self._written: MoveHistory | None = None
         self.acts = MoveHistory()
         self.open_moves = _UNREAD
+        self.misses = 0
+        """Moves that Pulsar placed on another broker than asked, since this process started."""
 
     async def take_over(self) -> None:
         """Begin with what the last term left; waits while the store does not say it. One that cannot be read leaves
@@ -86,6 +88,7 @@ class ActsMemory:
         """A move under way has ended with the bundle at `owner`. Waits while the store does not take that, for as long
         as the term lasts: `NotLeaderError` when it is over.
         """
+        self.misses += not is_cancelled and self.acts.under_way[bundle].has_missed(owner)
         self.acts = self.acts.ended(
             bundle, owner, time.time(), is_cancelled=is_cancelled, failures_until_stop=self._failures_until_stop
         )

@@ -1,4 +1,4 @@
-"""What operators may order beside a Pulsar: in shadow everything may be planned, and nothing done."""
+"""Operator orders by mode: a process that observes plans everything and executes nothing."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _STRATEGIES = tuple(
 
 
 class PulsarSettings(LiveSettings):
-    """What a broker has `told` at the start, under what Pulsar's operators change while its brokers run.
+    """Settings of a broker at the start (`told`), under Pulsar's dynamic configuration and our overrides.
 
     Whatever brokers say: shedding is planned for, as theirs has to be off where we act; how bundles are moved is a
     matter of our configuration, and so is, whatever it overrides, whether they are split; none are merged. `faults` are
@@ -64,7 +64,7 @@ class PulsarSettings(LiveSettings):
 
     @property
     def doubt(self) -> str:
-        """Why Pulsar's leader may go by other strategies than `theirs` names, a sentence; empty without a reason."""
+        """Reason why Pulsar's leader may use other strategies than `theirs` names, a sentence; empty without one."""
         told = [key for key in _STRATEGIES if key in self._dynamic]
         unknown = [fault for fault in self.faults if any(key in fault for key in _STRATEGIES)]
         if told:

@@ -1,4 +1,4 @@
-"""What processes before this one have recorded in its folder, and the epochs of our own store.
+"""History of earlier processes in the same folder, and the epochs of the state store.
 
 A history has one place for each epoch. A store in memory begins anew with each process, and an operator may have given
 another store than the day before:

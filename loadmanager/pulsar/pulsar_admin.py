@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
 from yarl import URL
 
+from loadmanager.core.domain.bundles import NamespaceBundles
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.errors import ConfigurationError
 from loadmanager.lab.decide.broker_settings import (
@@ -29,14 +30,18 @@ from loadmanager.lab.decide.broker_settings import (
 from loadmanager.net.auth.outgoing_token import TokenFile
 from loadmanager.net.http_client import HttpAnswer
 from loadmanager.net.tls_contexts import TlsOptions
+from loadmanager.pulsar import rest_answers
 from loadmanager.pulsar.refusals import PulsarRefusedError, no_pulsar
 from loadmanager.pulsar.rest_call import PulsarCalls, RestRequest
 from loadmanager.pulsar.topic_probe import topic_in
-from loadmanager.wire.broker_data import LocalBrokerData
+from loadmanager.wire.policy_records import FailureDomain, IsolationData
 
 _ADMIN = "/admin/v2"
 _BROKERS = f"{_ADMIN}/brokers"
 _CONFIGURATION = f"{_BROKERS}/configuration"
+_STATS = f"{_ADMIN}/broker-stats"
+_NAMESPACES = f"{_ADMIN}/namespaces"
+_CLUSTERS = f"{_ADMIN}/clusters"
 _NOT_FOUND = 404
 _NO_TLS = TlsOptions()
 
@@ -50,10 +55,16 @@ class PulsarAdmin:
     """
 
     def __init__(
-        self, urls: Sequence[str], *, token_file: Path | None = None, tls: TlsOptions = _NO_TLS, timeout_s: float = 10.0
+        self,
+        urls: Sequence[str],
+        *,
+        token_file: Path | None = None,
+        tls: TlsOptions = _NO_TLS,
+        timeout_s: float = 10.0,
+        suffixes: Sequence[str] = (),
     ) -> None:
         token = None if token_file is None else TokenFile(token_file)
-        self._calls = PulsarCalls(urls, token, tls, timeout_s)
+        self._calls = PulsarCalls(urls, token, tls, timeout_s, suffixes)
 
     async def close(self) -> None:
         await self._calls.close()
@@ -64,46 +75,37 @@ class PulsarAdmin:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def trust(self, urls: Iterable[str]) -> None:
-        """The web services of all brokers that are registered now: redirects to them are followed, without a token."""
-        self._calls.trust(urls)
+    def trust(self, brokers: Iterable[BrokerId]) -> None:
+        """Follow redirects to the brokers that are registered now."""
+        self._calls.trust(map(self.address, brokers))
 
-    def address_in(self, record: LocalBrokerData) -> str:
-        """Where a registered broker is asked: by TLS if the configured ones are; empty if it says nothing."""
-        plain, by_tls = record.get("webServiceUrl") or "", record.get("webServiceUrlTls") or ""
-        return by_tls or plain if self._calls.is_encrypted else plain or by_tls
+    def address(self, broker: BrokerId) -> str:
+        """Return the web service of a broker: its id by http, its host at the port of the first URL by https."""
+        return self._calls.address(broker)
 
     # What is asked
 
     async def settings(self, url: str) -> BrokerSettings:
-        """What the broker at `url` goes by, its dynamic configuration included."""
+        """Return the settings of the broker at `url`, dynamic configuration included."""
         answer = await self._calls.ask_at(_web(url), RestRequest("GET", RUNTIME_CONFIGURATION))
         told = settings_in(answer.body, url)
         if told is None:
             raise no_pulsar(answer)
         return told
 
-    async def version(self) -> str:
-        answer = await self._calls.ask(RestRequest("GET", f"{_BROKERS}/version"))
+    async def version(self, url: str) -> str:
+        answer = await self._calls.ask_at(_web(url), RestRequest("GET", f"{_BROKERS}/version"))
         return answer.body[:100].decode("utf-8", errors="replace").strip().strip('"')
 
-    async def brokers(self, url: str | None = None) -> list[BrokerId]:
-        """Who is registered, in the eyes of the broker that answers, or of the one at `url`; sorted."""
-        request = RestRequest("GET", _BROKERS)
-        answer = await (self._calls.ask_at(_web(url), request) if url else self._calls.ask(request))
-        found = _content(answer)
-        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-            raise no_pulsar(answer)
-        return sorted(map(BrokerId, found))
+    async def brokers(self) -> list[BrokerId]:
+        """Return the registered brokers, sorted."""
+        return [BrokerId(name) for name in rest_answers.names_in(*await self._get(_BROKERS))]
 
     async def leader(self) -> BrokerId | None:
-        """Pulsar's leader, None without one."""
-        try:
-            answer = await self._calls.ask(RestRequest("GET", f"{_BROKERS}/leaderBroker"))
-        except PulsarRefusedError as error:
-            if error.status == _NOT_FOUND:
-                return None
-            raise
+        """Return Pulsar's leader, None without one."""
+        answer = await self._find(f"{_BROKERS}/leaderBroker")
+        if answer is None:
+            return None
         found = _texts(answer)
         leader = found.get("brokerId") or found.get("serviceUrl", "").partition("://")[2]
         if not leader:
@@ -111,8 +113,65 @@ class PulsarAdmin:
         return BrokerId(leader)
 
     async def dynamic(self) -> dict[str, str]:
-        """What dynamic configuration overrides, by key."""
+        """Return what dynamic configuration overrides, by key."""
         return _texts(await self._calls.ask(RestRequest("GET", f"{_CONFIGURATION}/values")))
+
+    async def load_report(self, broker: BrokerId) -> rest_answers.Record:
+        """Return the record of a broker under the modular load manager."""
+        return rest_answers.modular_report(*await self._get(f"{_STATS}/load-report", broker))
+
+    async def usage(self, broker: BrokerId) -> bytes:
+        """Return the metrics of a broker, usage under the extensible load manager among them."""
+        return (await self._get(f"{_STATS}/metrics", broker))[0]
+
+    async def bundle_loads(self, broker: BrokerId) -> dict[str, rest_answers.Record]:
+        """Return the load of the bundles whose topics a broker serves."""
+        return rest_answers.bundle_loads(*await self._get(f"{_STATS}/topics", broker))
+
+    async def owned(self, cluster: str, broker: BrokerId) -> list[str]:
+        """Return the bundles that a broker owns."""
+        path = f"{_BROKERS}/{cluster}/{_quoted(broker)}/ownedNamespaces"
+        return rest_answers.owned_bundles(*await self._get(path, broker))
+
+    async def namespaces(self) -> list[str]:
+        """Return the namespaces of all tenants."""
+        tenants = rest_answers.names_in(*await self._get(f"{_ADMIN}/tenants"))
+        found = [rest_answers.names_in(*await self._get(f"{_NAMESPACES}/{tenant}")) for tenant in tenants]
+        return [name for names in found for name in names]
+
+    async def bundles(self, namespace: str) -> NamespaceBundles | None:
+        """Return the bundles of a namespace, None when it is gone."""
+        answer = await self._find(f"{_NAMESPACES}/{namespace}/bundles")
+        return None if answer is None else rest_answers.bundles_in(answer.body, answer.url)
+
+    async def group(self, namespace: str) -> str | None:
+        """Return the anti-affinity group of a namespace, None without one."""
+        answer = await self._find(f"{_NAMESPACES}/{namespace}/antiAffinity")
+        return None if answer is None else rest_answers.group_in(answer.body, answer.url)
+
+    async def isolation(self, cluster: str) -> dict[str, IsolationData]:
+        """Return the isolation policies of the cluster, by name; Pulsar answers 404 until it has had one."""
+        answer = await self._find(f"{_CLUSTERS}/{cluster}/namespaceIsolationPolicies")
+        return {} if answer is None else rest_answers.isolation_in(answer.body, answer.url)
+
+    async def domains(self, cluster: str) -> dict[str, FailureDomain]:
+        """Return the failure domains of the cluster, by name."""
+        return rest_answers.domains_in(*await self._get(f"{_CLUSTERS}/{cluster}/failureDomains"))
+
+    async def _get(self, path: str, broker: BrokerId | None = None) -> tuple[bytes, str]:
+        """Return the answer of one broker, or of any, and its URL."""
+        request = RestRequest("GET", path)
+        calls = self._calls
+        answer = await (calls.ask(request) if broker is None else calls.ask_at(_web(self.address(broker)), request))
+        return answer.body, answer.url
+
+    async def _find(self, path: str) -> HttpAnswer | None:
+        try:
+            return await self._calls.ask(RestRequest("GET", path))
+        except PulsarRefusedError as error:
+            if error.status == _NOT_FOUND:
+                return None
+            raise
 
     # What is done
 
@@ -144,19 +203,22 @@ class PulsarAdmin:
         body = orjson.dumps(list(positions)) if positions else b""
         await self._calls.ask(_put(bundle, "split", wanted, body), timeout_s)
 
-    async def look_up(self, bundle: BundleName, timeout_s: float | None = None) -> None:
-        """Have Pulsar place the bundle if nobody owns it, by a lookup of a topic that it would hold.
+    async def look_up(self, bundle: BundleName, timeout_s: float | None = None) -> BrokerId | None:
+        """Have Pulsar place the bundle if nobody owns it, by a lookup of a topic that it would hold; return its owner.
 
         No topic comes of it. But where topics are not created by themselves, a persistent one that does not exist is
         not found: then one that is not persistent is asked for, of which Pulsar cannot tell. That comes second because
         the leader remembers of such a bundle that it wants a broker with topics that are not persistent.
         """
         try:
-            await self._calls.ask(_lookup(bundle, "persistent"), timeout_s)
+            answer = await self._calls.ask(_lookup(bundle, "persistent"), timeout_s)
         except PulsarRefusedError as error:
             if error.status != _NOT_FOUND:
                 raise
-            await self._calls.ask(_lookup(bundle, "non-persistent"), timeout_s)
+            answer = await self._calls.ask(_lookup(bundle, "non-persistent"), timeout_s)
+        found = _content(answer)
+        url = (found.get("httpUrl") or found.get("httpUrlTls")) if isinstance(found, dict) else None
+        return BrokerId(urlsplit(url).netloc) if isinstance(url, str) else None
 
     async def set_dynamic(self, key: str, value: str) -> None:
         """Change a key on all brokers; 412 for one that takes a restart. What is no value of it has no effect."""
@@ -168,7 +230,7 @@ class PulsarAdmin:
 
 
 def _web(url: str) -> URL:
-    """What a broker says of itself may be anything."""
+    """Parse the web service of a broker, which may have named anything."""
     try:
         return web_service(url, "the web service of a broker")
     except ConfigurationError as error:

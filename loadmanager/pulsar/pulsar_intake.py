@@ -1,18 +1,14 @@
-"""From Pulsar's znodes to the view: watches say where something changed, this reads it again and applies it.
+"""Poll of a Pulsar's brokers through their REST API, applied to the mirror.
 
-Level-triggered, as `leader.mirror.mirror_intake` is for a node, with a watch on each tree of `trees`:
+asked                                     of               when
+-----                                     --               ----
+brokers, leader, dynamic configuration    any broker       each poll
+settings                                  each broker      its first poll, and after a change
+owned bundles, load                       each broker      each poll; load of topics (extensible) every 30 s
+namespaces, their bundles, policies       any broker       every 30 s; at once for a bundle that is in no namespace
 
-what is heard                           what is read
--------------                           ------------
-the last of the watches is in force     everything: the view is fresh once that is applied
-a change below a watch                  that znode; of the policies of the cluster all, which are few
-the connection broke                    nothing, and the view is not fresh, until all watches are in force again
-
-Everything is read exactly, also the znode of each owner: a thousand of them are one request. Watching costs Pulsar's
-ZooKeeper less than asking would (see `benchmarks/bench_beside.py`). Batches are apart, so that brokers that report all
-the time cost a few requests a second.
-
-ModularLoadManagerImpl only: ExtensibleLoadManagerImpl publishes no load in ZooKeeper, as is said of each such broker.
+Each broker is asked by the rules of its own load manager, so a cluster may be migrating from one to the other. A broker
+that does not answer keeps what was known of it, and the mirror is not fresh until it answers or has left.
 """
 
 from __future__ import annotations
@@ -21,278 +17,322 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import orjson
+import structlog
 
 from loadmanager.core.diagnosis.pulsar_comparison import Sighted
-from loadmanager.core.domain.names import BrokerId, BundleName, InvalidNameError
+from loadmanager.core.domain.names import BrokerId, BundleName, namespace_of
 from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.domain.parts import in_parts
 from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.errors import InvalidRecordError
 from loadmanager.leader.mirror.broker_records import BrokerRecords
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.mirror.reread_queue import RereadQueue
 from loadmanager.leader.mirror.znode_faults import ZnodeFaults
-from loadmanager.pulsar.initial_averages import Seeding
+from loadmanager.pulsar.broker_settings_poll import AskedBrokers
+from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_namespaces import PulsarNamespaces
-from loadmanager.pulsar.pulsar_policies import ClusterPolicies
-from loadmanager.pulsar.pulsar_znodes import decode_cut, decode_leader, decode_owner, decode_texts, path_of
-from loadmanager.pulsar.read_only_store import ReadOnlyStore
-from loadmanager.pulsar.watched_trees import EVERYTHING, WATCHED, Records, Trees
-from loadmanager.store import paths, pulsar_paths
-from loadmanager.store.metadata_store import SessionState, Znode
-from loadmanager.store.pulsar_paths import (
-    CLUSTERS,
-    DYNAMIC_CONFIGURATION,
-    LOCAL_POLICIES,
-    OWNERSHIP,
-    READ_ONLY,
-)
-from loadmanager.wire.broker_data import LocalBrokerData
-from loadmanager.wire.pulsar_records import NO_LOAD, publishes_no_load
+from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
+from loadmanager.pulsar.rest_answers import Record, extensible_report, is_extensible, settle_owners, stamp
+from loadmanager.store import paths
+from loadmanager.store.metadata_store import Znode
+from loadmanager.wire.policy_records import policies_of
 
-_APART_S = 0.25
-_RECORDS_AT_A_TIME, _NAMESPACES_AT_A_TIME, _REPORTS_AT_A_TIME = 1_000, 20, 10
-"""What is applied before others get their turn: a few milliseconds' work."""
+log = structlog.get_logger(__name__)
+
+_AT_A_TIME = 8
+_TOPICS_S = _POLICIES_S = 30.0
 _NEVER = float("-inf")
-_RECORDS = (DYNAMIC_CONFIGURATION, paths.LEADER)
-"""What is watched and no tree: it changes as any record does."""
-_LOAD_MANAGER = "ModularLoadManagerImpl"
+_DYNAMIC = "/admin/v2/brokers/configuration/values"
+_FAILURES = (PulsarRefusedError, PulsarUnreachableError, InvalidRecordError)
 
-_Apply = Callable[[str, Znode | None], None]
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """Answers of one broker."""
+
+    owned: list[str]
+    report: Record | None
+    """None for an extensible broker, whose report is composed from `metrics`."""
+    metrics: bytes = b""
 
 
 class PulsarIntake:
-    """Keeps a `ClusterMirror` equal to a Pulsar's metadata. `on_change` is called after each applied batch.
+    """Keeps a `ClusterMirror` equal to a Pulsar. `on_change` is called after each poll.
 
-    The policies are those of `cluster`, or of the only one there is.
+    `owners` has the owner of each bundle as Pulsar names it, also while a move of ours has the bundle on its way.
     """
 
     def __init__(
         self,
-        store: ReadOnlyStore,
+        admin: PulsarAdmin,
+        brokers: AskedBrokers,
         view: ClusterMirror,
         live: LiveSettings,
-        cluster: str | None,
+        interval_s: float,
         on_change: Callable[[], None],
         on_moved: Callable[[Sighted], None],
     ) -> None:
-        self._store = store
+        self._admin = admin
+        self._brokers = brokers
         self._view = view
         self._live = live
+        self._interval_s = interval_s
         self._on_change = on_change
-        self._rereading = RereadQueue(self._read_and_apply, _APART_S)
         self._faults = ZnodeFaults(view.faults)
-        self._brokers = BrokerRecords(view, live, BundleName.parse_any, _find_fault)
+        self._records = BrokerRecords(view, live, BundleName.parse_any)
         self._namespaces = PulsarNamespaces(view, on_moved)
-        self._trees = Trees(store, self._known)
-        self._policies = ClusterPolicies(store, view, self._faults, cluster)
-        self._seeding = Seeding(store, view.model)
-        self._apply_by_root: dict[str, _Apply] = {
-            OWNERSHIP: self._apply_owner,
-            LOCAL_POLICIES: self._apply_cut,
-            DYNAMIC_CONFIGURATION: self._apply_configuration,
-            paths.LEADER: self._apply_leader,
-            READ_ONLY: self._apply_read_only,
-        }
-        self._armed: set[str] = set()
-        self._read_since: set[str] = set()
-        self._was_read = False
-        self.seeded = self._seeding.is_complete
-        """Set once the history that Pulsar's leader has of bundles was taken over."""
+        self._turns = asyncio.Semaphore(_AT_A_TIME)
+        self._wake = asyncio.Event()
+        self._polled = asyncio.Condition()
+        self._begun = self._done = 0
+        self._owners: dict[str, BrokerId] = {}
+        self._owner_read: set[str] = set()
+        self._loads: dict[str, Record] = {}
+        self._topics_s: dict[BrokerId, float] = {}
+        self._policies_s = _NEVER
+        self._policies: object = None
+        self._reports: dict[BrokerId, Record] = {}
+        self._znodes: dict[str, Znode] = {}
         self.owners: Mapping[str, Registration | None] = self._namespaces.owners
-        """By bundle who owns it as Pulsar says, also of one that is on its way in the view by a move of ours."""
         self.pulsars_leader: BrokerId | None = None
         self.dynamic: Mapping[str, str] = {}
-        """Pulsar's dynamic configuration, as it is stored."""
-        self.is_read_only = False
-        """Whether Pulsar refuses changes of policies."""
+        self.policies_fault: str | None = None
+        self.fault = "Pulsar's brokers have not been polled yet"
+        """Reason why the last poll is not complete, empty if it is."""
         self.changed_s = _NEVER
-        """When a broker joined or left last, on the monotonic clock; long ago, if none has since the first look."""
+        """When a broker joined or left last, on the monotonic clock; long ago, if none has since the first poll."""
 
     @property
     def reports_applied(self) -> int:
-        """How many reports of brokers were taken in."""
-        return self._brokers.applied
+        """Number of reports taken in."""
+        return self._records.applied
 
     @property
     def records_rejected(self) -> int:
-        """How many faults of znodes came up."""
+        """Number of faults in answers."""
         return self._faults.counted
 
-    @property
-    def load_managers(self) -> dict[BrokerId, str]:
-        """The class of each broker's load manager, of brokers whose record can be read."""
-        return {name: entry.record.get("loadManagerClassName", "") for name, entry in self._view.brokers.items()}
-
-    @property
-    def policies_fault(self) -> str | None:
-        """What is wrong with what admins laid down about the cluster, None when all of it was read."""
-        faults = self._view.faults
-        return next((faults[path] for path in sorted(faults) if path.startswith(CLUSTERS)), None)
+    def load_manager(self, broker: BrokerId) -> str:
+        """Return the class of a broker's load manager, empty while it is unknown."""
+        return self._brokers.load_manager(broker) or ""
 
     def reports_at_s(self, broker: BrokerId) -> float | None:
-        """When a broker made its last report, seconds since 1970 by its clock; None without one that can be read."""
-        entry = self._view.brokers.get(broker)
-        updated_ms = None if entry is None else entry.record.get("lastUpdate")
-        return None if updated_ms is None else updated_ms / 1000
+        """Return when the figures of a broker last changed, seconds since 1970; None without any."""
+        report = self._reports.get(broker)
+        return None if report is None else report["lastUpdate"] / 1000
+
+    async def find_report(self, path: str) -> Znode | None:
+        """Return the last report of a broker, by the path that names it."""
+        return self._znodes.get(path)
 
     async def run(self) -> None:
-        """Read and apply for as long as the process lives."""
-        unsubscribe = [self._store.on_session(self._session_changed)]
-        unsubscribe += [self._store.watch(root, self._notified) for root in WATCHED]
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._rereading.run())
-                group.create_task(self._seed())
-        finally:
-            for stop in unsubscribe:
-                stop()
-
-    def mark_dirty(self, path: str) -> None:
-        """Have `path` read again soon; that of a tree stands for all in it, and until then the view is not fresh."""
-        if path == EVERYTHING or (path in WATCHED and path not in _RECORDS):
-            self._view.is_fresh = False
-        self._rereading.mark(path)
+        """Poll for as long as the process lives."""
+        while True:
+            self._wake.clear()
+            self._begun += 1
+            number = self._begun
+            try:
+                await self._poll()
+            except _FAILURES as error:
+                self._view.is_fresh = False
+                if self.fault != str(error):
+                    log.warning("pulsar_not_polled", error=str(error))
+                self.fault = str(error)
+            else:
+                async with self._polled:
+                    self._done = number
+                    self._polled.notify_all()
+            self._on_change()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s):
+                    await self._wake.wait()
 
     async def settled(self) -> None:
-        """Return once everything that was dirty at the call has been read and applied."""
-        await self._rereading.settled()
+        """Return once a poll that began after the call has been applied."""
+        wanted = self._begun + 1
+        self._wake.set()
+        async with self._polled:
+            await self._polled.wait_for(lambda: self._done >= wanted)
 
-    async def owner_now(self, bundle: BundleName) -> Registration | None:
-        """Who owns a bundle as Pulsar says now, which is applied; raises `StoreError` and `InvalidRecordError`."""
-        path = pulsar_paths.owner(str(bundle))
-        znode = await self._store.get(path)
-        self._read_since.add(path)
-        broker = None if znode is None else decode_owner(znode.data, path)
-        self._namespaces.put_owner(str(bundle), broker)
+    async def owner_now(self, bundle: BundleName, *near: BrokerId | None) -> Registration | None:
+        """Return the owner of a bundle among the brokers that may have it: its last known owner, and those `near`.
+
+        Raises `PulsarRefusedError` or `PulsarUnreachableError` if one of them did not answer and none has it.
+        """
+        name = str(bundle)
+        asked = {self._owners.get(name), *near} & set(self._view.registrations)
+        found = await asyncio.gather(*(self._owned(broker) for broker in asked if broker), return_exceptions=True)
+        owners = [
+            broker for broker, owned in zip(asked, found, strict=True) if isinstance(owned, list) and name in owned
+        ]
+        errors = [each for each in found if isinstance(each, BaseException)]
+        if not owners and errors:
+            raise errors[0]
+        self._owner_read.add(name)
+        self._put_owner(name, owners[0] if owners else None)
         self._namespaces.put_together(str(bundle.namespace))
         self._on_change()
-        return self._namespaces.find_owner(str(bundle))
+        return self._namespaces.find_owner(name)
 
-    async def _seed(self) -> None:
-        await self.settled()
-        await self._seeding.run(sorted(self.owners))
+    async def read_bundles(self, namespace: str) -> None:
+        """Ask for the bundles of a namespace now."""
+        await self._read_namespace(namespace)
+        self._namespaces.put_together(namespace)
 
-    # What watches say
+    # What is asked
 
-    def _notified(self, path: str) -> None:
-        """Take a watch's word; the name of a root says also that its watch has just been armed.
+    async def _poll(self) -> None:
+        ids = await self._admin.brokers()
+        self.pulsars_leader, dynamic = await self._admin.leader(), await self._admin.dynamic()
+        self._apply_configuration(dynamic)
+        self._admin.trust(ids)
+        await self._brokers.ask(ids, dynamic)
+        self._owner_read.clear()
+        answers = dict(zip(ids, await asyncio.gather(*map(self._ask, ids)), strict=True))
+        answered = {broker: answer for broker, answer in answers.items() if answer is not None}
+        owners = await self._settle({broker: answer.owned for broker, answer in answered.items()}, ids)
+        await self._read_policies({namespace_of(bundle) for bundle in owners})
+        self._register(ids, answered)
+        for bundle in self._owners.keys() | owners.keys():
+            if bundle not in self._owner_read:
+                self._put_owner(bundle, owners.get(bundle))
+        await self._read_new_bundles()
+        for namespace in self._namespaces.take_touched():
+            self._namespaces.put_together(namespace)
+        self._lay_down_policies()
+        for broker, answer in answered.items():
+            await self._apply_report(broker, answer)
+        silent = [broker for broker in ids if broker not in answered]
+        self.fault = f"no complete answer from {', '.join(silent[:3])}" if silent else ""
+        self._view.is_fresh = not silent
 
-        What changed before all watches are in force is read with everything else.
-        """
-        if len(self._armed) == len(WATCHED):
-            self.mark_dirty(path)
-        elif path in WATCHED:
-            self._armed.add(path)
-            if len(self._armed) == len(WATCHED):
-                self.mark_dirty(EVERYTHING)
+    async def _ask(self, broker: BrokerId) -> _Answer | None:
+        load_manager = self._brokers.load_manager(broker)
+        path = paths.broker(broker)
+        try:
+            if load_manager is None:
+                raise InvalidRecordError(f"settings of {broker} are unknown: {self._brokers.faults[broker]}")
+            owned = await self._owned(broker)
+            async with self._turns:
+                if not is_extensible(load_manager):
+                    return _Answer(owned, await self._admin.load_report(broker))
+                if time.monotonic() - self._topics_s.get(broker, _NEVER) >= _TOPICS_S:
+                    loads = await self._admin.bundle_loads(broker)
+                    self._loads = {name: load for name, load in self._loads.items() if name not in owned} | loads
+                    self._topics_s[broker] = time.monotonic()
+                return _Answer(owned, None, await self._admin.usage(broker))
+        except _FAILURES as error:
+            self._faults.reject(path, error)
+            return None
 
-    def _session_changed(self, state: SessionState) -> None:
-        if state is not SessionState.CONNECTED:
-            self._armed.clear()
-            self._view.is_fresh = False
+    async def _owned(self, broker: BrokerId) -> list[str]:
+        async with self._turns:
+            return await self._admin.owned(self._live.current.cluster_name, broker)
 
-    # What is read
+    async def _settle(self, listed: dict[BrokerId, list[str]], ids: Iterable[BrokerId]) -> dict[str, BrokerId]:
+        """Return the owners, after a second look at brokers between which a bundle was on its way."""
+        before = {bundle: broker for bundle, broker in self._owners.items() if broker in ids}
+        owners, disputed = settle_owners(before, listed)
+        if disputed:
+            with contextlib.suppress(*_FAILURES):
+                again = await asyncio.gather(*map(self._owned, sorted(disputed)))
+                owners, _ = settle_owners(before, {**listed, **dict(zip(sorted(disputed), again, strict=True))})
+        return owners
 
-    async def _read_and_apply(self, batch: set[str]) -> None:
-        self._read_since.clear()
-        if any(path == EVERYTHING or path.startswith(CLUSTERS) for path in batch):
-            await self._policies.read()
-        read = await self._trees.read(batch)
-        await self._apply(read)
-        self._find_fresh()
-        self._on_change()
+    async def _read_policies(self, namespaces: set[str]) -> None:
+        """Ask for the namespaces and policies of the cluster, now and then."""
+        if time.monotonic() - self._policies_s < _POLICIES_S:
+            return
+        known = [name for name in await self._admin.namespaces() if name.count("/") == 1]
+        for gone in set(self._namespaces.with_bundles) - {*known, *namespaces}:
+            self._namespaces.drop_bundles(gone)
+        await asyncio.gather(*map(self._read_namespace, known))
+        cluster, operator_config = self._live.current.cluster_name, self._view.operator_config
+        try:
+            operator_config.isolation = await self._admin.isolation(cluster)
+            operator_config.failure_domains = await self._admin.domains(cluster)
+        except InvalidRecordError as error:
+            self.policies_fault = str(error)
+        else:
+            self.policies_fault = None
+        self._policies_s = time.monotonic()
 
-    def _known(self, root: str) -> list[str]:
-        """What is known of a tree, by what the records are about."""
-        known: dict[str, Iterable[str]] = {
-            paths.BROKERS: self._view.registrations,
-            OWNERSHIP: self._namespaces.owned_bundles(),
-            LOCAL_POLICIES: self._namespaces.with_policies,
-        }
-        faults = [path.removeprefix(f"{root}/") for path in self._view.faults if path.startswith(f"{root}/")]
-        return [*known.get(root, ()), *faults]
-
-    def _find_fresh(self) -> None:
-        is_watching = len(self._armed) == len(WATCHED)
-        if is_watching and not any(map(self._rereading.is_marked, (EVERYTHING, *WATCHED))):
-            self._was_read = True
-            self._view.is_fresh = self._store.state is SessionState.CONNECTED
-
-    async def _apply(self, read: Records) -> None:
-        """First who lives, then who owns what, then what brokers report: a report is to meet the owners of its time.
-
-        Others get their turn meanwhile; each namespace, and each report, is applied as a whole.
-        """
-        self._register(read[paths.BROKERS])
-        for root, apply in self._apply_by_root.items():
-            for part in in_parts(read[root].items(), _RECORDS_AT_A_TIME):
-                for name, znode in part:
-                    self._apply_record(root, name, znode, apply)
-                await asyncio.sleep(0)
-        for namespaces in in_parts(self._namespaces.take_touched(), _NAMESPACES_AT_A_TIME):
-            for namespace in namespaces:
-                self._namespaces.put_together(namespace)
-            await asyncio.sleep(0)
-        self._policies.lay_down(self._namespaces.groups())
-        for part in in_parts(read[paths.BROKERS].items(), _REPORTS_AT_A_TIME):
-            for name, znode in part:
-                await self._brokers.decode_long(paths.broker(name), znode)
-                self._apply_record(paths.BROKERS, name, znode, self._brokers.apply)
-            await asyncio.sleep(0)
-
-    def _apply_record(self, root: str, name: str, znode: Znode | None, apply: _Apply) -> None:
-        path = path_of(root, name)
-        if path not in self._read_since:
-            with self._faults.of(path):
-                apply(name, znode)
-
-    def _register(self, brokers: Mapping[str, Znode | None]) -> None:
-        registrations, changed = self._view.registrations, set()
-        for broker, znode in ((BrokerId(name), znode) for name, znode in brokers.items()):
-            before = registrations.get(broker)
-            if znode is None:
-                self._view.drop_broker(broker)
+    async def _read_namespace(self, namespace: str) -> None:
+        async with self._turns:
+            bundles = await self._admin.bundles(namespace)
+            if bundles is None:
+                self._namespaces.drop_bundles(namespace)
             else:
-                with contextlib.suppress(InvalidNameError):  # which is listed where its record is taken in
-                    self._brokers.register(broker, znode)
-            if registrations.get(broker) != before:
+                self._namespaces.put_bundles(namespace, bundles, await self._admin.group(namespace))
+
+    async def _read_new_bundles(self) -> None:
+        """Ask for the bundles of namespaces that are new, or in which a bundle was split."""
+        await asyncio.gather(*map(self._read_namespace, sorted(self._namespaces.find_unknown())))
+
+    # What is applied
+
+    def _register(self, ids: Iterable[BrokerId], answered: Mapping[BrokerId, _Answer]) -> None:
+        registrations, changed = self._view.registrations, set()
+        for gone in registrations.keys() - set(ids):
+            self._view.drop_broker(gone)
+            self._reports.pop(gone, None)
+            self._topics_s.pop(gone, None)
+            for kept in (self._znodes, self._view.faults):
+                kept.pop(paths.broker(gone), None)
+            changed.add(gone)
+        for broker, answer in answered.items():
+            before = registrations.get(broker)
+            started = (answer.report or {}).get("startTimestamp")
+            life = started or (time.time_ns() // 1_000_000 if before is None else before.incarnation)
+            self._records.register(broker, Znode(paths.broker(broker), b"", 0, life, 0, 0))
+            if registrations[broker] != before:
+                self._reports.pop(broker, None)
                 changed.add(broker)
         if changed:
             self._namespaces.lives_changed(changed)
-            if self._was_read:
+            if self._done:
                 self.changed_s = time.monotonic()
 
-    def _apply_cut(self, namespace: str, znode: Znode | None) -> None:
-        """The local policies of a namespace. An empty znode is a place of others, unless it had some before."""
-        if znode is None or not (znode.data or namespace in self._namespaces.with_policies):
-            self._namespaces.drop_cut(namespace)
-            return
-        try:
-            cut = decode_cut(znode.data, znode.path)
-        except InvalidRecordError as error:
-            self._namespaces.put_unreadable(namespace, str(error))
-            raise
-        self._namespaces.put_cut(namespace, cut, znode)
+    def _put_owner(self, bundle: str, broker: BrokerId | None) -> None:
+        self._namespaces.put_owner(bundle, broker)
+        if broker is None:
+            self._owners.pop(bundle, None)
+        else:
+            self._owners[bundle] = broker
 
-    def _apply_owner(self, bundle: str, znode: Znode | None) -> None:
-        self._namespaces.put_owner(bundle, None if znode is None else decode_owner(znode.data, znode.path))
+    async def _apply_report(self, broker: BrokerId, answer: _Answer) -> None:
+        path, before = paths.broker(broker), self._reports.get(broker)
+        with self._faults.of(path):
+            record = answer.report
+            if record is None:
+                url, load_manager = self._admin.address(broker), self.load_manager(broker)
+                record = extensible_report(answer.metrics, answer.owned, self._loads, load_manager, url)
+            dated = stamp(record, before, time.time_ns() // 1_000_000)
+            known = self._znodes.get(path)
+            if known is None or before is None or dated["lastUpdate"] != before["lastUpdate"]:
+                version = 0 if known is None else known.version + 1
+                life = self._view.registrations[broker].incarnation
+                known = self._znodes[path] = Znode(path, orjson.dumps(dated), version, life, 0, 0)
+                self._reports[broker] = {key: dated.get(key) for key in ("cpu", "lastStats", "reported", "lastUpdate")}
+            await self._records.decode_long(path, known)
+            self._records.apply(broker, known)
 
-    def _apply_configuration(self, _: str, znode: Znode | None) -> None:
-        """What operators changed while brokers run; what cannot be used is left out, and said."""
-        self.dynamic = {} if znode is None else decode_texts(znode.data, znode.path)
-        faults = self._live.apply(self.dynamic)
+    def _apply_configuration(self, dynamic: dict[str, str]) -> None:
+        """Apply what operators changed while brokers run, and list what of it cannot be used."""
+        self.dynamic = dynamic
+        faults = self._live.apply(dynamic)
         self._view.model.set_rules(ReportRules.of(self._live.planner))
-        if faults:
-            raise InvalidRecordError(f"{DYNAMIC_CONFIGURATION}: {'; '.join(faults)}")
+        with self._faults.of(_DYNAMIC):
+            if faults:
+                raise InvalidRecordError(f"{_DYNAMIC}: {'; '.join(faults)}")
 
-    def _apply_leader(self, _: str, znode: Znode | None) -> None:
-        self.pulsars_leader = None if znode is None else decode_leader(znode.data, znode.path)
-
-    def _apply_read_only(self, _: str, znode: Znode | None) -> None:
-        self.is_read_only = znode is not None
-
-
-def _find_fault(record: LocalBrokerData) -> str | None:
-    return f"{NO_LOAD}: {_LOAD_MANAGER} is needed" if publishes_no_load(record) else None
+    def _lay_down_policies(self) -> None:
+        operator_config = self._view.operator_config
+        operator_config.anti_affinity = self._namespaces.groups()
+        policies = operator_config.isolation, operator_config.failure_domains, operator_config.anti_affinity
+        if policies != self._policies:
+            self._policies = policies
+            self._view.model.set_policies(policies_of(*policies))

@@ -1,20 +1,13 @@
-"""The namespaces of a Pulsar, put together from znodes of two kinds: how each is cut, and who owns each bundle.
+"""Namespaces of a Pulsar in the mirror, from their bundles and the owners of those.
 
-local policies       owners     the namespace in the view
---------------       ------     -------------------------
-can be read          any        as it is cut
-are not there        some       one bundle, which is what Pulsar takes it for
-are not there        none       is not there
-cannot be read       any        as it was cut before, and marked; not there if it never could be read
+a bundle             owner by Pulsar                  in the mirror
+--------             ---------------                  -------------
+Free or Owned        the same                         unchanged
+Free or Owned        another one, or none             Owned by that one, or Free, at the next version
+Releasing            any                              unchanged: a move of ours has it on its way
+new, by a split      any, or none                     Owned or Free, at a version beyond those of the namespace
 
-a bundle             Pulsar says                      in the view
---------             -----------                      -----------
-Free or Owned        the same owner as the view       stays as it is
-Free or Owned        another owner, or none           Owned by that one, or Free, at the next version
-Releasing            whatever                         stays as it is: it is on its way by a move of ours
-new, by a split      an owner, or none                Owned or Free, at a version beyond those of the namespace
-
-An owner is the life of its broker that is registered now; of one that is not registered, a life that never was.
+An owner is the registered life of its broker; of a broker that is not registered, `NO_LIFE`.
 """
 
 from __future__ import annotations
@@ -23,57 +16,55 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from loadmanager.core.diagnosis.pulsar_comparison import NO_LIFE, Sighted
+from loadmanager.core.domain.bundles import NamespaceBundles
 from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
-from loadmanager.pulsar.pulsar_znodes import WHOLE, Cut
-from loadmanager.store.metadata_store import Znode
 
 
 class PulsarNamespaces:
-    """What was read is put here; `put_together` has the view follow. `owners` are those of all bundles in the view."""
+    """Collects answers; `put_together` has the mirror follow. `owners` are those of all bundles in the mirror."""
 
     def __init__(self, view: ClusterMirror, on_moved: Callable[[Sighted], None]) -> None:
         self._view = view
         self._on_moved = on_moved
-        self._cuts: dict[str, tuple[Cut, Znode]] = {}
-        self._unreadable: dict[str, str] = {}
+        self._bundles: dict[str, NamespaceBundles] = {}
+        self._groups: dict[str, str] = {}
         self._said: dict[str, dict[str, BrokerId]] = {}
         self._touched: set[str] = set()
         self.owners: dict[str, Registration | None] = {}
 
     @property
-    def with_policies(self) -> Iterable[str]:
-        """The namespaces whose local policies were read, at least once."""
-        return self._cuts.keys()
+    def with_bundles(self) -> Iterable[str]:
+        """Namespaces whose bundles are known."""
+        return self._bundles.keys()
 
-    def owned_bundles(self) -> list[str]:
-        """The bundles of which a znode says who owns them."""
-        return [f"{namespace}/{text}" for namespace, said in self._said.items() for text in said]
+    def find_unknown(self) -> list[str]:
+        """Return the namespaces in which a bundle has an owner and is not among the known bundles."""
+        known = {name: set(bundles.range_texts()) for name, bundles in self._bundles.items() if name in self._touched}
+        return [name for name in self._touched if not self._said.get(name, {}).keys() <= known.get(name, set())]
 
     def groups(self) -> dict[str, str]:
-        """The anti-affinity group of each namespace that is in one."""
-        return {name: cut.group for name, (cut, _) in self._cuts.items() if cut.group is not None}
+        """Return the anti-affinity group of each namespace that is in one."""
+        return dict(self._groups)
 
-    def put_cut(self, namespace: str, cut: Cut, znode: Znode) -> None:
-        """Its local policies."""
-        self._unreadable.pop(namespace, None)
-        self._cuts[namespace] = cut, znode
-        self._touched.add(namespace)
+    def put_bundles(self, namespace: str, bundles: NamespaceBundles, group: str | None) -> None:
+        """Put the bundles of a namespace, and its anti-affinity group."""
+        if bundles != self._bundles.get(namespace):
+            self._bundles[namespace] = bundles
+            self._touched.add(namespace)
+        self._groups.pop(namespace, None)
+        if group is not None:
+            self._groups[namespace] = group
 
-    def put_unreadable(self, namespace: str, fault: str) -> None:
-        """Its local policies cannot be read."""
-        self._unreadable[namespace] = fault
-        self._touched.add(namespace)
-
-    def drop_cut(self, namespace: str) -> None:
-        """It has no local policies."""
-        self._unreadable.pop(namespace, None)
-        self._cuts.pop(namespace, None)
+    def drop_bundles(self, namespace: str) -> None:
+        """Forget a namespace that is gone, and the owners of its bundles."""
+        for kept in (self._bundles, self._groups, self._said):
+            kept.pop(namespace, None)
         self._touched.add(namespace)
 
     def put_owner(self, bundle: str, broker: BrokerId | None) -> None:
-        """Who owns a bundle, None when nobody does."""
+        """Put the owner of a bundle, None when nobody owns it."""
         namespace, _, text = bundle.rpartition("/")
         said = self._said.setdefault(namespace, {})
         if said.get(text) != broker:
@@ -84,21 +75,21 @@ class PulsarNamespaces:
             said[text] = broker
 
     def find_owner(self, bundle: str) -> Registration | None:
-        """Who owns a bundle by the last that was put, be it a current bundle or not."""
+        """Return the owner that was put last, be it of a current bundle or not."""
         namespace, _, text = bundle.rpartition("/")
         return self._life_of(self._said.get(namespace, {}).get(text))
 
     def lives_changed(self, brokers: set[BrokerId]) -> None:
-        """These registered, again or for the first time, or are gone."""
+        """Have the mirror follow brokers that registered, again or for the first time, or are gone."""
         self._touched |= {name for name, said in self._said.items() if not brokers.isdisjoint(said.values())}
 
     def take_touched(self) -> list[str]:
-        """The namespaces that something was put of since they were last taken."""
+        """Return the namespaces of which something was put since the last call."""
         touched, self._touched = self._touched, set()
         return sorted(touched)
 
     def put_together(self, namespace: str) -> None:
-        """Have the view follow what was put of a namespace; then what moved in it is told."""
+        """Have the mirror follow what was put of a namespace, and tell of each bundle that moved."""
         now_ms = time.time_ns() // 1_000_000
         former = self._former(namespace)
         entry = self._entry(namespace, former, now_ms)
@@ -107,7 +98,7 @@ class PulsarNamespaces:
         known = self._view.namespaces.get(namespace)
         if entry is None:
             self._view.drop_namespace(namespace)
-        elif known is None or (known.state, known.unreadable) != (entry.state, entry.unreadable):
+        elif known is None or known.state != entry.state:
             self._view.put_namespace(entry)
         for each in sighted:
             self._on_moved(each)
@@ -119,24 +110,20 @@ class PulsarNamespaces:
         return dict(zip(known.state.bundles.range_texts(), known.state.ownerships, strict=True))
 
     def _entry(self, namespace: str, former: Mapping[str, Ownership], now_ms: int) -> NamespaceEntry | None:
-        said, fault = self._said.get(namespace, {}), self._unreadable.get(namespace)
-        cut, znode = self._cuts.get(namespace, (WHOLE if said and fault is None else None, None))
-        if cut is None:
+        bundles, said = self._bundles.get(namespace), self._said.get(namespace, {})
+        if bundles is None:
             return None
         fresh = Ownership(version=max((each.version for each in former.values()), default=0))
         ownerships = tuple(
-            _follow(former.get(text, fresh), self._life_of(said.get(text)), now_ms)
-            for text in cut.bundles.range_texts()
+            _follow(former.get(text, fresh), self._life_of(said.get(text)), now_ms) for text in bundles.range_texts()
         )
-        state = NamespaceState(NamespaceName.parse_any(namespace), cut.bundles, ownerships)
-        if znode is None:
-            return NamespaceEntry(state, version=0, czxid=0, digest=0)
-        return NamespaceEntry(state, znode.version, znode.czxid, hash(znode.data), unreadable=fault)
+        state = NamespaceState(NamespaceName.parse_any(namespace), bundles, ownerships)
+        return NamespaceEntry(state, version=0, czxid=0, digest=0)
 
     def _follow_owners(
         self, namespace: str, texts: Sequence[str], former: Mapping[str, Ownership], now_ms: int
     ) -> list[Sighted]:
-        """Keep `owners` for the bundles that a namespace has; what moved of those that it had before, too."""
+        """Keep `owners` for the bundles of a namespace, and return those of them that moved."""
         said = self._said.get(namespace, {})
         sighted = []
         for text in texts:

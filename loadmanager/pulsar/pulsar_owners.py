@@ -1,21 +1,19 @@
-"""Has Pulsar move a bundle: its owner lets go at our word, and a lookup has it placed where it is to go.
+"""Moves of bundles through Pulsar's REST API: one unload with a destination, then a check of the owner.
 
-    who owns it                    then
-    -----------                    ----
-    its owner of before, or        unload it, with the destination: Pulsar's leader remembers that, in memory alone,
-    nobody, and it was not         until a lookup reaches it, also of a bundle that nobody owns
-    unloaded
-    its destination                it has arrived
-    its owner of before            look again shortly: what was read may be older than the unload
-    nobody                         look it up, and look again
-    another broker                 refused for good: it went elsewhere, and asking again would only move it once more
+    owner                          action
+    -----                          ------
+    the source, or nobody,         unload with the destination. Extensible: the answer comes once the destination owns
+    before the unload              it. Modular: Pulsar's leader remembers the destination until a lookup
+    the destination                the move has landed
+    the source                     look again shortly: the answer may be older than the unload
+    nobody                         look it up, so that Pulsar places it, and look again
+    another broker                 a miss, refused for good: the next round decides again
 
-Without a destination it has arrived once its owner has let go.
+Without a destination the move is over once the owner has released the bundle.
 
-No fencing is possible through Pulsar's REST: it knows nothing of our terms. So the term is looked at right before each
-call, and what is left is a process that is paused between that look and the call, or a call that is long on its way:
-one late unload of one bundle. It costs its clients a reconnection, and Pulsar places the bundle as it places any; it
-never has a second owner, as owners are Pulsar's to make.
+Pulsar's REST API has no fencing: it knows nothing of our terms. So the term is checked right before each call. A
+process that is paused between that check and the call may unload one bundle late. That costs its clients a
+reconnection, and never makes a second owner, since Pulsar alone assigns bundles.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ import structlog
 
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import Ownership, Registration
-from loadmanager.errors import InvalidRecordError, StoreError
+from loadmanager.errors import InvalidRecordError
 from loadmanager.leader.execution.owner_calls import OwnerRefusal
 from loadmanager.pulsar.fenced_znode import ElectionPort
 from loadmanager.pulsar.move_verification import MovesBundles, SeesOwners
@@ -40,7 +38,7 @@ _TOO_MUCH_TO_DO = 429
 
 
 class PulsarOwners:
-    """The brokers of a Pulsar, asked through its REST. `picture` and `admin` are closed by who made them."""
+    """Actuator of single moves. `picture` and `admin` are closed by their makers."""
 
     def __init__(self, picture: SeesOwners, admin: MovesBundles, election: ElectionPort) -> None:
         self._picture = picture
@@ -52,7 +50,7 @@ class PulsarOwners:
     async def close(self) -> None: ...
 
     async def ask(self, name: BundleName, released: Ownership, patience_s: float) -> OwnerRefusal | None:
-        """Move the bundle within this time; see the top."""
+        """Move the bundle within this time; see the module."""
         source, destination = _broker(released.owner), _broker(released.destination)
         try:
             async with asyncio.timeout(max(patience_s, _SHORTEST_S)):
@@ -62,37 +60,38 @@ class PulsarOwners:
             return OwnerRefusal(f"after {patience_s:.1f} s {owner or 'nobody'} has it", is_final=True)
         except PulsarRefusedError as error:
             return OwnerRefusal(str(error), is_final=not _may_pass(error))
-        except (PulsarUnreachableError, StoreError, InvalidRecordError) as error:
+        except (PulsarUnreachableError, InvalidRecordError) as error:
             return OwnerRefusal(str(error))
 
     async def _move(
         self, name: BundleName, source: BrokerId | None, destination: BrokerId | None
     ) -> OwnerRefusal | None:
-        if _broker(await self._picture.owner_now(name)) in (source, None):
+        if _broker(await self._picture.owner_now(name, destination)) in (source, None):
             self._election.get_term()
             await self._admin.unload(name, destination)
             if destination is None:
                 return None
         while True:
-            owner = _broker(await self._picture.owner_now(name))
+            owner = _broker(await self._picture.owner_now(name, destination))
             if owner is None:
-                await self._look_up(name)
-                owner = _broker(await self._picture.owner_now(name))
+                placed = await self._look_up(name)
+                owner = _broker(await self._picture.owner_now(name, destination, placed))
             if owner not in (source, None):
                 return None if owner == destination else OwnerRefusal(f"it went to {owner}", is_final=True)
             await asyncio.sleep(_LOOK_AGAIN_S)
 
-    async def _look_up(self, name: BundleName) -> None:
+    async def _look_up(self, name: BundleName) -> BrokerId | None:
         """Have it placed; one that cannot be placed now, as when its destination has just died, may be soon."""
         self._election.get_term()
         try:
-            await self._admin.look_up(name)
+            return await self._admin.look_up(name)
         except PulsarUnreachableError as error:
             log.info("bundle_not_placed", bundle=str(name), error=str(error))
         except PulsarRefusedError as error:
             if not _may_pass(error):
                 raise
             log.info("bundle_not_placed", bundle=str(name), error=str(error))
+        return None
 
 
 def _broker(owner: Registration | None) -> BrokerId | None:
@@ -100,5 +99,5 @@ def _broker(owner: Registration | None) -> BrokerId | None:
 
 
 def _may_pass(error: PulsarRefusedError) -> bool:
-    """Whether Pulsar may do it if it is asked again."""
+    """Return true if Pulsar may do it when it is asked again."""
     return error.status == _TOO_MUCH_TO_DO or error.status >= FAULTS_OF_ITS_OWN

@@ -10,7 +10,7 @@ from loadmanager.wire.pulsar_bodies import BesideStatus
 
 
 class DiaryPort(Protocol):
-    """What Pulsar did, and what would have been done here; the newest entries."""
+    """Diary of Pulsar's moves and ours, the newest entries."""
 
     def text(self, rounds: int) -> str:
         """The entries of so many rounds, for people; the newest come last."""
@@ -20,7 +20,7 @@ class DiaryPort(Protocol):
 
 
 class ScoresPort(Protocol):
-    """How Pulsar did, and how the strategies would have done by the simulator's model, for hours and days."""
+    """Scores of Pulsar, and of strategies by the simulator's model, for hours and days."""
 
     def records(self) -> list[dict[str, Any]]:
         """The scores as JSON objects, the newest first."""
@@ -46,7 +46,7 @@ class BesidePort(BalancingPort, Protocol):
     def scores(self) -> ScoresPort: ...
 
     def status(self) -> BesideStatus:
-        """How it stands, and what keeps it from acting."""
+        """Return the state, and the obstacles to acting."""
 
     async def go_on(self) -> None:
         """Act again after moves that failed in succession; `NotLeaderError` or a `StoreError`."""

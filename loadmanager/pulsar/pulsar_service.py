@@ -1,7 +1,7 @@
-"""One process beside a Pulsar: looks at its brokers always, and plans, judges and moves bundles while it leads.
+"""Process that polls the brokers of a Pulsar, and plans, compares and moves bundles while it leads.
 
-Two stores: Pulsar's, which is only read, and one of our own, in which such processes elect the one that plans, and keep
-what operators tell them. Each has a view; what is told is copied into the one that decisions go by.
+It has a store of its own, in which such processes elect the one that plans and keep operator controls. Controls are
+copied into the mirror of the Pulsar, by which decisions are made.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ from loadmanager.pulsar.permitted_orders import ShadowDrains, ShadowPlans, Unloa
 from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_intake import PulsarIntake
-from loadmanager.pulsar.read_only_store import ReadOnlyStore
 from loadmanager.pulsar.scores import Scores
 from loadmanager.pulsar.take_over import TakeOver
 from loadmanager.pulsar.verdict import Where
@@ -72,7 +71,6 @@ class BesideNode(Candidate):
         self,
         settings: BesideSettings,
         live: PulsarSettings,
-        pulsar: ReadOnlyStore,
         store: MetadataStore,
         admin: PulsarAdmin,
         node_id: str,
@@ -88,14 +86,13 @@ class BesideNode(Candidate):
         self._told = ClusterMirror()
         silence_s = live.current.leader_silence_ms / 1000
         super().__init__(store, self._told, node_id, service_url, silence_s, self.caller)
-        self._pulsar = pulsar
-        self._admin = admin
         self.decision_log = DecisionLog()
         self.moves.on_measured = self.decision_log.measured
         self._told_intake = MirrorIntake(store, self._told, LiveSettings(settings_of({}, "")), self._on_told)
-        self.intake = PulsarIntake(pulsar, self.view, live, live.current.cluster_name, self._on_seen, self._on_moved)
-        self.reports = RawReports(pulsar.get, self.view)
-        self.brokers = AskedBrokers(admin, self.view)
+        self.brokers = AskedBrokers(admin)
+        interval_s = settings.poll_interval_seconds
+        self.intake = PulsarIntake(admin, self.brokers, self.view, live, interval_s, self._on_seen, self._on_moved)
+        self.reports = RawReports(self.intake.find_report, self.view)
         self.operators = ConfigWriter(store, self._told_intake, self.election)
         self.planner = PlannerService(self.view, live, self.decision_log, seed, self.recorder, self.moves)
         self.terms = TermHistory(node_id, self.view, self.planner, self.moves)
@@ -131,7 +128,6 @@ class BesideNode(Candidate):
         self.persistence = Persistence(store, self.view, self.election, self.planner, self._told_intake.reject, live)
         self._swept = 0
         self._registered: frozenset[Registration] = frozenset()
-        self._asked: object = None
 
     def _make_scores(self) -> Scores:
         file = BoundedFile(self.settings.folder / "scores.jsonl")
@@ -165,7 +161,6 @@ class BesideNode(Candidate):
         await self._patiently(self._registrar.make_folders)
         await self._told_intake.settled()
         await self.intake.settled()
-        self._spawn(self.brokers.run(), "brokers")
         self._spawn(self.judge.run(), "judge")
         self._spawn(self.timeline_memory.run(), "timeline")
         self._stand()
@@ -180,16 +175,14 @@ class BesideNode(Candidate):
         await asyncio.to_thread(self.caller.tracing.close)
 
     def why_not_ready(self) -> str | None:
-        """Why this process's answers cannot be relied on at the moment; None when they can."""
-        if self._pulsar.state is not SessionState.CONNECTED:
-            return f"the session with Pulsar's ZooKeeper is {self._pulsar.state}"
+        """Return the reason why answers cannot be relied on at the moment; None when they can."""
         if not self.view.is_fresh:
-            return "Pulsar's cluster is being read again after a reconnection"
+            return self.intake.fault
         why_not = super().why_not_ready()
         return f"stateStoreUrl: {why_not}" if why_not and self.store.state is not SessionState.CONNECTED else why_not
 
     def status(self) -> BesideStatus:
-        """How this process stands, and what keeps it from acting."""
+        """Return the state of this process, and the obstacles to acting."""
         stops = self.hands.rails.check_round()
         reported_s = [at_s for broker in self.view.registrations if (at_s := self.intake.reports_at_s(broker))]
         failures = self.hands.memory.acts.failures
@@ -201,6 +194,7 @@ class BesideNode(Candidate):
             obstacles=[_with_remedy(stop) for stop in stops],
             stopped=failures >= self.settings.failures_until_stop,
             failures=failures,
+            misses=self.hands.memory.misses,
             brokers=len(self.view.registrations),
             bundles=len(self.intake.owners),
             pulsars_leader=self.intake.pulsars_leader,
@@ -214,7 +208,7 @@ class BesideNode(Candidate):
         await self.hands.memory.go_on()
 
     def scrape(self) -> MetricSamples:
-        """What this process counts at this moment; called on the event loop."""
+        """Return the metric samples; called on the event loop."""
         reshaper, reshaping = self.hands.reshaper, self.hands.reshaping
         counters = [*self.judge.counters(), *split_counters(reshaper, reshaping)]
         return replace(collect_move_samples(self, counters, self.judge.gauges()), splits=count_splits(reshaper))
@@ -246,17 +240,11 @@ class BesideNode(Candidate):
         self._store_changed()
 
     def _on_seen(self) -> None:
-        """Pulsar's store has something new: mostly reports, and now and then a broker or a setting."""
+        """A poll was applied."""
         registered = frozenset(self.view.registrations.values())
         for each in self._registered - registered:
             self.judge.left(each, _now_ms())
         self._registered = registered
-        readable = frozenset(entry.registration for entry in self.view.brokers.values())
-        asked = registered, readable, dict(self.intake.dynamic)
-        if asked != self._asked:
-            self._asked = asked
-            self._admin.trust(_web_services(self.view))
-            self.brokers.changed(self.intake.dynamic)
         self.live.leave_out(self.hands.rails.left_out(self.view.namespaces))
         if self.view.unsettled != self._swept:
             self._swept = self.view.unsettled
@@ -295,11 +283,9 @@ class BesideNode(Candidate):
 
     async def _shed(self) -> None:
         """The first round at once: who has just started this wants to see something."""
-        await self.intake.seeded.wait()
         await self.shedding.run(at_once=True)
 
     async def _split(self) -> None:
-        await self.intake.seeded.wait()
         await self.hands.reshaping.run()
 
     def _note_end(self, reason: str) -> None:
@@ -317,9 +303,3 @@ def _now_ms() -> int:
 
 def _with_remedy(stop: Verdict) -> str:
     return f"{stop.sentence()}; to change it: {stop.remedy()}"
-
-
-def _web_services(view: ClusterMirror) -> list[str]:
-    """Where the registered brokers answer."""
-    records = (entry.record for entry in view.brokers.values())
-    return [url for record in records for url in (record.get("webServiceUrl"), record.get("webServiceUrlTls")) if url]

@@ -39,7 +39,7 @@ class Recovery:
         """For a term that has taken over the memory; raises `NotLeaderError` when it is over."""
         under_way = dict(self._memory.acts.under_way)
         for bundle, move in under_way.items():
-            owner = await self._owned.find(BundleName.parse(bundle))
+            owner = await self._owned.find(BundleName.parse(bundle), move.source, move.destination)
             self._say(bundle, move, owner, epoch)  # first: a term may end in the middle of the write that forgets it
             await self._memory.end(bundle, None if owner is None else owner.broker, is_cancelled=True)
         if under_way:

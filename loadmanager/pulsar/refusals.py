@@ -1,4 +1,4 @@
-"""What Pulsar says instead of doing what it was asked, as a sentence: the address, what came, and what to do."""
+"""Errors for Pulsar's refusals, as a sentence: the address, the answer, and the remedy."""
 
 from __future__ import annotations
 

@@ -6,19 +6,20 @@
 | no answer in time | `PulsarUnreachableError`, as it may have been heard; the next call begins at another address |
 | 401 | the token's file is read again; if it has another token by now, that one is tried once, else it is refused |
 | 401 from a host that is not configured | refused: the token goes to configured hosts only |
+| 401 that names the role of the token | refused: the role lacks rights |
 | 307 to a configured address or a registered broker | the same request there, method and body too; three hops at most |
 | 307 to anywhere else, or from https to http | refused |
-| a broker without https, where addresses are configured with it | refused, and not asked |
 | another 3xx, 4xx, 5xx | `PulsarRefusedError`, with a sentence |
 | 2xx | the answer |
 
-In many a ZooKeeper anybody may register as a broker. So whoever is registered is asked, but not with the token, which
-may do anything to that Pulsar. Source: of brokers of Pulsar 4.0.1, a follower sends an unload to the leader, and that
-one to the owner.
+The token may do anything to that Pulsar, and brokers are named by whoever registers as one. So it goes to configured
+hosts, and over https to hosts with a configured suffix. Source: brokers of Pulsar 4.0.1, where a follower sends an
+unload to the leader, and that one to the owner.
 """
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ _MOST_HOPS = 3
 _CONNECT_TIMEOUT_S = 5.0
 _UNAUTHORIZED = 401
 _TEMPORARY_REDIRECT = 307
+_ROLE = re.compile(rb"clientAppId \[([^\]]+)\]")
+"""In a 401 for a valid token whose role has no rights."""
 _JSON = {"Accept": "application/json", "Content-Type": "application/json"}
 """Also without a body: Pulsar answers 415 to what is no JSON, or is not said to be."""
 
@@ -57,13 +60,17 @@ class PulsarCalls:
     file or TLS keys that cannot be used.
     """
 
-    def __init__(self, urls: Sequence[str], token: TokenFile | None, tls: TlsOptions, timeout_s: float) -> None:
+    def __init__(
+        self, urls: Sequence[str], token: TokenFile | None, tls: TlsOptions, timeout_s: float, suffixes: Sequence[str]
+    ) -> None:
         if not urls:
             raise ConfigurationError("no address of a Pulsar: expected the web service of at least one broker")
         self._admins = deque(web_service(url, "admin URL") for url in urls)
         self._configured = frozenset(map(_address, self._admins))
         self._with_token = frozenset(host for host, _ in self._configured)
+        self._suffixes = tuple(each.lower() for each in suffixes)
         self.is_encrypted = self._admins[0].scheme == "https"
+        self._first = self._admins[0]
         self._registered: frozenset[tuple[str, int]] = frozenset()
         self._token = token
         self._timeout_s = timeout_s
@@ -77,6 +84,12 @@ class PulsarCalls:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def address(self, host_and_port: str) -> str:
+        """Return where a broker is asked, by its id."""
+        if not self.is_encrypted:
+            return f"http://{host_and_port}"
+        return f"https://{host_and_port.rpartition(':')[0]}:{self._first.port}"
 
     def trust(self, urls: Iterable[str]) -> None:
         """Follow redirects to the web services of the brokers that are registered now too; what is no URL is none."""
@@ -125,13 +138,22 @@ class PulsarCalls:
         return token
 
     def _may_have_token(self, asked: URL) -> bool:
-        return _address(asked)[0] in self._with_token
+        host = _address(asked)[0]
+        return host in self._with_token or (asked.scheme == "https" and host.endswith(self._suffixes))
 
     def _unauthorized(self, answer: HttpAnswer) -> PulsarRefusedError:
         if self._token is None:
             return refused(answer, "it wants to know who asks: give a token file")
         if not self._may_have_token(URL(answer.url)):
-            return refused(answer, "the token goes to the hosts in adminUrls only: add this one, if it is one of yours")
+            return refused(
+                answer, "the token goes to adminUrls and tokenHostSuffixes only: add this host, if it is yours"
+            )
+        role = _ROLE.search(answer.body)
+        if role is not None:
+            return refused(
+                answer,
+                f"role {role[1].decode(errors='replace')} lacks rights: add it to superUserRoles of the brokers",
+            )
         return refused(
             answer,
             f"the token in {self._token.path} is none of this Pulsar's, or has ended: put a valid one into the file",

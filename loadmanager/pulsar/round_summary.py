@@ -1,4 +1,4 @@
-"""What is said of a round to people: short, the heaviest first, and nothing twice.
+"""Summary of a round for people: short, the heaviest first, and nothing twice.
 
 what was said                                     how it is told
 ------------------------------------------------  -----------------------------------------------------------------
@@ -35,7 +35,7 @@ _TOLD = frozenset((*_FIRST, *PULSARS_MOVES, *WE_ALONE))
 
 
 def is_worth_a_paragraph(entries: Iterable[ComparisonEntry]) -> bool:
-    """Whether something was said besides what happens all day."""
+    """Return true if an entry is out of the ordinary."""
     return any(entry.reason in _TOLD for entry in entries)
 
 
@@ -54,14 +54,14 @@ def tell(entries: Sequence[ComparisonEntry]) -> list[str]:
 
 
 def count(counts: Mapping[ComparisonReason, int]) -> Iterator[str]:
-    """Of what is only counted, a part of a sentence each."""
+    """Yield a part of a sentence for each reason that is only counted."""
     for reason, text in _COUNTED.items():
         if counts.get(reason):
             yield f"{counts[reason]} {text}"
 
 
 def tell_level(level: UsageLevel | None) -> str:
-    """How level the brokers are, a sentence."""
+    """Return a sentence about the imbalance of the brokers."""
     if level is None:
         return "No broker has reported."
     return (

@@ -56,8 +56,8 @@ _MEANING = (
 
 @dataclass(frozen=True, slots=True)
 class RangeScore:
-    """Of an hour or a day. `imbalance` is as it was, by the model, and `worlds` as it would have been, by strategy, the
-    configured one first; `note` says why there is no model, `left_out` why there is none of a strategy.
+    """Score of an hour or a day. `imbalance` is the observed one by the model, `worlds` the modelled ones by strategy,
+    the configured one first; `note` says why there is no model, `left_out` why there is none of a strategy.
     """
 
     period: str
@@ -116,7 +116,7 @@ class Scores:
     # What is measured
 
     def see(self, at_ms: int, level: UsageLevel | None, entries: Iterable[ComparisonEntry]) -> None:
-        """How level the brokers are from now on, and what was said."""
+        """Count entries, and take the imbalance from now on."""
         hour, day = self._tallies(at_ms)
         for tally in (hour, day):
             tally.count(entries)

@@ -8,7 +8,7 @@
     else                                   Pulsar is asked, at our boundaries if its brokers take positions, else by
                                            the algorithm that is their default
     refused, or not heard                  it has failed
-    taken, or nobody knows                 its local policies are watched for the parts, within `moveTimeoutMs`
+    taken, or nobody knows                 its namespace is asked for the parts, within `moveTimeoutMs`
     the parts are there                    `split`, at the boundaries that there are
     the time is over                       it has failed
 
@@ -25,8 +25,9 @@ is split until that topic has a bundle of its own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -88,8 +89,10 @@ class PulsarReshaper:
         memory: ActsMemory,
         decision_log: DecisionLog,
         live: LiveSettings,
+        read_bundles: Callable[[str], Awaitable[None]],
     ) -> None:
         self._view = view
+        self._read_bundles = read_bundles
         self._admin = admin
         self._election = election
         self._rails = rails
@@ -146,7 +149,7 @@ class PulsarReshaper:
         return current.owner
 
     async def _split(self, it: Reshaping) -> list[int]:
-        """Where it is cut in the end."""
+        """Return the boundaries at which Pulsar split the bundle."""
         timeout_s = self._live.current.namespace_bundle_unloading_timeout_ms / 1000
         lost: LoadManagerError | None = None
         try:
@@ -158,8 +161,10 @@ class PulsarReshaper:
             raise SplitFailedError(f"after {timeout_s:.1f} s it is still one bundle{said}") from None
 
     async def _watch(self, name: BundleName) -> list[int]:
-        """Where the range of a bundle is cut, once it is."""
+        """Return the boundaries inside the range of a bundle, once there are any."""
         while True:
+            with contextlib.suppress(PulsarRefusedError, PulsarUnreachableError):
+                await self._read_bundles(str(name.namespace))
             entry = self._view.namespaces.get(str(name.namespace))
             known = () if entry is None else entry.state.bundles.boundaries
             boundaries = [each for each in known if name.range.lower < each < name.range.upper]

@@ -43,7 +43,7 @@ _OFF = "false"
 
 
 class Configures(Protocol):
-    """What is asked of a `PulsarAdmin`."""
+    """Part of `PulsarAdmin` that is needed here."""
 
     async def dynamic(self) -> dict[str, str]: ...
     async def set_dynamic(self, key: str, value: str) -> None: ...

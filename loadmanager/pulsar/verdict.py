@@ -1,6 +1,4 @@
-"""The first verdict on a Pulsar, some minutes after one began to look: is it level, what does it do, what would we do,
-and what to do next.
-"""
+"""First verdict on a Pulsar: its imbalance, what it does about it, what Level would do, and what to do next."""
 
 from __future__ import annotations
 
@@ -11,17 +9,18 @@ from pathlib import Path
 from loadmanager.core.diagnosis.pulsar_comparison import ComparedRounds, ComparisonEntry
 from loadmanager.core.diagnosis.pulsar_tally import PeriodTotals, UsageLevel
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
+from loadmanager.pulsar.level_benefit import CONFIGURATION, LevelBenefit
 from loadmanager.pulsar.round_summary import as_record, people, tell_level
 
 LEVEL_ENOUGH = 1.25
-"""Times the mean: nobody notices less."""
+"""Highest / mean up to which a cluster counts as level."""
 _SHOWN = 5
 _MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where this process keeps its `folder`, and answers."""
+    """Folder of this process, and the URL at which it answers."""
 
     folder: Path
     url: str
@@ -29,9 +28,10 @@ class Where:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VerdictFacts:
-    """What is known when the verdict is given."""
+    """Facts for the verdict."""
 
     rounds: ComparedRounds
+    benefit: LevelBenefit
     level: UsageLevel | None
     measured: PeriodTotals
     stalled: ComparisonEntry | None
@@ -39,11 +39,12 @@ class VerdictFacts:
 
 
 def first_verdict(standing: VerdictFacts, where: Where) -> list[str]:
-    """A sentence or more on each question."""
+    """Return a line for each answer."""
     steps = [step for step in standing.rounds.ours.steps if isinstance(step, Unload)]
     level = standing.level
     return [
-        f"FIRST VERDICT after {_minutes(standing.measured)} min. {tell_level(level)} {_remark(level)}",
+        f"FIRST VERDICT after {_minutes(standing.measured)} min. {tell_level(level)} {_remark(standing)}",
+        _level(standing.benefit),
         *_pulsar(standing),
         *_ours(standing, steps),
         "What to do next:",
@@ -55,14 +56,28 @@ def _minutes(measured: PeriodTotals) -> int:
     return max(1, round((measured.to_ms - measured.from_ms) / 60_000))
 
 
-def _remark(level: UsageLevel | None) -> str:
+def _remark(standing: VerdictFacts) -> str:
+    level, benefit = standing.level, standing.benefit
     if level is None:
         return "Nothing can be said until brokers report."
-    return "That is level." if level.max_over_mean <= LEVEL_ENOUGH else "That is not level."
+    if benefit.idle:
+        return f"That is not level: {len(benefit.idle)} brokers own no bundle, {benefit.idle[0]} among them."
+    return "That is level." if max(level.max_over_mean, benefit.before) <= LEVEL_ENOUGH else "That is not level."
+
+
+def _level(benefit: LevelBenefit) -> str:
+    """State the benefit of Level, with the configuration line that has it."""
+    traffic = f"traffic highest/mean {benefit.before:.2f}"
+    if not benefit.pays:
+        return f"Level would move nothing: {traffic}."
+    return (
+        f"Level would move {benefit.moves} bundles, {people(benefit.load / _MIB)} MiB/s;"
+        f" {traffic} -> {benefit.after:.2f}. To have it: {CONFIGURATION}"
+    )
 
 
 def _pulsar(standing: VerdictFacts) -> list[str]:
-    """What Pulsar does about it."""
+    """State what Pulsar does about it."""
     measured, pulsars = standing.measured, standing.rounds.pulsars
     if standing.stalled is not None:
         told = as_record(standing.stalled)
@@ -80,9 +95,9 @@ def _pulsar(standing: VerdictFacts) -> list[str]:
 
 
 def _ours(standing: VerdictFacts, steps: Sequence[Unload]) -> list[str]:
-    """What we would do about it, and why."""
+    """State what the configured strategy would do about it, and why."""
     if not steps:
-        return [f"We would move nothing either. {_why_nothing(standing)}".rstrip()]
+        return [f"The configured strategy would move nothing. {_why_nothing(standing)}".rstrip()]
     load = sum(standing.rounds.loads.get(step.bundle, 0.0) for step in steps)
     lines = [f"We would move bundles now: {len(steps)}, {people(load / _MIB)} MiB/s."]
     lines += [
@@ -94,15 +109,16 @@ def _ours(standing: VerdictFacts, steps: Sequence[Unload]) -> list[str]:
 
 
 def _why_nothing(standing: VerdictFacts) -> str:
-    """What our round says of the busiest broker, or of all."""
-    said = {verdict.subject: verdict for verdict in standing.rounds.ours.verdicts}
+    """Return the deciding verdict on the busiest broker, or on all; remarks on the same subject come after it."""
     busiest = "" if standing.level is None else standing.level.busiest
-    verdict = said.get(busiest) or said.get("cluster")
+    verdicts = standing.rounds.ours.verdicts
+    said = [verdict for subject in (busiest, "cluster") for verdict in verdicts if verdict.subject == subject]
+    verdict = said[0] if said else None
     return "" if verdict is None else f"Of {verdict.subject}: {verdict.sentence()}."
 
 
 def _next(standing: VerdictFacts, steps: Sequence[Unload], where: Where) -> list[str]:
-    """Commands, each after what it is for."""
+    """Return commands, each after its purpose."""
     found = [f"read on: tail -f {where.folder}/diary.txt"]
     if steps:
         found.append(f"why a bundle would move: loadmanager admin explain bundle {steps[0].bundle} --url {where.url}")
@@ -116,9 +132,10 @@ def _next(standing: VerdictFacts, steps: Sequence[Unload], where: Where) -> list
     found.append(f"scores, after each hour: curl {where.url}/loadbalance/v1/beside/scores/table")
     replay = f"loadmanager replay --history {where.folder}/history --strategy AvgShedder"
     found.append(f"what another strategy would have made of it: {replay}")
-    if steps and not standing.is_acting:
+    if (steps or standing.benefit.pays) and not standing.is_acting:
         found.append(
-            "have it moved: set mode: act and stateStoreUrl in the file that `loadmanager config beside` prints"
+            "have it moved: set stateStoreUrl in the file that `loadmanager config beside` prints, then run"
+            " loadmanager pulsar act --config FILE"
         )
     return found
 

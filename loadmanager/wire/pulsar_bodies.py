@@ -8,10 +8,11 @@ from loadmanager.wire.validation import WireModel
 
 
 class BesideStatus(WireModel):
-    """Status; `acting`: the next round would move its steps; `obstacles` say why not, each in a sentence.
+    """State of a process that observes or balances a Pulsar.
 
-    `failures` counts the moves that failed in succession; `stopped` says that they were too many, and that an operator
-    has to say go on. `pulsars_leader` is the broker that leads Pulsar's own balancing. Ages are in seconds.
+    `acting` is whether the next round would move what it plans; each of `obstacles` says why not. `misses` counts moves
+    that landed on another broker than asked, `failures` moves that failed in succession; `stopped` says that those were
+    too many, and that an operator has to say go on. Ages are in seconds.
     """
 
     mode: Literal["shadow", "act"]
@@ -21,6 +22,7 @@ class BesideStatus(WireModel):
     obstacles: list[str]
     stopped: bool
     failures: int
+    misses: int
     brokers: int
     bundles: int
     pulsars_leader: str | None

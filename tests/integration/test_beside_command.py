@@ -1,4 +1,4 @@
-"""`loadmanager beside` as a process of its own, over a fake Pulsar's REST and its znodes in a real ZooKeeper."""
+"""`loadmanager pulsar` as a process of its own, over a fake Pulsar's REST."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ import orjson
 import pytest
 import yaml
 from aiohttp import web
-from support.fake_pulsar import IMPL, FakePulsar
+from support.fake_pulsar import FakePulsar
 from support.processes import ended
-from support.registrations import write
 from support.servers import LoopbackServer, closed_port
 from support.stores import ZooKeeperWorld, read_all_znodes
 from support.waiting import eventually, patience
@@ -27,9 +26,9 @@ from support.zookeeper import ZooKeeperFactory
 
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper, ZooKeeperServer
 from loadmanager.store import paths
-from loadmanager.store.metadata_store import MetadataStore, SessionState
+from loadmanager.store.metadata_store import MetadataStore
 from loadmanager.store.znode_codec import decode
-from loadmanager.store.zookeeper_acl import ANYBODY, Access, Acls, Credentials
+from loadmanager.store.zookeeper_acl import ANYBODY, Access
 from loadmanager.store.zookeeper_store import ZooKeeperStore
 from loadmanager.wire.pulsar_move_records import decode_acts
 
@@ -91,7 +90,8 @@ async def beside_process(folder: Path, *arguments: str, **settings: object) -> A
             sys.executable,
             "-c",
             COMMAND,
-            "beside",
+            "pulsar",
+            "act" if settings.get("mode") == "act" else "observe",
             *arguments,
             f"--config={config}",
             f"--ready-file={folder / 'ready.json'}",
@@ -123,7 +123,7 @@ async def a_pulsar(
     await world.close()
 
 
-async def test_two_addresses_are_enough_to_be_told_how_a_pulsar_stands_and_nothing_of_it_is_changed(
+async def test_one_address_is_enough_to_be_told_how_a_pulsar_stands_and_nothing_of_it_is_changed(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
 ) -> None:
     async with a_pulsar(zookeeper, chroot) as pulsar:
@@ -133,8 +133,7 @@ async def test_two_addresses_are_enough_to_be_told_how_a_pulsar_stands_and_nothi
             pulsar.load(bundle, 200.0, bytes_each=100 * 1024.0)
         await pulsar.report()
         before = await read_all_znodes(pulsar.operator)
-        address = f"zk:{zookeeper.connect_string}{chroot}"
-        async with beside_process(tmp_path, f"--pulsar={address}", f"--admin={second.url}") as beside:
+        async with beside_process(tmp_path, f"--admin={second.url}") as beside:
             await beside.is_up()
             assert (await beside.ask("/readyz"))[0] == 200
             status = await beside.status()
@@ -149,65 +148,17 @@ async def test_two_addresses_are_enough_to_be_told_how_a_pulsar_stands_and_nothi
             assert {asked.method for asked in pulsar.asked} == {"GET"}
             assert await read_all_znodes(pulsar.operator) == before
 
-            path = f"/loadbalance/brokers/{second.broker_id}"
-            await a_fault_is_said(pulsar, beside, path, bundles[0], third.broker_id)
+            await pulsar.move(bundles[0], third.broker_id)
+
+            async def is_followed() -> bool:
+                _, body = await beside.ask("/loadbalance/v1/cluster")
+                return bool({each["brokerId"]: each["bundles"] for each in body["brokers"]}[third.broker_id] == 1)
+
+            await eventually(is_followed)
             beside.process.terminate()
             code, _, _ = await ended(beside.process)
     assert code == 0, (tmp_path / "log").read_text()
     assert "Traceback" not in (tmp_path / "log").read_text()
-
-
-@pytest.mark.deep
-async def test_a_pulsar_whose_zookeeper_is_closed_is_read_with_credentials_of_its_own(
-    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
-) -> None:
-    brokers, reader = (Credentials("digest", user, "secret", "a file") for user in ("brokers", "reader"))
-    (tmp_path / "reader").write_text("reader:secret")
-    access = Access(brokers, acls=Acls((brokers.identity,), (brokers.identity, reader.identity)))
-    async with a_pulsar(zookeeper, chroot, access) as pulsar:
-        await pulsar.add_namespace("lm/bench", bundles=8, owners=[pulsar.brokers[0].broker_id])
-        await pulsar.report()
-        given = (f"--pulsar=zk:{zookeeper.connect_string}{chroot}", f"--admin={pulsar.brokers[1].url}")
-        key = {"pulsarMetadataStoreCredentials": f"file://{tmp_path / 'reader'}"}
-        async with beside_process(tmp_path, *given, **key) as beside:
-            await beside.is_up()
-            status = await beside.status()
-            assert (status["brokers"], status["bundles"], status["faults"]) == (3, 8, {})
-        async with beside_process(tmp_path, *given) as beside:
-            code, _, _ = await ended(beside.process)
-    assert code == 1
-    assert "nobody by a password: there are no pulsarMetadataStoreCredentials" in (tmp_path / "log").read_text()
-
-
-async def a_fault_is_said(pulsar: FakePulsar, beside: Beside, path: str, bundle: str, to: str) -> None:
-    """As long as there is garbage in a znode it is named, and all else goes on, such as a move of the bundle."""
-
-    async def faults() -> dict[str, str]:
-        code, body = await beside.ask("/readyz")
-        assert code == 200, body
-        found: dict[str, str] = body["faults"]
-        return found
-
-    async def is_said() -> bool:
-        return path in await faults()
-
-    async def is_forgotten() -> bool:
-        return await faults() == {}
-
-    await write(pulsar.operator, path, b"\x00garbage")
-    await eventually(is_said)
-    assert (await faults()).keys() == {path}
-    await pulsar.move(bundle, to)
-    await pulsar.broker(to).report()
-
-    async def is_followed() -> bool:
-        _, body = await beside.ask("/loadbalance/v1/cluster")
-        return bool({each["brokerId"]: each["bundles"] for each in body["brokers"]}[to] == 1)
-
-    await eventually(is_followed)
-    assert (await beside.status())["brokers"] == len(pulsar.brokers)
-    await pulsar.report()
-    await eventually(is_forgotten)
 
 
 @pytest.fixture
@@ -221,7 +172,7 @@ async def moving(
     async with a_pulsar(own, "") as pulsar:
         await pulsar.set_dynamic(SWITCHED_OFF)
         settings: dict[str, object] = {
-            "pulsarMetadataStoreUrl": f"zk:{own.connect_string}",
+            "pollIntervalSeconds": 0.1,
             "adminUrls": pulsar.urls,
             "mode": "act",
             "stateStoreUrl": f"zk:{zookeeper.connect_string}{chroot}",
@@ -238,11 +189,11 @@ async def moving(
 async def test_a_process_killed_in_the_middle_of_a_move_is_followed_by_one_that_sees_it_through(
     moving: tuple[FakePulsar, EmbeddedZooKeeper, dict[str, object], MetadataStore], tmp_path: Path
 ) -> None:
-    pulsar, own, settings, store = moving
+    pulsar, _, settings, store = moving
     folders = [tmp_path / "one", tmp_path / "other"]
     for folder in folders:
         folder.mkdir()
-    first, second, third = pulsar.brokers
+    first, *_ = pulsar.brokers
     await pulsar.add_namespace("lm/bench", bundles=4, owners=[first.broker_id])
     await pulsar.report()
 
@@ -289,9 +240,6 @@ async def test_a_process_killed_in_the_middle_of_a_move_is_followed_by_one_that_
         await eventually(is_healed)
         await has_settled(pulsar, under_way)
 
-        await no_zookeeper_no_act(pulsar, own, other, second.broker_id)
-        await has_settled(pulsar, under_way)
-        assert third.broker_id in {await pulsar.owner(each) for each in await bundles_of(pulsar)}
         other.process.terminate()
         code, _, _ = await ended(other.process)
     assert code == 0, (other.folder / "log").read_text()
@@ -317,37 +265,6 @@ async def has_settled(pulsar: FakePulsar, under_way: Any) -> None:  # noqa: ANN4
     await eventually(is_over)
 
 
-async def no_zookeeper_no_act(pulsar: FakePulsar, own: EmbeddedZooKeeper, beside: Beside, drained: str) -> None:
-    """While Pulsar's ZooKeeper is away nothing is asked of Pulsar; then it goes on."""
-    await asyncio.to_thread(own.kill)
-
-    async def is_not_ready() -> bool:
-        code, body = await beside.ask("/readyz")
-        return code == 503 and "Pulsar's ZooKeeper" in body["reason"]
-
-    await eventually(is_not_ready)
-    pulsar.asked.clear()
-    code, _ = await beside.ask(f"/loadbalance/v1/brokers/{drained}/drain", "PUT")
-    assert code == 202
-    status = await beside.status()
-    assert not status["acting"]
-    assert any("not all of Pulsar's records are known" in obstacle for obstacle in status["obstacles"])
-    await asyncio.sleep(2.0)  # a drain looks again each second
-    assert [asked for asked in pulsar.asked if asked.method != "GET"] == []
-    await asyncio.to_thread(own.start)
-    stores = [pulsar.operator, *(broker.store for broker in pulsar.brokers)]
-    await eventually(lambda: {each.state for each in stores} == {SessionState.CONNECTED})
-
-    async def is_drained() -> bool:
-        return await pulsar.broker(drained).owned() == []
-
-    async def is_ready() -> bool:
-        return (await beside.ask("/readyz"))[0] == 200
-
-    await eventually(is_ready)
-    await eventually(is_drained)
-
-
 # What cannot be used
 
 
@@ -356,7 +273,8 @@ import json, sys
 from loadmanager.cli import main
 
 for config in json.loads(sys.argv[1]):
-    sys.argv = ["loadmanager", "beside", f"--config={config}"]
+    mode = "act" if "mode: act" in open(config).read() else "observe"
+    sys.argv = ["loadmanager", "pulsar", mode, f"--config={config}"]
     try:
         main()
         code = 0
@@ -415,66 +333,39 @@ async def test_what_cannot_be_used_ends_it_with_a_sentence_that_says_where_and_w
     token.write_text("wrong", encoding="utf-8")
 
     def at(pulsar: FakePulsar, **more: object) -> dict[str, object]:
-        return {"pulsarMetadataStoreUrl": address_of(pulsar), "adminUrls": pulsar.urls, **more}
-
-    def address_of(pulsar: FakePulsar) -> str:
-        return f"zk:{zookeeper.connect_string}{chroot}-{pulsar.cluster}"
+        return {"adminUrls": pulsar.urls, **more}
 
     async with contextlib.AsyncExitStack() as stack:
-        names = ["rp", "other", "mixed", "closed"]
-        pulsar, other, mixed, closed = [
+        names = ["rp", "other", "closed"]
+        pulsar, other, closed = [
             await stack.enter_async_context(a_pulsar(zookeeper, f"{chroot}-{name}", brokers=2, cluster=name))
             for name in names
         ]
         site = await stack.enter_async_context(NoPulsar())
-        mixed.brokers[1].load_manager = f"{IMPL.replace('.impl', '.extensions')}.ExtensibleLoadManagerImpl"
-        await mixed.report()
         closed.token = "right"
-        nobody, nowhere = f"http://127.0.0.1:{closed_port()}", f"zk:127.0.0.1:{closed_port()}"
-        same = address_of(pulsar).replace("127.0.0.1", "localhost")
-        await other.operator.ensure_path("/empty")
+        nobody = f"http://127.0.0.1:{closed_port()}"
+        theirs = f"zk:{zookeeper.connect_string}{chroot}-rp"
         before = await read_all_znodes(pulsar.operator)
         cases: list[tuple[dict[str, object], int, list[str]]] = [
-            (
-                at(pulsar, pulsarMetadataStoreUrl=f"{address_of(other)}/empty"),
-                2,
-                [f"{address_of(other)}/empty: no Pulsar here", "give the metadataStoreUrl of its brokers"],
-            ),
-            (
-                at(pulsar, pulsarMetadataStoreUrl=f"{address_of(other)}/missing"),
-                1,
-                [f"pulsarMetadataStoreUrl {address_of(other)}/missing: the chroot", "leave it out if there is none"],
-            ),
-            (
-                at(pulsar, pulsarMetadataStoreUrl=nowhere, metadataStoreConnectTimeoutMillis=300),
-                1,
-                [f"pulsarMetadataStoreUrl {nowhere}"],
-            ),
             (at(pulsar, adminUrls=[site.url]), 2, [f"adminUrls: {site.url}", "give the web service of a broker"]),
             (at(pulsar, adminUrls=[nobody]), 1, [nobody]),
             (
-                at(pulsar, adminUrls=other.urls),
+                at(pulsar, adminUrls=[*pulsar.urls, *other.urls]),
                 2,
-                [f"adminUrls {other.urls[0]}: a broker of the cluster 'other'", "give brokers of the cluster"],
+                [f"adminUrls {other.urls[0]}: a broker of the cluster 'other'", "give brokers of one cluster"],
             ),
             (at(closed), 2, [f"adminUrls: {closed.urls[0]}", "answered 401", "token"]),
             (at(closed, tokenFile=str(token)), 2, [f"adminUrls: {closed.urls[0]}", "answered 401", "token"]),
-            (
-                at(mixed),
-                2,
-                [f"{mixed.brokers[1].broker_id} has ExtensibleLoadManagerImpl", "give all brokers that one"],
-            ),
             (at(pulsar, mode="act"), 2, ["stateStoreUrl: is required to act", "give a chroot of its own"]),
-            (at(pulsar, mode="act", stateStoreUrl=address_of(pulsar)), 2, ["stateStoreUrl: is the Pulsar's own"]),
             (
-                at(pulsar, mode="act", stateStoreUrl=same),
+                at(pulsar, mode="act", stateStoreUrl=theirs),
                 2,
-                [f"stateStoreUrl {same}: this is a Pulsar's metadata", "give loadmanager a chroot of its own"],
+                [f"stateStoreUrl {theirs}: this is a Pulsar's metadata", "give loadmanager a chroot of its own"],
             ),
         ]
         found = await refusals(tmp_path, [settings for settings, _, _ in cases])
         for (_, code, words), (ended_with, said) in zip(cases, found, strict=True):
             assert ended_with == code, said
             assert [word for word in words if word not in said] == [], said
-        assert {asked.method for each in (pulsar, other, mixed, closed) for asked in each.asked} == {"GET"}
+        assert {asked.method for each in (pulsar, other, closed) for asked in each.asked} == {"GET"}
         assert await read_all_znodes(pulsar.operator) == before

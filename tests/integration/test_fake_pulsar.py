@@ -25,7 +25,7 @@ async def test_a_bundle_moves_and_is_nobodys_when_its_owner_dies(zookeeper: ZooK
         await pulsar.report()
         assert await pulsar_detection.find_pulsar(pulsar.operator) == "/admin/clusters"
         async with PulsarAdmin(pulsar.urls[:1], timeout_s=patience()) as admin:
-            admin.trust(pulsar.urls)
+            admin.trust([each.broker_id for each in pulsar.brokers])
             await admin.unload(BUNDLE, to.broker_id)
             await admin.look_up(BUNDLE)
             assert await pulsar.owner(str(BUNDLE)) == to.broker_id

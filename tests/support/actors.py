@@ -104,7 +104,7 @@ class Eyes:
     def owners(self) -> Mapping[str, Registration | None]:
         return {str(name): owner for name, owner in self._pulsar.owners.items()}
 
-    async def owner_now(self, bundle: BundleName) -> Registration | None:
+    async def owner_now(self, bundle: BundleName, *_: BrokerId | None) -> Registration | None:
         await asyncio.sleep(self._pulsar.delay_s())
         return self._pulsar.owners[bundle]
 
@@ -119,8 +119,10 @@ class Eyes:
 
         await self._ask(arrive)
 
-    async def look_up(self, bundle: BundleName) -> None:
+    async def look_up(self, bundle: BundleName) -> BrokerId | None:
         await self._ask(lambda: self._pulsar.look_up(bundle))
+        owner = self._pulsar.owners[bundle]
+        return None if owner is None else owner.broker
 
     async def _ask(self, do: Callable[[], None]) -> None:
         """A request that is on its way arrives, whatever becomes of who sent it."""

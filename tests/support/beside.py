@@ -27,7 +27,6 @@ from loadmanager.http.app import make_beside_app
 from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_service import BesideNode
-from loadmanager.pulsar.read_only_store import ReadOnlyStore
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Delete, MetadataStore
 from loadmanager.store.znode_codec import decode
@@ -63,8 +62,7 @@ class Beside:
         live = PulsarSettings(await admin.settings(self.pulsar.urls[0]), settings)
         listener = listen()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        pulsars = ReadOnlyStore(await self.pulsar.world.connect())
-        node = BesideNode(settings, live, pulsars, await self.connect(), admin, f"beside-{len(self.nodes)}", url, 1)
+        node = BesideNode(settings, live, await self.connect(), admin, f"beside-{len(self.nodes)}", url, 1)
         self.nodes.append(node)
         self.apps.append(make_beside_app(node))
         self._stack.push_async_callback(end_app, await serve_app(self.apps[-1], listener))
@@ -99,7 +97,7 @@ class Beside:
 
 
 _SETTINGS: dict[str, Any] = {
-    "pulsar_metadata_store_url": "zk:127.0.0.1:1",
+    "poll_interval_seconds": 0.05,
     "mode": "act",
     "state_store_url": "zk:127.0.0.1:1/ours",
     "settling_seconds": 0.0,
@@ -186,8 +184,7 @@ def reasons(node: BesideNode) -> list[Reason]:
 
 async def change_load_manager(pulsar: FakePulsar) -> None:
     """Have the third broker run another load manager than the others."""
-    pulsar.brokers[2].load_manager = "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl"
-    await pulsar.report()
+    pulsar.brokers[2].settings["loadManagerClassName"] = "com.example.OwnLoadManager"
 
 
 async def delete_leader(pulsar: FakePulsar) -> None:

@@ -37,6 +37,7 @@ from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.store.metadata_store import Create, Delete, MetadataStore, Put
 
 IMPL = "org.apache.pulsar.broker.loadbalance.impl"
+EXTENSIBLE = "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl"
 VERSION = "4.0.1"
 
 SETTINGS: Mapping[str, str] = {
@@ -90,6 +91,8 @@ class FakePulsar:
         self.faults = Faults()
         self.token: str | None = None
         """With one, whoever has not this one is answered 401."""
+        self.extensible = False
+        """Whether the brokers run the extensible load manager."""
         self.auto_topic_creation = True
         self.version = VERSION
         self.metadata_store_url = "zk:127.0.0.1:2181"
@@ -243,9 +246,6 @@ class FakePulsar:
         """Replace dynamic configuration as a whole."""
         await write(self.operator, "/admin/configuration", orjson.dumps(dict(changed)))
 
-    async def make_policies_readonly(self) -> None:
-        await write(self.operator, "/admin/flags/policies-readonly", b"")
-
     async def content(self, path: str) -> dict[str, Any]:
         """The object in a znode, empty without one."""
         znode = await self.operator.get(path)
@@ -260,6 +260,7 @@ class PulsarBroker:
         self.store = store
         self.host = host
         self.port = 0
+        self.started_ms = time.time_ns() // 1_000_000
         self.settings: dict[str, str] = {}
         """What its own file says, where that is not `SETTINGS`."""
         self.affinity: dict[str, BrokerId] = {}
@@ -268,9 +269,8 @@ class PulsarBroker:
         """Whether `FakePulsar.report` has it write a report."""
         self.cpu: float | None = None
         """Its CPU usage in percent; None: one percent for each 20 messages a second, in or out."""
-        self.load_manager: str | None = None
-        """The class in its record; None: what it goes by."""
         self._reported: list[str] = []
+        self._published: dict[str, Any] | None = None
         self._runner: web.AppRunner | None = None
 
     @property
@@ -293,7 +293,8 @@ class PulsarBroker:
         app = web.Application(middlewares=[Door(self).let_in])
         app.add_routes(Rest(self).routes())
         self._runner = await serve_app(app, listener)
-        await self.store.commit([Create(self.path, orjson.dumps(await self.record()), ephemeral=True)])
+        self._published = await self.record()
+        await self.store.commit([Create(self.path, orjson.dumps(self._published), ephemeral=True)])
         await write(self.store, f"/loadbalance/broker-time-average/{self.broker_id}", orjson.dumps(_NO_AVERAGES))
 
     async def stop(self) -> None:
@@ -305,7 +306,13 @@ class PulsarBroker:
 
     async def report(self) -> None:
         if self.reporting:
-            await self.store.commit([Put(self.path, orjson.dumps(await self.record()))])
+            self._published = await self.record()
+            await self.store.commit([Put(self.path, orjson.dumps(self._published))])
+
+    async def published(self) -> dict[str, Any]:
+        """Return the last report that a test had it make."""
+        assert self._published is not None
+        return self._published
 
     async def record(self) -> dict[str, Any]:
         """Its LocalBrokerData: only bundles with load, that is with topics, are in it."""
@@ -337,8 +344,8 @@ class PulsarBroker:
             "brokerVersionString": self.pulsar.version,
             "protocols": {},
             "advertisedListeners": {"internal": {"brokerServiceUrl": f"pulsar://{self.host}:6650"}},
-            "loadManagerClassName": self.load_manager or (await self.effective())["loadManagerClassName"],
-            "startTimestamp": 1_753_000_000_000,
+            "loadManagerClassName": (await self.effective())["loadManagerClassName"],
+            "startTimestamp": self.started_ms,
             "maxResourceUsage": cpu / 100.0,
             "loadReportType": "LocalBrokerData",
         }
@@ -351,6 +358,8 @@ class PulsarBroker:
             "advertisedAddress": self.host,
             "webServicePort": f"Optional[{self.port}]",
         }
+        if self.pulsar.extensible:
+            here["loadManagerClassName"] = EXTENSIBLE
         return {**SETTINGS, **here, **self.settings, **await self.pulsar.dynamic()}
 
     async def owned(self) -> list[str]:

@@ -37,6 +37,15 @@ DYNAMIC = frozenset(
 """Keys that may be changed while brokers run: those of them that a test has had a use for."""
 
 _JSON = "application/json"
+_SYSTEM_LOAD = {
+    "msgRateIn": 1.0,
+    "msgThroughputIn": 9e9,
+    "msgRateOut": 1.0,
+    "msgThroughputOut": 9e9,
+    "consumerCount": 1,
+    "producerCount": 1,
+}
+"""Of the load manager's own topics, which is not to count."""
 
 
 @dataclass(slots=True)
@@ -145,7 +154,15 @@ class Rest:
     def routes(self) -> list[web.RouteDef]:
         brokers, bundle = "/admin/v2/brokers", "/admin/v2/namespaces/{tenant}/{namespace}/{range}"
         return [
-            web.get("/admin/v2/clusters", self._clusters),
+            web.get("/admin/v2/clusters/{cluster}/failureDomains", self._domains),
+            web.get("/admin/v2/clusters/{cluster}/namespaceIsolationPolicies", self._isolation),
+            web.get("/admin/v2/broker-stats/load-report", self._load_report),
+            web.get("/admin/v2/broker-stats/metrics", self._metrics),
+            web.get("/admin/v2/broker-stats/topics", self._topics),
+            web.get(f"{brokers}/{{cluster}}/{{broker}}/ownedNamespaces", self._owned),
+            web.get("/admin/v2/tenants", self._tenants),
+            web.get("/admin/v2/namespaces/{tenant}", self._namespaces),
+            web.get("/admin/v2/namespaces/{tenant}/{namespace}/antiAffinity", self._group),
             web.get(brokers, self._active),
             web.get(f"{brokers}/version", self._version),
             web.get(f"{brokers}/health", self._health),
@@ -163,8 +180,66 @@ class Rest:
 
     # What there is
 
-    async def _clusters(self, _: web.Request) -> web.Response:
-        return web.json_response(await self._broker.store.children("/admin/clusters"))
+    async def _load_report(self, _: web.Request) -> web.Response:
+        if self._pulsar.extensible:
+            return _reason(500, "java.lang.UnsupportedOperationException")
+        return web.json_response(await self._broker.published())
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        record = await self._broker.published()
+        usage = {
+            f"brk_lb_{name}_usage": 100.0 * record[key]["usage"] / record[key]["limit"]
+            for name, key in (("cpu", "cpu"), ("memory", "memory"), ("directMemory", "directMemory"))
+        }
+        return web.json_response(
+            [
+                {
+                    "metrics": {"brk_lb_resource_usage": 0.1},
+                    "dimensions": {"feature": "max", "metric": "loadBalancing"},
+                },
+                {"metrics": usage, "dimensions": {"broker": self._broker.host, "metric": "loadBalancing"}},
+            ]
+        )
+
+    async def _topics(self, _: web.Request) -> web.Response:
+        """Answer one topic for each bundle, and one of the load manager's own in a bundle that nobody owns."""
+        stats = (await self._broker.record())["lastStats"]
+        found: dict[str, dict[str, object]] = {"pulsar/system": {"0x00000000_0x40000000": _topic(_SYSTEM_LOAD)}}
+        for bundle, load in stats.items():
+            namespace, _, text = bundle.rpartition("/")
+            found.setdefault(namespace, {})[text] = _topic(load)
+        return web.json_response(found)
+
+    async def _owned(self, request: web.Request) -> web.Response:
+        if request.match_info["broker"] != self._broker.broker_id:
+            return _redirect(request, BrokerId(request.match_info["broker"]))
+        state = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+        self_test = f"pulsar/{self._broker.broker_id}/0x00000000_0xffffffff"
+        return web.json_response(dict.fromkeys([self_test, *await self._broker.owned()], state))
+
+    async def _tenants(self, _: web.Request) -> web.Response:
+        return web.json_response(await self._broker.store.children("/admin/policies"))
+
+    async def _namespaces(self, request: web.Request) -> web.Response:
+        tenant = request.match_info["tenant"]
+        names = await self._broker.store.children(f"/admin/policies/{tenant}")
+        return web.json_response([f"{tenant}/{name}" for name in names])
+
+    async def _group(self, request: web.Request) -> web.Response:
+        """The body is empty without a group."""
+        policies = await self._pulsar.content(f"/admin/local-policies/{_namespace(request)}")
+        group = policies.get("namespaceAntiAffinityGroup")
+        return web.json_response(group) if group else web.Response(content_type=_JSON)
+
+    async def _isolation(self, request: web.Request) -> web.Response:
+        path = f"/admin/clusters/{request.match_info['cluster']}/namespaceIsolationPolicies"
+        znode = await self._pulsar.operator.get(path)
+        return _reason(404, "none yet") if znode is None else web.Response(body=znode.data, content_type=_JSON)
+
+    async def _domains(self, request: web.Request) -> web.Response:
+        path = f"/admin/clusters/{request.match_info['cluster']}/failureDomain"
+        names = await self._broker.store.children(path)
+        return web.json_response({name: await self._pulsar.content(f"{path}/{name}") for name in names})
 
     async def _active(self, _: web.Request) -> web.Response:
         return web.json_response(await self._registered())
@@ -213,7 +288,7 @@ class Rest:
         content = await self._pulsar.content(f"/admin/local-policies/{_namespace(request)}")
         return web.json_response(content["bundles"]) if content else _reason(404, "Namespace does not exist")
 
-    async def _unload(self, request: web.Request) -> web.Response:
+    async def _unload(self, request: web.Request) -> web.Response:  # noqa: PLR0911 - one for each answer
         bundle = f"{_namespace(request)}/{request.match_info['range']}"
         destination = request.query.get("destinationBroker", "")
         if request.content_type != _JSON:
@@ -226,11 +301,21 @@ class Rest:
         if answer is not None or owner is None:
             return answer or web.Response(status=204)
         if owner != self._broker.broker_id:
-            return _redirect(request, owner, without="destinationBroker")
+            return _redirect(request, owner, without="" if self._pulsar.extensible else "destinationBroker")
+        if self._pulsar.extensible and destination:
+            return await self._transfer(bundle, BrokerId(destination))
         try:
             await self._broker.release(bundle)
         except TransactionFailedError:
             return _reason(500, f"Namespace is not active: {bundle}")
+        return web.Response(status=204)
+
+    async def _transfer(self, bundle: str, destination: BrokerId) -> web.Response:
+        """Answer once the destination owns the bundle, or the broker where a test has it land."""
+        if destination == self._broker.broker_id:
+            return _reason(500, f"own by {destination}, cannot be transfer to same broker")
+        to = self._pulsar.lands.pop(bundle, destination)
+        await self._pulsar.move(bundle, to or destination)
         return web.Response(status=204)
 
     async def _remember(self, request: web.Request, bundle: str, destination: BrokerId) -> web.Response | None:
@@ -238,6 +323,8 @@ class Rest:
         leader, registered = await self._pulsar.leader(), await self._registered()
         if destination not in registered:
             return _reason(409, "Not allowed unload namespace bundle to inactive destination broker")
+        if self._pulsar.extensible:
+            return None
         if leader is None:
             return _reason(412, "The leader broker is not found")
         if leader not in registered:
@@ -347,6 +434,20 @@ class Rest:
         """The broker with the fewest bundles."""
         owned = [(len(await broker.owned()), broker.broker_id) for broker in self._pulsar.brokers]
         return min(owned)[1]
+
+
+def _topic(load: dict[str, float]) -> dict[str, object]:
+    consumers = [{"consumerName": str(number)} for number in range(int(load["consumerCount"]))]
+    topic = {key: load[key] for key in ("msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut")}
+    return {
+        "persistent": {
+            "persistent://t": {
+                **topic,
+                "producerCount": load["producerCount"],
+                "subscriptions": {"mine": {"consumers": consumers}},
+            }
+        }
+    }
 
 
 def _namespace(request: web.Request) -> str:

@@ -204,10 +204,10 @@ def test_what_is_beside_a_pulsar_writes_where_something_is_mounted() -> None:
 
 
 def test_the_variables_of_the_pods_are_keys_of_the_program_they_start() -> None:
-    models: dict[str, type[AnySettings]] = {"serve": Settings, "agent": AgentSettings, "beside": BesideSettings}
+    models: dict[str, type[AnySettings]] = {"serve": Settings, "agent": AgentSettings, "pulsar": BesideSettings}
     needed = {
         "agent": {"LOADMANAGER_BROKERID": "b:1"},
-        "beside": {"LOADMANAGER_PULSARMETADATASTOREURL": "zk:z:2181", "LOADMANAGER_ADMINURLS": '["http://b:8080"]'},
+        "pulsar": {"LOADMANAGER_ADMINURLS": '["http://b:8080"]'},
     }
     started = 0
     for name, container in containers():

@@ -12,7 +12,7 @@ from loadmanager.cli.admin.node_requests import AdminRequest, get, post
 from loadmanager.cli.admin.request_command import command, group
 from loadmanager.wire.pulsar_bodies import BesideStatus
 
-BESIDE = group("A process beside a Pulsar (`loadmanager beside`), which answers on 8085 unless told otherwise.")
+BESIDE = group("A process beside a Pulsar (`loadmanager pulsar`), which answers on 8085 unless told otherwise.")
 _BASE = "/loadbalance/v1/beside"
 _URL = "http://127.0.0.1:8085"
 _WIDTH = 24
@@ -33,6 +33,7 @@ def _show_status(content: object) -> None:
         "Pulsar sheds by itself": _yes(status.pulsar_sheds),
         "oldest report": age,
         "failures in succession": f"{status.failures}{', stopped until go-on' if status.stopped else ''}",
+        "misses": str(status.misses),
         "acts": _yes(status.acting),
     }
     _print(fields)

@@ -8,10 +8,9 @@ Pure functions: facts go in, each violated guardrail comes out as a verdict. Any
                   mirror            the mirror is incomplete
                   earlier moves     the outcome of an earlier term's moves is unknown
                   shedding, splits  a broker does so by itself, or its setting is unknown
-                  load managers     a broker runs another than ModularLoadManagerImpl
-                  leader            no registered broker is Pulsar's leader, which places unloaded bundles
+                  load managers     a broker runs neither the modular nor the extensible load manager
+                  leader            modular brokers have no leader, which places unloaded bundles
                   settling          a broker joined or left lately
-                  read-only         Pulsar's policies are read-only
                   failures          too many moves failed in succession, until an operator resets the count
     moves,        namespace         the namespace is excluded; Pulsar's own namespaces always are
     splits
@@ -38,6 +37,7 @@ from loadmanager.core.domain.policies import Patterns
 from loadmanager.core.domain.reasons import GuardrailReason, Reason
 
 MODULAR = "ModularLoadManagerImpl"
+EXTENSIBLE = "ExtensibleLoadManagerImpl"
 CLUSTER = "cluster"
 """The subject of what stops everything."""
 
@@ -73,7 +73,6 @@ class ClusterFacts:
     quiet_for_s: float
     is_to_act: bool = True
     is_whole: bool = True
-    is_read_only: bool = False
     policies_fault: str = ""
     open_moves: str = ""
     failures: int = 0
@@ -167,14 +166,13 @@ def _check_cluster(facts: ClusterFacts, limits: GuardrailLimits) -> Iterator[Ver
     if facts.open_moves:
         yield _stop(GuardrailReason.EARLIER_MOVES_OPEN, why=facts.open_moves)
     yield from _check_brokers(facts)
-    if facts.pulsars_leader not in facts.brokers:
+    is_led = any(_is_a(MODULAR, broker) for broker in facts.brokers.values()) or not facts.brokers
+    if is_led and facts.pulsars_leader not in facts.brokers:
         leader = {} if facts.pulsars_leader is None else {"leader": facts.pulsars_leader}
         yield _stop(GuardrailReason.PULSAR_HAS_NO_LEADER, registered=len(facts.brokers), **leader)
     if facts.quiet_for_s < limits.settling_s:
         ago_s = round(facts.quiet_for_s)
         yield _stop(GuardrailReason.BROKERS_SETTLING, seconds_ago=ago_s, settling_s=limits.settling_s)
-    if facts.is_read_only:
-        yield _stop(GuardrailReason.POLICIES_READ_ONLY)
     if facts.failures >= limits.failures_until_stop:
         yield _stop(
             GuardrailReason.MOVES_KEEP_FAILING, failures=facts.failures, failures_until_stop=limits.failures_until_stop
@@ -186,12 +184,19 @@ def _check_brokers(facts: ClusterFacts) -> Iterator[Verdict]:
         (GuardrailReason.PULSAR_SHEDS, lambda broker: broker.sheds is True),
         (GuardrailReason.PULSAR_SPLITS, lambda broker: broker.splits is True),
         (GuardrailReason.SETTINGS_UNKNOWN, lambda broker: None in (broker.sheds, broker.splits)),
-        (GuardrailReason.LOAD_MANAGER_NOT_MODULAR, lambda broker: broker.load_manager.rpartition(".")[2] != MODULAR),
+        (
+            GuardrailReason.LOAD_MANAGER_UNKNOWN,
+            lambda broker: not (_is_a(MODULAR, broker) or _is_a(EXTENSIBLE, broker)),
+        ),
     )
     for reason, is_stopping in rails:
         which = [broker for broker, known in facts.brokers.items() if is_stopping(known)]
         if which:
             yield _stop(reason, brokers=len(which), registered=len(facts.brokers), which=_name_brokers(which))
+
+
+def _is_a(load_manager: str, broker: BrokerFacts) -> bool:
+    return broker.load_manager.rpartition(".")[2] == load_manager
 
 
 def _check_hourly_limit(facts: ClusterFacts, limits: GuardrailLimits, subject: str) -> Iterator[Verdict]:

@@ -5,13 +5,15 @@
     begun               + the move    + now, if own
     not begun           - the move    (stays)
     ended: landed       - the move                   source, destination     0, unless they were too many
+    ended: missed       - the move                   source, where it is     (stay)
     ended: did not      - the move                   source, where it is     + 1
     ended: cancelled    - the move                   source, where it is     (stay)
     split: made                                      its owner               0, unless they were too many
     split: failed                                                            + 1
     go on                                                                    0
 
-A move has landed if its destination owns the bundle; without a destination, if any broker does. Once failures reach
+A move has landed if its destination owns the bundle; without a destination, if any broker does. A miss landed
+on another broker: no client lost anything, and the next round decides again. Once failures reach
 their limit only an operator resets them, not a move that lands late. Times are seconds since 1970; expired entries are
 dropped. Splits are never in progress: Pulsar makes each as a whole.
 """
@@ -35,6 +37,10 @@ class PendingMove:
     destination: BrokerId | None
     began_s: float
     is_own: bool
+
+    def has_missed(self, owner: BrokerId | None) -> bool:
+        """Return true if this owner is neither the source nor the destination."""
+        return owner not in (None, self.source, self.destination) and self.destination is not None
 
     def has_landed(self, owner: BrokerId | None) -> bool:
         """Return True if the bundle's current owner is an expected destination."""
@@ -78,7 +84,7 @@ class MoveHistory:
         if move.has_landed(owner):
             failures = self._after_success(failures_until_stop)
         else:
-            failures = self.failures + (not is_cancelled)
+            failures = self.failures + (not is_cancelled and not move.has_missed(owner))
         touched = {move.source: now_s} | ({} if owner is None else {owner: now_s})
         after = replace(self.not_begun(bundle), touched_s={**self.touched_s, **touched}, failures=failures)
         return after.at(now_s)

@@ -7,9 +7,7 @@ configuration has changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 from yarl import URL
@@ -21,9 +19,8 @@ from loadmanager.net.http_client import NOBODY, Caller, HttpAnswer, HttpClient, 
 RUNTIME_CONFIGURATION = "/admin/v2/brokers/configuration/runtime"
 _TIMEOUT_S = 10.0
 _CLUSTER = "clusterName"
-_OF_PULSAR = (_CLUSTER, "loadManagerClassName")
-_METADATA_STORE = ("metadataStoreUrl", "zookeeperServers")
-_CONFIGURATION_STORE = ("configurationMetadataStoreUrl", "configurationStoreServers", "globalZookeeperServers")
+_LOAD_MANAGER = "loadManagerClassName"
+_OF_PULSAR = (_CLUSTER, _LOAD_MANAGER)
 _UNSET = ("", "Optional.empty")
 _EXPECTED = "give the web service of a Pulsar broker, such as http://broker:8080"
 _REFUSED = (
@@ -40,15 +37,13 @@ class BrokerSettingsError(LoadManagerError):
 class BrokerSettings:
     """Settings of the broker at `url`, of `cluster`: the keys known here, as a `broker.conf` has them.
 
-    `metadata_store` is the URL of where it keeps what it knows, `configuration_store` of what several clusters have in
-    common; empty if it does not say.
+    `load_manager` is the class of its load manager.
     """
 
     url: str
     cluster: str
     texts: dict[str, str]
-    metadata_store: str = ""
-    configuration_store: str = ""
+    load_manager: str = ""
 
 
 async def fetch_settings(url: str, timeout_s: float = _TIMEOUT_S, caller: Caller = NOBODY) -> BrokerSettings:
@@ -110,14 +105,7 @@ def settings_in(body: bytes, url: str) -> BrokerSettings | None:
     if not isinstance(content, dict) or not all(isinstance(content.get(key), str) for key in (*_OF_PULSAR, *told)):
         return None
     texts = {key: _as_written(key, text) for key, text in told.items() if text not in _UNSET}
-    stores = (_store(content, *keys) for keys in (_METADATA_STORE, _CONFIGURATION_STORE))
-    return BrokerSettings(url, content[_CLUSTER], texts, *stores)
-
-
-def _store(content: Mapping[str, Any], key: str, *of_zookeepers: str) -> str:
-    """The URL of a store; brokers that are configured as older ones were name servers of ZooKeeper instead."""
-    zookeepers = [f"zk:{content[each]}" for each in of_zookeepers if content.get(each)]
-    return str(next(iter([content[key]] if content.get(key) else zookeepers), ""))
+    return BrokerSettings(url, content[_CLUSTER], texts, content[_LOAD_MANAGER])
 
 
 def _as_written(key: str, text: str) -> str:

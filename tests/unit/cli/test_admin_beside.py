@@ -24,6 +24,7 @@ STATUS = BesideStatus(
     obstacles=[],
     stopped=False,
     failures=0,
+    misses=1,
     brokers=3,
     bundles=64,
     pulsars_leader="b1:8080",
@@ -78,6 +79,7 @@ def test_the_status_of_one_that_acts_is_a_screen(node: RecordingNode) -> None:
         "Pulsar sheds by itself  no",
         "oldest report           12 s old",
         "failures in succession  0",
+        "misses                  1",
         "acts                    yes",
         "faults                  none",
     ]
@@ -100,6 +102,7 @@ def test_each_obstacle_and_each_fault_has_a_line(node: RecordingNode) -> None:
         "Pulsar sheds by itself  yes",
         "oldest report           none yet",
         "failures in succession  3, stopped until go-on",
+        "misses                  1",
         "acts                    no",
         "  No move because it is Sunday",
         "  No move because it rains",

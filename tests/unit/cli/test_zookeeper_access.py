@@ -7,8 +7,8 @@ import pytest
 import trustme
 from structlog.testing import capture_logs
 
-from loadmanager.cli.zookeeper_access import access_of, access_to_pulsar
-from loadmanager.config import AgentSettings, BesideSettings, Settings, load_settings
+from loadmanager.cli.zookeeper_access import access_of
+from loadmanager.config import AgentSettings, Settings, load_settings
 from loadmanager.errors import ConfigurationError
 
 REQUIRED = {"pulsarMetadataStoreUrl": "zk:zk:2181", "adminUrls": ["http://b:8080"]}
@@ -49,16 +49,6 @@ def test_an_agent_says_whose_the_znodes_are(credentials: str) -> None:
     }
     access = access_of(load_settings(AgentSettings, None, keys))
     assert [f"{scheme}:{name}" for scheme, name in access.acls.nodes + access.acls.agents] == ["sasl:lm", "sasl:agent"]
-
-
-def test_beside_a_pulsar_each_store_has_its_own_credentials(credentials: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PULSARS", "reader:secret")
-    keys = {"metadataStoreCredentials": credentials, "pulsarMetadataStoreCredentials": "env:PULSARS"}
-    settings = load_settings(BesideSettings, None, {**REQUIRED, **keys})
-    ours, theirs = access_of(settings), access_to_pulsar(settings)
-    assert str(ours.credentials).startswith("digest:lm (metadataStoreCredentials ")
-    assert str(theirs.credentials) == "digest:reader (pulsarMetadataStoreCredentials env:PULSARS)"
-    assert (ours.acls.are_open, theirs.acls.are_open) == (False, True)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ STOPPED_BY: list[tuple[ClusterFacts, Reason, str]] = [
     (
         replace(FACTS, is_whole=False),
         GuardrailReason.PICTURE_INCOMPLETE,
-        "No move because not all of Pulsar's records are known at the moment",
+        "No move because not all brokers answered the last poll",
     ),
     (
         replace(FACTS, policies_fault="/admin/clusters/c: not JSON"),
@@ -93,14 +93,9 @@ STOPPED_BY: list[tuple[ClusterFacts, Reason, str]] = [
         ("No move because 1 of 3 brokers did not say by which settings they go, so they may shed or split: a:8080"),
     ),
     (
-        with_broker(C, load_manager="org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl"),
-        GuardrailReason.LOAD_MANAGER_NOT_MODULAR,
-        "No move because 1 of 3 brokers do not run ModularLoadManagerImpl: c:8080",
-    ),
-    (
         with_broker(C, load_manager=""),
-        GuardrailReason.LOAD_MANAGER_NOT_MODULAR,
-        "No move because 1 of 3 brokers do not run ModularLoadManagerImpl: c:8080",
+        GuardrailReason.LOAD_MANAGER_UNKNOWN,
+        "No move because 1 of 3 brokers run an unknown load manager: c:8080",
     ),
     (
         replace(FACTS, pulsars_leader=None),
@@ -116,11 +111,6 @@ STOPPED_BY: list[tuple[ClusterFacts, Reason, str]] = [
         replace(FACTS, quiet_for_s=59.4),
         GuardrailReason.BROKERS_SETTLING,
         "No move because a broker joined or left 59 s ago (settlingSeconds 60)",
-    ),
-    (
-        replace(FACTS, is_read_only=True),
-        GuardrailReason.POLICIES_READ_ONLY,
-        "No move because Pulsar's policies are read-only: it is being migrated, or mended",
     ),
     (
         replace(FACTS, failures=3),
@@ -152,10 +142,18 @@ def test_where_nothing_has_been_moved_yet_one_may_be() -> None:
     assert check_round(FACTS, one) == check_move(FACTS, one, MOVE) == []
 
 
+def test_extensible_brokers_need_no_leader_and_one_modular_broker_does() -> None:
+    extensible = {each: replace(SOUND, load_manager="a.b.ExtensibleLoadManagerImpl") for each in (A, B, C)}
+    facts = replace(FACTS, brokers=extensible, pulsars_leader=None)
+    assert check_round(facts, LIMITS) == []
+    mixed = replace(facts, brokers={**extensible, A: SOUND})
+    assert reasons(check_round(mixed, LIMITS)) == [GuardrailReason.PULSAR_HAS_NO_LEADER]
+
+
 def test_a_class_without_its_package_is_the_same_class() -> None:
     assert check_round(with_broker(A, load_manager="ModularLoadManagerImpl"), LIMITS) == []
     other = with_broker(A, load_manager="org.example.NotTheModularLoadManagerImpl")
-    assert reasons(check_round(other, LIMITS)) == [GuardrailReason.LOAD_MANAGER_NOT_MODULAR]
+    assert reasons(check_round(other, LIMITS)) == [GuardrailReason.LOAD_MANAGER_UNKNOWN]
 
 
 def test_every_rail_that_stops_says_so_and_names_a_few_brokers() -> None:
@@ -305,7 +303,6 @@ _FACTS = st.builds(
     quiet_for_s=st.sampled_from([0.0, 60.0, 1e6]),
     is_to_act=st.sampled_from([True, True, False]),
     is_whole=st.sampled_from([True, True, False]),
-    is_read_only=st.sampled_from([False, False, True]),
     policies_fault=st.sampled_from(["", "", "why"]),
     open_moves=st.sampled_from(["", "", "why"]),
     failures=st.integers(0, 4),
@@ -327,7 +324,6 @@ def test_no_move_passes_while_anything_is_not_as_it_has_to_be(facts: ClusterFact
     is_sound = (
         facts.is_to_act
         and facts.is_whole
-        and not facts.is_read_only
         and not facts.open_moves
         and not facts.policies_fault
         and facts.failures < 3

@@ -39,14 +39,14 @@ def test_a_non_decision_that_repeats_itself_is_one_entry_with_its_latest_numbers
 
 
 def test_what_stops_something_is_one_entry_of_what_it_stops(decision_log: DecisionLog) -> None:
-    stops = [Verdict("cluster", GuardrailReason.POLICIES_READ_ONLY, acted=False), below("cluster", 10.0)]
+    stops = [Verdict("cluster", GuardrailReason.PICTURE_INCOMPLETE, acted=False), below("cluster", 10.0)]
     decision_log.stopped(bundle(1), stops, epoch=1)
     decision_log.stopped(bundle(1), [stops[0], below("cluster", 20.0)], epoch=1)
     (entry,) = decision_log.recent(10)
-    assert (entry["kind"], entry["subject"], entry["reason"]) == ("rail", bundle(1), "policies_read_only")
+    assert (entry["kind"], entry["subject"], entry["reason"]) == ("rail", bundle(1), "picture_incomplete")
     assert (entry["acted"], entry["times"], entry["why"]) == (False, 2, {"usage_percent": 20.0})
     assert entry["sentence"] == ". ".join(stop.sentence() for stop in [stops[0], below("cluster", 20.0)])
-    assert decision_log.counts == {("rail", "policies_read_only", False): 2}
+    assert decision_log.counts == {("rail", "picture_incomplete", False): 2}
 
 
 def test_a_non_decision_of_a_later_epoch_is_an_entry_of_its_own(decision_log: DecisionLog) -> None:

@@ -381,15 +381,15 @@ async def test_what_rails_stop_is_decided_and_shown_with_what_stops_it() -> None
             return [each["sentence"] for each in node.decision_log.recent(100) if each["kind"] == "would_unload"]
 
         rails.rounds = [
-            Verdict("cluster", GuardrailReason.POLICIES_READ_ONLY, acted=False),
+            Verdict("cluster", GuardrailReason.PICTURE_INCOMPLETE, acted=False),
             Verdict("cluster", GuardrailReason.MODE_IS_SHADOW, acted=False),
         ]
         (step,) = (await shedding.cycle()).steps
-        assert shown()[0].startswith("No move because Pulsar's policies are read-only: ")
+        assert shown()[0].startswith("No move because not all brokers answered ")
         assert " because usage 95 %" in shown()[0]
         assert "shadow" not in shown()[0], "the first is enough"
         (said,) = [each for each in node.decision_log.recent(100) if each["kind"] == "rail"]
-        assert (said["subject"], said["reason"]) == ("cluster", "policies_read_only")
+        assert (said["subject"], said["reason"]) == ("cluster", "picture_incomplete")
         assert "mode is shadow" in said["sentence"], "all of them"
 
         rails.rounds = []

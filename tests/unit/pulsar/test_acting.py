@@ -10,7 +10,6 @@ import pytest
 from support.beside import (
     BUNDLE,
     BUNDLES,
-    NAMESPACE,
     NEVER,
     Beside,
     asked,
@@ -23,7 +22,6 @@ from support.beside import (
     reasons,
     report,
 )
-from support.registrations import write
 from support.waiting import eventually
 
 from loadmanager.cli.recorded_range import find_start, planner_settings_of, recorded_items
@@ -32,10 +30,9 @@ from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.core.domain.plan import Unload
 from loadmanager.core.domain.reasons import GuardrailReason, Reason
 from loadmanager.core.protocol.pulsar_moves import MoveHistory
-from loadmanager.errors import InvalidRecordError, UnloadCancelledError, UnloadFailedError
+from loadmanager.errors import UnloadCancelledError, UnloadFailedError
 from loadmanager.history.reader import History
 from loadmanager.lab.replay.replayer import replay
-from loadmanager.store.pulsar_paths import local_policies
 from loadmanager.wire.plan_bodies import PlanRequest
 
 
@@ -75,17 +72,6 @@ async def test_while_it_is_under_way_it_is_written_down_and_nobody_elses_word_co
     del beside.pulsar.lands[BUNDLE]
     assert (await moving).owner == life(node, to)
     await is_settled(beside, node)
-
-
-async def test_none_begins_where_it_cannot_be_read_how_a_namespace_is_cut(beside: Beside) -> None:
-    node = await beside.leader()
-    policies = local_policies(NAMESPACE)
-    await write(beside.pulsar.operator, policies, b"{")
-    await eventually(lambda: node.view.faults)
-    with pytest.raises(InvalidRecordError, match=policies):
-        await move(node, beside.pulsar.brokers[1])
-    assert asked(beside.pulsar, "/unload") == []
-    assert (await beside.acts()).under_way == {}
 
 
 async def test_an_operator_may_cancel_one_that_is_under_way(beside: Beside) -> None:
@@ -201,8 +187,8 @@ async def test_what_was_recorded_beside_a_pulsar_is_decided_and_made_again(besid
         await move(node, beside.pulsar.brokers[1])
     await report(beside, node)
     assert (await node.shedding.cycle()).steps
-    await beside.pulsar.make_policies_readonly()
-    await eventually(lambda: reasons(node) == [GuardrailReason.POLICIES_READ_ONLY])
+    await beside.pulsar.set_dynamic({"loadBalancerSheddingEnabled": "false"})
+    await eventually(lambda: reasons(node) == [GuardrailReason.PULSAR_SPLITS])
     await report(beside, node)
     await node.shedding.cycle()
     await beside.close()

@@ -9,7 +9,7 @@ from loadmanager.errors import ConfigurationError
 from loadmanager.lab.decide.broker_settings import BrokerSettings
 from loadmanager.pulsar.planning_settings import PulsarSettings
 
-ADDRESSES = {"pulsarMetadataStoreUrl": "zk:pulsar:2181", "adminUrls": ["http://broker:8080"]}
+ADDRESSES = {"adminUrls": ["http://broker:8080"]}
 
 
 def settings(values: Mapping[str, Any] | None = None) -> BesideSettings:
@@ -29,7 +29,8 @@ def test_two_addresses_are_all_that_has_to_be_said() -> None:
     [
         ({"mode": "act"}, "stateStoreUrl: is required to act"),
         ({"takeOver": True}, "takeOver: only with mode: act"),
-        ({"stateStoreUrl": "zk:pulsar:2181/"}, "stateStoreUrl: is the Pulsar's own"),
+        ({"tokenHostSuffixes": ["example.com"]}, "tokenHostSuffixes"),
+        ({"tokenHostSuffixes": [".example.com"], "tlsAllowInsecureConnection": True}, "tokenHostSuffixes: not with"),
         ({"adminUrls": ["broker:8080"]}, "adminUrls"),
         ({"adminUrls": []}, "adminUrls"),
         ({"excludedNamespaces": ["lm/(a"]}, "excludedNamespaces.0: not a regular expression"),

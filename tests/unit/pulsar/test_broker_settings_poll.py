@@ -1,19 +1,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from loadmanager.core.domain.names import BrokerId
-from loadmanager.core.domain.ownership import Registration
 from loadmanager.lab.decide.broker_settings import BrokerSettings
-from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.pulsar.broker_settings_poll import AskedBrokers
 from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.pulsar.take_over import SHEDS
-from loadmanager.wire.broker_data import LocalBrokerData
 
 BROKER = BrokerId("b1:8080")
 LONG_S = 3_600.0
@@ -27,9 +22,8 @@ class Tells:
     asked: int = 0
     error: Exception | None = None
 
-    def address_in(self, record: LocalBrokerData) -> str:
-        del record
-        return f"http://{BROKER}"
+    def address(self, broker: BrokerId) -> str:
+        return f"http://{broker}"
 
     async def settings(self, url: str) -> BrokerSettings:
         self.asked += 1
@@ -42,13 +36,14 @@ class Tells:
 class Clock:
     now_s: float = 1_000.0
     tells: Tells = field(default_factory=Tells)
+    dynamic: dict[str, str] = field(default_factory=dict)
 
     def monotonic(self) -> float:
         return self.now_s
 
     async def pass_s(self, brokers: AskedBrokers, seconds: float) -> None:
         self.now_s += seconds
-        await brokers.ask()
+        await brokers.ask([BROKER], self.dynamic)
 
 
 @pytest.fixture
@@ -60,10 +55,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def brokers(clock: Clock) -> AskedBrokers:
-    view = SimpleNamespace(
-        registrations={BROKER: Registration(BROKER, 1)}, brokers={BROKER: SimpleNamespace(record=None)}
-    )
-    return AskedBrokers(clock.tells, cast("ClusterMirror", view))
+    return AskedBrokers(clock.tells)
 
 
 @pytest.mark.parametrize("switch", ["true", "false"])
@@ -73,7 +65,7 @@ async def test_a_broker_that_has_not_heard_yet_of_a_change_is_asked_again(
     clock.tells.sheds = "false" if switch == "true" else "true"
     await clock.pass_s(brokers, 0)
     await clock.pass_s(brokers, LONG_S)
-    brokers.changed({SHEDS: switch})
+    clock.dynamic = {SHEDS: switch}
     await clock.pass_s(brokers, 0)  # quicker than the broker, which reads it a moment later
     clock.tells.sheds = switch
     await clock.pass_s(brokers, 10)
@@ -81,7 +73,7 @@ async def test_a_broker_that_has_not_heard_yet_of_a_change_is_asked_again(
 
 
 async def test_one_that_has_had_time_to_hear_is_left_in_peace(clock: Clock, brokers: AskedBrokers) -> None:
-    brokers.changed({SHEDS: "false"})
+    clock.dynamic = {SHEDS: "false"}
     for _ in range(12):
         await clock.pass_s(brokers, 10)
     asked = clock.tells.asked

@@ -41,7 +41,7 @@ async def test_what_pulsar_refuses_is_not_asked_again(beside: Beside, status: in
 
 async def test_a_token_that_is_refused_moves_nothing(beside: Beside) -> None:
     node = await beside.leader()
-    beside.pulsar.token = "another"
+    beside.pulsar.faults.refuse("/unload", 401, times=2)
     await fails(beside, node, "answered 401")
     assert (await beside.acts()).failures == 1
 
@@ -83,7 +83,7 @@ async def test_an_unload_whose_answer_is_lost_is_seen_to_have_happened(beside: B
     assert await beside.pulsar.owner(BUNDLE) is not None, "it was looked up in the end"
 
 
-async def test_a_bundle_that_lands_elsewhere_is_a_failure_and_the_view_says_where_it_is(beside: Beside) -> None:
+async def test_a_bundle_that_lands_elsewhere_is_a_miss_and_the_mirror_says_where_it_is(beside: Beside) -> None:
     node = await beside.leader()
     third = beside.pulsar.brokers[2]
     beside.pulsar.lands[BUNDLE] = third.broker_id
@@ -91,7 +91,8 @@ async def test_a_bundle_that_lands_elsewhere_is_a_failure_and_the_view_says_wher
     assert ownership(node, BUNDLE).owner == life(node, third)
     assert len(asked(beside.pulsar, "/unload")) == 1
     acts = await beside.acts()
-    assert (acts.failures, set(acts.touched_s)) == (1, {beside.pulsar.brokers[0].broker_id, third.broker_id})
+    assert (acts.failures, node.hands.memory.misses) == (0, 1)
+    assert set(acts.touched_s) == {beside.pulsar.brokers[0].broker_id, third.broker_id}
 
 
 async def test_a_bundle_that_lands_nowhere_is_a_failure(beside: Beside) -> None:

@@ -51,7 +51,6 @@ async def test_each_process_records_after_the_one_before(tmp_path: Path) -> None
             beside.connect = connect
             node = await beside.leader(**SHADOW, folder=folder)
             assert node.view.epoch == epoch
-            await node.intake.seeded.wait()
             await node.stop()
             assert last_epoch(History(str(folder / "history"))) == epoch
 

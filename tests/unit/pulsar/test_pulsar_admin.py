@@ -6,10 +6,10 @@ import pytest
 from support.fake_pulsar import IMPL, FakePulsar
 from support.waiting import patience
 
-from loadmanager.core.domain.names import BundleName
+from loadmanager.core.domain.names import BrokerId, BundleName
+from loadmanager.errors import InvalidRecordError
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.refusals import PulsarRefusedError
-from loadmanager.wire.broker_data import LocalBrokerData
 
 BUNDLE = BundleName.parse("lm/bench/0x40000000_0x80000000")
 
@@ -17,7 +17,7 @@ BUNDLE = BundleName.parse("lm/bench/0x40000000_0x80000000")
 @pytest.fixture
 async def admin(pulsar: FakePulsar) -> AsyncIterator[PulsarAdmin]:
     async with PulsarAdmin(pulsar.urls[:1], timeout_s=patience()) as admin:
-        admin.trust(pulsar.urls)
+        admin.trust([each.broker_id for each in pulsar.brokers])
         yield admin
 
 
@@ -83,15 +83,8 @@ async def test_each_broker_says_what_it_goes_by(pulsar: FakePulsar, admin: Pulsa
     pulsar.brokers[1].settings["loadBalancerSheddingEnabled"] = "false"
     told = [await admin.settings(url) for url in pulsar.urls]
     assert [each.texts["loadBalancerSheddingEnabled"] for each in told] == ["true", "false", "true"]
-    assert (told[0].cluster, told[0].metadata_store) == ("rp", "zk:127.0.0.1:2181")
-    assert told[0].texts["loadManagerClassName"] == f"{IMPL}.ModularLoadManagerImpl"
-
-
-async def test_a_broker_of_an_older_configuration_names_its_servers(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
-    pulsar.brokers[0].settings |= {"metadataStoreUrl": "", "zookeeperServers": "a:2181,b:2181/p"}
-    assert (await admin.settings(pulsar.urls[0])).metadata_store == "zk:a:2181,b:2181/p"
-    pulsar.brokers[0].settings |= {"metadataStoreUrl": "", "zookeeperServers": ""}
-    assert (await admin.settings(pulsar.urls[0])).metadata_store == ""
+    assert told[0].cluster == "rp"
+    assert told[0].load_manager == f"{IMPL}.ModularLoadManagerImpl"
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "http://b1:8080/path"])
@@ -102,24 +95,15 @@ async def test_a_broker_that_gives_no_address_is_refused_as_one(admin: PulsarAdm
 
 
 @pytest.mark.parametrize(
-    ("configured", "record", "address"),
-    [
-        ("http://a:1", {"webServiceUrl": "http://b:1", "webServiceUrlTls": "https://b:2"}, "http://b:1"),
-        ("http://a:1", {"webServiceUrlTls": "https://b:2"}, "https://b:2"),
-        ("https://a:1", {"webServiceUrl": "http://b:1", "webServiceUrlTls": "https://b:2"}, "https://b:2"),
-        ("https://a:1", {"webServiceUrl": "http://b:1"}, "http://b:1"),
-        ("https://a:1", {}, ""),
-    ],
+    ("configured", "address"), [("http://a:1", "http://b:8080"), ("https://a:8443", "https://b:8443")]
 )
-async def test_brokers_are_asked_as_the_configured_ones_are(
-    configured: str, record: LocalBrokerData, address: str
-) -> None:
+async def test_brokers_are_asked_as_the_configured_ones_are(configured: str, address: str) -> None:
     async with PulsarAdmin([configured]) as admin:
-        assert admin.address_in(record) == address
+        assert admin.address(BrokerId("b:8080")) == address
 
 
 async def test_who_is_there_and_who_leads(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
-    assert await admin.version() == "4.0.1"
+    assert await admin.version(pulsar.urls[0]) == "4.0.1"
     assert await admin.brokers() == [each.broker_id for each in pulsar.brokers]
     assert await admin.leader() == pulsar.brokers[0].broker_id
     pulsar.elects = False
@@ -134,6 +118,8 @@ async def test_who_is_there_and_who_leads(pulsar: FakePulsar, admin: PulsarAdmin
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b"[1]", b'{"a": 1}'])
 async def test_what_answers_and_is_no_pulsar_is_refused(pulsar: FakePulsar, admin: PulsarAdmin, body: bytes) -> None:
     pulsar.faults.answer("/brokers", 200, body, times=3)
-    for answer in (admin.brokers(), admin.settings(pulsar.urls[0]), admin.leader()):
+    with pytest.raises(InvalidRecordError, match=r"^http://.*/brokers: (not JSON|expected a list of names)"):
+        await admin.brokers()
+    for answer in (admin.settings(pulsar.urls[0]), admin.leader()):
         with pytest.raises(PulsarRefusedError, match=r"answered 200.*: no answer of a Pulsar: give the web service"):
             await answer

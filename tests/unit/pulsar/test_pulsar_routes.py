@@ -38,7 +38,7 @@ async def test_the_status_says_what_keeps_it_from_acting(beside: Beside) -> None
     status = (await beside.ask(node, "GET", STATUS)).json()
     (obstacle,) = status.pop("obstacles")
     assert obstacle.startswith("No move because mode is shadow: ")
-    assert obstacle.endswith("; to change it: set mode to act, with a stateStoreUrl")
+    assert obstacle.endswith("; to change it: run loadmanager pulsar act, with a stateStoreUrl")
     assert status.pop("oldestReportS") >= 0
     assert status == {
         "mode": "shadow",
@@ -47,6 +47,7 @@ async def test_the_status_says_what_keeps_it_from_acting(beside: Beside) -> None
         "acting": False,
         "stopped": False,
         "failures": 0,
+        "misses": 0,
         "brokers": 3,
         "bundles": 4,
         "pulsarsLeader": beside.pulsar.brokers[0].broker_id,

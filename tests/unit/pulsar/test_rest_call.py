@@ -9,7 +9,7 @@ from aiohttp import web
 from support.fake_pulsar import FakePulsar
 from support.servers import LoopbackServer, closed_port
 
-from loadmanager.core.domain.names import BundleName
+from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.errors import ConfigurationError
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
@@ -25,7 +25,7 @@ def an_admin(urls: Sequence[str], token_file: Path | None = None, timeout_s: flo
 async def admin(pulsar: FakePulsar) -> AsyncIterator[PulsarAdmin]:
     """It is given the third broker, a follower; all are trusted."""
     async with an_admin([pulsar.urls[2]]) as admin:
-        admin.trust(pulsar.urls)
+        admin.trust([each.broker_id for each in pulsar.brokers])
         yield admin
 
 
@@ -62,7 +62,7 @@ async def test_the_token_goes_to_every_host_that_is_configured(pulsar: FakePulsa
     await owner.acquire(str(BUNDLE))
     other_ports = [f"http://{each.host}:1" for each in (leader, owner)]
     async with an_admin([asked.url, *other_ports], token_file) as admin:
-        admin.trust(pulsar.urls)
+        admin.trust([each.broker_id for each in pulsar.brokers])
         await admin.unload(BUNDLE, asked.broker_id)
     assert [each.token for each in pulsar.asked] == ["first"] * 3
 
@@ -70,13 +70,11 @@ async def test_the_token_goes_to_every_host_that_is_configured(pulsar: FakePulsa
 async def test_the_token_does_not_go_to_a_broker_that_is_only_registered(pulsar: FakePulsar, token_file: Path) -> None:
     pulsar.token = "first"
     async with an_admin([pulsar.urls[2]], token_file) as admin:
-        admin.trust(pulsar.urls)
-        said = f"^{pulsar.urls[0]}/admin.* answered 401 .*: the token goes to the hosts in adminUrls only: add this one"
+        admin.trust([each.broker_id for each in pulsar.brokers])
+        said = f"^{pulsar.urls[0]}/admin.* answered 401 .*: the token goes to adminUrls and tokenHostSuffixes only: add"
         with pytest.raises(PulsarRefusedError, match=said):
             await admin.unload(BUNDLE, pulsar.brokers[2].broker_id)
-        with pytest.raises(
-            PulsarRefusedError, match=f"^{pulsar.urls[1]}/admin.* the token goes to the hosts in adminUrls"
-        ):
+        with pytest.raises(PulsarRefusedError, match=f"^{pulsar.urls[1]}/admin.* the token goes to adminUrls and"):
             await admin.settings(pulsar.urls[1])
     assert [each.token for each in pulsar.asked] == ["first", None, None]
 
@@ -85,7 +83,7 @@ async def test_where_no_token_is_wanted_redirects_to_registered_brokers_are_foll
     pulsar: FakePulsar, token_file: Path
 ) -> None:
     async with an_admin([pulsar.urls[2]], token_file) as admin:
-        admin.trust(pulsar.urls)
+        admin.trust([each.broker_id for each in pulsar.brokers])
         await admin.unload(BUNDLE, pulsar.brokers[2].broker_id)
     assert [each.token for each in pulsar.asked] == ["first", None]
 
@@ -94,7 +92,7 @@ async def test_nothing_goes_to_a_host_that_is_neither_configured_nor_registered(
     pulsar: FakePulsar, token_file: Path
 ) -> None:
     async with an_admin([pulsar.urls[2]], token_file) as admin:
-        admin.trust([pulsar.urls[1], "no URL", "http://[", "ftp://x"])
+        admin.trust([pulsar.brokers[1].broker_id, BrokerId("["), BrokerId("no port")])
         with pytest.raises(PulsarRefusedError, match=f"sends elsewhere, to '{pulsar.urls[0]}/admin.*nobody") as refused:
             await admin.unload(BUNDLE, pulsar.brokers[2].broker_id)
     assert refused.value.status == 307
@@ -160,7 +158,7 @@ async def test_brokers_that_send_round_in_a_circle_are_left_after_three_hops(els
 
 async def test_a_redirect_to_a_broker_that_is_not_there_says_which(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     gone = f"http://127.0.0.1:{closed_port()}"
-    admin.trust([gone])
+    admin.trust([BrokerId(gone.removeprefix("http://"))])
     pulsar.faults.send_away("/unload", gone)
     with pytest.raises(PulsarUnreachableError, match=f"^{gone}/admin/.* is it running") as error:
         await admin.unload(BUNDLE)

@@ -38,9 +38,7 @@ async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
 async def leader(beside: Beside, overrides: dict[str, str] = LIMIT, **changes: Any) -> BesideNode:  # noqa: ANN401 - whatever a setting may be
     for broker in beside.pulsar.brokers:
         broker.settings |= {key: text for key, text in overrides.items() if key.startswith("supported")}
-    node = await beside.leader(splits_enabled=True, overrides=overrides, **changes)
-    await node.intake.seeded.wait()
-    return node
+    return await beside.leader(splits_enabled=True, overrides=overrides, **changes)
 
 
 def asked_to_split(beside: Beside) -> list[Asked]:

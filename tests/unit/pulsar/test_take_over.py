@@ -56,7 +56,6 @@ class Ours:
         self.leads = Leads(Term(epoch.version, self.store.session_id))
         settings = BesideSettings.model_validate(
             {
-                "pulsarMetadataStoreUrl": "zk:127.0.0.1:2181",
                 "adminUrls": self.pulsar.urls,
                 "stateStoreUrl": "zk:127.0.0.1:2181/ours",
                 "mode": mode,
@@ -76,7 +75,7 @@ async def ours(pulsar: FakePulsar) -> AsyncIterator[Ours]:
     store = await world.connect()
     await write(store, paths.EPOCH, b"")
     async with PulsarAdmin(pulsar.urls[:1], timeout_s=patience()) as admin:
-        admin.trust(pulsar.urls)
+        admin.trust([each.broker_id for each in pulsar.brokers])
         yield Ours(pulsar, store, admin)
     await world.close()
 

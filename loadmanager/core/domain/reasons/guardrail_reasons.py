@@ -9,12 +9,12 @@ class GuardrailReason(Reason):
     MODE_IS_SHADOW = entry(
         "mode_is_shadow",
         "No move because mode is shadow: it looks, plans and judges, and changes nothing",
-        remedy="set mode to act, with a stateStoreUrl",
+        remedy="run loadmanager pulsar act, with a stateStoreUrl",
     )
     PICTURE_INCOMPLETE = entry(
         "picture_incomplete",
-        "No move because not all of Pulsar's records are known at the moment",
-        remedy="wait until they were read again",
+        "No move because not all brokers answered the last poll",
+        remedy="wait for the next poll; if it stays, faults in the status name the broker",
     )
     EARLIER_MOVES_OPEN = entry(
         "earlier_moves_open",
@@ -24,7 +24,7 @@ class GuardrailReason(Reason):
     POLICIES_UNKNOWN = entry(
         "policies_unknown",
         "No move because not all of the cluster's policies are known: {why}",
-        remedy="mend what is written there; clusterName says which of several clusters it is",
+        remedy="repair the isolation policies or failure domains of the cluster",
     )
     MOVE_CUT_SHORT = entry(
         "move_cut_short",
@@ -50,26 +50,21 @@ class GuardrailReason(Reason):
         ),
         remedy="let this process reach the web service of each broker, with a token that may read configuration",
     )
-    LOAD_MANAGER_NOT_MODULAR = entry(
-        "load_manager_not_modular",
-        "No move because {brokers} of {registered} brokers do not run ModularLoadManagerImpl: {which}",
-        remedy="run ModularLoadManagerImpl on all brokers",
+    LOAD_MANAGER_UNKNOWN = entry(
+        "load_manager_unknown",
+        "No move because {brokers} of {registered} brokers run an unknown load manager: {which}",
+        remedy="run ModularLoadManagerImpl or ExtensibleLoadManagerImpl on all brokers",
     )
     PULSAR_HAS_NO_LEADER = entry(
         "pulsar_has_no_leader",
         "No move because Pulsar's leader {leader} is not among its {registered} registered brokers",
         "No move because none of Pulsar's {registered} registered brokers leads",
-        remedy="have a broker lead: /loadbalance/leader says which does",
+        remedy="wait for Pulsar's election: /admin/v2/brokers/leaderBroker names the leader",
     )
     BROKERS_SETTLING = entry(
         "brokers_settling",
         "No move because a broker joined or left {seconds_ago} s ago (settlingSeconds {settling_s})",
         remedy="wait, or lower settlingSeconds",
-    )
-    POLICIES_READ_ONLY = entry(
-        "policies_read_only",
-        "No move because Pulsar's policies are read-only: it is being migrated, or mended",
-        remedy="delete /admin/flags/policies-readonly when that is over",
     )
     MOVES_KEEP_FAILING = entry(
         "moves_keep_failing",

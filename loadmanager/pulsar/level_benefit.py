@@ -1,0 +1,61 @@
+"""Benefit of Level for a cluster: one round planned on a snapshot, and the imbalance of traffic before and after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.config import Settings
+from loadmanager.core.domain.plan import Unload
+from loadmanager.core.model.load import THROUGHPUT_IN, THROUGHPUT_OUT, FloatArray
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.planner import plan_shedding
+
+CONFIGURATION = "overrides: {loadBalancerLoadSheddingStrategy: Level, loadBalancerLoadPlacementStrategy: Level}"
+_STRATEGIES = ("load_balancer_load_shedding_strategy", "load_balancer_load_placement_strategy")
+
+
+@dataclass(frozen=True, slots=True)
+class LevelBenefit:
+    """`load` is that of the moved bundles, bytes/s; `before` and `after` are highest / mean of the brokers' traffic.
+
+    `idle` are brokers that own no bundle.
+    """
+
+    moves: int
+    load: float
+    before: float
+    after: float
+    idle: tuple[str, ...] = ()
+
+    @property
+    def pays(self) -> bool:
+        return self.moves > 0 and self.after < self.before
+
+
+def find_benefit(snapshot: Snapshot, settings: Settings) -> LevelBenefit:
+    """Plan a round of Level, whatever strategy is configured."""
+    level = settings.model_copy(update=dict.fromkeys(_STRATEGIES, "Level"))
+    plan, _ = plan_shedding(snapshot, level.planner_settings(), {}, np.random.default_rng(0))
+    bundles, brokers = snapshot.bundles, snapshot.brokers
+    loads = bundles.short[:, [THROUGHPUT_IN, THROUGHPUT_OUT]].sum(axis=1)
+    rows = {broker: row for row, broker in enumerate(brokers.ids)}
+    owned = bundles.broker >= 0
+    before = np.bincount(bundles.broker[owned], weights=loads[owned], minlength=len(rows)).astype(np.float64)
+    after, moved, moves = before.copy(), 0.0, 0
+    for step in plan.steps:
+        row = bundles.find_row(step.bundle)
+        if isinstance(step, Unload) and step.destination is not None and row is not None:
+            after[rows[step.source.broker]] -= loads[row]
+            after[rows[step.destination.broker]] += loads[row]
+            moved, moves = moved + float(loads[row]), moves + 1
+    counts = np.bincount(bundles.broker[owned], minlength=len(rows))
+    idle = tuple(broker for broker, row in rows.items() if not counts[row])
+    return LevelBenefit(moves, moved, _highest_over_mean(before), _highest_over_mean(after), idle)
+
+
+def _highest_over_mean(traffic: FloatArray) -> float:
+    """Return 1 for a fleet without traffic."""
+    mean = float(traffic.mean()) if len(traffic) else 0.0
+    return float(traffic.max()) / mean if mean > 0 else 1.0
