@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from support.nodes import Cluster, FakeAgent, RunningNode, topics_by_bundle
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager.core.domain.names import BrokerId
+from loadmanager.leader.audit import history_recorder
 from loadmanager.wire.broker_data import HealthData, LocalBrokerData, NamespaceBundleStats
 
 NAMESPACE, OTHER = "t/ns", "t/other"
@@ -116,11 +118,17 @@ async def a_recorded_leader(folder: Path, **overrides: Any) -> AsyncIterator[Rec
         "load_balancer_max_load_moved_per_cycle_percentage": 100,
         "load_balancer_max_load_moved_per_hour_percentage": 10_000,
     }
-    async with Cluster() as cluster:
-        recorded = Recorded(cluster, await cluster.start_leader(**(values | overrides)))
-        await cluster.a_broker("b1:8080")
-        await recorded.own(NAMESPACE)
-        for broker in ("b2:8080", "b3:8080"):
-            await cluster.a_broker(broker)
-        await recorded.own(OTHER)
-        yield recorded
+    # A busy machine needs longer to write what is left at the end.
+    with mock.patch.object(history_recorder, "_CLOSE_S", patience()):
+        async with Cluster() as cluster:
+            yield await _start(cluster, values | overrides)
+
+
+async def _start(cluster: Cluster, settings: Mapping[str, Any]) -> Recorded:
+    recorded = Recorded(cluster, await cluster.start_leader(**settings))
+    await cluster.a_broker("b1:8080")
+    await recorded.own(NAMESPACE)
+    for broker in ("b2:8080", "b3:8080"):
+        await cluster.a_broker(broker)
+    await recorded.own(OTHER)
+    return recorded
