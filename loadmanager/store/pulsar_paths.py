@@ -15,9 +15,6 @@ LOCAL_POLICIES = "/admin/local-policies"
 DYNAMIC_CONFIGURATION = "/admin/configuration"
 OWNERSHIP = "/namespace"
 RESOURCE_QUOTAS = f"{paths.ROOT}/resource-quota"
-FLAGS = "/admin/flags"
-READ_ONLY = f"{FLAGS}/policies-readonly"
-"""There while nobody may change policies."""
 
 
 def owner(bundle: str) -> str:

@@ -171,10 +171,10 @@ async def test_moves_of_an_hour_end_with_their_number(beside: Beside) -> None:
 
 
 async def test_an_operators_freeze_and_dry_run_hold(beside: Beside) -> None:
-    node = await beside.start(overrides=NEVER)
-    await eventually(lambda: node.is_leading)
+    node = await beside.leader(overrides=NEVER, mode="shadow")
     await node.operators.update_controls(lambda controls: replace(controls, dry_run=True))
-    await eventually(lambda: node.is_leading and not node.hands.memory.open_moves)
+    await node.stop()
+    node = await beside.leader(overrides=NEVER)
     await node.shedding.cycle()
     assert said(node, "would_unload")
     assert said(node, "rail") == [], "nothing but the operator stops it"
