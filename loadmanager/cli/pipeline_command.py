@@ -161,7 +161,7 @@ def stream(
     """Keep the tables of ingest up with a history that grows."""
     with _failing_well():
         _require_pipeline()
-        from loadmanager.pipeline.streaming import HistoryStream  # noqa: PLC0415 - PySpark may not be installed
+        from loadmanager.pipeline.scheduled_mode import HistoryStream  # noqa: PLC0415 - PySpark may not be installed
 
         require_history(history)
         require_room(out)

@@ -35,7 +35,7 @@ from loadmanager.errors import PipelineError
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import times_in
 from loadmanager.pipeline.datasets import frame_of, require, rows_of, schema_of
-from loadmanager.pipeline.reading import CANNOT_GO_ON, cause_of
+from loadmanager.pipeline.history_tables import CANNOT_GO_ON, cause_of
 from loadmanager.util import clock
 
 DAY = "part"

@@ -19,11 +19,11 @@ from loadmanager.pipeline import KEEP_DAYS
 from loadmanager.pipeline import windows as w
 from loadmanager.pipeline.attribution import BUNDLE, FLEET_EVENTS, VALID_MS, carried, hour_of, term_ends, valid_reports
 from loadmanager.pipeline.by_hour import reported_by, totals_compared
-from loadmanager.pipeline.cleaning import overlapping_files, rejected_rows, usable, with_duplicates, with_reason
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.delta import DAY, Tables
+from loadmanager.pipeline.history_tables import BadFiles, nothing_in, require_range
 from loadmanager.pipeline.incremental import HistoryHours
-from loadmanager.pipeline.reading import BadFiles, nothing_in, require_range
+from loadmanager.pipeline.reject_reasons import overlapping_files, rejected_rows, usable, with_duplicates, with_reason
 from loadmanager.pipeline.source import FAILFAST, FORMAT, PERMISSIVE, history_at, place_of
 from loadmanager.pipeline.step import Step
 

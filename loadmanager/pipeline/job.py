@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from loadmanager.errors import PipelineError
 from loadmanager.pipeline import KEEP_DAYS
 from loadmanager.pipeline.delta import Tables
+from loadmanager.pipeline.history_tables import BadFiles, HistoryTables
 from loadmanager.pipeline.minimum_history import hours_known, missing_history
-from loadmanager.pipeline.reading import BadFiles, HistoryTables
 from loadmanager.pipeline.recorded import Recorded, newest_recorded
 from loadmanager.pipeline.step import Done, NothingToSay, Step, Summary
 from loadmanager.pipeline.whatif_file import WhatIf

@@ -15,7 +15,7 @@ from loadmanager.config import Settings, settings_of
 from loadmanager.config.overrides import settings_recorded
 from loadmanager.history.gaps import IMPORTED
 from loadmanager.history.table_schemas import EVENTS
-from loadmanager.pipeline.reading import HistoryTables
+from loadmanager.pipeline.history_tables import HistoryTables
 from loadmanager.wire.policy_records import decode_domains
 
 _CHECKPOINT, _CONFIGURATION, _POLICIES = "checkpoint", "configuration", "policies"

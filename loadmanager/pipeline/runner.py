@@ -22,8 +22,8 @@ from pyspark.sql import SparkSession
 
 from loadmanager.errors import LoadManagerError, PipelineError
 from loadmanager.history.files import Directory
+from loadmanager.pipeline.history_tables import CANNOT_GO_ON, cause_of
 from loadmanager.pipeline.job import Job, JobRun, Watch
-from loadmanager.pipeline.reading import CANNOT_GO_ON, cause_of
 from loadmanager.pipeline.step import SUMMARY, Done, NothingToSay, Step, Summary, get_summary
 from loadmanager.pipeline.steps import STEPS
 

@@ -25,7 +25,7 @@ from loadmanager.pipeline.balance import (
     namespace_skew,
     time_above,
 )
-from loadmanager.pipeline.reading import HistoryTables
+from loadmanager.pipeline.history_tables import HistoryTables
 from loadmanager.pipeline.windows import imbalance
 
 

@@ -23,8 +23,8 @@ from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, EV
 from loadmanager.lab.simulate.recorded_world import RecordedRange
 from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range
 from loadmanager.pipeline import ranges as ranges_module
+from loadmanager.pipeline.history_tables import CANNOT_GO_ON, cause_of
 from loadmanager.pipeline.ranges import Outline, RangeRead, RangesOfSpark, read_stretch, unpacked
-from loadmanager.pipeline.reading import CANNOT_GO_ON, cause_of
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.pipeline.whatif_plan import find_stretches, plan, play
 

@@ -10,7 +10,7 @@ from support.frames import DAY_MS, HOUR_MS, START_MS, files_of, history_of
 from loadmanager.errors import HistoryFileError
 from loadmanager.history.entry_rows import HistoryEvent
 from loadmanager.history.table_schemas import EVENTS
-from loadmanager.pipeline.reading import HistoryTables
+from loadmanager.pipeline.history_tables import HistoryTables
 from loadmanager.pipeline.recorded import newest_recorded
 
 KEY = "loadBalancerBrokerOverloadedThresholdPercentage"

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import Directory
 from loadmanager.pipeline.delta import Tables
+from loadmanager.pipeline.history_tables import CANNOT_GO_ON, cause_of
 from loadmanager.pipeline.job import JobRun
-from loadmanager.pipeline.reading import CANNOT_GO_ON, cause_of
 from loadmanager.pipeline.reporting.actions import REPORT
 from loadmanager.pipeline.reporting.contents import TABLES_READ, About, Readable, collect
 from loadmanager.pipeline.reporting.page import PAGE, make_report

@@ -15,6 +15,7 @@ from loadmanager.history.files import DAY_MS, HOUR_MS, Directory
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.pipeline.costs import cost_models, known_cost
+from loadmanager.pipeline.history_tables import CANNOT_GO_ON, said_range
 from loadmanager.pipeline.job import JobRun
 from loadmanager.pipeline.league import (
     FEWEST_DAYS,
@@ -29,7 +30,6 @@ from loadmanager.pipeline.league import (
 )
 from loadmanager.pipeline.minimum_history import WHOLE_DAY_HOURS
 from loadmanager.pipeline.ranges import Ranges, RangesOfSpark
-from loadmanager.pipeline.reading import CANNOT_GO_ON, said_range
 from loadmanager.pipeline.step import Step
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.pipeline.whatif_plan import WhatIfPlan, configurations, plan, play

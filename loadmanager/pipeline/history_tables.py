@@ -19,8 +19,8 @@ from loadmanager.history.files import HOUR_MS, Directory, HistoryFile
 from loadmanager.history.reader import History, OnFault
 from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.pipeline.attribution import hour_of
-from loadmanager.pipeline.cleaning import usable, with_reason
 from loadmanager.pipeline.datasets import raw
+from loadmanager.pipeline.reject_reasons import usable, with_reason
 from loadmanager.pipeline.source import FORMAT, PERMISSIVE, history_at
 
 BadFiles = Literal["fail", "leave_out"]

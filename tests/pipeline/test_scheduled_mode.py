@@ -13,7 +13,7 @@ from support.ingested import assert_same, ingested, rows_in, write_minutes
 from loadmanager.errors import PipelineError
 from loadmanager.history.table_schemas import BUNDLE_REPORTS
 from loadmanager.pipeline.delta import Tables
-from loadmanager.pipeline.streaming import HistoryStream
+from loadmanager.pipeline.scheduled_mode import HistoryStream
 
 
 def test_restarted_stream_counts_once(spark: SparkSession, tmp_path: Path, tables: Tables) -> None:

@@ -12,8 +12,8 @@ from loadmanager.errors import PipelineError
 from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.pipeline import KEEP_DAYS
 from loadmanager.pipeline.delta import Tables
+from loadmanager.pipeline.history_tables import CANNOT_GO_ON, BadFiles, HistoryTables, cause_of
 from loadmanager.pipeline.ingest import Ingest
-from loadmanager.pipeline.reading import CANNOT_GO_ON, BadFiles, HistoryTables, cause_of
 from loadmanager.pipeline.recorded import newest_recorded
 
 _POLL_S = 0.2

@@ -27,8 +27,8 @@ from support.ingested import ingested, rows_in
 from loadmanager.errors import PipelineError
 from loadmanager.history.entry_rows import HistoryEvent
 from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS
-from loadmanager.pipeline.cleaning import rejected_rows, usable, with_duplicates, with_reason
 from loadmanager.pipeline.datasets import frame_of, raw
+from loadmanager.pipeline.reject_reasons import rejected_rows, usable, with_duplicates, with_reason
 
 INFINITY, NAN = float("inf"), float("nan")
 GOOD_BUNDLE = {

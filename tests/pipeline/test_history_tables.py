@@ -12,7 +12,7 @@ from support.frames import HOUR_MS, MINUTE_MS, START_MS, cut_in_half, files_of, 
 from loadmanager.errors import PipelineError
 from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
 from loadmanager.pipeline.datasets import raw
-from loadmanager.pipeline.reading import HistoryTables, cause_of
+from loadmanager.pipeline.history_tables import HistoryTables, cause_of
 
 
 @pytest.fixture

@@ -1,0 +1,59 @@
+"""Names and first lines of docstrings: the rules of CONTRIBUTING.md, "Write plainly"."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "loadmanager"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+TREES = {module: ast.parse(module.read_text(encoding="utf-8")) for module in MODULES}
+NAMED_MODULES = [module for module in MODULES if not module.stem.startswith("__")]
+
+RELATIVE_CLAUSE = re.compile(
+    r"(What|Who|Whom|Whose|Which|Whether|Whoever|Whatever|Where|How|Why|When|All that|From|Of|As)\b"
+)
+NOUNS_OF_THE_FIELD = frozenset({"splitting", "shedding", "planning", "merging", "hashing", "logging", "tracing"})
+
+
+def documented(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield getattr(node, "name", "the module"), text.splitlines()[0]
+
+
+def test_docstrings_begin_with_a_noun_or_an_imperative() -> None:
+    clauses = [
+        f"{module.relative_to(PACKAGE)}: {name}: {line}"
+        for module, tree in TREES.items()
+        for name, line in documented(tree)
+        if RELATIVE_CLAUSE.match(line)
+    ]
+    assert clauses == []
+
+
+def test_modules_have_names_of_their_own() -> None:
+    assert len(NAMED_MODULES) > 300
+    names = Counter(module.name for module in NAMED_MODULES)
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_public_classes_have_names_of_their_own() -> None:
+    classes = (node.name for tree in TREES.values() for node in tree.body if isinstance(node, ast.ClassDef))
+    names = Counter(name for name in classes if not name.startswith("_"))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_modules_are_named_by_nouns() -> None:
+    last_words = {module: module.stem.rsplit("_", 1)[-1] for module in NAMED_MODULES}
+    participles = [
+        str(module.relative_to(PACKAGE))
+        for module, word in last_words.items()
+        if word.endswith("ing") and word not in NOUNS_OF_THE_FIELD
+    ]
+    assert participles == []
