@@ -149,6 +149,7 @@ async def test_one_address_is_enough_to_be_told_how_a_pulsar_stands_and_nothing_
             assert await read_all_znodes(pulsar.operator) == before
 
             await pulsar.move(bundles[0], third.broker_id)
+            await third.report()
 
             async def is_followed() -> bool:
                 _, body = await beside.ask("/loadbalance/v1/cluster")
