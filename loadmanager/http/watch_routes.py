@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from http import HTTPStatus
 
 import orjson
@@ -89,9 +88,9 @@ class WatchHandlers:
         if not self._view.is_fresh:
             reason = "this node is cut off from ZooKeeper, or is reading it again: ask another node"
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
-        most = math.floor(_SHARE * connections_allowed(request))
+        most = _SHARE * connections_allowed(request)
         if len(self._hub.watchers) >= most:
-            reason = f"{most} watchers are here, as maxHttpServerConnections allows: ask another node"
+            reason = f"{most:.0f} watchers are here, as maxHttpServerConnections allows: ask another node"
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
         if not self._hub.has_room_for(names):
             reason = "too many namespaces are watched that are not there: watch a namespace once it was created"

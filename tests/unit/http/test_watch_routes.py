@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from support.tokens import CLOSED, SECRET, bearer, token_of
 from support.waiting import eventually
 from yarl import URL
 
+from loadmanager.http import watch_routes
 from loadmanager.http.metrics_text import WatchMetrics
 from loadmanager.http.watch_hub import Hub
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
@@ -197,6 +199,14 @@ async def test_a_proxy_that_speaks_the_former_http_is_told_so(cluster: Cluster) 
     writer.close()
     assert answer.startswith(b"HTTP/1.0 505 ")
     assert b"proxy_http_version 1.1" in answer
+
+
+async def test_a_server_without_a_limit_has_room_for_every_watcher(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_routes, "connections_allowed", lambda _: math.inf)
+    async with watching(cluster.nodes[0]) as stream:
+        await stream.next("snapshot")
 
 
 async def test_watchers_leave_room_for_whoever_asks(cluster: Cluster) -> None:

@@ -177,7 +177,10 @@ async def test_the_same_plan_has_the_same_hash_and_another_one_another() -> None
 async def test_empty_plans_of_two_clusters_have_two_hashes() -> None:
     hashes = set()
     for name in ("east", "west"):
-        async with a_leader(cluster_name=name) as (cluster, leader):
+        async with a_leader(cluster_name=name, load_balancer_broker_threshold_shedder_percentage=100) as (
+            cluster,
+            leader,
+        ):
             await two_brokers(cluster, leader)
             plan = await compute(leader, kind="shed")
             assert plan["steps"] == []
