@@ -43,7 +43,7 @@ _OTHERS_TURN_S = 1.0
 """Head start of other nodes over one whose connection broke lately: far longer than a campaign takes."""
 
 _OBSTACLES = {
-    (paths.EPOCH, "no_node"): f"{paths.EPOCH} is missing: restart the nodes, then the agents",
+    (paths.EPOCH, "no_node"): f"{paths.EPOCH} is missing: stop nodes and agents, start the agents once a node leads",
     (paths.LEADER, "not_empty"): f"{paths.LEADER} is persistent and has children: delete it with all that is below it",
 }
 """Obstacles that only an operator can remove, by the path and the cause of a refused campaign."""
