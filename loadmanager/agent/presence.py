@@ -190,33 +190,33 @@ class CloseTopics:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Come back with Found."""
+    """Read the znode; answered by ZnodeRead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identify:
-    """Find out who made the znode, and come back with Made."""
+    """Find the process that created the znode; answered by MakerRead."""
 
     znode: Znode
 
 
 @dataclass(frozen=True, slots=True)
 class CreateRegistration:
-    """Make the znode, in this session and no other."""
+    """Create the znode, in this session only."""
 
     session_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteRegistration:
-    """Delete the znode if it is at this version, in this session and no other; come back with DELETED if it is gone."""
+    """Delete the znode if it has this version, in this session only; answered by DELETED once it is gone."""
 
     version: int
     session_id: int
 
 
 Work = Read | Identify | CreateRegistration | DeleteRegistration
-"""One at a time; it may come back with Failed instead."""
+"""Work on the store, one at a time; WorkFailed may answer it instead."""
 
 Action = Work | Register | CloseTopics | Forget | Say
 

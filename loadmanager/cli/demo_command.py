@@ -53,7 +53,7 @@ def demo(
         print(json.dumps(summary.to_record(), indent=2))
     else:
         print_summary(summary, console)
-    console.print("what the leaders saw and did is recorded; take their decisions again with", style="dim")
+    console.print("the leaders recorded what they saw and did; replay their decisions with", style="dim")
     console.print(f"  loadmanager replay --history {shlex.quote(str(history))}", soft_wrap=True, highlight=False)
     if not forever and not as_json:
         console.print("to look around while it goes on:", style="dim")

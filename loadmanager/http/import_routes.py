@@ -56,7 +56,7 @@ class ImportHandlers:
             Operation(
                 "PUT",
                 "/loadbalance/v1/operator-config",
-                "have namespaces, policies, controls and settings as an export says; what it does not speak of stays",
+                "replace namespaces, policies, controls and settings by those of an export; what it lacks stays",
                 self.put_operator_config,
                 (Parameter("dryRun", "only say what would change", BOOLEAN),),
                 role=AccessRole.ADMIN,

@@ -1,8 +1,7 @@
 """kazoo's sockets with bounded waits, and over TLS where configured.
 
-kazoo would wait as long as it takes to connect, and its own TLS reads the certificates anew for each connection, says
-nothing of why they cannot be used, and lets an answer lie: its loop asks the kernel whether there is something to read,
-which what TLS has decrypted already is not.
+kazoo connects without a time limit. Its own TLS reads the certificates again for each connection and does not say why
+they cannot be used. It also misses answers that TLS has decrypted already, because `select` does not report them.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Sockets(SequentialThreadingHandler):
         except ssl.SSLError as error:
             raise ServerRefusedError(say(error)) from error
         except ConnectionResetError as error:
-            raise ServerRefusedError("TLS: it hangs up; perhaps it speaks none at this port") from error
+            raise ServerRefusedError("TLS: the server closed the connection; this port may not speak TLS") from error
 
     def select(
         self, readable: Sequence[object], writable: Sequence[object], failed: Sequence[object], timeout: float | None
@@ -58,7 +57,7 @@ class Sockets(SequentialThreadingHandler):
 def say(error: ssl.SSLError) -> str:
     """Describe the TLS error."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"TLS: its certificate is not believed: {error.verify_message}"
+        return f"TLS: its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # one or the other, by the build of OpenSSL
-        return "TLS: it hangs up; perhaps it speaks none at this port"
+        return "TLS: the server closed the connection; this port may not speak TLS"
     return f"TLS: {error.reason or error}"

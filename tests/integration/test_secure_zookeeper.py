@@ -226,7 +226,7 @@ async def test_over_tls_a_client_is_known_by_its_certificate(connect: Connect, s
 @pytest.mark.parametrize("mistake", ["ca", "name", "no certificate", "plain port"])
 async def test_what_is_wrong_with_tls_is_said_at_the_start(connect: Connect, secured: Secured, mistake: str) -> None:
     context = secured.tls("loadmanager", ca=trustme.CA() if mistake == "ca" else None)
-    hosts, says = secured.tls_address, "its certificate is not believed"
+    hosts, says = secured.tls_address, "its certificate is not trusted"
     if mistake == "name":
         hosts = hosts.replace("127.0.0.1", "localhost")
     elif mistake == "no certificate":

@@ -66,14 +66,14 @@ def decisions(
     bundle: Annotated[str | None, typer.Option("--bundle", help="Only of this bundle.")] = None,
     broker: Annotated[str | None, typer.Option("--broker", help="Only of this broker, or from it or to it.")] = None,
     kind: Annotated[
-        str | None, typer.Option("--kind", help="Only of this kind (unload, shed, assign, ...), or these, with commas.")
+        str | None, typer.Option("--kind", help="Only of these kinds, with commas: unload,shed,assign.")
     ] = None,
     since: Annotated[
         str | None, typer.Option("--since", help="Only from then on: 30m, 12h, 2d ago, or 2026-01-31T12:00 (UTC).")
     ] = None,
     until: Annotated[str | None, typer.Option("--until", help="Only before then.")] = None,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is decided from now on.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new decisions.")] = False,
 ) -> AdminRequest | Procedure:
     """Show the leader's recent decisions, the newest last; or follow them as they are made."""
     given = [each for each in (subject, bundle, broker) if each is not None]

@@ -44,7 +44,7 @@ class NodeRefusedError(Exception):
 
 
 ASKING_ERRORS = (NoNodeReachableError, AnswerLostError, NodeRefusedError)
-"""What asking raises."""
+"""Errors of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Service:
         return self.ask(request).content
 
     def stream(self, request: AdminRequest, silence_s: float) -> Stream:
-        """An answer that goes on, and is never silent for longer than that."""
+        """Open a stream; it fails after `silence_s` without data."""
         answer = open_stream(self.urls, self._with_token(request), silence_s, self.tls)
         if isinstance(answer, AdminAnswer):
             raise NodeRefusedError(answer)

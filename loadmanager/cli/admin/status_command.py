@@ -53,7 +53,7 @@ def _look(service: Service) -> dict[str, Any]:
 
 
 def _watch(service: Service) -> None:
-    """Draw over what was there; that nobody answers is drawn too."""
+    """Redraw the screen at intervals, also when no node answers."""
     is_terminal = sys.stdout.isatty()
     lines = [""]
     while True:

@@ -14,7 +14,7 @@ _PART = re.compile(r"([\d.]+)(min|[smhdw])", re.ASCII)
 
 
 def read_moment(option: str, text: str | None) -> int | None:
-    """Milliseconds since 1970; `12h` is that long ago. The process ends, naming the option, when the text is none."""
+    """Return ms since 1970; `12h` is that long ago. An invalid time ends the process and names the option."""
     if text is None:
         return None
     if text.isascii() and text.isdigit():

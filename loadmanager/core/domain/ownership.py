@@ -187,7 +187,7 @@ def assign(current: Ownership, owner: Registration, stamp: Stamp) -> Ownership:
 
 
 def release(current: Ownership, destination: Registration | None, stamp: Stamp) -> Ownership:
-    """Begin to take the bundle from its owner; from here on no new topics may be served."""
+    """Begin to take the bundle from its owner; from now on no new topic may be opened."""
     return _step(current, Transition.RELEASE, OwnershipState.RELEASING, current.owner, destination, stamp)
 
 

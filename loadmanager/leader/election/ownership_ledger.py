@@ -75,8 +75,6 @@ _STEPS_KEPT = 200
 class _Draft:
     """Next record of a namespace while transitions are applied to it. Raises `InvariantViolatedError` instead of a
     state that must never be. `steps` are the transitions, each with the ownership before and after.
-
-    None is let in that must never be: `InvariantViolatedError`. `steps` are those that were, each from what to what.
     """
 
     def __init__(

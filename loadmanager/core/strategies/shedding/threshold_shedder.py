@@ -6,8 +6,8 @@ would drop to average + threshold - 5 points, unless that is less than a minimum
 lower-boundary mode is on, and some broker is below average - threshold, the most used broker sheds half a threshold's
 share of its throughput. The state holds the moving averages: `{"usage": {broker: [incarnation, fraction]}}`.
 
-Pulsar sheds a part of the throughput equal to the excess points of usage, which is too little, in bundles weighed by
-averages over ten reports, which are too many if the load is new: the broker is left hot, or emptied. With
+Pulsar sheds a part of the throughput equal to the excess points of usage, which is too little. It weighs bundles by
+averages over ten reports, which lag behind new load, so it moves too many. The broker is left hot, or emptied. With
 `band_percentage`, which Pulsar does not have, a broker sheds down to the average of the latest usages plus that
 percentage, with bundles weighed by current load; a broker that is there by its latest report sheds nothing. Both belong
 together: a correct need with stale weights empties a broker that has just become hot, and a need in points with correct
@@ -17,6 +17,9 @@ Differs from Pulsar: a re-registered broker starts with its first usage, as a ne
 of their names, and of equally used brokers the first by name counts as the most used; a broker is left alone while a
 bundle is leaving it or has left it since its report. As in Pulsar the lower-boundary mode, when it runs, advances the
 moving averages a second time.
+
+Thresholds that no configuration sets follow the load of the fleet (`core.model.fitted_thresholds`). Limits on churn may
+hold back what is shed here (`core.planning.churn`).
 """
 
 from __future__ import annotations
