@@ -232,7 +232,7 @@ async def test_what_is_wrong_with_tls_is_said_at_the_start(connect: Connect, sec
     elif mistake == "no certificate":
         context, says = secured.tls(), "TLS: "
     elif mistake == "plain port":
-        hosts, says = secured.server.connect_string, "speaks none at this port"
+        hosts, says = secured.server.connect_string, "may not speak TLS"
     assert says in await why_not(connect, Access(tls=lambda: context), hosts)
 
 
