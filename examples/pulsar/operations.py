@@ -1,4 +1,4 @@
-"""What an operator of a Pulsar does to it through its REST interface."""
+"""Operations on a Pulsar through its REST interface, as an operator does them."""
 
 from __future__ import annotations
 

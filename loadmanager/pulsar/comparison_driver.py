@@ -13,7 +13,6 @@ Nothing here holds up a round: what fails is logged, and the next round is judge
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -45,6 +44,7 @@ from loadmanager.pulsar.activity_log import ActivityLog
 from loadmanager.pulsar.level_benefit import find_benefit
 from loadmanager.pulsar.scores import HOUR, RangeScore, Scores, line_of, table_of
 from loadmanager.pulsar.verdict import VerdictFacts, Where, first_verdict
+from loadmanager.util import clock
 
 log = structlog.get_logger(__name__)
 
@@ -210,7 +210,7 @@ class ComparisonDriver:
         while True:
             await asyncio.sleep(_TICK_S)
             try:
-                self.tick(_now_ms())
+                self.tick(clock.now_ms())
             except Exception:
                 log.exception("moves_not_judged")
 
@@ -249,15 +249,11 @@ class ComparisonDriver:
         self._diary.note(now_ms, *first_verdict(standing, self._where))
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def tell_score(diary: ActivityLog) -> Callable[[RangeScore], None]:
     """Has each score told in the diary when it is known: of an hour in a line, of a day in a table."""
 
     def tell(score: RangeScore) -> None:
         text = line_of(score, diary.zone) if score.period == HOUR else table_of(score, diary.zone)
-        diary.remark(_now_ms(), *text.splitlines())
+        diary.remark(clock.now_ms(), *text.splitlines())
 
     return tell

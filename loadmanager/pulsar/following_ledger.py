@@ -12,7 +12,6 @@ term ends, `put_down` has the view say of such bundles what is known; what was w
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -35,6 +34,7 @@ from loadmanager.pulsar.fenced_znode import ElectionPort
 from loadmanager.pulsar.guardrail_facts import RailError, is_own
 from loadmanager.pulsar.move_verification import PulsarOwnership, SeesOwners
 from loadmanager.pulsar.pending_moves import ActsMemory
+from loadmanager.util import clock
 
 
 class FollowingLedger:
@@ -65,7 +65,7 @@ class FollowingLedger:
         or a `StoreError`.
         """
         name = BundleName(NamespaceName.parse_any(namespace), bundle_range)
-        stamp = Stamp(self._election.get_term().epoch, time.time_ns() // 1_000_000, reason)
+        stamp = Stamp(self._election.get_term().epoch, clock.now_ms(), reason)
         try:
             current = self._view.get_ownership(name)
         except (BundleNotFoundError, NamespaceNotFoundError):

@@ -38,6 +38,7 @@ from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableErr
 from loadmanager.pulsar.rest_answers import Record, extensible_report, is_extensible, settle_owners, stamp
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Znode
+from loadmanager.util import clock
 from loadmanager.wire.policy_records import policies_of
 
 log = structlog.get_logger(__name__)
@@ -103,7 +104,7 @@ class PulsarIntake:
         self.fault = "Pulsar's brokers have not been polled yet"
         """Reason why the last poll is not complete, empty if it is."""
         self.changed_s = _NEVER
-        """When a broker joined or left last, on the monotonic clock; long ago, if none has since the first poll."""
+        """Monotonic time at which a broker joined or left last; minus infinity if none has since the first poll."""
 
     @property
     def reports_applied(self) -> int:
@@ -286,7 +287,7 @@ class PulsarIntake:
         for broker, answer in answered.items():
             before = registrations.get(broker)
             started = (answer.report or {}).get("startTimestamp")
-            life = started or (time.time_ns() // 1_000_000 if before is None else before.incarnation)
+            life = started or (clock.now_ms() if before is None else before.incarnation)
             self._records.register(broker, Znode(paths.broker(broker), b"", 0, life, 0, 0))
             if registrations[broker] != before:
                 self._reports.pop(broker, None)
@@ -310,7 +311,7 @@ class PulsarIntake:
             if record is None:
                 url, load_manager = self._admin.address(broker), self.load_manager(broker)
                 record = extensible_report(answer.metrics, answer.owned, self._loads, load_manager, url)
-            dated = stamp(record, before, time.time_ns() // 1_000_000)
+            dated = stamp(record, before, clock.now_ms())
             known = self._znodes.get(path)
             if known is None or before is None or dated["lastUpdate"] != before["lastUpdate"]:
                 version = 0 if known is None else known.version + 1

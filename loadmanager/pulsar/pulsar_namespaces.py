@@ -12,7 +12,6 @@ An owner is the registered life of its broker; of a broker that is not registere
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from loadmanager.core.diagnosis.pulsar_comparison import NO_LIFE, Sighted
@@ -20,6 +19,7 @@ from loadmanager.core.domain.bundles import NamespaceBundles
 from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
+from loadmanager.util import clock
 
 
 class PulsarNamespaces:
@@ -90,7 +90,7 @@ class PulsarNamespaces:
 
     def put_together(self, namespace: str) -> None:
         """Have the mirror follow what was put of a namespace, and tell of each bundle that moved."""
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
         former = self._former(namespace)
         entry = self._entry(namespace, former, now_ms)
         texts = () if entry is None else entry.state.bundles.range_texts()

@@ -54,6 +54,7 @@ from loadmanager.pulsar.take_over import TakeOver
 from loadmanager.pulsar.verdict import Where
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MetadataStore, SessionState
+from loadmanager.util import clock
 from loadmanager.wire.pulsar_bodies import BesideStatus
 
 log = structlog.get_logger(__name__)
@@ -243,7 +244,7 @@ class BesideNode(Candidate):
         """A poll was applied."""
         registered = frozenset(self.view.registrations.values())
         for each in self._registered - registered:
-            self.judge.left(each, _now_ms())
+            self.judge.left(each, clock.now_ms())
         self._registered = registered
         self.live.leave_out(self.hands.rails.left_out(self.view.namespaces))
         if self.view.unsettled != self._swept:
@@ -295,10 +296,6 @@ class BesideNode(Candidate):
     async def _put_down(self, error: Exception) -> None:
         del error
         await self.hands.put_down()
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _with_remedy(stop: Verdict) -> str:

@@ -63,7 +63,7 @@ def run_admin(line: str, *urls: str) -> Result:
 def run(
     *words: str | Path, environ: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """What `subprocess.run` would return; `environ` is what the environment of this process has besides."""
+    """Return what `subprocess.run` would; `environ` is added to the environment of this process."""
     command = [str(word) for word in words]
     name = f"command {next(_numbers)}"
     with TemporaryDirectory() as folder:

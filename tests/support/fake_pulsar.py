@@ -92,7 +92,7 @@ class FakePulsar:
         self.token: str | None = None
         """With one, whoever has not this one is answered 401."""
         self.extensible = False
-        """Whether the brokers run the extensible load manager."""
+        """True if the brokers run the extensible load manager."""
         self.auto_topic_creation = True
         self.version = VERSION
         self.metadata_store_url = "zk:127.0.0.1:2181"

@@ -45,7 +45,7 @@ _SYSTEM_LOAD = {
     "consumerCount": 1,
     "producerCount": 1,
 }
-"""Of the load manager's own topics, which is not to count."""
+"""Load of the load manager's own topics, which is not to count."""
 
 
 @dataclass(slots=True)

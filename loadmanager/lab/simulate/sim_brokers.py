@@ -293,7 +293,7 @@ class SimFleet:
 
 
 _ALMOST_NOTHING = 1e-20
-"""What rates that decay without ever being reset have come down to."""
+"""Rates that decay without ever being reset, at the end of their decay."""
 
 
 def corrupted(report: BrokerReport, fault: BadReports, last: BrokerReport | None) -> BrokerReport:
