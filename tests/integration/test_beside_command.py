@@ -212,6 +212,11 @@ async def test_a_process_killed_in_the_middle_of_a_move_is_followed_by_one_that_
     async with beside_process(folders[0], **settings) as one, beside_process(folders[1], **settings) as two:
         await asyncio.gather(one.is_up(), two.is_up())
         assert (await one.ask("/readyz"))[0] == (await two.ask("/readyz"))[0] == 200
+
+        async def one_acts() -> bool:
+            return await leads(one) != await leads(two)
+
+        await eventually(one_acts)  # both are ready before one has begun to lead
         acting, other = (one, two) if (await leads(one)) else (two, one)
         assert not await leads(other), "one of them acts"
         pulsar.faults.hold("/unload", times=100)
