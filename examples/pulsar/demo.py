@@ -29,7 +29,7 @@ from examples.pulsar.admin import ask, demand
 from examples.pulsar.artifacts import NotPossibleHereError
 from examples.pulsar.cgroups import make_cgroup
 from examples.pulsar.cluster import PulsarCluster
-from examples.pulsar.neighbour import Beside
+from examples.pulsar.command import PulsarCommand
 from examples.pulsar.operations import Operator
 from examples.pulsar.progress import Say, wait_until
 from examples.pulsar.skew import RunningLoad, Skew, running_load
@@ -103,9 +103,9 @@ def _let_loose(who: str, cluster: PulsarCluster, operator: Operator) -> Iterator
     options: dict[str, object] = {"stateStoreUrl": state, "settlingSeconds": 1}
     if who == LEVEL:
         options["overrides"] = _LEVELS
-    with Beside(cluster, cluster.folder / "beside", options=options) as beside:
+    with PulsarCommand(cluster, cluster.folder / "pulsar", options=options) as command:
         yield
-        beside.stop()
+        command.stop()
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ for _name, _app in {
     "plans": balancer_commands.PLANS,
     "explain": balancer_commands.EXPLAIN,
     "balancer": balancer_commands.BALANCER,
-    "beside": pulsar_commands.BESIDE,
+    "pulsar": pulsar_commands.PULSAR,
 }.items():
     admin.add_typer(_app, name=_name)
 command(admin, "status")(status_command.status)

@@ -46,11 +46,11 @@ def agent() -> None:
 
 
 @config.command()
-def beside() -> None:
+def pulsar() -> None:
     """Print the default configuration of a process beside a Pulsar."""
-    from loadmanager.config import BesideSettings  # noqa: PLC0415 - as in `serve`
+    from loadmanager.config import PulsarServiceSettings  # noqa: PLC0415 - as in `serve`
 
-    print(render_yaml(BesideSettings), end="")
+    print(render_yaml(PulsarServiceSettings), end="")
 
 
 @config.command("import")

@@ -24,16 +24,16 @@ from loadmanager.cli.service_runner import (
     start_up,
     until_told_to_stop,
 )
-from loadmanager.config import BesideSettings
+from loadmanager.config import PulsarServiceSettings
 from loadmanager.errors import ConfigurationError, HistoryError, StoreError
-from loadmanager.http.app import make_beside_app
+from loadmanager.http.app import make_pulsar_app
 from loadmanager.net.http_server import ServerLimits, listen_on, serve_within
 from loadmanager.net.tls_contexts import TlsOptions
 from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.preflight import ask_settings, find_warning
 from loadmanager.pulsar.previous_runs import memory_after, put_history_of_another_store_aside
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
-from loadmanager.pulsar.pulsar_service import BesideNode
+from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.store.memory_store import MemoryStore
 from loadmanager.store.metadata_store import MetadataStore
@@ -48,7 +48,7 @@ _Admin = Annotated[
     list[str] | None,
     typer.Option(metavar="URL", help="The web service of a broker, http://broker:8080; for more, say it again."),
 ]
-_Config = Annotated[Path | None, typer.Option(help="YAML file; see config/beside.yaml.")]
+_Config = Annotated[Path | None, typer.Option(help="YAML file; see config/pulsar.yaml.")]
 _ReadyFile = Annotated[Path | None, typer.Option(help='Write {"url": ...} here once all brokers have answered.')]
 _LogJson = Annotated[bool, typer.Option(help="Log JSON lines.")]
 
@@ -64,7 +64,7 @@ def observe(
 
     One broker's address is enough. The diary goes to standard output, and into the folder.
     """
-    _start({"mode": "shadow"}, admin, config, ready_file, json_lines=log_json)
+    _start({"mode": "observe"}, admin, config, ready_file, json_lines=log_json)
 
 
 @pulsar.command()
@@ -86,7 +86,7 @@ def _start(
     given: dict[str, Any], admin: list[str] | None, config: Path | None, ready_file: Path | None, *, json_lines: bool
 ) -> None:
     given |= {"adminUrls": admin} if admin else {}
-    settings = start_up(BesideSettings, config, given, json_lines=json_lines)
+    settings = start_up(PulsarServiceSettings, config, given, json_lines=json_lines)
     check_audit_log(settings)
     try:
         settings.folder.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ def _start(
     asyncio.run(_run(settings, ready_file))
 
 
-async def _run(settings: BesideSettings, ready_file: Path | None) -> None:
+async def _run(settings: PulsarServiceSettings, ready_file: Path | None) -> None:
     listener = listen(settings.key("web_service_port"), settings.bind_address, settings.web_service_port)
     try:
         await _run_with_admin(settings, listener, ready_file)
@@ -107,7 +107,7 @@ async def _run(settings: BesideSettings, ready_file: Path | None) -> None:
         listener.close()
 
 
-async def _run_with_admin(settings: BesideSettings, listener: socket.socket, ready_file: Path | None) -> None:
+async def _run_with_admin(settings: PulsarServiceSettings, listener: socket.socket, ready_file: Path | None) -> None:
     async with _admin_of(settings) as admin:
         told = await ask_settings(admin, settings)
         if warning := await find_warning(admin, told):
@@ -122,7 +122,7 @@ async def _run_with_admin(settings: BesideSettings, listener: socket.socket, rea
             await store.close()
 
 
-def _admin_of(settings: BesideSettings) -> PulsarAdmin:
+def _admin_of(settings: PulsarServiceSettings) -> PulsarAdmin:
     tls = TlsOptions(
         trust_certs=settings.tls_trust_certs_file_path,
         certificate=settings.tls_certificate_file_path,
@@ -140,7 +140,7 @@ def _admin_of(settings: BesideSettings) -> PulsarAdmin:
     )
 
 
-async def _open_state_store(settings: BesideSettings, listener: socket.socket) -> MetadataStore:
+async def _open_state_store(settings: PulsarServiceSettings, listener: socket.socket) -> MetadataStore:
     """Open the store of this process's own election: ZooKeeper, or memory for a single process."""
     if not settings.state_store_url:
         store = MemoryStore(memory_after(settings.folder), session_timeout_s=settings.session_timeout_s)
@@ -152,7 +152,7 @@ async def _open_state_store(settings: BesideSettings, listener: socket.socket) -
 
 
 async def _serve(
-    settings: BesideSettings,
+    settings: PulsarServiceSettings,
     live: PulsarSettings,
     store: MetadataStore,
     admin: PulsarAdmin,
@@ -164,9 +164,9 @@ async def _serve(
     port = listener.getsockname()[1]
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     url = f"http://{address}"
-    node = BesideNode(settings, live, store, admin, address, url, secrets.randbits(63))
+    node = PulsarService(settings, live, store, admin, address, url, secrets.randbits(63))
     node.diary.show = partial(print, flush=True)
-    runner = await serve_within(make_beside_app(node), ServerLimits.of(settings), ANSWER_S)
+    runner = await serve_within(make_pulsar_app(node), ServerLimits.of(settings), ANSWER_S)
     try:
         await node.start()
         keep_pauses_short()

@@ -29,7 +29,7 @@ from loadmanager.util.atomic_write import whole
 from loadmanager.util.logging import configure_logging
 
 if TYPE_CHECKING:
-    from loadmanager.config import AgentSettings, BesideSettings, Settings
+    from loadmanager.config import AgentSettings, PulsarServiceSettings, Settings
 
 log = structlog.get_logger(__name__)
 
@@ -146,7 +146,7 @@ async def patiently(ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
 
 def ready(
     event: str,
-    settings: Settings | AgentSettings | BesideSettings,
+    settings: Settings | AgentSettings | PulsarServiceSettings,
     ready_file: Path | None,
     where: Mapping[str, str],
     **said: object,

@@ -25,7 +25,6 @@ from loadmanager.config.shared_settings import (
 from loadmanager.config.tls_settings import TlsSettings
 
 if TYPE_CHECKING:
-    from loadmanager.config.beside_settings import BesideSettings
     from loadmanager.config.dynamic_settings import (
         NEEDS_RESTART,
         dynamic_keys,
@@ -35,8 +34,9 @@ if TYPE_CHECKING:
         with_overrides,
     )
     from loadmanager.config.node_settings import Settings
+    from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 
-_OF_NODES = {"BesideSettings": "beside_settings", "Settings": "node_settings"} | dict.fromkeys(
+_OF_NODES = {"PulsarServiceSettings": "pulsar_service_settings", "Settings": "node_settings"} | dict.fromkeys(
     ("NEEDS_RESTART", "dynamic_keys", "settings_of", "text_of", "values_as_text", "with_overrides"), "dynamic_settings"
 )
 """By module what is imported when somebody asks for it: it needs packages that an agent is installed without."""
@@ -54,8 +54,8 @@ __all__ = [
     "AgentSettings",
     "AuditSettings",
     "AuthSettings",
-    "BesideSettings",
     "HttpSettings",
+    "PulsarServiceSettings",
     "SessionSettings",
     "Settings",
     "StoreSettings",

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from loadmanager.config import BesideSettings, Settings
+from loadmanager.config import PulsarServiceSettings, Settings
 from loadmanager.http.anti_affinity_routes import AntiAffinityHandlers
 from loadmanager.http.audit_routes import AuditHandlers
 from loadmanager.http.batch_lookup_routes import ManyLookupHandlers
@@ -35,7 +35,7 @@ from loadmanager.http.page_routes import PageHandlers
 from loadmanager.http.plan_routes import PlanHandlers
 from loadmanager.http.policy_routes import PolicyHandlers
 from loadmanager.http.probe_routes import OpsHandlers
-from loadmanager.http.pulsar_routes import BesideHandlers
+from loadmanager.http.pulsar_routes import PulsarHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
 from loadmanager.http.term_routes import TermHandlers
 from loadmanager.http.timeline_routes import TimelineHandlers
@@ -48,7 +48,7 @@ from loadmanager.net.http_server import QUICK, Quick, with_trailing_slashes
 from loadmanager.net.request_ids import name_answer
 from loadmanager.net.tls_contexts import ServerTls, TlsMetrics
 from loadmanager.net.tracing import OFF
-from loadmanager.pulsar.pulsar_port import BesidePort
+from loadmanager.pulsar.pulsar_port import PulsarServicePort
 from loadmanager.util.process_metrics import add_process_metrics
 
 _CONNECTIONS_TO_LEADER = 512
@@ -101,14 +101,14 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
     return app
 
 
-def make_beside_app(node: BesidePort) -> web.Application:
+def make_pulsar_app(node: PulsarServicePort) -> web.Application:
     """Build the HTTP application of a process beside a Pulsar: a node's without owners and lookups."""
     forwarder, http = _forwarder(node, node.live.current.lookup_timeout_ms / 1000)
     settings, registry = node.live.current, add_process_metrics(CollectorRegistry())
     gate = _gate(node.settings, registry, settings.cluster_name)
     live = LiveHandlers(node.fleet_status, forwarder, gate)
     operations = [
-        *BesideHandlers(node, forwarder).operations(),
+        *PulsarHandlers(node, forwarder).operations(),
         *TermHandlers(node).operations(),
         *ConfigurationHandlers(node.live, node.operators, forwarder).questions(),
         *ControlHandlers(node, node.view, node.operators, forwarder).of_balancing(),
@@ -130,7 +130,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
     return _application(node, operations, http, gate, (live,), _ASK_PULSAR)
 
 
-def _gate(settings: Settings | BesideSettings, registry: CollectorRegistry, cluster: str) -> AuthGate:
+def _gate(settings: Settings | PulsarServiceSettings, registry: CollectorRegistry, cluster: str) -> AuthGate:
     """Build the authentication gate; raises `ConfigurationError` for keys that cannot be used."""
     gate = AuthGate(settings, address=settings.bind_address)
     gate.show_in(registry, {"cluster": cluster})

@@ -13,20 +13,20 @@ from loadmanager.http.openapi import TEXT, Operation, Parameter
 from loadmanager.http.request_bodies import parse_number
 from loadmanager.http.responses import json_response
 from loadmanager.net.auth.roles import AccessRole
-from loadmanager.pulsar.pulsar_port import BesidePort
-from loadmanager.wire.pulsar_bodies import BesideStatus
+from loadmanager.pulsar.pulsar_port import PulsarServicePort
+from loadmanager.wire.pulsar_bodies import PulsarServiceStatus
 
-_BESIDE = "/loadbalance/v1/beside"
-_DIARY = f"{_BESIDE}/diary"
-_SCORES = f"{_BESIDE}/scores"
+_PULSAR = "/loadbalance/v1/pulsar"
+_DIARY = f"{_PULSAR}/diary"
+_SCORES = f"{_PULSAR}/scores"
 _MOST_ROUNDS = 10_000
 _ROUNDS = 60
 
 
-class BesideHandlers:
+class PulsarHandlers:
     """Process beside a Pulsar; diary and scores are the leader's, which alone plans."""
 
-    def __init__(self, node: BesidePort, forwarder: Forwarder) -> None:
+    def __init__(self, node: PulsarServicePort, forwarder: Forwarder) -> None:
         self._node = node
         self._forwarder = forwarder
 
@@ -35,11 +35,11 @@ class BesideHandlers:
         return [
             Operation(
                 "GET",
-                _BESIDE,
+                _PULSAR,
                 "how this process stands, and why it acts or does not",
                 self.status,
                 role=AccessRole.READ,
-                response_model=BesideStatus,
+                response_model=PulsarServiceStatus,
             ),
             Operation(
                 "GET",
@@ -79,7 +79,7 @@ class BesideHandlers:
             ),
             Operation(
                 "POST",
-                f"{_BESIDE}/go-on",
+                f"{_PULSAR}/go-on",
                 "act again after moves that failed",
                 self.go_on,
                 role=AccessRole.OPERATE,

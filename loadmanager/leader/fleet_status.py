@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import structlog
 
-from loadmanager.config import BesideSettings, Settings
+from loadmanager.config import PulsarServiceSettings, Settings
 from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.model.cluster_summary import ClusterSummary
@@ -52,7 +52,7 @@ class FleetSources(Protocol):
     stuck_monitor: StuckMonitor
 
     @property
-    def settings(self) -> Settings | BesideSettings: ...
+    def settings(self) -> Settings | PulsarServiceSettings: ...
     @property
     def live(self) -> LiveSettings: ...
 

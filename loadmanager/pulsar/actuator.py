@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from loadmanager.config import BesideSettings
+from loadmanager.config import PulsarServiceSettings
 from loadmanager.core.domain.plan import Plan
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.election.campaign import Election
@@ -40,7 +40,7 @@ class Actuator:
 
     def __init__(
         self,
-        settings: BesideSettings,
+        settings: PulsarServiceSettings,
         live: LiveSettings,
         view: ClusterMirror,
         picture: PulsarIntake,
@@ -54,7 +54,7 @@ class Actuator:
         on_plan: Callable[[Plan], None],
         tracing: Tracing,
     ) -> None:
-        self.memory = ActsMemory(FencedRecord(store, election, paths.BESIDE_MOVES), settings.failures_until_stop)
+        self.memory = ActsMemory(FencedRecord(store, election, paths.PULSAR_MOVES), settings.failures_until_stop)
         self.rails = GuardrailFacts(settings, view, picture, brokers, self.memory)
         owned = PulsarOwnership(picture, admin, election)
         self.healer = Recovery(self.memory, owned, decision_log)

@@ -168,7 +168,7 @@ class ComparisonDriver:
         """Return the number of entries so far, by reason."""
         text = "What was said of Pulsar's moves, and of those that it did not make."
         return [
-            ("loadmanager_beside_judged", text, {"reason": reason.value}, count)
+            ("loadmanager_pulsar_judged", text, {"reason": reason.value}, count)
             for reason, count in self._counts.items()
         ]
 
@@ -176,15 +176,15 @@ class ComparisonDriver:
         """Return the present state, and the figures of the last whole hour."""
         none, judging = dict[str, str](), self._judging
         return [
-            ("loadmanager_beside_stalled", "1 while Pulsar has stalled.", none, float(judging.stalled is not None)),
+            ("loadmanager_pulsar_stalled", "1 while Pulsar has stalled.", none, float(judging.stalled is not None)),
             (
-                "loadmanager_beside_wanted_moves",
+                "loadmanager_pulsar_wanted_moves",
                 "Moves that our last round wants, and Pulsar has not made.",
                 none,
                 float(len(judging.wishes)),
             ),
             (
-                "loadmanager_beside_unjudged_moves",
+                "loadmanager_pulsar_unjudged_moves",
                 "Moves that were seen, and of which nothing is said before they have settled.",
                 none,
                 float(judging.under_way),
@@ -196,7 +196,7 @@ class ComparisonDriver:
     def _level_gauges(self) -> Iterator[Sample]:
         if self._level is not None:
             text = "The busiest broker's most used resource beside the mean of all."
-            yield "loadmanager_beside_max_over_mean", text, {}, self._level.max_over_mean
+            yield "loadmanager_pulsar_max_over_mean", text, {}, self._level.max_over_mean
 
     async def _judge_rounds(self) -> None:
         while True:

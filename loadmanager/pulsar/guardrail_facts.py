@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from loadmanager.config import BesideSettings
+from loadmanager.config import PulsarServiceSettings
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Ownership, Registration
 from loadmanager.core.domain.plan import Unload, Verdict
@@ -80,7 +80,7 @@ class GuardrailFacts:
 
     def __init__(
         self,
-        settings: BesideSettings,
+        settings: PulsarServiceSettings,
         view: ClusterMirror,
         picture: SeesBrokers,
         told: TellsSettings,

@@ -10,17 +10,17 @@ from loadmanager.leader.execution.executor import Executor
 from loadmanager.leader.node_port import DrainPort, PlanPort
 from loadmanager.wire.plan_bodies import DrainProgress, ExecutionAnswer, PlanAnswer, PlanRequest, PlansAnswer
 
-_SHADOW = "mode is shadow, in which nothing is moved: start this process with mode: act to have it done"
+_OBSERVES = "mode is observe, in which nothing is moved: start this process with mode: act to have it done"
 
 
-class ShadowDrains:
+class ObservedDrains:
     """`drains`, but none begins."""
 
     def __init__(self, drains: DrainPort) -> None:
         self._drains = drains
 
     async def start(self, broker: BrokerId) -> DrainProgress:
-        raise ConflictError(f"{broker} cannot be drained: {_SHADOW}; a plan of kind drain shows what it would take")
+        raise ConflictError(f"{broker} cannot be drained: {_OBSERVES}; a plan of kind drain shows what it would take")
 
     async def stop(self, broker: BrokerId) -> None:
         await self._drains.stop(broker)
@@ -29,7 +29,7 @@ class ShadowDrains:
         return self._drains.progress(broker)
 
 
-class ShadowPlans:
+class ObservedPlans:
     """`plans`, but none is executed."""
 
     def __init__(self, plans: PlanPort) -> None:
@@ -50,7 +50,7 @@ class ShadowPlans:
     async def execute(self, plan_hash: str, *, even_if_frozen: bool) -> ExecutionAnswer:
         del even_if_frozen
         self._plans.get(plan_hash)
-        raise ConflictError(f"plan {plan_hash} cannot be executed: {_SHADOW}")
+        raise ConflictError(f"plan {plan_hash} cannot be executed: {_OBSERVES}")
 
 
 class UnloadCanceller:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loadmanager.config import BesideSettings, Settings, dynamic_keys, text_of
+from loadmanager.config import PulsarServiceSettings, Settings, dynamic_keys, text_of
 from loadmanager.config.overrides import usable_overrides
 from loadmanager.core.domain.settings import KEYS
 from loadmanager.lab.decide.broker_settings import BrokerSettings
@@ -30,7 +30,7 @@ class PulsarSettings(LiveSettings):
     settings of the brokers' that cannot be used. Raises `ConfigurationError` for overrides that cannot be.
     """
 
-    def __init__(self, told: BrokerSettings, ours: BesideSettings) -> None:
+    def __init__(self, told: BrokerSettings, ours: PulsarServiceSettings) -> None:
         self._forced = {**_forced(ours), **ours.overrides, **_of_shape(ours)}
         texts, self.faults = usable_settings(told.texts, f"the broker at {told.url}")
         settings_for(ours.overrides, _WHERE)
@@ -78,7 +78,7 @@ class PulsarSettings(LiveSettings):
         )
 
 
-def _forced(ours: BesideSettings) -> dict[str, str]:
+def _forced(ours: PulsarServiceSettings) -> dict[str, str]:
     return _texts(
         load_balancer_enabled=True,
         load_balancer_shedding_enabled=True,
@@ -89,13 +89,13 @@ def _forced(ours: BesideSettings) -> dict[str, str]:
     )
 
 
-def _of_shape(ours: BesideSettings) -> dict[str, str]:
+def _of_shape(ours: PulsarServiceSettings) -> dict[str, str]:
     return _texts(
         load_balancer_auto_bundle_split_enabled=ours.splits_enabled, load_balancer_auto_bundle_merge_enabled=False
     )
 
 
-def _of_process(cluster: str, ours: BesideSettings) -> dict[str, str]:
+def _of_process(cluster: str, ours: PulsarServiceSettings) -> dict[str, str]:
     return _texts(
         cluster_name=ours.cluster_name or cluster,
         history_url=ours.folder.absolute() / HISTORY,

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from loadmanager.config import BesideSettings
+from loadmanager.config import PulsarServiceSettings
 from loadmanager.errors import ConfigurationError
 from loadmanager.lab.decide.broker_settings import BrokerSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
@@ -20,7 +20,7 @@ _TRIED = ("4.0.1", "4.2.4", "5.0.0-M1")
 _BUSY = 429
 
 
-async def ask_settings(admin: PulsarAdmin, settings: BesideSettings) -> BrokerSettings:
+async def ask_settings(admin: PulsarAdmin, settings: PulsarServiceSettings) -> BrokerSettings:
     """Return the settings of the first broker that answers; raises as the table says."""
     answers = [await _ask(admin, url) for url in settings.admin_urls]
     told = [each for each in answers if isinstance(each, BrokerSettings)]

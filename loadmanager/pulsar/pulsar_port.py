@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from loadmanager.config import BesideSettings
+from loadmanager.config import PulsarServiceSettings
 from loadmanager.leader.node_port import BalancingPort, DrainPort, PlanPort, UnloadPort
-from loadmanager.wire.pulsar_bodies import BesideStatus
+from loadmanager.wire.pulsar_bodies import PulsarServiceStatus
 
 
 class DiaryPort(Protocol):
@@ -29,11 +29,11 @@ class ScoresPort(Protocol):
         """The newest scores as a table, under what they mean."""
 
 
-class BesidePort(BalancingPort, Protocol):
+class PulsarServicePort(BalancingPort, Protocol):
     """A process beside a Pulsar: what operators may order goes through `drains_to_order` and `plans_to_order`."""
 
     @property
-    def settings(self) -> BesideSettings: ...
+    def settings(self) -> PulsarServiceSettings: ...
     @property
     def unloads(self) -> UnloadPort: ...
     @property
@@ -45,7 +45,7 @@ class BesidePort(BalancingPort, Protocol):
     @property
     def scores(self) -> ScoresPort: ...
 
-    def status(self) -> BesideStatus:
+    def status(self) -> PulsarServiceStatus:
         """Return the state, and the obstacles to acting."""
 
     async def go_on(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import structlog
 
-from loadmanager.config import BesideSettings, settings_of
+from loadmanager.config import PulsarServiceSettings, settings_of
 from loadmanager.core.diagnosis.pulsar_comparison import Sighted
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Verdict
@@ -45,7 +45,7 @@ from loadmanager.pulsar.actuator import Actuator
 from loadmanager.pulsar.broker_settings_poll import AskedBrokers
 from loadmanager.pulsar.comparison_driver import ComparisonDriver, SettingsOfBoth, tell_score
 from loadmanager.pulsar.fenced_znode import FencedRecord
-from loadmanager.pulsar.permitted_orders import ShadowDrains, ShadowPlans, UnloadCanceller
+from loadmanager.pulsar.permitted_orders import ObservedDrains, ObservedPlans, UnloadCanceller
 from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_intake import PulsarIntake
@@ -55,22 +55,22 @@ from loadmanager.pulsar.verdict import Where
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MetadataStore, SessionState
 from loadmanager.util import clock
-from loadmanager.wire.pulsar_bodies import BesideStatus
+from loadmanager.wire.pulsar_bodies import PulsarServiceStatus
 
 log = structlog.get_logger(__name__)
 
-SERVICE = "loadmanager-beside"
+SERVICE = "loadmanager-pulsar"
 """As traces name it."""
 
 _GIVE_BACK_S = 5.0
 
 
-class BesideNode(Candidate):
-    """`start` returns once all that decisions go by was read; `stop` hands over. To HTTP it is a `port.BesidePort`."""
+class PulsarService(Candidate):
+    """A process that observes or balances a Pulsar. `start` returns once everything is read; `stop` hands over."""
 
     def __init__(
         self,
-        settings: BesideSettings,
+        settings: PulsarServiceSettings,
         live: PulsarSettings,
         store: MetadataStore,
         admin: PulsarAdmin,
@@ -119,12 +119,12 @@ class BesideNode(Candidate):
         self.stuck_monitor = StuckMonitor(self.planner, live, self.hands.rails.limits)
         self.executor, self.shedding = self.hands.executor, self.hands.shedding
         self.drains, self.plans = self.hands.drains, self.hands.plans
-        is_shadow = settings.mode == "shadow"
-        self.drains_to_order: DrainPort = ShadowDrains(self.drains) if is_shadow else self.drains
-        self.plans_to_order: PlanPort = ShadowPlans(self.plans) if is_shadow else self.plans
+        observes = settings.mode == "observe"
+        self.drains_to_order: DrainPort = ObservedDrains(self.drains) if observes else self.drains
+        self.plans_to_order: PlanPort = ObservedPlans(self.plans) if observes else self.plans
         self.unloads = UnloadCanceller(self.executor, self.must_lead)
         self.take_over = TakeOver(admin, FencedRecord(store, self.election, paths.TAKEN_OVER), settings)
-        self.fleet_status = FleetStatus(self, only_shows=is_shadow)
+        self.fleet_status = FleetStatus(self, only_shows=observes)
         self.timeline_memory = TimelineMemory(self.view, self.live, lambda: self.leader_changed)
         self.persistence = Persistence(store, self.view, self.election, self.planner, self._told_intake.reject, live)
         self._swept = 0
@@ -182,12 +182,12 @@ class BesideNode(Candidate):
         why_not = super().why_not_ready()
         return f"stateStoreUrl: {why_not}" if why_not and self.store.state is not SessionState.CONNECTED else why_not
 
-    def status(self) -> BesideStatus:
+    def status(self) -> PulsarServiceStatus:
         """Return the state of this process, and the obstacles to acting."""
         stops = self.hands.rails.check_round()
         reported_s = [at_s for broker in self.view.registrations if (at_s := self.intake.reports_at_s(broker))]
         failures = self.hands.memory.acts.failures
-        return BesideStatus(
+        return PulsarServiceStatus(
             mode=self.settings.mode,
             cluster=self.live.current.cluster_name,
             leading=self.is_leading,

@@ -214,14 +214,14 @@ class Scores:
         ]
         return [
             (
-                "loadmanager_beside_hour_max_over_mean",
+                "loadmanager_pulsar_hour_max_over_mean",
                 "The busiest broker's most used resource beside the mean of all, over the last whole hour.",
                 labels,
                 measured.max_over_mean,
             ),
             *(
                 (
-                    "loadmanager_beside_hour_imbalance",
+                    "loadmanager_pulsar_hour_imbalance",
                     "Imbalance of the last whole hour by the cost model: as it was, and with each strategy.",
                     {"strategy": name},
                     imbalance,
@@ -231,7 +231,7 @@ class Scores:
             ),
             *(
                 (
-                    "loadmanager_beside_hour_moves",
+                    "loadmanager_pulsar_hour_moves",
                     "Moves of the last whole hour: as it was, and with each strategy by the model.",
                     {"strategy": name},
                     float(measured.moves if figures is None else figures.moves),
@@ -240,7 +240,7 @@ class Scores:
             ),
             *(
                 (
-                    f"loadmanager_beside_hour_{what}_bytes_per_second",
+                    f"loadmanager_pulsar_hour_{what}_bytes_per_second",
                     f"Load moved in the last whole hour that had {before}: as it was, and with each strategy.",
                     {"strategy": name},
                     loads[at] if figures is None else (figures.again_mib_per_s, figures.back_mib_per_s)[at] * _MIB,

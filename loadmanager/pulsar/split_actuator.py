@@ -4,7 +4,7 @@
     -------------                          ----
     it is no bundle any more, or           an error, and Pulsar is not asked
     nobody's, or on its way
-    a rail stops it                        `would_split`, with what stops it: so it is in shadow
+    a rail stops it                        `would_split`, with what stops it: so it is in mode observe
     else                                   Pulsar is asked, at our boundaries if its brokers take positions, else by
                                            the algorithm that is their default
     refused, or not heard                  it has failed

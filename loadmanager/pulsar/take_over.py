@@ -12,7 +12,7 @@ changed a switch meanwhile has the last word, until another term begins.
 | is written down when a term begins, and false | it counts as set by us |
 | is written down when a term begins, and not false | it is forgotten: it was never set, or an operator changed it |
 | set by us, and this process ends, or the next one does not take over | given back |
-| set by somebody who acted, and the next one is in mode shadow | the way back is said: shadow changes nothing |
+| set by somebody who acted, and the next one is in mode observe | the way back is said: mode observe changes nothing |
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Protocol
 import orjson
 import structlog
 
-from loadmanager.config import BesideSettings
+from loadmanager.config import PulsarServiceSettings
 from loadmanager.core.domain.settings import KEYS
 from loadmanager.errors import InvalidRecordError, StoreError
 from loadmanager.pulsar.fenced_znode import FencedRecord
@@ -53,7 +53,7 @@ class Configures(Protocol):
 class TakeOver:
     """`settings` say whether anything is taken over. `run` it for a term, and `give_back` before handing that over."""
 
-    def __init__(self, admin: Configures, record: FencedRecord, settings: BesideSettings) -> None:
+    def __init__(self, admin: Configures, record: FencedRecord, settings: PulsarServiceSettings) -> None:
         self._admin = admin
         self._record = record
         self._settings = settings

@@ -129,12 +129,12 @@ def _next(standing: VerdictFacts, steps: Sequence[Unload], where: Where) -> list
     found.append(
         f"how even it could be, and what would have to move: loadmanager admin balancer balance --url {where.url}"
     )
-    found.append(f"scores, after each hour: curl {where.url}/loadbalance/v1/beside/scores/table")
+    found.append(f"scores, after each hour: curl {where.url}/loadbalance/v1/pulsar/scores/table")
     replay = f"loadmanager replay --history {where.folder}/history --strategy AvgShedder"
     found.append(f"what another strategy would have made of it: {replay}")
     if (steps or standing.benefit.pays) and not standing.is_acting:
         found.append(
-            "have it moved: set stateStoreUrl in the file that `loadmanager config beside` prints, then run"
+            "have it moved: set stateStoreUrl in the file that `loadmanager config pulsar` prints, then run"
             " loadmanager pulsar act --config FILE"
         )
     return found

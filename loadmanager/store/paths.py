@@ -25,13 +25,13 @@ ANTI_AFFINITY = f"{POLICIES}/anti-affinity"
 CONTROLS = f"{POLICIES}/controls"
 CONFIGURATION = f"{ROOT}/configuration"
 LEARNED = f"{ROOT}/learned"
-BESIDE = f"{ROOT}/beside"
+PULSAR = f"{ROOT}/pulsar"
 """Data of processes beside a Pulsar; only in their own store."""
 
-BESIDE_MOVES = f"{BESIDE}/moves"
+PULSAR_MOVES = f"{PULSAR}/moves"
 """Moves under way of the process that acts."""
 
-TAKEN_OVER = f"{BESIDE}/taken-over"
+TAKEN_OVER = f"{PULSAR}/taken-over"
 """What a Pulsar is to be given back."""
 
 OPERATOR_CONFIG = (ISOLATION, FAILURE_DOMAINS, ANTI_AFFINITY, CONTROLS, LEARNED, CONFIGURATION)

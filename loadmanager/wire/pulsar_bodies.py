@@ -1,4 +1,4 @@
-"""Bodies of `/loadbalance/v1/beside`: status of a process beside a Pulsar."""
+"""Bodies of `/loadbalance/v1/pulsar`: status of a process beside a Pulsar."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 from loadmanager.wire.validation import WireModel
 
 
-class BesideStatus(WireModel):
+class PulsarServiceStatus(WireModel):
     """State of a process that observes or balances a Pulsar.
 
     `acting` is whether the next round would move what it plans; each of `obstacles` says why not. `misses` counts moves
@@ -15,7 +15,7 @@ class BesideStatus(WireModel):
     too many, and that an operator has to say go on. Ages are in seconds.
     """
 
-    mode: Literal["shadow", "act"]
+    mode: Literal["observe", "act"]
     cluster: str
     leading: bool
     acting: bool

@@ -1,4 +1,4 @@
-"""Moves under way beside a Pulsar, in `/loadbalance/beside/moves`, for the next leader; our own JSON."""
+"""Moves under way beside a Pulsar, in `/loadbalance/pulsar/moves`, for the next leader; our own JSON."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 from support.background import a_cluster_in_another_thread, in_another_thread
-from support.beside import NAMESPACE, Beside, beside_pulsar
 from support.deep import deep_except
 from support.nodes import Cluster
+from support.pulsar_harness import NAMESPACE, Harness, pulsar_harness
 from support.tokens import CLOSED, bearer, token_of
 from support.waiting import eventually, patience
 
@@ -95,15 +95,15 @@ def closed() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     @contextlib.asynccontextmanager
-    async def made() -> AsyncIterator[Beside]:
-        async with beside_pulsar(tmp_path_factory.mktemp("beside"), bundles=2) as beside:
-            await beside.leader(move_timeout_ms=300)
-            yield beside
+    async def made() -> AsyncIterator[Harness]:
+        async with pulsar_harness(tmp_path_factory.mktemp("pulsar"), bundles=2) as harness:
+            await harness.leader(move_timeout_ms=300)
+            yield harness
 
-    with in_another_thread(made) as beside:
-        yield beside
+    with in_another_thread(made) as harness:
+        yield harness
 
 
 @pytest.mark.parametrize(
@@ -121,9 +121,9 @@ def test_so_does_every_operation_of_a_node_that_asks_for_tokens(closed: str, tok
 
 
 @pytest.mark.parametrize("is_known", deep_except({True}, [False, True]), ids=["any-names", "names-that-exist"])
-def test_so_does_every_operation_of_a_process_beside_a_pulsar(beside: Beside, is_known: bool) -> None:  # noqa: FBT001 - a case
+def test_so_does_every_operation_of_a_process_beside_a_pulsar(harness: Harness, is_known: bool) -> None:  # noqa: FBT001 - a case
     tenant, _, namespace = NAMESPACE.partition("/")
-    brokers = [broker.broker_id for broker in beside.pulsar.brokers]
+    brokers = [broker.broker_id for broker in harness.pulsar.brokers]
     names: dict[str, Sequence[str]] = {
         **dict.fromkeys(("broker", "brokerId"), brokers),
         "tenant": [tenant],
@@ -131,7 +131,7 @@ def test_so_does_every_operation_of_a_process_beside_a_pulsar(beside: Beside, is
         "range": RANGES[:2],
         "bundle": [f"{NAMESPACE}/{each}" for each in RANGES[:2]],
     }
-    _ask_everything(beside.nodes[0].service_url, {**KNOWN, **names} if is_known else {})
+    _ask_everything(harness.nodes[0].service_url, {**KNOWN, **names} if is_known else {})
 
 
 def _ask_everything(url: str, known: Names, headers: Mapping[str, str] | None = None, examples: int = EXAMPLES) -> None:

@@ -16,7 +16,7 @@ from support.processes import Processes
 from support.tokens import bearer, token_of
 from support.waiting import eventually
 
-from loadmanager.config import AgentSettings, BesideSettings, Settings, values_as_text
+from loadmanager.config import AgentSettings, PulsarServiceSettings, Settings, values_as_text
 from loadmanager.config.settings_base import is_secret
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.errors import HistoryError
@@ -51,7 +51,7 @@ def secrets() -> list[str]:
     return [*found, "planted-in-a-header", "cGxhbnRlZC1iYXNpYw", "planted-in-a-query", "planted-password"]
 
 
-@pytest.mark.parametrize("model", [Settings, AgentSettings, BesideSettings])
+@pytest.mark.parametrize("model", [Settings, AgentSettings, PulsarServiceSettings])
 def test_each_secret_setting_there_is_is_planted(model: type[Settings]) -> None:
     keys = {model.key(name) for name, field in model.model_fields.items() if is_secret(field)}
     assert keys <= PLANTED.keys(), "plant the new one, too"

@@ -164,7 +164,7 @@ class Actor(Candidate):
         self.is_moving = True
         eyes, decision_log = Eyes(pulsar, self), DecisionLog(100)
         self.intake = MirrorIntake(store, self._elected_view, LiveSettings(settings_of({}, "")), self._on_told)
-        self.memory = ActsMemory(FencedRecord(store, self.election, paths.BESIDE_MOVES), 3)
+        self.memory = ActsMemory(FencedRecord(store, self.election, paths.PULSAR_MOVES), 3)
         owned = PulsarOwnership(eyes, eyes, self.election)
         self.healer = Recovery(self.memory, owned, decision_log)
         self.ledger = FollowingLedger(

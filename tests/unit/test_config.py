@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_camel, to_snake
 import loadmanager
 from loadmanager.config import (
     AgentSettings,
-    BesideSettings,
+    PulsarServiceSettings,
     Settings,
     load_settings,
     render_yaml,
@@ -193,7 +193,7 @@ def test_an_agent_says_what_it_has_to_be_told(tmp_path: Path) -> None:
     assert "brokerId: is required; brokerUrl: is required; loadManagerUrls: is required" in str(refused.value)
 
 
-@pytest.mark.parametrize("model", [Settings, AgentSettings, BesideSettings])
+@pytest.mark.parametrize("model", [Settings, AgentSettings, PulsarServiceSettings])
 def test_the_rendered_file_has_every_key_with_its_meaning(model: type[KeyedSettings]) -> None:
     text = render_yaml(model)
     for name, field in model.model_fields.items():
@@ -209,7 +209,7 @@ def test_the_code_reads_every_setting() -> None:
     by_computed_name = {f"{role}_roles" for role in ("operate", "read", "lookup", "peer")}
     by_computed_name |= {f"level_max_load_moved_per_{period}_percentage" for period in ("cycle", "hour")}
     in_core = {to_snake(declared.key): name for name, declared in declared_in(PlannerSettings).items()}
-    for model in (Settings, AgentSettings, BesideSettings):
+    for model in (Settings, AgentSettings, PulsarServiceSettings):
         assert {in_core.get(name, name) for name in model.model_fields} <= read | by_computed_name
 
 

@@ -17,9 +17,16 @@ from pydantic import ValidationError
 from support.command_line import check, root
 
 from loadmanager.cli import COMMANDS
-from loadmanager.config import ENVIRONMENT_PREFIX, AgentSettings, BesideSettings, Settings, load_settings, settings_of
+from loadmanager.config import (
+    ENVIRONMENT_PREFIX,
+    AgentSettings,
+    PulsarServiceSettings,
+    Settings,
+    load_settings,
+    settings_of,
+)
 
-AnySettings = Settings | AgentSettings | BesideSettings
+AnySettings = Settings | AgentSettings | PulsarServiceSettings
 
 TOP = Path(__file__).parents[2]
 OLDEST_KUBERNETES = "1.29"
@@ -186,25 +193,25 @@ def built_from(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def test_the_configuration_beside_a_pulsar_is_one_that_is_taken_and_can_act() -> None:
-    content = config_map("loadmanager-beside", "beside.yaml")
-    settings = load_settings(BesideSettings, None, content)
-    assert (settings.mode, settings.bind_address) == ("shadow", "0.0.0.0")
-    assert load_settings(BesideSettings, None, {**content, "mode": "act"}).mode == "act"
+    content = config_map("loadmanager-pulsar", "pulsar.yaml")
+    settings = load_settings(PulsarServiceSettings, None, content)
+    assert (settings.mode, settings.bind_address) == ("observe", "0.0.0.0")
+    assert load_settings(PulsarServiceSettings, None, {**content, "mode": "act"}).mode == "act"
 
 
 def test_what_is_beside_a_pulsar_writes_where_something_is_mounted() -> None:
-    content = config_map("loadmanager-beside", "beside.yaml")
-    (container,) = (each for name, each in containers() if "Deployment loadmanager-beside" in name)
+    content = config_map("loadmanager-pulsar", "pulsar.yaml")
+    (container,) = (each for name, each in containers() if "Deployment loadmanager-pulsar" in name)
     mounted = {each["mountPath"] for each in container["volumeMounts"]}
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert {content["folder"], str(Path(content["tokenFile"]).parent)} <= mounted
     assert [each["containerPort"] for each in container["ports"]] == [
-        BesideSettings.model_fields["web_service_port"].default
+        PulsarServiceSettings.model_fields["web_service_port"].default
     ]
 
 
 def test_the_variables_of_the_pods_are_keys_of_the_program_they_start() -> None:
-    models: dict[str, type[AnySettings]] = {"serve": Settings, "agent": AgentSettings, "pulsar": BesideSettings}
+    models: dict[str, type[AnySettings]] = {"serve": Settings, "agent": AgentSettings, "pulsar": PulsarServiceSettings}
     needed = {
         "agent": {"LOADMANAGER_BROKERID": "b:1"},
         "pulsar": {"LOADMANAGER_ADMINURLS": '["http://b:8080"]'},

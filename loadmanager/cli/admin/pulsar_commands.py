@@ -1,4 +1,4 @@
-"""`loadmanager admin beside`: how a process beside a Pulsar stands, what it has seen, and its word to go on."""
+"""`loadmanager admin pulsar`: how a process beside a Pulsar stands, what it has seen, and its word to go on."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from loadmanager.cli.admin.answer_text import show
 from loadmanager.cli.admin.node_requests import AdminRequest, get, post
 from loadmanager.cli.admin.request_command import command, group
-from loadmanager.wire.pulsar_bodies import BesideStatus
+from loadmanager.wire.pulsar_bodies import PulsarServiceStatus
 
-BESIDE = group("A process beside a Pulsar (`loadmanager pulsar`), which answers on 8085 unless told otherwise.")
-_BASE = "/loadbalance/v1/beside"
+PULSAR = group("A process beside a Pulsar (`loadmanager pulsar`), which answers on 8085 unless told otherwise.")
+_BASE = "/loadbalance/v1/pulsar"
 _URL = "http://127.0.0.1:8085"
 _WIDTH = 24
 
@@ -21,7 +21,7 @@ _WIDTH = 24
 def _show_status(content: object) -> None:
     """One screen: how it stands, and each obstacle in a line of its own."""
     try:
-        status = BesideStatus.model_validate(content)
+        status = PulsarServiceStatus.model_validate(content)
     except ValidationError:  # of another version
         show(content)
         return
@@ -58,13 +58,13 @@ def _show_text(content: object) -> None:
     print(content, end="")
 
 
-@command(BESIDE, "status", shown=_show_status, default_url=_URL)
+@command(PULSAR, "status", shown=_show_status, default_url=_URL)
 def status() -> AdminRequest:
     """Show how it stands, and what keeps it from acting."""
     return get(_BASE)
 
 
-@command(BESIDE, "diary", shown=_show_text, default_url=_URL)
+@command(PULSAR, "diary", shown=_show_text, default_url=_URL)
 def diary(
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="How many paragraphs; the newest come last.")] = 60,
 ) -> AdminRequest:
@@ -73,13 +73,13 @@ def diary(
     return AdminRequest("GET", f"{_BASE}/diary", {"rounds": rounds}, for_programs=entries)
 
 
-@command(BESIDE, "scores", shown=_show_text, default_url=_URL)
+@command(PULSAR, "scores", shown=_show_text, default_url=_URL)
 def scores() -> AdminRequest:
     """Show how level Pulsar kept its brokers, and how level the strategies would have; by the simulator's model."""
     return AdminRequest("GET", f"{_BASE}/scores/table", for_programs=get(f"{_BASE}/scores"))
 
 
-@command(BESIDE, "go-on", default_url=_URL)
+@command(PULSAR, "go-on", default_url=_URL)
 def go_on() -> AdminRequest:
     """Act again after moves that failed in succession."""
     return post(f"{_BASE}/go-on")

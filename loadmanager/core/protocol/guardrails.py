@@ -158,7 +158,7 @@ def check_split(facts: ClusterFacts, limits: GuardrailLimits, bundle: str) -> li
 
 def _check_cluster(facts: ClusterFacts, limits: GuardrailLimits) -> Iterator[Verdict]:
     if not facts.is_to_act:
-        yield _stop(GuardrailReason.MODE_IS_SHADOW)
+        yield _stop(GuardrailReason.MODE_IS_OBSERVE)
     if not facts.is_whole:
         yield _stop(GuardrailReason.PICTURE_INCOMPLETE)
     if facts.policies_fault:

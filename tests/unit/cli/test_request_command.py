@@ -136,7 +136,7 @@ def test_an_unknown_command_is_refused_with_exit_code_2() -> None:
 
 
 @pytest.mark.parametrize(
-    ("process", "file"), [("serve", "loadmanager.yaml"), ("agent", "agent.yaml"), ("beside", "beside.yaml")]
+    ("process", "file"), [("serve", "loadmanager.yaml"), ("agent", "agent.yaml"), ("pulsar", "pulsar.yaml")]
 )
 def test_the_configuration_files_in_the_repository_are_those_that_the_command_prints(process: str, file: str) -> None:
     done = run("config", process)

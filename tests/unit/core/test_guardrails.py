@@ -54,8 +54,8 @@ def test_where_all_is_well_nothing_is_stopped() -> None:
 STOPPED_BY: list[tuple[ClusterFacts, Reason, str]] = [
     (
         replace(FACTS, is_to_act=False),
-        GuardrailReason.MODE_IS_SHADOW,
-        "No move because mode is shadow: it looks, plans and judges, and changes nothing",
+        GuardrailReason.MODE_IS_OBSERVE,
+        "No move because mode is observe: the process plans and compares, and changes nothing",
     ),
     (
         replace(FACTS, is_whole=False),
@@ -160,7 +160,7 @@ def test_every_rail_that_stops_says_so_and_names_a_few_brokers() -> None:
     many = {BrokerId(f"b{number}:8080"): replace(SOUND, sheds=True, splits=None) for number in range(5)}
     stops = check_round(replace(FACTS, brokers=many, pulsars_leader=None, is_to_act=False), LIMITS)
     assert reasons(stops) == [
-        GuardrailReason.MODE_IS_SHADOW,
+        GuardrailReason.MODE_IS_OBSERVE,
         GuardrailReason.PULSAR_SHEDS,
         GuardrailReason.SETTINGS_UNKNOWN,
         GuardrailReason.PULSAR_HAS_NO_LEADER,

@@ -13,8 +13,8 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
-from support.beside import beside_pulsar
 from support.nodes import Cluster, RunningNode, topics_by_bundle
+from support.pulsar_harness import pulsar_harness
 from support.tokens import CLOSED, bearer, token_of
 from support.waiting import eventually, patience
 
@@ -86,12 +86,12 @@ async def test_each_operation_that_changes_something_leaves_an_entry(cluster: Cl
 
 
 async def test_so_does_each_of_a_process_beside_a_pulsar(tmp_path: Path) -> None:
-    async with beside_pulsar(tmp_path, bundles=2) as beside:
-        node = await beside.leader()
-        operations = changing((await beside.ask(node, "GET", PATH)).json())
+    async with pulsar_harness(tmp_path, bundles=2) as harness:
+        node = await harness.leader()
+        operations = changing((await harness.ask(node, "GET", PATH)).json())
         for number, (method, path) in enumerate(operations):
-            reply = await beside.ask(node, method, filled(path), headers={REQUEST_ID_HEADER: f"walk-{number}"})
-            found = (await beside.ask(node, "GET", AUDIT)).json()["entries"]
+            reply = await harness.ask(node, method, filled(path), headers={REQUEST_ID_HEADER: f"walk-{number}"})
+            found = (await harness.ask(node, "GET", AUDIT)).json()["entries"]
             (entry,) = [each for each in found if each["requestId"] == f"walk-{number}"]
             assert (entry["operation"], entry["status"]) == (f"{method} {path}", reply.status)
 

@@ -382,15 +382,15 @@ async def test_what_rails_stop_is_decided_and_shown_with_what_stops_it() -> None
 
         rails.rounds = [
             Verdict("cluster", GuardrailReason.PICTURE_INCOMPLETE, acted=False),
-            Verdict("cluster", GuardrailReason.MODE_IS_SHADOW, acted=False),
+            Verdict("cluster", GuardrailReason.MODE_IS_OBSERVE, acted=False),
         ]
         (step,) = (await shedding.cycle()).steps
         assert shown()[0].startswith("No move because not all brokers answered ")
         assert " because usage 95 %" in shown()[0]
-        assert "shadow" not in shown()[0], "the first is enough"
+        assert "observe" not in shown()[0], "the first is enough"
         (said,) = [each for each in node.decision_log.recent(100) if each["kind"] == "rail"]
         assert (said["subject"], said["reason"]) == ("cluster", "picture_incomplete")
-        assert "mode is shadow" in said["sentence"], "all of them"
+        assert "mode is observe" in said["sentence"], "all of them"
 
         rails.rounds = []
         rails.steps = {step.bundle: [Verdict(step.bundle, GuardrailReason.ROUND_IS_FULL, acted=False)]}

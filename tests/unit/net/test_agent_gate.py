@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from support.agents import BROKER_ID, RunningAgent, agent_settings, running_agent
-from support.beside import beside_pulsar
 from support.delays import a_memory_cluster
 from support.fake_broker import FakeBroker
 from support.fake_node import FakeNode
 from support.nodes import Cluster, Reply, a_leader
+from support.pulsar_harness import pulsar_harness
 from support.tokens import CLOSED, PRINCIPALS, bearer, expired_token_of, token_of
 from support.waiting import eventually
 
@@ -148,11 +148,11 @@ async def test_every_operation_of_a_node_asks_for_its_role() -> None:
 
 
 async def test_every_operation_beside_a_pulsar_asks_for_its_role(tmp_path: Path) -> None:
-    async with beside_pulsar(tmp_path) as beside:
-        node = await beside.start(**CLOSED)
+    async with pulsar_harness(tmp_path) as harness:
+        node = await harness.start(**CLOSED)
 
         async def ask(method: str, path: str, **options: Any) -> Reply:  # noqa: ANN401 - aiohttp's
-            return await beside.ask(node, method, path, **options)
+            return await harness.ask(node, method, path, **options)
 
         document = (await ask("GET", PATH, headers=bearer(TOKENS["root"]))).json()
         assert await walk(ask, document) > 150

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.beside import Beside, beside_pulsar
 from support.fake_pulsar import FakePulsar
+from support.pulsar_harness import Harness, pulsar_harness
 from support.stores import MemoryWorld
 
 
@@ -25,7 +25,7 @@ async def pulsar(world: MemoryWorld) -> AsyncIterator[FakePulsar]:
 
 
 @pytest.fixture
-async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
     """Three brokers; the first one leads, and owns the four bundles of `lm/bench`."""
-    async with beside_pulsar(tmp_path) as beside:
-        yield beside
+    async with pulsar_harness(tmp_path) as harness:
+        yield harness

@@ -7,11 +7,11 @@ import contextlib
 from dataclasses import replace
 
 import pytest
-from support.beside import (
+from support.pulsar_harness import (
     BUNDLE,
     BUNDLES,
     NEVER,
-    Beside,
+    Harness,
     asked,
     counts,
     is_settled,
@@ -36,85 +36,87 @@ from loadmanager.lab.replay.replayer import replay
 from loadmanager.wire.plan_bodies import PlanRequest
 
 
-async def test_a_bundle_goes_where_it_is_sent(beside: Beside) -> None:
-    node = await beside.leader()
-    source, to, _ = beside.pulsar.brokers
+async def test_a_bundle_goes_where_it_is_sent(harness: Harness) -> None:
+    node = await harness.leader()
+    source, to, _ = harness.pulsar.brokers
     done = await move(node, to)
-    assert await beside.pulsar.owner(BUNDLE) == to.broker_id
+    assert await harness.pulsar.owner(BUNDLE) == to.broker_id
     assert (done.state, done.owner, done.version) == (OwnershipState.OWNED, life(node, to), 3)
-    await is_settled(beside, node)
-    acts = await beside.acts()
+    await is_settled(harness, node)
+    acts = await harness.acts()
     assert acts == MoveHistory(touched_s=acts.touched_s)
     assert acts.touched_s.keys() == {source.broker_id, to.broker_id}
-    assert len(asked(beside.pulsar, "/unload")) == 1
-    assert f"destinationBroker={to.broker_id.replace(':', '%3A')}" in asked(beside.pulsar, "/unload")[0]
+    assert len(asked(harness.pulsar, "/unload")) == 1
+    assert f"destinationBroker={to.broker_id.replace(':', '%3A')}" in asked(harness.pulsar, "/unload")[0]
 
 
-async def test_without_a_destination_pulsar_places_it(beside: Beside) -> None:
-    node = await beside.leader()
+async def test_without_a_destination_pulsar_places_it(harness: Harness) -> None:
+    node = await harness.leader()
     done = await move(node, None)
     assert done.state is OwnershipState.OWNED
-    assert "destinationBroker" not in asked(beside.pulsar, "/unload")[0]
-    await is_settled(beside, node)
-    assert (await beside.acts()).failures == 0
+    assert "destinationBroker" not in asked(harness.pulsar, "/unload")[0]
+    await is_settled(harness, node)
+    assert (await harness.acts()).failures == 0
 
 
-async def test_while_it_is_under_way_it_is_written_down_and_nobody_elses_word_counts(beside: Beside) -> None:
-    node = await beside.leader()
-    _, to, other = beside.pulsar.brokers
-    beside.pulsar.lands[BUNDLE] = None
+async def test_while_it_is_under_way_it_is_written_down_and_nobody_elses_word_counts(harness: Harness) -> None:
+    node = await harness.leader()
+    _, to, other = harness.pulsar.brokers
+    harness.pulsar.lands[BUNDLE] = None
     moving = asyncio.create_task(move(node, to))
-    await eventually(lambda: asked(beside.pulsar, "/lookup"))
-    assert (await beside.acts()).under_way.keys() == {BUNDLE}
+    await eventually(lambda: asked(harness.pulsar, "/lookup"))
+    assert (await harness.acts()).under_way.keys() == {BUNDLE}
     assert ownership(node, BUNDLE).state is OwnershipState.RELEASING
     with pytest.raises(Exception, match="cannot release"):
         await move(node, other)
-    del beside.pulsar.lands[BUNDLE]
+    del harness.pulsar.lands[BUNDLE]
     assert (await moving).owner == life(node, to)
-    await is_settled(beside, node)
+    await is_settled(harness, node)
 
 
-async def test_an_operator_may_cancel_one_that_is_under_way(beside: Beside) -> None:
-    node = await beside.leader()
-    source, to, _ = beside.pulsar.brokers
-    beside.pulsar.faults.hold("/unload")
+async def test_an_operator_may_cancel_one_that_is_under_way(harness: Harness) -> None:
+    node = await harness.leader()
+    source, to, _ = harness.pulsar.brokers
+    harness.pulsar.faults.hold("/unload")
     moving = asyncio.create_task(move(node, to))
-    await eventually(lambda: asked(beside.pulsar, "/unload"))
+    await eventually(lambda: asked(harness.pulsar, "/unload"))
     await node.executor.cancel(BundleName.parse(BUNDLE))
     with pytest.raises(UnloadCancelledError, match=f"stays with {source.broker_id}"):
         await moving
-    await is_settled(beside, node)
-    assert (await beside.acts()).failures == 0
+    await is_settled(harness, node)
+    assert (await harness.acts()).failures == 0
 
 
-async def test_a_move_of_pulsars_is_followed(beside: Beside) -> None:
-    node = await beside.leader()
-    third = beside.pulsar.brokers[2]
-    await beside.pulsar.move(BUNDLE, third.broker_id)
+async def test_a_move_of_pulsars_is_followed(harness: Harness) -> None:
+    node = await harness.leader()
+    third = harness.pulsar.brokers[2]
+    await harness.pulsar.move(BUNDLE, third.broker_id)
     await eventually(lambda: ownership(node, BUNDLE).owner == life(node, third))
 
 
-async def test_a_round_levels_what_pulsar_has_put_on_one_broker(beside: Beside) -> None:
-    node = await beside.leader()
-    await load(beside, node)
+async def test_a_round_levels_what_pulsar_has_put_on_one_broker(harness: Harness) -> None:
+    node = await harness.leader()
+    await load(harness, node)
     plan = await node.shedding.cycle()
     assert len(plan.steps) == 2
-    assert await counts(beside) == [2, 1, 1]
-    await is_settled(beside, node)
+    assert await counts(harness) == [2, 1, 1]
+    await is_settled(harness, node)
     begun = [each for each in node.decision_log.recent(100) if each["kind"] == "unload"]
     assert {each["subject"] for each in begun} == {step.bundle for step in plan.steps}
     assert all("Shed 2 of 4 bundles because usage 80 %" in each["sentence"] for each in begun)
-    assert len((await beside.acts()).began_s) == 2
+    assert len((await harness.acts()).began_s) == 2
 
 
-async def test_a_second_round_waits_for_reports_that_are_younger_than_the_moves_of_the_first(beside: Beside) -> None:
-    node = await beside.leader()
-    await load(beside, node)
+async def test_a_second_round_waits_for_reports_that_are_younger_than_the_moves_of_the_first(
+    harness: Harness,
+) -> None:
+    node = await harness.leader()
+    await load(harness, node)
     (step, *_) = (await node.shedding.cycle()).steps
     assert isinstance(step, Unload)
     first, to = step.source, step.destination
     assert to is not None
-    another = replace(step, bundle=(await beside.pulsar.broker(first.broker).owned())[0])
+    another = replace(step, bundle=(await harness.pulsar.broker(first.broker).owned())[0])
 
     def why_not() -> list[tuple[Reason, object]]:
         return [(stop.verdict, stop.why["broker"]) for stop in node.hands.rails.check_steps([another])[0]]
@@ -122,77 +124,77 @@ async def test_a_second_round_waits_for_reports_that_are_younger_than_the_moves_
     assert why_not() == [], "the moves of one round were decided on one picture"
     node.hands.rails.begin_round()
     assert why_not() == [(GuardrailReason.REPORT_BEFORE_MOVE, broker) for broker in (first.broker, to.broker)]
-    await report(beside, node)
+    await report(harness, node)
     assert why_not() == []
 
 
-async def test_pinned_and_frozen_bundles_stay_in_a_round(beside: Beside) -> None:
-    node = await beside.leader()
-    first = beside.pulsar.brokers[0].broker_id
+async def test_pinned_and_frozen_bundles_stay_in_a_round(harness: Harness) -> None:
+    node = await harness.leader()
+    first = harness.pulsar.brokers[0].broker_id
     pinned, frozen = BUNDLES[:2]
     await node.operators.update_controls(
         lambda controls: replace(controls, pinned={pinned: first}, frozen_bundles={frozen: "it is being looked at"})
     )
-    await load(beside, node)
+    await load(harness, node)
     plan = await node.shedding.cycle()
     assert {step.bundle for step in plan.steps}.isdisjoint({pinned, frozen})
-    assert [await beside.pulsar.owner(bundle) for bundle in (pinned, frozen)] == [first, first]
+    assert [await harness.pulsar.owner(bundle) for bundle in (pinned, frozen)] == [first, first]
     await node.operators.update_controls(lambda controls: replace(controls, frozen="a migration"))
     assert (await node.shedding.cycle()).steps == ()
 
 
-async def test_so_much_load_an_hour_is_moved_and_no_more(beside: Beside) -> None:
-    node = await beside.leader(overrides={**NEVER, "loadBalancerMaxLoadMovedPerHourPercentage": "30"})
-    await load(beside, node)
+async def test_so_much_load_an_hour_is_moved_and_no_more(harness: Harness) -> None:
+    node = await harness.leader(overrides={**NEVER, "loadBalancerMaxLoadMovedPerHourPercentage": "30"})
+    await load(harness, node)
     assert len((await node.shedding.cycle()).steps) == 1
-    assert await counts(beside) == [3, 1, 0] or await counts(beside) == [3, 0, 1]
+    assert await counts(harness) == [3, 1, 0] or await counts(harness) == [3, 0, 1]
 
 
-async def test_a_drain_empties_a_broker_and_says_so(beside: Beside) -> None:
-    node = await beside.leader()
-    first = beside.pulsar.brokers[0].broker_id
-    await load(beside, node)
+async def test_a_drain_empties_a_broker_and_says_so(harness: Harness) -> None:
+    node = await harness.leader()
+    first = harness.pulsar.brokers[0].broker_id
+    await load(harness, node)
     await node.drains_to_order.start(first)
     await eventually(lambda: node.drains_to_order.progress(first).bundles_left == 0)
-    assert (await counts(beside))[0] == 0
-    await is_settled(beside, node)
-    assert (await beside.acts()).began_s == (), "they are not counted as shedding's"
+    assert (await counts(harness))[0] == 0
+    await is_settled(harness, node)
+    assert (await harness.acts()).began_s == (), "they are not counted as shedding's"
 
 
-async def test_a_pinned_bundle_is_brought_home(beside: Beside) -> None:
-    node = await beside.leader()
-    third = beside.pulsar.brokers[2].broker_id
-    await load(beside, node)
+async def test_a_pinned_bundle_is_brought_home(harness: Harness) -> None:
+    node = await harness.leader()
+    third = harness.pulsar.brokers[2].broker_id
+    await load(harness, node)
     await node.operators.update_controls(lambda controls: replace(controls, pinned={BUNDLE: third}))
-    await eventually(lambda: ownership(node, BUNDLE).owner == life(node, beside.pulsar.brokers[2]))
-    assert await beside.pulsar.owner(BUNDLE) == third
+    await eventually(lambda: ownership(node, BUNDLE).owner == life(node, harness.pulsar.brokers[2]))
+    assert await harness.pulsar.owner(BUNDLE) == third
 
 
-async def test_a_plan_is_executed_by_its_hash(beside: Beside) -> None:
-    node = await beside.leader()
-    await load(beside, node)
+async def test_a_plan_is_executed_by_its_hash(harness: Harness) -> None:
+    node = await harness.leader()
+    await load(harness, node)
     plan = await node.plans_to_order.compute(PlanRequest(kind="shed"))
     done = await node.plans_to_order.execute(plan.hash, even_if_frozen=False)
     assert done.executed == len(plan.steps) == 2
-    assert await counts(beside) == [2, 1, 1]
+    assert await counts(harness) == [2, 1, 1]
 
 
-async def test_what_was_recorded_beside_a_pulsar_is_decided_and_made_again(beside: Beside) -> None:
-    node = await beside.leader()
-    await load(beside, node)
-    third = beside.pulsar.brokers[2]
-    beside.pulsar.faults.refuse("/unload", 500)
-    beside.pulsar.lands[BUNDLE] = third.broker_id
+async def test_what_was_recorded_beside_a_pulsar_is_decided_and_made_again(harness: Harness) -> None:
+    node = await harness.leader()
+    await load(harness, node)
+    third = harness.pulsar.brokers[2]
+    harness.pulsar.faults.refuse("/unload", 500)
+    harness.pulsar.lands[BUNDLE] = third.broker_id
     with contextlib.suppress(UnloadFailedError):
-        await move(node, beside.pulsar.brokers[1])
-    await report(beside, node)
+        await move(node, harness.pulsar.brokers[1])
+    await report(harness, node)
     assert (await node.shedding.cycle()).steps
-    await beside.pulsar.set_dynamic({"loadBalancerSheddingEnabled": "false"})
+    await harness.pulsar.set_dynamic({"loadBalancerSheddingEnabled": "false"})
     await eventually(lambda: reasons(node) == [GuardrailReason.PULSAR_SPLITS])
-    await report(beside, node)
+    await report(harness, node)
     await node.shedding.cycle()
-    await beside.close()
-    history = History(str(beside.folder / "0" / "history"))
+    await harness.close()
+    history = History(str(harness.folder / "0" / "history"))
     outcome = replay(recorded_items(history, find_start(history, None), None), planner_settings_of)
     assert outcome.difference is None
     assert outcome.is_equal

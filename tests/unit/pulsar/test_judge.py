@@ -104,10 +104,10 @@ async def test_a_stalled_pulsar_is_told_with_why_and_what_would_help(bench: Benc
     assert "set loadBalancerDistributeBundlesEvenlyEnabled to false" in stalled
     assert alone.strip().startswith(f"{bundle(1)}: We would move it from a:8080 to ")
     assert bench.gauges() == {
-        "loadmanager_beside_stalled": 1.0,
-        "loadmanager_beside_wanted_moves": 1.0,
-        "loadmanager_beside_unjudged_moves": 0.0,
-        "loadmanager_beside_max_over_mean": pytest.approx(2.25),
+        "loadmanager_pulsar_stalled": 1.0,
+        "loadmanager_pulsar_wanted_moves": 1.0,
+        "loadmanager_pulsar_unjudged_moves": 0.0,
+        "loadmanager_pulsar_max_over_mean": pytest.approx(2.25),
     }
     assert {labels["reason"]: value for _, _, labels, value in bench.judge.counters()} == {
         "stalled_on_owner": 1,
@@ -283,7 +283,7 @@ async def test_when_no_rounds_are_planned_here_any_more_what_is_seen_is_told_all
         await bench.round(minute)
     bench.judge.planned(*bench.at(3))
     bench.judge.rest()
-    assert bench.gauges()["loadmanager_beside_stalled"] == 0
+    assert bench.gauges()["loadmanager_pulsar_stalled"] == 0
     bench.judge.seen(Sighted(bundle(1), A, B, NOON_MS + 240_000, by_us=False))
     bench.tick(9)
     assert "before there was a round of ours to compare it with" in bench.text()
@@ -298,7 +298,7 @@ async def test_a_round_that_was_worked_out_when_the_term_ended_is_not_judged(
 
     monkeypatch.setattr(comparison_driver, "plan_as_pulsar", plan)
     await bench.round(0)
-    assert "loadmanager_beside_max_over_mean" not in bench.gauges()
+    assert "loadmanager_pulsar_max_over_mean" not in bench.gauges()
 
 
 async def test_it_runs_by_itself_and_a_round_that_cannot_be_judged_holds_nothing_up(
@@ -315,7 +315,7 @@ async def test_it_runs_by_itself_and_a_round_that_cannot_be_judged_holds_nothing
     running = asyncio.create_task(bench.judge.run())
     bench.judge.planned(*bench.at(0)[:1], None)  # type: ignore[arg-type]
     bench.judge.planned(*bench.at(1))
-    await eventually(lambda: "loadmanager_beside_max_over_mean" in bench.gauges())
+    await eventually(lambda: "loadmanager_pulsar_max_over_mean" in bench.gauges())
     await eventually(lambda: len(ticks) > 1)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

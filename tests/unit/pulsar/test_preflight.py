@@ -7,7 +7,7 @@ from support.fake_pulsar import FakePulsar
 from support.servers import closed_port
 from support.waiting import patience
 
-from loadmanager.config import BesideSettings
+from loadmanager.config import PulsarServiceSettings
 from loadmanager.errors import ConfigurationError
 from loadmanager.lab.decide.broker_settings import BrokerSettings
 from loadmanager.pulsar.preflight import ask_settings, find_warning
@@ -17,7 +17,7 @@ from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableErr
 
 async def check(pulsar: FakePulsar, *urls: str, **more: object) -> BrokerSettings:
     """All brokers of the Pulsar are configured, unless others are given."""
-    settings = BesideSettings.model_validate({"admin_urls": urls or pulsar.urls, **more})
+    settings = PulsarServiceSettings.model_validate({"admin_urls": urls or pulsar.urls, **more})
     async with PulsarAdmin(settings.admin_urls, token_file=settings.token_file, timeout_s=patience()) as admin:
         return await ask_settings(admin, settings)
 

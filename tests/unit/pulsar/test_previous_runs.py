@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.beside import beside_pulsar
 from support.nodes import in_memory
+from support.pulsar_harness import pulsar_harness
 
 from loadmanager.errors import HistoryError
 from loadmanager.history.gaps import last_epoch
@@ -14,7 +14,7 @@ from loadmanager.store import paths
 from loadmanager.store.memory_store import MemoryStore
 from loadmanager.store.metadata_store import Put
 
-SHADOW = {"mode": "shadow", "state_store_url": ""}
+OBSERVE = {"mode": "observe", "state_store_url": ""}
 
 
 def record(folder: Path, epoch: int) -> None:
@@ -40,7 +40,7 @@ async def a_store(epoch: int) -> MemoryStore:
 
 async def test_each_process_records_after_the_one_before(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
-    async with beside_pulsar(tmp_path) as beside:
+    async with pulsar_harness(tmp_path) as harness:
         for epoch in (1, 2, 3):
             store = MemoryStore(memory_after(folder))
             await store.start()
@@ -48,8 +48,8 @@ async def test_each_process_records_after_the_one_before(tmp_path: Path) -> None
             async def connect(store: MemoryStore = store) -> MemoryStore:
                 return store
 
-            beside.connect = connect
-            node = await beside.leader(**SHADOW, folder=folder)
+            harness.connect = connect
+            node = await harness.leader(**OBSERVE, folder=folder)
             assert node.view.epoch == epoch
             await node.stop()
             assert last_epoch(History(str(folder / "history"))) == epoch

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import orjson
 import pytest
-from support.beside import NEVER, Beside, beside_pulsar, move
 from support.fake_pulsar import EXTENSIBLE, FakePulsar
+from support.pulsar_harness import NEVER, Harness, move, pulsar_harness
 from support.registrations import write
 from support.stores import MemoryWorld
 from support.waiting import eventually, patience
 
-from loadmanager.config import BesideSettings
+from loadmanager.config import PulsarServiceSettings
 from loadmanager.core.diagnosis.pulsar_comparison import Sighted
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.errors import UnloadFailedError
@@ -45,7 +45,7 @@ class Poll:
 async def polling(pulsar: FakePulsar) -> AsyncIterator[Poll]:
     urls = pulsar.urls[:1]
     async with PulsarAdmin(urls, timeout_s=patience()) as admin:
-        live = PulsarSettings(await admin.settings(urls[0]), BesideSettings(admin_urls=tuple(urls)))
+        live = PulsarSettings(await admin.settings(urls[0]), PulsarServiceSettings(admin_urls=tuple(urls)))
         poll = Poll(pulsar, admin, live)
         task = asyncio.create_task(poll.intake.run())
         try:
@@ -176,13 +176,13 @@ async def test_the_owner_of_a_bundle_is_asked_of_those_who_may_have_it(loaded: F
 
 
 @pytest.fixture
-async def extensible(tmp_path: Path) -> AsyncIterator[Beside]:
-    async with beside_pulsar(tmp_path) as beside:
-        beside.pulsar.extensible = True
-        yield beside
+async def extensible(tmp_path: Path) -> AsyncIterator[Harness]:
+    async with pulsar_harness(tmp_path) as harness:
+        harness.pulsar.extensible = True
+        yield harness
 
 
-async def test_a_move_under_the_extensible_manager_is_one_unload(extensible: Beside) -> None:
+async def test_a_move_under_the_extensible_manager_is_one_unload(extensible: Harness) -> None:
     node = await extensible.leader()
     extensible.pulsar.elects = False
     _, to, _ = extensible.pulsar.brokers
@@ -193,7 +193,7 @@ async def test_a_move_under_the_extensible_manager_is_one_unload(extensible: Bes
     assert len({path.partition("?")[0] for path in changed}) == 1
 
 
-async def test_a_move_that_lands_elsewhere_is_a_miss_and_no_failure(extensible: Beside) -> None:
+async def test_a_move_that_lands_elsewhere_is_a_miss_and_no_failure(extensible: Harness) -> None:
     node = await extensible.leader(overrides=NEVER)
     bundle = next(iter(node.intake.owners))
     _, to, third = extensible.pulsar.brokers
@@ -204,7 +204,7 @@ async def test_a_move_that_lands_elsewhere_is_a_miss_and_no_failure(extensible: 
     assert (status.misses, status.failures, status.stopped) == (1, 0, False)
 
 
-async def test_a_process_whose_brokers_are_silent_is_not_ready(beside: Beside) -> None:
-    node = await beside.leader()
-    beside.pulsar.faults.refuse("/load-report", 500, times=1_000)
+async def test_a_process_whose_brokers_are_silent_is_not_ready(harness: Harness) -> None:
+    node = await harness.leader()
+    harness.pulsar.faults.refuse("/load-report", 500, times=1_000)
     await eventually(lambda: "no complete answer from" in (node.why_not_ready() or ""))

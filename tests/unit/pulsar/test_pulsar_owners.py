@@ -230,7 +230,7 @@ class Written:
         await store.commit([Put(paths.EPOCH, b"")])
         pulsar = Scripted(list(seen) or [B])
         pulsar.get_term = lambda: Term(1, store.session_id)  # type: ignore[method-assign]
-        memory = ActsMemory(FencedRecord(store, pulsar, paths.BESIDE_MOVES), 3)
+        memory = ActsMemory(FencedRecord(store, pulsar, paths.PULSAR_MOVES), 3)
         await memory.take_over()
         view = ClusterMirror()
         cut = NamespaceBundles(equal_boundaries(1), HashFunction.CRC32)
@@ -248,7 +248,7 @@ class Written:
         return await self.apply(lambda current, stamp: release(current, B, stamp))
 
     async def on_paper(self) -> MoveHistory:
-        znode = await self.store.get(paths.BESIDE_MOVES)
+        znode = await self.store.get(paths.PULSAR_MOVES)
         return MoveHistory() if znode is None else decode_acts(znode.data, znode.path)
 
 
@@ -333,7 +333,7 @@ async def test_who_was_deposed_writes_nothing_and_begins_nothing() -> None:
     assert written.pulsar.is_deposed
     assert written.view.get_ownership(NAME).state is OwnershipState.OWNED
     assert written.memory.acts.under_way == {}
-    assert await written.store.get(paths.BESIDE_MOVES) is None
+    assert await written.store.get(paths.PULSAR_MOVES) is None
 
 
 async def test_a_move_of_which_nobody_knows_whether_it_was_written_down_does_not_begin(
@@ -365,7 +365,7 @@ async def test_changes_that_come_together_are_one_write(monkeypatch: pytest.Monk
         writes.append(args)
         return await commit(*args, **options)  # type: ignore[arg-type]
 
-    await written.store.ensure_path(paths.BESIDE)
+    await written.store.ensure_path(paths.PULSAR)
     monkeypatch.setattr(written.store, "commit", counting)
     move = PendingMove(A.broker, B.broker, time.time(), is_own=True)
     bundles = [f"t/ns/0x{number}0000000_0x{number}fffffff" for number in range(8)]

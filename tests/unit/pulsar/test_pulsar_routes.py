@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from support.beside import NAMESPACE, Beside
+from support.pulsar_harness import NAMESPACE, Harness
 from support.waiting import eventually
 
 from loadmanager.core.domain.names import BundleName
@@ -11,38 +11,38 @@ from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.errors import UnloadFailedError
 from loadmanager.http.openapi import PATH
-from loadmanager.pulsar.pulsar_service import BesideNode
+from loadmanager.pulsar.pulsar_service import PulsarService
 
 BUNDLE = f"{NAMESPACE}/0x00000000_0x40000000"
-SHADOW = {"mode": "shadow", "state_store_url": ""}
-STATUS = "/loadbalance/v1/beside"
+OBSERVE = {"mode": "observe", "state_store_url": ""}
+STATUS = "/loadbalance/v1/pulsar"
 
 
-def last_broker(beside: Beside, node: BesideNode) -> Registration:
+def last_broker(harness: Harness, node: PulsarService) -> Registration:
     """One that owns nothing."""
-    return node.view.registrations[beside.pulsar.brokers[-1].broker_id]
+    return node.view.registrations[harness.pulsar.brokers[-1].broker_id]
 
 
-async def fail_to_move(beside: Beside, node: BesideNode, times: int) -> None:
+async def fail_to_move(harness: Harness, node: PulsarService, times: int) -> None:
     """Have so many moves refused by Pulsar."""
-    beside.pulsar.faults.refuse("/unload", 412, times=times)
+    harness.pulsar.faults.refuse("/unload", 412, times=times)
     for _ in range(times):
         with pytest.raises(UnloadFailedError):
             await node.executor.unload(
-                BundleName.parse(BUNDLE), last_broker(beside, node), OwnershipReason.ADMIN_UNLOAD
+                BundleName.parse(BUNDLE), last_broker(harness, node), OwnershipReason.ADMIN_UNLOAD
             )
 
 
-async def test_the_status_says_what_keeps_it_from_acting(beside: Beside) -> None:
-    node = await beside.leader(**SHADOW)
-    status = (await beside.ask(node, "GET", STATUS)).json()
+async def test_the_status_says_what_keeps_it_from_acting(harness: Harness) -> None:
+    node = await harness.leader(**OBSERVE)
+    status = (await harness.ask(node, "GET", STATUS)).json()
     (obstacle,) = status.pop("obstacles")
-    assert obstacle.startswith("No move because mode is shadow: ")
+    assert obstacle.startswith("No move because mode is observe: ")
     assert obstacle.endswith("; to change it: run loadmanager pulsar act, with a stateStoreUrl")
     assert status.pop("oldestReportS") >= 0
     assert status == {
-        "mode": "shadow",
-        "cluster": beside.pulsar.cluster,
+        "mode": "observe",
+        "cluster": harness.pulsar.cluster,
         "leading": True,
         "acting": False,
         "stopped": False,
@@ -50,94 +50,94 @@ async def test_the_status_says_what_keeps_it_from_acting(beside: Beside) -> None
         "misses": 0,
         "brokers": 3,
         "bundles": 4,
-        "pulsarsLeader": beside.pulsar.brokers[0].broker_id,
+        "pulsarsLeader": harness.pulsar.brokers[0].broker_id,
         "pulsarSheds": False,
         "faults": {},
     }
 
 
-async def test_nothing_keeps_it_from_acting(beside: Beside) -> None:
-    node = await beside.leader()
-    status = (await beside.ask(node, "GET", STATUS)).json()
+async def test_nothing_keeps_it_from_acting(harness: Harness) -> None:
+    node = await harness.leader()
+    status = (await harness.ask(node, "GET", STATUS)).json()
     assert (status["mode"], status["acting"], status["obstacles"]) == ("act", True, [])
 
 
-async def test_it_acts_again_once_an_operator_says_go_on(beside: Beside) -> None:
-    node = await beside.leader()
-    await fail_to_move(beside, node, times=3)
-    status = (await beside.ask(node, "GET", STATUS)).json()
+async def test_it_acts_again_once_an_operator_says_go_on(harness: Harness) -> None:
+    node = await harness.leader()
+    await fail_to_move(harness, node, times=3)
+    status = (await harness.ask(node, "GET", STATUS)).json()
     assert (status["acting"], status["stopped"], status["failures"]) == (False, True, 3)
     (obstacle,) = status["obstacles"]
     assert obstacle.startswith("No move because the last 3 moves failed (failuresUntilStop 3); to change it: ")
-    assert (await beside.ask(node, "POST", f"{STATUS}/go-on")).status == 204
-    status = (await beside.ask(node, "GET", STATUS)).json()
+    assert (await harness.ask(node, "POST", f"{STATUS}/go-on")).status == 204
+    status = (await harness.ask(node, "GET", STATUS)).json()
     assert (status["acting"], status["stopped"], status["failures"]) == (True, False, 0)
-    assert (await beside.acts()).failures == 0
+    assert (await harness.acts()).failures == 0
 
 
-async def test_a_process_that_does_not_lead_asks_the_one_that_does(beside: Beside) -> None:
-    leader = await beside.leader()
-    follower = await beside.start()
+async def test_a_process_that_does_not_lead_asks_the_one_that_does(harness: Harness) -> None:
+    leader = await harness.leader()
+    follower = await harness.start()
     await eventually(lambda: follower.leader_url == leader.service_url)
-    await fail_to_move(beside, leader, times=3)
-    status = (await beside.ask(follower, "GET", STATUS)).json()
+    await fail_to_move(harness, leader, times=3)
+    status = (await harness.ask(follower, "GET", STATUS)).json()
     assert (status["leading"], status["failures"], follower.is_leading) == (True, 3, False)
-    assert (await beside.ask(follower, "POST", f"{STATUS}/go-on")).status == 204
+    assert (await harness.ask(follower, "POST", f"{STATUS}/go-on")).status == 204
     assert leader.hands.memory.acts.failures == 0
 
 
-async def test_in_shadow_no_drain_begins(beside: Beside) -> None:
-    node = await beside.leader(**SHADOW)
-    broker = beside.pulsar.brokers[0].broker_id
-    reply = await beside.ask(node, "PUT", f"/loadbalance/v1/brokers/{broker}/drain")
+async def test_while_observing_no_drain_begins(harness: Harness) -> None:
+    node = await harness.leader(**OBSERVE)
+    broker = harness.pulsar.brokers[0].broker_id
+    reply = await harness.ask(node, "PUT", f"/loadbalance/v1/brokers/{broker}/drain")
     assert reply.status == 409
-    assert reply.reason.startswith(f"{broker} cannot be drained: mode is shadow")
-    controls = (await beside.ask(node, "GET", "/loadbalance/v1/controls")).json()
+    assert reply.reason.startswith(f"{broker} cannot be drained: mode is observe")
+    controls = (await harness.ask(node, "GET", "/loadbalance/v1/controls")).json()
     assert controls["draining"] == {}
 
 
-async def test_in_shadow_a_plan_is_computed_and_not_executed(beside: Beside) -> None:
-    node = await beside.leader(**SHADOW)
-    body = {"kind": "drain", "broker": beside.pulsar.brokers[0].broker_id}
-    plan = (await beside.ask(node, "POST", "/loadbalance/v1/plans", json=body)).json()
+async def test_while_observing_a_plan_is_computed_and_not_executed(harness: Harness) -> None:
+    node = await harness.leader(**OBSERVE)
+    body = {"kind": "drain", "broker": harness.pulsar.brokers[0].broker_id}
+    plan = (await harness.ask(node, "POST", "/loadbalance/v1/plans", json=body)).json()
     assert len(plan["steps"]) == 4
-    reply = await beside.ask(node, "POST", f"/loadbalance/v1/plans/{plan['hash']}/execute")
+    reply = await harness.ask(node, "POST", f"/loadbalance/v1/plans/{plan['hash']}/execute")
     assert reply.status == 409
-    assert reply.reason.startswith(f"plan {plan['hash']} cannot be executed: mode is shadow")
-    assert len(await beside.pulsar.brokers[0].owned()) == 4
+    assert reply.reason.startswith(f"plan {plan['hash']} cannot be executed: mode is observe")
+    assert len(await harness.pulsar.brokers[0].owned()) == 4
 
 
-async def test_a_plan_is_executed_as_it_was_shown(beside: Beside) -> None:
-    node = await beside.leader()
-    to = beside.pulsar.brokers[-1].broker_id
+async def test_a_plan_is_executed_as_it_was_shown(harness: Harness) -> None:
+    node = await harness.leader()
+    to = harness.pulsar.brokers[-1].broker_id
     body = {"kind": "moves", "moves": [{"bundle": BUNDLE, "destination": to}]}
-    plan = (await beside.ask(node, "POST", "/loadbalance/v1/plans", json=body)).json()
-    reply = await beside.ask(node, "POST", f"/loadbalance/v1/plans/{plan['hash']}/execute")
+    plan = (await harness.ask(node, "POST", "/loadbalance/v1/plans", json=body)).json()
+    reply = await harness.ask(node, "POST", f"/loadbalance/v1/plans/{plan['hash']}/execute")
     assert reply.status == 200, reply
-    assert await beside.pulsar.owner(BUNDLE) == to
+    assert await harness.pulsar.owner(BUNDLE) == to
 
 
-async def test_a_drain_empties_a_broker(beside: Beside) -> None:
-    node = await beside.leader()
-    broker = beside.pulsar.brokers[0]
+async def test_a_drain_empties_a_broker(harness: Harness) -> None:
+    node = await harness.leader()
+    broker = harness.pulsar.brokers[0]
     path = f"/loadbalance/v1/brokers/{broker.broker_id}/drain"
-    assert (await beside.ask(node, "PUT", path)).status == 202
+    assert (await harness.ask(node, "PUT", path)).status == 202
 
     async def is_empty() -> bool:
-        state: str = (await beside.ask(node, "GET", path)).json()["state"]
+        state: str = (await harness.ask(node, "GET", path)).json()["state"]
         return state == "done"
 
     await eventually(is_empty)
     assert await broker.owned() == []
-    assert (await beside.ask(node, "DELETE", path)).status == 204
+    assert (await harness.ask(node, "DELETE", path)).status == 204
 
 
-async def test_what_an_operator_lays_down_holds_at_once(beside: Beside) -> None:
-    node = await beside.leader()
-    broker = beside.pulsar.brokers[-1].broker_id
-    reply = await beside.ask(node, "PUT", f"/loadbalance/v1/bundles/{BUNDLE}/pin", json={"broker": broker})
+async def test_what_an_operator_lays_down_holds_at_once(harness: Harness) -> None:
+    node = await harness.leader()
+    broker = harness.pulsar.brokers[-1].broker_id
+    reply = await harness.ask(node, "PUT", f"/loadbalance/v1/bundles/{BUNDLE}/pin", json={"broker": broker})
     assert reply.status == 204, reply
-    assert (await beside.ask(node, "GET", "/loadbalance/v1/controls")).json()["pinned"] == {BUNDLE: broker}
+    assert (await harness.ask(node, "GET", "/loadbalance/v1/controls")).json()["pinned"] == {BUNDLE: broker}
     assert node.view.operator_config.controls.pinned == {BUNDLE: broker}
 
 
@@ -151,21 +151,23 @@ PULSARS = [
 
 
 @pytest.mark.parametrize(("method", "path", "status"), PULSARS)
-async def test_what_is_pulsars_own_is_asked_of_its_brokers(beside: Beside, method: str, path: str, status: int) -> None:
-    node = await beside.start(**SHADOW)
-    reply = await beside.ask(node, method, path)
+async def test_what_is_pulsars_own_is_asked_of_its_brokers(
+    harness: Harness, method: str, path: str, status: int
+) -> None:
+    node = await harness.start(**OBSERVE)
+    reply = await harness.ask(node, method, path)
     assert reply.status == status
     assert "this is a process beside a Pulsar" in reply.reason
     assert "ask them, as pulsar-admin does" in reply.reason
 
 
-async def test_the_document_lists_exactly_the_routes(beside: Beside) -> None:
-    node = await beside.start(**SHADOW)
-    content = (await beside.ask(node, "GET", PATH)).json()
+async def test_the_document_lists_exactly_the_routes(harness: Harness) -> None:
+    node = await harness.start(**OBSERVE)
+    content = (await harness.ask(node, "GET", PATH)).json()
     documented = {(method.upper(), path) for path, methods in content["paths"].items() for method in methods}
     routes = {
         (route.method, re.sub(r"\{(\w+)(?=[:}])[^/]*\}", r"{\1}", route.resource.canonical.rstrip("/") or "/"))
-        for route in beside.apps[0].router.routes()
+        for route in harness.apps[0].router.routes()
         if route.resource is not None and route.method not in ("*", "HEAD")
     }
     assert documented == routes

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.beside import NAMESPACE, NEVER, Beside, beside_pulsar, change_load_manager, delete_leader
 from support.delays import a_memory_cluster
 from support.fake_pulsar import FakePulsar
 from support.nodes import in_memory
+from support.pulsar_harness import NAMESPACE, NEVER, Harness, change_load_manager, delete_leader, pulsar_harness
 from support.stores import read_all_znodes
 from support.waiting import eventually
 
@@ -17,7 +17,7 @@ from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.reasons import GuardrailReason, OwnershipReason
 from loadmanager.errors import ConflictError, UnloadFailedError
 from loadmanager.pulsar.guardrail_facts import RailError
-from loadmanager.pulsar.pulsar_service import BesideNode
+from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.store.memory_store import MemoryStore
 from loadmanager.wire.plan_bodies import PlanRequest
 
@@ -27,13 +27,13 @@ OFTEN = {**NEVER, "loadBalancerSheddingIntervalMinutes": "0.002", "minUnloadMess
 
 
 @pytest.fixture
-async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
     """Eight bundles, as busy as each other, all on the first of three brokers."""
-    async with beside_pulsar(tmp_path, bundles=BUNDLES) as beside:
-        for text in (await beside.pulsar.bundles(NAMESPACE)).range_texts():
-            beside.pulsar.load(f"{NAMESPACE}/{text}", 100.0, bytes_each=100 * 1024.0)
-        await beside.pulsar.report()
-        yield beside
+    async with pulsar_harness(tmp_path, bundles=BUNDLES) as harness:
+        for text in (await harness.pulsar.bundles(NAMESPACE)).range_texts():
+            harness.pulsar.load(f"{NAMESPACE}/{text}", 100.0, bytes_each=100 * 1024.0)
+        await harness.pulsar.report()
+        yield harness
 
 
 async def counts(pulsar: FakePulsar) -> list[int]:
@@ -46,71 +46,71 @@ def commands(pulsar: FakePulsar) -> list[str]:
     return [asked.path for asked in pulsar.asked if asked.method != "GET"]
 
 
-async def move_one(beside: Beside, node: BesideNode) -> None:
+async def move_one(harness: Harness, node: PulsarService) -> None:
     """Have a bundle moved from the first broker to the second."""
-    first, second, _ = beside.pulsar.brokers
+    first, second, _ = harness.pulsar.brokers
     bundle = BundleName.parse((await first.owned())[0])
     await node.executor.unload(bundle, node.view.registrations[second.broker_id], OwnershipReason.ADMIN_UNLOAD)
 
 
-def said(node: BesideNode, kind: str) -> list[dict[str, Any]]:
+def said(node: PulsarService, kind: str) -> list[dict[str, Any]]:
     return [each for each in node.decision_log.recent(500) if each["kind"] == kind]
 
 
-# Shadow
+# Observe
 
 
-async def test_shadow_plans_and_changes_nothing_of_pulsars(beside: Beside) -> None:
-    before = await read_all_znodes(beside.pulsar.operator)
-    node = await beside.leader(mode="shadow", state_store_url="", overrides=OFTEN)
+async def test_observing_plans_and_changes_nothing_of_pulsars(harness: Harness) -> None:
+    before = await read_all_znodes(harness.pulsar.operator)
+    node = await harness.leader(mode="observe", state_store_url="", overrides=OFTEN)
     await eventually(lambda: node.shedding.cycles >= 3 and bool(said(node, "would_unload")))
-    assert commands(beside.pulsar) == []
-    assert await read_all_znodes(beside.pulsar.operator) == before
+    assert commands(harness.pulsar) == []
+    assert await read_all_znodes(harness.pulsar.operator) == before
     (stop, *_) = said(node, "rail")
-    assert (stop["subject"], stop["reason"]) == ("cluster", "mode_is_shadow")
+    assert (stop["subject"], stop["reason"]) == ("cluster", "mode_is_observe")
     status = node.status()
-    assert (status.mode, status.leading, status.acting, status.stopped) == ("shadow", True, False, False)
+    assert (status.mode, status.leading, status.acting, status.stopped) == ("observe", True, False, False)
     (obstacle,) = status.obstacles
-    assert obstacle.startswith("No move because mode is shadow")
+    assert obstacle.startswith("No move because mode is observe")
 
 
-async def test_in_shadow_whatever_is_ordered_is_refused_in_a_sentence(beside: Beside) -> None:
-    node = await beside.leader(mode="shadow")
-    first = beside.pulsar.brokers[0].broker_id
+async def test_while_observing_whatever_is_ordered_is_refused_in_a_sentence(harness: Harness) -> None:
+    node = await harness.leader(mode="observe")
+    first = harness.pulsar.brokers[0].broker_id
     plan = await node.plans_to_order.compute(PlanRequest(kind="drain", broker=first))
     assert len(plan.steps) == BUNDLES
-    with pytest.raises(ConflictError, match=r"mode is shadow.*start this process with mode: act"):
+    with pytest.raises(ConflictError, match=r"mode is observe.*start this process with mode: act"):
         await node.plans_to_order.execute(plan.hash, even_if_frozen=False)
     with pytest.raises(ConflictError, match="a plan of kind drain shows what it would take"):
         await node.drains_to_order.start(first)
-    assert commands(beside.pulsar) == []
+    assert commands(harness.pulsar) == []
 
 
 # Act
 
 
-async def reports_until(beside: Beside, has_happened: Callable[[], Awaitable[bool]]) -> None:
+async def reports_until(harness: Harness, has_happened: Callable[[], Awaitable[bool]]) -> None:
     """Brokers report each moment, as moves wait for reports that are younger than those before."""
 
     async def after_a_report() -> bool:
-        await beside.pulsar.report()
+        await harness.pulsar.report()
         return await has_happened()
 
     await eventually(after_a_report)
 
 
-async def test_acting_ends_level_by_moves_that_pulsar_was_asked_for(beside: Beside) -> None:
-    node = await beside.leader(overrides=OFTEN)
+async def test_acting_ends_level_by_moves_that_pulsar_was_asked_for(harness: Harness) -> None:
+    node = await harness.leader(overrides=OFTEN)
 
     async def is_level() -> bool:
-        return max(await counts(beside.pulsar)) <= BUNDLES // 2 and not (await beside.acts()).under_way
+        return max(await counts(harness.pulsar)) <= BUNDLES // 2 and not (await harness.acts()).under_way
 
-    await reports_until(beside, is_level)
-    assert sum(await counts(beside.pulsar)) == BUNDLES, "somebody owns each of them"
+    await reports_until(harness, is_level)
+    assert sum(await counts(harness.pulsar)) == BUNDLES, "somebody owns each of them"
     moved = {each["subject"] for each in said(node, "unload")}
     assert moved
-    assert all(any(f"{bundle}/unload?" in path for path in commands(beside.pulsar)) for bundle in moved)
-    assert all("destinationBroker" in path for path in commands(beside.pulsar))
+    assert all(any(f"{bundle}/unload?" in path for path in commands(harness.pulsar)) for bundle in moved)
+    assert all("destinationBroker" in path for path in commands(harness.pulsar))
     assert node.status().acting
 
 
@@ -137,10 +137,10 @@ async def splits(pulsar: FakePulsar) -> None:
     ids=lambda each: getattr(each, "__name__", ""),
 )
 async def test_what_stops_acting_is_said_in_the_status_and_among_the_decisions(
-    beside: Beside, what: Callable[[FakePulsar], Awaitable[None]], reason: GuardrailReason, sentence: str
+    harness: Harness, what: Callable[[FakePulsar], Awaitable[None]], reason: GuardrailReason, sentence: str
 ) -> None:
-    await what(beside.pulsar)
-    node = await beside.leader(overrides=OFTEN)
+    await what(harness.pulsar)
+    node = await harness.leader(overrides=OFTEN)
     await eventually(lambda: any(sentence in each["sentence"] for each in said(node, "rail")))
     await eventually(lambda: bool(said(node, "would_unload")))
     (stop,) = said(node, "rail")
@@ -149,62 +149,62 @@ async def test_what_stops_acting_is_said_in_the_status_and_among_the_decisions(
     status = node.status()
     assert not status.acting
     assert [each for each in status.obstacles if sentence in each]
-    assert commands(beside.pulsar) == []
+    assert commands(harness.pulsar) == []
 
 
-async def test_a_namespace_that_is_left_out_stays_where_it_is(beside: Beside) -> None:
-    node = await beside.leader(overrides=OFTEN, excluded_namespaces=("lm/.*",))
+async def test_a_namespace_that_is_left_out_stays_where_it_is(harness: Harness) -> None:
+    node = await harness.leader(overrides=OFTEN, excluded_namespaces=("lm/.*",))
     await eventually(lambda: node.shedding.cycles >= 3)
     with pytest.raises(RailError, match=f"{NAMESPACE} is left out by lm/"):
-        await move_one(beside, node)
+        await move_one(harness, node)
     assert node.status().acting, "other namespaces are moved"
-    assert commands(beside.pulsar) == []
+    assert commands(harness.pulsar) == []
 
 
-async def test_moves_of_an_hour_end_with_their_number(beside: Beside) -> None:
-    node = await beside.leader(overrides=OFTEN, moves_per_hour=1)
+async def test_moves_of_an_hour_end_with_their_number(harness: Harness) -> None:
+    node = await harness.leader(overrides=OFTEN, moves_per_hour=1)
     await eventually(lambda: any(each["reason"] == "hour_is_full" for each in said(node, "rail")))
     await eventually(lambda: node.executor.unloads_completed == 1)
-    assert len(commands(beside.pulsar)) == 1
+    assert len(commands(harness.pulsar)) == 1
     assert not node.status().acting
     assert "1 moves began within the hour (movesPerHour 1)" in node.status().obstacles[0]
 
 
-async def test_an_operators_freeze_and_dry_run_hold(beside: Beside) -> None:
-    node = await beside.leader(overrides=NEVER, mode="shadow")
+async def test_an_operators_freeze_and_dry_run_hold(harness: Harness) -> None:
+    node = await harness.leader(overrides=NEVER, mode="observe")
     await node.operators.update_controls(lambda controls: replace(controls, dry_run=True))
     await node.stop()
-    node = await beside.leader(overrides=NEVER)
+    node = await harness.leader(overrides=NEVER)
     await node.shedding.cycle()
     assert said(node, "would_unload")
     assert said(node, "rail") == [], "nothing but the operator stops it"
     await node.operators.update_controls(lambda controls: replace(controls, dry_run=False, frozen="an upgrade"))
     assert (await node.shedding.cycle()).steps == ()
-    assert commands(beside.pulsar) == []
+    assert commands(harness.pulsar) == []
     await node.operators.update_controls(lambda controls: replace(controls, frozen=""))
     await node.shedding.cycle()
-    assert commands(beside.pulsar) != []
+    assert commands(harness.pulsar) != []
 
 
-async def test_what_operators_say_to_one_holds_for_the_next(beside: Beside) -> None:
-    one = await beside.leader()
-    first, _, third = beside.pulsar.brokers
+async def test_what_operators_say_to_one_holds_for_the_next(harness: Harness) -> None:
+    one = await harness.leader()
+    first, _, third = harness.pulsar.brokers
     bundle = (await first.owned())[0]
     await one.operators.update_controls(lambda controls: replace(controls, pinned={bundle: third.broker_id}))
     await one.stop()
-    await beside.leader()
+    await harness.leader()
 
     async def is_home() -> bool:
-        return await beside.pulsar.owner(bundle) == third.broker_id
+        return await harness.pulsar.owner(bundle) == third.broker_id
 
     await eventually(is_home)
 
 
 async def test_which_store_is_away_is_said_where_readiness_is_asked_for(tmp_path: Path) -> None:
     cluster = a_memory_cluster()
-    async with beside_pulsar(tmp_path) as beside:
-        beside.connect = in_memory(cluster)
-        node = await beside.leader()
+    async with pulsar_harness(tmp_path) as harness:
+        harness.connect = in_memory(cluster)
+        node = await harness.leader()
         assert node.why_not_ready() is None
         assert isinstance(node.store, MemoryStore)
         cluster.partition(node.store, noticed=True)
@@ -216,30 +216,30 @@ async def test_which_store_is_away_is_said_where_readiness_is_asked_for(tmp_path
 # One after the other
 
 
-async def fails(beside: Beside, node: BesideNode) -> None:
+async def fails(harness: Harness, node: PulsarService) -> None:
     """One move, which Pulsar refuses."""
     with pytest.raises(UnloadFailedError):
-        await move_one(beside, node)
+        await move_one(harness, node)
 
 
 async def test_of_two_processes_one_acts_and_the_other_goes_on_when_that_one_is_gone_without_a_word(
     tmp_path: Path,
 ) -> None:
     cluster = a_memory_cluster()
-    async with beside_pulsar(tmp_path, bundles=BUNDLES) as beside:
-        beside.connect = in_memory(cluster)
-        beside.store = await beside.connect()
-        one = await beside.leader()
-        other = await beside.start()
+    async with pulsar_harness(tmp_path, bundles=BUNDLES) as harness:
+        harness.connect = in_memory(cluster)
+        harness.store = await harness.connect()
+        one = await harness.leader()
+        other = await harness.start()
         assert not other.is_leading
         with pytest.raises(Exception, match="lead"):
             other.must_lead()
-        beside.pulsar.faults.refuse("/unload", 412)
-        await fails(beside, one)
-        beside.pulsar.faults.hold("/unload")
-        drained = beside.pulsar.brokers[0]
+        harness.pulsar.faults.refuse("/unload", 412)
+        await fails(harness, one)
+        harness.pulsar.faults.hold("/unload")
+        drained = harness.pulsar.brokers[0]
         await one.drains_to_order.start(drained.broker_id)
-        await eventually(lambda: any("/unload" in path for path in commands(beside.pulsar)[1:]))
+        await eventually(lambda: any("/unload" in path for path in commands(harness.pulsar)[1:]))
         assert isinstance(one.store, MemoryStore)
         cluster.partition(one.store, noticed=False)
         cluster.expire(one.store)
@@ -248,29 +248,29 @@ async def test_of_two_processes_one_acts_and_the_other_goes_on_when_that_one_is_
 
         async def is_drained() -> bool:
             """And somebody owns each of the bundles."""
-            return await drained.owned() == [] and sum(await counts(beside.pulsar)) == BUNDLES
+            return await drained.owned() == [] and sum(await counts(harness.pulsar)) == BUNDLES
 
         await eventually(is_drained)
         cluster.heal(one.store)
 
 
-async def test_failures_and_moves_of_the_hour_outlive_a_restart(beside: Beside) -> None:
-    one = await beside.leader(moves_per_hour=2)
-    await beside.pulsar.report()
+async def test_failures_and_moves_of_the_hour_outlive_a_restart(harness: Harness) -> None:
+    one = await harness.leader(moves_per_hour=2)
+    await harness.pulsar.report()
     await one.shedding.cycle()
-    assert len((await beside.acts()).began_s) == 2
-    beside.pulsar.faults.refuse("/unload", 412, times=2)
-    await fails(beside, one)
-    await fails(beside, one)
+    assert len((await harness.acts()).began_s) == 2
+    harness.pulsar.faults.refuse("/unload", 412, times=2)
+    await fails(harness, one)
+    await fails(harness, one)
     await one.stop()
-    again = await beside.leader(moves_per_hour=2)
+    again = await harness.leader(moves_per_hour=2)
     assert (again.status().failures, again.status().stopped) == (2, False)
     assert "2 moves began within the hour (movesPerHour 2)" in again.status().obstacles[0]
-    beside.pulsar.faults.refuse("/unload", 412)
-    await fails(beside, again)
+    harness.pulsar.faults.refuse("/unload", 412)
+    await fails(harness, again)
     assert (again.status().failures, again.status().stopped) == (3, True)
     await again.stop()
-    third = await beside.leader()
+    third = await harness.leader()
     assert third.status().stopped
     await third.go_on()
     assert third.status().obstacles == []

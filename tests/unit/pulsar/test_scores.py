@@ -178,10 +178,10 @@ async def test_a_score_without_a_model_says_why() -> None:
     assert notes == ["the model needs 5 steps of 60 s", "the history is gone", "none of its hours has one"]
     assert "There is no model: the history is gone." in bench.scores.text()
     assert {name for name, *_ in bench.scores.samples()} == {
-        "loadmanager_beside_hour_max_over_mean",
-        "loadmanager_beside_hour_moves",
-        "loadmanager_beside_hour_moved_again_bytes_per_second",
-        "loadmanager_beside_hour_moved_back_bytes_per_second",
+        "loadmanager_pulsar_hour_max_over_mean",
+        "loadmanager_pulsar_hour_moves",
+        "loadmanager_pulsar_hour_moved_again_bytes_per_second",
+        "loadmanager_pulsar_hour_moved_back_bytes_per_second",
     }
 
 
@@ -205,13 +205,13 @@ async def test_the_last_hour_is_shown_to_prometheus_by_strategy() -> None:
         await eventually(lambda: bench.told)
     found = {(name, labels.get("strategy", "")): value for name, _, labels, value in bench.scores.samples()}
     assert found == {
-        ("loadmanager_beside_hour_max_over_mean", ""): 2.0,
-        ("loadmanager_beside_hour_imbalance", "as_it_was"): 2.0,
-        ("loadmanager_beside_hour_imbalance", "ThresholdShedder"): 1.5,
-        ("loadmanager_beside_hour_moves", "as_it_was"): 1.0,
-        ("loadmanager_beside_hour_moves", "ThresholdShedder"): 4.0,
-        ("loadmanager_beside_hour_moved_again_bytes_per_second", "as_it_was"): 0.0,
-        ("loadmanager_beside_hour_moved_again_bytes_per_second", "ThresholdShedder"): 5.0 * MIB,
-        ("loadmanager_beside_hour_moved_back_bytes_per_second", "as_it_was"): 0.0,
-        ("loadmanager_beside_hour_moved_back_bytes_per_second", "ThresholdShedder"): 0.0,
+        ("loadmanager_pulsar_hour_max_over_mean", ""): 2.0,
+        ("loadmanager_pulsar_hour_imbalance", "as_it_was"): 2.0,
+        ("loadmanager_pulsar_hour_imbalance", "ThresholdShedder"): 1.5,
+        ("loadmanager_pulsar_hour_moves", "as_it_was"): 1.0,
+        ("loadmanager_pulsar_hour_moves", "ThresholdShedder"): 4.0,
+        ("loadmanager_pulsar_hour_moved_again_bytes_per_second", "as_it_was"): 0.0,
+        ("loadmanager_pulsar_hour_moved_again_bytes_per_second", "ThresholdShedder"): 5.0 * MIB,
+        ("loadmanager_pulsar_hour_moved_back_bytes_per_second", "as_it_was"): 0.0,
+        ("loadmanager_pulsar_hour_moved_back_bytes_per_second", "ThresholdShedder"): 0.0,
     }

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.beside import NAMESPACE, NEVER, Beside, beside_pulsar
 from support.fake_pulsar_rest import Asked
+from support.pulsar_harness import NAMESPACE, NEVER, Harness, pulsar_harness
 from support.waiting import eventually
 
 from loadmanager.core.domain.names import BundleName
@@ -19,50 +19,50 @@ from loadmanager.core.domain.reasons import GuardrailReason, OwnershipReason, Sp
 from loadmanager.core.protocol.reshape_machine import Reshaping
 from loadmanager.core.strategies.splitting.split_finder import Split
 from loadmanager.errors import NotLeaderError
-from loadmanager.pulsar.pulsar_service import BesideNode
+from loadmanager.pulsar.pulsar_service import PulsarService
 
 LOWER, UPPER = f"{NAMESPACE}/0x00000000_0x80000000", f"{NAMESPACE}/0x80000000_0xffffffff"
 LIMIT = {**NEVER, "loadBalancerNamespaceBundleMaxTopics": "10"}
 
 
 @pytest.fixture
-async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
     """Two bundles, of which the lower one has more topics than the limit of `LIMIT`."""
-    async with beside_pulsar(tmp_path, bundles=2) as beside:
-        beside.pulsar.load(LOWER, 100.0, topics=50)
-        beside.pulsar.load(UPPER, 100.0, topics=5)
-        await beside.pulsar.report()
-        yield beside
+    async with pulsar_harness(tmp_path, bundles=2) as harness:
+        harness.pulsar.load(LOWER, 100.0, topics=50)
+        harness.pulsar.load(UPPER, 100.0, topics=5)
+        await harness.pulsar.report()
+        yield harness
 
 
-async def leader(beside: Beside, overrides: dict[str, str] = LIMIT, **changes: Any) -> BesideNode:  # noqa: ANN401 - whatever a setting may be
-    for broker in beside.pulsar.brokers:
+async def leader(harness: Harness, overrides: dict[str, str] = LIMIT, **changes: Any) -> PulsarService:  # noqa: ANN401 - whatever a setting may be
+    for broker in harness.pulsar.brokers:
         broker.settings |= {key: text for key, text in overrides.items() if key.startswith("supported")}
-    return await beside.leader(splits_enabled=True, overrides=overrides, **changes)
+    return await harness.leader(splits_enabled=True, overrides=overrides, **changes)
 
 
-def asked_to_split(beside: Beside) -> list[Asked]:
-    return [asked for asked in beside.pulsar.asked if asked.method == "PUT"]
+def asked_to_split(harness: Harness) -> list[Asked]:
+    return [asked for asked in harness.pulsar.asked if asked.method == "PUT"]
 
 
-def said(node: BesideNode, kind: str) -> list[dict[str, Any]]:
+def said(node: PulsarService, kind: str) -> list[dict[str, Any]]:
     return [each for each in node.decision_log.recent(50) if each["kind"] == kind]
 
 
-async def cut(beside: Beside) -> list[int]:
-    return list((await beside.pulsar.bundles(NAMESPACE)).boundaries)
+async def cut(harness: Harness) -> list[int]:
+    return list((await harness.pulsar.bundles(NAMESPACE)).boundaries)
 
 
-async def test_a_bundle_above_a_limit_is_cut_in_halves_where_its_brokers_take_positions(beside: Beside) -> None:
-    node = await leader(beside)
+async def test_a_bundle_above_a_limit_is_cut_in_halves_where_its_brokers_take_positions(harness: Harness) -> None:
+    node = await leader(harness)
     await node.hands.reshaping.round()
-    assert await cut(beside) == [0, 0x40000000, 0x80000000, 0xFFFFFFFF]
-    assert {asked.path for asked in asked_to_split(beside)} == {
+    assert await cut(harness) == [0, 0x40000000, 0x80000000, 0xFFFFFFFF]
+    assert {asked.path for asked in asked_to_split(harness)} == {
         f"/admin/v2/namespaces/{LOWER}/split?unload=true&splitAlgorithmName=specified_positions_divide"
     }
     (entry,) = said(node, "split")
     assert (entry["subject"], entry["reason"], entry["acted"]) == (LOWER, "topics", True)
-    assert entry["source"] == entry["destination"] == beside.pulsar.brokers[0].broker_id
+    assert entry["source"] == entry["destination"] == harness.pulsar.brokers[0].broker_id
     assert (entry["why"]["boundaries"], entry["why"]["parts"]) == ("0x40000000", 2)
     splits = node.scrape().splits
     assert (splits["Success", "Topics"], splits["Failure", "Unknown"]) == (1, 0)
@@ -71,94 +71,94 @@ async def test_a_bundle_above_a_limit_is_cut_in_halves_where_its_brokers_take_po
 
 
 @pytest.mark.parametrize("unload", [False, True])
-async def test_what_becomes_of_the_parts_is_for_pulsar_as_it_is_configured(beside: Beside, *, unload: bool) -> None:
-    node = await leader(beside, {**LIMIT, "loadBalancerAutoUnloadSplitBundlesEnabled": str(unload).lower()})
+async def test_what_becomes_of_the_parts_is_for_pulsar_as_it_is_configured(harness: Harness, *, unload: bool) -> None:
+    node = await leader(harness, {**LIMIT, "loadBalancerAutoUnloadSplitBundlesEnabled": str(unload).lower()})
     await node.hands.reshaping.round()
-    owner = None if unload else beside.pulsar.brokers[0].broker_id
+    owner = None if unload else harness.pulsar.brokers[0].broker_id
     parts = [f"{NAMESPACE}/0x00000000_0x40000000", f"{NAMESPACE}/0x40000000_0x80000000"]
-    assert [await beside.pulsar.owner(part) for part in parts] == [owner, owner]
+    assert [await harness.pulsar.owner(part) for part in parts] == [owner, owner]
 
 
-async def test_brokers_that_take_no_positions_cut_by_their_own_algorithm(beside: Beside) -> None:
+async def test_brokers_that_take_no_positions_cut_by_their_own_algorithm(harness: Harness) -> None:
     overrides = {**LIMIT, "supportedNamespaceBundleSplitAlgorithms": "range_equally_divide"}
-    node = await leader(beside, overrides)
+    node = await leader(harness, overrides)
     await node.hands.reshaping.round()
-    assert {asked.path for asked in asked_to_split(beside)} == {f"/admin/v2/namespaces/{LOWER}/split?unload=true"}
-    assert await cut(beside) == [0, 0x40000000, 0x80000000, 0xFFFFFFFF]
+    assert {asked.path for asked in asked_to_split(harness)} == {f"/admin/v2/namespaces/{LOWER}/split?unload=true"}
+    assert await cut(harness) == [0, 0x40000000, 0x80000000, 0xFFFFFFFF]
     assert [entry["subject"] for entry in said(node, "split") if entry["acted"]] == [LOWER]
 
 
-async def test_where_pulsar_cuts_elsewhere_it_is_said_where(beside: Beside) -> None:
+async def test_where_pulsar_cuts_elsewhere_it_is_said_where(harness: Harness) -> None:
     overrides = {**LIMIT, "supportedNamespaceBundleSplitAlgorithms": "range_equally_divide"}
-    node = await leader(beside, overrides)
-    beside.pulsar.faults.answer("/split", 204, b"")
+    node = await leader(harness, overrides)
+    harness.pulsar.faults.answer("/split", 204, b"")
     splitting = asyncio.create_task(node.hands.reshaping.round())
-    await eventually(lambda: asked_to_split(beside))
-    await beside.pulsar.cut(NAMESPACE, [0, 0x10000000, 0x20000000, 0x80000000, 0xFFFFFFFF])
+    await eventually(lambda: asked_to_split(harness))
+    await harness.pulsar.cut(NAMESPACE, [0, 0x10000000, 0x20000000, 0x80000000, 0xFFFFFFFF])
     await splitting
     (entry,) = [each for each in said(node, "split") if each["acted"]]
     assert (entry["why"]["boundaries"], entry["why"]["parts"]) == ("0x10000000, 0x20000000", 3)
 
 
-async def test_without_the_key_nothing_is_split(beside: Beside) -> None:
-    node = await beside.leader(overrides=LIMIT)
+async def test_without_the_key_nothing_is_split(harness: Harness) -> None:
+    node = await harness.leader(overrides=LIMIT)
     await node.hands.reshaping.round()
-    assert asked_to_split(beside) == []
+    assert asked_to_split(harness) == []
     assert [entry["reason"] for entry in said(node, "split")] == ["splitting_disabled"]
 
 
-async def test_in_shadow_it_is_said_what_would_have_been_split_and_what_stops_it(beside: Beside) -> None:
-    node = await leader(beside, mode="shadow")
-    await beside.pulsar.set_dynamic({})
+async def test_while_observing_it_is_said_what_would_have_been_split_and_what_stops_it(harness: Harness) -> None:
+    node = await leader(harness, mode="observe")
+    await harness.pulsar.set_dynamic({})
     await eventually(lambda: len(node.brokers.splitting()) == 3)
     await node.hands.reshaping.round()
-    assert asked_to_split(beside) == []
+    assert asked_to_split(harness) == []
     (entry,) = said(node, "would_split")
     assert (entry["subject"], entry["reason"], entry["acted"]) == (LOWER, "topics", False)
     assert "50 topics" in entry["sentence"]
-    assert "mode is shadow" in entry["sentence"]
+    assert "mode is observe" in entry["sentence"]
     assert "Pulsar's own splits are on at 3 of 3 brokers" in entry["sentence"]
-    assert (await beside.acts()).failures == 0
+    assert (await harness.acts()).failures == 0
 
 
-async def test_a_dry_run_and_a_freeze_hold_for_splits(beside: Beside) -> None:
-    node = await leader(beside)
+async def test_a_dry_run_and_a_freeze_hold_for_splits(harness: Harness) -> None:
+    node = await leader(harness)
     await node.operators.update_controls(lambda controls: replace(controls, dry_run=True))
     await eventually(lambda: node.view.operator_config.controls.dry_run)
     await node.hands.reshaping.round()
     assert len(said(node, "would_split")) == 1
     await node.operators.update_controls(lambda controls: replace(controls, frozen="maintenance"))
     await eventually(lambda: node.view.operator_config.controls.frozen)
-    await beside.pulsar.report()
+    await harness.pulsar.report()
     await node.hands.reshaping.round()
-    assert asked_to_split(beside) == []
+    assert asked_to_split(harness) == []
 
 
 @pytest.mark.parametrize("algorithm", ["topic_count_equally_divide", "flow_or_qps_equally_divide"])
 async def test_an_algorithm_that_needs_topics_splits_nothing_and_says_which_would(
-    beside: Beside, algorithm: str
+    harness: Harness, algorithm: str
 ) -> None:
     supported = {"supportedNamespaceBundleSplitAlgorithms": f"range_equally_divide,{algorithm}"}
-    node = await leader(beside, {**LIMIT, **supported, "defaultNamespaceBundleSplitAlgorithm": algorithm})
+    node = await leader(harness, {**LIMIT, **supported, "defaultNamespaceBundleSplitAlgorithm": algorithm})
     await node.hands.reshaping.round()
-    assert asked_to_split(beside) == []
+    assert asked_to_split(harness) == []
     (entry,) = [each for each in said(node, "split") if each["subject"] == LOWER]
     assert entry["reason"] == "owner_silent"
     assert "have bundles split by range_equally_divide" in entry["sentence"]
 
 
-async def test_an_answer_that_is_lost_leaves_it_to_be_seen_whether_it_is_split(beside: Beside) -> None:
-    node = await leader(beside, move_timeout_ms=5_000)
-    beside.pulsar.faults.answer("/split", 503, b"")
+async def test_an_answer_that_is_lost_leaves_it_to_be_seen_whether_it_is_split(harness: Harness) -> None:
+    node = await leader(harness, move_timeout_ms=5_000)
+    harness.pulsar.faults.answer("/split", 503, b"")
     splitting = asyncio.create_task(node.hands.reshaping.round())
-    await eventually(lambda: asked_to_split(beside))
-    await beside.pulsar.cut(NAMESPACE, [0, 0x40000000, 0x80000000, 0xFFFFFFFF])
+    await eventually(lambda: asked_to_split(harness))
+    await harness.pulsar.cut(NAMESPACE, [0, 0x40000000, 0x80000000, 0xFFFFFFFF])
     await splitting
     assert [entry["acted"] for entry in said(node, "split")][-1]
     assert node.hands.reshaper.splits_failed == 0
 
 
-def wait_for_a_second_only(node: BesideNode, patch: pytest.MonkeyPatch) -> None:
+def wait_for_a_second_only(node: PulsarService, patch: pytest.MonkeyPatch) -> None:
     """Until a split is seen, which is not made this time."""
     reshaper = node.hands.reshaper
     settings = SimpleNamespace(namespace_bundle_unloading_timeout_ms=1_000)
@@ -166,60 +166,62 @@ def wait_for_a_second_only(node: BesideNode, patch: pytest.MonkeyPatch) -> None:
 
 
 async def test_splits_that_fail_in_succession_stop_all_acting_until_an_operator_says_go_on(
-    beside: Beside, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = await leader(beside)
-    beside.pulsar.faults.refuse("/split", 412, "no such bundle")
-    beside.pulsar.faults.answer("/split", 204, b"")
-    beside.pulsar.faults.answer("/split", 500, b"")
+    node = await leader(harness)
+    harness.pulsar.faults.refuse("/split", 412, "no such bundle")
+    harness.pulsar.faults.answer("/split", 204, b"")
+    harness.pulsar.faults.answer("/split", 500, b"")
     for failures, sentence in [
         (1, "answered 412"),
         (2, "after 1.0 s it is still one bundle"),
         (3, "answered 500"),
     ]:
-        await beside.pulsar.report()
+        await harness.pulsar.report()
         await node.intake.settled()
         with monkeypatch.context() as patch:
             if "still one bundle" in sentence:
                 wait_for_a_second_only(node, patch)
             await node.hands.reshaping.round()
-        assert (await beside.acts()).failures == failures
+        assert (await harness.acts()).failures == failures
         (entry,) = [each for each in said(node, "split") if each["subject"] == LOWER]
         assert (entry["reason"], entry["acted"]) == ("split_failed", False)
         assert sentence in entry["sentence"]
     assert node.scrape().splits["Failure", "Unknown"] == 3
     assert node.status().stopped
-    asked = len(asked_to_split(beside))
-    await beside.pulsar.report()
+    asked = len(asked_to_split(harness))
+    await harness.pulsar.report()
     await node.intake.settled()
     await node.hands.reshaping.round()
-    assert len(asked_to_split(beside)) == asked
+    assert len(asked_to_split(harness)) == asked
     assert "the last 3 moves failed" in said(node, "would_split")[0]["sentence"]
     await node.go_on()
-    await beside.pulsar.report()
+    await harness.pulsar.report()
     await node.intake.settled()
     await node.hands.reshaping.round()
-    assert (await beside.acts()).failures == 0
-    assert await cut(beside) == [0, 0x40000000, 0x80000000, 0xFFFFFFFF]
+    assert (await harness.acts()).failures == 0
+    assert await cut(harness) == [0, 0x40000000, 0x80000000, 0xFFFFFFFF]
 
 
-async def test_a_split_that_is_made_forgets_failures_before_it(beside: Beside) -> None:
-    node = await leader(beside)
+async def test_a_split_that_is_made_forgets_failures_before_it(harness: Harness) -> None:
+    node = await leader(harness)
     await node.hands.memory.not_split()
     await node.hands.reshaping.round()
-    assert (await beside.acts()).failures == 0
+    assert (await harness.acts()).failures == 0
 
 
-async def test_the_owner_of_a_bundle_that_was_split_is_moved_nothing_before_it_has_reported(beside: Beside) -> None:
-    node = await leader(beside)
-    owner = beside.pulsar.brokers[0].broker_id
+async def test_the_owner_of_a_bundle_that_was_split_is_moved_nothing_before_it_has_reported(
+    harness: Harness,
+) -> None:
+    node = await leader(harness)
+    owner = harness.pulsar.brokers[0].broker_id
     step = Unload(UPPER, node.view.registrations[owner], None, OwnershipReason.ADMIN_UNLOAD)
     node.hands.rails.begin_round()
     assert node.hands.rails.check_steps([step])[0] == []
     await node.hands.reshaping.round()
     node.hands.rails.begin_round()
     assert [stop.verdict for stop in node.hands.rails.check_steps([step])[0]] == [GuardrailReason.REPORT_BEFORE_MOVE]
-    await beside.pulsar.report()
+    await harness.pulsar.report()
     await eventually(lambda: not node.hands.rails.check_steps([step])[0])
 
 
@@ -230,35 +232,35 @@ def a_split(bundle: str, boundary: int) -> Reshaping:
     return split
 
 
-async def test_nothing_is_asked_for_a_bundle_that_is_none_or_is_on_its_way(beside: Beside) -> None:
-    node = await leader(beside)
+async def test_nothing_is_asked_for_a_bundle_that_is_none_or_is_on_its_way(harness: Harness) -> None:
+    node = await leader(harness)
     with pytest.raises(IllegalTransitionError, match="not a current bundle"):
         await node.hands.reshaper.carry_out(a_split(f"{NAMESPACE}/0x00000000_0x40000000", 0x20000000))
-    beside.pulsar.faults.hold("/unload")
-    destination = node.view.registrations[beside.pulsar.brokers[1].broker_id]
+    harness.pulsar.faults.hold("/unload")
+    destination = node.view.registrations[harness.pulsar.brokers[1].broker_id]
     moving = asyncio.create_task(
         node.executor.unload(BundleName.parse(UPPER), destination, OwnershipReason.ADMIN_UNLOAD)
     )
-    await eventually(lambda: any("/unload" in asked.path for asked in beside.pulsar.asked))
+    await eventually(lambda: any("/unload" in asked.path for asked in harness.pulsar.asked))
     with pytest.raises(IllegalTransitionError, match="cannot split bundle"):
         await node.hands.reshaper.carry_out(a_split(UPPER, 0xC0000000))
-    assert not any("/split" in asked.path for asked in beside.pulsar.asked)
-    assert (await beside.acts()).failures == 0
+    assert not any("/split" in asked.path for asked in harness.pulsar.asked)
+    assert (await harness.acts()).failures == 0
     moving.cancel()
 
 
-async def test_a_namespace_that_is_left_out_keeps_its_bundles(beside: Beside) -> None:
-    node = await leader(beside, excluded_namespaces=("lm/.*",))
+async def test_a_namespace_that_is_left_out_keeps_its_bundles(harness: Harness) -> None:
+    node = await leader(harness, excluded_namespaces=("lm/.*",))
     await node.hands.reshaping.round()
-    assert asked_to_split(beside) == []
+    assert asked_to_split(harness) == []
     (entry,) = said(node, "would_split")
     assert f"{NAMESPACE} is left out by lm/.*" in entry["sentence"]
 
 
-async def test_who_leads_no_more_asks_for_nothing(beside: Beside) -> None:
-    node = await leader(beside)
+async def test_who_leads_no_more_asks_for_nothing(harness: Harness) -> None:
+    node = await leader(harness)
     await node.election.resign()
     with pytest.raises(NotLeaderError):
         await node.hands.reshaper.carry_out(a_split(LOWER, 0x40000000))
-    assert asked_to_split(beside) == []
+    assert asked_to_split(harness) == []
     assert node.hands.memory.acts.failures == 0

@@ -5,9 +5,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
-from support.beside import (
+from support.fake_pulsar import FakePulsar
+from support.pulsar_harness import (
     BUNDLE,
-    Beside,
+    Harness,
     asked,
     change_load_manager,
     counts,
@@ -17,12 +18,11 @@ from support.beside import (
     move,
     reasons,
 )
-from support.fake_pulsar import FakePulsar
 from support.waiting import eventually
 
 from loadmanager.core.domain.reasons import GuardrailReason
 from loadmanager.pulsar.guardrail_facts import RailError
-from loadmanager.pulsar.pulsar_service import BesideNode
+from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.store.metadata_store import Delete
 
 
@@ -57,18 +57,18 @@ Breaks = Callable[[FakePulsar], Awaitable[None]]
     ids=lambda each: getattr(each, "__name__", ""),
 )
 async def test_what_is_not_as_it_has_to_be_stops_rounds_and_moves(
-    beside: Beside, breaks: Breaks, reason: GuardrailReason
+    harness: Harness, breaks: Breaks, reason: GuardrailReason
 ) -> None:
-    node = await beside.leader()
-    await load(beside, node)
-    await breaks(beside.pulsar)
+    node = await harness.leader()
+    await load(harness, node)
+    await breaks(harness.pulsar)
     await eventually(lambda: reason in reasons(node))
-    await stops(beside, node, reason)
+    await stops(harness, node, reason)
 
 
-async def stops(beside: Beside, node: BesideNode, reason: GuardrailReason) -> None:
+async def stops(harness: Harness, node: PulsarService, reason: GuardrailReason) -> None:
     """A round is planned and shown, a move at an operator's word refused, and nobody asked to let go."""
-    before = await counts(beside)
+    before = await counts(harness)
     plan = await node.shedding.cycle()
     for step in plan.steps:
         (entry, *_) = node.decision_log.recent(1, step.bundle)
@@ -78,62 +78,62 @@ async def stops(beside: Beside, node: BesideNode, reason: GuardrailReason) -> No
     beginnings = [sentence.split("{")[0] for sentence in reason.sentences]
     assert [each for each in said if any(beginning in each for beginning in beginnings)]
     with pytest.raises(RailError) as refused:
-        await move(node, beside.pulsar.brokers[1], next(iter(await beside.pulsar.brokers[0].owned())))
+        await move(node, harness.pulsar.brokers[1], next(iter(await harness.pulsar.brokers[0].owned())))
     assert reason in [stop.verdict for stop in refused.value.stops]
-    assert (await counts(beside), asked(beside.pulsar, "/unload")) == (before, [])
-    assert (await beside.acts()).under_way == {}
+    assert (await counts(harness), asked(harness.pulsar, "/unload")) == (before, [])
+    assert (await harness.acts()).under_way == {}
 
 
-async def test_while_brokers_join_and_leave_nothing_is_moved(beside: Beside) -> None:
-    node = await beside.leader(settling_seconds=3_600.0)
+async def test_while_brokers_join_and_leave_nothing_is_moved(harness: Harness) -> None:
+    node = await harness.leader(settling_seconds=3_600.0)
     assert reasons(node) == [], "they were there when it began to look"
-    await load(beside, node)
-    await beside.pulsar.join()
+    await load(harness, node)
+    await harness.pulsar.join()
     await eventually(lambda: len(node.view.registrations) == 4 and not node.brokers.unknown())
     assert reasons(node) == [GuardrailReason.BROKERS_SETTLING]
     (limit,) = node.hands.rails.limits()
     assert (limit.key, limit.until_s is None) == ("settlingSeconds", False)
-    await stops(beside, node, GuardrailReason.BROKERS_SETTLING)
+    await stops(harness, node, GuardrailReason.BROKERS_SETTLING)
 
 
-async def test_a_broker_that_does_not_say_what_it_goes_by_stops_everything(beside: Beside) -> None:
-    node = await beside.leader()
-    await load(beside, node)
-    beside.pulsar.faults.refuse("/configuration/runtime", 500, times=1_000, at=beside.pulsar.brokers[2].broker_id)
-    await beside.pulsar.set_dynamic({**await beside.pulsar.dynamic(), "loadBalancerNamespaceBundleMaxTopics": "2000"})
+async def test_a_broker_that_does_not_say_what_it_goes_by_stops_everything(harness: Harness) -> None:
+    node = await harness.leader()
+    await load(harness, node)
+    harness.pulsar.faults.refuse("/configuration/runtime", 500, times=1_000, at=harness.pulsar.brokers[2].broker_id)
+    await harness.pulsar.set_dynamic({**await harness.pulsar.dynamic(), "loadBalancerNamespaceBundleMaxTopics": "2000"})
     await eventually(lambda: reasons(node) == [GuardrailReason.SETTINGS_UNKNOWN])
-    await stops(beside, node, GuardrailReason.SETTINGS_UNKNOWN)
+    await stops(harness, node, GuardrailReason.SETTINGS_UNKNOWN)
 
 
-async def test_of_namespaces_that_are_left_out_nothing_moves_and_others_are_chosen(beside: Beside) -> None:
-    others = await beside.pulsar.add_namespace("lm/other", 4, [beside.pulsar.brokers[0].broker_id])
-    node = await beside.leader(excluded_namespaces=("lm/b.*",))
-    await load(beside, node)
+async def test_of_namespaces_that_are_left_out_nothing_moves_and_others_are_chosen(harness: Harness) -> None:
+    others = await harness.pulsar.add_namespace("lm/other", 4, [harness.pulsar.brokers[0].broker_id])
+    node = await harness.leader(excluded_namespaces=("lm/b.*",))
+    await load(harness, node)
     plan = await node.shedding.cycle()
     assert {step.bundle for step in plan.steps} <= {*others}
-    assert await beside.pulsar.brokers[1].owned() + await beside.pulsar.brokers[2].owned() != []
+    assert await harness.pulsar.brokers[1].owned() + await harness.pulsar.brokers[2].owned() != []
     with pytest.raises(RailError, match=f"{BUNDLE}: No move because lm/bench is left out by lm/b"):
-        await move(node, beside.pulsar.brokers[1])
-    await is_settled(beside, node)
+        await move(node, harness.pulsar.brokers[1])
+    await is_settled(harness, node)
 
 
 @pytest.mark.parametrize(
     ("limit", "reason"), [("moves_per_round", "round_is_full"), ("moves_per_hour", "hour_is_full")]
 )
-async def test_so_many_moves_are_made_and_no_more(beside: Beside, limit: str, reason: str) -> None:
-    node, began_s = await beside.leader(**{limit: 1}), time.time()
-    await load(beside, node)
+async def test_so_many_moves_are_made_and_no_more(harness: Harness, limit: str, reason: str) -> None:
+    node, began_s = await harness.leader(**{limit: 1}), time.time()
+    await load(harness, node)
     assert len((await node.shedding.cycle()).steps) == 2
-    assert sorted(await counts(beside)) == [0, 1, 3]
+    assert sorted(await counts(harness)) == [0, 1, 3]
     assert [each["reason"] for each in node.decision_log.recent(100) if each["kind"] == "rail"] == [reason]
     limits = {each.key: each.until_s for each in node.stuck_monitor.limits}
     assert set(limits) & {"movesPerHour", "movesPerRound"} == ({"movesPerHour"} if limit == "moves_per_hour" else set())
     assert all(end is not None and end > began_s for key, end in limits.items() if key == "movesPerHour")
-    await is_settled(beside, node)
+    await is_settled(harness, node)
 
 
-async def test_what_waits_for_an_operator_is_told_as_a_limit_without_an_end(beside: Beside) -> None:
-    node = await beside.leader()
+async def test_what_waits_for_an_operator_is_told_as_a_limit_without_an_end(harness: Harness) -> None:
+    node = await harness.leader()
     node.hands.memory.acts = replace(node.hands.memory.acts, failures=99)
     (failing,) = node.hands.rails.limits()
     assert (failing.key, failing.until_s) == ("failuresUntilStop", None)

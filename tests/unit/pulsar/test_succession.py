@@ -8,8 +8,8 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 from structlog.testing import capture_logs
-from support.beside import NAMESPACE, Beside, ownership
 from support.fake_pulsar import PulsarBroker
+from support.pulsar_harness import NAMESPACE, Harness, ownership
 from support.waiting import eventually
 
 from loadmanager.core.domain.names import BrokerId, BundleName
@@ -18,7 +18,7 @@ from loadmanager.core.domain.reasons import GuardrailReason, OwnershipReason
 from loadmanager.core.protocol.pulsar_moves import MoveHistory, PendingMove
 from loadmanager.errors import LoadManagerError, NotLeaderError, StoreUnavailableError
 from loadmanager.leader.audit.decision_log import DecisionLog
-from loadmanager.pulsar.pulsar_service import BesideNode
+from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.pulsar.recovery import Recovery
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Create
@@ -27,12 +27,12 @@ from loadmanager.wire.pulsar_move_records import encode_acts
 BUNDLE = f"{NAMESPACE}/0x00000000_0x40000000"
 
 
-async def move(node: BesideNode, to: PulsarBroker) -> Ownership:
+async def move(node: PulsarService, to: PulsarBroker) -> Ownership:
     name, destination = BundleName.parse(BUNDLE), node.view.registrations[to.broker_id]
     return await node.executor.unload(name, destination, OwnershipReason.ADMIN_UNLOAD)
 
 
-async def kill(node: BesideNode) -> None:
+async def kill(node: PulsarService) -> None:
     """Without a word: its tasks do nothing more, and its session ends when it would have."""
     tasks = [*node._tasks, *node.executor._tasks.values()]
     for task in tasks:
@@ -41,20 +41,20 @@ async def kill(node: BesideNode) -> None:
     await node.store.close()
 
 
-async def test_only_the_one_that_leads_moves_anything(beside: Beside) -> None:
-    leader, standby = await beside.leader(), await beside.start()
-    to = beside.pulsar.brokers[1]
+async def test_only_the_one_that_leads_moves_anything(harness: Harness) -> None:
+    leader, standby = await harness.leader(), await harness.start()
+    to = harness.pulsar.brokers[1]
     with pytest.raises(NotLeaderError):
         await move(standby, to)
-    assert not [each for each in beside.pulsar.asked if "/unload" in each.path]
+    assert not [each for each in harness.pulsar.asked if "/unload" in each.path]
     await move(leader, to)
     await eventually(lambda: ownership(standby, BUNDLE).owner == standby.view.registrations[to.broker_id])
     assert (leader.is_leading, standby.is_leading) == (True, False)
 
 
-async def test_who_takes_over_knows_what_failed_and_what_was_touched(beside: Beside) -> None:
-    leader, standby = await beside.leader(), await beside.start()
-    await move(leader, beside.pulsar.brokers[1])
+async def test_who_takes_over_knows_what_failed_and_what_was_touched(harness: Harness) -> None:
+    leader, standby = await harness.leader(), await harness.start()
+    await move(leader, harness.pulsar.brokers[1])
     before = leader.hands.memory.acts
     await leader.election.resign()
     await eventually(lambda: standby.is_leading and not standby.hands.memory.open_moves)
@@ -67,13 +67,13 @@ async def test_who_takes_over_knows_what_failed_and_what_was_touched(beside: Bes
     ("others_lead", "is_away", "told"), [(False, False, True), (False, True, True), (True, False, False)]
 )
 async def test_who_ends_without_leading_says_how_pulsars_balancing_is_given_back(
-    beside: Beside, monkeypatch: pytest.MonkeyPatch, *, others_lead: bool, is_away: bool, told: bool
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, *, others_lead: bool, is_away: bool, told: bool
 ) -> None:
-    await beside.pulsar.set_dynamic({})
-    node = await beside.leader(take_over=True)
+    await harness.pulsar.set_dynamic({})
+    node = await harness.leader(take_over=True)
     await eventually(node.take_over.way_back)
     node.leading.clear()
-    monkeypatch.setattr(BesideNode, "leader_url", "http://127.0.0.1:1" if others_lead else None)
+    monkeypatch.setattr(PulsarService, "leader_url", "http://127.0.0.1:1" if others_lead else None)
     if is_away:
         monkeypatch.setattr(node.store, "get", AsyncMock(side_effect=StoreUnavailableError("away")))
     with capture_logs() as logs:
@@ -83,20 +83,20 @@ async def test_who_ends_without_leading_says_how_pulsars_balancing_is_given_back
 
 
 @pytest.mark.parametrize("done", [False, True])
-async def test_a_move_whose_process_is_killed_is_seen_through_by_the_next(beside: Beside, *, done: bool) -> None:
-    leader, standby = await beside.leader(), await beside.start()
-    first, to, _ = beside.pulsar.brokers
-    beside.pulsar.faults.hold("/unload", done=done)
+async def test_a_move_whose_process_is_killed_is_seen_through_by_the_next(harness: Harness, *, done: bool) -> None:
+    leader, standby = await harness.leader(), await harness.start()
+    first, to, _ = harness.pulsar.brokers
+    harness.pulsar.faults.hold("/unload", done=done)
     moving = asyncio.create_task(move(leader, to))
-    await eventually(lambda: [each for each in beside.pulsar.asked if "/unload" in each.path])
+    await eventually(lambda: [each for each in harness.pulsar.asked if "/unload" in each.path])
     await kill(leader)
     moving.cancel()
     with contextlib.suppress(asyncio.CancelledError, LoadManagerError):
         await moving
     await eventually(lambda: standby.is_leading and not standby.hands.memory.open_moves)
-    owner = await beside.pulsar.owner(BUNDLE)
+    owner = await harness.pulsar.owner(BUNDLE)
     assert owner == (to.broker_id if done else first.broker_id)
-    assert (await beside.acts()).under_way == {}
+    assert (await harness.acts()).under_way == {}
     (entry,) = [each for each in standby.decision_log.recent(100) if each["kind"] == "heal"]
     assert entry["sentence"] == (
         f"A move of an earlier term from {first.broker_id} to {to.broker_id} was cut short: it is on {owner}"
@@ -105,11 +105,11 @@ async def test_a_move_whose_process_is_killed_is_seen_through_by_the_next(beside
     assert standby.hands.rails.check_round() == []
 
 
-async def test_a_lease_that_lapses_in_the_middle_of_a_move_ends_the_asking(beside: Beside) -> None:
-    node = await beside.leader()
-    beside.pulsar.lands[BUNDLE] = None
-    moving = asyncio.create_task(move(node, beside.pulsar.brokers[1]))
-    await eventually(lambda: [each for each in beside.pulsar.asked if "/lookup" in each.path])
+async def test_a_lease_that_lapses_in_the_middle_of_a_move_ends_the_asking(harness: Harness) -> None:
+    node = await harness.leader()
+    harness.pulsar.lands[BUNDLE] = None
+    moving = asyncio.create_task(move(node, harness.pulsar.brokers[1]))
+    await eventually(lambda: [each for each in harness.pulsar.asked if "/lookup" in each.path])
     node.election.violated()
     with pytest.raises(NotLeaderError):
         await moving
@@ -127,31 +127,33 @@ async def test_a_move_is_in_the_decision_log_if_the_term_ends_while_its_end_is_w
     assert [(each["kind"], each["subject"]) for each in decision_log.recent(10)] == [("heal", BUNDLE)]
 
 
-async def test_a_record_that_cannot_be_read_stops_everything_until_an_operator_says_go_on(beside: Beside) -> None:
-    await beside.store.ensure_path(paths.BESIDE)
-    await beside.store.commit([Create(paths.BESIDE_MOVES, b'{"failures":"many"}')])
-    node = await beside.start()
+async def test_a_record_that_cannot_be_read_stops_everything_until_an_operator_says_go_on(
+    harness: Harness,
+) -> None:
+    await harness.store.ensure_path(paths.PULSAR)
+    await harness.store.commit([Create(paths.PULSAR_MOVES, b'{"failures":"many"}')])
+    node = await harness.start()
     await eventually(lambda: node.is_leading)
     await eventually(lambda: "failures" in node.hands.memory.open_moves)
     (stop,) = node.hands.rails.check_round()
     assert stop.verdict is GuardrailReason.EARLIER_MOVES_OPEN
-    assert f"{paths.BESIDE_MOVES}: failures" in stop.sentence()
+    assert f"{paths.PULSAR_MOVES}: failures" in stop.sentence()
     with pytest.raises(LoadManagerError, match="what became of earlier moves is not known"):
-        await move(node, beside.pulsar.brokers[1])
+        await move(node, harness.pulsar.brokers[1])
     await node.go_on()
-    await move(node, beside.pulsar.brokers[1])
-    assert (await beside.acts()).failures == 0
+    await move(node, harness.pulsar.brokers[1])
+    assert (await harness.acts()).failures == 0
 
 
-async def test_a_bundle_that_was_under_way_to_nowhere_in_particular_is_looked_up(beside: Beside) -> None:
-    first, to, _ = (broker.broker_id for broker in beside.pulsar.brokers)
-    await beside.pulsar.broker(first).release(BUNDLE)
-    await beside.store.ensure_path(paths.BESIDE)
+async def test_a_bundle_that_was_under_way_to_nowhere_in_particular_is_looked_up(harness: Harness) -> None:
+    first, to, _ = (broker.broker_id for broker in harness.pulsar.brokers)
+    await harness.pulsar.broker(first).release(BUNDLE)
+    await harness.store.ensure_path(paths.PULSAR)
     left = MoveHistory({BUNDLE: PendingMove(first, None, 1.0, is_own=True)}, failures=1)
-    await beside.store.commit([Create(paths.BESIDE_MOVES, encode_acts(left))])
-    beside.pulsar.lands[BUNDLE] = to
-    node = await beside.leader()
-    assert await beside.pulsar.owner(BUNDLE) == to
+    await harness.store.commit([Create(paths.PULSAR_MOVES, encode_acts(left))])
+    harness.pulsar.lands[BUNDLE] = to
+    node = await harness.leader()
+    assert await harness.pulsar.owner(BUNDLE) == to
     assert [each["sentence"] for each in node.decision_log.recent(100) if each["kind"] == "heal"] == [
         f"A move of an earlier term from {first} was cut short: it is on {to}"
     ]

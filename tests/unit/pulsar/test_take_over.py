@@ -11,7 +11,7 @@ from support.registrations import write
 from support.stores import MemoryWorld
 from support.waiting import eventually, patience
 
-from loadmanager.config import BesideSettings
+from loadmanager.config import PulsarServiceSettings
 from loadmanager.core.protocol.leadership import Term
 from loadmanager.errors import InvalidRecordError, NotLeaderError, StaleEpochError, TransactionFailedError
 from loadmanager.pulsar.fenced_znode import FencedRecord
@@ -54,7 +54,7 @@ class Ours:
         epoch = await self.store.get(paths.EPOCH)
         assert epoch is not None
         self.leads = Leads(Term(epoch.version, self.store.session_id))
-        settings = BesideSettings.model_validate(
+        settings = PulsarServiceSettings.model_validate(
             {
                 "adminUrls": self.pulsar.urls,
                 "stateStoreUrl": "zk:127.0.0.1:2181/ours",
@@ -143,13 +143,13 @@ async def test_the_next_process_gives_back_at_once_if_it_does_not_take_over(puls
     assert (await pulsar.dynamic(), await ours.remembered()) == ({}, {})
 
 
-async def test_a_process_in_mode_shadow_only_says_how_to_get_back(pulsar: FakePulsar, ours: Ours) -> None:
+async def test_a_process_in_mode_observe_only_says_how_to_get_back(pulsar: FakePulsar, ours: Ours) -> None:
     killed = await ours.elect()
     await killed.begin()
     await killed.take([SHEDS])
-    shadow = await ours.elect(mode="shadow", take_over=False)
-    await shadow.begin()
-    assert shadow.way_back() == [f"pulsar-admin brokers delete-dynamic-config --config {SHEDS}"]
+    observer = await ours.elect(mode="observe", take_over=False)
+    await observer.begin()
+    assert observer.way_back() == [f"pulsar-admin brokers delete-dynamic-config --config {SHEDS}"]
     assert await pulsar.dynamic() == {SHEDS: "false"}
 
 

@@ -95,7 +95,7 @@ class Trial:
         await asyncio.sleep(60.0)
         self.check()
         (leader,) = [actor for actor in self.actors if actor.is_leading]
-        znode = self.cluster.find(paths.BESIDE_MOVES)
+        znode = self.cluster.find(paths.PULSAR_MOVES)
         written = MoveHistory() if znode is None else decode_acts(znode.data, "moves")
         assert (leader.memory.acts.under_way, written.under_way) == ({}, {}), (leader.memory.acts, written)
         assert leader.memory.open_moves == ""

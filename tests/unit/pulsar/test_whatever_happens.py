@@ -10,16 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.beside import NAMESPACE, Beside, beside_pulsar
 from support.delays import a_memory_cluster
 from support.nodes import in_memory
+from support.pulsar_harness import NAMESPACE, Harness, pulsar_harness
 from support.stores import in_memory as as_memory
 from support.waiting import eventually
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.errors import LoadManagerError
-from loadmanager.pulsar.pulsar_service import BesideNode
+from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.store.memory_store import MemoryCluster
 
 STEPS = 30
@@ -37,13 +37,13 @@ CALLS = ("/unload", "/lookup", "/split")
 class Mishaps:
     """What may happen to a Pulsar, to the processes beside it, and to their store."""
 
-    def __init__(self, beside: Beside, cluster: MemoryCluster, chance: random.Random) -> None:
-        self.beside = beside
-        self.pulsar = beside.pulsar
+    def __init__(self, harness: Harness, cluster: MemoryCluster, chance: random.Random) -> None:
+        self.harness = harness
+        self.pulsar = harness.pulsar
         self.chance = chance
-        self.alive: list[BesideNode] = []
+        self.alive: list[PulsarService] = []
         self._cluster = cluster
-        self._cut_off: list[BesideNode] = []
+        self._cut_off: list[PulsarService] = []
         self.all: list[Callable[[], Awaitable[object]]] = [
             self.pulsar_refuses,
             self.pulsar_never_answers,
@@ -74,7 +74,7 @@ class Mishaps:
     def broker(self) -> BrokerId:
         return self.chance.choice(self.pulsar.brokers).broker_id
 
-    def leader(self) -> BesideNode:
+    def leader(self) -> PulsarService:
         """A process that takes itself for the one that acts; `IndexError` without one."""
         return [node for node in self.alive if node.is_leading][0]  # noqa: RUF015 - see above
 
@@ -137,7 +137,7 @@ class Mishaps:
     async def a_process_starts(self) -> None:
         if len(self.alive) < 3:
             changes = {"overrides": OFTEN, "splits_enabled": True, "move_timeout_ms": 1_500}
-            self.alive.append(await self.beside.start(**changes))
+            self.alive.append(await self.harness.start(**changes))
 
     # Operators
 
@@ -168,7 +168,7 @@ class Mishaps:
         node = self.leader()
         if node.status().stopped:
             await node.go_on()
-        if (await self.beside.acts()).under_way:
+        if (await self.harness.acts()).under_way:
             return "something is under way"
         for bundle in await self.bundles():
             owner, seen = await self.pulsar.owner(bundle), node.view.find_ownership(bundle)
@@ -189,19 +189,19 @@ class Mishaps:
 
 
 @pytest.fixture
-async def beside(tmp_path: Path) -> AsyncIterator[tuple[Beside, MemoryCluster]]:
+async def harness(tmp_path: Path) -> AsyncIterator[tuple[Harness, MemoryCluster]]:
     cluster = a_memory_cluster()
-    async with beside_pulsar(tmp_path, bundles=8) as beside:
-        beside.connect = in_memory(cluster)
-        beside.store = await beside.connect()
-        yield beside, cluster
+    async with pulsar_harness(tmp_path, bundles=8) as harness:
+        harness.connect = in_memory(cluster)
+        harness.store = await harness.connect()
+        yield harness, cluster
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_whatever_goes_wrong_all_is_well_once_nothing_does_any_more(
-    beside: tuple[Beside, MemoryCluster], seed: int
+    harness: tuple[Harness, MemoryCluster], seed: int
 ) -> None:
-    mishaps = Mishaps(*beside, random.Random(seed))
+    mishaps = Mishaps(*harness, random.Random(seed))
     for _ in range(2):
         await mishaps.a_process_starts()
     for _ in range(STEPS):

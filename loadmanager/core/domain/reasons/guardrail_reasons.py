@@ -6,9 +6,9 @@ from loadmanager.core.domain.reasons.reason import Reason, entry
 
 
 class GuardrailReason(Reason):
-    MODE_IS_SHADOW = entry(
-        "mode_is_shadow",
-        "No move because mode is shadow: it looks, plans and judges, and changes nothing",
+    MODE_IS_OBSERVE = entry(
+        "mode_is_observe",
+        "No move because mode is observe: the process plans and compares, and changes nothing",
         remedy="run loadmanager pulsar act, with a stateStoreUrl",
     )
     PICTURE_INCOMPLETE = entry(

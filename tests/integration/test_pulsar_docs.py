@@ -1,4 +1,4 @@
-"""docs/beside-pulsar.md is true: its commands end as it says, one after the other, and what it lists is complete."""
+"""docs/pulsar.md is true: its commands end as it says, one after the other, and what it lists is complete."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 import yaml
 from support.background import in_another_thread
-from support.beside import Beside, beside_pulsar
+from support.pulsar_harness import Harness, pulsar_harness
 from support.waiting import eventually_sync
 from typer.testing import CliRunner
 
 from loadmanager.cli.admin_command import admin
-from loadmanager.config import BesideSettings, load_settings
+from loadmanager.config import PulsarServiceSettings, load_settings
 from loadmanager.core.domain.reasons import GuardrailReason
-from loadmanager.pulsar.pulsar_service import BesideNode
+from loadmanager.pulsar.pulsar_service import PulsarService
 
 TOP = Path(__file__).parents[2]
-TEXT = (TOP / "docs" / "beside-pulsar.md").read_text(encoding="utf-8")
+TEXT = (TOP / "docs" / "pulsar.md").read_text(encoding="utf-8")
 COMMAND = re.compile(r"^\$ loadmanager admin (.+?)(?:  # ends with (\d))?$", re.MULTILINE)
 CONFIGURATION = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NAMESPACE = "shop/orders"
@@ -30,26 +30,26 @@ HASH = re.compile(r"^hash +([0-9a-f]{64})$", re.MULTILINE)
 
 
 @pytest.fixture
-def beside(tmp_path: Path) -> Iterator[Beside]:
+def harness(tmp_path: Path) -> Iterator[Harness]:
     @asynccontextmanager
-    async def made() -> AsyncIterator[Beside]:
-        async with beside_pulsar(tmp_path) as beside:
-            await beside.pulsar.add_namespace(NAMESPACE, 4, [beside.pulsar.brokers[0].broker_id])
-            await beside.pulsar.report()
-            await beside.leader()
-            yield beside
+    async def made() -> AsyncIterator[Harness]:
+        async with pulsar_harness(tmp_path) as harness:
+            await harness.pulsar.add_namespace(NAMESPACE, 4, [harness.pulsar.brokers[0].broker_id])
+            await harness.pulsar.report()
+            await harness.leader()
+            yield harness
 
-    with in_another_thread(made) as beside:
-        yield beside
+    with in_another_thread(made) as harness:
+        yield harness
 
 
-def test_documented_commands_end_as_shown(beside: Beside) -> None:
-    url = beside.nodes[0].service_url
+def test_documented_commands_end_as_shown(harness: Harness) -> None:
+    url = harness.nodes[0].service_url
     runner = CliRunner(env={"LOADMANAGER_ADMIN_URL": url, "NO_COLOR": "1", "TERM": "dumb"})
-    names: dict[str, str] = {f"broker-{n}:8080": broker.broker_id for n, broker in enumerate(beside.pulsar.brokers, 1)}
+    names: dict[str, str] = {f"broker-{n}:8080": broker.broker_id for n, broker in enumerate(harness.pulsar.brokers, 1)}
     commands = COMMAND.findall(TEXT)
     assert len(commands) > 25
-    node = beside.nodes[0]
+    node = harness.nodes[0]
     for line, code in commands:
         for name, real in names.items():
             line = line.replace(name, real)  # noqa: PLW2901 - as it would be typed
@@ -61,22 +61,22 @@ def test_documented_commands_end_as_shown(beside: Beside) -> None:
             names["HASH"] = found[1]
 
 
-def _elsewhere(node: BesideNode, bundle: str) -> str:
+def _elsewhere(node: PulsarService, bundle: str) -> str:
     """The move to a broker that does not have the bundle already, wherever a drain has taken it."""
     owner = node.intake.owners[bundle]
     others = sorted(each for each in node.view.registrations if owner is None or each != owner.broker)
     return f"--move {bundle}={others[-1]}"
 
 
-def test_a_refusal_is_shown_as_it_is(beside: Beside) -> None:
-    env = {"LOADMANAGER_ADMIN_URL": beside.nodes[0].service_url}
+def test_a_refusal_is_shown_as_it_is(harness: Harness) -> None:
+    env = {"LOADMANAGER_ADMIN_URL": harness.nodes[0].service_url}
     done = CliRunner(env=env).invoke(admin, ["namespaces", "create", "shop/returns"])
     assert done.stderr in TEXT
 
 
 @pytest.mark.parametrize("text", CONFIGURATION.findall(TEXT))
 def test_every_configuration_is_one_that_is_taken(text: str) -> None:
-    assert load_settings(BesideSettings, None, yaml.safe_load(text)).admin_urls
+    assert load_settings(PulsarServiceSettings, None, yaml.safe_load(text)).admin_urls
 
 
 def test_every_rail_is_in_it() -> None:
@@ -84,8 +84,8 @@ def test_every_rail_is_in_it() -> None:
     assert missing == []
 
 
-def test_every_metric_of_its_own_is_in_it(beside: Beside) -> None:
-    samples = [*beside.nodes[0].judge.gauges(), *beside.nodes[0].judge.counters()]
+def test_every_metric_of_its_own_is_in_it(harness: Harness) -> None:
+    samples = [*harness.nodes[0].judge.gauges(), *harness.nodes[0].judge.counters()]
     assert samples
     missing = [name for name, *_ in samples if name not in TEXT]
     assert missing == []
@@ -101,7 +101,7 @@ def test_every_warning_in_the_log_is_in_it() -> None:
 def test_every_limit_has_its_default_in_it() -> None:
     table = TEXT.partition("| limit | default | |")[2].partition("\n\n")[0]
     rows = dict(re.findall(r"^\| (`.+?`) \| (.+?) \|", table, re.MULTILINE))
-    fields = {BesideSettings.key(name): field for name, field in BesideSettings.model_fields.items()}
+    fields = {PulsarServiceSettings.key(name): field for name, field in PulsarServiceSettings.model_fields.items()}
     for keys, values in rows.items():
         for key, value in zip(re.findall(r"`(\w+)`", keys), values.split(", "), strict=True):
             assert float(value) == fields[key].default, key

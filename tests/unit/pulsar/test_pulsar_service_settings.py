@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from loadmanager.config import BesideSettings, load_settings
+from loadmanager.config import PulsarServiceSettings, load_settings
 from loadmanager.errors import ConfigurationError
 from loadmanager.lab.decide.broker_settings import BrokerSettings
 from loadmanager.pulsar.planning_settings import PulsarSettings
@@ -12,8 +12,8 @@ from loadmanager.pulsar.planning_settings import PulsarSettings
 ADDRESSES = {"adminUrls": ["http://broker:8080"]}
 
 
-def settings(values: Mapping[str, Any] | None = None) -> BesideSettings:
-    return load_settings(BesideSettings, None, {**ADDRESSES, **(values or {})})
+def settings(values: Mapping[str, Any] | None = None) -> PulsarServiceSettings:
+    return load_settings(PulsarServiceSettings, None, {**ADDRESSES, **(values or {})})
 
 
 def told(**texts: str) -> BrokerSettings:
@@ -21,7 +21,7 @@ def told(**texts: str) -> BrokerSettings:
 
 
 def test_two_addresses_are_all_that_has_to_be_said() -> None:
-    assert (settings().mode, settings().take_over, settings().bind_address) == ("shadow", False, "127.0.0.1")
+    assert (settings().mode, settings().take_over, settings().bind_address) == ("observe", False, "127.0.0.1")
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ _Suffix = Annotated[str, Field(pattern=r"^\.[^/:]+$")]
 _Pattern = Annotated[str, AfterValidator(_pattern)]
 
 
-class BesideSettings(AuditSettings, HttpSettings, AuthSettings, TracingSettings, SessionSettings):
+class PulsarServiceSettings(AuditSettings, HttpSettings, AuthSettings, TracingSettings, SessionSettings):
     """Settings of a process beside a Pulsar."""
 
     title: ClassVar[str] = "loadmanager pulsar"
@@ -51,19 +51,19 @@ class BesideSettings(AuditSettings, HttpSettings, AuthSettings, TracingSettings,
         5, ge=0.01, le=600, description="How often all brokers are asked for their load and bundles."
     )
     cluster_name: str = Field("", description="Pulsar cluster with the policies to apply. Empty: that of the brokers.")
-    mode: Literal["shadow", "act"] = Field(
-        "shadow", description="shadow: observe, plan and compare; change nothing. act: move bundles as well."
+    mode: Literal["observe", "act"] = Field(
+        "observe", description="observe: plan and compare; change nothing. act: move bundles as well."
     )
     state_store_url: str = Field(
         "",
         description="ZooKeeper with a chroot of its own, zk:host:port/loadmanager, for leader election and"
-        " operator config. Empty: in memory, only for shadow.",
+        " operator config. Empty: in memory, only to observe.",
     )
     metadata_store_session_timeout_millis: int = Field(
         10_000, ge=1_000, le=600_000, description="Session timeout in stateStoreUrl."
     )
     folder: Path = Field(
-        Path("loadmanager-beside"), description="Directory of the diary, the scores and the recorded history."
+        Path("loadmanager-pulsar"), description="Directory of the diary, the scores and the recorded history."
     )
     overrides: dict[str, str] = Field(
         default_factory=dict,
@@ -137,5 +137,5 @@ class BesideSettings(AuditSettings, HttpSettings, AuthSettings, TracingSettings,
         if self.token_host_suffixes and self.tls_allow_insecure_connection:
             raise ValueError("tokenHostSuffixes: not with tlsAllowInsecureConnection; anybody could take the token")
         if self.take_over and self.mode != "act":
-            raise ValueError("takeOver: only with mode: act; shadow changes nothing")
+            raise ValueError("takeOver: only with mode: act; observe changes nothing")
         return self

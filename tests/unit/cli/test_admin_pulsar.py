@@ -1,4 +1,4 @@
-"""`loadmanager admin beside`: what each command asks a process beside a Pulsar, and what it prints."""
+"""`loadmanager admin pulsar`: what each command asks a process beside a Pulsar, and what it prints."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
-from support.beside import beside_pulsar
+from support.pulsar_harness import pulsar_harness
 from support.recording_node import RecordingNode
 from typer.testing import CliRunner, Result
 
 from loadmanager.cli.admin_command import admin
-from loadmanager.wire.pulsar_bodies import BesideStatus
+from loadmanager.wire.pulsar_bodies import PulsarServiceStatus
 
-BASE = "/loadbalance/v1/beside"
-STATUS = BesideStatus(
+BASE = "/loadbalance/v1/pulsar"
+STATUS = PulsarServiceStatus(
     mode="act",
     cluster="c1",
     leading=True,
@@ -45,7 +45,7 @@ REQUESTS = {
 
 
 def run(line: str, url: str) -> Result:
-    return CliRunner(env={"NO_COLOR": "1", "TERM": "dumb"}).invoke(admin, ["beside", *line.split(), "--url", url])
+    return CliRunner(env={"NO_COLOR": "1", "TERM": "dumb"}).invoke(admin, ["pulsar", *line.split(), "--url", url])
 
 
 def shown(node: RecordingNode, **changes: Any) -> list[str]:  # noqa: ANN401 - whatever a field may be
@@ -63,10 +63,10 @@ def test_a_command_asks_for(node: RecordingNode, line: str, asked: tuple[str, st
 
 
 async def test_every_command_asks_for_something_that_is_answered(tmp_path: Path) -> None:
-    async with beside_pulsar(tmp_path) as beside:
-        await beside.start()
+    async with pulsar_harness(tmp_path) as harness:
+        await harness.start()
         for method, path in REQUESTS.values():
-            resolved = await beside.apps[0].router.resolve(make_mocked_request(method, path))
+            resolved = await harness.apps[0].router.resolve(make_mocked_request(method, path))
             assert resolved.route.resource is not None
             assert resolved.route.resource.canonical == path.partition("?")[0]
 
@@ -117,8 +117,8 @@ def test_the_status_of_another_version_is_shown_as_it_is(node: RecordingNode) ->
 
 
 def test_the_status_is_json_for_programs(node: RecordingNode) -> None:
-    node.status, node.body = 200, b'{"mode":"shadow"}'
-    assert json.loads(run("status --json", node.url).stdout) == {"mode": "shadow"}
+    node.status, node.body = 200, b'{"mode": "observe"}'
+    assert json.loads(run("status --json", node.url).stdout) == {"mode": "observe"}
 
 
 @pytest.mark.parametrize("line", ["diary", "scores"])
@@ -128,5 +128,5 @@ def test_text_is_printed_as_it_is(node: RecordingNode, line: str) -> None:
 
 
 def test_it_answers_on_a_port_of_its_own() -> None:
-    done = CliRunner(env={"NO_COLOR": "1", "TERM": "dumb"}).invoke(admin, ["beside", "status", "--help"])
+    done = CliRunner(env={"NO_COLOR": "1", "TERM": "dumb"}).invoke(admin, ["pulsar", "status", "--help"])
     assert "http://127.0.0.1:8085" in done.stdout

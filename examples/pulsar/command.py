@@ -23,7 +23,7 @@ _LINES_OF_LOG = 30
 
 
 @dataclass(slots=True)
-class Beside:
+class PulsarCommand:
     """One process with `folder` as its own. `options` are further keys of its configuration."""
 
     cluster: PulsarCluster
@@ -43,7 +43,7 @@ class Beside:
             "folder": str(self.folder / "kept"),
             **self.options,
         }
-        config = self.folder / "beside.yaml"
+        config = self.folder / "pulsar.yaml"
         config.write_text(json.dumps(given), encoding="utf-8")  # which YAML is more of
         command = [sys.executable, "-m", "loadmanager", "pulsar", self.mode, "--config", str(config), *self.arguments]
         with (self.folder / "log").open("ab") as log:
@@ -76,7 +76,7 @@ class Beside:
 
     def status(self) -> dict[str, Any]:
         """How it stands, and what keeps it from acting."""
-        status: dict[str, Any] = self.get("/loadbalance/v1/beside")
+        status: dict[str, Any] = self.get("/loadbalance/v1/pulsar")
         return status
 
     def stop(self) -> int:

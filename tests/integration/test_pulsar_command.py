@@ -43,7 +43,7 @@ def environment() -> dict[str, str]:
 
 
 @dataclass(slots=True)
-class Beside:
+class PulsarCommand:
     """A process that runs, and a client of its HTTP interface."""
 
     process: Process
@@ -70,7 +70,7 @@ class Beside:
             return answer.status, orjson.loads(body) if body else None
 
     async def status(self) -> dict[str, Any]:
-        code, body = await self.ask("/loadbalance/v1/beside")
+        code, body = await self.ask("/loadbalance/v1/pulsar")
         assert code == 200, body
         found: dict[str, Any] = body
         return found
@@ -81,9 +81,9 @@ class Beside:
 
 
 @contextlib.asynccontextmanager
-async def beside_process(folder: Path, *arguments: str, **settings: object) -> AsyncIterator[Beside]:
+async def pulsar_process(folder: Path, *arguments: str, **settings: object) -> AsyncIterator[PulsarCommand]:
     """The command, with these options and a configuration file of these keys; killed at the end if it still runs."""
-    config = folder / "beside.yaml"
+    config = folder / "pulsar.yaml"
     config.write_text(yaml.safe_dump({"webServicePort": 0, **settings}), encoding="utf-8")
     with (folder / "log").open("wb") as said:
         process = await asyncio.create_subprocess_exec(
@@ -103,7 +103,7 @@ async def beside_process(folder: Path, *arguments: str, **settings: object) -> A
         )
     try:
         async with aiohttp.ClientSession() as http:
-            yield Beside(process, folder, http)
+            yield PulsarCommand(process, folder, http)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -133,16 +133,16 @@ async def test_one_address_is_enough_to_be_told_how_a_pulsar_stands_and_nothing_
             pulsar.load(bundle, 200.0, bytes_each=100 * 1024.0)
         await pulsar.report()
         before = await read_all_znodes(pulsar.operator)
-        async with beside_process(tmp_path, f"--admin={second.url}") as beside:
-            await beside.is_up()
-            assert (await beside.ask("/readyz"))[0] == 200
-            status = await beside.status()
-            assert (status["mode"], status["cluster"], status["brokers"], status["bundles"]) == ("shadow", "rp", 3, 8)
+        async with pulsar_process(tmp_path, f"--admin={second.url}") as command:
+            await command.is_up()
+            assert (await command.ask("/readyz"))[0] == 200
+            status = await command.status()
+            assert (status["mode"], status["cluster"], status["brokers"], status["bundles"]) == ("observe", "rp", 3, 8)
             assert (status["acting"], status["faults"]) == (False, {})
-            assert any("mode is shadow" in obstacle for obstacle in status["obstacles"])
+            assert any("mode is observe" in obstacle for obstacle in status["obstacles"])
 
             async def has_planned() -> bool:
-                return bool(await beside.decisions("would_unload"))
+                return bool(await command.decisions("would_unload"))
 
             await eventually(has_planned)
             assert {asked.method for asked in pulsar.asked} == {"GET"}
@@ -152,12 +152,12 @@ async def test_one_address_is_enough_to_be_told_how_a_pulsar_stands_and_nothing_
             await third.report()
 
             async def is_followed() -> bool:
-                _, body = await beside.ask("/loadbalance/v1/cluster")
+                _, body = await command.ask("/loadbalance/v1/cluster")
                 return bool({each["brokerId"]: each["bundles"] for each in body["brokers"]}[third.broker_id] == 1)
 
             await eventually(is_followed)
-            beside.process.terminate()
-            code, _, _ = await ended(beside.process)
+            command.process.terminate()
+            code, _, _ = await ended(command.process)
     assert code == 0, (tmp_path / "log").read_text()
     assert "Traceback" not in (tmp_path / "log").read_text()
 
@@ -199,7 +199,7 @@ async def test_a_process_killed_in_the_middle_of_a_move_is_followed_by_one_that_
     await pulsar.report()
 
     async def under_way() -> set[str]:
-        znode = await store.get(paths.BESIDE_MOVES)
+        znode = await store.get(paths.PULSAR_MOVES)
         return set() if znode is None else set(decode_acts(decode(znode.data, znode.path), znode.path).under_way)
 
     async def is_under_way() -> bool:
@@ -209,7 +209,7 @@ async def test_a_process_killed_in_the_middle_of_a_move_is_followed_by_one_that_
         return await pulsar.broker(broker).owned() == []
 
     drain = f"/loadbalance/v1/brokers/{first.broker_id}/drain"
-    async with beside_process(folders[0], **settings) as one, beside_process(folders[1], **settings) as two:
+    async with pulsar_process(folders[0], **settings) as one, pulsar_process(folders[1], **settings) as two:
         await asyncio.gather(one.is_up(), two.is_up())
         assert (await one.ask("/readyz"))[0] == (await two.ask("/readyz"))[0] == 200
 
@@ -252,8 +252,8 @@ async def test_a_process_killed_in_the_middle_of_a_move_is_followed_by_one_that_
     assert "Traceback" not in (other.folder / "log").read_text()
 
 
-async def leads(beside: Beside) -> bool:
-    _, body = await beside.ask("/healthz")
+async def leads(command: PulsarCommand) -> bool:
+    _, body = await command.ask("/healthz")
     return bool(body["leading"])
 
 

@@ -1,4 +1,4 @@
-"""`loadmanager beside` at a real Pulsar: what it must never do, and what it is for. Messages flow all the time."""
+"""`loadmanager pulsar` at a real Pulsar: what it must never do, and what it is for. Messages flow all the time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.pulsar import LeaderLog, Writers, run_loadmanager
 from support.waiting import eventually_sync
 
 from examples.pulsar.cluster import Broker, PulsarCluster
-from examples.pulsar.neighbour import Beside
+from examples.pulsar.command import PulsarCommand
 from examples.pulsar.operations import Operator
 from examples.pulsar.skew import RunningLoad, Skew
 from examples.pulsar.znodes import sessions_of
@@ -25,7 +25,7 @@ QUICK = {"loadBalancerSheddingIntervalMinutes": "0.1"}
 """A round every 6 s, so that a test sees several."""
 PATIENCE_S = 150.0
 
-Start = Callable[..., Beside]
+Start = Callable[..., PulsarCommand]
 
 
 @pytest.fixture
@@ -33,15 +33,15 @@ def start(
     cluster: PulsarCluster, skew: Skew, zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
 ) -> Iterator[Start]:
     """Starts processes that are elected in one place, which is not Pulsar's; they end with the test."""
-    started: list[Beside] = []
+    started: list[PulsarCommand] = []
 
-    def start(mode: Literal["observe", "act"] = "act", *arguments: str, **options: object) -> Beside:
+    def start(mode: Literal["observe", "act"] = "act", *arguments: str, **options: object) -> PulsarCommand:
         state = {"stateStoreUrl": f"zk:{zookeeper.connect_string}{chroot}"} if mode == "act" else {}
         mine = {"settlingSeconds": 1, "overrides": QUICK, "includedNamespaces": [skew.namespace]}
-        beside = Beside(cluster, tmp_path / str(len(started)), mode, {**mine, **state, **options}, arguments)
-        started.append(beside)
-        beside.start()
-        return beside
+        command = PulsarCommand(cluster, tmp_path / str(len(started)), mode, {**mine, **state, **options}, arguments)
+        started.append(command)
+        command.start()
+        return command
 
     yield start
     for each in started:
@@ -73,37 +73,37 @@ def imbalance(operator: Operator, skew: Skew) -> float:
     return max(sent.values()) * len(sent) / sum(sent.values())
 
 
-def planned(beside: Beside) -> list[int]:
+def planned(command: PulsarCommand) -> list[int]:
     """How many moves each of its rounds of shedding wanted, so far."""
-    return [int(each) for each in re.findall(r"shedding_cycle .* unloads=(\d+)", beside.log())]
+    return [int(each) for each in re.findall(r"shedding_cycle .* unloads=(\d+)", command.log())]
 
 
-def wait_for_rounds(beside: Beside, more: int) -> None:
-    wanted = len(planned(beside)) + more
-    eventually_sync(lambda: len(planned(beside)) >= wanted, f"{more} more rounds", least_s=PATIENCE_S)
+def wait_for_rounds(command: PulsarCommand, more: int) -> None:
+    wanted = len(planned(command)) + more
+    eventually_sync(lambda: len(planned(command)) >= wanted, f"{more} more rounds", least_s=PATIENCE_S)
 
 
-def has_led(beside: Beside) -> bool:
+def has_led(command: PulsarCommand) -> bool:
     """By its log: whoever else is asked lets the one that leads answer."""
-    return " elected " in beside.log()
+    return " elected " in command.log()
 
 
-def wait_until_level(beside: Beside, operator: Operator, skew: Skew) -> None:
+def wait_until_level(command: PulsarCommand, operator: Operator, skew: Skew) -> None:
     """Return once three rounds on end have found nothing to do, and the load is level."""
-    eventually_sync(lambda: planned(beside)[-3:] == [0, 0, 0], "nothing more to do", least_s=PATIENCE_S)
+    eventually_sync(lambda: planned(command)[-3:] == [0, 0, 0], "nothing more to do", least_s=PATIENCE_S)
     assert imbalance(operator, skew) < 1.4
 
 
-def wait_until_acting(beside: Beside) -> None:
+def wait_until_acting(command: PulsarCommand) -> None:
     try:
-        eventually_sync(lambda: beside.status()["acting"], "it acts", least_s=PATIENCE_S)
+        eventually_sync(lambda: command.status()["acting"], "it acts", least_s=PATIENCE_S)
     except AssertionError:
-        pytest.fail(f"it does not act: {beside.status()}")
+        pytest.fail(f"it does not act: {command.status()}")
 
 
-def moves(beside: Beside) -> list[tuple[str, int]]:
+def moves(command: PulsarCommand) -> list[tuple[str, int]]:
     """The bundles that it has moved, each with the epoch of its term, in order."""
-    found = re.findall(r"unloaded +bundle=(\S+) .*?epoch=(\d+)", beside.log())
+    found = re.findall(r"unloaded +bundle=(\S+) .*?epoch=(\d+)", command.log())
     return [(bundle, int(epoch)) for bundle, epoch in found]
 
 
@@ -112,11 +112,11 @@ def test_observe_writes_nothing(
 ) -> None:
     del skewed
     before, log = operator.owners(skew.namespace), LeaderLog.follow(cluster)
-    beside = start("observe")
-    wait_for_rounds(beside, 3)
-    eventually_sync(lambda: any(planned(beside)), "a round that would move something", least_s=PATIENCE_S)
-    assert not sessions_of(cluster.zookeeper, beside.process.pid)
-    assert beside.stop() == 0
+    command = start("observe")
+    wait_for_rounds(command, 3)
+    eventually_sync(lambda: any(planned(command)), "a round that would move something", least_s=PATIENCE_S)
+    assert not sessions_of(cluster.zookeeper, command.process.pid)
+    assert command.stop() == 0
     assert operator.owners(skew.namespace) == before
     assert operator.dynamic() == {}
     assert not [line for line in log.lines() if "Unloading" in line or "Updated Service configuration" in line]
@@ -127,19 +127,19 @@ def test_the_diary_has_each_move_of_pulsars_and_the_history_can_be_replayed(
 ) -> None:
     del skewed
     log = LeaderLog.follow(cluster)
-    beside = start("observe")
-    wait_for_rounds(beside, 1)
+    command = start("observe")
+    wait_for_rounds(command, 1)
     operator.set_dynamic(SHEDDING, "true")
     eventually_sync(log.moved, "a round of Pulsar's own", least_s=PATIENCE_S)
     operator.set_dynamic(SHEDDING, "false")
-    wait_for_rounds(beside, 2)
+    wait_for_rounds(command, 2)
     owners = {f"{skew.namespace}/{name}": broker for name, broker in operator.owners(skew.namespace).items()}
     pulsars = {(each.bundle, each.source, owners[each.bundle]) for each in log.moved()}
-    told = beside.get("/loadbalance/v1/beside/diary/entries?limit=1000")
+    told = command.get("/loadbalance/v1/pulsar/diary/entries?limit=1000")
     moved = {(each["subject"], each["why"].get("source"), each["why"].get("destination")) for each in told}
     assert pulsars <= moved
-    assert beside.stop() == 0
-    done = run_loadmanager("replay", "--history", str(beside.folder / "kept" / "history"))
+    assert command.stop() == 0
+    done = run_loadmanager("replay", "--history", str(command.folder / "kept" / "history"))
     assert done.returncode == 0, done.stderr
 
 
@@ -148,10 +148,10 @@ def test_acting_levels_a_skewed_load_and_then_lets_it_be(
 ) -> None:
     assert imbalance(operator, skew) > 2
     writers = Writers.watch(cluster)
-    beside = start()
-    wait_until_level(beside, operator, skew)
-    assert moves(beside)
-    assert beside.stop() == 0
+    command = start()
+    wait_until_level(command, operator, skew)
+    assert moves(command)
+    assert command.stop() == 0
     assert writers.changes_by_others() == []
     assert_nothing_is_lost(skewed)
 
@@ -166,19 +166,19 @@ def test_a_drain_empties_a_broker(
     cluster: PulsarCluster, operator: Operator, skew: Skew, skewed: RunningLoad, start: Start
 ) -> None:
     broker = cluster.brokers[0]
-    beside = start()
+    command = start()
     drain = f"/loadbalance/v1/brokers/{broker.name}/drain"
-    assert beside.tell("PUT", drain) == 202
+    assert command.tell("PUT", drain) == 202
     eventually_sync(
         lambda: operator.counts(skew.namespace)[broker.name] == 0, "a broker without bundles", least_s=PATIENCE_S
     )
-    eventually_sync(lambda: beside.get(drain)["state"] == "done", "a drain that is done", least_s=PATIENCE_S)
+    eventually_sync(lambda: command.get(drain)["state"] == "done", "a drain that is done", least_s=PATIENCE_S)
     owned = operator.owners(skew.namespace)
     assert len(owned) == skew.bundles
     skewed.wait_until_flowing()
-    wait_for_rounds(beside, 2)
+    wait_for_rounds(command, 2)
     assert operator.counts(skew.namespace)[broker.name] == 0
-    assert beside.tell("DELETE", drain) == 204
+    assert command.tell("DELETE", drain) == 204
 
 
 def test_it_does_not_act_while_pulsar_sheds_by_itself(
@@ -187,11 +187,11 @@ def test_it_does_not_act_while_pulsar_sheds_by_itself(
     del skewed
     log = LeaderLog.follow(cluster)
     operator.set_dynamic(SHEDDING, "true")
-    beside = start()
-    assert "Pulsar's own shedding is on at 3 of 3 brokers" in str(beside.status()["obstacles"])
-    wait_for_rounds(beside, 3)
-    assert not beside.status()["acting"]
-    assert moves(beside) == []
+    command = start()
+    assert "Pulsar's own shedding is on at 3 of 3 brokers" in str(command.status()["obstacles"])
+    wait_for_rounds(command, 3)
+    assert not command.status()["acting"]
+    assert moves(command) == []
     unloaded = set(re.findall(r"Unloading namespace bundle (\S+)", "\n".join(log.lines())))
     assert unloaded <= {each.bundle for each in log.moved()}, "its own leader alone"
 
@@ -201,10 +201,10 @@ def test_taking_over_switches_pulsars_own_off_and_gives_it_back(
 ) -> None:
     del skewed
     operator.set_dynamic(SHEDDING, "true")
-    beside = start("act", "--take-over")
+    command = start("act", "--take-over")
     eventually_sync(lambda: operator.dynamic().get(SHEDDING) == "false", "Pulsar's shedding is off", least_s=PATIENCE_S)
-    wait_until_acting(beside)
-    assert beside.stop() == 0
+    wait_until_acting(command)
+    assert command.stop() == 0
     assert operator.dynamic()[SHEDDING] == "true"
 
 
@@ -213,30 +213,30 @@ def test_excluded_namespaces_stay_where_they_are(
 ) -> None:
     del skewed
     before = operator.owners(skew.namespace)
-    beside = start(includedNamespaces=[], excludedNamespaces=[skew.namespace])
-    wait_for_rounds(beside, 3)
-    assert beside.status()["acting"]
-    assert moves(beside) == []
+    command = start(includedNamespaces=[], excludedNamespaces=[skew.namespace])
+    wait_for_rounds(command, 3)
+    assert command.status()["acting"]
+    assert moves(command) == []
     assert operator.owners(skew.namespace) == before
 
 
 def test_a_broker_that_was_killed_stops_it_until_all_has_settled(
     cluster: PulsarCluster, operator: Operator, skew: Skew, skewed: RunningLoad, start: Start
 ) -> None:
-    beside = start(settlingSeconds=600)
-    wait_until_level(beside, operator, skew)
+    command = start(settlingSeconds=600)
+    wait_until_level(command, operator, skew)
     victim = next(each for each in cluster.brokers[1:] if each != operator.leader())
     cluster.kill(victim)
     gone = f"{victim.name} is gone, and its bundles have others"
-    eventually_sync(lambda: beside.status()["brokers"] == len(cluster.brokers) - 1, gone, least_s=PATIENCE_S)
+    eventually_sync(lambda: command.status()["brokers"] == len(cluster.brokers) - 1, gone, least_s=PATIENCE_S)
     eventually_sync(lambda: all_owned(operator, skew, cluster.serving()), gone, least_s=PATIENCE_S)
-    assert "joined or left" in str(beside.status()["obstacles"])
-    done = moves(beside)
-    wait_for_rounds(beside, 3)
-    assert moves(beside) == done
+    assert "joined or left" in str(command.status()["obstacles"])
+    done = moves(command)
+    wait_for_rounds(command, 3)
+    assert moves(command) == done
     cluster.start_broker(victim)
     cluster.wait_for_broker(victim)
-    eventually_sync(lambda: beside.status()["brokers"] == len(cluster.brokers), "it is back", least_s=PATIENCE_S)
+    eventually_sync(lambda: command.status()["brokers"] == len(cluster.brokers), "it is back", least_s=PATIENCE_S)
     skewed.wait_until_flowing()
 
 
@@ -270,15 +270,15 @@ def test_killed_in_the_middle_of_a_move_the_next_one_sees_it_through(
     destination = next(each for each in cluster.brokers[1:] if each != operator.leader())
     bundle = operator.bundles_of(skew.namespace)[0]
     asked = [each.web_url for each in cluster.brokers if each != destination]
-    beside = start(overrides={}, adminUrls=asked)  # no round of its own for a minute
+    command = start(overrides={}, adminUrls=asked)  # no round of its own for a minute
     cluster.pause(destination)  # it can take nothing, so the move cannot end
     try:
         pin = f"/loadbalance/v1/bundles/{skew.namespace}/{bundle}/pin"
-        assert beside.tell("PUT", pin, {"broker": destination.name}) == 204
+        assert command.tell("PUT", pin, {"broker": destination.name}) == 204
         eventually_sync(
             lambda: bundle not in operator.owners(skew.namespace), "a bundle on its way", least_s=PATIENCE_S
         )
-        beside.kill()
+        command.kill()
     finally:
         cluster.resume(destination)
     next_one = start(overrides={})

@@ -18,15 +18,15 @@ from support.stores import MemoryWorld
 from support.waiting import eventually, patience
 from yarl import URL
 
-from loadmanager.config import BesideSettings
+from loadmanager.config import PulsarServiceSettings
 from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
 from loadmanager.core.domain.reasons import OwnershipReason, Reason
 from loadmanager.core.protocol.pulsar_moves import MoveHistory
-from loadmanager.http.app import make_beside_app
+from loadmanager.http.app import make_pulsar_app
 from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
-from loadmanager.pulsar.pulsar_service import BesideNode
+from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Delete, MetadataStore
 from loadmanager.store.znode_codec import decode
@@ -41,44 +41,46 @@ NEVER = {"loadBalancerSheddingIntervalMinutes": "100000", "loadBalancerSheddingG
 
 
 @dataclass(slots=True)
-class Beside:
+class Harness:
     """A Pulsar whose own shedding and splits are off, a store of ours, and the processes that were started."""
 
     pulsar: FakePulsar
     connect: Connect
     store: MetadataStore
     folder: Path
-    nodes: list[BesideNode] = field(default_factory=list)
+    nodes: list[PulsarService] = field(default_factory=list)
     apps: list[web.Application] = field(default_factory=list)
     """What answers for each of them."""
     _stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
-    async def start(self, **changes: Any) -> BesideNode:  # noqa: ANN401 - whatever a setting may be
+    async def start(self, **changes: Any) -> PulsarService:  # noqa: ANN401 - whatever a setting may be
         """One more process, which has read everything and asked all brokers."""
         folder = self.folder / str(len(self.nodes))
-        settings = BesideSettings(**{**_SETTINGS, "admin_urls": tuple(self.pulsar.urls), "folder": folder, **changes})
+        settings = PulsarServiceSettings(
+            **{**_SETTINGS, "admin_urls": tuple(self.pulsar.urls), "folder": folder, **changes}
+        )
         admin = PulsarAdmin(self.pulsar.urls, timeout_s=patience())
         self._stack.push_async_callback(admin.close)
         live = PulsarSettings(await admin.settings(self.pulsar.urls[0]), settings)
         listener = listen()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        node = BesideNode(settings, live, await self.connect(), admin, f"beside-{len(self.nodes)}", url, 1)
+        node = PulsarService(settings, live, await self.connect(), admin, f"pulsar-{len(self.nodes)}", url, 1)
         self.nodes.append(node)
-        self.apps.append(make_beside_app(node))
+        self.apps.append(make_pulsar_app(node))
         self._stack.push_async_callback(end_app, await serve_app(self.apps[-1], listener))
         self._stack.push_async_callback(node.stop)
         await node.start()
         await eventually(lambda: not node.brokers.unknown())
         return node
 
-    async def leader(self, **changes: Any) -> BesideNode:  # noqa: ANN401 - whatever a setting may be
+    async def leader(self, **changes: Any) -> PulsarService:  # noqa: ANN401 - whatever a setting may be
         """A process that leads, has seen through what there was, and has had its first round, however it went."""
         node = await self.start(**changes)
         await eventually(lambda: node.is_leading and not node.hands.memory.open_moves)
         await eventually(lambda: node.shedding.cycles or node.shedding.cycles_failed)
         return node
 
-    async def ask(self, node: BesideNode, method: str, path: str, **options: Any) -> Reply:  # noqa: ANN401 - aiohttp's
+    async def ask(self, node: PulsarService, method: str, path: str, **options: Any) -> Reply:  # noqa: ANN401 - aiohttp's
         """One request to a process over HTTP; the path goes out as it is given."""
         url = URL(f"{node.service_url}{path}", encoded=True)
         async with (
@@ -89,7 +91,7 @@ class Beside:
 
     async def acts(self) -> MoveHistory:
         """What is written down."""
-        znode = await self.store.get(paths.BESIDE_MOVES)
+        znode = await self.store.get(paths.PULSAR_MOVES)
         return MoveHistory() if znode is None else decode_acts(decode(znode.data, znode.path), znode.path)
 
     async def close(self) -> None:
@@ -107,7 +109,7 @@ _SETTINGS: dict[str, Any] = {
 
 
 @contextlib.asynccontextmanager
-async def beside_pulsar(folder: Path, brokers: int = 3, bundles: int = 4) -> AsyncIterator[Beside]:
+async def pulsar_harness(folder: Path, brokers: int = 3, bundles: int = 4) -> AsyncIterator[Harness]:
     """The first broker leads, and owns all bundles of `lm/bench`."""
     world = MemoryWorld()
     connect = in_memory()
@@ -116,43 +118,43 @@ async def beside_pulsar(folder: Path, brokers: int = 3, bundles: int = 4) -> Asy
             {"loadBalancerSheddingEnabled": "false", "loadBalancerAutoBundleSplitEnabled": "false"}
         )
         await pulsar.add_namespace(NAMESPACE, bundles, [pulsar.brokers[0].broker_id])
-        beside = Beside(pulsar, connect, await connect(), folder)
+        harness = Harness(pulsar, connect, await connect(), folder)
         try:
-            yield beside
+            yield harness
         finally:
-            await beside.close()
+            await harness.close()
     await world.close()
 
 
-def ownership(node: BesideNode, bundle: str) -> Ownership:
+def ownership(node: PulsarService, bundle: str) -> Ownership:
     return node.view.get_ownership(BundleName.parse(bundle))
 
 
-async def load(beside: Beside, node: BesideNode) -> None:
+async def load(harness: Harness, node: PulsarService) -> None:
     """All bundles are as busy as each other, and all brokers have reported."""
     for bundle in list(node.intake.owners):
-        beside.pulsar.load(bundle, 200.0, bytes_each=100 * 1024.0)
-    await report(beside, node)
+        harness.pulsar.load(bundle, 200.0, bytes_each=100 * 1024.0)
+    await report(harness, node)
 
 
-async def report(beside: Beside, node: BesideNode) -> None:
-    brokers = [broker.broker_id for broker in beside.pulsar.brokers if broker.reporting]
+async def report(harness: Harness, node: PulsarService) -> None:
+    brokers = [broker.broker_id for broker in harness.pulsar.brokers if broker.reporting]
     before_s = {broker: node.intake.reports_at_s(broker) or 0.0 for broker in brokers}
     await asyncio.sleep(0.002)  # reports are told apart by milliseconds
-    await beside.pulsar.report()
+    await harness.pulsar.report()
     await eventually(lambda: all((node.intake.reports_at_s(each) or 0.0) > before_s[each] for each in brokers))
 
 
-async def counts(beside: Beside) -> list[int]:
+async def counts(harness: Harness) -> list[int]:
     """How many bundles each broker owns."""
-    return [len(await broker.owned()) for broker in beside.pulsar.brokers]
+    return [len(await broker.owned()) for broker in harness.pulsar.brokers]
 
 
-def life(node: BesideNode, broker: PulsarBroker) -> Registration:
+def life(node: PulsarService, broker: PulsarBroker) -> Registration:
     return node.view.registrations[broker.broker_id]
 
 
-async def move(node: BesideNode, to: PulsarBroker | None, bundle: str = BUNDLE) -> Ownership:
+async def move(node: PulsarService, to: PulsarBroker | None, bundle: str = BUNDLE) -> Ownership:
     """At an operator's word."""
     destination = None if to is None else life(node, to)
     return await node.executor.unload(BundleName.parse(bundle), destination, OwnershipReason.ADMIN_UNLOAD)
@@ -163,22 +165,22 @@ def asked(pulsar: FakePulsar, what: str) -> list[str]:
     return [each.path for each in pulsar.asked if what in each.path]
 
 
-async def knows_owners(beside: Beside, node: BesideNode) -> bool:
+async def knows_owners(harness: Harness, node: PulsarService) -> bool:
     """Whether a process has seen who owns what, to the last move: of one that was half seen, only that nobody does."""
     owners = {bundle: owner and owner.broker for bundle, owner in node.intake.owners.items()}
-    return owners == {bundle: await beside.pulsar.owner(bundle) for bundle in owners}
+    return owners == {bundle: await harness.pulsar.owner(bundle) for bundle in owners}
 
 
-async def is_settled(beside: Beside, node: BesideNode) -> None:
+async def is_settled(harness: Harness, node: PulsarService) -> None:
     """Nothing is under way, and the view is as Pulsar's metadata are."""
     for bundle in list(node.intake.owners):
-        owner, seen = await beside.pulsar.owner(bundle), ownership(node, bundle)
+        owner, seen = await harness.pulsar.owner(bundle), ownership(node, bundle)
         assert (seen.owner.broker if seen.owner else None) == owner
         assert seen.state is (OwnershipState.FREE if owner is None else OwnershipState.OWNED)
-    assert (await beside.acts()).under_way == {}
+    assert (await harness.acts()).under_way == {}
 
 
-def reasons(node: BesideNode) -> list[Reason]:
+def reasons(node: PulsarService) -> list[Reason]:
     return [stop.verdict for stop in node.hands.rails.check_round()]
 
 

@@ -7,46 +7,46 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.beside import NAMESPACE, Beside, beside_pulsar, knows_owners
+from support.pulsar_harness import NAMESPACE, Harness, knows_owners, pulsar_harness
 from support.waiting import eventually
 
 from loadmanager.config import values_as_text
 from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.lab.whatif.score_worker import ScoreQuestion, answer
-from loadmanager.pulsar.pulsar_service import BesideNode
+from loadmanager.pulsar.pulsar_service import PulsarService
 
 BUNDLE, OTHER = (f"{NAMESPACE}/{each}" for each in ("0x00000000_0x40000000", "0x40000000_0x80000000"))
 
 
 @pytest.fixture
-async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
-    async with beside_pulsar(tmp_path) as beside:
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    async with pulsar_harness(tmp_path) as harness:
         for number, bundle in enumerate((BUNDLE, OTHER), 1):
-            beside.pulsar.load(bundle, rate=1_000.0 * number)
-        await beside.pulsar.report()
-        yield beside
+            harness.pulsar.load(bundle, rate=1_000.0 * number)
+        await harness.pulsar.report()
+        yield harness
 
 
-async def looking(beside: Beside, mode: str = "shadow") -> BesideNode:
+async def looking(harness: Harness, mode: str = "observe") -> PulsarService:
     """One that has judged its first round."""
-    node = await beside.leader(mode=mode)
-    await eventually(lambda: "loadmanager_beside_max_over_mean" in gauges(node))
+    node = await harness.leader(mode=mode)
+    await eventually(lambda: "loadmanager_pulsar_max_over_mean" in gauges(node))
     return node
 
 
-def gauges(node: BesideNode) -> dict[str, float]:
+def gauges(node: PulsarService) -> dict[str, float]:
     return {name: value for name, _, _, value in node.judge.gauges()}
 
 
-async def told(beside: Beside, node: BesideNode, reason: str, moves: int = 1) -> str:
+async def told(harness: Harness, node: PulsarService, reason: str, moves: int = 1) -> str:
     """What there is in the diary after the next round, once so many moves were seen to their ends and have settled."""
 
     def seen() -> float:
         judged = sum(count for _, _, labels, count in node.judge.counters() if labels["reason"] == reason)
-        return gauges(node)["loadmanager_beside_unjudged_moves"] + judged
+        return gauges(node)["loadmanager_pulsar_unjudged_moves"] + judged
 
-    await eventually(lambda: knows_owners(beside, node), what="every owner is seen as it is in Pulsar's store")
+    await eventually(lambda: knows_owners(harness, node), what="every owner is seen as it is in Pulsar's store")
     await eventually(lambda: seen() == moves)
     node.judge.tick(time.time_ns() // 1_000_000 + 60_000)
     await node.shedding.begin_cycle()
@@ -54,50 +54,50 @@ async def told(beside: Beside, node: BesideNode, reason: str, moves: int = 1) ->
     return node.diary.text(100)
 
 
-async def test_a_move_of_pulsars_is_told(beside: Beside) -> None:
-    node = await looking(beside)
-    first, _, third = beside.pulsar.brokers
-    await beside.pulsar.move(BUNDLE, third.broker_id)
-    text = await told(beside, node, "moved_unselected")
+async def test_a_move_of_pulsars_is_told(harness: Harness) -> None:
+    node = await looking(harness)
+    first, _, third = harness.pulsar.brokers
+    await harness.pulsar.move(BUNDLE, third.broker_id)
+    text = await told(harness, node, "moved_unselected")
     assert f"{BUNDLE}: It was moved from {first.broker_id} to {third.broker_id}, " in text
     assert (node.settings.folder / "diary.txt").read_text() == text
-    assert await beside.pulsar.owner(BUNDLE) == third.broker_id
+    assert await harness.pulsar.owner(BUNDLE) == third.broker_id
 
 
-async def test_what_a_broker_had_that_left_is_none(beside: Beside) -> None:
-    node = await looking(beside)
-    await beside.pulsar.kill(beside.pulsar.brokers[0])
-    text = await told(beside, node, "owner_left", moves=4)
+async def test_what_a_broker_had_that_left_is_none(harness: Harness) -> None:
+    node = await looking(harness)
+    await harness.pulsar.kill(harness.pulsar.brokers[0])
+    text = await told(harness, node, "owner_left", moves=4)
     assert "moved from" not in text
     assert {record["reason"] for record in node.diary.records(100)} == {"owner_left"}
 
 
-async def test_a_move_of_ours_is_ours(beside: Beside) -> None:
-    node = await looking(beside, "act")
-    to = node.view.registrations[beside.pulsar.brokers[1].broker_id]
+async def test_a_move_of_ours_is_ours(harness: Harness) -> None:
+    node = await looking(harness, "act")
+    to = node.view.registrations[harness.pulsar.brokers[1].broker_id]
     await node.executor.unload(BundleName.parse(OTHER), to, OwnershipReason.ADMIN_UNLOAD)
-    await told(beside, node, "moved_by_us")
+    await told(harness, node, "moved_by_us")
     (record,) = node.diary.records(100)
     assert (record["subject"], record["why"]["destination"]) == (OTHER, to.broker)
     assert record["bytesPerS"] > 0
 
 
-async def test_what_is_counted_is_shown_to_prometheus(beside: Beside) -> None:
-    node = await looking(beside)
+async def test_what_is_counted_is_shown_to_prometheus(harness: Harness) -> None:
+    node = await looking(harness)
     scrape = node.scrape()
     assert {name for name, *_ in scrape.gauges} >= {
-        "loadmanager_beside_stalled",
-        "loadmanager_beside_wanted_moves",
-        "loadmanager_beside_max_over_mean",
+        "loadmanager_pulsar_stalled",
+        "loadmanager_pulsar_wanted_moves",
+        "loadmanager_pulsar_max_over_mean",
     }
 
 
-async def test_a_first_round_that_fails_is_no_end(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_first_round_that_fails_is_no_end(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ValueError("no such column")
 
     monkeypatch.setattr("loadmanager.core.planning.shedding_round.propose", fail)
-    node = await beside.leader(mode="shadow")
+    node = await harness.leader(mode="observe")
     await eventually(lambda: node.shedding.cycles_failed)
     monkeypatch.undo()
     await node.shedding.begin_cycle()
@@ -108,13 +108,13 @@ async def test_a_first_round_that_fails_is_no_end(beside: Beside, monkeypatch: p
     assert {name for name, *_ in node.scrape().gauges} >= gauges(node).keys()
 
 
-async def test_what_it_recorded_can_be_scored(beside: Beside) -> None:
+async def test_what_it_recorded_can_be_scored(harness: Harness) -> None:
     begin_ms = time.time_ns() // 1_000_000
-    node = await looking(beside)
-    for broker, cpu in zip(beside.pulsar.brokers, (90.0, 10.0, 10.0), strict=True):
+    node = await looking(harness)
+    for broker, cpu in zip(harness.pulsar.brokers, (90.0, 10.0, 10.0), strict=True):
         broker.cpu = cpu
     applied = node.intake.reports_applied
-    await beside.pulsar.report()
+    await harness.pulsar.report()
     await eventually(lambda: node.intake.reports_applied >= applied + 3)
     settings = node.live.current
     await node.stop()
@@ -126,9 +126,9 @@ async def test_what_it_recorded_can_be_scored(beside: Beside) -> None:
     assert found.imbalance == pytest.approx(3.0)
 
 
-async def test_what_is_not_known_of_a_broker_does_not_hide_why_it_sheds_nothing(beside: Beside) -> None:
-    node = await looking(beside)
-    calm = beside.pulsar.brokers[2].broker_id
+async def test_what_is_not_known_of_a_broker_does_not_hide_why_it_sheds_nothing(harness: Harness) -> None:
+    node = await looking(harness)
+    calm = harness.pulsar.brokers[2].broker_id
     entry = next(each for each in node.decision_log.recent(100, calm) if each["kind"] == "shed")
     assert entry["reason"] == "below_threshold"
     assert "is below average" in entry["sentence"]
