@@ -130,10 +130,10 @@ async def make(store: MemoryStore, names: Sequence[NamespaceName]) -> None:
 async def free_all(store: MemoryStore, names: Sequence[NamespaceName], node: Node) -> None:
     for name in names:
         await store.commit([Delete(paths.namespace(str(name)))])
-    while node.view.namespaces:  # noqa: ASYNC110 - it is read in no time
+    while node.mirror.namespaces:  # noqa: ASYNC110 - it is read in no time
         await asyncio.sleep(0.01)
     await make(store, names)
-    while len(node.view.namespaces) < len(names):  # noqa: ASYNC110 - as above
+    while len(node.mirror.namespaces) < len(names):  # noqa: ASYNC110 - as above
         await asyncio.sleep(0.01)
 
 
@@ -153,7 +153,7 @@ def encoding_us(node: Node, names: Sequence[NamespaceName], at_a_time: int) -> f
     begun_s = time.process_time()
     for name in names:
         for _ in range(batches):
-            encode_namespace(node.view.get_namespace(str(name)).state)
+            encode_namespace(node.mirror.get_namespace(str(name)).state)
     return (time.process_time() - begun_s) / (len(names) * BUNDLES_PER_NAMESPACE) * 1e6
 
 

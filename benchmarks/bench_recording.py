@@ -82,7 +82,7 @@ class Leader:
         return time.thread_time() - loop_s, time.perf_counter() - started_s
 
     async def checkpoint_s(self) -> float:
-        model = self.node.view.model
+        model = self.node.mirror.model
         if not isinstance(model, RecordedModel):
             return 0.0
         started_s = time.perf_counter()

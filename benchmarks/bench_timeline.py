@@ -36,7 +36,7 @@ def looks(model: ClusterModel) -> list[Measured]:
     """Each look: the picture and its bytes, and what each stream finds of it."""
     settings = Settings()
     node = SimpleNamespace(
-        node_id="node:8080", view=ClusterMirror(model), live=LiveSettings(settings), settings=settings
+        node_id="node:8080", mirror=ClusterMirror(model), live=LiveSettings(settings), settings=settings
     )
     fleet_status, frames = FleetStatus(cast("Any", node)), Frames()
     cells = orjson.dumps(np.zeros((BROKERS, 10)).tolist())

@@ -59,9 +59,11 @@ class Cycles:
     def __init__(self, node: Node, store: MemoryStore, records: list[bytes]) -> None:
         limits = ExecutorSettings(60.0, concurrency=16, concurrency_per_broker=8)
         churn, recorder = node.planner.churn, node.recorder
-        owners = AgentOwnerClient(node.view, node.election, NOBODY, lambda: 10.0)
-        self._executor = PlansOnly(node.view, node.ledger, owners, node.decision_log, lambda: limits, churn, recorder)
-        self._loop = SheddingLoop(node.planner, self._executor, node.election, node.decision_log, node.view, node.live)
+        owners = AgentOwnerClient(node.mirror, node.election, NOBODY, lambda: 10.0)
+        self._executor = PlansOnly(node.mirror, node.ledger, owners, node.decision_log, lambda: limits, churn, recorder)
+        self._loop = SheddingLoop(
+            node.planner, self._executor, node.election, node.decision_log, node.mirror, node.live
+        )
         self._node = node
         self._store = store
         self._records = records

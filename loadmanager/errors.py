@@ -97,7 +97,7 @@ class NoLeaderError(LoadManagerError):
     """No node leads at the moment; try again shortly."""
 
 
-class OutdatedViewError(LoadManagerError):
+class OutdatedMirrorError(LoadManagerError):
     """This node's mirror may be outdated after a store rollback; another node may know better."""
 
 

@@ -25,9 +25,9 @@ _MOST_CHARACTERS = 200
 class AntiAffinityHandlers:
     """Anti-affinity groups: any node reads them, the leader changes them."""
 
-    def __init__(self, cluster: str, view: MirrorPort, operators: OperatorConfigPort, forwarder: Forwarder) -> None:
+    def __init__(self, cluster: str, mirror: MirrorPort, operators: OperatorConfigPort, forwarder: Forwarder) -> None:
         self._cluster = cluster
-        self._view = view
+        self._mirror = mirror
         self._operators = operators
         self._forwarder = forwarder
 
@@ -80,7 +80,7 @@ class AntiAffinityHandlers:
         if not tenant:
             raise BadRequestError("tenant: is required")
         wanted = request.match_info["group"].strip().lower()
-        groups = self._view.operator_config.anti_affinity
+        groups = self._mirror.operator_config.anti_affinity
         return json_response(
             sorted(
                 name
@@ -90,7 +90,7 @@ class AntiAffinityHandlers:
         )
 
     async def get_group(self, request: web.Request) -> web.Response:
-        group = self._view.operator_config.anti_affinity.get(self._namespace(request))
+        group = self._mirror.operator_config.anti_affinity.get(self._namespace(request))
         if group is None:
             return web.Response(status=HTTPStatus.NO_CONTENT)
         return web.Response(text=group, content_type="application/json")
@@ -125,5 +125,5 @@ class AntiAffinityHandlers:
     def _namespace(self, request: web.Request) -> str:
         """Return the namespace in the path; raises `NamespaceNotFoundError` when there is none."""
         name = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
-        self._view.get_namespace(str(name))
+        self._mirror.get_namespace(str(name))
         return str(name)

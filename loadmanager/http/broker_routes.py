@@ -27,9 +27,9 @@ class BrokerHandlers:
     cluster.
     """
 
-    def __init__(self, node: HealthPort, view: MirrorPort, planner: PlannerPort) -> None:
+    def __init__(self, node: HealthPort, mirror: MirrorPort, planner: PlannerPort) -> None:
         self._node = node
-        self._view = view
+        self._mirror = mirror
         self._planner = planner
 
     def operations(self) -> list[Operation]:
@@ -98,12 +98,12 @@ class BrokerHandlers:
 
     async def list_brokers(self, request: web.Request) -> web.Response:
         del request
-        return json_response(sorted(self._view.brokers))
+        return json_response(sorted(self._mirror.brokers))
 
     async def leader(self, request: web.Request) -> web.Response:
         """`GET /admin/v2/brokers/leaderBroker`: the node that leads; 404 when none does."""
         del request
-        leader = self._view.leader
+        leader = self._mirror.leader
         if leader is None:
             return problem(HTTPStatus.NOT_FOUND, "no node leads at the moment")
         return json_bytes(BrokerInfo(service_url=leader.service_url, broker_id=leader.node_id).to_json())
@@ -112,7 +112,7 @@ class BrokerHandlers:
         """`?brokerId=`: 200 for a registered broker: its agent withdraws the registration of an unhealthy one."""
         broker_id = request.query.get("brokerId")
         if broker_id is not None:
-            self._view.get_registration(BrokerId(broker_id))
+            self._mirror.get_registration(BrokerId(broker_id))
         reason = self._node.why_not_ready()
         if reason is not None:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
@@ -124,15 +124,15 @@ class BrokerHandlers:
 
     async def owned(self, request: web.Request) -> web.Response:
         """`GET .../{broker}/ownedNamespaces`: every bundle that it owns; one that is being released is not active."""
-        registration = self._view.get_registration(BrokerId(request.match_info["broker"]))
+        registration = self._mirror.get_registration(BrokerId(request.match_info["broker"]))
         policies = self._planner.snapshot().policies
-        return json_response(await asyncio.to_thread(_owned_by, registration, self._view, policies))
+        return json_response(await asyncio.to_thread(_owned_by, registration, self._mirror, policies))
 
 
-def _owned_by(registration: Registration, view: MirrorPort, policies: Policies) -> dict[str, dict[str, object]]:
+def _owned_by(registration: Registration, mirror: MirrorPort, policies: Policies) -> dict[str, dict[str, object]]:
     """Return the status of each bundle of a broker, in Pulsar's JSON with underscores."""
     owned = {}
-    for entry, index, ownership in view.ownerships():
+    for entry, index, ownership in mirror.ownerships():
         if ownership.owner == registration:
             policy = policies.find_policy(str(entry.state.name))
             status = NamespaceOwnershipStatus(

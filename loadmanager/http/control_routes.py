@@ -36,10 +36,10 @@ class ControlHandlers:
     """
 
     def __init__(
-        self, leadership: LeadershipPort, view: MirrorPort, operators: OperatorConfigPort, forwarder: Forwarder
+        self, leadership: LeadershipPort, mirror: MirrorPort, operators: OperatorConfigPort, forwarder: Forwarder
     ) -> None:
         self._leadership = leadership
-        self._view = view
+        self._mirror = mirror
         self._operators = operators
         self._forwarder = forwarder
 
@@ -167,7 +167,7 @@ class ControlHandlers:
 
     async def get_controls(self, request: web.Request) -> web.Response:
         del request
-        return json_response(data_of(self._view.operator_config.controls))
+        return json_response(data_of(self._mirror.operator_config.controls))
 
     async def exclude(self, request: web.Request) -> web.Response:
         broker = _broker_of(request)
@@ -201,8 +201,8 @@ class ControlHandlers:
         broker = BrokerId(wanted.broker)
 
         def check() -> None:
-            self._view.bundle(bundle)
-            self._view.get_registration(broker)
+            self._mirror.bundle(bundle)
+            self._mirror.get_registration(broker)
 
         return await self._change(
             request, lambda controls: replace(controls, pinned={**controls.pinned, str(bundle): broker}), check
@@ -218,7 +218,7 @@ class ControlHandlers:
         def change(controls: Controls) -> Controls:
             return replace(controls, frozen_bundles={**controls.frozen_bundles, str(bundle): why.reason})
 
-        return await self._change(request, change, lambda: self._view.bundle(bundle))
+        return await self._change(request, change, lambda: self._mirror.bundle(bundle))
 
     async def thaw_bundle(self, request: web.Request) -> web.Response:
         bundle = str(_bundle_of(request))
@@ -254,11 +254,11 @@ class ControlHandlers:
 
     def _must_be_known(self, broker: BrokerId) -> None:
         """Raise `BrokerNotFoundError` unless the broker is registered, or owns bundles while it is away."""
-        view = self._view
-        if broker not in view.registrations:
-            owners = {ownership.owner.broker for _, _, ownership in view.ownerships() if ownership.owner}
+        mirror = self._mirror
+        if broker not in mirror.registrations:
+            owners = {ownership.owner.broker for _, _, ownership in mirror.ownerships() if ownership.owner}
             if broker not in owners:
-                view.get_registration(broker)
+                mirror.get_registration(broker)
 
 
 def _broker_of(request: web.Request) -> BrokerId:

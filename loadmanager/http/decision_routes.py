@@ -25,13 +25,13 @@ class LoadBalanceHandlers:
     def __init__(
         self,
         leadership: LeadershipPort,
-        view: MirrorPort,
+        mirror: MirrorPort,
         planner: PlannerPort,
         decisions: DecisionPort,
         forwarder: Forwarder,
     ) -> None:
         self._leadership = leadership
-        self._view = view
+        self._mirror = mirror
         self._planner = planner
         self._decisions = decisions
         self._forwarder = forwarder
@@ -98,7 +98,7 @@ class LoadBalanceHandlers:
     async def cluster(self, request: web.Request) -> web.Response:
         """`GET /loadbalance/v1/cluster`: the leader, and each broker's usage, load and number of bundles."""
         del request
-        view = self._view
+        mirror = self._mirror
         brokers = self._planner.snapshot().brokers
         rows = [
             {
@@ -110,6 +110,6 @@ class LoadBalanceHandlers:
             }
             for row, broker_id in enumerate(brokers.ids)
         ]
-        leader = {"nodeId": view.leader.node_id, "serviceUrl": view.leader.service_url} if view.leader else None
-        body = {"epoch": view.epoch, "leader": leader, "nodes": sorted(view.nodes), "brokers": rows}
+        leader = {"nodeId": mirror.leader.node_id, "serviceUrl": mirror.leader.service_url} if mirror.leader else None
+        body = {"epoch": mirror.epoch, "leader": leader, "nodes": sorted(mirror.nodes), "brokers": rows}
         return json_response(body)

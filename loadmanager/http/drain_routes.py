@@ -23,9 +23,9 @@ _BREAKER = f"{_CHURN}/breaker"
 
 class DrainingHandlers:
     def __init__(
-        self, view: MirrorPort, drains: DrainPort, unloads: UnloadPort, breaker: BreakerPort, forwarder: Forwarder
+        self, mirror: MirrorPort, drains: DrainPort, unloads: UnloadPort, breaker: BreakerPort, forwarder: Forwarder
     ) -> None:
-        self._view = view
+        self._mirror = mirror
         self._drains = drains
         self._unloads = unloads
         self._breaker = breaker
@@ -113,7 +113,7 @@ class DrainingHandlers:
         return await self._forwarder.once_it_leads(request, act)
 
     def _drained_since_s(self, broker: BrokerId) -> dict[str, float] | None:
-        order = self._view.operator_config.controls.draining.get(broker)
+        order = self._mirror.operator_config.controls.draining.get(broker)
         return None if order is None else {"drainedSince": order.since_s}
 
     async def cancel_unload(self, request: web.Request) -> web.Response:

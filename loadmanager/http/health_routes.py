@@ -16,8 +16,8 @@ from loadmanager.wire.http_bodies import BrokerHealth
 class HealthHandlers:
     """Health of brokers, answered by the leader, which evaluates it once a round."""
 
-    def __init__(self, view: MirrorPort, planner: PlannerPort, forwarder: Forwarder) -> None:
-        self._view = view
+    def __init__(self, mirror: MirrorPort, planner: PlannerPort, forwarder: Forwarder) -> None:
+        self._mirror = mirror
         self._planner = planner
         self._forwarder = forwarder
 
@@ -35,12 +35,14 @@ class HealthHandlers:
 
     async def brokers(self, request: web.Request) -> web.Response:
         async def act() -> web.Response:
-            return json_response([self._of(broker).model_dump(by_alias=True) for broker in sorted(self._view.brokers)])
+            return json_response(
+                [self._of(broker).model_dump(by_alias=True) for broker in sorted(self._mirror.brokers)]
+            )
 
         return await self._forwarder.once_it_leads(request, act)
 
     def _of(self, broker: BrokerId) -> BrokerHealth:
-        said = self._view.brokers[broker].record.get("health") or {}
+        said = self._mirror.brokers[broker].record.get("health") or {}
         sick = self._planner.snapshot().faults.unwell.get(broker)
         return BrokerHealth(
             broker_id=broker,

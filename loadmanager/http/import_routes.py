@@ -39,13 +39,13 @@ class ImportHandlers:
 
     def __init__(
         self,
-        view: MirrorPort,
+        mirror: MirrorPort,
         live: SettingsPort,
         bundles: BundlePort,
         operators: OperatorConfigPort,
         forwarder: Forwarder,
     ) -> None:
-        self._view = view
+        self._mirror = mirror
         self._live = live
         self._bundles = bundles
         self._operators = operators
@@ -89,9 +89,9 @@ class ImportHandlers:
         return await self._forwarder.once_it_leads(request, act, _PATIENCE_S)
 
     def _current(self) -> StoredOperatorConfig:
-        operator_config = self._view.operator_config
+        operator_config = self._mirror.operator_config
         return StoredOperatorConfig(
-            {name: record.state.bundles for name, record in self._view.namespaces.items()},
+            {name: record.state.bundles for name, record in self._mirror.namespaces.items()},
             operator_config.isolation,
             operator_config.failure_domains,
             operator_config.anti_affinity,
@@ -101,7 +101,7 @@ class ImportHandlers:
         )
 
     async def _create(self, wanted: Mapping[str, NamespaceBundles]) -> None:
-        missing = [name for name in wanted if name not in self._view.namespaces]
+        missing = [name for name in wanted if name not in self._mirror.namespaces]
         for part in in_parts(missing, _CREATED_AT_A_TIME):
             await asyncio.gather(*(self._create_one(name, wanted[name]) for name in part))
 

@@ -21,8 +21,8 @@ _LEARNED = "/loadbalance/v1/learned"
 class LearnedHandlers:
     """Learned loads: any node reads them, the leader changes and deletes them."""
 
-    def __init__(self, view: MirrorPort, operators: OperatorConfigPort, forwarder: Forwarder) -> None:
-        self._view = view
+    def __init__(self, mirror: MirrorPort, operators: OperatorConfigPort, forwarder: Forwarder) -> None:
+        self._mirror = mirror
         self._operators = operators
         self._forwarder = forwarder
 
@@ -58,7 +58,7 @@ class LearnedHandlers:
 
     async def get_learned(self, request: web.Request) -> web.Response:
         del request
-        return json_bytes(encode_learned(self._view.operator_config.learned))
+        return json_bytes(encode_learned(self._mirror.operator_config.learned))
 
     async def put_learned(self, request: web.Request) -> web.Response:
         learned: LearnedData = await parse_value(request, LEARNED_DATA)
@@ -69,7 +69,7 @@ class LearnedHandlers:
 
     async def _update(self, request: web.Request, learned: LearnedData | None) -> web.Response:
         async def act() -> web.Response:
-            before = self._view.operator_config.learned
+            before = self._mirror.operator_config.learned
             await self._operators.update_learned(learned)
             note_change(request, _run_of(before), _run_of(learned))
             return web.Response(status=HTTPStatus.NO_CONTENT)

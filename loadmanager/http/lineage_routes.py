@@ -31,10 +31,10 @@ _READING_TIMEOUT_S = 30.0
 
 class LineageHandlers:
     def __init__(
-        self, leadership: LeadershipPort, view: MirrorPort, lineage: LineagePort, forwarder: Forwarder
+        self, leadership: LeadershipPort, mirror: MirrorPort, lineage: LineagePort, forwarder: Forwarder
     ) -> None:
         self._leadership = leadership
-        self._view = view
+        self._mirror = mirror
         self._lineage = lineage
         self._forwarder = forwarder
 
@@ -74,7 +74,9 @@ class LineageHandlers:
         name, since_ms, until_ms, limit = _asked(request)
         query = f"?since={since_ms}&until={until_ms}&limit={limit}"
         path = f"{_OF_THIS_NODE.partition('{')[0]}{name}{query}"
-        others = {node: each.service_url for node, each in self._view.nodes.items() if node != self._leadership.node_id}
+        others = {
+            node: each.service_url for node, each in self._mirror.nodes.items() if node != self._leadership.node_id
+        }
         asking = asyncio.gather(*(self._of(url, path) for url in others.values()))
         own, answers = await asyncio.gather(self._own(name, since_ms, until_ms, limit), asking)
         heard = [own, *(life for life in answers if life is not None)]

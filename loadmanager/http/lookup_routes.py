@@ -57,9 +57,9 @@ LISTENER = Parameter("listenerName", f"which advertised listener; the header {LI
 class LookupHandlers:
     """Pulsar's lookup paths."""
 
-    def __init__(self, lookups: LookupPort, view: MirrorPort, forwarder: Forwarder, metrics: LookupMetrics) -> None:
+    def __init__(self, lookups: LookupPort, mirror: MirrorPort, forwarder: Forwarder, metrics: LookupMetrics) -> None:
         self._lookups = lookups
-        self._view = view
+        self._mirror = mirror
         self._forwarder = forwarder
         self._metrics = metrics
 
@@ -124,10 +124,10 @@ class LookupHandlers:
 
     async def bundle(self, request: web.Request) -> web.Response:
         """`GET /lookup/v2/topic/.../bundle`: the range of the topic's bundle, as bare text; nothing is assigned."""
-        entry, index = self._view.bundle_of_topic(parse_topic(request))
+        entry, index = self._mirror.bundle_of_topic(parse_topic(request))
         return web.Response(text=str(entry.state.bundles.range_at(index)), content_type="application/json")
 
     async def partitions(self, request: web.Request) -> web.Response:
         """`GET /admin/v2/.../partitions`: a client's question before a lookup. Topics here are never partitioned."""
-        self._view.get_namespace(str(parse_topic(request).namespace))
+        self._mirror.get_namespace(str(parse_topic(request).namespace))
         return json_bytes(_NOT_PARTITIONED)

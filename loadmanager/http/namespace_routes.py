@@ -36,14 +36,14 @@ class AdminHandlers:
         leadership: LeadershipPort,
         bundles: BundlePort,
         deletion: DeletionPort,
-        view: MirrorPort,
+        mirror: MirrorPort,
         live: SettingsPort,
         forwarder: Forwarder,
     ) -> None:
         self._leadership = leadership
         self._bundles = bundles
         self._deletion = deletion
-        self._view = view
+        self._mirror = mirror
         self._live = live
         self._forwarder = forwarder
 
@@ -130,11 +130,11 @@ class AdminHandlers:
 
     async def list_namespaces(self, request: web.Request) -> web.Response:
         prefix = f"{request.match_info['tenant']}/"
-        return json_response(sorted(name for name in self._view.namespaces if name.startswith(prefix)))
+        return json_response(sorted(name for name in self._mirror.namespaces if name.startswith(prefix)))
 
     async def list_tenants(self, request: web.Request) -> web.Response:
         del request
-        return json_response(sorted({name.partition("/")[0] for name in self._view.namespaces}))
+        return json_response(sorted({name.partition("/")[0] for name in self._mirror.namespaces}))
 
     async def delete_namespace(self, request: web.Request) -> web.Response:
         """`DELETE`: 204; 409 while topics are open, unless `force`; 503 when an owner does not say; 504 as `unload`."""
@@ -197,7 +197,7 @@ class AdminHandlers:
         return json_response(BundlesData.of(self._bundles_of(request)).model_dump(by_alias=True))
 
     def _bundles_of(self, request: web.Request) -> NamespaceBundles:
-        return self._view.get_namespace(str(_namespace_of(request))).state.bundles
+        return self._mirror.get_namespace(str(_namespace_of(request))).state.bundles
 
     async def unload_namespace(self, request: web.Request) -> web.Response:
         """`PUT .../unload`: 204 once every bundle is released; the next lookup places each anew. 409 if no broker could
@@ -206,7 +206,7 @@ class AdminHandlers:
         name, force = _namespace_of(request), parse_flag(request, "force")
 
         async def act() -> web.Response:
-            refuse_to_strand(self._view, self._view.unplaceable(), {str(name)}, force)
+            refuse_to_strand(self._mirror, self._mirror.unplaceable(), {str(name)}, force)
             before = self._owners(name)
             await self._bundles.unload_namespace(name)
             note_change(request, before, self._owners(name))
@@ -227,11 +227,11 @@ class AdminHandlers:
             self._leadership.get_term()  # only the leader knows for certain who is registered
             destination = self._destination(wanted)
             if wanted and destination is None:
-                known = ", ".join(sorted(self._view.brokers)) or "none"
+                known = ", ".join(sorted(self._mirror.brokers)) or "none"
                 return problem(HTTPStatus.CONFLICT, f"destinationBroker {wanted!r} is not registered; known: {known}")
             before = self._owners(name.namespace).get(str(name.range))
             if destination is None and before is not None:
-                refuse_to_strand(self._view, self._view.unplaceable(), {str(name.namespace)}, force)
+                refuse_to_strand(self._mirror, self._mirror.unplaceable(), {str(name.namespace)}, force)
             await self._bundles.unload(name, destination, OwnershipReason.ADMIN_UNLOAD)
             note_change(request, before, self._owners(name.namespace).get(str(name.range)))
             return web.Response(status=HTTPStatus.NO_CONTENT)
@@ -240,7 +240,7 @@ class AdminHandlers:
 
     def _owners(self, name: NamespaceName) -> dict[str, str]:
         """Return the owner of each owned bundle of a namespace, by its range."""
-        state = self._view.get_namespace(str(name)).state
+        state = self._mirror.get_namespace(str(name)).state
         return {
             str(state.bundles.range_at(index)): each.owner.broker
             for index, each in enumerate(state.ownerships)
@@ -249,7 +249,7 @@ class AdminHandlers:
 
     def _destination(self, wanted: str) -> Registration | None:
         broker_id = wanted.removeprefix("http://").removeprefix("https://")
-        for registered, entry in self._view.brokers.items():
+        for registered, entry in self._mirror.brokers.items():
             if registered == broker_id:
                 return entry.registration
         return None

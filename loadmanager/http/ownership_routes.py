@@ -25,11 +25,11 @@ LONGEST_WAIT_MS = 1_000
 class OwnershipHandlers:
     """Ownership as this node knows it; agents grant by it."""
 
-    def __init__(self, leadership: LeadershipPort, view: MirrorPort) -> None:
+    def __init__(self, leadership: LeadershipPort, mirror: MirrorPort) -> None:
         self._leadership = leadership
-        self._view = view
+        self._mirror = mirror
         self._changes: dict[str, asyncio.Event] = {}
-        view.on_namespace.append(self._changed)
+        mirror.on_namespace.append(self._changed)
 
     def operations(self) -> list[Operation]:
         wait: dict[str, object] = {"type": "integer", "minimum": 0, "maximum": LONGEST_WAIT_MS, "default": 0}
@@ -64,14 +64,14 @@ class OwnershipHandlers:
                     await self._changes.setdefault(str(topic.namespace), asyncio.Event()).wait()
 
     def _is_owned_by(self, broker: str, topic: TopicName) -> bool:
-        entry, index = self._view.bundle_of_topic(topic)
+        entry, index = self._mirror.bundle_of_topic(topic)
         ownership = entry.state.ownerships[index]
         owner = ownership.owner if ownership.state is OwnershipState.OWNED else None
         return owner is not None and owner.broker == broker
 
     def _answer(self, topic: TopicName) -> OwnershipAnswer:
         self._leadership.must_be_current()
-        entry, index = self._view.bundle_of_topic(topic)
+        entry, index = self._mirror.bundle_of_topic(topic)
         ownership = entry.state.ownerships[index]
         owner = ownership.owner
         return OwnershipAnswer(

@@ -62,7 +62,7 @@ def check_cluster(own: str, request: web.Request) -> None:
 
 
 def refuse_to_strand(
-    view: MirrorPort,
+    mirror: MirrorPort,
     unplaceable: Iterable[Unplaceable],
     namespaces: Collection[str],
     force: bool,  # noqa: FBT001 - as asked
@@ -70,7 +70,7 @@ def refuse_to_strand(
     """Raise `ConflictError` if unloading bundles of these namespaces would leave them without a possible owner."""
     for each in [] if force else unplaceable:
         for namespace in each.namespaces:
-            if namespace in namespaces and any(owned.owner for owned in view.namespaces[namespace].state.ownerships):
+            if namespace in namespaces and any(owned.owner for owned in mirror.namespaces[namespace].state.ownerships):
                 raise ConflictError(
                     f"{each.sentence}; nothing was changed: force=true unloads their bundles all the same"
                 )
@@ -112,24 +112,24 @@ class PolicyHandlers:
     def __init__(
         self,
         cluster: str,
-        view: MirrorPort,
+        mirror: MirrorPort,
         operators: OperatorConfigPort,
         bundles: BundlePort,
         live: SettingsPort,
         forwarder: Forwarder,
     ) -> None:
         self._cluster = cluster
-        self._view = view
+        self._mirror = mirror
         self._bundles = bundles
         self._live = live
         self._forwarder = forwarder
         self._isolation: _Kind[IsolationData] = _Kind(
-            "isolation policy", "policy", lambda: view.operator_config.isolation, operators.update_isolation
+            "isolation policy", "policy", lambda: mirror.operator_config.isolation, operators.update_isolation
         )
         self._domains: _Kind[FailureDomain] = _Kind(
             "failure domain",
             "failureDomain",
-            lambda: view.operator_config.failure_domains,
+            lambda: mirror.operator_config.failure_domains,
             operators.update_failure_domains,
         )
 
@@ -281,11 +281,11 @@ class PolicyHandlers:
     async def list_brokers(self, request: web.Request) -> web.Response:
         check_cluster(self._cluster, request)
         policies = self._policies()
-        return json_response([_under_policy(broker, policies) for broker in sorted(self._view.registrations)])
+        return json_response([_under_policy(broker, policies) for broker in sorted(self._mirror.registrations)])
 
     async def get_broker(self, request: web.Request) -> web.Response:
         check_cluster(self._cluster, request)
-        broker = self._view.get_registration(BrokerId(request.match_info["broker"])).broker
+        broker = self._mirror.get_registration(BrokerId(request.match_info["broker"])).broker
         return json_response(_under_policy(broker, self._policies()))
 
     def _policies(self) -> list[IsolationPolicy]:
@@ -308,9 +308,9 @@ class PolicyHandlers:
                 usable = _require_usable(changed)
                 old = isolation_policy(name, policies[name]) if name in policies else None
                 scope = data.get("unload_scope", UnloadScope.CHANGED)
-                concerned[:] = namespaces_to_unload(old, policy, scope, sorted(self._view.namespaces))
-                unplaceable = find_unplaceable(Policies(usable), self._view.registrations, self._view.namespaces)
-                refuse_to_strand(self._view, unplaceable, concerned, force)
+                concerned[:] = namespaces_to_unload(old, policy, scope, sorted(self._mirror.namespaces))
+                unplaceable = find_unplaceable(Policies(usable), self._mirror.registrations, self._mirror.namespaces)
+                refuse_to_strand(self._mirror, unplaceable, concerned, force)
                 return changed
 
             await noting(request, self._isolation.update, put)
@@ -338,18 +338,18 @@ class PolicyHandlers:
         return await self._forwarder.on_leader(request, act)
 
     def _matches(self, query: Mapping[str, str]) -> list[PatternMatch]:
-        view = self._view
+        mirror = self._mirror
         found: list[PatternMatch] = []
         if "policy" in query:
             policy = isolation_policy(query["policy"], self._isolation.get(query["policy"]))
-            found += match_policy(policy, view.registrations, view.namespaces)
+            found += match_policy(policy, mirror.registrations, mirror.namespaces)
         if "failureDomain" in query:
             brokers = self._domains.get(query["failureDomain"]).get("brokers", [])
-            found += match_names("brokers", brokers, view.registrations)
+            found += match_names("brokers", brokers, mirror.registrations)
         if "setting" in query:
-            found += match_names("namespaces", self._named_by(query["setting"]), view.namespaces)
+            found += match_names("namespaces", self._named_by(query["setting"]), mirror.namespaces)
         stranded = [
-            PatternMatch("no broker", each.policy, each.namespaces, each.sentence) for each in view.unplaceable()
+            PatternMatch("no broker", each.policy, each.namespaces, each.sentence) for each in mirror.unplaceable()
         ]
         return [*found, *stranded]
 
@@ -366,7 +366,7 @@ class PolicyHandlers:
         return sorted(entry.partition("=")[0] for entry in entries)
 
     def _shown_match(self, found: PatternMatch) -> ShownMatch:
-        of_namespaces = [self._view.namespaces[name] for name in found.matches if name in self._view.namespaces]
+        of_namespaces = [self._mirror.namespaces[name] for name in found.matches if name in self._mirror.namespaces]
         are_namespaces = found.kind in ("namespaces", "no broker")
         return ShownMatch(
             kind=found.kind,

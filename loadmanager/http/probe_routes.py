@@ -22,10 +22,10 @@ class OpsHandlers:
     """`/healthz`, `/readyz`, `/status.html`, `/metrics`."""
 
     def __init__(
-        self, node: HealthPort, view: MirrorPort, cluster: str, lookups: CollectorRegistry, gate: AuthGate
+        self, node: HealthPort, mirror: MirrorPort, cluster: str, lookups: CollectorRegistry, gate: AuthGate
     ) -> None:
         self._node = node
-        self._view = view
+        self._mirror = mirror
         self._cluster = cluster
         self._lookups = lookups
         self._gate = gate
@@ -44,7 +44,7 @@ class OpsHandlers:
             Operation(
                 "GET",
                 "/readyz",
-                "200 when the view of the cluster is current",
+                "200 when the mirror of the metadata store is current",
                 self.readyz,
                 role=AccessRole.ANYONE,
                 response_model=Readiness,
@@ -52,7 +52,7 @@ class OpsHandlers:
             Operation(
                 "GET",
                 "/status.html",
-                "OK when the view of the cluster is current, as text: Pulsar's check for load balancers",
+                "OK when the mirror of the metadata store is current, as text: Pulsar's check for load balancers",
                 self.status_page,
                 role=AccessRole.ANYONE,
                 media_type=TEXT,
@@ -75,11 +75,11 @@ class OpsHandlers:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
         cannot_move = [CannotMove(key=each.key, sentence=each.sentence) for each in self._node.stuck_monitor.found]
         ready = Readiness(
-            epoch=self._view.epoch,
-            faults={**self._view.faults, **self._node.denied},
+            epoch=self._mirror.epoch,
+            faults={**self._mirror.faults, **self._node.denied},
             cannot_move=cannot_move,
             limits=[ShownLimit.of(each) for each in self._node.stuck_monitor.limits],
-            unplaceable=[UnplaceableNamespaces.of(each) for each in self._view.unplaceable()],
+            unplaceable=[UnplaceableNamespaces.of(each) for each in self._mirror.unplaceable()],
             open_to_anyone=self._gate.is_open_to_anyone,
         )
         return json_bytes(ready.to_json())

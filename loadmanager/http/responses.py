@@ -33,7 +33,7 @@ from loadmanager.errors import (
     NotDynamicError,
     NotFoundError,
     NotLeaderError,
-    OutdatedViewError,
+    OutdatedMirrorError,
     OwnerSilentError,
     SplitRefusedError,
     StoreError,
@@ -83,7 +83,7 @@ _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (NoLeaderError, HTTPStatus.SERVICE_UNAVAILABLE),
     (InvalidRecordError, HTTPStatus.SERVICE_UNAVAILABLE),
     (HistoryError, HTTPStatus.SERVICE_UNAVAILABLE),
-    (OutdatedViewError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (OutdatedMirrorError, HTTPStatus.SERVICE_UNAVAILABLE),
     (TooManyPreviewsError, HTTPStatus.SERVICE_UNAVAILABLE),
     (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
 )

@@ -166,25 +166,25 @@ class Hub:
     reading.
     """
 
-    def __init__(self, view: MirrorPort, permits: Callable[[web.Request], bool], metrics: WatchMetrics) -> None:
+    def __init__(self, mirror: MirrorPort, permits: Callable[[web.Request], bool], metrics: WatchMetrics) -> None:
         self.watchers: dict[Watcher, None] = {}
         self.metrics = metrics
         self.is_closed = False
-        self._view = view
+        self._mirror = mirror
         self._permits = permits
         self._sheets: dict[str, Sheet] = {}
         self._readers: dict[Sheet, dict[Watcher, None]] = {}
         self._changed: dict[str, float] = {}
         self._told = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        view.on_namespace.append(self._namespace_changed)
-        view.on_address.append(self._address_changed)
+        mirror.on_namespace.append(self._namespace_changed)
+        mirror.on_address.append(self._address_changed)
 
     def has_room_for(self, names: Collection[str]) -> bool:
         """Return True if these namespaces may be watched. The number of existing ones bounds itself, that of others is
         limited.
         """
-        return len(self._sheets) + len(names) <= len(self._view.namespaces) + _MOST_UNKNOWN
+        return len(self._sheets) + len(names) <= len(self._mirror.namespaces) + _MOST_UNKNOWN
 
     def sheets(self, names: Iterable[str]) -> list[Sheet]:
         """Return the sheets of these namespaces as they are now, watched or not."""
@@ -245,10 +245,10 @@ class Hub:
     def _look(self, sheet: Sheet) -> bool:
         """Bring a sheet up to date; return True if it has changed."""
         try:
-            record = self._view.get_namespace(sheet.name)
+            record = self._mirror.get_namespace(sheet.name)
         except LoadManagerError as error:
             return sheet.lose(str(error))
-        return sheet.look(record, self._view.brokers)
+        return sheet.look(record, self._mirror.brokers)
 
     async def _push(self) -> None:
         while True:
@@ -289,7 +289,7 @@ class Hub:
         stale_looks = 0
         while True:
             await asyncio.sleep(_LOOK_S)
-            stale_looks = 0 if self._view.is_fresh else stale_looks + 1
+            stale_looks = 0 if self._mirror.is_fresh else stale_looks + 1
             async for watchers in _in_turns(list(self.watchers)):
                 now_s, is_stale = time.monotonic(), stale_looks >= _STALE_LOOKS
                 for watcher in watchers:

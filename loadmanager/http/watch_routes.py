@@ -33,10 +33,10 @@ _NAMES = {**_TEXTS, "minItems": 1, "maxItems": _MOST_NAMESPACES}
 class WatchHandlers:
     """Watches on any node, from its own mirror."""
 
-    def __init__(self, node_id: str, view: MirrorPort, gate: AuthGate, metrics: WatchMetrics) -> None:
+    def __init__(self, node_id: str, mirror: MirrorPort, gate: AuthGate, metrics: WatchMetrics) -> None:
         self._node_id = node_id
-        self._view = view
-        self._hub = Hub(view, lambda request: gate.still_permits(request, AccessRole.LOOKUP), metrics)
+        self._mirror = mirror
+        self._hub = Hub(mirror, lambda request: gate.still_permits(request, AccessRole.LOOKUP), metrics)
 
     def operations(self) -> list[Operation]:
         return [
@@ -85,7 +85,7 @@ class WatchHandlers:
     def _refusal(self, request: web.Request, names: list[str]) -> web.Response | None:
         if self._hub.is_closed:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, "this node is stopping: ask another node")
-        if not self._view.is_fresh:
+        if not self._mirror.is_fresh:
             reason = "this node is cut off from ZooKeeper, or is reading it again: ask another node"
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
         most = _SHARE * connections_allowed(request)

@@ -15,7 +15,7 @@ from loadmanager.errors import (
     NoLeaderError,
     NotLeaderError,
     OutcomeUnknownError,
-    OutdatedViewError,
+    OutdatedMirrorError,
     StoreError,
     StoreUnavailableError,
 )
@@ -70,14 +70,14 @@ class NodeRegistrar:
 class Candidate(ABC):
     """Base of processes that can lead; subclasses define the leader's work. Implements `node_port.LeadershipPort`.
 
-    `view` mirrors the store of the election. A leader silent for `patience_s` is replaced early, after a question on
+    `mirror` copies the store of the election. A leader silent for `patience_s` is replaced early, after a question on
     behalf of `caller`; 0 disables that. `life` is this process's own.
     """
 
     def __init__(
         self,
         store: MetadataStore,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         node_id: str,
         service_url: str,
         patience_s: float,
@@ -89,13 +89,13 @@ class Candidate(ABC):
         self.service_url = service_url
         self._life = life or Life(kind="node")
         record = LeaderRecord(broker_id=node_id, service_url=service_url, epoch=0, life=self._life.name)
-        self.election = Election(store, view, record, self._on_elected, self._on_deposed)
-        self.leader_watch = LeaderWatch(store, view, self.election, caller, patience_s, self._life)
+        self.election = Election(store, mirror, record, self._on_elected, self._on_deposed)
+        self.leader_watch = LeaderWatch(store, mirror, self.election, caller, patience_s, self._life)
         self.leading = asyncio.Event()
         self.leader_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the leader changes or this node begins to lead; then a new future replaces it."""
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._elected_in = view
+        self._elected_in = mirror
         self._announced_url: str | None = None
         self._waits_for_store = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -169,7 +169,7 @@ class Candidate(ABC):
         of another process.
         """
         if self._elected_in.is_of_former_session or clock.now_s() >= self.store.lease_valid_until_s:
-            raise OutdatedViewError(self.why_not_ready() or "the session with ZooKeeper may be over")
+            raise OutdatedMirrorError(self.why_not_ready() or "the session with ZooKeeper may be over")
 
     @property
     def is_leading(self) -> bool:

@@ -44,7 +44,7 @@ class FleetSources(Protocol):
     """Parts of a node that the fleet status reads."""
 
     node_id: str
-    view: ClusterMirror
+    mirror: ClusterMirror
     planner: PlannerService
     drains: DrainLoop
     decision_log: DecisionLog
@@ -74,13 +74,13 @@ class FleetStatus:
 
     def fleet(self, briefing: Briefing | None) -> dict[str, Any]:
         """Return a `wire.fleet_bodies.Fleet` of this moment, without `at`."""
-        node, view = self._node, self._node.view
-        summary, controls, leader = view.model.summary(), view.operator_config.controls, view.leader
+        node, mirror = self._node, self._node.mirror
+        summary, controls, leader = mirror.model.summary(), mirror.operator_config.controls, mirror.leader
         highest = _round_figures(100 * weighted_max_usage(summary.usage_percent, node.live.current.resource_weights))
         return {
             "node": node.node_id,
-            "leader": leader and {"id": leader.node_id, "url": leader.service_url, "epoch": view.epoch},
-            "nodes": sorted(view.nodes),
+            "leader": leader and {"id": leader.node_id, "url": leader.service_url, "epoch": mirror.epoch},
+            "nodes": sorted(mirror.nodes),
             "openToAnyone": is_open_to_anyone(node.settings, node.settings.bind_address),
             "isWhole": briefing is not None,
             "balancing": {
@@ -97,11 +97,11 @@ class FleetStatus:
             "capacity": _CAPACITY,
             "bundles": summary.bundles,
             "unowned": summary.unowned,
-            "unserved": unserved_bundles(view),
+            "unserved": unserved_bundles(mirror),
             "moving": [self._moving(bundle) for bundle in summary.releasing[:_MOST_MOVING]],
             "movingInAll": len(summary.releasing),
-            "faults": view.faults,
-            "unplaceable": [UnplaceableNamespaces.of(each).model_dump(by_alias=True) for each in view.unplaceable()],
+            "faults": mirror.faults,
+            "unplaceable": [UnplaceableNamespaces.of(each).model_dump(by_alias=True) for each in mirror.unplaceable()],
         }
 
     def briefing(self, after: Mark | None) -> Briefing:
@@ -110,7 +110,7 @@ class FleetStatus:
         """
         node = self._node
         node.must_lead()
-        epoch, figures, faults = node.get_term().epoch, node.planner.churn.figures(), node.view.model.faults()
+        epoch, figures, faults = node.get_term().epoch, node.planner.churn.figures(), node.mirror.model.faults()
         mark = Mark(epoch, node.decision_log.place, node.audit.noted)
         if after is not None and after.epoch != epoch:  # another leader counts its decisions and operations separately
             after = Mark(epoch, 0, node.audit.noted_before_term)
@@ -122,7 +122,7 @@ class FleetStatus:
                 "cannotMove": [{"key": each.key, "sentence": each.sentence} for each in node.stuck_monitor.found],
                 "limits": [ShownLimit.of(each).model_dump(by_alias=True) for each in node.stuck_monitor.limits],
                 "drains": [
-                    node.drains.progress(broker) for broker in sorted(node.view.operator_config.controls.draining)
+                    node.drains.progress(broker) for broker in sorted(node.mirror.operator_config.controls.draining)
                 ],
                 "sick": sorted(faults.unwell),
                 "doubted": sorted(faults.quarantined),
@@ -154,8 +154,8 @@ class FleetStatus:
         self, summary: ClusterSummary, highest: list[float], controls: Controls, briefing: Briefing | None
     ) -> dict[str, list[Any]]:
         usage, rates = _round_figures(summary.usage_percent).T.tolist(), _round_figures(summary.load)
-        states = _States(controls, briefing, stuck_brokers(self._node.view))
-        silent = sorted(self._node.view.registrations.keys() - set(summary.brokers))
+        states = _States(controls, briefing, stuck_brokers(self._node.mirror))
+        silent = sorted(self._node.mirror.registrations.keys() - set(summary.brokers))
         nothing, no_bundles = [0.0] * len(silent), [0] * len(silent)
         columns: dict[str, list[Any]] = {"id": [*summary.brokers, *silent]}
         columns |= {name: usage[at] + nothing for at, name in enumerate(_RESOURCES)}
@@ -169,7 +169,7 @@ class FleetStatus:
         }
 
     def _moving(self, bundle: str) -> dict[str, Any]:
-        current = self._node.view.find_ownership(bundle)
+        current = self._node.mirror.find_ownership(bundle)
         source, destination = (current.owner, current.destination) if current else (None, None)
         return {
             "bundle": bundle,

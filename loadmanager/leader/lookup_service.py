@@ -35,13 +35,13 @@ class OwnerLookups:
 
     def __init__(
         self,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         assigner: AssignmentDriver,
         executor: Executor,
         leads: Callable[[], bool],
         patience_s: float,
     ) -> None:
-        self._view = view
+        self._mirror = mirror
         self._assigner = assigner
         self._executor = executor
         self._leads = leads
@@ -49,8 +49,8 @@ class OwnerLookups:
 
     def find_owner(self, topic: TopicName) -> BrokerEntry | None:
         """Return the owner of a topic's bundle from memory; None when it has none at the moment."""
-        entry, index = self._view.bundle_of_topic(topic)
-        return self._view.find_owner(entry.state.ownerships[index])
+        entry, index = self._mirror.bundle_of_topic(topic)
+        return self._mirror.find_owner(entry.state.ownerships[index])
 
     async def have_assigned(self, topics: Iterable[TopicName]) -> float:
         """Assign owners to all of these topics that have none, in one batch, which costs less than one by one.
@@ -70,9 +70,9 @@ class OwnerLookups:
     def _ask(self, topic: TopicName) -> asyncio.Future[Ownership] | None:
         """Request an owner for the topic's bundle; None where none is needed, or none can be requested."""
         try:
-            entry, index = self._view.bundle_of_topic(topic)
+            entry, index = self._mirror.bundle_of_topic(topic)
             ownership = entry.state.ownerships[index]
-            if ownership.state is OwnershipState.RELEASING or self._view.is_registered(ownership.owner):
+            if ownership.state is OwnershipState.RELEASING or self._mirror.is_registered(ownership.owner):
                 return None
             return self._request(topic, entry.state.bundle_name(index))
         except LoadManagerError:
@@ -86,8 +86,8 @@ class OwnerLookups:
         if deadline_s is None:
             deadline_s = time.monotonic() + self._patience_s
         while True:
-            entry, index = self._view.bundle_of_topic(topic)
-            owner = self._view.find_owner(entry.state.ownerships[index])
+            entry, index = self._mirror.bundle_of_topic(topic)
+            owner = self._mirror.find_owner(entry.state.ownerships[index])
             if owner is not None:
                 return owner
             if not self._leads():
@@ -98,7 +98,7 @@ class OwnerLookups:
         bundle, ownership = state.bundle_name(index), state.ownerships[index]
         if ownership.state is OwnershipState.RELEASING:
             waiting: Awaitable[Ownership] = self._executor.outcome_of(BundleName.parse(bundle), ownership)
-        elif self._view.is_registered(ownership.owner):
+        elif self._mirror.is_registered(ownership.owner):
             raise NoBrokerAvailableError(f"bundle {bundle}: the record of its owner {ownership.owner} cannot be read")
         else:
             waiting = self._request(topic, bundle)

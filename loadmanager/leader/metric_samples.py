@@ -60,7 +60,7 @@ class MoveCounters(Protocol):
     shedding: SheddingLoop
     stuck_monitor: StuckMonitor
     store: MetadataStore
-    view: ClusterMirror
+    mirror: ClusterMirror
 
     @property
     def is_leading(self) -> bool: ...
@@ -174,7 +174,7 @@ def _counters(node: MoveCounters) -> list[Sample]:
             "loadmanager_bundles_ignored",
             "Bundles in reports that the record of their namespace does not have.",
             none,
-            node.view.model.bundles_ignored,
+            node.mirror.model.bundles_ignored,
         ),
         ("loadmanager_shedding_cycles", "Rounds of shedding planned.", none, node.shedding.cycles),
         ("loadmanager_shedding_cycles_failed", "Rounds that ended in an error.", none, node.shedding.cycles_failed),
@@ -195,21 +195,21 @@ def _gauges(node: MoveCounters) -> list[Sample]:
     none = dict[str, str]()
     return [
         ("loadmanager_leader", "1 while this node leads.", none, node.election.term is not None),
-        ("loadmanager_epoch", "The current epoch.", none, node.view.epoch),
+        ("loadmanager_epoch", "The current epoch.", none, node.mirror.epoch),
         ("loadmanager_lease_seconds", "Time for which the session is certain to live.", none, _lease_s(node)),
         (
             "loadmanager_view_fresh",
             "1 while the mirror is fresh: read since the last reconnection.",
             none,
-            node.view.is_fresh,
+            node.mirror.is_fresh,
         ),
         (
             "loadmanager_faulty_znodes",
             "Znodes that cannot be read at the moment, or that access lists keep from this node.",
             none,
-            len(node.view.faults.keys() | node.store.denied.keys()),
+            len(node.mirror.faults.keys() | node.store.denied.keys()),
         ),
-        ("loadmanager_brokers", "Registered brokers.", none, len(node.view.registrations)),
+        ("loadmanager_brokers", "Registered brokers.", none, len(node.mirror.registrations)),
         (
             "loadmanager_brokers_quarantined",
             "Brokers with rejected reports, which shedding leaves alone.",
@@ -226,7 +226,7 @@ def _gauges(node: MoveCounters) -> list[Sample]:
             "loadmanager_bundles_unserved",
             "Bundles of brokers that serve nothing of what they own (broker_stuck).",
             none,
-            sum(each["bundles"] for each in unserved_bundles(node.view)),
+            sum(each["bundles"] for each in unserved_bundles(node.mirror)),
         ),
         (
             "loadmanager_cannot_move",
@@ -238,9 +238,9 @@ def _gauges(node: MoveCounters) -> list[Sample]:
             "loadmanager_namespaces_unplaceable",
             "Namespaces that no broker may own by the isolation policies; /readyz names them.",
             none,
-            sum(len(each.namespaces) for each in node.view.unplaceable()),
+            sum(len(each.namespaces) for each in node.mirror.unplaceable()),
         ),
-        ("loadmanager_namespaces", "Namespaces.", none, len(node.view.namespaces)),
+        ("loadmanager_namespaces", "Namespaces.", none, len(node.mirror.namespaces)),
         ("loadmanager_shedding_cycle_seconds", "Planning time of the last round.", none, node.shedding.last_cycle_s),
     ]
 
@@ -331,7 +331,7 @@ def _churn_gauges(node: MoveCounters) -> list[Sample]:
             "loadmanager_draining_brokers",
             "Brokers being drained.",
             none,
-            len(node.view.operator_config.controls.draining),
+            len(node.mirror.operator_config.controls.draining),
         ),
     ]
 

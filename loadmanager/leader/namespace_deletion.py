@@ -35,13 +35,13 @@ _AGAIN_S = 0.1
 class NamespaceDeletion:
     def __init__(
         self,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         ledger: OwnershipLedger,
         operators: ConfigWriter,
         bundles: BundleCommands,
         persistence: Persistence,
     ) -> None:
-        self._view = view
+        self._mirror = mirror
         self._ledger = ledger
         self._operators = operators
         self._bundles = bundles
@@ -55,7 +55,7 @@ class NamespaceDeletion:
         what was released by then stays free. `NotLeaderError` or a `StoreError`.
         """
         self._bundles.must_lead()
-        self._view.get_namespace(str(name))
+        self._mirror.get_namespace(str(name))
         with self._ledger.closed(str(name)):
             if not force:
                 await self._refuse_if_open(name)
@@ -63,7 +63,7 @@ class NamespaceDeletion:
         log.info("namespace_deleted", namespace=str(name), force=force)
 
     async def _refuse_if_open(self, name: NamespaceName) -> None:
-        state = self._view.get_namespace(str(name)).state
+        state = self._mirror.get_namespace(str(name)).state
         asked = [
             self._bundles.get_topics(BundleName(name, bundle_range))
             for bundle_range, each in zip(state.bundles.ranges(), state.ownerships, strict=True)

@@ -13,7 +13,7 @@ from loadmanager.core.protocol.leadership import Term
 from loadmanager.leader.audit.audit_log import AuditTrail
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.audit.lineage_reader import LineageReader
-from loadmanager.leader.audit.recording_setup import open_view
+from loadmanager.leader.audit.recording_setup import open_mirror
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.election.config_writer import ConfigWriter
 from loadmanager.leader.election.ownership_ledger import OwnershipLedger
@@ -75,47 +75,47 @@ class Node(Candidate):
         self.settings = settings
         self.caller = Caller.of(settings, tracing_of(settings, SERVICE, node_id))
         self.live = LiveSettings(settings)
-        self.view, self.recorder, self.moves = open_view(self.live, node_id)
+        self.mirror, self.recorder, self.moves = open_mirror(self.live, node_id)
         silence_s = settings.leader_silence_ms / 1000
-        super().__init__(store, self.view, node_id, service_url, silence_s, self.caller, life)
+        super().__init__(store, self.mirror, node_id, service_url, silence_s, self.caller, life)
         self.decision_log = DecisionLog()
         self.audit = AuditTrail(node_id, settings, self.recorder, settings.history_url)
         self.lineage = LineageReader(settings.history_url, self.recorder)
         self.moves.on_measured = self.decision_log.measured
-        self.intake = MirrorIntake(store, self.view, self.live, self._on_change)
-        self.reports = RawReports(store.get, self.view)
-        self.ledger = OwnershipLedger(store, self.view, self.intake, self.election)
+        self.intake = MirrorIntake(store, self.mirror, self.live, self._on_change)
+        self.reports = RawReports(store.get, self.mirror)
+        self.ledger = OwnershipLedger(store, self.mirror, self.intake, self.election)
         self.operators = ConfigWriter(store, self.intake, self.election)
         planning = PlannerPool(PROCESS_BUNDLES)
         self.planner = PlannerService(
-            self.view, self.live, self.decision_log, seed, self.recorder, self.moves, planning
+            self.mirror, self.live, self.decision_log, seed, self.recorder, self.moves, planning
         )
-        self.terms = TermHistory(node_id, self.view, self.planner, self.moves)
-        self.explainer = ExplanationService(self.view, self.planner, self.decision_log)
+        self.terms = TermHistory(node_id, self.mirror, self.planner, self.moves)
+        self.explainer = ExplanationService(self.mirror, self.planner, self.decision_log)
         self.stuck_monitor = StuckMonitor(self.planner, self.live)
-        self.agents = AgentCalls(self.view, self.caller)
+        self.agents = AgentCalls(self.mirror, self.caller)
         self.executor = self._make_executor()
-        self.assigner = AssignmentDriver(self.planner, self.view, self.ledger, self.decision_log, self.caller.tracing)
+        self.assigner = AssignmentDriver(self.planner, self.mirror, self.ledger, self.decision_log, self.caller.tracing)
         self.shedding = SheddingLoop(
             self.planner,
             self.executor,
             self.election,
             self.decision_log,
-            self.view,
+            self.mirror,
             self.live,
             tracing=self.caller.tracing,
         )
         self.reconciler = ReconcilerDriver(
-            self.view, self.ledger, self.executor, self.assigner, self.decision_log, self.live
+            self.mirror, self.ledger, self.executor, self.assigner, self.decision_log, self.live
         )
-        self.drains = DrainLoop(self.view, self.planner, self.executor, self.operators, self.decision_log, self.live)
-        self.plans = PlanDriver(self.view, self.planner, self.executor, self.live)
+        self.drains = DrainLoop(self.mirror, self.planner, self.executor, self.operators, self.decision_log, self.live)
+        self.plans = PlanDriver(self.mirror, self.planner, self.executor, self.live)
         self.fleet_status = FleetStatus(self)
-        self.timeline_memory = TimelineMemory(self.view, self.live, lambda: self.leader_changed)
-        self.persistence = Persistence(store, self.view, self.election, self.planner, self.intake.reject, self.live)
+        self.timeline_memory = TimelineMemory(self.mirror, self.live, lambda: self.leader_changed)
+        self.persistence = Persistence(store, self.mirror, self.election, self.planner, self.intake.reject, self.live)
         self.reshaper = self._make_reshaper()
         self.bundles = BundleCommands(
-            self.view,
+            self.mirror,
             self.ledger,
             self.executor,
             self.assigner,
@@ -124,25 +124,25 @@ class Node(Candidate):
             self.must_lead,
             self.get_term,
         )
-        self.deletion = NamespaceDeletion(self.view, self.ledger, self.operators, self.bundles, self.persistence)
+        self.deletion = NamespaceDeletion(self.mirror, self.ledger, self.operators, self.bundles, self.persistence)
         self.lookups = OwnerLookups(
-            self.view,
+            self.mirror,
             self.assigner,
             self.executor,
             lambda: self.is_leading and self.election.term is not None,
             settings.lookup_timeout_ms / 1000,
         )
         self.reshaping = ReshapeLoop(
-            self.view, self.planner, self.reshaper, self.election, self.decision_log, self.live
+            self.mirror, self.planner, self.reshaper, self.election, self.decision_log, self.live
         )
         self._swept = 0
 
     def _make_executor(self) -> Executor:
         return Executor(
-            self.view,
+            self.mirror,
             self.ledger,
             AgentOwnerClient(
-                self.view, self.election, self.caller, lambda: self.live.current.unload_attempt_timeout_ms / 1000
+                self.mirror, self.election, self.caller, lambda: self.live.current.unload_attempt_timeout_ms / 1000
             ),
             self.decision_log,
             lambda: ExecutorSettings.of(self.live.current),
@@ -154,7 +154,7 @@ class Node(Candidate):
 
     def _make_reshaper(self) -> ReshapeDriver:
         return ReshapeDriver(
-            self.view,
+            self.mirror,
             self.planner,
             self.ledger,
             self.assigner,
@@ -194,7 +194,7 @@ class Node(Candidate):
 
     def _on_reshaped(self, namespace: str, owner: Registration | None) -> None:
         self.persistence.reshaped(namespace)
-        if owner is not None and not self.view.is_registered(owner):
+        if owner is not None and not self.mirror.is_registered(owner):
             self.reconciler.wake()  # if it left at that moment, the reconciler looked for the old bundle names
 
     def scrape(self) -> MetricSamples:
@@ -203,8 +203,8 @@ class Node(Candidate):
 
     def _on_change(self) -> None:
         self._store_changed()
-        if self.view.unsettled != self._swept:
-            self._swept = self.view.unsettled
+        if self.mirror.unsettled != self._swept:
+            self._swept = self.mirror.unsettled
             self.executor.membership_changed()
             self.reconciler.wake()
 
@@ -217,7 +217,7 @@ class Node(Candidate):
         self.audit.begin_term()
 
     def _begin_work(self, group: asyncio.TaskGroup) -> None:
-        log.info("leading", namespaces=len(self.view.namespaces), brokers=len(self.view.brokers))
+        log.info("leading", namespaces=len(self.mirror.namespaces), brokers=len(self.mirror.brokers))
         group.create_task(self.assigner.run())
         group.create_task(self.reconciler.run())
         group.create_task(self.drains.run())

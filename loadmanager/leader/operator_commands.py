@@ -38,7 +38,7 @@ class BundleCommands:
 
     def __init__(
         self,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         ledger: OwnershipLedger,
         executor: Executor,
         assigner: AssignmentDriver,
@@ -47,7 +47,7 @@ class BundleCommands:
         must_lead: Callable[[], None],
         get_term: Callable[[], Term],
     ) -> None:
-        self._view = view
+        self._mirror = mirror
         self._ledger = ledger
         self._executor = executor
         self._assigner = assigner
@@ -75,13 +75,13 @@ class BundleCommands:
                 if await self._try_to_unload(name, destination, reason):
                     return
             except IllegalTransitionError:
-                if attempt == _ATTEMPTS or not (destination is None or self._view.is_registered(destination)):
+                if attempt == _ATTEMPTS or not (destination is None or self._mirror.is_registered(destination)):
                     raise
-        raise IllegalTransitionError(f"bundle {name} is {self._view.get_ownership(name)}: it was not given away")
+        raise IllegalTransitionError(f"bundle {name} is {self._mirror.get_ownership(name)}: it was not given away")
 
     async def _try_to_unload(self, name: BundleName, destination: Registration | None, reason: Reason) -> bool:
         """Return whether the bundle is where it shall be; `IllegalTransitionError` if it changed meanwhile."""
-        ownership = self._view.get_ownership(name)
+        ownership = self._mirror.get_ownership(name)
         if ownership.state is OwnershipState.RELEASING:
             ownership = await self._executor.outcome_of(name, ownership)
         elif ownership.state is OwnershipState.OWNED and (destination is None or ownership.owner != destination):
@@ -93,7 +93,7 @@ class BundleCommands:
     async def unload_namespace(self, name: NamespaceName) -> None:
         """Release every bundle of a namespace; raises as `unload`, after all of them were tried."""
         self.must_lead()
-        entry = self._view.get_namespace(str(name))
+        entry = self._mirror.get_namespace(str(name))
         bundles = [BundleName(name, bundle_range) for bundle_range in entry.state.bundles.ranges()]
         outcomes = await asyncio.gather(
             *(self.unload(bundle, None, OwnershipReason.ADMIN_UNLOAD) for bundle in bundles),
@@ -119,7 +119,7 @@ class BundleCommands:
         """Return the topics of a bundle that its owner may have open; None when nobody owns it. Raises as
         `AgentCalls`.
         """
-        owner = self._view.find_owner(self._view.get_ownership(name))
+        owner = self._mirror.find_owner(self._mirror.get_ownership(name))
         return None if owner is None else await self._agents.get_topics(owner.registration, name)
 
     async def split(
@@ -129,7 +129,7 @@ class BundleCommands:
         unloaded and no broker could own them then.
         """
         self.must_lead()
-        stranded = [each for each in self._view.unplaceable() if str(name.namespace) in each.namespaces]
+        stranded = [each for each in self._mirror.unplaceable() if str(name.namespace) in each.namespaces]
         if unload and stranded:
             raise ConflictError(f"{stranded[0].sentence}; nothing was changed: split it without unloading")
         return await self._reshaper.split(name, algorithm=algorithm, positions=positions, unload=unload)

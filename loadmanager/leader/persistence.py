@@ -47,14 +47,14 @@ class Persistence:
     def __init__(
         self,
         store: MetadataStore,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         election: Election,
         planner: PlannerService,
         reject: Callable[[str, Exception], None],
         live: LiveSettings,
     ) -> None:
         self._store = store
-        self._view = view
+        self._mirror = mirror
         self._election = election
         self._planner = planner
         self._reject = reject
@@ -168,7 +168,7 @@ class Persistence:
         now_s = time.time()
         bundles = {bundle: min(at_s, now_s) for bundle, at_s in record.recently_unloaded.items()}
         sources = {BrokerId(broker): min(at_s, now_s) for broker, at_s in record.last_unloaded.items()}
-        self._view.model.restore_unloaded(bundles, sources)
+        self._mirror.model.restore_unloaded(bundles, sources)
 
     async def _list(self) -> set[str]:
         """Return the paths of all averages in the store."""
@@ -180,11 +180,11 @@ class Persistence:
 
     async def flush(self) -> None:
         """Write everything that has changed since the last flush; raises the `StoreError` of a write that failed."""
-        model = self._view.model
+        model = self._mirror.model
         revision = model.revision
         records: dict[str, bytes] = {}
         for namespace in sorted(model.namespaces_changed_since(self._flushed_revision)):
-            if namespace in self._view.namespaces:
+            if namespace in self._mirror.namespaces:
                 averages = model.bundle_averages(namespace)
                 records[paths.bundle_data(namespace)] = await asyncio.to_thread(pack_averages, averages)
         for broker_id, sums in model.broker_time_averages().items():
@@ -205,7 +205,7 @@ class Persistence:
             raise
 
     async def _write_history(self, namespaces: set[str]) -> None:
-        averages = {name: self._view.model.bundle_averages(name) for name in sorted(namespaces)}
+        averages = {name: self._mirror.model.bundle_averages(name) for name in sorted(namespaces)}
         records = {
             paths.bundle_data(name): await asyncio.to_thread(pack_averages, found) for name, found in averages.items()
         }
@@ -218,7 +218,7 @@ class Persistence:
             await self._write({paths.STRATEGY_STATE: data}, [])
 
     def _strategy_state(self) -> StrategyStateRecord:
-        model = self._view.model
+        model = self._mirror.model
         return StrategyStateRecord(
             states=self._planner.memory,
             recently_unloaded=model.recently_unloaded(),
@@ -227,7 +227,7 @@ class Persistence:
 
     def _stale_averages(self) -> list[str]:
         prefix = f"{paths.BROKER_TIME_AVERAGE}/"
-        registered = self._view.registrations
+        registered = self._mirror.registrations
         return sorted(
             p for p in self.existing if p.startswith(prefix) and BrokerId(p.removeprefix(prefix)) not in registered
         )
@@ -303,7 +303,7 @@ class Persistence:
             case Put(path, data) | Create(path, data):
                 self.existing.add(path)
                 self._written[path] = data
-                self._view.faults.pop(path, None)
+                self._mirror.faults.pop(path, None)
             case _:
                 pass
 

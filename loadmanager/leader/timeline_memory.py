@@ -49,9 +49,9 @@ class TimelineMemory:
     """
 
     def __init__(
-        self, view: ClusterMirror, live: LiveSettings, leader_changed: Callable[[], asyncio.Future[None]]
+        self, mirror: ClusterMirror, live: LiveSettings, leader_changed: Callable[[], asyncio.Future[None]]
     ) -> None:
-        self._view = view
+        self._mirror = mirror
         self._live = live
         self._leader_changed = leader_changed
         self._history_url = live.base.history_url
@@ -60,7 +60,7 @@ class TimelineMemory:
         self._worker = Worker("timeline")
         self._previews = Previews(self._worker)
         self._began_ms = clock.now_ms()
-        view.on_record = self._record_changed
+        mirror.on_record = self._record_changed
 
     @property
     def span_ms(self) -> int:
@@ -79,9 +79,9 @@ class TimelineMemory:
                         await self.look(of, at_ms)
                         last[of] = at_ms // grid.step_ms  # after `look`: a full grid lengthens its steps
                 left_ms = min(grid.step_ms - at_ms % grid.step_ms for grid in self._grids.values())
-                leader = self._view.leader
+                leader = self._mirror.leader
                 if leader is not None:
-                    self._moments.leads(leader.node_id, self._view.epoch, clock.now_ms())
+                    self._moments.leads(leader.node_id, self._mirror.epoch, clock.now_ms())
                 await asyncio.wait({self._leader_changed()}, timeout=left_ms / 1000)
 
     async def draw(self, of: Literal["brokers", "bundles"], window: Window) -> dict[str, Any]:
@@ -98,12 +98,12 @@ class TimelineMemory:
         grid = self._grids[of]
         try:
             if of == "brokers":
-                summary = self._view.model.summary()
+                summary = self._mirror.model.summary()
                 weights = self._live.current.resource_weights
                 figures = usage_as_figures(100 * weighted_max_usage(summary.usage_percent, weights))
                 await self._worker.run(grid.put, summary.brokers, figures, at_ms)
             else:
-                names, throughput = self._view.model.throughput()
+                names, throughput = self._mirror.model.throughput()
                 await self._worker.run(lambda: grid.put(names, throughput_as_figures(throughput), at_ms))
         except Exception:
             log.exception("timeline_not_kept", of=of)

@@ -42,7 +42,7 @@ class Actuator:
         self,
         settings: PulsarServiceSettings,
         live: LiveSettings,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         picture: PulsarIntake,
         admin: PulsarAdmin,
         brokers: AskedBrokers,
@@ -55,12 +55,12 @@ class Actuator:
         tracing: Tracing,
     ) -> None:
         self.memory = ActsMemory(FencedRecord(store, election, paths.PULSAR_MOVES), settings.failures_until_stop)
-        self.rails = GuardrailFacts(settings, view, picture, brokers, self.memory)
+        self.rails = GuardrailFacts(settings, mirror, picture, brokers, self.memory)
         owned = PulsarOwnership(picture, admin, election)
         self.healer = Recovery(self.memory, owned, decision_log)
-        self._ledger = FollowingLedger(view, picture, owned, election, self.rails.check, self.memory, decision_log)
+        self._ledger = FollowingLedger(mirror, picture, owned, election, self.rails.check, self.memory, decision_log)
         self.executor = Executor(
-            view,
+            mirror,
             self._ledger,
             PulsarOwners(picture, admin, election),
             decision_log,
@@ -70,14 +70,14 @@ class Actuator:
             tracing,
         )
         self.shedding = SheddingLoop(
-            planner, self.executor, election, decision_log, view, live, self.rails, on_plan, tracing
+            planner, self.executor, election, decision_log, mirror, live, self.rails, on_plan, tracing
         )
         self.reshaper = PulsarReshaper(
-            view, admin, election, self.rails, self.memory, decision_log, live, picture.read_bundles
+            mirror, admin, election, self.rails, self.memory, decision_log, live, picture.read_bundles
         )
-        self.reshaping = ReshapeLoop(view, planner, self.reshaper, election, decision_log, live)
-        self.drains = DrainLoop(view, planner, self.executor, operators, decision_log, live)
-        self.plans = PlanDriver(view, planner, self.executor, live)
+        self.reshaping = ReshapeLoop(mirror, planner, self.reshaper, election, decision_log, live)
+        self.drains = DrainLoop(mirror, planner, self.executor, operators, decision_log, live)
+        self.plans = PlanDriver(mirror, planner, self.executor, live)
 
     async def take_over(self) -> None:
         """Read what the last term left."""

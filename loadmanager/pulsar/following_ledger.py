@@ -2,12 +2,12 @@
 
     transition       what is done
     ----------       ------------
-    release          rails are asked; the move is written down under the epoch of the term; then the view says Releasing
-    complete,        Pulsar's metadata are read; what nobody owns is looked up; the view says what is true then,
+    release          rails are asked; the move is recorded under the epoch; then the mirror says Releasing
+    complete,        Pulsar's metadata are read; what nobody owns is looked up; the mirror then says what is true,
     abandon          whatever the transition would have made, and the move is written down as ended
 
-A bundle that the view says to be Releasing is under way by a move of ours; nobody else's word changes it there. When a
-term ends, `put_down` has the view say of such bundles what is known; what was written down is for the next term.
+A bundle that the mirror says to be Releasing is under way by a move of ours; nothing else changes it there. When a
+term ends, `put_down` has the mirror say what is known of such bundles; the record is for the next term.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FollowingLedger:
 
     def __init__(
         self,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         picture: SeesOwners,
         owned: PulsarOwnership,
         election: ElectionPort,
@@ -50,7 +50,7 @@ class FollowingLedger:
         memory: ActsMemory,
         decision_log: DecisionLog,
     ) -> None:
-        self._view = view
+        self._mirror = mirror
         self._picture = picture
         self._owned = owned
         self._election = election
@@ -59,7 +59,7 @@ class FollowingLedger:
         self._decision_log = decision_log
 
     async def apply(self, namespace: str, bundle_range: BundleRange, transition: Transition, reason: str) -> Ownership:
-        """See the top; the ownership as the view has it then.
+        """See the top; the ownership as the mirror has it then.
 
         Raises `RailError`, `IllegalTransitionError`, `BundleNotFoundError`, `NamespaceNotFoundError`, `NotLeaderError`,
         or a `StoreError`.
@@ -67,7 +67,7 @@ class FollowingLedger:
         name = BundleName(NamespaceName.parse_any(namespace), bundle_range)
         stamp = Stamp(self._election.get_term().epoch, clock.now_ms(), reason)
         try:
-            current = self._view.get_ownership(name)
+            current = self._mirror.get_ownership(name)
         except (BundleNotFoundError, NamespaceNotFoundError):
             await self._forget(name)
             raise
@@ -77,20 +77,20 @@ class FollowingLedger:
         return await self._end(name, following)
 
     async def settled(self) -> None:
-        """Nothing else than this changes what the view says of a move."""
+        """Nothing else than this changes what the mirror says of a move."""
 
     def put_down(self) -> None:
         """The term is over."""
         for bundle in self._memory.acts.under_way:
             name = BundleName.parse(bundle)
-            found = self._view.find_ownership(bundle)
+            found = self._mirror.find_ownership(bundle)
             if found is not None and found.state is OwnershipState.RELEASING:
                 self._put(name, _as_it_is(replace(found, version=found.version + 1), self._picture.owners.get(bundle)))
 
     async def _begin(self, name: BundleName, current: Ownership, released: Ownership) -> Ownership:
         self._must_pass(name, released)
         await self._memory.begin(str(name), _move_of(released))
-        found = self._view.find_ownership(str(name))
+        found = self._mirror.find_ownership(str(name))
         if found != current:
             await self._memory.withdraw(str(name))
             raise StaleStepError(f"it is {found} by now, and not {current}")
@@ -121,8 +121,8 @@ class FollowingLedger:
             await self._memory.end(str(name), None, is_cancelled=True)
 
     def _put(self, name: BundleName, ownership: Ownership) -> None:
-        entry, index = self._view.bundle(name)
-        self._view.put_namespace(replace(entry, state=entry.state.with_ownerships({index: ownership})))
+        entry, index = self._mirror.bundle(name)
+        self._mirror.put_namespace(replace(entry, state=entry.state.with_ownerships({index: ownership})))
 
 
 def _move_of(released: Ownership) -> PendingMove:

@@ -81,13 +81,13 @@ class GuardrailFacts:
     def __init__(
         self,
         settings: PulsarServiceSettings,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         picture: SeesBrokers,
         told: TellsSettings,
         memory: ActsMemory,
     ) -> None:
         self._settings = settings
-        self._view = view
+        self._mirror = mirror
         self._picture = picture
         self._told = told
         self._memory = memory
@@ -158,7 +158,7 @@ class GuardrailFacts:
             pulsars_leader=self._picture.pulsars_leader,
             quiet_for_s=time.monotonic() - self._picture.changed_s,
             is_to_act=self._settings.mode == "act",
-            is_whole=self._view.is_fresh,
+            is_whole=self._mirror.is_fresh,
             policies_fault=self._picture.policies_fault or "",
             open_moves=self._memory.open_moves,
             failures=acts.failures,
@@ -177,7 +177,7 @@ class GuardrailFacts:
                 reported_at_s=self._picture.reports_at_s(broker),
                 touched_at_s=self._touched_s.get(broker),
             )
-            for broker in self._view.registrations
+            for broker in self._mirror.registrations
         }
 
     def _limits(self) -> GuardrailLimits:

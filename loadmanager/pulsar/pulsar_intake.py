@@ -70,7 +70,7 @@ class PulsarIntake:
         self,
         admin: PulsarAdmin,
         brokers: AskedBrokers,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         live: LiveSettings,
         interval_s: float,
         on_change: Callable[[], None],
@@ -78,13 +78,13 @@ class PulsarIntake:
     ) -> None:
         self._admin = admin
         self._brokers = brokers
-        self._view = view
+        self._mirror = mirror
         self._live = live
         self._interval_s = interval_s
         self._on_change = on_change
-        self._faults = ZnodeFaults(view.faults)
-        self._records = BrokerRecords(view, live, BundleName.parse_any)
-        self._namespaces = PulsarNamespaces(view, on_moved)
+        self._faults = ZnodeFaults(mirror.faults)
+        self._records = BrokerRecords(mirror, live, BundleName.parse_any)
+        self._namespaces = PulsarNamespaces(mirror, on_moved)
         self._turns = asyncio.Semaphore(_AT_A_TIME)
         self._wake = asyncio.Event()
         self._polled = asyncio.Condition()
@@ -138,7 +138,7 @@ class PulsarIntake:
             try:
                 await self._poll()
             except _FAILURES as error:
-                self._view.is_fresh = False
+                self._mirror.is_fresh = False
                 if self.fault != str(error):
                     log.warning("pulsar_not_polled", error=str(error))
                 self.fault = str(error)
@@ -164,7 +164,7 @@ class PulsarIntake:
         Raises `PulsarRefusedError` or `PulsarUnreachableError` if one of them did not answer and none has it.
         """
         name = str(bundle)
-        asked = {self._owners.get(name), *near} & set(self._view.registrations)
+        asked = {self._owners.get(name), *near} & set(self._mirror.registrations)
         found = await asyncio.gather(*(self._owned(broker) for broker in asked if broker), return_exceptions=True)
         owners = [
             broker for broker, owned in zip(asked, found, strict=True) if isinstance(owned, list) and name in owned
@@ -208,7 +208,7 @@ class PulsarIntake:
             await self._apply_report(broker, answer)
         silent = [broker for broker in ids if broker not in answered]
         self.fault = f"no complete answer from {', '.join(silent[:3])}" if silent else ""
-        self._view.is_fresh = not silent
+        self._mirror.is_fresh = not silent
 
     async def _ask(self, broker: BrokerId) -> _Answer | None:
         load_manager = self._brokers.load_manager(broker)
@@ -251,7 +251,7 @@ class PulsarIntake:
         for gone in set(self._namespaces.with_bundles) - {*known, *namespaces}:
             self._namespaces.drop_bundles(gone)
         await asyncio.gather(*map(self._read_namespace, known))
-        cluster, operator_config = self._live.current.cluster_name, self._view.operator_config
+        cluster, operator_config = self._live.current.cluster_name, self._mirror.operator_config
         try:
             operator_config.isolation = await self._admin.isolation(cluster)
             operator_config.failure_domains = await self._admin.domains(cluster)
@@ -276,12 +276,12 @@ class PulsarIntake:
     # What is applied
 
     def _register(self, ids: Iterable[BrokerId], answered: Mapping[BrokerId, _Answer]) -> None:
-        registrations, changed = self._view.registrations, set()
+        registrations, changed = self._mirror.registrations, set()
         for gone in registrations.keys() - set(ids):
-            self._view.drop_broker(gone)
+            self._mirror.drop_broker(gone)
             self._reports.pop(gone, None)
             self._topics_s.pop(gone, None)
-            for kept in (self._znodes, self._view.faults):
+            for kept in (self._znodes, self._mirror.faults):
                 kept.pop(paths.broker(gone), None)
             changed.add(gone)
         for broker, answer in answered.items():
@@ -315,7 +315,7 @@ class PulsarIntake:
             known = self._znodes.get(path)
             if known is None or before is None or dated["lastUpdate"] != before["lastUpdate"]:
                 version = 0 if known is None else known.version + 1
-                life = self._view.registrations[broker].incarnation
+                life = self._mirror.registrations[broker].incarnation
                 known = self._znodes[path] = Znode(path, orjson.dumps(dated), version, life, 0, 0)
                 self._reports[broker] = {key: dated.get(key) for key in ("cpu", "lastStats", "reported", "lastUpdate")}
             await self._records.decode_long(path, known)
@@ -325,15 +325,15 @@ class PulsarIntake:
         """Apply what operators changed while brokers run, and list what of it cannot be used."""
         self.dynamic = dynamic
         faults = self._live.apply(dynamic)
-        self._view.model.set_rules(ReportRules.of(self._live.planner))
+        self._mirror.model.set_rules(ReportRules.of(self._live.planner))
         with self._faults.of(_DYNAMIC):
             if faults:
                 raise InvalidRecordError(f"{_DYNAMIC}: {'; '.join(faults)}")
 
     def _lay_down_policies(self) -> None:
-        operator_config = self._view.operator_config
+        operator_config = self._mirror.operator_config
         operator_config.anti_affinity = self._namespaces.groups()
         policies = operator_config.isolation, operator_config.failure_domains, operator_config.anti_affinity
         if policies != self._policies:
             self._policies = policies
-            self._view.model.set_policies(policies_of(*policies))
+            self._mirror.model.set_policies(policies_of(*policies))

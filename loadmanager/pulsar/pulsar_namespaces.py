@@ -25,8 +25,8 @@ from loadmanager.util import clock
 class PulsarNamespaces:
     """Collects answers; `put_together` has the mirror follow. `owners` are those of all bundles in the mirror."""
 
-    def __init__(self, view: ClusterMirror, on_moved: Callable[[Sighted], None]) -> None:
-        self._view = view
+    def __init__(self, mirror: ClusterMirror, on_moved: Callable[[Sighted], None]) -> None:
+        self._mirror = mirror
         self._on_moved = on_moved
         self._bundles: dict[str, NamespaceBundles] = {}
         self._groups: dict[str, str] = {}
@@ -95,16 +95,16 @@ class PulsarNamespaces:
         entry = self._entry(namespace, former, now_ms)
         texts = () if entry is None else entry.state.bundles.range_texts()
         sighted = self._follow_owners(namespace, texts, former, now_ms)
-        known = self._view.namespaces.get(namespace)
+        known = self._mirror.namespaces.get(namespace)
         if entry is None:
-            self._view.drop_namespace(namespace)
+            self._mirror.drop_namespace(namespace)
         elif known is None or known.state != entry.state:
-            self._view.put_namespace(entry)
+            self._mirror.put_namespace(entry)
         for each in sighted:
             self._on_moved(each)
 
     def _former(self, namespace: str) -> dict[str, Ownership]:
-        known = self._view.namespaces.get(namespace)
+        known = self._mirror.namespaces.get(namespace)
         if known is None:
             return {}
         return dict(zip(known.state.bundles.range_texts(), known.state.ownerships, strict=True))
@@ -142,7 +142,7 @@ class PulsarNamespaces:
     def _life_of(self, broker: BrokerId | None) -> Registration | None:
         if broker is None:
             return None
-        return self._view.registrations.get(broker) or Registration(broker, NO_LIFE)
+        return self._mirror.registrations.get(broker) or Registration(broker, NO_LIFE)
 
 
 def _follow(former: Ownership, owner: Registration | None, now_ms: int) -> Ownership:

@@ -21,7 +21,7 @@ from loadmanager.errors import LoadManagerError
 from loadmanager.leader.audit.audit_log import AuditTrail
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.audit.lineage_reader import LineageReader
-from loadmanager.leader.audit.recording_setup import open_view
+from loadmanager.leader.audit.recording_setup import open_mirror
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.election.config_writer import ConfigWriter
 from loadmanager.leader.fleet_status import FleetStatus
@@ -81,7 +81,7 @@ class PulsarService(Candidate):
         self.settings = settings
         self.caller = Caller.of(settings, tracing_of(settings, SERVICE, node_id))
         self.live = live
-        self.view, self.recorder, self.moves = open_view(live, node_id)
+        self.mirror, self.recorder, self.moves = open_mirror(live, node_id)
         self.audit = AuditTrail(node_id, settings, self.recorder, live.base.history_url)
         self.lineage = LineageReader(live.base.history_url, self.recorder)
         self._told = ClusterMirror()
@@ -92,19 +92,19 @@ class PulsarService(Candidate):
         self._told_intake = MirrorIntake(store, self._told, LiveSettings(settings_of({}, "")), self._on_told)
         self.brokers = AskedBrokers(admin)
         interval_s = settings.poll_interval_seconds
-        self.intake = PulsarIntake(admin, self.brokers, self.view, live, interval_s, self._on_seen, self._on_moved)
-        self.reports = RawReports(self.intake.find_report, self.view)
+        self.intake = PulsarIntake(admin, self.brokers, self.mirror, live, interval_s, self._on_seen, self._on_moved)
+        self.reports = RawReports(self.intake.find_report, self.mirror)
         self.operators = ConfigWriter(store, self._told_intake, self.election)
-        self.planner = PlannerService(self.view, live, self.decision_log, seed, self.recorder, self.moves)
-        self.terms = TermHistory(node_id, self.view, self.planner, self.moves)
-        self.explainer = ExplanationService(self.view, self.planner, self.decision_log)
+        self.planner = PlannerService(self.mirror, live, self.decision_log, seed, self.recorder, self.moves)
+        self.terms = TermHistory(node_id, self.mirror, self.planner, self.moves)
+        self.explainer = ExplanationService(self.mirror, self.planner, self.decision_log)
         self.diary = ActivityLog(settings.folder)
         self.scores = self._make_scores()
         self.judge = self._make_judge(seed)
         self.hands = Actuator(
             settings,
             live,
-            self.view,
+            self.mirror,
             self.intake,
             admin,
             self.brokers,
@@ -125,8 +125,8 @@ class PulsarService(Candidate):
         self.unloads = UnloadCanceller(self.executor, self.must_lead)
         self.take_over = TakeOver(admin, FencedRecord(store, self.election, paths.TAKEN_OVER), settings)
         self.fleet_status = FleetStatus(self, only_shows=observes)
-        self.timeline_memory = TimelineMemory(self.view, self.live, lambda: self.leader_changed)
-        self.persistence = Persistence(store, self.view, self.election, self.planner, self._told_intake.reject, live)
+        self.timeline_memory = TimelineMemory(self.mirror, self.live, lambda: self.leader_changed)
+        self.persistence = Persistence(store, self.mirror, self.election, self.planner, self._told_intake.reject, live)
         self._swept = 0
         self._registered: frozenset[Registration] = frozenset()
 
@@ -177,7 +177,7 @@ class PulsarService(Candidate):
 
     def why_not_ready(self) -> str | None:
         """Return the reason why answers cannot be relied on at the moment; None when they can."""
-        if not self.view.is_fresh:
+        if not self.mirror.is_fresh:
             return self.intake.fault
         why_not = super().why_not_ready()
         return f"stateStoreUrl: {why_not}" if why_not and self.store.state is not SessionState.CONNECTED else why_not
@@ -185,7 +185,7 @@ class PulsarService(Candidate):
     def status(self) -> PulsarServiceStatus:
         """Return the state of this process, and the obstacles to acting."""
         stops = self.hands.rails.check_round()
-        reported_s = [at_s for broker in self.view.registrations if (at_s := self.intake.reports_at_s(broker))]
+        reported_s = [at_s for broker in self.mirror.registrations if (at_s := self.intake.reports_at_s(broker))]
         failures = self.hands.memory.acts.failures
         return PulsarServiceStatus(
             mode=self.settings.mode,
@@ -196,12 +196,12 @@ class PulsarService(Candidate):
             stopped=failures >= self.settings.failures_until_stop,
             failures=failures,
             misses=self.hands.memory.misses,
-            brokers=len(self.view.registrations),
+            brokers=len(self.mirror.registrations),
             bundles=len(self.intake.owners),
             pulsars_leader=self.intake.pulsars_leader,
             pulsar_sheds=bool(self.brokers.shedding()),
             oldest_report_s=round(time.time() - min(reported_s), 3) if reported_s else None,
-            faults={**self._told.faults, **self.view.faults},
+            faults={**self._told.faults, **self.mirror.faults},
         )
 
     async def go_on(self) -> None:
@@ -233,29 +233,29 @@ class PulsarService(Candidate):
 
     def _on_told(self) -> None:
         """Our own store has something new: who leads, or what operators told."""
-        self.view.leader, self.view.epoch, self.view.nodes = self._told.leader, self._told.epoch, self._told.nodes
+        self.mirror.leader, self.mirror.epoch, self.mirror.nodes = self._told.leader, self._told.epoch, self._told.nodes
         controls = self._told.operator_config.controls
-        if controls != self.view.operator_config.controls:
-            self.view.operator_config.controls = controls
-            self.view.model.set_controls(controls)
+        if controls != self.mirror.operator_config.controls:
+            self.mirror.operator_config.controls = controls
+            self.mirror.model.set_controls(controls)
         self._store_changed()
 
     def _on_seen(self) -> None:
         """A poll was applied."""
-        registered = frozenset(self.view.registrations.values())
+        registered = frozenset(self.mirror.registrations.values())
         for each in self._registered - registered:
             self.judge.left(each, clock.now_ms())
         self._registered = registered
-        self.live.leave_out(self.hands.rails.left_out(self.view.namespaces))
-        if self.view.unsettled != self._swept:
-            self._swept = self.view.unsettled
+        self.live.leave_out(self.hands.rails.left_out(self.mirror.namespaces))
+        if self.mirror.unsettled != self._swept:
+            self._swept = self.mirror.unsettled
             self.executor.membership_changed()
 
     def _on_moved(self, seen: Sighted) -> None:
         """A bundle has another owner."""
         self.judge.seen(seen)
-        if seen.before is not None and not seen.by_us and self.view.is_registered(seen.before):
-            self.view.model.mark_unloaded(seen.bundle, seen.at_ms / 1000, seen.before.broker)
+        if seen.before is not None and not seen.by_us and self.mirror.is_registered(seen.before):
+            self.mirror.model.mark_unloaded(seen.bundle, seen.at_ms / 1000, seen.before.broker)
 
     # The work of a term
 
@@ -266,7 +266,7 @@ class PulsarService(Candidate):
         self.terms.begin(term.epoch)
 
     def _begin_work(self, group: asyncio.TaskGroup) -> None:
-        log.info("leading", namespaces=len(self.view.namespaces), brokers=len(self.view.brokers))
+        log.info("leading", namespaces=len(self.mirror.namespaces), brokers=len(self.mirror.brokers))
         group.create_task(self.terms.keep_checkpoints())
         group.create_task(self.stuck_monitor.run())
         group.create_task(self.take_over.run(self.brokers.switched_on))
@@ -274,7 +274,7 @@ class PulsarService(Candidate):
 
     async def _balance(self, group: asyncio.TaskGroup) -> None:
         await self.persistence.taken_over()
-        await self.hands.healer.run(self.view.epoch)
+        await self.hands.healer.run(self.mirror.epoch)
         group.create_task(self.persistence.run_memory())
         group.create_task(self._shed())
         if self.settings.splits_enabled:

@@ -82,7 +82,7 @@ class PulsarReshaper:
 
     def __init__(
         self,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         admin: SplitsBundles,
         election: Election,
         rails: GuardrailFacts,
@@ -91,7 +91,7 @@ class PulsarReshaper:
         live: LiveSettings,
         read_bundles: Callable[[str], Awaitable[None]],
     ) -> None:
-        self._view = view
+        self._mirror = mirror
         self._read_bundles = read_bundles
         self._admin = admin
         self._election = election
@@ -140,10 +140,10 @@ class PulsarReshaper:
         await self._memory.split(owner.broker)
 
     def _owner_of(self, name: BundleName) -> Registration:
-        current = self._view.find_ownership(str(name))
+        current = self._mirror.find_ownership(str(name))
         if current is None:
             raise BundleGoneError(f"{name} is not a current bundle")
-        if current.state is not OwnershipState.OWNED or not self._view.is_registered(current.owner):
+        if current.state is not OwnershipState.OWNED or not self._mirror.is_registered(current.owner):
             raise IllegalTransitionError(f"cannot split bundle {name}, which is {current}")
         assert current.owner is not None, "nobody is not registered"
         return current.owner
@@ -165,7 +165,7 @@ class PulsarReshaper:
         while True:
             with contextlib.suppress(PulsarRefusedError, PulsarUnreachableError):
                 await self._read_bundles(str(name.namespace))
-            entry = self._view.namespaces.get(str(name.namespace))
+            entry = self._mirror.namespaces.get(str(name.namespace))
             known = () if entry is None else entry.state.bundles.boundaries
             boundaries = [each for each in known if name.range.lower < each < name.range.upper]
             if boundaries:
@@ -205,6 +205,6 @@ class PulsarReshaper:
 
     def _say(self, kind: str, it: Reshaping, owner: Registration, stops: Sequence[Verdict] = ()) -> None:
         assert it.because is not None, "it was decided, and why"
-        because, epoch = [it.because, *stops], self._view.epoch
+        because, epoch = [it.because, *stops], self._mirror.epoch
         say = self._decision_log.would_move if stops else self._decision_log.moved
         say(kind, str(it.bundle), it.reason, epoch=epoch, source=owner, destination=owner, because=because)

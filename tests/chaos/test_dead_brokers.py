@@ -21,7 +21,7 @@ AT_ONCE = pytest.mark.parametrize("cluster", [{"reassignBundlesOfDeadBrokersAtOn
 async def test_the_bundles_of_a_dead_broker_are_placed_at_their_next_lookup_in_one_step(cluster: LocalCluster) -> None:
     dead = await cluster.owner()
     await dead.die()
-    await eventually(lambda: len(cluster.node.view.brokers) == 2)
+    await eventually(lambda: len(cluster.node.mirror.brokers) == 2)
     assert await cluster.owner() is not dead
     assert cluster.ownership.version == 2
     assert [entry["source"] for entry in cluster.journalled("assign")] == [None, dead.broker_id]
@@ -54,22 +54,22 @@ async def test_a_broker_that_registers_again_is_a_new_one_and_owns_nothing(clust
 async def test_a_broker_whose_record_turns_into_garbage_keeps_what_it_owns_and_is_found(cluster: LocalCluster) -> None:
     broker = await cluster.owner()
     await broker.publish(b"\x00 no record")
-    await eventually(lambda: cluster.node.view.faults, what="the fault is listed")
+    await eventually(lambda: cluster.node.mirror.faults, what="the fault is listed")
     assert await cluster.lookup() == (200, (await cluster.lookup())[1])
     assert await cluster.owner() is broker
     assert (cluster.ownership.state, cluster.ownership.version) == (OWNED, 1)
     await broker.publish(encode_local_broker_data(broker.record(1.0)))
-    await eventually(lambda: not cluster.node.view.faults, what="the fault is mended")
+    await eventually(lambda: not cluster.node.mirror.faults, what="the fault is mended")
     assert cluster.ownership.version == 1
 
 
 async def test_a_broker_that_registers_with_garbage_gets_nothing_and_frees_nothing(cluster: LocalCluster) -> None:
     broker = await cluster.owner()
     await broker.publish(b"[]")
-    await eventually(lambda: cluster.node.view.faults)
+    await eventually(lambda: cluster.node.mirror.faults)
     cluster.node.intake.mark_dirty("/loadbalance")
     await cluster.node.intake.settled()
-    assert cluster.node.view.faults, "reading everything again does not mend it"
+    assert cluster.node.mirror.faults, "reading everything again does not mend it"
     assert (await cluster.lookup(TOPIC))[0] == 200
     assert (cluster.ownership.state, cluster.ownership.version) == (OWNED, 1)
 
@@ -83,7 +83,7 @@ async def test_lookup_without_brokers_is_refused_until_one_comes_back(cluster: L
     await eventually(lambda: cluster.incarnations() == {survivor.incarnation})
     assert await cluster.owner() is survivor
     await survivor.die()
-    await eventually(lambda: not cluster.node.view.brokers)
+    await eventually(lambda: not cluster.node.mirror.brokers)
     status, body = await cluster.lookup()
     assert status == 503
     assert "broker" in body["reason"]

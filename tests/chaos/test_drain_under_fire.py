@@ -26,7 +26,7 @@ async def test_a_successor_goes_on_with_the_drain_of_a_killed_leader(step: str) 
             await gives_all_away(cluster, cluster.source)
             await cluster.settled()
             await eventually(lambda: is_done(cluster), what="the drain is done")
-        assert cluster.source.broker_id in cluster.standby.node.view.operator_config.controls.draining
+        assert cluster.source.broker_id in cluster.standby.node.mirror.operator_config.controls.draining
     assert prober.failures() == []
     assert cluster.violations() == []
 

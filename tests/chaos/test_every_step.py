@@ -108,7 +108,7 @@ async def test_step_is_completed_or_undone_after_a_broken_connection(operation: 
         assert isinstance(broken, MemoryStore)
         world.cluster.partition(broken, noticed=True)
         cluster.steps.go_on()
-        await eventually(lambda: not cluster.leader.node.view.is_fresh)
+        await eventually(lambda: not cluster.leader.node.mirror.is_fresh)
         world.cluster.heal(broken)
         await cluster.settled()
         await acting

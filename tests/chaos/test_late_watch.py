@@ -48,14 +48,14 @@ async def test_a_node_that_reads_everything_before_its_watch_is_in_force_is_not_
         a_local_node(store) as local,  # type: ignore[arg-type]  # it delegates
         asyncio.timeout(patience()),
     ):
-        assert local.node.view.is_fresh
+        assert local.node.mirror.is_fresh
         store.may_arm.clear()
         cluster.partition(beneath, noticed=True)
-        await eventually(lambda: not local.node.view.is_fresh)
+        await eventually(lambda: not local.node.mirror.is_fresh)
         cluster.heal(beneath)
         local.node.intake.mark_dirty(paths.ROOT)
         await local.node.intake.settled()
-        assert not local.node.view.is_fresh, "what changed between the reading and the watch would go unnoticed"
+        assert not local.node.mirror.is_fresh, "what changed between the reading and the watch would go unnoticed"
         store.may_arm.set()
-        await eventually(lambda: local.node.view.is_fresh)
+        await eventually(lambda: local.node.mirror.is_fresh)
     await beneath.close()

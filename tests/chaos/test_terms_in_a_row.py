@@ -37,9 +37,9 @@ class Alone:
 
     async def lose_leadership(self) -> None:
         """Let the leader's znode vanish: the node steps down, and finds that nobody leads."""
-        epoch = self.local.node.view.epoch
+        epoch = self.local.node.mirror.epoch
         await self.witness.commit([Delete(paths.LEADER)])
-        await eventually(lambda: self.local.node.leading.is_set() and self.local.node.view.epoch == epoch + 1)
+        await eventually(lambda: self.local.node.leading.is_set() and self.local.node.mirror.epoch == epoch + 1)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ async def alone(world: StoreWorld) -> AsyncIterator[Alone]:
         broker = ScriptedBroker(store=await world.connect())
         await stack.enter_async_context(broker)
         await broker.register()
-        await eventually(lambda: local.node.leading.is_set() and local.node.view.brokers)
+        await eventually(lambda: local.node.leading.is_set() and local.node.mirror.brokers)
         await local.node.bundles.create_namespace(NAMESPACE, NamespaceBundles(equal_boundaries(4)))
         await local.node.lookups.lookup(TOPIC)
         yield Alone(local, broker, await world.connect())
@@ -66,7 +66,7 @@ async def test_the_next_term_assigns(alone: Alone) -> None:
 async def test_the_next_term_finishes_the_release_that_the_last_one_began(alone: Alone) -> None:
     alone.broker.may_obey.clear()
     node = alone.local.node
-    entry, index = node.view.bundle_of_topic(TOPIC)
+    entry, index = node.mirror.bundle_of_topic(TOPIC)
     name = BundleName.parse(entry.state.bundle_name(index))
     unloading = asyncio.create_task(node.bundles.unload(name, None, OwnershipReason.ADMIN_UNLOAD))
     await eventually(lambda: alone.broker.unloads)
@@ -114,5 +114,5 @@ async def test_http_lookups_never_fail_while_terms_change(alone: Alone) -> None:
 
 
 def state_of(alone: Alone) -> OwnershipState:
-    entry, index = alone.local.node.view.bundle_of_topic(TOPIC)
+    entry, index = alone.local.node.mirror.bundle_of_topic(TOPIC)
     return entry.state.ownerships[index].state

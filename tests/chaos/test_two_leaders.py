@@ -50,13 +50,13 @@ class Pair:
 
     @property
     def ranges(self) -> list[BundleRange]:
-        return list(self.new.view.get_namespace(str(NAMESPACE)).state.bundles.ranges())
+        return list(self.new.mirror.get_namespace(str(NAMESPACE)).state.bundles.ranges())
 
     def ownership(self, node: Node, index: int = 0) -> Ownership:
-        return node.view.get_namespace(str(NAMESPACE)).state.ownerships[index]
+        return node.mirror.get_namespace(str(NAMESPACE)).state.ownerships[index]
 
     def broker(self, index: int = 0) -> Registration:
-        return self.new.view.registrations[BrokerId(BROKERS[index])]
+        return self.new.mirror.registrations[BrokerId(BROKERS[index])]
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ async def pair(world: StoreWorld) -> AsyncIterator[Pair]:
         await eventually(old.node.leading.is_set)
         await register_brokers(witness)
         await old.node.bundles.create_namespace(NAMESPACE, NamespaceBundles(equal_boundaries(4)))
-        await eventually(lambda: len(old.node.view.brokers) == len(BROKERS))
+        await eventually(lambda: len(old.node.mirror.brokers) == len(BROKERS))
         deaf.is_deaf = True
         await depose(witness)
         new = await stack.enter_async_context(a_local_node(await world.connect(), SETTINGS))
@@ -129,13 +129,13 @@ async def test_the_deposed_leaders_history_is_refused(pair: Pair) -> None:
 async def test_a_release_by_the_deposed_leader_never_begins(pair: Pair) -> None:
     topic = TopicName.parse("persistent://tenant/ns/t")
     await pair.new.lookups.lookup(topic)
-    entry, index = pair.new.view.bundle_of_topic(topic)
+    entry, index = pair.new.mirror.bundle_of_topic(topic)
 
     def begin(current: Ownership, stamp: Stamp) -> Ownership:
         return release(current, None, stamp)
 
     # The old one knows nothing of the assignment; even a transition that fits the record does not get through.
-    pair.old.view.namespaces[str(NAMESPACE)] = entry
+    pair.old.mirror.namespaces[str(NAMESPACE)] = entry
     with pytest.raises(StaleEpochError):
         await pair.old.ledger.apply(str(NAMESPACE), pair.ranges[index], begin, "test")
     await pair.witness.sync()
@@ -174,4 +174,4 @@ async def versions(pair: Pair) -> list[int]:
     """The versions of all bundles as the new leader stored them."""
     await pair.witness.sync()
     await pair.new.intake.settled()
-    return [ownership.version for ownership in pair.new.view.get_namespace(str(NAMESPACE)).state.ownerships]
+    return [ownership.version for ownership in pair.new.mirror.get_namespace(str(NAMESPACE)).state.ownerships]

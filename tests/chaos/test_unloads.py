@@ -127,7 +127,7 @@ async def test_dead_source_without_a_destination_leaves_the_bundle_free(cluster:
 async def test_when_the_destination_dies_in_the_middle_the_bundle_is_free(cluster: LocalCluster) -> None:
     source, target, unloading = await begin_unload(cluster)
     await target.die()
-    await eventually(lambda: len(cluster.node.view.brokers) == 2)
+    await eventually(lambda: len(cluster.node.mirror.brokers) == 2)
     source.may_obey.set()
     assert await unloading == 409
     assert (await cluster.story())[-1] == ("Free", None, "admin_unload")
@@ -147,7 +147,7 @@ async def test_a_destination_that_registered_again_meanwhile_is_somebody_else(cl
     before = target.incarnation
     await target.register_again()
     assert target.incarnation > before
-    await eventually(lambda: target.incarnation in [r.incarnation for r in cluster.node.view.registrations.values()])
+    await eventually(lambda: target.incarnation in [r.incarnation for r in cluster.node.mirror.registrations.values()])
     source.may_obey.set()
     assert await unloading == 409
     assert cluster.ownership.state is FREE

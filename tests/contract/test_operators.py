@@ -60,9 +60,9 @@ class Meddling:
 async def test_a_change_is_known_to_the_leader_at_once_and_to_the_others_soon(cluster: Cluster) -> None:
     leader, follower = await cluster.start_nodes(2)
     await leader.node.operators.update_controls(lambda controls: excluding("b1:8080", controls))
-    assert leader.node.view.operator_config.controls.excluded == {"b1:8080"}
-    await eventually(lambda: follower.node.view.operator_config.controls.excluded == {"b1:8080"})
-    assert await stored_controls(cluster.store) == leader.node.view.operator_config.controls
+    assert leader.node.mirror.operator_config.controls.excluded == {"b1:8080"}
+    await eventually(lambda: follower.node.mirror.operator_config.controls.excluded == {"b1:8080"})
+    assert await stored_controls(cluster.store) == leader.node.mirror.operator_config.controls
 
 
 async def test_changes_at_the_same_time_are_all_made(cluster: Cluster) -> None:
@@ -129,7 +129,7 @@ async def test_a_value_in_the_configuration_that_is_no_text_spoils_no_other(clus
     leader = await cluster.start_leader()
     await write(cluster.store, paths.CONFIGURATION, f'{{"{GRACE}": 5, "maxConcurrentUnloads": null}}'.encode())
     await eventually(lambda: leader.node.live.overrides == {GRACE: "5"})
-    assert "maxConcurrentUnloads" in leader.node.view.faults[paths.CONFIGURATION]
+    assert "maxConcurrentUnloads" in leader.node.mirror.faults[paths.CONFIGURATION]
 
 
 @pytest.mark.parametrize("damaged", [b"garbage", b"[]", b"\x1f\x8bgarbage"])
@@ -137,14 +137,14 @@ async def test_a_damaged_configuration_is_replaced_by_what_is_in_force(cluster: 
     leader = await cluster.start_leader()
     await leader.node.operators.update_configuration(lambda _: {GRACE: "5"})
     await write(cluster.store, paths.CONFIGURATION, damaged)
-    await eventually(lambda: paths.CONFIGURATION in leader.node.view.faults)
+    await eventually(lambda: paths.CONFIGURATION in leader.node.mirror.faults)
     path = "/admin/v2/brokers/configuration"
     assert (await leader.ask("POST", f"{path}/maxConcurrentUnloads/3")).status == 200
     assert leader.node.live.overrides == {GRACE: "5", "maxConcurrentUnloads": "3"}
-    assert not leader.node.view.faults
+    assert not leader.node.mirror.faults
     await write(cluster.store, paths.CONFIGURATION, damaged)
     assert (await leader.ask("DELETE", f"{path}/loadBalancerBrokerMaxTopics")).status == 200
-    await eventually(lambda: not leader.node.view.faults)
+    await eventually(lambda: not leader.node.mirror.faults)
     assert leader.node.live.overrides == {GRACE: "5", "maxConcurrentUnloads": "3"}
 
 

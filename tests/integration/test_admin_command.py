@@ -62,7 +62,7 @@ async def shell(zookeeper: EmbeddedZooKeeper, chroot: str) -> AsyncIterator[Shel
 
 async def test_a_namespace_is_created_looked_up_and_moved(shell: Shell) -> None:
     assert await shell.done("namespaces create t/ns -b 2") == ""
-    await shell.cluster.known_everywhere(lambda node: "t/ns" in node.node.view.namespaces)
+    await shell.cluster.known_everywhere(lambda node: "t/ns" in node.node.mirror.namespaces)
     assert await shell.done("namespaces list t") == "t/ns\n"
     bundles = await shell.type("namespaces bundles t/ns --json")
     assert bundles.json() == {"boundaries": ["0x00000000", "0x80000000", "0xffffffff"], "numBundles": 2}

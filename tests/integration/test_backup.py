@@ -114,7 +114,7 @@ async def test_invalid_file_changes_nothing(operator: Operator, zookeeper: Embed
             assert says in await operator.run(IMPORT, code=1)
         file.write_bytes(b"\xff\xfe")
         assert "not what `loadmanager admin export FILE` writes" in await operator.run(IMPORT, code=1)
-        assert node.node.view.namespaces == {}
+        assert node.node.mirror.namespaces == {}
 
 
 async def test_export_names_what_is_unreadable(operator: Operator, zookeeper: EmbeddedZooKeeper, chroot: str) -> None:

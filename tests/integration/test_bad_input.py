@@ -57,7 +57,7 @@ async def _rejected(node: RunningNode) -> float:
 
 async def _assert_listed(node: RunningNode, path: str, complaint: str) -> None:
     """The fault names the place and what is wrong with it, in short, and was counted once."""
-    await eventually(lambda: path in node.node.view.faults)
+    await eventually(lambda: path in node.node.mirror.faults)
     reply = await node.get("/readyz")
     assert reply.status == 200
     (fault,) = reply.json()["faults"].items()
@@ -83,7 +83,7 @@ async def test_spoiled_broker_keeps_bundles(cluster: Cluster, node: RunningNode,
     await _assert_listed(node, paths.broker("b1:8080"), complaint)
     await _assert_others_work(cluster, node)
     await cluster.brokers["b1:8080"].report(a_record("b1:8080"))
-    await eventually(lambda: not node.node.view.faults)
+    await eventually(lambda: not node.node.mirror.faults)
 
 
 @EACH_GARBAGE
@@ -123,7 +123,7 @@ async def test_spoiled_leader_record_is_counted(
 ) -> None:
     assert complaint
     await write(cluster.store, paths.LEADER, data)
-    await eventually(lambda: node.leads and node.node.view.epoch == 2 and not node.node.view.faults)
+    await eventually(lambda: node.leads and node.node.mirror.epoch == 2 and not node.node.mirror.faults)
     assert await _rejected(node) == 1
     await _assert_others_work(cluster, node)
 
@@ -137,9 +137,9 @@ async def test_spoiled_history_is_overwritten(cluster: Cluster, path: str, data:
     broker = await cluster.a_broker("b1:8080")
     await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
     await broker.report(a_record("b1:8080", {BUNDLE: load_of(1.0)}, agent_url=broker.url))
-    await eventually(lambda: node.node.view.model.bundle_averages("t/ns"))
+    await eventually(lambda: node.node.mirror.model.bundle_averages("t/ns"))
     await node.node.persistence.flush()
-    assert node.node.view.faults == {}
+    assert node.node.mirror.faults == {}
     await _assert_others_work(cluster, node)
 
 
@@ -163,11 +163,11 @@ REPORTS = {
 async def test_bad_figures_are_not_taken_in(cluster: Cluster, node: RunningNode, data: bytes, complaint: str) -> None:
     broker = cluster.brokers["b1:8080"]
     await broker.report(a_record("b1:8080", {BUNDLE: load_of(1.0)}, agent_url=broker.url))
-    await eventually(lambda: node.node.view.model.bundle_averages("t/ns"))
-    before = node.node.view.model.bundle_averages("t/ns")[BUNDLE]
+    await eventually(lambda: node.node.mirror.model.bundle_averages("t/ns"))
+    before = node.node.mirror.model.bundle_averages("t/ns")[BUNDLE]
     await broker.report(data)
     await _assert_listed(node, paths.broker("b1:8080"), complaint)
-    after = node.node.view.model.bundle_averages("t/ns")[BUNDLE]
+    after = node.node.mirror.model.bundle_averages("t/ns")[BUNDLE]
     assert after.short.tolist() == before.short.tolist()
     assert after.long_samples == 1
     await _assert_others_work(cluster, node)
@@ -193,5 +193,5 @@ async def _reported(node: RunningNode, times: int) -> None:
 
 
 def _samples(node: RunningNode) -> int:
-    averages = node.node.view.model.bundle_averages("t/ns")
+    averages = node.node.mirror.model.bundle_averages("t/ns")
     return averages[BUNDLE].long_samples if BUNDLE in averages else 0

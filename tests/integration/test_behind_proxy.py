@@ -50,7 +50,7 @@ async def test_an_agent_asks_there(cluster: Cluster, url: str) -> None:
         nodes = LoadManagerNodes(http, [f"{url}/"], AgentMetrics(BrokerId("b1:8080")))
         assert (
             await nodes.find_bundles(NamespaceName("t", "ns"))
-            == cluster.nodes[0].node.view.namespaces["t/ns"].state.bundles
+            == cluster.nodes[0].node.mirror.namespaces["t/ns"].state.bundles
         )
         assert await nodes.find_bundles(NamespaceName("t", "none")) is None
 
@@ -63,4 +63,4 @@ async def test_the_command_line_asks_and_commands_there(cluster: Cluster, url: s
 
     assert json.loads(await asyncio.to_thread(admin, "brokers", "list")) == ["b1:8080"]
     await asyncio.to_thread(admin, "namespaces", "create", "t/other")
-    assert "t/other" in cluster.nodes[0].node.view.namespaces
+    assert "t/other" in cluster.nodes[0].node.mirror.namespaces

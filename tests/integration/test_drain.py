@@ -140,13 +140,13 @@ async def test_cancelled_unload_is_granted_again(zookeeper: EmbeddedZooKeeper, c
         agent = await stack.enter_async_context(
             running_agent(settings, await world.connect(), unload_timeout_s=600.0, highest_epoch=0)
         )
-        await eventually(lambda: node.leading.is_set() and BROKER_ID in node.view.brokers)
+        await eventually(lambda: node.leading.is_set() and BROKER_ID in node.mirror.brokers)
         name = NamespaceName.parse("tenant/ns")
         await node.bundles.create_namespace(name, NamespaceBundles(equal_boundaries(1)))
         await node.lookups.lookup(TopicName.parse(topic))
         assert (await agent.owner(topic))[1]["owned"] is True
         broker.may_answer_unloads.clear()
-        bundle = BundleName(name, node.view.get_namespace("tenant/ns").state.bundles.range_at(0))
+        bundle = BundleName(name, node.mirror.get_namespace("tenant/ns").state.bundles.range_at(0))
         unload = f"{local.url}/loadbalance/v1/bundles/{bundle}/unload"
         unloading = asyncio.create_task(node.bundles.unload_namespace(name))
         await eventually(lambda: broker.unloads)
@@ -156,7 +156,7 @@ async def test_cancelled_unload_is_granted_again(zookeeper: EmbeddedZooKeeper, c
         async with agent.http.delete(unload) as answer:
             assert answer.status == 409
         assert type((await asyncio.gather(unloading, return_exceptions=True))[0]).__name__ == "UnloadCancelledError"
-        entry, index = node.view.bundle(bundle)
+        entry, index = node.mirror.bundle(bundle)
         assert (entry.state.ownerships[index].state, entry.state.ownerships[index].version) == (OwnershipState.OWNED, 3)
         broker.may_answer_unloads.set()
 

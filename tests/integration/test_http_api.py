@@ -50,7 +50,7 @@ async def test_a_namespace_an_unload_and_a_transfer_can_be_asked_of_any_node(clu
         _, second, third = await cluster.start_nodes(3, lookup_timeout_ms=5_000)
         first_broker = await cluster.a_broker("b1:8080")
         assert (await second.put("/admin/v2/namespaces/t/ns", json={"hashFunction": "crc32"})).status == 204
-        await cluster.known_everywhere(lambda node: "t/ns" in node.node.view.namespaces)
+        await cluster.known_everywhere(lambda node: "t/ns" in node.node.mirror.namespaces)
         await third.lookup("persistent://t/ns/x")
         bundle = third.bundle_of("persistent://t/ns/x")
         target = await cluster.a_broker("b2:8080")
@@ -74,6 +74,6 @@ async def test_the_next_leader_answers_with_what_the_last_one_decided(cluster: C
         after = await second.lookup("persistent://t/ns/x")
         assert (after.status, after.body) == (200, before.body)
         # What every node knows of the leader is what it has read, the leader itself too.
-        await eventually(lambda: second.node.view.leader is not None)
+        await eventually(lambda: second.node.mirror.leader is not None)
         leader = (await second.get("/admin/v2/brokers/leaderBroker")).json()
         assert leader["brokerId"] == second.node.node_id

@@ -31,7 +31,7 @@ async def loadmanager(*arguments: object) -> tuple[int, str, str]:
 async def load_of_a_new_bundle(node: RunningNode, namespace: str) -> dict[str, object]:
     reply = await node.put(f"/admin/v2/namespaces/{namespace}", json={})
     assert reply.status in (204, 409), reply
-    bundle = node.node.view.namespaces[namespace].state.bundle_names()[0]
+    bundle = node.node.mirror.namespaces[namespace].state.bundle_names()[0]
     load: dict[str, object] = (await node.get(f"/loadbalance/v1/explain/bundle/{bundle}")).json()["load"]
     return load
 

@@ -94,7 +94,7 @@ async def test_client_with_a_token_resolves(zookeeper: EmbeddedZooKeeper, chroot
         assert (
             await follower.put("/admin/v2/namespaces/public/default", headers=bearer(token_of("root")))
         ).status == 204
-        await cluster.known_everywhere(lambda node: "public/default" in node.node.view.namespaces)
+        await cluster.known_everywhere(lambda node: "public/default" in node.node.mirror.namespaces)
         assert (await follower.lookup(topic)).status == 401
         async with BrokerPort().listening() as broker:
             await _listens_at(cluster, agent, f"pulsar://127.0.0.1:{broker.port}")
@@ -106,4 +106,4 @@ async def _listens_at(cluster: Cluster, agent: FakeAgent, url: str) -> None:
     """Have the broker say that its clients reach it there, and wait until every node has heard."""
     await agent.report({**agent.record, "pulsarServiceUrl": url})
     broker = agent.registration.broker
-    await cluster.known_everywhere(lambda node: node.node.view.brokers[broker].record.get("pulsarServiceUrl") == url)
+    await cluster.known_everywhere(lambda node: node.node.mirror.brokers[broker].record.get("pulsarServiceUrl") == url)

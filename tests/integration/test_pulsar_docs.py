@@ -64,7 +64,7 @@ def test_documented_commands_end_as_shown(harness: Harness) -> None:
 def _elsewhere(node: PulsarService, bundle: str) -> str:
     """The move to a broker that does not have the bundle already, wherever a drain has taken it."""
     owner = node.intake.owners[bundle]
-    others = sorted(each for each in node.view.registrations if owner is None or each != owner.broker)
+    others = sorted(each for each in node.mirror.registrations if owner is None or each != owner.broker)
     return f"--move {bundle}={others[-1]}"
 
 

@@ -106,7 +106,7 @@ async def test_a_split_disturbs_no_topic(fleet: Fleet, bundle: str, query: str, 
 
 
 async def test_history_is_divided_and_left_to_the_next_leader(fleet: Fleet) -> None:
-    await eventually(lambda: fleet.leader.node.view.model.bundle_averages("t/ns"))
+    await eventually(lambda: fleet.leader.node.mirror.model.bundle_averages("t/ns"))
     assert await split(fleet, query="splitAlgorithmName=specified_positions_divide", body=[0x40000000]) == 204
     names = set(fleet.state().bundle_names())
     path = paths.bundle_data("t/ns")
@@ -117,9 +117,9 @@ async def test_history_is_divided_and_left_to_the_next_leader(fleet: Fleet) -> N
 
     await eventually(written)
     standby = next(node for node in fleet.cluster.nodes if not node.leads)
-    await eventually(lambda: not standby.node.view.model.awaits_division("t/ns"))
+    await eventually(lambda: not standby.node.mirror.model.awaits_division("t/ns"))
     shares = [
-        {name: each.long[0] for name, each in node.node.view.model.bundle_averages("t/ns").items()}
+        {name: each.long[0] for name, each in node.node.mirror.model.bundle_averages("t/ns").items()}
         for node in (fleet.leader, standby)
     ]
     inside = sum(value < 0x40000000 for value in HASHES.values()) / len(TOPICS)
@@ -188,7 +188,7 @@ async def test_a_bundle_above_a_limit_is_split_by_itself_until_it_is_not(fleet: 
 
 async def test_a_bundle_of_a_dead_owner_is_split_where_it_is_placed_then(fleet: Fleet) -> None:
     await fleet.stop_broker("b1:8080")
-    await eventually(lambda: len(fleet.leader.node.view.registrations) == 1)
+    await eventually(lambda: len(fleet.leader.node.mirror.registrations) == 1)
     assert await split(fleet) == 204
     assert {o.owner.broker for o in fleet.state().ownerships if o.owner} == {"b2:8080"}
     await fleet.serve(TOPICS)
@@ -221,8 +221,8 @@ async def test_every_node_knows_the_parts_at_once(fleet: Fleet) -> None:
     standby = next(node for node in fleet.cluster.nodes if not node.leads)
     assert (await standby.put(f"{NS}/{WHOLE}/split")).status == 204
     parts = fleet.state().bundle_names()
-    await fleet.cluster.known_everywhere(lambda node: node.node.view.namespaces["t/ns"].state.bundle_names() == parts)
-    rows = standby.node.view.model.bundle_averages("t/ns")
+    await fleet.cluster.known_everywhere(lambda node: node.node.mirror.namespaces["t/ns"].state.bundle_names() == parts)
+    rows = standby.node.mirror.model.bundle_averages("t/ns")
     assert set(rows) <= set(parts)
     positions = (await standby.get(f"{NS}/{parts[0].rpartition('/')[2]}/topicHashPositions")).json()
     own = BundleName.parse(parts[0]).range

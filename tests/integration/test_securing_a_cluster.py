@@ -85,7 +85,7 @@ async def an_agent_lives_and_leaves(cluster: Cluster) -> None:
         async with running_agent(settings, store, highest_epoch=0) as agent:
             await agent.registered()
             broker.open(TOPIC)
-            await eventually(lambda: BROKER_ID in node.node.view.brokers)
+            await eventually(lambda: BROKER_ID in node.node.mirror.brokers)
             await eventually(lambda: agent.metric("reports_total", outcome="written") > 0)
             assert (await agent.owner(TOPIC))[0] == 200
     assert await store.get(paths.broker(BROKER_ID)) is None

@@ -145,7 +145,7 @@ async def test_an_upgrade_and_the_way_back(
             for broker, beside, is_old in ((OLD, of_old, True), (NEW, of_new, False)):
                 urls = [old_url, new_url]
                 await agents.enter_async_context(versions.agent(broker, beside, urls, is_old=is_old))
-            await eventually(lambda: len(new.node.view.brokers) == 2)
+            await eventually(lambda: len(new.node.mirror.brokers) == 2)
             await cluster.a_namespace("t/ns")
             assert await owner_by(new, old_url) == await owner_by(new, new_url)
             of_old.open(TOPIC)

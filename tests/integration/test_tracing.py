@@ -74,7 +74,7 @@ async def test_a_move_and_what_is_done_for_it_are_one_trace_across_leader_and_ag
         settings = agent_settings(broker, loadManagerUrls=[leader.node.service_url], otlpEndpoint=collector.url)
         async with running_agent(settings, store, highest_epoch=0) as agent:
             await agent.registered()
-            await cluster.known_everywhere(lambda node: BROKER_ID in node.node.view.brokers)
+            await cluster.known_everywhere(lambda node: BROKER_ID in node.node.mirror.brokers)
             assert (await other.lookup(TOPIC)).status == 200
             bundle = leader.bundle_of(TOPIC)
             reply = await other.put(f"/admin/v2/namespaces/{bundle}/unload", headers=SAMPLED)

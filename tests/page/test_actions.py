@@ -57,7 +57,7 @@ async def test_what_an_operator_lays_down_is_put_in_force_and_taken_back(shown: 
     switch = _SWITCHES[name]
 
     def is_in_force() -> bool:
-        return bool(switch.holds(shown.node.node.view.operator_config.controls))
+        return bool(switch.holds(shown.node.node.mirror.operator_config.controls))
 
     await shown.open(switch.view)
     for (button, verb), wanted in ((switch.on, True), (switch.off, False)):
@@ -84,7 +84,7 @@ async def test_who_cancels_has_changed_nothing(shown: Shown) -> None:
             await shown.dialog().get_by_role("button", name=end).click()
         await expect(shown.dialog()).to_have_count(0)
     assert set(asked) == {"GET"}
-    assert shown.node.node.view.operator_config.controls.draining == {}
+    assert shown.node.node.mirror.operator_config.controls.draining == {}
 
 
 async def test_a_bundle_is_transferred_where_the_operator_says(shown: Shown) -> None:
@@ -142,11 +142,11 @@ async def test_a_bundle_is_split(shown: Shown) -> None:
     await shown.open(f"bundle/{bundle}")
     await shown.press("Split…")
     await shown.agree("Split")
-    assert len(shown.node.node.view.namespaces["t/ns"].state.bundle_names()) == len(shown.bundles) + 1
+    assert len(shown.node.node.mirror.namespaces["t/ns"].state.bundle_names()) == len(shown.bundles) + 1
 
 
 async def test_a_broker_is_drained_and_the_drain_is_stopped(shown: Shown) -> None:
-    draining = shown.node.node.view.operator_config.controls
+    draining = shown.node.node.mirror.operator_config.controls
     assert draining.draining == {}
     await shown.open("drains?broker=b2:8080")
     await shown.press("Drain…")
@@ -154,7 +154,7 @@ async def test_a_broker_is_drained_and_the_drain_is_stopped(shown: Shown) -> Non
     await shown.agree("Drain")
     progress = shown.page.get_by_label("Drain of b2:8080")
     await expect(progress).to_contain_text("It owns nothing")
-    assert BrokerId("b2:8080") in shown.node.node.view.operator_config.controls.draining
+    assert BrokerId("b2:8080") in shown.node.node.mirror.operator_config.controls.draining
     await progress.get_by_role("button", name="Stop the drain…").click()
     await shown.agree("Stop it")
     await expect(shown.page.get_by_text("No broker is being drained.")).to_be_visible()
@@ -208,7 +208,7 @@ async def test_a_plan_under_way_is_stopped_by_a_freeze(shown: Shown) -> None:
         await shown.press("Stop…")
         await expect(shown.dialog()).to_contain_text("The balancer is frozen, so the plan stops before its next step")
         await shown.agree("Freeze and stop")
-        assert shown.node.node.view.operator_config.controls.frozen.startswith("plan ")
+        assert shown.node.node.mirror.operator_config.controls.frozen.startswith("plan ")
     finally:
         agent.may_answer.set()
         await shown.node.ask("DELETE", "/loadbalance/v1/freeze")

@@ -17,7 +17,7 @@ async def test_page_requests_stay_below_its_path(context: BrowserContext, cluste
         await _open(shown, f"{url}/#/broker/b4:8080")
         await shown.press("Exclude…")
         await shown.agree("Exclude")
-        assert cluster.nodes[0].node.view.operator_config.controls.excluded == {"b4:8080"}
+        assert cluster.nodes[0].node.mirror.operator_config.controls.excluded == {"b4:8080"}
         await shown.press("Include again…")
         await shown.agree("Include")
 

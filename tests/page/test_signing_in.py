@@ -49,7 +49,7 @@ async def test_what_a_role_may_not_do_is_refused_and_the_page_says_what_is_lacki
     problem = closed.dialog().locator(".problem")
     await expect(problem).to_have_attribute("data-status", "403")
     await expect(problem).to_contain_text("OPERATE")
-    assert closed.node.node.view.operator_config.controls.draining == {}
+    assert closed.node.node.mirror.operator_config.controls.draining == {}
     await closed.dialog().get_by_role("button", name="Cancel").click()
     await closed.page.get_by_role("button", name="Sign out").click()
     await expect(closed.page.get_by_label("Usage", exact=True)).to_have_count(0)  # what the token has shown is gone

@@ -37,7 +37,7 @@ def knowledge(draw: st.DrawFn, *, leads: bool) -> Knowledge:
         node_id=draw(NODES),
         session_id=session_id,
         lease_valid_until_s=now_s + draw(MARGINS_S),
-        view_is_fresh=draw(st.booleans()),
+        mirror_is_fresh=draw(st.booleans()),
         epoch_version=epoch,
         leader=draw(st.none() | LEADERS),
         term=Term(draw(st.just(epoch) | SMALL), draw(st.just(session_id) | SMALL)) if leads else None,
@@ -53,7 +53,7 @@ def knowledge(draw: st.DrawFn, *, leads: bool) -> Knowledge:
 @given(knowledge(leads=False))
 def test_a_node_without_a_term_campaigns_only_on_a_valid_lease_and_a_fresh_view(known: Knowledge) -> None:
     action = choose_action(known)
-    may_act = known.view_is_fresh and known.now_s < known.lease_valid_until_s
+    may_act = known.mirror_is_fresh and known.now_s < known.lease_valid_until_s
     assert may_act or action == Wait(None)
     if isinstance(action, Campaign):
         assert (action.epoch_version, action.replaces_leader) == (known.epoch_version, known.leader is not None)
@@ -72,7 +72,7 @@ def test_a_node_without_a_term_campaigns_only_on_a_valid_lease_and_a_fresh_view(
 
 @given(knowledge(leads=False))
 def test_a_fresh_node_with_a_live_session_waits_without_end_only_while_somebody_leads(known: Knowledge) -> None:
-    if known.view_is_fresh and known.now_s < known.lease_valid_until_s:
+    if known.mirror_is_fresh and known.now_s < known.lease_valid_until_s:
         assert (choose_action(known) == Wait(None)) == (open_since(known) is None)
 
 
@@ -97,7 +97,7 @@ def test_a_link_that_broke_lately_leaves_the_first_turn_to_others_for_a_bounded_
 @given(knowledge(leads=False))
 def test_since_when_nobody_leads_is_kept_until_somebody_is_seen_to(known: Knowledge) -> None:
     since_s = open_since(known)
-    if not known.view_is_fresh:
+    if not known.mirror_is_fresh:
         assert since_s == known.open_since_s
         return
     sound = replace(known, unsound_until_s=known.now_s, lease_valid_until_s=math.inf)
@@ -115,7 +115,7 @@ def test_leader_continues_only_in_its_session_lease_and_epoch(known: Knowledge, 
     has_to_go = (
         known.now_s >= known.lease_valid_until_s
         or known.session_id != known.term.session_id
-        or (known.view_is_fresh and known.epoch_version > known.term.epoch)
+        or (known.mirror_is_fresh and known.epoch_version > known.term.epoch)
     )
     if isinstance(action, Reassure):
         assert not has_to_go
@@ -242,7 +242,7 @@ class Elections(RuleBasedStateMachine):
             node_id=node.node_id,
             session_id=node.session_id,
             lease_valid_until_s=node.lease_valid_until_s,
-            view_is_fresh=node.fresh,
+            mirror_is_fresh=node.fresh,
             epoch_version=node.known_epoch,
             leader=node.known_leader,
             term=node.term,

@@ -44,7 +44,7 @@ def _no_epoch() -> contextlib.AbstractContextManager[object]:
     return patch.object(ModelStore, "commit", unchecked)
 
 
-def _no_session_of_the_view() -> contextlib.AbstractContextManager[object]:
+def _no_session_of_the_mirror() -> contextlib.AbstractContextManager[object]:
     return patch.object(Candidate, "must_be_current", lambda _: None)
 
 
@@ -66,8 +66,8 @@ def _no_void_at_broker() -> contextlib.AbstractContextManager[object]:
 
 
 def _no_incarnation() -> contextlib.AbstractContextManager[object]:
-    def is_registered(view: ClusterMirror, life: Life | None) -> bool:
-        return life is not None and life.broker in view.registrations
+    def is_registered(mirror: ClusterMirror, life: Life | None) -> bool:
+        return life is not None and life.broker in mirror.registrations
 
     return patch.object(ClusterMirror, "is_registered", is_registered)
 
@@ -215,7 +215,7 @@ GUARDS = {
             "deletion: a namespace that is created anew goes on at higher versions", _no_version_remembered, missed_by=6
         ),
         Guard("view: everything is read again after a reconnection", _no_second_reading, missed_by=1),
-        Guard("view: a node whose session may be over tells agents nothing", _no_session_of_the_view),
+        Guard("view: a node whose session may be over tells agents nothing", _no_session_of_the_mirror),
         Guard("view: a new leader reads the registrations before it takes anything away", _no_registrations_read),
     )
 }

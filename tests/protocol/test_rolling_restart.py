@@ -151,7 +151,7 @@ class Fleet:
     def _life(self, number: int) -> int:
         """The incarnation that all nodes see; 0 where they do not see one and the same."""
         nodes = [each.node for each in self.world.of("node") if each.node is not None]
-        lives = {node.view.registrations.get(_broker(number)) for node in nodes}
+        lives = {node.mirror.registrations.get(_broker(number)) for node in nodes}
         life = lives.pop() if len(lives) == 1 else None
         return life.incarnation if life is not None else 0
 

@@ -61,8 +61,8 @@ async def a_life(folder: Path, strategy: str = "ThresholdShedder", rounds: int =
     async with a_recorded_leader(folder, **OF_STRATEGY[strategy]) as recorded:
         node = recorded.leader.node
         assert await recorded.live(rounds) > 0, "something has to be moved"
-        assert isinstance(node.view.model, RecordedModel)
-        await node.planner.checkpoint(node.view.model)
+        assert isinstance(node.mirror.model, RecordedModel)
+        await node.planner.checkpoint(node.mirror.model)
         await recorded.live(2)
         await recorded.cluster.brokers.pop("b3:8080").leave()
         await recorded.live(2)
@@ -109,8 +109,8 @@ async def test_a_replay_knows_which_brokers_were_sick(tmp_path: Path, monkeypatc
         node = recorded.leader.node
         recorded.health = {"b1:8080": well, "b2:8080": bad, "b3:8080": well}
         assert await recorded.live(2) > 0
-        assert isinstance(node.view.model, RecordedModel)
-        await node.planner.checkpoint(node.view.model)
+        assert isinstance(node.mirror.model, RecordedModel)
+        await node.planner.checkpoint(node.mirror.model)
         await recorded.live(2)
         assert recorded.owned_by("b3:8080"), "it was given some"
         moved = [
@@ -258,8 +258,8 @@ async def moves_of_all_kinds(folder: Path) -> list[Item]:
         b1.may_answer.clear()
         under_way = unload(*others[:5])
         await two_are_asked()
-        assert isinstance(node.view.model, RecordedModel)
-        await node.planner.checkpoint(node.view.model)
+        assert isinstance(node.mirror.model, RecordedModel)
+        await node.planner.checkpoint(node.mirror.model)
         await node.executor.cancel(others[0])
         assert node.executor.withdraw(str(others[4]))
         await two_are_asked()
@@ -267,7 +267,7 @@ async def moves_of_all_kinds(folder: Path) -> list[Item]:
         cancelled, one, two, _, called_off = await ended(*under_way)
         assert (cancelled, called_off) == ("UnloadCancelledError", "UnloadCancelledError")
         assert (one, two) == ("NoneType", "NoneType"), "whoever is gone has let go"
-        await node.planner.checkpoint(node.view.model)
+        await node.planner.checkpoint(node.mirror.model)
     return recorded_in(folder)
 
 
@@ -315,8 +315,8 @@ async def drains_and_pins(folder: Path) -> list[Item]:
         b1.status = 503
         await node.drains.start(BrokerId("b1:8080"))
         await eventually(lambda: node.drains.progress(BrokerId("b1:8080")).failed > 0)
-        assert isinstance(node.view.model, RecordedModel)
-        await node.planner.checkpoint(node.view.model)
+        assert isinstance(node.mirror.model, RecordedModel)
+        await node.planner.checkpoint(node.mirror.model)
         b1.status = 204
         await eventually(lambda: node.drains.progress(BrokerId("b1:8080")).state == "done")
         await node.drains.stop(BrokerId("b1:8080"))
@@ -329,8 +329,8 @@ async def drains_and_pins(folder: Path) -> list[Item]:
         await b3.leave()
         b3.store = await cluster.connect()
         await register(b3.store, "b3:8080", b3.record)
-        await eventually(lambda: not node.view.operator_config.controls.draining)
-        await node.planner.checkpoint(node.view.model)
+        await eventually(lambda: not node.mirror.operator_config.controls.draining)
+        await node.planner.checkpoint(node.mirror.model)
     return recorded_in(folder)
 
 
@@ -378,13 +378,13 @@ async def plans_that_are_executed(folder: Path) -> list[Item]:
         b1.status = 503
         execution = asyncio.create_task(node.plans.execute(refused.hash))
         await eventually(lambda: len(b1.unloads) >= 2)
-        assert isinstance(node.view.model, RecordedModel)
-        await node.planner.checkpoint(node.view.model)
+        assert isinstance(node.mirror.model, RecordedModel)
+        await node.planner.checkpoint(node.mirror.model)
         with pytest.raises(PlanDriftedError, match="stopped at"):
             await execution
         with pytest.raises(PlanDriftedError, match="nothing was done"):
             await node.plans.execute(moved.hash)
-        await node.planner.checkpoint(node.view.model)
+        await node.planner.checkpoint(node.mirror.model)
     return recorded_in(folder)
 
 
@@ -453,4 +453,4 @@ async def test_the_next_leader_goes_on_in_a_term_of_its_own(tmp_path: Path) -> N
     outcome = replayed(recorded_in(tmp_path))
     assert outcome.is_equal
     assert [note.partition(":")[0] for note in outcome.notes] == ["epoch 1", "epoch 2"]
-    assert NAMESPACE in recorded.leader.node.view.namespaces
+    assert NAMESPACE in recorded.leader.node.mirror.namespaces

@@ -148,30 +148,30 @@ class Actor(Candidate):
         number: int,
         wants: Callable[[], tuple[BundleName, Registration]],
     ) -> None:
-        self._elected_view = ClusterMirror()
+        self._elected_mirror = ClusterMirror()
         port = 1_000 + number
         network().servers[port] = asyncio.Protocol
-        super().__init__(store, self._elected_view, f"beside-{number}", f"http://127.0.0.1:{port}", 0.0, NOBODY)
-        self.view = ClusterMirror()
+        super().__init__(store, self._elected_mirror, f"beside-{number}", f"http://127.0.0.1:{port}", 0.0, NOBODY)
+        self.mirror = ClusterMirror()
         for broker in BROKERS:
-            self.view.registrations[broker.broker] = broker
+            self.mirror.registrations[broker.broker] = broker
         unowned = NamespaceState.unowned(NAMESPACE, CUT)
-        self.view.put_namespace(NamespaceEntry(unowned, version=0, czxid=0, digest=0))
+        self.mirror.put_namespace(NamespaceEntry(unowned, version=0, czxid=0, digest=0))
         for name, owner in pulsar.owners.items():
             self._see(name, owner)
         self._wants = wants
         pulsar.watched_by.append(self._see)
         self.is_moving = True
         eyes, decision_log = Eyes(pulsar, self), DecisionLog(100)
-        self.intake = MirrorIntake(store, self._elected_view, LiveSettings(settings_of({}, "")), self._on_told)
+        self.intake = MirrorIntake(store, self._elected_mirror, LiveSettings(settings_of({}, "")), self._on_told)
         self.memory = ActsMemory(FencedRecord(store, self.election, paths.PULSAR_MOVES), 3)
         owned = PulsarOwnership(eyes, eyes, self.election)
         self.healer = Recovery(self.memory, owned, decision_log)
         self.ledger = FollowingLedger(
-            self.view, eyes, owned, self.election, lambda _bundle, _released: None, self.memory, decision_log
+            self.mirror, eyes, owned, self.election, lambda _bundle, _released: None, self.memory, decision_log
         )
         self.executor = Executor(
-            self.view,
+            self.mirror,
             self.ledger,
             PulsarOwners(eyes, eyes, self.election),
             decision_log,
@@ -191,17 +191,17 @@ class Actor(Candidate):
         await self.executor.close()
 
     def _on_told(self) -> None:
-        self.view.epoch = self._elected_view.epoch
+        self.mirror.epoch = self._elected_mirror.epoch
         self._store_changed()
 
     def _see(self, name: BundleName, owner: Registration | None) -> None:
         """As the picture of a Pulsar follows it: not a bundle that a move of ours has on its way."""
-        entry, index = self.view.bundle(name)
+        entry, index = self.mirror.bundle(name)
         before = entry.state.ownerships[index]
         if before.state is not OwnershipState.RELEASING:
             state = OwnershipState.FREE if owner is None else OwnershipState.OWNED
             after = Ownership(state, owner, version=before.version + 1)
-            self.view.put_namespace(replace(entry, state=entry.state.with_ownerships({index: after})))
+            self.mirror.put_namespace(replace(entry, state=entry.state.with_ownerships({index: after})))
 
     async def _prepare(self, term: Term) -> None:
         del term

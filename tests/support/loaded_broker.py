@@ -55,7 +55,7 @@ class Fleet:
         return next(node for node in self.cluster.nodes if node.leads)
 
     def state(self, namespace: str = "t/ns") -> NamespaceState:
-        return self.leader.node.view.namespaces[namespace].state
+        return self.leader.node.mirror.namespaces[namespace].state
 
     async def start_broker(self, broker_id: str) -> LoadedBroker:
         """A broker and its agent, registered and known to every node."""
@@ -68,7 +68,7 @@ class Fleet:
         agent = await ending.enter_async_context(running_agent(settings, store, highest_epoch=0))
         await agent.registered()
         self.brokers[broker_id], self.agents[broker_id] = broker, agent
-        await self.cluster.known_everywhere(lambda node: BrokerId(broker_id) in node.node.view.brokers)
+        await self.cluster.known_everywhere(lambda node: BrokerId(broker_id) in node.node.mirror.brokers)
         return broker
 
     async def stop_broker(self, broker_id: str) -> None:
@@ -103,7 +103,7 @@ class Fleet:
 
     def reported(self) -> set[str]:
         """Every bundle in any broker's last report."""
-        reports = self.leader.node.view.model.latest_reports().values()
+        reports = self.leader.node.mirror.model.latest_reports().values()
         return {name for report in reports for name in report.bundle_names}
 
 

@@ -41,17 +41,17 @@ class LocalCluster:
 
     @property
     def bundle(self) -> str:
-        entry, index = self.node.view.bundle_of_topic(TopicName.parse(f"persistent://{TOPIC}"))
+        entry, index = self.node.mirror.bundle_of_topic(TopicName.parse(f"persistent://{TOPIC}"))
         return entry.state.bundle_name(index)
 
     @property
     def ownership(self) -> Ownership:
-        entry, index = self.node.view.bundle_of_topic(TopicName.parse(f"persistent://{TOPIC}"))
+        entry, index = self.node.mirror.bundle_of_topic(TopicName.parse(f"persistent://{TOPIC}"))
         return entry.state.ownerships[index]
 
     async def story(self) -> list[tuple[str, str | None, str]]:
         """State, owner and reason of each version of the bundle that was seen, including the last one."""
-        entry, index = self.node.view.bundle_of_topic(TopicName.parse(f"persistent://{TOPIC}"))
+        entry, index = self.node.mirror.bundle_of_topic(TopicName.parse(f"persistent://{TOPIC}"))
         await eventually(lambda: self.history.moments[-1].version >= entry.version)
         seen: dict[int, Ownership] = {}
         for moment in self.history.moments:
@@ -95,7 +95,7 @@ class LocalCluster:
         await eventually(is_there, what=f"{state} by {wanted}")
 
     def incarnations(self) -> set[int]:
-        return {entry.registration.incarnation for entry in self.node.view.brokers.values()}
+        return {entry.registration.incarnation for entry in self.node.mirror.brokers.values()}
 
     def journalled(self, kind: str) -> list[dict[str, Any]]:
         """The leader's journal about the bundle, oldest first."""
@@ -118,7 +118,7 @@ async def a_local_cluster(
             await stack.enter_async_context(broker)
             await broker.register()
             scripted.append(broker)
-        await eventually(lambda: local.node.leading.is_set() and len(local.node.view.brokers) == brokers)
+        await eventually(lambda: local.node.leading.is_set() and len(local.node.mirror.brokers) == brokers)
         await local.node.bundles.create_namespace(NAMESPACE, NamespaceBundles(equal_boundaries(4)))
         history = await stack.enter_async_context(recording(witness, str(NAMESPACE)))
         cluster = LocalCluster(local, scripted, history, http, witness)

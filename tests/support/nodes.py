@@ -135,15 +135,15 @@ class RunningNode:
         return await self.get(f"/lookup/v2/topic/{topic.replace('://', '/')}", **options)
 
     def ownership(self, bundle: str) -> Ownership:
-        entry, index = self.node.view.bundle(BundleName.parse(bundle))
+        entry, index = self.node.mirror.bundle(BundleName.parse(bundle))
         return entry.state.ownerships[index]
 
     def ranges_of(self, namespace: str = "t/ns") -> list[str]:
         """The ranges of the namespace's bundles, as this node knows them."""
-        return [str(each) for each in self.node.view.namespaces[namespace].state.bundles.ranges()]
+        return [str(each) for each in self.node.mirror.namespaces[namespace].state.bundles.ranges()]
 
     def bundle_of(self, topic: str) -> str:
-        entry, index = self.node.view.bundle_of_topic(TopicName.parse(topic))
+        entry, index = self.node.mirror.bundle_of_topic(TopicName.parse(topic))
         return entry.state.bundle_name(index)
 
     async def stop(self) -> None:
@@ -308,15 +308,15 @@ class Cluster:
         agent.record["protocols"] = {"loadmanager-agent": agent.url}
         agent.registration = await register(agent.store, broker_id, agent.record)
         self.brokers[broker_id] = agent
-        await self.known_everywhere(lambda node: broker_id in node.node.view.brokers)
+        await self.known_everywhere(lambda node: broker_id in node.node.mirror.brokers)
         return agent
 
     async def a_namespace(self, name: str = "t/ns", **policies: object) -> list[str]:
         """Create a namespace through the first node, and wait until every node knows it; its bundles."""
         reply = await self.nodes[0].put(f"/admin/v2/namespaces/{name}", json=policies)
         assert reply.status == 204, reply
-        await self.known_everywhere(lambda node: name in node.node.view.namespaces)
-        return self.nodes[0].node.view.namespaces[name].state.bundle_names()
+        await self.known_everywhere(lambda node: name in node.node.mirror.namespaces)
+        return self.nodes[0].node.mirror.namespaces[name].state.bundle_names()
 
     async def known_everywhere(self, fact: Callable[[RunningNode], object]) -> None:
         await eventually(lambda: all(fact(node) for node in self.nodes))

@@ -63,9 +63,9 @@ class Shown:
     bundles: list[str]
     complaints: list[str] = field(default_factory=list)
 
-    async def open(self, view: str) -> None:
+    async def open(self, mirror: str) -> None:
         """A view by its address, such as `fleet` or `bundle/t/ns/0x00000000_0x10000000`."""
-        await self.page.goto(f"{self.node.node.service_url}/#/{view}")
+        await self.page.goto(f"{self.node.node.service_url}/#/{mirror}")
         await expect(self.page.get_by_text("live", exact=True)).to_be_visible()
 
     def dialog(self) -> Locator:
@@ -106,7 +106,7 @@ async def a_tab(context: BrowserContext, cluster: Cluster) -> AsyncIterator[Show
     """One more tab. At its end the browser may not have complained of anything."""
     context.set_default_timeout(1000 * patience())
     node, page = cluster.nodes[0], await context.new_page()
-    shown = Shown(page, node, cluster, node.node.view.namespaces[NAMESPACE].state.bundle_names())
+    shown = Shown(page, node, cluster, node.node.mirror.namespaces[NAMESPACE].state.bundle_names())
     page.on("console", shown.note)
     page.on("pageerror", lambda error: shown.complaints.append(str(error)))
     try:
@@ -127,7 +127,7 @@ async def a_browser_of(browser: Browser, cluster: Cluster, **options: Any) -> As
 
 async def report(cluster: Cluster) -> None:
     """Have each broker tell its usage, and a load of each bundle that it has."""
-    state = cluster.nodes[0].node.view.namespaces[NAMESPACE].state
+    state = cluster.nodes[0].node.mirror.namespaces[NAMESPACE].state
     owners = [ownership.owner and ownership.owner.broker for ownership in state.ownerships]
     for broker in BROKERS:
         agent, bundles = cluster.brokers[broker], zip(state.bundle_names(), owners, strict=True)

@@ -127,7 +127,7 @@ async def pulsar_harness(folder: Path, brokers: int = 3, bundles: int = 4) -> As
 
 
 def ownership(node: PulsarService, bundle: str) -> Ownership:
-    return node.view.get_ownership(BundleName.parse(bundle))
+    return node.mirror.get_ownership(BundleName.parse(bundle))
 
 
 async def load(harness: Harness, node: PulsarService) -> None:
@@ -151,7 +151,7 @@ async def counts(harness: Harness) -> list[int]:
 
 
 def life(node: PulsarService, broker: PulsarBroker) -> Registration:
-    return node.view.registrations[broker.broker_id]
+    return node.mirror.registrations[broker.broker_id]
 
 
 async def move(node: PulsarService, to: PulsarBroker | None, bundle: str = BUNDLE) -> Ownership:

@@ -72,7 +72,7 @@ class Recorded:
     def owned_by(self, broker: str) -> list[str]:
         return [
             entry.state.bundle_name(index)
-            for entry, index, ownership in self.leader.node.view.ownerships()
+            for entry, index, ownership in self.leader.node.mirror.ownerships()
             if ownership.owner is not None and ownership.owner.broker == broker
         ]
 
@@ -103,8 +103,8 @@ class Recorded:
         if broker in self.health:
             record["health"] = self.health[broker]
         await agent.report(record)
-        view = self.leader.node.view
-        await eventually(lambda: view.brokers[BrokerId(broker)].record.get("lastUpdate") == record["lastUpdate"])
+        mirror = self.leader.node.mirror
+        await eventually(lambda: mirror.brokers[BrokerId(broker)].record.get("lastUpdate") == record["lastUpdate"])
 
 
 @asynccontextmanager

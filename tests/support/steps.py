@@ -264,7 +264,7 @@ async def _a_node(stack: AsyncExitStack, world: StoreWorld, steps: Steps) -> Mor
     node = MortalNode(MortalStore(await world.connect(), steps))
     await node.start()
     stack.push_async_callback(node.stop)
-    await eventually(lambda: node.node.view.leader is not None)
+    await eventually(lambda: node.node.mirror.leader is not None)
     return node
 
 

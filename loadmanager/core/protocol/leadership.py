@@ -76,7 +76,7 @@ class Knowledge:
     node_id: str
     session_id: int
     lease_valid_until_s: float
-    view_is_fresh: bool
+    mirror_is_fresh: bool
     epoch_version: int
     leader: LeaderZnode | None
     term: Term | None = None
@@ -137,7 +137,7 @@ def choose_action(known: Knowledge) -> Action:
 
 def open_since(known: Knowledge) -> float | None:
     """Return the time since which this node has seen no leader; None while there is one."""
-    if not known.view_is_fresh:
+    if not known.mirror_is_fresh:
         return known.open_since_s
     if known.term is not None or not _is_open(known):
         return None
@@ -151,14 +151,14 @@ def find_end(
     epoch_version: int,
     *,
     lease_is_valid: bool,
-    view_is_fresh: bool,
+    mirror_is_fresh: bool,
 ) -> StepDownReason | None:
     """Return the reason why the term is over, None if it is not. Called for each lookup of an unowned bundle."""
     if session_id != term.session_id:
         return StepDownReason.SESSION_CHANGED
     if not lease_is_valid:
         return StepDownReason.LEASE_LAPSED
-    if not view_is_fresh or epoch_version < term.epoch:
+    if not mirror_is_fresh or epoch_version < term.epoch:
         return None
     if epoch_version > term.epoch:
         return StepDownReason.EPOCH_MOVED_ON
@@ -172,7 +172,7 @@ def _as_leader(known: Knowledge, term: Term) -> Action:
         known.leader,
         known.epoch_version,
         lease_is_valid=known.now_s < known.lease_valid_until_s,
-        view_is_fresh=known.view_is_fresh,
+        mirror_is_fresh=known.mirror_is_fresh,
     )
     if over is not None:
         return StepDown(over)
@@ -180,7 +180,7 @@ def _as_leader(known: Knowledge, term: Term) -> Action:
 
 
 def _as_follower(known: Knowledge) -> Action:
-    if not known.view_is_fresh or known.now_s >= known.lease_valid_until_s:
+    if not known.mirror_is_fresh or known.now_s >= known.lease_valid_until_s:
         return Wait(None)
     leader = known.leader
     if leader is not None and not _is_open(known):

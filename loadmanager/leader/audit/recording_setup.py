@@ -16,7 +16,7 @@ from loadmanager.leader.mirror.live_settings import LiveSettings
 _HOUR_S = 3_600.0
 
 
-def open_view(live: LiveSettings, node_id: str) -> tuple[ClusterMirror, HistoryRecorder, MoveRecorder]:
+def open_mirror(live: LiveSettings, node_id: str) -> tuple[ClusterMirror, HistoryRecorder, MoveRecorder]:
     """Return an empty mirror, the recorder for the history in the settings, and the move recorder."""
     settings, rules, operator_config = live.base, ReportRules.of(live.planner), OperatorConfig()
     if not settings.history_url:

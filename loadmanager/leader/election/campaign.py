@@ -58,13 +58,13 @@ class Election:
     def __init__(
         self,
         store: MetadataStore,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         node: LeaderRecord,
         on_elected: Callable[[Term], None],
         on_deposed: Callable[[StepDownReason], None],
     ) -> None:
         self._store = store
-        self._view = view
+        self._mirror = mirror
         self._node = node
         self._on_elected = on_elected
         self._on_deposed = on_deposed
@@ -82,15 +82,15 @@ class Election:
     @property
     def term(self) -> Term | None:
         """The term of this node, if it leads right now: the lease is checked at every call."""
-        term, view = self._term, self._view
+        term, mirror = self._term, self._mirror
         if term is not None:
             over = find_end(
                 term,
                 self._store.session_id,
-                view.leader,
-                view.epoch,
+                mirror.leader,
+                mirror.epoch,
                 lease_is_valid=clock.now_s() < self._store.lease_valid_until_s,
-                view_is_fresh=view.is_fresh,
+                mirror_is_fresh=mirror.is_fresh,
             )
             if over is not None:
                 self._step_down(over)
@@ -128,7 +128,7 @@ class Election:
         when there is none.
         """
         known = replace(self._knowledge(), silent_czxid=None)
-        if known.term is not None or not known.view_is_fresh or open_since(known) is not None:
+        if known.term is not None or not known.mirror_is_fresh or open_since(known) is not None:
             return None
         return known.leader
 
@@ -191,16 +191,16 @@ class Election:
             node_id=self._node.broker_id,
             session_id=self._store.session_id,
             lease_valid_until_s=self._store.lease_valid_until_s,
-            view_is_fresh=self._view.is_fresh,
-            epoch_version=self._view.epoch,
-            leader=self._view.leader,
+            mirror_is_fresh=self._mirror.is_fresh,
+            epoch_version=self._mirror.epoch,
+            leader=self._mirror.leader,
             term=self._term,
             ended_czxid=self._ended_czxid,
             silent_czxid=self._silent_czxid,
-            is_suspected=self._view.doubt_czxid not in {None, self._reassured_czxid},
+            is_suspected=self._mirror.doubt_czxid not in {None, self._reassured_czxid},
             open_since_s=self._open_since_s,
             unsound_until_s=self._unsound_until_s,
-            turn_s=_OTHERS_TURN_S if self._view.nodes.keys() - {self._node.broker_id} else 0.0,
+            turn_s=_OTHERS_TURN_S if self._mirror.nodes.keys() - {self._node.broker_id} else 0.0,
         )
 
     async def _act(self, action: Action) -> float | None:
@@ -266,7 +266,7 @@ class Election:
 
     async def _reassure(self, epoch: int) -> None:
         """Delete the suspicion of a standby that does not hear this node."""
-        doubted = self._view.doubt_czxid
+        doubted = self._mirror.doubt_czxid
         try:
             await self._store.commit([Check(paths.EPOCH, epoch), Delete(paths.DOUBT)])
         except TransactionFailedError as error:

@@ -55,14 +55,14 @@ class LeaderWatch:
     def __init__(
         self,
         store: MetadataStore,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         election: Election,
         caller: Caller,
         patience_s: float,
         life: Life,
     ) -> None:
         self._store = store
-        self._view = view
+        self._mirror = mirror
         self._election = election
         self._caller = caller
         self._life = life
@@ -92,7 +92,7 @@ class LeaderWatch:
     def look(self) -> None:
         """Choose whom to watch: nobody while this node leads, or does not know who does."""
         if self._is_kept:
-            sessions = frozenset(self._view.node_sessions.values()) if self._view.is_fresh else None
+            sessions = frozenset(self._mirror.node_sessions.values()) if self._mirror.is_fresh else None
             leader, session_s = self._election.find_other_leader(), self._store.session_timeout_s
             self._driver.step(NodeLeads(leader, session_s, sessions))
 

@@ -168,9 +168,9 @@ class _Write:
 class OwnershipLedger:
     """Commits ownership transitions of the leader. Every failure reaches the caller through the awaited change."""
 
-    def __init__(self, store: MetadataStore, view: ClusterMirror, intake: MirrorIntake, election: Election) -> None:
+    def __init__(self, store: MetadataStore, mirror: ClusterMirror, intake: MirrorIntake, election: Election) -> None:
         self._store = store
-        self._view = view
+        self._mirror = mirror
         self._intake = intake
         self._election = election
         self._pending: dict[str, list[_Change]] = defaultdict(list)
@@ -272,7 +272,7 @@ class OwnershipLedger:
         assert namespace in self._closed, "an open namespace could get an owner meanwhile"
         async with self._one_at_a_time:
             highest, as_read = await self._highest_deleted()
-            entry = self._view.get_namespace(namespace)
+            entry = self._mirror.get_namespace(namespace)
             _must_all_be_free(entry.state)
             data = DeletedRecord(highest_version=max(highest, entry.state.highest_version)).to_json()
             note: Op = Create(paths.DELETED, data) if as_read is None else Put(paths.DELETED, data, as_read)
@@ -361,14 +361,14 @@ class OwnershipLedger:
 
     def _prepare(self, namespace: str, changes: list[_Change], epoch: int) -> _Write | None:
         """Apply the changes to a draft; None when nothing is left to write. A change that cannot be made fails here."""
-        entry = self._view.namespaces.get(namespace)
+        entry = self._mirror.namespaces.get(namespace)
         if entry is None or entry.unreadable is not None:
             fault = entry.unreadable if entry else f"namespace {namespace} is gone"
             for change in changes:
                 _fail(change, InvalidRecordError(fault or ""))
             return None
         now_ms = clock.now_ms()
-        draft = _Draft(entry.state, self._view.is_registered, is_closed=namespace in self._closed)
+        draft = _Draft(entry.state, self._mirror.is_registered, is_closed=namespace in self._closed)
         applied: list[tuple[_Change, _Made]] = []
         for change in changes:
             if change.done.done():  # it failed before, or nobody waits any more
@@ -399,11 +399,11 @@ class OwnershipLedger:
 
     def _committed(self, writes: list[_Write], versions: list[int]) -> None:
         for write, version in zip(writes, versions, strict=True):
-            self._view.commit_namespace(NamespaceEntry(write.state, version, write.entry.czxid, hash(write.data)))
+            self._mirror.commit_namespace(NamespaceEntry(write.state, version, write.entry.czxid, hash(write.data)))
             for change, made in write.changes:
                 self.transitions_committed += _transitions_in(made)
                 if self._has_orphan(made):
-                    self._view.unsettled += 1  # the reconciler may have looked before this write
+                    self._mirror.unsettled += 1  # the reconciler may have looked before this write
                 if not change.done.done():
                     change.done.set_result(made)
 
@@ -411,7 +411,7 @@ class OwnershipLedger:
         """True if an owner has left since the change was requested."""
         outcomes = made.values() if isinstance(made, dict) else [made]
         owned = [each for each in outcomes if isinstance(each, Ownership) and each.state is OwnershipState.OWNED]
-        return not all(self._view.is_registered(each.owner) for each in owned)
+        return not all(self._mirror.is_registered(each.owner) for each in owned)
 
     async def _refused(self, writes: list[_Write], error: TransactionFailedError) -> None:
         if error.index == 0:

@@ -36,8 +36,8 @@ _MOST_NAMES_BYTES = 192 * 1024
 class AgentCalls:
     """Client of the agents of all brokers in the mirror, with the credentials of `caller`."""
 
-    def __init__(self, view: ClusterMirror, caller: Caller, timeout_s: float = TIMEOUT_S) -> None:
-        self._view = view
+    def __init__(self, mirror: ClusterMirror, caller: Caller, timeout_s: float = TIMEOUT_S) -> None:
+        self._mirror = mirror
         self._caller = caller
         self._timeout_s = timeout_s
         self._http: HttpClient | None = None
@@ -90,7 +90,7 @@ class AgentCalls:
         return answer.status == HTTPStatus.NO_CONTENT
 
     def _url(self, broker: Registration) -> str:
-        entry = self._view.brokers.get(broker.broker)
+        entry = self._mirror.brokers.get(broker.broker)
         if entry is None or entry.registration != broker or not entry.command_url:
             raise OwnerSilentError(f"{broker} is not registered with a URL to call")
         return entry.command_url

@@ -51,18 +51,18 @@ class AssignmentDriver:
     def __init__(
         self,
         planner: PlannerService,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         ledger: OwnershipLedger,
         decision_log: DecisionLog,
         tracing: Tracing = OFF,
     ) -> None:
         self._planner = planner
-        self._view = view
+        self._mirror = mirror
         self._ledger = ledger
         self._decision_log = decision_log
         self._tracing = tracing
         self._trails: dict[str, Trail] = {}
-        self._machine = AssignmentMachine(view)
+        self._machine = AssignmentMachine(mirror)
         self._driver = MachineDriver(self._machine, self._do)
         self._waiting = Waiters[str, Ownership]()
         self.assignments = 0
@@ -91,7 +91,7 @@ class AssignmentDriver:
         """
 
         def give(current: Ownership, stamp: Stamp) -> Ownership:
-            if not self._view.is_registered(destination):
+            if not self._mirror.is_registered(destination):
                 raise IllegalTransitionError(f"{destination} left while {name} was being given to it")
             return assign(current, destination, stamp)
 
@@ -167,8 +167,8 @@ class AssignmentDriver:
 
     def _explain_refusal(self, bundle: str, verdict: Verdict) -> Exception:
         try:
-            self._view.bundle(BundleName.parse(bundle))
+            self._mirror.bundle(BundleName.parse(bundle))
         except LoadManagerError as error:
             return error
-        self._decision_log.judged("assign", verdict, epoch=self._view.epoch)
+        self._decision_log.judged("assign", verdict, epoch=self._mirror.epoch)
         return NoBrokerAvailableError(f"bundle {bundle}: {verdict.sentence()}")

@@ -140,7 +140,7 @@ class Executor:
 
     def __init__(
         self,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         writes: OwnershipWriter,
         owners: OwnerClient,
         decision_log: DecisionLog,
@@ -150,7 +150,7 @@ class Executor:
         tracing: Tracing = OFF,
         destinations: WarmUpCalls | None = None,
     ) -> None:
-        self._view = view
+        self._mirror = mirror
         self._writes = writes
         self._owners = owners
         self._destinations = destinations
@@ -162,7 +162,7 @@ class Executor:
         self._moves = MoveMachine(
             answers.noting("limits", lambda: (settings().concurrency, settings().concurrency_per_broker)),
             answers.noting("deadline_s", lambda: settings().deadline_s),
-            answers.noting("is_registered", view.is_registered),
+            answers.noting("is_registered", mirror.is_registered),
             answers.noting(
                 "prepare_s",
                 lambda each: (
@@ -223,7 +223,7 @@ class Executor:
         """Execute one step of a plan; a step that no longer fits the ownership is refused and counted."""
         name, expected = BundleName.parse_any(step.bundle), Expected(step.source)
         try:
-            expected.check(self._view.get_ownership(name))
+            expected.check(self._mirror.get_ownership(name))
             await self.unload(name, step.destination, step.reason, because, expected.check, batch)
         except StaleStepError as error:
             self.stale_steps += 1
@@ -251,7 +251,7 @@ class Executor:
         `IllegalTransitionError` when the bundle is not owned or the destination has left; `BundleNotFoundError`,
         `NotLeaderError`, or a `StoreError`. Cancelling the caller calls the unload off if it has not begun.
         """
-        move = Move(str(name), self._view.get_ownership(name).owner, destination, reason.value, check)
+        move = Move(str(name), self._mirror.get_ownership(name).owner, destination, reason.value, check)
         if batch is not None:
             batch.moves.add(move)
         self._because[move] = because
@@ -275,7 +275,7 @@ class Executor:
         Raises `NoUnloadError` when there is none, or when the owner has let go already; `BundleNotFoundError`,
         `NotLeaderError`, or a `StoreError`.
         """
-        current = self._view.get_ownership(name)
+        current = self._mirror.get_ownership(name)
         if current.state is not OwnershipState.RELEASING:
             if not self.withdraw(str(name)):
                 raise NoUnloadError(f"no unload of {name} is under way: it is {current.state}")
@@ -293,7 +293,7 @@ class Executor:
         """Finish the unload that the record of a bundle shows; do nothing if there is none, or if it is followed
         already.
         """
-        current = self._view.find_ownership(str(name))
+        current = self._mirror.find_ownership(str(name))
         if current is not None and current.state is OwnershipState.RELEASING:
             self._follow(name, current)
 
@@ -381,7 +381,7 @@ class Executor:
     async def _read_again(self, name: BundleName) -> Ownership | None:
         """Return a bundle's ownership after it was read again; None if the bundle is gone."""
         await self._writes.settled()
-        return self._view.find_ownership(str(name))
+        return self._mirror.find_ownership(str(name))
 
     async def _ask(self, move: Move, patience_s: float) -> None:
         refusal = await self._owners.ask(BundleName.parse_any(move.bundle), move.get_released(), patience_s)
@@ -444,7 +444,7 @@ class Executor:
 
     def _moved(self, name: BundleName, released: Ownership, done: Ownership) -> None:
         source = released.owner.broker if released.owner else None
-        self._view.model.mark_unloaded(str(name), time.time(), source)
+        self._mirror.model.mark_unloaded(str(name), time.time(), source)
         self.unloads_completed += 1
         effect = self._observer.moved(name, released, done)
         self._decision_log.moved(

@@ -50,8 +50,10 @@ class OwnerClient(Protocol):
 class AgentOwnerClient:
     """Client of the agents of all brokers in the mirror. `longest_s` returns the timeout of one call."""
 
-    def __init__(self, view: ClusterMirror, election: Election, caller: Caller, longest_s: Callable[[], float]) -> None:
-        self._view = view
+    def __init__(
+        self, mirror: ClusterMirror, election: Election, caller: Caller, longest_s: Callable[[], float]
+    ) -> None:
+        self._mirror = mirror
         self._election = election
         self._caller = caller
         self._longest_s = longest_s
@@ -67,7 +69,7 @@ class AgentOwnerClient:
     async def ask(self, name: BundleName, released: Ownership, patience_s: float) -> OwnerRefusal | None:
         """Call the agent's unload endpoint once, with the epoch of this node's term."""
         owner = released.owner
-        entry = self._view.brokers.get(owner.broker) if owner else None
+        entry = self._mirror.brokers.get(owner.broker) if owner else None
         if owner is None or entry is None or entry.command_url is None:
             return OwnerRefusal("the broker's record names no URL to call")
         if self._http is None:
@@ -78,7 +80,7 @@ class AgentOwnerClient:
             BUNDLE_VERSION_HEADER: str(released.version),
             OWNER_HEADER: owner.broker,
             INCARNATION_HEADER: str(owner.incarnation),
-            HASH_FUNCTION_HEADER: self._view.get_namespace(str(name.namespace)).state.bundles.hash_function.value,
+            HASH_FUNCTION_HEADER: self._mirror.get_namespace(str(name.namespace)).state.bundles.hash_function.value,
         }
         if released.destination is not None:
             headers[DESTINATION_HEADER] = released.destination.broker

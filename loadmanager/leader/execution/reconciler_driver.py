@@ -38,21 +38,21 @@ class ReconcilerDriver:
 
     def __init__(
         self,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         ledger: OwnershipLedger,
         executor: Executor,
         assigner: AssignmentDriver,
         decision_log: DecisionLog,
         live: LiveSettings,
     ) -> None:
-        self._view = view
+        self._mirror = mirror
         self._ledger = ledger
         self._executor = executor
         self._assigner = assigner
         self._decision_log = decision_log
         self._live = live
-        bundles_of, is_assigning = view.model.bundles_owned_by, assigner.is_assigning
-        self._machine = ReconcilerMachine(view, self._places_at_once, bundles_of, is_assigning)
+        bundles_of, is_assigning = mirror.model.bundles_owned_by, assigner.is_assigning
+        self._machine = ReconcilerMachine(mirror, self._places_at_once, bundles_of, is_assigning)
         self._driver = MachineDriver(self._machine, self._do)
 
     def wake(self) -> None:
@@ -85,8 +85,8 @@ class ReconcilerDriver:
 
     async def _look(self) -> Event:
         """Read the records; nothing counts as unfinished before the mirror is fresh."""
-        if not self._view.is_fresh:
+        if not self._mirror.is_fresh:
             return RecordsScanned((), ())
-        model, is_registered = self._view.model, self._view.is_registered
+        model, is_registered = self._mirror.model, self._mirror.is_registered
         gone = [owner for owner in model.owners() if not is_registered(owner)]
         return RecordsScanned(model.releasing(), gone, model.freed() if self._places_at_once() else ())

@@ -73,7 +73,7 @@ class ReshapeDriver:
 
     def __init__(
         self,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         planner: PlannerService,
         ledger: OwnershipLedger,
         assigner: AssignmentDriver,
@@ -83,7 +83,7 @@ class ReshapeDriver:
         live: LiveSettings,
         on_reshaped: Callable[[str, Registration | None], None],
     ) -> None:
-        self._view = view
+        self._mirror = mirror
         self._planner = planner
         self._ledger = ledger
         self._assigner = assigner
@@ -92,7 +92,7 @@ class ReshapeDriver:
         self._decision_log = decision_log
         self._live = live
         self._on_reshaped = on_reshaped
-        self._machine = ReshapeMachine(view, planner.find_excess)
+        self._machine = ReshapeMachine(mirror, planner.find_excess)
         self._tasks: set[asyncio.Task[None]] = set()
         self.splits: Counter[Reason] = Counter()
         self.splits_failed = 0
@@ -117,7 +117,7 @@ class ReshapeDriver:
         A bundle without an owner gets one first, and the call waits for an unload under way. Raises
         `SplitRefusedError`, and as `carry_out`.
         """
-        self._view.bundle(name)
+        self._mirror.bundle(name)
         try:
             divider = Divider.of(self._live.planner, algorithm, positions)
         except UnknownStrategyError as error:
@@ -136,7 +136,7 @@ class ReshapeDriver:
         """
         other = BundleName(name.namespace, self._neighbour(name, with_))
         for each in (name, other):
-            if find_gone_owner(self._view, self._view.get_ownership(each)) is not None:
+            if find_gone_owner(self._mirror, self._mirror.get_ownership(each)) is not None:
                 await self._executor.unload(each, None, reason)
         merge = Reshaping.merge(name, other, Verdict(str(name), reason, acted=True, why={"with": str(other)}))
         await self.carry_out(merge)
@@ -174,7 +174,7 @@ class ReshapeDriver:
     def find_bundle(self, namespace: NamespaceName, which: str) -> BundleName | None:
         """Return the bundle that `LARGEST` or `HOT` stands for; None when none has a topic, or any throughput."""
         snapshot = self._planner.snapshot()
-        position = snapshot.find_namespace(str(self._view.get_namespace(str(namespace)).state.name))
+        position = snapshot.find_namespace(str(self._mirror.get_namespace(str(namespace)).state.name))
         if position is None:
             return None
         bundles, rows = snapshot.bundles, snapshot.bundles.rows_of_namespace(position)
@@ -186,12 +186,12 @@ class ReshapeDriver:
         return BundleName.parse(bundles.names[rows][best]) if figures[best] > 0 else None
 
     def _neighbour(self, name: BundleName, with_: BundleRange | None) -> BundleRange:
-        entry, index = self._view.bundle(name)
+        entry, index = self._mirror.bundle(name)
         bundles = entry.state.bundles
         if with_ is None:
             bundles.merge(index)  # says what is wrong with the last one
             return bundles.range_at(index + 1)
-        other = self._view.bundle(BundleName(name.namespace, with_))[1]
+        other = self._mirror.bundle(BundleName(name.namespace, with_))[1]
         if abs(other - index) != 1:
             raise BoundariesError(f"with: {with_} is no neighbour of {name.range}")
         return with_
@@ -214,7 +214,7 @@ class ReshapeDriver:
                 await self._unload(BundleName.parse(step.bundle), step.destination, step.reason, [because])
                 return WaitEnded(it)
             case ReportVerdict(asked, verdict):
-                self._decision_log.judged(asked, verdict, epoch=self._view.epoch)
+                self._decision_log.judged(asked, verdict, epoch=self._mirror.epoch)
             case ReshapeEnded(_, error) if error is not None:
                 raise BundleNotFoundError(str(error)) if isinstance(error, BundleGoneError) else error
         return None
@@ -240,17 +240,17 @@ class ReshapeDriver:
     def _reshaped(self, done: Reshaped) -> None:
         """Update the model, the decision log and the owner's agent after a commit."""
         it, owner, namespace = done.reshaping, done.owner, str(done.reshaping.bundle.namespace)
-        self._view.model.redistribute(done.loads)
+        self._mirror.model.redistribute(done.loads)
         (self.splits if it.is_split else self.merges)[it.reason] += 1
         self._on_reshaped(namespace, owner)
-        if owner is not None and self._view.is_registered(owner):
+        if owner is not None and self._mirror.is_registered(owner):
             self.tell(owner, namespace)
         assert it.because is not None, "what is done has a reason"
         self._decision_log.moved(
             "split" if it.is_split else "merge",
             str(it.bundle),
             it.reason,
-            epoch=self._view.epoch,
+            epoch=self._mirror.epoch,
             source=owner,
             destination=owner,
             because=[it.because],
@@ -259,7 +259,7 @@ class ReshapeDriver:
         log.info(what, bundle=str(it.bundle), made=made, reason=it.reason, owner=str(owner))
 
     async def _tell(self, broker: Registration, namespace: str) -> None:
-        entry = self._view.namespaces.get(namespace)
+        entry = self._mirror.namespaces.get(namespace)
         if entry is None:
             return
         try:

@@ -58,14 +58,14 @@ class DrainLoop:
 
     def __init__(
         self,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         planner: PlannerService,
         executor: Executor,
         operators: ConfigWriter,
         decision_log: DecisionLog,
         live: LiveSettings,
     ) -> None:
-        self._view = view
+        self._mirror = mirror
         self._planner = planner
         self._executor = executor
         self._operators = operators
@@ -82,8 +82,8 @@ class DrainLoop:
         answers = RecordedAnswers(recorder)
         self._drains = DrainMachine(
             answers.noting("controls", lambda: self._controls, wishes_as_json),
-            answers.noting("registration_of", self._view.registrations.get, registration_as_json),
-            answers.noting("process_of", self._view.process_of),
+            answers.noting("registration_of", self._mirror.registrations.get, registration_as_json),
+            answers.noting("process_of", self._mirror.process_of),
             answers.noting("owner_of", self._owner_of, registration_as_json),
             answers.noting("at_a_time", lambda: self._live.current.max_concurrent_unloads),
         )
@@ -91,17 +91,17 @@ class DrainLoop:
 
     @property
     def _controls(self) -> Controls:
-        return self._view.operator_config.controls
+        return self._mirror.operator_config.controls
 
     def _owner_of(self, bundle: str) -> Registration | None:
-        current = self._view.find_ownership(bundle)
+        current = self._mirror.find_ownership(bundle)
         return None if current is None else current.owner
 
     async def start(self, broker: BrokerId) -> DrainProgress:
         """Begin to drain a broker. Raises `BrokerNotFoundError`, `NotLeaderError` or a `StoreError`."""
         if broker not in self._controls.draining:
-            self._view.get_registration(broker)
-        ordered = DrainOrder(time.time(), self._view.process_of(broker))
+            self._mirror.get_registration(broker)
+        ordered = DrainOrder(time.time(), self._mirror.process_of(broker))
         await self._operators.update_controls(lambda controls: controls.with_drain(broker, ordered))
         log.info("drain_begun", broker=broker)
         self._tell(Signal.CHANGED)
@@ -119,11 +119,11 @@ class DrainLoop:
         """Return the progress of the drain of a broker, registered or not; `BrokerNotFoundError` when there is none."""
         order, now_s = self._controls.draining.get(broker), time.monotonic()
         if order is None:
-            self._view.get_registration(broker)
+            self._mirror.get_registration(broker)
             raise BrokerNotFoundError(f"broker {broker} is not being drained")
-        registration = self._view.registrations.get(broker, Registration(broker, 0))
+        registration = self._mirror.registrations.get(broker, Registration(broker, 0))
         drain = self._drains.find(broker) or Drain(registration, order.since_s, now_s)
-        left, rate = self._view.model.count_bundles_of(drain.registration), drain.rate_per_s(now_s)
+        left, rate = self._mirror.model.count_bundles_of(drain.registration), drain.rate_per_s(now_s)
         blocked = [BlockedBundle(bundle=bundle, why=why) for bundle, why in self._drains.blocked(drain).items()]
         return DrainProgress(
             broker=broker,
@@ -140,9 +140,9 @@ class DrainLoop:
     def bundles_left(self) -> Mapping[BrokerId, int]:
         """Return the number of bundles that each draining broker still owns."""
         return {
-            broker: self._view.model.count_bundles_of(self._view.registrations[broker])
+            broker: self._mirror.model.count_bundles_of(self._mirror.registrations[broker])
             for broker in sorted(self._controls.draining)
-            if broker in self._view.registrations
+            if broker in self._mirror.registrations
         }
 
     async def run(self) -> None:
@@ -150,7 +150,7 @@ class DrainLoop:
         self._context = contextvars.copy_context()  # of the term: a drain outlives its request
         async with asyncio.TaskGroup() as self._work:
             while True:
-                if self._view.is_fresh:
+                if self._mirror.is_fresh:
                     self._tell(Signal.TIME)
                 # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the wake-up.
                 with contextlib.suppress(TimeoutError):
@@ -188,7 +188,7 @@ class DrainLoop:
             for verdict in plan.verdicts:
                 if not verdict.acted:
                     kind = "drain" if isinstance(asked, GiveAway) else "pin"
-                    self._decision_log.judged(kind, verdict, epoch=self._view.epoch)
+                    self._decision_log.judged(kind, verdict, epoch=self._mirror.epoch)
         except Exception:
             log.exception("drain_round_failed")
             self._tell(DrainPlanned(None))
@@ -222,6 +222,6 @@ class DrainLoop:
             log.exception("drain_not_ended", broker=broker)
         else:
             ended = Verdict(broker, OwnershipReason.DRAIN_ENDED, acted=True)
-            self._decision_log.judged("drain", ended, epoch=self._view.epoch)
+            self._decision_log.judged("drain", ended, epoch=self._mirror.epoch)
             log.info("drain_ended_with_process", broker=broker)
         self._tell(TriedToEnd(broker))

@@ -55,12 +55,12 @@ _PROVED = 3
 class PlanDriver:
     """Keeps and executes the plans of operators; `executed` counts plans that ran to the end, `stopped` the others."""
 
-    def __init__(self, view: ClusterMirror, planner: PlannerService, executor: Executor, live: LiveSettings) -> None:
-        self._view = view
+    def __init__(self, mirror: ClusterMirror, planner: PlannerService, executor: Executor, live: LiveSettings) -> None:
+        self._mirror = mirror
         self._recorder = planner.recorder
         self._executor = executor
         self._live = live
-        self._requested = RequestedPlans(view, planner, live.base.cluster_name)
+        self._requested = RequestedPlans(mirror, planner, live.base.cluster_name)
         self._ends: dict[KeptPlan, asyncio.Future[ExecutionAnswer]] = {}
         self._contexts: dict[KeptPlan, contextvars.Context] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -74,7 +74,7 @@ class PlanDriver:
         self._proved.clear()
         answers = RecordedAnswers(self._recorder)
         self._plans = PlanMachine(
-            answers.noting("frozen", lambda: self._view.operator_config.controls.frozen),
+            answers.noting("frozen", lambda: self._mirror.operator_config.controls.frozen),
             answers.noting("find_drift", self._requested.find_drift),
             answers.noting("version_of", self._requested.version_of),
             answers.noting("at_a_time", lambda: self._live.current.max_concurrent_unloads),
@@ -112,7 +112,7 @@ class PlanDriver:
         plan = self._plans.find(plan_hash)
         if plan is None:
             raise PlanNotFoundError(
-                f"no plan {plan_hash[:80]}: the leader, of epoch {self._view.epoch}, keeps the last"
+                f"no plan {plan_hash[:80]}: the leader, of epoch {self._mirror.epoch}, keeps the last"
                 f" {_PLANS_KEPT} plans that it computed itself; compute it anew"
             )
         return plan

@@ -24,8 +24,8 @@ from loadmanager.wire.plan_file import PackedCertificate
 
 
 class RequestedPlans:
-    def __init__(self, view: ClusterMirror, planner: PlannerService, cluster: str = "") -> None:
-        self._view = view
+    def __init__(self, mirror: ClusterMirror, planner: PlannerService, cluster: str = "") -> None:
+        self._mirror = mirror
         self._planner = planner
         self._cluster = cluster
 
@@ -40,7 +40,7 @@ class RequestedPlans:
         if request.kind == "shed":
             plan, snapshot = await self._planner.preview_shed()
         elif request.kind == "drain":
-            emptied = (self._view.get_registration(BrokerId(request.broker or "")).broker,)
+            emptied = (self._mirror.get_registration(BrokerId(request.broker or "")).broker,)
             plan, snapshot = await self._planner.preview_drain(emptied[0])
         else:
             snapshot = self._planner.snapshot().afresh()
@@ -51,7 +51,7 @@ class RequestedPlans:
         made = [(each, step) for each in plan.steps if (step := self._step(each, because)) is not None]
         steps = tuple(step for _, step in made)
         effect = compute_effect(snapshot, plan.steps, self._clients(steps), emptied)
-        at_ms, epoch = clock.now_ms(), self._view.epoch
+        at_ms, epoch = clock.now_ms(), self._mirror.epoch
         seen = restrain(snapshot) if request.kind == "shed" else snapshot
         certified = await self._planner.certify(seen, [each for each, _ in made], emptied)
         certificate = CertificateSummary.of(certified)
@@ -61,9 +61,9 @@ class RequestedPlans:
     def _plan_moves(self, moves: Sequence[PlannedMove], snapshot: Snapshot) -> Plan:
         steps = []
         for move in moves:
-            ownership = self._view.get_ownership(BundleName.parse(move.bundle))
-            owner, destination = ownership.owner, self._view.registrations.get(BrokerId(move.destination))
-            if ownership.state is not OwnershipState.OWNED or owner is None or not self._view.is_registered(owner):
+            ownership = self._mirror.get_ownership(BundleName.parse(move.bundle))
+            owner, destination = ownership.owner, self._mirror.registrations.get(BrokerId(move.destination))
+            if ownership.state is not OwnershipState.OWNED or owner is None or not self._mirror.is_registered(owner):
                 raise IllegalTransitionError(f"{move.bundle} is {ownership.state}: only an owned bundle can be moved")
             if destination is None:
                 raise DestinationInactiveError(f"destination {move.destination!r} of {move.bundle} is not registered")
@@ -80,7 +80,7 @@ class RequestedPlans:
         if not isinstance(step, Unload) or step.destination is None:
             return None
         try:
-            current = self._view.get_ownership(BundleName.parse_any(step.bundle))
+            current = self._mirror.get_ownership(BundleName.parse_any(step.bundle))
             Expected(step.source).check(current)
         except (LoadManagerError, IllegalTransitionError):
             return None
@@ -89,7 +89,7 @@ class RequestedPlans:
 
     def _clients(self, steps: Sequence[TrackedStep]) -> dict[str, int]:
         """Return the producers and consumers of the bundles, by the last valid reports of their owners."""
-        reports = self._view.model.latest_reports()
+        reports = self._mirror.model.latest_reports()
         found = {
             each.bundle: reports[each.source].find_sessions(each.bundle) for each in steps if each.source in reports
         }
@@ -97,25 +97,25 @@ class RequestedPlans:
 
     def version_of(self, bundle: str) -> int | None:
         """Return the version of a bundle's ownership; None if there is no such bundle any more."""
-        current = self._view.find_ownership(bundle)
+        current = self._mirror.find_ownership(bundle)
         return None if current is None else current.version
 
     def find_drift(self, plan: KeptPlan, step: TrackedStep) -> str | None:
         """Return the difference between the cluster and the step's plan, None if there is none."""
         try:
-            Expected(step.source, step.version).check(self._view.get_ownership(BundleName.parse_any(step.bundle)))
+            Expected(step.source, step.version).check(self._mirror.get_ownership(BundleName.parse_any(step.bundle)))
         except (LoadManagerError, StaleStepError) as error:
             return str(error)
-        if not self._view.is_registered(step.source):
+        if not self._mirror.is_registered(step.source):
             return f"its owner {step.source} is gone"
-        if not self._view.is_registered(step.destination):
+        if not self._mirror.is_registered(step.destination):
             return f"destination {step.destination} is not registered any more"
         refusal = self._find_refusal(plan.kind, step.bundle, step.destination.broker)
         return None if refusal is None else refusal.sentence()
 
     def _find_refusal(self, kind: str, bundle: str, destination: BrokerId) -> Verdict | None:
         """Return the verdict that keeps the bundle from the destination; an operator's own moves obey pins as well."""
-        pinned = self._view.operator_config.controls.pinned.get(bundle)
+        pinned = self._mirror.operator_config.controls.pinned.get(bundle)
         if kind == "moves" and pinned is not None and pinned != destination:
             return explain_pin(bundle, pinned)
         return self._planner.find_move_refusal(bundle, destination)

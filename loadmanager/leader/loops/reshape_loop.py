@@ -83,14 +83,14 @@ class ReshapeLoop:
 
     def __init__(
         self,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         planner: PlannerService,
         reshaper: Reshapes,
         election: Election,
         decision_log: DecisionLog,
         live: LiveSettings,
     ) -> None:
-        self._view = view
+        self._mirror = mirror
         self._planner = planner
         self._reshaper = reshaper
         self._election = election
@@ -136,19 +136,19 @@ class ReshapeLoop:
                 self._machine.forget()
 
     def _due(self) -> RoundDue:
-        view, find_fault = self._view, self._view.gate.find_fault
+        mirror, find_fault = self._mirror, self._mirror.gate.find_fault
         return RoundDue(
             self._live.planner,
-            view.operator_config.controls,
-            view.model.revision,
-            {view.brokers[broker].registration: find_fault(broker) for broker in sorted(view.brokers)},
+            mirror.operator_config.controls,
+            mirror.model.revision,
+            {mirror.brokers[broker].registration: find_fault(broker) for broker in sorted(mirror.brokers)},
             self._live.current.load_balancer_auto_unload_split_bundles_enabled,
         )
 
     def _say(self, action: Action) -> None:
         match action:
             case ReportVerdict(asked, verdict):
-                self._decision_log.judged(asked, verdict, epoch=self._view.epoch)
+                self._decision_log.judged(asked, verdict, epoch=self._mirror.epoch)
             case SkipInDryRun(reshaping):
                 self._refrain(reshaping)
 
@@ -216,14 +216,14 @@ class ReshapeLoop:
         return ReshapeEnded(reshaping)
 
     def _refrain(self, reshaping: Reshaping) -> None:
-        owner = self._view.get_ownership(reshaping.bundle).owner
+        owner = self._mirror.get_ownership(reshaping.bundle).owner
         if owner is None or reshaping.because is None:
             return
         self._decision_log.would_move(
             "would_split" if reshaping.is_split else "would_merge",
             str(reshaping.bundle),
             reshaping.reason,
-            epoch=self._view.epoch,
+            epoch=self._mirror.epoch,
             source=owner,
             destination=owner,
             because=[reshaping.because],
@@ -231,11 +231,11 @@ class ReshapeLoop:
 
     def _reports(self, brokers: Iterable[Registration]) -> dict[Registration, ReportedBundles]:
         """Return the last valid reports of those of the brokers that have one."""
-        reports = self._view.model.latest_reports()
+        reports = self._mirror.model.latest_reports()
         return {each: reports[each] for each in brokers if each in reports}
 
     def _namespaces(self) -> dict[str, NamespaceState]:
-        return {name: entry.state for name, entry in self._view.namespaces.items()}
+        return {name: entry.state for name, entry in self._mirror.namespaces.items()}
 
     def _remembered(self) -> State:
         """Return by broker its incarnation, and how often in a row each of its bundles was above a limit."""
@@ -244,8 +244,8 @@ class ReshapeLoop:
 
     def _remind_agents(self) -> None:
         """Send new boundaries to agents that report unknown bundles: they may have missed them."""
-        for broker_id, namespaces in self._view.model.unknown_bundles().items():
-            entry = self._view.brokers.get(broker_id)
+        for broker_id, namespaces in self._mirror.model.unknown_bundles().items():
+            entry = self._mirror.brokers.get(broker_id)
             if entry is not None:
                 for namespace in sorted(namespaces):
                     self._reshaper.tell(entry.registration, namespace)

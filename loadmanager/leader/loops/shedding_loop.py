@@ -63,7 +63,7 @@ class SheddingLoop:
         executor: Executor,
         election: Election,
         decision_log: DecisionLog,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         live: LiveSettings,
         rails: MoveGuard | None = None,
         on_plan: Callable[[Plan], None] = lambda _: None,
@@ -73,7 +73,7 @@ class SheddingLoop:
         self._executor = executor
         self._election = election
         self._decision_log = decision_log
-        self._view = view
+        self._mirror = mirror
         self._live = live
         self._rails = rails or NoRails()
         self._on_plan = on_plan
@@ -141,7 +141,7 @@ class SheddingLoop:
         self.cycles += 1
         self.strategy_metrics = plan.metrics
         steps = [step for step in plan.steps if isinstance(step, Unload)]
-        is_dry_run = self._view.operator_config.controls.dry_run
+        is_dry_run = self._mirror.operator_config.controls.dry_run
         log.info(
             "shedding_cycle",
             cycle=self.cycles,

@@ -40,12 +40,12 @@ class BrokerRecords:
 
     def __init__(
         self,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         live: LiveSettings,
         parse: Callable[[str], BundleName] = BundleName.parse,
         find_fault: Callable[[LocalBrokerData], str | None] = lambda _: None,
     ) -> None:
-        self._view = view
+        self._mirror = mirror
         self._live = live
         self._parse = parse
         self._find_fault = find_fault
@@ -58,7 +58,7 @@ class BrokerRecords:
         """
         if znode is None or not path.startswith(_BROKER_PREFIX) or not _is_long(znode.data):
             return
-        known = self._view.brokers.get(BrokerId(path.removeprefix(_BROKER_PREFIX)))
+        known = self._mirror.brokers.get(BrokerId(path.removeprefix(_BROKER_PREFIX)))
         if known is None or (known.registration.incarnation, known.znode_version) != (znode.czxid, znode.version):
             self._decoded = asyncio.ensure_future(asyncio.to_thread(self._decode, path, znode.data))
             await asyncio.wait({self._decoded})
@@ -68,16 +68,16 @@ class BrokerRecords:
         broker_id = BrokerId(name)
         decoded, self._decoded = self._decoded, None
         if znode is None:
-            self._view.drop_broker(broker_id)
+            self._mirror.drop_broker(broker_id)
             return
         registration = self.register(name, znode)
-        known = self._view.brokers.get(broker_id)
+        known = self._mirror.brokers.get(broker_id)
         if known is not None and known.registration == registration and known.znode_version == znode.version:
             self._raise_doubt(broker_id, known.record)
             return
         where = paths.broker(name)
         record, report = decoded.result() if decoded else self._decode(where, znode.data)
-        self._view.put_broker(registration, znode.version, record)
+        self._mirror.put_broker(registration, znode.version, record)
         if self._find_fault(record) is None:
             self._take_in(registration, report)
         self._raise_doubt(broker_id, record)
@@ -87,22 +87,22 @@ class BrokerRecords:
         `InvalidNameError`.
         """
         registration = Registration(parse_broker_id(name), znode.czxid)
-        if self._view.registrations.get(registration.broker) != registration:
-            self._view.drop_broker(registration.broker)
-            self._view.registrations[registration.broker] = registration
+        if self._mirror.registrations.get(registration.broker) != registration:
+            self._mirror.drop_broker(registration.broker)
+            self._mirror.registrations[registration.broker] = registration
             at_once = self._live.current.reassign_bundles_of_dead_brokers_at_once
-            if at_once or registration.broker in self._view.operator_config.controls.held_off:
-                self._view.unsettled += 1  # bundles may have waited for it
+            if at_once or registration.broker in self._mirror.operator_config.controls.held_off:
+                self._mirror.unsettled += 1  # bundles may have waited for it
         return registration
 
     def _take_in(self, registration: Registration, report: BrokerReport) -> None:
         most_age_s = self._live.planner.broker_load_data_ttl_in_seconds
-        judged = self._view.gate.judge(registration, report, time.time(), most_age_s)
-        faults = self._view.model.faults()
+        judged = self._mirror.gate.judge(registration, report, time.time(), most_age_s)
+        faults = self._mirror.model.faults()
         if faults.is_stuck(registration.broker) != bool(report.stuck):  # does not wait for the next round
-            self._view.model.set_faults(faults.with_stuck(registration.broker, report.stuck))
+            self._mirror.model.set_faults(faults.with_stuck(registration.broker, report.stuck))
         if judged.counts:
-            self._view.model.apply_report(registration, judged.report)
+            self._mirror.model.apply_report(registration, judged.report)
             self.applied += 1
 
     def _decode(self, where: str, data: bytes) -> tuple[LocalBrokerData, BrokerReport]:
@@ -110,7 +110,7 @@ class BrokerRecords:
         record = decode_broker_record(decode(data, where), where, MAX_BUNDLES_PER_REPORT)
         if not any(record.get(key) for key in _ADDRESSES):
             raise InvalidRecordError(f"{where}: no address for clients: one of {', '.join(_ADDRESSES)} is needed")
-        known, read_at_ms = self._view.model.known_bundles, clock.now_ms()
+        known, read_at_ms = self._mirror.model.known_bundles, clock.now_ms()
         return record, recordable(report_of(record, where, known, read_at_ms, self._parse))
 
     def _raise_doubt(self, broker: BrokerId, record: LocalBrokerData) -> None:
@@ -118,7 +118,7 @@ class BrokerRecords:
         fault = self._find_fault(record)
         if fault is not None:
             raise InvalidRecordError(f"{paths.broker(broker)}: {fault}")
-        doubt = self._view.gate.find_fault(broker)
+        doubt = self._mirror.gate.find_fault(broker)
         if doubt is not None:
             raise InvalidRecordError(f"{paths.broker(broker)}: the report is rejected: {doubt}")
 

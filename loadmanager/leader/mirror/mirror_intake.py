@@ -54,15 +54,15 @@ class MirrorIntake:
     """Keeps a `ClusterMirror` equal to the store. `on_change` is called after each applied batch."""
 
     def __init__(
-        self, store: MetadataStore, view: ClusterMirror, live: LiveSettings, on_change: Callable[[], None]
+        self, store: MetadataStore, mirror: ClusterMirror, live: LiveSettings, on_change: Callable[[], None]
     ) -> None:
         self._store = store
-        self._view = view
+        self._mirror = mirror
         self._live = live
         self._on_change = on_change
         self._rereading = RereadQueue(self._read_and_apply)
-        self._brokers = BrokerRecords(view, live)
-        self._faults = ZnodeFaults(view.faults)
+        self._brokers = BrokerRecords(mirror, live)
+        self._faults = ZnodeFaults(mirror.faults)
         self._is_watching = False
         self._commits_when_asked = 0
         self._apply_by_kind = {
@@ -99,7 +99,7 @@ class MirrorIntake:
     def mark_dirty(self, path: str) -> None:
         """Have `path` read again soon; the root stands for everything."""
         if path == paths.ROOT:
-            self._view.is_fresh = False
+            self._mirror.is_fresh = False
         self._rereading.mark(path)
 
     async def settled(self) -> None:
@@ -143,22 +143,22 @@ class MirrorIntake:
             log.debug("registrations_wait_for_store", error=str(error))
             return False
         await asyncio.sleep(0)  # now its notifications are marked
-        for name in registered.symmetric_difference(self._view.registrations):
+        for name in registered.symmetric_difference(self._mirror.registrations):
             self.mark_dirty(paths.broker(BrokerId(name)))
         await self.settled()
-        return self._view.is_fresh
+        return self._mirror.is_fresh
 
     def _session_changed(self, state: SessionState) -> None:
         if state is not SessionState.CONNECTED:
             self._is_watching = False
-            self._view.is_fresh = False
+            self._mirror.is_fresh = False
         if state is SessionState.LOST:
-            self._view.is_of_former_session = True
+            self._mirror.is_of_former_session = True
 
     async def _read_and_apply(self, batch: set[str]) -> None:
         for path in batch:
             if not _is_record(path):  # averages are read at the start only: the next write mends them
-                self._view.faults.pop(path, None)
+                self._mirror.faults.pop(path, None)
         everything = paths.ROOT in batch
         wanted = set(await self._all_paths()) if everything else {p for p in batch if _is_record(p)}
         if everything:
@@ -169,9 +169,9 @@ class MirrorIntake:
             await self._read_part(part)
         await self._take_divided(batch)
         if everything and self._is_watching and not self._rereading.is_marked(paths.ROOT):
-            self._view.is_fresh = self._store.state is SessionState.CONNECTED
-            self._view.is_of_former_session &= not self._view.is_fresh
-            self._view.unsettled += 1  # writes under way when the connection broke may be unfinished
+            self._mirror.is_fresh = self._store.state is SessionState.CONNECTED
+            self._mirror.is_of_former_session &= not self._mirror.is_fresh
+            self._mirror.unsettled += 1  # writes under way when the connection broke may be unfinished
         self._on_change()
 
     async def _read_election(self) -> None:
@@ -182,7 +182,7 @@ class MirrorIntake:
 
         Who leads does not wait for the rest of a large batch.
         """
-        self._commits_when_asked = self._view.commits
+        self._commits_when_asked = self._mirror.commits
         for path, znode in zip(part, await self._store.get_many(part), strict=True):
             await self._brokers.decode_long(path, znode)
             self._apply(path, znode)
@@ -192,7 +192,7 @@ class MirrorIntake:
 
     async def _take_divided(self, batch: set[str]) -> None:
         """Read the averages that the leader has written for new bundles: it divides them better than this node."""
-        prefix, model = f"{paths.BUNDLE_DATA}/", self._view.model
+        prefix, model = f"{paths.BUNDLE_DATA}/", self._mirror.model
         awaited = [p for p in batch if p.startswith(prefix) and model.awaits_division(p.removeprefix(prefix))]
         for path, znode in zip(awaited, await self._store.get_many(awaited), strict=True):
             if znode is not None:
@@ -210,14 +210,14 @@ class MirrorIntake:
         ]
 
     def _drop_missing(self, there: set[str]) -> None:
-        for broker_id in [b for b in self._view.registrations if paths.broker(b) not in there]:
-            self._view.drop_broker(broker_id)
-        for name in [n for n in self._view.namespaces if paths.namespace(n) not in there]:
-            self._view.drop_namespace(name)
-        for node_id in [n for n in self._view.nodes if paths.node(n) not in there]:
+        for broker_id in [b for b in self._mirror.registrations if paths.broker(b) not in there]:
+            self._mirror.drop_broker(broker_id)
+        for name in [n for n in self._mirror.namespaces if paths.namespace(n) not in there]:
+            self._mirror.drop_namespace(name)
+        for node_id in [n for n in self._mirror.nodes if paths.node(n) not in there]:
             self._apply_node(node_id, None)
-        for path in [p for p in self._view.faults if _is_record(p) and p not in there]:
-            del self._view.faults[path]
+        for path in [p for p in self._mirror.faults if _is_record(p) and p not in there]:
+            del self._mirror.faults[path]
 
     def _apply(self, path: str, znode: Znode | None) -> None:
         kind, _, name = path.removeprefix(f"{paths.ROOT}/").partition("/")
@@ -232,24 +232,24 @@ class MirrorIntake:
         self._faults.reject(path, error)
 
     def _apply_election(self, epoch: Znode | None, leader: Znode | None, doubt: Znode | None) -> None:
-        self._view.epoch = epoch.version if epoch else 0
-        self._view.doubt_czxid = doubt.czxid if doubt else None
-        self._view.leader = None
+        self._mirror.epoch = epoch.version if epoch else 0
+        self._mirror.doubt_czxid = doubt.czxid if doubt else None
+        self._mirror.leader = None
         if leader is None:
-            self._view.faults.pop(paths.LEADER, None)
+            self._mirror.faults.pop(paths.LEADER, None)
             return
         record = LeaderRecord(broker_id="", service_url="", epoch=0)
         with self._faults.of(paths.LEADER):
             record = parse_model(LeaderRecord, decode(leader.data, paths.LEADER), paths.LEADER)
-        self._view.leader = LeaderZnode(
+        self._mirror.leader = LeaderZnode(
             record.broker_id, record.service_url, record.epoch, leader.ephemeral_owner, leader.czxid, record.life
         )
 
     def _apply_namespace(self, name: str, znode: Znode | None) -> None:
         if znode is None:
-            self._view.drop_namespace(name)
+            self._mirror.drop_namespace(name)
             return
-        known = self._view.namespaces.get(name)
+        known = self._mirror.namespaces.get(name)
         if known is not None and known.commit > self._commits_when_asked:
             return  # the watch of that commit makes it read again
         if known is not None and known.is_record(znode):
@@ -260,35 +260,35 @@ class MirrorIntake:
         where = paths.namespace(name)
         try:
             data = decode(znode.data, where)
-            state = decode_namespace(NamespaceName.parse(name), data, where, self._view.registrations)
+            state = decode_namespace(NamespaceName.parse(name), data, where, self._mirror.registrations)
         except InvalidRecordError as error:
             if known is not None:
                 entry = NamespaceEntry(known.state, znode.version, znode.czxid, digest, unreadable=str(error))
-                self._view.namespaces[name] = entry
+                self._mirror.namespaces[name] = entry
             raise
-        self._view.put_namespace(NamespaceEntry(state, znode.version, znode.czxid, digest))
-        self._view.unsettled += 1
+        self._mirror.put_namespace(NamespaceEntry(state, znode.version, znode.czxid, digest))
+        self._mirror.unsettled += 1
 
     def _apply_node(self, name: str, znode: Znode | None) -> None:
         if znode is None:
-            self._view.nodes.pop(name, None)
-            self._view.node_sessions.pop(name, None)
+            self._mirror.nodes.pop(name, None)
+            self._mirror.node_sessions.pop(name, None)
             return
-        self._view.node_sessions[name] = znode.ephemeral_owner
+        self._mirror.node_sessions[name] = znode.ephemeral_owner
         where = paths.node(name)
-        self._view.nodes[name] = parse_model(NodeRecord, decode(znode.data, where), where)
+        self._mirror.nodes[name] = parse_model(NodeRecord, decode(znode.data, where), where)
 
     def _apply_operator_config(self, name: str, znode: Znode | None) -> None:
         """Apply policies or controls; one that cannot be read leaves the last good one in force."""
         where = f"{paths.POLICIES}/{name}"
         data = b"{}" if znode is None else decode(znode.data, where)
-        operator_config, model = self._view.operator_config, self._view.model
+        operator_config, model = self._mirror.operator_config, self._mirror.model
         if where == paths.CONTROLS:
             controls = decode_controls(data, where)
             if controls != operator_config.controls:
                 operator_config.controls = controls
                 model.set_controls(controls)
-                self._view.unsettled += 1
+                self._mirror.unsettled += 1
             return
         attribute, read = _POLICIES[where]
         policies = read(data, where)
@@ -302,16 +302,16 @@ class MirrorIntake:
         """Apply the learned loads of bundles without history; if they cannot be read, the last good ones hold."""
         data = b"{}" if znode is None else decode(znode.data, paths.LEARNED)
         learned = decode_learned(data, paths.LEARNED)
-        if learned != self._view.operator_config.learned:
-            self._view.operator_config.learned = learned
-            self._view.model.set_learned(learned_of(learned))
+        if learned != self._mirror.operator_config.learned:
+            self._mirror.operator_config.learned = learned
+            self._mirror.model.set_learned(learned_of(learned))
 
     def _apply_configuration(self, _: str, znode: Znode | None) -> None:
         """Apply dynamic configuration; overrides that cannot be used are skipped, and listed as a fault."""
         where = paths.CONFIGURATION
         overrides = {} if znode is None else decode_configuration(decode(znode.data, where), where)
         faults = self._live.apply(overrides)
-        self._view.model.set_rules(ReportRules.of(self._live.planner))
+        self._mirror.model.set_rules(ReportRules.of(self._live.planner))
         if faults:
             raise InvalidRecordError(f"{where}: {'; '.join(faults)}")
 
@@ -336,7 +336,7 @@ class MirrorIntake:
             self.reject(path, error)
             return
         for name, value in averages.items():
-            self._view.model.seed_bundle(name, value)
+            self._mirror.model.seed_bundle(name, value)
 
 
 def _is_record(path: str) -> bool:

@@ -18,13 +18,13 @@ from loadmanager.wire.load_report import decode_broker_record
 class RawReports:
     """Reads load reports; `get` reads a znode."""
 
-    def __init__(self, get: Callable[[str], Awaitable[Znode | None]], view: ClusterMirror) -> None:
+    def __init__(self, get: Callable[[str], Awaitable[Znode | None]], mirror: ClusterMirror) -> None:
         self._get = get
-        self._view = view
+        self._mirror = mirror
 
     async def read(self, broker_id: BrokerId) -> LocalBrokerData:
         """Return the last report of a registered broker; see `node_port.ReportPort`."""
-        self._view.get_registration(broker_id)
+        self._mirror.get_registration(broker_id)
         where = paths.broker(broker_id)
         znode = await self._get(where)
         if znode is None:

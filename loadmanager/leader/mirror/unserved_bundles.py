@@ -8,18 +8,18 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 
 
-def stuck_brokers(view: ClusterMirror) -> dict[BrokerId, str]:
+def stuck_brokers(mirror: ClusterMirror) -> dict[BrokerId, str]:
     """Return the brokers that serve nothing of what they own, each with the reason that its agent reports."""
-    found = {broker: known.record.get("stuck", "") for broker, known in sorted(view.brokers.items())}
+    found = {broker: known.record.get("stuck", "") for broker, known in sorted(mirror.brokers.items())}
     return {broker: why for broker, why in found.items() if why}
 
 
-def unserved_bundles(view: ClusterMirror) -> list[dict[str, Any]]:
+def unserved_bundles(mirror: ClusterMirror) -> list[dict[str, Any]]:
     """Return the number of bundles that no client can use, by their owner: a list of `wire.fleet_bodies.Unserved`."""
-    stuck = stuck_brokers(view)
+    stuck = stuck_brokers(mirror)
     if not stuck:
         return []
-    summary = view.model.summary()
+    summary = mirror.model.summary()
     owned = dict(zip(summary.brokers, summary.owned.tolist(), strict=True))
     return [
         {

@@ -37,7 +37,7 @@ class Churn:
 
     def __init__(
         self,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         live: LiveSettings,
         decision_log: DecisionLog,
         snapshot: Callable[[], Snapshot],
@@ -46,7 +46,7 @@ class Churn:
     ) -> None:
         self.state: State = {}
         self.memory_changed = asyncio.Event()
-        self._view = view
+        self._mirror = mirror
         self._live = live
         self._decision_log = decision_log
         self._snapshot = snapshot
@@ -108,7 +108,7 @@ class Churn:
     def _tripped(self, verdict: Verdict) -> None:
         self.trips += 1
         self.memory_changed.set()
-        self._decision_log.judged("breaker", verdict, epoch=self._view.epoch)
+        self._decision_log.judged("breaker", verdict, epoch=self._mirror.epoch)
         log.warning("breaker_tripped", subject=verdict.subject, sentence=verdict.sentence(), **verdict.why)
 
     def lift(self, bundle: str | None = None) -> None:
@@ -117,7 +117,7 @@ class Churn:
         self._recorder.put(HistoryEvent("breaker_lifted", bundle or ""))
         self.memory_changed.set()
         verdict = Verdict(bundle or "cluster", ChurnReason.BREAKER_LIFTED, acted=True)
-        self._decision_log.judged("breaker", verdict, epoch=self._view.epoch)
+        self._decision_log.judged("breaker", verdict, epoch=self._mirror.epoch)
         log.info("breaker_lifted", subject=verdict.subject)
 
     def figures(self) -> ChurnFigures:

@@ -56,8 +56,8 @@ class ExplanationService:
     Each explanation raises `TooManyPreviewsError` too.
     """
 
-    def __init__(self, view: ClusterMirror, planner: PlannerService, decision_log: DecisionLog) -> None:
-        self._view = view
+    def __init__(self, mirror: ClusterMirror, planner: PlannerService, decision_log: DecisionLog) -> None:
+        self._mirror = mirror
         self._planner = planner
         self._decision_log = decision_log
 
@@ -66,7 +66,7 @@ class ExplanationService:
         async with self._planner.previews.turn() as worker:
             situation = self._planner.look()
             ownership, inputs = self._about_bundle(name, situation)
-            short_samples, long_samples = self._view.model.count_samples(str(name))
+            short_samples, long_samples = self._mirror.model.count_samples(str(name))
             explained = await worker.run(explain_bundle, situation, str(name))
         return BundleExplanation(
             bundle=str(name),
@@ -81,7 +81,7 @@ class ExplanationService:
     async def broker(self, broker: BrokerId) -> BrokerExplanation:
         """Explain a broker. Raises `BrokerNotFoundError`; `InvalidRecordError` when its record cannot be read."""
         async with self._planner.previews.turn() as worker:
-            self._view.get_registration(broker)
+            self._mirror.get_registration(broker)
             situation = self._planner.look()
             if situation.snapshot.brokers.find_row(broker) is None:
                 raise InvalidRecordError(f"the record of broker {broker} cannot be read")
@@ -112,7 +112,7 @@ class ExplanationService:
     async def why_not(self, name: BundleName, broker: BrokerId) -> WhyNotExplanation:
         """Explain why a broker does not get a bundle. Raises as `bundle`, and `BrokerNotFoundError`."""
         async with self._planner.previews.turn() as worker:
-            self._view.get_registration(broker)
+            self._mirror.get_registration(broker)
             situation = self._planner.look()
             ownership, inputs = self._about_bundle(name, situation)
             explained = await worker.run(why_not, situation, str(name), broker)
@@ -133,7 +133,7 @@ class ExplanationService:
         )
 
     def _about_bundle(self, name: BundleName, situation: DecisionInput) -> tuple[ExplainedOwnership, ExplainInputs]:
-        ownership = self._view.get_ownership(name)
+        ownership = self._mirror.get_ownership(name)
         owner = ownership.owner.broker if ownership.owner else None
         inputs = self._inputs(situation, owner)
         if _is_reported(situation.snapshot, str(name)):
@@ -145,7 +145,7 @@ class ExplanationService:
         row = None if broker is None else snapshot.brokers.find_row(broker)
         age_s = None if row is None else snapshot.taken_at_s - int(snapshot.brokers.last_update_ms[row]) / _MS
         return ExplainInputs(
-            epoch=self._view.epoch,
+            epoch=self._mirror.epoch,
             revision=snapshot.revision,
             taken_at=round(snapshot.taken_at_s * _MS),
             dry_run=snapshot.controls.dry_run,

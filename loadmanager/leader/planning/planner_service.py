@@ -60,7 +60,7 @@ class PlannerService:
 
     def __init__(
         self,
-        view: ClusterMirror,
+        mirror: ClusterMirror,
         live: LiveSettings,
         decision_log: DecisionLog,
         seed: int,
@@ -73,9 +73,9 @@ class PlannerService:
         """Memory of the extensible split rule, which decides apart from the strategies."""
         self.recorder = recorder or HistoryRecorder()
         self.churn = Churn(
-            view, live, decision_log, self._recent_snapshot, self.recorder, moves or MoveRecorder(self.recorder)
+            mirror, live, decision_log, self._recent_snapshot, self.recorder, moves or MoveRecorder(self.recorder)
         )
-        self._view = view
+        self._mirror = mirror
         self._live = live
         self._rng, self._round_rng = np.random.default_rng(seed).spawn(2)
         self.last_round: DecidedRound | None = None
@@ -242,7 +242,7 @@ class PlannerService:
     def find_move_refusal(self, bundle: str, destination: BrokerId) -> Verdict | None:
         """Return the verdict that forbids the move even to an operator, None if it is allowed."""
         snapshot = self._recent_snapshot()
-        if not self._view.model.has_config_of(snapshot) or snapshot.brokers.find_row(destination) is None:
+        if not self._mirror.model.has_config_of(snapshot) or snapshot.brokers.find_row(destination) is None:
             snapshot = self.snapshot()
         return planner.find_move_refusal(snapshot, bundle, destination, self._live.planner)
 
@@ -299,7 +299,7 @@ class PlannerService:
 
     def snapshot(self) -> Snapshot:
         """Return a snapshot of the cluster; a new one is taken only after a change."""
-        model = self._view.model
+        model = self._mirror.model
         if self._snapshot is None or self._snapshot.revision != model.revision:
             taken_at_s = time.time()
             grace_period_s = self._live.current.load_balancer_shedding_grace_period_minutes * MINUTE_S
@@ -312,7 +312,7 @@ class PlannerService:
         settings = self._live.planner
         age_s, weights = settings.broker_load_data_ttl_in_seconds, settings.resource_weights
         patience_s = settings.sick_broker_patience_s
-        self._view.model.set_faults(self._view.gate.faults(time.time(), age_s, weights, patience_s))
+        self._mirror.model.set_faults(self._mirror.gate.faults(time.time(), age_s, weights, patience_s))
         self._snapshot = None
         return self.snapshot()
 

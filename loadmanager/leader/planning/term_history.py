@@ -16,9 +16,9 @@ _CHECKPOINT_INTERVAL_S = 3_600.0
 class TermHistory:
     """Records the terms of one node."""
 
-    def __init__(self, node_id: str, view: ClusterMirror, planner: PlannerService, moves: MoveRecorder) -> None:
+    def __init__(self, node_id: str, mirror: ClusterMirror, planner: PlannerService, moves: MoveRecorder) -> None:
         self._node_id = node_id
-        self._view = view
+        self._mirror = mirror
         self._planner = planner
         self._moves = moves
 
@@ -26,13 +26,13 @@ class TermHistory:
         """Begin the term of the planner service, and record it if the node records."""
         self._moves.forget()
         self._planner.begin_term()
-        model = self._view.model
+        model = self._mirror.model
         if isinstance(model, RecordedModel):
             self._planner.recorder.begin_term(epoch, self._node_id, model, self._planner)
 
     async def keep_checkpoints(self) -> None:
         """Record a checkpoint at every interval: a replay can begin at each."""
-        model = self._view.model
+        model = self._mirror.model
         while isinstance(model, RecordedModel):
             await asyncio.sleep(_CHECKPOINT_INTERVAL_S)
             await self._planner.checkpoint(model)

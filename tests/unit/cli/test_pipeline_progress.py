@@ -43,10 +43,10 @@ def test_a_run_without_steps_that_take_anything_is_done() -> None:
 
 def test_each_step_ends_with_its_rows_and_where_the_run_is(capsys: pytest.CaptureFixture[str]) -> None:
     now_s = iter([0.0, 0.0, 30.0])
-    with ProgressView(["ingest", "whatif"], {"ingest": 30.0, "whatif": 90.0}, lambda: next(now_s)) as view:
-        view.began("ingest")
-        view.wrote("ingest", "rejected_rows", 1234)
-        view.ended("ingest", 30.0)
+    with ProgressView(["ingest", "whatif"], {"ingest": 30.0, "whatif": 90.0}, lambda: next(now_s)) as mirror:
+        mirror.began("ingest")
+        mirror.wrote("ingest", "rejected_rows", 1234)
+        mirror.ended("ingest", 30.0)
     said = capsys.readouterr().err.splitlines()
     assert said == ["  rejected_rows: 1,234 rows", "ingest: 1,234 rows, 30.0 s (25 %, about 90 s left)"]
 
@@ -54,10 +54,10 @@ def test_each_step_ends_with_its_rows_and_where_the_run_is(capsys: pytest.Captur
 def test_progress_in_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    with ProgressView(["ingest", "report"], {"ingest": 30.0, "report": 90.0}, lambda: 15.0) as view:
-        view.began("ingest")
-        view.ended("ingest", 0.01)
-        view.began("report")
+    with ProgressView(["ingest", "report"], {"ingest": 30.0, "report": 90.0}, lambda: 15.0) as mirror:
+        mirror.began("ingest")
+        mirror.ended("ingest", 0.01)
+        mirror.began("report")
     said = capsys.readouterr().err
     assert "report (2 of 2)" in said
     assert "25 %, about 90 s left" in said

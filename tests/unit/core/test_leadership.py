@@ -24,7 +24,7 @@ NOBODY_LEADS = Knowledge(
     node_id="n1:8080",
     session_id=7,
     lease_valid_until_s=110.0,
-    view_is_fresh=True,
+    mirror_is_fresh=True,
     epoch_version=4,
     leader=None,
 )
@@ -49,7 +49,7 @@ ON_DOUBT = Campaign(4, replaces_leader=True, on_suspicion=True)
     ("knowledge", "action"),
     [
         pytest.param(NOBODY_LEADS, JOIN, id="nobody leads"),
-        pytest.param(replace(NOBODY_LEADS, view_is_fresh=False), Wait(None), id="stale view"),
+        pytest.param(replace(NOBODY_LEADS, mirror_is_fresh=False), Wait(None), id="stale view"),
         pytest.param(replace(NOBODY_LEADS, now_s=110.0), Wait(None), id="lease just lapsed"),
         pytest.param(replace(NOBODY_LEADS, now_s=111.0), Wait(None), id="lease lapsed"),
         pytest.param(replace(FOLLOWING, now_s=110.0, ended_czxid=40), Wait(None), id="leader ended, lease lapsed"),
@@ -71,8 +71,10 @@ ON_DOUBT = Campaign(4, replaces_leader=True, on_suspicion=True)
             StepDown(StepDownReason.EPOCH_MOVED_ON),
             id="doubted leader of an old epoch",
         ),
-        pytest.param(replace(LEADING, epoch_version=5, view_is_fresh=False), Wait(110.0), id="stale epoch"),
-        pytest.param(replace(LEADING, leader=None, view_is_fresh=False), Wait(110.0), id="stale absence of the leader"),
+        pytest.param(replace(LEADING, epoch_version=5, mirror_is_fresh=False), Wait(110.0), id="stale epoch"),
+        pytest.param(
+            replace(LEADING, leader=None, mirror_is_fresh=False), Wait(110.0), id="stale absence of the leader"
+        ),
         pytest.param(UNSOUND, Wait(100.5), id="unsound"),
         pytest.param(replace(UNSOUND, leader=OURS), Vacate(4), id="unsound, own znode bars others"),
         pytest.param(replace(UNSOUND, leader=PLANTED), Wait(100.5), id="unsound, others can replace the znode"),
@@ -106,4 +108,4 @@ def test_nobody_leads_from_the_moment_that_it_was_seen() -> None:
     assert open_since(replace(NOBODY_LEADS, open_since_s=97.0)) == 97.0
     assert open_since(replace(FOLLOWING, open_since_s=97.0)) is None
     assert open_since(replace(LEADING, open_since_s=97.0)) is None
-    assert open_since(replace(FOLLOWING, open_since_s=97.0, view_is_fresh=False)) == 97.0, "it cannot be seen now"
+    assert open_since(replace(FOLLOWING, open_since_s=97.0, mirror_is_fresh=False)) == 97.0, "it cannot be seen now"

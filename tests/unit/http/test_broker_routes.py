@@ -51,7 +51,7 @@ async def test_a_bundle_on_its_way_elsewhere_is_not_active(cluster: Cluster, nod
 )
 async def test_broker_roles(node: RunningNode, bundle: str, primary: str, secondary: str, assignment: str) -> None:
     policy = IsolationPolicy("p", ("t/.*",), (primary,), (secondary,))
-    node.node.view.model.set_policies(Policies((policy,)))
+    node.node.mirror.model.set_policies(Policies((policy,)))
     status = (await node.get(OWNED.format("b1:8080"))).json()[bundle]
     assert status == {"broker_assignment": assignment, "is_controlled": True, "is_active": True}
 
@@ -76,7 +76,7 @@ async def test_a_node_that_can_be_relied_on_is_ok(node: RunningNode, bundle: str
 @pytest.mark.parametrize("question", ["health", "ready", "health?brokerId=b1:8080"])
 async def test_a_node_that_reads_the_cluster_again_is_503(node: RunningNode, bundle: str, question: str) -> None:
     assert bundle
-    node.node.view.is_fresh = False
+    node.node.mirror.is_fresh = False
     reply = await node.get(f"/admin/v2/brokers/{question}")
     assert (reply.status, reply.reason) == (503, "the cluster is being read again after a reconnection")
 
@@ -88,7 +88,7 @@ async def test_a_node_tells_its_version(node: RunningNode) -> None:
 async def test_a_load_report_is_what_the_broker_wrote(cluster: Cluster, node: RunningNode, bundle: str) -> None:
     record = a_record("b1:8080", {bundle: load_of(1.0)})
     await cluster.brokers["b1:8080"].report(record)
-    await eventually(lambda: any(node.node.view.model.latest_reports().values()))
+    await eventually(lambda: any(node.node.mirror.model.latest_reports().values()))
     reply = await node.get(f"{STATS}/load-report?brokerId=b1:8080")
     assert reply.status == 200
     assert decode_local_broker_data(reply.body, "the answer") == record
@@ -102,9 +102,9 @@ async def test_a_load_report_of_nobody_is_400(node: RunningNode) -> None:
 
 async def test_a_load_report_that_cannot_be_read_is_503_with_the_fault(cluster: Cluster, node: RunningNode) -> None:
     broker = await cluster.a_broker("b1:8080")
-    node.node.view.brokers.pop(BrokerId("b1:8080"))
+    node.node.mirror.brokers.pop(BrokerId("b1:8080"))
     await broker.report(b"garbage")
-    await eventually(lambda: node.node.view.faults)
+    await eventually(lambda: node.node.mirror.faults)
     reply = await node.get(f"{STATS}/load-report?brokerId=b1:8080")
     assert reply.status == 503
     assert "Invalid JSON" in reply.reason

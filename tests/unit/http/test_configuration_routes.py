@@ -73,11 +73,11 @@ async def test_deleting_what_was_never_set_is_no_error_for_a_dynamic_key(key: st
 async def test_a_stored_override_that_cannot_be_used_is_in_nobodys_way_and_can_be_deleted() -> None:
     async with a_leader() as (cluster, leader):
         await write(cluster.store, paths.CONFIGURATION, b'{"noSuchKey": "1"}')
-        await eventually(lambda: paths.CONFIGURATION in leader.node.view.faults)
+        await eventually(lambda: paths.CONFIGURATION in leader.node.mirror.faults)
         assert (await leader.ask("POST", f"{CONFIGURATION}/{OVERLOADED}/70")).status == 200
         assert (await leader.get(f"{CONFIGURATION}/values")).json() == {OVERLOADED: "70"}
         assert (await leader.ask("DELETE", f"{CONFIGURATION}/noSuchKey")).status == 200
-        assert paths.CONFIGURATION not in leader.node.view.faults
+        assert paths.CONFIGURATION not in leader.node.mirror.faults
 
 
 async def test_an_override_that_another_one_needs_cannot_be_deleted_alone() -> None:

@@ -75,7 +75,7 @@ async def test_a_broker_that_is_away_but_has_bundles_can_be_held_off() -> None:
         await leader.lookup(TOPIC)
         leader.node.reconciler.wake = lambda: None  # type: ignore[method-assign]  # a leader that has not noticed yet
         await broker.leave()
-        await eventually(lambda: "b1:8080" not in leader.node.view.registrations)
+        await eventually(lambda: "b1:8080" not in leader.node.mirror.registrations)
         assert (await leader.put(f"{OURS}/brokers/b1:8080/hold-off", json={"forS": 60})).status == 204
         assert (await leader.lookup(TOPIC)).status == 503
 
@@ -116,7 +116,7 @@ async def test_controls_of_what_is_no_more_can_be_taken_back() -> None:
     async with a_leader() as (cluster, leader):
         stored = b'{"excluded": ["gone:1"], "pinned": {"t/ns/0x00000000_0x80000000": "gone:1"}}'
         await write(cluster.store, paths.CONTROLS, stored)
-        await eventually(lambda: leader.node.view.operator_config.controls.excluded)
+        await eventually(lambda: leader.node.mirror.operator_config.controls.excluded)
         assert (await leader.ask("DELETE", f"{OURS}/brokers/gone:1/exclusion")).status == 204
         assert (await leader.ask("DELETE", f"{OURS}/bundles/t/ns/0x00000000_0x80000000/pin")).status == 204
         assert await controls(leader) == NOTHING

@@ -47,7 +47,7 @@ async def test_one_that_nobody_uses_is_gone_and_every_owner_has_let_go_before(cl
     assert (await node.lookup(TOPIC)).status == 404
     assert (await node.get(NAMESPACE)).status == 404
     assert (await node.get("/admin/v2/namespaces/t")).json() == []
-    await cluster.known_everywhere(lambda each: "t/ns" not in each.node.view.namespaces)
+    await cluster.known_everywhere(lambda each: "t/ns" not in each.node.mirror.namespaces)
     assert (await other.lookup(TOPIC)).status == 404
     assert (await node.ask("DELETE", NAMESPACE)).status == 404
 
@@ -125,7 +125,7 @@ async def test_nor_is_what_an_owner_that_is_gone_had(cluster: Cluster) -> None:
     node, agent, (bundle, _) = await an_owned_namespace(cluster)
     other = await cluster.a_broker("b2:8080")
     await agent.leave()
-    await eventually(lambda: agent.broker_id not in node.node.view.registrations)
+    await eventually(lambda: agent.broker_id not in node.node.mirror.registrations)
     with node.node.ledger.closed("t/ns"):
         own = BundleName.parse(bundle).range
         with pytest.raises(IllegalTransitionError, match="is given to nobody: t/ns is being deleted"):
@@ -144,7 +144,7 @@ async def test_one_of_an_owner_that_is_gone_is_deleted(cluster: Cluster, is_held
         path = f"/loadbalance/v1/brokers/{agent.broker_id}/hold-off"
         assert (await node.put(path, json={"forS": 60})).status == 204
     await agent.leave()
-    await eventually(lambda: agent.broker_id not in node.node.view.registrations)
+    await eventually(lambda: agent.broker_id not in node.node.mirror.registrations)
     assert (await node.ask("DELETE", NAMESPACE)).status == 204
 
 
@@ -160,7 +160,7 @@ async def test_all_that_was_laid_down_about_it_goes_and_what_is_about_others_sta
         assert (await node.ask("POST", f"/admin/v2/namespaces/{namespace}/antiAffinity", data="g")).status == 204
     loads = {bundle: load_of(1.0) for bundle in (first, others)}
     await agent.report(a_record(agent.broker_id, loads, agent_url=agent.url))
-    await eventually(lambda: node.node.view.model.count_samples(first)[0])
+    await eventually(lambda: node.node.mirror.model.count_samples(first)[0])
     await node.node.persistence.flush()
     assert await cluster.store.children(paths.bundle_data("t")) == ["ns", "ns2"]
     assert (await node.ask("DELETE", NAMESPACE)).status == 204

@@ -51,7 +51,7 @@ async def test_a_bundle_is_explained_with_its_inputs_and_their_ages(cluster: Clu
     body = await explained(node, f"bundle/{LOWEST}")
     BundleExplanation.model_validate(body)
     assert body["inputs"]["epoch"] == 1
-    assert body["inputs"]["revision"] == node.node.view.model.revision
+    assert body["inputs"]["revision"] == node.node.mirror.model.revision
     assert body["inputs"]["reportAgeS"] == body["inputs"]["sampleAgeS"] > 0
     assert body["ownership"]["owner"] == "b1:8080"
     assert body["ownership"]["incarnation"] == cluster.brokers["b1:8080"].registration.incarnation
@@ -168,7 +168,7 @@ async def test_a_question_about_what_is_not_there_is_an_error(node: RunningNode,
 
 async def test_unreadable_broker_is_503_and_no_destination(cluster: Cluster, node: RunningNode) -> None:
     await register(cluster.store, "b4:8080", b"{")
-    await eventually(lambda: "b4:8080" in node.node.view.registrations)
+    await eventually(lambda: "b4:8080" in node.node.mirror.registrations)
     reply = await node.get(f"{EXPLAIN}/broker/b4:8080")
     assert reply.status == 503
     assert reply.reason == "the record of broker b4:8080 cannot be read"

@@ -79,7 +79,7 @@ async def test_what_operators_and_doubts_say_of_brokers_is_their_state(cluster: 
 async def test_a_broker_of_which_nothing_can_be_read_is_shown_all_the_same(cluster: Cluster) -> None:
     (node,) = cluster.nodes
     unreadable = BrokerId("b0:8080")
-    node.node.view.registrations[unreadable] = Registration(unreadable, 7)
+    node.node.mirror.registrations[unreadable] = Registration(unreadable, 7)
     brokers = (await node.get(FLEET)).json()["brokers"]
     assert brokers["id"] == ["b1:8080", "b2:8080", "b0:8080"]
     assert brokers["state"][2] == "unreadable"
@@ -108,15 +108,15 @@ async def test_the_bound_of_the_last_round_is_worked_out_when_somebody_looks(clu
 async def test_standby_merges_its_view_with_the_leaders(cluster: Cluster) -> None:
     leader = cluster.nodes[0]
     standby = await cluster.start_node()
-    await cluster.known_everywhere(lambda node: len(node.node.view.model.summary().brokers) == 2)
+    await cluster.known_everywhere(lambda node: len(node.node.mirror.model.summary().brokers) == 2)
     await leader.put("/loadbalance/v1/brokers/b2:8080/drain")
-    await cluster.known_everywhere(lambda node: node.node.view.operator_config.controls.draining)
+    await cluster.known_everywhere(lambda node: node.node.mirror.operator_config.controls.draining)
     fleet = (await standby.get(FLEET)).json()
     assert fleet["isWhole"]
     assert [drain["broker"] for drain in fleet["drains"]] == ["b2:8080"]
     assert fleet["node"] == standby.node.node_id
 
-    standby.node.view.leader = None
+    standby.node.mirror.leader = None
     fleet = (await standby.get(FLEET)).json()
     assert (fleet["isWhole"], fleet["leader"], fleet["drains"]) == (False, None, [])
     assert fleet["brokers"]["state"] == ["active", "draining"]
@@ -126,8 +126,8 @@ async def test_standby_merges_its_view_with_the_leaders(cluster: Cluster) -> Non
 async def test_stream_starts_with_the_fleet(cluster: Cluster, through: str) -> None:
     leader = cluster.nodes[0]
     node = leader if through == "leader" else await cluster.start_node()
-    await cluster.known_everywhere(lambda each: len(each.node.view.model.summary().brokers) == 2)
-    await cluster.known_everywhere(lambda each: each.node.view.leader is not None)
+    await cluster.known_everywhere(lambda each: len(each.node.mirror.model.summary().brokers) == 2)
+    await cluster.known_everywhere(lambda each: each.node.mirror.leader is not None)
     async with a_stream(node) as events:
         assert (await events.data("fleet"))["unowned"] == 4
         await leader.lookup(TOPIC)
@@ -144,7 +144,7 @@ async def test_stream_starts_with_the_fleet(cluster: Cluster, through: str) -> N
 
 async def test_what_anybody_changes_is_told_and_told_again_to_who_missed_it(cluster: Cluster) -> None:
     leader, standby = cluster.nodes[0], await cluster.start_node()
-    await cluster.known_everywhere(lambda each: each.node.view.leader is not None)
+    await cluster.known_everywhere(lambda each: each.node.mirror.leader is not None)
     freeze = {"json": {"reason": "night"}, "headers": {"X-Request-ID": "of-this-test"}}
     async with a_stream(standby) as events:
         await events.next("fleet")
@@ -159,7 +159,7 @@ async def test_what_anybody_changes_is_told_and_told_again_to_who_missed_it(clus
 
 async def test_a_stream_goes_on_under_another_leader(cluster: Cluster) -> None:
     standby = await cluster.start_node()
-    await cluster.known_everywhere(lambda node: len(node.node.view.model.summary().brokers) == 2)
+    await cluster.known_everywhere(lambda node: len(node.node.mirror.model.summary().brokers) == 2)
     async with a_stream(standby) as events:
         assert (await events.data("fleet"))["leader"]["epoch"] == 1
         await cluster.nodes[0].stop()
@@ -200,7 +200,7 @@ async def test_stalled_reader_is_cut_off(cluster: Cluster, monkeypatch: pytest.M
     (node,) = cluster.nodes
     monkeypatch.setattr("loadmanager.http.fleet_routes._MAX_STREAMS", 2)
     monkeypatch.setattr("loadmanager.http.fleet_routes._SLOW_S", 2.5)
-    node.node.view.faults["/large"] = "x" * 10_000_000  # more than lies between two sockets
+    node.node.mirror.faults["/large"] = "x" * 10_000_000  # more than lies between two sockets
     url = URL(node.node.service_url)
     reader, writer = await asyncio.open_connection(url.host, url.port)
     writer.write(f"GET {LIVE} HTTP/1.1\r\nHost: x\r\n\r\n".encode())

@@ -48,7 +48,7 @@ async def test_each_broker_says_how_it_serves_and_a_sick_one_is_given_nothing() 
 
         await cluster.brokers["b2:8080"].report({**a_record("b2:8080"), "health": WELL})
         await eventually(
-            lambda: node.node.view.brokers[BrokerId("b2:8080")].record.get("health") == WELL, what="it says so"
+            lambda: node.node.mirror.brokers[BrokerId("b2:8080")].record.get("health") == WELL, what="it says so"
         )
         await node.node.planner.shed()
         assert not any(each["isSick"] for each in (await node.get(HEALTH)).json())
@@ -63,7 +63,7 @@ async def test_a_stuck_broker_is_given_nothing_and_its_bundles_are_said_to_be_un
         await cluster.a_broker("b2:8080")
         why = "it was granted topics, and opens none"
         await cluster.brokers["b1:8080"].report({**a_record("b1:8080"), "stuck": why})
-        await eventually(lambda: "stuck" in node.node.view.brokers[BrokerId("b1:8080")].record, what="it says so")
+        await eventually(lambda: "stuck" in node.node.mirror.brokers[BrokerId("b1:8080")].record, what="it says so")
         for bundle in others:
             destination, verdict = await node.node.planner.choose(bundle)
             assert destination is not None

@@ -57,7 +57,7 @@ async def test_standby_answers_for_owned_bundles(cluster: Cluster, standby: Runn
     await cluster.known_everywhere(lambda node: node.ownership(node.bundle_of("persistent://t/ns/x")).version)
     standby.node.election._resigned = True
     await cluster.nodes[0].stop()
-    await eventually(lambda: standby.node.view.leader is None)
+    await eventually(lambda: standby.node.mirror.leader is None)
     assert (await standby.lookup("persistent://t/ns/x")).status == 200
 
 
@@ -65,8 +65,8 @@ async def test_a_namespace_created_at_a_standby_is_created_by_the_leader(cluster
     _, standby = cluster.nodes
     created = await standby.put("/admin/v2/namespaces/t/ns", json={"bundles": {"numBundles": 3}})
     assert created.status == 204
-    await cluster.known_everywhere(lambda node: "t/ns" in node.node.view.namespaces)
-    assert {len(node.node.view.namespaces["t/ns"].state.bundles) for node in cluster.nodes} == {3}
+    await cluster.known_everywhere(lambda node: "t/ns" in node.node.mirror.namespaces)
+    assert {len(node.node.mirror.namespaces["t/ns"].state.bundles) for node in cluster.nodes} == {3}
     again = await standby.put("/admin/v2/namespaces/t/ns")
     assert (again.status, again.reason) == (409, "namespace t/ns exists already")
 
@@ -135,7 +135,7 @@ async def _without_a_leader(cluster: Cluster) -> None:
     for node in cluster.nodes:
         node.node.election._resigned = True
     await cluster.nodes[0].stop()
-    await eventually(lambda: cluster.nodes[1].node.view.leader is None)
+    await eventually(lambda: cluster.nodes[1].node.mirror.leader is None)
 
 
 @IMPATIENT
@@ -200,7 +200,7 @@ async def test_a_thousand_that_wait_for_a_leader_wake_when_there_is_another(monk
         first, second = await cluster.start_nodes(2)
         second.node.election._resigned = True
         await first.stop()
-        await eventually(lambda: second.node.view.leader is None)
+        await eventually(lambda: second.node.mirror.leader is None)
         forwarder, looks = Forwarder(second.node, http, 60.0), 0
 
         async def act() -> web.Response:

@@ -43,8 +43,8 @@ async def test_what_was_published_is_kept_for_the_next_leader_and_asked_of_any_n
     async with a_leader() as (cluster, leader):
         follower = await cluster.start_node()
         assert (await follower.put(LEARNED, json=HEAVY)).status == 204
-        assert leader.node.view.operator_config.learned == HEAVY
-        await cluster.known_everywhere(lambda node: node.node.view.operator_config.learned == HEAVY)
+        assert leader.node.mirror.operator_config.learned == HEAVY
+        await cluster.known_everywhere(lambda node: node.node.mirror.operator_config.learned == HEAVY)
         assert (await (await cluster.start_node()).get(LEARNED)).json() == HEAVY
 
 
@@ -82,7 +82,7 @@ async def test_an_explanation_names_the_run_until_the_bundle_has_been_reported()
         }
         assert (await leader.lookup(topics_by_bundle(leader, "t/ns", 4)[bundle])).status == 200
         await agent.report(a_record("b1:8080", {bundle: load_of(5.0)}, agent_url=agent.url))
-        await eventually(lambda: leader.node.view.model.count_samples(bundle) == (1, 1))
+        await eventually(lambda: leader.node.mirror.model.count_samples(bundle) == (1, 1))
         assert (await load_explained(leader, bundle))["takenFrom"] is None
 
 
@@ -100,7 +100,7 @@ async def test_a_dump_carries_it_what_decides_and_expects_the_same() -> None:
         carried = (await collect_cluster(cluster.store, 0, settings())).finish()
         assert carried["learned"] == proved
         assert list(snapshot_of(carried, 0.0, "line 1").learned.profiles) == ["t/ns"]
-        live, read = leader.node.view.model.snapshot(0.0, 0.0), snapshot_of(line, 0.0, "line 1")
+        live, read = leader.node.mirror.model.snapshot(0.0, 0.0), snapshot_of(line, 0.0, "line 1")
         row = read.bundles.find_row(bundle)
         assert row is not None
         assert read.bundles.long[row].tolist() == live.bundles.long[0].tolist() == [1000.0, 1000.0, 1e6, 1e6]

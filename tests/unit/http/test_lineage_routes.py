@@ -56,7 +56,7 @@ async def test_what_nodes_record_on_their_own_machines_is_put_together(tmp_path:
         third = await cluster.start_node(history_url=str(tmp_path / "one"))
         silent = await cluster.start_node(history_url="")
         three = (second, third, silent)
-        await eventually(lambda: all(len(node.node.view.nodes) == 3 for node in three))
+        await eventually(lambda: all(len(node.node.mirror.nodes) == 3 for node in three))
         for node in three:
             life = (await node.get(LIFE)).json()
             kinds = [(entry["epoch"], entry["kind"]) for entry in life["entries"] if entry["kind"] != "operation"]
@@ -76,9 +76,9 @@ async def test_a_node_that_leaves_meanwhile_spoils_no_answer(tmp_path: Path, mon
     async with Cluster() as cluster:
         leader = await cluster.start_leader(history_url=str(tmp_path / "history"))
         await cluster.start_node(history_url="")
-        view = leader.node.view
-        await eventually(lambda: len(view.nodes) == 2)
-        monkeypatch.setattr(view, "nodes", _Leaving(view.nodes))
+        mirror = leader.node.mirror
+        await eventually(lambda: len(mirror.nodes) == 2)
+        monkeypatch.setattr(mirror, "nodes", _Leaving(mirror.nodes))
         assert [entry["kind"] for entry in (await leader.get(LIFE)).json()["entries"]] == ["leader"]
 
 

@@ -261,7 +261,7 @@ async def test_what_pulsar_answers_about_one_broker_is_not_mistaken_for_a_cluste
 
 
 async def test_the_leader_is_named_in_pulsars_form(node: RunningNode) -> None:
-    await eventually(lambda: node.node.view.leader)
+    await eventually(lambda: node.node.mirror.leader)
     reply = await node.get("/admin/v2/brokers/leaderBroker")
     assert reply.status == 200
     assert list(reply.json().items()) == [("serviceUrl", node.node.service_url), ("brokerId", node.node.node_id)]
@@ -269,6 +269,6 @@ async def test_the_leader_is_named_in_pulsars_form(node: RunningNode) -> None:
 
 async def test_no_leader_is_404(node: RunningNode) -> None:
     await node.node.election.resign()
-    await eventually(lambda: node.node.view.leader is None)
+    await eventually(lambda: node.node.mirror.leader is None)
     reply = await node.get("/admin/v2/brokers/leaderBroker")
     assert (reply.status, reply.reason) == (404, "no node leads at the moment")

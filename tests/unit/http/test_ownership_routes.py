@@ -6,7 +6,7 @@ import pytest
 from support.nodes import Cluster, RunningNode
 from support.waiting import eventually
 
-from loadmanager.errors import OutdatedViewError
+from loadmanager.errors import OutdatedMirrorError
 from loadmanager.http import ownership_routes
 from loadmanager.store.memory_store import MemoryStore
 from loadmanager.store.metadata_store import SessionState
@@ -50,13 +50,13 @@ async def test_what_was_read_in_a_session_that_is_over_is_not_told(node: Running
     def heard(state: SessionState) -> None:
         try:
             node.node.must_be_current()
-        except OutdatedViewError:
+        except OutdatedMirrorError:
             refused[state] = True
 
     assert isinstance(node.store, MemoryStore)
     node.store.on_session(heard)
     node.store._cluster.expire(node.store)
-    await eventually(lambda: refused and node.node.view.is_fresh, what="all is read again in another session")
+    await eventually(lambda: refused and node.node.mirror.is_fresh, what="all is read again in another session")
     assert refused == {SessionState.LOST: True, SessionState.CONNECTED: True}
     assert (await node.get(OWNERSHIP)).status == 200
 

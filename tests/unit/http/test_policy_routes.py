@@ -265,7 +265,7 @@ async def test_a_group_is_bare_text_and_its_members_are_found_in_any_case() -> N
         assert (await leader.ask("DELETE", path.format("t/a"))).status == 204
         assert (await leader.ask("DELETE", path.format("t/a"))).status == 204
         assert (await leader.get(f"{members}?tenant=t")).json() == ["t/b"]
-        assert leader.node.view.model.snapshot(0.0, 0.0).policies.find_group("u/c") == "group"
+        assert leader.node.mirror.model.snapshot(0.0, 0.0).policies.find_group("u/c") == "group"
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ async def test_a_group_that_cannot_be_used_is_refused(namespace: str, body: byte
     async with a_leader() as (cluster, leader):
         await cluster.a_namespace("t/a")
         assert await post(leader, f"/admin/v2/namespaces/{namespace}/antiAffinity", data=body) == status
-        assert leader.node.view.operator_config.anti_affinity == {}
+        assert leader.node.mirror.operator_config.anti_affinity == {}
 
 
 async def test_two_changes_that_keep_colliding_are_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +293,7 @@ async def test_two_changes_that_keep_colliding_are_a_conflict(monkeypatch: pytes
         assert reply.status == 409
         assert reply.reason.startswith("Concurrent modification of /loadbalance/policies/failure-domains")
         monkeypatch.undo()
-        await eventually(lambda: "n" in str(leader.node.view.operator_config.failure_domains))
+        await eventually(lambda: "n" in str(leader.node.mirror.operator_config.failure_domains))
 
 
 async def write_again(store: MetadataStore, path: str, number: int) -> None:

@@ -75,7 +75,7 @@ async def test_a_node_of_which_a_task_ended_is_not_healthy(node: RunningNode) ->
 
 async def test_ready_node_lists_faults(cluster: Cluster, node: RunningNode) -> None:
     await cluster.brokers["b1:8080"].report(b"{garbage")
-    await eventually(lambda: node.node.view.faults)
+    await eventually(lambda: node.node.mirror.faults)
     reply = await node.get("/readyz")
     assert (reply.status, reply.json()["epoch"]) == (200, 1)
     assert "Invalid JSON" in reply.json()["faults"]["/loadbalance/brokers/b1:8080"]
@@ -89,7 +89,7 @@ async def test_disconnected_node_is_healthy_and_not_ready(node: RunningNode, mem
     assert reply.reason == "the session with ZooKeeper is suspended"
     assert (await node.get("/healthz")).status == 200
     memory.heal(node.store)
-    await eventually(lambda: node.node.view.is_fresh)
+    await eventually(lambda: node.node.mirror.is_fresh)
     assert (await node.get("/readyz")).status == 200
 
 
@@ -197,7 +197,7 @@ async def test_the_figures_of_transfer_shedder_have_pulsars_names() -> None:
             record = a_record(f"b{number}:8080", cpu=30.0 * number)
             record["lastUpdate"] = time.time_ns() // 1_000_000
             await cluster.a_broker(f"b{number}:8080", record)
-        await eventually(lambda: len(leader.node.view.brokers) == 3)
+        await eventually(lambda: len(leader.node.mirror.brokers) == 3)
         await leader.node.shedding.cycle()
         samples = {
             (sample.name, sample.labels.get("stat") or sample.labels.get("reason")): sample.value
@@ -236,7 +236,7 @@ async def test_a_leader_shows_what_its_last_round_came_to_and_what_no_plan_could
 
 async def test_metrics_of_rejected_records_and_faults(cluster: Cluster, node: RunningNode) -> None:
     await cluster.brokers["b1:8080"].report(b"{garbage")
-    await eventually(lambda: node.node.view.faults)
+    await eventually(lambda: node.node.mirror.faults)
     text = (await node.get("/metrics")).body.decode()
     assert 'loadmanager_records_rejected_total{cluster="west"} 1.0' in text
     assert 'loadmanager_faulty_znodes{cluster="west"} 1.0' in text

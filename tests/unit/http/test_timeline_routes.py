@@ -99,7 +99,7 @@ async def test_a_node_shows_what_it_has_seen(tmp_path: Path) -> None:
         answer, cells = await timeline(recorded.leader, "of=bundles&rows=4")
         assert len(cells) <= 4
         assert max(max(row) for row in cells.values()) == 100
-        assert sum(answer["sizes"]) >= len(recorded.leader.node.view.model.throughput()[0]) >= 25
+        assert sum(answer["sizes"]) >= len(recorded.leader.node.mirror.model.throughput()[0]) >= 25
         assert answer["scale"] > 1e6
 
 
@@ -167,9 +167,9 @@ async def test_a_question_that_is_none_is_refused(query: str, said: str) -> None
 
 async def test_a_leader_that_has_just_been_elected_is_no_reason_to_look_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "now_ms", lambda: 10**12)
-    view = ClusterMirror()
-    view.model.apply_report(broker("a"), report({bundle(number): throughput(1.0) for number in range(100)}))
-    changes, looks, look = list[asyncio.Future[None]](), list[None](), view.model.throughput
+    mirror = ClusterMirror()
+    mirror.model.apply_report(broker("a"), report({bundle(number): throughput(1.0) for number in range(100)}))
+    changes, looks, look = list[asyncio.Future[None]](), list[None](), mirror.model.throughput
 
     def leader_changed() -> asyncio.Future[None]:
         changes.append(asyncio.get_running_loop().create_future())
@@ -179,10 +179,10 @@ async def test_a_leader_that_has_just_been_elected_is_no_reason_to_look_again(mo
         looks.append(None)
         return look()
 
-    monkeypatch.setattr(view.model, "throughput", throughput_seen)
+    monkeypatch.setattr(mirror.model, "throughput", throughput_seen)
     monkeypatch.setattr(timeline_memory, "GRID_BYTES", 65_536)  # little: steps are made longer as it looks
     given = settings(history_url="")
-    running = asyncio.create_task(TimelineMemory(view, LiveSettings(given), leader_changed).run())
+    running = asyncio.create_task(TimelineMemory(mirror, LiveSettings(given), leader_changed).run())
     await eventually(lambda: len(changes) == 1)
     changes[0].set_result(None)
     await eventually(lambda: len(changes) == 2)

@@ -68,7 +68,7 @@ async def a_silent_reader(node: RunningNode) -> AsyncIterator[socket.socket]:
 
 async def test_a_watch_begins_with_all_that_a_lookup_needs_and_goes_on_with_what_changes(cluster: Cluster) -> None:
     (node,) = cluster.nodes
-    bundles = node.node.view.namespaces["t/ns"].state.bundles
+    bundles = node.node.mirror.namespaces["t/ns"].state.bundles
     async with watching(node) as events:
         assert await events.data("snapshot") == {
             "namespace": "t/ns",
@@ -169,7 +169,7 @@ async def test_nobody_is_told_of_what_a_broker_reports_but_of_where_it_listens(c
     async with watching(node) as events:
         await events.next("snapshot")
         await agent.report({**agent.record, "msgRateIn": 5.0})
-        await eventually(lambda: node.node.view.brokers[agent.registration.broker].record["msgRateIn"] == 5.0)
+        await eventually(lambda: node.node.mirror.brokers[agent.registration.broker].record["msgRateIn"] == 5.0)
         await agent.report({**agent.record, "pulsarServiceUrl": "pulsar://elsewhere:6650"})
         change = await events.data("")
     assert (change["bundles"], list(change["brokers"])) == ({}, ["b1:8080"])
@@ -308,7 +308,7 @@ async def test_streams_of_a_node_that_is_cut_off_from_the_store_end(monkeypatch:
         refused = await node.get(f"{WATCH}?namespace=t/ns")
         assert (refused.status, "cut off" in refused.reason) == (503, True)
         memory.heal(node.store)
-        await eventually(lambda: node.node.view.is_fresh)
+        await eventually(lambda: node.node.mirror.is_fresh)
         async with watching(node) as events:
             await events.next("snapshot")
 

@@ -75,10 +75,10 @@ class Follower:
 
 
 @dataclass
-class ChangingView:
+class ChangingMirror:
     """A view that changes, as nodes see it change."""
 
-    view: ClusterMirror = field(default_factory=ClusterMirror)
+    mirror: ClusterMirror = field(default_factory=ClusterMirror)
 
     def __post_init__(self) -> None:
         self.put(an_entry().state)
@@ -88,16 +88,16 @@ class ChangingView:
     def come(self, registration: Registration, host: str = "") -> None:
         record = a_record(registration.broker)
         record["pulsarServiceUrl"] = f"pulsar://{host or registration.broker}"
-        self.view.put_broker(registration, 0, record)
+        self.mirror.put_broker(registration, 0, record)
 
     def put(self, state: NamespaceState) -> None:
-        before = self.view.namespaces.get(NAME)
+        before = self.mirror.namespaces.get(NAME)
         version = 0 if before is None else before.version + 1
-        self.view.put_namespace(NamespaceEntry(state, version, czxid=1, digest=0))
+        self.mirror.put_namespace(NamespaceEntry(state, version, czxid=1, digest=0))
 
     def look(self, sheet: Sheet) -> bool:
-        entry = self.view.namespaces.get(NAME)
-        return sheet.lose("there is none") if entry is None else sheet.look(entry, self.view.brokers)
+        entry = self.mirror.namespaces.get(NAME)
+        return sheet.lose("there is none") if entry is None else sheet.look(entry, self.mirror.brokers)
 
     def change(self, what: str, where: int) -> None:
         """One thing that can happen, to the bundle or broker at a place; nothing, where it cannot."""
@@ -105,16 +105,16 @@ class ChangingView:
         if what == "come":
             self.come(replace(broker, incarnation=20 + where), f"host-{where}")
         elif what == "leave":
-            self.view.drop_broker(broker.broker)
+            self.mirror.drop_broker(broker.broker)
         elif what == "delete":
-            self.view.drop_namespace(NAME)
+            self.mirror.drop_namespace(NAME)
         elif what == "create":
             self.put(an_entry(where % 3 + 1, list(HashFunction)[where % 2]).state)
-        elif NAME in self.view.namespaces:
+        elif NAME in self.mirror.namespaces:
             self._transit(what, where)
 
     def _transit(self, what: str, where: int) -> None:
-        state = self.view.namespaces[NAME].state
+        state = self.mirror.namespaces[NAME].state
         index = where % len(state.bundles)
         current, own = state.ownerships[index], state.bundles.range_at(index)
         if what == "split" and current.state is not OwnershipState.RELEASING and own.upper - own.lower > 2:
@@ -124,7 +124,7 @@ class ChangingView:
             if lower.owner == upper.owner and OwnershipState.RELEASING not in (lower.state, upper.state):
                 self.put(state.merge(index, STAMP))
         elif what == "move":
-            live = self.view.registrations.get((B1, B2)[where % 2].broker, B1)
+            live = self.mirror.registrations.get((B1, B2)[where % 2].broker, B1)
             if current.state is OwnershipState.FREE:
                 after = assign(current, live, STAMP)
             elif current.state is OwnershipState.OWNED:
@@ -147,7 +147,7 @@ HAPPENINGS = st.lists(
 
 @given(HAPPENINGS, st.integers(0, 7))
 def test_followers_of_any_node_converge(happenings: list[tuple[str, int]], seldom: int) -> None:
-    changing, here, there = ChangingView(), Sheet(NAME), Sheet(NAME)
+    changing, here, there = ChangingMirror(), Sheet(NAME), Sheet(NAME)
     often, rarely, wanderer = Follower(), Follower(), Follower()
     changing.look(here)
     changing.look(there)
@@ -177,7 +177,7 @@ def test_followers_of_any_node_converge(happenings: list[tuple[str, int]], seldo
 
 
 def test_what_changed_is_told_as_it_is_now_and_the_same_bytes_go_to_all() -> None:
-    changing, sheet = ChangingView(), Sheet(NAME)
+    changing, sheet = ChangingMirror(), Sheet(NAME)
     assert changing.look(sheet)
     start = sheet.place
     for _ in range(3):
@@ -192,7 +192,7 @@ def test_what_changed_is_told_as_it_is_now_and_the_same_bytes_go_to_all() -> Non
 
 
 def test_who_is_too_far_behind_gets_the_whole_and_so_does_who_knows_what_was_long_ago() -> None:
-    changing, sheet = ChangingView(), Sheet(NAME)
+    changing, sheet = ChangingMirror(), Sheet(NAME)
     changing.look(sheet)
     start, old = sheet.place, sheet.id
     for number in range(STEPS_KEPT):
@@ -205,7 +205,7 @@ def test_who_is_too_far_behind_gets_the_whole_and_so_does_who_knows_what_was_lon
 
 
 def test_another_hash_function_is_another_namespace_and_events_of_many_places_are_not_kept() -> None:
-    changing, sheet = ChangingView(), Sheet(NAME)
+    changing, sheet = ChangingMirror(), Sheet(NAME)
     changing.look(sheet)
     places = []
     for _ in range(40):
@@ -223,10 +223,10 @@ def test_another_hash_function_is_another_namespace_and_events_of_many_places_ar
 
 
 def test_a_record_that_says_nothing_new_is_no_step() -> None:
-    changing, sheet = ChangingView(), Sheet(NAME)
+    changing, sheet = ChangingMirror(), Sheet(NAME)
     changing.look(sheet)
     before = sheet.id
-    state = changing.view.namespaces[NAME].state
+    state = changing.mirror.namespaces[NAME].state
     changing.put(state.with_ownerships({0: replace(state.ownerships[0], reason="another", since_ms=5)}))
     assert not changing.look(sheet)
     assert sheet.id == before

@@ -101,7 +101,7 @@ async def test_a_dump_has_what_bundles_carry_by_time_and_how_far_off_that_they_u
         later_ms = round(time.time() * 1000) + 600_000
         dump = await collect_cluster(cluster.store, later_ms, settings())
         again = snapshot_of(dump.finish(), 0.0, "here").bundles
-        live = leader.node.view.model.snapshot(later_ms / 1000, 0.0).bundles
+        live = leader.node.mirror.model.snapshot(later_ms / 1000, 0.0).bundles
         assert again.names == live.names
         np.testing.assert_allclose(again.present, live.present, rtol=1e-6)
         assert (again.present[:, 2] / load_of(20.0)["msgThroughputIn"] > 1.05).all()
@@ -233,7 +233,7 @@ async def test_what_operators_laid_down_is_in_a_dump_and_decides_there_as_it_doe
             paths.CONFIGURATION: b'{"loadBalancerLoadSheddingStrategy": "OverloadShedder", "noSuchKey": "1"}',
         }.items():
             await write(cluster.store, path, data)
-        await eventually(lambda: leader.node.live.overrides and leader.node.view.operator_config.controls.dry_run)
+        await eventually(lambda: leader.node.live.overrides and leader.node.mirror.operator_config.controls.dry_run)
         await leader.node.persistence.flush()
         collected = await dumped(cluster)
         assert collected.faults == ["/loadbalance/configuration: noSuchKey: no such key"]

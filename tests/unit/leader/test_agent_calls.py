@@ -37,7 +37,7 @@ async def test_boundaries_taken_by_the_agent(beside: tuple[RunningNode, FakeAgen
     leader, agent, other = beside
     agent.boundaries_status = status
     with pytest.raises(OwnerSilentError, match=f"answered {status}"):
-        await leader.node.agents.tell_bundles(agent.registration, leader.node.view.namespaces["t/ns"].state)
+        await leader.node.agents.tell_bundles(agent.registration, leader.node.mirror.namespaces["t/ns"].state)
     assert (len(agent.boundaries), other.boundaries) == (1, [])
 
 

@@ -33,9 +33,9 @@ async def test_of_several_nodes_one_leads_and_the_others_know_where() -> None:
 async def test_every_node_registers_itself_and_is_gone_when_it_stops() -> None:
     async with Cluster() as cluster:
         first, second = await cluster.start_nodes(2)
-        await cluster.known_everywhere(lambda node: len(node.node.view.nodes) == 2)
+        await cluster.known_everywhere(lambda node: len(node.node.mirror.nodes) == 2)
         await second.stop()
-        await eventually(lambda: list(first.node.view.nodes) == [first.node.node_id])
+        await eventually(lambda: list(first.node.mirror.nodes) == [first.node.node_id])
 
 
 async def test_a_leader_that_stops_hands_over_at_once() -> None:
@@ -43,7 +43,7 @@ async def test_a_leader_that_stops_hands_over_at_once() -> None:
         first, second = await cluster.start_nodes(2)
         await first.stop()
         await eventually(lambda: second.leads)
-        assert second.node.view.epoch == 2
+        assert second.node.mirror.epoch == 2
 
 
 async def test_a_standby_takes_over_from_a_process_that_has_ended_before_its_session_does() -> None:
@@ -145,7 +145,7 @@ async def test_a_leader_that_lost_its_session_leads_again_in_its_next_one() -> N
         assert isinstance(leader.store, MemoryStore)
         memory.expire(leader.store)
         await eventually(lambda: leader.leads and leader.node.election.terms_won == 2)
-        await eventually(lambda: list(leader.node.view.nodes) == [leader.node.node_id])
+        await eventually(lambda: list(leader.node.mirror.nodes) == [leader.node.node_id])
 
 
 @pytest.mark.parametrize(
@@ -166,8 +166,8 @@ async def test_garbage_written_over_the_leader_znode_costs_one_election_and_no_m
     async with Cluster() as cluster:
         nodes = await cluster.start_nodes(2)
         await write(cluster.store, paths.LEADER, garbage)
-        await cluster.known_everywhere(lambda node: node.node.view.epoch >= (1 if b'"epoch":1,' in garbage else 2))
-        await eventually(lambda: any(node.leads and node.node.view.faults == {} for node in nodes))
+        await cluster.known_everywhere(lambda node: node.node.mirror.epoch >= (1 if b'"epoch":1,' in garbage else 2))
+        await eventually(lambda: any(node.leads and node.node.mirror.faults == {} for node in nodes))
         assert not any(node.node.failure.done() for node in nodes)
 
 
@@ -176,7 +176,7 @@ async def test_a_leader_znode_that_somebody_planted_does_not_keep_the_nodes_from
         await cluster.store.ensure_path(paths.ROOT)
         await cluster.store.commit([Create(paths.LEADER, b"me")])
         leader = await cluster.start_leader()
-        assert leader.node.view.epoch == 1
+        assert leader.node.mirror.epoch == 1
 
 
 async def test_leader_znode_with_children_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +278,7 @@ async def test_new_leader_knows_every_registered_broker(monkeypatch: pytest.Monk
 
         monkeypatch.setattr(second.store, "changed", late)
         registration = await register(cluster.store, "b1:8080", a_record())
-        await eventually(lambda: first.node.view.is_registered(registration))
+        await eventually(lambda: first.node.mirror.is_registered(registration))
         assert (await first.lookup("persistent://t/ns/x")).status == 200
         await first.stop()
         await eventually(lambda: second.leads)
@@ -293,7 +293,7 @@ async def test_a_standby_never_leads_on_a_view_that_is_not_fresh() -> None:
         first, second = await cluster.start_nodes(2)
         assert isinstance(second.store, MemoryStore)
         memory.partition(second.store, noticed=True)
-        await eventually(lambda: not second.node.view.is_fresh)
+        await eventually(lambda: not second.node.mirror.is_fresh)
         await first.stop()
         await asyncio.sleep(0)
         assert second.node.election.term is None

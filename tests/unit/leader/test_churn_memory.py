@@ -157,9 +157,9 @@ async def test_a_breaker_that_has_tripped_outlives_the_leader() -> None:
 
 @pytest.mark.parametrize("ends", [0, 1, 10])
 async def test_moves_ending_during_a_round_are_remembered(monkeypatch: pytest.MonkeyPatch, ends: int) -> None:
-    view, live = ClusterMirror(), LiveSettings(settings())
-    view.model.apply_report(broker("a"), report([bundle(0)], cpu=95))
-    planner = PlannerService(view, live, DecisionLog(10), seed=1)
+    mirror, live = ClusterMirror(), LiveSettings(settings())
+    mirror.model.apply_report(broker("a"), report([bundle(0)], cpu=95))
+    planner = PlannerService(mirror, live, DecisionLog(10), seed=1)
     run, looked = planner._worker.run, list[bool]()
 
     async def run_while_moves_end(work: Callable[..., object], *given: object) -> object:

@@ -21,38 +21,38 @@ NAMESPACE = NamespaceName("t", "ns")
 TOPIC = TopicName.parse("persistent://t/ns/x")
 
 
-def a_view() -> ClusterMirror:
-    view = ClusterMirror()
+def a_mirror() -> ClusterMirror:
+    mirror = ClusterMirror()
     state = NamespaceState.unowned(NAMESPACE, NamespaceBundles(equal_boundaries(2)))
-    view.put_namespace(NamespaceEntry(state, 0, czxid=1, digest=0))
-    view.put_broker(B1, 0, a_record("b1:8080"))
-    return view
+    mirror.put_namespace(NamespaceEntry(state, 0, czxid=1, digest=0))
+    mirror.put_broker(B1, 0, a_record("b1:8080"))
+    return mirror
 
 
 def test_the_owner_is_found_only_in_the_life_in_which_it_got_the_bundle() -> None:
-    view = a_view()
-    found = view.find_owner(owned(B1))
+    mirror = a_mirror()
+    found = mirror.find_owner(owned(B1))
     assert found is not None
     assert found.registration == B1
-    assert view.find_owner(owned(broker("b1", 4))) is None
-    assert view.find_owner(owned(broker("b2", 5))) is None
+    assert mirror.find_owner(owned(broker("b1", 4))) is None
+    assert mirror.find_owner(owned(broker("b2", 5))) is None
 
 
 def test_a_bundle_that_is_free_or_on_its_way_has_no_owner_to_be_sent_to() -> None:
-    view = a_view()
-    assert view.find_owner(FREE) is None
-    assert view.find_owner(releasing(B1, B1)) is None
+    mirror = a_mirror()
+    assert mirror.find_owner(FREE) is None
+    assert mirror.find_owner(releasing(B1, B1)) is None
 
 
 def test_a_broker_that_left_owns_nothing() -> None:
-    view = a_view()
-    view.drop_broker(BrokerId("b1:8080"))
-    assert view.find_owner(owned(B1)) is None
-    assert not view.is_registered(B1)
+    mirror = a_mirror()
+    mirror.drop_broker(BrokerId("b1:8080"))
+    assert mirror.find_owner(owned(B1)) is None
+    assert not mirror.is_registered(B1)
 
 
 def test_only_changed_owners_go_into_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    view = a_view()
+    mirror = a_mirror()
     written: list[set[str]] = []
     write = NamespaceRecords.change_owners
 
@@ -61,14 +61,14 @@ def test_only_changed_owners_go_into_the_model(monkeypatch: pytest.MonkeyPatch) 
         write(records, ownerships)
 
     monkeypatch.setattr(NamespaceRecords, "change_owners", noted)
-    former = view.get_namespace("t/ns").state
-    view.put_namespace(NamespaceEntry(former.with_ownerships({1: owned(B1)}), 1, czxid=1, digest=1))
+    former = mirror.get_namespace("t/ns").state
+    mirror.put_namespace(NamespaceEntry(former.with_ownerships({1: owned(B1)}), 1, czxid=1, digest=1))
     assert written == [{"t/ns/0x80000000_0xffffffff"}]
-    assert view.model.bundles_of(B1) == ["t/ns/0x80000000_0xffffffff"]
+    assert mirror.model.bundles_of(B1) == ["t/ns/0x80000000_0xffffffff"]
     other_cut = NamespaceState(NAMESPACE, NamespaceBundles(equal_boundaries(4)), (owned(B1),) * 4)
-    view.put_namespace(NamespaceEntry(other_cut, 2, czxid=1, digest=2))
+    mirror.put_namespace(NamespaceEntry(other_cut, 2, czxid=1, digest=2))
     assert len(written) == 1
-    assert view.model.count_bundles_of(B1) == 4
+    assert mirror.model.count_bundles_of(B1) == 4
 
 
 async def test_a_broker_that_has_just_gone_has_written_nothing() -> None:
@@ -76,22 +76,22 @@ async def test_a_broker_that_has_just_gone_has_written_nothing() -> None:
         return None
 
     with pytest.raises(BrokerNotFoundError, match="b1:8080' has just gone"):
-        await RawReports(gone, a_view()).read(B1.broker)
+        await RawReports(gone, a_mirror()).read(B1.broker)
 
 
 def test_an_unknown_namespace_and_an_unknown_range_say_so() -> None:
-    view = a_view()
+    mirror = a_mirror()
     with pytest.raises(NamespaceNotFoundError, match="t/other"):
-        view.get_namespace("t/other")
+        mirror.get_namespace("t/other")
     with pytest.raises(BundleNotFoundError, match="0x00000000_0x40000000 is not a current bundle of namespace t/ns"):
-        view.bundle(BundleName.parse("t/ns/0x00000000_0x40000000"))
+        mirror.bundle(BundleName.parse("t/ns/0x00000000_0x40000000"))
 
 
 def test_a_namespace_whose_only_record_is_unreadable_is_not_taken_for_missing() -> None:
-    view = ClusterMirror()
-    view.faults[paths.namespace("t/ns")] = "not UTF-8"
+    mirror = ClusterMirror()
+    mirror.faults[paths.namespace("t/ns")] = "not UTF-8"
     with pytest.raises(InvalidRecordError, match="t/ns cannot be read: not UTF-8"):
-        view.bundle_of_topic(TOPIC)
+        mirror.bundle_of_topic(TOPIC)
 
 
 def test_a_lookup_answer_has_the_addresses_of_the_listener_that_was_asked_for() -> None:
@@ -107,26 +107,28 @@ def test_a_lookup_answer_has_the_addresses_of_the_listener_that_was_asked_for() 
 
 
 def test_commands_go_to_the_agent_and_without_one_to_nobody() -> None:
-    view = a_view()
-    assert view.brokers[BrokerId("b1:8080")].command_url is None
-    view.put_broker(B1, 1, a_record("b1:8080", agent_url="http://agent:9090"))
-    assert view.brokers[BrokerId("b1:8080")].command_url == "http://agent:9090"
+    mirror = a_mirror()
+    assert mirror.brokers[BrokerId("b1:8080")].command_url is None
+    mirror.put_broker(B1, 1, a_record("b1:8080", agent_url="http://agent:9090"))
+    assert mirror.brokers[BrokerId("b1:8080")].command_url == "http://agent:9090"
 
 
 def test_what_is_committed_changes_the_model_as_reading_all_of_it_would() -> None:
-    view, entry = a_view(), a_view().namespaces["t/ns"]
-    view.put_namespace(entry)
+    mirror, entry = a_mirror(), a_mirror().namespaces["t/ns"]
+    mirror.put_namespace(entry)
     for ownerships in ({0: owned(B1)}, {0: releasing(B1, B1), 1: owned(B1)}, {1: owned(broker("b2"))}, {}):
-        entry = view.namespaces["t/ns"]
-        view.commit_namespace(replace(entry, state=entry.state.with_ownerships(ownerships), version=entry.version + 1))
-        whole = a_view()
-        whole.model.set_namespace(
-            "t/ns", view.namespaces["t/ns"].state.bundle_names(), view.namespaces["t/ns"].state.ownerships
+        entry = mirror.namespaces["t/ns"]
+        mirror.commit_namespace(
+            replace(entry, state=entry.state.with_ownerships(ownerships), version=entry.version + 1)
         )
-        for of in (view, whole):
+        whole = a_mirror()
+        whole.model.set_namespace(
+            "t/ns", mirror.namespaces["t/ns"].state.bundle_names(), mirror.namespaces["t/ns"].state.ownerships
+        )
+        for of in (mirror, whole):
             of.model.apply_report(B1, report())
-        seen, wanted = view.model.snapshot(0.0, 0.0).bundles, whole.model.snapshot(0.0, 0.0).bundles
+        seen, wanted = mirror.model.snapshot(0.0, 0.0).bundles, whole.model.snapshot(0.0, 0.0).bundles
         assert seen.names == wanted.names
         assert (seen.assigned == wanted.assigned).all()
         assert (seen.free == wanted.free).all()
-        assert view.model.releasing() == whole.model.releasing()
+        assert mirror.model.releasing() == whole.model.releasing()

@@ -213,11 +213,11 @@ async def test_concurrent_decisions_are_replayed(tmp_path: Path, round_of_sheddi
 async def test_assignments_do_not_wait_for_the_checkpoint(tmp_path: Path, round_of_shedding: Held) -> None:
     async with a_recorded_leader(tmp_path) as recorded:
         node = recorded.leader.node
-        assert isinstance(node.view.model, RecordedModel)
+        assert isinstance(node.mirror.model, RecordedModel)
         await recorded.report()
         cycle = asyncio.create_task(node.shedding.cycle())
         await eventually(lambda: round_of_shedding.begun)
-        checkpoint = asyncio.create_task(node.planner.checkpoint(node.view.model))
+        checkpoint = asyncio.create_task(node.planner.checkpoint(node.mirror.model))
         async with asyncio.timeout(patience()):
             await recorded.own("t/third")
         assert not checkpoint.done()

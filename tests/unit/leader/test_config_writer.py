@@ -67,4 +67,4 @@ async def test_what_is_laid_down_is_stored_where_it_belongs_and_given_back(
 async def test_what_was_learned_is_taken_back(leader: RunningNode) -> None:
     await leader.node.operators.update_learned(LEARNED)
     assert await leader.node.operators.update_learned(None) is None
-    assert leader.node.view.operator_config.learned is None
+    assert leader.node.mirror.operator_config.learned is None

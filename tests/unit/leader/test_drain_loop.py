@@ -153,7 +153,7 @@ async def test_a_drain_outlasts_a_lost_session_and_ends_with_the_next_process() 
         await leader.put(drain)
         await eventually(lambda: leader.node.drains._drains.find(broker_id))
         await broker.leave()
-        await eventually(lambda: broker_id not in leader.node.view.registrations)
+        await eventually(lambda: broker_id not in leader.node.mirror.registrations)
         away = await leader.get(drain)
         assert (away.status, away.json()["state"], away.json()["bundlesLeft"]) == (200, "done", 0)
         assert (await leader.put(drain)).json()["since"] == away.json()["since"], "it is being drained already"
@@ -164,7 +164,7 @@ async def test_a_drain_outlasts_a_lost_session_and_ends_with_the_next_process() 
         assert (await leader.lookup("persistent://t/ns/x")).status == 503, "no other broker is there"
         await broker.leave()
         await comes_back(cluster, broker, 2_000)
-        await eventually(lambda: not leader.node.view.operator_config.controls.draining)
+        await eventually(lambda: not leader.node.mirror.operator_config.controls.draining)
         assert (await leader.lookup("persistent://t/ns/x")).status == 200
         await eventually(lambda: any(e["kind"] == "drain" and e["acted"] for e in leader.node.decision_log.recent(100)))
         (entry,) = [e for e in leader.node.decision_log.recent(100, "b1:8080") if e["kind"] == "drain" and e["acted"]]
@@ -179,7 +179,7 @@ async def test_where_brokers_do_not_say_when_they_started_a_registration_counts_
         await eventually(lambda: leader.node.drains._drains.find(broker.registration.broker))
         await broker.leave()
         await comes_back(cluster, broker, 0)
-        await eventually(lambda: not leader.node.view.operator_config.controls.draining)
+        await eventually(lambda: not leader.node.mirror.operator_config.controls.draining)
         await broker.leave()
 
 
@@ -189,7 +189,7 @@ async def test_the_leader_outlives_a_drain_that_ends_while_the_controls_are_garb
         await leader.put("/loadbalance/v1/brokers/b1:8080/drain")
         await eventually(lambda: leader.node.drains._drains.find(broker.registration.broker))
         await write(cluster.store, paths.CONTROLS, b"garbage")
-        await eventually(lambda: paths.CONTROLS in leader.node.view.faults)
+        await eventually(lambda: paths.CONTROLS in leader.node.mirror.faults)
         with structlog.testing.capture_logs() as logs:
             await broker.leave()
             await comes_back(cluster, broker, 2_000)
@@ -197,7 +197,7 @@ async def test_the_leader_outlives_a_drain_that_ends_while_the_controls_are_garb
         assert leader.leads
         draining = {BrokerId("b1:8080"): DrainOrder(5.0, 1_000)}
         await write(cluster.store, paths.CONTROLS, encode_controls(Controls(draining=draining)))
-        await eventually(lambda: leader.node.view.operator_config.controls == Controls())
+        await eventually(lambda: leader.node.mirror.operator_config.controls == Controls())
         await broker.leave()
 
 

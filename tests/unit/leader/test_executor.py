@@ -96,7 +96,7 @@ async def test_a_destination_that_left_meanwhile_gets_nothing() -> None:
         )
         await eventually(lambda: broker.unloads)
         await target.leave()
-        await eventually(lambda: not leader.node.view.is_registered(target.registration))
+        await eventually(lambda: not leader.node.mirror.is_registered(target.registration))
         broker.may_answer.set()
         with pytest.raises(IllegalTransitionError, match=r"b2:8080 .* left while"):
             await unload
@@ -211,7 +211,7 @@ async def test_an_address_that_cannot_be_called_is_a_failed_unload_and_nothing_w
         protocols = {AGENT_PROTOCOL: url}
         await broker.report({**broker.record, "protocols": protocols})
         await eventually(
-            lambda: leader.node.view.brokers[broker.registration.broker].record.get("protocols") == protocols
+            lambda: leader.node.mirror.brokers[broker.registration.broker].record.get("protocols") == protocols
         )
         with pytest.raises(UnloadFailedError, match="stays with b1:8080"):
             await leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
@@ -221,9 +221,9 @@ async def test_an_address_that_cannot_be_called_is_a_failed_unload_and_nothing_w
 async def test_a_broker_without_an_agent_is_asked_nothing_whatever_else_it_publishes() -> None:
     async with a_leader(namespace_bundle_unloading_timeout_ms=50) as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
-        url = leader.node.view.brokers[broker.registration.broker].command_url
+        url = leader.node.mirror.brokers[broker.registration.broker].command_url
         await broker.report({**broker.record, "protocols": {}, "webServiceUrl": url or ""})
-        await eventually(lambda: not leader.node.view.brokers[broker.registration.broker].record.get("protocols"))
+        await eventually(lambda: not leader.node.mirror.brokers[broker.registration.broker].record.get("protocols"))
         with pytest.raises(UnloadFailedError, match="names no URL to call"):
             await leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
         assert not broker.unloads
@@ -464,7 +464,7 @@ async def test_it_is_too_late_to_cancel_when_the_owner_has_gone() -> None:
         name = BundleName.parse(bundle)
         unload = asyncio.create_task(leader.node.bundles.unload(name, None, OwnershipReason.ADMIN_UNLOAD))
         await eventually(lambda: broker.unloads)
-        leader.node.view.drop_broker(broker.registration.broker)
+        leader.node.mirror.drop_broker(broker.registration.broker)
         with pytest.raises(NoUnloadError, match="too late"):
             await leader.node.executor.cancel(name)
         await unload

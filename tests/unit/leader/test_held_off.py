@@ -35,7 +35,7 @@ async def all_owned_by_b1(cluster: Cluster, leader: RunningNode) -> list[str]:
 
 async def goes_away(cluster: Cluster, leader: RunningNode) -> None:
     await cluster.brokers.pop("b1:8080").leave()
-    await eventually(lambda: "b1:8080" not in leader.node.view.registrations)
+    await eventually(lambda: "b1:8080" not in leader.node.mirror.registrations)
 
 
 def owners(leader: RunningNode, bundles: list[str]) -> set[Registration | None]:
@@ -99,7 +99,7 @@ async def test_afterwards_its_bundles_are_free_as_ever(how: str) -> None:
         await goes_away(cluster, leader)
         if how == "the operator lets go":
             assert (await leader.ask("DELETE", "/loadbalance/v1/brokers/b1:8080/hold-off")).status == 204
-        await eventually(lambda: not leader.node.view.holds())
+        await eventually(lambda: not leader.node.mirror.holds())
         assert (await leader.lookup(TOPIC)).json()["brokerId"] == "b2:8080"
         assert {leader.ownership(bundle).version for bundle in bundles} == {1, 2}, "nobody has asked for the others"
 

@@ -53,7 +53,7 @@ async def test_a_leader_takes_a_doubt_away_and_goes_on() -> None:
         for _ in range(3):
             await witness.commit([Create(paths.DOUBT, b"", ephemeral=True)])
             await eventually(lambda: _is_gone(witness))
-        assert (leader.leads, leader.node.view.epoch) == (True, 1)
+        assert (leader.leads, leader.node.mirror.epoch) == (True, 1)
         await witness.close()
 
 
@@ -61,7 +61,7 @@ async def test_a_leader_is_watched_on_while_it_is_to_be_replaced() -> None:
     """It may be heard yet, or take the doubt away; then nobody else would tell the standby to go on."""
     async with Cluster() as cluster:
         first, second = await cluster.start_nodes(2)
-        leader = second.node.view.leader
+        leader = second.node.mirror.leader
         assert leader is not None
         second.node.election._silent_czxid = leader.czxid
         assert second.node.election.find_other_leader() == leader
@@ -120,14 +120,14 @@ async def test_a_leader_that_refuses_connections_and_has_its_session_leads_on() 
             await first.vanish()
             await eventually(lambda: "leader_has_zookeeper" in [entry["event"] for entry in said])
         assert {entry["event"] for entry in said if entry["log_level"] != "debug"} == {"leader_has_zookeeper"}
-        assert (first.leads, first.node.view.epoch) == (True, 1)
+        assert (first.leads, first.node.mirror.epoch) == (True, 1)
 
 
 @pytest.mark.parametrize(("is_over", "refuses"), [(True, True), (True, False), (False, True)])
 async def test_process_exit_is_confirmed(monkeypatch: pytest.MonkeyPatch, *, is_over: bool, refuses: bool) -> None:
     async with Cluster() as cluster:
         _, second = await cluster.start_nodes(2)
-        leader, keeper = second.node.view.leader, second.node.leader_watch
+        leader, keeper = second.node.mirror.leader, second.node.leader_watch
         await eventually(lambda: keeper.hears)
         assert leader is not None
         gone = replace(leader, service_url=f"http://127.0.0.1:{closed_port()}")

@@ -50,7 +50,7 @@ class Mirror:
     cluster: MemoryCluster
     own: MemoryStore
     store: MetadataStore
-    view: ClusterMirror
+    mirror: ClusterMirror
     intake: MirrorIntake
     batches: list[None] = field(default_factory=list)
     """One entry per batch that was applied."""
@@ -67,7 +67,7 @@ class Mirror:
 
     @property
     def faults(self) -> dict[str, str]:
-        return self.view.faults
+        return self.mirror.faults
 
 
 @pytest.fixture
@@ -78,12 +78,12 @@ async def mirror(request: pytest.FixtureRequest) -> AsyncIterator[Mirror]:
     await other.start()
     for path in paths.PERSISTENT_PARENTS:
         await other.ensure_path(path)
-    view = ClusterMirror()
+    mirror = ClusterMirror()
     batches: list[None] = []
-    intake = MirrorIntake(own, view, LiveSettings(Settings()), lambda: batches.append(None))
+    intake = MirrorIntake(own, mirror, LiveSettings(Settings()), lambda: batches.append(None))
     task = asyncio.create_task(intake.run())
     await intake.settled()
-    yield Mirror(cluster, own, other, view, intake, batches)
+    yield Mirror(cluster, own, other, mirror, intake, batches)
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
@@ -108,12 +108,12 @@ def report(mib_per_s: float) -> bytes:
 async def test_a_broker_comes_and_goes_with_its_znode(mirror: Mirror) -> None:
     registration = await register(mirror.store, "b1:8080", a_record())
     await mirror.read()
-    assert mirror.view.is_registered(registration)
-    assert mirror.view.brokers[B1].record.get("pulsarServiceUrl") == "pulsar://b1:6650"
+    assert mirror.mirror.is_registered(registration)
+    assert mirror.mirror.brokers[B1].record.get("pulsarServiceUrl") == "pulsar://b1:6650"
     await mirror.store.commit([Delete(BROKER)])
     await mirror.read()
-    assert not mirror.view.is_registered(registration)
-    assert B1 not in mirror.view.brokers
+    assert not mirror.mirror.is_registered(registration)
+    assert B1 not in mirror.mirror.brokers
 
 
 async def test_a_broker_under_the_simple_load_manager_is_taken_in_like_any_other(mirror: Mirror) -> None:
@@ -125,9 +125,9 @@ async def test_a_broker_under_the_simple_load_manager_is_taken_in_like_any_other
         "msgThroughputIn": 1.0,
     }
     await mirror.put(BROKER, orjson.dumps(record))
-    brokers = mirror.view.model.snapshot(0.0, 0.0).brokers
+    brokers = mirror.mirror.model.snapshot(0.0, 0.0).brokers
     assert (brokers.ids, brokers.topics.tolist(), brokers.load[0].tolist()) == ((B1,), [3], [0, 0, 7, 0])
-    assert mirror.view.brokers[B1].record["pulsarServiceUrl"] == "pulsar://b1:6650"
+    assert mirror.mirror.brokers[B1].record["pulsarServiceUrl"] == "pulsar://b1:6650"
 
 
 def many_bundles(count: int, mib_per_s: float = 1.0) -> bytes:
@@ -162,9 +162,9 @@ async def test_a_long_report_is_decoded_while_the_loop_goes_on_and_a_later_one_w
     await write(mirror.store, BROKER, report(7.0))
     held.may_go_on.set()
     await mirror.read()
-    bundles = mirror.view.model.snapshot(0.0, 0.0).bundles
-    assert mirror.view.brokers[B1].znode_version == 1
-    assert mirror.view.brokers[B1].record["msgThroughputIn"] == 7 * 2**20
+    bundles = mirror.mirror.model.snapshot(0.0, 0.0).bundles
+    assert mirror.mirror.brokers[B1].znode_version == 1
+    assert mirror.mirror.brokers[B1].record["msgThroughputIn"] == 7 * 2**20
     assert BUNDLE in bundles.names
     assert held.threads[1:] == [threading.main_thread()]
 
@@ -186,7 +186,7 @@ async def test_too_large_report_is_listed(mirror: Mirror, monkeypatch: pytest.Mo
     assert mirror.faults == {}
     await mirror.put(BROKER, many_bundles(1_501))
     assert mirror.faults == {BROKER: f"{BROKER}: more than 1500 bundles"}
-    assert B1 in mirror.view.registrations
+    assert B1 in mirror.mirror.registrations
     await mirror.put(BROKER, report(7.0))
     assert mirror.faults == {}
 
@@ -208,7 +208,7 @@ async def test_a_broker_that_registers_again_between_two_reads_is_another_life(m
     second = await register(mirror.store, "b1:8080", a_record())
     await mirror.read()
     assert first != second
-    assert mirror.view.registrations[B1] == second
+    assert mirror.mirror.registrations[B1] == second
 
 
 async def test_each_written_report_is_one_sample_and_reading_it_again_is_none(mirror: Mirror) -> None:
@@ -221,7 +221,7 @@ async def test_each_written_report_is_one_sample_and_reading_it_again_is_none(mi
     mirror.intake.mark_dirty(paths.ROOT)
     await mirror.read()
     assert mirror.intake.reports_applied == 2
-    averages = mirror.view.model.bundle_averages("t/ns")[BUNDLE]
+    averages = mirror.mirror.model.bundle_averages("t/ns")[BUNDLE]
     assert averages.short_samples == 2
     assert averages.short[2] == 2 * 1024 * 1024
 
@@ -232,7 +232,7 @@ async def test_a_report_that_does_not_say_when_it_was_made_is_no_old_one(mirror:
     before_ms = time.time_ns() // 1_000_000
     await register(mirror.store, "b1:8080", record)
     await mirror.read()
-    snapshot = mirror.view.model.snapshot(time.time(), 0.0)
+    snapshot = mirror.mirror.model.snapshot(time.time(), 0.0)
     assert snapshot.brokers.last_update_ms[0] >= before_ms
     settings = PlannerSettings(shedding_strategy="TransferShedder")
     shed = TransferShedder.of(settings).find_bundles_for_unloading(snapshot, {})
@@ -254,29 +254,29 @@ async def test_a_burst_of_changes_of_one_znode_costs_one_read(mirror: Mirror) ->
 async def test_a_broker_that_gives_no_address_is_registered_but_gets_nothing(mirror: Mirror) -> None:
     await register(mirror.store, "b1:8080", b"{}")
     await mirror.read()
-    assert "b1:8080" in mirror.view.registrations
-    assert "b1:8080" not in mirror.view.brokers
-    assert "no address for clients" in mirror.view.faults[BROKER]
+    assert "b1:8080" in mirror.mirror.registrations
+    assert "b1:8080" not in mirror.mirror.brokers
+    assert "no address for clients" in mirror.mirror.faults[BROKER]
 
 
 async def test_only_what_may_leave_something_to_finish_is_counted_as_unsettled(mirror: Mirror) -> None:
     await register(mirror.store, "b1:8080", report(1))
     await mirror.read()
-    before = mirror.view.unsettled
+    before = mirror.mirror.unsettled
     await write(mirror.store, BROKER, report(2))
     await mirror.read()
-    assert mirror.view.unsettled == before, "a load report leaves nothing to finish"
+    assert mirror.mirror.unsettled == before, "a load report leaves nothing to finish"
     await mirror.store.commit([Delete(BROKER)])
     await mirror.read()
-    assert mirror.view.unsettled == before + 1, "a broker that is gone leaves its bundles"
+    assert mirror.mirror.unsettled == before + 1, "a broker that is gone leaves its bundles"
 
 
 async def test_garbage_keeps_the_last_good_report(mirror: Mirror) -> None:
     registration = await register(mirror.store, "b1:8080", report(1))
     await mirror.read()
     await mirror.put(BROKER, b"{garbage")
-    assert mirror.view.is_registered(registration)
-    assert mirror.view.brokers[B1].record.get("pulsarServiceUrl") == "pulsar://b1:6650"
+    assert mirror.mirror.is_registered(registration)
+    assert mirror.mirror.brokers[B1].record.get("pulsarServiceUrl") == "pulsar://b1:6650"
     assert BROKER in mirror.faults[BROKER]
     assert "Invalid JSON" in mirror.faults[BROKER]
     await mirror.put(BROKER, report(2))
@@ -290,35 +290,35 @@ async def test_rejected_report_keeps_the_last_good_load(mirror: Mirror) -> None:
     doubtful["msgThroughputIn"] *= 100_000
     await write(mirror.store, BROKER, encode_local_broker_data(doubtful))
     await mirror.read()
-    assert "the report is rejected: it carries" in mirror.view.faults[BROKER]
+    assert "the report is rejected: it carries" in mirror.mirror.faults[BROKER]
     assert (mirror.intake.reports_applied, mirror.intake.records_rejected) == (1, 1)
-    assert mirror.view.model.snapshot(0.0, 0.0).brokers.load[0][2] == load_of(3)["msgThroughputIn"]
+    assert mirror.mirror.model.snapshot(0.0, 0.0).brokers.load[0][2] == load_of(3)["msgThroughputIn"]
     mirror.intake.mark_dirty(paths.ROOT)
     await mirror.read()
-    assert BROKER in mirror.view.faults, "reading it again does not make it better"
+    assert BROKER in mirror.mirror.faults, "reading it again does not make it better"
     await mirror.put(BROKER, report(4))
-    assert BROKER not in mirror.view.faults
+    assert BROKER not in mirror.mirror.faults
     assert mirror.intake.reports_applied == 2
 
 
 async def test_a_broker_that_registers_with_garbage_lives_but_is_offered_to_nobody(mirror: Mirror) -> None:
     registration = await register(mirror.store, "b1:8080", b"\xff\xfe")
     await mirror.read()
-    assert mirror.view.is_registered(registration)
-    assert B1 not in mirror.view.brokers
+    assert mirror.mirror.is_registered(registration)
+    assert B1 not in mirror.mirror.brokers
     assert "not UTF-8" in mirror.faults[BROKER]
 
 
 async def test_a_namespace_record_that_turns_to_garbage_stays_as_it_was_and_is_marked(mirror: Mirror) -> None:
     await mirror.put(NAMESPACE, namespace())
     await mirror.put(NAMESPACE, b"[]")
-    entry = mirror.view.get_namespace("t/ns")
+    entry = mirror.mirror.get_namespace("t/ns")
     assert len(entry.state.bundles) == 2
     assert entry.unreadable is not None
     assert NAMESPACE in entry.unreadable
     await mirror.put(NAMESPACE, namespace(4))
-    assert mirror.view.get_namespace("t/ns").unreadable is None
-    assert len(mirror.view.get_namespace("t/ns").state.bundles) == 4
+    assert mirror.mirror.get_namespace("t/ns").unreadable is None
+    assert len(mirror.mirror.get_namespace("t/ns").state.bundles) == 4
     assert mirror.faults == {}
 
 
@@ -346,15 +346,15 @@ async def test_znodes_that_are_nobodys_records_are_left_alone(mirror: Mirror) ->
     await mirror.put(f"{paths.ROOT}/something/else", b"\xff")
     await mirror.put(f"{paths.ROOT}/namespaces/t/ns/below", b"\xff")
     assert mirror.faults.keys() <= {NAMESPACE}
-    assert mirror.view.is_fresh
+    assert mirror.mirror.is_fresh
 
 
 @pytest.mark.parametrize("name", ["no-port", "b1:0", "b1:99999", "b1:http", ":8080"])
 async def test_a_broker_znode_whose_name_is_no_broker_id_is_a_listed_fault(mirror: Mirror, name: str) -> None:
     await mirror.put(paths.broker(name), encode_local_broker_data(a_record()))
     assert "expected 'host:port'" in mirror.faults[paths.broker(name)]
-    assert mirror.view.brokers == {}
-    assert mirror.view.registrations == {}
+    assert mirror.mirror.brokers == {}
+    assert mirror.mirror.registrations == {}
 
 
 async def test_after_a_reconnection_everything_is_read_again_and_what_is_gone_is_dropped(mirror: Mirror) -> None:
@@ -364,14 +364,14 @@ async def test_after_a_reconnection_everything_is_read_again_and_what_is_gone_is
     await mirror.put(paths.node("n2:8080"), b"{garbage")
     mirror.cluster.partition(mirror.own, noticed=True)
     await asyncio.sleep(0)
-    assert not mirror.view.is_fresh
+    assert not mirror.mirror.is_fresh
     gone = (BROKER, NAMESPACE, paths.node("n1:8080"), paths.node("n2:8080"))
     await mirror.store.commit([Delete(path) for path in gone])
-    assert mirror.view.brokers
+    assert mirror.mirror.brokers
     mirror.cluster.heal(mirror.own)
-    await eventually(lambda: mirror.view.is_fresh)
-    assert (mirror.view.brokers, mirror.view.registrations) == ({}, {})
-    assert (mirror.view.namespaces, mirror.view.nodes, mirror.faults) == ({}, {}, {})
+    await eventually(lambda: mirror.mirror.is_fresh)
+    assert (mirror.mirror.brokers, mirror.mirror.registrations) == ({}, {})
+    assert (mirror.mirror.namespaces, mirror.mirror.nodes, mirror.faults) == ({}, {}, {})
 
 
 async def test_after_the_store_went_back_in_time_the_view_is_as_the_store_says(mirror: Mirror) -> None:
@@ -387,15 +387,15 @@ async def test_after_the_store_went_back_in_time_the_view_is_as_the_store_says(m
     await mirror.put(paths.namespace("t/later"), namespace_record("t/later", 1))
     await mirror.store.commit([Put(paths.EPOCH, b"n1"), Create(paths.LEADER, b"{}", ephemeral=True)])
     await mirror.read()
-    assert (mirror.view.epoch, len(mirror.view.get_namespace("t/ns").state.bundles)) == (1, 8)
+    assert (mirror.mirror.epoch, len(mirror.mirror.get_namespace("t/ns").state.bundles)) == (1, 8)
     mirror.cluster.set_back(saved)
     await mirror.read()
-    assert mirror.view.is_fresh
-    assert list(mirror.view.namespaces) == ["t/ns"]
-    assert len(mirror.view.get_namespace("t/ns").state.bundles) == 2
-    assert mirror.view.operator_config.controls.dry_run
-    assert mirror.view.brokers[B1].command_url is None
-    assert (mirror.view.epoch, mirror.view.leader) == (0, None)
+    assert mirror.mirror.is_fresh
+    assert list(mirror.mirror.namespaces) == ["t/ns"]
+    assert len(mirror.mirror.get_namespace("t/ns").state.bundles) == 2
+    assert mirror.mirror.operator_config.controls.dry_run
+    assert mirror.mirror.brokers[B1].command_url is None
+    assert (mirror.mirror.epoch, mirror.mirror.leader) == (0, None)
 
 
 async def test_a_record_with_another_history_but_the_same_version_is_taken_in(mirror: Mirror) -> None:
@@ -403,11 +403,11 @@ async def test_a_record_with_another_history_but_the_same_version_is_taken_in(mi
     await mirror.put(NAMESPACE, namespace())
     saved = mirror.cluster.save()
     await mirror.put(NAMESPACE, namespace(4))
-    known = mirror.view.get_namespace("t/ns")
+    known = mirror.mirror.get_namespace("t/ns")
     mirror.cluster.set_back(saved)
     await write(mirror.store, NAMESPACE, namespace(8))
     await mirror.read()
-    read = mirror.view.get_namespace("t/ns")
+    read = mirror.mirror.get_namespace("t/ns")
     assert (read.version, read.czxid) == (known.version, known.czxid)
     assert len(read.state.bundles) == 8
 
@@ -427,26 +427,26 @@ async def test_outdated_read_does_not_undo_a_commit(mirror: Mirror, monkeypatch:
     mirror.intake.mark_dirty(NAMESPACE)
     await asked.wait()
     (version,) = await mirror.own.commit([Put(NAMESPACE, namespace(4))])
-    known = mirror.view.get_namespace("t/ns")
+    known = mirror.mirror.get_namespace("t/ns")
     state = NamespaceState.unowned(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(4)))
-    mirror.view.commit_namespace(NamespaceEntry(state, version, known.czxid, hash(namespace(4))))
+    mirror.mirror.commit_namespace(NamespaceEntry(state, version, known.czxid, hash(namespace(4))))
     applied = len(mirror.batches)
     may_answer.set()
     while len(mirror.batches) == applied:  # noqa: ASYNC110 - to look before the next batch mends it
         await asyncio.sleep(0)
-    assert len(mirror.view.get_namespace("t/ns").state.bundles) == 4
+    assert len(mirror.mirror.get_namespace("t/ns").state.bundles) == 4
 
 
 async def test_what_a_node_has_committed_itself_is_nothing_new_to_it(mirror: Mirror) -> None:
     await mirror.put(NAMESPACE, namespace())
     (version,) = await mirror.own.commit([Put(NAMESPACE, namespace(4))])
-    known = mirror.view.get_namespace("t/ns")
+    known = mirror.mirror.get_namespace("t/ns")
     state = NamespaceState.unowned(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(4)))
-    mirror.view.commit_namespace(NamespaceEntry(state, version, known.czxid, hash(namespace(4))))
-    before = mirror.view.unsettled
+    mirror.mirror.commit_namespace(NamespaceEntry(state, version, known.czxid, hash(namespace(4))))
+    before = mirror.mirror.unsettled
     await mirror.read()
-    assert mirror.view.unsettled == before
-    assert mirror.view.get_namespace("t/ns").state is state
+    assert mirror.mirror.unsettled == before
+    assert mirror.mirror.get_namespace("t/ns").state is state
 
 
 async def test_a_view_that_is_cut_off_without_notice_catches_up_once_reads_work_again(mirror: Mirror) -> None:
@@ -455,7 +455,7 @@ async def test_a_view_that_is_cut_off_without_notice_catches_up_once_reads_work_
     await write(mirror.store, NAMESPACE, namespace())
     mirror.cluster.heal(mirror.own)
     await mirror.read()
-    assert "t/ns" in mirror.view.namespaces
+    assert "t/ns" in mirror.mirror.namespaces
 
 
 async def test_history_that_a_former_leader_wrote_seeds_the_bundles_and_garbage_in_it_is_listed(mirror: Mirror) -> None:
@@ -465,7 +465,7 @@ async def test_history_that_a_former_leader_wrote_seeds_the_bundles_and_garbage_
     await mirror.put(paths.bundle_data("t/ns"), f'{{"0x00000000_0x80000000":{entry},"0x0_0x1":{entry}}}'.encode())
     await mirror.put(paths.bundle_data("t/other"), b'{"0x00000000_0x80000000":{"topics":1}}')
     await mirror.intake.load_history()
-    averages = mirror.view.model.bundle_averages("t/ns")
+    averages = mirror.mirror.model.bundle_averages("t/ns")
     assert list(averages) == [BUNDLE]
     assert averages[BUNDLE].short.tolist() == [3.0, 4.0, 1.0, 2.0]
     assert (averages[BUNDLE].long_samples, averages[BUNDLE].topics) == (7, 5)
@@ -510,7 +510,7 @@ async def many(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> WatchedReads:
     data = encode_local_broker_data(a_record())
     await mirror.store.commit([Create(paths.broker(f"b{number:03d}:8080"), data) for number in range(BROKERS)])
     await mirror.read()
-    mirror.view.brokers.clear()
+    mirror.mirror.brokers.clear()
     reads = WatchedReads(mirror.own)
     monkeypatch.setattr(mirror.own, "get_many", reads.get_many)
     mirror.intake.mark_dirty(paths.ROOT)
@@ -519,14 +519,14 @@ async def many(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> WatchedReads:
 
 async def test_records_are_read_and_freed_in_parts(mirror: Mirror, many: WatchedReads) -> None:
     await mirror.read()
-    assert len(mirror.view.brokers) == BROKERS
+    assert len(mirror.mirror.brokers) == BROKERS
     assert max(map(len, many.asked)) <= 32
     assert many.most_kept <= 2 * 32, "all that was read was in memory at once"
 
 
 async def test_who_leads_is_read_while_much_else_still_waits_for_it(mirror: Mirror, many: WatchedReads) -> None:
     seen: list[int] = []
-    mirror.intake._on_change = lambda: seen.append(len(mirror.view.brokers) if mirror.view.leader else 0)
+    mirror.intake._on_change = lambda: seen.append(len(mirror.mirror.brokers) if mirror.mirror.leader else 0)
 
     async def another_leads() -> None:
         await mirror.store.commit([Create(paths.LEADER, b"{}", ephemeral=True)])
@@ -542,5 +542,5 @@ async def test_new_leader_reads_only_announced_brokers(mirror: Mirror, many: Wat
     late = await register(mirror.store, "late:8080", a_record("late:8080"))
     await mirror.own.sync()
     await mirror.intake.settle_registrations()
-    assert mirror.view.is_registered(late)
+    assert mirror.mirror.is_registered(late)
     assert sum(map(len, many.asked)) < 32

@@ -40,13 +40,13 @@ GARBAGE: dict[str, list[bytes]] = {
 
 
 def in_force(node: Node, path: str) -> bool:
-    snapshot = node.view.model.snapshot(0.0, 0.0)
+    snapshot = node.mirror.model.snapshot(0.0, 0.0)
     policies = snapshot.policies
     return {
         paths.ISOLATION: policies.isolation == (IsolationPolicy("mine", ("t/ns",), ("b1",)),),
         paths.FAILURE_DOMAINS: policies.failure_domain(BrokerId("b1:8080")) == "east",
         paths.ANTI_AFFINITY: policies.find_group("t/ns") == "group",
-        paths.CONTROLS: snapshot.controls == CONTROLS == node.view.operator_config.controls,
+        paths.CONTROLS: snapshot.controls == CONTROLS == node.mirror.operator_config.controls,
         paths.CONFIGURATION: node.live.planner.broker_max_topics == 7,
         paths.LEARNED: bool(np.array_equal(snapshot.learned.load_of("t/ns"), [1, 2, 3, 4])),
     }[path]
@@ -61,14 +61,14 @@ async def test_a_node_goes_by_all_that_is_laid_down_and_by_nothing_once_it_is_go
         assert all(in_force(late.node, path) for path in GOOD)
         await cluster.store.commit([Delete(path) for path in GOOD])
         await cluster.known_everywhere(lambda each: not any(in_force(each.node, path) for path in GOOD))
-        assert leader.node.view.operator_config.controls == NO_CONTROLS
+        assert leader.node.mirror.operator_config.controls == NO_CONTROLS
         assert leader.node.live.overrides == {}
 
 
 @pytest.mark.parametrize("path", GOOD)
 async def test_garbage_is_listed_and_the_last_good_value_holds_until_it_is_mended(path: str) -> None:
     async with a_leader() as (cluster, leader):
-        faults = leader.node.view.faults
+        faults = leader.node.mirror.faults
         await write(cluster.store, path, GOOD[path])
         await eventually(lambda: in_force(leader.node, path))
         for garbage in GARBAGE[path]:
@@ -86,7 +86,7 @@ async def test_garbage_that_is_there_when_a_node_starts_does_not_keep_it_from_le
             await cluster.store.ensure_path(path.rpartition("/")[0])
             await write(cluster.store, path, garbage)
         leader = await cluster.start_leader()
-        assert set(leader.node.view.faults) == set(GARBAGE)
+        assert set(leader.node.mirror.faults) == set(GARBAGE)
         await cluster.a_broker()
         await cluster.a_namespace()
         assert (await leader.lookup("persistent://t/ns/x")).status == 200
@@ -97,7 +97,7 @@ async def test_overrides_that_cannot_be_used_are_listed_and_the_others_hold() ->
         stored = b'{"loadBalancerBrokerMaxTopics": "7", "clusterName": "other", "minUnloadMessage": "-1"}'
         await write(cluster.store, paths.CONFIGURATION, stored)
         await eventually(lambda: in_force(leader.node, paths.CONFIGURATION))
-        fault = leader.node.view.faults[paths.CONFIGURATION]
+        fault = leader.node.mirror.faults[paths.CONFIGURATION]
         assert "clusterName" in fault
         assert "minUnloadMessage" in fault
         assert leader.node.live.current.cluster_name == "standalone"
@@ -128,6 +128,6 @@ async def test_the_weights_of_resources_change_for_the_next_report() -> None:
         )
         await eventually(lambda: leader.node.live.overrides)
         await cluster.a_broker("b1:8080", a_record(cpu=80.0))
-        load = leader.node.view.model.snapshot(0.0, 0.0).broker_load
+        load = leader.node.mirror.model.snapshot(0.0, 0.0).broker_load
         assert load is not None
         assert load.weighted_max_ema.tolist() == pytest.approx([0.4])

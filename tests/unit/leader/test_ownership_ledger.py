@@ -194,7 +194,7 @@ async def test_unknown_range_or_namespace_is_refused(cluster: Cluster, leader: R
 async def test_nothing_is_decided_on_a_record_that_cannot_be_read(cluster: Cluster, leader: RunningNode) -> None:
     (bundle, *_) = await cluster.a_namespace()
     await write(cluster.store, NAMESPACE, b"{garbage")
-    await eventually(lambda: leader.node.view.faults)
+    await eventually(lambda: leader.node.mirror.faults)
     with pytest.raises(InvalidRecordError, match="Invalid JSON"):
         await give(cluster, bundle)
     assert await read(cluster.store, NAMESPACE) == b"{garbage"
@@ -313,7 +313,7 @@ async def _give_to_one_who_goes(
 
     async def once_the_owner_is_gone(ops: Sequence[Op], *, session_id: int | None = None) -> list[int]:
         await owner.leave()
-        await eventually(lambda: not leader.node.view.is_registered(owner.registration))
+        await eventually(lambda: not leader.node.mirror.is_registered(owner.registration))
         await eventually(
             lambda: (reconciler._machine.wake_s or 0.0) > time.monotonic(), what="it has looked, and rests"
         )

@@ -26,7 +26,7 @@ BUNDLE = "t/ns/0x00000000_0xffffffff"
 
 async def _loaded(cluster: Cluster, leader: RunningNode, mib_per_s: float = 1.0) -> None:
     """A namespace of one bundle, which b1 reports."""
-    if "t/ns" not in leader.node.view.namespaces:
+    if "t/ns" not in leader.node.mirror.namespaces:
         await cluster.a_broker("b1:8080")
         await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
     applied = leader.node.intake.reports_applied
@@ -40,7 +40,7 @@ async def test_the_averages_of_bundles_and_brokers_and_the_strategies_memory_are
         await _loaded(cluster, leader)
         await leader.node.lookups.lookup(TopicName.parse("persistent://t/ns/x"))
         leader.node.planner.state = {"ThresholdShedder": {"usage": {"b1:8080": [5, 0.25]}}}
-        leader.node.view.model.mark_unloaded(BUNDLE, 1_700_000_000.0)
+        leader.node.mirror.model.mark_unloaded(BUNDLE, 1_700_000_000.0)
         await leader.node.persistence.flush()
         data = orjson.loads(await read(cluster.store, paths.bundle_data("t/ns")))
         assert data["0x00000000_0xffffffff"]["shortTermData"]["msgThroughputIn"] == 1024 * 1024
@@ -72,15 +72,15 @@ async def test_a_new_leader_goes_on_where_the_last_one_stopped() -> None:
         await _loaded(cluster, first)
         await _loaded(cluster, first, 3.0)
         first.node.planner.state = {"ThresholdShedder": {"usage": {"b1:8080": [5, 0.25]}}}
-        first.node.view.model.mark_unloaded(BUNDLE, 1_700_000_000.0)
+        first.node.mirror.model.mark_unloaded(BUNDLE, 1_700_000_000.0)
         await first.node.persistence.flush()
         await first.stop()
         cluster.nodes.clear()
         second = await cluster.start_leader()
-        averages = second.node.view.model.bundle_averages("t/ns")[BUNDLE]
+        averages = second.node.mirror.model.bundle_averages("t/ns")[BUNDLE]
         assert (averages.long_samples, averages.short[2]) == (2, 2 * 1024 * 1024)
         assert second.node.planner.state == {"ThresholdShedder": {"usage": {"b1:8080": [5, 0.25]}}}
-        assert second.node.view.model.recently_unloaded() == {BUNDLE: 1_700_000_000.0}
+        assert second.node.mirror.model.recently_unloaded() == {BUNDLE: 1_700_000_000.0}
 
 
 class Unreadable:
@@ -205,8 +205,8 @@ async def test_stamps_of_a_leader_whose_clock_was_ahead_count_from_now() -> None
         leader = await cluster.start_leader()
         memory = remembered(leader)
         noted_s = time.time()
-        stamps = [memory.moves[0].at_s, *leader.node.view.model.recently_unloaded().values()]
-        stamps += leader.node.view.model.last_unloaded().values()
+        stamps = [memory.moves[0].at_s, *leader.node.mirror.model.recently_unloaded().values()]
+        stamps += leader.node.mirror.model.last_unloaded().values()
         assert len(stamps) == 3
         assert all(now_s <= at_s <= noted_s for at_s in stamps)
         figures = leader.node.planner.churn.figures()
@@ -225,11 +225,11 @@ async def test_a_wrong_figure_is_named_and_left_out_and_costs_no_round_nor_any_a
         await write(cluster.store, paths.STRATEGY_STATE, stored)
         leader = await cluster.start_leader()
         await _loaded(cluster, leader)
-        fault = leader.node.view.faults[paths.STRATEGY_STATE]
+        fault = leader.node.mirror.faults[paths.STRATEGY_STATE]
         for named in ("states.AvgShedder.hits.b", "churn.memory.moves.0.4", "states.ThresholdShedder.usage.b1:8080.1"):
             assert named in fault
         assert leader.node.planner.memory == {"RoundRobinBrokerSelector": {"turn": 3}}
-        assert leader.node.view.model.recently_unloaded() == {"t/ns/x": 7.0}
+        assert leader.node.mirror.model.recently_unloaded() == {"t/ns/x": 7.0}
         await leader.node.planner.shed()
         for path in ("/metrics", "/loadbalance/v1/churn", f"/loadbalance/v1/explain/bundle/{BUNDLE}"):
             assert (await leader.get(path)).status == 200
@@ -300,7 +300,7 @@ async def test_the_averages_of_a_broker_that_left_are_deleted() -> None:
         await _loaded(cluster, leader)
         await leader.node.persistence.flush()
         await cluster.brokers["b1:8080"].leave()
-        await eventually(lambda: not leader.node.view.registrations)
+        await eventually(lambda: not leader.node.mirror.registrations)
         await leader.node.persistence.flush()
         assert await cluster.store.get(paths.broker_time_average("b1:8080")) is None
 
@@ -329,23 +329,23 @@ async def test_garbage_as_strategy_memory_is_a_listed_fault(garbage: bytes, comp
     async with Cluster() as cluster:
         await write(cluster.store, paths.STRATEGY_STATE, garbage)
         leader = await cluster.start_leader()
-        assert complaint in leader.node.view.faults[paths.STRATEGY_STATE]
+        assert complaint in leader.node.mirror.faults[paths.STRATEGY_STATE]
         assert leader.node.planner.state == {}
         leader.node.intake.mark_dirty(paths.ROOT)
         await leader.node.intake.settled()
-        assert paths.STRATEGY_STATE in leader.node.view.faults
+        assert paths.STRATEGY_STATE in leader.node.mirror.faults
         await leader.node.persistence.flush()
-        assert leader.node.view.faults == {}
+        assert leader.node.mirror.faults == {}
 
 
 async def test_a_standby_too_hears_that_spoiled_history_was_written_over() -> None:
     async with Cluster() as cluster:
         await write(cluster.store, paths.bundle_data("t/ns"), b"{garbage")
         first, second = await cluster.start_nodes(2)
-        assert list(second.node.view.faults) == [paths.bundle_data("t/ns")]
+        assert list(second.node.mirror.faults) == [paths.bundle_data("t/ns")]
         await _loaded(cluster, first)
         await first.node.persistence.flush()
-        await cluster.known_everywhere(lambda node: not node.node.view.faults)
+        await cluster.known_everywhere(lambda node: not node.node.mirror.faults)
 
 
 async def test_a_failure_to_write_history_does_not_end_the_term(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,6 +402,6 @@ async def test_failed_write_blocks_no_other_record(
         assert path in (await leader.get("/readyz")).json()["faults"]
         memory.shut.clear()
         await leader.node.persistence.flush()
-        await eventually(lambda: path not in leader.node.view.faults)
+        await eventually(lambda: path not in leader.node.mirror.faults)
         data = orjson.loads(await read(cluster.store, path))
         assert data["0x00000000_0xffffffff"]["shortTermData"]["msgThroughputIn"] > 1024 * 1024

@@ -159,7 +159,7 @@ async def test_clients_are_those_of_the_last_report_that_is_believed() -> None:
         crowded["consumerCount"] = 1000
         record = a_record("b1:8080", dict.fromkeys(bundles, crowded), agent_url=first.url, cpu=95)
         await first.report({**record, "lastUpdate": 1_700_000_000_000})
-        await eventually(lambda: leader.node.view.gate.find_fault(BrokerId("b1:8080")) is not None)
+        await eventually(lambda: leader.node.mirror.gate.find_fault(BrokerId("b1:8080")) is not None)
         assert (await compute(leader, **moves(bundles[:3])))["effect"]["clientsDisturbed"] == 12
 
 
@@ -249,10 +249,10 @@ async def test_a_destination_that_has_gone_or_is_another_life_of_the_broker_is_d
         plan = await compute(leader, **moves(bundles[:1]))
         assert second.store is not None
         await second.store.close()
-        await eventually(lambda: not leader.node.view.is_registered(second.registration))
+        await eventually(lambda: not leader.node.mirror.is_registered(second.registration))
         second.store = await cluster.connect()
         await register(second.store, "b2:8080", second.record)
-        await eventually(lambda: "b2:8080" in leader.node.view.brokers)
+        await eventually(lambda: "b2:8080" in leader.node.mirror.brokers)
         assert "destination b2:8080 (incarnation" in (await execute(leader, plan)).json()["reason"]
         await second.store.close()
 
@@ -269,7 +269,7 @@ async def test_an_owner_that_has_gone_is_drift() -> None:
     async with a_leader() as (cluster, leader):
         first, _, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:1]))
-        leader.node.view.drop_broker(first.registration.broker)
+        leader.node.mirror.drop_broker(first.registration.broker)
         assert f"its owner {first.registration} is gone" in (await execute(leader, plan)).json()["reason"]
 
 
@@ -560,14 +560,14 @@ async def test_a_plan_of_nothing_is_executed_by_doing_nothing() -> None:
 
 
 async def test_a_plan_keeps_the_last_snapshot_and_the_columns_of_its_file() -> None:
-    view, live = ClusterMirror(), LiveSettings(settings())
+    mirror, live = ClusterMirror(), LiveSettings(settings())
     for host in ("a", "b"):
         loads = {bundle(number, f"t/{host}"): throughput(1.0) for number in range(2_000)}
-        view.model.apply_report(broker(host), report(loads, bandwidth_in=(90.0 if host == "a" else 10.0, 100.0)))
-    planner = PlannerService(view, live, DecisionLog(10), seed=1)
+        mirror.model.apply_report(broker(host), report(loads, bandwidth_in=(90.0 if host == "a" else 10.0, 100.0)))
+    planner = PlannerService(mirror, live, DecisionLog(10), seed=1)
     planner.snapshot()  # the order of names is made with the first
     with held_arrays() as held:
-        _, packed = await RequestedPlans(view, planner).compute(PlanRequest(kind="shed"))
+        _, packed = await RequestedPlans(mirror, planner).compute(PlanRequest(kind="shed"))
         assert len(packed.bundles) == 4_000
         # A thread of the pool drops its result a moment after the loop has it.
         await eventually(lambda: held() < 160 * 4_000)

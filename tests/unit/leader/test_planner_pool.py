@@ -27,7 +27,7 @@ TOPIC = TopicName.parse("persistent://t/ns/x")
 
 def version_of(node: Node, topic: TopicName) -> int:
     """The version of the ownership of a topic's bundle, as the node knows it."""
-    entry, index = node.view.bundle_of_topic(topic)
+    entry, index = node.mirror.bundle_of_topic(topic)
     return entry.state.ownerships[index].version
 
 
@@ -106,7 +106,7 @@ async def test_a_bundle_whose_broker_left_goes_to_another_at_its_next_lookup() -
         await cluster.a_namespace()
         assert (await leader.node.lookups.lookup(TOPIC)).registration.broker in cluster.brokers
         await first.leave()
-        await eventually(lambda: "b1:8080" not in leader.node.view.brokers)
+        await eventually(lambda: "b1:8080" not in leader.node.mirror.brokers)
         await cluster.a_broker("b2:8080")
         found = await leader.node.lookups.lookup(TOPIC)
         assert found.registration.broker == "b2:8080"
@@ -165,7 +165,7 @@ async def _hot_and_cold(cluster: Cluster) -> list[str]:
     await cluster.a_broker("b2:8080", a_record("b2:8080", cpu=5.0))
     stats = {bundle: load_of(100.0) for bundle in bundles}
     await hot.report(a_record("b1:8080", stats, agent_url=hot.url, cpu=95.0))
-    await eventually(lambda: len(leader.node.view.model.bundle_averages("t/ns")) == 2)
+    await eventually(lambda: len(leader.node.mirror.model.bundle_averages("t/ns")) == 2)
     return bundles
 
 
@@ -213,9 +213,9 @@ async def test_a_bundle_that_moved_a_moment_ago_is_not_moved_again() -> None:
 async def test_the_grace_period_ends_by_the_clock_although_nothing_in_the_cluster_changes() -> None:
     async with a_leader(load_balancer_shedding_grace_period_minutes=0.001) as (cluster, leader):
         (bundle, *_) = await cluster.a_namespace()
-        leader.node.view.model.mark_unloaded(bundle, 0.0)
+        leader.node.mirror.model.mark_unloaded(bundle, 0.0)
         await leader.node.planner.shed()
-        assert leader.node.view.model.recently_unloaded() == {}
+        assert leader.node.mirror.model.recently_unloaded() == {}
 
 
 async def test_what_strategies_remember_cannot_stop_shedding_for_good() -> None:
@@ -374,7 +374,7 @@ async def test_what_rails_stop_is_decided_and_shown_with_what_stops_it() -> None
         await _hot_and_cold(cluster)
         rails, node = Stopping(), leader.node
         shedding = SheddingLoop(
-            node.planner, node.executor, node.election, node.decision_log, node.view, node.live, rails
+            node.planner, node.executor, node.election, node.decision_log, node.mirror, node.live, rails
         )
 
         def shown() -> list[str]:
@@ -415,7 +415,7 @@ async def test_whoever_listens_is_told_each_plan_before_anything_of_it_is_done()
             node.executor,
             node.election,
             node.decision_log,
-            node.view,
+            node.mirror,
             node.live,
             on_plan=lambda plan: told.append((plan, len(owner.unloads))),
         )
@@ -439,7 +439,7 @@ async def test_a_broker_whose_report_is_unreadable_keeps_its_bundles() -> None:
         await leader.node.lookups.lookup(TOPIC)
         await broker.report(b"{garbage")
         await cluster.a_broker("b2:8080")
-        await eventually(lambda: leader.node.view.faults)
+        await eventually(lambda: leader.node.mirror.faults)
         assert (await leader.node.lookups.lookup(TOPIC)).registration == broker.registration
 
 

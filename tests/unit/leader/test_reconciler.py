@@ -69,15 +69,15 @@ async def test_full_restart_writes_each_bundle_once(
             await cluster.a_namespace(name, bundles={"numBundles": 8})
             topics += [TopicName.parse(f"persistent://{name}/{number}") for number in range(80)]
         await asyncio.gather(*map(leader.node.lookups.lookup, topics))
-        ledger, view = leader.node.ledger, leader.node.view
-        versions, committed = [each.version for _, _, each in view.ownerships()], ledger.transitions_committed
+        ledger, mirror = leader.node.ledger, leader.node.mirror
+        versions, committed = [each.version for _, _, each in mirror.ownerships()], ledger.transitions_committed
         assert versions == [1] * 16
         may_look.clear()  # else, if they do not all leave within 50 ms, one that is about to leave is given bundles
         await _all_leave(cluster, leader, *brokers)
         may_look.set()
         back = {(await cluster.a_broker(broker)).registration for broker in brokers}
         await asyncio.gather(*map(leader.node.lookups.lookup, topics))
-        after = [ownership for _, _, ownership in view.ownerships()]
+        after = [ownership for _, _, ownership in mirror.ownerships()]
         assert {each.owner for each in after} <= back
         assert [each.version for each in after] == [2] * 16
         assert ledger.transitions_committed - committed == 16
@@ -106,12 +106,12 @@ async def test_what_nobody_asks_for_names_no_owner_that_has_gone_after_a_while(m
         await cluster.a_namespace("t/ns", bundles={"numBundles": 8})
         topics = [TopicName.parse(f"persistent://t/ns/{number}") for number in range(80)]
         await asyncio.gather(*map(leader.node.lookups.lookup, topics))
-        entry = leader.node.view.namespaces["t/ns"]
+        entry = leader.node.mirror.namespaces["t/ns"]
         await cluster.brokers["b1:8080"].leave()
-        await eventually(lambda: not leader.node.view.model.owners(), what="no record names an owner")
-        after = [ownership for _, _, ownership in leader.node.view.ownerships()]
+        await eventually(lambda: not leader.node.mirror.model.owners(), what="no record names an owner")
+        after = [ownership for _, _, ownership in leader.node.mirror.ownerships()]
         assert {(each.state, each.reason, each.version) for each in after} == {(OwnershipState.FREE, "owner_gone", 2)}
-        assert leader.node.view.namespaces["t/ns"].version == entry.version + 1, "one write"
+        assert leader.node.mirror.namespaces["t/ns"].version == entry.version + 1, "one write"
         freed = [each for each in leader.node.decision_log.recent(20) if each["kind"] == "freed"]
         assert len(freed) == 8
         assert {each["source"] for each in freed} == {"b1:8080"}
@@ -167,7 +167,7 @@ async def test_a_broker_that_registers_again_has_lost_its_bundles() -> None:
         former = leader.ownership(bundle).owner
         await store.commit([Delete(paths.broker("b1:8080"))])
         await register(store, "b1:8080", a_record())
-        await eventually(lambda: leader.node.view.registrations.get(BrokerId("b1:8080")) not in (None, former))
+        await eventually(lambda: leader.node.mirror.registrations.get(BrokerId("b1:8080")) not in (None, former))
         assert leader.node.lookups.find_owner(TOPIC) is None
         again = (await leader.node.lookups.lookup(TOPIC)).registration
         assert (again.broker, again != former) == ("b1:8080", True)
@@ -227,7 +227,7 @@ async def _all_leave(cluster: Cluster, leader: RunningNode, *brokers: str) -> No
     """These brokers leave, and the leader knows."""
     for broker in brokers:
         await cluster.brokers[broker].leave()
-    await eventually(lambda: not leader.node.view.registrations.keys() & set(brokers))
+    await eventually(lambda: not leader.node.mirror.registrations.keys() & set(brokers))
 
 
 async def test_a_release_that_ended_while_the_reconciler_looked_is_not_begun_again() -> None:

@@ -43,9 +43,9 @@ async def test_a_term_begins_with_a_checkpoint_of_all_that_decisions_depend_on(t
     async with a_recorded_leader(tmp_path) as recorded:
         node = recorded.leader.node
         await recorded.live(1)
-        assert isinstance(node.view.model, RecordedModel)
-        await node.planner.checkpoint(node.view.model)
-        bundles = sum(len(entry.state.bundles) for entry in node.view.namespaces.values())
+        assert isinstance(node.mirror.model, RecordedModel)
+        await node.planner.checkpoint(node.mirror.model)
+        bundles = sum(len(entry.state.bundles) for entry in node.mirror.namespaces.values())
     kinds = [row["kind"] for row in rows(tmp_path, EVENTS)]
     assert kinds[:3] == ["term_began", "leader_elected", "checkpoint"]
     assert kinds[-2:] == ["leader_lost", "term_ended"]
@@ -64,7 +64,7 @@ async def test_a_term_begins_with_a_checkpoint_of_all_that_decisions_depend_on(t
 async def test_reports_are_recorded_as_they_were_applied(tmp_path: Path) -> None:
     async with a_recorded_leader(tmp_path) as recorded:
         await recorded.report()
-        averages = recorded.leader.node.view.model.bundle_averages(NAMESPACE)
+        averages = recorded.leader.node.mirror.model.bundle_averages(NAMESPACE)
     (report,) = (
         each.report
         for each in History(str(tmp_path)).reports()
@@ -190,8 +190,8 @@ async def test_what_a_leader_is_told_late_of_its_predecessors_memory_is_replayed
         node = recorded.leader.node
         await node.planner.restore({"RoundRobinBrokerSelector": {"turn": 70, "order": []}, "churn": {"memory": MEMORY}})
         await recorded.own("t/third")
-        assert isinstance(node.view.model, RecordedModel)
-        await node.planner.checkpoint(node.view.model)
+        assert isinstance(node.mirror.model, RecordedModel)
+        await node.planner.checkpoint(node.mirror.model)
     history = History(str(tmp_path))
     outcome = replay(recorded_items(history, find_start(history, None), None), planner_settings_of)
     assert outcome.difference is None

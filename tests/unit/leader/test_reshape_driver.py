@@ -56,7 +56,7 @@ async def an_owner(cluster: Cluster, topics: dict[str, Load] | None = None, **po
 
 def states(node: RunningNode) -> set[tuple[OwnershipState, str | None, int]]:
     """State, owner and version of each bundle."""
-    found = node.node.view.namespaces["t/ns"].state.ownerships
+    found = node.node.mirror.namespaces["t/ns"].state.ownerships
     return {(each.state, each.owner.broker if each.owner else None, each.version) for each in found}
 
 
@@ -166,7 +166,7 @@ async def test_a_bundle_of_a_dead_owner_goes_to_another_one_first(cluster: Clust
     dead = await an_owner(cluster)
     await cluster.a_broker("b2:8080")
     await dead.leave()
-    await eventually(lambda: "b1:8080" not in leader.node.view.registrations)
+    await eventually(lambda: "b1:8080" not in leader.node.mirror.registrations)
     await leader.node.reshaper.split(WHOLE)
     ((state, owner, _),) = states(leader)
     assert (state, owner) == (OwnershipState.OWNED, "b2:8080")
@@ -263,9 +263,9 @@ async def test_history_is_divided_by_topic_load(cluster: Cluster, leader: Runnin
     }
     agent = await an_owner(cluster, topics)
     await agent.report(a_record("b1:8080", {str(WHOLE): load_of(8.0, msg_rate=400.0)}, agent_url=agent.url))
-    await eventually(lambda: leader.node.view.model.bundle_averages("t/ns"))
+    await eventually(lambda: leader.node.mirror.model.bundle_averages("t/ns"))
     await leader.node.reshaper.split(WHOLE, algorithm="specified_positions_divide", positions=[0x80000000])
-    found = leader.node.view.model.bundle_averages("t/ns")
+    found = leader.node.mirror.model.bundle_averages("t/ns")
     assert {name: (each.long[0], each.topics) for name, each in found.items()} == {
         str(LOW): (300.0, 1),
         str(HIGH): (100.0, 1),
@@ -323,7 +323,7 @@ async def test_so_do_two_whose_owners_have_gone(cluster: Cluster, leader: Runnin
         agent = await cluster.a_broker(f"b{number}:8080")
         await leader.node.assigner.request(str(bundle))
         await agent.leave()
-        await eventually(lambda: not leader.node.view.registrations)
+        await eventually(lambda: not leader.node.mirror.registrations)
     await leader.node.reshaper.merge(LOW, HIGH.range, MergeReason.ADMIN_MERGE)
     assert {(state, owner) for state, owner, _ in states(leader)} == {(OwnershipState.FREE, None)}
     assert leader.ranges_of() == ["0x00000000_0xffffffff"]

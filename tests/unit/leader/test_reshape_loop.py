@@ -57,7 +57,7 @@ def journalled(node: RunningNode, kind: str, subject: str) -> dict[str, Any]:
 
 
 def control(node: RunningNode, controls: Controls) -> None:
-    node.node.view.operator_config = replace(node.node.view.operator_config, controls=controls)
+    node.node.mirror.operator_config = replace(node.node.mirror.operator_config, controls=controls)
 
 
 MANY = load_of(0.1, topics=600) | {"topics": 1_001, "consumerCount": 1, "producerCount": 1}
@@ -108,7 +108,7 @@ async def test_long_term_rate_and_several_boundaries(cluster: Cluster, leader: R
     await leader.node.reshaping.round()
     assert len(leader.ranges_of()) == 4
     assert journalled(leader, "split", WHOLE)["why"]["parts"] == 4
-    history = leader.node.view.model.bundle_averages("t/ns")
+    history = leader.node.mirror.model.bundle_averages("t/ns")
     assert sum(each.long[0] for each in history.values()) == pytest.approx(50_000)
 
 
@@ -127,7 +127,7 @@ async def test_a_report_that_is_not_to_be_believed_splits_nothing(cluster: Clust
     agent = await two_brokers(cluster)
     record = a_record("b1:8080", {WHOLE: MANY}, agent_url=agent.url)
     await agent.report({**record, "lastUpdate": 1_700_000_000_000})
-    gate = leader.node.view.gate
+    gate = leader.node.mirror.gate
     await eventually(lambda: gate.find_fault(BrokerId("b1:8080")) is not None)
     await leader.node.reshaping.round()
     assert len(leader.ranges_of()) == 1
@@ -166,7 +166,7 @@ async def test_round_without_splits(cluster: Cluster, leader: RunningNode, value
 async def test_it_takes_two_brokers(cluster: Cluster, leader: RunningNode) -> None:
     await two_brokers(cluster)
     await cluster.brokers["b2:8080"].leave()
-    await eventually(lambda: len(leader.node.view.brokers) == 1)
+    await eventually(lambda: len(leader.node.mirror.brokers) == 1)
     await reported(cluster, {WHOLE: MANY})
     await leader.node.reshaping.round()
     entry = journalled(leader, "split", "cluster")
@@ -226,7 +226,7 @@ async def test_a_part_moves_to_where_placement_would_put_it(cluster: Cluster, le
     configure(leader, loadBalancerAutoUnloadSplitBundlesEnabled="true")
     await reported(cluster, {WHOLE: load_of(0.1, msg_rate=100_000.0, topics=40)})
     await leader.node.reshaping.round()
-    state = leader.node.view.namespaces["t/ns"].state
+    state = leader.node.mirror.namespaces["t/ns"].state
     owners = [str(each.owner.broker) for each in state.ownerships if each.owner]
     assert len(owners) == 2
     assert "b2:8080" in owners
@@ -241,7 +241,7 @@ async def test_a_part_stays_where_the_limits_on_churn_let_nothing_move(cluster: 
     configure(leader, loadBalancerAutoUnloadSplitBundlesEnabled="true", loadBalancerMaxLoadMovedPerCyclePercentage="0")
     await reported(cluster, {WHOLE: load_of(0.1, msg_rate=100_000.0, topics=40)})
     await leader.node.reshaping.round()
-    state = leader.node.view.namespaces["t/ns"].state
+    state = leader.node.mirror.namespaces["t/ns"].state
     assert {each.owner.broker for each in state.ownerships if each.owner} == {"b1:8080"}
     assert "moved_enough_this_cycle" in {journalled(leader, "split", name)["reason"] for name in state.bundle_names()}
 
@@ -305,7 +305,7 @@ async def test_a_bundle_reported_by_another_than_its_owner_is_not_split(cluster:
     other = cluster.brokers["b2:8080"]
     configure(leader, loadManagerClassName=EXTENSIBLE)
     await other.report(a_record("b2:8080", {WHOLE: MANY}, agent_url=other.url))
-    await eventually(lambda: any(leader.node.view.model.latest_reports().values()))
+    await eventually(lambda: any(leader.node.mirror.model.latest_reports().values()))
     await leader.node.reshaping.round()
     assert journalled(leader, "split", WHOLE)["reason"] == "not_owned"
 
@@ -314,7 +314,7 @@ async def test_agent_with_outdated_bundles_is_told(cluster: Cluster, leader: Run
     agent = await two_brokers(cluster, number_of_bundles=2)
     assert agent.boundaries == []
     await reported(cluster, {WHOLE: load_of(0.1)})
-    assert leader.node.view.model.bundles_ignored == 1
+    assert leader.node.mirror.model.bundles_ignored == 1
     await leader.node.reshaping.round()
     await eventually(lambda: agent.boundaries == [("t/ns", ["0x00000000", "0x80000000", "0xffffffff"])])
 
@@ -348,7 +348,7 @@ async def cold_neighbours(cluster: Cluster, number_of_bundles: int = 4) -> Runni
         leader,
         loadBalancerAutoBundleMergeEnabled="true",
     )
-    names = leader.node.view.namespaces["t/ns"].state.bundle_names()
+    names = leader.node.mirror.namespaces["t/ns"].state.bundle_names()
     await reported(cluster, {name: load_of(0.01, msg_rate=1.0) for name in names[:-1]})
     return leader
 
@@ -390,7 +390,7 @@ async def test_neighbours_that_changed_a_moment_ago_are_left_alone(
 
 async def test_held_neighbours_are_not_merged_and_a_dry_run_only_says_what_would_be(cluster: Cluster) -> None:
     leader = await cold_neighbours(cluster)
-    names = leader.node.view.namespaces["t/ns"].state.bundle_names()
+    names = leader.node.mirror.namespaces["t/ns"].state.bundle_names()
     control(leader, Controls(frozen_bundles=dict.fromkeys(names[1:3], "slow disks")))
     await leader.node.reshaping.round()
     assert journalled(leader, "merge", "t/ns")["why"]["held"] == 3

@@ -59,7 +59,7 @@ async def test_node_starts_despite_a_hiccup_at_any_request(number: int, for_s: f
     async with Cluster(connect) as cluster:
         with structlog.testing.capture_logs() as logs:
             node = await cluster.start_node()
-            await eventually(lambda: node.leads and node.node.view.nodes)
+            await eventually(lambda: node.leads and node.node.mirror.nodes)
         assert not node.node.failure.done()
         assert hiccups[0].requests >= min(number, 20)
     waits = [entry["event"] for entry in logs if entry["event"].endswith("_waits_for_store")]

@@ -23,11 +23,11 @@ A, B = broker("a"), broker("b")
 NODE = LeaderRecord(broker_id="node:1", service_url="http://node:1", epoch=0)
 
 
-def persistence(store: MetadataStore, view: ClusterMirror) -> Persistence:
-    election = Election(store, view, NODE, lambda _: None, lambda _: None)
+def persistence(store: MetadataStore, mirror: ClusterMirror) -> Persistence:
+    election = Election(store, mirror, NODE, lambda _: None, lambda _: None)
     live = LiveSettings(Settings())
     return Persistence(
-        store, view, election, PlannerService(view, live, DecisionLog(10), seed=1), nothing_to_reject, live
+        store, mirror, election, PlannerService(mirror, live, DecisionLog(10), seed=1), nothing_to_reject, live
     )
 
 

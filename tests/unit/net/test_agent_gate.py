@@ -167,7 +167,7 @@ async def test_a_closed_node_and_a_closed_agent_work_together() -> None:
         node = await cluster.start_leader(**CLOSED)
         settings = agent_settings(broker, **CLOSED, loadManagerUrls=[node.node.service_url])
         agent = await stack.enter_async_context(running_agent(settings, await cluster.connect(), highest_epoch=0))
-        await eventually(lambda: BROKER_ID in node.node.view.brokers)
+        await eventually(lambda: BROKER_ID in node.node.mirror.brokers)
         policies = {"bundles": {"numBundles": 1}}
         assert (await node.put("/admin/v2/namespaces/t/ns", headers=root, json=policies)).status == 204
         assert (await node.lookup(TOPIC, headers=client)).status == 200

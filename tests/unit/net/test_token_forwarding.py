@@ -22,7 +22,7 @@ async def test_a_follower_passes_the_callers_token_on_and_asks_agents_with_its_o
         agent = await cluster.a_broker("b1:8080")
         root, client = bearer(token_of("root")), bearer(token_of("client"))
         assert (await follower.put("/admin/v2/namespaces/t/ns", headers=root)).status == 204
-        await cluster.known_everywhere(lambda node: "t/ns" in node.node.view.namespaces)
+        await cluster.known_everywhere(lambda node: "t/ns" in node.node.mirror.namespaces)
         topic = "persistent://t/ns/x"
         assert (await follower.lookup(topic, headers=client)).status == 200
         bundle = leader.bundle_of(topic)

@@ -111,7 +111,7 @@ async def test_a_broker_that_dies_in_the_middle_of_a_move_leaves_a_bundle_that_s
     node = await harness.leader(move_timeout_ms=5_000)
     await harness.pulsar.elect(harness.pulsar.brokers[2])
     leader = harness.pulsar.brokers[2].broker_id
-    await eventually(lambda: node.intake.pulsars_leader == leader and node.view.is_fresh)
+    await eventually(lambda: node.intake.pulsars_leader == leader and node.mirror.is_fresh)
     dying, to = harness.pulsar.brokers[number], harness.pulsar.brokers[1]
     if number == 0:
         harness.pulsar.faults.kill("/unload", at=dying.broker_id, done=done)
@@ -123,7 +123,7 @@ async def test_a_broker_that_dies_in_the_middle_of_a_move_leaves_a_bundle_that_s
         await harness.pulsar.kill(dying)
     with contextlib.suppress(UnloadFailedError):
         await moving
-    await eventually(lambda: dying.broker_id not in node.view.registrations)
+    await eventually(lambda: dying.broker_id not in node.mirror.registrations)
     owner = await harness.pulsar.owner(BUNDLE)
     assert owner is not None
     assert owner != dying.broker_id

@@ -74,7 +74,7 @@ async def test_what_a_broker_had_that_left_is_none(harness: Harness) -> None:
 
 async def test_a_move_of_ours_is_ours(harness: Harness) -> None:
     node = await looking(harness, "act")
-    to = node.view.registrations[harness.pulsar.brokers[1].broker_id]
+    to = node.mirror.registrations[harness.pulsar.brokers[1].broker_id]
     await node.executor.unload(BundleName.parse(OTHER), to, OwnershipReason.ADMIN_UNLOAD)
     await told(harness, node, "moved_by_us")
     (record,) = node.diary.records(100)

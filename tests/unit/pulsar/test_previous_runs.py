@@ -50,7 +50,7 @@ async def test_each_process_records_after_the_one_before(tmp_path: Path) -> None
 
             harness.connect = connect
             node = await harness.leader(**OBSERVE, folder=folder)
-            assert node.view.epoch == epoch
+            assert node.mirror.epoch == epoch
             await node.stop()
             assert last_epoch(History(str(folder / "history"))) == epoch
 

@@ -32,12 +32,12 @@ class Poll:
 
     def __init__(self, pulsar: FakePulsar, admin: PulsarAdmin, live: PulsarSettings) -> None:
         self.pulsar = pulsar
-        self.view = ClusterMirror()
+        self.mirror = ClusterMirror()
         self.moved: list[Sighted] = []
-        self.intake = PulsarIntake(admin, AskedBrokers(admin), self.view, live, 0.02, lambda: None, self.moved.append)
+        self.intake = PulsarIntake(admin, AskedBrokers(admin), self.mirror, live, 0.02, lambda: None, self.moved.append)
 
     def owner(self, bundle: str) -> str | None:
-        ownership = self.view.find_ownership(bundle)
+        ownership = self.mirror.find_ownership(bundle)
         return None if ownership is None or ownership.owner is None else ownership.owner.broker
 
 
@@ -70,13 +70,13 @@ async def loaded(world: MemoryWorld, request: pytest.FixtureRequest) -> AsyncIte
 async def test_one_address_is_enough_to_mirror_a_cluster(loaded: FakePulsar) -> None:
     async with polling(loaded) as poll:
         first, *_ = [each.broker_id for each in loaded.brokers]
-        assert sorted(poll.view.registrations) == sorted(each.broker_id for each in loaded.brokers)
-        assert poll.view.is_fresh
-        assert poll.view.faults == {}
+        assert sorted(poll.mirror.registrations) == sorted(each.broker_id for each in loaded.brokers)
+        assert poll.mirror.is_fresh
+        assert poll.mirror.faults == {}
         assert set(map(poll.owner, poll.intake.owners)) == {first}
         assert poll.intake.pulsars_leader == first
         assert EXTENSIBLE.endswith(poll.intake.load_manager(first).rpartition(".")[2]) is loaded.extensible
-        snapshot = poll.view.model.snapshot(0.0, 1e9)
+        snapshot = poll.mirror.model.snapshot(0.0, 1e9)
         row = snapshot.brokers.ids.index(first)
         assert snapshot.brokers.load[row].sum() == pytest.approx(2 * 4 * 100.0 * (1 + 1024.0))
         assert {asked.method for asked in loaded.asked} == {"GET"}
@@ -95,12 +95,12 @@ async def test_a_broker_that_does_not_answer_keeps_what_it_had(loaded: FakePulsa
     async with polling(loaded) as poll:
         first = loaded.brokers[0].broker_id
         loaded.faults.refuse("/ownedNamespaces", 500, times=1_000, at=first)
-        await eventually(lambda: not poll.view.is_fresh)
+        await eventually(lambda: not poll.mirror.is_fresh)
         assert first in poll.intake.fault
-        assert paths.broker(first) in poll.view.faults
+        assert paths.broker(first) in poll.mirror.faults
         assert set(map(poll.owner, poll.intake.owners)) == {first}
         loaded.faults.forgive()
-        await eventually(lambda: poll.view.is_fresh and not poll.view.faults)
+        await eventually(lambda: poll.mirror.is_fresh and not poll.mirror.faults)
 
 
 async def test_a_broker_that_has_left_owns_nothing(loaded: FakePulsar) -> None:
@@ -109,7 +109,7 @@ async def test_a_broker_that_has_left_owns_nothing(loaded: FakePulsar) -> None:
         bundles, first = list(poll.intake.owners), loaded.brokers[0]
         last = loaded.brokers[2]
         await loaded.kill(last)
-        await eventually(lambda: len(poll.view.registrations) == 2)
+        await eventually(lambda: len(poll.mirror.registrations) == 2)
         assert poll.intake.changed_s > before_s
         assert set(map(poll.owner, bundles)) == {first.broker_id}
         assert await poll.intake.find_report(paths.broker(last.broker_id)) is None
@@ -120,10 +120,10 @@ async def test_a_split_and_a_new_namespace_are_seen_with_the_next_poll(loaded: F
         first = loaded.brokers[0]
         await loaded.add_namespace("lm/new", 2, [first.broker_id])
         await poll.intake.settled()
-        assert len(poll.view.namespaces["lm/new"].state.ownerships) == 2
+        assert len(poll.mirror.namespaces["lm/new"].state.ownerships) == 2
         await loaded.cut("lm/new", [0, 1 << 30, 1 << 31, 0xFFFFFFFF])
         await poll.intake.read_bundles("lm/new")
-        assert len(poll.view.namespaces["lm/new"].state.ownerships) == 3
+        assert len(poll.mirror.namespaces["lm/new"].state.ownerships) == 3
 
 
 async def test_policies_are_those_of_the_cluster(pulsar: FakePulsar) -> None:
@@ -136,9 +136,9 @@ async def test_policies_are_those_of_the_cluster(pulsar: FakePulsar) -> None:
     content = {**await pulsar.content(local), "namespaceAntiAffinityGroup": "g1"}
     await write(pulsar.operator, local, orjson.dumps(content))
     async with polling(pulsar) as poll:
-        assert poll.view.operator_config.anti_affinity == {NAMESPACE: "g1"}
-        assert list(poll.view.operator_config.isolation) == ["p"]
-        assert poll.view.model.policies.failure_domains == {"b1:8080": "d1"}
+        assert poll.mirror.operator_config.anti_affinity == {NAMESPACE: "g1"}
+        assert list(poll.mirror.operator_config.isolation) == ["p"]
+        assert poll.mirror.model.policies.failure_domains == {"b1:8080": "d1"}
         assert poll.intake.policies_fault is None
 
 
@@ -151,16 +151,16 @@ async def test_policies_that_cannot_be_read_are_said(pulsar: FakePulsar) -> None
 async def test_dynamic_settings_that_cannot_be_used_are_listed(pulsar: FakePulsar) -> None:
     async with polling(pulsar) as poll:
         await pulsar.set_dynamic({"loadBalancerSheddingIntervalMinutes": "often"})
-        await eventually(lambda: any("often" in fault for fault in poll.view.faults.values()))
+        await eventually(lambda: any("often" in fault for fault in poll.mirror.faults.values()))
 
 
 async def test_no_answer_at_all_is_said_until_there_is_one(pulsar: FakePulsar) -> None:
     async with polling(pulsar) as poll:
         pulsar.faults.refuse("/admin/v2/brokers", 503, times=1_000)
         await eventually(lambda: "503" in poll.intake.fault)
-        assert not poll.view.is_fresh
+        assert not poll.mirror.is_fresh
         pulsar.faults.forgive()
-        await eventually(lambda: poll.view.is_fresh)
+        await eventually(lambda: poll.mirror.is_fresh)
 
 
 async def test_the_owner_of_a_bundle_is_asked_of_those_who_may_have_it(loaded: FakePulsar) -> None:

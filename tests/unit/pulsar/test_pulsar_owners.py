@@ -218,7 +218,7 @@ class Written:
     store: MemoryStore
     pulsar: Scripted
     memory: ActsMemory
-    view: ClusterMirror
+    mirror: ClusterMirror
     ledger: FollowingLedger
     refuse: Callable[[str, Ownership], None] | None = None
 
@@ -232,14 +232,14 @@ class Written:
         pulsar.get_term = lambda: Term(1, store.session_id)  # type: ignore[method-assign]
         memory = ActsMemory(FencedRecord(store, pulsar, paths.PULSAR_MOVES), 3)
         await memory.take_over()
-        view = ClusterMirror()
+        mirror = ClusterMirror()
         cut = NamespaceBundles(equal_boundaries(1), HashFunction.CRC32)
         owned = Ownership(OwnershipState.OWNED, A, version=1)
         state = NamespaceState(NamespaceName.parse("t/ns"), cut, (owned,))
-        view.put_namespace(NamespaceEntry(state, version=0, czxid=0, digest=0))
+        mirror.put_namespace(NamespaceEntry(state, version=0, czxid=0, digest=0))
         found = PulsarOwnership(pulsar, pulsar, pulsar)
-        ledger = FollowingLedger(view, pulsar, found, pulsar, lambda *_: None, memory, DecisionLog(10))
-        return cls(store, pulsar, memory, view, ledger)
+        ledger = FollowingLedger(mirror, pulsar, found, pulsar, lambda *_: None, memory, DecisionLog(10))
+        return cls(store, pulsar, memory, mirror, ledger)
 
     async def apply(self, transition: object, reason: str = "drain") -> Ownership:
         return await self.ledger.apply("t/ns", NAME.range, transition, reason)  # type: ignore[arg-type]
@@ -255,12 +255,12 @@ class Written:
 async def test_a_release_is_written_down_before_the_view_says_so_and_its_end_after() -> None:
     written = await Written.begin()
     released = await written.release()
-    assert written.view.get_ownership(NAME) == released
+    assert written.mirror.get_ownership(NAME) == released
     move = (await written.on_paper()).under_way[str(NAME)]
     assert (move.source, move.destination, move.is_own) == (A.broker, B.broker, False)
     done = await written.apply(complete)
     assert (done.state, done.owner, done.version) == (OwnershipState.OWNED, B, 3)
-    assert written.view.get_ownership(NAME) == done
+    assert written.mirror.get_ownership(NAME) == done
     assert (await written.on_paper()).under_way == {}
 
 
@@ -283,14 +283,14 @@ async def test_what_an_operator_has_cancelled_has_not_failed(reason: str, failur
 
 async def test_a_bundle_that_has_moved_while_it_was_written_down_is_not_released() -> None:
     written = await Written.begin()
-    entry = written.view.get_namespace("t/ns")
+    entry = written.mirror.get_namespace("t/ns")
     moved = replace(entry.state.ownerships[0], owner=C, version=2)
     releasing = asyncio.create_task(written.release())
     await asyncio.sleep(0)
-    written.view.put_namespace(replace(entry, state=entry.state.with_ownerships({0: moved})))
+    written.mirror.put_namespace(replace(entry, state=entry.state.with_ownerships({0: moved})))
     with pytest.raises(StaleStepError, match="c:8080"):
         await releasing
-    assert written.view.get_ownership(NAME) == moved
+    assert written.mirror.get_ownership(NAME) == moved
     assert (await written.on_paper()).under_way == written.memory.acts.under_way == {}
 
 
@@ -307,7 +307,7 @@ async def test_two_moves_of_one_bundle_do_not_begin_together() -> None:
 async def test_a_bundle_that_is_no_more_is_forgotten_and_nobody_has_failed() -> None:
     written = await Written.begin()
     await written.release()
-    written.view.drop_namespace("t/ns")
+    written.mirror.drop_namespace("t/ns")
     with pytest.raises(NamespaceNotFoundError):
         await written.apply(complete)
     assert (await written.on_paper()).under_way == {}
@@ -318,11 +318,11 @@ async def test_at_the_end_of_a_term_the_view_says_what_is_known_and_the_paper_wh
     written = await Written.begin()
     await written.release()
     written.ledger.put_down()
-    seen = written.view.get_ownership(NAME)
+    seen = written.mirror.get_ownership(NAME)
     assert (seen.state, seen.owner, seen.version) == (OwnershipState.OWNED, C, 3)
     assert (await written.on_paper()).under_way.keys() == {str(NAME)}
     written.ledger.put_down()
-    assert written.view.get_ownership(NAME) == seen, "once"
+    assert written.mirror.get_ownership(NAME) == seen, "once"
 
 
 async def test_who_was_deposed_writes_nothing_and_begins_nothing() -> None:
@@ -331,7 +331,7 @@ async def test_who_was_deposed_writes_nothing_and_begins_nothing() -> None:
     with pytest.raises(StaleEpochError):
         await written.release()
     assert written.pulsar.is_deposed
-    assert written.view.get_ownership(NAME).state is OwnershipState.OWNED
+    assert written.mirror.get_ownership(NAME).state is OwnershipState.OWNED
     assert written.memory.acts.under_way == {}
     assert await written.store.get(paths.PULSAR_MOVES) is None
 
@@ -354,7 +354,7 @@ async def test_a_move_of_which_nobody_knows_whether_it_was_written_down_does_not
         await written.release()
     assert lost == []
     assert (await written.on_paper()).under_way == written.memory.acts.under_way == {}
-    assert written.view.get_ownership(NAME).state is OwnershipState.OWNED
+    assert written.mirror.get_ownership(NAME).state is OwnershipState.OWNED
 
 
 async def test_changes_that_come_together_are_one_write(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ STATUS = "/loadbalance/v1/pulsar"
 
 def last_broker(harness: Harness, node: PulsarService) -> Registration:
     """One that owns nothing."""
-    return node.view.registrations[harness.pulsar.brokers[-1].broker_id]
+    return node.mirror.registrations[harness.pulsar.brokers[-1].broker_id]
 
 
 async def fail_to_move(harness: Harness, node: PulsarService, times: int) -> None:
@@ -138,7 +138,7 @@ async def test_what_an_operator_lays_down_holds_at_once(harness: Harness) -> Non
     reply = await harness.ask(node, "PUT", f"/loadbalance/v1/bundles/{BUNDLE}/pin", json={"broker": broker})
     assert reply.status == 204, reply
     assert (await harness.ask(node, "GET", "/loadbalance/v1/controls")).json()["pinned"] == {BUNDLE: broker}
-    assert node.view.operator_config.controls.pinned == {BUNDLE: broker}
+    assert node.mirror.operator_config.controls.pinned == {BUNDLE: broker}
 
 
 PULSARS = [

@@ -50,7 +50,7 @@ async def move_one(harness: Harness, node: PulsarService) -> None:
     """Have a bundle moved from the first broker to the second."""
     first, second, _ = harness.pulsar.brokers
     bundle = BundleName.parse((await first.owned())[0])
-    await node.executor.unload(bundle, node.view.registrations[second.broker_id], OwnershipReason.ADMIN_UNLOAD)
+    await node.executor.unload(bundle, node.mirror.registrations[second.broker_id], OwnershipReason.ADMIN_UNLOAD)
 
 
 def said(node: PulsarService, kind: str) -> list[dict[str, Any]]:

@@ -124,11 +124,11 @@ async def test_while_observing_it_is_said_what_would_have_been_split_and_what_st
 async def test_a_dry_run_and_a_freeze_hold_for_splits(harness: Harness) -> None:
     node = await leader(harness)
     await node.operators.update_controls(lambda controls: replace(controls, dry_run=True))
-    await eventually(lambda: node.view.operator_config.controls.dry_run)
+    await eventually(lambda: node.mirror.operator_config.controls.dry_run)
     await node.hands.reshaping.round()
     assert len(said(node, "would_split")) == 1
     await node.operators.update_controls(lambda controls: replace(controls, frozen="maintenance"))
-    await eventually(lambda: node.view.operator_config.controls.frozen)
+    await eventually(lambda: node.mirror.operator_config.controls.frozen)
     await harness.pulsar.report()
     await node.hands.reshaping.round()
     assert asked_to_split(harness) == []
@@ -215,7 +215,7 @@ async def test_the_owner_of_a_bundle_that_was_split_is_moved_nothing_before_it_h
 ) -> None:
     node = await leader(harness)
     owner = harness.pulsar.brokers[0].broker_id
-    step = Unload(UPPER, node.view.registrations[owner], None, OwnershipReason.ADMIN_UNLOAD)
+    step = Unload(UPPER, node.mirror.registrations[owner], None, OwnershipReason.ADMIN_UNLOAD)
     node.hands.rails.begin_round()
     assert node.hands.rails.check_steps([step])[0] == []
     await node.hands.reshaping.round()
@@ -237,7 +237,7 @@ async def test_nothing_is_asked_for_a_bundle_that_is_none_or_is_on_its_way(harne
     with pytest.raises(IllegalTransitionError, match="not a current bundle"):
         await node.hands.reshaper.carry_out(a_split(f"{NAMESPACE}/0x00000000_0x40000000", 0x20000000))
     harness.pulsar.faults.hold("/unload")
-    destination = node.view.registrations[harness.pulsar.brokers[1].broker_id]
+    destination = node.mirror.registrations[harness.pulsar.brokers[1].broker_id]
     moving = asyncio.create_task(
         node.executor.unload(BundleName.parse(UPPER), destination, OwnershipReason.ADMIN_UNLOAD)
     )

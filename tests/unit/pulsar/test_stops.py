@@ -89,7 +89,7 @@ async def test_while_brokers_join_and_leave_nothing_is_moved(harness: Harness) -
     assert reasons(node) == [], "they were there when it began to look"
     await load(harness, node)
     await harness.pulsar.join()
-    await eventually(lambda: len(node.view.registrations) == 4 and not node.brokers.unknown())
+    await eventually(lambda: len(node.mirror.registrations) == 4 and not node.brokers.unknown())
     assert reasons(node) == [GuardrailReason.BROKERS_SETTLING]
     (limit,) = node.hands.rails.limits()
     assert (limit.key, limit.until_s is None) == ("settlingSeconds", False)

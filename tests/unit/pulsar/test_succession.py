@@ -28,7 +28,7 @@ BUNDLE = f"{NAMESPACE}/0x00000000_0x40000000"
 
 
 async def move(node: PulsarService, to: PulsarBroker) -> Ownership:
-    name, destination = BundleName.parse(BUNDLE), node.view.registrations[to.broker_id]
+    name, destination = BundleName.parse(BUNDLE), node.mirror.registrations[to.broker_id]
     return await node.executor.unload(name, destination, OwnershipReason.ADMIN_UNLOAD)
 
 
@@ -48,7 +48,7 @@ async def test_only_the_one_that_leads_moves_anything(harness: Harness) -> None:
         await move(standby, to)
     assert not [each for each in harness.pulsar.asked if "/unload" in each.path]
     await move(leader, to)
-    await eventually(lambda: ownership(standby, BUNDLE).owner == standby.view.registrations[to.broker_id])
+    await eventually(lambda: ownership(standby, BUNDLE).owner == standby.mirror.registrations[to.broker_id])
     assert (leader.is_leading, standby.is_leading) == (True, False)
 
 
@@ -101,7 +101,7 @@ async def test_a_move_whose_process_is_killed_is_seen_through_by_the_next(harnes
     assert entry["sentence"] == (
         f"A move of an earlier term from {first.broker_id} to {to.broker_id} was cut short: it is on {owner}"
     )
-    await eventually(lambda: ownership(standby, BUNDLE).owner == standby.view.registrations[owner])
+    await eventually(lambda: ownership(standby, BUNDLE).owner == standby.mirror.registrations[owner])
     assert standby.hands.rails.check_round() == []
 
 

@@ -101,7 +101,7 @@ class Trial:
         assert leader.memory.open_moves == ""
         for name, owner in self.pulsar.owners.items():
             assert owner is not None or name in self.pulsar.late, f"{name} was left with nobody"
-            seen = leader.view.get_ownership(name)
+            seen = leader.mirror.get_ownership(name)
             assert (seen.state is OwnershipState.OWNED, seen.owner) == (owner is not None, owner)
 
     async def end(self) -> None:

@@ -171,12 +171,12 @@ class Mishaps:
         if (await self.harness.acts()).under_way:
             return "something is under way"
         for bundle in await self.bundles():
-            owner, seen = await self.pulsar.owner(bundle), node.view.find_ownership(bundle)
+            owner, seen = await self.pulsar.owner(bundle), node.mirror.find_ownership(bundle)
             if seen is None or seen.state is OwnershipState.RELEASING:
                 return f"{bundle} is seen as {seen}"
             if (seen.owner.broker if seen.owner else None) != owner:
                 return f"{bundle} is seen as {seen}, and {owner} has it"
-        controls = node.view.operator_config.controls
+        controls = node.mirror.operator_config.controls
         takers = [broker.broker_id for broker in self.pulsar.brokers if controls.takes_bundles(broker.broker_id)]
         for broker in self.pulsar.brokers:
             if takers and broker.broker_id in controls.draining and await broker.owned():

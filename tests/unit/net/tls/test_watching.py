@@ -40,7 +40,7 @@ STAMP = Stamp(1, 0, "test")
 class Watched:
     """A view of two namespaces, and a server of nothing but watching."""
 
-    view: ClusterMirror
+    mirror: ClusterMirror
     handlers: WatchHandlers
     metrics: WatchMetrics
     url: str
@@ -49,10 +49,10 @@ class Watched:
 
     def assign(self, name: str) -> None:
         """Give the next bundle that nobody owns to the broker."""
-        before = self.view.namespaces[name]
+        before = self.mirror.namespaces[name]
         state, index = before.state, before.version
         changed = state.with_ownerships({index: assign(state.ownerships[index], BROKER, STAMP)})
-        self.view.put_namespace(NamespaceEntry(changed, before.version + 1, czxid=1, digest=0))
+        self.mirror.put_namespace(NamespaceEntry(changed, before.version + 1, czxid=1, digest=0))
 
     @property
     def waiting(self) -> int:
@@ -70,13 +70,13 @@ class Watched:
 
 @pytest.fixture(params=["plain", "tls"])
 async def watched(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Watched]:
-    authority, settings, view = Authority(tmp_path), Settings(history_url=""), ClusterMirror(is_fresh=True)
-    view.put_broker(BROKER, 0, a_record(BROKER.broker))
+    authority, settings, mirror = Authority(tmp_path), Settings(history_url=""), ClusterMirror(is_fresh=True)
+    mirror.put_broker(BROKER, 0, a_record(BROKER.broker))
     for name, bundles in (("t/small", 64), ("t/large", 8_192)):
         state = NamespaceState.unowned(NamespaceName.parse(name), NamespaceBundles(equal_boundaries(bundles)))
-        view.put_namespace(NamespaceEntry(state, 0, czxid=1, digest=0))
+        mirror.put_namespace(NamespaceEntry(state, 0, czxid=1, digest=0))
     metrics = WatchMetrics(CollectorRegistry(), "test")
-    handlers = WatchHandlers("n1", view, AuthGate(settings), metrics)
+    handlers = WatchHandlers("n1", mirror, AuthGate(settings), metrics)
     [operation] = handlers.operations()
     app, listener, by_tls = web.Application(), listen(), request.param == "tls"
     app.router.add_get(operation.path, operation.handler)
@@ -89,7 +89,7 @@ async def watched(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     )
     tls = RenewedTls(TlsOptions(trust_certs=authority.certificate)).context() if by_tls else None
     url = f"http{'s' if by_tls else ''}://127.0.0.1:{listener.getsockname()[1]}"
-    yield Watched(view, handlers, metrics, url, tls, runner)
+    yield Watched(mirror, handlers, metrics, url, tls, runner)
     handlers.close()
     await end_app(runner)
 
