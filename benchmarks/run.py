@@ -1,18 +1,22 @@
-"""Runs every benchmark, each in a process of its own, one after the other: `run.py [name ...]`, as in `run.py lookup`.
+"""Run benchmarks, each in a process of its own, one after the other: `run.py [name ...]`, as in `run.py lookup`.
 
-A target that is missed is shown as missed and is no failure; a benchmark that cannot run is one.
+What they print goes to the terminal and, after each benchmark, into `RESULTS.md` beside this file. A missed target is
+shown as missed and is no failure. A benchmark that cannot run is a failure, and the others run all the same.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 from measure import describe_machine
 
 _FOLDER = Path(__file__).parent
 _PREFIX = "bench_"
+_RESULTS = _FOLDER / "RESULTS.md"
+_UNFINISHED = "could not be measured to the end"
 
 
 def benchmarks() -> dict[str, Path]:
@@ -26,15 +30,42 @@ def main(names: list[str]) -> int:
     if unknown:
         print(f"no benchmark named {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
         return 2
-    print(describe_machine(), flush=True)
+    head = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, commit {_commit()}\n{describe_machine()}"
+    print(head, flush=True)
+    results = ["# Results of `make bench`", _fenced(head)]
     failed = []
     for name in names or known:
         print(f"\n=== {name} ===", flush=True)
-        if subprocess.run([sys.executable, str(known[name])], check=False).returncode:
+        output, status = _run(known[name])
+        results += [f"## {name}", _fenced(output)]
+        if status:
             failed.append(name)
+            results.append(f"**{name} {_UNFINISHED}.**")
+        _RESULTS.write_text("\n\n".join(results) + "\n", encoding="utf-8")
     if failed:
-        print(f"\ncould not be measured to the end: {', '.join(failed)}", file=sys.stderr)
+        print(f"\n{_UNFINISHED}: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _run(script: Path) -> tuple[str, int]:
+    """Return what a benchmark printed, shown line by line meanwhile, and its exit status."""
+    lines = []
+    with subprocess.Popen([sys.executable, "-u", str(script)], stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            lines.append(line.rstrip())
+    return "\n".join(lines), process.returncode
+
+
+def _commit() -> str:
+    """Return the short commit of the checkout, with `-dirty` after a change, or `unknown`."""
+    command = ["git", "-C", str(_FOLDER), "describe", "--always", "--dirty"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def _fenced(text: str) -> str:
+    return f"```\n{text.strip()}\n```"
 
 
 if __name__ == "__main__":
