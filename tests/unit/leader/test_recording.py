@@ -160,8 +160,9 @@ async def test_a_node_without_a_history_or_a_term_records_nothing(tmp_path: Path
 
 
 async def test_a_history_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
-    (tmp_path / "history").write_text("a file where the directory should be")
-    async with a_recorded_leader(tmp_path / "history") as recorded:
+    history = tmp_path / "history"
+    history.write_text("a file where the directory should be")
+    async with a_recorded_leader(history) as recorded:
         assert await recorded.live(2) > 0
         node = recorded.leader.node
         await eventually(lambda: node.recorder.figures.write_failures)
@@ -170,6 +171,8 @@ async def test_a_history_that_cannot_be_written_stops_nothing(tmp_path: Path) ->
         assert "loadmanager_recording_failures_total" in text
         assert float(text.partition('loadmanager_recording_queue_rows{cluster="')[2].split()[1]) > 0
         assert float(text.partition('loadmanager_recording_failing{cluster="')[2].split()[1]) == 1
+        history.unlink()
+    assert rows(history, EVENTS, "term_ended"), "what waited is written"
 
 
 async def test_rows_written_are_shown_as_metrics(tmp_path: Path) -> None:
