@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 import socket
 import struct
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -163,7 +165,9 @@ def _settings(master: str | None, given: Mapping[str, str], *, for_few: bool = F
     cores = re.fullmatch(r"local\[(\d+).*]", master)
     tasks = 2 * (int(cores[1]) if cores else os.cpu_count() or 1)
     here = {**_SETTINGS, **_SETTINGS_HERE, "spark.sql.shuffle.partitions": str(tasks)}
-    return {**here, **(_SETTINGS_FOR_FEW if for_few else {}), **given}
+    here |= _SETTINGS_FOR_FEW if for_few else {}
+    here["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={shlex.quote(tempfile.gettempdir())}"
+    return {**here, **given}
 
 
 def _is_here(master: str) -> bool:

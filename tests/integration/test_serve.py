@@ -116,13 +116,13 @@ async def test_without_a_place_for_the_history_it_starts_all_the_same(
 async def test_half_requests_do_not_block_others(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
     settings = {
         "metadataStoreUrl": store_url(zookeeper, chroot),
-        "maxHttpServerConnections": 100,
+        "maxHttpServerConnections": 30,
     }
     async with serving(tmp_path, settings) as serve, contextlib.AsyncExitStack() as open_ones:
         url = await serve.url()
         host, _, port = url.removeprefix("http://").partition(":")
         halves = []
-        for _ in range(1_000):
+        for _ in range(300):
             reader, writer = await asyncio.open_connection(host, port)
             open_ones.callback(writer.close)
             writer.write(b"GET /readyz HTTP/1.1\r\n")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import socket
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,12 @@ def test_times_are_in_utc_and_rows_go_to_python_by_arrow(spark: SparkSession) ->
 
 def test_settings_that_are_given_win(spark: SparkSession) -> None:
     assert spark.conf.get("spark.driver.memory") == "2g"
+
+
+def test_temporary_files_of_spark_are_where_those_of_python_are(spark: SparkSession) -> None:
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    assert jvm.java.lang.System.getProperty("java.io.tmpdir") == tempfile.gettempdir()
 
 
 def test_a_session_for_few_rows_prepares_little(spark: SparkSession) -> None:
