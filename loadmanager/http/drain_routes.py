@@ -10,6 +10,7 @@ from loadmanager.core.domain.names import BrokerId, BundleName, BundleRange, Nam
 from loadmanager.http.audit_middleware import note_change
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import Operation, Parameter
+from loadmanager.http.request_bodies import parse_flag
 from loadmanager.http.responses import json_response
 from loadmanager.leader.node_port import BreakerPort, DrainPort, MirrorPort, UnloadPort
 from loadmanager.net.auth.roles import AccessRole
@@ -39,6 +40,7 @@ class DrainingHandlers:
                 _DRAIN,
                 "give away all that the broker owns, and give it nothing, until this is lifted or it is gone",
                 self.drain,
+                (Parameter("andReturn", "true: what it owns now returns to it after its restart"),),
                 role=AccessRole.OPERATE,
                 response_model=DrainProgress,
                 statuses=(202, 404, 409),
@@ -83,11 +85,11 @@ class DrainingHandlers:
         ]
 
     async def drain(self, request: web.Request) -> web.Response:
-        broker = BrokerId(request.match_info["broker"])
+        broker, and_return = BrokerId(request.match_info["broker"]), parse_flag(request, "andReturn")
 
         async def act() -> web.Response:
             before = self._drained_since_s(broker)
-            progress = await self._drains.start(broker)
+            progress = await self._drains.start(broker, and_return=and_return)
             note_change(request, before, self._drained_since_s(broker))
             return json_response(progress.model_dump(by_alias=True), HTTPStatus.ACCEPTED)
 

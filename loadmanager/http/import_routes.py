@@ -120,7 +120,7 @@ class ImportHandlers:
             await self._operators.update_anti_affinity(lambda _: groups)
         if controls is not None:
             await self._operators.update_controls(
-                lambda now: replace(controls, draining=now.draining, held_off=now.held_off)
+                lambda now: replace(controls, draining=now.draining, returning=now.returning, held_off=now.held_off)
             )
         if configuration is not None:
             await self._operators.update_configuration(lambda _: configuration)

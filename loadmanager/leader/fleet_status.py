@@ -110,6 +110,7 @@ class FleetStatus:
         """
         node = self._node
         node.must_lead()
+        controls = node.mirror.operator_config.controls
         epoch, figures, faults = node.get_term().epoch, node.planner.churn.figures(), node.mirror.model.faults()
         mark = Mark(epoch, node.decision_log.place, node.audit.noted)
         if after is not None and after.epoch != epoch:  # another leader counts its decisions and operations separately
@@ -122,7 +123,7 @@ class FleetStatus:
                 "cannotMove": [{"key": each.key, "sentence": each.sentence} for each in node.stuck_monitor.found],
                 "limits": [ShownLimit.of(each).model_dump(by_alias=True) for each in node.stuck_monitor.limits],
                 "drains": [
-                    node.drains.progress(broker) for broker in sorted(node.mirror.operator_config.controls.draining)
+                    node.drains.progress(broker) for broker in sorted({*controls.draining, *controls.returning})
                 ],
                 "sick": sorted(faults.unwell),
                 "doubted": sorted(faults.quarantined),

@@ -19,7 +19,8 @@ class ObservedDrains:
     def __init__(self, drains: DrainPort) -> None:
         self._drains = drains
 
-    async def start(self, broker: BrokerId) -> DrainProgress:
+    async def start(self, broker: BrokerId, *, and_return: bool = False) -> DrainProgress:
+        del and_return
         raise ConflictError(f"{broker} cannot be drained: {_OBSERVES}; a plan of kind drain shows what it would take")
 
     async def stop(self, broker: BrokerId) -> None:

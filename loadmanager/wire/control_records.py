@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from loadmanager.core.domain.controls import Controls, DrainOrder
+from loadmanager.core.domain.controls import Controls, DrainOrder, ReturnOrder
 from loadmanager.core.domain.names import BrokerId, BundleName, parse_broker_id
 from loadmanager.wire.validation import MAX_COUNT, WireModel, parse_json
 
@@ -41,10 +41,19 @@ class DrainData(TypedDict):
 
 
 @with_config(ConfigDict(extra="forbid", strict=True))
+class ReturnData(TypedDict):
+    """Bundles that return to a broker after its drain: the begin of the drain, and the bundles."""
+
+    since: Milliseconds
+    bundles: list[Bundle]
+
+
+@with_config(ConfigDict(extra="forbid", strict=True))
 class ControlsData(TypedDict, total=False):
     """All controls; an absent one is not in force. Times in milliseconds since 1970."""
 
     draining: dict[Broker, DrainData]
+    returning: dict[Broker, ReturnData]
     excluded: list[Broker]
     heldOff: dict[Broker, Milliseconds]
     pinned: dict[Bundle, Broker]
@@ -71,6 +80,10 @@ def controls_of(data: ControlsData) -> Controls:
             BrokerId(broker): DrainOrder(drain["since"] / _MS, drain["startTimestamp"])
             for broker, drain in data.get("draining", {}).items()
         },
+        returning={
+            BrokerId(broker): ReturnOrder(order["since"] / _MS, (*order["bundles"],))
+            for broker, order in data.get("returning", {}).items()
+        },
         excluded=frozenset(BrokerId(broker) for broker in data.get("excluded", ())),
         held_off={BrokerId(broker): ms / _MS for broker, ms in data.get("heldOff", {}).items()},
         pinned={bundle: BrokerId(broker) for bundle, broker in data.get("pinned", {}).items()},
@@ -86,6 +99,10 @@ def data_of(controls: Controls) -> ControlsData:
         draining={
             broker: DrainData(since=round(order.since_s * _MS), startTimestamp=order.process)
             for broker, order in sorted(controls.draining.items())
+        },
+        returning={
+            broker: ReturnData(since=round(order.since_s * _MS), bundles=[*order.bundles])
+            for broker, order in sorted(controls.returning.items())
         },
         excluded=sorted(controls.excluded),
         heldOff={broker: round(at_s * _MS) for broker, at_s in sorted(controls.held_off.items())},

@@ -120,7 +120,7 @@ class Changes(WireModel):
 
 def standing(controls: Controls) -> Controls:
     """Return the controls without temporary ones."""
-    return replace(controls, draining={}, held_off={})
+    return replace(controls, draining={}, returning={}, held_off={})
 
 
 def document_of(operator_config: StoredOperatorConfig, exported_at: str, exported_from: str) -> OperatorConfigDocument:

@@ -312,13 +312,14 @@ class BlockedBundle(WireModel):
 
 
 class DrainProgress(WireModel):
-    """Progress of a drain. `state` is draining, blocked (nothing that is left can leave) or done; `since` milliseconds
-    since 1970. `moved`, `failed` and the recent rate in bundles/s count since this leader leads; `eta_s` is null while
-    nothing has moved. `blocked` lists only some bundles.
+    """Progress of a drain. `state` is draining, blocked (nothing that is left can leave), done, or returning:
+    `bundles_left` are still away from the restarted broker. `since` is in milliseconds since 1970. `moved`, `failed`
+    and the recent rate in bundles/s count since this leader leads; `eta_s` is null while nothing has moved. `blocked`
+    lists only some bundles.
     """
 
     broker: str
-    state: Literal["draining", "blocked", "done"]
+    state: Literal["draining", "blocked", "done", "returning"]
     since: int
     bundles_left: int
     moved: int

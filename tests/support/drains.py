@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from loadmanager.core.domain.controls import Controls, DrainOrder
+from loadmanager.core.domain.controls import Controls, DrainOrder, ReturnOrder
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Ownership, Registration
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
@@ -23,6 +23,7 @@ from loadmanager.core.protocol.drain_machine import (
     DrainMachine,
     DrainPlanned,
     EndDrain,
+    EndReturn,
     Event,
     GiveAway,
     MoveEnded,
@@ -122,7 +123,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.leader = self.new_leader(at_a_time=at_a_time, owners=dict(zip(BUNDLES, owners, strict=True)))
         self.moving: dict[str, Unload] = {}
         self.asked: list[GiveAway | BringHome] = []
-        self.ending: list[EndDrain] = []
+        self.ending: list[EndDrain | EndReturn] = []
 
     def new_leader(self, **values: Any) -> DrainsHarness:  # noqa: ANN401 - any field
         return DrainsHarness(**values)
@@ -148,6 +149,12 @@ class AnyOrder(RuleBasedStateMachine):
                     assert order.process != process, "only another process does"
                     assert broker not in [each.broker for each in self.ending], "once at a time"
                     self.ending.append(told)
+                case EndReturn(broker, bundles):
+                    assert broker not in self.leader.controls.draining, "a drain comes first"
+                    assert broker not in [each.broker for each in self.ending], "once at a time"
+                    owners = [self.leader.owners[bundle].broker for bundle in bundles]
+                    assert owners == [broker] * len(bundles), "only what is at home"
+                    self.ending.append(told)
 
     @rule(after_s=st.sampled_from([0.0, 1.0, 6.0]))
     def look(self, after_s: float) -> None:
@@ -172,7 +179,7 @@ class AnyOrder(RuleBasedStateMachine):
             return False
         if isinstance(asked, GiveAway):
             return owner.broker in asked.brokers
-        to = self.leader.controls.pinned.get(bundle, owner.broker)
+        to = self.leader.controls.homes.get(bundle, owner.broker)
         return to != owner.broker and to not in self.leader.controls.draining
 
     @precondition(lambda self: self.moving)
@@ -192,6 +199,11 @@ class AnyOrder(RuleBasedStateMachine):
         self.leader.controls = replace(self.leader.controls, draining=draining)
         self.step(Signal.CHANGED)
 
+    @rule(broker=st.sampled_from([A.broker, B.broker]), bundles=st.sets(st.sampled_from(BUNDLES), min_size=1))
+    def wish_return(self, broker: BrokerId, bundles: set[str]) -> None:
+        order = ReturnOrder(10.0, (*sorted(bundles),))
+        self.leader.controls = replace(self.leader.controls, returning={broker: order})
+
     @rule(pinned=st.dictionaries(st.sampled_from(BUNDLES), st.sampled_from([B.broker, C.broker])))
     def pin(self, pinned: dict[str, BrokerId]) -> None:
         self.leader.controls = replace(self.leader.controls, pinned=pinned)
@@ -208,8 +220,10 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(is_written=st.booleans())
     def end(self, *, is_written: bool) -> None:
         wish = self.ending.pop()
-        if is_written:
+        if is_written and isinstance(wish, EndDrain):
             self.leader.controls = self.leader.controls.without_drain(wish.broker, wish.since_s)
+        elif is_written and isinstance(wish, EndReturn):
+            self.leader.controls = self.leader.controls.without_returned(wish.broker, wish.bundles)
         self.step(TriedToEnd(wish.broker))
 
     @invariant()

@@ -41,26 +41,31 @@ def drain(
     at_most: Annotated[
         str | None, typer.Option("--at-most", metavar="DURATION", help="With --wait: how long, 90s, 30m; then it is 4.")
     ] = None,
+    and_return: Annotated[
+        bool, typer.Option("--and-return", help="Give the bundles back to the broker after its restart.")
+    ] = False,
 ) -> AdminRequest | Procedure:
     """Begin to give a broker's bundles away; it gets no new ones."""
     if at_most is not None and not wait:
         raise typer.BadParameter("goes with --wait", param_hint="--at-most")
+    order = put(_BASE, broker, "drain", andReturn=and_return)
     if not wait:
-        return put(_BASE, broker, "drain")
-    return _DrainWaiter(broker, None if at_most is None else read_duration("--at-most", at_most))
+        return order
+    return _DrainWaiter(broker, order, None if at_most is None else read_duration("--at-most", at_most))
 
 
 class _DrainWaiter:
     """Begins a drain and looks at it until it is over."""
 
-    def __init__(self, broker: str, at_most_s: float | None) -> None:
+    def __init__(self, broker: str, order: AdminRequest, at_most_s: float | None) -> None:
         self._broker = broker
+        self._order = order
         self._at_most_s = at_most_s
         self._began_s = time.monotonic()
         self._line = _Line()
 
     def __call__(self, service: Service) -> None:
-        progress = _progress(service.get(put(_BASE, self._broker, "drain")))
+        progress = _progress(service.get(self._order))
         blocked_since_s: float | None = None
         try:
             while progress["state"] != "done":

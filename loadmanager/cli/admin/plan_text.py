@@ -51,6 +51,8 @@ def summarize_drain(progress: Json) -> str:
     """Summarize the progress of a drain in one sentence."""
     if progress["state"] == "done":
         return f"{progress['broker']} is drained: {progress['moved']} bundles moved; it can be stopped"
+    if progress["state"] == "returning":
+        return f"{progress['broker']} gets its bundles back: {progress['bundlesLeft']} left"
     left, eta_s = progress["bundlesLeft"], progress["etaS"]
     estimate = (
         f", about {format_duration(eta_s)} to go at {format_number(progress['ratePerS'])}/s"

@@ -5,7 +5,7 @@ Controls hold until they are removed; they are kept in the metadata store, and s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -22,11 +22,19 @@ class DrainOrder(NamedTuple):
     process: int = 0
 
 
+class ReturnOrder(NamedTuple):
+    """Order to return `bundles` to a broker once its drain of `since_s` has ended."""
+
+    since_s: float
+    bundles: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Controls:
     """All controls at one moment; times in seconds since 1970.
 
-    `draining`: brokers that give away their bundles and receive none. `excluded`: brokers that receive no bundles and
+    `draining`: brokers that give away their bundles and receive none. `returning`: the bundles that brokers get back
+    after their drains. `excluded`: brokers that receive no bundles and
     keep theirs. `held_off`: restarting brokers, with the time until which their bundles wait for them. `pinned`: the
     home broker of a bundle; it is never shed from there. `frozen_bundles`: bundles that are never moved automatically,
     with the reason. `frozen`: the reason why nothing is shed, split or merged automatically; empty if not frozen.
@@ -34,6 +42,7 @@ class Controls:
     """
 
     draining: Mapping[BrokerId, DrainOrder] = field(default_factory=dict)
+    returning: Mapping[BrokerId, ReturnOrder] = field(default_factory=dict)
     excluded: frozenset[BrokerId] = frozenset()
     held_off: Mapping[BrokerId, float] = field(default_factory=dict)
     pinned: Mapping[str, BrokerId] = field(default_factory=dict)
@@ -45,19 +54,41 @@ class Controls:
         """Return True if the broker may receive bundles."""
         return broker not in self.draining and broker not in self.excluded
 
-    def with_drain(self, broker: BrokerId, ordered: DrainOrder) -> Controls:
-        """Add a drain, unless that process of the broker is being drained already."""
-        order = self.draining.get(broker)
+    @property
+    def homes(self) -> Mapping[str, BrokerId]:
+        """The broker of each bundle that is pinned, or that returns after a drain that has ended."""
+        if not self.returning:
+            return self.pinned
+        ended = {broker: order for broker, order in self.returning.items() if broker not in self.draining}
+        return {bundle: broker for broker, order in ended.items() for bundle in order.bundles} | dict(self.pinned)
+
+    def with_drain(self, broker: BrokerId, ordered: DrainOrder, bundles: Iterable[str] = ()) -> Controls:
+        """Add a drain, unless that process of the broker is being drained already; `bundles` return after it, and so
+        do those that have not returned from an earlier drain.
+        """
+        order, earlier = self.draining.get(broker), self.returning.get(broker)
+        bundles = sorted({*bundles, *(earlier.bundles if earlier else ())})
+        returning = {**self.returning, broker: ReturnOrder(ordered.since_s, (*bundles,))} if bundles else self.returning
         if order is not None and ordered.process in (0, order.process):
-            return self
-        return replace(self, draining={**self.draining, broker: ordered})
+            return replace(self, returning=returning)
+        return replace(self, draining={**self.draining, broker: ordered}, returning=returning)
 
     def without_drain(self, broker: BrokerId, since_s: float | None = None) -> Controls:
-        """Remove the drain of the broker; with `since_s` only that order."""
+        """Remove the drain of the broker, and what returns after it; with `since_s` only that drain."""
         order = self.draining.get(broker)
+        kept = self if since_s is not None else self.without_returned(broker)
         if order is None or since_s not in (None, order.since_s):
-            return self
-        return replace(self, draining={each: order for each, order in self.draining.items() if each != broker})
+            return kept
+        return replace(kept, draining={each: order for each, order in self.draining.items() if each != broker})
+
+    def without_returned(self, broker: BrokerId, bundles: Container[str] | None = None) -> Controls:
+        """Return no more of these bundles to the broker; without any, none."""
+        order = self.returning.get(broker)
+        left = () if order is None or bundles is None else (*(b for b in order.bundles if b not in bundles),)
+        returning = {each: order for each, order in self.returning.items() if each != broker}
+        if order is not None and left:
+            returning[broker] = order._replace(bundles=left)
+        return replace(self, returning=returning)
 
     def without_namespace(self, namespace: str) -> Controls:
         """Remove all controls of the namespace's bundles."""

@@ -50,6 +50,7 @@ AT_AN_OPERATORS_WORD = frozenset(
     {
         OwnershipReason.ADMIN_UNLOAD,
         OwnershipReason.DRAIN,
+        OwnershipReason.RETURNED_AFTER_DRAIN,
         PlacementReason.PINNED_TO_BROKER,
         OwnershipReason.PLAN_EXECUTED,
         SplitReason.ADMIN_SPLIT,

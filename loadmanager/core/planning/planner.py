@@ -195,10 +195,12 @@ def plan_drain(
 
 
 def plan_pins(snapshot: Snapshot, settings: PlannerSettings, leave: Container[str] = ()) -> Plan:
-    """Plan the return of pinned bundles that another broker owns; a verdict explains each that must stay."""
+    """Plan the return of bundles to their home brokers, pinned ones and those of drains that have ended; a verdict
+    explains each that must stay.
+    """
     steps: list[Assign | Unload] = []
     verdicts = []
-    for name, broker in sorted(snapshot.controls.pinned.items()):
+    for name, broker in sorted(snapshot.controls.homes.items()):
         bundle, destination = snapshot.bundles.find_row(name), snapshot.brokers.find_row(broker)
         if bundle is None or name in leave:
             continue
@@ -210,7 +212,9 @@ def plan_pins(snapshot: Snapshot, settings: PlannerSettings, leave: Container[st
             verdicts.append(refusal)
             continue
         assert destination is not None, "a broker without a row is refused"
-        steps.append(_unload(snapshot, name, source, destination, PlacementReason.PINNED_TO_BROKER))
+        is_pinned = name in snapshot.controls.pinned
+        reason = PlacementReason.PINNED_TO_BROKER if is_pinned else OwnershipReason.RETURNED_AFTER_DRAIN
+        steps.append(_unload(snapshot, name, source, destination, reason))
     return _plan(snapshot, steps, verdicts)
 
 

@@ -1,4 +1,4 @@
-"""State machine for drains, and for pinned bundles that return to their broker.
+"""State machine for drains, and for bundles that return to their broker: pinned ones, and those of a drain that ended.
 
 The orders are in the operator controls, and each bundle's record shows the progress of its move. So a new leader
 continues where the last one stopped; only the counters start anew.
@@ -8,6 +8,7 @@ continues where the last one stopped; only the counters start anew.
     (none)      pass                it is ordered, its broker registered                                ─▶ UNDER WAY
     any         pass                another process of its broker is        EndDrain
                                     registered
+    (none)      pass                bundles that return have come home      EndReturn
     UNDER WAY   pass                it is no longer ordered, or anew        WithdrawMove for each of
                                                                             its moves                   ─▶ (none)
 
@@ -20,13 +21,14 @@ continues where the last one stopped; only the counters start anew.
     RESTING     5 s have passed                                                                         ─▶ (at rest)
 
 TIME starts a pass over the controls, unless a plan is awaited. A pass requests a plan for drained bundles (GiveAway),
-then one for pinned bundles on another broker (BringHome). Each fills the window, twice the limit of concurrent unloads;
-no plan is requested while more than half of the window is MOVING. The next pass is due in a second, or at once when
-something is CHANGED or the window is half empty.
+then one for bundles that are away from their broker (BringHome). Each fills the window, twice the limit of concurrent
+unloads; no plan is requested while more than half of the window is MOVING. The next pass is due in a second, or at once
+when something is CHANGED or the window is half empty.
 
 A drain applies to one process of a broker: EndDrain removes the order when another process registers, and TriedToEnd
 follows, so that a restarted broker receives bundles again. A lost session does not end a drain. Pinned and frozen
-bundles leave a draining broker like all others; pinned ones return after the drain.
+bundles leave a draining broker like all others; pinned ones, and those that the order names, return after the drain. A
+bundle to return that nobody owns any more is left to placement.
 """
 
 from __future__ import annotations
@@ -100,7 +102,7 @@ class MoveEnded:
 
 @dataclass(frozen=True, slots=True)
 class TriedToEnd:
-    """The attempt to remove the drain order has ended; the controls show the result."""
+    """The attempt to remove an order has ended; the controls show the result."""
 
     broker: BrokerId
 
@@ -121,7 +123,7 @@ class GiveAway:
 
 @dataclass(frozen=True, slots=True)
 class BringHome:
-    """Plan the return of up to `most` pinned bundles, except those to `leave`; answered by DrainPlanned."""
+    """Plan the return of up to `most` bundles to their brokers, except those to `leave`; answered by DrainPlanned."""
 
     most: int
     leave: frozenset[str]
@@ -150,7 +152,15 @@ class EndDrain:
     since_s: float
 
 
-Action = GiveAway | BringHome | BeginMove | WithdrawMove | EndDrain
+@dataclass(frozen=True, slots=True)
+class EndReturn:
+    """Remove these bundles of the broker from the controls: they have come home; answered by TriedToEnd."""
+
+    broker: BrokerId
+    bundles: frozenset[str]
+
+
+Action = GiveAway | BringHome | BeginMove | WithdrawMove | EndDrain | EndReturn
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +204,9 @@ class DrainMachine:
 
     @property
     def _is_idle(self) -> bool:
-        """Return True if no drain and no pin exists, so that a pass changes nothing."""
+        """Return True if nothing is ordered, so that a pass changes nothing."""
         controls = self.controls()
-        return not (controls.draining or controls.pinned or self._drains)
+        return not (controls.draining or controls.returning or controls.pinned or self._drains)
 
     def checkpoint(self) -> DrainCheckpoint:
         return DrainCheckpoint(self._drains, self._ending, self._moving, self._resting, self._asked, self._look_s)
@@ -211,8 +221,8 @@ class DrainMachine:
         """Find the active drain of a broker."""
         return self._drains.get(broker)
 
-    def blocked(self, drain: Drain) -> dict[str, str]:
-        """Return the bundles that cannot move at present, with the reasons."""
+    def blocked(self, drain: Drain | None) -> dict[str, str]:
+        """Return the bundles of a drain that cannot move at present, with the reasons; None: those that return."""
         return {bundle: rest.why for bundle, rest in sorted(self._resting.items()) if rest.drain is drain}
 
     def state(self, drain: Drain, left: int) -> str:
@@ -243,6 +253,7 @@ class DrainMachine:
             return
         self._look_s = self._now_s + PAUSE_S
         self._follow_controls()
+        self._end_returns()
         half = self.at_a_time()
         most = 2 * half - len(self._moving)
         if most < half:
@@ -269,6 +280,16 @@ class DrainMachine:
             else:
                 self._drains[broker] = Drain(registration, order.since_s, self._now_s)
 
+    def _end_returns(self) -> None:
+        controls = self.controls()
+        for broker, order in controls.returning.items():
+            if broker in self._ending or broker in controls.draining or self.registration_of(broker) is None:
+                continue
+            at_home = frozenset(bundle for bundle in order.bundles if not self._is_away(bundle, broker))
+            if at_home:
+                self._ending.add(broker)
+                self._actions.append(EndReturn(broker, at_home))
+
     def _is_wished(self, drain: Drain) -> bool:
         order = self.controls().draining.get(drain.registration.broker)
         return order is not None and order.since_s == drain.since_s
@@ -279,12 +300,12 @@ class DrainMachine:
         return broker not in self._ending and self.registration_of(broker) == drain.registration
 
     def _plan_returns(self, most: int) -> None:
-        leave, pinned = self._to_leave(), self.controls().pinned
-        if any(bundle not in leave and self._is_away(bundle, home) for bundle, home in pinned.items()):
+        leave, homes = self._to_leave(), self.controls().homes
+        if any(bundle not in leave and self._is_away(bundle, home) for bundle, home in homes.items()):
             self._ask(BringHome(most, leave))
 
     def _is_away(self, bundle: str, home: BrokerId) -> bool:
-        """Return True if another broker owns a pinned bundle whose home broker is registered."""
+        """Return True if another broker owns a bundle whose home broker is registered."""
         owner = self.owner_of(bundle)
         return owner is not None and owner.broker != home and self.registration_of(home) is not None
 

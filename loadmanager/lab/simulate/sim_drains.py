@@ -15,6 +15,7 @@ from loadmanager.core.protocol.drain_machine import (
     DrainMachine,
     DrainPlanned,
     EndDrain,
+    EndReturn,
     Event,
     GiveAway,
     MoveEnded,
@@ -75,6 +76,9 @@ class SimDrainer:
                 self._executor.withdraw(bundle)
             case EndDrain(broker, since_s):
                 self._state.set_controls(self._state.controls.without_drain(broker, since_s))
+                return TriedToEnd(broker)
+            case EndReturn(broker, bundles):
+                self._state.set_controls(self._state.controls.without_returned(broker, bundles))
                 return TriedToEnd(broker)
         return None
 

@@ -9,7 +9,7 @@ import contextlib
 import contextvars
 import math
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -28,6 +28,7 @@ from loadmanager.core.protocol.drain_machine import (
     DrainMachine,
     DrainPlanned,
     EndDrain,
+    EndReturn,
     Event,
     GiveAway,
     MoveEnded,
@@ -54,7 +55,7 @@ _SHOWN_BLOCKED = 20
 
 
 class DrainLoop:
-    """Runs drains, and brings pinned bundles home; `bundles_moved` counts the moves of both."""
+    """Runs drains, and brings bundles home; `bundles_moved` counts the moves of both."""
 
     def __init__(
         self,
@@ -97,18 +98,23 @@ class DrainLoop:
         current = self._mirror.find_ownership(bundle)
         return None if current is None else current.owner
 
-    async def start(self, broker: BrokerId) -> DrainProgress:
-        """Begin to drain a broker. Raises `BrokerNotFoundError`, `NotLeaderError` or a `StoreError`."""
+    async def start(self, broker: BrokerId, *, and_return: bool = False) -> DrainProgress:
+        """Begin to drain a broker; with `and_return`, what it owns now returns after its restart.
+
+        Raises `BrokerNotFoundError`, `NotLeaderError` or a `StoreError`.
+        """
         if broker not in self._controls.draining:
             self._mirror.get_registration(broker)
         ordered = DrainOrder(time.time(), self._mirror.process_of(broker))
-        await self._operators.update_controls(lambda controls: controls.with_drain(broker, ordered))
+        registration = self._mirror.registrations.get(broker)
+        bundles = self._mirror.model.bundles_of(registration) if and_return and registration else ()
+        await self._operators.update_controls(lambda controls: controls.with_drain(broker, ordered, bundles))
         log.info("drain_begun", broker=broker)
         self._tell(Signal.CHANGED)
         return self.progress(broker)
 
     async def stop(self, broker: BrokerId) -> None:
-        """Stop the drain of a broker, if there is one; bundles that have not begun to move stay. Raises
+        """Stop the drain of a broker and its returns, if any; bundles that have not begun to move stay. Raises
         `NotLeaderError` or a `StoreError`.
         """
         await self._operators.update_controls(lambda controls: controls.without_drain(broker))
@@ -118,6 +124,8 @@ class DrainLoop:
     def progress(self, broker: BrokerId) -> DrainProgress:
         """Return the progress of the drain of a broker, registered or not; `BrokerNotFoundError` when there is none."""
         order, now_s = self._controls.draining.get(broker), time.monotonic()
+        if order is None and broker in self._controls.returning:
+            return self._return_progress(broker)
         if order is None:
             self._mirror.get_registration(broker)
             raise BrokerNotFoundError(f"broker {broker} is not being drained")
@@ -134,6 +142,21 @@ class DrainLoop:
             failed=drain.failed,
             rate_per_s=round(rate, 3),
             eta_s=0 if left == 0 else math.ceil(left / rate) if rate > 0 else None,
+            blocked=blocked[:_SHOWN_BLOCKED],
+        )
+
+    def _return_progress(self, broker: BrokerId) -> DrainProgress:
+        order, resting = self._controls.returning[broker], self._drains.blocked(None)
+        blocked = [BlockedBundle(bundle=each, why=resting[each]) for each in order.bundles if each in resting]
+        return DrainProgress(
+            broker=broker,
+            state="returning",
+            since=round(order.since_s * 1000),
+            bundles_left=len(order.bundles),
+            moved=0,
+            failed=0,
+            rate_per_s=0,
+            eta_s=None,
             blocked=blocked[:_SHOWN_BLOCKED],
         )
 
@@ -175,6 +198,8 @@ class DrainLoop:
                 self._executor.withdraw(bundle)
             case EndDrain(broker, since_s):
                 self._begin(self._end(broker, since_s), f"end of drain {broker}")
+            case EndReturn(broker, bundles):
+                self._begin(self._end_return(broker, bundles), f"end of return {broker}")
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._work.create_task(work, name=name, context=self._context.copy())
@@ -214,14 +239,24 @@ class DrainLoop:
 
     async def _end(self, broker: BrokerId, since_s: float) -> None:
         """End a drain after another process of the broker has registered."""
+        if await self._update(broker, lambda controls: controls.without_drain(broker, since_s)):
+            ended = Verdict(broker, OwnershipReason.DRAIN_ENDED, acted=True)
+            self._decision_log.judged("drain", ended, epoch=self._mirror.epoch)
+            log.info("drain_ended_with_process", broker=broker)
+        self._tell(TriedToEnd(broker))
+
+    async def _end_return(self, broker: BrokerId, bundles: frozenset[str]) -> None:
+        await self._update(broker, lambda controls: controls.without_returned(broker, bundles))
+        self._tell(TriedToEnd(broker))
+
+    async def _update(self, broker: BrokerId, change: Callable[[Controls], Controls]) -> bool:
+        """Change the controls, and return True if that is done; the next pass tries again."""
         try:
-            await self._operators.update_controls(lambda controls: controls.without_drain(broker, since_s))
+            await self._operators.update_controls(change)
         except LoadManagerError as error:
             log.warning("drain_not_ended", broker=broker, error=str(error))
         except Exception:
             log.exception("drain_not_ended", broker=broker)
         else:
-            ended = Verdict(broker, OwnershipReason.DRAIN_ENDED, acted=True)
-            self._decision_log.judged("drain", ended, epoch=self._mirror.epoch)
-            log.info("drain_ended_with_process", broker=broker)
-        self._tell(TriedToEnd(broker))
+            return True
+        return False

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from loadmanager.core.diagnosis.reason_catalogue import reason_of
-from loadmanager.core.domain.controls import Controls, DrainOrder
+from loadmanager.core.domain.controls import Controls, DrainOrder, ReturnOrder
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.protocol.drain_machine import (
@@ -19,6 +19,7 @@ from loadmanager.core.protocol.drain_machine import (
     DrainMachine,
     DrainPlanned,
     EndDrain,
+    EndReturn,
     Event,
     GiveAway,
     MoveEnded,
@@ -79,6 +80,8 @@ class DrainsForm:
                 return ["WithdrawMove", bundle]
             case EndDrain(broker, since_s):
                 return ["EndDrain", broker, since_s]
+            case EndReturn(broker, bundles):
+                return ["EndReturn", broker, sorted(bundles)]
 
     def about(self, content: Sequence[Any]) -> str:
         """Return the bundle, or the broker."""
@@ -125,13 +128,18 @@ class DrainsForm:
 
 
 def wishes_as_json(controls: Controls) -> list[Any]:
-    """Encode drain orders and pins."""
-    return [{broker: [*order] for broker, order in controls.draining.items()}, controls.pinned]
+    """Encode orders to drain and to return, and pins."""
+    orders = ({broker: [*order] for broker, order in each.items()} for each in (controls.draining, controls.returning))
+    return [*orders, controls.pinned]
 
 
 def wishes_of(content: Sequence[Any]) -> Controls:
-    draining, pinned = content
-    return Controls(draining={broker: DrainOrder(*order) for broker, order in draining.items()}, pinned=pinned)
+    draining, returning, pinned = content
+    return Controls(
+        draining={broker: DrainOrder(*order) for broker, order in draining.items()},
+        returning={broker: ReturnOrder(since_s, (*bundles,)) for broker, (since_s, bundles) in returning.items()},
+        pinned=pinned,
+    )
 
 
 def _question_as_json(question: GiveAway | BringHome) -> list[Any]:

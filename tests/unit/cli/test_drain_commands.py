@@ -61,6 +61,14 @@ def test_without_waiting_it_is_begun_and_shown(node: RecordingNode) -> None:
     assert [method for method, _, _ in node.asked] == ["PUT"]
 
 
+def test_it_can_have_the_bundles_returned(node: RecordingNode) -> None:
+    node.script[DRAIN] = [progress(9), progress(3, state="returning", eta_s=None)]
+    assert run(node, "--and-return").exit_code == 0
+    assert node.asked[0][1] == f"{DRAIN}?andReturn=true"
+    shown = run_admin("brokers drain-status b1:8080", node.url).stdout
+    assert shown.startswith("b1:8080 gets its bundles back: 3 left (begun ")
+
+
 def test_that_nothing_can_leave_ends_it_with_5_and_why(node: RecordingNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drain_commands, "_BLOCKED_S", 0.0)
     why = [BlockedBundle(bundle="t/ns/0x00000000_0x80000000", why="it is pinned")]

@@ -262,6 +262,16 @@ def test_a_drain_is_taken_back_if_it_is_the_one_that_is_meant() -> None:
     assert controls.without_drain(A, 2.0) == controls == controls.without_drain(BrokerId("c:8080"))
 
 
+def test_bundles_return_once_the_drain_of_their_broker_has_ended() -> None:
+    controls = Controls(pinned={"t/2": B}).with_drain(A, DrainOrder(1.0, 7), ["t/2", "t/1"])
+    assert controls.with_drain(A, DrainOrder(2.0, 7), ["t/3"]).returning[A].bundles == ("t/1", "t/2", "t/3")
+    assert controls.homes == {"t/2": B}, "it is being drained"
+    ended = controls.without_drain(A, 1.0)
+    assert ended.homes == {"t/1": A, "t/2": B}, "a pin counts more"
+    assert ended.without_returned(A, {"t/2"}).homes == {"t/1": A, "t/2": B}
+    assert ended.without_returned(A, {"t/1", "t/2"}) == ended.without_drain(A) == Controls(pinned={"t/2": B})
+
+
 def test_only_what_is_neither_pinned_nor_frozen_may_be_shed() -> None:
     controls = Controls(pinned={bundle(0): A}, frozen_bundles={bundle(1): "stay"}, draining={A: DrainOrder(0.0)})
     assert [controls.may_be_shed(bundle(i)) for i in range(3)] == [False, False, True]

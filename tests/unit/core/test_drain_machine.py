@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from support.drains import MOVED, PROCESS, STALE, STAYS, A, AnyOrder, B, C, DrainsHarness, away, drained, home, plan
 
-from loadmanager.core.domain.controls import Controls, DrainOrder
+from loadmanager.core.domain.controls import Controls, DrainOrder, ReturnOrder
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Ownership
 from loadmanager.core.domain.plan import Verdict
@@ -18,6 +18,7 @@ from loadmanager.core.protocol.drain_machine import (
     Drain,
     DrainPlanned,
     EndDrain,
+    EndReturn,
     GiveAway,
     MoveEnded,
     TriedToEnd,
@@ -277,6 +278,25 @@ def test_pinned_bundles_are_looked_after_though_a_drain_could_not_be_decided_on(
     assert leader.step(DrainPlanned(None)) == [BringHome(4, frozenset())]
     assert leader.step(DrainPlanned(None)) == []
     assert leader.drains.wake_s == leader.now_s + PAUSE_S
+
+
+def test_bundles_return_to_a_broker_after_its_drain_until_all_are_at_home(leader: DrainsHarness) -> None:
+    returning = {A.broker: ReturnOrder(50.0, ("t/1", "t/2", "t/gone"))}
+    leader.controls, leader.owners = replace(drained(A), returning=returning), {"t/1": B, "t/2": A}
+    assert leader.look() == [GiveAway((A.broker,), 4, frozenset())], "not while it is drained"
+    leader.step(DrainPlanned(plan()))
+    leader.controls = replace(leader.controls, draining={})
+    home = EndReturn(A.broker, frozenset({"t/2", "t/gone"}))
+    assert leader.look() == [home, BringHome(4, frozenset())]
+    leader.step(DrainPlanned(plan(staying=["t/1"])))
+    assert leader.drains.blocked(None) == {"t/1": Verdict("t/1", STAYS, acted=False).sentence()}
+    assert leader.look() == [], "its end is being written, and t/1 rests"
+    leader.controls = leader.controls.without_returned(A.broker, home.bundles)
+    leader.step(TriedToEnd(A.broker))
+    del leader.registrations[A.broker]
+    assert leader.look(REST_S) == [], "it has nowhere to go"
+    leader.registrations[A.broker], leader.owners["t/1"] = A, A
+    assert leader.look() == [EndReturn(A.broker, frozenset({"t/1"}))]
 
 
 @pytest.mark.parametrize("pinned", [{"t/1": A.broker}, {"t/free": A.broker}, {"t/1": BrokerId("gone:1")}])

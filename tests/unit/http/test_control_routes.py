@@ -12,6 +12,7 @@ from loadmanager.store import paths
 OURS = "/loadbalance/v1"
 NOTHING = {
     "draining": {},
+    "returning": {},
     "excluded": [],
     "heldOff": {},
     "pinned": {},

@@ -172,6 +172,32 @@ async def test_a_drain_outlasts_a_lost_session_and_ends_with_the_next_process() 
         await broker.leave()
 
 
+async def test_a_broker_gets_its_bundles_back_after_a_restart_if_that_is_ordered() -> None:
+    async with a_leader() as (cluster, leader):
+        drain, broker_id = "/loadbalance/v1/brokers/b1:8080/drain", BrokerId("b1:8080")
+        broker, bundles = await owned_by_b1(cluster, leader)
+        await broker.report(a_record("b1:8080", agent_url=broker.url) | {"startTimestamp": 1_000})
+        await eventually(lambda: leader.node.mirror.process_of(broker_id) == 1_000)
+        await cluster.a_broker("b2:8080")
+        assert (await leader.put(f"{drain}?andReturn=true")).status == 202
+        await eventually(lambda: leader.node.drains.progress(broker_id).state == "done")
+        await broker.leave()
+        await eventually(lambda: broker_id not in leader.node.mirror.registrations)
+        await comes_back(cluster, broker, 2_000)
+        states: set[str] = set()
+
+        async def is_over() -> bool:
+            found = await leader.get(drain)
+            states.update([found.json()["state"]] if found.status == 200 else [])
+            return found.status == 404
+
+        await eventually(is_over)
+        assert owners(leader, bundles) == ["b1:8080"] * len(bundles)
+        assert "returning" in states
+        assert {leader.ownership(bundle).reason for bundle in bundles} == {"returned_after_drain"}
+        await broker.leave()
+
+
 async def test_where_brokers_do_not_say_when_they_started_a_registration_counts_as_a_process() -> None:
     async with a_leader() as (cluster, leader):
         broker, _ = await owned_by_b1(cluster, leader)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from loadmanager.core.domain.controls import NO_CONTROLS, Controls, DrainOrder
+from loadmanager.core.domain.controls import NO_CONTROLS, Controls, DrainOrder, ReturnOrder
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.control_records import HoldOff, Pin, Reasoned, decode_controls, encode_controls
@@ -12,6 +12,7 @@ B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
 BUNDLE = "t/ns/0x00000000_0x80000000"
 ALL = Controls(
     draining={B1: DrainOrder(1.5, 1_753_000_000_000)},
+    returning={B2: ReturnOrder(1.25, (BUNDLE,))},
     excluded=frozenset({B1, B2}),
     held_off={B2: 1_700_000_000.25},
     pinned={BUNDLE: B1},
@@ -28,7 +29,8 @@ def test_controls_are_read_as_they_were_written(controls: Controls) -> None:
 
 def test_the_record_names_the_shared_keys() -> None:
     assert encode_controls(ALL) == (
-        b'{"draining":{"b1:8080":{"since":1500,"startTimestamp":1753000000000}},"excluded":["b1:8080","b2:8080"],"heldOff":{"b2:8080":1700000000250},'
+        b'{"draining":{"b1:8080":{"since":1500,"startTimestamp":1753000000000}},'
+        b'"returning":{"b2:8080":{"since":1250,"bundles":["t/ns/0x00000000_0x80000000"]}},"excluded":["b1:8080","b2:8080"],"heldOff":{"b2:8080":1700000000250},'
         b'"pinned":{"t/ns/0x00000000_0x80000000":"b1:8080"},"frozenBundles":{"t/ns/0x00000000_0x80000000":"test"},'
         b'"frozen":"incident","dryRun":true}'
     )

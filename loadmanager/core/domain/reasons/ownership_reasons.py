@@ -13,5 +13,6 @@ class OwnershipReason(Reason):
     UNLOAD_COMPLETED = entry("unload_completed")
     UNLOAD_CANCELLED = entry("unload_cancelled")
     DRAIN = entry("drain")
+    RETURNED_AFTER_DRAIN = entry("returned_after_drain")
     PLAN_EXECUTED = entry("plan_executed")
     DRAIN_ENDED = entry("drain_ended", "Drain ended because another process of the broker has registered")
