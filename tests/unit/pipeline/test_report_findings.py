@@ -125,32 +125,20 @@ def test_nothing_is_done_where_nothing_is_wrong() -> None:
     assert find_actions({**balance(20), **plan([5, 5], 6)}, about_days(20)) == []
 
 
-def test_an_overload_that_nothing_explains_is_to_be_explained() -> None:
-    rows = {
-        "what": ["usage"],
-        "subject": ["b 1"],
-        "threshold": [0.85],
-        "share": [0.1],
-        "above_s": [600.0],
-        "observed_s": [6000.0],
-    }
-    (found,) = find_actions({"time_above": pd.DataFrame(rows)}, about_days(20))
-    assert found.commands == ("loadmanager admin explain broker 'b 1'",)
-    assert find_actions({"time_above": pd.DataFrame({**rows, "observed_s": [300.0]})}, about_days(20)) == []
-
-
-def test_load_that_is_uneven_for_no_known_reason_is_to_be_looked_into() -> None:
-    rows = {
-        "what": ["imbalance"],
-        "subject": ["cluster"],
-        "threshold": [1.2],
-        "share": [0.3],
-        "above_s": [600.0],
-        "observed_s": [6000.0],
-    }
-    (found,) = find_actions({"time_above": pd.DataFrame(rows)}, about_days(20))
-    assert (found.commands, found.evidence) == (("loadmanager admin status",), "#imbalance")
-    assert find_actions({"time_above": pd.DataFrame({**rows, "share": [0.2]})}, about_days(20)) == []
+@pytest.mark.parametrize(
+    ("row", "action", "harmless"),
+    [
+        (("usage", "b 1", 0.85, 0.1), ("loadmanager admin explain broker 'b 1'", "#brokers"), {"observed_s": 300.0}),
+        (("imbalance", "cluster", 1.2, 0.3), ("loadmanager admin status", "#imbalance"), {"share": 0.2}),
+    ],
+)
+def test_load_above_a_threshold_for_no_known_reason_is_to_be_looked_into(
+    row: tuple[str, str, float, float], action: tuple[str, str], harmless: dict[str, float]
+) -> None:
+    above = pd.DataFrame([row], columns=["what", "subject", "threshold", "share"]).assign(above_s=600.0, observed_s=6e3)
+    (found,) = find_actions({"time_above": above}, about_days(20))
+    assert (*found.commands, found.evidence) == action
+    assert find_actions({"time_above": above.assign(**harmless)}, about_days(20)) == []
 
 
 def test_more_brokers_are_tried_where_the_scenario_is_a_file_of_this_machine() -> None:
