@@ -44,6 +44,8 @@ log = structlog.get_logger(__name__)
 
 pulsar = typer.Typer(help="Observe how a Pulsar balances its brokers, or balance it.", no_args_is_help=True)
 
+_ADMIN_TIMEOUT_S = 10.0
+"""Timeout of a request to a broker; long enough for a pause by its garbage collector."""
 _Admin = Annotated[
     list[str] | None,
     typer.Option(metavar="URL", help="The web service of a broker, http://broker:8080; for more, say it again."),
@@ -130,12 +132,11 @@ def _admin_of(settings: PulsarServiceSettings) -> PulsarAdmin:
         allow_insecure=settings.tls_allow_insecure_connection,
         hostname_verification=settings.tls_hostname_verification_enable,
     )
-    timeout_s = settings.admin_timeout_ms / 1000
     return PulsarAdmin(
         settings.admin_urls,
         token_file=settings.token_file,
         tls=tls,
-        timeout_s=timeout_s,
+        timeout_s=_ADMIN_TIMEOUT_S,
         suffixes=settings.token_host_suffixes,
     )
 

@@ -106,7 +106,6 @@ class PulsarServiceSettings(AuditSettings, HttpSettings, AuthSettings, TracingSe
         description="Split bundles that are above the brokers' limits, by our rules and Pulsar's call. Only with"
         " range_equally_divide as defaultNamespaceBundleSplitAlgorithm: the others need the load of single topics.",
     )
-    admin_timeout_ms: PositiveMs = Field(10_000, description="Timeout of a request to a broker.")
     token_file: Path | None = Field(None, description="File with the token for brokers. A changed file is read again.")
     tls_trust_certs_file_path: Path | None = Field(
         None, description="Trusted authorities of brokers' certificates (PEM). Empty: those of the system."

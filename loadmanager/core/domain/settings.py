@@ -394,11 +394,6 @@ class PlannerSettings:
             " keep it from being back within four hours."
         ),
     )
-    level_headroom_percentage: float = percent(
-        "loadBalancerLevelHeadroomPercentage",
-        15,
-        "Level: a broker that has less of a resource left than this, and more load than others, is relieved at once.",
-    )
     level_least_usage_percentage: float = setting(
         "loadBalancerLevelLeastUsagePercentage",
         2,

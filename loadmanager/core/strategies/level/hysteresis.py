@@ -45,6 +45,8 @@ MUCH = 1.30
 """Heat of a broker that is relieved at once."""
 COLD = 0.70
 """Heat below which a broker is cold."""
+NEARLY_FULL = 0.85
+"""Usage from which a broker lacks headroom; Pulsar calls a broker overloaded from the same usage on."""
 MOST_RESTING = 5_000
 """Maximum number of remembered moves; the latest are kept."""
 _TARGET_PART = 0.3
@@ -71,14 +73,11 @@ _MINUTE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """Thresholds: the trigger above the level, the target heat, the calm period, the usage (a fraction) above which a
-    broker lacks headroom, and the rest time of a moved bundle.
-    """
+    """Thresholds: trigger above the level, target heat, calm period, and rest time of a moved bundle."""
 
     evenness: float
     target: float
     calm_s: float
-    most_usage: float
     rest_s: float
 
     @classmethod
@@ -88,7 +87,6 @@ class Bands:
             evenness=evenness,
             target=1 + _TARGET_PART * evenness,
             calm_s=settings.level_calm_minutes * _MINUTE_S,
-            most_usage=1 - settings.level_headroom_percentage / 100,
             rest_s=settings.level_rest_minutes * _MINUTE_S,
         )
 
@@ -103,7 +101,7 @@ class Bands:
 
     def lacks_headroom(self, heat: FloatArray, used: FloatArray) -> BoolArray:
         """Return a mask of brokers that are nearly full while others are not."""
-        return np.asarray((heat > self.target) & (used >= self.most_usage))
+        return np.asarray((heat > self.target) & (used >= NEARLY_FULL))
 
     def is_urgent(self, heat: FloatArray, used: FloatArray, noise: FloatArray) -> BoolArray:
         """Return a mask of brokers that are relieved at once."""
