@@ -19,7 +19,6 @@ from statistics import median
 import numpy as np
 import psutil
 from measure import Measured, show
-from pyspark.sql import SparkSession
 
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId
@@ -110,9 +109,9 @@ def _processor_s() -> float:
     return sum(sum(each.cpu_times()[:2]) for each in (own, *own.children(recursive=True)))
 
 
-def digests(spark: SparkSession, given: WhatIfPlan, ranges: RangesOfSpark) -> list[str]:
+def digests(given: WhatIfPlan, ranges: RangesOfSpark) -> list[str]:
     # Not put into order by Spark, which would play everything once more to see where to cut.
-    return [row["digest"] for row in sorted(play(spark, given, ranges).collect(), key=lambda row: row["scenario"])]
+    return [row["digest"] for row in sorted(play(given, ranges).collect(), key=lambda row: row["scenario"])]
 
 
 def main() -> int:
@@ -121,17 +120,16 @@ def main() -> int:
         spark = spark_session(f"local[{CORES}]")
         ranges = RangesOfSpark(spark, history.directory.root)
         one = scenarios(history, ranges, 1)
-        digests(spark, one, ranges)  # and the workers are there
+        digests(one, ranges)  # and the workers are there
         begun = time.perf_counter()
         all_of_them = scenarios(history, ranges, SCENARIOS)
         read_s = time.perf_counter() - begun
         recorded = read_range(history, one.cells[0].stretch)
         plain_s = median(timed(lambda: all_of_them.trials[0].run(recorded))[0] for _ in range(ROUNDS))
         times = [
-            (timed(lambda: digests(spark, one, ranges)), timed(lambda: digests(spark, all_of_them, ranges)))
-            for _ in range(ROUNDS)
+            (timed(lambda: digests(one, ranges)), timed(lambda: digests(all_of_them, ranges))) for _ in range(ROUNDS)
         ]
-        found = digests(spark, all_of_them, ranges)
+        found = digests(all_of_them, ranges)
         last = SCENARIOS - 1
         is_same = all(found[number] == all_of_them.trials[number].run(recorded).digest() for number in (0, last))
         spark.stop()

@@ -1,66 +1,72 @@
-"""Recorded ranges of a history that executors read, keep on disk, and replay.
+"""Recorded ranges of a history that Spark's workers read and replay.
 
-    driver:     finds stretches                      ◀── an outline of each range
-    executors:  a task per stretch: its range, packed, kept on disk ──▶ a task per trial: the range, unpacked
+    driver:   finds stretches ◀── an outline of each range
+    workers:  a row per trial ──▶ the range of its stretch, replayed ──▶ a row per result
 
-Only outlines go through the driver. A range is read once. When the executor that keeps it is lost, the task that needs
-it reads it again.
+Only outlines go through the driver. A worker keeps the range that it replayed last, since trials of a stretch follow
+each other.
 """
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from hashlib import blake2b
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
-from pyspark import RDD, StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.model.load import IntArray
 from loadmanager.errors import HistoryError, HistoryFileError
 from loadmanager.history.gaps import MARKS, Gap, gaps_in
 from loadmanager.history.reader import History, OnFault
-from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
-from loadmanager.lab.simulate.initial_fleet import BrokerSpec
+from loadmanager.history.table_schemas import BROKER_REPORTS, EVENTS
 from loadmanager.lab.simulate.recorded_world import HOLD_S, RecordedRange
-from loadmanager.lab.simulate.trial import Trial, figures
+from loadmanager.lab.simulate.trial import Trial
 from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range
 from loadmanager.pipeline.source import FORMAT, PERMISSIVE
 
-A = TypeVar("A")
-R = TypeVar("R")
-
-PART_BYTES = 16 * 1024 * 1024
-"""Size of the parts of a packed range: an element of an RDD is less than 2 GiB."""
-
-_CODEC = "zstd"
 _HOLD_MS = round(HOLD_S * 1000)
-_TABLES = (BROKER_REPORTS, BUNDLE_REPORTS, EVENTS)
+_FAULT = t.StructType().add("fault", t.StringType())
+_OUTLINE = (
+    t.StructType()
+    .add("fault", t.StringType())
+    .add("brokers", t.ArrayType(t.StringType()))
+    .add("namespaces", t.ArrayType(t.StringType()))
+    .add("capacity", t.ArrayType(t.DoubleType()))
+    .add("first", t.StringType())
+    .add("digest", t.StringType())
+    .add("unreadable", t.ArrayType(t.StringType()))
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """All brokers and namespaces of a range, and the broker that comes first by name at its beginning."""
+    """All brokers and namespaces of a range, and a digest of its content.
 
-    broker_ids: tuple[BrokerId, ...]
+    `first` is the broker that comes first by name at the beginning, and `capacity` is what it has of each resource.
+    """
+
+    brokers: tuple[BrokerId, ...]
     namespaces: tuple[str, ...]
-    like: BrokerSpec | None
+    first: BrokerId | None
+    capacity: tuple[float, ...]
+    digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class RangeRead:
-    """The outline of a range or the reason why it has none, its unreadable files, and a digest of its files."""
+class Replay(NamedTuple):
+    """A trial, and the range that it replays."""
 
-    outline: Outline | str
-    faults: tuple[HistoryFileError, ...]
-    files: str
+    stretch: Stretch
+    digest: str
+    trial: Trial
 
 
 class Ranges(Protocol):
@@ -75,8 +81,8 @@ class Ranges(Protocol):
     def read(self, stretches: Sequence[Stretch]) -> list[Outline | str]:
         """The outline of the range of each, or the reason why it cannot be replayed."""
 
-    def try_each(self, work: Callable[[RecordedRange, A], R], given: Sequence[tuple[int, A]]) -> list[R]:
-        """`work` on the range of the stretch of each number, and on what goes with it."""
+    def faults(self, replays: Sequence[Replay]) -> list[str | None]:
+        """The reason why each trial has no world; None when it has one."""
 
 
 class RangesOfSpark:
@@ -86,8 +92,6 @@ class RangesOfSpark:
         self._spark = spark
         self._url = url
         self._on_fault = on_fault
-        self._ranges: dict[int, RDD[Any]] = {}
-        self._files: dict[int, str] = {}
 
     def report_times(self, from_ms: int | None, to_ms: int | None) -> IntArray:
         limits = {name: at_ms for name, at_ms in (("from_ms", from_ms), ("to_ms", to_ms)) if at_ms is not None}
@@ -111,32 +115,34 @@ class RangesOfSpark:
         return gaps_in([(row.epoch, row.kind, row.body) for row in marks])
 
     def read(self, stretches: Sequence[Stretch]) -> list[Outline | str]:
-        self.close()
-        context = self._spark.sparkContext
-        for each in stretches:
-            read: RDD[Any] = context.parallelize([each], 1).flatMap(partial(read_stretch, self._url))
-            self._ranges[each.number] = read.persist(StorageLevel.DISK_ONLY)
-        made = list(self._ranges.values())
-        found: list[RangeRead] = context.union(made).mapPartitions(_first).collect() if made else []
-        self._tell(fault for each in found for fault in each.faults)
-        self._files = {each.number: its.files for each, its in zip(stretches, found, strict=True)}
-        return [each.outline for each in found]
+        url = self._url
+        rows = _map_each(self._spark, lambda number: _outline_row(url, stretches[number]), len(stretches), _OUTLINE)
+        found = rows.collect()
+        unreadable = dict.fromkeys(text for row in found for text in row.unreadable)
+        self._tell(HistoryFileError(text) for text in unreadable)
+        return [_outline_in(row) if row.fault is None else row.fault for row in found]
 
-    def try_each(self, work: Callable[[RecordedRange, A], R], given: Sequence[tuple[int, A]]) -> list[R]:
-        return self.each(work, given).collect()
+    def faults(self, replays: Sequence[Replay]) -> list[str | None]:
+        rows = self.replay(
+            lambda number, recorded: {"fault": fault_of(recorded, replays[number].trial)}, replays, _FAULT
+        )
+        return [row.fault for row in rows.collect()]
 
-    def each(self, work: Callable[[RecordedRange, A], R], given: Sequence[tuple[int, A]]) -> RDD[R]:
-        """Return an RDD of `work` on these ranges, a partition each, see `try_each`."""
-        context = self._spark.sparkContext
-        shared = context.broadcast([(self._files[stretch], argument) for stretch, argument in given])
-        ranges = context.union([self._ranges[stretch] for stretch, _ in given])
-        return ranges.mapPartitionsWithIndex(partial(on_range, work, shared))
+    def replay(
+        self,
+        work: Callable[[int, RecordedRange], dict[str, Any]],
+        replays: Sequence[Replay],
+        schema: t.StructType,
+        partitions: int | None = None,
+    ) -> DataFrame:
+        """Return a row per trial: `work` on its number and its range. Each has a partition, or there are so many.
 
-    def close(self) -> None:
-        """Drop the ranges that executors keep."""
-        for each in self._ranges.values():
-            each.unpersist()
-        self._ranges.clear()
+        A task raises `HistoryError` for a range whose content has changed since it was read.
+        """
+        url, ranges = self._url, [(each.stretch, each.digest) for each in replays]
+        return _map_each(
+            self._spark, lambda number: work(number, _range_of(url, *ranges[number])), len(replays), schema, partitions
+        )
 
     def _load(self, table: str, *columns: str, **options: int) -> DataFrame:
         """Columns of a table, with a row for each damaged file."""
@@ -154,73 +160,79 @@ class RangesOfSpark:
         self._tell(HistoryFileError(f"{self._url}/{row.file}: {row.damaged}") for row in damaged)
 
 
-def _first(elements: Iterable[Any]) -> Iterator[Any]:
-    """Take the first element to the driver. The rest is read too, so that all of it is kept."""
-    rest = iter(elements)
-    yield next(rest)
-    for _ in rest:
-        pass
+def _map_each(
+    spark: SparkSession,
+    work: Callable[[int], dict[str, Any]],
+    count: int,
+    schema: t.StructType,
+    partitions: int | None = None,
+) -> DataFrame:
+    """Return a row per number below `count`, in order, made by workers."""
+    arrow = to_arrow_schema(schema)
+
+    def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                yield pa.RecordBatch.from_pylist([work(number)], arrow)
+
+    return spark.range(0, count, 1, partitions or max(count, 1)).mapInArrow(rows, schema)
 
 
-def read_stretch(url: str, stretch: Stretch) -> Iterator[RangeRead | bytes]:
-    """Read the range of a stretch on a worker: a `RangeRead`, then its parts."""
-    history, faults = History(url), dict[str, HistoryFileError]()
-
-    def on_fault(fault: HistoryFileError) -> None:
-        faults[str(fault)] = fault
-
-    files = [file for table in _TABLES for file in history.files(table, stretch.from_ms, stretch.to_ms, on_fault)]
-    names = repr([(file.path, file.size_bytes) for file in files])
-    digest = blake2b(names.encode(), digest_size=16).hexdigest()
+def _outline_row(url: str, stretch: Stretch) -> dict[str, Any]:
+    unreadable = dict[str, None]()
     try:
-        recorded = read_range(history, stretch.once_begun(history, on_fault), on_fault=on_fault)
+        outline = outline_of(_read(url, stretch, lambda fault: unreadable.setdefault(str(fault))))
     except ValueError as error:
-        yield RangeRead(str(error), tuple(faults.values()), digest)
-        return
-    yield RangeRead(outline_of(recorded), tuple(faults.values()), digest)
-    yield from packed(recorded)
+        return {"fault": str(error), "unreadable": [*unreadable]}
+    names = Outline.__slots__
+    return {name: getattr(outline, name) for name in names} | {"unreadable": [*unreadable]}
+
+
+def _outline_in(row: Any) -> Outline:  # noqa: ANN401 - a row of Spark
+    return Outline(tuple(row.brokers), tuple(row.namespaces), row.first, tuple(row.capacity), row.digest)
+
+
+def _read(url: str, stretch: Stretch, on_fault: OnFault) -> RecordedRange:
+    history = History(url)
+    return read_range(history, stretch.once_begun(history, on_fault), on_fault=on_fault)
 
 
 def outline_of(recorded: RecordedRange) -> Outline:
+    first = min(recorded.brokers, key=lambda spec: spec.id, default=None)
     return Outline(
         tuple(recorded.broker_ids()),
         tuple(spec.name for spec in recorded.namespace_specs()),
-        min(recorded.brokers, key=lambda spec: spec.id, default=None),
+        None if first is None else first.id,
+        () if first is None else first.capacity,
+        digest_of(recorded),
     )
 
 
-def packed(recorded: RecordedRange) -> Iterator[bytes]:
-    """Pack a range into parts of at most `PART_BYTES`."""
-    sink = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(sink, _CODEC) as file:
-        pickle.dump(recorded, file, protocol=5)  # writes arrays without a copy of them
-    content = sink.getvalue()
-    for at in range(0, content.size, PART_BYTES):
-        yield content.slice(at, min(PART_BYTES, content.size - at)).to_pybytes()
+def digest_of(recorded: RecordedRange) -> str:
+    """Return a digest of all that a trial replays."""
+    loads, happened = recorded.loads, (recorded.brokers, recorded.namespaces, recorded.events, recorded.duration_s)
+    digest = blake2b(repr(happened).encode(), digest_size=16)
+    for each in (loads.at_s, loads.bundle, loads.figures):
+        digest.update(np.ascontiguousarray(each).data)
+    return digest.hexdigest()
 
 
-def unpacked(parts: Iterable[bytes]) -> RecordedRange:
-    """Return the range that was packed, bit for bit."""
-    with pa.CompressedInputStream(pa.BufferReader(b"".join(parts)), _CODEC) as file:
-        recorded: RecordedRange = pickle.load(file)  # noqa: S301 - ours, from one worker to another
-    return recorded
+_LAST: dict[tuple[str, Stretch, str], RecordedRange] = {}
+"""The range that this worker replayed last."""
 
 
-def on_range(
-    work: Callable[[RecordedRange, A], R],
-    given: Any,  # noqa: ANN401 - a broadcast variable of Spark
-    number: int,
-    elements: Iterator[Any],
-) -> Iterator[R]:
-    """Do `work` on the range of these elements, with the argument of the partition of this number.
-
-    Raises `HistoryError` for a range that was read again from other files.
-    """
-    files, argument = given.value[number]
-    found: RangeRead = next(elements)
-    if found.files != files:
-        raise HistoryError("files of the range have changed while it was replayed, and a worker had lost what it read")
-    yield work(unpacked(elements), argument)
+def _range_of(url: str, stretch: Stretch, digest: str) -> RecordedRange:
+    """Return the range that had this digest when it was read first. Raises `HistoryError` if it has another one."""
+    key = url, stretch, digest
+    if key not in _LAST:
+        _LAST.clear()  # first, so that memory holds one range at a time
+        with suppress(ValueError):  # no reports are left
+            recorded = _read(url, stretch, lambda _: None)
+            if digest_of(recorded) == digest:
+                _LAST[key] = recorded
+    if key not in _LAST:
+        raise HistoryError("files of the range have changed while it was replayed")
+    return _LAST[key]
 
 
 def fault_of(recorded: RecordedRange, trial: Trial) -> str | None:
@@ -230,9 +242,3 @@ def fault_of(recorded: RecordedRange, trial: Trial) -> str | None:
     except ValueError as error:
         return str(error)
     return None
-
-
-def outcome(recorded: RecordedRange, given: tuple[dict[str, Any], Trial, float]) -> dict[str, Any]:
-    """Run a trial: its description and its figures by this band."""
-    description, trial, band = given
-    return description | figures(trial.run(recorded), band)

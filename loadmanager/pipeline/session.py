@@ -11,7 +11,7 @@ import struct
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from loadmanager.errors import EmbeddedServerError, PipelineError
@@ -22,6 +22,7 @@ from loadmanager.util.jvm import get_java, spark_java_home
 from loadmanager.util.optional_dependencies import how_to_install
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 HERE = "local[*]"
@@ -222,11 +223,10 @@ def _ask(host: str, port: int, timeout_s: float) -> str | None:
 
 def _require_answer(session: SparkSession, master: str, timeout_s: float) -> None:
     """The cluster has to carry out one small task."""
-    context = session.sparkContext
-    timer = threading.Timer(timeout_s, context.cancelAllJobs)
+    timer = threading.Timer(timeout_s, session.sparkContext.cancelAllJobs)
     timer.start()
     try:
-        context.parallelize([0], 1).count()
+        session.range(1).collect()
     except Exception as error:
         session.stop()
         raise PipelineError(
@@ -241,7 +241,7 @@ def _require_answer(session: SparkSession, master: str, timeout_s: float) -> Non
 def _require_python(session: SparkSession, python: str) -> None:
     """Check that the Python that the environment names can run a task of this package."""
     try:
-        session.sparkContext.parallelize([0], 1).map(_is_here_too).collect()
+        session.range(1).mapInArrow(_return_all, "id long").collect()
     except Exception as error:
         session.stop()
         said = _OF_PYTHON.findall(str(error)) or _CAUSE.findall(str(error)) or ["they end at once"]
@@ -251,9 +251,9 @@ def _require_python(session: SparkSession, python: str) -> None:
         ) from error
 
 
-def _is_here_too(_: int) -> bool:
+def _return_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run on a worker, which imports this module for it."""
-    return True
+    return batches
 
 
 def _first_line(error: Exception) -> str:

@@ -1,11 +1,10 @@
 """Analysis of scenarios ("what if"): a range of the history replayed with other strategies, settings or brokers.
 
-    file ──▶ strategies x variants x fleets x stretches x seeds = trials ──▶ a group each ──▶ a row each ──▶ league
+    file ──▶ stretches x fleets x strategies x variants x seeds = trials ──▶ a row each ──▶ league
 
 A trial is a world of `loadmanager.lab.simulate` that carries the loads that were recorded. Trials are independent of
 each other: Spark plays them in any order and on any number of partitions, and each comes out bit for bit as it does
-without Spark. The range is cut into stretches, at gaps of the history too; executors read them (`pipeline.ranges`), and
-a trial gets its own one alone.
+without Spark. The range is cut into stretches, at gaps of the history too; workers read them (`pipeline.ranges`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from loadmanager.config import settings_of
 from loadmanager.core.domain.names import BrokerId
@@ -33,11 +32,11 @@ from loadmanager.lab.simulate.initial_fleet import BrokerSpec
 from loadmanager.lab.simulate.recorded_world import HOLD_S, FleetChange
 from loadmanager.lab.simulate.scenario import ScenarioBrokers
 from loadmanager.lab.simulate.scenario_run import with_strategy
-from loadmanager.lab.simulate.trial import Trial
+from loadmanager.lab.simulate.trial import Trial, figures
 from loadmanager.lab.simulate.world_builder import broker_spec, cost_model, world_rules
 from loadmanager.lab.whatif.recorded_ranges import Stretch
 from loadmanager.pipeline.datasets import schema_of
-from loadmanager.pipeline.ranges import Outline, Ranges, RangesOfSpark, fault_of, outcome
+from loadmanager.pipeline.ranges import Outline, Ranges, RangesOfSpark, Replay
 from loadmanager.pipeline.whatif_file import FEWEST_STEPS, FleetChanges, Variant, WhatIf
 
 MOST_TRIALS = 10_000
@@ -61,14 +60,22 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WhatIfPlan:
-    """Trials to play; `configurations` has their keys by name, `left_out` says why some of the range is not played."""
+    """Trials to play, one for each cell.
+
+    `digests` are those of the ranges, `configurations` the keys by name, and `left_out` says why some of the range is
+    not played.
+    """
 
     cells: tuple[Cell, ...]
-    trials: Mapping[int, Trial]
+    trials: Sequence[Trial]
+    digests: Mapping[Stretch, str]
     configurations: Mapping[str, Mapping[str, Any]]
     band: float
     recommend_for: str
     left_out: tuple[str, ...]
+
+    def replay(self, cell: Cell) -> Replay:
+        return Replay(cell.stretch, self.digests[cell.stretch], self.trials[cell.number])
 
 
 def plan(
@@ -96,15 +103,17 @@ def plan(
     model = cost_model(whatif.costs) if whatif.costs is not None else cost or CostModel()
     _require_names(whatif, list(outlines.values()))
     trials = _trials(whatif, tried, cells, outlines, model)
-    _require_worlds(whatif, cells, trials, ranges)
-    return WhatIfPlan(
+    planned = WhatIfPlan(
         cells=cells,
         trials=trials,
+        digests={stretch: outline.digest for stretch, outline in outlines.items()},
         configurations=tried,
         band=whatif.band,
         recommend_for=_recommend_for(whatif, names),
         left_out=tuple(left_out),
     )
+    _require_worlds(whatif, planned, ranges)
+    return planned
 
 
 def configurations(whatif: WhatIf, base: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -125,11 +134,15 @@ def configurations(whatif: WhatIf, base: Mapping[str, Any]) -> dict[str, dict[st
     return found
 
 
-def play(spark: SparkSession, given: WhatIfPlan, ranges: RangesOfSpark, partitions: int | None = None) -> DataFrame:
+def play(given: WhatIfPlan, ranges: RangesOfSpark, partitions: int | None = None) -> DataFrame:
     """Play all trials in parallel, on a partition each or on so many, and return their `OUTCOMES`."""
-    trials = [(cell.stretch.number, (_row(cell), given.trials[cell.number], given.band)) for cell in given.cells]
-    played = ranges.each(outcome, trials)
-    return spark.createDataFrame(played if partitions is None else played.coalesce(partitions), OUTCOMES)
+    cells, trials, band = given.cells, given.trials, given.band
+    return ranges.replay(
+        lambda number, recorded: _row(cells[number]) | figures(trials[number].run(recorded), band),
+        [*map(given.replay, cells)],
+        OUTCOMES,
+        partitions,
+    )
 
 
 def _row(cell: Cell) -> dict[str, Any]:
@@ -154,10 +167,10 @@ def _recommend_for(whatif: WhatIf, fleets: Collection[str]) -> str:
 
 def _cells(whatif: WhatIf, configurations: Iterable[str], outlines: Mapping[Stretch, Outline]) -> tuple[Cell, ...]:
     """Return the trials, without those of a fleet that has no broker left in the stretch."""
-    product = itertools.product(whatif.fleets, configurations, outlines, whatif.seeds)
-    played = (each for each in product if _leaves_one(each[0], outlines[each[2]]))
+    product = itertools.product(outlines, whatif.fleets, configurations, whatif.seeds)
+    played = (each for each in product if _leaves_one(each[1], outlines[each[0]]))
     cells = [
-        Cell(number, fleet.name, name, stretch, seed) for number, (fleet, name, stretch, seed) in enumerate(played)
+        Cell(number, fleet.name, name, stretch, seed) for number, (stretch, fleet, name, seed) in enumerate(played)
     ]
     if len(cells) > MOST_TRIALS:
         raise ScenarioError(f"{whatif.name}: {len(cells)} scenarios, expected at most {MOST_TRIALS}")
@@ -170,29 +183,29 @@ def _trials(
     cells: Iterable[Cell],
     outlines: Mapping[Stretch, Outline],
     cost: CostModel,
-) -> dict[int, Trial]:
+) -> list[Trial]:
     """Return the trial of each cell."""
     fleets = {fleet.name: fleet for fleet in whatif.fleets}
-    found: dict[int, Trial] = {}
+    found: list[Trial] = []
     for cell in cells:
         settings = settings_of(configurations[cell.configuration], f"{whatif.name}: settings of {cell.configuration}")
         rules = world_rules(whatif.rules, settings)
         with _naming(whatif, cell):
             change = _change(fleets[cell.fleet], outlines[cell.stretch])
             planner = settings.planner_settings()
-        found[cell.number] = Trial(planner, rules, cost, change, cell.seed, whatif.step_s)
+        found.append(Trial(planner, rules, cost, change, cell.seed, whatif.step_s))
     return found
 
 
-def _require_worlds(whatif: WhatIf, cells: Iterable[Cell], trials: Mapping[int, Trial], ranges: Ranges) -> None:
+def _require_worlds(whatif: WhatIf, planned: WhatIfPlan, ranges: Ranges) -> None:
     """Raise `ScenarioError` if there can be no world of a fleet or of a configuration."""
     seen: set[str] = set()
     tried: list[Cell] = []
-    for cell in cells:
+    for cell in planned.cells:
         if not {cell.fleet, cell.configuration} <= seen:
             tried.append(cell)
         seen |= {cell.fleet, cell.configuration}
-    faults = ranges.try_each(fault_of, [(cell.stretch.number, trials[cell.number]) for cell in tried])
+    faults = ranges.faults([*map(planned.replay, tried)])
     for cell, fault in zip(tried, faults, strict=True):
         with _naming(whatif, cell):
             if fault is not None:
@@ -210,11 +223,11 @@ def _naming(whatif: WhatIf, cell: Cell) -> Iterator[None]:
 
 def _change(fleet: FleetChanges, outline: Outline) -> FleetChange:
     """Return the changes that apply to a stretch."""
-    ids, names = outline.broker_ids, outline.namespaces
+    ids, names = outline.brokers, outline.namespaces
     more = _removable(fleet, outline)[: fleet.removed_count]
     return FleetChange(
         frozenset({*more, *(BrokerId(each) for each in fleet.removed if each in ids)}),
-        tuple(_added(fleet.added, outline.like)),
+        tuple(_added(fleet.added, outline.capacity)),
         {BrokerId(each): speed for each, speed in fleet.speeds.items() if each in ids},
         {each: factor for each, factor in fleet.loads.items() if each in names},
     )
@@ -226,24 +239,24 @@ def _leaves_one(fleet: FleetChanges, outline: Outline) -> bool:
 
 def _removable(fleet: FleetChanges, outline: Outline) -> list[BrokerId]:
     """Return removable brokers, the last by name first. A fleet without additions keeps one of the first brokers."""
-    stays = () if fleet.added or outline.like is None else (outline.like.id,)
-    return sorted({*outline.broker_ids} - {*fleet.removed, *stays}, reverse=True)
+    stays = () if fleet.added or outline.first is None else (outline.first,)
+    return sorted({*outline.brokers} - {*fleet.removed, *stays}, reverse=True)
 
 
-def _added(groups: Iterable[ScenarioBrokers], like: BrokerSpec | None) -> Iterator[BrokerSpec]:
+def _added(groups: Iterable[ScenarioBrokers], capacity: tuple[float, ...]) -> Iterator[BrokerSpec]:
     number = itertools.count()
     for group in groups:
         for _ in range(group.count):
             name = BrokerId(group.id or f"added-{next(number):04d}:8080")
             spec = broker_spec(name, group)
-            if like is not None and "capacity" not in group.model_fields_set:
-                spec = replace(spec, capacity=like.capacity)
+            if capacity and "capacity" not in group.model_fields_set:
+                spec = replace(spec, capacity=capacity)
             yield spec
 
 
 def _require_names(whatif: WhatIf, outlines: Sequence[Outline]) -> None:
     """Raise `ScenarioError` for a broker or a namespace that is nowhere in the range."""
-    ids = {each for outline in outlines for each in outline.broker_ids}
+    ids = {each for outline in outlines for each in outline.brokers}
     names = {each for outline in outlines for each in outline.namespaces}
     for number, fleet in enumerate(whatif.fleets):
         for key, named, known in (

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -24,7 +20,7 @@ from loadmanager.lab.simulate.recorded_world import RecordedRange
 from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range
 from loadmanager.pipeline import ranges as ranges_module
 from loadmanager.pipeline.history_tables import CANNOT_GO_ON, cause_of
-from loadmanager.pipeline.ranges import Outline, RangeRead, RangesOfSpark, read_stretch, unpacked
+from loadmanager.pipeline.ranges import Outline, RangesOfSpark, digest_of
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.pipeline.whatif_plan import find_stretches, plan, play
 
@@ -62,27 +58,17 @@ def history(tmp_path: Path) -> History:
 
 
 @pytest.fixture
-def ranges(spark: SparkSession, history: History) -> Iterator[RangesOfSpark]:
-    with closing(RangesOfSpark(spark, history.directory.root)) as ranges:
-        yield ranges
+def ranges(spark: SparkSession, history: History) -> RangesOfSpark:
+    return RangesOfSpark(spark, history.directory.root)
 
 
-def contents(recorded: RecordedRange) -> tuple[Any, ...]:
-    """All that it says, bit for bit."""
-    loads = recorded.loads
-    arrays = [(each.dtype.str, each.shape, each.tobytes()) for each in (loads.at_s, loads.bundle, loads.figures)]
-    happened = recorded.brokers, recorded.namespaces, recorded.events, recorded.duration_s, recorded.calibration
-    return *happened, loads.bundles, arrays, loads.factors.tobytes()
+def digests_here(history: History, *stretches: Stretch, on_fault: OnFault | None = None) -> list[str]:
+    return [digest_of(read_range(history, each, on_fault=on_fault)) for each in stretches]
 
 
-def read_back(ranges: RangesOfSpark, *stretches: Stretch) -> list[tuple[Any, ...]]:
-    """What workers have of them. They do not have this module, but what is sent to them."""
-    found = ranges.try_each(lambda recorded, _: recorded, [(stretch.number, None) for stretch in stretches])
-    return [contents(each) for each in found]
-
-
-def read_here(history: History, *stretches: Stretch, on_fault: OnFault | None = None) -> list[tuple[Any, ...]]:
-    return [contents(read_range(history, each, on_fault=on_fault)) for each in stretches]
+def digests_of(outlines: list[Outline | str]) -> list[str]:
+    assert all(isinstance(each, Outline) for each in outlines)
+    return [each.digest for each in outlines if isinstance(each, Outline)]
 
 
 def file_of(history: History, table: str, hour: int) -> HistoryFile:
@@ -111,8 +97,7 @@ def test_each_range_is_bit_for_bit_what_it_is_here(history: History, ranges: Ran
     outlines = ranges.read(HALVES)
 
     assert outlines == RangesHere(history).read(HALVES)
-    assert all(isinstance(each, Outline) for each in outlines)
-    assert read_back(ranges, *HALVES) == read_here(history, *HALVES)
+    assert digests_of(outlines) == digests_here(history, *HALVES)
 
 
 def test_a_stretch_of_which_nothing_was_recorded_is_said_and_the_others_are_read(ranges: RangesOfSpark) -> None:
@@ -124,50 +109,37 @@ def test_a_stretch_of_which_nothing_was_recorded_is_said_and_the_others_are_read
     assert why == "the range has no reports of loaded bundles"
 
 
-def test_a_stretch_is_read_once_whatever_is_tried_on_it(
-    spark: SparkSession, history: History, ranges: RangesOfSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = tmp_path / "read"
+def test_a_worker_keeps_the_range_that_it_replayed_last(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, kept = list[int](), dict[tuple[str, Stretch, str], RecordedRange]()
 
-    def counted(url: str, stretch: Stretch) -> Iterator[Any]:
-        with said.open("a") as file:
-            file.write(f"{stretch.number}\n")
-        yield from read_stretch(url, stretch)
+    def counted(url: str, stretch: Stretch, _: object) -> RecordedRange:
+        assert not kept
+        read.append(stretch.number)
+        return read_range(History(url), stretch)
 
-    monkeypatch.setattr(ranges_module, "read_stretch", counted)
-    given = plan(whatif(strategies=["ThresholdShedder"], seeds=[1, 2, 3], stretchS=3600), history, ranges)
-    assert len(play(spark, given, ranges).collect()) == len(given.cells) == 6
+    monkeypatch.setattr(ranges_module, "_LAST", kept)
+    monkeypatch.setattr(ranges_module, "_read", counted)
+    wanted = list(zip(HALVES, digests_here(history, *HALVES), strict=True))
 
-    assert sorted(said.read_text().split()) == ["0", "1"]
+    for stretch, digest in (wanted[0], wanted[0], wanted[1], wanted[1]):
+        recorded = ranges_module._range_of(history.directory.root, stretch, digest)
+        assert digest_of(recorded) == digest
 
-
-def test_a_trial_has_the_range_of_its_stretch_and_no_other(ranges: RangesOfSpark) -> None:
-    def held(_: RecordedRange, __: None) -> list[float]:
-        gc.collect()
-        return [each.duration_s for each in gc.get_objects() if isinstance(each, RecordedRange)]
-
-    stretches = [HALVES[0], Stretch(1, HALVES[1].from_ms, HALVES[1].from_ms + 30 * MINUTE_MS)]
-    ranges.read(stretches)
-
-    assert ranges.try_each(held, [(1, None), (0, None), (1, None)]) == [[1800.0], [3600.0], [1800.0]]
+    assert read == [0, 1]
 
 
-def test_what_an_executor_has_lost_is_read_again(ranges: RangesOfSpark, history: History) -> None:
-    ranges.read(HALVES)
-    for each in ranges._ranges.values():
-        each.unpersist(blocking=True)
+def test_trials_of_a_stretch_follow_each_other(history: History) -> None:
+    given = plan(whatif(strategies=["ThresholdShedder"], seeds=[1, 2], stretchS=3600), history, RangesHere(history))
 
-    assert read_back(ranges, *HALVES) == read_here(history, *HALVES)
+    assert [cell.stretch.number for cell in given.cells] == [0, 0, 1, 1]
 
 
-def test_lost_and_changed_input_is_not_replayed(ranges: RangesOfSpark, history: History) -> None:
-    ranges.read(HALVES)
-    for each in ranges._ranges.values():
-        each.unpersist(blocking=True)
+def test_changed_input_is_not_replayed(ranges: RangesOfSpark, history: History) -> None:
+    given = plan(whatif(strategies=["ThresholdShedder"], stretchS=3600), history, ranges)
     Path(file_of(history, BUNDLE_REPORTS, 1).path).unlink()
 
     with pytest.raises(CANNOT_GO_ON) as raised:
-        read_back(ranges, *HALVES)
+        play(given, ranges).collect()
     assert cause_of(str(raised.value)).startswith("files of the range have changed while it was replayed")
 
 
@@ -179,25 +151,22 @@ def test_unreadable_file(spark: SparkSession, history: History, ranges: RangesOf
         ranges.read(HALVES)
 
     faults: list[HistoryFileError] = []
-    with closing(RangesOfSpark(spark, history.directory.root, faults.append)) as others:
-        found = others.read(HALVES)
-        after = read_back(others, HALVES[1])
+    found = RangesOfSpark(spark, history.directory.root, faults.append).read(HALVES)
 
     assert {str(each).partition(": ")[0] for each in faults} == {bad}
     assert found[0] == "the range has no reports of loaded bundles"
-    assert after == read_here(history, HALVES[1])
+    assert digests_of(found[1:]) == digests_here(history, HALVES[1])
 
 
 def test_a_name_that_is_none_of_the_history_is_said_as_it_is_here(spark: SparkSession, history: History) -> None:
     first = Path(file_of(history, BUNDLE_REPORTS, 0).path)
     first.with_name("copy.parquet").write_bytes(first.read_bytes())
     expected: set[str] = set()
-    wanted = read_here(history, *HALVES, on_fault=lambda fault: expected.add(str(fault)))
+    wanted = digests_here(history, *HALVES, on_fault=lambda fault: expected.add(str(fault)))
 
     said: set[str] = set()
-    with closing(RangesOfSpark(spark, history.directory.root, lambda fault: said.add(str(fault)))) as ranges:
-        ranges.read(HALVES)
-        assert read_back(ranges, *HALVES) == wanted
+    ranges = RangesOfSpark(spark, history.directory.root, lambda fault: said.add(str(fault)))
+    assert digests_of(ranges.read(HALVES)) == wanted
 
     assert said == expected != set()
 
@@ -223,14 +192,3 @@ def test_damaged_files_are_named_or_left_out_where_stretches_are_found(spark: Sp
     finally:
         for path, data in content.items():
             Path(path).write_bytes(data)
-
-
-def test_a_packed_range_has_parts_of_a_limited_size(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges_module, "PART_BYTES", 100)
-    read, *parts = read_stretch(history.directory.root, HALVES[0])
-    assert isinstance(read, RangeRead)
-    assert read.faults == ()
-    packed = [part for part in parts if isinstance(part, bytes)]
-    assert {len(part) for part in packed[:-1]} == {100}
-    assert 0 < len(packed[-1]) <= 100
-    assert [contents(unpacked(packed))] == read_here(history, HALVES[0])

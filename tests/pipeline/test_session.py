@@ -144,24 +144,17 @@ def test_a_cluster_that_carries_out_nothing_is_named(spark: SparkSession, monkey
     stopped: list[bool] = []
     monkeypatch.setattr(spark, "stop", lambda: stopped.append(True))
 
+    cancelled = threading.Event()
+
     class Idle:
-        """A context whose tasks are never taken up, until all are cancelled."""
+        """A frame whose tasks are never taken up, until all are cancelled."""
 
-        def __init__(self) -> None:
-            self.cancelled = False
-
-        def cancelAllJobs(self) -> None:  # noqa: N802 - Spark's name
-            self.cancelled = True
-
-        def parallelize(self, _: object, __: int) -> Idle:
-            return self
-
-        def count(self) -> int:
-            while not self.cancelled:
-                pass
+        def collect(self) -> None:
+            assert cancelled.wait(ANSWERS_S)
             raise RuntimeError("Job 0 cancelled as part of cancellation of all jobs")
 
-    monkeypatch.setattr(SparkSession, "sparkContext", Idle())
+    monkeypatch.setattr(spark.sparkContext, "cancelAllJobs", cancelled.set)
+    monkeypatch.setattr(spark, "range", lambda _: Idle())
     with pytest.raises(PipelineError, match=r"master yarn has not carried out a task within 0.05 s.*Job 0 cancelled"):
         session_module._require_answer(spark, "yarn", 0.05)
     assert stopped == [True]

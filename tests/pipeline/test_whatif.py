@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,15 +95,13 @@ def plain_rows(history: History, given: WhatIfPlan) -> dict[int, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def ranges(spark: SparkSession, history: History, tried: WhatIfPlan) -> Iterator[RangesOfSpark]:
-    with closing(RangesOfSpark(spark, history.directory.root)) as ranges:
-        ranges.read(list(dict.fromkeys(cell.stretch for cell in tried.cells)))
-        yield ranges
+def ranges(spark: SparkSession, history: History) -> RangesOfSpark:
+    return RangesOfSpark(spark, history.directory.root)
 
 
 @pytest.fixture(scope="module")
-def outcomes(spark: SparkSession, tried: WhatIfPlan, ranges: RangesOfSpark) -> pd.DataFrame:
-    return play(spark, tried, ranges).toPandas()
+def outcomes(tried: WhatIfPlan, ranges: RangesOfSpark) -> pd.DataFrame:
+    return play(tried, ranges).toPandas()
 
 
 def test_trials_equal_those_without_spark(outcomes: pd.DataFrame, history: History, tried: WhatIfPlan) -> None:
@@ -115,17 +112,17 @@ def test_trials_equal_those_without_spark(outcomes: pd.DataFrame, history: Histo
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_the_number_of_partitions_does_not_matter(
-    spark: SparkSession, outcomes: pd.DataFrame, tried: WhatIfPlan, ranges: RangesOfSpark, partitions: int
+    outcomes: pd.DataFrame, tried: WhatIfPlan, ranges: RangesOfSpark, partitions: int
 ) -> None:
-    table = play(spark, tried, ranges, partitions)
+    table = play(tried, ranges, partitions)
     found = pd.DataFrame(table.collect(), columns=OUTCOMES.names)
 
     assert table.schema == OUTCOMES
     assert found.sort_values("scenario", ignore_index=True).equals(outcomes.sort_values("scenario", ignore_index=True))
 
 
-def test_each_trial_has_a_partition_of_its_own(spark: SparkSession, tried: WhatIfPlan, ranges: RangesOfSpark) -> None:
-    placed = play(spark, tried, ranges).select(f.spark_partition_id().alias("at")).groupBy("at").count().collect()
+def test_each_trial_has_a_partition_of_its_own(tried: WhatIfPlan, ranges: RangesOfSpark) -> None:
+    placed = play(tried, ranges).select(f.spark_partition_id().alias("at")).groupBy("at").count().collect()
 
     assert [row["count"] for row in placed] == [1] * len(tried.cells)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,10 +13,7 @@ from loadmanager.history.table_columns import columns_of
 from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.lab.simulate.recorded_world import RecordedRange
 from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range
-from loadmanager.pipeline.ranges import Outline, outline_of
-
-A = TypeVar("A")
-R = TypeVar("R")
+from loadmanager.pipeline.ranges import Outline, Replay, fault_of, outline_of
 
 
 class RangesHere:
@@ -41,5 +37,5 @@ class RangesHere:
             return str(error)
         return outline_of(self._ranges[stretch.number])
 
-    def try_each(self, work: Callable[[RecordedRange, A], R], given: Sequence[tuple[int, A]]) -> list[R]:
-        return [work(self._ranges[stretch], argument) for stretch, argument in given]
+    def faults(self, replays: Sequence[Replay]) -> list[str | None]:
+        return [fault_of(self._ranges[each.stretch.number], each.trial) for each in replays]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -50,9 +50,9 @@ def try_out(run: JobRun) -> None:
     whatif = _whatif(run)
     on_fault = (lambda fault: run.note(f"left out: {fault}")) if run.history.leaves_out else None
     history = History(run.job.history)
-    with closing(RangesOfSpark(run.spark, run.job.history, on_fault)) as ranges:
-        planned = _plan(run, whatif, history, ranges)
-        run.write("scenarios", play(run.spark, planned, ranges, run.job.partitions))
+    ranges = RangesOfSpark(run.spark, run.job.history, on_fault)
+    planned = _plan(run, whatif, history, ranges)
+    run.write("scenarios", play(planned, ranges, run.job.partitions))
     outcomes: pd.DataFrame = run.read_rows("scenarios").sort_by("scenario").to_pandas()
     found = recommendations(outcomes)
     run.write_pandas("league", league_table(outcomes, found))
