@@ -1,14 +1,16 @@
 """Files of the web page in `page/`, which every node serves.
 
 They are read once. A browser asks each time whether what it has is still the same (an entity tag made of the content),
-so a page is never of another version than the node. Nothing may be loaded from elsewhere, nor a script that is no file.
+so a page is never of another version than the node. Nothing may be loaded from elsewhere, nor a script that is no file;
+the page may only ask whether another node answers, to continue there when its own does not.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
@@ -39,12 +41,12 @@ _WORTH_IT = 0.9
 
 _SHOWN_CHARACTERS = 80
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
-    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'; connect-src 'self'"
 )
+_HOST = re.compile(r"[A-Za-z0-9.-]+:[0-9]+")
 _HEADERS = {
     "Cache-Control": "no-cache",
-    "Content-Security-Policy": _POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -74,7 +76,8 @@ class _File:
 class PageHandlers:
     """Anyone may load the page: it contains no data of the cluster. Its requests carry the reader's token."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Callable[[], Iterable[str]]) -> None:
+        self._nodes = nodes
         self._files = _all_files()
 
     def operations(self) -> list[Operation]:
@@ -94,32 +97,37 @@ class PageHandlers:
         ]
 
     async def index(self, request: web.Request) -> web.Response:
-        return _answer(request, self._files[_INDEX])
+        return self._answer(request, self._files[_INDEX])
 
     async def file(self, request: web.Request) -> web.Response:
         name = request.match_info["file"]
         found = self._files.get(name)
         if found is None:
             raise NotFoundError(f"the page has no file {name[:_SHOWN_CHARACTERS]!r}")
-        return _answer(request, found)
+        return self._answer(request, found)
 
-
-def _answer(request: web.Request, file: _File) -> web.Response:
-    response = web.Response(headers=_HEADERS)
-    response.etag = file.tag
-    known = request.if_none_match or ()
-    if any(each.value in (file.tag.value, "*") for each in known):
-        response.set_status(HTTPStatus.NOT_MODIFIED)
+    def _answer(self, request: web.Request, file: _File) -> web.Response:
+        policy = _security_policy(request.scheme, self._nodes())
+        response = web.Response(headers={**_HEADERS, "Content-Security-Policy": policy})
+        response.etag = file.tag
+        known = request.if_none_match or ()
+        if any(each.value in (file.tag.value, "*") for each in known):
+            response.set_status(HTTPStatus.NOT_MODIFIED)
+            return response
+        response.content_type = file.media_type
+        if file.media_type.startswith("text/"):
+            response.charset = "utf-8"
+        if file.compressed is not None and "gzip" in request.headers.get("Accept-Encoding", ""):
+            response.headers["Content-Encoding"] = "gzip"
+            response.body = file.compressed
+        else:
+            response.body = file.body
         return response
-    response.content_type = file.media_type
-    if file.media_type.startswith("text/"):
-        response.charset = "utf-8"
-    if file.compressed is not None and "gzip" in request.headers.get("Accept-Encoding", ""):
-        response.headers["Content-Encoding"] = "gzip"
-        response.body = file.compressed
-    else:
-        response.body = file.body
-    return response
+
+
+def _security_policy(scheme: str, nodes: Iterable[str]) -> str:
+    others = [f"{scheme}://{node}" for node in sorted(nodes) if _HOST.fullmatch(node)]
+    return " ".join([_POLICY, *others])
 
 
 @cache

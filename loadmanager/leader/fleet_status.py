@@ -154,12 +154,13 @@ class FleetStatus:
     def _columns(
         self, summary: ClusterSummary, highest: list[float], controls: Controls, briefing: Briefing | None
     ) -> dict[str, list[Any]]:
-        usage, rates = _round_figures(summary.usage_percent).T.tolist(), _round_figures(summary.load)
+        usage, rates = _round_figures(summary.usage_percent).astype(object), _round_figures(summary.load)
+        usage[np.isnan(summary.usage_percent)] = None
         states = _States(controls, briefing, stuck_brokers(self._node.mirror))
         silent = sorted(self._node.mirror.registrations.keys() - set(summary.brokers))
         nothing, no_bundles = [0.0] * len(silent), [0] * len(silent)
         columns: dict[str, list[Any]] = {"id": [*summary.brokers, *silent]}
-        columns |= {name: usage[at] + nothing for at, name in enumerate(_RESOURCES)}
+        columns |= {name: usage[:, at].tolist() + nothing for at, name in enumerate(_RESOURCES)}
         return columns | {
             "highest": highest + nothing,
             "msgRate": (rates[:, 0] + rates[:, 1]).tolist() + nothing,

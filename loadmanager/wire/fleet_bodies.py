@@ -53,17 +53,17 @@ class FleetLeader(WireModel):
 
 
 class FleetBrokers(WireModel):
-    """Columns, sorted by `id`, unreadable brokers last. Usage in per cent of the limit, `highest` the weighted maximum
-    that decisions use, messages/s and bytes/s in and out together; `bundles` are owned by the records. `reported_at` in
-    ms since 1970, null of a broker without a readable report.
+    """Columns, sorted by `id`, unreadable brokers last. Usage in per cent of the limit, null for a resource without a
+    limit; `highest` is the weighted maximum that decisions use. Messages/s and bytes/s are in and out together.
+    `bundles` are owned by the records. `reported_at` in ms since 1970, null of a broker without a readable report.
     """
 
     id: list[str]
-    cpu: list[float]
-    memory: list[float]
-    direct_memory: list[float]
-    bandwidth_in: list[float]
-    bandwidth_out: list[float]
+    cpu: list[float | None]
+    memory: list[float | None]
+    direct_memory: list[float | None]
+    bandwidth_in: list[float | None]
+    bandwidth_out: list[float | None]
     highest: list[float]
     msg_rate: list[float]
     throughput: list[float]

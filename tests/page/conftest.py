@@ -12,7 +12,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, async_playwright, expect
 from support.browser import find_browser
 from support.nodes import Cluster, RunningNode
-from support.page import BROKERS, BUNDLES, NAMESPACE, Shown, a_tab, report
+from support.page import BROKERS, BUNDLES, NAMESPACE, Shown, a_record_of, a_tab, report
 from support.waiting import patience
 
 
@@ -33,7 +33,7 @@ async def cluster(browser: Browser) -> AsyncIterator[Cluster]:
     async with Cluster() as cluster:
         leader = await cluster.start_leader()
         for broker in BROKERS:
-            await cluster.a_broker(broker)
+            await cluster.a_broker(broker, a_record_of(broker))
         bundles = await cluster.a_namespace(NAMESPACE, bundles={"numBundles": BUNDLES})
         await _look_everything_up(leader, bundles)
         await report(cluster)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
-from playwright.async_api import expect
+from playwright.async_api import Browser, expect
+from support.nodes import Cluster
 from support.page import Shown, away, on_one_loop
+from support.waiting import patience
 
 from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.reasons import OwnershipReason
@@ -44,3 +46,20 @@ async def test_what_was_decided_meanwhile_is_made_up_for(shown: Shown) -> None:
         await expect(shown.page.locator("main")).to_have_class("stale")
         await shown.node.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
     await expect(entries.nth(before)).to_be_visible()
+
+
+async def test_page_continues_with_another_node_when_its_own_dies(browser: Browser) -> None:
+    async with Cluster() as cluster:
+        leader = await cluster.start_leader()
+        dying = await cluster.start_node()
+        await cluster.known_everywhere(lambda node: len(node.node.mirror.nodes) == 2)
+        page = await browser.new_page()
+        page.set_default_timeout(1000 * patience())
+        try:
+            await page.goto(f"{dying.node.service_url}/#/decisions")
+            await expect(page.get_by_text("live", exact=True)).to_be_visible()
+            await dying.kill()
+            await page.wait_for_url(f"{leader.node.service_url}/#/decisions")
+            await expect(page.get_by_text("live", exact=True)).to_be_visible()
+        finally:
+            await page.close()

@@ -5,10 +5,14 @@ import time
 
 import pytest
 from playwright.async_api import Locator, expect
-from support.page import BROKERS, Shown, on_one_loop, report
+from support.page import BROKERS, NAMESPACE, Shown, on_one_loop, report
 from support.waiting import eventually
 
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.plan import Figure, Verdict
+from loadmanager.core.domain.reasons import SheddingReason
 from loadmanager.core.planning.blocking_limits import BlockingLimit
+from loadmanager.core.strategies.shedding.transfer_shedder import TransferReason
 
 pytestmark = on_one_loop
 
@@ -41,12 +45,16 @@ async def test_brokers_are_sorted_and_filtered_and_the_address_says_how(shown: S
 
 async def test_a_row_leads_to_the_card_of_its_broker(shown: Shown) -> None:
     await shown.node.put(f"{_unload(shown.bundles[0])}?destinationBroker=b1:8080")
+    await report(shown.cluster)
     await shown.open("fleet")
     await shown.page.get_by_role("link", name="b1:8080").click()
     await expect(shown.page.get_by_role("heading", name="b1:8080")).to_be_visible()
     await expect(shown.page.get_by_label("What it has to expect")).to_contain_text("bundles")
     owned = shown.page.get_by_role("table", name="Bundles").locator("[data-row]")
     await expect(owned.first).to_contain_text("t/ns/0x")
+    await expect(owned.first.locator(".meter")).to_contain_text(re.compile(r"\d %"))
+    await expect(owned.first).to_contain_text("/s")
+    await expect(shown.page.get_by_label("Usage", exact=True)).to_contain_text("unknown")
     await expect(shown.page.get_by_label("Usage", exact=True)).to_contain_text("92 %")
 
 
@@ -57,7 +65,7 @@ async def test_a_card_of_a_bundle_says_why_it_is_there_who_comes_next_and_why_it
     other = next(broker for broker in BROKERS if broker != owner.broker)
     await shown.open(f"bundle/{bundle}")
     why = shown.page.get_by_label("Why it is where it is")
-    await expect(why).to_contain_text(f"{owner.broker} has had it")
+    await expect(why).to_contain_text(f"On {owner.broker} for")
     await expect(why).to_contain_text("A round of shedding now would")
     await expect(shown.page.get_by_label("Where it would be put")).to_contain_text("runner-up")
     await shown.page.get_by_label("Why not elsewhere").get_by_label("Broker").select_option(other)
@@ -84,9 +92,48 @@ async def test_decisions_show_sentence_and_numbers_and_are_filtered(shown: Shown
 async def test_a_decision_comes_by_itself(shown: Shown) -> None:
     await shown.open("decisions")
     bundle = shown.bundles[1]
+    target = next(broker for broker in BROKERS if broker != _owner(shown, bundle))
     await shown.page.get_by_placeholder("in subject or sentence").fill(bundle)
-    await shown.node.put(f"{_unload(bundle)}?destinationBroker=b4:8080")
+    await shown.node.put(f"{_unload(bundle)}?destinationBroker={target}")
+    await expect(_list(shown)).to_contain_text(f"→ {target}")
+    await expect(_list(shown)).not_to_contain_text("unloaded")
+    await shown.page.get_by_label("Which").select_option("all")
     await expect(_list(shown)).to_contain_text("unloaded")
+    await shown.open(f"bundle/{bundle}")
+    lead = shown.page.get_by_label("Why it is where it is").locator(".lead")
+    await expect(lead).to_contain_text(re.compile(rf"On {target} for \d+ s; moved from b\d:8080 by an operator\."))
+
+
+async def test_a_round_is_shown_instead_of_its_moves(shown: Shown) -> None:
+    log, bundle = shown.node.node.decision_log, shown.bundles[5]
+    source, destination = (shown.node.node.mirror.registrations[BrokerId(each)] for each in ("b1:8080", "b3:8080"))
+    epoch = shown.node.node.get_term().epoch
+    why: dict[str, Figure] = {"round": 7, "bundles": 1, "share_percent": 2.0, "routes": "b1:8080 -> b3:8080 (1)"}
+    log.judged("round", Verdict("cluster", SheddingReason.ROUND_MOVES, acted=True, why=why), epoch=epoch)
+    log.moved("unload", bundle, TransferReason.OVERLOADED, epoch=epoch, source=source, destination=destination)
+    await shown.open(f"decisions?text={bundle}")
+    await expect(_entries(shown).filter(has_text="overloaded")).to_have_count(0)
+    await shown.open("decisions?text=Round 7")
+    await _entries(shown).locator("summary").click()
+    await expect(_entries(shown).locator(".numbers li")).to_have_text(f"b1:8080 → b3:8080 {bundle}")
+    await shown.open(f"decisions?acted=all&text={bundle}")
+    await expect(_entries(shown).filter(has_text="overloaded")).to_have_count(1)
+
+
+@pytest.mark.parametrize(
+    ("typed", "suggested"),
+    [("b2", ["b2:8080"]), ("t", ["t/"]), ("t/n", ["t/ns/"]), ("t/ns/0x1000", [f"{NAMESPACE}/0x10000000_0x20000000"])],
+)
+async def test_search_suggests_names(shown: Shown, typed: str, suggested: list[str]) -> None:
+    await shown.open("fleet")
+    await shown.page.get_by_role("combobox", name="Find a broker").fill(typed)
+    for name in suggested:
+        await expect(shown.page.locator(f'#names option[value="{name}"]')).to_be_attached()
+
+
+async def test_node_that_asks_nobody_for_a_token_says_so(shown: Shown) -> None:
+    await shown.open("fleet")
+    await expect(shown.page.locator(".notice").first).to_contain_text("may change anything")
 
 
 async def test_the_heat_map_is_drawn_and_a_brush_selects_the_decisions_of_a_window(shown: Shown) -> None:
@@ -126,7 +173,7 @@ async def test_a_plan_is_shown_before_and_after_with_its_moves_as_table_and_matr
     await shown.press("Compute")
     await expect(shown.page.get_by_role("heading", name=re.compile("Plan [0-9a-f]{12}"))).to_be_visible()
     await expect(shown.page.get_by_label("Effect")).to_contain_text("Clients disturbed")
-    await expect(shown.page.get_by_label("Effect")).to_contain_text("no plan below")
+    await expect(shown.page.get_by_label("Effect")).to_contain_text("best possible")
     await expect(shown.page.get_by_role("table", name="Moves").locator("[data-row]")).to_have_count(1)
     loads = shown.page.get_by_role("table", name="Load of brokers").locator("[data-row]")
     await expect(loads).to_have_count(len(BROKERS))
@@ -227,7 +274,7 @@ async def test_what_is_not_frozen_or_moving_is_not_said_and_a_reason_is_never_ma
     evil = "<img src=x onerror=\"document.title='caught'\"><b>"
     assert (await shown.node.put("/loadbalance/v1/freeze", json={"reason": evil})).status == 204
     try:
-        await expect(shown.page.locator(".notice")).to_contain_text(evil)
+        await expect(shown.page.locator(".notice").filter(has_text="Frozen")).to_contain_text(evil)
         assert await shown.page.locator(".notice img, .notice b").count() == 0
         assert await shown.page.title() == "Fleet · loadmanager"
     finally:

@@ -115,7 +115,7 @@ class LargeFleet:
 async def a_large_fleet(brokers: int = 1_000, bundles: int = 100_000) -> AsyncIterator[LargeFleet]:
     fleet, listener = LargeFleet(brokers, bundles), listen()
     fleet.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    app, page = web.Application(), PageHandlers()
+    app, page = web.Application(), PageHandlers(lambda: ())
     app.add_routes(
         [
             web.get("/", page.index),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +16,7 @@ from support.waiting import patience
 from yarl import URL
 
 from loadmanager.http.app import make_app
+from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats, ResourceUsage
 
 BROKERS = ("b1:8080", "b2:8080", "b3:8080", "b4:8080")
 CPU = {"b1:8080": 92.0, "b2:8080": 61.0, "b3:8080": 40.0, "b4:8080": 31.0}
@@ -125,6 +126,14 @@ async def a_browser_of(browser: Browser, cluster: Cluster, **options: Any) -> As
         yield await stack.enter_async_context(a_tab(context, cluster))
 
 
+def a_record_of(
+    broker: str, loads: Mapping[str, NamespaceBundleStats] | None = None, url: str | None = None, *, cpu: float = 0.0
+) -> LocalBrokerData:
+    """The record of one of `BROKERS`, without a limit of its memory."""
+    record = a_record(broker, loads, agent_url=url, cpu=cpu)
+    return {**record, "memory": ResourceUsage(usage=0.0, limit=0.0)}
+
+
 async def report(cluster: Cluster) -> None:
     """Have each broker tell its usage, and a load of each bundle that it has."""
     state = cluster.nodes[0].node.mirror.namespaces[NAMESPACE].state
@@ -132,7 +141,7 @@ async def report(cluster: Cluster) -> None:
     for broker in BROKERS:
         agent, bundles = cluster.brokers[broker], zip(state.bundle_names(), owners, strict=True)
         loads = {bundle: load_of(3.0) for bundle, owner in bundles if owner == broker}
-        await agent.report(a_record(broker, loads, agent_url=agent.url, cpu=CPU[broker]))
+        await agent.report(a_record_of(broker, loads, agent.url, cpu=CPU[broker]))
 
 
 @asynccontextmanager

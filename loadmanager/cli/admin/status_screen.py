@@ -150,7 +150,7 @@ def _badness(columns: Json, row: int) -> tuple[bool, float]:
 
 def _cells(columns: Json, row: int, drains: Mapping[str, Json]) -> dict[str, str]:
     broker, state = columns["id"][row], columns["state"][row]
-    most = max(_RESOURCES, key=lambda name: columns[name][row])
+    most = max(_RESOURCES, key=lambda name: columns[name][row] or 0.0)
     told = _STATES.get(state, state)
     if drain := drains.get(broker):
         eta_s = drain["etaS"]
@@ -179,7 +179,7 @@ def _sum_up(seen: Json, width: int) -> list[str]:
         return ["no brokers are registered"] if not seen["brokers"]["id"] else []
     lowest, highest = seen["lowerBound"], max(seen["brokers"]["highest"], default=0.0)
     # One of a round long ago says nothing of a load that has fallen since.
-    bound = f"; no assignment is below {format_number(lowest)} %" if lowest is not None and lowest <= highest else ""
+    bound = f"; best possible {format_number(lowest)} %" if lowest is not None and lowest <= highest else ""
     return wrap_text(f"mean {format_number(seen['mean'])} % (│){bound}", width)
 
 

@@ -18,9 +18,9 @@ from loadmanager.core.model.owner_columns import RecordedOwners
 @dataclass(frozen=True, slots=True, eq=False)
 class ClusterSummary:
     """Brokers that have reported, sorted by name, with their last accepted reports: `usage_percent` (M, 5), `load` (M,
-    4), and `reported_ms` (M,), since 1970; `owned` (M,) counts the bundles each owns in the records, including those to
-    release. `releasing` are the names of those, `bundles` is the number of all, `unowned` the number of recorded
-    bundles without a reporting owner.
+    4), and `reported_ms` (M,), since 1970; usage of a resource without a limit is NaN. `owned` (M,) counts the bundles
+    each owns in the records, including those to release. `releasing` are the names of those, `bundles` is the number of
+    all, `unowned` the number of recorded bundles without a reporting owner.
     """
 
     brokers: tuple[BrokerId, ...]
@@ -44,7 +44,7 @@ def summarize(table: NamedRows, owners: RecordedOwners, brokers: Sequence[Report
     releasing = np.flatnonzero(recorded == RecordedState.RELEASING)
     return ClusterSummary(
         brokers=tuple(broker.registration.broker for broker in brokers),
-        usage_percent=percent_usage(usage[:, :, 0], usage[:, :, 1]),
+        usage_percent=np.where(usage[:, :, 1] > 0, percent_usage(usage[:, :, 0], usage[:, :, 1]), np.float32(np.nan)),
         load=np.array([report.load for report in reports]).reshape(-1, METRICS),
         reported_ms=np.array([report.last_update_ms for report in reports], dtype=np.int64),
         owned=counts[1:],

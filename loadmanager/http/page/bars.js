@@ -77,5 +77,5 @@ const sayBar = ({ highest, state }) => [percent(highest), stateWords(state)].fil
 // What the lines mean, here and in the list.
 export const Lines = ({ lines }) => html`<p class="legend lines">
   <span class="key mean">mean ${percent(lines.mean)}</span>
-  ${lines.lowerBound !== null && html`<span class="key bound">no plan below ${percent(lines.lowerBound)}</span>`}
+  ${lines.lowerBound !== null && html`<span class="key bound">best possible ${percent(lines.lowerBound)}</span>`}
   <span class="key capacity">capacity 100 %</span></p>`;

@@ -1,4 +1,4 @@
-// A broker's card: how it stands, what a round would take from it, what keeps bundles from it, and what it owns.
+// A broker's card: how it stands, what a round would take from it, what keeps bundles from it, and the bundles it owns with their load.
 
 import { drain, exclude, holdOff, include, letGo, stopDrain } from "./actions.js";
 import { useAnswer } from "./answers.js";
@@ -14,7 +14,7 @@ import { fleet, operations } from "./live.js";
 import { BrokerLink, Facts, State, SubjectLink, Waiting } from "./parts.js";
 import { linkTo, linkToSubject } from "./route.js";
 import { Rows } from "./rows.js";
-import { html, useCell, useMemo } from "./ui.js";
+import { html, useCell } from "./ui.js";
 
 export function BrokerView({ broker }) {
   const now = useCell(fleet);
@@ -73,7 +73,7 @@ function Expectation({ broker }) {
     <p>${sayTaking(answer)}</p>
     ${obstacles.map((each) => html`<${Explained} rule=${each} kind="held" />`)}
     <${Verdicts} title=${`What ${sheddingStrategy} says`} rules=${verdicts} />
-    <${Verdicts} title="How near a round comes to what no plan can beat" rules=${[certificate]} />
+    <${Verdicts} title="Gap to the best possible plan" rules=${[certificate]} />
     <details><summary>The settings that decide</summary>
       <${Facts} facts=${Object.entries(thresholds).map(([key, value]) => [key, said(value)])} />
     </details>
@@ -101,24 +101,45 @@ const Shed = ({ bundle, destination }) => html`<${SubjectLink} name=${bundle} />
 
 const OWNED = [
   ["name", "Bundle", "c-name"],
-  ["policy", "By policy", ""],
+  ["share", "Share of its load", "c-bar"],
+  ["msgRate", "Messages", "number"],
+  ["throughput", "Bytes", "number"],
   ["state", "", ""],
 ];
 
-const cellsOfOwned = ({ name, is_controlled: isControlled, broker_assignment: assignment, is_active: isActive }) => [
+const cellsOfOwned = ({ name, share, msgRate, throughput, is_controlled, broker_assignment, is_active }) => [
   html`<${SubjectLink} name=${name} tabindex="-1" />`,
-  isControlled ? assignment : "",
-  isActive ? "" : "on its way",
+  html`<${Meter} value=${share} />`,
+  perS(msgRate),
+  bytesPerS(throughput),
+  [is_controlled && broker_assignment, !is_active && "on its way"].filter(Boolean).join(", "),
 ];
 
+// The bundles that a broker owns, the one with the most bytes first. What it has not reported is unknown.
+async function ownedBundles(broker, signal) {
+  const [owned, { lastStats }] = await Promise.all([
+    get(`/admin/v2/brokers/any/${encodeURIComponent(broker)}/ownedNamespaces`, {}, signal),
+    get("/admin/v2/broker-stats/load-report", { brokerId: broker }, signal),
+  ]);
+  const sum = (stats, name) => (stats ? (stats[`${name}In`] ?? 0) + (stats[`${name}Out`] ?? 0) : null);
+  const bundles = Object.entries(owned).map(([name, status]) => {
+    const stats = lastStats?.[name];
+    return { name, ...status, msgRate: sum(stats, "msgRate"), throughput: sum(stats, "msgThroughput") };
+  });
+  const whole = bundles.reduce((all, each) => all + each.throughput, 0);
+  return bundles
+    .map((each) => ({ ...each, share: each.throughput === null ? null : (100 * each.throughput) / (whole || 1) }))
+    .sort((a, b) => b.throughput - a.throughput || (a.name < b.name ? -1 : 1));
+}
+
 function Owned({ broker }) {
-  const changes = useCell(fleet)?.brokers;
-  const count = changes ? changes.bundles[changes.id.indexOf(broker)] : 0;
+  const brokers = useCell(fleet)?.brokers;
+  const row = brokers?.id.indexOf(broker);
   const { answer, problem } = useAnswer(
-    (signal) => get(`/admin/v2/brokers/any/${encodeURIComponent(broker)}/ownedNamespaces`, {}, signal),
-    [broker, count],
+    (signal) => ownedBundles(broker, signal),
+    [broker, brokers?.bundles[row], brokers?.reportedAt[row]],
   );
-  const bundles = useMemo(() => Object.entries(answer ?? {}).map(([name, status]) => ({ name, ...status })), [answer]);
+  const bundles = answer ?? [];
   if (problem?.status === 404) return null;
   return html`<section aria-label="Bundles">
     <h2>Its bundles</h2>

@@ -57,14 +57,34 @@ function Actions({ bundle, answer, controls, again }) {
   </div>`;
 }
 
-function Why({ ownership, shedding, again, isLoading }) {
-  const { owner, destination, reason, ageS } = ownership;
+// The reason of the last change of owners, said of the one before; any other reason is said in its own words.
+const OVERLOADED = ", which was overloaded";
+const CAUSES = {
+  overloaded: OVERLOADED,
+  broker_overloaded: OVERLOADED,
+  broker_above_average: OVERLOADED,
+  above_level: OVERLOADED,
+  drain: ", which was drained",
+  owner_gone: ", which was gone",
+  admin_unload: " by an operator",
+  plan_executed: " by a plan",
+};
+
+function Cause({ ownership: { owner, reason }, decisions }) {
+  if (!owner || !reason) return null;
+  if (reason === "lookup") return "; assigned at a lookup";
+  const before = decisions.find((each) => each.acted && each.source && each.source !== owner)?.source;
+  return html`; moved${before && html` from <${BrokerLink} name=${before} />`}${CAUSES[reason] ?? `: ${words(reason)}`}`;
+}
+
+function Why({ ownership, decisions, shedding, again, isLoading }) {
+  const { owner, destination, ageS } = ownership;
   const age = ageS === null || ageS === undefined ? "" : ` for ${duration(ageS)}`;
   return html`<section class="card" aria-label="Why it is where it is">
     <h2>Why it is where it is <button class="plain" disabled=${isLoading} onClick=${again}>Ask again</button></h2>
-    <p class="lead">${owner ? html`<${BrokerLink} name=${owner} /> has had it${age}` : `Nobody has it${age}`}${
-      destination && html`, and it is going to <${BrokerLink} name=${destination} />`
-    }${reason ? `: ${words(reason)}` : ""}.</p>
+    <p class="lead">${owner ? html`On <${BrokerLink} name=${owner} />${age}` : `Without an owner${age}`}${
+      destination ? html`; on its way to <${BrokerLink} name=${destination} />` : html`<${Cause} ...${{ ownership, decisions }} />`
+    }.</p>
     <p>A round of shedding now would ${shedding.wouldMove ? "move it" : "leave it"}${
       shedding.destination && html` to <${BrokerLink} name=${shedding.destination} />`
     }.</p>

@@ -13,7 +13,8 @@ const LIMIT = 500;
 const PAGE = 100;
 const NONE = "There is none: this leader has decided nothing in that time.";
 const ACTED = [
-  ["", "acted or not"],
+  ["", "rounds, not their moves"],
+  ["all", "every decision"],
   ["yes", "something was done"],
   ["no", "nothing was done"],
 ];
@@ -45,11 +46,17 @@ export function DecisionList({ window = null, subject }) {
     () => [...new Set([...all.map((each) => each.kind), kind])].filter(Boolean).sort(),
     [all, kind],
   );
-  const found = useMemo(() => all.filter((each) => fits(each, kind, acted, text)), [all, kind, acted, text]);
+  const isWhole = Boolean(subject || kind || acted);
+  const found = useMemo(
+    () => all.filter((each) => fits(each, kind, acted, text) && (isWhole || !isMoveOfRound(each))),
+    [all, kind, acted, text, isWhole],
+  );
+  const moves = useMemo(() => movesByRound(all), [all]);
+  const decision = (each) => html`<${Decision} key=${keyOf(each)} entry=${each} moves=${moves.get(keyOf(each))} />`;
   return html`<${Filters} kinds=${kinds} found=${found.length} all=${all.length} />
     <${Problem} problem=${asked.problem} />
     <ol class="decisions" aria-label="Decisions, newest first">
-      ${found.slice(0, shown).map((each) => html`<${Decision} key=${`${each.epoch}:${each.sequence}`} entry=${each} />`)}
+      ${found.slice(0, shown).map(decision)}
     </ol>
     ${!found.length && !asked.isLoading && html`<p class="quiet">${all.length ? "None fits." : NONE}</p>`}
     ${
@@ -74,12 +81,34 @@ function Filters({ kinds, found, all }) {
   </div>`;
 }
 
+const keyOf = ({ epoch, sequence }) => `${epoch}:${sequence}`;
+
+// Moves that somebody has asked for; a round decides on all others.
+const ASKED_FOR = ["admin_unload", "drain", "plan_executed"];
+const MOVES = ["unload", "would_unload"];
+const isMoveOfRound = ({ kind, reason }) =>
+  kind === "unloaded" || (MOVES.includes(kind) && !ASKED_FOR.includes(reason));
+
+// The moves of each round: those that began after it, and before the next one of that leader.
+function movesByRound(entries) {
+  const byRound = new Map();
+  let last = null;
+  for (const entry of [...entries].sort((a, b) => a.epoch - b.epoch || a.sequence - b.sequence)) {
+    if (last?.epoch !== entry.epoch) last = null;
+    if (entry.kind === "round") {
+      last = { epoch: entry.epoch, moves: [] };
+      byRound.set(keyOf(entry), last.moves);
+    } else if (MOVES.includes(entry.kind) && isMoveOfRound(entry)) last?.moves.push(entry);
+  }
+  return byRound;
+}
+
 // Of a window first what happened in it: what was not done was mostly said before it and after it, too.
 const doneFirst = (entries) => [...entries.filter((each) => each.acted), ...entries.filter((each) => !each.acted)];
 
 // Newest first, each once; of one that is in both, what came live is newer.
 function merged(asked, coming) {
-  const byKey = new Map([...asked, ...[...coming].reverse()].map((each) => [`${each.epoch}:${each.sequence}`, each]));
+  const byKey = new Map([...asked, ...[...coming].reverse()].map((each) => [keyOf(each), each]));
   return [...byKey.values()].sort((a, b) => b.lastAt - a.lastAt || b.epoch - a.epoch || b.sequence - a.sequence);
 }
 
@@ -87,25 +116,27 @@ function fits(entry, kind, acted, text) {
   const wanted = text.toLowerCase();
   return (
     (!kind || entry.kind === kind) &&
-    (!acted || entry.acted === (acted === "yes")) &&
-    (!wanted || `${entry.subject} ${sentenceOf(entry)}`.toLowerCase().includes(wanted))
+    (!["yes", "no"].includes(acted) || entry.acted === (acted === "yes")) &&
+    (!wanted || `${entry.subject} ${routeOf(entry)} ${sentenceOf(entry)}`.toLowerCase().includes(wanted))
   );
 }
 
-function Decision({ entry }) {
+function Decision({ entry, moves = [] }) {
   const { epoch, sequence, at, lastAt, times, acted, kind, subject, reason, source, destination, effect } = entry;
   const isMove = source || destination;
+  const move = (each) => html`<li>${routeOf(each)} <${SubjectLink} name=${each.subject} /></li>`;
   return html`<li class="decision" data-acted=${acted} data-row tabindex="0"><details>
     <summary>
       <time datetime=${new Date(lastAt).toISOString()}>${moment(lastAt)}</time>
       <span class="chip" data-acted=${acted}>${acted ? "✓ " : "– "}${words(kind)}</span>
-      <span class="subject">${subject}</span>
+      <span class="subject">${subject} ${routeOf(entry)}</span>
       <span class="sentence">${sentenceOf(entry)}${" "}
         ${times > 1 && html`<span class="quiet">(${whole(times)} times since ${moment(at)})</span>`}</span>
       <${Effect} effect=${effect} />
     </summary>
     <${Facts} facts=${[
       [linkToSubject(subject) && "card", html`<${SubjectLink} name=${subject} />`],
+      [moves.length > 0 && "moves", html`<ul>${moves.map(move)}</ul>`],
       [isMove && "from, to", html`<${SubjectLink} name=${source} /> → <${SubjectLink} name=${destination} />`],
       ...Object.entries(entry.why ?? {}).map(([key, value]) => [words(key), said(value)]),
       ["rule", html`<code>${reason}</code>`],
@@ -114,9 +145,12 @@ function Decision({ entry }) {
   </details></li>`;
 }
 
-// Steps of a move have no sentence of their own: who gave it to whom says it.
-const sentenceOf = ({ sentence, source, destination, reason }) =>
-  sentence || `${source ?? "nobody"} → ${destination ?? "nobody yet"}: ${words(reason)}`;
+// The source of a move before its destination.
+const routeOf = ({ source, destination }) =>
+  source || destination ? [source, "→", destination ?? "any broker"].filter(Boolean).join(" ") : "";
+
+// Steps of a move have no sentence of their own.
+const sentenceOf = ({ sentence, reason }) => sentence || words(reason);
 
 // What a move was to make of the imbalance, and what it has made of it.
 function Effect({ effect }) {

@@ -40,7 +40,7 @@ export function FleetView() {
 const NOT_WHOLE = "Drains, the breaker, and who is sick are not known here at the moment.";
 
 function Notices({ now }) {
-  const { leader, isWhole, faults = {}, unplaceable = [], unserved = [], balancing } = now;
+  const { leader, isWhole, openToAnyone, faults = {}, unplaceable = [], unserved = [], balancing } = now;
   const { frozen, breaker, dryRun, cannotMove = [], limits = [] } = balancing;
   const unreadable = ([path, sentence]) =>
     html`<${Notice} kind="bad" title="A record cannot be read"><code>${path}</code>: ${sentence}<//>`;
@@ -48,6 +48,11 @@ function Notices({ now }) {
     html`<${Notice} kind="bad" title=${`${whole(bundles)} bundles are not served`}>
       <${BrokerLink} name=${broker} /> is stuck: ${why}. To mend it: ${remedy}<//>`;
   return html`<div class="notices">
+    ${
+      openToAnyone &&
+      html`<${Notice} kind="warn" title="Anyone who reaches this node may change anything">
+        It asks nobody for a token. Set <code>authenticationEnabled</code>, as <code>docs/security.md</code> describes.<//>`
+    }
     ${!leader && html`<${Notice} kind="bad" title="Nobody leads">No bundle gets an owner until a node is elected.<//>`}
     ${leader && !isWhole && html`<${Notice} kind="warn" title="The leader does not answer this node">${NOT_WHOLE}<//>`}
     ${
@@ -107,7 +112,7 @@ function Summary({ now }) {
   const { mean, lowerBound } = linesOf(now);
   const hottest = hottestOf(now);
   const resting = brokers.state.filter((state) => state !== "active").length;
-  const bound = lowerBound === null ? "" : `, no plan below ${percent(lowerBound)}`;
+  const bound = lowerBound === null ? "" : `, best possible ${percent(lowerBound)}`;
   const owned = unowned ? `${whole(unowned)} not yet assigned` : "all have an owner";
   const heat = hottest > CAPACITY ? "bad" : hottest > HOT ? "warn" : "";
   const names = drains.slice(0, 2).map((each) => each.broker);
@@ -212,6 +217,6 @@ export function Meter({ value, lines: { mean = null, lowerBound = null } = {}, s
       ${lowerBound !== null && html`<i class="bound" style=${{ left: per(lowerBound) }}></i>`}
       ${mean !== null && html`<i class="mean" style=${{ left: per(mean) }}></i>`}
     </div>
-    <span class="number">${{ over: "✖ ", hot: "▲ " }[kind] ?? ""}${percent(value)}</span>
+    <span class="number">${{ over: "✖ ", hot: "▲ " }[kind] ?? ""}${value === null ? "unknown" : percent(value)}</span>
   </div>`;
 }

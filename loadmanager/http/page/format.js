@@ -66,3 +66,13 @@ export const words = (key) =>
     .replace(/_/g, " ")
     .replace(/([a-z])([A-Z])/g, "$1 $2")
     .toLowerCase();
+
+// Names without what all of them begin and end with: "b-1.example:8080" and "b-2.example:8080" are "b-1" and "b-2".
+export function shortNames(names) {
+  if (names.length < 2) return names;
+  const common = (lists) => lists[0].findIndex((part, n) => lists.some((list) => list.length <= n + 1 || list[n] !== part));
+  const parts = names.map((name) => name.split(/(?=[.:])/));
+  const first = common(parts);
+  const last = common(parts.map((each) => each.slice(first).reverse()));
+  return parts.map((each) => each.slice(first, each.length - last).join("").replace(/^[.:]/, ""));
+}

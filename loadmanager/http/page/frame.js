@@ -1,5 +1,6 @@
 // What stands around every view: the tabs, who leads, whether the balancer works, and whether this node is heard.
 
+import { useAnswer } from "./answers.js";
 import { get, headingOf, segments } from "./api.js";
 import { show, close, Modal, Problem } from "./dialogs.js";
 import { duration } from "./format.js";
@@ -62,14 +63,27 @@ async function found(text) {
   return linkToSubject(answer.bundle);
 }
 
+// Names below a path, as a shell completes them: "" has tenants, "t/" namespaces, and "t/ns/" bundles.
+async function namesBelow(path, signal) {
+  const parts = path.split("/").slice(0, -1);
+  const list = (...below) => get(["/admin/v2", ...below].join("/"), {}, signal);
+  if (!parts.length) return (await list("tenants")).map((tenant) => `${tenant}/`);
+  if (parts.length === 1) return (await list("namespaces", segments(parts[0]))).map((namespace) => `${namespace}/`);
+  if (parts.length > 2) return [];
+  const { boundaries } = await list("namespaces", segments(parts.join("/")), "bundles");
+  return boundaries.slice(1).map((end, n) => `${path}${boundaries[n]}_${end}`);
+}
+
 function Find() {
   const [text, setText] = useState("");
   const brokers = useCell(fleet)?.brokers.id ?? [];
-  const near = text ? brokers.filter((id) => id.includes(text)).slice(0, 12) : [];
+  const path = text && text.slice(0, text.lastIndexOf("/") + 1);
+  const { answer } = useAnswer((signal) => (text ? namesBelow(path, signal) : Promise.resolve([])), [path, !text]);
+  const near = text ? [...brokers, ...(answer ?? [])].filter((name) => name.includes(text)).slice(0, 12) : [];
   async function find(event) {
     event.preventDefault();
     try {
-      const link = (await found(text)) ?? (near.length === 1 ? linkTo("broker", near) : null);
+      const link = (await found(text)) ?? (near.length === 1 ? linkToSubject(near[0]) : null);
       if (link) location.hash = link;
       else say(null);
     } catch (problem) {
@@ -77,10 +91,10 @@ function Find() {
     }
   }
   return html`<form class="find" role="search" onSubmit=${find}>
-    <input id="find" type="search" list="brokers" required autocomplete="off" spellcheck="false"
+    <input id="find" type="search" list="names" required autocomplete="off" spellcheck="false"
       placeholder="Broker, bundle or topic  /" aria-label="Find a broker, bundle or topic"
       value=${text} onInput=${(event) => setText(event.target.value)} />
-    <datalist id="brokers">${near.map((id) => html`<option value=${id} />`)}</datalist>
+    <datalist id="names">${near.map((name) => html`<option value=${name} />`)}</datalist>
   </form>`;
 }
 

@@ -3,7 +3,7 @@
 import { useAnswer } from "./answers.js";
 import { OURS, get } from "./api.js";
 import { Problem } from "./dialogs.js";
-import { bytesPerS, clock, duration, moment, percent, whole } from "./format.js";
+import { bytesPerS, clock, duration, moment, percent, shortNames, whole } from "./format.js";
 import { AXIS, LANE, cellAt, draw, imageOf, read, scaleOf } from "./heat_drawing.js";
 import { DecisionList } from "./decisions.js";
 import { connection } from "./live.js";
@@ -39,8 +39,11 @@ export function HeatView() {
   const { answer, problem } = useAnswer(
     async (signal) => {
       const till = end ? Number(end) : Date.now();
-      const query = { of, since: till - 1000 * seconds, until: till, columns: COLUMNS, rows: ROWS };
-      return read(await get(`${OURS}/timeline`, query, signal));
+      const load = async (since) =>
+        read(await get(`${OURS}/timeline`, { of, since, until: till, columns: COLUMNS, rows: ROWS }, signal));
+      const all = await load(till - 1000 * seconds);
+      // A node that has just started knows less than it is asked for: that part in finer columns.
+      return all.columns < COLUMNS / 2 && all.from < till ? load(all.from) : all;
     },
     [of, range, end, turn],
   );
@@ -131,8 +134,9 @@ function Labels({ timeline: { of, rows }, height }) {
   const each = height / Math.max(rows.length, 1);
   const every = Math.ceil(LABEL_HEIGHT / each);
   if (of === "brokers" && every > 1) return null;
-  const label = (name, row) => html`<div style=${{ height: `${each * Math.min(every, rows.length - row)}px` }}>
-    ${of === "brokers" ? html`<${BrokerLink} name=${name} />` : name.split("_")[0]}</div>`;
+  const shortened = shortNames(rows);
+  const label = (name, row) => html`<div title=${name} style=${{ height: `${each * Math.min(every, rows.length - row)}px` }}>
+    ${of === "brokers" ? html`<${BrokerLink} name=${name}>${shortened[row]}<//>` : name.split("_")[0]}</div>`;
   return html`<div class="labels" style=${{ paddingTop: `${LANE}px` }}>
     ${rows.map((name, row) => row % every === 0 && label(name, row))}
   </div>`;

@@ -7,17 +7,15 @@ import { colours } from "./theme.js";
 export const LANE = 26; // above the map: how many moves, and who began to lead
 export const AXIS = 20; // below it
 const UNKNOWN = 255;
-const FEWEST = 12; // columns that are shown in any case
 const MOST_MARKS = 600;
 const STEPS_S = [5, 10, 30, 60, 300, 600, 1800, 3600, 10800, 21600, 86400];
 
-// A timeline as it comes, with its `cells` as bytes, and without the columns before anything was known but for one: a
-// node that has just begun shows what there is.
+// A timeline as it comes, with its `cells` as bytes, and without the columns before anything was known.
 export function read(timeline) {
   const bytes = Uint8Array.from(atob(timeline.cells), (each) => each.charCodeAt(0));
   const { columns, stepMs } = timeline;
-  const first = columnOfFirst(bytes, columns) - 1;
-  if (first <= 0 || columns - first < FEWEST) return { ...timeline, cells: bytes };
+  const first = columnOfFirst(bytes, columns);
+  if (first === 0 || first === columns) return { ...timeline, cells: bytes };
   const from = timeline.from + first * stepMs;
   const after = (moments) => moments.filter(([ms]) => ms >= from);
   const cells = bytes.filter((_, n) => n % columns >= first);
@@ -189,13 +187,18 @@ function drawLeaders(context, colour, scale, timeline, map) {
   context.font = "11px system-ui, sans-serif";
   context.textAlign = "left";
   context.setLineDash([3, 3]);
-  for (const [ms, , epoch] of timeline.leaders) {
+  let labelled = Infinity; // where the label to the right begins
+  for (const [ms, , epoch] of [...timeline.leaders].sort((a, b) => b[0] - a[0])) {
     const x = Math.round(scale.x(ms)) + 0.5;
     context.beginPath();
     context.moveTo(x, 0);
     context.lineTo(x, map.top + map.height);
     context.stroke();
-    context.fillText(`epoch ${epoch}`, Math.min(x + 3, map.width - 50), 10);
+    const text = `epoch ${epoch}`;
+    const at = Math.min(x + 3, map.width - context.measureText(text).width);
+    if (at + context.measureText(text).width + 4 > labelled) continue;
+    context.fillText(text, at, 10);
+    labelled = at;
   }
   context.setLineDash([]);
 }

@@ -6,6 +6,7 @@ import { token } from "./token.js";
 import { Cell } from "./ui.js";
 
 const KEPT = 500;
+const PROBE_MS = 3000;
 
 export const fleet = new Cell(null);
 // Newest first.
@@ -42,21 +43,39 @@ function forget() {
   retry();
 }
 
+// Continues with another node that answers, after this one has not answered twice; but not behind a proxy, which finds
+// another node itself, nor while somebody fills a dialog in.
+async function continueElsewhere() {
+  const nodes = fleet.value?.nodes ?? [];
+  if (!nodes.includes(location.host) || document.querySelector("dialog[open]")) return;
+  for (const node of nodes.filter((each) => each !== location.host)) {
+    const url = `${location.protocol}//${node}`;
+    try {
+      await fetch(`${url}/healthz`, { mode: "no-cors", credentials: "omit", signal: AbortSignal.timeout(PROBE_MS) });
+      if (connection.value.state === "lost") location.replace(`${url}/${location.hash}`);
+      return;
+    } catch {
+      // the next one
+    }
+  }
+}
+
 export function startLive() {
+  let failures = 0;
   const tell = {
     open() {
+      failures = 0;
       if (connection.value.state === "lost") returns.value += 1;
       connection.value = { state: "live", heardAt: Date.now(), nextAt: null, problem: null };
     },
     anything: () => (connection.value = { ...connection.value, heardAt: Date.now() }),
     event: ({ type, data }) => TAKE[type]?.(JSON.parse(data)),
-    lost: (problem, nextAt) =>
-      (connection.value = {
-        ...connection.value,
-        state: "lost",
-        nextAt,
-        problem: problem instanceof Refusal ? problem : null,
-      }),
+    lost(problem, nextAt) {
+      failures += 1;
+      const refusal = problem instanceof Refusal ? problem : null;
+      connection.value = { ...connection.value, state: "lost", nextAt, problem: refusal };
+      if (failures > 1 && !refusal?.status) continueElsewhere();
+    },
   };
   retry = follow("/loadbalance/v1/live", tell);
   token.watch(forget);

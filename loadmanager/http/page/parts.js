@@ -5,7 +5,8 @@ import { stateWords } from "./fleet_words.js";
 import { linkTo, linkToSubject } from "./route.js";
 import { html, useCell } from "./ui.js";
 
-export const BrokerLink = ({ name, ...others }) => html`<a href=${linkTo("broker", [name])} ...${others}>${name}</a>`;
+export const BrokerLink = ({ name, children, ...others }) =>
+  html`<a href=${linkTo("broker", [name])} ...${others}>${children?.length ? children : name}</a>`;
 
 // A bundle or a broker by its name; whatever else has a name has no card.
 export function SubjectLink({ name, ...others }) {

@@ -161,7 +161,7 @@ function Effect({ plan: { effect, certificate } }) {
   const change = (before, after) => `${factor(before)} → ${factor(after)}`;
   return html`<section class="figures" aria-label="Effect">
       <${Figure} name="Imbalance" value=${change(imbalanceBefore, imbalanceAfter)}>
-        busiest by mean; no plan below ${factor(imbalanceLowerBound)}<//>
+        busiest by mean; best possible ${factor(imbalanceLowerBound)}<//>
       <${Figure} name="Bundles moved" value=${whole(effect.bundlesMoved)}>
         ${bytesPerS(loadMovedBytesPerS)}, ${percent(loadMovedPercent)} of all load<//>
       <${Figure} name="Clients disturbed" value=${whole(effect.clientsDisturbed)}>producers and consumers that connect again<//>
@@ -175,7 +175,7 @@ function Effect({ plan: { effect, certificate } }) {
     <${BeforeAfter} before=${imbalanceBefore} after=${imbalanceAfter} bound=${imbalanceLowerBound} />`;
 }
 
-// The imbalance before, after, and what no plan can beat, as bars on one scale.
+// The imbalance before, after, and the best possible, as bars on one scale.
 function BeforeAfter(imbalances) {
   const bars = ["before", "after", "bound"].map((name) => [name, imbalances[name]]);
   const most = Math.max(...bars.map(([, value]) => value), 1);

@@ -82,7 +82,7 @@ def test_a_quiet_fleet_is_a_few_lines_the_most_used_broker_above() -> None:
         "",
         "b2:8080  █████████████│████████··   90 %  net in  1.23k/s, 3.5 MiB/s  16 bundles",
         "b1:8080  █████········│··········   20 %  net in  1.23k/s, 3.5 MiB/s  16 bundles",
-        "mean 55 % (│); no assignment is below 52 %",
+        "mean 55 % (│); best possible 52 %",
         "",
         "last moves:",
         f"  3 min ago  {BUNDLE}  b2:8080 -> b1:8080  hot broker",

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+
+import numpy as np
 from support.builders import broker, bundle, owned, releasing, report
 
 from loadmanager.core.domain.ownership import FREE
@@ -17,11 +20,18 @@ def test_brokers_come_by_name_with_what_they_report_and_own() -> None:
     model.apply_report(A, report({W: (1, 2, 30, 40), X: (1, 1, 1, 1)}))
     summary, brokers = model.summary(), model.snapshot(0.0, 0.0).brokers
     assert summary.brokers == brokers.ids == (A.broker, B.broker)
-    assert summary.usage_percent.tolist() == brokers.usage_percent.tolist()
+    assert np.nan_to_num(summary.usage_percent).tolist() == brokers.usage_percent.tolist()
     assert summary.load.tolist() == brokers.load.tolist()
     assert summary.owned.tolist() == [2, 0]
     assert summary.releasing == (X,)
     assert (summary.bundles, summary.unowned) == (4, 2)
+
+
+def test_usage_without_a_limit_is_unknown() -> None:
+    model = ClusterModel()
+    model.apply_report(A, report(cpu=(40, 100), memory=(5, 0)))
+    cpu, memory, *_ = model.summary().usage_percent[0].tolist()
+    assert (cpu, math.isnan(memory)) == (40, True)
 
 
 def test_what_only_a_report_names_has_no_record_to_say_who_owns_it() -> None:

@@ -21,7 +21,7 @@ async def test_files_have_types_and_a_content_security_policy(node: RunningNode)
     assert index.headers["Content-Type"] == "text/html; charset=utf-8"
     assert index.headers["X-Content-Type-Options"] == "nosniff"
     policy = index.headers["Content-Security-Policy"].split("; ")
-    assert {"default-src 'none'", "script-src 'self'", "connect-src 'self'"} <= set(policy)
+    assert {"default-src 'none'", "script-src 'self'", f"connect-src 'self' {node.node.service_url}"} <= set(policy)
     assert "unsafe" not in index.headers["Content-Security-Policy"]
     for each in FOLDER.iterdir():
         if each.is_file():
