@@ -1,4 +1,4 @@
-"""Start and stop of the long-running commands: settings, logging, ports, the ZooKeeper session, exit codes."""
+"""Start and stop of long-running commands: settings, logging, ports, ZooKeeper session and access, exit codes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 import gc
 import os
 import signal
+import ssl
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -15,15 +17,15 @@ import orjson
 import structlog
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.zookeeper_access import access_of
 from loadmanager.config import AuditSettings, AuthSettings, SessionSettings, load_settings, zookeeper_parts
 from loadmanager.errors import ConfigurationError, LoadManagerError, StoreError, StoreUnavailableError
 from loadmanager.leader.audit.audit_file import require_writable
 from loadmanager.net.auth.gate import AuthGate, is_open_to_anyone
 from loadmanager.net.http_client import Caller
+from loadmanager.net.tls_contexts import RenewedTls, TlsKeys, TlsOptions
 from loadmanager.store.acl_update import AclProcess, refuse_strangers
 from loadmanager.store.pulsar_detection import refuse_pulsar
-from loadmanager.store.zookeeper_acl import Access
+from loadmanager.store.zookeeper_acl import Access, Acls, identities_of, read_credentials
 from loadmanager.store.zookeeper_store import ZooKeeperStore
 from loadmanager.util.atomic_write import whole
 from loadmanager.util.logging import configure_logging
@@ -198,3 +200,50 @@ def write_ready_file(path: Path, where: Mapping[str, str]) -> None:
     """Tell whoever started this process where it answers; the file appears whole or not at all."""
     with whole(path) as partial:
         partial.write_bytes(orjson.dumps({**where, "pid": os.getpid()}))
+
+
+_KEYS = TlsKeys(
+    *map(
+        SessionSettings.key,
+        (
+            "metadata_store_tls_trust_certs_file_path",
+            "metadata_store_tls_certificate_file_path",
+            "metadata_store_tls_key_file_path",
+        ),
+    )
+)
+
+
+def access_of(settings: SessionSettings) -> Access:
+    """To the store of our own; `ConfigurationError` names the key, and the file, of what cannot be used."""
+    key = settings.key("metadata_store_credentials")
+    ours = read_credentials(key, settings.metadata_store_credentials, settings.metadata_store_auth_scheme)
+    _check_sasl(settings.key("metadata_store_auth_scheme"), settings.metadata_store_auth_scheme)
+    nodes = identities_of(settings.key("metadata_store_node_ids"), settings.metadata_store_node_ids)
+    agents = identities_of(settings.key("metadata_store_agent_ids"), settings.metadata_store_agent_ids)
+    nodes = nodes or ((ours.identity,) if ours else ())
+    if agents and not nodes:
+        raise ConfigurationError(
+            f"{settings.key('metadata_store_agent_ids')}: without {key} or {settings.key('metadata_store_node_ids')}"
+            " nobody could write"
+        )
+    acls = Acls(nodes, agents) if settings.metadata_store_acl == "secure" else Acls()
+    return Access(ours, _tls(settings, enabled=settings.metadata_store_tls_enabled), acls)
+
+
+def _check_sasl(key: str, scheme: str) -> None:
+    if scheme == "sasl" and find_spec("puresasl") is None:
+        raise ConfigurationError(f"{key} sasl: needs the package pure-sasl: install loadmanager[sasl]")
+
+
+def _tls(settings: SessionSettings, *, enabled: bool) -> Callable[[], ssl.SSLContext] | None:
+    if not enabled:
+        return None
+    options = TlsOptions(
+        trust_certs=settings.metadata_store_tls_trust_certs_file_path,
+        certificate=settings.metadata_store_tls_certificate_file_path,
+        key=settings.metadata_store_tls_key_file_path,
+        hostname_verification=settings.metadata_store_tls_hostname_verification_enable,
+        keys=_KEYS,
+    )
+    return RenewedTls(options).context

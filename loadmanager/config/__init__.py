@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from loadmanager.config.agent_settings import AgentSettings
 from loadmanager.config.auth_settings import AuthSettings
 from loadmanager.config.settings_base import ENVIRONMENT_PREFIX
-from loadmanager.config.settings_loader import load_settings
-from loadmanager.config.settings_yaml import render_fields, render_yaml
+from loadmanager.config.settings_loader import load_settings, render_fields, render_yaml
 from loadmanager.config.shared_settings import (
     AuditSettings,
     HttpSettings,

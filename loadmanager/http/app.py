@@ -11,8 +11,7 @@ from loadmanager.config import PulsarServiceSettings, Settings
 from loadmanager.http.anti_affinity_routes import AntiAffinityHandlers
 from loadmanager.http.audit_routes import AuditHandlers
 from loadmanager.http.batch_lookup_routes import ManyLookupHandlers
-from loadmanager.http.broker_routes import BrokerHandlers
-from loadmanager.http.broker_stats_routes import BrokerStatsHandlers
+from loadmanager.http.broker_routes import BrokerHandlers, BrokerStatsHandlers, HealthHandlers
 from loadmanager.http.bundle_routes import BundleHandlers
 from loadmanager.http.configuration_routes import ConfigurationHandlers
 from loadmanager.http.control_routes import ControlHandlers
@@ -21,7 +20,6 @@ from loadmanager.http.drain_routes import DrainingHandlers
 from loadmanager.http.explain_routes import ExplainHandlers
 from loadmanager.http.fast_lookup import QuickLookups
 from loadmanager.http.fleet_routes import LiveHandlers
-from loadmanager.http.health_routes import HealthHandlers
 from loadmanager.http.import_routes import ImportHandlers
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.learned_routes import LearnedHandlers
@@ -34,10 +32,9 @@ from loadmanager.http.ownership_routes import OwnershipHandlers
 from loadmanager.http.page_routes import PageHandlers
 from loadmanager.http.plan_routes import PlanHandlers
 from loadmanager.http.policy_routes import PolicyHandlers
-from loadmanager.http.probe_routes import OpsHandlers
+from loadmanager.http.probe_routes import OpsHandlers, TermHandlers
 from loadmanager.http.pulsar_routes import PulsarHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
-from loadmanager.http.term_routes import TermHandlers
 from loadmanager.http.timeline_routes import TimelineHandlers
 from loadmanager.http.watch_routes import WatchHandlers
 from loadmanager.leader.node_port import BalancingPort, LeadershipPort, NodePort

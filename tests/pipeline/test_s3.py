@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from support.frames import HOUR_MS, START_MS, write_three_hours
 from support.s3 import BUCKET, KEY, REGION, an_s3_server, url_of
 
-from loadmanager.cli.pipeline_paths import require_history
+from loadmanager.cli.pipeline_command import require_history
 from loadmanager.errors import ConfigurationError
 from loadmanager.history.files import Directory
 from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS

@@ -15,7 +15,7 @@ from protocol.world import SESSION_S, Process, Shape, World
 from support.deep import deep_except
 
 from loadmanager.core.protocol import failure_detector
-from loadmanager.http.term_routes import TermHandlers
+from loadmanager.http.probe_routes import TermHandlers
 from loadmanager.leader.mirror.mirror_intake import MirrorIntake
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Create, Znode

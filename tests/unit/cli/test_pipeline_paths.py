@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadmanager.cli import main
-from loadmanager.cli.pipeline_paths import located, require_history, require_room, require_run
+from loadmanager.cli.pipeline_command import located, require_history, require_room, require_run
 from loadmanager.errors import ConfigurationError
 
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from loadmanager.cli.broker_monitor.broker_readings import Reading, Update
-from loadmanager.cli.broker_monitor.plain_tables import render_broker, render_cluster, render_json
-from loadmanager.cli.monitor_command import render_live
+from loadmanager.cli.monitor_command import render_broker, render_cluster, render_json, render_live
 from loadmanager.cli.text import numbers
 from loadmanager.cli.text.text_tables import format_pairs, format_table, wrap_text
 from loadmanager.wire.average_records import TimeAverageBrokerData

@@ -7,7 +7,7 @@ import pytest
 import trustme
 from structlog.testing import capture_logs
 
-from loadmanager.cli.zookeeper_access import access_of
+from loadmanager.cli.service_runner import access_of
 from loadmanager.config import AgentSettings, Settings, load_settings
 from loadmanager.errors import ConfigurationError
 
@@ -74,7 +74,7 @@ def test_what_cannot_be_used_is_refused_with_key_and_file(keys: dict[str, object
 
 
 def test_sasl_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadmanager.cli.zookeeper_access.find_spec", lambda _: None)
+    monkeypatch.setattr("loadmanager.cli.service_runner.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"metadataStoreAuthScheme sasl: needs .* loadmanager\[sasl\]"):
         access_of(a_node(metadataStoreAuthScheme="sasl"))
     assert importlib.util.find_spec("puresasl")

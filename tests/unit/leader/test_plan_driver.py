@@ -20,7 +20,7 @@ from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.planning.certificate.plan_verification import find_faults
 from loadmanager.errors import StoreUnavailableError, UnloadCancelledError
 from loadmanager.leader.audit.decision_log import DecisionLog
-from loadmanager.leader.loops.requested_plans import RequestedPlans
+from loadmanager.leader.loops.plan_driver import RequestedPlans
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.planning.planner_service import PlannerService
