@@ -30,8 +30,6 @@ from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.pulsar.pending_moves import ActsMemory
 
 _HOUR_S = 3600.0
-_REPORT_INTERVAL_S = 60.0
-"""Figures of a broker count as new after this long at the latest."""
 _SETTINGS: Mapping[Reason, str] = {
     GuardrailReason.HOUR_IS_FULL: "moves_per_hour",
     GuardrailReason.BROKERS_SETTLING: "settling_seconds",
@@ -185,7 +183,6 @@ class GuardrailFacts:
         return GuardrailLimits(
             failures_until_stop=settings.failures_until_stop,
             settling_s=settings.settling_seconds,
-            report_interval_s=_REPORT_INTERVAL_S,
             moves_per_round=settings.moves_per_round,
             moves_per_hour=settings.moves_per_hour,
             namespaces=self._namespaces,

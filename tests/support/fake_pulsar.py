@@ -155,6 +155,14 @@ class FakePulsar:
         await broker.stop()
         await self._replace_leader()
 
+    async def restart(self, broker: PulsarBroker) -> None:
+        """`kill` it, and start another process of it."""
+        place = self.brokers.index(broker)
+        await self.kill(broker)
+        broker.store, broker.started_ms = await self.world.connect(), broker.started_ms + 1
+        await broker.start()
+        self.brokers.insert(place, broker)
+
     def kill_soon(self, broker: PulsarBroker) -> None:
         """`kill` it while it answers."""
         task = asyncio.create_task(self.kill(broker))
@@ -287,7 +295,8 @@ class PulsarBroker:
 
     async def start(self) -> None:
         listener = socket.socket()
-        listener.bind((self.host, 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((self.host, self.port))
         listener.listen(64)
         self.port = listener.getsockname()[1]
         app = web.Application(middlewares=[Door(self).let_in])

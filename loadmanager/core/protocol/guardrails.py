@@ -10,20 +10,20 @@ Pure functions: facts go in, each violated guardrail comes out as a verdict. Any
                   shedding, splits  a broker does so by itself, or its setting is unknown
                   load managers     a broker runs neither the modular nor the extensible load manager
                   leader            modular brokers have no leader, which places unloaded bundles
-                  settling          a broker joined or left lately
                   failures          too many moves failed in succession, until an operator resets the count
     moves,        namespace         the namespace is excluded; Pulsar's own namespaces always are
     splits
+    rounds,       settling          a broker joined or left lately
+    splits and
+    own moves
     rounds and    hour              the hourly limit of own moves is reached
     own moves
     own moves     round             the limit of moves per round is reached
-                  reports           source or destination has not reported since its last move, or is overdue
+                  reports           source or destination has not reported since its last move
 
-An own move is one of shedding. Moves for an operator (a drain, a pin, a plan, an unload) do not depend on load, so
-neither reports nor counts block them. The moves of one round were planned together: they need no report in between.
-
-A Pulsar broker reports on changes, and after the report interval at the latest: an old report may still be true, one
-older than two intervals is overdue.
+An own move is one of shedding. Moves for an operator (a drain, a return, a pin, a plan, an unload) do not depend on
+load, so neither settling, reports nor counts block them. The moves of one round were planned together: they need no
+report in between.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ CLUSTER = "cluster"
 
 _OF_PULSAR = Patterns(("pulsar/.*",))
 _SHOWN_BROKERS = 3
-_OVERDUE_AFTER_INTERVALS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,6 @@ class GuardrailLimits:
 
     failures_until_stop: int
     settling_s: float
-    report_interval_s: float
     moves_per_round: int
     moves_per_hour: int
     namespaces: NamespaceSelection = field(default_factory=NamespaceSelection)
@@ -129,7 +127,11 @@ class WantedMove:
 
 def check_round(facts: ClusterFacts, limits: GuardrailLimits) -> list[Verdict]:
     """Return the guardrails that block a round; empty if it may run."""
-    return [*_check_cluster(facts, limits), *_check_hourly_limit(facts, limits, CLUSTER)]
+    return [
+        *_check_cluster(facts, limits),
+        *_check_settling(facts, limits),
+        *_check_hourly_limit(facts, limits, CLUSTER),
+    ]
 
 
 def check_move(facts: ClusterFacts, limits: GuardrailLimits, move: WantedMove) -> list[Verdict]:
@@ -146,14 +148,15 @@ def check_moves(facts: ClusterFacts, limits: GuardrailLimits, moves: Iterable[Wa
 def _check_one(facts: ClusterFacts, limits: GuardrailLimits, move: WantedMove) -> Iterator[Verdict]:
     yield from _check_namespace(limits, move.bundle)
     if move.is_own:
+        yield from _check_settling(facts, limits)
         yield from _check_hourly_limit(facts, limits, move.bundle)
         yield from _check_round_limit(facts, limits, move.bundle)
-        yield from _check_reports(facts, limits, move)
+        yield from _check_reports(facts, move)
 
 
 def check_split(facts: ClusterFacts, limits: GuardrailLimits, bundle: str) -> list[Verdict]:
     """Return the guardrails that block the split of a bundle; empty if it may begin."""
-    return [*_check_cluster(facts, limits), *_check_namespace(limits, bundle)]
+    return [*_check_cluster(facts, limits), *_check_settling(facts, limits), *_check_namespace(limits, bundle)]
 
 
 def _check_cluster(facts: ClusterFacts, limits: GuardrailLimits) -> Iterator[Verdict]:
@@ -170,13 +173,16 @@ def _check_cluster(facts: ClusterFacts, limits: GuardrailLimits) -> Iterator[Ver
     if is_led and facts.pulsars_leader not in facts.brokers:
         leader = {} if facts.pulsars_leader is None else {"leader": facts.pulsars_leader}
         yield _stop(GuardrailReason.PULSAR_HAS_NO_LEADER, registered=len(facts.brokers), **leader)
-    if facts.quiet_for_s < limits.settling_s:
-        ago_s = round(facts.quiet_for_s)
-        yield _stop(GuardrailReason.BROKERS_SETTLING, seconds_ago=ago_s, settling_s=limits.settling_s)
     if facts.failures >= limits.failures_until_stop:
         yield _stop(
             GuardrailReason.MOVES_KEEP_FAILING, failures=facts.failures, failures_until_stop=limits.failures_until_stop
         )
+
+
+def _check_settling(facts: ClusterFacts, limits: GuardrailLimits) -> Iterator[Verdict]:
+    if facts.quiet_for_s < limits.settling_s:
+        ago_s = round(facts.quiet_for_s)
+        yield _stop(GuardrailReason.BROKERS_SETTLING, seconds_ago=ago_s, settling_s=limits.settling_s)
 
 
 def _check_brokers(facts: ClusterFacts) -> Iterator[Verdict]:
@@ -217,19 +223,12 @@ def _check_namespace(limits: GuardrailLimits, bundle: str) -> Iterator[Verdict]:
         yield _stop(GuardrailReason.NAMESPACE_LEFT_OUT, bundle, **why)
 
 
-def _check_reports(facts: ClusterFacts, limits: GuardrailLimits, move: WantedMove) -> Iterator[Verdict]:
+def _check_reports(facts: ClusterFacts, move: WantedMove) -> Iterator[Verdict]:
     for broker in (move.source, move.destination):
         known = None if broker is None else facts.brokers.get(broker)
         if broker is None or known is None:  # the move itself refuses a broker that has left
             continue
-        if known.reported_at_s is None:
-            yield _stop(GuardrailReason.REPORT_OVERDUE, move.bundle, broker=broker)
-            continue
-        age_s = facts.now_s - known.reported_at_s
-        if age_s > _OVERDUE_AFTER_INTERVALS * limits.report_interval_s:
-            why: dict[str, Figure] = {"broker": broker, "age_s": round(age_s), "interval_s": limits.report_interval_s}
-            yield _stop(GuardrailReason.REPORT_OVERDUE, move.bundle, **why)
-        if known.touched_at_s is not None and known.reported_at_s <= known.touched_at_s:
+        if known.touched_at_s is not None and (known.reported_at_s or 0.0) <= known.touched_at_s:
             ago_s = round(facts.now_s - known.touched_at_s)
             yield _stop(GuardrailReason.REPORT_BEFORE_MOVE, move.bundle, broker=broker, seconds_ago=ago_s)
 

@@ -161,6 +161,20 @@ async def test_a_drain_empties_a_broker_and_says_so(harness: Harness) -> None:
     assert (await harness.acts()).began_s == (), "they are not counted as shedding's"
 
 
+async def test_a_broker_gets_its_bundles_back_after_a_restart_although_brokers_settle(harness: Harness) -> None:
+    node = await harness.leader(settling_seconds=3_600.0)
+    first = harness.pulsar.brokers[0]
+    its = await first.owned()
+    await load(harness, node)
+    await node.drains_to_order.start(first.broker_id, and_return=True)
+    await eventually(lambda: node.drains_to_order.progress(first.broker_id).state == "done")
+    await harness.pulsar.restart(first)
+    await eventually(lambda: not node.mirror.operator_config.controls.draining, "another process is seen")
+    await eventually(lambda: not node.mirror.operator_config.controls.returning, "all are at home")
+    assert set(its) <= set(await first.owned())
+    assert (await harness.acts()).began_s == (), "they are not counted as shedding's"
+
+
 async def test_a_pinned_bundle_is_brought_home(harness: Harness) -> None:
     node = await harness.leader()
     third = harness.pulsar.brokers[2].broker_id

@@ -95,9 +95,3 @@ class GuardrailReason(Reason):
         ),
         remedy="wait for its next report",
     )
-    REPORT_OVERDUE = entry(
-        "report_overdue",
-        "No move because the last report of {broker} is {age_s} s old, and it should report each {interval_s} s",
-        "No move because {broker} has not reported",
-        remedy="find out why it does not report",
-    )
