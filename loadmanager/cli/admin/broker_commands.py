@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from loadmanager.cli.admin import drain_commands
+from loadmanager.cli.admin import drain_commands, rolling_restart
 from loadmanager.cli.admin.arguments import MATCHES, AnyCluster, Broker, Cluster, Namespace
 from loadmanager.cli.admin.node_requests import AdminRequest, delete, get, post, put
 from loadmanager.cli.admin.plan_text import show_drain
@@ -93,6 +93,7 @@ def get_runtime_config() -> AdminRequest:
 
 
 command(APP, "drain", shown=show_drain)(drain_commands.drain)
+command(APP, "rolling-restart")(rolling_restart.rolling_restart)
 
 
 @command(APP, "drain-status", shown=show_drain)

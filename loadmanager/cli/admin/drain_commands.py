@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Annotated, Any
 
 import typer
@@ -51,57 +52,71 @@ def drain(
     order = put(_BASE, broker, "drain", andReturn=and_return)
     if not wait:
         return order
-    return _DrainWaiter(broker, order, None if at_most is None else read_duration("--at-most", at_most))
+    return DrainWaiter(broker, order, None if at_most is None else read_duration("--at-most", at_most))
 
 
-class _DrainWaiter:
+class DrainWaiter:
     """Begins a drain and looks at it until it is over."""
 
-    def __init__(self, broker: str, order: AdminRequest, at_most_s: float | None) -> None:
+    def __init__(self, broker: str, order: AdminRequest, at_most_s: float | None = None) -> None:
         self._broker = broker
         self._order = order
         self._at_most_s = at_most_s
         self._began_s = time.monotonic()
         self._line = _Line()
+        self._progress: dict[str, Any] = {}
 
     def __call__(self, service: Service) -> None:
-        progress = _progress(service.get(self._order))
-        blocked_since_s: float | None = None
         try:
-            while progress["state"] != "done":
-                now_s = time.monotonic()
-                blocked_since_s = (blocked_since_s or now_s) if progress["state"] == "blocked" else None
-                self._line.show(summarize_drain(progress))
-                if blocked_since_s is not None and now_s - blocked_since_s >= _BLOCKED_S:
-                    self._end_blocked(progress)
-                if self._at_most_s is not None and now_s - self._began_s >= self._at_most_s:
-                    self._line.end()
-                    fail(f"{summarize_drain(progress)}; it goes on", EXIT_TIMEOUT)
-                time.sleep(_LOOK_S)
-                progress = self._look(service, progress)
+            self.wait(service)
         except KeyboardInterrupt:
             self._line.end()
             stop = service.command(f"brokers stop-drain {self._broker}")
-            fail(f"{summarize_drain(progress)}; it goes on; to end it: {stop}", EXIT_INTERRUPTED)
-        self._line.end()
+            fail(f"{summarize_drain(self._progress)}; it goes on; to end it: {stop}", EXIT_INTERRUPTED)
         if service.as_json:
-            show_json(progress)
+            show_json(self._progress)
         else:
             took = format_duration(time.monotonic() - self._began_s)
-            print(f"{self._broker} is drained: {progress['moved']} bundles moved in {took}; it can be stopped")
+            print(f"{self._broker} is drained: {self._progress['moved']} bundles moved in {took}; it can be stopped")
 
-    def _look(self, service: Service, before: dict[str, Any]) -> dict[str, Any]:
-        """Return the current progress, the previous one while no node answers. The process ends if the drain was
-        stopped.
-        """
+    def wait(self, service: Service) -> None:
+        """Begin the drain, and wait until the broker has nothing."""
+        self._progress = _progress(service.get(self._order))
+        blocked_since_s: float | None = None
+        while self._progress["state"] != "done":
+            now_s = time.monotonic()
+            blocked_since_s = (blocked_since_s or now_s) if self._progress["state"] == "blocked" else None
+            self._line.show(summarize_drain(self._progress))
+            if blocked_since_s is not None and now_s - blocked_since_s >= _BLOCKED_S:
+                self._end_blocked(self._progress)
+            if self._at_most_s is not None and now_s - self._began_s >= self._at_most_s:
+                self._line.end()
+                fail(f"{summarize_drain(self._progress)}; it goes on", EXIT_TIMEOUT)
+            time.sleep(_LOOK_S)
+            self._look(service)
+        self._line.end()
+
+    def wait_for_return(self, service: Service) -> None:
+        """Wait until another process of the broker has the bundles again."""
+        while True:
+            try:
+                self._look(service)
+            except NodeRefusedError as error:
+                if error.status != HTTPStatus.NOT_FOUND:
+                    raise
+                return
+            self._line.show(summarize_drain(self._progress))
+            time.sleep(_LOOK_S)
+
+    def _look(self, service: Service) -> None:
+        """Note the current progress, unless no node answers; raises `NodeRefusedError` if the drain is over."""
         try:
-            return _progress(service.get(get(_BASE, self._broker, "drain")))
+            self._progress = _progress(service.get(get(_BASE, self._broker, "drain")))
         except (NoNodeReachableError, NodeRefusedError) as error:
             if isinstance(error, NodeRefusedError) and not error.passes_by:
                 self._line.end()
                 raise
             self._line.show(f"draining {self._broker}: {error}; asking again")
-            return before
 
     def _end_blocked(self, progress: Mapping[str, Any]) -> None:
         self._line.end()

@@ -52,7 +52,8 @@ def summarize_drain(progress: Json) -> str:
     if progress["state"] == "done":
         return f"{progress['broker']} is drained: {progress['moved']} bundles moved; it can be stopped"
     if progress["state"] == "returning":
-        return f"{progress['broker']} gets its bundles back: {progress['bundlesLeft']} left"
+        waiting = [f"; {each['bundle']}: {each['why']}" for each in progress["blocked"][:1]]
+        return f"{progress['broker']} gets its bundles back: {progress['bundlesLeft']} left{''.join(waiting)}"
     left, eta_s = progress["bundlesLeft"], progress["etaS"]
     estimate = (
         f", about {format_duration(eta_s)} to go at {format_number(progress['ratePerS'])}/s"
