@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import structlog
@@ -184,15 +185,15 @@ class PulsarService(Candidate):
 
     def status(self) -> PulsarServiceStatus:
         """Return the state of this process, and the obstacles to acting."""
-        stops = self.hands.rails.check_round()
+        obstacles = [*map(_with_remedy, self.hands.rails.check_round()), *self._find_stops_by_operators()]
         reported_s = [at_s for broker in self.mirror.registrations if (at_s := self.intake.reports_at_s(broker))]
         failures = self.hands.memory.acts.failures
         return PulsarServiceStatus(
             mode=self.settings.mode,
             cluster=self.live.current.cluster_name,
             leading=self.is_leading,
-            acting=not stops,
-            obstacles=[_with_remedy(stop) for stop in stops],
+            acting=not obstacles,
+            obstacles=obstacles,
             stopped=failures >= self.settings.failures_until_stop,
             failures=failures,
             misses=self.hands.memory.misses,
@@ -203,6 +204,19 @@ class PulsarService(Candidate):
             oldest_report_s=round(time.time() - min(reported_s), 3) if reported_s else None,
             faults={**self._told.faults, **self.mirror.faults},
         )
+
+    def _find_stops_by_operators(self) -> Iterator[str]:
+        """Yield what else stops rounds: operator controls, and the circuit breaker that an operator can lift."""
+        controls, undo = self.mirror.operator_config.controls, "to change it: loadmanager admin"
+        if controls.frozen:
+            yield f"No move because the balancer is frozen: {controls.frozen}; {undo} balancer unfreeze"
+        if controls.dry_run:
+            yield f"No move because dry run is on; {undo} balancer dry-run off"
+        stopped_s = self.planner.churn.figures().shedding_stopped_for_s
+        if stopped_s > 0:
+            yield f"No move for {stopped_s:.0f} s because the breaker has opened; {undo} balancer lift-breaker"
+        if not any(map(controls.takes_bundles, self.mirror.registrations)):
+            yield f"No move because every broker is excluded or drained; {undo} brokers include BROKER"
 
     async def go_on(self) -> None:
         """Act again after moves that failed in succession; `NotLeaderError` or a `StoreError`."""

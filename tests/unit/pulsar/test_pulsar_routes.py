@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from support.pulsar_harness import NAMESPACE, Harness
@@ -60,6 +61,26 @@ async def test_nothing_keeps_it_from_acting(harness: Harness) -> None:
     node = await harness.leader()
     status = (await harness.ask(node, "GET", STATUS)).json()
     assert (status["mode"], status["acting"], status["obstacles"]) == ("act", True, [])
+
+
+async def test_the_status_names_what_operators_have_stopped(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = await harness.leader()
+    excluded = frozenset(node.mirror.registrations)
+    await node.operators.update_controls(
+        lambda controls: replace(controls, frozen="a release", dry_run=True, excluded=excluded)
+    )
+    await eventually(lambda: node.mirror.operator_config.controls.dry_run)
+    figures = replace(node.planner.churn.figures(), shedding_stopped_for_s=90.0)
+    monkeypatch.setattr(node.planner.churn, "figures", lambda: figures)
+    status = node.status()
+    assert not status.acting
+    undo = "to change it: loadmanager admin"
+    assert status.obstacles == [
+        f"No move because the balancer is frozen: a release; {undo} balancer unfreeze",
+        f"No move because dry run is on; {undo} balancer dry-run off",
+        f"No move for 90 s because the breaker has opened; {undo} balancer lift-breaker",
+        f"No move because every broker is excluded or drained; {undo} brokers include BROKER",
+    ]
 
 
 async def test_it_acts_again_once_an_operator_says_go_on(harness: Harness) -> None:
