@@ -74,6 +74,11 @@ class WhatIfPlan:
     recommend_for: str
     left_out: tuple[str, ...]
 
+    @property
+    def replayed_ms(self) -> int:
+        """Return the length of all stretches."""
+        return sum(each.to_ms - each.from_ms for each in self.digests)
+
     def replay(self, cell: Cell) -> Replay:
         return Replay(cell.stretch, self.digests[cell.stretch], self.trials[cell.number])
 

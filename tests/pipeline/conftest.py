@@ -18,6 +18,7 @@ from loadmanager.pipeline.job import Job
 from loadmanager.pipeline.runner import run
 from loadmanager.pipeline.session import spark_session
 from loadmanager.pipeline.steps import STEPS
+from loadmanager.pipeline.steps import whatif as whatif_step
 from loadmanager.pipeline.steps.whatif import RECOMMENDED
 
 _FOLDER = Path(__file__).parent
@@ -73,10 +74,12 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def done(spark: SparkSession, history: Path, tmp_path_factory: pytest.TempPathFactory) -> Done:
-    """A whole run over it. Its tables are not to be changed."""
+    """A whole run over it, with what-ifs of half an hour or more. Its tables are not to be changed."""
     out, seen = str(tmp_path_factory.mktemp("out")), Seen()
     (Path(out) / RECOMMENDED).write_text("# of an earlier run")
-    return run(spark, Job(str(history), out, whatif=whatif()), list(STEPS), seen), seen, Tables(spark, out)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(whatif_step, "WHOLE_DAY_HOURS", 0.5)
+        return run(spark, Job(str(history), out, whatif=whatif()), list(STEPS), seen), seen, Tables(spark, out)
 
 
 @pytest.fixture

@@ -43,15 +43,17 @@ _FIRST_ROUND_S, _FIRST_ROUND_STEPS = 30.0, 10
 
 
 def try_out(run: JobRun) -> None:
-    missing = missing_day(*run.history.range) if run.job.whatif is None else None
-    if missing is not None:
+    from_ms, to_ms = run.history.range
+    if run.job.whatif is None and (missing := missing_day(to_ms - from_ms)):
         _try_nothing(run, missing)
         return
     whatif = _whatif(run)
     on_fault = (lambda fault: run.note(f"left out: {fault}")) if run.history.leaves_out else None
-    history = History(run.job.history)
     ranges = RangesOfSpark(run.spark, run.job.history, on_fault)
-    planned = _plan(run, whatif, history, ranges)
+    planned = _plan(run, whatif, History(run.job.history), ranges)
+    if missing := missing_day(planned.replayed_ms):
+        _try_nothing(run, missing)
+        return
     run.write("scenarios", play(planned, ranges, run.job.partitions))
     outcomes: pd.DataFrame = run.read_rows("scenarios").sort_by("scenario").to_pandas()
     found = recommendations(outcomes)
@@ -60,7 +62,7 @@ def try_out(run: JobRun) -> None:
     run.write_pandas("recommendation", recommendation_table(found))
     best = next(each for each in found if each.fleet == planned.recommend_for)
     source = [
-        f"Learnt from {run.job.history}, {said_range(*run.history.range)}, run {run.summary.run}.",
+        f"Learnt from {run.job.history}, {said_range(from_ms, to_ms)}, run {run.summary.run}.",
         f"What was tried: {whatif.name}, {len(planned.cells)} scenarios.",
     ]
     put_recommended(Directory.of(run.job.out), best, planned.configurations, source)
@@ -68,9 +70,9 @@ def try_out(run: JobRun) -> None:
         run.note(f"what-if: {best.why[0]}")
 
 
-def missing_day(from_ms: int, to_ms: int) -> str | None:
-    """Return how much history is missing for what is tried by default, in a sentence; None for a whole day or more."""
-    hours = (to_ms - from_ms) / HOUR_MS
+def missing_day(replayed_ms: int) -> str | None:
+    """Return how much history is missing for a comparison, in a sentence; None for a whole day or more."""
+    hours = replayed_ms / HOUR_MS
     if hours >= WHOLE_DAY_HOURS:
         return None
     return f"{NOTHING}: needs 1 day of history (at least {WHOLE_DAY_HOURS} hours), has {hours:.1f} hours."
