@@ -58,7 +58,6 @@ class Job:
     bad_files: BadFiles = "fail"
     aim: Aim = field(default_factory=Aim)
     whatif: WhatIf | None = None
-    partitions: int | None = None
     anew: bool = False
     keep_days: int = KEEP_DAYS
 

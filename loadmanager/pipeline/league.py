@@ -126,8 +126,8 @@ def paired_differences(outcomes: pd.DataFrame) -> pd.DataFrame:
 
 
 def recommendations(outcomes: pd.DataFrame) -> list[Recommendation]:
-    """Recommend a configuration for each fleet."""
-    return [recommend(outcomes, fleet) for fleet in dict.fromkeys(outcomes["fleet"])]
+    """Recommend a configuration for each fleet by the rules above; of equal ones, the first one given."""
+    return [_recommend(str(fleet), rows) for fleet, rows in _rates(outcomes).groupby("fleet", sort=False)]
 
 
 def recommendation_table(recommended: Iterable[Recommendation]) -> pd.DataFrame:
@@ -139,15 +139,7 @@ def recommendation_table(recommended: Iterable[Recommendation]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=schema_of("recommendation").names)
 
 
-def recommend(outcomes: pd.DataFrame, fleet: str) -> Recommendation:
-    """Recommend a configuration for a fleet by the rules above; of equal ones, the first one given.
-
-    Raises `ValueError` for a fleet that has no rows.
-    """
-    rates = _rates(outcomes)
-    rows = rates[rates["fleet"] == fleet]
-    if rows.empty:
-        raise ValueError(f"fleet {fleet!r}: has no scenarios; there are {', '.join(dict.fromkeys(rates['fleet']))}")
+def _recommend(fleet: str, rows: pd.DataFrame) -> Recommendation:
     whole = _whole_days(rows)
     days = {metric: _by("day", rows[rows["day"].isin(whole)], metric) for metric in METRICS if whole}
     seeds, correlation = len(set(rows["seed"])), _rank_correlation(days)

@@ -133,15 +133,14 @@ class RangesOfSpark:
         work: Callable[[int, RecordedRange], dict[str, Any]],
         replays: Sequence[Replay],
         schema: t.StructType,
-        partitions: int | None = None,
     ) -> DataFrame:
-        """Return a row per trial: `work` on its number and its range. Each has a partition, or there are so many.
+        """Return a row per trial, each in a partition: `work` on its number and its range.
 
         A task raises `HistoryError` for a range whose content has changed since it was read.
         """
         url, ranges = self._url, [(each.stretch, each.digest) for each in replays]
         return _map_each(
-            self._spark, lambda number: work(number, _range_of(url, *ranges[number])), len(replays), schema, partitions
+            self._spark, lambda number: work(number, _range_of(url, *ranges[number])), len(replays), schema
         )
 
     def _load(self, table: str, *columns: str, **options: int) -> DataFrame:
@@ -161,13 +160,9 @@ class RangesOfSpark:
 
 
 def _map_each(
-    spark: SparkSession,
-    work: Callable[[int], dict[str, Any]],
-    count: int,
-    schema: t.StructType,
-    partitions: int | None = None,
+    spark: SparkSession, work: Callable[[int], dict[str, Any]], count: int, schema: t.StructType
 ) -> DataFrame:
-    """Return a row per number below `count`, in order, made by workers."""
+    """Return a row per number below `count`, in order, each made by a task."""
     arrow = to_arrow_schema(schema)
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -175,7 +170,7 @@ def _map_each(
             for number in batch["id"].to_pylist():
                 yield pa.RecordBatch.from_pylist([work(number)], arrow)
 
-    return spark.range(0, count, 1, partitions or max(count, 1)).mapInArrow(rows, schema)
+    return spark.range(0, count, 1, max(count, 1)).mapInArrow(rows, schema)
 
 
 def _outline_row(url: str, stretch: Stretch) -> dict[str, Any]:

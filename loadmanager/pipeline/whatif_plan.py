@@ -3,8 +3,8 @@
     file ──▶ stretches x fleets x strategies x variants x seeds = trials ──▶ a row each ──▶ league
 
 A trial is a world of `loadmanager.lab.simulate` that carries the loads that were recorded. Trials are independent of
-each other: Spark plays them in any order and on any number of partitions, and each comes out bit for bit as it does
-without Spark. The range is cut into stretches, at gaps of the history too; workers read them (`pipeline.ranges`).
+each other: Spark plays them in any order, and each comes out bit for bit as it does without Spark. The range is cut
+into stretches, at gaps of the history too; workers read them (`pipeline.ranges`).
 """
 
 from __future__ import annotations
@@ -139,14 +139,13 @@ def configurations(whatif: WhatIf, base: Mapping[str, Any]) -> dict[str, dict[st
     return found
 
 
-def play(given: WhatIfPlan, ranges: RangesOfSpark, partitions: int | None = None) -> DataFrame:
-    """Play all trials in parallel, on a partition each or on so many, and return their `OUTCOMES`."""
+def play(given: WhatIfPlan, ranges: RangesOfSpark) -> DataFrame:
+    """Play all trials in parallel, and return their `OUTCOMES`."""
     cells, trials, band = given.cells, given.trials, given.band
     return ranges.replay(
         lambda number, recorded: _row(cells[number]) | figures(trials[number].run(recorded), band),
         [*map(given.replay, cells)],
         OUTCOMES,
-        partitions,
     )
 
 

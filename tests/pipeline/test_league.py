@@ -21,7 +21,6 @@ from loadmanager.pipeline.league import (
     Recommendation,
     league_table,
     paired_differences,
-    recommend,
     recommendation_table,
     recommendations,
     recommended_yaml,
@@ -77,7 +76,8 @@ def days(configuration: str, *regrets: float, seeds: int = 3, **given: object) -
 
 
 def recommended(*rows: list[dict[str, object]]) -> Recommendation:
-    return recommend(pd.DataFrame([row for each in rows for row in each]), "as-recorded")
+    (found,) = recommendations(pd.DataFrame([row for each in rows for row in each]))
+    return found
 
 
 def difference(outcomes: pd.DataFrame, metric: str, one: str, other: str) -> pd.Series:
@@ -313,7 +313,7 @@ def test_what_is_recommended_is_never_behind_another_by_what_is_shown(regrets: l
     tried = [days(str(number), *[0.1] * count, **each) for number, each in enumerate(by_day)]
     outcomes = pd.DataFrame([row for rows in tried for row in rows])
 
-    found = recommend(outcomes, "as-recorded")
+    (found,) = recommendations(outcomes)
 
     assert found.why
     if found.configuration is not None:
@@ -321,11 +321,6 @@ def test_what_is_recommended_is_never_behind_another_by_what_is_shown(regrets: l
             mirrored = int(other) < int(found.configuration)
             pair = (other, found.configuration) if mirrored else (found.configuration, other)
             assert difference(outcomes, metric, *pair)["shown"] != ("better" if mirrored else "worse")
-
-
-def test_a_fleet_without_scenarios_is_named_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match=r"fleet 'twice': has no scenarios; there are as-recorded"):
-        recommend(pd.DataFrame([outcome("only")]), "twice")
 
 
 def test_the_recommended_file_is_a_configuration_that_nodes_accept(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from loadmanager.lab.simulate.recorded_world import FleetChange, recorded_world
 from loadmanager.lab.simulate.sim_result import Result
 from loadmanager.lab.simulate.trial import figures
 from loadmanager.lab.whatif.recorded_ranges import read_range
-from loadmanager.pipeline.league import league_table, paired_differences, recommend, recommendations
+from loadmanager.pipeline.league import league_table, paired_differences, recommendations
 from loadmanager.pipeline.ranges import RangesOfSpark
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.pipeline.whatif_plan import OUTCOMES, WhatIfPlan, find_stretches, plan, play
@@ -110,17 +110,6 @@ def test_trials_equal_those_without_spark(outcomes: pd.DataFrame, history: Histo
     assert {row["scenario"]: row for row in outcomes.to_dict("records")} == plain_rows(history, tried)
 
 
-@pytest.mark.parametrize("partitions", [1, 3])
-def test_the_number_of_partitions_does_not_matter(
-    outcomes: pd.DataFrame, tried: WhatIfPlan, ranges: RangesOfSpark, partitions: int
-) -> None:
-    table = play(tried, ranges, partitions)
-    found = pd.DataFrame(table.collect(), columns=OUTCOMES.names)
-
-    assert table.schema == OUTCOMES
-    assert found.sort_values("scenario", ignore_index=True).equals(outcomes.sort_values("scenario", ignore_index=True))
-
-
 def test_each_trial_has_a_partition_of_its_own(tried: WhatIfPlan, ranges: RangesOfSpark) -> None:
     placed = play(tried, ranges).select(f.spark_partition_id().alias("at")).groupBy("at").count().collect()
 
@@ -159,7 +148,7 @@ def test_the_loads_are_those_that_were_recorded(history: History, tried: WhatIfP
 
 
 def test_league_without_a_recommendation_by_an_hour(outcomes: pd.DataFrame, tried: WhatIfPlan) -> None:
-    found = recommend(outcomes, tried.recommend_for)
+    found = next(each for each in recommendations(outcomes) if each.fleet == tried.recommend_for)
 
     assert (found.configuration, found.days, found.seeds) == (None, 0, 1)
     table = league_table(outcomes, recommendations(outcomes))

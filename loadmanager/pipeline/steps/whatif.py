@@ -54,7 +54,7 @@ def try_out(run: JobRun) -> None:
     if missing := missing_day(planned.replayed_ms):
         _try_nothing(run, missing)
         return
-    run.write("scenarios", play(planned, ranges, run.job.partitions))
+    run.write("scenarios", play(planned, ranges))
     outcomes: pd.DataFrame = run.read_rows("scenarios").sort_by("scenario").to_pandas()
     found = recommendations(outcomes)
     run.write_pandas("league", league_table(outcomes, found))
