@@ -94,6 +94,7 @@ class FleetStatus:
             "brokers": self._columns(summary, highest.tolist(), controls, briefing),
             "mean": round(float(highest.mean()), _DECIMALS) if len(highest) else None,
             "lowerBound": briefing and briefing.lower_bound,
+            "size": briefing and briefing.size and briefing.size.model_dump(by_alias=True),
             "capacity": _CAPACITY,
             "bundles": summary.bundles,
             "unowned": summary.unowned,
@@ -115,6 +116,7 @@ class FleetStatus:
         mark = Mark(epoch, node.decision_log.place, node.audit.noted)
         if after is not None and after.epoch != epoch:  # another leader counts its decisions and operations separately
             after = Mark(epoch, 0, node.audit.noted_before_term)
+        size = node.stuck_monitor.size
         stopped_s, frozen = figures.shedding_stopped_for_s, figures.frozen_for_s
         return Briefing.model_validate(
             {
@@ -128,6 +130,7 @@ class FleetStatus:
                 "sick": sorted(faults.unwell),
                 "doubted": sorted(faults.quarantined),
                 "lowerBound": self._lower_bound(),
+                "size": size and {"needed": size.needed, "sentence": size.sentence},
                 "decisions": [] if after is None else self._decisions(after),
                 "operations": [] if after is None else self._operations(mark, after),
             }

@@ -191,6 +191,12 @@ def _counters(node: MoveCounters) -> list[Sample]:
     ]
 
 
+def _size_gauges(node: MoveCounters) -> list[Sample]:
+    """Return the fleet size, if this node leads and knows it: an autoscaler must not act on a guess."""
+    size, meaning = node.stuck_monitor.size, "Least number of brokers that carry the current peak after a loss."
+    return [] if size is None else [("loadmanager_brokers_needed", meaning, {}, size.needed)]
+
+
 def _gauges(node: MoveCounters) -> list[Sample]:
     none = dict[str, str]()
     return [
@@ -210,6 +216,7 @@ def _gauges(node: MoveCounters) -> list[Sample]:
             len(node.mirror.faults.keys() | node.store.denied.keys()),
         ),
         ("loadmanager_brokers", "Registered brokers.", none, len(node.mirror.registrations)),
+        *_size_gauges(node),
         (
             "loadmanager_brokers_quarantined",
             "Brokers with rejected reports, which shedding leaves alone.",

@@ -72,6 +72,13 @@ class FleetBrokers(WireModel):
     reported_at: list[int | None]
 
 
+class BrokersNeeded(WireModel):
+    """Least number of brokers that carry the current peak after a loss, and its reason."""
+
+    needed: int
+    sentence: str
+
+
 class Breaker(WireModel):
     """Effect of the breaker: the seconds for which shedding is still stopped, and the number of frozen bundles."""
 
@@ -128,6 +135,7 @@ class FleetBody(WireModel):
     brokers: FleetBrokers
     mean: float | None
     lower_bound: float | None
+    size: BrokersNeeded | None
     capacity: float
     bundles: int
     unowned: int
@@ -161,6 +169,7 @@ class Briefing(WireModel):
     sick: list[str]
     doubted: list[str]
     lower_bound: float | None
+    size: BrokersNeeded | None
     decisions: list[MarkedDecision]
     operations: list[MarkedOperation]
 

@@ -67,6 +67,7 @@ def _head(seen: Json, width: int) -> list[str]:
     if leader and not seen["isWhole"]:
         rows.append(("", "the leader does not answer: what only it knows is missing"))
     rows += [("balancing", "; ".join(_hindrances(seen["balancing"])) or "on")]
+    rows += [("size", seen["size"]["sentence"])] if seen.get("size") else []
     rows += [(_CANNOT, each["sentence"]) for each in seen["balancing"].get("cannotMove") or ()]
     rows += [(_LIMIT, _limit(each, seen["at"])) for each in seen["balancing"].get("limits") or ()]
     rows += [(_UNPLACEABLE, each["sentence"]) for each in seen.get("unplaceable") or ()]

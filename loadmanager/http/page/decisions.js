@@ -53,7 +53,7 @@ export function DecisionList({ window = null, subject }) {
   );
   const moves = useMemo(() => movesByRound(all), [all]);
   const decision = (each) => html`<${Decision} key=${keyOf(each)} entry=${each} moves=${moves.get(keyOf(each))} />`;
-  return html`<${Filters} kinds=${kinds} found=${found.length} all=${all.length} />
+  return html`<${Filters} subject=${subject} kinds=${kinds} found=${found.length} all=${all.length} />
     <${Problem} problem=${asked.problem} />
     <ol class="decisions" aria-label="Decisions, newest first">
       ${found.slice(0, shown).map(decision)}
@@ -68,14 +68,14 @@ export function DecisionList({ window = null, subject }) {
     ${found.length > shown && html`<button onClick=${() => setShown(shown + PAGE)}>Show more</button>`}`;
 }
 
-function Filters({ kinds, found, all }) {
+function Filters({ subject, kinds, found, all }) {
   const { kind = "", acted = "", text = "" } = useCell(route).query;
   const set = (name) => (event) => adjust({ [name]: event.target.value });
   const options = (pairs) => pairs.map(([value, name]) => html`<option value=${value}>${name}</option>`);
   return html`<div class="tools">
     <label>Kind <select value=${kind} onInput=${set("kind")}>
       ${options([["", "all"], ...kinds.map((each) => [each, words(each)])])}</select></label>
-    <label>Which <select value=${acted} onInput=${set("acted")}>${options(ACTED)}</select></label>
+    <label>Which <select value=${acted} onInput=${set("acted")}>${options(subject ? [["", "every decision"], ...ACTED.slice(2)] : ACTED)}</select></label>
     <${Search} label="Words" placeholder="in subject or sentence" value=${text} change=${(value) => adjust({ text: value })} />
     <span class="quiet" role="status">${whole(found)} of ${whole(all)}${all >= LIMIT ? ", the newest" : ""}</span>
   </div>`;
@@ -147,7 +147,7 @@ function Decision({ entry, moves = [] }) {
 
 // The source of a move before its destination.
 const routeOf = ({ source, destination }) =>
-  source || destination ? [source, "→", destination ?? "any broker"].filter(Boolean).join(" ") : "";
+  destination ? `${source ?? ""} → ${destination}`.trim() : source ? `from ${source}` : "";
 
 // Steps of a move have no sentence of their own.
 const sentenceOf = ({ sentence, reason }) => sentence || words(reason);

@@ -108,7 +108,7 @@ export function linesOf(now) {
 }
 
 function Summary({ now }) {
-  const { brokers, leader, balancing, drains, nodes, bundles, unowned, movingInAll } = now;
+  const { brokers, leader, balancing, drains, nodes, bundles, unowned, movingInAll, size } = now;
   const { mean, lowerBound } = linesOf(now);
   const hottest = hottestOf(now);
   const resting = brokers.state.filter((state) => state !== "active").length;
@@ -119,7 +119,8 @@ function Summary({ now }) {
   const count = `${whole(nodes.length)} node${nodes.length === 1 ? "" : "s"}`;
   return html`<section class="figures" aria-label="At a glance">
     <${Figure} name="Hottest" value=${percent(hottest)} kind=${heat}>mean ${percent(mean)}${bound}<//>
-    <${Figure} name="Brokers" value=${whole(brokers.id.length)}>${resting ? `${resting} not taking part` : "all take part"}<//>
+    <${Figure} name="Brokers" value=${whole(brokers.id.length)}>
+      ${resting ? `${resting} not taking part` : "all take part"}${size && html`, <span title=${size.sentence}>${size.needed} needed</span>`}<//>
     <${Figure} name="Bundles" value=${whole(bundles)} kind=${unowned && !leader ? "warn" : ""}>
       ${owned}${movingInAll ? `, ${whole(movingInAll)} moving` : ""}<//>
     <${Balancing} ...${balancing} />

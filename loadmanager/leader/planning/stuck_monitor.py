@@ -1,4 +1,4 @@
-"""Stuck monitor: diagnoses, while this node leads, why nothing can be moved, and logs each change."""
+"""Stuck monitor: diagnoses, while this node leads, why nothing can be moved, logs each change, and sizes the fleet."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import structlog
 
 from loadmanager.core.diagnosis.stuck_diagnosis import StuckDiagnosis, find_stuck_causes
 from loadmanager.core.planning.blocking_limits import BlockingLimit
+from loadmanager.core.planning.fleet_size import FleetSize, SizeMemory, size_fleet
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.planning.planner_service import MINUTE_S, PlannerService
 
@@ -17,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 class StuckMonitor:
     """Periodic stuck diagnosis; `found` is the last one of this term. `more_limits` returns limits unknown to the
-    planner service.
+    planner service. `size` is the fleet size, None while unknown.
     """
 
     def __init__(
@@ -30,6 +31,8 @@ class StuckMonitor:
         self._planner = planner
         self._live = live
         self.found: tuple[StuckDiagnosis, ...] = ()
+        self.size: FleetSize | None = None
+        self._size_memory: SizeMemory | None = None
         self._is_running = False
         self._told: list[str] = []
 
@@ -47,6 +50,7 @@ class StuckMonitor:
                 await self._try_to_look()
         finally:
             self.found, self._told, self._is_running = (), [], False
+            self.size = self._size_memory = None
 
     async def _try_to_look(self) -> None:
         try:
@@ -55,7 +59,10 @@ class StuckMonitor:
             log.exception("standstill_not_looked_for")
 
     async def look(self) -> None:
-        found = await asyncio.to_thread(find_stuck_causes, self._planner.snapshot(), self._live.planner)
+        snapshot = self._planner.snapshot()
+        sized = size_fleet(snapshot, self._live.planner, self._size_memory)
+        self.size, self._size_memory = sized or (None, self._size_memory)
+        found = await asyncio.to_thread(find_stuck_causes, snapshot, self._live.planner)
         keys, before = [each.key for each in found], [each.key for each in self.found]
         self.found = found
         if keys == before and keys != self._told:  # logged only if it lasts for two looks

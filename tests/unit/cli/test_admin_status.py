@@ -50,6 +50,7 @@ def seen(**others: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of it
         "brokers": brokers(20.0, 90.0),
         "mean": 55.0,
         "lowerBound": 52.0,
+        "size": None,
         "capacity": 100.0,
         "bundles": 32,
         "unowned": 0,
@@ -87,6 +88,11 @@ def test_a_quiet_fleet_is_a_few_lines_the_most_used_broker_above() -> None:
         "last moves:",
         f"  3 min ago  {BUNDLE}  b2:8080 -> b1:8080  hot broker",
     ]
+
+
+def test_size_that_the_load_needs_has_its_reason() -> None:
+    size = {"needed": 3, "sentence": "3 brokers carry the peak"}
+    assert "size       3 brokers carry the peak" in draw(seen(size=size), 80, 24)
 
 
 def test_a_bound_that_the_load_has_fallen_below_is_not_said() -> None:

@@ -60,6 +60,8 @@ async def test_the_fleet_has_a_column_for_each_figure_and_says_who_leads(cluster
     assert fleet["isWhole"]
     assert fleet["openToAnyone"]
     assert fleet["lowerBound"] is None
+    assert fleet["size"]["needed"] == 2
+    assert "after the loss of a broker" in fleet["size"]["sentence"]
     cannot_move = {each["key"]: each["sentence"] for each in fleet["balancing"].pop("cannotMove")}
     assert cannot_move["loadBalancerSheddingEnabled"].startswith("Nothing can move because")
     assert fleet["balancing"] == {"frozen": "night", "dryRun": False, "breaker": None, "limits": []}

@@ -51,7 +51,9 @@ async def test_a_leader_says_loudly_that_nothing_can_move_and_once_until_that_ch
             assert ready.status == 200
             (said,) = ready.json()["cannotMove"]
             assert said == {"key": key, "sentence": f"Nothing can move because {key} is false; set {key} to true"}
-            assert 'loadmanager_cannot_move{cluster="standalone"} 1.0' in (await node.get("/metrics")).body.decode()
+            metrics = (await node.get("/metrics")).body.decode()
+            assert 'loadmanager_cannot_move{cluster="standalone"} 1.0' in metrics
+            assert "loadmanager_brokers_needed" not in metrics  # no broker has reported
             assert (await node.ask("POST", f"/admin/v2/brokers/configuration/{key}/true")).status == 200
             await eventually(lambda: not node.node.stuck_monitor.found)
             await node.node.stuck_monitor.look()
