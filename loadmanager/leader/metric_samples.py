@@ -231,9 +231,9 @@ def _gauges(node: MoveCounters) -> list[Sample]:
         ),
         (
             "loadmanager_bundles_unserved",
-            "Bundles of brokers that serve nothing of what they own (broker_stuck).",
+            "Bundles that no client can use: their broker serves nothing (broker_stuck), or a Pulsar has no owner.",
             none,
-            sum(each["bundles"] for each in unserved_bundles(node.mirror)),
+            sum(each["bundles"] for each in unserved_bundles(node.mirror)) + len(node.mirror.ownerless),
         ),
         (
             "loadmanager_cannot_move",

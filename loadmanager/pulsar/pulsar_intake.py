@@ -45,6 +45,7 @@ log = structlog.get_logger(__name__)
 
 _AT_A_TIME = 8
 _TOPICS_S = _POLICIES_S = 30.0
+_UNSERVED_AFTER_S = 60.0
 _NEVER = float("-inf")
 _DYNAMIC = "/admin/v2/brokers/configuration/values"
 _FAILURES = (PulsarRefusedError, PulsarUnreachableError, InvalidRecordError)
@@ -91,6 +92,8 @@ class PulsarIntake:
         self._begun = self._done = 0
         self._owners: dict[str, BrokerId] = {}
         self._owner_read: set[str] = set()
+        self._with_clients: set[str] = set()
+        self._ownerless_s: dict[str, float] = {}
         self._loads: dict[str, Record] = {}
         self._topics_s: dict[BrokerId, float] = {}
         self._policies_s = _NEVER
@@ -206,6 +209,10 @@ class PulsarIntake:
         self._lay_down_policies()
         for broker, answer in answered.items():
             await self._apply_report(broker, answer)
+        until_s = time.monotonic() - _UNSERVED_AFTER_S
+        self._mirror.ownerless = sorted(
+            name for name, since_s in self._ownerless_s.items() if since_s <= until_s and name in self.owners
+        )
         silent = [broker for broker in ids if broker not in answered]
         self.fault = f"no complete answer from {', '.join(silent[:3])}" if silent else ""
         self._mirror.is_fresh = not silent
@@ -299,10 +306,11 @@ class PulsarIntake:
 
     def _put_owner(self, bundle: str, broker: BrokerId | None) -> None:
         self._namespaces.put_owner(bundle, broker)
-        if broker is None:
-            self._owners.pop(bundle, None)
-        else:
+        if broker is not None:
             self._owners[bundle] = broker
+            self._ownerless_s.pop(bundle, None)
+        elif self._owners.pop(bundle, None) is not None and bundle in self._with_clients:
+            self._ownerless_s[bundle] = time.monotonic()
 
     async def _apply_report(self, broker: BrokerId, answer: _Answer) -> None:
         path, before = paths.broker(broker), self._reports.get(broker)
@@ -311,6 +319,9 @@ class PulsarIntake:
             if record is None:
                 url, load_manager = self._admin.address(broker), self.load_manager(broker)
                 record = extensible_report(answer.metrics, answer.owned, self._loads, load_manager, url)
+            for bundle, stats in record["lastStats"].items():
+                has_clients = stats["producerCount"] + stats["consumerCount"] > 0
+                (self._with_clients.add if has_clients else self._with_clients.discard)(bundle)
             dated = stamp(record, before, clock.now_ms())
             known = self._znodes.get(path)
             if known is None or before is None or dated["lastUpdate"] != before["lastUpdate"]:

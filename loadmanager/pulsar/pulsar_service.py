@@ -64,6 +64,7 @@ SERVICE = "loadmanager-pulsar"
 """As traces name it."""
 
 _GIVE_BACK_S = 5.0
+_SHOWN_UNSERVED = 20
 
 
 class PulsarService(Candidate):
@@ -202,6 +203,7 @@ class PulsarService(Candidate):
             pulsars_leader=self.intake.pulsars_leader,
             pulsar_sheds=bool(self.brokers.shedding()),
             oldest_report_s=round(time.time() - min(reported_s), 3) if reported_s else None,
+            unserved=self.mirror.ownerless[:_SHOWN_UNSERVED],
             faults={**self._told.faults, **self.mirror.faults},
         )
 

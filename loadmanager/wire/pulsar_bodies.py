@@ -12,7 +12,8 @@ class PulsarServiceStatus(WireModel):
 
     `acting` is whether the next round would move what it plans; each of `obstacles` says why not. `misses` counts moves
     that landed on another broker than asked, `failures` moves that failed in succession; `stopped` says that those were
-    too many, and that an operator has to say go on. Ages are in seconds.
+    too many, and that an operator has to say go on. `unserved` are bundles with clients that nobody has owned for a
+    minute, at most 20 of them. Ages are in seconds.
     """
 
     mode: Literal["observe", "act"]
@@ -28,4 +29,5 @@ class PulsarServiceStatus(WireModel):
     pulsars_leader: str | None
     pulsar_sheds: bool
     oldest_report_s: float | None
+    unserved: list[str]
     faults: dict[str, str]

@@ -39,6 +39,9 @@ def _show_status(content: object) -> None:
     _print(fields)
     for obstacle in status.obstacles:
         print(f"  {obstacle}")
+    _print({"unserved bundles": "" if status.unserved else "none"})
+    for bundle in status.unserved:
+        print(f"  {bundle}: it has clients, and nobody owns it; a lookup of one of its topics places it")
     _print({"faults": "" if status.faults else "none"})
     for path, fault in status.faults.items():
         print(f"  {path}: {fault}")

@@ -132,6 +132,8 @@ class ClusterMirror:
     waited for it, a foreign record."""
     faults: dict[str, str] = field(default_factory=dict)
     """Faults of znodes by path, while they last."""
+    ownerless: list[str] = field(default_factory=list)
+    """Bundles of a Pulsar that have clients, and that nobody has owned for a minute."""
     on_record: Callable[[NamespaceEntry, NamespaceEntry], None] = lambda *_: None
     """Called with the old and the new record when one replaces another."""
     on_namespace: list[Callable[[str], None]] = field(default_factory=list)

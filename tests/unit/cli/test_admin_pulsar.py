@@ -30,6 +30,7 @@ STATUS = PulsarServiceStatus(
     pulsars_leader="b1:8080",
     pulsar_sheds=False,
     oldest_report_s=12.25,
+    unserved=[],
     faults={},
 )
 REQUESTS = {
@@ -81,6 +82,7 @@ def test_the_status_of_one_that_acts_is_a_screen(node: RecordingNode) -> None:
         "failures in succession  0",
         "misses                  1",
         "acts                    yes",
+        "unserved bundles        none",
         "faults                  none",
     ]
 
@@ -95,6 +97,7 @@ def test_each_obstacle_and_each_fault_has_a_line(node: RecordingNode) -> None:
         pulsars_leader=None,
         pulsar_sheds=True,
         oldest_report_s=None,
+        unserved=["t/ns/0x00000000_0x80000000"],
         faults={"/admin/clusters": "several, and no clusterName"},
     )
     assert lines[2:] == [
@@ -106,6 +109,8 @@ def test_each_obstacle_and_each_fault_has_a_line(node: RecordingNode) -> None:
         "acts                    no",
         "  No move because it is Sunday",
         "  No move because it rains",
+        "unserved bundles",
+        "  t/ns/0x00000000_0x80000000: it has clients, and nobody owns it; a lookup of one of its topics places it",
         "faults",
         "  /admin/clusters: several, and no clusterName",
     ]

@@ -18,6 +18,7 @@ from loadmanager.core.diagnosis.pulsar_comparison import Sighted
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.errors import UnloadFailedError
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
+from loadmanager.pulsar import pulsar_intake
 from loadmanager.pulsar.broker_settings_poll import AskedBrokers
 from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
@@ -80,6 +81,24 @@ async def test_one_address_is_enough_to_mirror_a_cluster(loaded: FakePulsar) -> 
         row = snapshot.brokers.ids.index(first)
         assert snapshot.brokers.load[row].sum() == pytest.approx(2 * 4 * 100.0 * (1 + 1024.0))
         assert {asked.method for asked in loaded.asked} == {"GET"}
+
+
+async def test_bundles_with_clients_and_without_an_owner_are_named(
+    loaded: FakePulsar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulsar_intake, "_UNSERVED_AFTER_S", 0.0)
+    quiet, *_ = await loaded.add_namespace("lm/quiet", 1, [loaded.brokers[0].broker_id])
+    async with polling(loaded) as poll:
+        first, second = list(poll.intake.owners)[:2]
+        await poll.intake.settled()
+        for bundle in (first, second, quiet):
+            await loaded.brokers[0].release(bundle)
+        await eventually(lambda: poll.mirror.ownerless == sorted([first, second]))
+        assert poll.owner(quiet) is None
+        await loaded.brokers[1].acquire(first)
+        await eventually(lambda: poll.mirror.ownerless == [second])
+        monkeypatch.undo()
+        await eventually(lambda: poll.mirror.ownerless == [], "not for a minute yet")
 
 
 async def test_a_move_of_pulsars_is_told(loaded: FakePulsar) -> None:

@@ -53,6 +53,7 @@ async def test_the_status_says_what_keeps_it_from_acting(harness: Harness) -> No
         "bundles": 4,
         "pulsarsLeader": harness.pulsar.brokers[0].broker_id,
         "pulsarSheds": False,
+        "unserved": [],
         "faults": {},
     }
 
