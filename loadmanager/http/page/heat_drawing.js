@@ -1,7 +1,7 @@
 // The heat map on its canvas: time from left to right, a row for each broker or slice of hashes.
 
 import { contextOf } from "./bars.js";
-import { minute } from "./format.js";
+import { clock, minute } from "./format.js";
 import { colours } from "./theme.js";
 
 export const LANE = 26; // above the map: how many moves, and who began to lead
@@ -106,6 +106,7 @@ export function draw(canvas, width, height, { timeline, image, selection, cursor
 function drawAxis(context, colour, scale, timeline, map) {
   const spanS = (timeline.stepMs * timeline.columns) / 1000;
   const stepMs = 1000 * (STEPS_S.find((step) => (spanS / step) * 70 < map.width) ?? STEPS_S.at(-1));
+  const label = stepMs < 60_000 ? clock : minute;
   const offset = new Date(timeline.from).getTimezoneOffset() * 60_000;
   context.fillStyle = colour.quiet;
   context.font = "11px system-ui, sans-serif";
@@ -113,7 +114,7 @@ function drawAxis(context, colour, scale, timeline, map) {
   for (let ms = Math.ceil((timeline.from - offset) / stepMs) * stepMs + offset; scale.x(ms) < map.width; ms += stepMs) {
     context.fillRect(Math.round(scale.x(ms)), map.top + map.height, 1, 4);
     const x = scale.x(ms);
-    if (x > 18 && x < map.width - 18) context.fillText(minute(ms), x, map.top + map.height + 15);
+    if (x > 18 && x < map.width - 18) context.fillText(label(ms), x, map.top + map.height + 15);
   }
 }
 
