@@ -71,7 +71,7 @@ class PulsarCalls:
         self._suffixes = tuple(each.lower() for each in suffixes)
         self.is_encrypted = self._admins[0].scheme == "https"
         self._first = self._admins[0]
-        self._registered: frozenset[tuple[str, int]] = frozenset()
+        self._registered: dict[tuple[str, int], URL] = {}
         self._token = token
         self._timeout_s = timeout_s
         self._http = HttpClient(caller=Caller(tls=RenewedTls(tls)))
@@ -92,16 +92,21 @@ class PulsarCalls:
         return f"https://{host_and_port.rpartition(':')[0]}:{self._first.port}"
 
     def trust(self, urls: Iterable[str]) -> None:
-        """Follow redirects to the web services of the brokers that are registered now too; what is no URL is none."""
-        self._registered = frozenset(address for url in urls if (address := _find_address(url)) is not None)
+        """Ask the brokers that are registered now too, and follow redirects to them; what is no URL is none."""
+        self._registered = {address: URL(url) for url in urls if (address := _find_address(url)) is not None}
 
     async def ask(self, request: RestRequest, timeout_s: float | None = None) -> HttpAnswer:
-        """The answer of the first configured address that is there; whoever was not is asked last from then on."""
-        for admin in tuple(self._admins):
+        """The answer of the first address that is there: a configured one, else that of a registered broker.
+
+        A configured one that was not there is asked last of them from then on.
+        """
+        others = [url for address, url in self._registered.items() if address not in self._configured]
+        for admin in (*self._admins, *others):
             try:
                 return await self.ask_at(admin, request, timeout_s)
             except PulsarUnreachableError as error:
-                self._ask_last(admin)
+                if admin in self._admins:
+                    self._ask_last(admin)
                 unreached = error
                 if not error.was_not_heard:
                     break
@@ -171,7 +176,7 @@ class PulsarCalls:
         location = answer.headers.get("Location", "")[:2048]
         try:
             target = URL(location, encoded=True)
-            is_known = _address(target) in self._configured | self._registered
+            is_known = _address(target) in self._configured | self._registered.keys()
         except (ValueError, TypeError):
             is_known = False
         if not is_known or target.raw_path != asked.raw_path or (asked.scheme, target.scheme) == ("https", "http"):

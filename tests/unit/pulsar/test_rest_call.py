@@ -240,6 +240,15 @@ async def test_the_next_address_is_asked_when_nobody_listens_at_the_first(pulsar
         assert error.value.was_not_heard
 
 
+async def test_a_registered_broker_is_asked_when_the_only_configured_one_is_away(pulsar: FakePulsar) -> None:
+    others = [each.broker_id for each in pulsar.brokers[:2]]
+    async with an_admin([f"http://127.0.0.1:{closed_port()}"]) as admin:
+        with pytest.raises(PulsarUnreachableError):
+            await admin.brokers()
+        admin.trust([BrokerId(f"127.0.0.1:{closed_port()}"), *others])
+        assert set(others) <= set(await admin.brokers())
+
+
 async def test_what_may_have_been_heard_is_not_asked_of_another_but_the_next_call_is(pulsar: FakePulsar) -> None:
     first, second, _ = pulsar.brokers
     await first.acquire(str(BUNDLE))
