@@ -18,10 +18,10 @@ from loadmanager.config.shared_settings import (
     HttpSettings,
     SessionSettings,
     StoreSettings,
+    TlsSettings,
     TracingSettings,
     zookeeper_parts,
 )
-from loadmanager.config.tls_settings import TlsSettings
 
 if TYPE_CHECKING:
     from loadmanager.config.dynamic_settings import (

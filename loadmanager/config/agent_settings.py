@@ -8,8 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from loadmanager.config.auth_settings import AuthSettings
 from loadmanager.config.settings_base import Minutes, OptionalPath, OptionalPort
-from loadmanager.config.shared_settings import HttpSettings, ReportSettings, StoreSettings, TracingSettings
-from loadmanager.config.tls_settings import TlsSettings
+from loadmanager.config.shared_settings import HttpSettings, ReportSettings, StoreSettings, TlsSettings, TracingSettings
 from loadmanager.core.domain.names import parse_broker_id
 
 

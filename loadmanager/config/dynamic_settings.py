@@ -11,8 +11,7 @@ from loadmanager.config.auth_settings import AuthSettings
 from loadmanager.config.node_settings import Settings, SettingsAlone
 from loadmanager.config.settings_base import hidden, without_password
 from loadmanager.config.settings_loader import faults_of, refuse_unknown_keys, said_by
-from loadmanager.config.shared_settings import AuditSettings, HttpSettings, StoreSettings, TracingSettings
-from loadmanager.config.tls_settings import TlsSettings
+from loadmanager.config.shared_settings import AuditSettings, HttpSettings, StoreSettings, TlsSettings, TracingSettings
 from loadmanager.errors import ConfigurationError
 
 NEEDS_RESTART = frozenset(

@@ -21,10 +21,10 @@ from loadmanager.config.shared_settings import (
     AuditSettings,
     HttpSettings,
     StoreSettings,
+    TlsSettings,
     TracingSettings,
     WeightSettings,
 )
-from loadmanager.config.tls_settings import TlsSettings
 from loadmanager.core.domain.bundles import MAX_BUNDLES
 from loadmanager.core.domain.hashing import HashFunction
 from loadmanager.core.domain.setting_declaration import declared_in

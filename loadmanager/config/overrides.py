@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from loadmanager.config import NEEDS_RESTART, AuthSettings, Settings, StoreSettings, settings_of, with_overrides
-from loadmanager.config.tls_settings import TlsSettings
+from loadmanager.config.shared_settings import TlsSettings
 from loadmanager.core.domain.settings import AS_PULSAR
 from loadmanager.errors import BadRequestError, ConfigurationError, NotDynamicError
 

@@ -1,16 +1,20 @@
 """Gaps of a history: marked by events, or implied by a term without an end.
 
 A leader's first row is `term_began`, its last one `term_ended`. In between, `gap` says that rows were dropped. Whoever
-begins a term looks at how the history ends, and says in `term_began` what may be missing before it.
+begins a term looks at how the history ends, and says in `term_began` what may be missing before it. A history whose
+epochs are ahead is of another metadata store, and is put aside.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import orjson
+import structlog
 
 from loadmanager.errors import HistoryError, HistoryFileError
 from loadmanager.history.files import SINCE_KEY, HistoryFile
@@ -126,3 +130,21 @@ def _has_ended(history: History, newest: HistoryFile) -> bool:
 
 def _ignore(_: HistoryFileError) -> None:
     """Skip an unusable file: reading it reports the fault."""
+
+
+log = structlog.get_logger(__name__)
+
+
+def put_aside_if_ahead(history: Path, epoch: int, key: str) -> None:
+    """Rename the folder if it holds entries of a later epoch than the present one.
+
+    `key` is that of the store's URL. Raises `HistoryError`.
+    """
+    if last_epoch(History(str(history))) <= epoch:
+        return
+    aside = history.with_name(f"{history.name}-until-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
+    try:
+        history.rename(aside)
+    except OSError as error:
+        raise HistoryError(f"{history}: of another {key}, and cannot be put aside: {error.strerror}") from None
+    log.warning("history_put_aside", why=f"its epochs are of another {key}", to=str(aside))

@@ -24,11 +24,10 @@ from loadmanager.http.import_routes import ImportHandlers
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.learned_routes import LearnedHandlers
 from loadmanager.http.lineage_routes import LineageHandlers
-from loadmanager.http.lookup_routes import LookupHandlers
+from loadmanager.http.lookup_routes import LookupHandlers, OwnershipHandlers
 from loadmanager.http.metrics_text import LookupMetrics, WatchMetrics
 from loadmanager.http.namespace_routes import AdminHandlers
 from loadmanager.http.openapi import OpenApiHandlers, Operation
-from loadmanager.http.ownership_routes import OwnershipHandlers
 from loadmanager.http.page_routes import PageHandlers
 from loadmanager.http.plan_routes import PlanHandlers
 from loadmanager.http.policy_routes import PolicyHandlers

@@ -21,9 +21,8 @@ from loadmanager.errors import TooManyPreviewsError
 from loadmanager.leader.audit.audit_log import AuditTrail
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.loops.drain_loop import DrainLoop
-from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, stuck_brokers, unserved_bundles
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.mirror.unserved_bundles import stuck_brokers, unserved_bundles
 from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.leader.planning.stuck_monitor import StuckMonitor
 from loadmanager.net.auth.gate import is_open_to_anyone

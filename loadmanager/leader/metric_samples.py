@@ -24,8 +24,7 @@ from loadmanager.leader.loops.drain_loop import DrainLoop
 from loadmanager.leader.loops.plan_driver import PlanDriver
 from loadmanager.leader.loops.reshape_loop import ReshapeLoop
 from loadmanager.leader.loops.shedding_loop import SheddingLoop
-from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
-from loadmanager.leader.mirror.unserved_bundles import unserved_bundles
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, unserved_bundles
 from loadmanager.leader.node_port import MetricSamples, Sample
 from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.planning.planner_service import PlannerService

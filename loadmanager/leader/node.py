@@ -12,18 +12,17 @@ from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.protocol.leadership import Term
 from loadmanager.leader.audit.audit_log import AuditTrail
 from loadmanager.leader.audit.decision_log import DecisionLog
-from loadmanager.leader.audit.lineage_reader import LineageReader
-from loadmanager.leader.audit.recording_setup import open_mirror
+from loadmanager.leader.audit.history_queries import LineageReader
+from loadmanager.leader.audit.recorded_model import open_mirror
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.election.config_writer import ConfigWriter
 from loadmanager.leader.election.ownership_ledger import OwnershipLedger
-from loadmanager.leader.execution.agent_calls import AgentCalls
+from loadmanager.leader.execution.agent_calls import AgentCalls, WarmUpCalls
 from loadmanager.leader.execution.assignment_driver import AssignmentDriver
 from loadmanager.leader.execution.executor import Executor, ExecutorSettings
 from loadmanager.leader.execution.owner_calls import AgentOwnerClient
 from loadmanager.leader.execution.reconciler_driver import ReconcilerDriver
 from loadmanager.leader.execution.reshape_driver import ReshapeDriver
-from loadmanager.leader.execution.warm_up_calls import WarmUpCalls
 from loadmanager.leader.fleet_status import FleetStatus
 from loadmanager.leader.lookup_service import OwnerLookups
 from loadmanager.leader.loops.drain_loop import DrainLoop

@@ -13,7 +13,7 @@
 | `PlannerPort`, `BreakerPort` | the snapshot behind decisions; the thrash breaker | `planning` |
 | `DecisionPort`, `ExplainPort` | decisions and their reasons | `audit.decision_log`, `planning.explanation_service` |
 | `AuditPort` | the audit log | `audit.audit_log` |
-| `LineagePort` | bundle lineage from the recorded history | `audit.lineage_reader` |
+| `LineagePort` | bundle lineage from the recorded history | `audit.history_queries` |
 | `DrainPort`, `PlanPort` | drains, and plans of operators | `loops` |
 | `FleetStatusPort` | the cluster for the page | `fleet_status` |
 | `TimelinePort` | the last hours for the heat map | `timeline_memory` |

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loadmanager.history.foreign_history import put_aside_if_ahead
-from loadmanager.history.gaps import last_epoch
+from loadmanager.history.gaps import last_epoch, put_aside_if_ahead
 from loadmanager.history.reader import History
 from loadmanager.pulsar.planning_settings import HISTORY
 from loadmanager.store import paths

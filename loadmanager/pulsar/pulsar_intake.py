@@ -30,7 +30,7 @@ from loadmanager.errors import InvalidRecordError
 from loadmanager.leader.mirror.broker_records import BrokerRecords
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.mirror.znode_faults import ZnodeFaults
+from loadmanager.leader.mirror.mirror_intake import ZnodeFaults
 from loadmanager.pulsar.broker_settings_poll import AskedBrokers
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_namespaces import PulsarNamespaces

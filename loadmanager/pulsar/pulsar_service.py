@@ -21,8 +21,8 @@ from loadmanager.core.protocol.leadership import Term
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.audit.audit_log import AuditTrail
 from loadmanager.leader.audit.decision_log import DecisionLog
-from loadmanager.leader.audit.lineage_reader import LineageReader
-from loadmanager.leader.audit.recording_setup import open_mirror
+from loadmanager.leader.audit.history_queries import LineageReader
+from loadmanager.leader.audit.recorded_model import open_mirror
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.election.config_writer import ConfigWriter
 from loadmanager.leader.fleet_status import FleetStatus

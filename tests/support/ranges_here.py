@@ -8,8 +8,7 @@ import numpy as np
 
 from loadmanager.core.model.load import IntArray
 from loadmanager.history.gaps import Gap, find_gaps
-from loadmanager.history.reader import History
-from loadmanager.history.table_columns import columns_of
+from loadmanager.history.reader import History, columns_of
 from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.lab.simulate.recorded_world import RecordedRange
 from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range

@@ -1,19 +1,33 @@
-"""`loadmanager admin status`: the whole service on one screen, once or again and again."""
+"""`loadmanager admin status`: the whole service on one screen, once or again and again.
+
+Problems come first, then the brokers, most used first.
+"""
 
 from __future__ import annotations
 
 import shutil
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len
 
+from loadmanager.cli.admin.decision_stream import Json
 from loadmanager.cli.admin.node_requests import NoNodeReachableError, get
 from loadmanager.cli.admin.request_command import Procedure, show_json
 from loadmanager.cli.admin.service_client import NodeRefusedError, Service
-from loadmanager.cli.admin.status_screen import draw
-from loadmanager.cli.text.text_tables import get_terminal_width, style_text, wrap_text
+from loadmanager.cli.text.numbers import (
+    format_clock,
+    format_count,
+    format_duration,
+    format_number,
+    format_relative,
+    format_size,
+)
+from loadmanager.cli.text.text_tables import format_pairs, get_terminal_width, style_text, wrap_text
+from loadmanager.core.domain.resources import HOT
 
 _FLEET = "/loadbalance/v1/fleet"
 _DECISIONS = "/loadbalance/v1/decisions"
@@ -79,3 +93,182 @@ def _watch(service: Service) -> None:
 def _screen() -> tuple[int, int]:
     width = get_terminal_width()
     return (_WIDTH, _HEIGHT) if width is None else (width, shutil.get_terminal_size().lines)
+
+
+_LEAST_BAR, _LONGEST_BAR = 10, 40
+_LEAST_BROKERS = 3
+_SHOWN_FAULTS = 3
+_FULL = 100.0
+_RESOURCES = {
+    "cpu": "cpu",
+    "memory": "memory",
+    "directMemory": "direct memory",
+    "bandwidthIn": "net in",
+    "bandwidthOut": "net out",
+}
+_STATES = {"active": "", "held_off": "held off", "broker_stuck": "stuck", "unreadable": "no report"}
+_TROUBLED = ("unreadable", "broker_stuck", "sick", "doubted")
+_DROPPED = ("load", "bundles", "most")
+"""What is left out of a line that is too long, in this order."""
+
+_NO_LEADER, _CANNOT, _LIMIT, _FAULT, _UNPLACEABLE, _UNSERVED, _OPEN = (
+    "no leader",
+    "cannot move",
+    "limit",
+    "fault",
+    "no broker",
+    "unserved",
+    "open",
+)
+_URGENT = {
+    **dict.fromkeys((_NO_LEADER, _FAULT, _UNPLACEABLE, _UNSERVED), "red"),
+    **dict.fromkeys((_CANNOT, _OPEN), "yellow"),
+}
+
+
+def draw(seen: Json, width: int, height: int) -> list[str]:
+    """The lines of a screen of this size: as many brokers as there is room for, the worst first."""
+    above, below = _head(seen, width), _last_moves(seen, width)
+    room = max(height - len(above) - len(below) - 3, _LEAST_BROKERS)
+    return [*above, "", *_brokers(seen, width, room), *below]
+
+
+def _head(seen: Json, width: int) -> list[str]:
+    leader, faults = seen["leader"], seen["faults"]
+    unowned = f", {seen['unowned']} not yet assigned" if seen["unowned"] else ""
+    brokers = f"{len(seen['brokers']['id'])} brokers, {seen['bundles']} bundles{unowned}"
+    nodes = f"nodes {', '.join(seen['nodes']) or 'none'}"
+    rows = [(_NO_LEADER, f"nothing is assigned or moved; {nodes}")]
+    if leader:
+        rows = [("leader", f"{leader['id']}, epoch {leader['epoch']}; {nodes}")]
+    if leader and not seen["isWhole"]:
+        rows.append(("", "the leader does not answer: what only it knows is missing"))
+    rows += [("balancing", "; ".join(_hindrances(seen["balancing"])) or "on")]
+    rows += [("size", seen["size"]["sentence"])] if seen.get("size") else []
+    rows += [(_CANNOT, each["sentence"]) for each in seen["balancing"].get("cannotMove") or ()]
+    rows += [(_LIMIT, _limit(each, seen["at"])) for each in seen["balancing"].get("limits") or ()]
+    rows += [(_UNPLACEABLE, each["sentence"]) for each in seen.get("unplaceable") or ()]
+    rows += [(_UNSERVED, _unserved(each)) for each in seen.get("unserved") or ()]
+    rows += [("moving", _moving(seen))] if seen["movingInAll"] else []
+    rows += [(_FAULT, f"{path}: {told}") for path, told in list(faults.items())[:_SHOWN_FAULTS]]
+    if len(faults) > _SHOWN_FAULTS:
+        rows.append(("", f"and {len(faults) - _SHOWN_FAULTS} more faults"))
+    rows += [(_OPEN, "to anyone: nobody is asked for a token (docs/security.md)")] if seen.get("openToAnyone") else []
+    title = f"{brokers}; {format_clock(seen['at'])}, by {seen['node']}"
+    return [*wrap_text(title, width), *format_pairs(rows, width, _URGENT)]
+
+
+def _unserved(found: Json) -> str:
+    return f"{found['bundles']} bundles of {found['broker']}: {found['why']}; {found['remedy']}"
+
+
+def _hindrances(balancing: Json) -> list[str]:
+    breaker = balancing["breaker"] or {"stoppedS": 0, "bundles": 0}
+    told = {
+        f"frozen: {balancing['frozen']}": balancing["frozen"],
+        "dry run: nothing is moved": balancing["dryRun"],
+        f"the breaker has stopped shedding for {format_duration(breaker['stoppedS'])} more": breaker["stoppedS"],
+        f"the breaker keeps {breaker['bundles']} bundles where they are": breaker["bundles"],
+        "nothing can move": balancing.get("cannotMove"),
+        "limits keep bundles where they are": balancing.get("limits"),
+    }
+    return [sentence for sentence, is_so in told.items() if is_so]
+
+
+def _limit(limit: Json, now_ms: float) -> str:
+    until = limit["until"]
+    ends = "" if until is None else f", until {format_clock(until)} ({format_relative(until, now_ms)})"
+    return f"{limit['sentence']} ({limit['key']}){ends}"
+
+
+def _moving(seen: Json) -> str:
+    first = seen["moving"][0] if seen["moving"] else None
+    others = seen["movingInAll"] - 1
+    if first is None:
+        return f"{seen['movingInAll']} bundles"
+    age = format_relative(first["since"], seen["at"])
+    told = f"{first['bundle']} from {first['source']} to {first['destination'] or 'nobody yet'}, since {age}"
+    return f"{told}{f', and {others} more' if others else ''}"
+
+
+def _brokers(seen: Json, width: int, room: int) -> list[str]:
+    """A line a broker: its name, a bar, what it uses most, its load, and what is to be known of it."""
+    columns, drains = seen["brokers"], {drain["broker"]: drain for drain in seen["drains"]}
+    order = sorted(range(len(columns["id"])), key=lambda row: _badness(columns, row), reverse=True)
+    shown = order if len(order) <= room else order[: room - 1]
+    cells = [_cells(columns, row, drains) for row in shown]
+    for dropped in _DROPPED:
+        if _width_of(cells) + _LEAST_BAR <= width:
+            break
+        cells = [{**each, dropped: ""} for each in cells]
+    bar = min(max(width - _width_of(cells), _LEAST_BAR), _LONGEST_BAR)
+    widths = _widths(cells)
+    lines = []
+    for row, each in zip(shown, cells, strict=True):
+        highest = columns["highest"][row]
+        padded = [f"{each[name]}{' ' * (widths[name] - cell_len(each[name]))}" for name in each if widths[name]]
+        drawn = style_text(_bar(highest, seen["mean"], bar), "red" if highest > _FULL * HOT else "")
+        lines.append("  ".join([padded[0], drawn, *padded[1:]]).rstrip())
+    lines += [f"and {len(order) - len(shown)} more, used less"] if len(shown) < len(order) else []
+    return [*lines, *_sum_up(seen, width)]
+
+
+def _widths(cells: Sequence[Mapping[str, str]]) -> dict[str, int]:
+    return {name: max(cell_len(each[name]) for each in cells) for name in cells[0]} if cells else {}
+
+
+def _width_of(cells: Sequence[Mapping[str, str]]) -> int:
+    """Return the width of all columns beside the bars."""
+    return sum(width + 2 for width in _widths(cells).values() if width)
+
+
+def _badness(columns: Json, row: int) -> tuple[bool, float]:
+    return columns["state"][row] in _TROUBLED, columns["highest"][row]
+
+
+def _cells(columns: Json, row: int, drains: Mapping[str, Json]) -> dict[str, str]:
+    broker, state = columns["id"][row], columns["state"][row]
+    most = max(_RESOURCES, key=lambda name: columns[name][row] or 0.0)
+    told = _STATES.get(state, state)
+    if drain := drains.get(broker):
+        eta_s = drain["etaS"]
+        told = f"{drain['state']}: {drain['bundlesLeft']} left{f', {format_duration(eta_s)}' if eta_s else ''}"
+    return {
+        "broker": broker,
+        "used": f"{columns['highest'][row]:3.0f} %",
+        "most": _RESOURCES[most] if columns[most][row] else "",
+        "load": f"{format_count(columns['msgRate'][row])}/s, {format_size(columns['throughput'][row])}/s",
+        "bundles": f"{columns['bundles'][row]} bundles",
+        "state": told,
+    }
+
+
+def _bar(percent: float, mean: float | None, width: int) -> str:
+    """Draw a usage bar with a mark at the mean of all brokers."""
+    filled = round(min(max(percent, 0.0), _FULL) / _FULL * width)
+    cells = ["█"] * filled + ["·"] * (width - filled)
+    if mean is not None:
+        cells[min(int(mean / _FULL * width), width - 1)] = "│"
+    return "".join(cells)
+
+
+def _sum_up(seen: Json, width: int) -> list[str]:
+    if seen["mean"] is None:
+        return ["no brokers are registered"] if not seen["brokers"]["id"] else []
+    lowest, highest = seen["lowerBound"], max(seen["brokers"]["highest"], default=0.0)
+    # One of a round long ago says nothing of a load that has fallen since.
+    bound = f"; best possible {format_number(lowest)} %" if lowest is not None and lowest <= highest else ""
+    return wrap_text(f"mean {format_number(seen['mean'])} % (│){bound}", width)
+
+
+def _last_moves(seen: Json, width: int) -> list[str]:
+    moves = seen["lastMoves"]
+    if not moves:
+        return []
+    lines = ["", "last moves:"]
+    for entry in moves:
+        failed = ", failed" if entry["kind"] != "unload" else ""
+        way = f"{entry['subject']}  {entry['source']} -> {entry['destination'] or 'nobody'}"
+        told = f"{format_relative(entry['at'], seen['at'])}  {way}  {entry['reason'].replace('_', ' ')}{failed}"
+        lines += wrap_text(told, width, "  ")
+    return lines

@@ -15,8 +15,7 @@ from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD
 from loadmanager.core.planning.repeated_moves import Completed, MoveTrail, PastMove, is_again, is_back
 from loadmanager.errors import HistoryError
-from loadmanager.history.reader import History, OnFault
-from loadmanager.history.table_columns import columns_of
+from loadmanager.history.reader import History, OnFault, columns_of
 from loadmanager.history.table_schemas import BROKER_REPORTS, MOVES
 from loadmanager.lab.simulate.calibration import fitted_cost
 from loadmanager.lab.simulate.observed import ObservedRange, observe_range

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loadmanager.core.model.load import FloatArray, IntArray
-from loadmanager.history.reader import History, OnFault
-from loadmanager.history.table_columns import columns_of
+from loadmanager.history.reader import History, OnFault, columns_of
 from loadmanager.history.table_schemas import (
     BROKER_REPORTS,
     BUNDLE_REPORTS,

@@ -26,7 +26,7 @@ import structlog
 from loadmanager.config import Settings
 from loadmanager.config.node_settings import AUTO_HISTORY
 from loadmanager.errors import HistoryError
-from loadmanager.history.foreign_history import put_aside_if_ahead
+from loadmanager.history.gaps import put_aside_if_ahead
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MetadataStore
 

@@ -1,4 +1,7 @@
-"""Cluster models of a node: one that measures moves, and one that also records every input after it was applied."""
+"""Cluster models of a node: one that measures moves, and one that also records every input after it was applied.
+
+`open_mirror` builds a node's mirror with the one that its settings ask for.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,15 @@ from loadmanager.core.model.inheritance import PartLoad
 from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.load import BrokerReport, BundleAverages
 from loadmanager.core.model.report_validation import ReportFaults
+from loadmanager.history.compaction import Compaction
 from loadmanager.history.entry_rows import HistoryEvent, Report
-from loadmanager.leader.audit.history_recorder import (
-    HistoryRecorder,
-    controls_later,
-    learned_later,
-    policies_later,
-)
+from loadmanager.history.files import Directory
+from loadmanager.history.retention import Retention
+from loadmanager.history.writer import HistoryWriter, WriterLimits
+from loadmanager.leader.audit.history_recorder import HistoryRecorder, controls_later, learned_later, policies_later
 from loadmanager.leader.audit.move_records import MoveRecorder
-from loadmanager.leader.mirror.cluster_mirror import OperatorConfig
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, OperatorConfig
+from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.wire.checkpoint_codec import Later, Record, faults_as_json, owned_as_json, record_as_json
 
 
@@ -160,3 +163,25 @@ class RecordedModel(ClusterModel):
     def restore_unloaded(self, unloaded: Mapping[str, float], sources: Mapping[BrokerId, float] | None = None) -> None:
         super().restore_unloaded(unloaded, sources)
         self._recorder.put(HistoryEvent("restored", "", {"unloaded": unloaded, "unloadedFrom": sources or {}}))
+
+
+_HOUR_S = 3_600.0
+
+
+def open_mirror(live: LiveSettings, node_id: str) -> tuple[ClusterMirror, HistoryRecorder, MoveRecorder]:
+    """Return an empty mirror, the recorder for the history in the settings, and the move recorder."""
+    settings, rules, operator_config = live.base, ReportRules.of(live.planner), OperatorConfig()
+    if not settings.history_url:
+        recorder = HistoryRecorder()
+        moves = MoveRecorder(recorder)
+        return ClusterMirror(MeasuredModel(rules, moves), operator_config=operator_config), recorder, moves
+    limits = WriterLimits(flush_interval_s=settings.history_flush_interval_s)
+    retention = Retention(settings.history_retention_hours * _HOUR_S or None, settings.history_max_bytes or None)
+    writer = HistoryWriter(Directory.of(settings.history_url), node_id, limits, retention, Compaction())
+    recorder = HistoryRecorder(live, operator_config, writer)
+    moves = MoveRecorder(recorder)
+    return (
+        ClusterMirror(RecordedModel(rules, operator_config, recorder, moves), operator_config=operator_config),
+        recorder,
+        moves,
+    )

@@ -1,13 +1,18 @@
-"""HTTP calls to the agents of brokers about bundles. Unload calls are in `owner_calls`."""
+"""HTTP calls to the agents of brokers about bundles: open topics, and warm-up. Unload calls are in `owner_calls`.
+
+Warm-up is optional: no move depends on it. A broker that does not support it is not asked again until it registers
+anew.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 
 import structlog
 
-from loadmanager.core.domain.names import BundleName
+from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import NamespaceState, Registration
 from loadmanager.errors import InvalidRecordError, OwnerSilentError
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
@@ -134,3 +139,27 @@ def _as_fits(topics: Iterable[str]) -> Iterator[str]:
         if left < 0:
             return
         yield topic
+
+
+class WarmUpCalls:
+    """Warm-up calls to brokers that are about to get bundles, through their `agents`."""
+
+    def __init__(self, agents: AgentCalls) -> None:
+        self._agents = agents
+        self._unable: dict[BrokerId, Registration] = {}
+
+    def can_prepare(self, destination: Registration) -> bool:
+        """True unless this registration of the broker has said that it does not support warm-up."""
+        return self._unable.get(destination.broker) != destination
+
+    async def prepare(
+        self, name: BundleName, owner: Registration | None, destination: Registration, patience_s: float
+    ) -> None:
+        """Ask the destination to prepare for a bundle, and wait until it has, or at most `patience_s`."""
+        try:
+            async with asyncio.timeout(patience_s):
+                topics = [] if owner is None else [each.topic for each in await self._agents.get_topics(owner, name)]
+                if not await self._agents.prepare(destination, name, topics):
+                    self._unable[destination.broker] = destination
+        except (OwnerSilentError, TimeoutError) as error:
+            log.info("not_prepared", bundle=str(name), destination=str(destination), error=str(error) or "too slow")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from loadmanager.core.domain.controls import NO_CONTROLS, Controls
 from loadmanager.core.domain.names import BrokerId, BundleName, TopicName
@@ -302,3 +302,27 @@ def lookup_answer(broker_id: BrokerId, record: LocalBrokerData, listener: str | 
         http_url_tls=record.get("webServiceUrlTls") or None,
         native_url=broker_url,
     )
+
+
+def stuck_brokers(mirror: ClusterMirror) -> dict[BrokerId, str]:
+    """Return the brokers that serve nothing of what they own, each with the reason that its agent reports."""
+    found = {broker: known.record.get("stuck", "") for broker, known in sorted(mirror.brokers.items())}
+    return {broker: why for broker, why in found.items() if why}
+
+
+def unserved_bundles(mirror: ClusterMirror) -> list[dict[str, Any]]:
+    """Return the number of bundles that no client can use, by their owner: a list of `wire.fleet_bodies.Unserved`."""
+    stuck = stuck_brokers(mirror)
+    if not stuck:
+        return []
+    summary = mirror.model.summary()
+    owned = dict(zip(summary.brokers, summary.owned.tolist(), strict=True))
+    return [
+        {
+            "broker": broker,
+            "bundles": owned.get(broker, 0),
+            "why": why,
+            "remedy": f"restart {broker}, or drain it: loadmanager admin brokers drain {broker}",
+        }
+        for broker, why in stuck.items()
+    ]

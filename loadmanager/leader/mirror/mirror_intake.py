@@ -11,11 +11,12 @@ an older state than it has shown it before, so only a read from before a commit 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import structlog
 
-from loadmanager.core.domain.names import BrokerId, NamespaceName
+from loadmanager.core.domain.names import BrokerId, InvalidNameError, NamespaceName
 from loadmanager.core.domain.parts import in_parts
 from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.core.protocol.leadership import LeaderZnode
@@ -24,7 +25,6 @@ from loadmanager.leader.mirror.broker_records import BrokerRecords
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.mirror.reread_queue import RereadQueue
-from loadmanager.leader.mirror.znode_faults import ZnodeFaults
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MetadataStore, SessionState, Znode
 from loadmanager.store.znode_codec import decode
@@ -36,6 +36,32 @@ from loadmanager.wire.store_records import LeaderRecord, NodeRecord, decode_conf
 from loadmanager.wire.validation import parse_model
 
 log = structlog.get_logger(__name__)
+
+
+class ZnodeFaults:
+    """Keeps `listed` true to the last read; `counted` is the number of faults so far."""
+
+    def __init__(self, listed: dict[str, str]) -> None:
+        self._listed = listed
+        self.counted = 0
+
+    @contextmanager
+    def of(self, path: str) -> Iterator[None]:
+        """Apply what was read at a path: a record error is listed, success clears it."""
+        try:
+            yield
+        except (InvalidRecordError, InvalidNameError) as error:
+            self.reject(path, error)
+        else:
+            self._listed.pop(path, None)
+
+    def reject(self, path: str, error: Exception) -> None:
+        """List a fault of a znode until it is mended; each one is counted and logged once."""
+        if self._listed.get(path) != str(error):
+            self.counted += 1
+            log.warning("record_rejected", path=path, error=str(error))
+        self._listed[path] = str(error)
+
 
 _SETTLES_WITHIN_S = 10.0
 _RETRY_S = 0.2

@@ -13,7 +13,7 @@ from support.command_line import run_admin
 from support.recording_node import RecordingNode
 
 from loadmanager.cli.admin import status_command
-from loadmanager.cli.admin.status_screen import draw
+from loadmanager.cli.admin.status_command import draw
 from loadmanager.wire.fleet_bodies import FleetBody
 
 FLEET, DECISIONS = "/loadbalance/v1/fleet", "/loadbalance/v1/decisions"

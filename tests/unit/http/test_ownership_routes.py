@@ -7,7 +7,7 @@ from support.nodes import Cluster, RunningNode
 from support.waiting import eventually
 
 from loadmanager.errors import OutdatedMirrorError
-from loadmanager.http import ownership_routes
+from loadmanager.http import lookup_routes
 from loadmanager.store.memory_store import MemoryStore
 from loadmanager.store.metadata_store import SessionState
 
@@ -69,7 +69,7 @@ async def test_no_answer_in_a_doubtful_session(node: RunningNode, waits: str, mo
 
 
 async def test_long_poll_for_an_owner(cluster: Cluster, node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ownership_routes, "LONGEST_WAIT_MS", 60_000)
+    monkeypatch.setattr(lookup_routes, "LONGEST_WAIT_MS", 60_000)
     await node.lookup(TOPIC)
     await cluster.a_broker("b2:8080")
     told = asyncio.create_task(node.get(f"{OWNERSHIP}?owner=b2:8080&waitMs=60000"))
