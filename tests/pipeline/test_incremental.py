@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from support.ingested import assert_same, flushed, ingested, rows_in, write_file
 
 from loadmanager.history.row_packer import PackedFile
 from loadmanager.pipeline.delta import Tables
+from loadmanager.pipeline.incremental import HistoryHours
 from loadmanager.pipeline.ingest import TABLES
 
 LOAD = (10.0, 10.0, 100.0, 100.0)
@@ -42,26 +45,35 @@ class KilledError(Exception):
     """The process is killed here."""
 
 
-def test_killed_runs_equal_one_run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    url, out = str(tmp_path / "history"), tmp_path / "out"
-    rounds = in_rounds(drawn_night(2), 4, np.random.default_rng(2))
-    write_files(url, next(rounds))
+def test_runs_killed_before_each_write_equal_one_run(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, out, left = str(tmp_path / "history"), tmp_path / "out", 0
+    first, rest = in_rounds(drawn_night(2), 2, np.random.default_rng(2))
+    write_files(url, first)
     ingested(spark, url, out)
-    commit = Tables._commit
-    for killed_at in ("clean_broker_reports", "reported_by", "broker_windows"):
+    write_files(url, rest)
 
-        def killed(self: Tables, name: str, *rest: Any, killed_at: str = killed_at) -> None:  # noqa: ANN401 - of `_commit`
-            if name == killed_at:
+    def killed_before(write: Callable[..., None]) -> Callable[..., None]:
+        def counted(*given: Any) -> None:  # noqa: ANN401 - whatever it takes
+            nonlocal left
+            if left == 0:
                 raise KilledError
-            commit(self, name, *rest)
+            left -= 1
+            write(*given)
 
-        write_files(url, next(rounds))
-        with monkeypatch.context() as patch:
-            patch.setattr(Tables, "_commit", killed)
-            with pytest.raises(KilledError):
+        return counted
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Tables, "_commit", killed_before(Tables._commit))
+        patched.setattr(HistoryHours, "save", killed_before(HistoryHours.save))
+        for number in count():
+            left = number
+            with suppress(KilledError):
                 ingested(spark, url, out)
-    tables = ingested(spark, url, out)
-    assert_same(tables, ingested(spark, url, tmp_path / "once"))
+                break
+    assert number > len(TABLES)
+    assert_same(ingested(spark, url, out), ingested(spark, url, tmp_path / "once"))
 
 
 def minutely(hours: range) -> list[Timed]:
