@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -20,13 +21,13 @@ from loadmanager.core.domain.policies import NO_POLICIES, IsolationPolicy, Polic
 from loadmanager.core.domain.reasons import PlacementReason, SheddingReason
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.load import BANDWIDTH_IN, CPU, METRICS, THROUGHPUT_IN, BrokerReport
+from loadmanager.core.model.load import BANDWIDTH_IN, CPU, METRICS, THROUGHPUT_IN, BrokerReport, FloatArray
 from loadmanager.core.model.snapshot import Snapshot, build_snapshot
 from loadmanager.core.model.time_means import STOOD_S
 from loadmanager.core.planning.planner import plan_assignments, plan_shedding
 from loadmanager.core.strategies.level.cost_fit import best_of_none_negative, fit_price
 from loadmanager.core.strategies.level.imbalance_score import badness, compute_parts, score
-from loadmanager.core.strategies.level.level_load import LevelLoads, compute_level
+from loadmanager.core.strategies.level.level_load import LevelLoads, bound_level, compute_level
 from loadmanager.core.strategies.placement.level_placement import LevelPlacement, LevelPlacementReason
 from loadmanager.core.strategies.shedding.level_shedder import Level, LevelReason
 from loadmanager.core.strategies.shedding.shedding_strategy import Shed, State
@@ -438,3 +439,30 @@ def test_nobody_is_chosen_among_no_candidates() -> None:
     rng = np.random.default_rng(1)
     placement = LevelPlacement.of(SETTINGS).place(none, None, given, Projection(given), {}, rng)
     assert (placement.broker, placement.reason) == (None, PlacementReason.NO_BROKER_AVAILABLE)
+
+
+def test_the_level_allows_for_brokers_that_run_out_of_different_resources() -> None:
+    need = np.tile([1.0, 1.0], (12, 1))
+    per_need = np.array([[1 / 10, 1 / 20], [1 / 40, 1 / 20]])
+    assert compute_level(need.sum(axis=0), per_need, 0.0) == pytest.approx(0.3)
+    assert bound_level(need, per_need) == pytest.approx(0.4), "4 bundles fill the first to 40 %, 8 the second"
+
+
+@pytest.mark.parametrize("per_need", [np.zeros((2, 2)), np.zeros((0, 2))])
+def test_nothing_bounds_the_level_without_capacities(per_need: FloatArray) -> None:
+    assert bound_level(np.ones((3, 2)), per_need) == 0
+
+
+@given(
+    need=st.lists(st.tuples(st.floats(0.01, 9), st.floats(0.01, 9)), min_size=1, max_size=4),
+    per_need=st.lists(st.tuples(st.floats(0.01, 9), st.floats(0.01, 9)), min_size=2, max_size=3),
+)
+def test_no_assignment_is_below_the_bound_of_the_level(
+    need: list[tuple[float, float]], per_need: list[tuple[float, float]]
+) -> None:
+    needs, each = np.array(need), np.array(per_need)
+    highest = []
+    for owners in product(range(len(each)), repeat=len(needs)):
+        usage = np.array([needs[np.array(owners) == broker].sum(axis=0) for broker in range(len(each))]) * each
+        highest.append(usage.max())
+    assert bound_level(needs, each) <= min(highest) * (1 + 1e-9)

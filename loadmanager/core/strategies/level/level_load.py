@@ -119,6 +119,22 @@ def compute_level(used: FloatArray, per_need: FloatArray, least: float) -> float
     return max(float(levels.max(initial=0.0)), least)
 
 
+def bound_level(need: FloatArray, per_need: FloatArray) -> float:
+    """Return a lower bound of the highest usage that any assignment of bundles (N, R) to brokers (M, R) reaches.
+
+    By weak duality: each broker is priced by the resource that it runs out of first under the total need, so that the
+    total costs the same everywhere, and each bundle pays its lowest price. Exact if all bundles need resources in the
+    same proportion; the level of a single resource ignores that brokers run out of different ones.
+    """
+    total = need.sum(axis=0)
+    alone = (total * per_need).max(axis=1, initial=0.0)
+    if not alone.all() or not len(alone):
+        return 0.0
+    scarce = np.unique((total * per_need).argmax(axis=1))
+    cheapest = (need[:, scarce] / total[scarce]).min(axis=1)
+    return float(cheapest.sum() * alone.min() / (alone.min() / alone).sum())
+
+
 def as_amounts(figures: FloatArray) -> FloatArray:
     """Clamp figures to valid amounts."""
     return np.nan_to_num(figures, nan=0.0, posinf=0.0, neginf=0.0).clip(0.0, _MOST)
@@ -151,7 +167,7 @@ def _loads_of(snapshot: Snapshot, weights: ResourceWeights, hours: float, least:
         resources, prices, per_need = _blind(load, len(brokers))
     need = np.stack([(load * price).sum(axis=1) for price in prices], axis=1)
     amount = sum_by_broker(bundles.assigned, need.T, len(brokers))
-    level = compute_level(amount.sum(axis=0), per_need, least)
+    level = compute_level(amount.sum(axis=0), per_need, max(least, bound_level(need[bundles.assigned >= 0], per_need)))
     return LevelLoads(resources, prices, need, per_need, amount * per_need, level, least)
 
 

@@ -157,7 +157,7 @@ class Level:
             usage = loads.usage.copy()
             usage[broker, hottest] += points / 100
             needs = np.divide(usage, loads.per_need, out=np.zeros_like(usage), where=loads.per_need > 0)
-            heat = compute_heat(usage, compute_level(needs.sum(axis=0), loads.per_need, loads.least))
+            heat = compute_heat(usage, compute_level(needs.sum(axis=0), loads.per_need, loads.level))
             return bool(heat[broker] > trigger)
 
         return least_points(is_reached)
