@@ -61,7 +61,7 @@ class Outline:
     digest: str
 
 
-class Replay(NamedTuple):
+class CellReplay(NamedTuple):
     """A trial, and the range that it replays."""
 
     stretch: Stretch
@@ -81,7 +81,7 @@ class Ranges(Protocol):
     def read(self, stretches: Sequence[Stretch]) -> list[Outline | str]:
         """The outline of the range of each, or the reason why it cannot be replayed."""
 
-    def faults(self, replays: Sequence[Replay]) -> list[str | None]:
+    def faults(self, replays: Sequence[CellReplay]) -> list[str | None]:
         """The reason why each trial has no world; None when it has one."""
 
 
@@ -122,7 +122,7 @@ class RangesOfSpark:
         self._tell(HistoryFileError(text) for text in unreadable)
         return [_outline_in(row) if row.fault is None else row.fault for row in found]
 
-    def faults(self, replays: Sequence[Replay]) -> list[str | None]:
+    def faults(self, replays: Sequence[CellReplay]) -> list[str | None]:
         rows = self.replay(
             lambda number, recorded: {"fault": fault_of(recorded, replays[number].trial)}, replays, _FAULT
         )
@@ -131,7 +131,7 @@ class RangesOfSpark:
     def replay(
         self,
         work: Callable[[int, RecordedRange], dict[str, Any]],
-        replays: Sequence[Replay],
+        replays: Sequence[CellReplay],
         schema: t.StructType,
     ) -> DataFrame:
         """Return a row per trial, each in a partition: `work` on its number and its range.

@@ -36,7 +36,7 @@ from loadmanager.lab.simulate.trial import Trial, figures
 from loadmanager.lab.simulate.world_builder import broker_spec, cost_model, world_rules
 from loadmanager.lab.whatif.recorded_ranges import Stretch
 from loadmanager.pipeline.datasets import schema_of
-from loadmanager.pipeline.ranges import Outline, Ranges, RangesOfSpark, Replay
+from loadmanager.pipeline.ranges import CellReplay, Outline, Ranges, RangesOfSpark
 from loadmanager.pipeline.whatif_file import FEWEST_STEPS, FleetChanges, Variant, WhatIf
 
 MOST_TRIALS = 10_000
@@ -79,8 +79,8 @@ class WhatIfPlan:
         """Return the length of all stretches."""
         return sum(each.to_ms - each.from_ms for each in self.digests)
 
-    def replay(self, cell: Cell) -> Replay:
-        return Replay(cell.stretch, self.digests[cell.stretch], self.trials[cell.number])
+    def replay(self, cell: Cell) -> CellReplay:
+        return CellReplay(cell.stretch, self.digests[cell.stretch], self.trials[cell.number])
 
 
 def plan(
