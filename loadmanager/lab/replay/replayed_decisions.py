@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Assign, Unload, Verdict
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning import planner
+from loadmanager.core.planning.decision_kinds import DECISIONS, Request
 from loadmanager.core.planning.planner import State
 from loadmanager.core.planning.shedding_round import shed
 from loadmanager.core.planning.strategy_memory import merged
@@ -77,122 +76,61 @@ class ReplayedDecisions:
     rng: np.random.Generator | None = None
 
 
-Detail = Mapping[str, Any]
-ReplayDecision = Callable[[DecisionInputs | None, PlannerSettings, ReplayedMemory, Detail], ReplayedDecisions | None]
-"""From its beginning, settings, what is remembered, which it changes, and what was asked; None without the snapshot."""
+def replay_decision(
+    kind: str,
+    began: DecisionInputs | None,
+    settings: PlannerSettings,
+    memory: ReplayedMemory,
+    request: Request,
+) -> ReplayedDecisions | None:
+    """Replay one of `REPLAYED_KINDS`, and change the memory as it did; return None without its snapshot."""
+    if kind == "split":
+        return _split(settings, memory, request)
+    if kind == "merge":
+        return _merge(settings, request)
+    if began is None:
+        return None
+    if kind in ("shed", "preview_shed"):
+        return _shed(kind, began, settings, memory, request)
+    if kind == "preview_drain":
+        plan, _ = DECISIONS["drain"](began.snapshot, settings, began.states, began.rng, request)
+        return ReplayedDecisions(plan.steps, plan.verdicts)
+    plan, memory.states = DECISIONS[kind](began.snapshot, settings, memory.states, memory.rng, request)
+    return ReplayedDecisions(plan.steps, plan.verdicts, memory.states, memory.rng)
 
 
 def _shed(
-    began: DecisionInputs | None, settings: PlannerSettings, memory: ReplayedMemory, detail: Detail
-) -> ReplayedDecisions | None:
-    if began is None:
-        return None
-    under_way = detail.get("underWay", 0.0)
+    kind: str, began: DecisionInputs, settings: PlannerSettings, memory: ReplayedMemory, request: Request
+) -> ReplayedDecisions:
+    under_way = request.get("underWay", 0.0)
     done = shed(began.snapshot, settings, began.states, memory.churn, began.rng, under_way)
+    if kind == "preview_shed":
+        return ReplayedDecisions(done.plan.steps, done.plan.verdicts)
     memory.states, memory.churn = merged(began.states, done.state, memory.states), done.churn_state
     memory.round_rng.bit_generator.state = began.rng.bit_generator.state
     return ReplayedDecisions(done.plan.steps, done.plan.verdicts, memory.states, memory.round_rng)
 
 
-def _preview_shed(
-    began: DecisionInputs | None, settings: PlannerSettings, memory: ReplayedMemory, detail: Detail
-) -> ReplayedDecisions | None:
-    if began is None:
-        return None
-    under_way = detail.get("underWay", 0.0)
-    plan = shed(began.snapshot, settings, began.states, memory.churn, began.rng, under_way).plan
-    return ReplayedDecisions(plan.steps, plan.verdicts)
-
-
-def _place(
-    began: DecisionInputs | None, settings: PlannerSettings, memory: ReplayedMemory, detail: Detail
-) -> ReplayedDecisions | None:
-    if began is None:
-        return None
-    plan, memory.states = planner.plan_assignments(
-        began.snapshot, detail["bundles"], settings, memory.states, memory.rng, detail["nonPersistent"]
-    )
-    return ReplayedDecisions(plan.steps, plan.verdicts, memory.states, memory.rng)
-
-
-def _drain(
-    began: DecisionInputs | None, settings: PlannerSettings, memory: ReplayedMemory, detail: Detail
-) -> ReplayedDecisions | None:
-    if began is None:
-        return None
-    brokers, leave = [BrokerId(each) for each in detail["brokers"]], frozenset(detail["leave"])
-    plan, memory.states = planner.plan_drain(
-        began.snapshot, brokers, settings, memory.states, memory.rng, detail["most"], leave
-    )
-    return ReplayedDecisions(plan.steps, plan.verdicts, memory.states, memory.rng)
-
-
-def _preview_drain(
-    began: DecisionInputs | None, settings: PlannerSettings, _: ReplayedMemory, detail: Detail
-) -> ReplayedDecisions | None:
-    if began is None:
-        return None
-    brokers = [BrokerId(each) for each in detail["brokers"]]
-    plan = planner.plan_drain(began.snapshot, brokers, settings, began.states, began.rng)[0]
-    return ReplayedDecisions(plan.steps, plan.verdicts)
-
-
-def _choose(
-    began: DecisionInputs | None, settings: PlannerSettings, memory: ReplayedMemory, detail: Detail
-) -> ReplayedDecisions | None:
-    if began is None:
-        return None
-    bundle = detail["bundle"]
-    chosen, verdict, memory.states = planner.choose_destination(
-        began.snapshot, bundle, None, settings, memory.states, memory.rng
-    )
-    steps = [] if chosen is None else [Assign(bundle, chosen, verdict.verdict)]
-    return ReplayedDecisions(steps, [verdict], memory.states, memory.rng)
-
-
-def _bring_home(
-    began: DecisionInputs | None, settings: PlannerSettings, _: ReplayedMemory, detail: Detail
-) -> ReplayedDecisions | None:
-    if began is None:
-        return None
-    plan = planner.plan_pins(began.snapshot, settings, frozenset(detail["leave"]))
-    return ReplayedDecisions(plan.steps, plan.verdicts)
-
-
-def _split(
-    _: DecisionInputs | None, settings: PlannerSettings, memory: ReplayedMemory, detail: Detail
-) -> ReplayedDecisions | None:
+def _split(settings: PlannerSettings, memory: ReplayedMemory, request: Request) -> ReplayedDecisions:
     """Replay from the recorded question: the topics came from brokers, not from the model."""
-    found, remembered = find_splits(question_of(detail["question"]), settings)
+    found, remembered = find_splits(question_of(request["question"]), settings)
     if remembered is not None:
         memory.split_state = remembered
     steps = [split_as_json(split) for split in found.splits]
     return ReplayedDecisions(steps, found.verdicts, {SPLIT_STRATEGY: memory.split_state})
 
 
-def _merge(
-    _: DecisionInputs | None, settings: PlannerSettings, __: ReplayedMemory, detail: Detail
-) -> ReplayedDecisions | None:
-    merges, verdicts = find_merges(merging_of(detail["candidates"]), settings)
+def _merge(settings: PlannerSettings, request: Request) -> ReplayedDecisions:
+    merges, verdicts = find_merges(merging_of(request["candidates"]), settings)
     steps = [merge_as_json(each) for each in merges]
     return ReplayedDecisions(steps, [*verdicts, *(each.why for each in merges)])
 
 
-REPLAY_BY_KIND: dict[str, ReplayDecision] = {
-    "shed": _shed,
-    "preview_shed": _preview_shed,
-    "place": _place,
-    "drain": _drain,
-    "preview_drain": _preview_drain,
-    "choose": _choose,
-    "bring_home": _bring_home,
-    "split": _split,
-    "merge": _merge,
-}
-"""By the kind of a decision. The one that is not here, `plan`, is what an operator had executed."""
-
 RUNS_IN_PARALLEL = frozenset({"shed", "preview_shed", "preview_drain"})
 """Decisions beside which others may be made; they draw from the generator of rounds."""
+
+REPLAYED_KINDS = RUNS_IN_PARALLEL | DECISIONS.keys() | {"split", "merge"}
+"""Kinds that are replayed. The other one, `plan`, is what an operator had executed."""
 
 
 def _generator(state: Mapping[str, Any]) -> np.random.Generator:

@@ -40,11 +40,12 @@ from loadmanager.lab.replay.record_comparison import (
     content_of,
 )
 from loadmanager.lab.replay.replayed_decisions import (
-    REPLAY_BY_KIND,
+    REPLAYED_KINDS,
     RUNS_IN_PARALLEL,
     DecisionInputs,
     ReplayedDecisions,
     ReplayedMemory,
+    replay_decision,
 )
 from loadmanager.lab.replay.replayed_steps import MACHINES, ReplayedSteps
 from loadmanager.wire.checkpoint_codec import Record, faults_of, image_of, owned_of, record_of
@@ -376,15 +377,14 @@ class Replay:
             return
         columns = row.columns
         kind, detail = columns["kind"], content_of(columns["detail"])
-        replay_decision = REPLAY_BY_KIND.get(kind)
-        if replay_decision is None:
+        if kind not in REPLAYED_KINDS:
             self.outcome.left_out[f"{kind}: at an operator's word"] += 1
             return
         if "error" in detail:
             self._failed(kind, columns)
             return
         began = self._find_inputs(kind, detail["snapshot"])
-        replayed = replay_decision(began, self._settings[columns["settings_id"]], self._memory, detail)
+        replayed = replay_decision(kind, began, self._settings[columns["settings_id"]], self._memory, detail)
         if replayed is None:
             self.outcome.left_out[f"{kind}: its snapshot is from before the checkpoint"] += 1
             return

@@ -67,9 +67,9 @@ class SimDrainer:
     def _do(self, action: Action) -> Event | None:
         match action:
             case GiveAway(brokers, most, leave):
-                return self._planned(self._leader.drain(brokers, most, leave))
+                return self._planned(self._leader.decide("drain", brokers=brokers, most=most, leave=leave))
             case BringHome(_, leave):
-                return self._planned(self._leader.bring_home(leave))
+                return self._planned(self._leader.decide("bring_home", leave=leave))
             case BeginMove(step):
                 self._executor.execute(step, partial(self._move_ended, step.bundle))
             case WithdrawMove(bundle):

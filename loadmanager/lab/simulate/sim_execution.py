@@ -95,7 +95,7 @@ class Lookups:
             for action in self._assignments.step(event, self._state.agenda.now_s):
                 match action:
                     case DecideAssignments(bundles):
-                        plan = self._leader.place(bundles)
+                        plan = self._leader.decide("place", bundles=bundles, nonPersistent=())
                         self._state.count_verdicts("assign", plan.verdicts)
                         happened.append(AssignmentsDecided(action, plan))
                     case Write():

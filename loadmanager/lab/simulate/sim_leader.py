@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
-from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.model.carried_load import share_of
@@ -14,6 +13,7 @@ from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn, planner
 from loadmanager.core.planning.certificate.round_certificates import DecidedRound
 from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD, MoveMemory
+from loadmanager.core.planning.decision_kinds import DECISIONS
 from loadmanager.core.planning.repeated_moves import PastMove
 from loadmanager.core.planning.shedding_round import shed
 from loadmanager.lab.simulate.world_state import WorldState
@@ -42,30 +42,12 @@ class Leader:
         self.on_round(DecidedRound(snapshot, settings, done.plan.steps))
         return done.plan
 
-    def place(self, bundles: Sequence[str]) -> Plan:
-        """Owners for free bundles, as one batch."""
-        plan, self.strategy_states = planner.plan_assignments(
-            self.snapshot(), bundles, self._state.settings, self.strategy_states, self._rng
+    def decide(self, kind: str, **request: object) -> Plan:
+        """Make one of `DECISIONS` on the cluster now."""
+        plan, self.strategy_states = DECISIONS[kind](
+            self.snapshot(), self._state.settings, self.strategy_states, self._rng, request
         )
         return plan
-
-    def drain(self, brokers: Collection[BrokerId], most: int, leave: Container[str]) -> Plan:
-        """Plan the next `most` moves away from these brokers."""
-        plan, self.strategy_states = planner.plan_drain(
-            self.snapshot(), brokers, self._state.settings, self.strategy_states, self._rng, most, leave
-        )
-        return plan
-
-    def bring_home(self, leave: Container[str]) -> Plan:
-        """The way home for pinned bundles."""
-        return planner.plan_pins(self.snapshot(), self._state.settings, leave)
-
-    def choose(self, bundle: str) -> tuple[Registration | None, Verdict]:
-        """Choose a destination for a bundle, whoever owns it."""
-        chosen, verdict, self.strategy_states = planner.choose_destination(
-            self.snapshot(), bundle, None, self._state.settings, self.strategy_states, self._rng
-        )
-        return chosen, verdict
 
     def find_excess(self, step: Unload) -> Verdict | None:
         """Return the churn limit that forbids a move outside of rounds now, if any."""

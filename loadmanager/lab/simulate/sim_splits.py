@@ -108,7 +108,8 @@ class SimSplitter:
             case CommitReshape(it):
                 return self._commit(it)
             case ChooseDestination(it, part):
-                return DestinationChosen(it, *self._leader.choose(str(part)))
+                plan = self._leader.decide("choose", bundle=str(part))
+                return DestinationChosen(it, plan.steps[0].destination if plan.steps else None, plan.verdicts[0])
             case ReshapeEnded():
                 return action
             case Transfer(it, step):

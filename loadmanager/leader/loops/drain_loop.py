@@ -209,7 +209,7 @@ class DrainLoop:
             if isinstance(asked, GiveAway):
                 plan = await self._planner.drain(asked.brokers, asked.most, asked.leave)
             else:
-                plan = self._planner.bring_home(asked.leave)
+                plan = await self._planner.bring_home(asked.leave)
             for verdict in plan.verdicts:
                 if not verdict.acted:
                     kind = "drain" if isinstance(asked, GiveAway) else "pin"

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 import structlog
@@ -24,11 +24,12 @@ from loadmanager.core.planning import shedding_round as shedding
 from loadmanager.core.planning.blocking_limits import BlockingLimit, RoundPace, find_active_limits, find_round_limits
 from loadmanager.core.planning.certificate.plan_certificate import Certified, certify
 from loadmanager.core.planning.certificate.round_certificates import DecidedRound
+from loadmanager.core.planning.decision_kinds import DECISIONS
 from loadmanager.core.planning.shedding_round import Proposal, Round
 from loadmanager.core.planning.strategy_memory import merged
 from loadmanager.core.strategies.splitting.split_round import SPLIT_STRATEGY
 from loadmanager.leader.audit.decision_log import DecisionLog
-from loadmanager.leader.audit.history_recorder import Asked, HistoryRecorder, PlannerMemory
+from loadmanager.leader.audit.history_recorder import HistoryRecorder, PlannerMemory
 from loadmanager.leader.audit.move_records import MoveRecorder
 from loadmanager.leader.audit.recorded_model import RecordedModel
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
@@ -40,7 +41,6 @@ from loadmanager.leader.planning.thread_pool import Previews, Worker
 log = structlog.get_logger(__name__)
 
 MINUTE_S = 60.0
-_Decided = TypeVar("_Decided")
 
 _TRIES = 2
 """Attempts to apply the churn limits beside the event loop; after these, moves end too quickly and it is done on it."""
@@ -212,32 +212,21 @@ class PlannerService:
 
     async def drain(self, brokers: Collection[BrokerId], most: int, leave: Collection[str]) -> Plan:
         """Plan the next `most` moves off these brokers, without the bundles in `leave`; nothing is executed."""
-        async with self._small:
-            snapshot, asked, rng = self.snapshot(), self.recorder.ask("drain"), copy.deepcopy(self._rng)
-            settings = self._live.planner
-            plan, self.state = await self._decide(
-                asked, rng, planner.plan_drain, snapshot, brokers, settings, self.state, rng, most, leave
-            )
-            if plan.steps or plan.verdicts:
-                detail = {"brokers": sorted(brokers), "most": most, "leave": sorted(leave)}
-                self.recorder.decided(asked, plan.steps, plan.verdicts, self.state, rng, **detail)
-            return plan
+        return await self._decide("drain", brokers=sorted(brokers), most=most, leave=sorted(leave))
 
     async def preview_drain(self, broker: BrokerId) -> tuple[Plan, Snapshot]:
         """Plan the moves of all bundles off the broker; return them with the snapshot. Nothing is remembered."""
         async with self.previews.turn() as worker:
             snapshot, rng = self._shown_snapshot(), copy.deepcopy(self._round_rng)
             asked = self.recorder.begin("preview_drain")
-            plan, _ = await worker.run(planner.plan_drain, snapshot, [broker], self._live.planner, self.state, rng)
-            self.recorder.decided(asked, plan.steps, plan.verdicts, brokers=[broker], most=None, leave=[])
+            request: dict[str, Any] = {"brokers": [broker], "most": None, "leave": []}
+            plan, _ = await worker.run(DECISIONS["drain"], snapshot, self._live.planner, self.state, rng, request)
+            self.recorder.decided(asked, plan.steps, plan.verdicts, **request)
             return plan, snapshot
 
-    def bring_home(self, leave: Collection[str]) -> Plan:
+    async def bring_home(self, leave: Collection[str]) -> Plan:
         """Plan the moves of pinned bundles to their brokers, without the bundles in `leave`."""
-        snapshot, asked = self.snapshot(), self.recorder.ask("bring_home")
-        plan = planner.plan_pins(snapshot, self._live.planner, leave)
-        self.recorder.decided(asked, plan.steps, plan.verdicts, leave=sorted(leave))
-        return plan
+        return await self._decide("bring_home", leave=sorted(leave))
 
     def find_move_refusal(self, bundle: str, destination: BrokerId) -> Verdict | None:
         """Return the verdict that forbids the move even to an operator, None if it is allowed."""
@@ -262,40 +251,29 @@ class PlannerService:
 
     async def place(self, bundles: list[str], non_persistent: Collection[str] = ()) -> Plan:
         """Choose owners for free bundles as one batch; `non_persistent` are those requested by such a topic."""
-        async with self._small:
-            snapshot, asked, rng = self.snapshot(), self.recorder.ask("place"), copy.deepcopy(self._rng)
-            settings = self._live.planner
-            plan, self.state = await self._decide(
-                asked, rng, planner.plan_assignments, snapshot, bundles, settings, self.state, rng, non_persistent
-            )
-            detail = {"bundles": bundles, "nonPersistent": list(non_persistent)}
-            self.recorder.decided(asked, plan.steps, plan.verdicts, self.state, rng, **detail)
-            return plan
+        return await self._decide("place", bundles=bundles, nonPersistent=list(non_persistent))
 
     async def choose(self, bundle: str) -> tuple[Registration | None, Verdict]:
         """Choose the broker on which placement would put a bundle now, whoever owns it."""
-        async with self._small:
-            snapshot, asked, rng = self.snapshot(), self.recorder.ask("choose"), copy.deepcopy(self._rng)
-            settings = self._live.planner
-            chosen, verdict, self.state = await self._decide(
-                asked, rng, planner.choose_destination, snapshot, bundle, None, settings, self.state, rng
-            )
-            steps = [] if chosen is None else [Assign(bundle, chosen, verdict.verdict)]
-            self.recorder.decided(asked, steps, [verdict], self.state, rng, bundle=bundle)
-            return chosen, verdict
+        plan = await self._decide("choose", bundle=bundle)
+        return (plan.steps[0].destination if plan.steps else None), plan.verdicts[0]
 
-    async def _decide(
-        self, asked: Asked, rng: np.random.Generator, decide: Callable[..., _Decided], *given: object
-    ) -> _Decided:
-        """Make a small decision, which draws from `rng`, and record its failure."""
-        try:
-            decided = await self._worker.run(decide, *given)
-        except Exception as error:
+    async def _decide(self, kind: str, **request: Any) -> Plan:  # noqa: ANN401 - whatever JSON can hold
+        """Make a small decision, and record it unless it is empty."""
+        async with self._small:
+            snapshot, asked, rng = self.snapshot(), self.recorder.ask(kind), copy.deepcopy(self._rng)
+            try:
+                plan, self.state = await self._worker.run(
+                    DECISIONS[kind], snapshot, self._live.planner, self.state, rng, request
+                )
+            except Exception as error:
+                self._rng = rng
+                self.recorder.failed(asked, error, rng)
+                raise
             self._rng = rng
-            self.recorder.failed(asked, error, rng)
-            raise
-        self._rng = rng
-        return decided
+            if plan.steps or plan.verdicts:
+                self.recorder.decided(asked, plan.steps, plan.verdicts, self.state, rng, **request)
+            return plan
 
     def snapshot(self) -> Snapshot:
         """Return a snapshot of the cluster; a new one is taken only after a change."""
