@@ -51,6 +51,7 @@ class Harness:
     nodes: list[PulsarService] = field(default_factory=list)
     apps: list[web.Application] = field(default_factory=list)
     """What answers for each of them."""
+    admin_timeout_s: float = field(default_factory=patience)
     _stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
     async def start(self, **changes: Any) -> PulsarService:  # noqa: ANN401 - whatever a setting may be
@@ -59,7 +60,7 @@ class Harness:
         settings = PulsarServiceSettings(
             **{**_SETTINGS, "admin_urls": tuple(self.pulsar.urls), "folder": folder, **changes}
         )
-        admin = PulsarAdmin(self.pulsar.urls, timeout_s=patience())
+        admin = PulsarAdmin(self.pulsar.urls, timeout_s=self.admin_timeout_s)
         self._stack.push_async_callback(admin.close)
         live = PulsarSettings(await admin.settings(self.pulsar.urls[0]), settings)
         listener = listen()

@@ -33,6 +33,9 @@ OFTEN = {
 SWITCHED_OFF = {"loadBalancerSheddingEnabled": "false", "loadBalancerAutoBundleSplitEnabled": "false"}
 CALLS = ("/unload", "/lookup", "/split")
 
+ADMIN_TIMEOUT_S = 10.0
+"""As in service. A broker that is killed with a request never answers it, and several such waits may follow."""
+
 
 class Mishaps:
     """What may happen to a Pulsar, to the processes beside it, and to their store."""
@@ -169,7 +172,7 @@ class Mishaps:
         if node.status().stopped:
             await node.go_on()
         if (await self.harness.acts()).under_way:
-            return "something is under way"
+            return f"something is under way: {(await self.harness.acts()).under_way}"
         for bundle in await self.bundles():
             owner, seen = await self.pulsar.owner(bundle), node.mirror.find_ownership(bundle)
             if seen is None or seen.state is OwnershipState.RELEASING:
@@ -193,6 +196,7 @@ async def harness(tmp_path: Path) -> AsyncIterator[tuple[Harness, MemoryCluster]
     cluster = a_memory_cluster()
     async with pulsar_harness(tmp_path, bundles=8) as harness:
         harness.connect = in_memory(cluster)
+        harness.admin_timeout_s = ADMIN_TIMEOUT_S
         harness.store = await harness.connect()
         yield harness, cluster
 
