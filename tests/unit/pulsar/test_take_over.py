@@ -312,7 +312,8 @@ async def test_a_pulsar_that_is_away_at_the_end_is_given_back_by_the_next_one(pu
     one = await ours.elect()
     await one.begin()
     await one.take([SHEDS])
-    pulsar.faults.kill("/values")
+    for _ in pulsar.brokers:
+        pulsar.faults.kill("/values")
     with pytest.raises(PulsarUnreachableError):
         await one.give_back()
     assert await ours.remembered() == {SHEDS: None}
