@@ -28,6 +28,10 @@ pytestmark = [pytest.mark.deep, pytest.mark.timeout(4 * PATIENCE_S)]
 LOOKS_EVERY_S = 0.1
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 APPLICATION = Path(__file__).parents[2] / "docs" / "examples" / "submit.py"
+SHORT_DAY = """from loadmanager.pipeline.steps import whatif
+whatif.WHOLE_DAY_HOURS = 0.5
+"""
+"""As in the run that it is compared with: its history is shorter than a day."""
 
 SETTINGS = {
     "spark.driver.memory": "1g",
@@ -56,6 +60,8 @@ def cluster(tmp_path: Path) -> Iterator[Standalone]:
 def test_lost_worker(spark: SparkSession, done: Done, history: Path, cluster: Standalone, tmp_path: Path) -> None:
     out, scenarios = tmp_path / "out", tmp_path / "two.yaml"
     scenarios.write_text(yaml.safe_dump(TRIED))
+    application = tmp_path / "submit.py"
+    application.write_text(SHORT_DAY + APPLICATION.read_text())
     tables, lost = Tables(spark, str(out)), cluster.workers[0]
     command = [
         "pipeline",
@@ -70,7 +76,7 @@ def test_lost_worker(spark: SparkSession, done: Done, history: Path, cluster: St
     ]
     given = [word for key, value in SETTINGS.items() for word in ("--conf", f"{key}={value}")]
     with subprocess.Popen(
-        [SUBMIT, "--master", cluster.master, *given, APPLICATION, *map(str, command)],
+        [SUBMIT, "--master", cluster.master, *given, application, *map(str, command)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"JAVA_HOME": str(spark_java_home(get_java())), "PYSPARK_PYTHON": sys.executable},
     ) as running:  # fmt: skip
