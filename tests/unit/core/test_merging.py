@@ -75,6 +75,13 @@ def test_what_keeps_neighbours_apart_is_counted(change: dict[str, object], count
     assert verdict.sentence().startswith("No merge because of 2 pairs of neighbours")
 
 
+@pytest.mark.parametrize(
+    "change", [{"topics": 99}, {"sessions": 98}, {"msg_rate": 999.0}, {"throughput": 5.0 * MIB - 100.0}]
+)
+def test_neighbours_that_together_are_at_a_limit_become_one(change: dict[str, object]) -> None:
+    assert isinstance(found({}, change, {"owner": B}), Merge)
+
+
 def test_two_free_bundles_are_left_alone() -> None:
     assert isinstance(found({"owner": None}, {"owner": None}, {"owner": None}), Verdict)
 
