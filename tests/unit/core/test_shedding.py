@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 from support.builders import MIB, broker, bundle, owned, releasing, report, snapshot, throughput
 
 from loadmanager.core.domain.plan import Verdict
@@ -15,6 +16,7 @@ from loadmanager.core.strategies.shedding.shedding_strategy import (
     Hot,
     Shed,
     SheddingStrategy,
+    present_throughput,
     relieve,
     throughput_per_broker,
 )
@@ -277,3 +279,14 @@ def test_a_broker_that_is_down_by_its_latest_report_is_left_alone_whatever_it_us
         " loadBalancerBrokerThresholdShedderPercentage 10 %"
     )
     assert THRESHOLD.find_bundles_for_unloading(given, state).bundles
+
+
+def test_present_throughput_of_bundles_adds_up_to_the_last_report_of_their_broker() -> None:
+    carried = {bundle(0): throughput(30), bundle(1): throughput(10)}
+    given = snapshot(
+        {"a": report(carried, load=throughput(60)), "b": report({bundle(2): throughput(0)}, load=throughput(5))}
+    )
+    assert (present_throughput(given) / MIB).tolist() == [90.0, 30.0, 0.0]
+    free = replace(given.bundles, broker=np.array([0, 0, -1]), _present=[np.full((3, 4), 3.0 * MIB)])
+    found = present_throughput(replace(given, bundles=free))
+    assert (found / MIB).tolist() == [60.0, 60.0, 6.0], "what nobody owns counts as it is"
