@@ -83,8 +83,8 @@ function Filters({ subject, kinds, found, all }) {
 
 const keyOf = ({ epoch, sequence }) => `${epoch}:${sequence}`;
 
-// Moves that somebody has asked for; a round decides on all others.
-const ASKED_FOR = ["admin_unload", "drain", "plan_executed"];
+// Moves that somebody has asked for (AT_AN_OPERATORS_WORD in core/planning/churn.py); a round decides on all others.
+const ASKED_FOR = ["admin_split", "admin_unload", "drain", "pinned_to_broker", "plan_executed", "returned_after_drain"];
 const MOVES = ["unload", "would_unload"];
 const isMoveOfRound = ({ kind, reason }) =>
   kind === "unloaded" || (MOVES.includes(kind) && !ASKED_FOR.includes(reason));
