@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol
 
@@ -179,8 +179,7 @@ def _outline_row(url: str, stretch: Stretch) -> dict[str, Any]:
         outline = outline_of(_read(url, stretch, lambda fault: unreadable.setdefault(str(fault))))
     except ValueError as error:
         return {"fault": str(error), "unreadable": [*unreadable]}
-    names = Outline.__slots__
-    return {name: getattr(outline, name) for name in names} | {"unreadable": [*unreadable]}
+    return asdict(outline) | {"unreadable": [*unreadable]}
 
 
 def _outline_in(row: Any) -> Outline:  # noqa: ANN401 - a row of Spark

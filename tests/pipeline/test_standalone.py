@@ -31,7 +31,7 @@ APPLICATION = Path(__file__).parents[2] / "docs" / "examples" / "submit.py"
 SHORT_DAY = """from loadmanager.pipeline.steps import whatif
 whatif.WHOLE_DAY_HOURS = 0.5
 """
-"""As in the run that it is compared with: its history is shorter than a day."""
+"""Minimum of the run that it is compared with, whose history is shorter than a day."""
 
 SETTINGS = {
     "spark.driver.memory": "1g",

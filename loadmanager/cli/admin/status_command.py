@@ -109,7 +109,7 @@ _RESOURCES = {
 _STATES = {"active": "", "held_off": "held off", "broker_stuck": "stuck", "unreadable": "no report"}
 _TROUBLED = ("unreadable", "broker_stuck", "sick", "doubted")
 _DROPPED = ("load", "bundles", "most")
-"""What is left out of a line that is too long, in this order."""
+"""Columns that a line that is too long does without, in this order."""
 
 _NO_LEADER, _CANNOT, _LIMIT, _FAULT, _UNPLACEABLE, _UNSERVED, _OPEN = (
     "no leader",

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from loadmanager.core.domain.plan import Assign, Plan
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.plan import Assign, Plan, Verdict
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import planner
@@ -51,6 +52,12 @@ def _choose(
     chosen, verdict, state = planner.choose_destination(snapshot, bundle, None, settings, state, rng)
     steps = () if chosen is None else (Assign(bundle, chosen, verdict.verdict),)
     return Plan(snapshot.revision, snapshot.taken_at_s, steps, (verdict,)), state
+
+
+def read_choice(plan: Plan) -> tuple[Registration | None, Verdict]:
+    """Return the destination that `choose` decided on, None if there is none, and the verdict."""
+    (verdict,) = plan.verdicts
+    return (plan.steps[0].destination if plan.steps else None), verdict
 
 
 DECISIONS: dict[str, Decide] = {"place": _place, "drain": _drain, "bring_home": _bring_home, "choose": _choose}

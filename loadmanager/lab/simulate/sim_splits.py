@@ -6,6 +6,7 @@ from collections import deque
 
 from loadmanager.core.domain.ownership import IllegalTransitionError, OwnershipState
 from loadmanager.core.domain.reasons import SplitReason
+from loadmanager.core.planning.decision_kinds import read_choice
 from loadmanager.core.protocol import reshape_machine, reshape_round_machine
 from loadmanager.core.protocol.reshape_machine import (
     AskTopics,
@@ -108,8 +109,7 @@ class SimSplitter:
             case CommitReshape(it):
                 return self._commit(it)
             case ChooseDestination(it, part):
-                plan = self._leader.decide("choose", bundle=str(part))
-                return DestinationChosen(it, plan.steps[0].destination if plan.steps else None, plan.verdicts[0])
+                return DestinationChosen(it, *read_choice(self._leader.decide("choose", bundle=str(part))))
             case ReshapeEnded():
                 return action
             case Transfer(it, step):

@@ -24,7 +24,7 @@ from loadmanager.core.planning import shedding_round as shedding
 from loadmanager.core.planning.blocking_limits import BlockingLimit, RoundPace, find_active_limits, find_round_limits
 from loadmanager.core.planning.certificate.plan_certificate import Certified, certify
 from loadmanager.core.planning.certificate.round_certificates import DecidedRound
-from loadmanager.core.planning.decision_kinds import DECISIONS
+from loadmanager.core.planning.decision_kinds import DECISIONS, read_choice
 from loadmanager.core.planning.shedding_round import Proposal, Round
 from loadmanager.core.planning.strategy_memory import merged
 from loadmanager.core.strategies.splitting.split_round import SPLIT_STRATEGY
@@ -255,8 +255,7 @@ class PlannerService:
 
     async def choose(self, bundle: str) -> tuple[Registration | None, Verdict]:
         """Choose the broker on which placement would put a bundle now, whoever owns it."""
-        plan = await self._decide("choose", bundle=bundle)
-        return (plan.steps[0].destination if plan.steps else None), plan.verdicts[0]
+        return read_choice(await self._decide("choose", bundle=bundle))
 
     async def _decide(self, kind: str, **request: Any) -> Plan:  # noqa: ANN401 - whatever JSON can hold
         """Make a small decision, and record it unless it is empty."""

@@ -60,7 +60,7 @@ class StuckMonitor:
 
     async def look(self) -> None:
         snapshot = self._planner.snapshot()
-        sized = size_fleet(snapshot, self._live.planner, self._size_memory)
+        sized = await asyncio.to_thread(size_fleet, snapshot, self._live.planner, self._size_memory)
         self.size, self._size_memory = sized or (None, self._size_memory)
         found = await asyncio.to_thread(find_stuck_causes, snapshot, self._live.planner)
         keys, before = [each.key for each in found], [each.key for each in self.found]

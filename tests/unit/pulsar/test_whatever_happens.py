@@ -34,7 +34,7 @@ SWITCHED_OFF = {"loadBalancerSheddingEnabled": "false", "loadBalancerAutoBundleS
 CALLS = ("/unload", "/lookup", "/split")
 
 ADMIN_TIMEOUT_S = 10.0
-"""As in service. A broker that is killed with a request never answers it, and several such waits may follow."""
+"""Timeout of the product. A broker that is killed with a request never answers it, and several waits may follow."""
 
 
 class Mishaps:
