@@ -12,7 +12,7 @@ from loadmanager.core.domain.controls import Controls, DrainOrder
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Assign
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.planning.decision_kinds import DECISIONS, Request
+from loadmanager.core.planning.decision_kinds import DECISIONS, Request, read_choice
 
 A, B = BrokerId("a:8080"), BrokerId("b:8080")
 ON_A, ON_B, FREE = bundle(0), bundle(1), bundle(9)
@@ -39,3 +39,12 @@ def test_each_kind_decides_what_its_request_asks_for(
     found = {step.bundle: step.destination.broker for step in plan.steps if step.destination is not None}
     assert found == destinations
     assert all(isinstance(step, Assign) == (kind in ("place", "choose")) for step in plan.steps)
+
+
+@pytest.mark.parametrize(("excluded", "chosen"), [((), B), ((A, B), None)])
+def test_choice_is_read_with_its_verdict(excluded: tuple[BrokerId, ...], chosen: BrokerId | None) -> None:
+    controls = Controls(excluded=frozenset(excluded))
+    given = replace(snapshot({"a": report([ON_A], cpu=80), "b": report(cpu=10)}), controls=controls)
+    plan, _ = DECISIONS["choose"](given, PlannerSettings(), {}, np.random.default_rng(0), {"bundle": ON_A})
+    destination, verdict = read_choice(plan)
+    assert (destination and destination.broker, verdict.subject, verdict.acted) == (chosen, ON_A, chosen is not None)
