@@ -53,301 +53,148 @@ def _type_of(kind: Any) -> t.DataType:  # noqa: ANN401 - Arrow's data type
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A table: `about` says what a row of it is."""
+    """A table; `about` describes a row."""
 
-    name: str
     about: str
     schema: t.StructType
 
 
-_LONG, _DOUBLE, _STRING = t.LongType(), t.DoubleType(), t.StringType()
-_INT, _BOOLEAN = t.IntegerType(), t.BooleanType()
+def _table(about: str, columns: str) -> Dataset:
+    """Declare a table by groups of a type and the names of its columns: `long at_ms epoch, string subject`."""
+    schema = t.StructType()
+    for kind, *names in map(str.split, columns.split(",")):
+        for name in names:
+            schema.add(name, kind)
+    return Dataset(about, schema)
 
 
-def _of(kind: t.DataType, *names: str) -> dict[str, t.DataType]:
-    return dict.fromkeys(names, kind)
+def _statistics(names: Sequence[str], *statistics: str) -> str:
+    return " ".join(f"{statistic}_{name}" for name in names for statistic in statistics)
 
 
-def _struct(**columns: t.DataType) -> t.StructType:
-    return t.StructType([t.StructField(name, kind) for name, kind in columns.items()])
-
-
-def _never_null(**columns: t.DataType) -> t.StructType:
-    return t.StructType([t.StructField(name, kind, nullable=False) for name, kind in columns.items()])
-
-
-def _joined(*parts: t.StructType) -> t.StructType:
-    return t.StructType([column for part in parts for column in part.fields])
-
-
-def _statistics(*statistics: str) -> dict[str, t.DataType]:
-    return _of(_DOUBLE, *(f"{statistic}_{metric}" for metric in METRICS for statistic in statistics))
-
-
-_WINDOW = {"window_s": _INT, "start_ms": _LONG}
-_CARRIED = {**_statistics("mean", "max", "p95"), **_of(_DOUBLE, "topics", "sessions")}
-_QUANTILES = ("q10", "q50", "q90")
-
-_REPORTS = (
-    Dataset("clean_broker_reports", "a report of a broker that can be used", raw(BROKER_REPORTS)),
-    Dataset(
-        "rejected_rows",
-        "how many rows of a file were rejected for a reason, with an example",
-        _struct(hour_ms=_LONG, **_of(_STRING, "table", "reason", "file"), count=_LONG, example=_STRING),
-    ),
-    Dataset(
-        "fleet_events",
-        "an event that says for how long reports stand, or who is there",
-        _struct(**_of(_LONG, "at_ms", "epoch", "sequence"), **_of(_STRING, "kind", "subject")),
-    ),
-)
-
-_AVERAGES = (
-    Dataset(
-        "bundle_windows",
-        "a bundle in 5 minutes, an hour or a day",
-        _struct(**_WINDOW, **_of(_STRING, "bundle", "namespace"), n=_LONG, covered_s=_DOUBLE, **_CARRIED),
-    ),
-    Dataset(
-        "broker_windows",
-        "a broker likewise, with what it used of its resources",
-        _struct(
-            **_WINDOW,
-            broker=_STRING,
-            n=_LONG,
-            covered_s=_DOUBLE,
-            **_statistics("mean", "max", "p95"),
-            **_of(_DOUBLE, *(f"{statistic}_{name}" for name in RESOURCES for statistic in ("mean", "max"))),
-            **_of(_DOUBLE, "mean_usage", "max_usage", "topics", "bundles", "sessions"),
-        ),
-    ),
-    Dataset(
-        "namespace_windows",
-        "a namespace likewise",
-        _struct(**_WINDOW, namespace=_STRING, bundles=_LONG, covered_s=_DOUBLE, **_CARRIED),
-    ),
-    Dataset(
-        "reported_by",
-        "a broker that reported a bundle in an hour, when first and when last",
-        _struct(start_ms=_LONG, **_of(_STRING, "bundle", "namespace", "broker"), **_of(_LONG, "first_ms", "last_ms")),
-    ),
-    Dataset(
-        "totals_compared",
-        "a total of a broker in an hour beside what its bundles add up to, and the worst of its reports",
-        _struct(
-            start_ms=_LONG,
-            **_of(_STRING, "broker", "what"),
-            **_of(_LONG, "reports", "inconsistent"),
-            worst_difference=_DOUBLE,
-            **_of(_LONG, "at_ms", "epoch", "sequence"),
-            **_of(_DOUBLE, "reported", "summed"),
-        ),
-    ),
-)
-
-_BALANCE = (
-    Dataset(
-        "imbalance",
-        "imbalance of 5 minutes",
-        _struct(
-            **_of(_LONG, "start_ms", "brokers"),
-            **_of(_DOUBLE, "covered_s", "load", "max_over_mean", "cv"),
-            worst_broker=_STRING,
-            worst_usage=_DOUBLE,
-            worst_used_broker=_STRING,
-            overloaded_brokers=_LONG,
-            above_threshold=_BOOLEAN,
-        ),
-    ),
-    Dataset(
-        "time_above",
-        "time in which load was uneven, or a broker overloaded",
-        _struct(**_of(_STRING, "what", "subject"), **_of(_DOUBLE, "threshold", "above_s", "observed_s", "share")),
-    ),
-    Dataset(
-        "hot_bundles",
-        "one of the bundles with the most load on a day",
-        _struct(
-            start_ms=_LONG,
-            **_of(_STRING, "bundle", "namespace"),
-            **_of(_DOUBLE, "load", "share", "msg_rate"),
-            rank=_INT,
-            times_mean=_DOUBLE,
-        ),
-    ),
-    Dataset(
-        "namespace_skew",
-        "spread of a namespace's load over its bundles on a day",
-        _struct(
-            start_ms=_LONG,
-            namespace=_STRING,
-            bundles=_LONG,
-            **_of(_DOUBLE, "load", "max_over_mean", "cv"),
-            hottest_bundle=_STRING,
-            hottest_share=_DOUBLE,
-        ),
-    ),
-    Dataset(
-        "flapping",
-        "moves and returns of a bundle",
-        _struct(
-            bundle=_STRING,
-            **_of(_LONG, "moves", "own_moves", "returns"),
-            **_of(_DOUBLE, "thrash", "moved_again", "moved_share"),
-            **_of(_LONG, "first_ms", "last_ms"),
-        ),
-    ),
-    Dataset(
-        "move_effects",
-        "predicted and measured effect of a move",
-        _struct(
-            **_of(_LONG, "epoch", "sequence"),
-            **_of(_STRING, "bundle", "source", "destination", "reason", "outcome"),
-            at_ms=_LONG,
-            **_of(_DOUBLE, "load", "predicted_before", "predicted_after", "measured_before", "measured_after"),
-            measured_by=_STRING,
-            error=_DOUBLE,
-        ),
-    ),
-    Dataset(
-        "inconsistent_brokers",
-        "a broker whose totals differ from the sum over its bundles",
-        _struct(
-            **_of(_STRING, "broker", "what"),
-            **_of(_LONG, "reports", "inconsistent"),
-            worst_difference=_DOUBLE,
-            at_ms=_LONG,
-            **_of(_DOUBLE, "reported", "summed"),
-        ),
-    ),
-)
-
-_FORECAST = (
-    # `model` is the one that was tried against the baseline; both are null-scored where there was too little to try.
-    # The coverage is the part of the points that were within the 80 % interval; `shown` is what the pinball losses of
-    # the days show of the model beside the baseline (`core.domain.significance`).
-    Dataset(
-        "backtest",
-        "how wrong forecasts of a series were so many hours ahead, and which model is used",
-        _joined(
-            _never_null(**_of(_STRING, "kind", "key", "metric"), horizon_h=_INT, model=_STRING, points=_LONG),
-            _struct(**_of(_DOUBLE, "pinball", "mae"), baseline=_STRING),
-            _struct(**_of(_DOUBLE, "baseline_pinball", "baseline_mae", "coverage", "baseline_coverage")),
-            _never_null(shown=_STRING, used=_BOOLEAN, why=_STRING),
-        ),
-    ),
-    Dataset(
-        "forecasts",
-        "an hour to come of a series",
-        _never_null(
-            **_of(_STRING, "kind", "key", "metric"),
-            start_ms=_LONG,
-            hours_ahead=_INT,
-            **_of(_DOUBLE, *_QUANTILES),
-            model=_STRING,
-        ),
-    ),
-)
-
-_CAPACITY = (
-    # Errors of the fit and of the default model, on the held-out reports.
-    Dataset(
-        "cost_models",
-        "cost model of a resource for a class of brokers",
-        _joined(
-            _never_null(
-                **_of(_STRING, "broker_class", "resource"),
-                **_of(_DOUBLE, "base", *METRICS, "topics"),
-                **_of(_LONG, "reports", "held_out"),
-            ),
-            _struct(**_of(_DOUBLE, "r2", "mape", "given_r2", "given_mape")),
-            _never_null(fitted=_BOOLEAN, why=_STRING),
-        ),
-    ),
-    # `used` is relative to what load may use of the resource that runs out first, null where that is nothing. `needed`
-    # is null where no number is enough; `_n1` is after the loss of any one broker, `_domain` of any one failure domain
-    # (null with fewer than two). `exhausted_on` is the first day on which the fleet is too small, null without one.
-    Dataset(
-        "capacity",
-        "brokers needed on a future day, by quantile of the forecast",
-        _joined(
-            _never_null(day=_STRING, start_ms=_LONG, quantile=_DOUBLE),
-            _struct(**_of(_LONG, "needed", "needed_n1", "needed_domain")),
-            _never_null(have=_LONG, resource_first=_STRING),
-            _struct(used=_DOUBLE),
-            _never_null(**_of(_BOOLEAN, "fits", "fits_n1")),
-            _struct(fits_domain=_BOOLEAN, **_of(_STRING, "exhausted_on", "exhausted_on_n1", "exhausted_on_domain")),
-            _never_null(headroom=_DOUBLE, basis=_STRING),
-        ),
-    ),
-)
-
-_ADVICE = (
-    Dataset(
-        "advice",
-        "a finding of the advice, with its numbers",
-        _never_null(**_of(_STRING, "kind", "subject", "text", "evidence")),
-    ),
-)
-
-_WHATIF = (
-    # The figures are those of `lab.simulate.trial.figures`.
-    Dataset(
-        "scenarios",
-        "a trial and what came of it",
-        _never_null(
-            scenario=_LONG,
-            **_of(_STRING, "fleet", "configuration"),
-            **_of(_LONG, "stretch", "seed", "from_ms"),
-            **_of(_DOUBLE, "duration_s", "time_full_s", "time_hot_s", "time_above_s", "worst_usage"),
-            **_of(_DOUBLE, "mean_imbalance", "regret", "moved_share", "moved_again", "load_moved"),
-            **_of(_LONG, "moves", "returns"),
-            thrash=_DOUBLE,
-            **_of(_LONG, "clients_disturbed", "splits"),
-            unowned_bundle_s=_DOUBLE,
-            digest=_STRING,
-        ),
-    ),
-    Dataset(
-        "league",
-        "a configuration with a fleet: its place, and its figures",
-        _struct(
-            fleet=_STRING,
-            place=_LONG,
-            configuration=_STRING,
-            scenarios=_LONG,
-            hours=_DOUBLE,
-            **_of(_DOUBLE, "time_full", "time_hot", "regret", "time_above", "worst_usage", "moved_share", "moves"),
-            **_of(_DOUBLE, "moved_again", "returns", "clients_disturbed"),
-            recommended=_BOOLEAN,
-        ),
-    ),
-    Dataset(
-        "paired_differences",
-        "two configurations compared by a figure",
-        _struct(
-            **_of(_STRING, "fleet", "metric", "configuration", "other"),
-            **_of(_DOUBLE, "difference", "low", "high"),
-            pairs=_LONG,
-            **_of(_STRING, "paired_over", "shown"),
-        ),
-    ),
-    Dataset(
-        "recommendation",
-        "the configuration to use with a fleet, or why there is none",
-        _struct(
-            **_of(_STRING, "fleet", "configuration"),
-            **_of(_LONG, "days", "seeds"),
-            rank_correlation=_DOUBLE,
-            why=_STRING,
-        ),
-    ),
-)
+_LOAD = f"double {_statistics(METRICS, 'mean', 'max', 'p95')}"
 
 DATASETS: Mapping[str, Dataset] = MappingProxyType(
-    {each.name: each for each in (*_REPORTS, *_AVERAGES, *_BALANCE, *_FORECAST, *_CAPACITY, *_ADVICE, *_WHATIF)}
+    {
+        "clean_broker_reports": Dataset("a report of a broker that can be used", raw(BROKER_REPORTS)),
+        "rejected_rows": _table(
+            "how many rows of a file were rejected for a reason, with an example",
+            "long hour_ms, string table reason file, long count, string example",
+        ),
+        "fleet_events": _table(
+            "an event that says for how long reports stand, or who is there",
+            "long at_ms epoch sequence, string kind subject",
+        ),
+        "bundle_windows": _table(
+            "a bundle in 5 minutes, an hour or a day",
+            "integer window_s, long start_ms, string bundle namespace, long n, double covered_s,"
+            f" {_LOAD} topics sessions",
+        ),
+        "broker_windows": _table(
+            "a broker likewise, with what it used of its resources",
+            "integer window_s, long start_ms, string broker, long n, double covered_s,"
+            f" {_LOAD} {_statistics(RESOURCES, 'mean', 'max')} mean_usage max_usage topics bundles sessions",
+        ),
+        "namespace_windows": _table(
+            "a namespace likewise",
+            "integer window_s, long start_ms, string namespace, long bundles, double covered_s,"
+            f" {_LOAD} topics sessions",
+        ),
+        "reported_by": _table(
+            "a broker that reported a bundle in an hour, when first and when last",
+            "long start_ms, string bundle namespace broker, long first_ms last_ms",
+        ),
+        "totals_compared": _table(
+            "a total of a broker in an hour beside what its bundles add up to, and the worst of its reports",
+            "long start_ms, string broker what, long reports inconsistent, double worst_difference,"
+            " long at_ms epoch sequence, double reported summed",
+        ),
+        "imbalance": _table(
+            "imbalance of 5 minutes",
+            "long start_ms brokers, double covered_s load max_over_mean cv, string worst_broker, double worst_usage,"
+            " string worst_used_broker, long overloaded_brokers, boolean above_threshold",
+        ),
+        "time_above": _table(
+            "time in which load was uneven, or a broker overloaded",
+            "string what subject, double threshold above_s observed_s share",
+        ),
+        "hot_bundles": _table(
+            "one of the bundles with the most load on a day",
+            "long start_ms, string bundle namespace, double load share msg_rate, integer rank, double times_mean",
+        ),
+        "namespace_skew": _table(
+            "spread of a namespace's load over its bundles on a day",
+            "long start_ms, string namespace, long bundles, double load max_over_mean cv, string hottest_bundle,"
+            " double hottest_share",
+        ),
+        "flapping": _table(
+            "moves and returns of a bundle",
+            "string bundle, long moves own_moves returns, double thrash moved_again moved_share, long first_ms last_ms",
+        ),
+        "move_effects": _table(
+            "predicted and measured effect of a move",
+            "long epoch sequence, string bundle source destination reason outcome, long at_ms,"
+            " double load predicted_before predicted_after measured_before measured_after, string measured_by,"
+            " double error",
+        ),
+        "inconsistent_brokers": _table(
+            "a broker whose totals differ from the sum over its bundles",
+            "string broker what, long reports inconsistent, double worst_difference, long at_ms,"
+            " double reported summed",
+        ),
+        # `model` is the one that was tried against the baseline; scores are null where there was too little to try.
+        # Coverage is the share of points within the 80 % interval. `shown` compares the pinball losses of the days of
+        # the model and of the baseline (`core.domain.significance`).
+        "backtest": _table(
+            "how wrong forecasts of a series were so many hours ahead, and which model is used",
+            "string kind key metric, integer horizon_h, string model, long points, double pinball mae, string baseline,"
+            " double baseline_pinball baseline_mae coverage baseline_coverage, string shown, boolean used, string why",
+        ),
+        "forecasts": _table(
+            "an hour to come of a series",
+            "string kind key metric, long start_ms, integer hours_ahead, double q10 q50 q90, string model",
+        ),
+        # Errors of the fit and of the default model, on the held-out reports.
+        "cost_models": _table(
+            "cost model of a resource for a class of brokers",
+            f"string broker_class resource, double base {' '.join(METRICS)} topics, long reports held_out,"
+            " double r2 mape given_r2 given_mape, boolean fitted, string why",
+        ),
+        # `used` is relative to what load may use of the resource that runs out first, null where that is nothing.
+        # `needed` is null where no number is enough; `_n1` is after the loss of any one broker, `_domain` of any one
+        # failure domain (null with fewer than two). `exhausted_on` is the first day on which the fleet is too small.
+        "capacity": _table(
+            "brokers needed on a future day, by quantile of the forecast",
+            "string day, long start_ms, double quantile, long needed needed_n1 needed_domain have,"
+            " string resource_first, double used, boolean fits fits_n1 fits_domain,"
+            " string exhausted_on exhausted_on_n1 exhausted_on_domain, double headroom, string basis",
+        ),
+        "advice": _table("a finding of the advice, with its numbers", "string kind subject text evidence"),
+        # The figures are those of `lab.simulate.trial.figures`.
+        "scenarios": _table(
+            "a trial and what came of it",
+            "long scenario, string fleet configuration, long stretch seed from_ms,"
+            " double duration_s time_full_s time_hot_s time_above_s worst_usage mean_imbalance regret moved_share"
+            " moved_again load_moved, long moves returns, double thrash, long clients_disturbed splits,"
+            " double unowned_bundle_s, string digest",
+        ),
+        "league": _table(
+            "a configuration with a fleet: its place, and its figures",
+            "string fleet, long place, string configuration, long scenarios,"
+            " double hours time_full time_hot regret time_above worst_usage moved_share moves moved_again returns"
+            " clients_disturbed, boolean recommended",
+        ),
+        "paired_differences": _table(
+            "two configurations compared by a figure",
+            "string fleet metric configuration other, double difference low high, long pairs, string paired_over shown",
+        ),
+        "recommendation": _table(
+            "the configuration to use with a fleet, or why there is none",
+            "string fleet configuration, long days seeds, double rank_correlation, string why",
+        ),
+    }
 )
-"""By name."""
+"""Tables by name."""
 
 
 def schema_of(table: str) -> t.StructType:
