@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from support.window_frames import frame_of
 
 from loadmanager.history.files import HOUR_MS
-from loadmanager.pipeline.reporting.contents import broker_totals, bundle_times, highest_reports, hold_out, over_time
+from loadmanager.pipeline.delta import Tables
+from loadmanager.pipeline.reporting.contents import (
+    FORECAST_METRIC,
+    broker_totals,
+    bundle_times,
+    collect,
+    highest_reports,
+    namespace_hours,
+    over_time,
+)
 
 START_MS = 1_790_000_000_000 // 86_400_000 * 86_400_000
-
-
-def series(hours: int, seed: int = 1) -> pd.DataFrame:
-    """Hours with a day in them."""
-    at = np.arange(hours)
-    noise = np.random.default_rng(seed).normal(0, 1, hours)
-    return pd.DataFrame({"start_ms": START_MS + at * HOUR_MS, "load": 100 + 50 * np.sin(at * np.pi / 12) + noise})
 
 
 def test_series_have_the_largest_with_weighted_mean_and_maximum(spark: SparkSession) -> None:
@@ -62,19 +63,22 @@ def test_the_usage_of_a_broker_is_over_the_windows_in_which_it_is_known(spark: S
     assert highest_reports(windows).to_numpy().tolist() == [[0, 0.98, "b"]]
 
 
-def test_a_history_too_short_to_forecast_says_how_much_is_needed() -> None:
-    assert hold_out(series(20)) == "20 hours are known, more than 24 are needed"
-    assert hold_out(series(20).iloc[[0, 5]]) == "2 hours are known, more than 24 are needed"
-    assert str(hold_out(series(40))).startswith("before the last day: ")
-
-
-def test_the_last_day_is_forecast_by_what_was_known_before_it_alone() -> None:
-    rows = series(24 * 15)
-    found = hold_out(rows)
-    assert isinstance(found, pd.DataFrame)
-    assert found["start_ms"].tolist() == rows["start_ms"].tail(24).tolist()
-    assert (found["q50"] - rows["load"].tail(24).to_numpy()).abs().max() < 10
-    other = rows.assign(load=rows["load"].where(rows.index < 24 * 14, 0))
-    again = hold_out(other)
-    assert isinstance(again, pd.DataFrame)
-    assert again.equals(found)
+def test_a_forecast_goes_on_with_the_last_week_of_the_namespaces_with_the_most_load(
+    spark: SparkSession, tables: Tables
+) -> None:
+    out = f"mean_{FORECAST_METRIC}"
+    rows: list[dict[str, object]] = [
+        {"window_s": 3600, "start_ms": START_MS + n * HOUR_MS, "namespace": f"t/{name}", "covered_s": 3600.0, out: load}
+        for n in range(170)
+        for name, load in (("a", 1e6), ("b", 4e6), ("c", 3e6), ("d", 2e6))
+    ]
+    hours = namespace_hours(frame_of(spark, "namespace_windows", rows))
+    assert list(hours["namespace"].unique()) == ["t/b", "t/c", "t/d"]
+    assert hours.groupby("namespace")["load"].agg(["size", "first"]).loc["t/b"].tolist() == [168, 4]
+    forecast = {"kind": "namespace", "key": "t/b", "metric": FORECAST_METRIC, "hours_ahead": 1, "model": "seasonal"}
+    made = pd.DataFrame([{**forecast, "start_ms": START_MS + n, "q10": 1e6, "q50": 2e6, "q90": 3e6} for n in (2, 1)])
+    others = [made.assign(kind="bundle"), made.assign(key="t/a"), made.assign(metric="msg_rate_out")]
+    tables.write_rows("forecasts", pd.concat([made, *others]))
+    tables.write("namespace_windows", frame_of(spark, "namespace_windows", rows))
+    read = collect(tables)["namespace_forecasts"]
+    assert read.to_numpy().tolist() == [["t/b", START_MS + 1, 1, 2, 3], ["t/b", START_MS + 2, 1, 2, 3]]

@@ -84,11 +84,12 @@ def contents_of(days: int, busy_days: int = 2) -> dict[str, pd.DataFrame]:
         **_forecast(days, rng),
         "backtest": pd.DataFrame(
             {
-                "kind": ["namespace", "namespace", "bundle"],
-                "key": ["public/<ns>", "t/b", "t/b/0x0_0x1"],
+                "kind": ["namespace", "namespace", "namespace", "bundle"],
+                "key": ["public/<ns>", "public/shop-2", "public/new", "t/b/0x0_0x1"],
                 "used": True,
-                "coverage": [0.79, 0.5, 0.1],
-                "points": [900, 100, 5000],
+                "coverage": [0.79, 0.5, None, 0.1],
+                "points": [900, 100, 0, 5000],
+                "why": ["", "", "short: needs 3 days of hourly windows, has 0.8", ""],
             }
         ),
         "capacity": _capacity(days, 30),
@@ -138,18 +139,15 @@ def _moves(count: int, rng: np.random.Generator) -> pd.DataFrame:
 
 
 def _forecast(days: int, rng: np.random.Generator) -> dict[str, pd.DataFrame]:
-    hours = np.arange(max(0, days - 7) * 24, days * 24)
-    start = START_MS + hours * HOUR_MS
-    hour_rows, held_out = [], []
-    for number, name in enumerate(("public/<ns>", "public/shop-2")):
+    hours, ahead = np.arange(max(0, days - 7) * 24, days * 24), days * 24 + np.arange(24)
+    hour_rows, made = [], []
+    for number, name in enumerate(("public/<ns>", "public/shop-2", "public/new")):
         load = (100 + 50 * np.sin(hours * np.pi / 12)) / (number + 1) + rng.normal(0, 4, len(hours))
-        hour_rows.append(pd.DataFrame({"namespace": name, "start_ms": start, "load": load}))
-        q50 = (100 + 50 * np.sin(hours[-24:] * np.pi / 12)) / (number + 1)
-        held_out.append(
-            pd.DataFrame({"namespace": name, "start_ms": start[-24:], "q10": q50 - 5, "q50": q50, "q90": q50 + 5})
-        )
-    held_out.append(pd.DataFrame({"namespace": ["public/new"], "why_not": ["20 hours are known"]}))
-    return {"namespace_hours": pd.concat(hour_rows), "held_out": pd.concat(held_out, ignore_index=True)}
+        hour_rows.append(pd.DataFrame({"namespace": name, "start_ms": START_MS + hours * HOUR_MS, "load": load}))
+        q50 = (100 + 50 * np.sin(ahead * np.pi / 12)) / (number + 1)
+        start = START_MS + ahead * HOUR_MS
+        made.append(pd.DataFrame({"namespace": name, "start_ms": start, "q10": q50 - 5, "q50": q50, "q90": q50 + 5}))
+    return {"namespace_hours": pd.concat(hour_rows), "namespace_forecasts": pd.concat(made[:2], ignore_index=True)}
 
 
 def _capacity(days: int, ahead: int) -> pd.DataFrame:

@@ -133,7 +133,7 @@ def draw_moves(moves: pd.DataFrame, label: str) -> Chart:
 
 def draw_forecast(actual: pd.DataFrame, forecast: pd.DataFrame, label: str) -> Chart:
     """Draw hourly load (`start_ms`, `load`) and its forecast (`start_ms`, `q10`, `q50`, `q90`), in MB/s."""
-    hours = range(int(actual["start_ms"].min()), int(actual["start_ms"].max()) + 1, HOUR_MS)
+    hours = range(int(actual["start_ms"].min()), int(forecast["start_ms"].max()) + 1, HOUR_MS)
     rows = pd.DataFrame({"start_ms": hours}).merge(actual[["start_ms", "load"]], "left").merge(forecast, "left")
     figures = ("load", "q10", "q50", "q90")
     texts = {f"{name}_text": rows[name].map(lambda load: "" if pd.isna(load) else rate(load * 1e6)) for name in figures}
@@ -148,7 +148,7 @@ def draw_forecast(actual: pd.DataFrame, forecast: pd.DataFrame, label: str) -> C
         _layer({"type": "line", "style": "middle"}, x, _of("load", y)),
         _strips(rows[rows["load"].notna() | rows["q50"].notna()], tips),
     ]
-    keys = [("middle", "load"), ("ahead", "forecast of the day before"), ("ahead-band", "80 % interval")]
+    keys = [("middle", "load"), ("ahead", "forecast"), ("ahead-band", "80 % interval")]
     return Chart(_spec(rows[["start", "load"]], layers, 180), label, keys)
 
 

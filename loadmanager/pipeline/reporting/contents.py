@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,8 +13,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from loadmanager.history.files import DAY_MS, HOUR_MS
-from loadmanager.pipeline.forecast.backtest import forecast, judge
-from loadmanager.pipeline.forecast.models import Panel
 from loadmanager.pipeline.minimum_history import hourly, known_hours
 from loadmanager.pipeline.windows import SHORTEST_S, throughput
 
@@ -24,12 +21,14 @@ Contents = Mapping[str, pd.DataFrame]
 
 MOST_BINS = 160
 """Bins on a time axis: six pixels each on a screen, two on a phone."""
-HELD_OUT_H = 24
+FORECAST_METRIC = "msg_throughput_out"
+"""Metric of the forecasts that are drawn."""
+
 _MOST_BROKERS = 60
 _MOST_BUNDLES = 30
 _MOST_CSV_ROWS = 100_000
 _FORECAST_NAMESPACES = 3
-_WEEK_H = 168
+_WEEK_MS = 7 * DAY_MS
 _MB = 1e6
 _MINUTE_MS = 60_000
 _BIN_LENGTHS_MS = (
@@ -103,9 +102,9 @@ def collect(tables: Readable) -> Contents:
     if tables.has("bundle_windows"):
         read["bundle_times"] = bundle_times(tables.read("bundle_windows"))
     if tables.has("namespace_windows"):
-        hours = _namespace_hours(tables.read("namespace_windows"))
-        last_week = hours["start_ms"] > hours["start_ms"].max() - _WEEK_H * HOUR_MS
-        read |= {"namespace_hours": hours[last_week], "held_out": _held_out(hours)}
+        hours = read["namespace_hours"] = namespace_hours(tables.read("namespace_windows"))
+        if tables.has("forecasts"):
+            read["namespace_forecasts"] = _namespace_forecasts(tables, hours["namespace"].unique())
     return read
 
 
@@ -188,43 +187,19 @@ def highest_reports(windows: DataFrame) -> pd.DataFrame:
     return rows
 
 
-def _namespace_hours(windows: DataFrame) -> pd.DataFrame:
-    """Read the known hours of the namespaces with the highest load, in MB/s."""
-    hours = known_hours(windows).withColumn("load", throughput("mean_") / _MB)
+def namespace_hours(windows: DataFrame) -> pd.DataFrame:
+    """Read the known hours of the last week of the namespaces with the most bytes/s out, in MB/s."""
+    hours = known_hours(windows).withColumn("load", f.col(f"mean_{FORECAST_METRIC}") / _MB)
     total = hours.groupBy("namespace").agg(f.sum("load").alias("total")).orderBy(f.desc("total"), "namespace")
     names = f.broadcast(total.limit(_FORECAST_NAMESPACES))
     found: pd.DataFrame = hours.join(names, "namespace").select("total", "namespace", "start_ms", "load").toPandas()
-    return _highest_total_first(found, "namespace", "start_ms")
+    found = _highest_total_first(found, "namespace", "start_ms")
+    return found[found["start_ms"] > found["start_ms"].max() - _WEEK_MS]
 
 
-def _held_out(hours: pd.DataFrame) -> pd.DataFrame:
-    """Return `hold_out` of each namespace, or its reason in `why_not`."""
-    parts = [pd.DataFrame(columns=["namespace", "start_ms", "q10", "q50", "q90", "why_not"])]
-    for namespace, rows in hours.groupby("namespace", sort=False):
-        found = hold_out(rows)
-        made = pd.DataFrame({"why_not": [found]}) if isinstance(found, str) else found
-        parts.append(made.assign(namespace=namespace))
-    return pd.concat(parts, ignore_index=True)
-
-
-def hold_out(rows: pd.DataFrame) -> pd.DataFrame | str:
-    """Forecast the last day of a series from the days before it: `start_ms`, `q10`, `q50`, `q90`; or return the reason
-    for no forecast.
-
-    `rows` are the known hours of one series: `start_ms` and `load`.
-    """
-    first_ms, last_ms = int(rows["start_ms"].min()), int(rows["start_ms"].max())
-    hours = (last_ms - first_ms) // HOUR_MS + 1
-    if hours <= HELD_OUT_H:
-        return f"{len(rows)} hours are known, more than {HELD_OUT_H} are needed"
-    load = np.full((1, hours), np.nan)
-    load[0, ((rows["start_ms"] - first_ms) // HOUR_MS).to_numpy(dtype=np.int64)] = rows["load"]
-    known = Panel(load[:, :-HELD_OUT_H], first_ms // HOUR_MS)
-    tested = judge(known)
-    (made,) = forecast(known, tested)
-    parts = [values for horizon, values in sorted(made.items()) if horizon <= HELD_OUT_H]
-    if not parts:
-        return f"before the last day: {next(each.why for each in tested.judgements[0].values())}"
-    quantiles = np.concatenate(parts, axis=-1)
-    start_ms = last_ms + (1 - quantiles.shape[1] + np.arange(quantiles.shape[1])) * HOUR_MS
-    return pd.DataFrame({"start_ms": start_ms, "q10": quantiles[0], "q50": quantiles[1], "q90": quantiles[2]})
+def _namespace_forecasts(tables: Readable, namespaces: Sequence[str]) -> pd.DataFrame:
+    """Read the forecasts that `namespace_hours` go on with."""
+    metric, key = pc.field("metric") == FORECAST_METRIC, pc.field("key").isin(list(namespaces))
+    rows: pd.DataFrame = tables.read_rows("forecasts", (pc.field("kind") == "namespace") & metric & key).to_pandas()
+    made = rows.sort_values(["key", "start_ms"]).rename(columns={"key": "namespace"})
+    return made[["namespace", "start_ms"]].assign(**{name: made[name] / _MB for name in ("q10", "q50", "q90")})

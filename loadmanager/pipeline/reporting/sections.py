@@ -27,7 +27,7 @@ from loadmanager.pipeline.reporting.units import count, moment, number, rate, sh
 
 _NEAR = 0.1
 FEWEST_MOVES, FEWEST_HOURS = 10, 24
-"""Measured moves, back-tested hours, or replayed hours that a share or a comparison needs."""
+"""Measured moves, and back-tested hours, that a share needs."""
 
 
 class Texts(NamedTuple):
@@ -62,8 +62,8 @@ TEXTS = {
         *("capacity", "capacity", "The history is too short, or no registered broker has a limit."),
     ),
     "forecast": Texts(
-        "How good are the forecasts?",
-        "The last 24 hours of the busiest namespaces, forecast from the days before. backtest has the error by series.",
+        "What load do the next days bring?",
+        "The last week of the busiest namespaces, and the forecast of the next. backtest has the error by series.",
         *("namespace_hours", "ingest", "No namespace carried load in the range."),
     ),
     "league": Texts(
@@ -208,45 +208,37 @@ def _capacity(contents: Contents, about: About) -> Section:
 
 
 def _forecast(contents: Contents, about: About) -> Section:
-    hours, made, tested = (table(contents, name) for name in ("namespace_hours", "held_out", "backtest"))
-    charts, points, within = list[Chart](), [*about.notes.get("forecast", ())], list["pd.Series[bool]"]()
-    for namespace, rows in made.groupby("namespace", sort=False) if len(made) else ():
-        forecast = rows.dropna(subset="q50")[["start_ms", "q10", "q50", "q90"]]
-        if not len(forecast):
-            points.append(f"{namespace}: {rows['why_not'].iloc[0]}.")
-            continue
-        actual = hours[hours["namespace"] == namespace]
-        both = actual.merge(forecast, on="start_ms")
-        within.append(both["load"].between(both["q10"], both["q90"]))
-        charts.append(draw_forecast(actual, forecast, str(namespace)))
-    last_day = pd.concat(within) if within else pd.Series(dtype=bool)
-    answer = [_coverage("last day", float(last_day.sum()), len(last_day))] if len(last_day) else []
-    scored = tested[tested["kind"] == "namespace"].dropna(subset="coverage") if len(tested) else tested
-    if len(scored):
-        answer.append(
-            _coverage("back-test", float((scored["coverage"] * scored["points"]).sum()), scored["points"].sum())
-        )
-    answer += ["The goal is 80 %."] if answer else []
-    return Section("forecast", " ".join(answer), charts, _tables(contents, "backtest", "forecasts"), points)
+    hours, made, tested = (table(contents, name) for name in ("namespace_hours", "namespace_forecasts", "backtest"))
+    charts, points = list[Chart](), [*about.notes.get("forecast", ())]
+    tested = tested[tested["kind"] == "namespace"] if len(tested) else tested
+    for namespace, actual in hours.groupby("namespace", sort=False) if len(hours) and len(tested) else ():
+        ahead = made[made["namespace"] == namespace] if len(made) else made
+        if len(ahead):
+            charts.append(draw_forecast(actual, ahead.drop(columns="namespace"), f"{namespace}, bytes/s out"))
+        else:
+            points.append(f"{namespace}: {tested[tested['key'] == namespace]['why'].iloc[0]}.")
+    scored = tested.dropna(subset="coverage") if len(tested) else tested
+    answer = _coverage((scored["coverage"] * scored["points"]).sum(), scored["points"].sum()) if len(scored) else ""
+    return Section("forecast", answer, charts, _tables(contents, "backtest", "forecasts"), points)
 
 
-def _coverage(of: str, within: float, hours: float) -> str:
+def _coverage(within: float, hours: float) -> str:
     if hours < FEWEST_HOURS:
-        return f"Too little for a share of the {of}: {count(hours, 'forecast hour')}, {FEWEST_HOURS} needed."
-    return f"In the {of}, {share(within / hours)} of {number(hours)} forecast hours were within the 80 % interval."
+        return f"Too little to judge the forecasts: {count(hours, 'back-tested hour')}, {FEWEST_HOURS} needed."
+    return (
+        f"In the back-test, {share(within / hours)} of {number(hours)} hours were within the 80 % interval."
+        " The goal is 80 %."
+    )
 
 
 def _league(contents: Contents, about: About) -> Section:
     tables = _tables(contents, "league", "recommendation", "paired_differences", "scenarios")
     rows, chosen = tables["league"], tables["recommendation"]
-    hours, charts = float(rows["hours"].min()) if len(rows) else 0.0, []
+    label = f"Time in which {COMPARED_TEXT}"
+    charts = [draw_bars(rows, "configuration", COMPARED, "fleet", label)] if len(rows) else []
     answer = " ".join(f"For the fleet {each['fleet']}: {_recommendation(each)}" for _, each in chosen.iterrows())
-    if hours >= FEWEST_HOURS:
-        charts = [draw_bars(rows, "configuration", COMPARED, "fleet", f"Time in which {COMPARED_TEXT}")]
-    elif len(rows):
-        answer += f" Too little to compare: {span(hours * 3600)} replayed, {FEWEST_HOURS} h needed."
     text = about.recommended or "" if len(rows) else ""
-    return Section("league", answer.strip(), charts, tables, about.notes.get("whatif", ()), text)
+    return Section("league", answer, charts, tables, about.notes.get("whatif", ()), text)
 
 
 def _recommendation(row: pd.Series[Any]) -> str:

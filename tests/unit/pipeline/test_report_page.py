@@ -93,7 +93,8 @@ def test_every_section_answers_its_question() -> None:
         "For the fleet as-recorded: TransferShedder is recommended, from 20 days and 3 seeds. The rank correlation of"
         " one day and the next is 0.31. For the fleet one-less: no recommendation. 4 whole days are known."
     )
-    assert "In the back-test, 76.1 % of 1,000 forecast hours" in sections["forecast"].answer
+    assert "In the back-test, 76.1 % of 1,000 hours" in sections["forecast"].answer
+    assert sections["forecast"].points == ["public/new: short: needs 3 days of hourly windows, has 0.8."]
 
 
 def test_a_chart_has_no_more_marks_than_a_screen_can_show() -> None:
@@ -102,7 +103,7 @@ def test_a_chart_has_no_more_marks_than_a_screen_can_show() -> None:
         spec = json.loads(text)
         rows = pd.read_csv(io.StringIO(spec["data"]["values"]))
         per_row = rows.groupby(rows.columns[0]).size().max() if "mean" in rows else len(rows)
-        assert 0 < per_row <= 24 * 7 + 1 or "predicted" in rows
+        assert 0 < per_row <= 24 * 14 + 1 or "predicted" in rows
         assert len(rows) <= 30 * 160
 
 
@@ -132,10 +133,10 @@ def test_a_heat_map_and_a_forecast_cover_known_time_alone() -> None:
     assert domain_of(spec) == [100, 950]
     assert rows_of(spec)[["start", "end"]].to_numpy().tolist() == [[100, 400], [900, 950]]
     hours = pd.DataFrame({"start_ms": [START_MS + n * HOUR_MS for n in (0, 1, 5, 6)], "load": 1.0})
-    forecast = hours.tail(1).rename(columns={"load": "q10"}).assign(q50=1.0, q90=1.0)
+    forecast = pd.DataFrame({"start_ms": [START_MS + 7 * HOUR_MS], "q10": 1.0, "q50": 1.0, "q90": 1.0})
     spec = draw_forecast(hours, forecast, "x").spec
-    assert domain_of(spec) == [START_MS, START_MS + 7 * HOUR_MS]
-    assert rows_of(spec)["load"].isna().tolist() == [False, False, True, True, True, False, False]
+    assert domain_of(spec) == [START_MS, START_MS + 8 * HOUR_MS]
+    assert rows_of(spec)["load"].isna().tolist() == [False, False, True, True, True, False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -161,16 +162,14 @@ def test_below_the_minimum_a_section_says_how_much_is_missing() -> None:
     contents, about = contents_of(20), about_days(20)
     contents["imbalance"] = contents["imbalance"].tail(5)
     contents["move_effects"] = contents["move_effects"].tail(9)
-    contents["league"] = contents["league"].assign(hours=2.0)
     contents["backtest"] = contents["backtest"].assign(points=4)
     sections = {each.name: each for each in make_sections(contents, about)}
     for name in ("brokers", "imbalance", "bundles"):
         assert "Too little for shares and a chart: 25 min known, 60 min needed." in sections[name].answer
         assert not sections[name].charts
     assert "Too little for a share and a chart: 9 measured moves, 10 needed." in sections["moves"].answer
-    assert "Too little to compare: 2 h replayed, 24 h needed." in sections["league"].answer
-    assert "Too little for a share of the back-test: 8 forecast hours, 24 needed." in sections["forecast"].answer
-    assert not [*sections["moves"].charts, *sections["league"].charts]
+    assert "Too little to judge the forecasts: 8 back-tested hours, 24 needed." in sections["forecast"].answer
+    assert not sections["moves"].charts
 
 
 def test_a_broker_without_a_known_usage_is_in_no_share() -> None:
