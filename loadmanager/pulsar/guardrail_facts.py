@@ -11,7 +11,7 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Ownership, Registration
 from loadmanager.core.domain.plan import Unload, Verdict
 from loadmanager.core.domain.policies import Patterns
-from loadmanager.core.domain.reasons import GuardrailReason, Reason
+from loadmanager.core.domain.reasons import GuardrailReason
 from loadmanager.core.planning.blocking_limits import BlockingLimit
 from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD
 from loadmanager.core.protocol.guardrails import (
@@ -30,11 +30,10 @@ from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.pulsar.pending_moves import ActsMemory
 
 _HOUR_S = 3600.0
-_SETTINGS: Mapping[Reason, str] = {
-    GuardrailReason.HOUR_IS_FULL: "moves_per_hour",
-    GuardrailReason.BROKERS_SETTLING: "settling_seconds",
-    GuardrailReason.MOVES_KEEP_FAILING: "failures_until_stop",
-}
+_LIMITS = frozenset(
+    {GuardrailReason.HOUR_IS_FULL, GuardrailReason.BROKERS_SETTLING, GuardrailReason.MOVES_KEEP_FAILING}
+)
+"""Reasons for which a round does not begin, and that end by themselves or by an operator's word."""
 
 
 class RailError(ConflictError):
@@ -116,12 +115,12 @@ class GuardrailFacts:
         return check_round(self._facts(), self._limits())
 
     def limits(self) -> list[BlockingLimit]:
-        """Settings that stop rounds at this moment."""
+        """Return the limits that stop rounds at this moment."""
         facts = self._facts()
         return [
-            BlockingLimit(self._settings.key(_SETTINGS[stop.verdict]), stop.sentence(), self._ends_s(stop, facts))
+            BlockingLimit(stop.verdict, stop.sentence(), self._ends_s(stop, facts))
             for stop in check_round(facts, self._limits())
-            if stop.verdict in _SETTINGS
+            if stop.verdict in _LIMITS
         ]
 
     def _ends_s(self, stop: Verdict, facts: ClusterFacts) -> float | None:

@@ -169,16 +169,16 @@ class CannotMove(WireModel):
 
 
 class ShownLimit(WireModel):
-    """A limit that keeps bundles where they are now: its setting, and its end in ms since 1970, null if unknown."""
+    """A limit that keeps bundles where they are now, and its end in ms since 1970, null if unknown."""
 
-    key: str
+    reason: str
     sentence: str
     until: int | None
 
     @classmethod
     def of(cls, limit: BlockingLimit) -> Self:
         until_ms = None if limit.until_s is None else round(limit.until_s * 1000)
-        return cls(key=limit.key, sentence=limit.sentence, until=until_ms)
+        return cls(reason=limit.reason, sentence=limit.sentence, until=until_ms)
 
 
 class UnplaceableNamespaces(WireModel):

@@ -10,9 +10,10 @@ from support.waiting import eventually
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Figure, Verdict
-from loadmanager.core.domain.reasons import SheddingReason
+from loadmanager.core.domain.reasons import ChurnReason, SheddingReason
 from loadmanager.core.planning.blocking_limits import BlockingLimit
 from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD
+from loadmanager.core.strategies.shedding.level_shedder import LevelReason
 from loadmanager.core.strategies.shedding.transfer_shedder import TransferReason
 
 pytestmark = on_one_loop
@@ -255,8 +256,8 @@ async def test_what_keeps_every_bundle_where_it_is_is_said_with_the_key(shown: S
 
 async def test_limits_and_namespaces_that_no_broker_may_own_are_told(shown: Shown) -> None:
     planner, policy = shown.node.node.planner, "/admin/v2/clusters/standalone/namespaceIsolationPolicies/nobody"
-    limit = BlockingLimit("loadBalancerReturnCoolDownMinutes", "2 bundles wait: too soon", time.time() + 600)
-    planner._limits = (limit, BlockingLimit("loadBalancerLevelRestMinutes", "1 broker waits: all rest", None))
+    limit = BlockingLimit(ChurnReason.NO_RETURN, "2 bundles wait: too soon", time.time() + 600)
+    planner._limits = (limit, BlockingLimit(LevelReason.NO_LEVELLING_MOVE, "1 broker waits: all rest", None))
     data = {"namespaces": ["t/.*"], "primary": ["http://b1"], "unload_scope": "none"}
     assert (await shown.node.ask("POST", policy, json=data)).status == 204
     try:
@@ -264,7 +265,7 @@ async def test_limits_and_namespaces_that_no_broker_may_own_are_told(shown: Show
         limits = shown.page.locator(".notice").filter(has_text="Limits keep bundles where they are").locator("li")
         await expect(limits).to_have_count(2)
         await expect(limits.first).to_contain_text(re.compile(r"too soon, until \d\d:\d\d:\d\d \((9|10) min"))
-        await expect(limits.first.locator("code")).to_have_text(limit.key)
+        await expect(limits.first.locator("code")).to_have_text(limit.reason)
         stranded = shown.page.locator(".notice").filter(has_text="Namespaces without a broker")
         await expect(stranded).to_contain_text("isolation policy 'nobody' matches no registered broker")
         await expect(shown.page.get_by_label("At a glance")).to_contain_text("Balancing▲ limited")

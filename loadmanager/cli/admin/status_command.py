@@ -178,7 +178,7 @@ def _hindrances(balancing: Json) -> list[str]:
 def _limit(limit: Json, now_ms: float) -> str:
     until = limit["until"]
     ends = "" if until is None else f", until {format_clock(until)} ({format_relative(until, now_ms)})"
-    return f"{limit['sentence']} ({limit['key']}){ends}"
+    return f"{limit['sentence']} ({limit['reason']}){ends}"
 
 
 def _moving(seen: Json) -> str:

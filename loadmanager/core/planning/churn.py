@@ -178,14 +178,13 @@ def standing_limits(
     memory = MoveMemory.of(state).at(now_s, settings)
     found = []
     if memory.stopped_until_s:
-        key = KEYS["thrash_threshold_percentage"]
-        found.append(BlockingLimit(key, "Nothing is shed: the breaker has stopped shedding", memory.stopped_until_s))
+        said = "Nothing is shed: the breaker has stopped shedding"
+        found.append(BlockingLimit(ChurnReason.SHEDDING_STOPPED, said, memory.stopped_until_s))
     moved = memory.moved_this_hour(snapshot, now_s)
     share, most_percent = sum(move.share for move in moved) + under_way, settings.max_load_moved_per_hour_percentage
     if moved and share >= most_percent / 100 - _ROUNDING:
-        key = KEYS["max_load_moved_per_hour_percentage"]
         said = f"Nothing is shed: {100 * share:.0f} % of all load were moved within the hour"
-        found.append(BlockingLimit(key, said, moved[0].at_s + _HOUR_S))
+        found.append(BlockingLimit(ChurnReason.MOVED_ENOUGH_THIS_HOUR, said, moved[0].at_s + _HOUR_S))
     return found
 
 

@@ -82,8 +82,8 @@ function Notices({ now }) {
   </div>`;
 }
 
-const Limit = ({ key, sentence, until }) =>
-  html`<li>${sentence}${until && html`, until ${clock(until)} (${duration(Math.max(until - Date.now(), 0) / 1000)})`} <code>${key}</code></li>`;
+const Limit = ({ reason, sentence, until }) =>
+  html`<li>${sentence}${until && html`, until ${clock(until)} (${duration(Math.max(until - Date.now(), 0) / 1000)})`} <code>${reason}</code></li>`;
 
 function Breaker({ stoppedS, bundles }) {
   const [title, sentence] = stoppedS

@@ -99,17 +99,17 @@ def test_a_bound_that_the_load_has_fallen_below_is_not_said() -> None:
     assert draw(seen(lowerBound=90.1), 80, 24)[-1] == "mean 55 % (│)"
 
 
-def test_limits_are_said_with_their_setting_and_their_end_and_namespaces_that_no_broker_may_own() -> None:
+def test_limits_are_said_with_their_reason_and_their_end_and_namespaces_that_no_broker_may_own() -> None:
     limits = [
-        {"key": "loadBalancerX", "sentence": "2 bundles wait", "until": NOON_MS + 240_000},
-        {"key": "loadBalancerY", "sentence": "1 broker waits", "until": None},
+        {"reason": "no_return", "sentence": "2 bundles wait", "until": NOON_MS + 240_000},
+        {"reason": "rests", "sentence": "1 broker waits", "until": None},
     ]
     said = {"policy": "p", "namespaces": ["t/ns"], "count": 1, "sentence": "No broker may own t/ns"}
     told = draw(seen(balancing=seen()["balancing"] | {"limits": limits}, unplaceable=[said]), 120, 40)
     assert told[2:6] == [
         "balancing  limits keep bundles where they are",
-        "limit      2 bundles wait (loadBalancerX), until 12:04:00Z (in 4 min)",
-        "limit      1 broker waits (loadBalancerY)",
+        "limit      2 bundles wait (no_return), until 12:04:00Z (in 4 min)",
+        "limit      1 broker waits (rests)",
         "no broker  No broker may own t/ns",
     ]
 

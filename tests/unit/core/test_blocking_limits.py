@@ -5,7 +5,6 @@ import pytest
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import ChurnReason, Reason, SheddingReason
 from loadmanager.core.planning.blocking_limits import (
-    GRACE_PERIOD,
     BlockingLimit,
     RoundPace,
     find_active_limits,
@@ -15,7 +14,6 @@ from loadmanager.core.strategies.shedding.level_shedder import LevelReason
 
 NOW_S = 1_000_000.0
 PACE = RoundPace(60.0, 1800.0)
-CYCLE = "loadBalancerMaxLoadMovedPerCyclePercentage"
 
 
 def limits(*verdicts: tuple[Reason, dict[str, Figure]]) -> tuple[BlockingLimit, ...]:
@@ -24,29 +22,24 @@ def limits(*verdicts: tuple[Reason, dict[str, Figure]]) -> tuple[BlockingLimit, 
 
 
 @pytest.mark.parametrize(
-    ("reason", "why", "key", "left_s"),
+    ("reason", "why", "left_s"),
     [
-        (ChurnReason.MOVED_ENOUGH_THIS_CYCLE, {}, CYCLE, 60.0),
-        (ChurnReason.MOVED_ENOUGH_THIS_HOUR, {"seconds_left": 90}, "loadBalancerMaxLoadMovedPerHourPercentage", 90.0),
-        (ChurnReason.MOVED_ENOUGH_THIS_HOUR, {}, "loadBalancerMaxLoadMovedPerHourPercentage", None),
-        (
-            ChurnReason.NO_RETURN,
-            {"seconds_ago": 600, "loadBalancerReturnCoolDownMinutes": 60},
-            "loadBalancerReturnCoolDownMinutes",
-            3000.0,
-        ),
-        (ChurnReason.KEEPS_RETURNING, {"seconds_left": 5}, "loadBalancerMaxBundleReturns", 5.0),
-        (ChurnReason.SHEDDING_STOPPED, {"seconds_left": 7}, "loadBalancerThrashThresholdPercentage", 7.0),
-        (LevelReason.BUDGET_SPENT, {"key": "budget"}, "budget", 60.0),
-        (LevelReason.BUDGET_SPENT, {"key": "budget", "seconds_left": 8}, "budget", 8.0),
-        (LevelReason.NO_LEVELLING_MOVE, {"resting": 2, "seconds_left": 9}, "loadBalancerLevelRestMinutes", 9.0),
-        (LevelReason.RESTS_AFTER_RESTART, {"seconds_left": 3}, "loadBalancerLevelCalmMinutes", 3.0),
-        (SheddingReason.NO_ELIGIBLE_BUNDLE, {"recently_unloaded": 1}, GRACE_PERIOD, 1800.0),
+        (ChurnReason.MOVED_ENOUGH_THIS_CYCLE, {}, 60.0),
+        (ChurnReason.MOVED_ENOUGH_THIS_HOUR, {"seconds_left": 90}, 90.0),
+        (ChurnReason.MOVED_ENOUGH_THIS_HOUR, {}, None),
+        (ChurnReason.NO_RETURN, {"seconds_ago": 600, "loadBalancerReturnCoolDownMinutes": 60}, 3000.0),
+        (ChurnReason.KEEPS_RETURNING, {"seconds_left": 5}, 5.0),
+        (ChurnReason.SHEDDING_STOPPED, {"seconds_left": 7}, 7.0),
+        (LevelReason.BUDGET_SPENT, {}, 60.0),
+        (LevelReason.BUDGET_SPENT, {"seconds_left": 8}, 8.0),
+        (LevelReason.NO_LEVELLING_MOVE, {"resting": 2, "seconds_left": 9}, 9.0),
+        (LevelReason.RESTS_AFTER_RESTART, {"seconds_left": 3}, 3.0),
+        (SheddingReason.NO_ELIGIBLE_BUNDLE, {"recently_unloaded": 1}, 1800.0),
     ],
 )
-def test_a_limit_has_a_key_and_an_end(reason: Reason, why: dict[str, Figure], key: str, left_s: float | None) -> None:
+def test_a_limit_has_a_reason_and_an_end(reason: Reason, why: dict[str, Figure], left_s: float | None) -> None:
     (limit,) = limits((reason, why))
-    assert (limit.key, limit.until_s) == (key, None if left_s is None else NOW_S + left_s)
+    assert (limit.reason, limit.until_s) == (reason, None if left_s is None else NOW_S + left_s)
     assert " waits: " in limit.sentence
 
 
@@ -60,7 +53,7 @@ def test_what_does_not_end_by_itself_is_no_limit() -> None:
     )
 
 
-def test_those_of_one_setting_are_counted_until_the_first_of_them_ends() -> None:
+def test_those_of_one_reason_are_counted_until_the_first_of_them_ends() -> None:
     (limit,) = limits(
         (ChurnReason.KEEPS_RETURNING, {"seconds_left": 9}), (ChurnReason.KEEPS_RETURNING, {"seconds_left": 4})
     )
@@ -68,12 +61,12 @@ def test_those_of_one_setting_are_counted_until_the_first_of_them_ends() -> None
     assert limit.until_s == NOW_S + 4
 
 
-def test_what_has_ended_is_not_in_force_and_a_setting_is_told_once() -> None:
+def test_what_has_ended_is_not_in_force_and_a_reason_is_told_once() -> None:
     told = [
-        BlockingLimit("a", "1", NOW_S + 9),
-        BlockingLimit("a", "2", NOW_S + 1),
-        BlockingLimit("b", "3", None),
-        BlockingLimit("c", "4", NOW_S + 2),
-        BlockingLimit("d", "5", NOW_S),
+        BlockingLimit(ChurnReason.NO_RETURN, "1", NOW_S + 9),
+        BlockingLimit(ChurnReason.NO_RETURN, "2", NOW_S + 1),
+        BlockingLimit(ChurnReason.KEEPS_RETURNING, "3", None),
+        BlockingLimit(LevelReason.BUDGET_SPENT, "4", NOW_S + 2),
+        BlockingLimit(ChurnReason.SHEDDING_STOPPED, "5", NOW_S),
     ]
     assert [limit.sentence for limit in find_active_limits(told, NOW_S)] == ["4", "1", "3"]

@@ -160,10 +160,10 @@ def test_what_keeps_everything_is_known_before_a_round_wants_anything() -> None:
     state = moved(moved({}, 0, A, B, at_s=NOW_S - 600, share=0.4), 1, A, B, at_s=NOW_S - 60, share=0.5)
     assert churn.standing_limits(state, cluster, SETTINGS, NOW_S, 0.0) == []
     (hour,) = churn.standing_limits(state, cluster, SETTINGS, NOW_S, 0.1)
-    assert (hour.key, hour.until_s) == ("loadBalancerMaxLoadMovedPerHourPercentage", NOW_S + 3000)
+    assert (hour.reason, hour.until_s) == (ChurnReason.MOVED_ENOUGH_THIS_HOUR, NOW_S + 3000)
     stopped = MoveMemory(stopped_until_s=NOW_S + 5).into({})
     (breaker,) = churn.standing_limits(stopped, cluster, SETTINGS, NOW_S, 0.0)
-    assert (breaker.key, breaker.until_s) == ("loadBalancerThrashThresholdPercentage", NOW_S + 5)
+    assert (breaker.reason, breaker.until_s) == (ChurnReason.SHEDDING_STOPPED, NOW_S + 5)
 
 
 def test_a_bundle_does_not_return_to_where_it_was_within_the_cool_down() -> None:

@@ -331,7 +331,7 @@ async def test_what_a_round_was_refused_is_told_as_a_limit_until_it_ends_by_the_
         before_ms = time.time() * 1000
         await leader.node.shedding.cycle()
         (limit,) = (await leader.get("/readyz")).json()["limits"]
-        assert limit["key"] == "loadBalancerMaxLoadMovedPerHourPercentage"
+        assert limit["reason"] == ChurnReason.MOVED_ENOUGH_THIS_HOUR
         assert before_ms < limit["until"] <= time.time() * 1000 + 3_600_000
         assert (await leader.get("/loadbalance/v1/fleet")).json()["balancing"]["limits"] == [limit]
         assert (await (await cluster.start_node()).get("/readyz")).json()["limits"] == []

@@ -92,7 +92,7 @@ async def test_while_brokers_join_and_leave_nothing_is_moved(harness: Harness) -
     await eventually(lambda: len(node.mirror.registrations) == 4 and not node.brokers.unknown())
     assert reasons(node) == [GuardrailReason.BROKERS_SETTLING]
     (limit,) = node.hands.rails.limits()
-    assert (limit.key, limit.until_s is None) == ("settlingSeconds", False)
+    assert (limit.reason, limit.until_s is None) == (GuardrailReason.BROKERS_SETTLING, False)
     plan = await node.shedding.cycle()
     assert plan.steps
     assert asked(harness.pulsar, "/unload") == []
@@ -128,9 +128,9 @@ async def test_so_many_moves_are_made_and_no_more(harness: Harness, limit: str, 
     assert len((await node.shedding.cycle()).steps) == 2
     assert sorted(await counts(harness)) == [0, 1, 3]
     assert [each["reason"] for each in node.decision_log.recent(100) if each["kind"] == "rail"] == [reason]
-    limits = {each.key: each.until_s for each in node.stuck_monitor.limits}
-    assert set(limits) & {"movesPerHour", "movesPerRound"} == ({"movesPerHour"} if limit == "moves_per_hour" else set())
-    assert all(end is not None and end > began_s for key, end in limits.items() if key == "movesPerHour")
+    limits = {each.reason: each.until_s for each in node.stuck_monitor.limits}
+    assert set(limits) == ({GuardrailReason.HOUR_IS_FULL} if limit == "moves_per_hour" else set())
+    assert all(end is not None and end > began_s for end in limits.values())
     await is_settled(harness, node)
 
 
@@ -138,4 +138,4 @@ async def test_what_waits_for_an_operator_is_told_as_a_limit_without_an_end(harn
     node = await harness.leader()
     node.hands.memory.acts = replace(node.hands.memory.acts, failures=99)
     (failing,) = node.hands.rails.limits()
-    assert (failing.key, failing.until_s) == ("failuresUntilStop", None)
+    assert (failing.reason, failing.until_s) == (GuardrailReason.MOVES_KEEP_FAILING, None)
