@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
+from loadmanager.cli.text.output import find_program
 from loadmanager.dev.demo.demo_monitor import DemoState
 from loadmanager.dev.demo.demo_screen import print_summary, show_lines, show_live
 from loadmanager.dev.demo.demo_settings import DemoSettings
@@ -54,7 +55,8 @@ def demo(
     else:
         print_summary(summary, console)
     console.print("the leaders recorded what they saw and did; replay their decisions with", style="dim")
-    console.print(f"  loadmanager replay --history {shlex.quote(str(history))}", soft_wrap=True, highlight=False)
+    replay = f"{find_program()} replay --history {shlex.quote(str(history))}"
+    console.print(f"  {replay}", soft_wrap=True, highlight=False)
     if not forever and not as_json:
         console.print("to look around while it goes on:", style="dim")
         console.print("  make demo ARGS=--forever", highlight=False)

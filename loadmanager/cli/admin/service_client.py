@@ -19,6 +19,7 @@ from loadmanager.cli.admin.node_requests import (
     open_stream,
 )
 from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
+from loadmanager.cli.text.output import find_program
 from loadmanager.net.auth.outgoing_token import Token
 
 if TYPE_CHECKING:  # takes its time to load
@@ -78,7 +79,12 @@ class Service:
         """Return an admin command as it runs in this shell: with `--url` unless the environment says the same."""
         url = ",".join(self.urls)
         options = [] if url == os.environ.get(URL_VARIABLE, DEFAULT_URL) else ["--url", shlex.quote(url)]
-        return " ".join(["loadmanager", "admin", words, *options])
+        return " ".join([find_program(), "admin", words, *options])
+
+    def complete(self, text: str) -> str:
+        """Return a text in which the admin command at its end runs in this shell."""
+        before, found, words = text.rpartition("loadmanager admin ")
+        return f"{before}{self.command(words)}" if found else text
 
     def _with_token(self, request: AdminRequest) -> AdminRequest:
         if self.token is None:

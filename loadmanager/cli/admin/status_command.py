@@ -59,6 +59,10 @@ def _look(service: Service) -> dict[str, Any]:
     """The fleet, and the last moves; these are null while no leader can be asked."""
     fleet = service.get(get(_FLEET))
     assert isinstance(fleet, dict), "the fleet"
+    for found in fleet["balancing"].get("cannotMove") or ():
+        found["sentence"] = service.complete(found["sentence"])
+    for found in fleet.get("unserved") or ():
+        found["remedy"] = service.complete(found["remedy"])
     try:
         answer = service.get(get(_DECISIONS, limit=_SHOWN_MOVES, kind=_MOVES))
     except (NoNodeReachableError, NodeRefusedError):

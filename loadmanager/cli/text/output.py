@@ -6,8 +6,11 @@ import codecs
 import io
 import json
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
@@ -21,6 +24,13 @@ _PLAIN = str.maketrans("─│·▁▂▃▄▅▆▇█", "-|..:-=+*%#")
 """Characters that tables, bars and curves are drawn with."""
 
 _WIDE = 100_000
+
+
+def find_program() -> str:
+    """Return the words that start `loadmanager` in the shell that started it."""
+    if shutil.which("loadmanager") or Path(sys.argv[0]).name != "loadmanager":
+        return "loadmanager"
+    return shlex.quote(sys.argv[0])
 
 
 def replace_unencodable() -> None:

@@ -39,6 +39,8 @@ _ALIKE_ON_HOST, _ROUNDING = 0.2, 0.01
 """Tolerance for brokers of one host, and margin to a strategy's threshold."""
 _FINEST = 1e-6
 """Resolution of unevenness."""
+_LEAST_LEVEL = 0.01
+"""Smallest minimum for Level that is proposed, in per cent."""
 
 HOST_USAGE_SCOPE, NIC_SPEED, CPU_CORES = "hostUsageScope", "loadBalancerOverrideBrokerNicSpeedGbps", "cpuLimitCores"
 """Configuration keys of agents."""
@@ -46,8 +48,17 @@ PINS_AND_FREEZES = "controls"
 """Stands in for a key where operator controls keep bundles in place."""
 
 
+def _set(key: str, value: str) -> str:
+    """Return the command that changes a dynamic setting."""
+    return f"loadmanager admin brokers update-dynamic-config --config {key} --value {value}"
+
+
+_USE_LEVEL = _set("{#shedding_strategy}", "Level")
+_AGENT = "loadmanager agent --config agent.yaml"
+
+
 class StuckReason(Reason):
-    SWITCHED_OFF = entry("switched_off", "Nothing can move because {switch} is {value}", remedy="set {switch} to {to}")
+    SWITCHED_OFF = entry("switched_off", "Nothing can move because {switch} is {value}", remedy="{command}")
     NO_LIMIT_KNOWN = entry(
         "no_limit_known",
         (
@@ -55,8 +66,7 @@ class StuckReason(Reason):
             " look idle, although the hottest carries {times} times what it would if all were alike"
         ),
         remedy=(
-            f"let each agent see its broker's process (one pid namespace), set {NIC_SPEED} and {CPU_CORES} of the"
-            " agents, or give a weight to a resource that is known"
+            f"give each agent the limits of its broker: LOADMANAGER_{NIC_SPEED}=10 LOADMANAGER_{CPU_CORES}=4 {_AGENT}"
         ),
     )
     USAGE_ALIKE = entry(
@@ -69,7 +79,9 @@ class StuckReason(Reason):
             "Nothing can move because all {brokers} brokers are used {usage_percent} %, although the hottest carries"
             " {times} times what it would if all were alike"
         ),
-        remedy=f"set {HOST_USAGE_SCOPE} of the agents to process, or go by what they carry: UniformLoadShedder, Level",
+        remedy=(
+            f"measure each broker alone: LOADMANAGER_{HOST_USAGE_SCOPE}=process {_AGENT}; or use Level: {_USE_LEVEL}"
+        ),
     )
     THRESHOLD_OUT_OF_REACH = entry(
         "threshold_out_of_reach",
@@ -85,7 +97,7 @@ class StuckReason(Reason):
             "Nothing can move because a broker with all load would be used {most_percent} %, and"
             " {=avg_shedder_low_threshold} points between two brokers are out of reach"
         ),
-        remedy="lower {key}, or use Level",
+        remedy=f"lower {{key}}, or use Level: {_USE_LEVEL}",
     )
     FLOOR_TOO_HIGH = entry(
         "floor_too_high",
@@ -98,7 +110,7 @@ class StuckReason(Reason):
             " a need below {=min_unload_message} and {=min_unload_message_throughput} bytes/s, which is at most"
             " {=max_unload_percentage} of that, is not moved"
         ),
-        remedy="lower {key}",
+        remedy=f"lower {{key}}, or use Level: {_USE_LEVEL}",
     )
     IDLE_FOR_LEVEL = entry(
         "idle_for_level",
@@ -106,7 +118,7 @@ class StuckReason(Reason):
             "Nothing can move because all load, lying evenly, would use {level_percent} % of every broker, less than"
             " {=level_least_usage_percentage}"
         ),
-        remedy="lower {#level_least_usage_percentage}",
+        remedy=_set("{#level_least_usage_percentage}", "{to}"),
     )
     SINGLE_BUNDLES = entry(
         "single_bundles",
@@ -114,7 +126,7 @@ class StuckReason(Reason):
             "Nothing can move because no broker has a second bundle, although the hottest carries {times} times what it"
             " would if all were alike"
         ),
-        remedy="split bundles, and create namespaces with more of them ({key})",
+        remedy="split bundles: loadmanager admin namespaces split-bundle {namespace} -bt LARGEST",
     )
     ALL_KEPT = entry(
         "all_kept",
@@ -122,12 +134,12 @@ class StuckReason(Reason):
             "Nothing can move because all {bundles} bundles are pinned, frozen, or of namespaces in"
             " {#shedding_excluded_namespaces}"
         ),
-        remedy="take pins and freezes back, or namespaces out of {#shedding_excluded_namespaces}",
+        remedy="{command}",
     )
 
 
 class StuckDiagnosis(NamedTuple):
-    """One finding: the key of the setting to change, and a sentence that tells how."""
+    """One finding: the key of the setting to change, and a sentence that ends with the command to run."""
 
     key: str
     sentence: str
@@ -181,7 +193,9 @@ def _switched_off(settings: PlannerSettings, strategy: str) -> _Reasons:
     for name, to in {**_SWITCHES[""], **_SWITCHES.get(strategy, {})}.items():
         value = getattr(settings, name)
         if not value:
-            why = {"switch": KEYS[name], "value": str(value).lower(), "to": to}
+            fixed = f"LOADMANAGER_{KEYS[name]}={to} loadmanager serve"
+            command = fixed if name == "load_balancer_enabled" else _set(KEYS[name], to)
+            why = {"switch": KEYS[name], "value": str(value).lower(), "command": command}
             yield _because(StuckReason.SWITCHED_OFF, KEYS[name], why)
 
 
@@ -267,13 +281,21 @@ class _Uneven:
         settings = self.settings
         least = settings.level_least_usage_percentage * (1 + settings.level_evenness_percentage / 100)
         if 100 * float(self.loads.usage.max(initial=0.0)) < least:
-            why = {"level_percent": 100 * self.loads.level, **settings.as_figures("level_least_usage_percentage")}
+            level = 100 * self.loads.level
+            why = {
+                "level_percent": level,
+                "to": f"{level / 2:.1g}",
+                **settings.as_figures("level_least_usage_percentage"),
+            }
             yield _because(StuckReason.IDLE_FOR_LEVEL, KEYS["level_least_usage_percentage"], why)
 
     def single_bundles(self) -> _Reasons:
         """Check for brokers with a single bundle, which would take all load along."""
         if np.bincount(self._owners).max(initial=0) <= 1:
-            yield _because(StuckReason.SINGLE_BUNDLES, "defaultNumberOfNamespaceBundles", self._times)
+            bundles = self.snapshot.bundles
+            namespace = bundles.namespaces[bundles.namespace[self._kept_row]]
+            why = {**self._times, "namespace": namespace}
+            yield _because(StuckReason.SINGLE_BUNDLES, "defaultNumberOfNamespaceBundles", why)
 
     def all_kept(self) -> _Reasons:
         """Check for bundles that no strategy may move."""
@@ -285,7 +307,19 @@ class _Uneven:
             for row in np.flatnonzero(bundles.assigned >= 0).tolist()
         ):
             key = KEYS["shedding_excluded_namespaces"] if excluded else PINS_AND_FREEZES
-            yield _because(StuckReason.ALL_KEPT, key, {"bundles": len(self._owners)})
+            name = bundles.names[self._kept_row]
+            command = _set(key, "''")
+            if name in controls.pinned:
+                command = f"loadmanager admin bundles unpin {name}"
+            if name in controls.frozen_bundles:
+                command = f"loadmanager admin bundles unfreeze {name}"
+            yield _because(StuckReason.ALL_KEPT, key, {"bundles": len(self._owners), "command": command})
+
+    @property
+    def _kept_row(self) -> int:
+        """Return an owned bundle, of the hottest broker that has one."""
+        assigned = self.snapshot.bundles.assigned
+        return int(np.argmax(np.where(assigned >= 0, self.heat[assigned], -1.0)))
 
     @property
     def _owners(self) -> RowArray:

@@ -171,3 +171,12 @@ def test_a_printed_command_needs_no_url_where_the_environment_has_it(monkeypatch
     assert service.command("status") == "loadmanager admin status --url http://n1:8080,http://n2:8080"
     monkeypatch.setenv(URL_VARIABLE, "http://n1:8080,http://n2:8080")
     assert service.command("status") == "loadmanager admin status"
+    assert service.complete("it waits") == "it waits"
+
+
+def test_a_printed_command_names_a_program_that_is_not_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(["http://n1:8080"], 1.0)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("sys.argv", [".venv/bin/loadmanager", "admin", "status"])
+    told = service.complete("it waits; loadmanager admin bundles unpin x")
+    assert told == "it waits; .venv/bin/loadmanager admin bundles unpin x --url http://n1:8080"

@@ -32,7 +32,7 @@ def strings(path: Path) -> Iterator[str]:
             parts = [part.value if isinstance(part, ast.Constant) else NAME for part in node.values]
             yield "".join(map(str, parts))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
-            yield re.sub(r"\{\w+\}", NAME, node.value)
+            yield re.sub(r"\{\w+\}", NAME, node.value.replace("{namespace}", "t/ns"))
 
 
 def printed() -> list[tuple[str, str]]:

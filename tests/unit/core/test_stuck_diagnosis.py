@@ -23,6 +23,8 @@ KB = 1000 / MIB
 """MiB/s."""
 FLOOR = "loadBalancerBundleUnloadMinThroughputThreshold"
 THRESHOLD = "loadBalancerBrokerThresholdShedderPercentage"
+SET = "loadmanager admin brokers update-dynamic-config --config"
+USE_LEVEL = f"{SET} loadBalancerLoadSheddingStrategy --value Level"
 
 
 def carrying(host: str, sizes: list[float], cpu: float) -> BrokerReport:
@@ -72,11 +74,10 @@ def test_a_small_fleet_on_one_host_is_told_of_each_thing_in_its_way() -> None:
     assert keys(SMALL) == ["hostUsageScope", FLOOR]
     alike, floor = (each.sentence for each in find_stuck_causes(SMALL, settings_of("ThresholdShedder")))
     assert alike.startswith("Nothing can move because 3 brokers share the host 127.0.0.1 and all are used 98.67 %")
-    assert alike.endswith(
-        "set hostUsageScope of the agents to process, or go by what they carry: UniformLoadShedder, Level"
-    )
+    assert "LOADMANAGER_hostUsageScope=process loadmanager agent" in alike
+    assert alike.endswith(USE_LEVEL)
     assert "carries 0.15 MiB/s" in floor
-    assert floor.endswith(f"; lower {FLOOR}")
+    assert floor.endswith(f"; lower {FLOOR}, or use Level: {USE_LEVEL}")
 
 
 def test_brokers_of_one_host_look_at_it_at_different_times() -> None:
@@ -90,6 +91,9 @@ def test_level_goes_by_what_they_carry_until_all_of_it_is_next_to_nothing() -> N
     assert keys(SMALL, "Level") == []
     idle = fleet([20 * KB] * 4, [], [], cpu=[1, 0.1, 0.1])
     assert keys(idle, "Level") == ["loadBalancerLevelLeastUsagePercentage"]
+    command, value = sentence(idle, "Level").rsplit(" --value ", 1)
+    assert command.endswith(f"; {SET} loadBalancerLevelLeastUsagePercentage")
+    assert keys(idle, "Level", level_least_usage_percentage=float(value)) == []
     assert keys(idle, "Level", level_least_usage_percentage=0.01) == []
 
 
@@ -143,7 +147,8 @@ def test_what_is_switched_off_is_told_however_the_load_lies(strategy: str, field
     off = type(getattr(PlannerSettings(), field))(0)
     found = sentence(even, strategy, **{field: off})
     assert keys(even, strategy, **{field: off}) == [key]
-    assert found.startswith(f"Nothing can move because {key} is {str(off).lower()}; set {key} to ")
+    fix = f"LOADMANAGER_{key}=true loadmanager serve" if key == "loadBalancerEnabled" else f"{SET} {key} --value "
+    assert found.startswith(f"Nothing can move because {key} is {str(off).lower()}; {fix}")
 
 
 def test_a_bundle_that_is_alone_cannot_leave() -> None:
@@ -151,6 +156,9 @@ def test_a_bundle_that_is_alone_cannot_leave() -> None:
     for strategy in ("ThresholdShedder", "OverloadShedder", "UniformLoadShedder"):
         assert keys(alone, strategy) == ["defaultNumberOfNamespaceBundles"]
         assert "no broker has a second bundle" in sentence(alone, strategy)
+        assert sentence(alone, strategy).endswith(
+            "; split bundles: loadmanager admin namespaces split-bundle tenant/0 -bt LARGEST"
+        )
     assert keys(fleet([80.0], [5.0, 5.0], cpu=[90, 10])) == []
 
 
@@ -159,11 +167,15 @@ def test_bundles_that_operators_keep_cannot_leave() -> None:
     pinned = Controls(pinned={bundles[0]: BrokerId("host-0:8080")}, frozen_bundles=dict.fromkeys(bundles[1:], "why"))
     assert keys(replace(LARGE, controls=pinned)) == ["controls"]
     assert keys(replace(LARGE, controls=pinned), "Level") == ["controls"]
+    assert sentence(replace(LARGE, controls=pinned)).endswith(f"; loadmanager admin bundles unpin {bundles[0]}")
+    frozen = Controls(frozen_bundles=dict.fromkeys(bundles, "why"))
+    assert sentence(replace(LARGE, controls=frozen)).endswith(f"; loadmanager admin bundles unfreeze {bundles[0]}")
     but_one = Controls(frozen_bundles=dict.fromkeys(bundles[1:], "why"))
     assert keys(replace(LARGE, controls=but_one)) == []
     excluded: dict[str, Any] = {"shedding_excluded_namespaces": frozenset({"tenant/0", "tenant/1"})}
     assert keys(LARGE, "Level", **excluded) == ["loadBalancerSheddingExcludedNamespaces"]
     assert "all 12 bundles" in sentence(LARGE, **excluded)
+    assert sentence(LARGE, **excluded).endswith(f"; {SET} loadBalancerSheddingExcludedNamespaces --value ''")
 
 
 def test_a_strategy_of_ones_own_is_told_what_holds_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,8 @@ async def test_a_leader_says_loudly_that_nothing_can_move_and_once_until_that_ch
             ready = await node.get("/readyz")
             assert ready.status == 200
             (said,) = ready.json()["cannotMove"]
-            assert said == {"key": key, "sentence": f"Nothing can move because {key} is false; set {key} to true"}
+            fix = f"loadmanager admin brokers update-dynamic-config --config {key} --value true"
+            assert said == {"key": key, "sentence": f"Nothing can move because {key} is false; {fix}"}
             metrics = (await node.get("/metrics")).body.decode()
             assert 'loadmanager_cannot_move{cluster="standalone"} 1.0' in metrics
             assert "loadmanager_brokers_needed" not in metrics  # no broker has reported
