@@ -25,7 +25,7 @@ from protocol.parties import Party, StuckError, VirtualLoop
 from protocol.world import AGENT_PORT, BROKER_PORT, DRIFT, NAMESPACE, Shape, World, in_virtual_time
 
 from loadmanager.core.domain.ownership import Ownership
-from loadmanager.core.domain.reasons.ownership_reasons import OwnershipReason
+from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.store.store_session import LEASE_RATIO
 
 _SETTLE_S = 60.0

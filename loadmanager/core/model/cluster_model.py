@@ -18,16 +18,15 @@ from loadmanager.core.domain.controls import NO_CONTROLS, Controls
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Ownership, Registration
 from loadmanager.core.domain.policies import NO_POLICIES, Policies
+from loadmanager.core.model.broker_report import LatestReport
 from loadmanager.core.model.bundle_averages import AverageColumns
 from loadmanager.core.model.bundle_rows import NamedRows
-from loadmanager.core.model.checkpoint import ModelCheckpoint
+from loadmanager.core.model.checkpoint import ModelCheckpoint, image_of, restore
 from loadmanager.core.model.cluster_summary import ClusterSummary, summarize
 from loadmanager.core.model.extensible_load import BrokerLoad, ReportRules, throughput_of
 from loadmanager.core.model.inheritance import PartLoad
-from loadmanager.core.model.latest_reports import LatestReport
 from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.load import BrokerReport, BundleAverages, FloatArray
-from loadmanager.core.model.model_checkpoint import image_of, restore
 from loadmanager.core.model.namespace_records import NamespaceRecords
 from loadmanager.core.model.owner_columns import RecordedOwners
 from loadmanager.core.model.recent_unloads import UnloadTimes

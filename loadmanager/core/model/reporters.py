@@ -12,12 +12,11 @@ import numpy as np
 
 from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.model.broker_report import Busiest, ReportedLoad, ReportingBroker
+from loadmanager.core.model.broker_report import Busiest, LatestReport, ReportedLoad, ReportingBroker
 from loadmanager.core.model.bundle_averages import AverageColumns
 from loadmanager.core.model.bundle_columns import Rows
 from loadmanager.core.model.bundle_rows import NamedRows
 from loadmanager.core.model.extensible_load import Listable, ReportRules
-from loadmanager.core.model.latest_reports import LatestReport
 from loadmanager.core.model.load import BoolArray, BrokerReport, RowArray
 from loadmanager.core.model.owner_columns import RecordedOwners
 from loadmanager.core.model.snapshot import NOBODY

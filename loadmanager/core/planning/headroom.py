@@ -19,8 +19,7 @@ from loadmanager.core.domain.policies import DEFAULT_DOMAIN
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, Rows
-from loadmanager.core.planning.certificate.problem_builder import build_problem, owners_after
+from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, Rows, build_problem, owners_after
 from loadmanager.core.strategies.level.level_load import LevelLoads
 
 _PLACED = 3

@@ -1,19 +1,66 @@
 """A shedding round: the strategy's proposal, then the limits on churn.
 
 It has two parts because the first may take long: moves completed meanwhile count for the limits.
+
+A slow average delays the relief of an overloaded broker by several rounds, and repeats the relief of one that was
+relieved already. So averages restart at the current usage for brokers above
+`loadBalancerBrokerOverloadedThresholdPercentage`, for sources and destinations of a round, and for brokers that have
+not reported since. Differs from Pulsar, where averages continue. A decision on a dump takes the averages of the dump; a
+dump of our own cluster omits those that the next round resets.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
 
-from loadmanager.core.domain.plan import Plan
+from loadmanager.core.domain.plan import Plan, Unload
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning import churn, recency
+from loadmanager.core.model.load import BoolArray, FloatArray
+from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
+from loadmanager.core.planning import churn
 from loadmanager.core.planning.planner import State, plan_shedding
+from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdShedder
+
+_NAME = ThresholdShedder.__name__
+
+
+def before_round(state: State, snapshot: Snapshot, settings: PlannerSettings) -> State:
+    """Return the strategies' memory at the begin of a round, with the averages of overloaded brokers reset."""
+    if _NAME not in state:
+        return state
+    overloaded = are_overloaded(usage_per_broker(snapshot, settings.resource_weights), settings)
+    return begin_anew(state, {snapshot.brokers.ids[row] for row in np.flatnonzero(overloaded).tolist()})
+
+
+def are_overloaded(usage: FloatArray, settings: PlannerSettings) -> BoolArray:
+    """Return a mask of usages (fractions) that are too high to wait for an average."""
+    return usage * 100 > settings.broker_overloaded_threshold_percentage
+
+
+def after_round(state: State, plan: Plan, snapshot: Snapshot) -> State:
+    """Return the strategies' memory after a round, with the averages of sources and destinations reset."""
+    if _NAME not in state:
+        return state
+    brokers = snapshot.brokers
+    waiting = ~brokers.settled | (brokers.preallocated != 0).any(axis=1)
+    moving = {brokers.ids[row] for row in np.flatnonzero(waiting).tolist()}
+    for step in plan.steps:
+        if isinstance(step, Unload):
+            moving.add(step.source.broker)
+        if step.destination is not None:
+            moving.add(step.destination.broker)
+    return begin_anew(state, moving)
+
+
+def begin_anew(state: State, brokers: AbstractSet[str]) -> State:
+    """Return the strategies' memory without the averages of these brokers."""
+    usage = state.get(_NAME, {}).get("usage", {})
+    if brokers.isdisjoint(usage):
+        return state
+    return {**state, _NAME: {"usage": {broker: entry for broker, entry in usage.items() if broker not in brokers}}}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,12 +84,12 @@ class Proposal:
     def within_limits(self, churn_state: churn.State, under_way: float = 0.0) -> Round:
         """Apply the limits on churn, given completed moves and the share of unfinished ones."""
         plan, churn_state = churn.limit(self.plan, self.snapshot, self.settings, churn_state, under_way)
-        return Round(plan, recency.after_round(self.state, plan, self.snapshot), churn_state)
+        return Round(plan, after_round(self.state, plan, self.snapshot), churn_state)
 
 
 def propose(snapshot: Snapshot, settings: PlannerSettings, state: State, rng: np.random.Generator) -> Proposal:
     """Plan a round after resetting misleading averages. Raises `UnknownStrategyError`."""
-    plan, state = plan_shedding(snapshot, settings, recency.before_round(state, snapshot, settings), rng)
+    plan, state = plan_shedding(snapshot, settings, before_round(state, snapshot, settings), rng)
     return Proposal(snapshot, settings, plan, state)
 
 

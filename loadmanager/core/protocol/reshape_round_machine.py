@@ -55,8 +55,8 @@ from loadmanager.core.protocol.reshape_machine import (
 )
 from loadmanager.core.strategies.merging import Merge
 from loadmanager.core.strategies.splitting.bundle_divider import Divider
-from loadmanager.core.strategies.splitting.split_candidates import ScannedReport
 from loadmanager.core.strategies.splitting.split_finder import SplitCandidate, Splits, find_reason
+from loadmanager.core.strategies.splitting.split_round import ScannedReport
 
 CLUSTER = "cluster"
 """The subject of a verdict about a whole round."""
@@ -123,7 +123,7 @@ _AWAITED = {
 
 @dataclass(frozen=True, slots=True)
 class FindCandidates:
-    """Find split candidates in these brokers' reports (`strategies.splitting.split_candidates`); answered by
+    """Find split candidates in these brokers' reports (`strategies.splitting.split_round`); answered by
     CandidatesFound.
     """
 

@@ -20,7 +20,7 @@ from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import ReportedBundles
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.splitting.split_algorithm import MIB
-from loadmanager.core.strategies.splitting.split_candidates import long_term
+from loadmanager.core.strategies.splitting.split_round import long_term
 
 MIN_BUNDLES = 4
 """Pulsar creates namespaces with so many bundles; fewer could not be spread over brokers."""

@@ -22,7 +22,7 @@ from loadmanager.core.domain.names import BrokerId, InvalidNameError, NamespaceN
 from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.core.domain.settings import AS_PULSAR, PlannerSettings
 from loadmanager.core.model.load import BundleAverages, FloatArray, percent_usage, weighted_max_usage
-from loadmanager.core.planning.recency import are_overloaded, begin_anew
+from loadmanager.core.planning.shedding_round import are_overloaded, begin_anew
 from loadmanager.errors import InvalidRecordError
 from loadmanager.lab.decide.record_collector import Collected, Reader, walk, without_empty_averages
 from loadmanager.store import paths

@@ -21,13 +21,13 @@ from loadmanager.core.strategies.splitting import (
     split_algorithm,
 )
 from loadmanager.core.strategies.splitting.split_algorithm import SplitAlgorithm
-from loadmanager.core.strategies.splitting.split_candidates import sum_rates
 from loadmanager.core.strategies.splitting.split_finder import Divide, Split, SplitCandidate, divide_bundle
 from loadmanager.core.strategies.splitting.split_round import (
     SPLIT_STRATEGY,
     SplitQuestion,
     find_splits_by,
     goes_by_latest_rates,
+    sum_rates,
 )
 from loadmanager.errors import ConfigurationError
 from loadmanager.lab.decide.decision_settings import settings_for

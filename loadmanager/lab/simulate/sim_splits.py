@@ -37,8 +37,7 @@ from loadmanager.core.protocol.reshape_round_machine import (
     SkipInDryRun,
     SplitsDecided,
 )
-from loadmanager.core.strategies.splitting.split_candidates import find_candidates
-from loadmanager.core.strategies.splitting.split_round import SplitQuestion, find_splits
+from loadmanager.core.strategies.splitting.split_round import SplitQuestion, find_candidates, find_splits
 from loadmanager.lab.simulate.sim_execution import Lookups, SimExecutor
 from loadmanager.lab.simulate.sim_leader import Leader
 from loadmanager.lab.simulate.sim_result import SplitDone

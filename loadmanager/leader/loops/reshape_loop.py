@@ -40,8 +40,12 @@ from loadmanager.core.protocol.reshape_round_machine import (
 )
 from loadmanager.core.strategies import merging
 from loadmanager.core.strategies.placement.placement_strategy import State
-from loadmanager.core.strategies.splitting.split_candidates import find_candidates
-from loadmanager.core.strategies.splitting.split_round import SPLIT_STRATEGY, SplitQuestion, find_splits
+from loadmanager.core.strategies.splitting.split_round import (
+    SPLIT_STRATEGY,
+    SplitQuestion,
+    find_candidates,
+    find_splits,
+)
 from loadmanager.errors import LoadManagerError, NotLeaderError
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.election.campaign import Election

@@ -19,7 +19,7 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Assign, Plan, Unload, Verdict
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning import churn, planner, recency
+from loadmanager.core.planning import churn, planner
 from loadmanager.core.planning import shedding_round as shedding
 from loadmanager.core.planning.blocking_limits import BlockingLimit, RoundPace, find_active_limits, find_round_limits
 from loadmanager.core.planning.certificate.plan_certificate import Certified, certify
@@ -207,7 +207,7 @@ class PlannerService:
     def look(self) -> DecisionInput:
         """Return a copy of all inputs of a decision, to be explained: changing it changes no decision."""
         snapshot, settings = self._shown_snapshot(), self._live.planner
-        state = {**recency.before_round(self.state, snapshot, settings), **self.churn.state}
+        state = {**shedding.before_round(self.state, snapshot, settings), **self.churn.state}
         return DecisionInput(snapshot, settings, state, copy.deepcopy(self._rng))
 
     async def drain(self, brokers: Collection[BrokerId], most: int, leave: Collection[str]) -> Plan:

@@ -25,8 +25,13 @@ from loadmanager.core.planning.certificate.certificate_text import (
     describe,
     name_binding_bounds,
 )
-from loadmanager.core.planning.certificate.noise_floor import highest_of, noise_floor
-from loadmanager.core.planning.certificate.plan_certificate import Certified, certify, sum_certificates
+from loadmanager.core.planning.certificate.plan_certificate import (
+    Certified,
+    certify,
+    highest_of,
+    noise_floor,
+    sum_certificates,
+)
 from loadmanager.core.planning.certificate.round_certificates import DecidedRound
 from loadmanager.core.planning.headroom import Reserve
 from loadmanager.core.planning.movable_bundles import restrain

@@ -8,7 +8,7 @@ from loadmanager.core.domain.plan import Assign, Plan, Unload
 from loadmanager.core.domain.reasons import PlacementReason
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import PlannerSettings, State
-from loadmanager.core.planning.recency import after_round, before_round
+from loadmanager.core.planning.shedding_round import after_round, before_round
 from loadmanager.core.strategies.shedding.avg_shedder import AvgSheddingReason
 from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdReason
 

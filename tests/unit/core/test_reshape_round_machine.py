@@ -37,8 +37,8 @@ from loadmanager.core.protocol.reshape_round_machine import (
     SplitsDecided,
 )
 from loadmanager.core.strategies.merging import Merge
-from loadmanager.core.strategies.splitting.split_candidates import ScannedReport
 from loadmanager.core.strategies.splitting.split_finder import Split, SplitCandidate, Splits
+from loadmanager.core.strategies.splitting.split_round import ScannedReport
 
 A, B = broker("a"), broker("b")
 TOPICS = [TopicLoad(1), TopicLoad(2)]

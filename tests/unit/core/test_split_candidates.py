@@ -13,7 +13,7 @@ from loadmanager.core.domain.ownership import NamespaceState, Ownership
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.load import BrokerReport
-from loadmanager.core.strategies.splitting.split_candidates import ScannedReport, find_candidates
+from loadmanager.core.strategies.splitting.split_round import ScannedReport, find_candidates
 
 A, B = broker("a"), broker("b")
 MODULAR = PlannerSettings()

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from loadmanager.core.domain.reasons.certificate_reasons import CertificateReason
-from loadmanager.core.domain.reasons.churn_reasons import ChurnReason
-from loadmanager.core.domain.reasons.comparison_reasons import ComparisonReason
-from loadmanager.core.domain.reasons.explanation_reasons import ExplanationReason
-from loadmanager.core.domain.reasons.filter_reasons import FilterReason
-from loadmanager.core.domain.reasons.guardrail_reasons import GuardrailReason
-from loadmanager.core.domain.reasons.merge_reasons import MergeReason
-from loadmanager.core.domain.reasons.ownership_reasons import OwnershipReason
-from loadmanager.core.domain.reasons.placement_reasons import PlacementReason
+from loadmanager.core.domain.reasons.diagnosis_reasons import (
+    CertificateReason,
+    ComparisonReason,
+    ExplanationReason,
+    OwnershipReason,
+    ReportReason,
+    ValidationReason,
+)
+from loadmanager.core.domain.reasons.limit_reasons import ChurnReason, FilterReason, GuardrailReason
 from loadmanager.core.domain.reasons.reason import Reason, entry
-from loadmanager.core.domain.reasons.report_reasons import ReportReason
-from loadmanager.core.domain.reasons.shedding_reasons import SheddingReason
-from loadmanager.core.domain.reasons.split_reasons import SplitReason
-from loadmanager.core.domain.reasons.validation_reasons import ValidationReason
+from loadmanager.core.domain.reasons.strategy_reasons import MergeReason, PlacementReason, SheddingReason, SplitReason
 
 __all__ = [
     "CertificateReason",

@@ -6,16 +6,30 @@ resource of any broker, and heat is the peak over the level (`core.strategies.le
 
 A bundle may always stay where it is, unless its owner is to be `emptied`: so bounds hold for every plan, also for one
 that leaves a bundle where no rule would put it.
+
+Only rules that do not depend on the current owners count: operator controls, isolation policies, the load manager's
+class, pins and frozen bundles. Omitted limits (topics, anti-affinity groups) would restrict choice, so the bounds hold
+without them. The plan's own moves are always allowed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from loadmanager.core.constraints.filters import PlacementQuestion, lasting_brokers, rules_of
+from loadmanager.core.constraints.projection import Projection
+from loadmanager.core.domain.plan import Assign, Unload
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.carried_load import carried_load, total_load
 from loadmanager.core.model.load import BoolArray, FloatArray
+from loadmanager.core.model.snapshot import NOBODY, Snapshot
+from loadmanager.core.planning.movable_bundles import as_if_draining
+from loadmanager.core.strategies.level.level_load import LevelLoads
+from loadmanager.core.strategies.placement import placement_strategy
 
 Rows = npt.NDArray[np.integer]
 
@@ -75,3 +89,97 @@ class BalancingProblem:
     def peak(self, owner: Rows) -> float:
         """Return the highest usage of any broker with these owners (N,)."""
         return float((self.load(owner) * self.per_need).max(initial=0.0))
+
+
+def build_problem(
+    snapshot: Snapshot, settings: PlannerSettings, loads: LevelLoads, after: Rows, emptied: Collection[str] = ()
+) -> BalancingProblem:
+    """Build the problem; `after` (N,) are the owners after the plan, `emptied` brokers are to own nothing.
+
+    Needs and capacities are rounded to single precision, so that a file of half the size has them exactly. Without
+    brokers there are no bundles either.
+    """
+    if not len(snapshot.brokers):
+        nothing = np.zeros((0, len(loads.resources)))
+        return BalancingProblem(nothing, nothing, after, after, np.zeros((0, 0), dtype=bool), np.zeros(0))
+    owner = snapshot.bundles.assigned.astype(np.int64)
+    classes, may_own = _by_rules(snapshot, settings, emptied)
+    classes, may_own = _kept(snapshot, owner, emptied, classes, may_own)
+    may_stay = np.isin(owner, _rows_of(snapshot, emptied), invert=True) | (may_own.sum(axis=1) == 0)[classes]
+    classes, may_own = _opened(classes, may_own, np.where(may_stay, owner, NOBODY))
+    classes, may_own = _opened(classes, may_own, after)
+    may_own |= ~may_own.any(axis=1, keepdims=True)  # of bundles of nobody
+    total = total_load(snapshot)
+    cost = carried_load(snapshot) / total if total > 0 else np.zeros(len(owner))
+    return BalancingProblem(_single(loads.need), _single(loads.per_need), owner, classes, may_own, _single(cost))
+
+
+def owners_after(snapshot: Snapshot, steps: Sequence[Assign | Unload]) -> Rows:
+    """Return the owner of each bundle (N,) after these steps; (0,) without brokers."""
+    after = snapshot.bundles.assigned.astype(np.int64)[: None if len(snapshot.brokers) else 0]
+    brokers = {broker: row for row, broker in enumerate(snapshot.brokers.ids)}
+    for step in steps:
+        row = snapshot.bundles.find_row(step.bundle)
+        if row is not None and row < len(after):
+            after[row] = NOBODY if step.destination is None else brokers.get(step.destination.broker, NOBODY)
+    return after
+
+
+def _single(figures: FloatArray) -> FloatArray:
+    return figures.clip(0.0, float(np.finfo(np.float32).max)).astype(np.float32).astype(np.float64)
+
+
+def _rows_of(snapshot: Snapshot, brokers: Collection[str]) -> list[int]:
+    return [row for row, broker in enumerate(snapshot.brokers.ids) if broker in brokers]
+
+
+def _by_rules(snapshot: Snapshot, settings: PlannerSettings, emptied: Collection[str]) -> tuple[Rows, BoolArray]:
+    """Return the class of each bundle (N,) and the eligibility of each class (K, M), by namespace policies."""
+    seen = as_if_draining(snapshot, [snapshot.brokers.ids[row] for row in _rows_of(snapshot, emptied)])
+    rules, projection = rules_of(settings, placement_strategy(settings)[0]), Projection(seen)
+    of_policy: dict[str | None, int] = {}
+    may_own: list[BoolArray] = []
+    of_namespace = []
+    for namespace in snapshot.bundles.namespaces:
+        policy = snapshot.policies.find_policy(namespace)
+        name = None if policy is None else policy.name
+        if name not in of_policy:
+            of_policy[name] = len(may_own)
+            question = PlacementQuestion(namespace, False, seen, projection, settings)  # noqa: FBT003
+            may_own.append(lasting_brokers(rules, question))
+        of_namespace.append(of_policy[name])
+    classes = np.array(of_namespace, dtype=np.int64)[snapshot.bundles.namespace]
+    return classes, np.array(may_own, dtype=bool).reshape(-1, len(snapshot.brokers))
+
+
+def _kept(
+    snapshot: Snapshot, owner: Rows, emptied: Collection[str], classes: Rows, may_own: BoolArray
+) -> tuple[Rows, BoolArray]:
+    """Restrict pinned and frozen bundles to their current or home broker."""
+    controls, ids = snapshot.controls, snapshot.brokers
+    more: list[BoolArray] = []
+    classes = classes.copy()
+    for name in sorted(controls.pinned.keys() | controls.frozen_bundles.keys()):
+        row = snapshot.bundles.find_row(name)
+        if row is None or owner[row] < 0 or ids.ids[owner[row]] in emptied:
+            continue
+        allowed = np.zeros((1, may_own.shape[1]), dtype=bool)
+        home = ids.find_row(controls.pinned[name]) if name in controls.pinned else None
+        allowed[0, owner[row] if home is None or name in controls.frozen_bundles else home] = True
+        classes[row] = len(may_own) + len(more)
+        more.append(allowed)
+    return classes, np.concatenate([may_own, *more])
+
+
+def _opened(classes: Rows, may_own: BoolArray, broker: Rows) -> tuple[Rows, BoolArray]:
+    """Split classes so that each bundle may also be at this broker (N,); -1 adds nothing."""
+    is_new = (broker >= 0) & ~may_own[classes, broker]
+    if not is_new.any():
+        return classes, may_own
+    rows = np.flatnonzero(is_new)
+    pairs, which = np.unique(np.stack([classes[rows], broker[rows]], axis=1), axis=0, return_inverse=True)
+    opened = may_own[pairs[:, 0]].copy()
+    opened[np.arange(len(pairs)), pairs[:, 1]] = True
+    classes = classes.copy()
+    classes[rows] = len(may_own) + which.ravel()
+    return classes, np.concatenate([may_own, opened])

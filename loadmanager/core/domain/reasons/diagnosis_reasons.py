@@ -1,4 +1,4 @@
-"""Reasons that compare Pulsar's moves with ours, and tell what became of ours."""
+"""Reasons outside decisions: comparison with Pulsar, certificates, ownership changes and load reports."""
 
 from __future__ import annotations
 
@@ -143,3 +143,98 @@ class ComparisonReason(Reason):
         "Pulsar moves bundles again, after {minutes} min in which nothing moved",
         "Pulsar's strategy selects nothing any more, after {idle_minutes} min in which nothing moved",
     )
+
+
+class ExplanationReason(Reason):
+    STAYS_ON_BROKER = entry(
+        "stays_on_broker",
+        "No move because a round takes {bundles_taken} others from {broker}",
+        "No move because a round takes nothing from {broker}",
+    )
+    SHEDS_FROM = entry(
+        "sheds_from",
+        "Would shed from {usage_points} points more usage, after {rounds} rounds",
+        "Would shed from {usage_points} points more usage",
+        "Would shed after {rounds} more rounds like this",
+        "Would shed from {msg_rate_per_s} messages/s more, or {mib_per_s} MiB/s more",
+        "Would shed from {msg_rate_per_s} messages/s more",
+        "Would shed from {mib_per_s} MiB/s more",
+    )
+    OWNS_IT_ALREADY = entry("owns_it_already", "It is on {broker}, or on its way there")
+    WOULD_BE_CHOSEN = entry(
+        "would_be_chosen",
+        "Not on {broker} because it has not left {holder}: placement would choose {broker}, of {candidates} candidates",
+        "Placement would choose {broker} now, of {candidates} candidates",
+    )
+    AS_GOOD_AS_CHOSEN = entry(
+        "as_good_as_chosen",
+        "Not on {broker} but by chance: it is one of {equals} equally good ones, of which {chosen} was drawn",
+        remedy="pin the bundle to {broker}",
+    )
+    COMES_AFTER = entry(
+        "comes_after",
+        "Not on {broker} because {ahead} of {candidates} candidates come before it, the first of them {chosen}",
+        remedy="have less on {broker} than on the {ahead} before it, or pin the bundle to {broker}",
+    )
+    NOT_REGISTERED = entry(
+        "not_registered",
+        "Not on {broker} because it is not registered, or has not reported yet",
+        remedy="have {broker} register and report",
+    )
+
+
+class CertificateReason(Reason):
+    PLAN_CERTIFIED = entry(
+        "plan_certified",
+        (
+            "Heat {heat_after} after {heat_before}: no assignment can be below {bound} ({bound_by}), and none below"
+            " {bound_in_budget} that moves no more; {load_moved_percent} % of all load moves, at least"
+            " {least_load_percent} % has to for that heat; noise alone makes {noise_floor}"
+        ),
+    )
+    NOTHING_MOVES = entry(
+        "nothing_moves",
+        "Heat {heat_before}: no assignment can be below {bound} ({bound_by}); noise alone makes {noise_floor}",
+    )
+
+
+class OwnershipReason(Reason):
+    LOOKUP = entry("lookup")
+    ADMIN_UNLOAD = entry("admin_unload")
+    OWNER_GONE = entry("owner_gone")
+    UNLOAD_FAILED = entry("unload_failed")
+    UNLOAD_COMPLETED = entry("unload_completed")
+    UNLOAD_CANCELLED = entry("unload_cancelled")
+    DRAIN = entry("drain")
+    RETURNED_AFTER_DRAIN = entry("returned_after_drain")
+    PLAN_EXECUTED = entry("plan_executed")
+    DRAIN_ENDED = entry("drain_ended", "Drain ended because another process of the broker has registered")
+
+
+class ValidationReason(Reason):
+    REPORT_DISTRUSTED = entry(
+        "report_distrusted",
+        "Neither gives nor gets because its report is not to be believed: {doubt}; its last good load counts",
+        remedy="mend what its agent reports, or restart the broker",
+    )
+    LIMIT_UNKNOWN = entry(
+        "limit_unknown",
+        "The limits of {recalled} are not known any more; those that were count",
+        "The limits of {unknown} are not known, and what it uses of them counts for nothing: they have to be declared",
+    )
+    SICK_WITH_OTHERS = entry(
+        "sick_with_others",
+        (
+            "Given bundles only where no less sick broker may have them: its {figure} is {value}, that of well brokers"
+            " {peers}; {off} of {brokers} brokers are sick, so the cause is probably common"
+        ),
+        remedy="look for what these brokers share",
+    )
+
+
+class ReportReason(Reason):
+    FIRST_REPORT = entry("first_report")
+    REPORT_TOO_OLD = entry("report_too_old")
+    LOAD_CHANGED = entry("load_changed")
+    BUNDLE_UNLOADED = entry("bundle_unloaded")
+    RECORD_OVERWRITTEN = entry("record_overwritten")
