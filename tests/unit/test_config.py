@@ -207,7 +207,6 @@ def test_the_code_reads_every_setting() -> None:
     nodes = [node for path in package.rglob("*.py") for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
     read = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
     by_computed_name = {f"{role}_roles" for role in ("operate", "read", "lookup", "peer")}
-    by_computed_name |= {f"level_max_load_moved_per_{period}_percentage" for period in ("cycle", "hour")}
     in_core = {to_snake(declared.key): name for name, declared in declared_in(PlannerSettings).items()}
     for model in (Settings, AgentSettings, PulsarServiceSettings):
         assert {in_core.get(name, name) for name in model.model_fields} <= read | by_computed_name

@@ -360,40 +360,6 @@ class PlannerSettings:
         gt=0,
         le=1_000,
     )
-    level_calm_minutes: float = minutes(
-        "loadBalancerLevelCalmMinutes",
-        5,
-        (
-            "Level: how long a broker may be just above the evenness before it is relieved, and how long one that"
-            " comes back is given nothing."
-        ),
-    )
-    level_max_load_moved_per_cycle_percentage: float = percent(
-        "loadBalancerLevelMaxLoadMovedPerCyclePercentage",
-        10,
-        (
-            "Level: moves at most this much of all load in a round while no broker is to be relieved at once; then, and"
-            " besides, loadBalancerMaxLoadMovedPerCyclePercentage holds."
-        ),
-    )
-    level_max_load_moved_per_hour_percentage: float = setting(
-        "loadBalancerLevelMaxLoadMovedPerHourPercentage",
-        50,
-        (
-            "Level: moves at most this much of all load within an hour while no broker is to be relieved at once; then,"
-            " and besides, loadBalancerMaxLoadMovedPerHourPercentage holds."
-        ),
-        ge=0,
-        le=1_000_000,
-    )
-    level_rest_minutes: float = minutes(
-        "loadBalancerLevelRestMinutes",
-        250,
-        (
-            "Level: how long a bundle stays where Level has put it, while its broker has headroom; more than four hours"
-            " keep it from being back within four hours."
-        ),
-    )
     level_least_usage_percentage: float = setting(
         "loadBalancerLevelLeastUsagePercentage",
         2,

@@ -345,12 +345,9 @@ def test_why_a_broker_keeps_what_is_too_much_is_said() -> None:
     assert verdict_of(stuck, "a").startswith("No move because none of its 2 bundles may go where it makes load")
     given = cluster(a=carrying("a", [5.0] * 20), b=carrying("b", [5.0] * 4))
     spent = shed(given, {"moved": [[NOW_S - 10, 1.0]]})
-    assert verdict_of(spent, "a").startswith(
-        "No move because only 0 % of all load may move in the next 3590 s"
-        " (loadBalancerMaxLoadMovedPerHourPercentage 100 %)"
-    )
+    assert verdict_of(spent, "a").startswith("No move because only 0 % of all load may move in the next 3590 s: usage ")
     nothing = shed(given, settings=replace(SETTINGS, max_load_moved_per_cycle_percentage=0))
-    assert "a round may move 0 % of all load (loadBalancerMaxLoadMovedPerCyclePercentage)" in verdict_of(nothing, "a")
+    assert "a round may move 0 % of all load: usage " in verdict_of(nothing, "a")
     gone = shed(given, {"moved": [[NOW_S - 10, 1.0, {"t/deleted": 1.0}]]})
     assert gone.bundles, "what was moved of a deleted namespace uses up nothing"
 

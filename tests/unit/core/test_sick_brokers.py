@@ -72,12 +72,13 @@ def ask(given: Snapshot, *, is_homeless: bool = False) -> PlacementQuestion:
 
 
 def shed(given: Snapshot, strategy: str) -> Plan:
-    """Largest plan of three rounds: some strategies act only after several observations."""
-    settings = PlannerSettings(shedding_strategy=strategy, level_calm_minutes=0.0, max_unload_percentage=0.5)
+    """Largest plan of twelve rounds, a minute apart: some strategies act only after several observations."""
+    settings = PlannerSettings(shedding_strategy=strategy, max_unload_percentage=0.5)
     state: planner.State = {}
     plans = []
-    for _ in range(12):
-        plan, state = planner.plan_shedding(given, settings, state, np.random.default_rng(0))
+    for minute in range(12):
+        now = replace(given, taken_at_s=given.taken_at_s + 60 * minute)
+        plan, state = planner.plan_shedding(now, settings, state, np.random.default_rng(0))
         plans.append(plan)
     return max(plans, key=lambda each: len(each.steps))
 

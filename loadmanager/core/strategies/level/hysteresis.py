@@ -38,9 +38,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BoolArray, FloatArray
 
+CALM_S = 300.0
+"""Calm period: how long a broker may be 5 % above its trigger; also how long one that comes back receives nothing.
+Reports and averages need some minutes to show a lasting change.
+"""
+REST_S = 15_000.0
+"""Rest of a bundle where Level has put it. It is more than the four hours within which a return counts as wasted."""
+ROUND_SHARE = 0.10
+"""Share of all load that a round moves while no broker is relieved at once: a plan is checked before it goes on."""
+HOUR_SHARE = 0.50
+"""Share of all load that is moved within an hour while no broker is relieved at once."""
 MUCH = 1.30
 """Heat of a broker that is relieved at once."""
 COLD = 0.70
@@ -68,36 +78,28 @@ _LONGEST_REST = 4.0
 _MOST_NAMESPACES = 20
 """Number of namespaces whose moved share is remembered, largest first; fits a znode."""
 _HOUR_S = 3600.0
-_MINUTE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """Thresholds: trigger above the level, target heat, calm period, and rest time of a moved bundle."""
+    """Thresholds: trigger above the level, and target heat."""
 
     evenness: float
     target: float
-    calm_s: float
-    rest_s: float
 
     @classmethod
     def of(cls, settings: PlannerSettings) -> Bands:
         evenness = settings.level_evenness_percentage / 100
-        return cls(
-            evenness=evenness,
-            target=1 + _TARGET_PART * evenness,
-            calm_s=settings.level_calm_minutes * _MINUTE_S,
-            rest_s=settings.level_rest_minutes * _MINUTE_S,
-        )
+        return cls(evenness=evenness, target=1 + _TARGET_PART * evenness)
 
     def trigger(self, noise: FloatArray) -> FloatArray:
         """Return the heat (M,) above which brokers with this noise are hot."""
         return np.asarray(1 + np.maximum(self.evenness, noise))
 
     def enough_s(self, noise: FloatArray) -> FloatArray:
-        """Return the excess (M,) at which brokers are relieved; 0 without a calm period."""
+        """Return the excess (M,) at which brokers are relieved."""
         by_noise = _SURE_S * noise * noise / np.maximum(self.evenness, noise)
-        return np.asarray(np.maximum(_PAR * self.calm_s, by_noise) * (self.calm_s > 0))
+        return np.asarray(np.maximum(_PAR * CALM_S, by_noise))
 
     def lacks_headroom(self, heat: FloatArray, used: FloatArray) -> BoolArray:
         """Return a mask of brokers that are nearly full while others are not."""
@@ -134,11 +136,9 @@ class MovedShare(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """Share of all load that a round may move, the setting behind it, and its period in seconds if it is hourly."""
+    """Share of all load that a round may move, and the seconds until that changes if it is hourly."""
 
     share: float
-    key: str
-    percent: float
     seconds_left: float | None = None
 
 
@@ -171,14 +171,14 @@ class LevelMemory:
             "put": {broker: dict(bundles) for broker, bundles in self.put.items()},
         }
 
-    def after_look(self, looks: Iterable[BrokerObservation], bands: Bands, now_s: float) -> LevelMemory:
+    def after_look(self, looks: Iterable[BrokerObservation], now_s: float) -> LevelMemory:
         """Return the memory after a pass over all brokers."""
         brokers = {broker: seen for broker, seen in self.brokers.items() if now_s - seen.at_s < _HOUR_S}
         for look in looks:
             broker = look.registration.broker
-            brokers[broker] = _seen(brokers.get(broker), look, bands.calm_s, now_s)
+            brokers[broker] = _seen(brokers.get(broker), look, now_s)
         moved = tuple(each for each in self.moved if now_s - each.at_s < _HOUR_S)
-        return LevelMemory(brokers, moved, _put_after(self.put, now_s - bands.rest_s))
+        return LevelMemory(brokers, moved, _put_after(self.put, now_s - REST_S))
 
     def after_moves(
         self, moved: Mapping[str, float], put: Mapping[str, Sequence[str]], relieved: Iterable[str], now_s: float
@@ -219,19 +219,16 @@ class LevelMemory:
         self, settings: PlannerSettings, is_idle: Callable[[str, float], bool], now_s: float, *, in_need: bool
     ) -> Budget:
         """Return the share of load that a round may move now; moves of idle namespaces do not count."""
-
-        def tightest(name: str) -> tuple[float, str]:
-            names = [name] if in_need else [name, f"level_{name}"]
-            return min((getattr(settings, each), KEYS[each]) for each in names)
-
-        a_round = tightest("max_load_moved_per_cycle_percentage")
-        an_hour = tightest("max_load_moved_per_hour_percentage")
+        a_round = settings.max_load_moved_per_cycle_percentage / 100
+        an_hour = settings.max_load_moved_per_hour_percentage / 100
+        if not in_need:
+            a_round, an_hour = min(a_round, ROUND_SHARE), min(an_hour, HOUR_SHARE)
         spent = {each.at_s: each.share - _idle_part(each, is_idle) for each in self.moved}
-        left = an_hour[0] / 100 - sum(spent.values())
-        if a_round[0] / 100 <= left:
-            return Budget(a_round[0] / 100, a_round[1], a_round[0])
+        left = an_hour - sum(spent.values())
+        if a_round <= left:
+            return Budget(a_round)
         oldest_s = min((at_s for at_s, share in spent.items() if share > 0), default=now_s)
-        return Budget(max(0.0, left), an_hour[1], an_hour[0], oldest_s + _HOUR_S - now_s)
+        return Budget(max(0.0, left), oldest_s + _HOUR_S - now_s)
 
 
 def get_noise(state: Mapping[str, Any], brokers: Sequence[str]) -> FloatArray:
@@ -240,14 +237,14 @@ def get_noise(state: Mapping[str, Any], brokers: Sequence[str]) -> FloatArray:
     return np.array([known[broker].noise if broker in known else 0.0 for broker in brokers], dtype=np.float64)
 
 
-def _seen(before: BrokerMemory | None, look: BrokerObservation, calm_s: float, now_s: float) -> BrokerMemory:
+def _seen(before: BrokerMemory | None, look: BrokerObservation, now_s: float) -> BrokerMemory:
     """Update the memory of a broker with an observation."""
     seen, is_new = before, before is None
     if seen is None or seen.incarnation != look.registration.incarnation:
-        seen = _first_seen(before, look.registration.incarnation, calm_s, now_s)
+        seen = _first_seen(before, look.registration.incarnation, now_s)
     excess_s = max(0.0, seen.excess_s + look.excess * min(now_s - seen.at_s, _LONGEST_S))
     is_hot = look.excess > 0 or excess_s > 0
-    cold_since_s = seen.cold_since_s if seen.cold_since_s is not None else now_s - (calm_s if is_new else 0.0)
+    cold_since_s = seen.cold_since_s if seen.cold_since_s is not None else now_s - (CALM_S if is_new else 0.0)
     return seen._replace(
         at_s=now_s,
         hot_since_s=(now_s if seen.hot_since_s is None else seen.hot_since_s) if is_hot else None,
@@ -257,12 +254,12 @@ def _seen(before: BrokerMemory | None, look: BrokerObservation, calm_s: float, n
     )
 
 
-def _first_seen(former: BrokerMemory | None, incarnation: int, calm_s: float, now_s: float) -> BrokerMemory:
+def _first_seen(former: BrokerMemory | None, incarnation: int, now_s: float) -> BrokerMemory:
     """Create the memory of a new registration; `former` is the one before."""
     if former is None:
         return BrokerMemory(incarnation, 0.0, now_s, None, 0.0, came_s=now_s)
     comebacks = 1 + (former.comebacks if now_s - former.rests_until_s < _HOUR_S else 0)
-    rest_s = calm_s * min(2.0 ** (comebacks - 1), _LONGEST_REST)
+    rest_s = CALM_S * min(2.0 ** (comebacks - 1), _LONGEST_REST)
     return BrokerMemory(incarnation, now_s + rest_s, now_s, None, 0.0, comebacks=comebacks, came_s=former.came_s)
 
 

@@ -31,7 +31,9 @@ from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.strategies.level.forced_moves import find_forced
 from loadmanager.core.strategies.level.hysteresis import (
+    CALM_S,
     COLD,
+    REST_S,
     Bands,
     BrokerMemory,
     BrokerObservation,
@@ -87,9 +89,9 @@ class LevelReason(Reason):
         "cold_too_shortly",
         (
             "Given nothing because usage {usage_percent} % ({resource}) has been far below level {level_percent} % for"
-            " {seconds} s, less than {=level_calm_minutes} minutes"
+            " {seconds} s, less than five minutes"
         ),
-        remedy="wait, or lower {#level_calm_minutes}",
+        remedy="wait",
     )
     RESTS_AFTER_RESTART = entry(
         "rests_after_restart",
@@ -97,21 +99,21 @@ class LevelReason(Reason):
             "Given nothing for {seconds_left} s more because it has registered anew, {comebacks} times within an hour:"
             " usage {usage_percent} % ({resource}), level {level_percent} %"
         ),
-        remedy="wait, or lower {#level_calm_minutes}",
+        remedy="wait",
     )
     HOT_TOO_SHORTLY = entry(
         "hot_too_shortly",
         (
             f"No move because {_IS_HOT}, for {{seconds}} s: with its noise {{noise_percent}} % it is relieved in"
-            " {seconds_left} s if that goes on ({=level_calm_minutes})"
+            " {seconds_left} s if that goes on"
         ),
-        remedy="wait, or lower {#level_calm_minutes}",
+        remedy="wait",
     )
     NO_LEVELLING_MOVE = entry(
         "no_levelling_move",
         (
             "No move because none of its {bundles} bundles may go where it makes load lie more evenly, {resting} of"
-            f" which rest where they were put, the first for {{seconds_left}} s ({{=level_rest_minutes}}): {_IS_HOT}"
+            f" which rest where they were put, the first for {{seconds_left}} s: {_IS_HOT}"
         ),
         (
             "No move because none of its {bundles} bundles may go where it makes load lie more evenly, {resting} of"
@@ -121,12 +123,9 @@ class LevelReason(Reason):
     )
     BUDGET_SPENT = entry(
         "budget_spent",
-        (
-            "No move because only {budget_percent} % of all load may move in the next {seconds_left} s"
-            f" ({{key}} {{percent}} %): {_IS_HOT}"
-        ),
-        f"No move because a round may move {{budget_percent}} % of all load ({{key}}): {_IS_HOT}",
-        remedy="wait for the next rounds, or raise {key}",
+        (f"No move because only {{budget_percent}} % of all load may move in the next {{seconds_left}} s: {_IS_HOT}"),
+        f"No move because a round may move {{budget_percent}} % of all load: {_IS_HOT}",
+        remedy="wait for the next rounds",
     )
 
 
@@ -203,7 +202,7 @@ class _Round:
         has_waited = np.array([seen.excess_s for seen in self._seen]) >= self._enough_s
         self._due = self._urgent | (self._excess > 0) & has_waited
         self._takers = np.array([seen.rests_until_s <= self._now_s for seen in self._seen], dtype=bool)
-        self._cold = self._takers & np.array([self._cold_for_s(seen) >= bands.calm_s for seen in self._seen])
+        self._cold = self._takers & np.array([self._cold_for_s(seen) >= CALM_S for seen in self._seen])
         self._put_s = self._when_put()
         self._rests = self._put_s > -math.inf
         self._hottest = self._loads.hottest_resources()
@@ -229,7 +228,7 @@ class _Round:
     def _looked(self, memory: LevelMemory) -> LevelMemory:
         columns = self._excess, self._heat < COLD, find_deviation(self._snapshot)
         rows = zip(self._snapshot.brokers.registrations, *(each.tolist() for each in columns), strict=True)
-        return memory.after_look((BrokerObservation(*row) for row in rows), self._bands, self._now_s)
+        return memory.after_look((BrokerObservation(*row) for row in rows), self._now_s)
 
     def _cold_for_s(self, seen: BrokerMemory) -> float:
         return -1.0 if seen.cold_since_s is None else self._now_s - seen.cold_since_s
@@ -341,22 +340,19 @@ class _Round:
             limit, why = self._limit, dict[str, Figure]()
             if limit.seconds_left is not None:
                 why["seconds_left"] = round(limit.seconds_left)
-            why |= {"budget_percent": 100 * limit.share, "key": limit.key, "percent": limit.percent}
-            return LevelReason.BUDGET_SPENT, why
+            return LevelReason.BUDGET_SPENT, {**why, "budget_percent": 100 * limit.share}
         own = self._rests & (self._snapshot.bundles.assigned == broker)
         if not own.any():
             return LevelReason.NO_LEVELLING_MOVE, {"resting": 0}
-        left_s = float(self._put_s[own].min()) + self._bands.rest_s - self._now_s
-        said = self._settings.as_figures("level_rest_minutes")
-        return LevelReason.NO_LEVELLING_MOVE, {"resting": int(own.sum()), "seconds_left": round(left_s), **said}
+        left_s = float(self._put_s[own].min()) + REST_S - self._now_s
+        return LevelReason.NO_LEVELLING_MOVE, {"resting": int(own.sum()), "seconds_left": round(left_s)}
 
     def _why_later(self, broker: int) -> tuple[Reason, dict[str, Figure]]:
         """Return the reason why a hot broker is not relieved yet."""
         seen = self._seen[broker]
         left_s = float((self._enough_s[broker] - seen.excess_s) / self._excess[broker])
         hot_s = self._now_s - (self._now_s if seen.hot_since_s is None else seen.hot_since_s)
-        said = self._settings.as_figures("level_calm_minutes")
-        return LevelReason.HOT_TOO_SHORTLY, {"seconds": round(hot_s), "seconds_left": round(left_s), **said}
+        return LevelReason.HOT_TOO_SHORTLY, {"seconds": round(hot_s), "seconds_left": round(left_s)}
 
     def _why_calm(self, broker: int) -> tuple[Reason, dict[str, Figure]]:
         """Return the reason why a broker that is not hot gives nothing, or gets nothing if it is cold."""
@@ -368,7 +364,7 @@ class _Round:
             return LevelReason.RESTS_AFTER_RESTART, {"seconds_left": left_s, "comebacks": seen.comebacks}
         if seen.cold_since_s is not None and not self._cold[broker]:
             cold_s = round(self._now_s - seen.cold_since_s)
-            return LevelReason.COLD_TOO_SHORTLY, {"seconds": cold_s, **self._settings.as_figures("level_calm_minutes")}
+            return LevelReason.COLD_TOO_SHORTLY, {"seconds": cold_s}
         return LevelReason.BELOW_LEVEL, {}
 
     def _why(self, broker: int) -> dict[str, Figure]:
