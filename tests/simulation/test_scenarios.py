@@ -32,6 +32,7 @@ NOT_HELD = {
     "in-and-out": {"movedShareAtMost"},
     "outstanding-bundle": {"thrashAtMost"},
     "slow-broker": {"levelled"},
+    "three-generations": {"imbalanceAtMost"},
     "unequal-capacities": {"levelled"},
     "recorded-traffic": {"movedAgainAtMost", "thrashAtMost"},
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from loadmanager.core.domain.settings import PlannerSettings
@@ -15,7 +17,7 @@ from loadmanager.core.model.load import (
     IntArray,
 )
 from loadmanager.core.planning.plan_effect import highest_load_at_least
-from loadmanager.lab.simulate.broker_cost import CostModel
+from loadmanager.core.strategies.level.level_load import bound_level
 from loadmanager.lab.simulate.sim_brokers import Carried
 from loadmanager.lab.simulate.sim_result import CompletedMove, StepSeries
 from loadmanager.lab.simulate.world_state import WorldState
@@ -94,7 +96,8 @@ class StepRecorder:
         found = {"level": level, "worst_usage": worst, "brokers": len(up), "imbalance": 1.0, "lower_bound": 1.0}
         if level > 0:
             found["imbalance"] = float((demand / capacity)[:, self._counted].max()) / level
-            found["lower_bound"] = _bound(cost, resource, load, topics, capacity[:, resource], level) / level
+            needs = {each: cost.demand_of(each, load, topics) for each in self._counted}
+            found["lower_bound"] = max(level, _bound(needs, resource, capacity)) / level
         return found
 
 
@@ -111,11 +114,13 @@ def counted_resources(settings: PlannerSettings) -> list[int]:
     return [resource for resource, weight in by_resource.items() if weight > 0] or [CPU]
 
 
-def _bound(
-    cost: CostModel, resource: int, load: FloatArray, topics: IntArray, capacity: FloatArray, level: float
-) -> float:
-    """The usage that the busiest broker has at the least, if all bundles could be anywhere."""
-    demand = cost.demand_of(resource, load, topics)
-    nowhere = np.zeros(len(demand), dtype=np.int64)
-    movable, kept = np.ones(len(demand), dtype=bool), np.ones(len(capacity), dtype=bool)
-    return max(level, highest_load_at_least(demand, nowhere, movable, kept) / float(capacity.max()))
+def _bound(needs: Mapping[int, FloatArray], scarcest: int, capacity: FloatArray) -> float:
+    """Return a lower bound of the busiest broker's usage if bundles with these needs could be anywhere.
+
+    `needs` has those of each bundle by resource; `capacity` is (M, 5).
+    """
+    need = needs[scarcest]
+    nowhere = np.zeros(len(need), dtype=np.int64)
+    movable, kept = np.ones(len(need), dtype=bool), np.ones(len(capacity), dtype=bool)
+    indivisible = highest_load_at_least(need, nowhere, movable, kept) / float(capacity[:, scarcest].max())
+    return max(indivisible, bound_level(np.stack(list(needs.values()), axis=1), 1 / capacity[:, list(needs)]))

@@ -281,6 +281,17 @@ def test_what_nobody_serves_is_a_part_of_all_load_and_of_no_other_figure() -> No
     assert series.level[at] == pytest.approx(max(demand / (2 * np.array(capacity))))
 
 
+def test_the_bound_allows_for_brokers_that_run_out_of_different_resources() -> None:
+    few_cores, slow_network = (400.0, 16384.0, 8192.0, 1e7, 1e7), (1600.0, 16384.0, 8192.0, 2.5e6, 2.5e6)
+    specs = [BrokerSpec(_broker(0), few_cores), BrokerSpec(_broker(1), slow_network)]
+    series = world([1.0] * 12, brokers=specs, settings=QUIET).run(60.0).series
+    need = CostModel().demand(np.array([load_of(120.0)]), np.array([120]))[0]
+    each = (need / few_cores).max(), (need / slow_network).max()
+    lowest = each[0] * each[1] / sum(each)
+    assert series.lower_bound[0] * series.level[0] == pytest.approx(lowest)
+    assert 1.2 < series.lower_bound[0] <= series.imbalance[0]
+
+
 def test_nothing_moves_in_a_balanced_world_and_nobody_is_without_service() -> None:
     result = world([1.0] * 12).run(3600.0)
     assert result.moves == ()
