@@ -15,7 +15,6 @@ from examples.pulsar.progress import Say
 from loadmanager.errors import EmbeddedServerError, LoadManagerError
 from loadmanager.util.jvm import CHOICE_VARIABLE, MIN_JAVA_VERSION, get_java
 
-VERSION = os.environ.get("PULSAR_VERSION", "4.0.1")
 CACHE_VARIABLE = "LOADMANAGER_PULSAR_CACHE"
 CONFIGURATION = Path(__file__).with_name("configuration")
 
@@ -53,34 +52,34 @@ def find_tools() -> Tools:
     return Tools(java, Path(maven))
 
 
-def fetch_jars(tools: Tools, say: Say) -> Path:
-    """The folder with all jars, 230 MB; fetched if it is not there, which takes a minute or two."""
-    kept = _cache() / "lib"
+def fetch_jars(tools: Tools, version: str, say: Say) -> Path:
+    """Return the folder with all jars of a version, 230 MB; fetch it if it is not there, in a minute or two."""
+    kept = _cache(version) / "lib"
     if kept.is_dir():
         return kept
-    say(f"fetching Apache Pulsar {VERSION} from Maven Central into {kept}, once")
+    say(f"fetching Apache Pulsar {version} from Maven Central into {kept}, once")
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="lib-", dir=kept.parent) as partial:
         fetched = Path(partial) / "lib"
-        _copy_dependencies(tools, fetched)
+        _copy_dependencies(tools, version, fetched)
         if not kept.is_dir():  # another process may have been quicker
             fetched.rename(kept)
     return kept
 
 
-def _cache() -> Path:
+def _cache(version: str) -> Path:
     given = os.environ.get(CACHE_VARIABLE)
-    return Path(given) if given else Path.home() / ".cache" / "loadmanager" / f"pulsar-{VERSION}"
+    return (Path(given) if given else Path.home() / ".cache" / "loadmanager") / f"pulsar-{version}"
 
 
-def _copy_dependencies(tools: Tools, folder: Path) -> None:
+def _copy_dependencies(tools: Tools, version: str, folder: Path) -> None:
     command = [
         *(str(tools.maven), "--batch-mode", "--quiet"),
         *("--settings", str(CONFIGURATION / "settings.xml"), "--file", str(CONFIGURATION / "pom.xml")),
-        *(_PLUGIN, f"-Dpulsar.version={VERSION}", "-DincludeScope=runtime", f"-DoutputDirectory={folder}"),
+        *(_PLUGIN, f"-Dpulsar.version={version}", "-DincludeScope=runtime", f"-DoutputDirectory={folder}"),
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S, check=False)
     if done.returncode != 0:
         raise NotPossibleHereError(
-            f"needs: Pulsar {VERSION} from Maven Central, and Maven says:\n{done.stdout[-2000:]}"
+            f"needs: Pulsar {version} from Maven Central, and Maven says:\n{done.stdout[-2000:]}"
         )

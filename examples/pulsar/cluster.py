@@ -26,6 +26,7 @@ from loadmanager.dev.embedded.processes import ServerProcesses
 from loadmanager.errors import EmbeddedServerError
 
 CLUSTER = "example"
+VERSION = "4.2.4"
 
 _START_TIMEOUT_S = 240.0
 _LINES_OF_LOG = 25
@@ -46,6 +47,7 @@ _JVM = (
     # Short lives on shared cores: compiling quickly is worth more than compiling well.
     *("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ActiveProcessorCount=2", "-Xshare:auto"),
     *("-Dio.netty.tryReflectionSetAccessible=true", "-Dzookeeper.forceSync=no"),
+    "-Djava.net.preferIPv4Stack=true",  # a bookie of Pulsar 5 otherwise takes the name of the IPv6 loopback
     "-Dbookkeeper.metadata.bookie.drivers=org.apache.pulsar.metadata.bookkeeper.PulsarMetadataBookieDriver",
     "-Dbookkeeper.metadata.client.drivers=org.apache.pulsar.metadata.bookkeeper.PulsarMetadataClientDriver",
     *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
@@ -83,10 +85,18 @@ class PulsarCluster:
     """
 
     def __init__(
-        self, *, brokers: int = 3, strategy: str = "", cores: float = 0.6, extensible: bool = False, say: Say = print
+        self,
+        *,
+        brokers: int = 3,
+        strategy: str = "",
+        cores: float = 0.6,
+        version: str = VERSION,
+        extensible: bool = False,
+        say: Say = print,
     ) -> None:
         self._tools = find_tools()
         self._say = say
+        self._version = version
         self._extensible = extensible
         self._strategy = strategy or ("TransferShedder" if extensible else "UniformLoadShedder")
         self._cores = cores
@@ -132,7 +142,7 @@ class PulsarCluster:
 
     def start(self) -> None:
         """Start everything, and return when every broker serves and one of them leads."""
-        self._jars = fetch_jars(self._tools, self._say)
+        self._jars = fetch_jars(self._tools, self._version, self._say)
         self._processes = ServerProcesses("loadmanager-pulsar-")
         try:
             self._start_all()

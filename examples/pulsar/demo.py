@@ -2,7 +2,7 @@
 
 Each is on a Pulsar of its own from the same start.
 
-    python -m examples.pulsar.demo [--seconds 180] [--repeat N] [--strategy NAME] [--output FILE]
+    python -m examples.pulsar.demo [--version V] [--extensible] [--seconds S] [--repeat N] [--output FILE]
 
 All have the same brokers, settings, load and start. Each is let loose once the brokers report what they have to carry,
 and looked at every two seconds from then on. Imbalance is the most loaded broker as a multiple of the mean, by the
@@ -28,7 +28,7 @@ from rich.table import Table
 from examples.pulsar.admin import ask, demand
 from examples.pulsar.artifacts import NotPossibleHereError
 from examples.pulsar.cgroups import make_cgroup
-from examples.pulsar.cluster import PulsarCluster
+from examples.pulsar.cluster import VERSION, PulsarCluster
 from examples.pulsar.command import PulsarCommand
 from examples.pulsar.operations import Operator
 from examples.pulsar.progress import Say, wait_until
@@ -78,11 +78,13 @@ class Outcome:
         return (above[-1] + 1) * _SAMPLE_S if above[-1] + 1 < len(self.imbalances) else float("inf")
 
 
-def run_once(who: str, strategy: str, seconds: float, say: Say, *, extensible: bool = False) -> Outcome:
-    """One of them, on a Pulsar of its own."""
+def run_once(
+    who: str, strategy: str, seconds: float, say: Say, *, version: str = VERSION, extensible: bool = False
+) -> Outcome:
+    """Run one of them on a Pulsar of its own."""
     say(f"--- {who}")
     skew = Skew(hot_rate=_HOT_RATE)
-    with PulsarCluster(strategy=strategy, extensible=extensible, say=say) as cluster:
+    with PulsarCluster(strategy=strategy, version=version, extensible=extensible, say=say) as cluster:
         operator = Operator(cluster)
         with running_load(cluster, skew.prepare(cluster)) as load:
             say("waiting until every broker has measured its CPU under this load, which takes two to three minutes")
@@ -217,6 +219,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=180.0, help="how long each is watched")
     parser.add_argument("--repeat", type=int, default=1, help="how often all are run")
     parser.add_argument("--strategy", default="", help="of the first two, instead of the usual one")
+    parser.add_argument("--version", default=VERSION, help="of Pulsar")
     parser.add_argument("--extensible", action="store_true", help="with the extensible load manager")
     parser.add_argument("--output", type=Path, help="where all samples go, as JSON")
     wanted = parser.parse_args()
@@ -227,7 +230,8 @@ def main() -> None:
             for who, runs in outcomes.items():
                 console.print(f"run {number + 1} of {wanted.repeat}", highlight=False)
                 strategy = "TransferShedder" if wanted.extensible else wanted.strategy or usual_strategy()
-                runs.append(run_once(who, strategy, wanted.seconds, console.print, extensible=wanted.extensible))
+                which = {"version": wanted.version, "extensible": wanted.extensible}
+                runs.append(run_once(who, strategy, wanted.seconds, console.print, **which))
                 if wanted.output is not None:
                     written = {name: [asdict(each) for each in done] for name, done in outcomes.items()}
                     wanted.output.write_text(json.dumps(written), encoding="utf-8")

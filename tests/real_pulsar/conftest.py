@@ -11,12 +11,19 @@ from examples.pulsar.cluster import PulsarCluster
 from examples.pulsar.operations import Operator
 from examples.pulsar.skew import RunningLoad, Skew, running_load
 
+MODULAR = ["4.0.1-modular", "4.2.4-modular"]
+EXTENSIBLE = ["4.2.4-extensible", "5.0.0-M1-extensible"]
 
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[PulsarCluster]:
-    """Three brokers whose shedding is off; a test leaves them as it found them, in a namespace of its own."""
+
+@pytest.fixture(scope="session", params=[*MODULAR, *EXTENSIBLE])
+def cluster(request: pytest.FixtureRequest) -> Iterator[PulsarCluster]:
+    """Three brokers whose shedding is off; a test leaves them as it found them, in a namespace of its own.
+
+    All tests run on one cluster before the next one starts; `-k 4.2.4-extensible` chooses one.
+    """
+    version, _, load_manager = request.param.rpartition("-")
     try:
-        cluster = PulsarCluster()
+        cluster = PulsarCluster(version=version, extensible=load_manager == "extensible")
     except NotPossibleHereError as error:
         pytest.skip(str(error))
     with cluster:

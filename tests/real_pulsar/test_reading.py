@@ -15,7 +15,10 @@ from examples.pulsar.operations import Operator
 from examples.pulsar.skew import RunningLoad, Skew
 from examples.pulsar.znodes import Znode, looking_at, read_tree
 
-pytestmark = [pytest.mark.pulsar]
+pytestmark = [
+    pytest.mark.pulsar,
+    pytest.mark.parametrize("cluster", ["4.0.1-modular", "4.2.4-modular"], indirect=True, scope="session"),
+]
 
 SHEDDING = "loadBalancerSheddingEnabled"
 
