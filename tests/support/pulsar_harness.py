@@ -110,11 +110,14 @@ _SETTINGS: dict[str, Any] = {
 
 
 @contextlib.asynccontextmanager
-async def pulsar_harness(folder: Path, brokers: int = 3, bundles: int = 4) -> AsyncIterator[Harness]:
+async def pulsar_harness(
+    folder: Path, brokers: int = 3, bundles: int = 4, *, extensible: bool = False
+) -> AsyncIterator[Harness]:
     """The first broker leads, and owns all bundles of `lm/bench`."""
     world = MemoryWorld()
     connect = in_memory()
     async with FakePulsar(world, brokers) as pulsar:
+        pulsar.extensible = extensible
         await pulsar.set_dynamic(
             {"loadBalancerSheddingEnabled": "false", "loadBalancerAutoBundleSplitEnabled": "false"}
         )

@@ -25,7 +25,10 @@ async def pulsar(world: MemoryWorld) -> AsyncIterator[FakePulsar]:
 
 
 @pytest.fixture
-async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
-    """Three brokers; the first one leads, and owns the four bundles of `lm/bench`."""
-    async with pulsar_harness(tmp_path) as harness:
+async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Harness]:
+    """Three brokers; the first one leads, and owns the four bundles of `lm/bench`.
+
+    A module may parametrize it with the load managers `modular` and `extensible`.
+    """
+    async with pulsar_harness(tmp_path, extensible=getattr(request, "param", "modular") == "extensible") as harness:
         yield harness
