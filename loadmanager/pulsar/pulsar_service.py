@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import structlog
@@ -17,6 +16,7 @@ from loadmanager.config import PulsarServiceSettings, settings_of
 from loadmanager.core.diagnosis.pulsar_comparison import Sighted
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.protocol.guardrails import check_controls
 from loadmanager.core.protocol.leadership import Term
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.audit.audit_log import AuditTrail
@@ -186,7 +186,9 @@ class PulsarService(Candidate):
 
     def status(self) -> PulsarServiceStatus:
         """Return the state of this process, and the obstacles to acting."""
-        obstacles = [*map(_with_remedy, self.hands.rails.check_round()), *self._find_stops_by_operators()]
+        controls, stopped_s = self.mirror.operator_config.controls, self.planner.churn.figures().shedding_stopped_for_s
+        by_operators = check_controls(controls, self.mirror.registrations, stopped_s)
+        obstacles = [*map(_with_remedy, [*self.hands.rails.check_round(), *by_operators])]
         reported_s = [at_s for broker in self.mirror.registrations if (at_s := self.intake.reports_at_s(broker))]
         failures = self.hands.memory.acts.failures
         return PulsarServiceStatus(
@@ -206,19 +208,6 @@ class PulsarService(Candidate):
             unserved=self.mirror.ownerless[:_SHOWN_UNSERVED],
             faults={**self._told.faults, **self.mirror.faults},
         )
-
-    def _find_stops_by_operators(self) -> Iterator[str]:
-        """Yield what else stops rounds: operator controls, and the circuit breaker that an operator can lift."""
-        controls, undo = self.mirror.operator_config.controls, "to change it: loadmanager admin"
-        if controls.frozen:
-            yield f"No move because the balancer is frozen: {controls.frozen}; {undo} balancer unfreeze"
-        if controls.dry_run:
-            yield f"No move because dry run is on; {undo} balancer dry-run off"
-        stopped_s = self.planner.churn.figures().shedding_stopped_for_s
-        if stopped_s > 0:
-            yield f"No move for {stopped_s:.0f} s because the breaker has opened; {undo} balancer lift-breaker"
-        if not any(map(controls.takes_bundles, self.mirror.registrations)):
-            yield f"No move because every broker is excluded or drained; {undo} brokers include BROKER"
 
     async def go_on(self) -> None:
         """Act again after moves that failed in succession; `NotLeaderError` or a `StoreError`."""

@@ -28,13 +28,14 @@ report in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId, is_self_test_namespace, namespace_of
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.policies import Patterns
-from loadmanager.core.domain.reasons import GuardrailReason, Reason
+from loadmanager.core.domain.reasons import ChurnReason, GuardrailReason, Reason, SheddingReason
 
 MODULAR = "ModularLoadManagerImpl"
 EXTENSIBLE = "ExtensibleLoadManagerImpl"
@@ -143,6 +144,18 @@ def check_moves(facts: ClusterFacts, limits: GuardrailLimits, moves: Iterable[Wa
     """Return the blocking guardrails of each move. Broker-wide checks run once."""
     of_cluster = [*_check_cluster(facts, limits)]
     return [[*of_cluster, *_check_one(facts, limits, move)] for move in moves]
+
+
+def check_controls(controls: Controls, brokers: Collection[BrokerId], stopped_for_s: float) -> Iterator[Verdict]:
+    """Yield the operator controls that stop rounds, and the circuit breaker if it stops them for another while."""
+    if controls.frozen:
+        yield _stop(SheddingReason.SHEDDING_FROZEN, frozen=controls.frozen)
+    if controls.dry_run:
+        yield _stop(GuardrailReason.DRY_RUN_ON)
+    if stopped_for_s > 0:
+        yield _stop(ChurnReason.SHEDDING_STOPPED, seconds_left=round(stopped_for_s))
+    if brokers and not any(map(controls.takes_bundles, brokers)):
+        yield _stop(GuardrailReason.NO_DESTINATION, registered=len(brokers))
 
 
 def _check_one(facts: ClusterFacts, limits: GuardrailLimits, move: WantedMove) -> Iterator[Verdict]:

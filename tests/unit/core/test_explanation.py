@@ -97,7 +97,7 @@ RULES: list[tuple[dict[str, Any], Reason, str]] = [
     ({"draining": {A: DrainOrder(40.0)}}, FilterReason.BROKER_DRAINING, "end its drain"),
     ({"pinned": {HEAVY: A}}, SheddingReason.BUNDLE_PINNED, "take back its pin"),
     ({"frozen_bundles": {HEAVY: "audit"}}, SheddingReason.BUNDLE_FROZEN, "take back its freeze"),
-    ({"frozen": "audit"}, SheddingReason.SHEDDING_FROZEN, "take back the freeze"),
+    ({"frozen": "audit"}, SheddingReason.SHEDDING_FROZEN, "loadmanager admin balancer unfreeze"),
     ({"excluded": frozenset({B, C})}, PlacementReason.NO_OTHER_BROKER, "have another broker that may own it"),
 ]
 

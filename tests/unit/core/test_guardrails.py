@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.policies import InvalidPolicyError, Patterns
@@ -17,6 +18,7 @@ from loadmanager.core.protocol.guardrails import (
     GuardrailLimits,
     NamespaceSelection,
     WantedMove,
+    check_controls,
     check_move,
     check_moves,
     check_round,
@@ -123,6 +125,35 @@ def test_general_stops_apply_to_rounds_splits_and_moves(facts: ClusterFacts, rea
     ):
         assert [(stop.subject, stop.verdict, stop.sentence()) for stop in stops] == [("cluster", reason, sentence)]
         assert stops[0].remedy()
+
+
+@pytest.mark.parametrize("excluded", [frozenset(), frozenset({A})])
+def test_controls_stop_nothing_while_a_broker_takes_bundles_or_none_is_known(excluded: frozenset[BrokerId]) -> None:
+    assert list(check_controls(Controls(excluded=excluded), [A, B], 0.0)) == []
+    assert list(check_controls(Controls(excluded=excluded), [], 0.0)) == []
+
+
+def test_controls_that_stop_rounds_are_named_with_their_remedy() -> None:
+    controls = Controls(frozen="a release", dry_run=True, excluded=frozenset({A}), draining=frozenset({B}))
+    stops = list(check_controls(controls, [A, B], 89.6))
+    assert [(stop.subject, stop.sentence(), stop.remedy()) for stop in stops] == [
+        (
+            "cluster",
+            "No move because the balancer is frozen: a release",
+            "loadmanager admin balancer unfreeze",
+        ),
+        ("cluster", "No move because dry run is on", "loadmanager admin balancer dry-run off"),
+        (
+            "cluster",
+            "No move because shedding is stopped for another 90 s",
+            "wait 90 s, or loadmanager admin balancer lift-breaker",
+        ),
+        (
+            "cluster",
+            "No move because all 2 registered brokers are excluded or drained",
+            "loadmanager admin brokers include BROKER",
+        ),
+    ]
 
 
 def test_while_brokers_settle_only_operators_move_anything() -> None:

@@ -75,12 +75,12 @@ async def test_the_status_names_what_operators_have_stopped(harness: Harness, mo
     monkeypatch.setattr(node.planner.churn, "figures", lambda: figures)
     status = node.status()
     assert not status.acting
-    undo = "to change it: loadmanager admin"
+    undo, wait = (f"to change it: {how}loadmanager admin" for how in ("", "wait 90 s, or "))
     assert status.obstacles == [
         f"No move because the balancer is frozen: a release; {undo} balancer unfreeze",
         f"No move because dry run is on; {undo} balancer dry-run off",
-        f"No move for 90 s because the breaker has opened; {undo} balancer lift-breaker",
-        f"No move because every broker is excluded or drained; {undo} brokers include BROKER",
+        f"No move because shedding is stopped for another 90 s; {wait} balancer lift-breaker",
+        f"No move because all 3 registered brokers are excluded or drained; {undo} brokers include BROKER",
     ]
 
 

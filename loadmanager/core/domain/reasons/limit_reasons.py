@@ -168,7 +168,8 @@ class ChurnReason(Reason):
             " returned to former owners within four hours, and {again_percent} %"
             " ({=moved_again_threshold_percentage}) moved again within two hours"
         ),
-        remedy="wait {seconds_left} s, or lift the breaker",
+        "No move because shedding is stopped for another {seconds_left} s",
+        remedy="wait {seconds_left} s, or loadmanager admin balancer lift-breaker",
     )
     EXCHANGE_BROKEN = entry("exchange_broken", "No move because it was for an exchange, of which {other} stays")
     BREAKER_LIFTED = entry("breaker_lifted", "The breaker was lifted by an operator")
@@ -200,6 +201,16 @@ class GuardrailReason(Reason):
         "A move of an earlier term from {source} to {destination} was cut short: it is on {owner}",
         "A move of an earlier term from {source} was cut short: it is on {owner}",
         "A move of an earlier term from {source} was cut short: nobody owns it",
+    )
+    DRY_RUN_ON = entry(
+        "dry_run_on",
+        "No move because dry run is on",
+        remedy="loadmanager admin balancer dry-run off",
+    )
+    NO_DESTINATION = entry(
+        "no_destination",
+        "No move because all {registered} registered brokers are excluded or drained",
+        remedy="loadmanager admin brokers include BROKER",
     )
     PULSAR_SHEDS = entry(
         "pulsar_sheds",

@@ -15,7 +15,7 @@ class SheddingReason(Reason):
     SHEDDING_FROZEN = entry(
         "shedding_frozen",
         "No move because the balancer is frozen: {frozen}",
-        remedy="take back the freeze",
+        remedy="loadmanager admin balancer unfreeze",
     )
     ONE_BROKER_ONLY = entry(
         "one_broker_only",
