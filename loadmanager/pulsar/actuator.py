@@ -62,7 +62,7 @@ class Actuator:
         self.executor = Executor(
             mirror,
             self._ledger,
-            PulsarOwners(picture, admin, election),
+            PulsarOwners(picture, admin, election, self.memory.note_return),
             decision_log,
             lambda: ExecutorSettings.of(live.current),
             planner.churn,

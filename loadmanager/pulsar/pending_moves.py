@@ -39,6 +39,7 @@ class ActsMemory:
         self.open_moves = _UNREAD
         self.misses = 0
         """Moves that Pulsar placed on another broker than asked, since this process started."""
+        self._returned: set[str] = set()
 
     async def take_over(self) -> None:
         """Begin with what the last term left; waits while the store does not say it. One that cannot be read leaves
@@ -88,11 +89,22 @@ class ActsMemory:
         """A move under way has ended with the bundle at `owner`. Waits while the store does not take that, for as long
         as the term lasts: `NotLeaderError` when it is over.
         """
-        self.misses += not is_cancelled and self.acts.under_way[bundle].has_missed(owner)
+        move = self.acts.under_way[bundle]
+        has_missed = move.has_missed(owner) or (bundle in self._returned and owner == move.source)
+        self._returned.discard(bundle)
+        self.misses += has_missed and not is_cancelled
         self.acts = self.acts.ended(
-            bundle, owner, time.time(), is_cancelled=is_cancelled, failures_until_stop=self._failures_until_stop
+            bundle,
+            owner,
+            time.time(),
+            is_excused=is_cancelled or has_missed,
+            failures_until_stop=self._failures_until_stop,
         )
         await self._write_patiently()
+
+    def note_return(self, bundle: str) -> None:
+        """Have the move of a bundle end as a miss: Pulsar has placed it back at its source."""
+        self._returned.add(bundle)
 
     async def split(self, owner: BrokerId) -> None:
         """A bundle of this owner was split; written as the end of a move is. Raises `NotLeaderError`."""

@@ -5,7 +5,7 @@
     the source, or nobody,         unload with the destination. Extensible: the answer comes once the destination owns
     before the unload              it. Modular: Pulsar's leader remembers the destination until a lookup
     the destination                the move has landed
-    the source                     look again shortly: the answer may be older than the unload
+    the source                     look again; still there after 2 s: a miss, Pulsar placed it back at its source
     nobody                         look it up, so that Pulsar places it, and look again
     another broker                 a miss, refused for good: the next round decides again
 
@@ -19,6 +19,7 @@ reconnection, and never makes a second owner, since Pulsar alone assigns bundles
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -33,17 +34,24 @@ from loadmanager.pulsar.refusals import FAULTS_OF_ITS_OWN, PulsarRefusedError, P
 log = structlog.get_logger(__name__)
 
 _LOOK_AGAIN_S = 0.2
+_LOOKS_AT_SOURCE = 10
 _SHORTEST_S = 0.1
 _TOO_MUCH_TO_DO = 429
 
 
 class PulsarOwners:
-    """Actuator of single moves. `picture` and `admin` are closed by their makers."""
+    """Actuator of single moves. `picture` and `admin` are closed by their makers.
 
-    def __init__(self, picture: SeesOwners, admin: MovesBundles, election: ElectionPort) -> None:
+    `on_returned` is called with a bundle that Pulsar has placed back at its source.
+    """
+
+    def __init__(
+        self, picture: SeesOwners, admin: MovesBundles, election: ElectionPort, on_returned: Callable[[str], None]
+    ) -> None:
         self._picture = picture
         self._admin = admin
         self._election = election
+        self._on_returned = on_returned
 
     async def start(self) -> None: ...
 
@@ -71,6 +79,7 @@ class PulsarOwners:
             await self._admin.unload(name, destination)
             if destination is None:
                 return None
+        looks = 0
         while True:
             owner = _broker(await self._picture.owner_now(name, destination))
             if owner is None:
@@ -78,6 +87,10 @@ class PulsarOwners:
                 owner = _broker(await self._picture.owner_now(name, destination, placed))
             if owner not in (source, None):
                 return None if owner == destination else OwnerRefusal(f"it went to {owner}", is_final=True)
+            looks += owner == source
+            if looks == _LOOKS_AT_SOURCE:
+                self._on_returned(str(name))
+                return OwnerRefusal(f"it went back to {owner}", is_final=True)
             await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _look_up(self, name: BundleName) -> BrokerId | None:

@@ -173,7 +173,7 @@ class Actor(Candidate):
         self.executor = Executor(
             self.mirror,
             self.ledger,
-            PulsarOwners(eyes, eyes, self.election),
+            PulsarOwners(eyes, eyes, self.election, self.memory.note_return),
             decision_log,
             lambda: ExecutorSettings(10.0, 2, 2),
             Unnoticed(),

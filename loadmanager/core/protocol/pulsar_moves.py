@@ -12,8 +12,8 @@
     split: failed                                                            + 1
     go on                                                                    0
 
-A move has landed if its destination owns the bundle; without a destination, if any broker does. A miss landed
-on another broker: no client lost anything, and the next round decides again. Once failures reach
+A move has landed if its destination owns the bundle; without a destination, if any broker does. Pulsar placed a miss
+on another broker, or back on its source: no client lost anything, and the next round decides again. Once failures reach
 their limit only an operator resets them, not a move that lands late. Times are seconds since 1970; expired entries are
 dropped. Splits are never in progress: Pulsar makes each as a whole.
 """
@@ -77,14 +77,14 @@ class MoveHistory:
         return replace(self, under_way={each: move for each, move in self.under_way.items() if each != bundle})
 
     def ended(
-        self, bundle: str, owner: BrokerId | None, now_s: float, *, is_cancelled: bool, failures_until_stop: int
+        self, bundle: str, owner: BrokerId | None, now_s: float, *, is_excused: bool, failures_until_stop: int
     ) -> MoveHistory:
-        """Record the end of a move; the bundle belongs to `owner` now."""
+        """Record the end of a move; the bundle belongs to `owner` now. `is_excused`: cancelled, or a miss."""
         move = self.under_way[bundle]
         if move.has_landed(owner):
             failures = self._after_success(failures_until_stop)
         else:
-            failures = self.failures + (not is_cancelled and not move.has_missed(owner))
+            failures = self.failures + (not is_excused)
         touched = {move.source: now_s} | ({} if owner is None else {owner: now_s})
         after = replace(self.not_begun(bundle), touched_s={**self.touched_s, **touched}, failures=failures)
         return after.at(now_s)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.core.domain.controls import Controls
+from loadmanager.core.domain.controls import Controls, DrainOrder
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.policies import InvalidPolicyError, Patterns
@@ -134,7 +134,7 @@ def test_controls_stop_nothing_while_a_broker_takes_bundles_or_none_is_known(exc
 
 
 def test_controls_that_stop_rounds_are_named_with_their_remedy() -> None:
-    controls = Controls(frozen="a release", dry_run=True, excluded=frozenset({A}), draining=frozenset({B}))
+    controls = Controls(frozen="a release", dry_run=True, excluded=frozenset({A}), draining={B: DrainOrder(0.0)})
     stops = list(check_controls(controls, [A, B], 89.6))
     assert [(stop.subject, stop.sentence(), stop.remedy()) for stop in stops] == [
         (

@@ -63,6 +63,7 @@ class Scripted:
     is_leading: bool = True
     on_call: Callable[[], None] = lambda: None
     is_deposed: bool = False
+    returned: list[str] = field(default_factory=list)
 
     @property
     def owners(self) -> Mapping[str, Registration | None]:
@@ -99,7 +100,7 @@ class Scripted:
 
 
 def owners(pulsar: Scripted) -> PulsarOwners:
-    return PulsarOwners(pulsar, pulsar, pulsar)
+    return PulsarOwners(pulsar, pulsar, pulsar, pulsar.returned.append)
 
 
 GONE = PulsarUnreachableError("no answer", was_not_heard=True)
@@ -142,6 +143,15 @@ async def test_what_is_asked_goes_by_who_owns_the_bundle(
     pulsar = Scripted(seen, answers)
     assert await owners(pulsar).ask(NAME, RELEASED, 60.0) == refusal
     assert pulsar.asked == asked
+
+
+async def test_a_bundle_back_at_its_source_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadmanager.pulsar.pulsar_owners._LOOK_AGAIN_S", 0.0)
+    pulsar = Scripted([A, None, A])
+    back = OwnerRefusal("it went back to a:8080", is_final=True)
+    assert await owners(pulsar).ask(NAME, RELEASED, 60.0) == back
+    assert pulsar.asked == ["unload to b:8080", "look up"]
+    assert pulsar.returned == [str(NAME)]
 
 
 async def test_one_without_a_destination_has_arrived_once_it_is_let_go() -> None:
@@ -279,6 +289,16 @@ async def test_what_an_operator_has_cancelled_has_not_failed(reason: str, failur
     await written.release()
     await written.apply(abandon, reason)
     assert (await written.on_paper()).failures == failures
+
+
+async def test_a_return_to_the_source_counts_as_a_miss_once() -> None:
+    written = await Written.begin(A)
+    for failures in (0, 1):
+        await written.release()
+        if not failures:
+            written.memory.note_return(str(NAME))
+        await written.apply(abandon, "unload_failed")
+        assert ((await written.on_paper()).failures, written.memory.misses) == (failures, 1)
 
 
 async def test_a_bundle_that_has_moved_while_it_was_written_down_is_not_released() -> None:
