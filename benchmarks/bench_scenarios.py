@@ -23,7 +23,7 @@ import numpy as np
 from at_rest import imbalance_at_rest
 from scenario_figures import Figures, Tables, add, read, write
 
-from loadmanager.cli.scenario_files import packaged_scenarios, recorded_for
+from loadmanager.cli.simulate_command import packaged_scenarios, recorded_for
 from loadmanager.core.domain.setting_declaration import declared_in
 from loadmanager.core.domain.settings import AS_PULSAR, PlannerSettings
 from loadmanager.lab.simulate.scenario import Scenario

@@ -1,4 +1,7 @@
-"""Command line. Only the module of the requested command is imported."""
+"""Command line. Only the module of the requested command is imported.
+
+An agent-only installation lacks the dependencies of some commands: they are listed with the way to install them.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ from typing import Annotated
 import typer
 
 from loadmanager import __version__
-from loadmanager.cli.missing_extras import LACKING, find_module, module_of, or_how_to_install
-from loadmanager.cli.text.output import replace_unencodable
+from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
+from loadmanager.cli.text.text_tables import replace_unencodable
+from loadmanager.util.optional_dependencies import how_to_install
 
 COMMANDS = (
     "serve",
@@ -114,3 +118,33 @@ def _root(
     ] = False,
 ) -> None:
     del version
+
+
+_OF_NODES = ("numpy", "pyarrow")
+LACKING = f"Not in this installation: needs {' and '.join(_OF_NODES)}."
+
+
+def module_of(command: str) -> str:
+    """The name of a command's module."""
+    return f"loadmanager.cli.{command.replace('-', '_')}_command"
+
+
+def find_module(command: str) -> ModuleType | None:
+    """The module of a command; None where it lacks a package that only nodes need."""
+    try:
+        return import_module(module_of(command))
+    except ModuleNotFoundError as error:
+        if error.name not in _OF_NODES:
+            raise
+        return None
+
+
+@contextmanager
+def or_how_to_install() -> Iterator[None]:
+    """Ends the process with the fix where what is done within lacks such a package."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in _OF_NODES:
+            raise
+        fail(f"not installed: {error.name}; install what nodes need with: {how_to_install('node')}", EXIT_FAILURE)

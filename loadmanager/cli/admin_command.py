@@ -1,24 +1,102 @@
 """`loadmanager admin`: pulsar-admin's commands for load balancing, and those for what Pulsar lacks.
 
 Exit codes: 0 done; 1 refused, with the node's reason on standard error; 2 wrong usage; 3 no node can be reached;
-of `drain --wait` also 4 and 5, see `drain_commands`.
+of `drain --wait` also 4 and 5, see `cli/admin/drain_commands.py`.
 """
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
 from loadmanager.cli.admin import (
-    audit_commands,
     backup_commands,
     balancer_commands,
     broker_commands,
     decision_commands,
     namespace_commands,
-    policy_commands,
-    pulsar_commands,
     status_command,
-    why_command,
 )
+from loadmanager.cli.admin.answer_text import show
+from loadmanager.cli.admin.node_requests import AdminRequest, get, post
 from loadmanager.cli.admin.request_command import command, group
+from loadmanager.wire.pulsar_bodies import PulsarServiceStatus
+
+PULSAR = group("A process beside a Pulsar (`loadmanager pulsar`), which answers on 8085 unless told otherwise.")
+_BASE = "/loadbalance/v1/pulsar"
+_URL = "http://127.0.0.1:8085"
+
+
+def _show_pulsar_status(content: object) -> None:
+    """Print the status as one screen, with each obstacle in a line of its own."""
+    try:
+        status = PulsarServiceStatus.model_validate(content)
+    except ValidationError:  # of another version
+        show(content)
+        return
+    age = "none yet" if status.oldest_report_s is None else f"{status.oldest_report_s:.0f} s old"
+    fields = {
+        "mode": status.mode,
+        "cluster": f"{status.cluster}: {status.brokers} brokers, {status.bundles} bundles",
+        "Pulsar's leader": status.pulsars_leader or "none",
+        "Pulsar sheds by itself": _yes(status.pulsar_sheds),
+        "oldest report": age,
+        "failures in succession": f"{status.failures}{', stopped until go-on' if status.stopped else ''}",
+        "misses": str(status.misses),
+        "acts": _yes(status.acting),
+    }
+    _print(fields)
+    for obstacle in status.obstacles:
+        print(f"  {obstacle}")
+    _print({"unserved bundles": "" if status.unserved else "none"})
+    for bundle in status.unserved:
+        print(f"  {bundle}: it has clients, and nobody owns it; a lookup of one of its topics places it")
+    _print({"faults": "" if status.faults else "none"})
+    for path, fault in status.faults.items():
+        print(f"  {path}: {fault}")
+
+
+def _print(fields: dict[str, str]) -> None:
+    for name, value in fields.items():
+        print(f"{name:24}{value}".rstrip())
+
+
+def _yes(truth: bool) -> str:  # noqa: FBT001 - it is what is said
+    return "yes" if truth else "no"
+
+
+def _show_text(content: object) -> None:
+    print(content, end="")
+
+
+@command(PULSAR, "status", shown=_show_pulsar_status, default_url=_URL)
+def status() -> AdminRequest:
+    """Show how it stands, and what keeps it from acting."""
+    return get(_BASE)
+
+
+@command(PULSAR, "diary", shown=_show_text, default_url=_URL)
+def diary(
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How many paragraphs; the newest come last.")] = 60,
+) -> AdminRequest:
+    """Show what Pulsar did, and what would have been done here; with --json so many entries, newest first."""
+    entries = get(f"{_BASE}/diary/entries", limit=rounds)
+    return AdminRequest("GET", f"{_BASE}/diary", {"rounds": rounds}, for_programs=entries)
+
+
+@command(PULSAR, "scores", shown=_show_text, default_url=_URL)
+def scores() -> AdminRequest:
+    """Show how level Pulsar kept its brokers, and how level the strategies would have; by the simulator's model."""
+    return AdminRequest("GET", f"{_BASE}/scores/table", for_programs=get(f"{_BASE}/scores"))
+
+
+@command(PULSAR, "go-on", default_url=_URL)
+def go_on() -> AdminRequest:
+    """Act again after moves that failed in succession."""
+    return post(f"{_BASE}/go-on")
+
 
 admin = group("Ask and command a running service, as pulsar-admin does.")
 for _name, _app in {
@@ -26,18 +104,18 @@ for _name, _app in {
     "tenants": namespace_commands.TENANTS,
     "brokers": broker_commands.APP,
     "broker-stats": broker_commands.STATS,
-    "ns-isolation-policy": policy_commands.APP,
-    "clusters": policy_commands.CLUSTERS,
+    "ns-isolation-policy": namespace_commands.POLICIES,
+    "clusters": namespace_commands.CLUSTERS,
     "topics": namespace_commands.TOPICS,
     "bundles": balancer_commands.BUNDLES,
     "plans": balancer_commands.PLANS,
     "explain": balancer_commands.EXPLAIN,
     "balancer": balancer_commands.BALANCER,
-    "pulsar": pulsar_commands.PULSAR,
+    "pulsar": PULSAR,
 }.items():
     admin.add_typer(_app, name=_name)
 command(admin, "status")(status_command.status)
 command(admin, "decisions", shown=decision_commands.show_decisions)(decision_commands.decisions)
 backup_commands.add_to(admin)
-command(admin, "why", shown=why_command.show_lineage)(why_command.why)
-command(admin, "audit", shown=audit_commands.show_audit)(audit_commands.audit)
+command(admin, "why", shown=decision_commands.show_lineage)(decision_commands.why)
+command(admin, "audit", shown=decision_commands.show_audit)(decision_commands.audit)

@@ -11,8 +11,17 @@ import typer
 
 from loadmanager.agent.agent_service import Agent, url_of
 from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
-from loadmanager.cli.listeners import Listeners, listen, listen_at, tls_of
-from loadmanager.cli.service_runner import ANSWER_S, GRACE_S, open_store, ready, start_up
+from loadmanager.cli.service_runner import (
+    ANSWER_S,
+    GRACE_S,
+    Listeners,
+    listen,
+    listen_at,
+    open_store,
+    ready,
+    start_up,
+    tls_of,
+)
 from loadmanager.config import AgentSettings
 from loadmanager.errors import StoreError
 from loadmanager.net.http_server import ServerLimits, listen_on, serve_within

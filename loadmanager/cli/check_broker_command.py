@@ -28,7 +28,7 @@ from loadmanager.broker.conformance.rule_verdicts import Finding, Rule, RuleRequ
 from loadmanager.broker.conformance.rules import RULES
 from loadmanager.broker.conformance.scripted_agent import ScriptedAgent, bind_port
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.text.output import rendered, write_lines
+from loadmanager.cli.text.text_tables import rendered, write_lines
 from loadmanager.errors import ConfigurationError, InvalidRecordError
 from loadmanager.net.broker_client import BrokerClient
 from loadmanager.net.http_client import HttpClient, PeerNotReachedError, PeerUnavailableError

@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, fail
 from loadmanager.cli.service_runner import given_settings
-from loadmanager.cli.text.output import rendered, write_lines
+from loadmanager.cli.text.text_tables import rendered, write_lines
 from loadmanager.core.domain.settings import UnknownStrategyError
 from loadmanager.errors import LoadManagerError
 from loadmanager.lab.decide.dump_decision import DecidedLine, Decider, PlaceDecider, ShedDecider

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
-from loadmanager.cli.text.output import find_program
+from loadmanager.cli.text.text_tables import find_program
 from loadmanager.dev.demo.demo_monitor import DemoState
 from loadmanager.dev.demo.demo_screen import print_summary, show_lines, show_live
 from loadmanager.dev.demo.demo_settings import DemoSettings

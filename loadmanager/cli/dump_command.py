@@ -22,7 +22,7 @@ from loadmanager.cli.connection_options import (
 )
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.service_runner import store_of
-from loadmanager.cli.text.output import write_lines
+from loadmanager.cli.text.text_tables import write_lines
 from loadmanager.config import Settings, load_settings
 from loadmanager.errors import ConfigurationError, ForeignStoreError, InvalidRecordError, StoreError
 from loadmanager.lab.decide.broker_settings import BrokerSettingsError, fetch_settings

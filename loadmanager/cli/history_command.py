@@ -23,8 +23,8 @@ from rich.text import Text
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.service_runner import store_of
-from loadmanager.cli.text.output import write_lines
-from loadmanager.cli.text.times import format_moment, read_moment
+from loadmanager.cli.text.numbers import format_moment, read_moment
+from loadmanager.cli.text.text_tables import write_lines
 from loadmanager.config import Settings, load_settings
 from loadmanager.errors import (
     ConfigurationError,

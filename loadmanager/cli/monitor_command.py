@@ -21,11 +21,19 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from loadmanager.cli.broker_monitor.broker_readings import BrokerReadings, Reading, Update
-from loadmanager.cli.broker_monitor.broker_tables import CLUSTER, Figure, TableRow, broker_rows, cluster_rows
+from loadmanager.cli.broker_monitor import (
+    CLUSTER,
+    BrokerReadings,
+    Figure,
+    Reading,
+    TableRow,
+    Update,
+    broker_rows,
+    cluster_rows,
+)
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.service_runner import store_of
-from loadmanager.cli.text.output import write_nowhere
+from loadmanager.cli.text.text_tables import write_nowhere
 from loadmanager.config import Settings, load_settings
 from loadmanager.errors import ConfigurationError, StoreError
 from loadmanager.util import clock

@@ -22,8 +22,8 @@ from loadmanager.cli.admin.node_requests import AdminRequest, put
 from loadmanager.cli.admin.request_command import command, group
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.pipeline_progress import ProgressView
-from loadmanager.cli.text.output import write_lines
-from loadmanager.cli.text.times import read_moment
+from loadmanager.cli.text.numbers import read_moment
+from loadmanager.cli.text.text_tables import write_lines
 from loadmanager.config.settings_base import without_password
 from loadmanager.errors import ConfigurationError, HistoryError, LoadManagerError, ScenarioError
 from loadmanager.history.files import Directory

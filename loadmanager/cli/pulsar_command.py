@@ -13,12 +13,12 @@ import structlog
 import typer
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.listeners import listen
 from loadmanager.cli.service_runner import (
     ANSWER_S,
     GRACE_S,
     check_audit_log,
     keep_pauses_short,
+    listen,
     open_store,
     ready,
     start_up,

@@ -13,16 +13,17 @@ import structlog
 import typer
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.listeners import Listeners, tls_of
 from loadmanager.cli.service_runner import (
     ANSWER_S,
     GRACE_S,
+    Listeners,
     check_audit_log,
     keep_pauses_short,
     open_store,
     patiently,
     ready,
     start_up,
+    tls_of,
     until_told_to_stop,
 )
 from loadmanager.config import Settings

@@ -11,7 +11,7 @@ from aiohttp import ClientError
 from support.cluster import a_cluster, topics_of_bundles
 from support.waiting import eventually
 
-from loadmanager.cli.recorded_range import find_start, planner_settings_of, recorded_items
+from loadmanager.cli.replay_command import find_start, planner_settings_of, recorded_items
 from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.history.gaps import find_gaps

@@ -18,7 +18,7 @@ from support.random_clusters import Build, Seeded, some_cluster
 from support.recorded_cluster import OF_STRATEGY, a_recorded_leader
 from support.waiting import eventually_sync
 
-from loadmanager.cli.recorded_range import find_start, planner_settings_of, recorded_items
+from loadmanager.cli.replay_command import find_start, planner_settings_of, recorded_items
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.cli.recorded_range import find_start, settings_at
+from loadmanager.cli.replay_command import find_start, settings_at
 from loadmanager.history.reader import History
 from loadmanager.lab.whatif.range_figures import Comparison, what_if
 

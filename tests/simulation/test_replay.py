@@ -15,7 +15,7 @@ from support.recorded_cluster import BUNDLES, NAMESPACE, OF_STRATEGY, a_recorded
 from support.registrations import register
 from support.waiting import eventually
 
-from loadmanager.cli.recorded_range import find_start, planner_settings_of, recorded_items
+from loadmanager.cli.replay_command import find_start, planner_settings_of, recorded_items
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.reasons import OwnershipReason

@@ -10,7 +10,7 @@ import pytest
 from support.deep import deep_except
 from support.scenarios import PROJECT, TRACES, a_scenario
 
-from loadmanager.cli.scenario_files import packaged_scenarios, recorded_for
+from loadmanager.cli.simulate_command import packaged_scenarios, recorded_for
 from loadmanager.core.diagnosis.stuck_diagnosis import find_stuck_causes
 from loadmanager.core.domain.settings import AS_PULSAR, PlannerSettings
 from loadmanager.core.model.report_validation import ReportValidator, ValidatedReport

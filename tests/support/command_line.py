@@ -18,9 +18,8 @@ from typer._click import Command, Context
 from typer.core import TyperGroup
 from typer.testing import CliRunner, Result
 
-from loadmanager.cli import COMMANDS
+from loadmanager.cli import COMMANDS, module_of
 from loadmanager.cli.admin_command import admin
-from loadmanager.cli.missing_extras import module_of
 
 _numbers = count()
 _ENDS_WITHIN_S = 180.0

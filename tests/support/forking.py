@@ -21,8 +21,7 @@ from importlib import import_module
 from typing import Any
 
 from loadmanager.__main__ import main as run
-from loadmanager.cli import COMMANDS
-from loadmanager.cli.missing_extras import module_of
+from loadmanager.cli import COMMANDS, module_of
 from loadmanager.dev.embedded.guardian import Guardian, die_with_parent, main
 
 _SELDOM = ("pipeline",)

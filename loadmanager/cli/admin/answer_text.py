@@ -1,16 +1,20 @@
-"""Generic output of answers for people: lines and tables."""
+"""Answers for people: lines and tables of any answer, and the layouts of plans, drains and balance."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import compress
 from typing import Any
 
 import orjson
 from rich.cells import cell_len
 
-from loadmanager.cli.text.numbers import format_number, format_relative
-from loadmanager.cli.text.text_tables import format_pairs, format_table, get_terminal_width, wrap_text
+from loadmanager.cli.text.numbers import format_duration, format_number, format_relative, format_size
+from loadmanager.cli.text.text_tables import format_pairs, format_table, get_terminal_width, style_text, wrap_text
+
+Json = Mapping[str, Any]
+"""An object of an answer, by the keys that it has on the wire."""
 
 _TIMES = frozenset({"at", "draining", "heldOff", "lastAt", "lastUpdate", "since", "startTimestamp", "takenAt"})
 """Keys of times in epoch milliseconds, or of objects of them."""
@@ -118,3 +122,175 @@ def _text(value: object, key: str = "") -> str:
 def _print_lines(lines: list[str]) -> None:
     for line in lines:
         print(line)
+
+
+_INDENT = "  "
+_PLANNED = "planned"
+
+
+def show_plan(content: object) -> None:
+    """Show the moves of a plan, their effect, and how near it comes to the best possible."""
+    show_lines(content, _plan_lines)
+
+
+def show_plans(content: object) -> None:
+    """Show the kept plans as a table."""
+    show_lines(content, _plans_lines)
+
+
+def show_execution(content: object) -> None:
+    """Show how many moves of a plan were executed, and the outcome of each."""
+    show_lines(content, _execution_lines)
+
+
+def show_drain(content: object) -> None:
+    """Show the progress of a drain, and the reasons of bundles that stay."""
+    show_lines(content, _drain_lines)
+
+
+def show_balance(content: object) -> None:
+    """Show how even the load is, and what the loss of a broker or a failure domain would mean."""
+    show_lines(content, _balance_lines)
+
+
+def find_execution(content: object) -> str | None:
+    """Return the command that executes a computed plan, None if it moves nothing."""
+    if isinstance(content, Mapping) and content.get("state") == "computed" and content.get("steps"):
+        return f"plans execute {content['hash']}"
+    return None
+
+
+def summarize_drain(progress: Json) -> str:
+    """Summarize the progress of a drain in one sentence."""
+    if progress["state"] == "done":
+        return f"{progress['broker']} is drained: {progress['moved']} bundles moved; it can be stopped"
+    if progress["state"] == "returning":
+        waiting = [f"; {each['bundle']}: {each['why']}" for each in progress["blocked"][:1]]
+        return f"{progress['broker']} gets its bundles back: {progress['bundlesLeft']} left{''.join(waiting)}"
+    left, eta_s = progress["bundlesLeft"], progress["etaS"]
+    estimate = (
+        f", about {format_duration(eta_s)} to go at {format_number(progress['ratePerS'])}/s"
+        if eta_s is not None
+        else ""
+    )
+    failed = f", {progress['failed']} not let go" if progress["failed"] else ""
+    state = "is blocked" if progress["state"] == "blocked" else "is being drained"
+    return f"{progress['broker']} {state}: {left} bundles left, {progress['moved']} moved{failed}{estimate}"
+
+
+def list_blocked(progress: Json) -> list[str]:
+    """List the bundles that stay, with the reasons."""
+    blocked = progress["blocked"]
+    more = progress["bundlesLeft"] - len(blocked)
+    lines = [f"{_INDENT}{each['bundle']}: {each['why']}" for each in blocked]
+    return [*lines, *([f"{_INDENT}and {more} more"] if blocked and more > 0 else [])]
+
+
+def _drain_lines(content: Json, width: int | None) -> list[str]:
+    since = f" (begun {format_relative(content['since'], time.time() * 1000)})"
+    return [*_bold(f"{summarize_drain(content)}{since}.", width), *list_blocked(content)]
+
+
+def _plan_lines(content: Json, width: int | None) -> list[str]:
+    lines = _bold(_summarize(content), width)
+    if content["certificate"]:
+        lines += wrap_text(f"{content['certificate']['sentence']}.", width, _INDENT)
+    if content["steps"]:
+        lines += ["", *_steps(content["steps"], width), "", *_changed_brokers(content["brokers"], width)]
+    for verdict in content["verdicts"]:
+        lines += wrap_text(f"{verdict['subject']}: {verdict['sentence']}", width)
+    state = f"{content['state']} {format_relative(content['at'], time.time() * 1000)}, in epoch {content['epoch']}"
+    return [*lines, "", *format_pairs([("state", state), ("hash", content["hash"])], width)]
+
+
+def _summarize(content: Json) -> str:
+    effect = content["effect"]
+    best = f"best possible {format_number(effect['imbalanceLowerBound'])}"
+    if not content["steps"]:
+        return (
+            f"Plan ({content['kind']}): nothing to move; imbalance {format_number(effect['imbalanceBefore'])}, {best}."
+        )
+    moved = f"{format_number(effect['loadMovedPercent'])} % of the load ({format_size(effect['loadMovedBytesPerS'])}/s)"
+    imbalance = f"{format_number(effect['imbalanceBefore'])} -> {format_number(effect['imbalanceAfter'])}"
+    clients = f"{effect['clientsDisturbed']} clients reconnect"
+    bundles = f"{effect['bundlesMoved']} {'bundle moves' if effect['bundlesMoved'] == 1 else 'bundles move'}"
+    what = f"{bundles}, {moved}; {clients}; imbalance {imbalance}, {best}"
+    return f"Plan ({content['kind']}): {what}."
+
+
+def _steps(steps: list[Json], width: int | None) -> list[str]:
+    """Format the moves; outcomes only once there are any."""
+    rows = [
+        [
+            each["source"],
+            each["destination"],
+            each["bundle"],
+            "" if each["loadBytesPerS"] is None else f"{format_size(each['loadBytesPerS'])}/s",
+            "" if each["clients"] is None else str(each["clients"]),
+            each["reason"].replace("_", " "),
+            "" if each["outcome"] == _PLANNED else each["outcome"].replace("_", " "),
+            each["error"] or "",
+        ]
+        for each in steps
+    ]
+    return _plan_table(["from", "to", "bundle", "load", "clients", "reason", "outcome", "error"], rows, width)
+
+
+def _changed_brokers(brokers: Json, width: int | None) -> list[str]:
+    columns = zip(brokers["id"], brokers["before"], brokers["after"], strict=True)
+    changed = (each for each in columns if each[1] != each[2])
+    rows = [[name, f"{format_size(before)}/s", f"{format_size(after)}/s"] for name, before, after in changed]
+    return _plan_table(["broker", "load before", "after"], rows, width) if rows else []
+
+
+def _plans_lines(content: Json, width: int | None) -> list[str]:
+    now_ms = time.time() * 1000
+    rows = [
+        [
+            format_relative(each["at"], now_ms),
+            each["kind"],
+            each["state"],
+            f"{each['done']} of {each['bundlesMoved']}",
+            f"{format_number(each['imbalanceBefore'])} -> {format_number(each['imbalanceAfter'])}",
+            each["hash"],
+            each["reason"] or "",
+        ]
+        for each in content["plans"]
+    ]
+    headings = ["computed", "kind", "state", "moves done", "imbalance", "hash", "stopped by"]
+    return _plan_table(headings, rows, width) if rows else ["No plans."]
+
+
+def _execution_lines(content: Json, width: int | None) -> list[str]:
+    steps = content["steps"]
+    reason = f"; stopped: {content['reason']}" if content["reason"] else ""
+    lines = _bold(f"{content['executed']} of {len(steps)} moves executed{reason}.", width)
+    return [*lines, "", *_steps(steps, width)] if steps else lines
+
+
+def _balance_lines(content: Json, width: int | None) -> list[str]:
+    lines = _bold(f"{content['now']['sentence']}.", width)
+    if content["lastRound"]:
+        lines += wrap_text(f"Last round of shedding: {content['lastRound']['sentence']}.", width)
+    for what, loss in (("broker", content["worstBrokerLoss"]), ("failure domain", content["worstDomainLoss"])):
+        lines += [] if loss is None else wrap_text("; ".join(_loss_parts(what, loss)) + ".", width)
+    return lines
+
+
+def _loss_parts(what: str, loss: Json) -> Iterator[str]:
+    borne = "can be borne" if loss["isBorne"] else "cannot be borne"
+    yield f"Loss of the worst {what}, {loss['lost']}, {borne}"
+    placed, bound = (format_number(loss[key]) for key in ("placedPercent", "boundPercent"))
+    yield f"highest usage {placed} %, best possible {bound} %"
+    if loss["stranded"]:
+        yield f"{loss['stranded']} bundles that no broker may own"
+
+
+def _plan_table(headings: list[str], rows: list[list[str]], width: int | None) -> list[str]:
+    """Format a table without its empty columns."""
+    kept = [any(column) for column in zip(*rows, strict=True)]
+    return format_table([*compress(headings, kept)], [[*compress(row, kept)] for row in rows], width)
+
+
+def _bold(text: str, width: int | None) -> list[str]:
+    return [style_text(line, "bold") for line in wrap_text(text, width)]

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
-from loadmanager.cli.admin.node_requests import put
+from loadmanager.cli.admin.node_requests import Service, put
 from loadmanager.cli.admin.request_command import Procedure, command
-from loadmanager.cli.admin.service_client import Service
 from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
-from loadmanager.cli.text.output import write_lines
+from loadmanager.cli.text.text_tables import write_lines
 from loadmanager.errors import InvalidRecordError
 from loadmanager.util.atomic_write import whole
 

@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from loadmanager.cli.admin import drain_commands, rolling_restart
-from loadmanager.cli.admin.arguments import MATCHES, AnyCluster, Broker, Cluster, Namespace
+from loadmanager.cli.admin.answer_text import show_drain
+from loadmanager.cli.admin.drain_commands import drain, rolling_restart
 from loadmanager.cli.admin.node_requests import AdminRequest, delete, get, post, put
-from loadmanager.cli.admin.plan_text import show_drain
-from loadmanager.cli.admin.request_command import command, group
-from loadmanager.cli.text.times import read_duration
+from loadmanager.cli.admin.request_command import MATCHES, AnyCluster, Broker, Cluster, Namespace, command, group
+from loadmanager.cli.text.numbers import read_duration
 from loadmanager.core.domain.settings import KEYS
 
 APP = group("Brokers, and the configuration that can be changed while nodes run.")
@@ -92,8 +91,8 @@ def get_runtime_config() -> AdminRequest:
     return get(_BASE, "configuration", "runtime")
 
 
-command(APP, "drain", shown=show_drain)(drain_commands.drain)
-command(APP, "rolling-restart")(rolling_restart.rolling_restart)
+command(APP, "drain", shown=show_drain)(drain)
+command(APP, "rolling-restart")(rolling_restart)
 
 
 @command(APP, "drain-status", shown=show_drain)

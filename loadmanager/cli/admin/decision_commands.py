@@ -1,20 +1,38 @@
-"""`loadmanager admin decisions`: what was decided and what was not, as a list, or as it happens."""
+"""`loadmanager admin decisions`, `why` and `audit`: decisions and commands, as a list or as they happen.
+
+A followed stream comes from any node. When it begins anew, because the node went away or another one leads, the command
+first asks for the decisions made meanwhile. A decision is shown once, and again when its move was measured.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import Annotated
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
+from typing import Annotated, Any
 
+import orjson
 import typer
 
-from loadmanager.cli.admin.answer_text import show
-from loadmanager.cli.admin.decision_stream import MOVE_BEGINS, DecisionFollower, Json
-from loadmanager.cli.admin.node_requests import AdminRequest, get
-from loadmanager.cli.admin.request_command import Procedure
-from loadmanager.cli.text.numbers import format_clock, format_number, format_relative
+from loadmanager.cli.admin.answer_text import Json, show
+from loadmanager.cli.admin.node_requests import (
+    AdminRequest,
+    NodeRefusedError,
+    NoNodeReachableError,
+    Service,
+    Stream,
+    get,
+)
+from loadmanager.cli.admin.request_command import Bundle, Procedure, show_json
+from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
+from loadmanager.cli.text.numbers import format_clock, format_number, format_relative, read_moment
 from loadmanager.cli.text.text_tables import get_terminal_width, style_text, wrap_text
-from loadmanager.cli.text.times import read_moment
+from loadmanager.core.domain.names import BundleName
+from loadmanager.errors import HistoryError, HistoryFileError
+from loadmanager.util.clock import now_ms
 
 _DECISIONS = "/loadbalance/v1/decisions"
 _INDENT = "  "
@@ -90,3 +108,256 @@ def decisions(
         until=read_moment("--until", until),
     )
     return DecisionFollower(request, show_with_time) if follow else request
+
+
+MOVE_BEGINS = "unload"
+"""The kind of entry that is said again once its move was measured; its other entries say the same."""
+
+_LIVE = "/loadbalance/v1/live"
+_SILENCE_S = 30.0
+"""A stream says something every ten seconds."""
+
+_AGAIN_S = 1.0
+_REMEMBERED = 10_000
+"""So many decisions are known to have been shown; nodes keep fewer."""
+
+
+class DecisionFollower:
+    """Shows what `request` asks for, and then goes on with it until the process is stopped."""
+
+    def __init__(self, request: AdminRequest, show: Callable[[Json], None]) -> None:
+        self._request = request
+        self._show = show
+        self._subject = request.query["subject"]
+        self._kinds = frozenset(str(request.query["kind"] or "").split(",")) - {""}
+        self._shown: OrderedDict[tuple[int, int], bool] = OrderedDict()
+        self._place = ""
+        self._fault = ""
+
+    def __call__(self, service: Service) -> None:
+        show = _show_line if service.as_json else self._show
+        stream, missed = self._begin(service)
+        while True:
+            try:
+                for entry in chain(missed, self._decisions(stream)):
+                    if self._is_new(entry):
+                        show(entry)
+                        sys.stdout.flush()
+            finally:
+                stream.close()
+            time.sleep(_AGAIN_S)
+            stream, missed = self._begin_again(service)
+
+    def _begin(self, service: Service) -> tuple[Stream, list[Json]]:
+        """The stream, and what was decided before it began, oldest first."""
+        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": self._place} if self._place else {})
+        stream = service.stream(AdminRequest("GET", _LIVE, headers=headers), _SILENCE_S)
+        try:
+            content = service.get(self._request)
+        except BaseException:
+            stream.close()
+            raise
+        return stream, content["decisions"][::-1] if isinstance(content, dict) else []
+
+    def _begin_again(self, service: Service) -> tuple[Stream, list[Json]]:
+        """The same, once it can be had again; who may not have it any more is told so."""
+        while True:
+            try:
+                begun = self._begin(service)
+            except (NoNodeReachableError, NodeRefusedError) as error:
+                if isinstance(error, NodeRefusedError) and not error.passes_by:
+                    raise
+                self._tell(f"{error}; asking again")
+                time.sleep(_AGAIN_S)
+            else:
+                self._tell("")
+                return begun
+
+    def _decisions(self, stream: Stream) -> Iterator[Json]:
+        """Yield the decisions of the stream."""
+        for event, place, data in events(stream.lines()):
+            self._place = place or self._place
+            if event == "decision":
+                yield orjson.loads(data)
+
+    def _tell(self, fault: str) -> None:
+        """Say once that nobody can be followed, and once that somebody can again."""
+        if bool(fault) != bool(self._fault):
+            print(f"loadmanager: {fault or 'following again'}", file=sys.stderr)
+        self._fault = fault
+
+    def _is_new(self, entry: Json) -> bool:
+        """Tell if the decision is wanted and was not shown yet in this state."""
+        about = (entry["subject"], entry["source"], entry["destination"])
+        if (self._subject and self._subject not in about) or (self._kinds and entry["kind"] not in self._kinds):
+            return False
+        key = (entry["epoch"], entry["sequence"])
+        is_measured = entry["kind"] == MOVE_BEGINS and bool((entry.get("effect") or {}).get("measured"))
+        if key in self._shown and (self._shown[key] or not is_measured):
+            return False
+        self._shown[key] = is_measured
+        if len(self._shown) > _REMEMBERED:
+            self._shown.popitem(last=False)
+        self._request = replace(self._request, query=self._request.query | {"since": entry["lastAt"]})
+        return True
+
+
+def events(lines: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Server-sent events: the kind, the id (empty when it has none) and the data of each."""
+    kind, place, data = "message", "", list[str]()
+    for line in lines:
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if not line:
+            if data:
+                yield kind, place, "\n".join(data)
+            kind, place, data = "message", "", []
+        elif name == "event":
+            kind = value
+        elif name == "id":
+            place = value
+        elif name == "data":
+            data.append(value)
+
+
+def _show_line(entry: Json) -> None:
+    print(orjson.dumps(entry).decode())
+
+
+_REFUSED = 400
+
+
+def audit(
+    limit: Annotated[int, typer.Option("--limit", min=1, max=2_000, help="How many of the newest.")] = 20,
+    since: Annotated[
+        str | None, typer.Option("--since", help="From then on: 30m, 12h, 2d ago, or 2026-01-31T12:00 (UTC); else 24h.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Only before then.")] = None,
+) -> AdminRequest:
+    """Show who changed what, from what to what, the newest last."""
+    times = {"since": read_moment("--since", since), "until": read_moment("--until", until)}
+    return get("/loadbalance/v1/audit", limit=limit, **times)
+
+
+def show_audit(content: object) -> None:
+    """Print the entries, the newest last."""
+    if not isinstance(content, Mapping) or "entries" not in content:
+        show(content)
+        return
+    now_ms, width = time.time() * 1000, get_terminal_width()
+    for entry in reversed(content["entries"]):
+        for line in _lines(entry, width, now_ms):
+            print(line)
+    if not content["entries"]:
+        print("nobody has changed anything")
+
+
+def _lines(entry: Json, width: int | None, now_ms: float) -> list[str]:
+    verb = entry["operation"].split(" ", 1)[0]
+    when = f"{format_clock(entry['at'])} ({format_relative(entry['at'], now_ms)})"
+    head = wrap_text(f"{when}  {entry['who']} from {entry['from']}  {verb} {entry['path']}  {entry['status']}", width)
+    lines = [style_text(line, "red" if entry["status"] >= _REFUSED else "") for line in head]
+    if entry["before"] is not None or entry["after"] is not None:
+        lines += wrap_text(f"{_text(entry['before'])} -> {_text(entry['after'])}", width, _INDENT)
+    return lines
+
+
+def _text(value: object) -> str:
+    return "nothing" if value is None else orjson.dumps(value).decode()
+
+
+_LIFE = "/loadbalance/v1/history/bundle"
+_GIVEN = ("move", "place")
+
+
+def why(
+    bundle: Bundle,
+    since: Annotated[
+        str, typer.Option("--since", help="From then on: 30m, 12h, 2d ago, or 2026-01-31T12:00 (UTC).")
+    ] = "12h",
+    until: Annotated[str | None, typer.Option("--until", help="Only before then.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000, help="How many of the newest entries.")] = 100,
+    history: Annotated[
+        str | None, typer.Option("--history", metavar="URL", help="Read this history, and ask no node.")
+    ] = None,
+) -> AdminRequest | Procedure:
+    """Tell what happened to a bundle: decisions and non-decisions, moves, orders, cuts and leaders, the newest last."""
+    since_ms, until_ms = read_moment("--since", since), read_moment("--until", until)
+    if history is None:
+        return get(_LIFE, bundle, since=since_ms, until=until_ms, limit=limit)
+
+    def procedure(service: Service) -> None:
+        until_now_ms = until_ms if until_ms is not None else now_ms() + 1
+        life = _read(history, bundle, since_ms or 0, until_now_ms, limit)
+        if service.as_json:
+            show_json(life)
+        else:
+            show_lineage(life)
+
+    return procedure
+
+
+def show_lineage(content: object) -> None:
+    """Print it, the newest last."""
+    if not isinstance(content, Mapping) or "entries" not in content:
+        show(content)
+        return
+    print("\n".join(_lineage_lines(content, get_terminal_width())))
+
+
+def _read(url: str, bundle: BundleName, since_ms: int, until_ms: int, limit: int) -> dict[str, Any]:
+    """The same from the files; what cannot be used of them is named on standard error."""
+    # Arrow takes its time to load, and those who ask a node do not need it.
+    from loadmanager.history.bundle_lineage import read_lineage  # noqa: PLC0415
+    from loadmanager.history.files import Directory  # noqa: PLC0415
+    from loadmanager.history.reader import History  # noqa: PLC0415
+
+    def leave_out(fault: HistoryFileError) -> None:
+        print(f"left out: {fault}", file=sys.stderr)
+
+    try:
+        directory = Directory.of(url)
+        if not directory.exists():
+            fail(f"--history {url}: no such directory", EXIT_FAILURE)
+        return read_lineage(History(directory), bundle, since_ms, until_ms, limit, leave_out).model_dump(by_alias=True)
+    except HistoryError as error:
+        fail(f"--history {url}: {error}", EXIT_FAILURE)
+
+
+def _lineage_lines(life: Json, width: int | None) -> list[str]:
+    now_ms = time.time() * 1000
+    lines = [style_text(line, "bold") for line in wrap_text(_summary(life, now_ms), width)]
+    if life["omitted"]:
+        lines += wrap_text(f"({life['omitted']} older entries are left out: --limit, or a later --since)", width)
+    if life.get("unheard"):
+        told = f"({', '.join(life['unheard'])} did not answer: what only they recorded is missing)"
+        lines += [style_text(line, "yellow") for line in wrap_text(told, width)]
+    for entry in life["entries"]:
+        lines += _entry_lines(entry, life["bundle"], width, now_ms)
+    return lines
+
+
+def _summary(life: Json, now_ms: float) -> str:
+    """Summarize the last place of the bundle and its number of moves."""
+    entries = life["entries"]
+    period = f"since {format_relative(life['since'], now_ms)}"
+    if not any(entry["bundle"] for entry in entries):
+        return f"Nothing is recorded of {life['bundle']} {period}."
+    moves = sum(entry["kind"] == "move" and entry["acted"] for entry in entries)
+    told = f"{life['bundle']} moved {'once' if moves == 1 else f'{moves} times'} {period}"
+    last = next((each for each in reversed(entries) if each["kind"] in _GIVEN and each["acted"]), None)
+    if last is not None and last["destination"]:
+        told += f"; it went to {last['destination']} {format_relative(last['at'], now_ms)}"
+    return f"{told}."
+
+
+def _entry_lines(entry: Json, bundle: str, width: int | None, now_ms: float) -> list[str]:
+    source, destination = entry["source"], entry["destination"]
+    way = f"{source or 'nobody'} -> {destination or 'nobody'}" if entry["bundle"] and (source or destination) else ""
+    other = f"as {entry['bundle']}" if entry["bundle"] not in (None, bundle) else ""
+    often = f"({entry['times']} times, last {format_clock(entry['lastAt'])})" if entry["times"] > 1 else ""
+    when = f"{format_clock(entry['at'])} ({format_relative(entry['at'], now_ms)})"
+    head = "  ".join(part for part in (when, entry["kind"].replace("_", " "), way, other, often) if part)
+    lines = wrap_text(head, width)
+    style = "cyan" if entry["bundle"] is None else "" if entry["acted"] else "dim"
+    return [*(style_text(line, style) for line in lines), *wrap_text(entry["sentence"], width, _INDENT)]

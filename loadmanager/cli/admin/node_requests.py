@@ -1,23 +1,28 @@
-"""HTTP requests of commands to nodes, with fail-over: the first node that can be reached answers."""
+"""HTTP requests of commands to nodes, with fail-over to the next node, and the exit after a failed request."""
 
 from __future__ import annotations
 
+import os
+import shlex
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from ssl import SSLCertVerificationError
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
 
+from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
+from loadmanager.cli.text.text_tables import find_program
 from loadmanager.core.domain.names import BundleName, NamespaceName, TopicName
+from loadmanager.net.auth.outgoing_token import Token
 from loadmanager.wire.body_sizes import LARGEST_ANSWER_BYTES
 
-if TYPE_CHECKING:  # takes its time to load
+if TYPE_CHECKING:
     from loadmanager.net.tls_contexts import RenewedTls
 
 _CONNECT_TIMEOUT_S = 3.0
@@ -244,3 +249,77 @@ def _read(response: HTTPResponse) -> AdminAnswer:
     if len(body) > LARGEST_ANSWER_BYTES:
         raise HTTPException(f"an answer of more than {LARGEST_ANSWER_BYTES} bytes")
     return AdminAnswer(response.status, response.reason, content_type, body)
+
+
+EXIT_UNREACHABLE = 3
+URL_VARIABLE = "LOADMANAGER_ADMIN_URL"
+DEFAULT_URL = "http://127.0.0.1:8080"
+_FIXES: dict[int, str] = {
+    HTTPStatus.UNAUTHORIZED: "--token-file or LOADMANAGER_TOKEN_FILE names the file with yours",
+    HTTPStatus.FORBIDDEN: "docs/security.md says who may do what",
+}
+
+
+class NodeRefusedError(Exception):
+    """A node has answered, and not as was wished."""
+
+    def __init__(self, answer: AdminAnswer) -> None:
+        fix = _FIXES.get(answer.status)
+        super().__init__(f"{answer.status} {answer.phrase}: {answer.reason}{f'; {fix}' if fix else ''}")
+        self.passes_by = answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        self.status = answer.status
+
+
+ASKING_ERRORS = (NoNodeReachableError, AnswerLostError, NodeRefusedError)
+"""Errors of a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Connection settings of a command: node URLs, timeout, output format, token and TLS."""
+
+    urls: Sequence[str]
+    timeout_s: float
+    as_json: bool = False
+    token: Token | None = None
+    tls: RenewedTls | None = None
+
+    def ask(self, request: AdminRequest) -> AdminAnswer:
+        answer = ask(self.urls, self._with_token(request), self.timeout_s, self.tls)
+        if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
+            raise NodeRefusedError(answer)
+        return answer
+
+    def get(self, request: AdminRequest) -> object:
+        """Return the answer as JSON or text."""
+        return self.ask(request).content
+
+    def stream(self, request: AdminRequest, silence_s: float) -> Stream:
+        """Open a stream; it fails after `silence_s` without data."""
+        answer = open_stream(self.urls, self._with_token(request), silence_s, self.tls)
+        if isinstance(answer, AdminAnswer):
+            raise NodeRefusedError(answer)
+        return answer
+
+    def command(self, words: str) -> str:
+        """Return an admin command as it runs in this shell: with `--url` unless the environment says the same."""
+        url = ",".join(self.urls)
+        options = [] if url == os.environ.get(URL_VARIABLE, DEFAULT_URL) else ["--url", shlex.quote(url)]
+        return " ".join([find_program(), "admin", words, *options])
+
+    def complete(self, text: str) -> str:
+        """Return a text in which the admin command at its end runs in this shell."""
+        before, found, words = text.rpartition("loadmanager admin ")
+        return f"{before}{self.command(words)}" if found else text
+
+    def _with_token(self, request: AdminRequest) -> AdminRequest:
+        if self.token is None:
+            return request
+        return replace(request, headers={**request.headers, "Authorization": f"Bearer {self.token.read()}"})
+
+
+def end(error: Exception) -> NoReturn:
+    """End the process with what went wrong when a node was asked."""
+    if isinstance(error, NoNodeReachableError):
+        fail(f"{error}; --url or {URL_VARIABLE} says where nodes answer", EXIT_UNREACHABLE)
+    fail(str(error), EXIT_FAILURE)

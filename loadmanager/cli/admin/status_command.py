@@ -14,10 +14,9 @@ from typing import Annotated, Any
 import typer
 from rich.cells import cell_len
 
-from loadmanager.cli.admin.decision_stream import Json
-from loadmanager.cli.admin.node_requests import NoNodeReachableError, get
+from loadmanager.cli.admin.answer_text import Json
+from loadmanager.cli.admin.node_requests import NodeRefusedError, NoNodeReachableError, Service, get
 from loadmanager.cli.admin.request_command import Procedure, show_json
-from loadmanager.cli.admin.service_client import NodeRefusedError, Service
 from loadmanager.cli.text.numbers import (
     format_clock,
     format_count,

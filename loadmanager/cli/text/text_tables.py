@@ -1,15 +1,32 @@
-"""Tables that fit: no name is cut or broken, since names are copied. What is too wide stands record by record."""
+"""Tables, line plots and lines on standard output, for limited encodings and closed pipes.
+
+No name is cut or broken, since names are copied: a table that is too wide is printed record by record.
+"""
 
 from __future__ import annotations
 
+import codecs
+import io
+import json
+import math
 import os
+import shlex
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
+
+from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
+from loadmanager.cli.text.numbers import format_duration, format_number
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
 
 _GAP = 2
 _STYLES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
@@ -87,3 +104,112 @@ def _pair(name: str, value: str, indent: int, width: int | None) -> list[str]:
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     padded = (f"{cell}{' ' * (width - cell_len(cell))}" for cell, width in zip(cells, widths, strict=True))
     return (" " * _GAP).join(padded).rstrip()
+
+
+_ERRORS = "loadmanager_replace"
+_PLAIN = str.maketrans("─│·▁▂▃▄▅▆▇█", "-|..:-=+*%#")
+"""Characters that tables, bars and curves are drawn with."""
+
+_WIDE = 100_000
+
+
+def find_program() -> str:
+    """Return the words that start `loadmanager` in the shell that started it."""
+    if shutil.which("loadmanager") or Path(sys.argv[0]).name != "loadmanager":
+        return "loadmanager"
+    return shlex.quote(sys.argv[0])
+
+
+def replace_unencodable() -> None:
+    """Have every later `print` replace the characters that standard output cannot encode.
+
+    Those of tables and curves become ASCII ones, all others escapes of JSON, so that JSON stays valid.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # not closed by whoever started the process
+        sys.stdout.reconfigure(errors=_ERRORS)
+
+
+def write_lines(lines: Iterable[str]) -> None:
+    """Write lines to standard output: for a terminal in its encoding, for files and other programs in UTF-8.
+
+    The process ends when they cannot be written; but a reader that went away is no fault.
+    """
+    encoding = sys.stdout.encoding if sys.stdout.isatty() else "utf-8"
+    try:
+        for line in lines:
+            sys.stdout.buffer.write(f"{line}\n".encode(encoding, _ERRORS))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        write_nowhere()
+    except OSError as error:
+        write_nowhere()
+        fail(f"standard output: {error.strerror}", EXIT_FAILURE)
+
+
+def rendered(*parts: Table | Text | str) -> list[str]:
+    """Render for standard output: as wide as the terminal, and anywhere else as wide as it takes. No name is cut."""
+    from rich.console import Console  # noqa: PLC0415 - it takes its time to load, and so does the next
+    from rich.table import Table  # noqa: PLC0415
+
+    shown, terminal = io.StringIO(), Console()
+    width = terminal.width if terminal.is_terminal else _WIDE
+    console = Console(file=shown, width=width, force_terminal=terminal.is_terminal)
+    for part in parts:
+        if isinstance(part, Table):
+            for column in part.columns:
+                column.overflow = "fold"
+        console.print(part)
+    return [line.rstrip() for line in shown.getvalue().splitlines()]
+
+
+def write_nowhere() -> None:
+    """Let go of a reader of standard output that went away: what is still buffered must not fail again at the exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError), "it is registered for output"
+    return json.dumps(error.object[error.start : error.end].translate(_PLAIN))[1:-1], error.end
+
+
+codecs.register_error(_ERRORS, _replace)
+
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_ROWS = 4
+_LABEL = 9
+
+
+def plot(title: str, values: Sequence[float], duration_s: float, width: int) -> list[str]:
+    """A curve that fills from below: the highest value of each column's time, from 0 to the highest of all.
+
+    What is not a number is left out.
+    """
+    columns = max(1, min(width - _LABEL - 1, len(values)))
+    highest = _highest_of_each(values, columns)
+    top = max(highest, default=0.0)
+    lines = [title]
+    eighths = len(_BLOCKS) - 1
+    for row in reversed(range(_ROWS)):
+        label = format_number(top) if row == _ROWS - 1 else "0" if row == 0 else ""
+        filled = "".join(_BLOCKS[_part(value, top, row, eighths)] for value in highest)
+        lines.append(f"{label:>{_LABEL}} {filled}".rstrip())
+    end = format_duration(duration_s)
+    lines.append(f"{'0 s':>{_LABEL}} {end:>{max(columns, len(end))}}")
+    return lines
+
+
+def _highest_of_each(values: Sequence[float], columns: int) -> list[float]:
+    found = []
+    for column in range(columns):
+        first, last = column * len(values) // columns, (column + 1) * len(values) // columns
+        found.append(max((each for each in values[first:last] if not math.isnan(each)), default=0.0))
+    return found
+
+
+def _part(value: float, top: float, row: int, eighths: int) -> int:
+    """Return how many eighths of this row the value fills; any value above 0 is visible."""
+    if top <= 0:
+        return 0
+    filled = math.ceil(value / top * _ROWS * eighths) - row * eighths
+    return min(max(filled, 0), eighths)

@@ -6,7 +6,7 @@ import pytest
 from support.stores import MemoryWorld
 from support.waiting import eventually
 
-from loadmanager.cli.broker_monitor.broker_readings import BrokerReadings, Update
+from loadmanager.cli.broker_monitor import BrokerReadings, Update
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Create, Delete, MetadataStore, Put
 
@@ -128,7 +128,7 @@ async def test_without_any_change_there_is_an_update_of_everything_at_the_interv
 
 
 async def test_lost_store(world: MemoryWorld, store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadmanager.cli.broker_monitor.broker_readings._RETRY_S", 0.0)
+    monkeypatch.setattr("loadmanager.cli.broker_monitor._RETRY_S", 0.0)
     await register(store, "b:1")
     reader = await world.connect()
     follower = Follower(BrokerReadings(reader), interval_s=0.01)

@@ -4,8 +4,14 @@ import json
 
 import pytest
 
-from loadmanager.cli.broker_monitor.broker_readings import Reading, reading_of
-from loadmanager.cli.broker_monitor.broker_tables import ClusterRow, Figure, broker_rows, cluster_rows
+from loadmanager.cli.broker_monitor import (
+    ClusterRow,
+    Figure,
+    Reading,
+    broker_rows,
+    cluster_rows,
+    reading_of,
+)
 from loadmanager.store.metadata_store import Znode
 
 AVERAGES = {

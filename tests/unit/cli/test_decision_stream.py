@@ -8,8 +8,8 @@ from support.command_line import run_admin
 from support.recording_node import RecordingNode
 from support.servers import closed_port
 
-from loadmanager.cli.admin import decision_stream
-from loadmanager.cli.admin.decision_stream import events
+from loadmanager.cli.admin import decision_commands
+from loadmanager.cli.admin.decision_commands import events
 
 LIVE, DECISIONS = "/loadbalance/v1/live", "/loadbalance/v1/decisions"
 BUNDLE = "t/ns/0x00000000_0x80000000"
@@ -18,7 +18,7 @@ FORBIDDEN = (403, b'{"reason":"no more"}')
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decision_stream, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(decision_commands, "_AGAIN_S", 0.0)
 
 
 def entry(epoch: int, sequence: int, **others: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of an entry

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from loadmanager.cli.text.line_plot import plot
+from loadmanager.cli.text.text_tables import plot
 
 
 def test_a_curve_is_filled_from_below_up_to_the_highest_value() -> None:

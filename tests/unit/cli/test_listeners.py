@@ -9,7 +9,7 @@ from support.certificates import Authority, Signed
 from support.waiting import patience
 
 from loadmanager.cli.agent_command import local_url_of
-from loadmanager.cli.listeners import Listeners, listen, listen_at, tls_of
+from loadmanager.cli.service_runner import Listeners, listen, listen_at, tls_of
 from loadmanager.config import Settings, load_settings
 
 

@@ -8,7 +8,7 @@ import pytest
 from support.command_line import run_admin
 from support.recording_node import RecordingNode
 
-from loadmanager.cli.admin.service_client import URL_VARIABLE, Service
+from loadmanager.cli.admin.node_requests import URL_VARIABLE, Service
 from loadmanager.wire.plan_bodies import BalanceAnswer, DrainProgress, ExecutionAnswer, PlanAnswer, PlansAnswer
 from loadmanager.wire.validation import WireModel
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from loadmanager.cli.broker_monitor.broker_readings import Reading, Update
+from loadmanager.cli.broker_monitor import Reading, Update
 from loadmanager.cli.monitor_command import render_broker, render_cluster, render_json, render_live
 from loadmanager.cli.text import numbers
 from loadmanager.cli.text.text_tables import format_pairs, format_table, wrap_text

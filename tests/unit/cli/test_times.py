@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from loadmanager.cli.text.times import read_duration, read_moment
+from loadmanager.cli.text.numbers import read_duration, read_moment
 
 
 @pytest.mark.parametrize(

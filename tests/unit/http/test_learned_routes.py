@@ -9,7 +9,7 @@ from support.nodes import Cluster, RunningNode, a_leader, settings, topics_by_bu
 from support.registrations import a_record, load_of
 from support.waiting import eventually
 
-from loadmanager.cli.recorded_range import find_start, planner_settings_of, recorded_items
+from loadmanager.cli.replay_command import find_start, planner_settings_of, recorded_items
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.lab.decide.cluster_dump import collect_cluster

@@ -11,7 +11,7 @@ from support.nodes import RunningNode, a_leader
 from support.recorded_cluster import OF_STRATEGY, Recorded, a_recorded_leader
 from support.waiting import eventually, patience
 
-from loadmanager.cli.recorded_range import find_start, planner_settings_of, recorded_items
+from loadmanager.cli.replay_command import find_start, planner_settings_of, recorded_items
 from loadmanager.core.diagnosis.explanation import DecisionInput
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.plan import Plan

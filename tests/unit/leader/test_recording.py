@@ -11,7 +11,7 @@ from support.nodes import a_leader
 from support.recorded_cluster import NAMESPACE, a_recorded_leader
 from support.waiting import eventually
 
-from loadmanager.cli.recorded_range import find_start, planner_settings_of, recorded_items
+from loadmanager.cli.replay_command import find_start, planner_settings_of, recorded_items
 from loadmanager.config import Settings
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import FREE

@@ -24,7 +24,7 @@ from support.pulsar_harness import (
 )
 from support.waiting import eventually
 
-from loadmanager.cli.recorded_range import find_start, planner_settings_of, recorded_items
+from loadmanager.cli.replay_command import find_start, planner_settings_of, recorded_items
 from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.core.domain.plan import Unload
