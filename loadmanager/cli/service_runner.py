@@ -42,6 +42,8 @@ log = structlog.get_logger(__name__)
 S = TypeVar("S", bound=SessionSettings)
 _Answer = TypeVar("_Answer")
 
+_CONNECT_TIMEOUT_S = 15.0
+"""Time that a starting process waits for ZooKeeper; a longer session timeout means a slower link, and is waited for."""
 ANSWER_S = 0.5
 """How long requests under way may take once the process is told to stop."""
 
@@ -115,7 +117,7 @@ def store_of(
         hosts,
         session_timeout_s=settings.session_timeout_s,
         chroot=chroot,
-        connect_timeout_s=settings.metadata_store_connect_timeout_millis / 1000,
+        connect_timeout_s=max(_CONNECT_TIMEOUT_S, settings.session_timeout_s),
         create_chroot=create_chroot,
         access=access or access_of(settings),
     )

@@ -29,10 +29,7 @@ OF_THE_NODE = frozenset(
 )
 """The keys that say where a node is, whom it speaks to and who to it, and what it records: no decision goes by them."""
 
-BEFORE = {
-    **{key: str(value) for key, value in AS_PULSAR.items()},
-    "loadBalancerMovedAgainThresholdPercentage": "1000000",
-}
+BEFORE = {key: str(value) for key, value in AS_PULSAR.items()}
 """Keys that came later, with what was done before there was such a key."""
 
 

@@ -33,10 +33,6 @@ class SessionSettings(KeyedSettings):
         description="Session timeout. A broker whose machine is lost keeps its bundles for this long (Pulsar's"
         " default is 30000).",
     )
-    metadata_store_connect_timeout_millis: PositiveMs = Field(
-        15_000, description="A starting process waits this long for ZooKeeper, then exits."
-    )
-
     metadata_store_credentials: str = Field(
         "",
         description="Credentials for ZooKeeper: file:///path of a file with user:password, or env:VARIABLE."
@@ -112,12 +108,6 @@ class TracingSettings(KeyedSettings):
         pattern=r"^(https?://[^/\s]+/?)?$",
         description="OpenTelemetry collector for traces of lookups, decisions and moves, over OTLP with HTTP,"
         " such as http://collector:4318. Empty: none. Needs the extra loadmanager[otel].",
-    )
-    otlp_lookup_sample_ratio: float = Field(
-        0.01,
-        ge=0,
-        le=1,
-        description="Fraction of requests that are traced if the client sends no trace. Rounds and moves always are.",
     )
 
 

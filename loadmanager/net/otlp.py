@@ -25,6 +25,10 @@ from loadmanager.net.tracing import Attributes, Handler, Tracing, Trail
 
 _PATH = "/v1/traces"
 _PATIENCE_S = 5
+SAMPLED_REQUESTS = 0.01
+"""Fraction of requests that are traced if the client sends no trace: enough of thousands of lookups a second. A client
+that wants more sends a sampled `traceparent`.
+"""
 _FAILED = 500
 _FORMAT = TraceContextTextMapPropagator()
 
@@ -34,9 +38,9 @@ class CollectorTracing(Tracing):
     that cannot be sent are dropped.
     """
 
-    def __init__(self, endpoint: str, lookup_ratio: float, service: str, instance: str) -> None:
+    def __init__(self, endpoint: str, service: str, instance: str) -> None:
         resource = Resource({"service.name": service, "service.instance.id": instance, "service.version": __version__})
-        sampler = ParentBased(_PartOfRequests(lookup_ratio))
+        sampler = ParentBased(_PartOfRequests(SAMPLED_REQUESTS))
         self._provider = TracerProvider(sampler, resource, shutdown_on_exit=False, span_limits=SpanLimits(max_links=32))
         exporter = OTLPSpanExporter(endpoint.rstrip("/") + _PATH, timeout=_PATIENCE_S)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))

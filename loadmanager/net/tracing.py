@@ -76,4 +76,4 @@ def tracing_of(settings: TracingSettings, service: str, instance: str) -> Tracin
     except ModuleNotFoundError as error:
         fix = f"is not installed; install it with: {how_to_install('otel')}"
         raise ConfigurationError(f"{settings.key('otlp_endpoint')}: {error.name} {fix}") from None
-    return CollectorTracing(settings.otlp_endpoint, settings.otlp_lookup_sample_ratio, service, instance)
+    return CollectorTracing(settings.otlp_endpoint, service, instance)

@@ -68,7 +68,6 @@ def some_settings(store_url: str, broker_url: str = "http://127.0.0.1:1", node_u
         "agentPort": 0,
         "brokerLeaseMs": 60_000,
         "statsUpdateFrequencyInSecs": 0.1,
-        "metadataStoreConnectTimeoutMillis": 300,
     }
 
 
@@ -109,7 +108,7 @@ async def test_start_waits_through_zookeeper_hiccups(zookeeper: EmbeddedZooKeepe
     async with FakeBroker() as broker, FakeNode() as node, TcpProxy(zookeeper.port) as network:
         network.cuts.extend(range(50, 650, 60))
         settings = some_settings(f"zk:{network.address}{chroot}", broker.url, node.url)
-        settings |= {"metadataStoreConnectTimeoutMillis": 60_000, "metadataStoreSessionTimeoutMillis": 30_000}
+        settings["metadataStoreSessionTimeoutMillis"] = 60_000
         async with agent_process(tmp_path, settings) as process:
 
             async def registered() -> bool:
@@ -135,7 +134,6 @@ async def test_told_to_stop_it_has_the_broker_close_everything_and_leaves_nothin
     async with FakeBroker() as broker, FakeNode() as node, aiohttp.ClientSession() as http:
         node.create_namespace("t/ns")
         settings = some_settings(f"zk:{zookeeper.connect_string}{chroot}", broker.url, node.url)
-        settings["metadataStoreConnectTimeoutMillis"] = 15_000
         async with agent_process(tmp_path, settings) as process:
             await eventually((tmp_path / "ready.json").exists)
             url = orjson.loads((tmp_path / "ready.json").read_bytes())["url"]
@@ -224,7 +222,6 @@ async def place(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> As
     async with FakeBroker() as broker, FakeNode() as node, aiohttp.ClientSession() as http:
         settings = some_settings(f"zk:{zookeeper.connect_string}{chroot}", broker.url, node.url)
         settings |= {
-            "metadataStoreConnectTimeoutMillis": 15_000,
             "metadataStoreSessionTimeoutMillis": 600_000,
             "loadBalancerReportUpdateMinIntervalMillis": 50,
         }

@@ -180,7 +180,6 @@ async def moving(
             "settlingSeconds": 0,
             "movesAtOnce": 1,
             "metadataStoreSessionTimeoutMillis": 4_000,
-            "metadataStoreConnectTimeoutMillis": 30_000,
             "overrides": {"loadBalancerSheddingIntervalMinutes": "100000"},
         }
         yield pulsar, own, settings, store
@@ -306,7 +305,7 @@ async def refusals(folder: Path, all_settings: Sequence[Mapping[str, object]]) -
     configs = []
     for number, settings in enumerate(all_settings):
         config = folder / f"{number}.yaml"
-        given = {"webServicePort": 0, "folder": str(folder / "diary"), "metadataStoreConnectTimeoutMillis": 15_000}
+        given = {"webServicePort": 0, "folder": str(folder / "diary")}
         config.write_text(yaml.safe_dump({**given, **settings}), encoding="utf-8")
         configs.append(str(config))
     process = await asyncio.create_subprocess_exec(

@@ -16,6 +16,7 @@ from support.nodes import Cluster, RunningNode, in_memory
 
 from loadmanager.config import TracingSettings, settings_of
 from loadmanager.errors import ConfigurationError
+from loadmanager.net import otlp
 from loadmanager.net.otlp import CollectorTracing
 from loadmanager.net.tracing import OFF, tracing_of
 
@@ -89,18 +90,24 @@ async def test_a_move_and_what_is_done_for_it_are_one_trace_across_leader_and_ag
     assert asked.instance == BROKER_ID
 
 
-async def test_a_round_of_shedding_and_its_moves_are_a_trace_of_their_own(collector: Collector) -> None:
+async def test_a_round_of_shedding_and_its_moves_are_a_trace_of_their_own(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otlp, "SAMPLED_REQUESTS", 0.0)
     async with Cluster() as cluster:
-        leader, other = await a_traced_fleet(collector, cluster, otlp_lookup_sample_ratio=0.0)
+        leader, other = await a_traced_fleet(collector, cluster)
         await other.lookup(TOPIC)
         await leader.node.shedding.cycle()
         await all_told(leader, other)
     assert {each.name for each in collector.told} == {"shedding round"}
 
 
-async def test_what_belongs_to_a_trace_that_is_not_told_of_is_not_told_either(collector: Collector) -> None:
+async def test_what_belongs_to_a_trace_that_is_not_told_of_is_not_told_either(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otlp, "SAMPLED_REQUESTS", 1.0)
     async with Cluster() as cluster:
-        leader, other = await a_traced_fleet(collector, cluster, otlp_lookup_sample_ratio=1.0)
+        leader, other = await a_traced_fleet(collector, cluster)
         await cluster.a_broker("b1:8080")
         await other.lookup(TOPIC, headers=NOT_SAMPLED)
         await other.lookup(TOPIC)
@@ -108,9 +115,10 @@ async def test_what_belongs_to_a_trace_that_is_not_told_of_is_not_told_either(co
     assert not collector.of(OF_CLIENT)
 
 
-async def test_a_collector_that_is_away_holds_nothing_up() -> None:
+async def test_a_collector_that_is_away_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otlp, "SAMPLED_REQUESTS", 1.0)
     async with Cluster() as cluster:
-        leader, other = await cluster.start_nodes(2, otlp_endpoint="http://127.0.0.1:9", otlp_lookup_sample_ratio=1.0)
+        leader, other = await cluster.start_nodes(2, otlp_endpoint="http://127.0.0.1:9")
         await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
         await cluster.a_broker("b1:8080")
         assert (await other.lookup(TOPIC)).status == 200

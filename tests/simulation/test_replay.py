@@ -20,7 +20,6 @@ from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.domain.resources import HealthFigures
-from loadmanager.core.domain.settings import KEYS
 from loadmanager.core.protocol import move_machine
 from loadmanager.core.protocol.move_machine import Phase
 from loadmanager.errors import PlanDriftedError
@@ -417,28 +416,6 @@ async def test_a_history_without_the_moves_under_way_says_that_their_steps_are_n
     outcome = replayed([*with_changed(items, first, without_machines)][: items.index(first) + 200])
     assert outcome.is_equal
     assert outcome.left_out["step of moves: unknown to this version"] > 0
-
-
-async def test_a_history_of_a_leader_that_remembered_moves_in_the_former_way_is_taken_again(tmp_path: Path) -> None:
-    """Each move with one figure that said whether it had returned, for an hour, and no breaker for moves again."""
-    items = await a_life(tmp_path)
-
-    def as_before(columns: dict[str, Any]) -> None:
-        body = json.loads(columns["body"])
-        settings = body["settings"] if columns["kind"] == "checkpoint" else body
-        del settings[KEYS["moved_again_threshold_percentage"]]
-        memory = body.get("churn", {}).get("churn", {}).get("memory", {})
-        if memory:
-            memory["moves"] = [[*move[:6], False] for move in memory["moves"]]
-        columns["body"] = json.dumps(body)
-
-    changed = rows_of(items, "events", "checkpoint") + rows_of(items, "events", "settings")
-    assert any('"memory"' in row.columns["body"] for row in changed)
-    for row in changed:
-        items = list(with_changed(items, row, as_before))
-    outcome = replayed(items)
-    assert outcome.difference is None
-    assert outcome.compared["checkpoint"] == 1
 
 
 async def test_the_next_leader_goes_on_in_a_term_of_its_own(tmp_path: Path) -> None:

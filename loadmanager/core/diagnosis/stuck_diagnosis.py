@@ -211,7 +211,7 @@ class _Uneven:
     @classmethod
     def of(cls, snapshot: Snapshot, settings: PlannerSettings) -> _Uneven | None:
         """Analyse a cluster; None if its load is even."""
-        loads = LevelLoads.of(snapshot, replace(settings, level_least_usage_percentage=_FINEST, level_forecast_hours=0))
+        loads = LevelLoads.of(snapshot, replace(settings, level_least_usage_percentage=_FINEST), hours=0)
         carried = throughput_per_broker(snapshot)
         heat = (
             loads.heat() if loads.usage.any() else carried / max(float(carried.sum()) / max(len(carried), 1), _FINEST)

@@ -371,16 +371,6 @@ class PlannerSettings:
         le=100,
         fits=BY_USAGE,
     )
-    level_forecast_hours: float = setting(
-        "loadBalancerLevelForecastHours",
-        2,
-        (
-            "Level: goes by what is expected of so many hours to come, of namespaces of which the pipeline learned a"
-            " forecast that proved itself in its back-test. 0: by the present alone."
-        ),
-        ge=0,
-        le=168,
-    )
     sick_broker_quarantine_enabled: bool = setting(
         "loadBalancerSickBrokerQuarantineEnabled",
         True,
@@ -417,26 +407,13 @@ class PlannerSettings:
         60,
         "Shedding does not return a bundle to a broker that it has left within this time; 0: it may.",
     )
-    max_bundle_returns: int = setting(
-        "loadBalancerMaxBundleReturns",
-        2,
-        "A bundle returned so often within four hours is not shed for an hour.",
-        ge=1,
-        le=1_000_000,
-    )
-    thrash_threshold_percentage: float = setting(
-        "loadBalancerThrashThresholdPercentage",
-        20,
-        "When more than this much of all load was returned within four hours, shedding stops for half an hour.",
-        ge=0,
-        le=1_000_000,
-    )
-    moved_again_threshold_percentage: float = setting(
-        "loadBalancerMovedAgainThresholdPercentage",
-        50,
-        "When shedding has moved more than this much of all load again within two hours, it stops for as long, too.",
-        ge=0,
-        le=1_000_000,
+    churn_breaker_enabled: bool = setting(
+        "loadBalancerChurnBreakerEnabled",
+        True,
+        (
+            "Circuit breaker: a bundle that returns twice within four hours is not shed for an hour. Shedding stops for"
+            " half an hour when 20 % of all load returned within four hours, or 50 % moved again within two."
+        ),
     )
     resource_weights: ResourceWeights = field(default_factory=ResourceWeights)
     fitted: frozenset[str] = frozenset()

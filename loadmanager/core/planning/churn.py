@@ -61,6 +61,14 @@ AT_AN_OPERATORS_WORD = frozenset(
 MOST_MOVES = 10_000
 """Maximum number of remembered moves, so that the memory fits a znode; the oldest are dropped."""
 
+MOST_RETURNS = 2
+"""Returns of a bundle within four hours at which it is frozen: one may be an accident."""
+MOST_BACK = 0.20
+"""Share of all load that may return within four hours before shedding stops."""
+MOST_AGAIN = 0.50
+"""Share of all load that may move again within two hours before shedding stops. Under bursts some of it is the price of
+evenness.
+"""
 FREEZE_S = 3600.0
 """Duration of a bundle's freeze. It is as long as the default cool-down of a return."""
 STOP_S = 1800.0
@@ -108,11 +116,14 @@ class MoveMemory:
         }
 
     def at(self, now_s: float, settings: PlannerSettings) -> MoveMemory:
-        """Drop expired entries."""
+        """Drop expired entries; without a breaker, also what it has stopped."""
         longest_s = max(BACK_WITHIN_S, settings.return_cool_down_minutes * _MINUTE_S)
         outdated = bisect_right(self.moves, now_s - longest_s, key=lambda move: move.at_s)
+        moves = self.moves[max(outdated, len(self.moves) - MOST_MOVES) :]
+        if not settings.churn_breaker_enabled:
+            return MoveMemory(moves)
         return MoveMemory(
-            self.moves[max(outdated, len(self.moves) - MOST_MOVES) :],
+            moves,
             {bundle: until_s for bundle, until_s in self.frozen_until_s.items() if until_s > now_s},
             self.stopped_until_s if self.stopped_until_s > now_s else 0.0,
         )
@@ -203,7 +214,7 @@ def noted(
     memory = MoveMemory.of(state).at(at_s, settings)
     move = next_move(memory.moves, at_s, bundle, source, destination, share, is_own=is_own)
     memory = replace(memory, moves=(*memory.moves, move))
-    memory, verdicts = _judged(memory, move, settings)
+    memory, verdicts = _judged(memory, move) if move.is_own and settings.churn_breaker_enabled else (memory, [])
     return memory.into(state), verdicts
 
 
@@ -284,12 +295,12 @@ class _Allowance:
         return refusal
 
     def _find_breaker(self, step: Unload) -> Verdict | None:
-        memory, settings = self._memory, self._settings
+        memory = self._memory
         why: dict[str, Figure]
         if memory.stopped_until_s:
             why = {
                 "seconds_left": round(memory.stopped_until_s - self._now_s),
-                **_why_stopped(memory, self._now_s, settings),
+                **_why_stopped(memory, self._now_s),
             }
             return Verdict(step.bundle, ChurnReason.SHEDDING_STOPPED, acted=False, why=why)
         until_s = memory.frozen_until_s.get(step.bundle)
@@ -298,7 +309,6 @@ class _Allowance:
         why = {
             "seconds_left": round(until_s - self._now_s),
             "returns": memory.returns_of(step.bundle, self._now_s),
-            **settings.as_figures("max_bundle_returns"),
         }
         return Verdict(step.bundle, ChurnReason.KEEPS_RETURNING, acted=False, why=why)
 
@@ -375,39 +385,29 @@ def _pair(step: Unload) -> frozenset[Registration | None]:
     return frozenset({step.source, step.destination})
 
 
-def _judged(memory: MoveMemory, move: PastMove, settings: PlannerSettings) -> tuple[MoveMemory, list[Verdict]]:
+def _judged(memory: MoveMemory, move: PastMove) -> tuple[MoveMemory, list[Verdict]]:
     """Return the memory after a move, with the breaker tripped if due, and the verdicts on that."""
-    if not move.is_own:
-        return memory, []
     verdicts = []
     returned = is_back(move)
     returns = memory.returns_of(move.bundle, move.at_s) if returned else 0
-    if returned and returns >= settings.max_bundle_returns:
+    if returned and returns >= MOST_RETURNS:
         memory = replace(memory, frozen_until_s={**memory.frozen_until_s, move.bundle: move.at_s + FREEZE_S})
-        why: dict[str, Figure] = {"returns": returns, **settings.as_figures("max_bundle_returns")}
-        verdicts.append(Verdict(move.bundle, ChurnReason.KEEPS_RETURNING, acted=True, why=why))
-    if (returned and _thrashes(memory, move.at_s, settings)) or (
-        is_again(move) and _keeps_moving(memory, move.at_s, settings)
+        verdicts.append(Verdict(move.bundle, ChurnReason.KEEPS_RETURNING, acted=True, why={"returns": returns}))
+    if (returned and memory.moved_back(move.at_s) > MOST_BACK) or (
+        is_again(move) and memory.moved_again(move.at_s) > MOST_AGAIN
     ):
         memory = replace(memory, stopped_until_s=move.at_s + STOP_S)
-        why = _why_stopped(memory, move.at_s, settings)
+        why = _why_stopped(memory, move.at_s)
         verdicts.append(Verdict("cluster", ChurnReason.SHEDDING_STOPPED, acted=True, why=why))
     return memory, verdicts
 
 
-def _thrashes(memory: MoveMemory, now_s: float, settings: PlannerSettings) -> bool:
-    return memory.moved_back(now_s) > settings.thrash_threshold_percentage / 100
-
-
-def _keeps_moving(memory: MoveMemory, now_s: float, settings: PlannerSettings) -> bool:
-    return memory.moved_again(now_s) > settings.moved_again_threshold_percentage / 100
-
-
-def _why_stopped(memory: MoveMemory, now_s: float, settings: PlannerSettings) -> dict[str, Figure]:
+def _why_stopped(memory: MoveMemory, now_s: float) -> dict[str, Figure]:
     return {
         "back_percent": 100 * memory.moved_back(now_s),
+        "most_back_percent": 100 * MOST_BACK,
         "again_percent": 100 * memory.moved_again(now_s),
-        **settings.as_figures("thrash_threshold_percentage", "moved_again_threshold_percentage"),
+        "most_again_percent": 100 * MOST_AGAIN,
     }
 
 
@@ -418,11 +418,8 @@ def _move_of(
     incarnation: int,
     share: float,
     own: bool,  # noqa: FBT001 - as it was stored
-    *before: float | bool | None,
+    *before: float | None,
 ) -> PastMove:
-    """Read a move from JSON. Before `moved_s` and `left_s` existed, one flag said that the bundle had returned."""
-    known = PastMove(float(at_s), str(bundle), str(source), int(incarnation), float(share), bool(own))
-    if len(before) == 1:
-        return known._replace(left_s=known.at_s) if before[0] else known
+    """Read a move from JSON."""
     moved_s, left_s = (NEVER if each is None else float(each) for each in before)
-    return known._replace(moved_s=moved_s, left_s=left_s)
+    return PastMove(float(at_s), str(bundle), str(source), int(incarnation), float(share), bool(own), moved_s, left_s)

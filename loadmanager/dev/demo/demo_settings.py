@@ -25,9 +25,7 @@ _BY_LATEST_REPORTS = {
 _HOURS_IN_MINUTES = {
     "loadBalancerReturnCoolDownMinutes": 0.5,
     "loadBalancerMaxLoadMovedPerHourPercentage": 1_000,
-    "loadBalancerMaxBundleReturns": 1_000,
-    "loadBalancerThrashThresholdPercentage": 1_000,
-    "loadBalancerMovedAgainThresholdPercentage": 1_000,
+    "loadBalancerChurnBreakerEnabled": False,
 }
 """Limits on churn are for hours, in which the load of the demo's minutes would be everywhere."""
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.carried_load import share_of
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import ReportRules
@@ -339,7 +339,7 @@ class Replay:
             compare_checkpoints(image, self._model.image())
             for name, machine in self._machines.items():
                 machine.compare(machines[name])
-            for name in _comparable(head["settings"]):
+            for name in ("states", "split_state", "churn"):
                 compare_value("", name, _digest(name, memory), _digest(name, self._memory))
             for name in ("rng", "round_rng"):
                 generators = (getattr(each, name) for each in (memory, self._memory))
@@ -462,14 +462,6 @@ def _set_learned(model: ClusterModel, body: Mapping[str, Any]) -> None:
 
 def _bytes(content: Any) -> bytes:  # noqa: ANN401 - whatever JSON can hold
     return json.dumps(content).encode()
-
-
-def _comparable(settings: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the parts of the memory that can be compared. Leaders that did not know this key kept moves for a shorter
-    time.
-    """
-    memory = ("states", "split_state")
-    return (*memory, "churn") if KEYS["moved_again_threshold_percentage"] in settings else memory
 
 
 def _digest(name: str, memory: ReplayedMemory) -> str:

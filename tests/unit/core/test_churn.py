@@ -15,7 +15,7 @@ from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn
 from loadmanager.core.planning.churn import KEY, MOST_MOVES, MoveMemory, State
-from loadmanager.core.planning.repeated_moves import NEVER, PastMove
+from loadmanager.core.planning.repeated_moves import PastMove
 from loadmanager.core.planning.strategy_memory import as_json
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
 
@@ -209,18 +209,12 @@ def test_a_bundle_that_keeps_returning_is_frozen_for_a_time() -> None:
     state = moved(state, 0, B, A, at_s=NOW_S - 20, share=0.01)
     state, said = churn.noted(state, bundle(0), A, B, 0.01, settings, at_s=NOW_S - 10, is_own=True)
     assert [(v.subject, v.sentence()) for v in said] == [
-        (
-            bundle(0),
-            (
-                "Not shed for an hour: it was returned to a former owner 2 times within four hours"
-                " (loadBalancerMaxBundleReturns 2)"
-            ),
-        )
+        (bundle(0), "Not shed for an hour: it was returned to a former owner 2 times within four hours")
     ]
     moving, refused = limited(a_plan(unload(0), unload(1)), of_loads(1, 1, 98), state)
     assert moving == [bundle(1)]
     assert refused[bundle(0)].sentence() == (
-        "No move for another 3590 s because it kept returning to former owners (loadBalancerMaxBundleReturns 2)"
+        "No move for another 3590 s because it returned to former owners 2 times within four hours"
     )
     assert limited(a_plan(unload(0, A, C)), of_loads(1, 1, 98), churn.lifted(state, bundle(0)))[0] == [bundle(0)]
     assert limited(a_plan(unload(0, A, C)), of_loads(1, 1, 98), churn.lifted(state, bundle(1)))[0] == []
@@ -232,16 +226,14 @@ def test_shedding_stops_when_too_much_was_returned_until_it_is_time_or_an_operat
     state, (verdict,) = churn.noted(state, bundle(0), B, A, 0.3, SETTINGS, at_s=NOW_S - 10, is_own=True)
     assert (verdict.subject, verdict.acted) == ("cluster", True)
     assert verdict.sentence() == (
-        "Nothing is shed for half an hour: of all load 30 % (loadBalancerThrashThresholdPercentage 20) were returned to"
-        " former owners within four hours, and 30 % (loadBalancerMovedAgainThresholdPercentage 50) moved again within"
-        " two hours"
+        "Nothing is shed for half an hour: of all load 30 % (limit 20 %) were returned to former owners within four"
+        " hours, and 30 % (limit 50 %) moved again within two hours"
     )
     moving, refused = limited(a_plan(unload(1), unload(2)), of_loads(1, 1, 1, 97), state)
     assert moving == []
     assert refused[bundle(1)].sentence() == (
-        "No move because shedding is stopped for another 1790 s: of all load it returned 30 %"
-        " (loadBalancerThrashThresholdPercentage 20) to former owners, and moved 30 %"
-        " (loadBalancerMovedAgainThresholdPercentage 50) again within two hours"
+        "No move because shedding is stopped for another 1790 s: of all load it returned 30 % (limit 20 %)"
+        " to former owners, and moved 30 % (limit 50 %) again within two hours"
     )
     assert limited(a_plan(unload(1)), of_loads(1, 1, 98), churn.lifted(state))[0] == [bundle(1)]
     past = moved(moved({}, 0, A, B, at_s=NOW_S - 3000), 0, B, A, at_s=NOW_S - 1801, share=0.5)
@@ -249,18 +241,27 @@ def test_shedding_stops_when_too_much_was_returned_until_it_is_time_or_an_operat
 
 
 def test_shedding_stops_when_too_much_was_moved_again_although_nothing_returned() -> None:
-    settings = PlannerSettings(moved_again_threshold_percentage=40)
-    state = moved({}, 0, A, B, at_s=NOW_S - 7000, share=0.5, settings=settings)
-    state = moved(state, 1, A, B, at_s=NOW_S - 6000, share=0.5, is_own=False, settings=settings)
-    state, said = churn.noted(state, bundle(1), B, C, 0.5, settings, at_s=NOW_S - 5000, is_own=True)
+    state = moved({}, 0, A, B, at_s=NOW_S - 7000, share=0.6)
+    state = moved(state, 1, A, B, at_s=NOW_S - 6000, share=0.6, is_own=False)
+    state, said = churn.noted(state, bundle(1), B, C, 0.6, SETTINGS, at_s=NOW_S - 5000, is_own=True)
     assert said == []  # it was an operator who had moved it
-    state, (verdict,) = churn.noted(state, bundle(0), B, C, 0.5, settings, at_s=NOW_S - 10, is_own=True)
+    state, (verdict,) = churn.noted(state, bundle(0), B, C, 0.6, SETTINGS, at_s=NOW_S - 10, is_own=True)
     assert (verdict.subject, verdict.verdict) == ("cluster", ChurnReason.SHEDDING_STOPPED)
-    assert (verdict.why["again_percent"], verdict.why["back_percent"]) == (50, 0)
+    assert (verdict.why["again_percent"], verdict.why["back_percent"]) == (60, 0)
     assert limited(a_plan(unload(2)), of_loads(1, 1, 98), state)[0] == []
     memory = MoveMemory.of(state)
-    assert (memory.moved_again(NOW_S), memory.moved_back(NOW_S)) == (0.5, 0.0)
+    assert (memory.moved_again(NOW_S), memory.moved_back(NOW_S)) == (0.6, 0.0)
     assert memory.moved_again(NOW_S + 7190) == 0.0
+
+
+def test_without_the_breaker_nothing_is_stopped_nor_stays_stopped() -> None:
+    off = PlannerSettings(churn_breaker_enabled=False)
+    state = moved({}, 0, A, B, at_s=NOW_S - 20, share=0.3, settings=off)
+    state, verdicts = churn.noted(state, bundle(0), B, A, 0.3, off, at_s=NOW_S - 10, is_own=True)
+    assert (verdicts, MoveMemory.of(state).stopped_until_s) == ([], 0.0)
+    stopped = MoveMemory(frozen_until_s={bundle(1): NOW_S + 5}, stopped_until_s=NOW_S + 5).into({})
+    assert limited(a_plan(unload(1)), of_loads(1, 1, 98), stopped, churn_breaker_enabled=False)[0] == [bundle(1)]
+    assert churn.standing_limits(stopped, of_loads(1, 1), off, NOW_S, 0.0) == []
 
 
 def test_under_the_defaults_a_bundle_that_returns_as_soon_as_it_may_counts_and_is_frozen_in_the_end() -> None:
@@ -270,13 +271,6 @@ def test_under_the_defaults_a_bundle_that_returns_as_soon_as_it_may_counts_and_i
     assert MoveMemory.of(state).moved_back(NOW_S + after_s) == 0.01
     _, (verdict,) = churn.noted(state, bundle(0), A, B, 0.01, SETTINGS, at_s=NOW_S + 2 * after_s, is_own=True)
     assert (verdict.subject, verdict.verdict) == (bundle(0), ChurnReason.KEEPS_RETURNING)
-
-
-def test_a_move_of_a_former_version_says_only_whether_it_returned() -> None:
-    stored = [[NOW_S, bundle(i), "a", 1, 0.5, True, back] for i, back in enumerate((False, True))]
-    memory = MoveMemory.of({KEY: {"memory": {"moves": stored}}})
-    assert [(move.moved_s, move.left_s) for move in memory.moves] == [(NEVER, NEVER), (NEVER, NOW_S)]
-    assert memory.moved_back(NOW_S) == 0.5
 
 
 def test_a_plan_without_steps_stays_as_it_is_and_the_memory_loses_what_is_outdated() -> None:
@@ -312,7 +306,7 @@ def test_the_memory_keeps_the_newest_moves_when_they_are_too_many() -> None:
 
 def test_what_a_clock_noted_that_was_ahead_counts_from_now_on_and_no_longer_than_if_it_was_noted_now() -> None:
     day_s = 86_400.0
-    noted = [[at_s, bundle(1), "a", 1, 0.5, True, False] for at_s in (NOW_S - 1, NOW_S + day_s)]
+    noted = [[at_s, bundle(1), "a", 1, 0.5, True, None, None] for at_s in (NOW_S - 1, NOW_S + day_s)]
     frozen = {bundle(1): NOW_S + day_s, bundle(2): NOW_S + 5}
     stored = {"moves": noted, "frozenUntilS": frozen, "stoppedUntilS": NOW_S + day_s}
     memory = MoveMemory.of(churn.restored({}, {KEY: {"memory": stored}}, NOW_S))

@@ -131,7 +131,7 @@ def test_level_goes_by_what_is_expected_of_the_next_hours() -> None:
     grows, stays = bundle(1), bundle(1, "tenant/other")
     reports = {A: wide({grows: throughput(10.0)}), broker("b"): wide({stays: throughput(10.0)})}
     taken = build_snapshot(at_s, reports, {}, learned=rising())
-    usage = LevelLoads.of(taken, PlannerSettings(level_forecast_hours=2)).usage.max(axis=1)
+    usage = LevelLoads.of(taken, PlannerSettings()).usage.max(axis=1)
     assert usage[0] / usage[1] == pytest.approx(1.25)
-    usage = LevelLoads.of(taken, PlannerSettings(level_forecast_hours=0)).usage.max(axis=1)
+    usage = LevelLoads.of(taken, PlannerSettings(), hours=0).usage.max(axis=1)
     assert usage[0] == usage[1]

@@ -32,13 +32,15 @@ FLAPPING = {
 }
 
 
-async def two_brokers(cluster: Cluster, leader: RunningNode) -> tuple[FakeAgent, FakeAgent, list[str]]:
-    """b1, which is overloaded, with two bundles of 9 and 1 MiB/s; and b2 without any."""
+async def two_brokers(
+    cluster: Cluster, leader: RunningNode, mib_per_s: tuple[float, float] = (9.0, 1.0)
+) -> tuple[FakeAgent, FakeAgent, list[str]]:
+    """b1, which is overloaded, with two bundles; and b2 without any."""
     first = await cluster.a_broker("b1:8080")
     bundles = await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
     await asyncio.gather(*(leader.node.assigner.request(bundle) for bundle in bundles))
     second = await cluster.a_broker("b2:8080")
-    loads = {bundle: load_of(mib) for bundle, mib in zip(bundles, (9.0, 1.0), strict=True)}
+    loads = {bundle: load_of(mib) for bundle, mib in zip(bundles, mib_per_s, strict=True)}
     await first.report(a_record("b1:8080", loads, agent_url=first.url, cpu=95))
     await eventually(lambda: leader.node.planner.snapshot().bundles.movable.sum() == 2)
     return first, second, bundles
@@ -123,9 +125,8 @@ async def test_the_breaker_stops_shedding_says_so_everywhere_and_is_lifted_by_an
 
 
 async def test_a_bundle_that_keeps_returning_is_frozen_and_can_be_thawed_alone() -> None:
-    settings = {"load_balancer_thrash_threshold_percentage": 1_000.0, **FLAPPING}
-    async with a_leader(**settings) as (cluster, leader):
-        first, second, bundles = await two_brokers(cluster, leader)
+    async with a_leader(**FLAPPING) as (cluster, leader):
+        first, second, bundles = await two_brokers(cluster, leader, (9.5, 0.5))
         for _ in range(2):
             await shed(leader, bundles[1], first, second)
             await shed(leader, bundles[1], second, first)

@@ -149,24 +149,21 @@ class ChurnReason(Reason):
     )
     KEEPS_RETURNING = entry(
         "keeps_returning",
-        "No move for another {seconds_left} s because it kept returning to former owners ({=max_bundle_returns})",
-        (
-            "Not shed for an hour: it was returned to a former owner {returns} times within four hours"
-            " ({=max_bundle_returns})"
-        ),
+        "No move for another {seconds_left} s because it returned to former owners {returns} times within four hours",
+        "Not shed for an hour: it was returned to a former owner {returns} times within four hours",
         remedy="wait {seconds_left} s, or lift the breaker",
     )
     SHEDDING_STOPPED = entry(
         "shedding_stopped",
         (
             "No move because shedding is stopped for another {seconds_left} s: of all load it returned"
-            " {back_percent} % ({=thrash_threshold_percentage}) to former owners, and moved {again_percent} %"
-            " ({=moved_again_threshold_percentage}) again within two hours"
+            " {back_percent} % (limit {most_back_percent} %) to former owners, and moved {again_percent} %"
+            " (limit {most_again_percent} %) again within two hours"
         ),
         (
-            "Nothing is shed for half an hour: of all load {back_percent} % ({=thrash_threshold_percentage}) were"
-            " returned to former owners within four hours, and {again_percent} %"
-            " ({=moved_again_threshold_percentage}) moved again within two hours"
+            "Nothing is shed for half an hour: of all load {back_percent} % (limit {most_back_percent} %) were"
+            " returned to former owners within four hours, and {again_percent} % (limit {most_again_percent} %) moved"
+            " again within two hours"
         ),
         "No move because shedding is stopped for another {seconds_left} s",
         remedy="wait {seconds_left} s, or loadmanager admin balancer lift-breaker",

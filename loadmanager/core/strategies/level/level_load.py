@@ -57,6 +57,10 @@ _SLOW_FROM, _SLOWEST = 1.15, 4.0
 _REFITS = 3
 _FORGIVEN = 0.05
 """Part of its CPU that a broker may use otherwise without counting as slow."""
+FORECAST_HOURS = 2.0
+"""Hours ahead that a learned profile is used for: long enough to relieve a broker before the load comes, and shorter
+than the rest of a moved bundle.
+"""
 _ALIKE = 0.2
 """Tolerance within which CPU usages of one host count as the host's, sampled at different times."""
 
@@ -77,8 +81,9 @@ class LevelLoads:
     least: float
 
     @classmethod
-    def of(cls, snapshot: Snapshot, settings: PlannerSettings) -> LevelLoads:
-        weights, hours = settings.resource_weights, settings.level_forecast_hours
+    def of(cls, snapshot: Snapshot, settings: PlannerSettings, hours: float = FORECAST_HOURS) -> LevelLoads:
+        """Return the loads expected of the next hours; of 0 hours, those of the present."""
+        weights = settings.resource_weights
         least = fit_thresholds(settings, snapshot).level_least_usage_percentage / 100
         return snapshot.derive(
             ("level loads", weights, hours, least), lambda: _loads_of(snapshot, weights, hours, least)
