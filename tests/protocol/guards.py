@@ -183,7 +183,7 @@ GUARDS = {
             _no_answer_awaited,
             missed_by=1,
         ),
-        Guard("fence: an agent believes no answer from before an unload", _no_fence, missed_by=45),
+        Guard("fence: an agent believes no answer from before an unload", _no_fence, missed_by=68),
         Guard("question: an unload makes void what the agent has asked", _no_void_at_agent),
         Guard(
             "question: an unload, or a lease's end, makes void what the broker has asked",

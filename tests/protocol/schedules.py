@@ -211,6 +211,11 @@ def _destination(world: World, step: Step) -> str:
     return f"?destinationBroker=b{step.number // 3 % world.shape.brokers}:{BROKER_PORT}"
 
 
+def _manner_of_split(_: World, step: Step) -> str:
+    algorithm = ("range_equally_divide", "topic_count_equally_divide")[step.number // 3 % 2]
+    return f"?splitAlgorithmName={algorithm}&unload={'true' if step.number // 2 % 2 else 'false'}"
+
+
 def _broker(world: World, number: int) -> str:
     return f"b{number % world.shape.brokers}:{BROKER_PORT}"
 
@@ -227,13 +232,21 @@ def _drain(world: World, step: Step) -> None:
 
 
 def _hold_off(world: World, step: Step) -> None:
-    url = _ours(world, step, f"brokers/{_broker(world, step.number)}/hold-off")
-    world.ask("PUT", url, {"forS": 1 + step.number % 9})
+    """Hold off any broker. Every third time, exclude one instead, or include it again; the first always stays."""
+    if step.number % 3:
+        url = _ours(world, step, f"brokers/{_broker(world, step.number)}/hold-off")
+        world.ask("PUT", url, {"forS": 1 + step.number % 9})
+    else:
+        broker = _broker(world, 1 + step.number % (world.shape.brokers - 1))
+        world.ask("DELETE" if step.number % 4 == 0 else "PUT", _ours(world, step, f"brokers/{broker}/exclusion"))
 
 
 def _freeze_balancing(world: World, step: Step) -> None:
+    """Freeze all balancing, or a bundle of it; or thaw it."""
     method, body = ("DELETE", None) if step.number % 2 else ("PUT", {"reason": "somebody is looking"})
-    world.ask(method, _ours(world, step, "freeze"), body)
+    bundle = _bundle(world, step.number) if step.number % 3 == 0 else None
+    path = "freeze" if bundle is None else f"bundles/{NAMESPACE}/{bundle}/freeze"
+    world.ask(method, _ours(world, step, path), body)
 
 
 def _merge(world: World, step: Step) -> None:
@@ -249,13 +262,11 @@ def _cancel(world: World, step: Step) -> None:
 
 
 def _pin(world: World, step: Step) -> None:
+    """Pin a bundle; every fourth time, unpin it."""
     bundle = _bundle(world, step.number)
     if bundle is not None:
-        world.ask(
-            "PUT",
-            _ours(world, step, f"bundles/{NAMESPACE}/{bundle}/pin"),
-            {"broker": _broker(world, step.number // 3)},
-        )
+        method, body = ("PUT", {"broker": _broker(world, step.number // 3)}) if step.number % 4 else ("DELETE", None)
+        world.ask(method, _ours(world, step, f"bundles/{NAMESPACE}/{bundle}/pin"), body)
 
 
 def _delete(world: World, step: Step) -> None:
@@ -329,7 +340,7 @@ DO: dict[str, Callable[[World, Step], None]] = {
     "use a topic as a client": _use_as_client,
     "unload": _on_bundle("unload"),
     "transfer": _on_bundle("unload", _destination),
-    "split": _on_bundle("split"),
+    "split": _on_bundle("split", _manner_of_split),
     "merge": _merge,
     "cancel an unload": _cancel,
     "pin": _pin,

@@ -28,12 +28,11 @@ _TURNS_OF_A_MICROSECOND = 1_000
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """`servers` are the protocols behind each port of 127.0.0.1; `thinking_s` says how long work in a thread takes."""
+    """`servers` are the protocols behind each port of 127.0.0.1."""
 
-    def __init__(self, thinking_s: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self) -> None:
         self.now_s = _STARTED_S
         self.servers: dict[int, Callable[[], asyncio.Protocol]] = {}
-        self._thinking_s = thinking_s
         super().__init__(_Jumping(self))
 
     def time(self) -> float:
@@ -75,13 +74,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         }
 
     def run_in_executor(self, _: object, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]  # noqa: ANN401
-        """Done at once, on what is known now; the result comes when a thread would have had it."""
+        """Run it at once, without a thread."""
         future = self.create_future()
         try:
-            settle, outcome = future.set_result, func(*args)
+            future.set_result(func(*args))
         except Exception as error:  # noqa: BLE001 - it is the caller's
-            settle, outcome = future.set_exception, error
-        self.call_later(self._thinking_s(), lambda: None if future.done() else settle(outcome))
+            future.set_exception(error)
         return future
 
     async def sock_connect(self, _: socket.socket, address: tuple[str, int]) -> None:  # type: ignore[override]
