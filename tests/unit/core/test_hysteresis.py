@@ -24,6 +24,8 @@ from loadmanager.core.strategies.level.hysteresis import (
     Budget,
     LevelMemory,
     get_noise,
+    is_urgent,
+    lacks_headroom,
 )
 from loadmanager.core.strategies.level.level_load import LevelLoads
 from loadmanager.core.strategies.level.load_noise import find_deviation, noise_of_bundles
@@ -64,7 +66,7 @@ def looked_each_minute(memory: LevelMemory, minutes: int, excess: float, **more:
 
 
 def test_a_broker_is_hot_above_the_evenness_or_above_its_noise() -> None:
-    assert BANDS.trigger(np.array([0.0, 0.02, 0.2])) == pytest.approx([1.03, 1.03, 1.2])
+    assert BANDS.margin(np.array([0.0, 0.02, 0.2])) == pytest.approx([0.03, 0.03, 0.2])
     assert 1 < BANDS.target < 1.03
 
 
@@ -78,7 +80,7 @@ def test_noise_alone_does_not_add_up_in_a_week() -> None:
     """Reports that stand for a quarter of an hour, each as far off as they usually are; and a real excess does."""
     for noise in (0.01, 0.05, 0.15):
         heats = 1 + noise * np.random.default_rng(3).standard_normal((10, 7 * 96))
-        enough_s, trigger = (float(each(np.array(noise))) for each in (BANDS.enough_s, BANDS.trigger))
+        enough_s, trigger = float(BANDS.enough_s(np.array(noise))), 1 + float(BANDS.margin(np.array(noise)))
         for own in heats:
             excess_s = 0.0
             for heat in own.tolist():
@@ -87,11 +89,11 @@ def test_noise_alone_does_not_add_up_in_a_week() -> None:
         assert enough_s / (2 * max(noise, 0.03)) < 3 * 3600, "three times the trigger is seen within hours"
 
 
-def test_much_too_hot_is_urgent_and_so_is_little_headroom_where_others_have_less_load() -> None:
-    heat, used = np.array([1.04, 1.0, 1.2, MUCH]), np.array([0.9, 0.9, 0.5, 0.5])
-    assert BANDS.is_urgent(heat, used, np.zeros(4)).tolist() == [True, False, False, True]
-    assert BANDS.lacks_headroom(heat, used).tolist() == [True, False, False, False]
-    assert not BANDS.is_urgent(heat, used, np.full(4, 0.4))[3], "that hot it usually is"
+def test_hot_brokers_are_urgent_if_much_too_hot_or_nearly_full() -> None:
+    excess, heat = np.array([0.01, -0.01, 0.1, 0.01, -0.01]), np.array([1.04, 1.02, 1.2, MUCH, MUCH])
+    used = np.array([0.9, 0.9, 0.5, 0.5, 0.5])
+    assert is_urgent(excess, heat, used).tolist() == [True, False, False, True, False]
+    assert lacks_headroom(excess, used).tolist() == [True, False, False, False, False]
 
 
 # Who is hot, and who is cold

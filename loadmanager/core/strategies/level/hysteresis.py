@@ -6,9 +6,10 @@
     HOT            is relieved when its excess    is relieved now                     its excess decreases; it is
                    reaches the threshold                                              calm at 0
 
-The trigger is the evenness above the level, or the broker's noise if that is more. Excess is the heat above the trigger
-integrated over time. Its threshold depends on the calm period and on the excess of noise alone: a broker waits longer
-if it is less hot or noisier. It is brought down to a target nearer to the level.
+The trigger is the evenness above the level, or the broker's noise if that is more. For a broker with a bundle that is
+alone above the level, it is that far above what the bundle needs on any broker: no move brings it lower. Excess is the
+heat above the trigger integrated over time. Its threshold depends on the calm period and on the excess of noise alone:
+a broker waits longer if it is less hot or noisier. It is brought down to a target nearer to the level.
 
     a broker       is seen with a registration    is seen with another one         is not seen for an hour
     -------------  -----------------------------  -------------------------------  -----------------------
@@ -92,22 +93,24 @@ class Bands:
         evenness = settings.level_evenness_percentage / 100
         return cls(evenness=evenness, target=1 + _TARGET_PART * evenness)
 
-    def trigger(self, noise: FloatArray) -> FloatArray:
-        """Return the heat (M,) above which brokers with this noise are hot."""
-        return np.asarray(1 + np.maximum(self.evenness, noise))
+    def margin(self, noise: FloatArray) -> FloatArray:
+        """Return the distance (M,) of the trigger above the heat that brokers with this noise can reach."""
+        return np.maximum(self.evenness, noise)
 
     def enough_s(self, noise: FloatArray) -> FloatArray:
         """Return the excess (M,) at which brokers are relieved."""
         by_noise = _SURE_S * noise * noise / np.maximum(self.evenness, noise)
         return np.asarray(np.maximum(_PAR * CALM_S, by_noise))
 
-    def lacks_headroom(self, heat: FloatArray, used: FloatArray) -> BoolArray:
-        """Return a mask of brokers that are nearly full while others are not."""
-        return np.asarray((heat > self.target) & (used >= NEARLY_FULL))
 
-    def is_urgent(self, heat: FloatArray, used: FloatArray, noise: FloatArray) -> BoolArray:
-        """Return a mask of brokers that are relieved at once."""
-        return np.asarray((heat >= MUCH) & (heat > self.trigger(noise)) | self.lacks_headroom(heat, used))
+def lacks_headroom(excess: FloatArray, used: FloatArray) -> BoolArray:
+    """Return a mask of hot brokers that are nearly full."""
+    return np.asarray((excess > 0) & (used >= NEARLY_FULL))
+
+
+def is_urgent(excess: FloatArray, heat: FloatArray, used: FloatArray) -> BoolArray:
+    """Return a mask of hot brokers that are relieved at once: much too hot, or nearly full."""
+    return np.asarray((excess > 0) & (heat >= MUCH) | lacks_headroom(excess, used))
 
 
 class BrokerMemory(NamedTuple):

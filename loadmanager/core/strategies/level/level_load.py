@@ -37,6 +37,7 @@ from loadmanager.core.model.load import (
     THROUGHPUT_OUT,
     BoolArray,
     FloatArray,
+    RowArray,
 )
 from loadmanager.core.model.snapshot import Snapshot, sum_by_broker
 from loadmanager.core.strategies.level.cost_fit import Price, fit_price
@@ -97,6 +98,17 @@ class LevelLoads:
         """Return the level if resting brokers (M,) keep what they have; at least that of all."""
         needs = np.divide(self.usage, self.per_need, out=np.zeros_like(self.usage), where=self.per_need > 0)
         return max(compute_level(needs[~resting].sum(axis=0), self.per_need[~resting], self.least), self.level)
+
+    def usage_of_indivisible(self, assigned: RowArray) -> FloatArray:
+        """Return the usage (M,) that each broker's largest bundle causes even on the most suitable broker; 0 if that is
+        not above the level.
+        """
+        is_large = (self.need * self.per_need.min(axis=0)).max(axis=1, initial=0.0) > self.level
+        large = np.flatnonzero(is_large & (assigned >= 0))
+        alone = (self.need[large][:, None, :] * self.per_need).max(axis=2).min(axis=1)
+        highest = np.zeros(len(self.per_need))
+        np.maximum.at(highest, assigned[large], alone)
+        return highest
 
     def need_of(self, load: FloatArray) -> FloatArray:
         """Return the need (R,) of a load (4,)."""

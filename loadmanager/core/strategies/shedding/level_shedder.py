@@ -39,6 +39,8 @@ from loadmanager.core.strategies.level.hysteresis import (
     BrokerObservation,
     LevelMemory,
     get_noise,
+    is_urgent,
+    lacks_headroom,
 )
 from loadmanager.core.strategies.level.level_load import LevelLoads, compute_heat, compute_level
 from loadmanager.core.strategies.level.load_noise import find_deviation, noise_of_bundles
@@ -58,6 +60,9 @@ from loadmanager.core.strategies.shedding.shedding_strategy import (
 NAME = "Level"
 _LEAST_EXPLAINED = 0.75
 """Minimum part of a broker's usage that its bundles have to explain; idle usage is the rest."""
+
+_MOST_RAISED = 0.75
+"""Maximum usage to which a single large bundle raises the level: the other brokers keep headroom."""
 
 _IS_HOT = "usage {usage_percent} % ({resource}) is {over_percent} % above level {level_percent} %"
 
@@ -84,6 +89,14 @@ class LevelReason(Reason):
     )
     BELOW_LEVEL = entry(
         "below_level", "No move because usage {usage_percent} % ({resource}) is not above level {level_percent} %"
+    )
+    INDIVISIBLE = entry(
+        "indivisible",
+        (
+            "No move because one bundle needs {largest_percent} % of any broker, and all of this one is {usage_percent}"
+            " % ({resource})"
+        ),
+        remedy="split the bundle, or partition its topics",
     )
     COLD_TOO_SHORTLY = entry(
         "cold_too_shortly",
@@ -146,9 +159,10 @@ class Level:
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
         """Return the points of its most used resource until the broker is hot."""
-        loads = LevelLoads.of(snapshot, self.settings)
+        loads, indivisible = _with_indivisible(LevelLoads.of(snapshot, self.settings), snapshot)
         hottest = int(np.argmax(loads.usage[broker]))
-        trigger = float(self.bands.trigger(_noise(snapshot, loads, state))[broker])
+        margin = self.bands.margin(_noise(snapshot, loads, state))
+        trigger = float((np.maximum(indivisible / loads.level, 1.0) + margin)[broker])
 
         def is_reached(points: float) -> bool:
             if not loads.per_need[broker].any():
@@ -180,6 +194,17 @@ def _reachable(loads: LevelLoads, resting: BoolArray) -> LevelLoads:
     return replace(loads, level=loads.level_without(resting)) if resting.any() and not resting.all() else loads
 
 
+def _with_indivisible(loads: LevelLoads, snapshot: Snapshot) -> tuple[LevelLoads, FloatArray]:
+    """Return the loads relative to the level that the largest bundle allows, and the usage (M,) that remains of each
+    broker's largest bundle, 0 if that is not above the level.
+
+    The highest usage does not fall when brokers below the largest bundle's are relieved.
+    """
+    indivisible = loads.usage_of_indivisible(snapshot.bundles.assigned)
+    level = max(loads.level, min(float(indivisible.max(initial=0.0)), _MOST_RAISED))
+    return replace(loads, level=level), indivisible
+
+
 class _Round:
     """One pass over the cluster, and the moves that follow from it."""
 
@@ -189,13 +214,15 @@ class _Round:
         self._snapshot = snapshot
         self._now_s = snapshot.taken_at_s
         memory, registrations = LevelMemory.of(state), snapshot.brokers.registrations
-        self._loads = _reachable(LevelLoads.of(snapshot, settings), memory.resting(registrations, self._now_s))
+        self._mean = _reachable(LevelLoads.of(snapshot, settings), memory.resting(registrations, self._now_s))
+        self._loads, self._indivisible = _with_indivisible(self._mean, snapshot)
         self._heat = self._loads.heat()
         self._noise = _noise(snapshot, self._loads, state)
-        self._excess = self._heat - bands.trigger(self._noise)
+        self._trigger = np.maximum(self._indivisible / self._loads.level, 1.0) + bands.margin(self._noise)
+        self._excess = self._heat - self._trigger
         used = _explained(usage_per_broker(snapshot, settings.resource_weights), self._loads)
-        self._urgent = bands.is_urgent(self._heat, used, self._noise)
-        self._lacks_headroom = bands.lacks_headroom(self._heat, used)
+        self._urgent = is_urgent(self._excess, self._heat, used)
+        self._lacks_headroom = lacks_headroom(self._excess, used)
         self._memory = self._looked(memory)
         self._seen = self._memory.seen(registrations)
         self._enough_s = bands.enough_s(self._noise)
@@ -226,7 +253,7 @@ class _Round:
         return Shed(_picks(moves), verdicts, memory.as_state(), {"heat": heat[0], "heatAfter": heat[1]})
 
     def _looked(self, memory: LevelMemory) -> LevelMemory:
-        columns = self._excess, self._heat < COLD, find_deviation(self._snapshot)
+        columns = self._excess, self._mean.heat() < COLD, find_deviation(self._snapshot)
         rows = zip(self._snapshot.brokers.registrations, *(each.tolist() for each in columns), strict=True)
         return memory.after_look((BrokerObservation(*row) for row in rows), self._now_s)
 
@@ -270,7 +297,9 @@ class _Round:
         return self._fill(replace(task, movable=unrested), came_s == newest_s), LevelReason.FILLS_COLD_BROKER
 
     def _fill(self, task: Task, cold: BoolArray) -> SearchResult:
-        return find_moves(replace(task, takers=cold, target=1.0, fills=True))
+        """Fill cold brokers to the level of divisible load."""
+        found = find_moves(replace(task, loads=self._mean, takers=cold, target=1.0, fills=True))
+        return replace(found, heat=found.heat * self._mean.level / self._loads.level)
 
     def _task(self) -> Task:
         """Build the search for bringing all brokers to the target, except those awaiting a report, which give nothing,
@@ -309,7 +338,7 @@ class _Round:
             name = names[move.bundle]
             put.setdefault(ids[move.destination], []).append(name)
             moved[namespace_of(name)] = moved.get(namespace_of(name), 0.0) + float(task.share[move.bundle])
-        is_calm = found.heat <= self._bands.trigger(self._noise)
+        is_calm = found.heat <= self._trigger
         relieved = {ids[move.source] for move in moves if is_calm[move.source]}
         return self._memory.after_moves(moved, put, relieved, self._now_s)
 
@@ -357,6 +386,9 @@ class _Round:
     def _why_calm(self, broker: int) -> tuple[Reason, dict[str, Figure]]:
         """Return the reason why a broker that is not hot gives nothing, or gets nothing if it is cold."""
         seen = self._seen[broker]
+        if self._indivisible[broker] > 0:
+            largest: dict[str, Figure] = {"largest_percent": 100 * float(self._indivisible[broker])}
+            return find_refusal(self._snapshot, broker) or LevelReason.INDIVISIBLE, largest
         if self._heat[broker] > 1:
             return LevelReason.NEAR_LEVEL, {}
         if not self._takers[broker]:
