@@ -56,7 +56,7 @@ def test_texts_are_filled_with_all_their_figures(reason: Reason) -> None:
         for i, text in enumerate(texts):
             figures: dict[str, Figure] = dict.fromkeys(re.findall(r"\{=?(\w+)\}", text), 7)
             filled = said(Verdict("x", reason, acted=True, why=figures))
-            assert not re.search(r"[{}=]|\.$", filled)
+            assert not re.search(r"[{}]|\.$", filled)
             assert filled in {expected(each, 7) for each in texts[: i + 1]}
 
 
