@@ -382,7 +382,7 @@ P, Q = bundle(1), bundle(2)
 def shed(
     loads: Mapping[str, Load],
     x: Mapping[str, tuple[float, float]],
-    y: Mapping[str, tuple[float, float]],
+    y: Mapping[str, object],
     recent: Sequence[str] = (),
     sessions: Sequence[int] | None = None,
 ) -> tuple[list[str], Verdict]:
@@ -428,9 +428,9 @@ def test_d9_the_top_bundle_stays_when_it_moved_recently_and_so_does_everything_e
     assert (bundles, verdict.verdict) == ([], SimpleReason.TOP_BUNDLE_MOVED_RECENTLY)
 
 
-def test_d9_nobody_is_comfortable_at_the_comfort_level() -> None:
-    y = COOL | {"cpu": (64.9, 100), "bandwidth_in": (65, 100)}
-    bundles, verdict = shed(rates(900, 1500), X_CPU_90, y)
+@pytest.mark.parametrize("y", [{"cpu": (64.9, 100), "bandwidth_in": (65, 100)}, {"persistent_enabled": False}])
+def test_d9_nobody_is_comfortable_at_the_comfort_level_or_without_persistent_topics(y: dict[str, object]) -> None:
+    bundles, verdict = shed(rates(900, 1500), X_CPU_90, COOL | y)
     assert (bundles, verdict.verdict) == ([], SimpleReason.NO_COMFORTABLE_BROKER)
 
 

@@ -70,7 +70,7 @@ class Verdict:
 
 
 def _text(figure: Figure) -> str:
-    return f"{figure:.2f}".rstrip("0").rstrip(".") if isinstance(figure, float) else str(figure)
+    return f"{figure:z.2f}".rstrip("0").rstrip(".") if isinstance(figure, float) else str(figure)
 
 
 @dataclass(frozen=True, slots=True)

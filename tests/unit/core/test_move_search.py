@@ -128,11 +128,12 @@ def test_what_would_move_much_for_little_is_left() -> None:
     assert find_moves(task([[5.2, 5.2], [4.6, 4.6]])).moves == []
 
 
-def test_room_is_made_for_a_large_bundle_where_it_belongs() -> None:
-    """It fits the large broker alone, which is full of small ones."""
+@pytest.mark.parametrize("large", [5.0, 6.0])
+def test_room_is_made_for_a_large_bundle_where_it_belongs(large: float) -> None:
+    """It fits the large broker alone, which is full of small ones; a larger one is no hotter with all of them."""
     need = np.array([[4.0], *([[1.0]] * 8), [0.5], [0.5]])
     assigned = np.array([0, *([1] * 8), 2, 3], dtype=np.int32)
-    given = task_of(need, assigned, np.array([[2.0], [6.0], [2.0], [2.0]]), 1.0, 1.03)
+    given = task_of(need, assigned, np.array([[2.0], [large], [2.0], [2.0]]), 1.0, 1.03)
     found = find_moves(given)
     assert SearchMove(0, 0, 1) in found.moves
     assert found.heat.max() < 1.3 < given.loads.heat().max()
@@ -352,6 +353,12 @@ def test_forced_moves_go_where_it_is_least_hot_the_heaviest_first_and_the_rest_i
     assert not left.movable[[1, 2]].any()
     assert left.loads.usage[:, 0] == pytest.approx([1.0, 6.0, 5.0])
     assert given.loads.usage[:, 0] == pytest.approx([6.0, 4.0, 2.0])
+
+
+def test_a_forced_move_goes_to_a_larger_broker_that_is_hotter_before_and_less_hot_after_it() -> None:
+    having = np.array([[2.0], [2.0], [8.0]])
+    given = task_of(np.array([[4.0], [0.2], [1.0]]), np.arange(3, dtype=np.int32), having, 1.0, 1.05)
+    assert find_forced(replace(given, movable=np.array([True, False, False])))[0] == [SearchMove(0, 0, 2)]
 
 
 def test_one_forced_move_may_be_heavier_than_the_budget_and_none_is_made_without_any() -> None:
