@@ -12,8 +12,8 @@ from bench_core import BROKERS, a_cluster, best_s
 from measure import Measured, show
 
 from loadmanager.config import Settings
-from loadmanager.core.diagnosis.timeline.grid import Grid
-from loadmanager.core.diagnosis.timeline.heat_map import (
+from loadmanager.core.diagnosis.timeline import (
+    Grid,
     draw_brokers,
     draw_bundles,
     throughput_as_figures,

@@ -20,8 +20,8 @@ from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.core.domain.plan import Unload, Verdict
 from loadmanager.http.app import make_app
+from loadmanager.leader.execution.agent_calls import AgentOwnerClient
 from loadmanager.leader.execution.executor import Batch, Executor, ExecutorSettings
-from loadmanager.leader.execution.owner_calls import AgentOwnerClient
 from loadmanager.leader.loops.shedding_loop import SheddingLoop
 from loadmanager.leader.node import Node
 from loadmanager.net.http_client import NOBODY

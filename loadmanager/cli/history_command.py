@@ -37,8 +37,18 @@ from loadmanager.errors import (
 from loadmanager.history.entry_rows import HistoryEvent
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import find_gaps
-from loadmanager.history.load_export import FORMATS, counted, json_line, text_lines, write_parquet, write_text
-from loadmanager.history.load_import import Importer, Progress, entry_of, import_reports
+from loadmanager.history.load_import import (
+    FORMATS,
+    Importer,
+    Progress,
+    counted,
+    entry_of,
+    import_reports,
+    json_line,
+    text_lines,
+    write_parquet,
+    write_text,
+)
 from loadmanager.history.reader import History
 from loadmanager.history.synthetic_fleet import SyntheticFleet, import_series, read_series
 from loadmanager.history.table_schemas import TABLES, wanted_columns

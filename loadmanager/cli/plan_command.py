@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 
 from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
-from loadmanager.core.planning.certificate.certificate_text import build_certificate_verdict
-from loadmanager.core.planning.certificate.plan_certificate import Certified
+from loadmanager.core.planning.certificate.plan_certificate import Certified, build_certificate_verdict
 from loadmanager.core.planning.certificate.plan_verification import find_faults
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.plan_file import decode

@@ -15,9 +15,14 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
-from loadmanager.core.diagnosis.timeline.grid import Bytes
-from loadmanager.core.diagnosis.timeline.heat_map import throughput_as_figures, usage_as_figures
-from loadmanager.core.diagnosis.timeline.timeline_events import LeaderMoment, MoveMoment, SplitMoment
+from loadmanager.core.diagnosis.timeline import (
+    Bytes,
+    LeaderMoment,
+    MoveMoment,
+    SplitMoment,
+    throughput_as_figures,
+    usage_as_figures,
+)
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.model.load import RESOURCES, IntArray, percent_usage, weighted_max_usage
 from loadmanager.history.files import HOUR_MS

@@ -18,12 +18,11 @@ import pyarrow as pa
 import structlog
 
 from loadmanager.errors import HistoryError
-from loadmanager.history.compaction import Compacted, Compaction
+from loadmanager.history.compaction import Compacted, Compaction, Retention
 from loadmanager.history.entry_rows import Entry, HistoryEvent, Placed
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import GAP, TERM_BEGAN, TERM_ENDED, End, find_end, missing_before
 from loadmanager.history.reader import History
-from loadmanager.history.retention import Retention
 from loadmanager.history.row_packer import PackedFile, pack_entries
 from loadmanager.util import clock
 

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from loadmanager.core.planning.certificate.round_certificates import DecidedRound
+from loadmanager.core.planning.certificate.plan_certificate import DecidedRound
 from loadmanager.leader.node_port import MetricSamples
 
 _USAGE = (

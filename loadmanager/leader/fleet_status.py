@@ -13,9 +13,9 @@ import structlog
 from loadmanager.config import PulsarServiceSettings, Settings
 from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId
-from loadmanager.core.model.cluster_summary import ClusterSummary
 from loadmanager.core.model.load import RESOURCES, Float32Array, FloatArray, weighted_max_usage
-from loadmanager.core.planning.certificate.round_certificates import DecidedRound
+from loadmanager.core.model.snapshot_builder import ClusterSummary
+from loadmanager.core.planning.certificate.plan_certificate import DecidedRound
 from loadmanager.core.protocol.leadership import Term
 from loadmanager.errors import TooManyPreviewsError
 from loadmanager.leader.audit.audit_log import AuditTrail

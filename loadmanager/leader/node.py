@@ -17,10 +17,9 @@ from loadmanager.leader.audit.recorded_model import open_mirror
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.election.config_writer import ConfigWriter
 from loadmanager.leader.election.ownership_ledger import OwnershipLedger
-from loadmanager.leader.execution.agent_calls import AgentCalls, WarmUpCalls
+from loadmanager.leader.execution.agent_calls import AgentCalls, AgentOwnerClient, WarmUpCalls
 from loadmanager.leader.execution.assignment_driver import AssignmentDriver
 from loadmanager.leader.execution.executor import Executor, ExecutorSettings
-from loadmanager.leader.execution.owner_calls import AgentOwnerClient
 from loadmanager.leader.execution.reconciler_driver import ReconcilerDriver
 from loadmanager.leader.execution.reshape_driver import ReshapeDriver
 from loadmanager.leader.fleet_status import FleetStatus
@@ -30,18 +29,16 @@ from loadmanager.leader.loops.plan_driver import PlanDriver
 from loadmanager.leader.loops.reshape_loop import ReshapeLoop
 from loadmanager.leader.loops.shedding_loop import SheddingLoop
 from loadmanager.leader.metric_samples import collect_samples
+from loadmanager.leader.mirror.broker_records import RawReports
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.mirror.mirror_intake import MirrorIntake
-from loadmanager.leader.mirror.raw_reports import RawReports
-from loadmanager.leader.namespace_deletion import NamespaceDeletion
 from loadmanager.leader.node_port import MetricSamples
-from loadmanager.leader.operator_commands import BundleCommands
+from loadmanager.leader.operator_commands import BundleCommands, NamespaceDeletion
 from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.planning.explanation_service import ExplanationService
 from loadmanager.leader.planning.planner_pool import PROCESS_BUNDLES, PlannerPool
-from loadmanager.leader.planning.planner_service import PlannerService
+from loadmanager.leader.planning.planner_service import PlannerService, TermHistory
 from loadmanager.leader.planning.stuck_monitor import StuckMonitor
-from loadmanager.leader.planning.term_history import TermHistory
 from loadmanager.leader.timeline_memory import TimelineMemory
 from loadmanager.net.http_client import Caller
 from loadmanager.net.liveness import Life

@@ -6,7 +6,7 @@
 | `HealthPort` | liveness, readiness, metric samples | `node.Node` |
 | `LookupPort` | owners of topics | `lookup_service.OwnerLookups` |
 | `BundlePort`, `UnloadPort` | operator commands on namespaces and bundles | `operator_commands.BundleCommands` |
-| `DeletionPort` | deletion of namespaces | `namespace_deletion.NamespaceDeletion` |
+| `DeletionPort` | deletion of namespaces | `operator_commands.NamespaceDeletion` |
 | `MirrorPort` | the cluster in memory, read-only | `mirror.cluster_mirror.ClusterMirror` |
 | `SettingsPort` | the settings in force | `mirror.live_settings.LiveSettings` |
 | `OperatorConfigPort` | updates of policies, controls and overrides | `election.config_writer.ConfigWriter` |
@@ -38,7 +38,7 @@ from loadmanager.core.domain.policies import Unplaceable
 from loadmanager.core.domain.reasons import Reason
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.blocking_limits import BlockingLimit
-from loadmanager.core.planning.certificate.round_certificates import DecidedRound
+from loadmanager.core.planning.certificate.plan_certificate import DecidedRound
 from loadmanager.core.protocol.leadership import LeaderZnode, Term
 from loadmanager.net.http_client import Caller
 from loadmanager.wire.audit_entry import AuditEntry
@@ -211,7 +211,7 @@ class BundlePort(UnloadPort, Protocol):
 
 class DeletionPort(Protocol):
     async def delete(self, name: NamespaceName, *, force: bool) -> None:
-        """Delete a namespace; leader only. Errors: see `namespace_deletion`."""
+        """Delete a namespace; leader only. Errors: see `NamespaceDeletion`."""
 
 
 class RecordPort(Protocol):

@@ -11,21 +11,21 @@ from typing import Any, Literal
 
 import structlog
 
-from loadmanager.core.diagnosis.timeline.grid import Grid
-from loadmanager.core.diagnosis.timeline.heat_map import (
+from loadmanager.core.diagnosis.timeline import (
+    Grid,
     HeatMap,
+    Moments,
     draw_brokers,
     draw_bundles,
     throughput_as_figures,
     usage_as_figures,
 )
-from loadmanager.core.diagnosis.timeline.timeline_events import Moments
 from loadmanager.core.model.load import weighted_max_usage
 from loadmanager.history.timeline_recall import Recalling
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.node_port import Window
-from loadmanager.leader.planning.thread_pool import Previews, Worker
+from loadmanager.leader.planning.planner_pool import Previews, Worker
 from loadmanager.util import clock
 
 log = structlog.get_logger(__name__)

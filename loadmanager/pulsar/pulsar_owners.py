@@ -26,7 +26,7 @@ import structlog
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import Ownership, Registration
 from loadmanager.errors import InvalidRecordError
-from loadmanager.leader.execution.owner_calls import OwnerRefusal
+from loadmanager.leader.execution.agent_calls import OwnerRefusal
 from loadmanager.pulsar.fenced_znode import ElectionPort
 from loadmanager.pulsar.move_verification import MovesBundles, SeesOwners
 from loadmanager.pulsar.refusals import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError

@@ -27,16 +27,15 @@ from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.election.config_writer import ConfigWriter
 from loadmanager.leader.fleet_status import FleetStatus
 from loadmanager.leader.metric_samples import collect_move_samples, count_splits, split_counters
+from loadmanager.leader.mirror.broker_records import RawReports
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.mirror.mirror_intake import MirrorIntake
-from loadmanager.leader.mirror.raw_reports import RawReports
 from loadmanager.leader.node_port import DrainPort, MetricSamples, PlanPort
 from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.planning.explanation_service import ExplanationService
-from loadmanager.leader.planning.planner_service import PlannerService
+from loadmanager.leader.planning.planner_service import PlannerService, TermHistory
 from loadmanager.leader.planning.stuck_monitor import StuckMonitor
-from loadmanager.leader.planning.term_history import TermHistory
 from loadmanager.leader.timeline_memory import TimelineMemory
 from loadmanager.net.http_client import Caller
 from loadmanager.net.tracing import tracing_of

@@ -33,8 +33,7 @@ from kazoo.retry import ForceRetryError, KazooRetry
 
 from loadmanager.store import store_session
 from loadmanager.store._kazoo_requests import KazooRequest, auth
-from loadmanager.store._kazoo_sockets import ServerRefusedError, Sockets, say
-from loadmanager.store.store_probe import session_works
+from loadmanager.store.store_probe import ServerRefusedError, Sockets, say, session_works
 from loadmanager.store.zookeeper_acl import ANYBODY, Access, Credentials
 
 if TYPE_CHECKING:

@@ -1,17 +1,73 @@
-"""Probe of a metadata store: opens a session, the only proof that it serves.
+"""Sockets of kazoo with bounded waits, and over TLS where configured; probe of a metadata store that uses them.
 
-A server that listens, or even answers four-letter commands, may still be without a quorum.
+kazoo connects without a time limit. Its own TLS reads the certificates again for each connection and does not say why
+they cannot be used. It also misses answers that TLS has decrypted already, because `select` does not report them.
+
+The probe opens a session, the only proof that a store serves. A server that listens, or even answers four-letter
+commands, may still be without a quorum.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
+import ssl
+from collections.abc import Callable, Sequence
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionDropped
 
-from loadmanager.store._kazoo_sockets import Sockets, TlsContext
+TlsContext = Callable[[], ssl.SSLContext]
+"""Makes the context of one connection."""
+
+
+class ServerRefusedError(ConnectionDropped):
+    """The TLS or authentication handshake with the server failed; the message says why."""
+
+
+class Sockets(SequentialThreadingHandler):
+    """Socket factory. Connecting takes at most `patience_s`, and so does an acknowledgement. With `named`, the server's
+    certificate must be for that host, whatever address is used.
+    """
+
+    def __init__(self, patience_s: float, tls: TlsContext | None, named: str | None = None) -> None:
+        super().__init__()
+        self._patience_s = patience_s
+        self._tls = tls
+        self._named = named
+
+    def create_connection(self, *args: object, **kwargs: object) -> socket.socket:
+        connection = super().create_connection(*args, **{**kwargs, "timeout": self._patience_s})
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._patience_s * 1000))
+        if self._tls is None:
+            return connection
+        try:
+            return self._tls().wrap_socket(connection, server_hostname=self._named or str(kwargs["hostname"]))
+        except ssl.SSLError as error:
+            raise ServerRefusedError(say(error)) from error
+        except ConnectionResetError as error:
+            raise ServerRefusedError("TLS: the server closed the connection; this port may not speak TLS") from error
+
+    def select(
+        self, readable: Sequence[object], writable: Sequence[object], failed: Sequence[object], timeout: float | None
+    ) -> tuple[list[object], list[object], list[object]]:
+        """Wait as the kernel's select does, but return TLS sockets with buffered data at once."""
+        ready = [each for each in readable if isinstance(each, ssl.SSLSocket) and each.pending()]
+        found = super().select(readable, writable, failed, 0 if ready else timeout)
+        return [*ready, *(each for each in found[0] if each not in ready)], found[1], found[2]
+
+
+def say(error: ssl.SSLError) -> str:
+    """Describe the TLS error."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS: its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # one or the other, by the build of OpenSSL
+        return "TLS: the server closed the connection; this port may not speak TLS"
+    return f"TLS: {error.reason or error}"
+
 
 SESSION_TIMEOUT_S = 4.0
 

@@ -7,8 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from loadmanager.core.domain.plan import Verdict
-from loadmanager.core.planning.certificate.certificate_text import CertificateSummary
-from loadmanager.core.planning.certificate.round_certificates import DecidedRound
+from loadmanager.core.planning.certificate.plan_certificate import CertificateSummary, DecidedRound
 from loadmanager.core.planning.headroom import Loss
 from loadmanager.core.planning.plan_effect import Effect
 from loadmanager.core.protocol.plan_machine import KeptPlan, TrackedStep

@@ -16,9 +16,14 @@ from pydantic.alias_generators import to_camel
 
 from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem
 from loadmanager.core.planning.certificate.bounds import Bound, Heaviest, Pigeonhole, Prices, Volume
-from loadmanager.core.planning.certificate.certificate_text import BOUND_NAMES, name_binding_bounds
 from loadmanager.core.planning.certificate.minimum_moves import Relief
-from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, Certified, Proof
+from loadmanager.core.planning.certificate.plan_certificate import (
+    BOUND_NAMES,
+    CertificateFigures,
+    Certified,
+    Proof,
+    name_binding_bounds,
+)
 from loadmanager.core.planning.certificate.plan_verification import Claims, PlannedStep, owners_after
 from loadmanager.core.protocol.plan_machine import KeptPlan
 from loadmanager.errors import InvalidRecordError

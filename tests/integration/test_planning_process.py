@@ -33,7 +33,7 @@ from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
 from loadmanager.history.reader import History
 from loadmanager.lab.replay.replayer import replay
 from loadmanager.leader.planning.planner_pool import PlannerPool, PlannerProcess
-from loadmanager.leader.planning.worker_protocol import LostError
+from loadmanager.leader.planning.planner_worker import LostError
 
 SETTINGS = PlannerSettings(
     bundle_unload_min_throughput_threshold=0.0,

@@ -23,7 +23,7 @@ from loadmanager.core.domain.ownership import NamespaceState
 from loadmanager.core.domain.ownership import Registration as Life
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.election import ownership_ledger
-from loadmanager.leader.execution.owner_calls import AgentOwnerClient
+from loadmanager.leader.execution.agent_calls import AgentOwnerClient
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.mirror_intake import MirrorIntake
 from loadmanager.leader.operator_commands import BundleCommands

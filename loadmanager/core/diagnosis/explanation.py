@@ -23,8 +23,7 @@ from loadmanager.core.model.carried_load import carried_load, share_of
 from loadmanager.core.model.fitted_thresholds import fit_thresholds
 from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, FloatArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
-from loadmanager.core.planning.certificate.certificate_text import build_certificate_verdict
-from loadmanager.core.planning.certificate.plan_certificate import certify
+from loadmanager.core.planning.certificate.plan_certificate import build_certificate_verdict, certify
 from loadmanager.core.planning.churn import find_excess
 from loadmanager.core.planning.movable_bundles import explain_drain, explain_pin, explain_restraint, restrain
 from loadmanager.core.planning.planner import PlacementTrial, State, find_round_refusal, try_transfer

@@ -20,8 +20,7 @@ from loadmanager.core.model.bundle_columns import Rows
 from loadmanager.core.model.bundle_rows import NamedRows
 from loadmanager.core.model.extensible_load import Listed, LoadAverage
 from loadmanager.core.model.load import BoolArray, BrokerReport, FloatArray, RowArray
-from loadmanager.core.model.owner_columns import RecordedOwners
-from loadmanager.core.model.recent_unloads import UnloadTimes
+from loadmanager.core.model.owner_columns import RecordedOwners, UnloadTimes
 from loadmanager.core.model.reporters import Reporters
 from loadmanager.core.model.snapshot import NOBODY
 from loadmanager.core.model.time_means import TimeMeans

@@ -39,7 +39,7 @@ from typing import Literal
 from loadmanager.core.domain.ownership import Ownership, Registration
 from loadmanager.core.domain.plan import DependsOn, Verdict, hash_plan
 from loadmanager.core.domain.reasons import Reason
-from loadmanager.core.planning.certificate.certificate_text import CertificateSummary
+from loadmanager.core.planning.certificate.plan_certificate import CertificateSummary
 from loadmanager.core.planning.plan_effect import Effect
 from loadmanager.core.protocol.move_machine import Expected, StaleStepError
 

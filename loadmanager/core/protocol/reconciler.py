@@ -46,8 +46,7 @@ from loadmanager.core.domain.ownership import (
 )
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.protocol.bundle_writes import Transition, Write, WriteEnded, group_writes
-from loadmanager.core.protocol.mirror import Mirror, find_gone_owner
-from loadmanager.core.protocol.state_machine import Signal
+from loadmanager.core.protocol.state_machine import Mirror, Signal, find_gone_owner
 
 FREED_AFTER_S = 5.0
 """Delay before bundles of a lost owner are freed: clients that reconnect at once have looked theirs up by then."""

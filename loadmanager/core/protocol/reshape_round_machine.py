@@ -54,7 +54,7 @@ from loadmanager.core.protocol.reshape_machine import (
     TopicsNamed,
 )
 from loadmanager.core.strategies.merging import Merge
-from loadmanager.core.strategies.splitting.bundle_divider import Divider
+from loadmanager.core.strategies.splitting import Divider
 from loadmanager.core.strategies.splitting.split_finder import SplitCandidate, Splits, find_reason
 from loadmanager.core.strategies.splitting.split_round import ScannedReport
 

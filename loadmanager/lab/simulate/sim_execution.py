@@ -22,7 +22,6 @@ from loadmanager.core.protocol.assignment_machine import (
 )
 from loadmanager.core.protocol.assignment_machine import Event as Asked
 from loadmanager.core.protocol.bundle_writes import Write
-from loadmanager.core.protocol.mirror import find_gone_owner
 from loadmanager.core.protocol.move_machine import (
     Action,
     AskOwner,
@@ -41,7 +40,7 @@ from loadmanager.core.protocol.move_machine import (
     Want,
 )
 from loadmanager.core.protocol.move_machine import Move as UnderWay
-from loadmanager.core.protocol.state_machine import Signal
+from loadmanager.core.protocol.state_machine import Signal, find_gone_owner
 from loadmanager.lab.simulate.sim_leader import Leader
 from loadmanager.lab.simulate.sim_result import CompletedMove
 from loadmanager.lab.simulate.virtual_time import SimDriver

@@ -11,7 +11,7 @@ from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.model.carried_load import share_of
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn, planner
-from loadmanager.core.planning.certificate.round_certificates import DecidedRound
+from loadmanager.core.planning.certificate.plan_certificate import DecidedRound
 from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD, MoveMemory
 from loadmanager.core.planning.decision_kinds import DECISIONS
 from loadmanager.core.planning.repeated_moves import PastMove

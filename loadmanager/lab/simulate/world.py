@@ -31,7 +31,7 @@ from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.learned_loads import NOTHING_LEARNED, LearnedLoads
 from loadmanager.core.model.load import BrokerReport
-from loadmanager.core.planning.certificate.round_certificates import DecidedRound
+from loadmanager.core.planning.certificate.plan_certificate import DecidedRound
 from loadmanager.core.strategies.placement import placement_strategy
 from loadmanager.core.strategies.shedding import shedding_strategy
 from loadmanager.core.strategies.splitting import SPECIFIED_POSITIONS, split_algorithm

@@ -19,10 +19,9 @@ from loadmanager.core.model.inheritance import PartLoad
 from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.load import BrokerReport, BundleAverages
 from loadmanager.core.model.report_validation import ReportFaults
-from loadmanager.history.compaction import Compaction
+from loadmanager.history.compaction import Compaction, Retention
 from loadmanager.history.entry_rows import HistoryEvent, Report
 from loadmanager.history.files import Directory
-from loadmanager.history.retention import Retention
 from loadmanager.history.writer import HistoryWriter, WriterLimits
 from loadmanager.leader.audit.history_recorder import HistoryRecorder, controls_later, learned_later, policies_later
 from loadmanager.leader.audit.move_records import MoveRecorder

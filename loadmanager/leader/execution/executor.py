@@ -64,8 +64,7 @@ from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.leader.audit.step_recorder import RecordedAnswers, RecordedMachine
 from loadmanager.leader.election.machine_driver import Waiters
-from loadmanager.leader.execution.agent_calls import WarmUpCalls
-from loadmanager.leader.execution.owner_calls import OwnerClient
+from loadmanager.leader.execution.agent_calls import OwnerClient, WarmUpCalls
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.net.tracing import NOWHERE, OFF, Tracing, Trail
 from loadmanager.wire.machines.move_codec import MovesForm

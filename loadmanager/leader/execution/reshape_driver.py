@@ -19,7 +19,6 @@ from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.reasons import Reason, SplitReason
 from loadmanager.core.domain.settings import UnknownStrategyError
 from loadmanager.core.model.load import THROUGHPUT_IN, THROUGHPUT_OUT
-from loadmanager.core.protocol.mirror import find_gone_owner
 from loadmanager.core.protocol.reshape_machine import (
     Action,
     AskTopics,
@@ -44,7 +43,8 @@ from loadmanager.core.protocol.reshape_machine import (
     Transfer,
     WaitEnded,
 )
-from loadmanager.core.strategies.splitting.bundle_divider import Divider
+from loadmanager.core.protocol.state_machine import find_gone_owner
+from loadmanager.core.strategies.splitting import Divider
 from loadmanager.core.strategies.splitting.split_algorithm import is_splittable
 from loadmanager.errors import (
     BundleNotFoundError,

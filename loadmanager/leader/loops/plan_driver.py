@@ -17,7 +17,7 @@ from loadmanager.core.domain.ownership import IllegalTransitionError, OwnershipS
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.certificate.certificate_text import CertificateSummary
+from loadmanager.core.planning.certificate.plan_certificate import CertificateSummary
 from loadmanager.core.planning.movable_bundles import explain_pin, restrain
 from loadmanager.core.planning.plan_effect import compute_effect
 from loadmanager.core.protocol.move_machine import Expected, StaleStepError

@@ -13,7 +13,7 @@ import structlog
 
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import FilterReason, ValidationReason
-from loadmanager.core.planning.shedding_summary import summarize_round
+from loadmanager.core.planning.shedding_round import summarize_round
 from loadmanager.core.protocol.leadership import Term
 from loadmanager.errors import NotLeaderError
 from loadmanager.leader.audit.decision_log import DecisionLog

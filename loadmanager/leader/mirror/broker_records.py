@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from loadmanager.core.domain.names import BrokerId, BundleName, parse_broker_id
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.recordable import recordable
-from loadmanager.errors import InvalidRecordError
+from loadmanager.errors import BrokerNotFoundError, InvalidRecordError
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.store import paths
@@ -125,3 +125,20 @@ class BrokerRecords:
 
 def _is_long(data: bytes) -> bool:
     return len(data) >= _LONG_BYTES or is_packed(data)
+
+
+class RawReports:
+    """Reads load reports; `get` reads a znode."""
+
+    def __init__(self, get: Callable[[str], Awaitable[Znode | None]], mirror: ClusterMirror) -> None:
+        self._get = get
+        self._mirror = mirror
+
+    async def read(self, broker_id: BrokerId) -> LocalBrokerData:
+        """Return the last report of a registered broker; see `node_port.ReportPort`."""
+        self._mirror.get_registration(broker_id)
+        where = paths.broker(broker_id)
+        znode = await self._get(where)
+        if znode is None:
+            raise BrokerNotFoundError(f"broker {broker_id!r} has just gone")
+        return await asyncio.to_thread(lambda: decode_broker_record(decode(znode.data, where), where))

@@ -8,11 +8,15 @@ repeated with the same result to the last bit.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import structlog
@@ -23,9 +27,56 @@ from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import shedding_round as shedding
 from loadmanager.core.planning.planner import State
 from loadmanager.core.planning.shedding_round import Proposal
-from loadmanager.leader.planning.planner_worker import ASKED, SETTINGS, name_round_objects
-from loadmanager.leader.planning.thread_pool import Worker
-from loadmanager.leader.planning.worker_protocol import LostError, Name, WorkerChannel
+from loadmanager.errors import TooManyPreviewsError
+from loadmanager.leader.planning.planner_worker import (
+    ASKED,
+    SETTINGS,
+    LostError,
+    Name,
+    WorkerChannel,
+    name_round_objects,
+)
+
+_Found = TypeVar("_Found")
+
+MOST_WAITING = 32
+"""Waiting previews at most: each takes a second or two on a large cluster, and callers time out."""
+
+
+class Worker:
+    """One thread, which runs its jobs in order."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, name)
+
+    async def run(self, work: Callable[..., _Found], *given: object) -> _Found:
+        """Run `work` in the thread and return its result. It runs to its end even when nobody waits any more."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *given)
+
+
+class Previews:
+    """Queue of computations for display only: one at a time, open to any caller, and never in the way of a decision.
+
+    Other jobs of `worker` wait for at most one of them.
+    """
+
+    def __init__(self, worker: Worker | None = None) -> None:
+        self._worker = worker or Worker("previews")
+        self._lock = asyncio.Lock()
+        self._asked = 0
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[Worker]:
+        """Wait for a turn, and yield the thread; raises `TooManyPreviewsError` when too many callers wait already."""
+        if self._asked > MOST_WAITING:
+            raise TooManyPreviewsError(f"{MOST_WAITING} previews are waiting already; try again later")
+        self._asked += 1
+        try:
+            async with self._lock:
+                yield self._worker
+        finally:
+            self._asked -= 1
+
 
 log = structlog.get_logger(__name__)
 

@@ -22,8 +22,7 @@ from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn, planner
 from loadmanager.core.planning import shedding_round as shedding
 from loadmanager.core.planning.blocking_limits import BlockingLimit, RoundPace, find_active_limits, find_round_limits
-from loadmanager.core.planning.certificate.plan_certificate import Certified, certify
-from loadmanager.core.planning.certificate.round_certificates import DecidedRound
+from loadmanager.core.planning.certificate.plan_certificate import Certified, DecidedRound, certify
 from loadmanager.core.planning.decision_kinds import DECISIONS, read_choice
 from loadmanager.core.planning.shedding_round import Proposal, Round
 from loadmanager.core.planning.strategy_memory import merged
@@ -35,8 +34,7 @@ from loadmanager.leader.audit.recorded_model import RecordedModel
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.planning.churn_memory import Churn
-from loadmanager.leader.planning.planner_pool import PlannerPool
-from loadmanager.leader.planning.thread_pool import Previews, Worker
+from loadmanager.leader.planning.planner_pool import PlannerPool, Previews, Worker
 
 log = structlog.get_logger(__name__)
 
@@ -300,3 +298,32 @@ class PlannerService:
     def _recent_snapshot(self) -> Snapshot:
         """Return the last snapshot, or a new one if there is none."""
         return self._snapshot or self.snapshot()
+
+
+_CHECKPOINT_INTERVAL_S = 3_600.0
+"""A replay begins at a checkpoint, so it reads at most one hour of history before the time that is asked for."""
+
+
+class TermHistory:
+    """Records the terms of one node."""
+
+    def __init__(self, node_id: str, mirror: ClusterMirror, planner: PlannerService, moves: MoveRecorder) -> None:
+        self._node_id = node_id
+        self._mirror = mirror
+        self._planner = planner
+        self._moves = moves
+
+    def begin(self, epoch: int) -> None:
+        """Begin the term of the planner service, and record it if the node records."""
+        self._moves.forget()
+        self._planner.begin_term()
+        model = self._mirror.model
+        if isinstance(model, RecordedModel):
+            self._planner.recorder.begin_term(epoch, self._node_id, model, self._planner)
+
+    async def keep_checkpoints(self) -> None:
+        """Record a checkpoint at every interval: a replay can begin at each."""
+        model = self._mirror.model
+        while isinstance(model, RecordedModel):
+            await asyncio.sleep(_CHECKPOINT_INTERVAL_S)
+            await self._planner.checkpoint(model)

@@ -9,7 +9,7 @@ import structlog
 
 from loadmanager.core.diagnosis.stuck_diagnosis import StuckDiagnosis, find_stuck_causes
 from loadmanager.core.planning.blocking_limits import BlockingLimit
-from loadmanager.core.planning.fleet_size import FleetSize, SizeMemory, size_fleet
+from loadmanager.core.planning.headroom import FleetSize, SizeMemory, size_fleet
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.planning.planner_service import MINUTE_S, PlannerService
 

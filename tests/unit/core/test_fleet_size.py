@@ -11,7 +11,7 @@ from support.plan_files import SETTINGS
 
 from loadmanager.core.domain.policies import Policies
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.fleet_size import WINDOW_S, FleetSize, SizeMemory, count_brokers, size_fleet
+from loadmanager.core.planning.headroom import WINDOW_S, FleetSize, SizeMemory, count_brokers, size_fleet
 
 LOADS = st.floats(0, 200)
 DOMAINS = st.integers(0, 5)

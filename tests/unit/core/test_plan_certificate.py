@@ -19,20 +19,18 @@ from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem
 from loadmanager.core.planning.certificate.bounds import Heaviest, Pigeonhole, Prices, Volume
-from loadmanager.core.planning.certificate.certificate_text import (
-    CertificateSummary,
-    build_certificate_verdict,
-    describe,
-    name_binding_bounds,
-)
 from loadmanager.core.planning.certificate.plan_certificate import (
+    CertificateSummary,
     Certified,
+    DecidedRound,
+    build_certificate_verdict,
     certify,
+    describe,
     highest_of,
+    name_binding_bounds,
     noise_floor,
     sum_certificates,
 )
-from loadmanager.core.planning.certificate.round_certificates import DecidedRound
 from loadmanager.core.planning.headroom import Reserve
 from loadmanager.core.planning.movable_bundles import restrain
 from loadmanager.core.planning.planner import plan_drain, plan_shedding

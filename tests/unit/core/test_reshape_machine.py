@@ -52,7 +52,7 @@ from loadmanager.core.protocol.reshape_machine import (
     Transfer,
     WaitEnded,
 )
-from loadmanager.core.strategies.splitting.bundle_divider import Divider
+from loadmanager.core.strategies.splitting import Divider
 from loadmanager.core.strategies.splitting.split_finder import Split
 
 A, B = broker("a"), broker("b")

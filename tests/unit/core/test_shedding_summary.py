@@ -4,7 +4,7 @@ import pytest
 from support.builders import broker, bundle, report, snapshot
 
 from loadmanager.core.domain.plan import Unload
-from loadmanager.core.planning.shedding_summary import summarize_round
+from loadmanager.core.planning.shedding_round import summarize_round
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
 
 LOADS = snapshot({"a": report({bundle(number): (0.0, 0.0, 10.0, 0.0) for number in range(10)}), "b": report()})

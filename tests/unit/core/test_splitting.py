@@ -9,8 +9,7 @@ from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange
 from loadmanager.core.domain.reasons import Reason, SplitReason
 from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError
-from loadmanager.core.strategies.splitting import SPLIT_ALGORITHMS, split_algorithm
-from loadmanager.core.strategies.splitting.bundle_divider import Divider
+from loadmanager.core.strategies.splitting import SPLIT_ALGORITHMS, Divider, split_algorithm
 from loadmanager.core.strategies.splitting.specified_positions_divide import divide_at
 from loadmanager.core.strategies.splitting.split_algorithm import (
     MIB,

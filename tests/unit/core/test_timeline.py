@@ -8,16 +8,20 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.builders import broker, bundle, owned, releasing
 
-from loadmanager.core.diagnosis.timeline.grid import MOST, Grid
-from loadmanager.core.diagnosis.timeline.heat_map import (
+from loadmanager.core.diagnosis.timeline import (
+    MOST,
     UNKNOWN,
+    Grid,
+    LeaderMoment,
+    Moments,
+    MoveMoment,
+    SplitMoment,
     draw_brokers,
     draw_bundles,
     throughput_as_figures,
     throughput_of,
     usage_as_figures,
 )
-from loadmanager.core.diagnosis.timeline.timeline_events import LeaderMoment, Moments, MoveMoment, SplitMoment
 from loadmanager.core.domain.bundles import NamespaceBundles
 from loadmanager.core.domain.names import NamespaceName
 from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership

@@ -19,12 +19,11 @@ from support.recorded import NOON_MS, SOON, a_report
 from support.waiting import eventually_sync, patience
 
 from loadmanager.history import compaction
-from loadmanager.history.compaction import COMPACTED_KEY, Compacted, Compaction, originals_of
+from loadmanager.history.compaction import COMPACTED_KEY, Compacted, Compaction, Retention, originals_of
 from loadmanager.history.entry_rows import HistoryEvent, Placed
 from loadmanager.history.files import HOUR_MS, Directory, HistoryFile, path_of
 from loadmanager.history.gaps import IMPORTED, find_end
 from loadmanager.history.reader import History
-from loadmanager.history.retention import Retention
 from loadmanager.history.row_packer import pack_entries
 from loadmanager.history.table_schemas import BUNDLE_REPORTS, EVENTS, TABLES
 from loadmanager.history.writer import HistoryWriter

@@ -15,7 +15,7 @@ from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdReason
 from loadmanager.history.entry_rows import Decision
 from loadmanager.history.files import Directory
-from loadmanager.history.load_export import counted, json_line, text_lines, write_parquet, write_text
+from loadmanager.history.load_import import counted, json_line, text_lines, write_parquet, write_text
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BUNDLE_REPORTS, DECISIONS, TABLES
 

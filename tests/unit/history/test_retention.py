@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from support.recorded import NOON_MS, kinds, put_file, record
 
+from loadmanager.history.compaction import Retention
 from loadmanager.history.files import HOUR_MS, Directory
 from loadmanager.history.reader import History
-from loadmanager.history.retention import Retention
 from loadmanager.history.table_schemas import TABLES
 
 HOURS = 5

@@ -7,8 +7,7 @@ import pytest
 from support.builders import broker, bundle, report
 from support.waiting import patience
 
-from loadmanager.core.diagnosis.timeline.heat_map import throughput_of
-from loadmanager.core.diagnosis.timeline.timeline_events import LeaderMoment, MoveMoment
+from loadmanager.core.diagnosis.timeline import LeaderMoment, MoveMoment, throughput_of
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.history.entry_rows import HistoryEvent, MoveRow, Report
 from loadmanager.history.files import Directory

@@ -12,11 +12,11 @@ from support.recorded import NEVER, NOON_MS, SOON, Disk, a_report, a_writer, aba
 from support.waiting import eventually_sync, patience
 
 from loadmanager.history import writer as history_writer
+from loadmanager.history.compaction import Retention
 from loadmanager.history.entry_rows import HistoryEvent, StrategyState
 from loadmanager.history.files import HOUR_MS, Directory
 from loadmanager.history.gaps import GAP, TERM_BEGAN, TERM_ENDED, find_gaps
 from loadmanager.history.reader import History
-from loadmanager.history.retention import Retention
 from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS, STRATEGY_STATES
 from loadmanager.history.writer import NOT_RECORDED, HistoryWriter, WriterLimits
 

@@ -21,7 +21,7 @@ from loadmanager.leader import timeline_memory
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.node_port import Window
-from loadmanager.leader.planning.thread_pool import MOST_WAITING
+from loadmanager.leader.planning.planner_pool import MOST_WAITING
 from loadmanager.leader.timeline_memory import TimelineMemory
 from loadmanager.util import clock
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadmanager.errors import ConfigurationError
-from loadmanager.leader.audit.audit_file import AuditFile
+from loadmanager.leader.audit.audit_log import AuditFile
 
 
 def test_former_files_are_kept_and_the_oldest_is_deleted(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from support.registrations import a_record
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName, TopicName
 from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership
-from loadmanager.core.model.namespace_records import NamespaceRecords
+from loadmanager.core.model.cluster_model import NamespaceRecords
 from loadmanager.errors import BrokerNotFoundError, BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
+from loadmanager.leader.mirror.broker_records import RawReports
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry, lookup_answer
-from loadmanager.leader.mirror.raw_reports import RawReports
 from loadmanager.store import paths
 
 B1 = broker("b1", 5)

@@ -22,7 +22,7 @@ from loadmanager.errors import TooManyPreviewsError
 from loadmanager.history.reader import History
 from loadmanager.lab.replay.replayer import ReplayOutcome, replay
 from loadmanager.leader.audit.recorded_model import RecordedModel
-from loadmanager.leader.planning import explanation_service, thread_pool
+from loadmanager.leader.planning import explanation_service, planner_pool
 
 BUNDLE = "t/ns/0x00000000_0xffffffff"
 
@@ -110,7 +110,7 @@ async def test_an_assignment_does_not_wait_for_the_threads_of_other_work() -> No
 
 
 async def test_preview_with_too_many_waiting_is_refused(explanation: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_pool, "MOST_WAITING", 2)
+    monkeypatch.setattr(planner_pool, "MOST_WAITING", 2)
     async with a_leader() as (cluster, leader):
         await cluster.a_broker()
         await cluster.a_namespace("t/ns", bundles={"numBundles": 1})

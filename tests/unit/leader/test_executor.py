@@ -22,7 +22,7 @@ from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.protocol import move_machine
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
 from loadmanager.errors import NotLeaderError, NoUnloadError, UnloadCancelledError, UnloadFailedError
-from loadmanager.leader.execution.owner_calls import AgentOwnerClient, OwnerRefusal
+from loadmanager.leader.execution.agent_calls import AgentOwnerClient, OwnerRefusal
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Delete, Put
 from loadmanager.wire.broker_data import AGENT_PROTOCOL

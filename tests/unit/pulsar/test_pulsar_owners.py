@@ -33,7 +33,7 @@ from loadmanager.errors import (
     StoreUnavailableError,
 )
 from loadmanager.leader.audit.decision_log import DecisionLog
-from loadmanager.leader.execution.owner_calls import OwnerRefusal
+from loadmanager.leader.execution.agent_calls import OwnerRefusal
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
 from loadmanager.pulsar.fenced_znode import FencedRecord
 from loadmanager.pulsar.following_ledger import FollowingLedger

@@ -7,19 +7,22 @@ from columns, plan and proof alone, so that anybody with these three can recompu
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from loadmanager.core.domain.plan import Assign, Unload
+from loadmanager.core.domain.plan import Assign, Figure, Unload, Verdict
+from loadmanager.core.domain.reasons import CertificateReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import FloatArray
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, Rows, build_problem, owners_after
 from loadmanager.core.planning.certificate.bound_search import find_bounds
-from loadmanager.core.planning.certificate.bounds import Bound
+from loadmanager.core.planning.certificate.bounds import Bound, Heaviest, Pigeonhole, Volume
 from loadmanager.core.planning.certificate.minimum_moves import Relief, Reliefs, find_least_peak
+from loadmanager.core.planning.headroom import Reserve, compute_reserve
+from loadmanager.core.planning.movable_bundles import restrain
 from loadmanager.core.strategies.level.level_load import LevelLoads
 
 _SPAN, _POINTS = 8.0, 512
@@ -207,3 +210,87 @@ def _ratio(made: float, least: float) -> float | None:
     if least > 0:
         return made / least
     return 1.0 if made == 0 else None
+
+
+BOUND_NAMES = {"Volume": "volume", "Heaviest": "heaviest", "Pigeonhole": "pigeonhole", "Prices": "prices"}
+"""Names of the bounds in JSON."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CertificateSummary:
+    """Certificate without its proof: its figures, the binding bound, and a sentence."""
+
+    figures: CertificateFigures
+    bound_by: str
+    verdict: Verdict
+
+    @classmethod
+    def of(cls, certified: Certified) -> CertificateSummary:
+        return cls(certified.figures, name_binding_bounds(certified), build_certificate_verdict(certified))
+
+
+def name_binding_bounds(certified: Certified) -> str:
+    """Return the names of the binding bounds; empty without owned bundles."""
+    bounds = certified.proof.bounds
+    return BOUND_NAMES[type(bounds[0]).__name__] if bounds else ""
+
+
+def build_certificate_verdict(certified: Certified) -> Verdict:
+    """Return the certificate as a verdict on the cluster."""
+    figures, bounds = certified.figures, certified.proof.bounds
+    why: dict[str, Figure] = {
+        "heat_before": figures.heat_before,
+        "heat_after": figures.heat_after,
+        "bound": figures.bound,
+        "bound_by": describe(certified, bounds[0]) if bounds else "nobody owns anything",
+        "bound_in_budget": figures.bound_in_budget,
+        "load_moved_percent": 100 * figures.load_moved,
+        "least_load_percent": 100 * figures.least_load,
+        "noise_floor": figures.noise_floor,
+    }
+    moves = figures.bundles_moved > 0
+    reason = CertificateReason.PLAN_CERTIFIED if moves else CertificateReason.NOTHING_MOVES
+    return Verdict("cluster", reason, acted=moves, why=why)
+
+
+def describe(certified: Certified, bound: Bound) -> str:
+    """Describe a bound in a sentence."""
+    match bound:
+        case Heaviest(bundle):
+            return f"bundle {certified.bundles[bundle]} alone, where it uses least"
+        case Volume(resource, brokers):
+            whose = "all bundles" if brokers.all() else "bundles that only these may own"
+            return f"{certified.resources[resource]} of {whose}, over {int(brokers.sum())} brokers"
+        case Pigeonhole(resource, brokers, each):
+            most = each * int(brokers.sum()) + 1
+            return f"{certified.resources[resource]}: of the {most} largest bundles {each + 1} share a broker"
+        case _:
+            return "prices of resources, as brokers are not alike"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecidedRound:
+    """A decided shedding round: its input and its steps. Two concurrent callers may both compute its figures.
+
+    Figures are computed on request, so decisions do not wait for them. A decided round keeps its columns alive; those
+    of the computation are dropped.
+    """
+
+    snapshot: Snapshot
+    settings: PlannerSettings
+    steps: Sequence[Assign | Unload]
+    _certified: list[CertificateSummary] = field(default_factory=list)
+    _reserve: list[Reserve] = field(default_factory=list)
+
+    def certified(self) -> CertificateSummary:
+        """Return the certificate of its steps, over the brokers that shedding considers."""
+        if not self._certified:
+            seen = restrain(self.snapshot.afresh())
+            self._certified.append(CertificateSummary.of(certify(seen, self.settings, self.steps)))
+        return self._certified[0]
+
+    def reserve(self) -> Reserve:
+        """Return the headroom for the loss of a broker or failure domain, before the round."""
+        if not self._reserve:
+            self._reserve.append(compute_reserve(restrain(self.snapshot.afresh()), self.settings))
+        return self._reserve[0]

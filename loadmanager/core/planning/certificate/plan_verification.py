@@ -8,8 +8,12 @@ from dataclasses import dataclass, fields, replace
 
 from loadmanager.core.domain.plan import DependsOn, hash_plan
 from loadmanager.core.planning.certificate.balancing_problem import Rows
-from loadmanager.core.planning.certificate.certificate_text import name_binding_bounds
-from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, Certified, compute_figures
+from loadmanager.core.planning.certificate.plan_certificate import (
+    CertificateFigures,
+    Certified,
+    compute_figures,
+    name_binding_bounds,
+)
 
 _EQUAL = 1e-9
 """Relative tolerance of figures: another machine sums in another order."""
