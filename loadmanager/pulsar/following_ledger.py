@@ -68,13 +68,13 @@ class FollowingLedger:
         stamp = Stamp(self._election.get_term().epoch, clock.now_ms(), reason)
         try:
             current = self._mirror.get_ownership(name)
+            following = transition(current, stamp)
+            if following.state is OwnershipState.RELEASING:
+                return await self._begin(name, current, following)
+            return await self._end(name, following)
         except (BundleNotFoundError, NamespaceNotFoundError):
             await self._forget(name)
             raise
-        following = transition(current, stamp)
-        if following.state is OwnershipState.RELEASING:
-            return await self._begin(name, current, following)
-        return await self._end(name, following)
 
     async def settled(self) -> None:
         """Nothing else than this changes what the mirror says of a move."""

@@ -324,10 +324,14 @@ async def test_two_moves_of_one_bundle_do_not_begin_together() -> None:
     assert (await written.on_paper()).under_way.keys() == {str(NAME)}
 
 
-async def test_a_bundle_that_is_no_more_is_forgotten_and_nobody_has_failed() -> None:
-    written = await Written.begin()
+@pytest.mark.parametrize("when", ["before its end", "while its owner is looked for"])
+async def test_a_bundle_that_is_no_more_is_forgotten_and_nobody_has_failed(when: str) -> None:
+    written = await Written.begin(None, B)
     await written.release()
-    written.mirror.drop_namespace("t/ns")
+    if when == "before its end":
+        written.mirror.drop_namespace("t/ns")
+    else:
+        written.pulsar.on_call = lambda: written.mirror.drop_namespace("t/ns")
     with pytest.raises(NamespaceNotFoundError):
         await written.apply(complete)
     assert (await written.on_paper()).under_way == {}
