@@ -49,7 +49,6 @@ TOGETHER = {
     "tests/chaos/test_cut_off_leader.py::": "many processes",
     "tests/chaos/test_every_step.py::test_when_a_zookeeper_server_dies": "many processes",
     "tests/chaos/test_killed_processes.py::": "many processes",
-    "tests/integration/test_chat.py::": "many processes",
     "tests/integration/test_demo.py::": "many processes",
     "tests/integration/test_small_fleet.py::": "many processes",
     "tests/integration/test_image_steps.py::": "image",

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.demo import BrokerProcess, FakeAgent, HandDrivenClient, a_broker, a_client_of, a_fake_agent
+from support.demo import BrokerProcess, HandDrivenClient, a_broker, a_client_of, a_controlled_agent
 from support.processes import ended
 from support.waiting import eventually
 
 from loadmanager.dev.demo.data_protocol import ChannelCloseReason, Kind
+from loadmanager.testing import ControlledAgent
 from loadmanager.util.clock import now_s
 
 TOPIC = "persistent://demo/orders/topic-000"
@@ -20,14 +21,14 @@ SUBSCRIBER, PRODUCER = 1, 2
 
 
 @pytest.fixture
-async def agent() -> AsyncIterator[FakeAgent]:
-    async with a_fake_agent() as agent:
+async def agent() -> AsyncIterator[ControlledAgent]:
+    async with a_controlled_agent() as agent:
         agent.owned.add(TOPIC)
         yield agent
 
 
 @pytest.fixture
-async def broker(agent: FakeAgent, tmp_path: Path) -> AsyncIterator[BrokerProcess]:
+async def broker(agent: ControlledAgent, tmp_path: Path) -> AsyncIterator[BrokerProcess]:
     async with a_broker(agent, tmp_path) as broker:
         yield broker
 
@@ -71,9 +72,9 @@ async def test_a_topic_the_broker_does_not_own_is_refused(broker: BrokerProcess,
     assert broker.serving_log("opened") == []
 
 
-async def test_an_ownership_of_another_incarnation_is_refused(agent: FakeAgent, client: HandDrivenClient) -> None:
+async def test_an_ownership_of_another_incarnation_is_refused(agent: ControlledAgent, client: HandDrivenClient) -> None:
     await attach(client)
-    agent.hold_answers = asyncio.Event()
+    agent.may_answer.clear()
     other = "persistent://demo/orders/other"
     agent.owned.add(other)
     client.send(Kind.SUBSCRIBE, 9, body=other.encode())
@@ -82,11 +83,11 @@ async def test_an_ownership_of_another_incarnation_is_refused(agent: FakeAgent, 
     closed = await client.receive(Kind.CLOSED)
     assert closed.text == ChannelCloseReason.LEASE_LAPSED
     agent.owned.clear()
-    agent.hold_answers.set()
+    agent.may_answer.set()
     assert (await client.receive(Kind.OPENED, Kind.REFUSED)).kind is Kind.REFUSED
 
 
-async def test_nothing_is_served_without_a_lease(agent: FakeAgent, tmp_path: Path) -> None:
+async def test_nothing_is_served_without_a_lease(agent: ControlledAgent, tmp_path: Path) -> None:
     agent.valid_for_ms = None
     async with a_broker(agent, tmp_path) as broker, a_client_of(broker) as client:
         assert (await client.open(Kind.SUBSCRIBE, SUBSCRIBER, TOPIC)).kind is Kind.REFUSED
@@ -97,7 +98,9 @@ async def test_nothing_is_served_without_a_lease(agent: FakeAgent, tmp_path: Pat
         assert (await client.open(Kind.SUBSCRIBE, SUBSCRIBER, TOPIC)).kind is Kind.OPENED
 
 
-async def test_serving_stops_without_a_lease(agent: FakeAgent, broker: BrokerProcess, client: HandDrivenClient) -> None:
+async def test_serving_stops_without_a_lease(
+    agent: ControlledAgent, broker: BrokerProcess, client: HandDrivenClient
+) -> None:
     await attach(client)
     agent.valid_for_ms = None
     assert (await client.receive(Kind.CLOSED)).text == ChannelCloseReason.LEASE_LAPSED
@@ -105,7 +108,7 @@ async def test_serving_stops_without_a_lease(agent: FakeAgent, broker: BrokerPro
 
 
 async def test_serving_stops_when_the_lease_lapses_and_the_agent_is_silent(tmp_path: Path) -> None:
-    async with a_fake_agent() as agent:
+    async with a_controlled_agent() as agent:
         agent.owned.add(TOPIC)
         agent.valid_for_ms = 1_500
         async with a_broker(agent, tmp_path) as broker, a_client_of(broker) as client:
@@ -124,12 +127,12 @@ async def test_serving_stops_when_the_lease_lapses_and_the_agent_is_silent(tmp_p
 async def test_unload_delivers_then_closes(broker: BrokerProcess, client: HandDrivenClient) -> None:
     await attach(client)
     assert (await client.publish(PRODUCER, 0, 5)).kind is Kind.ACCEPTED
-    unload = asyncio.create_task(broker.unload(TOPIC))
+    unload = asyncio.create_task(broker.agent.unload([TOPIC]))
     await eventually(lambda: _is_draining(client))
     assert not unload.done()
     for messages in client.others:
         client.send(Kind.RECEIVED, SUBSCRIBER, messages.first, messages.messages)
-    assert await unload == 204
+    await unload
     assert (await client.receive(Kind.CLOSED)).text == ChannelCloseReason.UNLOADED
     (closed,) = broker.serving_log("closed")
     assert closed["reason"] == ChannelCloseReason.UNLOADED
@@ -144,31 +147,35 @@ async def _is_draining(client: HandDrivenClient) -> bool:
 async def test_unload_times_out_and_reports_dropped_messages(broker: BrokerProcess, client: HandDrivenClient) -> None:
     await attach(client)
     assert (await client.publish(PRODUCER, 0, 5)).kind is Kind.ACCEPTED
-    assert await broker.unload(TOPIC) == 204
+    await broker.agent.unload([TOPIC])
     (dropped,) = broker.serving_log("dropped")
     assert dropped["ranges"] == [[0, 5]]
 
 
 async def test_repeated_or_unknown_unload_succeeds(broker: BrokerProcess, client: HandDrivenClient) -> None:
     await attach(client)
-    assert await broker.unload(TOPIC) == 204
-    assert await broker.unload(TOPIC, "persistent://demo/orders/unknown") == 204
+    await broker.agent.unload([TOPIC])
+    await broker.agent.unload([TOPIC, "persistent://demo/orders/unknown"])
     assert len(broker.serving_log("closed")) == 1
 
 
-async def test_unload_voids_an_open_answer(agent: FakeAgent, client: HandDrivenClient, broker: BrokerProcess) -> None:
-    agent.hold_answers = asyncio.Event()
+async def test_unload_voids_an_open_answer(
+    agent: ControlledAgent, client: HandDrivenClient, broker: BrokerProcess
+) -> None:
+    agent.may_answer.clear()
     client.send(Kind.SUBSCRIBE, SUBSCRIBER, body=TOPIC.encode())
     await eventually(lambda: agent.answers_held == 1)
     agent.owned.clear()
-    assert await broker.unload(TOPIC) == 204
-    agent.hold_answers.set()
+    await broker.agent.unload([TOPIC])
+    agent.may_answer.set()
     assert (await client.receive(Kind.OPENED, Kind.REFUSED)).kind is Kind.REFUSED
     assert agent.questions == 2
     assert broker.serving_log("opened") == []
 
 
-async def test_paused_broker_wakes_closed(agent: FakeAgent, broker: BrokerProcess, client: HandDrivenClient) -> None:
+async def test_paused_broker_wakes_closed(
+    agent: ControlledAgent, broker: BrokerProcess, client: HandDrivenClient
+) -> None:
     await attach(client)
     assert (await client.publish(PRODUCER, 0, 1)).kind is Kind.ACCEPTED
     broker.process.send_signal(signal.SIGSTOP)
@@ -187,7 +194,9 @@ async def test_paused_broker_wakes_closed(agent: FakeAgent, broker: BrokerProces
     assert await broker.stats() == {}
 
 
-async def test_lease_from_before_a_pause(agent: FakeAgent, broker: BrokerProcess, client: HandDrivenClient) -> None:
+async def test_lease_from_before_a_pause(
+    agent: ControlledAgent, broker: BrokerProcess, client: HandDrivenClient
+) -> None:
     await attach(client)
     agent.valid_for_ms = 1_000
     leases = agent.leases

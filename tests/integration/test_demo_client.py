@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
-from support.demo import BrokerProcess, FakeAgent, a_broker, a_fake_agent
+from support.demo import BrokerProcess, a_broker
 from support.processes import ended
-from support.servers import serving
 from support.waiting import eventually
 
 from loadmanager.dev.demo.demo_client import ClientConfig
@@ -23,6 +21,7 @@ from loadmanager.dev.demo.demo_workload import DemoWorkload
 from loadmanager.dev.demo.evidence import read_journal, read_journals
 from loadmanager.dev.demo.message_account import TopicAccount
 from loadmanager.dev.demo.serving_log import find_overlaps, serving_intervals
+from loadmanager.testing import ControlPlane
 
 WORKLOAD = DemoWorkload(topics=6, messages_per_s=600, message_bytes=64, namespaces=("orders",))
 LEASE_S = 3.0
@@ -30,25 +29,13 @@ TOPICS = WORKLOAD.topic_names()
 
 
 class TwoBrokers:
-    """Brokers `a` and `b`, a client process, and who owns what."""
+    """Brokers `a` and `b`, a client process, and the plane that assigns topics."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, plane: ControlPlane) -> None:
         self.folder = folder
-        self.owner = "a"
-        self.agents: dict[str, FakeAgent] = {}
+        self.plane = plane
         self.brokers: dict[str, BrokerProcess] = {}
         self.client: asyncio.subprocess.Process | None = None
-
-    async def lookup(self, _request: web.Request) -> web.Response:
-        url = self.brokers[self.owner].data_url
-        return web.json_response({"brokerId": self.owner, "brokerUrl": url, "nativeUrl": url})
-
-    async def move(self, source: str, destination: str) -> None:
-        """Unload everything from one broker, then give it to the other, as the load manager does."""
-        self.agents[source].owned.clear()
-        assert await self.brokers[source].unload(*TOPICS) == 204
-        self.agents[destination].owned.update(TOPICS)
-        self.owner = destination
 
     async def delivered_by(self, name: str) -> int:
         return sum(topic["messagesOut"] for topic in (await self.brokers[name].stats()).values())
@@ -93,15 +80,13 @@ async def a_client(folder: Path, node_url: str) -> AsyncIterator[asyncio.subproc
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[TwoBrokers]:
-    world = TwoBrokers(tmp_path)
-    async with AsyncExitStack() as stack:
+    async with ControlPlane() as plane, AsyncExitStack() as stack:
+        world = TwoBrokers(tmp_path, plane)
         for name in ("a", "b"):
-            world.agents[name] = await stack.enter_async_context(a_fake_agent())
-            world.brokers[name] = await stack.enter_async_context(a_broker(world.agents[name], tmp_path, name))
-        world.agents["a"].owned.update(TOPICS)
-        lookup = "/lookup/v2/topic/persistent/demo/orders/{topic}"
-        url = await stack.enter_async_context(serving([web.get(lookup, world.lookup)]))
-        world.client = await stack.enter_async_context(a_client(tmp_path, url))
+            agent = await plane.add_broker(name)
+            world.brokers[name] = await stack.enter_async_context(a_broker(agent, tmp_path, name))
+        plane.assign("a", *TOPICS)
+        world.client = await stack.enter_async_context(a_client(tmp_path, plane.url))
         await eventually(lambda: _has_delivered(world, "a", 200))
         yield world
 
@@ -121,7 +106,7 @@ async def test_a_client_publishes_and_receives_every_message(world: TwoBrokers) 
 
 
 async def test_topics_that_move_lose_nothing_and_their_gaps_are_measured(world: TwoBrokers) -> None:
-    await world.move("a", "b")
+    await world.plane.move("b", *TOPICS)
     await eventually(lambda: _has_delivered(world, "b", 200))
     summary = summarize_messages(await world.stop_client(), [], {})
     assert summary.published == summary.delivered > 400
@@ -138,8 +123,7 @@ async def test_topics_that_move_lose_nothing_and_their_gaps_are_measured(world: 
 async def test_a_killed_broker_takes_only_what_it_had_accepted_and_everything_is_explained(world: TwoBrokers) -> None:
     world.brokers["a"].process.kill()
     await world.brokers["a"].process.wait()
-    world.agents["b"].owned.update(TOPICS)
-    world.owner = "b"
+    world.plane.assign("b", *TOPICS)
     await eventually(lambda: _has_delivered(world, "b", 200))
     accounts = await world.stop_client()
     summary = summarize_messages(accounts, [world.brokers["a"].instance], {})
@@ -153,10 +137,9 @@ async def test_a_killed_broker_takes_only_what_it_had_accepted_and_everything_is
 async def test_a_broker_that_was_stopped_past_its_lease_never_overlaps_with_the_next_owner(world: TwoBrokers) -> None:
     stopped = world.brokers["a"]
     stopped.process.send_signal(signal.SIGSTOP)
-    world.agents["a"].valid_for_ms = None
+    world.plane.crash("a")
     await asyncio.sleep(LEASE_S)  # what the load manager waits for is time
-    world.agents["b"].owned.update(TOPICS)
-    world.owner = "b"
+    world.plane.assign("b", *TOPICS)
     await eventually(lambda: _has_delivered(world, "b", 200))
     stopped.process.send_signal(signal.SIGCONT)
     await eventually(lambda: len(stopped.serving_log("closed")) == len(TOPICS))
@@ -166,10 +149,9 @@ async def test_a_broker_that_was_stopped_past_its_lease_never_overlaps_with_the_
 
 
 async def test_a_broker_that_lost_its_lease_is_left_and_what_it_dropped_is_on_record(world: TwoBrokers) -> None:
-    world.agents["a"].valid_for_ms = None
+    world.plane.crash("a")
     await eventually(lambda: world.brokers["a"].serving_log("closed"))
-    world.agents["b"].owned.update(TOPICS)
-    world.owner = "b"
+    world.plane.assign("b", *TOPICS)
     await eventually(lambda: _has_delivered(world, "b", 200))
     summary = summarize_messages(await world.stop_client(), [], dropped_ranges(world.serving_records()))
     assert summary.unaccounted == summary.never_acknowledged == 0

@@ -15,59 +15,27 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
-from support.servers import serving
 from support.waiting import eventually, patience
 
 from loadmanager.dev.demo.data_protocol import Frame, Kind, encode, read_frame
 from loadmanager.dev.demo.evidence import read_journal
-
-
-class FakeAgent:
-    """Answers the lease and the ownership question as the test says; counts how often it was asked."""
-
-    def __init__(self) -> None:
-        self.incarnation = 7
-        self.valid_for_ms: int | None = 3_000
-        self.owned: set[str] = set()
-        self.questions = 0
-        self.leases = 0
-        self.hold_answers: asyncio.Event | None = None
-        self.answers_held = 0
-        self.url = ""
-
-    async def lease(self, _request: web.Request) -> web.Response:
-        self.leases += 1
-        if self.valid_for_ms is None:
-            return web.json_response({"reason": "not registered"}, status=503)
-        return web.json_response(
-            {"brokerId": "127.0.0.1:1", "incarnation": self.incarnation, "validForMs": self.valid_for_ms}
-        )
-
-    async def owner(self, request: web.Request) -> web.Response:
-        """The answer is decided first and may then be held back, so that it can become out of date."""
-        self.questions += 1
-        answer = {"owned": request.query["topic"] in self.owned, "incarnation": self.incarnation}
-        if self.hold_answers is not None:
-            self.answers_held += 1
-            await self.hold_answers.wait()
-        return web.json_response(answer)
+from loadmanager.testing import ControlledAgent, ControlPlane
 
 
 @asynccontextmanager
-async def a_fake_agent() -> AsyncIterator[FakeAgent]:
-    agent = FakeAgent()
-    routes = [web.get("/loadmanager/v1/lease", agent.lease), web.get("/loadmanager/v1/owner", agent.owner)]
-    async with serving(routes) as url:
-        agent.url = url
-        yield agent
+async def a_controlled_agent() -> AsyncIterator[ControlledAgent]:
+    async with ControlPlane() as plane:
+        yield await plane.add_broker("127.0.0.1:1")
 
 
 class BrokerProcess:
     """A running broker and what it said of itself."""
 
-    def __init__(self, process: asyncio.subprocess.Process, ready: dict[str, Any], serving_log: Path) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, agent: ControlledAgent, ready: dict[str, Any], serving_log: Path
+    ) -> None:
         self.process = process
+        self.agent = agent
         self.url: str = ready["url"]
         self.data_url: str = ready["data_url"]
         self.instance: str = ready["instance"]
@@ -81,24 +49,17 @@ class BrokerProcess:
         async with aiohttp.ClientSession() as session, session.get(f"{self.url}/loadmanager/v1/stats") as response:
             return {topic["topic"]: topic for topic in (await response.json())["topics"]}
 
-    async def unload(self, *topics: str) -> int:
-        body = {"bundle": "demo/orders/0x00000000_0xffffffff", "topics": list(topics)}
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(f"{self.url}/loadmanager/v1/unload", json=body) as response,
-        ):
-            return response.status
-
 
 @asynccontextmanager
-async def a_broker(agent: FakeAgent, folder: Path, name: str = "broker") -> AsyncIterator[BrokerProcess]:
+async def a_broker(agent: ControlledAgent, folder: Path, name: str = "broker") -> AsyncIterator[BrokerProcess]:
     files = {option: folder / f"{name}-{option}.json" for option in ("agent-file", "serving-log", "ready-file")}
     files["agent-file"].write_text(json.dumps({"url": agent.url}))
     arguments = [word for option, path in files.items() for word in (f"--{option}", str(path))]
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "loadmanager.dev.demo.demo_broker", *arguments)
     try:
         await eventually(files["ready-file"].exists)
-        broker = BrokerProcess(process, json.loads(files["ready-file"].read_text()), files["serving-log"])
+        broker = BrokerProcess(process, agent, json.loads(files["ready-file"].read_text()), files["serving-log"])
+        agent.broker_url, agent.client_url = broker.url, broker.data_url
         leases = agent.leases
         await eventually(lambda: agent.leases > leases, what="the broker asks for its lease")
         yield broker

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from support.demo import FakeAgent, a_fake_agent
+from support.demo import a_controlled_agent
 from support.hosting import Clock, Held, settled
 from support.servers import closed_port, end_app, serving
 from support.waiting import eventually
@@ -22,6 +22,7 @@ from loadmanager.broker import CloseReason, Closing, Health, Hosting, Refusal, R
 from loadmanager.broker.contract import Close
 from loadmanager.broker.endpoints import Named, NotDoneError
 from loadmanager.net.broker_client import check_stats
+from loadmanager.testing import ControlledAgent
 from loadmanager.wire.http_bodies import BrokerStats
 
 TOPIC, OTHER = "persistent://t/ns/one", "persistent://t/ns/other"
@@ -399,7 +400,7 @@ async def hold(hosting: Hosting) -> None:
 
 
 @contextlib.asynccontextmanager
-async def a_broker(agent: FakeAgent) -> AsyncIterator[tuple[Hosting, aiohttp.ClientSession]]:
+async def a_broker(agent: ControlledAgent) -> AsyncIterator[tuple[Hosting, aiohttp.ClientSession]]:
     """With an agent, and what asks in its place."""
     async with Hosting(agent.url, version="1.4", health=lambda: Health(4.2, queue=3)) as hosting:
         await eventually(lambda: hosting.has_lease)
@@ -413,16 +414,16 @@ async def stats(http: aiohttp.ClientSession) -> dict[str, Any]:
         return body
 
 
-async def test_the_agent_gets_statistics_that_it_believes(agent: FakeAgent) -> None:
+async def test_the_agent_gets_statistics_that_it_believes(agent: ControlledAgent) -> None:
     async with a_broker(agent) as (hosting, http):
         agent.owned.add(TOPIC)
         topic = await hosting.open(TOPIC)
         topic.messages_in, topic.bytes_out, topic.consumers = 5, 50, 1
-        agent.hold_answers = asyncio.Event()
+        agent.may_answer.clear()
         opening = asyncio.create_task(hosting._keep(OTHER))
         await eventually(lambda: agent.answers_held)
         said = await stats(http)
-        agent.hold_answers.set()
+        agent.may_answer.set()
         with pytest.raises(RefusedError):
             await opening
     believed = BrokerStats.model_validate_json(json.dumps(said))
@@ -444,7 +445,7 @@ async def test_the_agent_gets_statistics_that_it_believes(agent: FakeAgent) -> N
     ]
 
 
-async def test_the_agent_unloads_and_prepares(agent: FakeAgent) -> None:
+async def test_the_agent_unloads_and_prepares(agent: ControlledAgent) -> None:
     async with a_broker(agent) as (hosting, http):
         agent.owned.add(TOPIC)
         await hosting.open(TOPIC)
@@ -455,7 +456,7 @@ async def test_the_agent_unloads_and_prepares(agent: FakeAgent) -> None:
         assert hosting.topics == []
 
 
-async def test_what_cannot_be_closed_is_a_500_with_the_reason(agent: FakeAgent) -> None:
+async def test_what_cannot_be_closed_is_a_500_with_the_reason(agent: ControlledAgent) -> None:
     async def fails(_topic: Topic, closing: Closing) -> None:
         if closing.reason is CloseReason.UNLOADED:
             raise OSError("disk full")
@@ -478,7 +479,9 @@ async def test_what_cannot_be_closed_is_a_500_with_the_reason(agent: FakeAgent) 
         ('{"bundle":"b","topics":[1]}', "topics: expected a list of names"),
     ],
 )
-async def test_a_body_that_is_none_is_a_400_that_names_the_field(agent: FakeAgent, body: str, reason: str) -> None:
+async def test_a_body_that_is_none_is_a_400_that_names_the_field(
+    agent: ControlledAgent, body: str, reason: str
+) -> None:
     async with a_broker(agent) as (_, http), http.post("/loadmanager/v1/unload", data=body) as answer:
         assert answer.status == 400
         assert reason in (await answer.json())["reason"]
@@ -493,7 +496,7 @@ def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
         Hosting(address)
 
 
-async def test_missing_agent_is_logged_once(caplog: pytest.LogCaptureFixture, agent: FakeAgent) -> None:
+async def test_missing_agent_is_logged_once(caplog: pytest.LogCaptureFixture, agent: ControlledAgent) -> None:
     caplog.set_level(logging.INFO, "loadmanager.broker")
     address = f"http://127.0.0.1:{closed_port()}"
     async with Hosting(lambda: address) as hosting:
@@ -542,12 +545,12 @@ async def test_wrong_server_gives_no_lease(caplog: pytest.LogCaptureFixture, sta
 
 
 @pytest.fixture
-async def agent() -> AsyncIterator[FakeAgent]:
-    async with a_fake_agent() as agent:
+async def agent() -> AsyncIterator[ControlledAgent]:
+    async with a_controlled_agent() as agent:
         yield agent
 
 
-async def test_the_page_of_the_contract_shows_a_broker_that_works(agent: FakeAgent) -> None:
+async def test_the_page_of_the_contract_shows_a_broker_that_works(agent: ControlledAgent) -> None:
     page = (Path(__file__).parents[3] / "docs" / "broker-contract.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     found: dict[str, Any] = {}
@@ -562,10 +565,10 @@ async def test_the_page_of_the_contract_shows_a_broker_that_works(agent: FakeAge
 
 
 async def test_an_agent_may_be_asked_through_a_unix_socket(tmp_path: Path) -> None:
-    agent = FakeAgent()
+    agent = ControlledAgent()
     agent.owned.add(TOPIC)
     app = web.Application()
-    app.add_routes([web.get("/loadmanager/v1/lease", agent.lease), web.get("/loadmanager/v1/owner", agent.owner)])
+    app.add_routes(agent.routes())
     runner = web.AppRunner(app)
     await runner.setup()
     await web.UnixSite(runner, str(tmp_path / "agent.sock")).start()

@@ -42,7 +42,7 @@ def printed() -> list[tuple[str, str]]:
         for text in strings(path):
             lines = PRINTED.findall(text)
             found += [(str(path.relative_to(ROOT)), line) for line in lines if ": " not in line]  # not who says it
-    for path in sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]):
+    for path in sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]):
         lines = IN_DOCUMENTS.findall(path.read_text(encoding="utf-8"))
         found += [(str(path.relative_to(ROOT)), line) for line in lines if "[" not in line and "..." not in line]
     return found
