@@ -16,7 +16,9 @@ NAMED_MODULES = [module for module in MODULES if not module.stem.startswith("__"
 RELATIVE_CLAUSE = re.compile(
     r"(What|Who|Whom|Whose|Which|Whether|Whoever|Whatever|Where|How|Why|When|All that|From|Of|As)\b"
 )
-NOUNS_OF_THE_FIELD = frozenset({"splitting", "shedding", "planning", "merging", "hashing", "logging", "tracing"})
+NOUNS_OF_THE_FIELD = frozenset(
+    {"splitting", "shedding", "planning", "merging", "hashing", "logging", "tracing", "testing"}
+)
 
 
 def documented(tree: ast.Module) -> Iterator[tuple[str, str]]:
