@@ -26,8 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from measure import Measured, show
 
 from loadmanager.config import settings_of
-from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, NamespaceName, TopicName
 from loadmanager.core.domain.ownership import NamespaceState
 from loadmanager.leader.node import Node

@@ -17,8 +17,7 @@ from measure import Measured, show
 from loadmanager.client import Owner
 from loadmanager.client.owner_map import TOPICS_KEPT, OwnerMap
 from loadmanager.client.push_events import StreamEvent
-from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equal_boundaries
 
 TOPICS = 50_000
 BUNDLES = 1_024

@@ -20,7 +20,7 @@ from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import HASH_SPACE_END, BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.model.load import BrokerReport, FloatArray, IntArray
-from loadmanager.core.model.recordable import recordable
+from loadmanager.core.model.report_validation import recordable
 from loadmanager.history.entry_rows import Placed, Report
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History

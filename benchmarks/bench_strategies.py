@@ -31,9 +31,8 @@ from loadmanager.core.domain.plan import Plan
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import PlannerSettings, State, plan_assignments, plan_shedding
-from loadmanager.core.strategies.paired_strategies import BOUND_STRATEGIES
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
-from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES, shedding_strategy
+from loadmanager.core.strategies.shedding import BOUND_STRATEGIES, SHEDDING_STRATEGIES, shedding_strategy
 
 BROKERS = 1_000
 SIZES = (10_000, 100_000, 1_000_000)

@@ -24,7 +24,7 @@ from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.model.load import BrokerReport
-from loadmanager.core.model.recordable import recordable
+from loadmanager.core.model.report_validation import recordable
 from loadmanager.history.entry_rows import Report
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History

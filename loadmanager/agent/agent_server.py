@@ -25,7 +25,7 @@ from loadmanager.agent.node_queries import bundles_of
 from loadmanager.agent.open_topics import OpenTopics
 from loadmanager.agent.ownership_query import NotRegisteredError
 from loadmanager.agent.warm_up import LONGEST_WAIT_S, WarmUp
-from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.bundles import HashFunction
 from loadmanager.core.domain.names import (
     BrokerId,
     BundleName,

@@ -45,7 +45,7 @@ import enum
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
-from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.bundles import HashFunction, topic_hash
 from loadmanager.core.domain.names import BrokerId, BundleName, BundleRange, NamespaceName, TopicName
 from loadmanager.core.domain.ownership import OwnershipState, Registration
 

@@ -12,8 +12,7 @@ import structlog
 
 from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.grants import Claim
-from loadmanager.core.domain.bundles import NamespaceBundles
-from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles
 from loadmanager.core.domain.names import (
     BrokerId,
     BundleName,

@@ -8,8 +8,7 @@ import structlog
 
 from loadmanager.agent.bundle_stats import OpenTopicLoad
 from loadmanager.agent.namespace_cache import NamespaceCache
-from loadmanager.core.domain.bundles import NamespaceBundles
-from loadmanager.core.domain.hashing import topic_hash
+from loadmanager.core.domain.bundles import NamespaceBundles, topic_hash
 from loadmanager.core.domain.names import BundleName, NamespaceName
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.http_bodies import OpenTopic, TopicsAnswer

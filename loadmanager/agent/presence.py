@@ -55,7 +55,7 @@ import math
 from dataclasses import dataclass, field
 
 from loadmanager.agent.lease import Leases
-from loadmanager.core.domain.log_message import Say
+from loadmanager.core.protocol.state_machine import Say
 from loadmanager.store.metadata_store import Znode
 
 _RETRY_S = 0.5

@@ -38,8 +38,7 @@ from loadmanager.agent.presence import (
     Wrote,
     ZnodeRead,
 )
-from loadmanager.core.domain.log_message import Say
-from loadmanager.core.protocol.state_machine import do_all
+from loadmanager.core.protocol.state_machine import Say, do_all
 from loadmanager.errors import InvalidRecordError, StoreError, TransactionFailedError, ZnodeTooLargeError
 from loadmanager.net.liveness import Life
 from loadmanager.store import metadata_store, paths, znode_codec

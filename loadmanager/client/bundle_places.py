@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from loadmanager.client.owner import Owner
 from loadmanager.client.push_events import NamespaceUpdate, PushedBundle
-from loadmanager.core.domain.bundles import NamespaceBundles
-from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles
 from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange, InvalidNameError
 
 _ENDED = PushedBundle(BundleRange(0, HASH_SPACE_END))

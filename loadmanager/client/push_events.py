@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadmanager.client.owner import Owner, object_of, text_of
-from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.bundles import HashFunction
 from loadmanager.core.domain.names import BundleRange, InvalidNameError, NamespaceName
 from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.errors import InvalidRecordError

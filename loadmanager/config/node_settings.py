@@ -25,14 +25,12 @@ from loadmanager.config.shared_settings import (
     TracingSettings,
     WeightSettings,
 )
-from loadmanager.core.domain.bundles import MAX_BUNDLES
-from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.bundles import MAX_BUNDLES, HashFunction
 from loadmanager.core.domain.setting_declaration import declared_in
 from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError, get_by_name
 from loadmanager.core.strategies.level.move_prices import parse_move_cost
-from loadmanager.core.strategies.paired_strategies import require_bound
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
-from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
+from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES, require_bound
 from loadmanager.core.strategies.splitting import SPLIT_ALGORITHMS, split_algorithm
 
 AUTO_HISTORY = "auto"

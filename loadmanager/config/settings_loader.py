@@ -13,7 +13,7 @@ from pydantic import SecretStr, ValidationError
 from pydantic_settings import SettingsError
 
 from loadmanager.config.settings_base import ENVIRONMENT_PREFIX, KeyedSettings, bounds_of, hidden, is_secret
-from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.bundles import HashFunction
 from loadmanager.errors import ConfigurationError
 
 _OTHER_VARIABLES = frozenset(

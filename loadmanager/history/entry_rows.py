@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Assign, Unload, Verdict
 from loadmanager.core.model.load import METRICS, RESOURCES, THROUGHPUT_IN, BrokerReport, FloatArray, IntArray
-from loadmanager.core.model.recordable import RATE_STEPS_PER_UNIT
-from loadmanager.core.planning.strategy_memory import InColumns
+from loadmanager.core.model.report_validation import RATE_STEPS_PER_UNIT
+from loadmanager.core.planning.decision_kinds import InColumns
 from loadmanager.history.table_schemas import (
     BROKER_REPORTS,
     BUNDLE_REPORTS,

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from loadmanager.core.domain.names import BundleName, InvalidNameError, parse_broker_id
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.model.load import BrokerReport
-from loadmanager.core.model.recordable import recordable
+from loadmanager.core.model.report_validation import recordable
 from loadmanager.errors import HistoryError, HistoryFileError, InvalidRecordError
 from loadmanager.history.entry_rows import Entry, HistoryEvent, Placed, Report
 from loadmanager.history.files import Directory

@@ -16,7 +16,7 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.resources import HealthFigures
 from loadmanager.core.model.load import METRICS, RESOURCES, THROUGHPUT_IN, BrokerReport, FloatArray
-from loadmanager.core.model.recordable import RATE_STEPS_PER_UNIT
+from loadmanager.core.model.report_validation import RATE_STEPS_PER_UNIT
 from loadmanager.errors import HistoryError, HistoryFileError
 from loadmanager.history.files import Directory, HistoryFile
 from loadmanager.history.table_schemas import (

@@ -21,7 +21,7 @@ from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.model.load import METRICS, RESOURCES, BrokerReport, FloatArray, IntArray
-from loadmanager.core.model.recordable import recordable
+from loadmanager.core.model.report_validation import recordable
 from loadmanager.errors import HistoryFileError
 from loadmanager.history.entry_rows import Report
 from loadmanager.history.load_import import Importer, Progress, check_moment

@@ -11,7 +11,6 @@ from aiohttp import web
 
 from loadmanager.core.domain.bundles import NamespaceBundles
 from loadmanager.core.domain.names import NamespaceName
-from loadmanager.core.domain.parts import in_parts
 from loadmanager.errors import BadRequestError, InvalidRecordError, NamespaceExistsError
 from loadmanager.http.audit_middleware import note_change
 from loadmanager.http.leader_proxy import Forwarder
@@ -102,7 +101,8 @@ class ImportHandlers:
 
     async def _create(self, wanted: Mapping[str, NamespaceBundles]) -> None:
         missing = [name for name in wanted if name not in self._mirror.namespaces]
-        for part in in_parts(missing, _CREATED_AT_A_TIME):
+        for first in range(0, len(missing), _CREATED_AT_A_TIME):
+            part = missing[first : first + _CREATED_AT_A_TIME]
             await asyncio.gather(*(self._create_one(name, wanted[name]) for name in part))
 
     async def _create_one(self, name: str, bundles: NamespaceBundles) -> None:

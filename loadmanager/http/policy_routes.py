@@ -11,14 +11,16 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from loadmanager.core.domain.names import BrokerId, NamespaceName, broker_host
-from loadmanager.core.domain.pattern_matches import PatternMatch, match_names, match_policy
 from loadmanager.core.domain.policies import (
     InvalidPolicyError,
     IsolationPolicy,
+    PatternMatch,
     Policies,
     UnloadScope,
     Unplaceable,
     find_unplaceable,
+    match_names,
+    match_policy,
     namespaces_to_unload,
 )
 from loadmanager.core.domain.settings import KEYS

@@ -14,8 +14,8 @@ import structlog
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.model.load import BundleAverages
+from loadmanager.core.planning.decision_kinds import as_json
 from loadmanager.core.planning.planner import State
-from loadmanager.core.planning.strategy_memory import as_json
 from loadmanager.errors import (
     AccessDeniedError,
     InvalidRecordError,

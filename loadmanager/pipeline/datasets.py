@@ -144,7 +144,7 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType(
         ),
         # `model` is the one that was tried against the baseline; scores are null where there was too little to try.
         # Coverage is the share of points within the 80 % interval. `shown` compares the pinball losses of the days of
-        # the model and of the baseline (`core.domain.significance`).
+        # the model and of the baseline (`pipeline.paired`).
         "backtest": _table(
             "how wrong forecasts of a series were so many hours ahead, and which model is used",
             "string kind key metric, integer horizon_h, string model, long points, double pinball mae, string baseline,"

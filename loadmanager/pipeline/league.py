@@ -7,7 +7,7 @@
     regret: imbalance above the lower bound of any distribution            0.02
     of those left: fewest returns, least load moved, fewest clients disturbed
 
-At each line those are left that are shown equal to the best (`core.domain.significance`). Configurations are compared
+At each line those are left that are shown equal to the best (`pipeline.paired`). Configurations are compared
 in pairs: on the same day, with the same seeds and the same fleet. A difference is the mean over days, with Student's
 t-interval; the seeds of a day are averaged, as they depend on each other. With one day the seeds are the pairs, and
 show nothing.
@@ -29,12 +29,11 @@ import pandas as pd
 from scipy import stats
 
 from loadmanager.config import Settings, render_fields, settings_of
-from loadmanager.core.domain.significance import FEWEST_PAIRS, MeanDifference, Significance
 from loadmanager.core.model.load import FloatArray
 from loadmanager.history.files import DAY_MS
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.minimum_history import WHOLE_DAY_HOURS
-from loadmanager.pipeline.paired import CONFIDENCE, interval
+from loadmanager.pipeline.paired import CONFIDENCE, FEWEST_PAIRS, MeanDifference, Significance, interval
 
 PER_HOUR_S = 3600.0
 FEWEST_DAYS, FEWEST_SEEDS = FEWEST_PAIRS, 3

@@ -3,7 +3,7 @@
 The load is the mean over time of the namespace's load, divided by its bundles. A profile is the median forecast of each
 hour of the next week relative to their mean. Namespaces with the most load have one, where all 168 hours are forecast:
 all profiles have to fit in one znode. A profile is proved where the back-test shows that the seasonal model is better
-than the best persistence (`core.domain.significance`), a day ahead and in both directions.
+than the best persistence (`pipeline.paired`), a day ahead and in both directions.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import pandas as pd
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from loadmanager.core.domain.significance import Significance
 from loadmanager.core.model.learned_loads import PROFILE_HOURS
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import HOUR_MS
 from loadmanager.pipeline.datasets import METRICS
 from loadmanager.pipeline.delta import Tables
+from loadmanager.pipeline.paired import Significance
 from loadmanager.pipeline.step import Summary
 from loadmanager.pipeline.windows import throughput
 from loadmanager.util import clock

@@ -22,9 +22,9 @@ from operator import or_
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from loadmanager.core.domain.amounts import MAX_AMOUNT
 from loadmanager.core.domain.names import HASH_SPACE_END
-from loadmanager.core.model.recordable import MAX_RATE
+from loadmanager.core.domain.resources import MAX_AMOUNT
+from loadmanager.core.model.report_validation import MAX_RATE
 from loadmanager.history.files import HOUR_MS, HistoryFile
 from loadmanager.history.table_schemas import (
     BROKER_REPORTS,

@@ -37,7 +37,7 @@ from pyspark.sql import types as t
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from loadmanager.core.model.recordable import RATE_STEPS_PER_UNIT
+from loadmanager.core.model.report_validation import RATE_STEPS_PER_UNIT
 from loadmanager.errors import HistoryFileError, HistorySchemaError, PipelineError
 from loadmanager.history.files import HOUR_MS, Directory, HistoryFile
 from loadmanager.history.reader import History, rates_of

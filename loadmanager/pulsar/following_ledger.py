@@ -24,9 +24,9 @@ from loadmanager.core.domain.ownership import (
     Stamp,
 )
 from loadmanager.core.domain.reasons import OwnershipReason
-from loadmanager.core.protocol.bundle_writes import Transition
 from loadmanager.core.protocol.move_machine import StaleStepError
 from loadmanager.core.protocol.pulsar_moves import PendingMove
+from loadmanager.core.protocol.state_machine import Transition
 from loadmanager.errors import BundleNotFoundError, NamespaceNotFoundError
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror

@@ -22,8 +22,7 @@ from typing import Any
 
 import orjson
 
-from loadmanager.core.domain.bundles import NamespaceBundles
-from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles
 from loadmanager.core.domain.names import BrokerId, InvalidNameError, is_self_test_namespace, namespace_of
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire import policy_records, pulsar_records

@@ -47,7 +47,7 @@ import enum
 import math
 from dataclasses import dataclass, field
 
-from loadmanager.core.domain.log_message import Say
+from loadmanager.core.protocol.state_machine import Say
 from loadmanager.store.metadata_store import SessionState
 
 LEASE_RATIO = 2 / 3

@@ -6,7 +6,7 @@ import gzip
 import zlib
 from collections.abc import Callable
 
-from loadmanager.core.domain.amounts import ALL_DIGITS
+from loadmanager.core.domain.resources import ALL_DIGITS
 from loadmanager.errors import InvalidRecordError
 from loadmanager.store.metadata_store import MAX_ZNODE_BYTES
 

@@ -34,8 +34,7 @@ from kazoo.exceptions import (
 from kazoo.hosts import collect_hosts
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 
-from loadmanager.core.domain.log_message import Say
-from loadmanager.core.protocol.state_machine import do_all
+from loadmanager.core.protocol.state_machine import Say, do_all
 from loadmanager.errors import (
     AccessDeniedError,
     ConfigurationError,

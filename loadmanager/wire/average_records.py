@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter
 
-from loadmanager.core.domain.amounts import ALL_DIGITS, rounded
+from loadmanager.core.domain.resources import ALL_DIGITS, rounded
 from loadmanager.core.model.load import BundleAverages, TimeMean
 from loadmanager.wire.store_records import Amount, Natural
 from loadmanager.wire.validation import MAX_TOPICS, WireModel, parse_json

@@ -12,8 +12,7 @@ import orjson
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from loadmanager.core.domain.amounts import ALL_DIGITS, MAX_AMOUNT, rounded
-from loadmanager.core.domain.resources import HealthFigures
+from loadmanager.core.domain.resources import ALL_DIGITS, MAX_AMOUNT, HealthFigures, rounded
 from loadmanager.wire.validation import MAX_COUNT, parse_json
 
 Finite = Annotated[float, Field(ge=-MAX_AMOUNT, le=MAX_AMOUNT, allow_inf_nan=False)]

@@ -59,7 +59,7 @@ Record = tuple[Sequence[str], Sequence[Ownership]]
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A JSON value that is computed when it is written: see `core.planning.strategy_memory.InColumns`."""
+    """A JSON value that is computed when it is written: see `core.planning.decision_kinds.InColumns`."""
 
     work_out: Callable[[], Any]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BaseModel, Field
 
-from loadmanager.core.domain.amounts import MAX_AMOUNT
-from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.bundles import HashFunction
 from loadmanager.core.domain.names import HASH_SPACE_END
+from loadmanager.core.domain.resources import MAX_AMOUNT
 from loadmanager.wire.validation import WireModel
 
 if TYPE_CHECKING:  # what agents do without

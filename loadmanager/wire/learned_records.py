@@ -12,8 +12,8 @@ import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from loadmanager.core.domain.amounts import MAX_AMOUNT
 from loadmanager.core.domain.names import NamespaceName
+from loadmanager.core.domain.resources import MAX_AMOUNT
 from loadmanager.core.model.learned_loads import NOTHING_LEARNED, PROFILE_HOURS, LearnedLoads
 from loadmanager.core.model.load import METRICS, read_only
 from loadmanager.wire.validation import MAX_COUNT, parse_json

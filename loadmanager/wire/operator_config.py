@@ -14,9 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from loadmanager.core.domain.bundles import MAX_BUNDLES, NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.bundles import MAX_BUNDLES, HashFunction, NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.controls import Controls
-from loadmanager.core.domain.hashing import HashFunction
 from loadmanager.core.domain.names import InvalidNameError, NamespaceName
 from loadmanager.core.domain.policies import InvalidPolicyError
 from loadmanager.errors import InvalidRecordError

@@ -12,9 +12,7 @@ import orjson
 from pydantic import Field, JsonValue, TypeAdapter
 from typing_extensions import TypedDict
 
-from loadmanager.core.domain.amounts import MAX_AMOUNT
-from loadmanager.core.domain.bundles import NamespaceBundles, cut_at
-from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, cut_at
 from loadmanager.core.domain.names import (
     BrokerId,
     BundleRange,
@@ -23,6 +21,7 @@ from loadmanager.core.domain.names import (
     parse_broker_id,
 )
 from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.core.domain.resources import MAX_AMOUNT
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.validation import MAX_COUNT, WireModel, parse_json, parse_model
 

@@ -23,8 +23,8 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, from_json, to_json
 from typing_extensions import TypedDict
 
-from loadmanager.core.domain.amounts import MAX_AMOUNT
-from loadmanager.core.planning.strategy_memory import as_json
+from loadmanager.core.domain.resources import MAX_AMOUNT
+from loadmanager.core.planning.decision_kinds import as_json
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.dump_line import Name, StrategyStates
 from loadmanager.wire.validation import WireModel, describe

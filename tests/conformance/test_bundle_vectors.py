@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadmanager.core.domain.bundles import NamespaceBundles
-from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, topic_hash
 from loadmanager.core.domain.names import BundleName, BundleRange, InvalidNameError, NamespaceName
 
 BOUNDARIES = (0, 0x10000000, 0x40000000, 0xFFFFFFFF)

@@ -22,8 +22,7 @@ from support.waiting import eventually
 
 from loadmanager.agent.presence import PresencePhase
 from loadmanager.agent.usage_sampler import UsageSampler
-from loadmanager.core.domain.bundles import NamespaceBundles
-from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, topic_hash
 from loadmanager.core.domain.names import BundleName, BundleRange
 from loadmanager.store import paths
 from loadmanager.store.memory_store import Link, MemoryStore

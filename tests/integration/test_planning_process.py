@@ -25,9 +25,9 @@ from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyErr
 from loadmanager.core.model.extensible_load import Listed, TopBundles
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import shedding_round as shedding
+from loadmanager.core.planning.decision_kinds import InColumns, as_json
 from loadmanager.core.planning.planner import State, plan_assignments
 from loadmanager.core.planning.shedding_round import Proposal
-from loadmanager.core.planning.strategy_memory import InColumns, as_json
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
 from loadmanager.history.reader import History
@@ -131,7 +131,7 @@ def test_a_round_is_the_same_to_the_last_bit(process: PlannerProcess, strategy: 
 
 
 def test_what_was_remembered_and_stays_is_the_very_value(process: PlannerProcess) -> None:
-    """`core.planning.strategy_memory.merged` knows by identity what a decision has left alone."""
+    """`core.planning.decision_kinds.merged` knows by identity what a decision has left alone."""
     simple = replace(SETTINGS, load_manager_class_name="SimpleLoadManagerImpl")
     snapshot, rng = a_snapshot(1), np.random.default_rng(1)
     _, before = plan_assignments(snapshot, ["tenant/ns-0/0x00000000_0xffffffff"], simple, {}, rng)

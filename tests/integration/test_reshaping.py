@@ -12,7 +12,7 @@ from support.nodes import Cluster, on_zookeeper
 from support.waiting import eventually
 
 from loadmanager.core.diagnosis.invariants import ownership_violations
-from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.bundles import HashFunction, topic_hash
 from loadmanager.core.domain.names import BundleName, BundleRange, NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, OwnershipState
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper

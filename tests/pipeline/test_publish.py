@@ -6,11 +6,11 @@ import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
-from loadmanager.core.domain.significance import Significance
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import HOUR_MS
 from loadmanager.pipeline.datasets import METRICS, schema_of
 from loadmanager.pipeline.delta import Tables
+from loadmanager.pipeline.paired import Significance
 from loadmanager.pipeline.publish import learned_from, loads_of_namespaces, profiles_of, proved_namespaces, weekly_hours
 from loadmanager.pipeline.step import Done, Summary
 from loadmanager.wire.learned_records import LEARNED_DATA

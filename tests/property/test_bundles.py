@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 from support.builders import broker, bundle, report
 
 from loadmanager.core.diagnosis.invariants import partition_violations
-from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import HASH_SPACE_END, BundleName, NamespaceName
 from loadmanager.core.model.cluster_model import ClusterModel
 

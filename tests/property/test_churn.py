@@ -9,7 +9,7 @@ from support.random_clusters import Build, SomeCluster, clusters
 
 from loadmanager.core.domain.plan import Plan, Unload
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.carried_load import share_of
+from loadmanager.core.model.fleet_load import share_of
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn, planner
 from loadmanager.core.planning.churn import MoveMemory, State

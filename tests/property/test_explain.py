@@ -19,8 +19,8 @@ from loadmanager.core.domain.controls import Controls, DrainOrder
 from loadmanager.core.domain.reasons import ExplanationReason, PlacementReason, SheddingReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.decision_kinds import as_json
 from loadmanager.core.planning.planner import choose_destination, plan_assignments
-from loadmanager.core.planning.strategy_memory import as_json
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES, placement_strategy
 from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
 from loadmanager.core.strategies.shedding.shedding_strategy import eligible, find_hold

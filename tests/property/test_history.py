@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 from support.recorded import NEVER, NOON_MS, Disk, a_writer, abandon, kinds, record, same
 from support.waiting import patience
 
-from loadmanager.core.domain.amounts import MAX_AMOUNT
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.domain.resources import HealthFigures
+from loadmanager.core.domain.resources import MAX_AMOUNT, HealthFigures
 from loadmanager.core.model.load import BrokerReport
-from loadmanager.core.model.recordable import recordable
+from loadmanager.core.model.report_validation import recordable
 from loadmanager.history.entry_rows import Entry, HistoryEvent, Report
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import GAP, TERM_BEGAN, TERM_ENDED, find_gaps

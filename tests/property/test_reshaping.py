@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from loadmanager.agent.grants import Claim, Grants, Revocation, TopicQuestion
 from loadmanager.core.diagnosis.invariants import ownership_violations, succession_violations
-from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equal_boundaries, topic_hash
 from loadmanager.core.domain.names import BrokerId, BundleName, BundleRange, NamespaceName, TopicName
 from loadmanager.core.domain.ownership import (
     NamespaceState,

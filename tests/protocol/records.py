@@ -9,7 +9,7 @@ from protocol.brokers import Served
 from protocol.parties import VirtualLoop
 
 from loadmanager.core.diagnosis.invariants import ownership_violations, succession_violations
-from loadmanager.core.domain.hashing import topic_hash
+from loadmanager.core.domain.bundles import topic_hash
 from loadmanager.core.domain.names import BundleName, NamespaceName, TopicName
 from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership, OwnershipState
 from loadmanager.store import paths

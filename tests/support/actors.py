@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from support.virtual_loop import network
 
 from loadmanager.config import settings_of
-from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName
 from loadmanager.core.domain.ownership import (
     IllegalTransitionError,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import FREE, IllegalTransitionError, Ownership, Registration, Stamp
-from loadmanager.core.protocol.bundle_writes import Write
+from loadmanager.core.protocol.state_machine import Write
 
 A, B = (Registration(BrokerId(f"{letter}:1"), number) for number, letter in enumerate("ab", 1))
 A_BACK = Registration(A.broker, 9)

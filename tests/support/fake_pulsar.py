@@ -31,8 +31,7 @@ from support.registrations import write
 from support.servers import end_app, serve_app
 from support.stores import StoreWorld
 
-from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.store.metadata_store import Create, Delete, MetadataStore, Put
 

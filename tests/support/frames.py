@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from pyspark.sql import DataFrame
 from support.builders import Load, broker, bundle, report
 
-from loadmanager.core.model.recordable import recordable
+from loadmanager.core.model.report_validation import recordable
 from loadmanager.history.entry_rows import Entry, HistoryEvent, Placed, Report
 from loadmanager.history.files import Directory
 from loadmanager.history.row_packer import pack_entries

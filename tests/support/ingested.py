@@ -17,7 +17,7 @@ from support.frames import MINUTE_MS, Timed, history_of, reported
 from support.plain_windows import Happened
 
 from loadmanager.core.domain.resources import HOT
-from loadmanager.core.model.recordable import recordable
+from loadmanager.core.model.report_validation import recordable
 from loadmanager.history.entry_rows import Entry, HistoryEvent, Placed, Report
 from loadmanager.history.files import Directory
 from loadmanager.history.row_packer import PackedFile, pack_entries

@@ -20,7 +20,7 @@ from support.waiting import eventually, patience
 from yarl import URL
 
 from loadmanager.config import Settings
-from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.bundles import HashFunction, topic_hash
 from loadmanager.core.domain.names import BrokerId, BundleName, TopicName
 from loadmanager.core.domain.ownership import Ownership, Registration
 from loadmanager.core.protocol import move_machine

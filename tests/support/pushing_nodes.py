@@ -12,8 +12,7 @@ from support.registrations import a_record
 from support.virtual_loop import close_port, serve
 
 from loadmanager.client.push_events import EventReader, StreamEvent
-from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.core.domain.ownership import (
     IllegalTransitionError,

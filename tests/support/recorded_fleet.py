@@ -13,7 +13,7 @@ from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.model.load import BrokerReport, FloatArray
-from loadmanager.core.model.recordable import recordable
+from loadmanager.core.model.report_validation import recordable
 from loadmanager.history.entry_rows import HistoryEvent, Report
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History

@@ -20,7 +20,7 @@ from aiohttp import web
 from support.lm_node import get_json
 from support.servers import LoopbackServer
 
-from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.bundles import HashFunction, topic_hash
 from loadmanager.core.domain.names import BundleName
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Create, Delete, MetadataStore, Put

@@ -22,7 +22,7 @@ from loadmanager.config import (
     zookeeper_parts,
 )
 from loadmanager.config.settings_base import KeyedSettings
-from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.bundles import HashFunction
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.setting_declaration import declared_in
 from loadmanager.core.domain.settings import AS_PULSAR, PlannerSettings

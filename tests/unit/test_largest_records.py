@@ -9,8 +9,7 @@ import pytest
 
 from loadmanager.agent.host_usage import HostUsage
 from loadmanager.agent.reporter import Identity, ReportSources, build_report, pack_report
-from loadmanager.core.domain.bundles import MAX_BUNDLES, cut_at
-from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.bundles import MAX_BUNDLES, HashFunction, cut_at
 from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.core.model.load import BundleAverages, TimeMean

@@ -19,8 +19,7 @@ from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.plan import Figure, Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import ExplanationReason, FilterReason, PlacementReason
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.carried_load import carried_load, share_of
-from loadmanager.core.model.fitted_thresholds import fit_thresholds
+from loadmanager.core.model.fleet_load import carried_load, fit_thresholds, share_of
 from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, FloatArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.planning.certificate.plan_certificate import build_certificate_verdict, certify

@@ -23,7 +23,7 @@ from loadmanager.core.domain.names import broker_host
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import Reason, entry
 from loadmanager.core.domain.settings import KEYS, PlannerSettings
-from loadmanager.core.model.fitted_thresholds import fit_thresholds
+from loadmanager.core.model.fleet_load import fit_thresholds
 from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, FloatArray, RowArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.planning.movable_bundles import restrain

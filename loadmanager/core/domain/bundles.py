@@ -6,15 +6,48 @@ last bundle, where Pulsar's search runs over the end of its boundary list.
 
 from __future__ import annotations
 
+import enum
+import zlib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from loadmanager.core.domain.hashing import HashFunction, topic_hash
+import mmh3
+
 from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange, InvalidNameError
+
+
+class HashFunction(enum.StrEnum):
+    """`MURMUR3_32` (x86, seed 0, unsigned) is ours and the default; `CRC32` (IEEE) places topics as Pulsar does.
+
+    The function is chosen per namespace and stored with it.
+    """
+
+    MURMUR3_32 = "murmur3_32"
+    CRC32 = "crc32"
+
+
+def _murmur3_32(topic: str) -> int:
+    return mmh3.hash(topic, 0, signed=False)
+
+
+def _crc32(topic: str) -> int:
+    return zlib.crc32(topic.encode())
+
+
+_FUNCTIONS: dict[HashFunction, Callable[[str], int]] = {
+    HashFunction.MURMUR3_32: _murmur3_32,
+    HashFunction.CRC32: _crc32,
+}
+
+
+def topic_hash(topic: str, function: HashFunction) -> int:
+    """Return the hash of a full topic name (`persistent://tenant/namespace/topic`), 0..0xffffffff."""
+    return _FUNCTIONS[function](topic)
+
 
 _HASHES = HASH_SPACE_END + 1
 _CUTS_KEPT = 1_024

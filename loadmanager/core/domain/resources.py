@@ -88,3 +88,15 @@ def _highest(values: Sequence[float]) -> float:
 def _single(value: float) -> float:
     """Round to the nearest 32-bit float: exact for quotients and products of two such."""
     return c_float(value).value
+
+
+MAX_AMOUNT = 1e18
+"""Maximum plausible rate, bytes per second or usage; larger values would overflow in sums."""
+
+ALL_DIGITS = 17
+"""Significant digits of a float."""
+
+
+def rounded(figure: float, digits: int) -> float:
+    """Round the figure to this many significant digits."""
+    return figure if digits >= ALL_DIGITS else float(f"{figure:.{digits}g}")

@@ -19,12 +19,11 @@ from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.ownership import Ownership, Registration
 from loadmanager.core.domain.policies import NO_POLICIES, Policies
 from loadmanager.core.model.broker_report import LatestReport
-from loadmanager.core.model.bundle_averages import AverageColumns
+from loadmanager.core.model.bundle_averages import AverageColumns, Overlaps, PartLoad
 from loadmanager.core.model.bundle_columns import Rows
 from loadmanager.core.model.bundle_rows import NamedRows
 from loadmanager.core.model.checkpoint import ModelCheckpoint, image_of, restore
 from loadmanager.core.model.extensible_load import BrokerLoad, ReportRules, throughput_of
-from loadmanager.core.model.inheritance import Overlaps, PartLoad
 from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.load import BrokerReport, BundleAverages, FloatArray
 from loadmanager.core.model.owner_columns import RecordedOwners, UnloadTimes

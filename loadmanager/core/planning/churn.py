@@ -23,7 +23,7 @@ from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Assign, Figure, Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import ChurnReason, OwnershipReason, PlacementReason, Reason, SplitReason
 from loadmanager.core.domain.settings import KEYS, PlannerSettings
-from loadmanager.core.model.carried_load import is_idle, share_of
+from loadmanager.core.model.fleet_load import is_idle, share_of
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.blocking_limits import BlockingLimit
 from loadmanager.core.planning.repeated_moves import (
@@ -108,7 +108,7 @@ class MoveMemory:
         return {**state, KEY: {_MEMORY: self}}
 
     def as_json(self) -> dict[str, Any]:
-        """Return the memory as JSON; see `core.planning.strategy_memory`."""
+        """Return the memory as JSON; see `core.planning.decision_kinds`."""
         return {
             "moves": [[None if figure == NEVER else figure for figure in move] for move in self.moves],
             "frozenUntilS": dict(self.frozen_until_s),

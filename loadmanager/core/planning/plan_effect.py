@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Assign, Unload
-from loadmanager.core.model.carried_load import carried_load, total_load
 from loadmanager.core.model.extensible_load import throughput_of
+from loadmanager.core.model.fleet_load import carried_load, total_load
 from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.model.snapshot import Snapshot
 

@@ -34,8 +34,7 @@ from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Assign, Figure, Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason, Reason, SheddingReason
 from loadmanager.core.domain.settings import KEYS, PlannerSettings, UnknownStrategyError
-from loadmanager.core.model.carried_load import carried_load
-from loadmanager.core.model.fitted_thresholds import fit_thresholds
+from loadmanager.core.model.fleet_load import carried_load, fit_thresholds
 from loadmanager.core.model.load import BoolArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.planning.movable_bundles import (
@@ -73,7 +72,7 @@ __all__ = [
 
 State = dict[str, Any]
 """Memory of the strategies by strategy name, passed in and returned. A new leader starts with {}, or with the result of
-`core.planning.strategy_memory.as_json`.
+`core.planning.decision_kinds.as_json`.
 """
 
 EXCLUDED_NAMESPACES = KEYS["shedding_excluded_namespaces"]

@@ -21,7 +21,7 @@ import numpy as np
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import SheddingReason
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.carried_load import share_of
+from loadmanager.core.model.fleet_load import share_of
 from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.planning import churn

@@ -46,8 +46,15 @@ from loadmanager.core.domain.ownership import (
 )
 from loadmanager.core.domain.plan import Assign, Plan, Verdict
 from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason
-from loadmanager.core.protocol.bundle_writes import Transition, Write, WriteEnded, group_writes
-from loadmanager.core.protocol.state_machine import Mirror, Signal, find_gone_owner
+from loadmanager.core.protocol.state_machine import (
+    Mirror,
+    Signal,
+    Transition,
+    Write,
+    WriteEnded,
+    find_gone_owner,
+    group_writes,
+)
 
 _BATCH = 1_000
 """Maximum batch size: a lookup waits for the current batch and joins the next one."""

@@ -55,9 +55,8 @@ import enum
 import math
 from dataclasses import dataclass, field
 
-from loadmanager.core.domain.log_message import Say
 from loadmanager.core.protocol.leadership import LeaderZnode
-from loadmanager.core.protocol.state_machine import Signal
+from loadmanager.core.protocol.state_machine import Say, Signal
 
 TICKS = 8
 """Ticks per timeout."""

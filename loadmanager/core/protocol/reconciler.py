@@ -45,8 +45,15 @@ from loadmanager.core.domain.ownership import (
     owner_gone,
 )
 from loadmanager.core.domain.reasons import OwnershipReason
-from loadmanager.core.protocol.bundle_writes import Transition, Write, WriteEnded, group_writes
-from loadmanager.core.protocol.state_machine import Mirror, Signal, find_gone_owner
+from loadmanager.core.protocol.state_machine import (
+    Mirror,
+    Signal,
+    Transition,
+    Write,
+    WriteEnded,
+    find_gone_owner,
+    group_writes,
+)
 
 FREED_AFTER_S = 5.0
 """Delay before bundles of a lost owner are freed: clients that reconnect at once have looked theirs up by then."""

@@ -48,7 +48,7 @@ from loadmanager.core.domain.ownership import (
 )
 from loadmanager.core.domain.plan import Unload, Verdict
 from loadmanager.core.domain.reasons import Reason, SplitReason
-from loadmanager.core.model.inheritance import PartLoad, loads_by_part
+from loadmanager.core.model.bundle_averages import PartLoad, loads_by_part
 from loadmanager.core.protocol.state_machine import Mirror
 from loadmanager.core.strategies.splitting import Divider
 from loadmanager.core.strategies.splitting.split_finder import Split, SplitCandidate, divide_bundle

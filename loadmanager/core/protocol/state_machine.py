@@ -1,13 +1,15 @@
-"""Interfaces of the state machines, their common events, and execution of their actions."""
+"""Interfaces of the state machines, their common events and actions, and execution of actions."""
 
 from __future__ import annotations
 
 import enum
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from loadmanager.core.domain.names import BrokerId
-from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
+from loadmanager.core.domain.names import BrokerId, namespace_of
+from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration, Stamp
 
 _In_contra = TypeVar("_In_contra", contravariant=True)
 _Action = TypeVar("_Action")
@@ -68,3 +70,43 @@ def find_gone_owner(mirror: Mirror, ownership: Ownership) -> Registration | None
     """Find the owner of an owned bundle if it is no longer registered, else None."""
     is_gone = ownership.state is OwnershipState.OWNED and not mirror.is_registered(ownership.owner)
     return ownership.owner if is_gone else None
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Action of a state machine: write a log entry."""
+
+    event: str
+    fields: Mapping[str, object]
+    is_warning: bool = True
+
+
+Transition = Callable[[Ownership, Stamp], Ownership]
+"""Function from the current ownership to the next; raises `IllegalTransitionError` when it no longer applies."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Write:
+    """Apply each transition to its bundle's ownership in one namespace record; answered by WriteEnded. A transition
+    that fails does not block the others.
+    """
+
+    namespace: str
+    transitions: Mapping[str, Transition]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteEnded:
+    """Result of a write: per bundle the stored ownership, or the error (also when the outcome is unknown)."""
+
+    write: Write
+    made: Mapping[str, Ownership | Exception]
+
+
+def group_writes(transitions: Mapping[str, Transition], reason: str) -> list[Write]:
+    """Group transitions into one write per namespace."""
+    by_namespace: dict[str, dict[str, Transition]] = defaultdict(dict)
+    for bundle, transition in transitions.items():
+        by_namespace[namespace_of(bundle)][bundle] = transition
+    return [Write(namespace, each, reason) for namespace, each in by_namespace.items()]

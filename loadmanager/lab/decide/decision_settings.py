@@ -10,9 +10,8 @@ from typing import Any
 from loadmanager.config import Settings, settings_of
 from loadmanager.config.overrides import OF_THE_NODE
 from loadmanager.core.domain.settings import AS_PULSAR, KEYS, get_by_name, short_class_name
-from loadmanager.core.strategies.paired_strategies import BOUND_STRATEGIES
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
-from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
+from loadmanager.core.strategies.shedding import BOUND_STRATEGIES, SHEDDING_STRATEGIES
 from loadmanager.errors import ConfigurationError
 
 PLACEMENT = KEYS["placement_strategy"]

@@ -34,11 +34,11 @@ from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import PlacementReason, Reason
 from loadmanager.core.domain.settings import PlannerSettings, get_by_name
-from loadmanager.core.model.fitted_thresholds import fit_thresholds
+from loadmanager.core.model.fleet_load import fit_thresholds
 from loadmanager.core.model.load import BoolArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
+from loadmanager.core.planning.decision_kinds import as_json
 from loadmanager.core.planning.movable_bundles import explain_restraints, find_freeze, restrain
-from loadmanager.core.planning.strategy_memory import as_json
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.strategies.placement.placement_strategy import (
     Placement,

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from loadmanager.config import Settings
-from loadmanager.core.domain.bundles import TopicLoad
-from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.bundles import HashFunction, TopicLoad, topic_hash
 from loadmanager.core.domain.names import BrokerId, BundleRange, namespace_of
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.reasons import SplitReason

@@ -12,10 +12,9 @@ import numpy as np
 from loadmanager.core.domain.plan import Assign, Unload, Verdict
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.decision_kinds import DECISIONS, Request
+from loadmanager.core.planning.decision_kinds import DECISIONS, Request, merged
 from loadmanager.core.planning.planner import State
 from loadmanager.core.planning.shedding_round import shed
-from loadmanager.core.planning.strategy_memory import merged
 from loadmanager.core.strategies.merging import find_merges
 from loadmanager.core.strategies.splitting.split_round import SPLIT_STRATEGY, find_splits
 from loadmanager.wire.checkpoint_codec import unquoted

@@ -23,10 +23,10 @@ import numpy as np
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.carried_load import share_of
+from loadmanager.core.model.bundle_averages import PartLoad
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import ReportRules
-from loadmanager.core.model.inheritance import PartLoad
+from loadmanager.core.model.fleet_load import share_of
 from loadmanager.core.model.load import BrokerReport, BundleAverages, TimeMean
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn

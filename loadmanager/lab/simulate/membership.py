@@ -10,7 +10,6 @@ import numpy as np
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import OwnershipState, Registration
 from loadmanager.core.model.load import BrokerReport
-from loadmanager.core.protocol.bundle_writes import Write
 from loadmanager.core.protocol.reconciler import (
     Action,
     AssignBundles,
@@ -19,7 +18,7 @@ from loadmanager.core.protocol.reconciler import (
     RecordsScanned,
     ScanRecords,
 )
-from loadmanager.core.protocol.state_machine import Signal
+from loadmanager.core.protocol.state_machine import Signal, Write
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec
 from loadmanager.lab.simulate.sim_brokers import SimBroker
 from loadmanager.lab.simulate.sim_execution import Lookups

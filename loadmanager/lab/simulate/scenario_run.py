@@ -9,9 +9,8 @@ from typing import Any
 from loadmanager.config import Settings, settings_of, with_overrides
 from loadmanager.core.domain.settings import UnknownStrategyError, get_by_name
 from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, DecidedRound
-from loadmanager.core.strategies.paired_strategies import BOUND_STRATEGIES
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
-from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
+from loadmanager.core.strategies.shedding import BOUND_STRATEGIES, SHEDDING_STRATEGIES
 from loadmanager.errors import ScenarioError
 from loadmanager.lab.simulate.scenario import Scenario
 from loadmanager.lab.simulate.scenario_checks import BoundCheck, check

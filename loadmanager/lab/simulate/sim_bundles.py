@@ -18,9 +18,9 @@ from loadmanager.core.domain.ownership import (
     Registration,
     Stamp,
 )
+from loadmanager.core.model.bundle_averages import PartLoad
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import throughput_of
-from loadmanager.core.model.inheritance import PartLoad
 from loadmanager.core.model.load import FloatArray, IntArray, RowArray
 from loadmanager.core.model.snapshot import NOBODY
 from loadmanager.lab.simulate.initial_fleet import NamespaceSpec

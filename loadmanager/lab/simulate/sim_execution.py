@@ -21,7 +21,6 @@ from loadmanager.core.protocol.assignment_machine import (
     DecideAssignments,
 )
 from loadmanager.core.protocol.assignment_machine import Event as Asked
-from loadmanager.core.protocol.bundle_writes import Write
 from loadmanager.core.protocol.move_machine import (
     Action,
     AskOwner,
@@ -40,7 +39,7 @@ from loadmanager.core.protocol.move_machine import (
     Want,
 )
 from loadmanager.core.protocol.move_machine import Move as UnderWay
-from loadmanager.core.protocol.state_machine import Signal, find_gone_owner
+from loadmanager.core.protocol.state_machine import Signal, Write, find_gone_owner
 from loadmanager.lab.simulate.sim_leader import Leader
 from loadmanager.lab.simulate.sim_result import CompletedMove
 from loadmanager.lab.simulate.virtual_time import SimDriver

@@ -8,7 +8,7 @@ import numpy as np
 
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
-from loadmanager.core.model.carried_load import share_of
+from loadmanager.core.model.fleet_load import share_of
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn, planner
 from loadmanager.core.planning.certificate.plan_certificate import DecidedRound

@@ -24,7 +24,7 @@ from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.report_validation import ReportValidator, ValidatedReport
-from loadmanager.core.protocol.bundle_writes import Write, WriteEnded
+from loadmanager.core.protocol.state_machine import Write, WriteEnded
 from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.reconnections import Clients
 from loadmanager.lab.simulate.run_rules import WorldRules

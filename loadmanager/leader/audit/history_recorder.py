@@ -23,8 +23,8 @@ from loadmanager.core.domain.plan import Assign, Unload, Verdict
 from loadmanager.core.model.checkpoint import ModelCheckpoint
 from loadmanager.core.model.report_validation import ReportFaults
 from loadmanager.core.planning import churn
+from loadmanager.core.planning.decision_kinds import InColumns
 from loadmanager.core.planning.planner import State
-from loadmanager.core.planning.strategy_memory import InColumns
 from loadmanager.history.entry_rows import Decision, Entry, HistoryEvent, StrategyState
 from loadmanager.history.writer import NOT_RECORDED, HistoryWriter, WriterFigures
 from loadmanager.leader.mirror.cluster_mirror import OperatorConfig

@@ -15,7 +15,7 @@ from typing import Any
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Ownership, Registration
-from loadmanager.core.model.carried_load import carried_load
+from loadmanager.core.model.fleet_load import carried_load
 from loadmanager.core.model.load import THROUGHPUT_IN, THROUGHPUT_OUT, BrokerReport
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.plan_effect import MoveEffect, imbalance_of_move

@@ -13,9 +13,9 @@ from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.ownership import Ownership, Registration
 from loadmanager.core.domain.policies import Policies
+from loadmanager.core.model.bundle_averages import PartLoad
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import ReportRules
-from loadmanager.core.model.inheritance import PartLoad
 from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.load import BrokerReport, BundleAverages
 from loadmanager.core.model.report_validation import ReportFaults

@@ -11,7 +11,6 @@ from typing import Any
 
 import structlog
 
-from loadmanager.core.domain.log_message import Say
 from loadmanager.core.protocol.failure_detector import (
     Action,
     AskLeader,
@@ -30,6 +29,7 @@ from loadmanager.core.protocol.failure_detector import (
     SuspicionRaised,
 )
 from loadmanager.core.protocol.leadership import LeaderZnode
+from loadmanager.core.protocol.state_machine import Say
 from loadmanager.errors import LoadManagerError, StoreError
 from loadmanager.leader.election.campaign import Election
 from loadmanager.leader.election.machine_driver import MachineDriver

@@ -11,8 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from loadmanager.core.domain.names import BundleRange
 from loadmanager.core.domain.ownership import IllegalTransitionError, Ownership
-from loadmanager.core.protocol.bundle_writes import Write, WriteEnded
-from loadmanager.core.protocol.state_machine import Machine, Signal, do_all
+from loadmanager.core.protocol.state_machine import Machine, Signal, Write, WriteEnded, do_all
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.election.ownership_ledger import OwnershipLedger
 

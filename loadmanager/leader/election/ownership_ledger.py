@@ -27,7 +27,7 @@ from loadmanager.core.domain.ownership import (
     Registration,
     Stamp,
 )
-from loadmanager.core.protocol.bundle_writes import Transition
+from loadmanager.core.protocol.state_machine import Transition
 from loadmanager.errors import (
     BundleNotFoundError,
     ConflictError,

@@ -30,7 +30,7 @@ from loadmanager.core.protocol.assignment_machine import (
     NotDecided,
     Outcome,
 )
-from loadmanager.core.protocol.bundle_writes import Write
+from loadmanager.core.protocol.state_machine import Write
 from loadmanager.errors import HeldForOwnerError, LoadManagerError, NoBrokerAvailableError
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.election.machine_driver import MachineDriver, Waiters, write

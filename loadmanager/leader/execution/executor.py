@@ -22,7 +22,6 @@ from loadmanager.core.domain.ownership import IllegalTransitionError, Ownership,
 from loadmanager.core.domain.plan import Unload, Verdict
 from loadmanager.core.domain.reasons import OwnershipReason, Reason
 from loadmanager.core.planning.plan_effect import MoveEffect
-from loadmanager.core.protocol.bundle_writes import Transition
 from loadmanager.core.protocol.move_machine import (
     Action,
     AskOwner,
@@ -51,7 +50,7 @@ from loadmanager.core.protocol.move_machine import (
     Unanswered,
     Want,
 )
-from loadmanager.core.protocol.state_machine import Signal, do_all
+from loadmanager.core.protocol.state_machine import Signal, Transition, do_all
 from loadmanager.errors import (
     LoadManagerError,
     NotLeaderError,

@@ -9,7 +9,6 @@ import structlog
 
 from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.reasons import OwnershipReason
-from loadmanager.core.protocol.bundle_writes import Write
 from loadmanager.core.protocol.reconciler import (
     Action,
     AssignBundles,
@@ -21,7 +20,7 @@ from loadmanager.core.protocol.reconciler import (
     ResumeRelease,
     ScanRecords,
 )
-from loadmanager.core.protocol.state_machine import Signal
+from loadmanager.core.protocol.state_machine import Signal, Write
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.election.machine_driver import MachineDriver, write
 from loadmanager.leader.election.ownership_ledger import OwnershipLedger

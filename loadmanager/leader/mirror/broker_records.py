@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from loadmanager.core.domain.names import BrokerId, BundleName, parse_broker_id
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.model.load import BrokerReport
-from loadmanager.core.model.recordable import recordable
+from loadmanager.core.model.report_validation import recordable
 from loadmanager.errors import BrokerNotFoundError, InvalidRecordError
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings

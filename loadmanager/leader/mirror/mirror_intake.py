@@ -17,7 +17,6 @@ from contextlib import contextmanager
 import structlog
 
 from loadmanager.core.domain.names import BrokerId, InvalidNameError, NamespaceName
-from loadmanager.core.domain.parts import in_parts
 from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.core.protocol.leadership import LeaderZnode
 from loadmanager.errors import InvalidRecordError, OutcomeUnknownError, StoreError
@@ -191,8 +190,9 @@ class MirrorIntake:
             self._drop_missing(wanted)
         if not wanted.isdisjoint(_ELECTION_PATHS):
             await self._read_election()
-        for part in in_parts(sorted(wanted.difference(_ELECTION_PATHS)), _AT_A_TIME):
-            await self._read_part(part)
+        ordered = sorted(wanted.difference(_ELECTION_PATHS))
+        for first in range(0, len(ordered), _AT_A_TIME):
+            await self._read_part(ordered[first : first + _AT_A_TIME])
         await self._take_divided(batch)
         if everything and self._is_watching and not self._rereading.is_marked(paths.ROOT):
             self._mirror.is_fresh = self._store.state is SessionState.CONNECTED
@@ -349,7 +349,8 @@ class MirrorIntake:
     async def load_history(self) -> None:
         """Seed the model with the averages that a former leader wrote."""
         ordered = sorted([path async for path in _grandchildren(self._store, paths.BUNDLE_DATA)])
-        for part in in_parts(ordered, _AT_A_TIME):
+        for first in range(0, len(ordered), _AT_A_TIME):
+            part = ordered[first : first + _AT_A_TIME]
             for path, znode in zip(part, await self._store.get_many(part), strict=True):
                 if znode is not None:
                     self._seed(path, znode)

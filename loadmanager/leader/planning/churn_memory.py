@@ -13,7 +13,7 @@ from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.ownership import Ownership
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.reasons import ChurnReason, Reason
-from loadmanager.core.model.carried_load import share_of, total_load
+from loadmanager.core.model.fleet_load import share_of, total_load
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn
 from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD, MoveMemory, State

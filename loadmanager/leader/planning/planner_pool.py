@@ -22,7 +22,7 @@ import numpy as np
 import structlog
 
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.carried_load import total_load
+from loadmanager.core.model.fleet_load import total_load
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import shedding_round as shedding
 from loadmanager.core.planning.planner import State

@@ -23,9 +23,8 @@ from loadmanager.core.planning import churn, planner
 from loadmanager.core.planning import shedding_round as shedding
 from loadmanager.core.planning.blocking_limits import BlockingLimit, RoundPace, find_active_limits, find_round_limits
 from loadmanager.core.planning.certificate.plan_certificate import Certified, DecidedRound, certify
-from loadmanager.core.planning.decision_kinds import DECISIONS, read_choice
+from loadmanager.core.planning.decision_kinds import DECISIONS, merged, read_choice
 from loadmanager.core.planning.shedding_round import Proposal, Round
-from loadmanager.core.planning.strategy_memory import merged
 from loadmanager.core.strategies.splitting.split_round import SPLIT_STRATEGY
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.audit.history_recorder import HistoryRecorder, PlannerMemory
@@ -53,7 +52,7 @@ class PlannerService:
     Each decision is recorded with its inputs. Small decisions, such as assignments, run one after the other. Rounds of
     shedding and previews may take long and run beside them, on the memory of their start and with generators of their
     own. The memory of a round is merged with what the others have remembered meanwhile (see
-    `core.planning.strategy_memory.merged`).
+    `core.planning.decision_kinds.merged`).
     """
 
     def __init__(

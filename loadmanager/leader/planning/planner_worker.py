@@ -32,8 +32,8 @@ from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.extensible_load import Listed, TopBundles
 from loadmanager.core.model.snapshot import Brokers, Bundles, Snapshot
 from loadmanager.core.planning import shedding_round as shedding
+from loadmanager.core.planning.decision_kinds import InColumns
 from loadmanager.core.planning.planner import State
-from loadmanager.core.planning.strategy_memory import InColumns
 from loadmanager.util.malloc import map_large_blocks
 
 Name = str | tuple[str, str]

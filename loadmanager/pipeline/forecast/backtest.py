@@ -16,7 +16,6 @@ from itertools import count, pairwise
 
 import numpy as np
 
-from loadmanager.core.domain.significance import Significance
 from loadmanager.core.model.load import FloatArray
 from loadmanager.pipeline.forecast.intervals import Calibration, calibrated_in_turn, covered
 from loadmanager.pipeline.forecast.models import (
@@ -31,7 +30,7 @@ from loadmanager.pipeline.forecast.models import (
     Panel,
     Season,
 )
-from loadmanager.pipeline.paired import interval
+from loadmanager.pipeline.paired import Significance, interval
 
 HORIZONS: Mapping[int, tuple[int, ...]] = {1: (1,), 24: (6, 12, 18, 24), 168: (60, 108, 168)}
 """Hours ahead that the back-test asks for, by horizon; each horizon begins where the one before ends."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from loadmanager.agent.grants import Claim, Grants, GrantVerdict, Revocation, TopicQuestion, UnloadRefusal
-from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.bundles import HashFunction, topic_hash
 from loadmanager.core.domain.names import BrokerId, BundleName, TopicName
 from loadmanager.core.domain.ownership import OwnershipState, Registration
 

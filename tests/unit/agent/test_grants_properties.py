@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.agent.grants import Claim, Grants, GrantVerdict, Revocation, TopicQuestion
-from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.bundles import HashFunction, topic_hash
 from loadmanager.core.domain.names import (
     HASH_SPACE_END,
     BrokerId,

@@ -34,7 +34,7 @@ from loadmanager.agent.presence import (
     Wrote,
     ZnodeRead,
 )
-from loadmanager.core.domain.log_message import Say
+from loadmanager.core.protocol.state_machine import Say
 from loadmanager.store.metadata_store import ANY_VERSION, Znode
 
 OURS, THEIRS = 7, 8

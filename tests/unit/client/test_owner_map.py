@@ -12,7 +12,7 @@ from support.pushing_nodes import BROKERS, ENTRIES, NAMESPACE, STAMP, PushingNod
 from loadmanager.client.owner import Owner
 from loadmanager.client.owner_map import BEHIND_S, OwnerMap
 from loadmanager.client.push_events import StreamEvent
-from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.bundles import HashFunction
 from loadmanager.core.domain.names import InvalidNameError, TopicName
 from loadmanager.core.domain.ownership import NamespaceState, OwnershipState, release
 from loadmanager.errors import InvalidRecordError

@@ -27,8 +27,7 @@ from loadmanager.core.protocol.assignment_machine import (
     NotDecided,
     Outcome,
 )
-from loadmanager.core.protocol.bundle_writes import Write, WriteEnded
-from loadmanager.core.protocol.state_machine import Signal
+from loadmanager.core.protocol.state_machine import Signal, Write, WriteEnded
 
 BUNDLE = "t/ns/b"
 

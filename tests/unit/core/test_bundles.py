@@ -5,12 +5,12 @@ import pytest
 from loadmanager.core.domain.bundles import (
     MAX_BUNDLES,
     BoundariesError,
+    HashFunction,
     NamespaceBundles,
     cut_at,
     equal_boundaries,
     validate_boundaries,
 )
-from loadmanager.core.domain.hashing import HashFunction
 from loadmanager.core.domain.names import BundleRange, InvalidNameError
 
 

@@ -15,8 +15,8 @@ from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn
 from loadmanager.core.planning.churn import KEY, MOST_MOVES, MoveMemory, State
+from loadmanager.core.planning.decision_kinds import as_json
 from loadmanager.core.planning.repeated_moves import PastMove
-from loadmanager.core.planning.strategy_memory import as_json
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
 
 A, B, C = broker("a"), broker("b"), broker("c")

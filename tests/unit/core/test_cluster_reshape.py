@@ -5,8 +5,8 @@ import pytest
 from support.builders import averages, broker, owned, report
 
 from loadmanager.core.domain.ownership import FREE, Ownership
+from loadmanager.core.model.bundle_averages import PartLoad
 from loadmanager.core.model.cluster_model import ClusterModel
-from loadmanager.core.model.inheritance import PartLoad
 from loadmanager.core.model.load import DEFAULT_LOAD, LONG_WINDOW, BundleAverages
 from loadmanager.core.model.snapshot import Snapshot
 

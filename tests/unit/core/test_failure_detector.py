@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.core.domain.log_message import Say
 from loadmanager.core.protocol.failure_detector import (
     TICKS,
     Action,
@@ -27,7 +26,7 @@ from loadmanager.core.protocol.failure_detector import (
     SuspicionRaised,
 )
 from loadmanager.core.protocol.leadership import LeaderZnode
-from loadmanager.core.protocol.state_machine import Signal
+from loadmanager.core.protocol.state_machine import Say, Signal
 
 PATIENCE_S, SESSION_S = 0.8, 10.0
 TICK_S = PATIENCE_S / TICKS

@@ -13,7 +13,7 @@ from loadmanager.core.diagnosis.stuck_diagnosis import find_stuck_causes
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.fitted_thresholds import fit_thresholds
+from loadmanager.core.model.fleet_load import fit_thresholds
 from loadmanager.core.model.snapshot import Snapshot, build_snapshot
 from loadmanager.core.planning.planner import State, plan_shedding
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.bundles import HashFunction, topic_hash
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from loadmanager.config import Settings, load_settings
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.strategies.paired_strategies import (
+from loadmanager.core.strategies.shedding import (
     BOUND_STRATEGIES,
     HalfBoundStrategyError,
     require_bound,

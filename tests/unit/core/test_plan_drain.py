@@ -17,8 +17,8 @@ from loadmanager.core.domain.plan import Plan, Unload
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.carried_load import carried_load
 from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.fleet_load import carried_load
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import planner
 

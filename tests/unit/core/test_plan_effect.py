@@ -13,7 +13,7 @@ from support.random_clusters import Build, SomeCluster, clusters
 
 from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.plan import Unload
-from loadmanager.core.model.carried_load import carried_load, share_of
+from loadmanager.core.model.fleet_load import carried_load, share_of
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.plan_effect import compute_effect, highest_load_at_least, imbalance_of_move
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason

@@ -6,14 +6,16 @@ import pytest
 from support.builders import broker, bundle, report, snapshot
 
 from loadmanager.core.domain.names import BrokerId
-from loadmanager.core.domain.pattern_matches import PatternMatch, match_names, match_policy
 from loadmanager.core.domain.policies import (
     NO_POLICIES,
     InvalidPolicyError,
     IsolationPolicy,
+    PatternMatch,
     Policies,
     find_unplaceable,
     map_failure_domains,
+    match_names,
+    match_policy,
     namespaces_to_unload,
 )
 from loadmanager.core.model.cluster_model import ClusterModel

@@ -19,7 +19,6 @@ from loadmanager.core.domain.ownership import (
     release,
 )
 from loadmanager.core.domain.reasons import OwnershipReason
-from loadmanager.core.protocol.bundle_writes import Write, WriteEnded
 from loadmanager.core.protocol.reconciler import (
     FREED_AFTER_S,
     Action,
@@ -32,7 +31,7 @@ from loadmanager.core.protocol.reconciler import (
     ResumeRelease,
     ScanRecords,
 )
-from loadmanager.core.protocol.state_machine import Signal
+from loadmanager.core.protocol.state_machine import Signal, Write, WriteEnded
 
 GONE = Registration(BrokerId("gone:1"), 3)
 A_BEFORE = Registration(A.broker, 0)

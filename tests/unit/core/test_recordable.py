@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 from support.builders import report
 
-from loadmanager.core.model.recordable import MAX_RATE, recordable
+from loadmanager.core.model.report_validation import MAX_RATE, recordable
 
 NAMES = ["t/ns/0x80000000_0xffffffff", "t/ns/0x00000000_0x80000000"]
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.core.domain.significance import FEWEST_PAIRS, MeanDifference, Significance
+from loadmanager.pipeline.paired import FEWEST_PAIRS, MeanDifference, Significance
 
 MIRRORED = {Significance.BETTER: Significance.WORSE, Significance.WORSE: Significance.BETTER}
 AMOUNTS = st.floats(-10, 10)

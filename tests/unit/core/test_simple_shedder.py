@@ -15,13 +15,13 @@ from loadmanager.core.domain.reasons import SheddingReason
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.quotas import DEFAULT_QUOTA, Samples
 from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.decision_kinds import as_json
 from loadmanager.core.planning.planner import (
     PlannerSettings,
     choose_destination,
     plan_assignments,
     plan_shedding,
 )
-from loadmanager.core.planning.strategy_memory import as_json
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.strategies.placement.fill_up import FillUpReason
 from loadmanager.core.strategies.ranked_brokers import rank_brokers

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import averages, broker, owned, releasing, report
 
+from loadmanager.core.model.bundle_averages import PartLoad
 from loadmanager.core.model.cluster_model import ClusterModel
-from loadmanager.core.model.inheritance import PartLoad
 from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.snapshot import Bundles, Snapshot
 from loadmanager.core.model.time_means import TimeMeans

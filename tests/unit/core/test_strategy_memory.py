@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.core.planning.strategy_memory import merged
+from loadmanager.core.planning.decision_kinds import merged
 
 states = st.recursive(
     st.integers(0, 3), lambda part: st.dictionaries(st.sampled_from("abc"), part, max_size=3), max_leaves=8

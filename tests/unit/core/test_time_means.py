@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from support.builders import MIB, averages, broker, bundle, owned, report, snapshot, throughput
 
 from loadmanager.core.domain.ownership import FREE
+from loadmanager.core.model.bundle_averages import PartLoad
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import ReportRules
-from loadmanager.core.model.inheritance import PartLoad
 from loadmanager.core.model.load import METRICS, BundleAverages, FloatArray, TimeMean
 from loadmanager.core.model.time_means import BELIEVED_S, STOOD_S, TAU_S, TimeMeans
 

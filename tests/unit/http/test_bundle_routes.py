@@ -7,7 +7,7 @@ from support.nodes import Cluster, RunningNode, in_memory
 from support.registrations import a_record, load_of
 from support.waiting import eventually
 
-from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.bundles import HashFunction, topic_hash
 
 NS = "/admin/v2/namespaces/t/ns"
 WHOLE = "0x00000000_0xffffffff"

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.registrations import a_record
 
-from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, BundleRange, NamespaceName
 from loadmanager.core.domain.ownership import (
     NamespaceState,

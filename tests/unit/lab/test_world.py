@@ -13,9 +13,9 @@ from loadmanager.core.domain.plan import Plan, Unload
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.domain.reasons import ChurnReason, OwnershipReason, PlacementReason, SplitReason
 from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError
-from loadmanager.core.model.carried_load import share_of
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import ReportRules
+from loadmanager.core.model.fleet_load import share_of
 from loadmanager.core.model.load import BrokerReport, FloatArray
 from loadmanager.core.planning import churn, planner
 from loadmanager.core.planning.churn import MoveMemory

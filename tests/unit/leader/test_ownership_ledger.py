@@ -24,7 +24,7 @@ from loadmanager.core.domain.ownership import (
     assign,
     release,
 )
-from loadmanager.core.protocol.bundle_writes import Transition
+from loadmanager.core.protocol.state_machine import Transition
 from loadmanager.errors import (
     BundleNotFoundError,
     InvalidRecordError,

@@ -19,7 +19,7 @@ from loadmanager.core.domain.ownership import (
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.protocol import reconciler as reconciler_module
-from loadmanager.core.protocol.bundle_writes import Transition
+from loadmanager.core.protocol.state_machine import Transition
 from loadmanager.leader.execution.assignment_driver import AssignmentDriver
 from loadmanager.leader.execution.reconciler_driver import ReconcilerDriver
 from loadmanager.store import paths

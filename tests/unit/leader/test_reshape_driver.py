@@ -11,8 +11,7 @@ from support.nodes import Cluster, FakeAgent, RunningNode, in_memory
 from support.registrations import a_record, load_of
 from support.waiting import eventually
 
-from loadmanager.core.domain.bundles import BoundariesError
-from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.bundles import BoundariesError, HashFunction, topic_hash
 from loadmanager.core.domain.names import BundleName, NamespaceName
 from loadmanager.core.domain.ownership import IllegalTransitionError, OwnershipState
 from loadmanager.core.domain.reasons import MergeReason, OwnershipReason, SplitReason

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from support.delays import a_memory_cluster
 
-from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName
 from loadmanager.core.domain.ownership import (
     IllegalTransitionError,

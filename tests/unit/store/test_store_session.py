@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.core.domain.log_message import Say
+from loadmanager.core.protocol.state_machine import Say
 from loadmanager.store.metadata_store import SessionState
 from loadmanager.store.store_session import (
     Announce,

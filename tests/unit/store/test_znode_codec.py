@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.core.domain.amounts import ALL_DIGITS, rounded
+from loadmanager.core.domain.resources import ALL_DIGITS, rounded
 from loadmanager.errors import InvalidRecordError
 from loadmanager.store.metadata_store import MAX_ZNODE_BYTES
 from loadmanager.store.znode_codec import COMPRESS_ABOVE_BYTES, MAX_DECODED_BYTES, decode, pack, pack_rounded

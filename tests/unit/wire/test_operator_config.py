@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.controls import Controls, DrainOrder
-from loadmanager.core.domain.hashing import HashFunction
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.operator_config import (

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import averages, broker, bundle, owned, releasing
 
-from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import NamespaceName
 from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.core.model.load import TimeMean

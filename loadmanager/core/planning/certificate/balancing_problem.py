@@ -24,7 +24,7 @@ from loadmanager.core.constraints.filters import PlacementQuestion, lasting_brok
 from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.plan import Assign, Unload
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.carried_load import carried_load, total_load
+from loadmanager.core.model.fleet_load import carried_load, total_load
 from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.model.snapshot import NOBODY, Snapshot
 from loadmanager.core.planning.movable_bundles import as_if_draining

@@ -23,7 +23,7 @@ from loadmanager.core.domain.names import BrokerId, broker_host
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.extensible_load import throughput_of
-from loadmanager.core.model.fitted_thresholds import fit_thresholds
+from loadmanager.core.model.fleet_load import fit_thresholds
 from loadmanager.core.model.load import (
     BANDWIDTH_IN,
     BANDWIDTH_OUT,

@@ -17,7 +17,7 @@ from loadmanager.core.model.snapshot import Snapshot
 
 State = dict[str, Any]
 """Memory of a strategy between choices, passed in and returned, also as the JSON of
-`core.planning.strategy_memory.as_json`. A new one starts empty.
+`core.planning.decision_kinds.as_json`. A new one starts empty.
 """
 
 Rows = npt.NDArray[np.intp]

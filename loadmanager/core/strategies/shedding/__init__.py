@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from loadmanager.core.domain.settings import KEYS, PlannerSettings, get_by_name, is_simple, short_class_name
+from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES, placement_strategy
 from loadmanager.core.strategies.shedding.avg_shedder import AvgShedder
 from loadmanager.core.strategies.shedding.level_shedder import Level
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadShedder
@@ -36,3 +37,21 @@ def shedding_strategy(settings: PlannerSettings) -> tuple[str, SheddingStrategy]
         return name, SHEDDING_STRATEGIES[name](settings)
     name, factory = get_by_name(KEYS["shedding_strategy"], settings.shedding_strategy, SHEDDING_STRATEGIES)
     return name, factory(settings)
+
+
+BOUND_STRATEGIES = frozenset(PLACEMENT_STRATEGIES.keys() & SHEDDING_STRATEGIES.keys())
+
+
+class HalfBoundStrategyError(ValueError):
+    """A strategy for shedding and placement together is configured for only one of them."""
+
+
+def require_bound(settings: PlannerSettings) -> None:
+    """Raise `HalfBoundStrategyError` for half of a pair, `UnknownStrategyError` for an unknown strategy."""
+    shedding, placement = shedding_strategy(settings)[0], placement_strategy(settings)[0]
+    for name in (shedding, placement):
+        if name in BOUND_STRATEGIES and shedding != placement:
+            raise HalfBoundStrategyError(
+                f"{KEYS['shedding_strategy']} {settings.shedding_strategy!r} and {KEYS['placement_strategy']}"
+                f" {settings.placement_strategy!r}: {name} has to be both or neither"
+            )

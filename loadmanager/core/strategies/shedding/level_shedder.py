@@ -26,7 +26,7 @@ from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import Reason, entry
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.carried_load import carried_load, is_idle, total_load
+from loadmanager.core.model.fleet_load import carried_load, is_idle, total_load
 from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.strategies.level.forced_moves import find_forced

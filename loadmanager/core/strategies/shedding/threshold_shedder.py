@@ -18,7 +18,7 @@ of their names, and of equally used brokers the first by name counts as the most
 bundle is leaving it or has left it since its report. As in Pulsar the lower-boundary mode, when it runs, advances the
 moving averages a second time.
 
-Thresholds that no configuration sets follow the load of the fleet (`core.model.fitted_thresholds`). Limits on churn may
+Thresholds that no configuration sets follow the load of the fleet (`core.model.fleet_load`). Limits on churn may
 hold back what is shed here (`core.planning.churn`).
 """
 
