@@ -48,7 +48,7 @@ _TIME_MEANS: dict[str, Any] = {
     "reported_s": np.uint32,
     "sigma": np.float32,
 }
-"""Columns of means over time; older checkpoints have none."""
+"""Columns of means over time."""
 _BY_METRIC = ("short", "long", "mean", "last")
 
 _REPORT_COLUMNS = ("bundle_load", "bundle_topics", "bundle_sessions", "bundle_cache_bytes")
@@ -98,7 +98,7 @@ def image_of(head: Mapping[str, Any], parts: Iterable[tuple[str, Any]]) -> tuple
     for kind, content in parts:
         if kind == BUNDLES:
             for name in bundles:
-                bundles[name] += content.get(name, ()) if name in _TIME_MEANS else content[name]
+                bundles[name] += content[name]
         elif kind == BROKERS:
             brokers += [_broker_of(each) for each in content]
         else:
@@ -118,7 +118,7 @@ def image_of(head: Mapping[str, Any], parts: Iterable[tuple[str, Any]]) -> tuple
         with_record=tuple(head["withRecord"]),
         unloaded=head["unloaded"],
         unloaded_from={BrokerId(broker): at_s for broker, at_s in head["unloadedFrom"].items()},
-        time_means=means if len(means.sigma) == len(names) else None,
+        time_means=means,
         **columns,
     )
     return image, records

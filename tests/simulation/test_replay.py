@@ -273,14 +273,14 @@ async def moves_of_all_kinds(folder: Path) -> list[Item]:
 async def test_steps_of_moves_are_replayed_from_a_checkpoint_too(tmp_path: Path) -> None:
     items = await moves_of_all_kinds(tmp_path)
     steps = [json.loads(row.columns["body"]) for row in rows_of(items, "events", "stepped")]
-    outcomes = {told[2] for step in steps for told in step.get("do", ()) if told[0] == "Ended"}
+    outcomes = {told[2][0] for step in steps for told in step.get("do", ()) if told[0] == "Ended"}
     assert outcomes == {"Moved", "Kept", "CalledOff", "Failed"}
     outcome = replayed(items)
     assert outcome.difference is None
     assert outcome.compared["step of moves"] == len(steps)
     assert not outcome.left_out
     second = rows_of(items, "events", "checkpoint")[1]
-    phases = [move["phase"] for move in json.loads(second.columns["body"])["machines"]["moves"]]
+    phases = [move.get("phase", "WAITING") for move in json.loads(second.columns["body"])["machines"]["moves"]]
     assert phases == ["WAITING", "WAITING", "WAITING", "ASKED", "ASKED"]
     later = replayed(items[items.index(second) :])
     assert later.difference is None
@@ -292,7 +292,11 @@ async def test_changed_rule_is_found_at_its_first_step(tmp_path: Path, monkeypat
     items = await moves_of_all_kinds(tmp_path)
     rows = {row.sequence: json.loads(row.columns["body"]) for row in rows_of(items, "events", "stepped")}
     refused = next(at for at, body in rows.items() if body["event"][0] == "OwnerAnswered" and body["event"][2])
-    bundle = next(body["event"][2] for body in rows.values() if body["event"][:2] == ["Want", 2])
+    bundle = next(
+        body["event"][1]["bundle"]
+        for body in rows.values()
+        if body["event"][0] == "Want" and body["event"][1]["move"] == 2
+    )
     monkeypatch.setattr(move_machine, "_FIRST_PAUSE_S", 2 * move_machine._FIRST_PAUSE_S)
     difference = replayed(items).difference
     assert difference is not None
@@ -404,18 +408,6 @@ async def test_every_step_of_plans_is_made_again_also_of_one_that_a_checkpoint_f
     assert later.difference is None
     assert later.compared["checkpoint"] == 1
     assert 0 < later.compared["step of plans"] < len(steps)
-
-
-async def test_a_history_without_the_moves_under_way_says_that_their_steps_are_not_made_again(tmp_path: Path) -> None:
-    items = await a_life(tmp_path, rounds=1)
-    first = rows_of(items, "events", "checkpoint")[0]
-
-    def without_machines(columns: dict[str, Any]) -> None:
-        columns["body"] = json.dumps({**json.loads(columns["body"]), "machines": {}})
-
-    outcome = replayed([*with_changed(items, first, without_machines)][: items.index(first) + 200])
-    assert outcome.is_equal
-    assert outcome.left_out["step of moves: unknown to this version"] > 0
 
 
 async def test_the_next_leader_goes_on_in_a_term_of_its_own(tmp_path: Path) -> None:

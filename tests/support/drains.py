@@ -32,8 +32,8 @@ from loadmanager.core.protocol.drain_machine import (
 )
 from loadmanager.core.protocol.move_machine import CalledOff, Failed, Moved, Outcome, StaleStepError
 from loadmanager.core.protocol.state_machine import Signal
+from loadmanager.wire.machines.dataclass_codec import registration_as_json
 from loadmanager.wire.machines.drain_codec import wishes_as_json
-from loadmanager.wire.machines.step_form import registration_as_json
 
 A, B, C = (Registration(BrokerId(f"{letter}:1"), number) for number, letter in enumerate("abc", 1))
 MOVED = Moved(Ownership())

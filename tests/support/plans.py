@@ -76,7 +76,7 @@ class PlansHarness:
         return self.drifts.get(step.bundle)
 
     def step(self, event: Event) -> list[Action]:
-        return self.plans.step(event) if self.make_step is None else self.make_step(event, 0.0)
+        return self.plans.step(event, 0.0) if self.make_step is None else self.make_step(event, 0.0)
 
     def execute(self, executed: KeptPlan, *, even_if_frozen: bool = False) -> list[BeginStep]:
         """The steps that begin first."""

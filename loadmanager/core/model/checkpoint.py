@@ -49,7 +49,7 @@ class ModelCheckpoint:
 
     `reporter`, `owner` and `destination` (N,) are positions in `registrations`, -1 for none; `recorded` (N,) is the
     state in the namespace's record (0: none). `by_range` (N,): the history is a share of another's by hash range.
-    `time_means` is None in a checkpoint from before they existed. `with_record` are the namespaces that have a record.
+    `with_record` are the namespaces that have a record.
     """
 
     revision: int
@@ -65,7 +65,7 @@ class ModelCheckpoint:
     destination: RowArray
     recorded: npt.NDArray[np.int8]
     by_range: BoolArray
-    time_means: TimeMeans | None = None
+    time_means: TimeMeans
     brokers: tuple[BrokerCheckpoint, ...] = ()
     with_record: tuple[str, ...] = ()
     unloaded: Mapping[str, float] = field(default_factory=dict)
@@ -109,7 +109,7 @@ def restore(
     registered = np.array([*map(row_of, image.registrations), NOBODY], dtype=np.int32)
     for name in _COPIED:
         getattr(columns, name)[rows] = getattr(image, name)
-    columns.put_time_means(rows, image.time_means or TimeMeans.steady(image.short))
+    columns.put_time_means(rows, image.time_means)
     columns.reporter[rows], columns.owner[rows] = registered[image.reporter], registered[image.owner]
     for at in np.flatnonzero(image.destination >= 0).tolist():
         owners.destinations[int(rows[at])] = int(registered[image.destination[at]])

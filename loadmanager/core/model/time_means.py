@@ -72,12 +72,6 @@ class TimeMeans:
         read_only(self.reported_s, bundles)
         read_only(self.sigma, bundles)
 
-    @classmethod
-    def steady(cls, load: FloatArray) -> TimeMeans:
-        """Build means of bundles with a constant load (n, 4)."""
-        mean = as_amounts(load).astype(np.float32)
-        return cls(mean, mean, np.zeros(len(load), dtype=np.uint32), np.zeros(len(load), dtype=np.float32))
-
     def present(self, now_s: float) -> FloatArray:
         """Return the means (n, 4) at that time."""
         return self._after(self._silent_s(now_s), self._jump(), BELIEVED_S)

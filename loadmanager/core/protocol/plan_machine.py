@@ -196,7 +196,12 @@ class PlanMachine:
             del self._kept[oldest]
         return kept
 
-    def step(self, event: Event) -> list[Action]:
+    @property
+    def wake_s(self) -> float | None:
+        """Return None: plans have no timers."""
+        return None
+
+    def step(self, event: Event, now_s: float) -> list[Action]:  # noqa: ARG002 - as of every machine
         """Process an event and return the actions that follow."""
         if isinstance(event, Execute):
             self._execute(event.plan, even_if_frozen=event.even_if_frozen)

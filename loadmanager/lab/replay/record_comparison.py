@@ -107,10 +107,10 @@ def _compare_columns(recorded: ModelCheckpoint, replayed: ModelCheckpoint) -> No
         (name, getattr(recorded, name), getattr(replayed, name))
         for name in ("short", "long", "short_samples", "long_samples", "topics", "recorded", "by_range")
     ]
-    one_means, other_means = recorded.time_means, replayed.time_means
-    if one_means is not None and other_means is not None:
-        names = ("mean", "last", "reported_s", "sigma")
-        pairs += [(name, getattr(one_means, name), getattr(other_means, name)) for name in names]
+    pairs += [
+        (name, getattr(recorded.time_means, name), getattr(replayed.time_means, name))
+        for name in ("mean", "last", "reported_s", "sigma")
+    ]
     for name, one, other in pairs:
         different = np.flatnonzero((one != other).reshape(len(one), -1).any(axis=1))
         if len(different):

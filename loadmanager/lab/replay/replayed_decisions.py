@@ -25,7 +25,7 @@ from loadmanager.wire.reshape_codec import merging_of, question_of
 @dataclass(slots=True)
 class ReplayedMemory:
     """Planner state of a leader besides the model: strategy states and two random generators, for small decisions and
-    for rounds. Older histories have one generator, which then serves both.
+    for rounds.
     """
 
     states: State
@@ -37,8 +37,7 @@ class ReplayedMemory:
     @classmethod
     def of(cls, head: Mapping[str, Any]) -> ReplayedMemory:
         """Restore from the head of a checkpoint."""
-        rng = _generator(head["rng"])
-        memory = cls({}, {}, {}, rng, _generator(head["roundRng"]) if "roundRng" in head else rng)
+        memory = cls({}, {}, {}, _generator(head["rng"]), _generator(head["roundRng"]))
         memory.restore(head)
         return memory
 

@@ -7,29 +7,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from itertools import zip_longest
-from typing import Any, Protocol
+from typing import Any
 
 from loadmanager.core.protocol.drain_machine import DrainMachine
 from loadmanager.core.protocol.move_machine import MoveMachine
 from loadmanager.core.protocol.plan_machine import PlanMachine
 from loadmanager.lab.replay.record_comparison import Mismatch, compare_value
+from loadmanager.wire.machines.dataclass_codec import registration_of
 from loadmanager.wire.machines.drain_codec import DrainsForm, wishes_of
 from loadmanager.wire.machines.move_codec import MovesForm
 from loadmanager.wire.machines.plan_codec import PlansForm
-from loadmanager.wire.machines.step_form import Form, Image, question, registration_of
+from loadmanager.wire.machines.step_form import Form, Image, question
 
+Ask = Callable[..., Callable[..., Any]]
+"""Factory of recorded answers, by the name of a question; a decoder may follow, for answers that JSON cannot hold."""
 
-class QuestionForm(Protocol):
-    """Factory of recorded answers, by the question's name. `read` decodes an answer; `unasked` is the answer of
-    histories from before the question existed.
-    """
-
-    def __call__(self, name: str, read: Callable[[Any], Any] = ..., unasked: object = ...) -> Callable[..., Any]: ...
-
-
-MACHINES: dict[str, Callable[[QuestionForm], Form[Any, Any]]] = {
+MACHINES: dict[str, Callable[[Ask], Form[Any, Any]]] = {
     "moves": lambda ask: MovesForm(
-        MoveMachine(ask("limits"), ask("deadline_s"), ask("is_registered"), ask("prepare_s", unasked=0.0))
+        MoveMachine(ask("limits"), ask("deadline_s"), ask("is_registered"), ask("prepare_s"))
     ),
     "drains": lambda ask: DrainsForm(
         DrainMachine(
@@ -80,16 +75,12 @@ class ReplayedSteps:
             for field in both:
                 compare_value(subject, f"{self._name}.{field}", recorded.get(field), replayed.get(field))
 
-    def _ask_for(
-        self, name: str, read: Callable[[Any], Any] = lambda written: written, unasked: object = None
-    ) -> Callable[..., Any]:
+    def _ask_for(self, name: str, read: Callable[[Any], Any] = lambda written: written) -> Callable[..., Any]:
         def answer(*about: object) -> Any:  # noqa: ANN401 - whatever was answered
             asked = question(name, about)
-            if asked in self._answers:
-                return read(self._answers[asked])
-            if unasked is None:
+            if asked not in self._answers:
                 raise _NeverAskedError(asked)
-            return unasked
+            return read(self._answers[asked])
 
         return answer
 

@@ -334,7 +334,7 @@ class Replay:
             return
         image, records = image_of(head, self._parts)
         memory = ReplayedMemory.of(head)
-        machines = head.get("machines", {})
+        machines = head["machines"]
         if self._model is not None:
             compare_checkpoints(image, self._model.image())
             for name, machine in self._machines.items():
@@ -352,7 +352,7 @@ class Replay:
         model = ClusterModel(ReportRules.of(settings))
         _set_policies(model, head["policies"])
         _set_controls(model, head["controls"])
-        _set_learned(model, head.get("learned", {}))
+        _set_learned(model, head["learned"])
         model.set_faults(faults_of(head["doubts"]))
         model.restore(image)
         self._model, self._memory, self._records = model, memory, records
@@ -362,11 +362,7 @@ class Replay:
     # Machines
 
     def _step_again(self, name: str, body: Mapping[str, Any], _: Item) -> None:
-        machine = self._machines.get(name)
-        if machine is None:
-            self.outcome.left_out[f"step of {name}: unknown to this version"] += 1
-            return
-        machine.step(body)
+        self._machines[name].step(body)
         self.outcome.compared[f"step of {name}"] += 1
 
     # Decisions

@@ -45,8 +45,8 @@ from loadmanager.leader.execution.executor import Executor
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.planning.planner_service import PlannerService
+from loadmanager.wire.machines.dataclass_codec import registration_as_json
 from loadmanager.wire.machines.drain_codec import DrainsForm, wishes_as_json
-from loadmanager.wire.machines.step_form import registration_as_json
 from loadmanager.wire.plan_bodies import BlockedBundle, DrainProgress
 
 log = structlog.get_logger(__name__)

@@ -26,62 +26,30 @@ from loadmanager.core.protocol.drain_machine import (
     TriedToEnd,
     WithdrawMove,
 )
-from loadmanager.core.protocol.move_machine import Failed, StaleStepError
 from loadmanager.core.protocol.state_machine import Signal
 from loadmanager.wire.checkpoint_codec import unquoted
 from loadmanager.wire.dump_line import quoted
-from loadmanager.wire.machines.move_codec import outcome_as_json, outcome_of
-from loadmanager.wire.machines.step_form import Image, life_of, name_in, registration_as_json, registration_of
+from loadmanager.wire.machines.dataclass_codec import OUTCOMES, Conversion, DataclassCodec
+from loadmanager.wire.machines.step_form import Image, name_in
 
 
 class DrainsForm:
-    """Codec of the steps of `machine`."""
+    """Codec of the steps of `machine`; of a plan only its steps, and the verdicts on bundles that stay."""
 
     def __init__(self, machine: DrainMachine) -> None:
         self.machine = machine
 
     def event_as_json(self, event: Event) -> list[Any]:
-        """Encode an event; of a plan only its steps, and the verdicts on bundles that stay."""
-        match event:
-            case DrainPlanned(plan):
-                return ["Planned", *_plan_as_json(plan)]
-            case MoveEnded(bundle, Failed(StaleStepError() as error)):
-                return ["MoveEnded", bundle, "Stale", str(error)]
-            case MoveEnded(bundle, outcome):
-                return ["MoveEnded", bundle, *outcome_as_json(outcome)]
-            case TriedToEnd(broker):
-                return ["TriedToEnd", broker]
-            case Signal():
-                return [event.name]
+        found: list[Any] = _CODEC.as_json(event)
+        return found
 
     def event_of(self, content: Sequence[Any]) -> Event:
-        match content:
-            case ["Planned", None]:
-                return DrainPlanned(None)
-            case ["Planned", steps, staying]:
-                return DrainPlanned(Plan(0, 0.0, (*map(_step_of, steps),), (*map(_verdict_of, staying),)))
-            case ["MoveEnded", bundle, "Stale", error]:
-                return MoveEnded(bundle, Failed(StaleStepError(error)))
-            case ["MoveEnded", bundle, *outcome]:
-                return MoveEnded(bundle, outcome_of(outcome))
-            case ["TriedToEnd", broker]:
-                return TriedToEnd(BrokerId(broker))
-            case ["TIME" | "CHANGED" as name]:
-                return Signal[name]
-        raise ValueError(f"an event of drains that is not known: {content}")
+        event: Event = _CODEC.event_of(content)
+        return event
 
     def action_as_json(self, action: Action) -> list[Any]:
-        match action:
-            case GiveAway() | BringHome():
-                return _question_as_json(action)
-            case BeginMove(step):
-                return ["BeginMove", *_step_as_json(step)]
-            case WithdrawMove(bundle):
-                return ["WithdrawMove", bundle]
-            case EndDrain(broker, since_s):
-                return ["EndDrain", broker, since_s]
-            case EndReturn(broker, bundles):
-                return ["EndReturn", broker, sorted(bundles)]
+        found: list[Any] = _CODEC.as_json(action)
+        return found
 
     def about(self, content: Sequence[Any]) -> str:
         """Return the bundle, or the broker."""
@@ -101,7 +69,7 @@ class DrainsForm:
                 {"bundle": bundle, "restsFor": numbers.get(rest.drain), "why": rest.why, "untilS": rest.until_s}
                 for bundle, rest in now.resting.items()
             ),
-            {"asked": None if now.asked is None else _question_as_json(now.asked), "lookS": now.look_s},
+            {"asked": _CODEC.as_json(now.asked), "lookS": now.look_s},
         ]
 
     def restore(self, image: Image) -> None:
@@ -121,7 +89,7 @@ class DrainsForm:
                     for each in things
                     if "restsFor" in each
                 },
-                None if last["asked"] is None else _question_of(last["asked"]),
+                None if last["asked"] is None else _CODEC.event_of(last["asked"]),
                 last["lookS"],
             )
         )
@@ -142,30 +110,15 @@ def wishes_of(content: Sequence[Any]) -> Controls:
     )
 
 
-def _question_as_json(question: GiveAway | BringHome) -> list[Any]:
-    brokers = [list(question.brokers)] if isinstance(question, GiveAway) else []
-    return [type(question).__name__, *brokers, question.most, sorted(question.leave)]
+def _plan_as_json(plan: Plan) -> list[Any]:
+    unloads = [_CODEC.as_json(each) for each in plan.steps if isinstance(each, Unload)]
+    return [unloads, [_CODEC.as_json(each) for each in plan.verdicts if not each.acted]]
 
 
-def _question_of(content: Sequence[Any]) -> GiveAway | BringHome:
-    _, *brokers, most, leave = content
-    return GiveAway((*brokers[0],), most, frozenset(leave)) if brokers else BringHome(most, frozenset(leave))
-
-
-def _plan_as_json(plan: Plan | None) -> list[Any]:
-    if plan is None:
-        return [None]
-    unloads = [_step_as_json(each) for each in plan.steps if isinstance(each, Unload)]
-    return [unloads, [_verdict_as_json(each) for each in plan.verdicts if not each.acted]]
-
-
-def _step_as_json(step: Unload) -> list[Any]:
-    return [step.bundle, registration_as_json(step.source), registration_as_json(step.destination), step.reason.value]
-
-
-def _step_of(content: Sequence[Any]) -> Unload:
-    bundle, source, destination, reason = content
-    return Unload(bundle, life_of(source), registration_of(destination), reason_of(reason))
+def _plan_of(content: Sequence[Any]) -> Plan:
+    steps, staying = content
+    unloads = tuple(_CODEC.value_of(Unload, each) for each in steps)
+    return Plan(0, 0.0, unloads, tuple(_CODEC.value_of(Verdict, each) for each in staying))
 
 
 def _verdict_as_json(verdict: Verdict) -> list[Any]:
@@ -178,19 +131,22 @@ def _verdict_of(content: Sequence[Any]) -> Verdict:
 
 
 def _drain_as_json(drain: Drain) -> dict[str, Any]:
-    return {
-        "broker": drain.registration.broker,
-        "incarnation": drain.registration.incarnation,
-        "sinceS": drain.since_s,
-        "beganS": drain.began_s,
-        "moved": drain.moved,
-        "failed": drain.failed,
-        "endsS": list(drain.ends_s),
-    }
+    return {"broker": drain.registration.broker, **_CODEC.fields_as_json(drain)}
 
 
 def _drain_of(content: dict[str, Any]) -> Drain:
-    registration = life_of([content["broker"], content["incarnation"]])
-    drain = Drain(registration, content["sinceS"], content["beganS"], content["moved"], content["failed"])
-    drain.ends_s.extend(content["endsS"])
+    known = _CODEC.fields_of(Drain, content)
+    ends_s = known.pop("ends_s")
+    drain = Drain(**known)
+    drain.ends_s.extend(ends_s)
     return drain
+
+
+_CODEC = DataclassCodec(
+    (
+        *OUTCOMES,
+        *(Signal.TIME, Signal.CHANGED, DrainPlanned, MoveEnded, TriedToEnd),
+        *(GiveAway, BringHome, BeginMove, WithdrawMove, EndDrain, EndReturn),
+    ),
+    {Plan: Conversion(_plan_as_json, _plan_of), Verdict: Conversion(_verdict_as_json, _verdict_of)},
+)

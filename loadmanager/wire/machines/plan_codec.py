@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadmanager.core.diagnosis.reason_catalogue import reason_of
 from loadmanager.core.planning.plan_effect import Effect
 from loadmanager.core.protocol.plan_machine import (
     Action,
@@ -16,32 +15,22 @@ from loadmanager.core.protocol.plan_machine import (
     PlanEnded,
     PlanMachine,
     StepEnded,
-    TrackedStep,
     WithdrawStep,
 )
-from loadmanager.wire.machines.step_form import Image, life_of, name_in, registration_as_json
+from loadmanager.wire.machines.dataclass_codec import DataclassCodec
+from loadmanager.wire.machines.step_form import Image, name_in
 
 _NO_EFFECT = Effect(0.0, 0.0, 0.0, 0.0, 0.0, 0, 0)
-
-
-class Timeless:
-    """Adapter of plans to a state machine without timers."""
-
-    wake_s = None
-
-    def __init__(self, plans: PlanMachine) -> None:
-        self._plans = plans
-
-    def step(self, event: Event, now_s: float) -> list[Action]:  # noqa: ARG002 - it means nothing
-        return self._plans.step(event)
+_CODEC = DataclassCodec(())
+_NOT_EXECUTED = ("at_ms", "epoch", "verdicts", "effect", "certificate")
+"""Fields of a plan that its execution does not use."""
 
 
 class PlansForm:
-    """Codec of the steps of `plans`."""
+    """Codec of the steps of `machine`."""
 
-    def __init__(self, plans: PlanMachine) -> None:
-        self._plans = plans
-        self.machine = Timeless(plans)
+    def __init__(self, machine: PlanMachine) -> None:
+        self.machine = machine
 
     def event_as_json(self, event: Event) -> list[Any]:
         """Encode an event; the end of a step includes whether it had begun, between two steps of the machine."""
@@ -54,7 +43,7 @@ class PlansForm:
     def event_of(self, content: Sequence[Any]) -> Event:
         match content:
             case ["Execute", _, even_if_frozen, plan]:
-                return Execute(self._plans.keep(_plan_of(plan)), even_if_frozen)
+                return Execute(self.machine.keep(_plan_of(plan)), even_if_frozen)
             case ["StepEnded", _, plan_hash, number, end, why, had_its_turn]:
                 plan = self._find(plan_hash)
                 plan.steps[number].had_its_turn = had_its_turn
@@ -75,64 +64,22 @@ class PlansForm:
         return name_in(content)
 
     def image(self) -> Image:
-        return [_plan_as_json(plan) for plan in sorted(self._plans.executing, key=str)]
+        return [_plan_as_json(plan) for plan in sorted(self.machine.executing, key=str)]
 
     def restore(self, image: Image) -> None:
         for each in image:
-            self._plans.keep(_plan_of(each))
+            self.machine.keep(_plan_of(each))
 
     def _find(self, plan_hash: str) -> KeptPlan:
-        plan = self._plans.find(plan_hash)
+        plan = self.machine.find(plan_hash)
         if plan is None:
             raise ValueError(f"plan {plan_hash} was not executed")
         return plan
 
 
 def _plan_as_json(plan: KeptPlan) -> dict[str, Any]:
-    return {
-        "plan": plan.hash,
-        "cluster": plan.cluster,
-        "kind": plan.kind,
-        "state": plan.state,
-        "stoppedBy": plan.stopped_by,
-        "evenIfFrozen": plan.even_if_frozen,
-        "begun": plan.begun,
-        "underWay": plan.under_way,
-        "steps": [_step_as_json(step) for step in plan.steps],
-    }
+    return {"plan": plan.hash, **_CODEC.fields_as_json(plan, _NOT_EXECUTED)}
 
 
 def _plan_of(content: Mapping[str, Any]) -> KeptPlan:
-    """Decode the parts of a plan that its execution uses."""
-    return KeptPlan(
-        content["kind"],
-        at_ms=0,
-        epoch=0,
-        steps=(*map(_step_of, content["steps"]),),
-        verdicts=(),
-        effect=_NO_EFFECT,
-        cluster=content.get("cluster", ""),
-        state=content["state"],
-        stopped_by=content["stoppedBy"],
-        even_if_frozen=content["evenIfFrozen"],
-        begun=content["begun"],
-        under_way=content["underWay"],
-    )
-
-
-def _step_as_json(step: TrackedStep) -> list[Any]:
-    source, destination = registration_as_json(step.source), registration_as_json(step.destination)
-    return [step.bundle, step.version, source, destination, step.reason.value, step.state, step.error]
-
-
-def _step_of(content: Sequence[Any]) -> TrackedStep:
-    bundle, version, source, destination, reason, state, error = content
-    return TrackedStep(
-        bundle,
-        version,
-        life_of(source),
-        life_of(destination),
-        reason_of(reason),
-        state=state,
-        error=error,
-    )
+    return KeptPlan(at_ms=0, epoch=0, verdicts=(), effect=_NO_EFFECT, **_CODEC.fields_of(KeptPlan, content))

@@ -20,8 +20,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from loadmanager.core.domain.names import BrokerId
-from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.protocol.state_machine import Machine
 
 _Event = TypeVar("_Event")
@@ -61,8 +59,10 @@ def question(name: str, about: Sequence[object]) -> str:
 
 
 def name_in(content: Sequence[Any]) -> str:
-    """Return the subject of an event or an action if it is the first argument and a name."""
+    """Return the subject of an event or an action: its first argument, or the first part of that, if it is a name."""
     _, what = (*content, None)[:2]
+    while isinstance(what, list) and what:
+        what = what[0]
     return what if isinstance(what, str) else ""
 
 
@@ -75,16 +75,3 @@ def step_as_json(
 ) -> dict[str, Any]:
     said = {"atS": at_s, "event": event, "asked": asked, "do": to_do, "wakeS": wake_s}
     return {key: value for key, value in said.items() if value not in (None, {}, [])}
-
-
-def registration_as_json(registration: Registration | None) -> list[Any] | None:
-    return None if registration is None else [registration.broker, registration.incarnation]
-
-
-def registration_of(content: Sequence[Any] | None) -> Registration | None:
-    return None if content is None else life_of(content)
-
-
-def life_of(content: Sequence[Any]) -> Registration:
-    broker, incarnation = content
-    return Registration(BrokerId(broker), incarnation)

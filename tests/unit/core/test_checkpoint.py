@@ -80,23 +80,9 @@ def test_it_stays_its_equal_whatever_comes_next() -> None:
     assert mine.revision == others.revision
 
 
-def test_a_checkpoint_from_before_there_were_means_over_time_begins_with_the_short_ones() -> None:
-    model = a_model()
-    head = json.loads(str(encode_json(head_of(model.image()))))
-    parts = [(holds, json.loads(str(encode_json(content)))) for holds, content in parts_of(model.image(), {})]
-    for name in ("mean", "last", "reported_s", "sigma"):
-        del parts[0][1][name]
-    image = image_of(head, parts)[0]
-    copy = restored(image)
-    compare_checkpoints(image, copy.image())
-    bundles = copy.snapshot(1000.0, 0.0).bundles
-    np.testing.assert_allclose(bundles.present, bundles.short, rtol=1e-6)
-
-
 @pytest.mark.parametrize(("field", "row"), [("mean", 0), ("last", 1), ("reported_s", 2), ("sigma", 3)])
 def test_means_over_time_that_differ_are_named(field: str, row: int) -> None:
     image, other = a_model().image(), a_model().image()
-    assert image.time_means is not None
     column = getattr(other.time_means, field)
     column.setflags(write=True)
     column[row] += 1

@@ -115,7 +115,9 @@ def test_of_noise_the_mean_is_near_what_is_carried() -> None:
 
 def test_what_is_no_amount_is_none_and_any_time_has_room() -> None:
     strange = np.array([[np.nan, np.inf, -5.0, 1e300]] * 2)
-    means = TimeMeans.steady(np.ones((2, METRICS))).reported(strange, -1e300, np.array([0, 5], dtype=np.int16))
+    ones = np.ones((2, METRICS), dtype=np.float32)
+    steady = TimeMeans(ones, ones, np.zeros(2, dtype=np.uint32), np.zeros(2, dtype=np.float32))
+    means = steady.reported(strange, -1e300, np.array([0, 5], dtype=np.int16))
     later = means.reported(strange, 1e300, np.array([1, 6], dtype=np.int16)).present(2e300)
     assert later[0] == pytest.approx([0.0, 1e18, 0.0, 1e18])
     assert np.isfinite(later).all()

@@ -45,11 +45,11 @@ def test_every_outcome_of_a_move_is_the_same_again(tape: Tape) -> None:
     for number, outcome in enumerate(outcomes, 1):
         leader.step(MoveEnded(f"t/{number}", outcome))
     assert [body["event"] for body in tape.bodies[-5:]] == [
-        ["MoveEnded", "t/1", "Moved", 0],
-        ["MoveEnded", "t/2", "Kept", 0, "unload_failed", "503"],
-        ["MoveEnded", "t/3", "CalledOff", "cancelled"],
-        ["MoveEnded", "t/4", "Failed", "lost"],
-        ["MoveEnded", "t/5", "Stale", "it is another"],
+        ["MoveEnded", "t/1", ["Moved", []]],
+        ["MoveEnded", "t/2", ["Kept", [], "unload_failed", "503"]],
+        ["MoveEnded", "t/3", ["CalledOff", "cancelled"]],
+        ["MoveEnded", "t/4", ["Failed", "lost"]],
+        ["MoveEnded", "t/5", ["Failed", ["StaleStepError", "it is another"]]],
     ]
     leader.look()
     assert tape.bodies[-1]["do"] == [["GiveAway", ["a:1"], 6, ["t/2", "t/3", "t/4"]]]
@@ -87,7 +87,7 @@ def test_a_look_while_nothing_is_wished_or_a_decision_is_waited_for_leaves_nothi
     leader.step(DrainPlanned(plan()))
     leader.look()
     leader.look()
-    assert [body["event"] for body in tape.bodies] == [["TIME"], ["Planned", [], []], ["TIME"]]
+    assert [body["event"] for body in tape.bodies] == [["TIME"], ["DrainPlanned", [[], []]], ["TIME"]]
     assert "wakeS" not in tape.bodies[-1], "the drain is over"
     replayed(tape).compare(tape.image())
 
@@ -116,15 +116,15 @@ def test_another_rest_is_named_where_it_is_over(tape: Tape, monkeypatch: pytest.
     leader.look()
     monkeypatch.setattr(drain_machine, "REST_S", 0.5)
     recorded_then, now = ["GiveAway", ["a:1"], 4, ["t/1"]], ["GiveAway", ["a:1"], 4, []]
-    assert difference(tape) == ("", "drains.TIME: to do", recorded_then, now)
+    assert difference(tape) == ("a:1", "drains.TIME: to do", recorded_then, now)
 
 
 def test_a_bundle_that_would_go_elsewhere_is_named(tape: Tape) -> None:
     leader = recorded(tape)
     leader.draining("t/1")
-    tape.bodies[-1]["event"][1][0][2] = ["b:1", 2]
-    then = ["BeginMove", "t/1", ["a:1", 1], ["c:1", 3], "drain"]
-    assert difference(tape) == ("t/1", "drains.Planned: to do", then, [*then[:3], ["b:1", 2], "drain"])
+    tape.bodies[-1]["event"][1][0][0][2] = ["b:1", 2]
+    then, now = (["BeginMove", ["t/1", ["a:1", 1], broker, "drain"]] for broker in (["c:1", 3], ["b:1", 2]))
+    assert difference(tape) == ("t/1", "drains.DrainPlanned: to do", then, now)
 
 
 def test_a_drain_that_is_not_as_in_the_checkpoint_is_named_by_its_broker_and_field(tape: Tape) -> None:

@@ -39,15 +39,7 @@ def test_a_plan_is_recorded_with_all_that_its_execution_goes_by(tape: Tape) -> N
     leader.step(StepEnded(kept, kept.steps[1], "kept", "503"))
     executed, moved, ended = tape.bodies
     assert executed["event"][:3] == ["Execute", kept.hash, False]
-    assert executed["event"][3]["steps"][0] == [
-        "t/0",
-        1,
-        ["a:1", 1],
-        ["b:1", 2],
-        "plan_executed",
-        "planned",
-        None,
-    ]
+    assert executed["event"][3]["steps"][0] == ["t/0", 1, ["a:1", 1], ["b:1", 2], "plan_executed"]
     assert executed["asked"] == {
         "frozen": "",
         f"find_drift {kept.hash} t/0": None,
