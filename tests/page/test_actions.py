@@ -92,7 +92,7 @@ async def test_a_bundle_is_transferred_where_the_operator_says(shown: Shown) -> 
     assert owner is not None
     target = next(broker for broker in BROKERS if broker != owner.broker)
     await shown.open(f"bundle/{_OWN}")
-    await expect(shown.page.get_by_label("Why it is where it is")).to_contain_text(owner.broker)
+    await expect(shown.page.get_by_label("Why it is here")).to_contain_text(owner.broker)
     await shown.press("Transfer…")
     await expect(shown.dialog().locator(f"option[value='{owner.broker}']")).to_have_count(0)
     await shown.dialog().get_by_label("To").select_option(target)
@@ -101,7 +101,7 @@ async def test_a_bundle_is_transferred_where_the_operator_says(shown: Shown) -> 
     now = shown.node.ownership(_OWN).owner
     assert now is not None
     assert now.broker == target
-    await expect(shown.page.get_by_label("Why it is where it is")).to_contain_text(f"On {target} for")
+    await expect(shown.page.get_by_label("Why it is here")).to_contain_text(f"On {target} for")
 
 
 async def test_a_bundle_is_unloaded(shown: Shown) -> None:
@@ -109,7 +109,7 @@ async def test_a_bundle_is_unloaded(shown: Shown) -> None:
     await shown.press("Unload…")
     await shown.agree("Unload")
     assert shown.node.ownership(_OWN).state is OwnershipState.FREE
-    await expect(shown.page.get_by_label("Why it is where it is")).to_contain_text("Without an owner")
+    await expect(shown.page.get_by_label("Why it is here")).to_contain_text("Without an owner")
 
 
 async def test_an_unload_under_way_is_cancelled(shown: Shown) -> None:

@@ -51,7 +51,7 @@ async def test_a_row_leads_to_the_card_of_its_broker(shown: Shown) -> None:
     await shown.open("fleet")
     await shown.page.get_by_role("link", name="b1:8080").click()
     await expect(shown.page.get_by_role("heading", name="b1:8080")).to_be_visible()
-    await expect(shown.page.get_by_label("What it has to expect")).to_contain_text("bundles")
+    await expect(shown.page.get_by_label("The next round")).to_contain_text("bundles")
     owned = shown.page.get_by_role("table", name="Bundles").locator("[data-row]")
     await expect(owned.first).to_contain_text("t/ns/0x")
     await expect(owned.first.locator(".meter")).to_contain_text(re.compile(r"\d %"))
@@ -66,10 +66,10 @@ async def test_a_card_of_a_bundle_says_why_it_is_there_who_comes_next_and_why_it
     assert owner is not None
     other = next(broker for broker in BROKERS if broker != owner.broker)
     await shown.open(f"bundle/{bundle}")
-    why = shown.page.get_by_label("Why it is where it is")
+    why = shown.page.get_by_label("Why it is here")
     await expect(why).to_contain_text(f"On {owner.broker} for")
     await expect(why).to_contain_text("A round of shedding now would")
-    await expect(shown.page.get_by_label("Where it would be put")).to_contain_text("runner-up")
+    await expect(shown.page.get_by_label("Placement")).to_contain_text("runner-up")
     await shown.page.get_by_label("Why not elsewhere").get_by_label("Broker").select_option(other)
     answer = shown.page.get_by_label("Why not elsewhere").locator(".lead")
     explained = (await shown.node.get(f"/loadbalance/v1/explain/why-not?bundle={bundle}&broker={other}")).json()
@@ -102,7 +102,7 @@ async def test_a_decision_comes_by_itself(shown: Shown) -> None:
     await shown.page.get_by_label("Which").select_option("all")
     await expect(_list(shown)).to_contain_text("unloaded")
     await shown.open(f"bundle/{bundle}")
-    lead = shown.page.get_by_label("Why it is where it is").locator(".lead")
+    lead = shown.page.get_by_label("Why it is here").locator(".lead")
     await expect(lead).to_contain_text(re.compile(rf"On {target} for \d+ s; moved from b\d:8080 by an operator\."))
 
 

@@ -66,8 +66,8 @@ function Expectation({ broker }) {
   if (problem) return html`<${Problem} problem=${problem} />`;
   if (!answer) return html`<${Waiting} />`;
   const { wouldShed, obstacles, sheddingStrategy, verdicts, certificate, thresholds } = answer;
-  return html`<section class="card" aria-label="What it has to expect">
-    <h2>What it has to expect <button class="plain" disabled=${isLoading} onClick=${again}>Ask again</button></h2>
+  return html`<section class="card" aria-label="The next round">
+    <h2>The next round <button class="plain" disabled=${isLoading} onClick=${again}>Ask again</button></h2>
     <p class="lead">${sayRound(answer)}</p>
     <ul>${wouldShed.slice(0, 20).map((each) => html`<li><${Shed} ...${each} /></li>`)}</ul>
     <p>${sayTaking(answer)}</p>

@@ -80,8 +80,8 @@ function Cause({ ownership: { owner, reason }, decisions }) {
 function Why({ ownership, decisions, shedding, again, isLoading }) {
   const { owner, destination, ageS } = ownership;
   const age = ageS === null || ageS === undefined ? "" : ` for ${duration(ageS)}`;
-  return html`<section class="card" aria-label="Why it is where it is">
-    <h2>Why it is where it is <button class="plain" disabled=${isLoading} onClick=${again}>Ask again</button></h2>
+  return html`<section class="card" aria-label="Why it is here">
+    <h2>Why it is here <button class="plain" disabled=${isLoading} onClick=${again}>Ask again</button></h2>
     <p class="lead">${owner ? html`On <${BrokerLink} name=${owner} />${age}` : `Without an owner${age}`}${
       destination ? html`; on its way to <${BrokerLink} name=${destination} />` : html`<${Cause} ...${{ ownership, decisions }} />`
     }.</p>
@@ -89,15 +89,15 @@ function Why({ ownership, decisions, shedding, again, isLoading }) {
       shedding.destination && html` to <${BrokerLink} name=${shedding.destination} />`
     }.</p>
     <${Explained} rule=${shedding.stays} kind=${shedding.staysByRule ? "held" : ""} />
-    <${Verdicts} title="What the strategy says of its broker" rules=${shedding.brokerVerdicts} />
+    <${Verdicts} title="The strategy on its broker" rules=${shedding.brokerVerdicts} />
   </section>`;
 }
 
 function Placement({ ownership: { owner }, placement: { chosen, verdict, runnerUp, standings, dropped } }) {
   const roles = { [chosen]: "would be chosen", [owner]: owner === chosen ? "owner, and would be chosen" : "owner" };
   const filters = Object.entries(dropped).map(([filter, count]) => `${words(filter)} ${whole(count)}`);
-  return html`<section class="card" aria-label="Where it would be put">
-    <h2>If it left, where it would be put</h2>
+  return html`<section class="card" aria-label="Placement">
+    <h2>Placement after an unload</h2>
     <${Explained} rule=${verdict} kind=${chosen ? "" : "held"} />
     <h3>${runnerUp ? "The runner-up" : "There is no runner-up"}</h3>
     <${Explained} rule=${runnerUp} />
@@ -111,7 +111,7 @@ function Load({ load: { shortTerm, longTerm, shareOfBrokerPercent, shareOfCluste
   const bytes = longTerm.msgThroughputIn + longTerm.msgThroughputOut;
   const pair = (say, a, b) => `${say(a)}, ${say(b)}`;
   return html`<section class="card facts" aria-label="Load">
-    <h2>What it carries</h2>
+    <h2>Load</h2>
     <${Fact} name="messages in, out" value=${pair(perS, shortTerm.msgRateIn, shortTerm.msgRateOut)} />
     <${Fact} name="bytes in, out" value=${pair(bytesPerS, shortTerm.msgThroughputIn, shortTerm.msgThroughputOut)} />
     <${Fact} name="over the long term" value=${`${perS(messages)}, ${bytesPerS(bytes)}`} />

@@ -13,7 +13,7 @@ export function Explained({ rule, kind = "" }) {
     <${Change} rule=${rule} />
     ${
       numbers.length > 0 &&
-      html`<details><summary>The numbers</summary>
+      html`<details><summary>Figures</summary>
         <${Facts} facts=${[...numbers, ["rule", html`<code>${rule.reason}</code>`]]} />
       </details>`
     }

@@ -33,7 +33,7 @@ const ORDERS = {
 
 export function FleetView() {
   const now = useCell(fleet);
-  if (!now) return html`<h1>Fleet</h1><p class="quiet">Waiting for the first word of the node…</p>`;
+  if (!now) return html`<h1>Fleet</h1><p class="quiet">Waiting for the first update…</p>`;
   return html`<h1 class="hidden">Fleet</h1><${Notices} now=${now} /><${Summary} now=${now} /><${Brokers} now=${now} />`;
 }
 

@@ -62,7 +62,7 @@ export function HeatView() {
     ${!answer && !problem && html`<p class="quiet">Loading…</p>`}
     <section aria-label="Decisions">
       <h2>Decisions${selection && ` from ${moment(selection[0])} to ${clock(selection[1])}`}</h2>
-      ${!selection && html`<p class="quiet">Drag over the map to see those of a window.</p>`}
+      ${!selection && html`<p class="quiet">Drag over the map to see the decisions of a time range.</p>`}
       <${DecisionList} window=${selection} />
     </section>`;
 }

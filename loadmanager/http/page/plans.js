@@ -63,7 +63,7 @@ export function PlansView() {
     }
   }
   return html`<h1>Plans</h1>
-    <p class="quiet">A plan is worked out and shown; nothing moves until it is executed, and then exactly what was shown.</p>
+    <p class="quiet">Compute a plan first. Nothing moves until you execute it, and then exactly what was shown.</p>
     <form class="card" onSubmit=${plan} aria-label="Compute a plan">
       <fieldset><legend>What to plan</legend>
         ${KINDS.map(([value, text]) => html`<${Radio} ...${{ value, text, checked: kind === value, choose: setKind }} />`)}

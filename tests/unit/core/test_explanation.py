@@ -277,7 +277,7 @@ def test_a_broker_below_the_threshold_says_how_far_it_is_from_it() -> None:
     assert explained.steps == ()
     assert not explained.is_overloaded
     assert explained.margin is not None
-    assert explained.margin.sentence() == "Would shed from 75 points more usage"
+    assert explained.margin.sentence() == "A round would shed if usage were 75 points higher"
     assert explained.verdicts[0].verdict is SheddingReason.BELOW_THRESHOLD
 
 
@@ -307,10 +307,10 @@ def test_a_broker_that_has_not_reported_cannot_be_explained() -> None:
 @pytest.mark.parametrize(
     ("strategy", "sentence"),
     [
-        ("ThresholdShedder", "Would shed from 55 points more usage"),
-        ("AvgShedder", "Would shed after 2 more rounds like this"),
-        ("TransferShedder", "Would shed from 60 points more usage, after 4 rounds"),
-        ("UniformLoadShedder", "Would shed from 151 messages/s more, or 5 MiB/s more"),
+        ("ThresholdShedder", "A round would shed if usage were 55 points higher"),
+        ("AvgShedder", "A round would shed after 2 more rounds like this"),
+        ("TransferShedder", "A round would shed if usage were 60 points higher, round 4 from now"),
+        ("UniformLoadShedder", "A round would shed with 151 messages/s more, or 5 MiB/s more"),
     ],
 )
 def test_each_strategy_has_its_own_margin(strategy: str, sentence: str) -> None:

@@ -120,8 +120,8 @@ def test_the_numbers_say_why_a_broker_was_chosen_by_its_usage() -> None:
     name = given.brokers.ids[placement.broker or 0]
     verdict = Verdict("x", placement.reason, acted=True, why={"broker": name, **placement.why})
     assert verdict.sentence() == (
-        f"Placed because {name} at usage {10 if name == 'a:8080' else 20} % is one of 2 at or below average 40 % minus"
-        " loadBalancerAverageResourceUsageDifferenceThresholdPercentage 10 % of 3 candidates"
+        f"Placed on {name}: usage {10 if name == 'a:8080' else 20} % is at most average 40 % - 10 %;"
+        " 2 of 3 candidates qualified (loadBalancerAverageResourceUsageDifferenceThresholdPercentage)"
     )
 
 

@@ -106,7 +106,7 @@ async def test_a_broker_that_sheds_nothing_says_from_when_it_would(node: Running
     body = await explained(node, "broker/b2:8080")
     assert body["wouldShed"] == []
     assert body["margin"]["why"]["usage_points"] == pytest.approx(48.0, abs=0.01)
-    assert body["margin"]["sentence"] == "Would shed from 48 points more usage"
+    assert body["margin"]["sentence"] == "A round would shed if usage were 48 points higher"
 
 
 async def test_an_excluded_broker_takes_no_bundles_and_says_why(node: RunningNode) -> None:

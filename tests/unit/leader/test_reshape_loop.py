@@ -373,7 +373,7 @@ async def test_nothing_is_merged_unless_it_is_wanted(cluster: Cluster, leader: R
     await leader.node.reshaping.round()
     assert len(leader.ranges_of()) == 8
     assert journalled(leader, "merge", "cluster")["sentence"] == (
-        "No merge because loadBalancerAutoBundleMergeEnabled False"
+        "No merge because loadBalancerAutoBundleMergeEnabled is false"
     )
 
 

@@ -153,12 +153,12 @@ class ExplanationReason(Reason):
     )
     SHEDS_FROM = entry(
         "sheds_from",
-        "Would shed from {usage_points} points more usage, after {rounds} rounds",
-        "Would shed from {usage_points} points more usage",
-        "Would shed after {rounds} more rounds like this",
-        "Would shed from {msg_rate_per_s} messages/s more, or {mib_per_s} MiB/s more",
-        "Would shed from {msg_rate_per_s} messages/s more",
-        "Would shed from {mib_per_s} MiB/s more",
+        "A round would shed if usage were {usage_points} points higher, round {rounds} from now",
+        "A round would shed if usage were {usage_points} points higher",
+        "A round would shed after {rounds} more rounds like this",
+        "A round would shed with {msg_rate_per_s} messages/s more, or {mib_per_s} MiB/s more",
+        "A round would shed with {msg_rate_per_s} messages/s more",
+        "A round would shed with {mib_per_s} MiB/s more",
     )
     OWNS_IT_ALREADY = entry("owns_it_already", "It is on {broker}, or on its way there")
     WOULD_BE_CHOSEN = entry(

@@ -183,7 +183,7 @@ class SplitReason(Reason):
     SPLIT_PART_PLACED = entry(
         "split_part_placed", "Moved because it is part of a split bundle, and placement prefers {broker}"
     )
-    SPLITTING_DISABLED = entry("splitting_disabled", "No split because {=auto_bundle_split_enabled}")
+    SPLITTING_DISABLED = entry("splitting_disabled", "No split because {#auto_bundle_split_enabled} is false")
     TOO_FEW_TOPICS = entry(
         "too_few_topics",
         (
@@ -264,7 +264,7 @@ class MergeReason(Reason):
         ),
     )
     ADMIN_MERGE = entry("admin_merge", "Merged with {with} because it was asked for")
-    MERGING_DISABLED = entry("merging_disabled", "No merge because {=auto_bundle_merge_enabled}")
+    MERGING_DISABLED = entry("merging_disabled", "No merge because {#auto_bundle_merge_enabled} is false")
     NAMESPACE_HAS_MINIMUM_BUNDLES = entry(
         "namespace_has_minimum_bundles",
         "No merge because it has only {bundles} bundles",

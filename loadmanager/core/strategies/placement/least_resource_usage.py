@@ -40,16 +40,15 @@ class ResourceUsageReason(Reason):
     RESOURCE_USAGE_BELOW_AVERAGE = entry(
         "resource_usage_below_average",
         (
-            "Placed because {broker} at usage {usage_percent} % is one of {equals} at or below average"
-            " {average_percent} % minus {=average_resource_usage_difference_threshold_percentage} %"
-            " of {candidates} candidates"
+            "Placed on {broker}: usage {usage_percent} % is at most average {average_percent} %"
+            f" - {{{THRESHOLD}}} %; {{equals}} of {{candidates}} candidates qualified ({THRESHOLD})"
         ),
     )
     RESOURCE_USAGE_NEAR_AVERAGE = entry(
         "resource_usage_near_average",
         (
-            "Placed on {broker} by chance because none of {candidates} candidates is at or below average"
-            " {average_percent} % minus {=average_resource_usage_difference_threshold_percentage} %"
+            "Placed on {broker} at random: none of {candidates} candidates is at most average"
+            f" {{average_percent}} % - {{{THRESHOLD}}} % ({THRESHOLD})"
         ),
     )
 
