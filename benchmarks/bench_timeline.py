@@ -20,7 +20,7 @@ from loadmanager.core.diagnosis.timeline import (
     usage_as_figures,
 )
 from loadmanager.core.model.cluster_model import ClusterModel
-from loadmanager.http.fleet_feed import Frames
+from loadmanager.http.fleet_routes import Frames
 from loadmanager.leader.fleet_status import FleetStatus
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings

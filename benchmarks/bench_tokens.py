@@ -18,7 +18,7 @@ from measure import Measured, show
 
 from loadmanager.cli.service_runner import install_fast_loop
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
-from loadmanager.net.auth.token_issuer import create_secret, create_token
+from loadmanager.net.auth.token_keys import create_secret, create_token
 from loadmanager.store.zookeeper_store import ZooKeeperStore
 from loadmanager.util.logging import configure_logging
 

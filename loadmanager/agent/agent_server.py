@@ -22,9 +22,8 @@ from prometheus_client import CollectorRegistry
 
 from loadmanager.agent.grants import UnloadRefusal
 from loadmanager.agent.node_queries import bundles_of
-from loadmanager.agent.open_topics import OpenTopics
-from loadmanager.agent.ownership_query import NotRegisteredError
-from loadmanager.agent.warm_up import LONGEST_WAIT_S, WarmUp
+from loadmanager.agent.ownership_query import NotRegisteredError, OpenTopics
+from loadmanager.agent.unload_handler import LONGEST_WAIT_S, WarmUp
 from loadmanager.core.domain.bundles import HashFunction
 from loadmanager.core.domain.names import (
     BrokerId,
@@ -44,13 +43,11 @@ from loadmanager.errors import (
     StoreError,
     UnauthenticatedError,
 )
-from loadmanager.net.auth.gate import AuthGate
-from loadmanager.net.auth.roles import AccessRole
+from loadmanager.net.auth.gate import AccessRole, AuthGate
 from loadmanager.net.body_limit import BodyLimit
 from loadmanager.net.http_client import PeerUnavailableError
 from loadmanager.net.http_server import with_trailing_slashes
-from loadmanager.net.request_ids import name_answer, noted
-from loadmanager.net.tracing import OFF, Tracing
+from loadmanager.net.tracing import OFF, Tracing, name_answer, noted
 from loadmanager.util.process_metrics import choose_format
 from loadmanager.wire.http_bodies import (
     BUNDLE_VERSION_HEADER,

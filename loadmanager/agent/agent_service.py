@@ -9,23 +9,17 @@ import structlog
 
 from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.agent_server import AgentServer
-from loadmanager.agent.broker_exit import BrokerExit
-from loadmanager.agent.broker_watch import BrokerWatch
-from loadmanager.agent.grants import Grants
+from loadmanager.agent.broker_watch import BrokerExit, BrokerWatch, StuckDetector
+from loadmanager.agent.grants import Grants, Leases
 from loadmanager.agent.host_readings import Roots
-from loadmanager.agent.lease import Leases
 from loadmanager.agent.namespace_cache import NamespaceCache
 from loadmanager.agent.node_queries import LoadManagerNodes
-from loadmanager.agent.open_topics import OpenTopics
-from loadmanager.agent.ownership_query import OwnershipQuestions
+from loadmanager.agent.ownership_query import OpenTopics, OwnershipQuestions
 from loadmanager.agent.presence import BrokerProcess, PresencePhase
-from loadmanager.agent.registration import Registrar
+from loadmanager.agent.registration import Registrar, StoreRollback
 from loadmanager.agent.reporter import Identity, Reporter
-from loadmanager.agent.store_rollback import StoreRollback
-from loadmanager.agent.stuck_detector import StuckDetector
-from loadmanager.agent.unload_handler import UnloadHandler
+from loadmanager.agent.unload_handler import UnloadHandler, WarmUp
 from loadmanager.agent.usage_sampler import UsageSampler
-from loadmanager.agent.warm_up import WarmUp
 from loadmanager.config import AgentSettings
 from loadmanager.core.domain.names import BrokerId, BundleName, broker_host
 from loadmanager.net.auth.gate import AuthGate

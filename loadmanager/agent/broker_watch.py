@@ -16,7 +16,12 @@ A broker with another pid or start time than before is another broker: it has no
 from __future__ import annotations
 
 import asyncio
+import math
+import os
+import select
+import socket
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -24,11 +29,11 @@ from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.bundle_stats import OpenTopicLoad, topic_loads
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.presence import BrokerProcess
-from loadmanager.agent.stuck_detector import StuckDetector
 from loadmanager.core.domain.names import TopicName
 from loadmanager.errors import InvalidRecordError
 from loadmanager.net.broker_client import BrokerClient
 from loadmanager.net.http_client import PeerUnavailableError
+from loadmanager.net.liveness import has_socket, inode_at_other_end, pid_that_connected
 from loadmanager.wire.http_bodies import BrokerStats
 
 log = structlog.get_logger(__name__)
@@ -179,3 +184,175 @@ class BrokerWatch:
 
 def _process_of(stats: BrokerStats) -> BrokerProcess:
     return stats.pid, stats.start_timestamp
+
+
+NO_LEASE_S = 10.0
+"""A broker asks three times as often as its lease is long, which is 3 s at most unless it is configured."""
+STATISTICS = 3
+REFUSED_S = 45.0
+"""The leader gives up after a minute (`namespaceBundleUnloadingTimeoutMs`), and its calls lie seconds apart."""
+KEPT_S = 600.0
+_APART_S = 30.0
+"""Refusals that lie further apart belong to different moves."""
+
+
+@dataclass(slots=True)
+class StuckDetector:
+    """All times are seconds on the agent's clock.
+
+    A passive state machine. The broker is stuck
+
+    - while it asks for no lease, although it has before: without a lease it serves nothing;
+    - when topics were granted to it, and several statistics in a row had nothing open or opening;
+    - when it has refused to close a bundle, again and again, for a minute.
+
+    The last two count until the broker opens a topic, or closes that bundle, or has not failed for `KEPT_S`: then it is
+    tried again. A new process of the broker is not stuck.
+    """
+
+    longest_lease_s: float
+    _process: tuple[int, int] | None = None
+    _asked_s: float | None = None
+    _granted_in_time: int = 0
+    """Topics granted when the broker was last seen to open or have one."""
+    _opened: int | None = None
+    _without_topics: int = 0
+    _failed_to_open_s: float = -math.inf
+    _refused: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """By bundle, the first and the last refusal in a row."""
+
+    def ask_for_lease(self, now_s: float) -> None:
+        self._asked_s = now_s
+
+    def read_statistics(self, stats: BrokerStats, granted: int, now_s: float) -> None:
+        """Take statistics, and how many topics were granted so far.
+
+        Statistics without `opening` do not say what is being opened: nothing is concluded from them.
+        """
+        if self._process != (stats.pid, stats.start_timestamp):
+            self._begin_anew(stats, granted)
+        has_opened = self._opened is not None and stats.opened is not None and stats.opened > self._opened
+        self._opened = stats.opened
+        if stats.topics or stats.opening or has_opened or stats.opening is None:
+            self._without_topics, self._granted_in_time = 0, granted
+            self._failed_to_open_s = -math.inf
+        elif granted > self._granted_in_time:
+            self._without_topics += 1
+            if self._without_topics >= STATISTICS:
+                self._failed_to_open_s, self._granted_in_time = now_s, granted
+
+    def _begin_anew(self, stats: BrokerStats, granted: int) -> None:
+        self._process, self._asked_s, self._opened = (stats.pid, stats.start_timestamp), None, None
+        self._without_topics, self._granted_in_time = 0, granted
+        self._failed_to_open_s = -math.inf
+        self._refused.clear()
+
+    def close_bundle(self, bundle: str) -> None:
+        self._refused.pop(bundle, None)
+
+    def refuse_to_close(self, bundle: str, now_s: float) -> None:
+        first_s, last_s = self._refused.get(bundle, (now_s, now_s))
+        self._refused[bundle] = (first_s if now_s - last_s <= _APART_S else now_s), now_s
+
+    def asks_for_no_lease(self, now_s: float) -> bool:
+        patience_s = max(NO_LEASE_S, 3 * self.longest_lease_s)
+        return self._asked_s is not None and now_s - self._asked_s > patience_s
+
+    def find_fault(self, now_s: float) -> str | None:
+        """Return why the broker is stuck, as a sentence without a subject; None while it is not."""
+        if self._asked_s is not None and self.asks_for_no_lease(now_s):
+            return f"it answers, and has asked for no lease for {now_s - self._asked_s:.0f} s"
+        if now_s - self._failed_to_open_s <= KEPT_S:
+            return "it was granted topics, and opens none"
+        for bundle, (first_s, last_s) in self._refused.items():
+            if last_s - first_s >= REFUSED_S and now_s - last_s <= KEPT_S:
+                return f"it has refused to close {bundle} for {last_s - first_s:.0f} s"
+        return None
+
+
+_MOST_CONNECTIONS = 64
+"""So many connections of the process are remembered as its own."""
+
+
+class BrokerExit:
+    """Follows one process at a time to its end; `on_death()` is told of it in the event loop.
+
+        what has to be known                        how it is
+        --------------------                        ---------
+        that this process has ended                 a pidfd, opened while it lived, says so: of no other with its pid
+        that it asked for the lease                 the kernel says who is at the other end of the connection (`peers`)
+        that nobody else serves under the lease     it says so itself: `soleProcess` in its statistics
+
+    What is not known for certain, such as that of a broker in another pid namespace, is not taken for known: then a
+    lease is over when it has lapsed.
+    """
+
+    def __init__(self, on_death: Callable[[BrokerProcess], None]) -> None:
+        self._on_death = on_death
+        self._process: BrokerProcess | None = None
+        self._pidfd = -1
+        self._own: set[int] = set()
+
+    def follow(self, process: BrokerProcess | None) -> None:
+        """Follow this process instead of the one before; None: no change."""
+        if process is None or process == self._process:
+            return
+        if self._has_ended():
+            self._ended()
+        self.close()
+        try:
+            self._pidfd = os.pidfd_open(process[0])
+            asyncio.get_running_loop().add_reader(self._pidfd, self._ended)
+        except (OSError, AttributeError, NotImplementedError) as error:
+            log.info("broker_death_not_seen", pid=process[0], why=str(error))
+            self.close()
+        else:
+            self._process = process
+
+    async def holder(self, transport: asyncio.BaseTransport | None) -> BrokerProcess | None:
+        """The process that is followed, if it is who asks over this connection, and lives."""
+        process = self._process
+        if process is None or transport is None or not await self._is_asked_by(process[0], transport):
+            return None
+        return process if self._process == process and not self._has_ended() else None
+
+    def close(self) -> None:
+        """Follow nobody."""
+        self._process = None
+        self._own.clear()
+        pidfd, self._pidfd = self._pidfd, -1
+        if pidfd >= 0:
+            asyncio.get_running_loop().remove_reader(pidfd)
+            os.close(pidfd)
+
+    async def _is_asked_by(self, pid: int, transport: asyncio.BaseTransport) -> bool:
+        connection = transport.get_extra_info("socket")
+        if connection is None:
+            return False
+        if connection.family == socket.AF_UNIX:
+            return pid_that_connected(connection) == pid
+        inode = inode_at_other_end(transport.get_extra_info("sockname"), transport.get_extra_info("peername"))
+        if inode is None:
+            return False
+        if inode in self._own:
+            return True
+        # All descriptors of the broker are looked at, which may be tens of thousands: not in the event loop.
+        if not await asyncio.to_thread(has_socket, pid, inode):
+            return False
+        if len(self._own) >= _MOST_CONNECTIONS:
+            self._own.clear()
+        self._own.add(inode)
+        return True
+
+    def _has_ended(self) -> bool:
+        if self._process is None:
+            return False
+        seen = select.poll()
+        seen.register(self._pidfd, select.POLLIN)
+        return bool(seen.poll(0))
+
+    def _ended(self) -> None:
+        process = self._process
+        assert process is not None, "it is followed"
+        self.close()
+        self._on_death(process)

@@ -54,7 +54,7 @@ import enum
 import math
 from dataclasses import dataclass, field
 
-from loadmanager.agent.lease import Leases
+from loadmanager.agent.grants import Leases
 from loadmanager.core.protocol.state_machine import Say
 from loadmanager.store.metadata_store import Znode
 

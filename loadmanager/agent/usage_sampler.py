@@ -27,7 +27,7 @@ from loadmanager.agent.host_readings import Roots, find_limits, is_in_container,
 from loadmanager.agent.host_usage import HostReading, HostUsage, usage_between, why_bandwidth_is_unknown
 from loadmanager.agent.presence import BrokerProcess
 from loadmanager.config import AgentSettings
-from loadmanager.net.peer_process import listens_at
+from loadmanager.net.liveness import listens_at
 
 log = structlog.get_logger(__name__)
 

@@ -1,15 +1,16 @@
-"""Client of the agent: lease and ownership questions, over the loopback interface or a unix socket."""
+"""HTTP between a broker and its agent: client of its questions, endpoints for statistics and unloads."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+from aiohttp import StreamReader, web
 
-from loadmanager.broker.bounded_bodies import read
 from loadmanager.broker.contract import Leased, OwnershipAnswered
 
 _OWNER_TIMEOUT_S = 5.0
@@ -105,3 +106,82 @@ def _whole(body: dict[str, Any], key: str, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise NoAnswerError(f"{where}: {key}: expected a whole number")
     return value
+
+
+async def read(content: StreamReader, most_bytes: int) -> bytes:
+    """All of it; `ValueError` for more."""
+    body = bytearray()
+    async for chunk in content.iter_any():
+        body += chunk
+        if len(body) > most_bytes:
+            raise ValueError(f"a body of more than {most_bytes} bytes")
+    return bytes(body)
+
+
+_ENDPOINTS_MOST_BYTES = 64 << 20
+"""An unload names all topics of a bundle that may be open. The list is whole, or of no use: so it is read whatever an
+application that has these routes allows.
+"""
+
+
+class NotDoneError(Exception):
+    """The request was not carried out; the agent will ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The topics of an unload or a preparation; `bundle` is for logs, `destination` gets the bundle next, if known."""
+
+    bundle: str
+    topics: tuple[str, ...]
+    destination: str | None
+
+    @classmethod
+    def parse(cls, text: bytes) -> Named:
+        """Raises `ValueError`, which names the field."""
+        body = json.loads(text)
+        if not isinstance(body, dict):
+            raise ValueError('expected {"bundle":"...","topics":["..."]}')  # noqa: TRY004 - of a value like any other
+        bundle, topics, destination = body.get("bundle"), body.get("topics"), body.get("destination")
+        if not isinstance(bundle, str):
+            raise ValueError("bundle: expected a name")  # noqa: TRY004 - as above
+        if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
+            raise ValueError("topics: expected a list of names")
+        return cls(bundle, tuple(topics), destination if isinstance(destination, str) else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Handlers of the endpoints. `unload` and `prepare` return when done, or raise `NotDoneError`."""
+
+    stats: Callable[[], Mapping[str, Any]]
+    unload: Callable[[Named], Awaitable[None]]
+    prepare: Callable[[Named], Awaitable[None]]
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/loadmanager/v1/stats", self._stats),
+            web.post("/loadmanager/v1/unload", self._unload),
+            web.post("/loadmanager/v1/prepare", self._prepare),
+        ]
+
+    async def _stats(self, _request: web.Request) -> web.Response:
+        return web.json_response(self.stats())
+
+    async def _unload(self, request: web.Request) -> web.Response:
+        return await _do(self.unload, request)
+
+    async def _prepare(self, request: web.Request) -> web.Response:
+        return await _do(self.prepare, request)
+
+
+async def _do(what: Callable[[Named], Awaitable[None]], request: web.Request) -> web.Response:
+    try:
+        named = Named.parse(await read(request.content, _ENDPOINTS_MOST_BYTES))
+    except ValueError as error:
+        return web.json_response({"reason": f"{request.path}: {error}"}, status=400)
+    try:
+        await what(named)
+    except NotDoneError as error:
+        return web.json_response({"reason": str(error)}, status=500)
+    return web.Response(status=204)

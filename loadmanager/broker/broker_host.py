@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from loadmanager.broker.agent_client import AgentClient, NoAnswerError
+from loadmanager.broker.agent_client import AgentClient, Endpoints, Named, NoAnswerError, NotDoneError
 from loadmanager.broker.contract import (
     Action,
     AskLease,
@@ -45,7 +45,6 @@ from loadmanager.broker.contract import (
     TopicWanted,
     UnloadWanted,
 )
-from loadmanager.broker.endpoints import Endpoints, Named, NotDoneError
 from loadmanager.broker.topic import Closing, Health, RefusedError, Topic
 from loadmanager.core.domain.names import TopicName
 from loadmanager.util.clock import now_ms, now_s

@@ -22,7 +22,7 @@ from loadmanager.cli.admin import (
 from loadmanager.cli.admin.answer_text import show
 from loadmanager.cli.admin.node_requests import AdminRequest, get, post
 from loadmanager.cli.admin.request_command import command, group
-from loadmanager.wire.pulsar_bodies import PulsarServiceStatus
+from loadmanager.wire.pulsar_records import PulsarServiceStatus
 
 PULSAR = group("A process beside a Pulsar (`loadmanager pulsar`), which answers on 8085 unless told otherwise.")
 _BASE = "/loadbalance/v1/pulsar"

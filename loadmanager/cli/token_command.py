@@ -18,9 +18,18 @@ from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.config import AuthSettings
 from loadmanager.config.auth_settings import PublicAlgorithm
 from loadmanager.errors import ConfigurationError
-from loadmanager.net.auth.token_issuer import SecretAlgorithm, algorithm_of_secret, create_pair, create_token
-from loadmanager.net.auth.token_issuer import create_secret as new_secret
-from loadmanager.net.auth.token_keys import KeyPlace, ValidationKey, public_key, secret_key, why_suspect
+from loadmanager.net.auth.token_keys import (
+    KeyPlace,
+    SecretAlgorithm,
+    ValidationKey,
+    algorithm_of_secret,
+    create_pair,
+    create_token,
+    public_key,
+    secret_key,
+    why_suspect,
+)
+from loadmanager.net.auth.token_keys import create_secret as new_secret
 from loadmanager.net.auth.token_verifier import TokenError, check_token
 
 token = typer.Typer(help="Create keys and tokens, and look at tokens.", no_args_is_help=True)

@@ -4,7 +4,7 @@ from loadmanager.util.optional_dependencies import naming_extra
 
 try:
     from loadmanager.client.lookup_client import BlockingLookupClient, LookupClient
-    from loadmanager.client.owner import Owner
+    from loadmanager.client.push_events import Owner
 except ModuleNotFoundError as error:
     raise naming_extra(error, "client") from None
 

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from loadmanager.client.owner import Owner
-from loadmanager.client.push_events import NamespaceUpdate, PushedBundle
+from loadmanager.client.push_events import NamespaceUpdate, Owner, PushedBundle
 from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles
 from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange, InvalidNameError
 

@@ -14,9 +14,9 @@ import aiohttp
 
 from loadmanager.client.namespace_watch import Watches
 from loadmanager.client.node_client import Nodes, checked_urls
-from loadmanager.client.owner import Owner
 from loadmanager.client.owner_map import KEPT_S, TOPICS_KEPT, OwnerMap
 from loadmanager.client.owner_queries import OwnerQueries
+from loadmanager.client.push_events import Owner
 from loadmanager.core.domain.names import NamespaceName
 from loadmanager.net.auth.outgoing_token import token_of
 

@@ -7,7 +7,6 @@ import logging
 import random
 from collections.abc import Callable
 
-from loadmanager.client.backoff import pause_s
 from loadmanager.client.node_client import (
     PROTOCOL,
     WATCH_PATH,
@@ -209,3 +208,13 @@ class Watches:
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
+
+
+def pause_s(
+    chance: random.Random, failures: int, shortest_s: float, longest_s: float, *, at_least: float = 0.5
+) -> float:
+    """After so many failures in a row, at least one: `shortest_s`, twice that, and so on up to `longest_s`, of which it
+    is any part from `at_least` on.
+    """
+    meant_s = min(shortest_s * 2.0 ** min(failures - 1, 30), longest_s)
+    return meant_s * chance.uniform(at_least, 1.0)

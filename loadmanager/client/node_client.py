@@ -14,8 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import aiohttp
 from yarl import URL
 
-from loadmanager.client.owner import Owner, text_of
-from loadmanager.client.push_events import parse_object
+from loadmanager.client.push_events import Owner, parse_object, text_of
 from loadmanager.core.domain.names import InvalidNameError, TopicName
 from loadmanager.errors import (
     ConfigurationError,

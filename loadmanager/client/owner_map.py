@@ -31,9 +31,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from loadmanager.client.bundle_places import Place, PushedBundles
-from loadmanager.client.owner import Owner
 from loadmanager.client.push_events import (
     NamespaceUpdate,
+    Owner,
     PushedBundle,
     StreamEvent,
     parse_change,

@@ -7,12 +7,11 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadmanager.client.backoff import pause_s
 from loadmanager.client.bundle_places import Place
-from loadmanager.client.namespace_watch import Watches
+from loadmanager.client.namespace_watch import Watches, pause_s
 from loadmanager.client.node_client import Nodes, NotNow
-from loadmanager.client.owner import Owner
 from loadmanager.client.owner_map import OwnerMap
+from loadmanager.client.push_events import Owner
 from loadmanager.core.domain.names import TopicName
 from loadmanager.errors import LoadManagerError, NamespaceNotFoundError, NodesUnavailableError, NoOwnerYetError
 

@@ -1,13 +1,12 @@
-"""Events that nodes push, and their validation."""
+"""Events that nodes push, their validation, and the owner that they name."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
-from loadmanager.client.owner import Owner, object_of, text_of
 from loadmanager.core.domain.bundles import HashFunction
 from loadmanager.core.domain.names import BundleRange, InvalidNameError, NamespaceName
 from loadmanager.core.domain.ownership import OwnershipState
@@ -161,3 +160,44 @@ def _owner(value: object, where: str, listener: str | None) -> Owner | None:
 
 def _text(fields: Mapping[bytes, bytes], name: bytes) -> str:
     return fields.get(name, b"").decode(errors="replace")
+
+
+_ADDRESSES = {
+    "broker_url": "brokerUrl",
+    "broker_url_tls": "brokerUrlTls",
+    "http_url": "httpUrl",
+    "http_url_tls": "httpUrlTls",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The broker to go to, and where it listens; None for what it does not offer."""
+
+    broker_id: str
+    broker_url: str | None = None
+    broker_url_tls: str | None = None
+    http_url: str | None = None
+    http_url_tls: str | None = None
+
+    @classmethod
+    def of_json(cls, fields: object, where: str) -> Self:
+        """Parse Pulsar's LookupData; raises `InvalidRecordError`, which names its origin `where`."""
+        broker_id = text_of(fields, "brokerId", where)
+        if broker_id is None:
+            raise InvalidRecordError(f"{where}: brokerId: missing")
+        return cls(broker_id, **{name: text_of(fields, key, where) for name, key in _ADDRESSES.items()})
+
+
+def text_of(fields: object, key: str, where: str) -> str | None:
+    """A text of a JSON object, None where it has none; `InvalidRecordError` when either is something else."""
+    value = object_of(fields, where).get(key)
+    if value is not None and not isinstance(value, str):
+        raise InvalidRecordError(f"{where}: {key}: expected a text")
+    return value
+
+
+def object_of(value: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidRecordError(f"{where}: expected a JSON object")
+    return value

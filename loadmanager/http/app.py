@@ -8,42 +8,31 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from loadmanager.config import PulsarServiceSettings, Settings
-from loadmanager.http.anti_affinity_routes import AntiAffinityHandlers
-from loadmanager.http.audit_routes import AuditHandlers
-from loadmanager.http.batch_lookup_routes import ManyLookupHandlers
 from loadmanager.http.broker_routes import BrokerHandlers, BrokerStatsHandlers, HealthHandlers
-from loadmanager.http.bundle_routes import BundleHandlers
-from loadmanager.http.configuration_routes import ConfigurationHandlers
 from loadmanager.http.control_routes import ControlHandlers
-from loadmanager.http.decision_routes import LoadBalanceHandlers
-from loadmanager.http.drain_routes import DrainingHandlers
-from loadmanager.http.explain_routes import ExplainHandlers
-from loadmanager.http.fast_lookup import QuickLookups
+from loadmanager.http.decision_routes import AuditHandlers, ExplainHandlers, LoadBalanceHandlers, TimelineHandlers
+from loadmanager.http.drain_routes import DrainingHandlers, PlanHandlers
 from loadmanager.http.fleet_routes import LiveHandlers
-from loadmanager.http.import_routes import ImportHandlers
+from loadmanager.http.import_routes import ConfigurationHandlers, ImportHandlers, LearnedHandlers
 from loadmanager.http.leader_proxy import Forwarder
-from loadmanager.http.learned_routes import LearnedHandlers
 from loadmanager.http.lineage_routes import LineageHandlers
-from loadmanager.http.lookup_routes import LookupHandlers, OwnershipHandlers
+from loadmanager.http.lookup_routes import LookupHandlers, ManyLookupHandlers, OwnershipHandlers, QuickLookups
 from loadmanager.http.metrics_text import LookupMetrics, WatchMetrics
-from loadmanager.http.namespace_routes import AdminHandlers
+from loadmanager.http.namespace_routes import AdminHandlers, BundleHandlers
 from loadmanager.http.openapi import OpenApiHandlers, Operation
 from loadmanager.http.page_routes import PageHandlers
-from loadmanager.http.plan_routes import PlanHandlers
-from loadmanager.http.policy_routes import PolicyHandlers
+from loadmanager.http.policy_routes import AntiAffinityHandlers, PolicyHandlers
 from loadmanager.http.probe_routes import OpsHandlers, TermHandlers
 from loadmanager.http.pulsar_routes import PulsarHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
-from loadmanager.http.timeline_routes import TimelineHandlers
-from loadmanager.http.watch_routes import WatchHandlers
+from loadmanager.http.watch_hub import WatchHandlers
 from loadmanager.leader.node_port import BalancingPort, LeadershipPort, NodePort
 from loadmanager.net.auth.gate import AuthGate
 from loadmanager.net.body_limit import BodyLimit
 from loadmanager.net.http_client import Caller, HttpClient
 from loadmanager.net.http_server import QUICK, Quick, with_trailing_slashes
-from loadmanager.net.request_ids import name_answer
 from loadmanager.net.tls_contexts import ServerTls, TlsMetrics
-from loadmanager.net.tracing import OFF
+from loadmanager.net.tracing import OFF, name_answer
 from loadmanager.pulsar.pulsar_port import PulsarServicePort
 from loadmanager.util.process_metrics import add_process_metrics
 

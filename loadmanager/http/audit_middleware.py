@@ -18,10 +18,10 @@ from aiohttp.typedefs import Handler
 from loadmanager.http.leader_proxy import PASSED_ON
 from loadmanager.leader.node_port import AuditPort
 from loadmanager.net.auth.gate import PRINCIPAL
-from loadmanager.net.request_ids import id_of, noted
+from loadmanager.net.tracing import id_of, noted
 from loadmanager.util import clock
-from loadmanager.wire.audit_entry import ANONYMOUS, AuditEntry
 from loadmanager.wire.http_bodies import CLIENT_HEADER, FORWARDED_HEADER
+from loadmanager.wire.lineage_bodies import ANONYMOUS, AuditEntry
 
 _CHANGE = web.RequestKey("change", tuple)
 _MOST_BYTES = 4_096

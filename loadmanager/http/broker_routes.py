@@ -20,7 +20,7 @@ from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import TEXT, Operation, Parameter
 from loadmanager.http.responses import json_bytes, json_response, problem
 from loadmanager.leader.node_port import HealthPort, MirrorPort, PlannerPort, ReportPort
-from loadmanager.net.auth.roles import AccessRole
+from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data
 from loadmanager.wire.http_bodies import (
     BrokerAssignment,

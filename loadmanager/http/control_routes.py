@@ -18,7 +18,7 @@ from loadmanager.http.openapi import Operation
 from loadmanager.http.request_bodies import parse_body
 from loadmanager.http.responses import json_response
 from loadmanager.leader.node_port import LeadershipPort, MirrorPort, OperatorConfigPort
-from loadmanager.net.auth.roles import AccessRole
+from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.control_records import ControlsData, HoldOff, Pin, Reasoned, data_of
 
 _OURS = "/loadbalance/v1"

@@ -1,17 +1,36 @@
-"""Decisions with their reasons, and the balance of the cluster, under `/loadbalance/v1`."""
+"""Decisions, explanations, the balance of the cluster, the audit log and the timeline, under `/loadbalance/v1`."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
 from aiohttp import web
 
+from loadmanager.core.domain.names import BundleName, BundleRange, NamespaceName, parse_broker_id
+from loadmanager.errors import BadRequestError
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import TIME, Operation, Parameter
 from loadmanager.http.request_bodies import parse_number, parse_time
-from loadmanager.http.responses import json_response
-from loadmanager.leader.node_port import DecisionPort, LeadershipPort, MirrorPort, PlannerPort
-from loadmanager.net.auth.roles import AccessRole
+from loadmanager.http.responses import json_bytes, json_response
+from loadmanager.leader.node_port import (
+    AuditPort,
+    DecisionPort,
+    ExplainPort,
+    LeadershipPort,
+    MirrorPort,
+    PlannerPort,
+    TimelinePort,
+    Window,
+)
+from loadmanager.net.auth.gate import AccessRole
+from loadmanager.util import clock
+from loadmanager.wire.explain_bodies import BrokerExplanation, BundleExplanation, WhyNotExplanation
+from loadmanager.wire.fleet_bodies import Timeline
 from loadmanager.wire.http_bodies import ClusterAnswer, DecisionsAnswer
+from loadmanager.wire.lineage_bodies import AuditAnswer
 from loadmanager.wire.plan_bodies import BalanceAnswer
+from loadmanager.wire.validation import WireModel
 
 _DEFAULT_LIMIT = 100
 _MAX_LIMIT = 4_000
@@ -113,3 +132,182 @@ class LoadBalanceHandlers:
         leader = {"nodeId": mirror.leader.node_id, "serviceUrl": mirror.leader.service_url} if mirror.leader else None
         body = {"epoch": mirror.epoch, "leader": leader, "nodes": sorted(mirror.nodes), "brokers": rows}
         return json_response(body)
+
+
+_LIMIT = 100
+_MOST = 2_000
+_LATEST_MS = 10**15 - 1
+_DAY_MS = 86_400_000
+
+
+class AuditHandlers:
+    """Audit log, answered by the leader, which executes operator commands."""
+
+    def __init__(self, leadership: LeadershipPort, audit: AuditPort, forwarder: Forwarder) -> None:
+        self._leadership = leadership
+        self._audit = audit
+        self._forwarder = forwarder
+
+    def operations(self) -> list[Operation]:
+        time_ms: dict[str, object] = {"type": "integer", "minimum": 0, "maximum": _LATEST_MS}
+        most: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": _MOST, "default": _LIMIT}
+        return [
+            Operation(
+                "GET",
+                "/loadbalance/v1/audit",
+                "who changed what, newest first: what the leader did, and from the history what its predecessors did",
+                self.show,
+                (
+                    Parameter("since", "from this time on, in ms since 1970; none: of the last 24 hours", time_ms),
+                    Parameter("until", "before this time, in ms since 1970; none: up to now", time_ms),
+                    Parameter("limit", "how many at most", most),
+                ),
+                role=AccessRole.READ,
+                response_model=AuditAnswer,
+                statuses=(200, 400),
+            )
+        ]
+
+    async def show(self, request: web.Request) -> web.Response:
+        now_ms = clock.now_ms()
+        given_since_ms, given_until_ms = parse_time(request, "since"), parse_time(request, "until")
+        until_ms = now_ms + 1 if given_until_ms is None else given_until_ms
+        since_ms = min(until_ms, now_ms) - _DAY_MS if given_since_ms is None else given_since_ms
+        limit = parse_number(request, "limit", _LIMIT, 1, _MOST)
+
+        async def act() -> web.Response:
+            self._leadership.get_term()
+            entries = await self._audit.recent(since_ms, until_ms, limit)
+            return json_bytes(AuditAnswer(entries=entries).model_dump_json(by_alias=True).encode())
+
+        return await self._forwarder.on_leader(request, act)
+
+
+_COLUMNS, _ROWS = 240, 200
+_OF = {"type": "string", "enum": ["brokers", "bundles"], "default": "brokers"}
+
+
+class TimelineHandlers:
+    def __init__(self, timeline_memory: TimelinePort) -> None:
+        self._timeline_memory = timeline_memory
+
+    def operations(self) -> list[Operation]:
+        number: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": _MOST}
+        return [
+            Operation(
+                "GET",
+                "/loadbalance/v1/timeline",
+                "usage of brokers, or load of bundles by namespace and hash, over time, with moves, splits and leaders",
+                self.timeline,
+                (
+                    Parameter(
+                        "of",
+                        "brokers or bundles",
+                        {"type": "string", "enum": ["brokers", "bundles"], "default": "brokers"},
+                    ),
+                    Parameter("since", "from when on, ms since 1970; else a day before `until`", TIME),
+                    Parameter("until", "until when, ms since 1970; else now", TIME),
+                    Parameter("columns", "how many at most", {**number, "default": _COLUMNS}),
+                    Parameter("rows", "how many at most; neighbours by name share one", {**number, "default": _ROWS}),
+                ),
+                role=AccessRole.READ,
+                response_model=Timeline,
+                statuses=(200, 400),
+            )
+        ]
+
+    async def timeline(self, request: web.Request) -> web.Response:
+        of = _of(request)
+        until_ms = parse_time(request, "until")
+        until_ms = clock.now_ms() if until_ms is None else until_ms
+        since_ms = parse_time(request, "since")
+        since_ms = max(until_ms - self._timeline_memory.span_ms, 0) if since_ms is None else since_ms
+        if since_ms >= until_ms:
+            raise BadRequestError(f"since {since_ms}: expected a time before until, {until_ms}")
+        columns, rows = (
+            parse_number(request, "columns", _COLUMNS, 1, _MOST),
+            parse_number(request, "rows", _ROWS, 1, _MOST),
+        )
+        return json_response(await self._timeline_memory.draw(of, Window(since_ms, until_ms, columns, rows)))
+
+
+def _of(request: web.Request) -> Literal["brokers", "bundles"]:
+    match request.query.get("of", "brokers"):
+        case "brokers":
+            return "brokers"
+        case "bundles":
+            return "bundles"
+        case other:
+            raise BadRequestError(f"of {other[:40]!r}: expected brokers or bundles")
+
+
+_EXPLAIN = "/loadbalance/v1/explain"
+
+
+class ExplainHandlers:
+    """`/loadbalance/v1/explain`, read-only; answered by the leader, which alone has the memory of strategies."""
+
+    def __init__(self, explainer: ExplainPort, forwarder: Forwarder) -> None:
+        self._explainer = explainer
+        self._forwarder = forwarder
+
+    def operations(self) -> list[Operation]:
+        bundle = Parameter("bundle", "tenant/namespace/0x.._0x..", required=True)
+        broker = Parameter("broker", "the broker's id, host:port", required=True)
+        return [
+            Operation(
+                "GET",
+                f"{_EXPLAIN}/bundle/{{tenant}}/{{namespace}}/{{range}}",
+                "where the bundle is, whether it would be shed now, and where placement would put it",
+                self.bundle,
+                role=AccessRole.READ,
+                response_model=BundleExplanation,
+                statuses=(200, 404, 412),
+            ),
+            Operation(
+                "GET",
+                f"{_EXPLAIN}/broker/{{broker}}",
+                "whether a round of shedding would take something from the broker now, and whether it is given bundles",
+                self.broker,
+                role=AccessRole.READ,
+                response_model=BrokerExplanation,
+                statuses=(200, 404, 412),
+            ),
+            Operation(
+                "GET",
+                f"{_EXPLAIN}/why-not",
+                "why the bundle is not on that broker",
+                self.why_not,
+                (bundle, broker),
+                role=AccessRole.READ,
+                response_model=WhyNotExplanation,
+                statuses=(200, 400, 404, 412),
+            ),
+        ]
+
+    async def bundle(self, request: web.Request) -> web.Response:
+        namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
+        name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))
+        return await self._explained(request, lambda: self._explainer.bundle(name))
+
+    async def broker(self, request: web.Request) -> web.Response:
+        broker = parse_broker_id(request.match_info["broker"])
+        return await self._explained(request, lambda: self._explainer.broker(broker))
+
+    async def why_not(self, request: web.Request) -> web.Response:
+        """`?bundle=&broker=`."""
+        bundle, broker = BundleName.parse(_wanted(request, "bundle")), parse_broker_id(_wanted(request, "broker"))
+        return await self._explained(request, lambda: self._explainer.why_not(bundle, broker))
+
+    async def _explained(self, request: web.Request, explain: Callable[[], Awaitable[WireModel]]) -> web.Response:
+        async def act() -> web.Response:
+            return json_response((await explain()).model_dump(by_alias=True))
+
+        return await self._forwarder.once_it_leads(request, act)
+
+
+def _wanted(request: web.Request, name: str) -> str:
+    value = request.query.get(name)
+    if not value:
+        raise BadRequestError(f"{name} is missing: expected ?bundle=tenant/namespace/0x.._0x..&broker=host:port")
+    return value

@@ -5,22 +5,234 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
+from typing import Any, Literal
 
+import orjson
+import structlog
 from aiohttp import web
 from pydantic import ValidationError
 
 from loadmanager.errors import BadRequestError, NoLeaderError, NotLeaderError
-from loadmanager.http.fleet_feed import Feed
 from loadmanager.http.leader_proxy import Forwarder
-from loadmanager.http.openapi import EVENTS, Operation, Parameter
-from loadmanager.http.responses import json_response, problem
-from loadmanager.http.server_sent_events import NOTHING_NEW, event_stream
+from loadmanager.http.openapi import Operation, Parameter
+from loadmanager.http.responses import EVENTS, NOTHING_NEW, encode_event, event_stream, json_response, problem
 from loadmanager.leader.node_port import FleetStatusPort
-from loadmanager.net.auth.gate import AuthGate
-from loadmanager.net.auth.roles import AccessRole
+from loadmanager.net.auth.gate import AccessRole, AuthGate
 from loadmanager.util import clock
 from loadmanager.wire.fleet_bodies import Briefing, FleetBody, Mark
+
+log = structlog.get_logger(__name__)
+
+_EVENTS_KEPT = 1_000
+_UNHEARD_S = 5.0
+"""Time for which the leader's last briefing counts while it does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPosition:
+    """Position of a stream: the number of its last snapshot and of its last event."""
+
+    snapshot: int = 0
+    event: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FeedEvent:
+    """A `decision` or an `operation`, with the mark of a reader that has received it."""
+
+    kind: Literal["decision", "operation"]
+    data: bytes
+    mark: Mark
+
+    @property
+    def frame(self) -> bytes:
+        return encode_event(self.kind, self.data, self.mark)
+
+    def is_after(self, seen: Mark) -> bool:
+        """Return True if the event is later than the mark. Decisions and operations have separate counters, which
+        restart in each term.
+        """
+        if self.kind == "decision":
+            return (self.mark.epoch, self.mark.place) > (seen.epoch, seen.place)
+        return (self.mark.epoch, self.mark.operations) > (seen.epoch, seen.operations)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    number: int
+    event: FeedEvent
+    frame: bytes
+
+
+@dataclass(slots=True, eq=False)
+class Frames:
+    """The newest snapshot and the last events, encoded."""
+
+    kept: int = _EVENTS_KEPT
+    _events: deque[_Kept] = field(default_factory=deque)
+    _newest: StreamPosition = StreamPosition()
+    _body: bytes = b""
+    _snapshot: bytes = b""
+
+    @property
+    def newest(self) -> StreamPosition:
+        return self._newest
+
+    @property
+    def beginning(self) -> StreamPosition:
+        """Position of a new stream: it gets the snapshot, and events from now on."""
+        return replace(self._newest, snapshot=0)
+
+    def forget_snapshot(self) -> None:
+        self._body = self._snapshot = b""
+
+    def show(self, snapshot: dict[str, Any], at_ms: int) -> None:
+        """Take a snapshot of the fleet, if it differs from the last one in more than its time."""
+        body = orjson.dumps(snapshot)
+        if body != self._body:
+            self._body, self._snapshot = body, encode_event("fleet", b'{"at":%d,%b' % (at_ms, body[1:]))
+            self._newest = replace(self._newest, snapshot=self._newest.snapshot + 1)
+
+    def put(self, event: FeedEvent) -> None:
+        self._newest = replace(self._newest, event=self._newest.event + 1)
+        self._events.append(_Kept(self._newest.event, event, event.frame))
+        if len(self._events) > self.kept:
+            self._events.popleft()
+
+    def after(self, place: StreamPosition, seen: Mark | None = None) -> tuple[bytes, StreamPosition]:
+        """Return the frames after a position, without events up to `seen`, and the new position."""
+        if place == self._newest:
+            return b"", place
+        new = [each for each in self._events if each.number > place.event]
+        frames = [each.frame for each in new if seen is None or each.event.is_after(seen)]
+        snapshot = self._snapshot if self._newest.snapshot > place.snapshot else b""
+        return snapshot + b"".join(frames), self._newest
+
+
+class Feed:
+    """Samples the fleet.
+
+    `look` builds the snapshot from the leader's briefing. `ask` requests the briefing after a mark; None when the
+    leader does not answer.
+
+        the node, the leader ──once a second──▶ Feed ──▶ Frames ◀──each at its own pace── streams
+
+    A stream holds only a position in the frames: a slow reader gets the newest snapshot, and the events that are still
+    kept. So no reader makes memory grow, and none holds up another.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[Briefing | None], dict[str, Any]],
+        ask: Callable[[Mark | None], Awaitable[Briefing | None]],
+        interval_s: float = 1.0,
+    ) -> None:
+        self.frames = Frames()
+        self.changed = asyncio.Event()
+        """Set, and replaced, when there is something new."""
+        self.readers = 0
+        self.is_closed = False
+        self._look = look
+        self._ask = ask
+        self._interval_s = interval_s
+        self._task: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._looked = asyncio.Event()
+        self._briefing: Briefing | None = None
+        self._heard_s = 0.0
+        self._mark: Mark | None = None
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Count a reader; the feed samples while there is one."""
+        self.readers += 1
+        if self._task is None or self._task.done():
+            self._looked.clear()
+            self.frames.forget_snapshot()
+            self._briefing = self._mark = None
+            self._task = asyncio.create_task(self._run(), name="live feed")
+        try:
+            yield
+        finally:
+            self.readers -= 1
+
+    async def events_after(self, mark: Mark) -> tuple[bytes, Mark]:
+        """Return the events after the mark that the leader still has, and the mark of the last one. Later events are in
+        the frames.
+        """
+        await self._looked.wait()
+        briefing = await self._ask(mark)
+        if briefing is None:
+            return b"", mark
+        return b"".join(event.frame for event in _events_of(briefing)), _mark_of(briefing.mark)
+
+    def close(self) -> None:
+        """End all streams."""
+        self.is_closed = True
+        self._looked.set()
+        self._announce()
+        for task in (self._task, self._asking):
+            if task is not None:
+                task.cancel()
+
+    async def _run(self) -> None:
+        """Sample until an interval has passed without a reader."""
+        announced = self.frames.newest
+        while self.readers:
+            began_s = time.monotonic()
+            if self._asking is None or self._asking.done():
+                self._asking = asyncio.create_task(self._hear(), name="live feed asks")
+            await asyncio.wait({self._asking}, timeout=self._interval_s)
+            self._show()
+            self._looked.set()
+            if self.frames.newest != announced:
+                announced = self.frames.newest
+                self._announce()
+            await asyncio.sleep(max(0.0, began_s + self._interval_s - time.monotonic()))
+
+    def _show(self) -> None:
+        if time.monotonic() - self._heard_s > _UNHEARD_S:
+            self._briefing = None
+        try:
+            self.frames.show(self._look(self._briefing), clock.now_ms())
+        except Exception:
+            log.exception("fleet_snapshot_failed")
+
+    async def _hear(self) -> None:
+        """Request the briefing of the leader, and keep its new decisions and operations."""
+        try:
+            briefing = await self._ask(self._mark)
+        except Exception:
+            log.exception("leader_not_heard")
+            return
+        if briefing is not None:
+            self._briefing, self._heard_s = briefing, time.monotonic()
+            self._mark = _mark_of(briefing.mark)
+            for event in _events_of(briefing):
+                self.frames.put(event)
+
+    def _announce(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+def _events_of(briefing: Briefing) -> Iterator[FeedEvent]:
+    for said in briefing.decisions:
+        yield FeedEvent("decision", orjson.dumps(said.decision), _mark_of(said.mark))
+    for done in briefing.operations:
+        yield FeedEvent("operation", orjson.dumps(done.operation.model_dump(by_alias=True)), _mark_of(done.mark))
+
+
+def _mark_of(text: str) -> Mark:
+    mark = Mark.parse(text)
+    assert mark is not None, "a briefing has no others"
+    return mark
+
 
 _BRIEFING = "/loadbalance/v1/briefing"
 _LAST_SEEN = "Last-Event-ID"

@@ -1,4 +1,4 @@
-"""Import of operator config from one document: `loadmanager admin import`."""
+"""Operator config and dynamic configuration: import, learned loads, and Pulsar's admin paths for settings."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
+from http import HTTPStatus
 
 from aiohttp import web
 
+from loadmanager.config import dynamic_keys, values_as_text
+from loadmanager.config.overrides import check_dynamic
 from loadmanager.core.domain.bundles import NamespaceBundles
 from loadmanager.core.domain.names import NamespaceName
 from loadmanager.errors import BadRequestError, InvalidRecordError, NamespaceExistsError
-from loadmanager.http.audit_middleware import note_change
+from loadmanager.http.audit_middleware import note_change, noting
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
-from loadmanager.http.request_bodies import parse_flag
-from loadmanager.http.responses import json_bytes
+from loadmanager.http.request_bodies import parse_flag, parse_value
+from loadmanager.http.responses import MAX_BODY_BYTES, json_bytes, json_response
 from loadmanager.leader.node_port import BundlePort, MirrorPort, OperatorConfigPort, SettingsPort
-from loadmanager.net.auth.roles import AccessRole
+from loadmanager.net.auth.gate import AccessRole
+from loadmanager.wire.learned_records import LEARNED_DATA, LearnedData, encode_learned
 from loadmanager.wire.operator_config import (
     Changes,
     OperatorConfigDocument,
@@ -126,3 +130,175 @@ class ImportHandlers:
             await self._operators.update_configuration(lambda _: configuration)
         if wanted.learned is not None:
             await self._operators.update_learned(wanted.learned)
+
+
+_LEARNED = "/loadbalance/v1/learned"
+
+
+class LearnedHandlers:
+    """Learned loads: any node reads them, the leader changes and deletes them."""
+
+    def __init__(self, mirror: MirrorPort, operators: OperatorConfigPort, forwarder: Forwarder) -> None:
+        self._mirror = mirror
+        self._operators = operators
+        self._forwarder = forwarder
+
+    def operations(self) -> list[Operation]:
+        done = (204, 409, 413)
+        return [
+            Operation(
+                "GET",
+                _LEARNED,
+                "what was learned from a history, and by which run; an empty object when nothing was published",
+                self.get_learned,
+                role=AccessRole.READ,
+            ),
+            Operation(
+                "PUT",
+                _LEARNED,
+                "take bundles without any history to carry what was learned of their namespace",
+                self.put_learned,
+                role=AccessRole.OPERATE,
+                body_model=LearnedData,
+                most_body_bytes=MAX_BODY_BYTES,
+                statuses=done,
+            ),
+            Operation(
+                "DELETE",
+                _LEARNED,
+                "take them to carry the default again",
+                self.forget_learned,
+                role=AccessRole.OPERATE,
+                statuses=done,
+            ),
+        ]
+
+    async def get_learned(self, request: web.Request) -> web.Response:
+        del request
+        return json_bytes(encode_learned(self._mirror.operator_config.learned))
+
+    async def put_learned(self, request: web.Request) -> web.Response:
+        learned: LearnedData = await parse_value(request, LEARNED_DATA)
+        return await self._update(request, learned)
+
+    async def forget_learned(self, request: web.Request) -> web.Response:
+        return await self._update(request, None)
+
+    async def _update(self, request: web.Request, learned: LearnedData | None) -> web.Response:
+        async def act() -> web.Response:
+            before = self._mirror.operator_config.learned
+            await self._operators.update_learned(learned)
+            note_change(request, _run_of(before), _run_of(learned))
+            return web.Response(status=HTTPStatus.NO_CONTENT)
+
+        return await self._forwarder.on_leader(request, act)
+
+
+def _run_of(learned: LearnedData | None) -> dict[str, object] | None:
+    return learned and {"run": learned["run"], "publishedAt": learned["publishedAt"]}
+
+
+_CONFIGURATION = "/admin/v2/brokers/configuration"
+
+
+class ConfigurationHandlers:
+    """Dynamic configuration: any node reads its settings, the leader changes those of all nodes."""
+
+    def __init__(self, live: SettingsPort, operators: OperatorConfigPort, forwarder: Forwarder) -> None:
+        self._live = live
+        self._operators = operators
+        self._forwarder = forwarder
+
+    def questions(self) -> list[Operation]:
+        """Return the read-only operations."""
+        texts = dict[str, str]
+        return [
+            Operation(
+                "GET",
+                _CONFIGURATION,
+                "the dynamic keys",
+                self.list_keys,
+                role=AccessRole.READ,
+                response_model=list[str],
+            ),
+            Operation(
+                "GET",
+                f"{_CONFIGURATION}/values",
+                "what overrides nodes' own settings",
+                self.values,
+                role=AccessRole.READ,
+                response_model=texts,
+            ),
+            Operation(
+                "GET",
+                f"{_CONFIGURATION}/runtime",
+                "all settings of this node as they are now",
+                self.runtime,
+                role=AccessRole.READ,
+                response_model=texts,
+            ),
+        ]
+
+    def operations(self) -> list[Operation]:
+        return [
+            *self.questions(),
+            Operation(
+                "POST",
+                f"{_CONFIGURATION}/{{key}}/{{value:.*}}",
+                "override a setting of all nodes; 412 for a key that is not dynamic",
+                self.set_value,
+                role=AccessRole.ADMIN,
+                statuses=(200, 400, 409, 412),
+            ),
+            Operation(
+                "DELETE",
+                f"{_CONFIGURATION}/{{key}}",
+                "let each node go by its own setting again",
+                self.delete_value,
+                role=AccessRole.ADMIN,
+                statuses=(200, 409, 412),
+            ),
+        ]
+
+    async def list_keys(self, request: web.Request) -> web.Response:
+        del request
+        return json_response(dynamic_keys())
+
+    async def values(self, request: web.Request) -> web.Response:
+        del request
+        return json_response(dict(sorted(self._live.overrides.items())))
+
+    async def runtime(self, request: web.Request) -> web.Response:
+        del request
+        return json_response(values_as_text(self._live.current))
+
+    async def set_value(self, request: web.Request) -> web.Response:
+        """`POST`: 200 as in Pulsar, once the leader has applied it; 400 for an unusable value, 412 for the key."""
+        key, text = request.match_info["key"], request.match_info["value"]
+
+        def put(stored: Mapping[str, str]) -> Mapping[str, str]:
+            self._live.check({**self._live.overrides, key: text})
+            return {**stored, key: text}
+
+        async def act() -> web.Response:
+            await noting(request, self._operators.update_configuration, put)
+            return web.Response()
+
+        return await self._forwarder.on_leader(request, act)
+
+    async def delete_value(self, request: web.Request) -> web.Response:
+        """`DELETE`: 200 as in Pulsar; an override that cannot be used goes too, whatever its key."""
+        key = request.match_info["key"]
+
+        def remove(stored: Mapping[str, str]) -> Mapping[str, str]:
+            if key not in stored:
+                check_dynamic(key)
+            others = {name: text for name, text in self._live.overrides.items() if name != key}
+            self._live.check(others)
+            return {name: text for name, text in stored.items() if name != key}
+
+        async def act() -> web.Response:
+            await noting(request, self._operators.update_configuration, remove)
+            return web.Response()
+
+        return await self._forwarder.on_leader(request, act)

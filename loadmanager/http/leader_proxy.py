@@ -17,7 +17,7 @@ from loadmanager.errors import InvalidRecordError, NoLeaderError, NotLeaderError
 from loadmanager.leader.node_port import LeadershipPort
 from loadmanager.net.auth.gate import PRINCIPAL
 from loadmanager.net.http_client import HttpAnswer, HttpClient, PeerNotReachedError, PeerUnavailableError
-from loadmanager.net.request_ids import REQUEST_ID_HEADER, id_of
+from loadmanager.net.tracing import REQUEST_ID_HEADER, id_of
 from loadmanager.wire.http_bodies import (
     CLIENT_HEADER,
     FORWARDED_HEADER,

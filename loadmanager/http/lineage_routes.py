@@ -18,7 +18,7 @@ from loadmanager.http.openapi import TIME, Operation, Parameter
 from loadmanager.http.request_bodies import parse_number, parse_time
 from loadmanager.http.responses import json_response
 from loadmanager.leader.node_port import LeadershipPort, LineagePort, MirrorPort
-from loadmanager.net.auth.roles import AccessRole
+from loadmanager.net.auth.gate import AccessRole
 from loadmanager.util import clock
 from loadmanager.wire.lineage_bodies import BundleLineage, put_together
 

@@ -21,12 +21,11 @@ from pydantic import TypeAdapter
 from loadmanager import __version__
 from loadmanager.errors import BadRequestError
 from loadmanager.http.audit_middleware import audited
-from loadmanager.http.cross_origin import refuse_foreign_page
 from loadmanager.http.leader_proxy import IS_QUESTION
-from loadmanager.http.responses import guarded, json_bytes
+from loadmanager.http.request_bodies import refuse_foreign_page
+from loadmanager.http.responses import EVENTS, guarded, json_bytes
 from loadmanager.leader.node_port import AuditPort
-from loadmanager.net.auth.gate import AuthGate
-from loadmanager.net.auth.roles import AccessRole
+from loadmanager.net.auth.gate import AccessRole, AuthGate
 from loadmanager.net.body_limit import SMALL_BYTES, BodyLimit
 from loadmanager.net.tracing import OFF, Tracing
 from loadmanager.wire.http_bodies import Problem
@@ -35,7 +34,6 @@ PATH = "/loadbalance/v1/openapi.json"
 
 JSON = "application/json"
 TEXT = "text/plain"
-EVENTS = "text/event-stream"
 
 _JsonSchema = dict[str, Any]
 _VARIABLE = re.compile(r"\{(\w+)(?::(?:[^{}]|\{[^{}]*\})*)?\}")

@@ -21,7 +21,7 @@ from aiohttp import ETag, web
 
 from loadmanager.errors import NotFoundError
 from loadmanager.http.openapi import Operation
-from loadmanager.net.auth.roles import AccessRole
+from loadmanager.net.auth.gate import AccessRole
 
 _INDEX = "index.html"
 _HTML = "text/html"

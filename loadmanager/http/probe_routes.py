@@ -13,8 +13,7 @@ from loadmanager.http.openapi import TEXT, Operation, Parameter
 from loadmanager.http.request_bodies import parse_number
 from loadmanager.http.responses import json_bytes, problem
 from loadmanager.leader.node_port import HealthPort, LeadershipPort, MirrorPort
-from loadmanager.net.auth.gate import AuthGate
-from loadmanager.net.auth.roles import AccessRole
+from loadmanager.net.auth.gate import AccessRole, AuthGate
 from loadmanager.util.process_metrics import choose_format
 from loadmanager.wire.http_bodies import (
     LONGEST_HOLD_MS,

@@ -12,9 +12,9 @@ from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import TEXT, Operation, Parameter
 from loadmanager.http.request_bodies import parse_number
 from loadmanager.http.responses import json_response
-from loadmanager.net.auth.roles import AccessRole
+from loadmanager.net.auth.gate import AccessRole
 from loadmanager.pulsar.pulsar_port import PulsarServicePort
-from loadmanager.wire.pulsar_bodies import PulsarServiceStatus
+from loadmanager.wire.pulsar_records import PulsarServiceStatus
 
 _PULSAR = "/loadbalance/v1/pulsar"
 _DIARY = f"{_PULSAR}/diary"

@@ -1,4 +1,4 @@
-"""Error responses: status codes of errors, and the bodies that handlers share."""
+"""Responses: status codes of errors, bodies that handlers share, and server-sent events."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ from loadmanager.wire.http_bodies import NOT_LEADER_HEADER
 log = structlog.get_logger(__name__)
 
 RETRY_AFTER_S = 1
+EVENTS = "text/event-stream"
 MAX_BODY_BYTES = 8 * 1024 * 1024
 _SHOWN_CHARACTERS = 200
 _HEADERS: dict[int, dict[str, str]] = {
@@ -166,3 +167,20 @@ def no_such_route(elsewhere: str = "") -> Handler:
         return response
 
     return refuse
+
+
+NOTHING_NEW = b": nothing new\n\n"
+"""Tells a reader that the other side is there."""
+
+
+def event_stream() -> web.StreamResponse:
+    """Return the response of an event stream; its headers keep proxies from buffering."""
+    response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+    response.content_type = EVENTS
+    return response
+
+
+def encode_event(event: str, data: bytes, identity: object = "") -> bytes:
+    """Encode one event, with the id for a reader that reconnects; `data` is JSON without line ends."""
+    line = f"id: {identity}\n" if identity else ""
+    return b"event: %b\n%bdata: %b\n\n" % (event.encode(), line.encode(), data)

@@ -22,7 +22,7 @@ import orjson
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
-from loadmanager.http.server_sent_events import encode_event
+from loadmanager.http.responses import encode_event
 from loadmanager.leader.node_port import BrokerPort, RecordPort
 
 STEPS_KEPT = 256

@@ -41,13 +41,12 @@ from loadmanager.core.planning.blocking_limits import BlockingLimit
 from loadmanager.core.planning.certificate.plan_certificate import DecidedRound
 from loadmanager.core.protocol.leadership import LeaderZnode, Term
 from loadmanager.net.http_client import Caller
-from loadmanager.wire.audit_entry import AuditEntry
 from loadmanager.wire.broker_data import LocalBrokerData
 from loadmanager.wire.explain_bodies import BrokerExplanation, BundleExplanation, WhyNotExplanation
 from loadmanager.wire.fleet_bodies import Briefing, Mark
 from loadmanager.wire.http_bodies import OpenTopic
 from loadmanager.wire.learned_records import LearnedData
-from loadmanager.wire.lineage_bodies import BundleLineage
+from loadmanager.wire.lineage_bodies import AuditEntry, BundleLineage
 from loadmanager.wire.plan_bodies import DrainProgress, ExecutionAnswer, PlanAnswer, PlanRequest, PlansAnswer
 from loadmanager.wire.policy_records import FailureDomain, IsolationData
 

@@ -1,16 +1,24 @@
-"""Tracing: spans of lookups, decisions and moves across processes.
+"""Tracing: spans of lookups, decisions and moves across processes; and request ids.
 
 This is how it is when nothing is traced, which costs nothing; `loadmanager.net.otlp` tells a collector of
 OpenTelemetry. Which trace something belongs to goes along with its task, and from process to process in the header
 `traceparent`, as W3C's Trace Context has it.
+
+Request ids are in the answer, in the log lines of the request, and in the requests to others that it causes. One that
+the client gave is taken over if it can stand in a line of a log; else one is made.
 """
 
 from __future__ import annotations
 
+import re
+import secrets
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 
+import structlog
 from aiohttp import web
+from multidict import istr
 
 from loadmanager.config import TracingSettings
 from loadmanager.errors import ConfigurationError
@@ -77,3 +85,45 @@ def tracing_of(settings: TracingSettings, service: str, instance: str) -> Tracin
         fix = f"is not installed; install it with: {how_to_install('otel')}"
         raise ConfigurationError(f"{settings.key('otlp_endpoint')}: {error.name} {fix}") from None
     return CollectorTracing(settings.otlp_endpoint, service, instance)
+
+
+REQUEST_ID_HEADER = "X-Request-ID"
+_HEADER = istr(REQUEST_ID_HEADER)
+_SANE = re.compile(r"[-A-Za-z0-9._:]{1,64}", re.ASCII)
+_IN_REQUEST = web.RequestKey("request_id", str)
+_IN_LOGS = "request_id"
+
+_PROCESS = secrets.token_hex(5)
+_COUNT = count(1)
+
+
+def id_of(request: web.BaseRequest) -> str:
+    """Return the id of the request, the same for its whole life."""
+    known = request.get(_IN_REQUEST)
+    if known is None:
+        given = request.headers.get(_HEADER, "")
+        known = request[_IN_REQUEST] = given if _SANE.fullmatch(given) else new_id()
+    return known
+
+
+def new_id() -> str:
+    """Return a new id for a request that came without one."""
+    return f"{_PROCESS}-{next(_COUNT):x}"
+
+
+async def name_answer(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Add the id to an answer; for `on_response_prepare` of an application."""
+    response.headers[_HEADER] = id_of(request)
+
+
+@contextmanager
+def noted(request: web.BaseRequest) -> Iterator[None]:
+    """Bind the id of the request to logs, outgoing requests and tasks inside the context."""
+    with structlog.contextvars.bound_contextvars(**{_IN_LOGS: id_of(request)}):
+        yield
+
+
+def current_id() -> str | None:
+    """Return the id of the causing request; None without one."""
+    known: str | None = structlog.contextvars.get_contextvars().get(_IN_LOGS)
+    return known

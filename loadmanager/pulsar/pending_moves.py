@@ -17,7 +17,7 @@ from loadmanager.core.protocol.pulsar_moves import MoveHistory, PendingMove
 from loadmanager.errors import InvalidRecordError, OutcomeUnknownError, StoreError
 from loadmanager.pulsar.fenced_znode import FencedRecord
 from loadmanager.store.znode_codec import decode, pack
-from loadmanager.wire.pulsar_move_records import decode_acts, encode_acts
+from loadmanager.wire.pulsar_records import decode_acts, encode_acts
 
 log = structlog.get_logger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from loadmanager.config import PulsarServiceSettings
 from loadmanager.leader.node_port import BalancingPort, DrainPort, PlanPort, UnloadPort
-from loadmanager.wire.pulsar_bodies import PulsarServiceStatus
+from loadmanager.wire.pulsar_records import PulsarServiceStatus
 
 
 class DiaryPort(Protocol):

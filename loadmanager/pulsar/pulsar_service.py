@@ -55,7 +55,7 @@ from loadmanager.pulsar.verdict import Where
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MetadataStore, SessionState
 from loadmanager.util import clock
-from loadmanager.wire.pulsar_bodies import PulsarServiceStatus
+from loadmanager.wire.pulsar_records import PulsarServiceStatus
 
 log = structlog.get_logger(__name__)
 

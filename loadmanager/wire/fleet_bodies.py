@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from loadmanager.wire.audit_entry import AuditEntry
 from loadmanager.wire.http_bodies import CannotMove, ShownLimit, UnplaceableNamespaces
+from loadmanager.wire.lineage_bodies import AuditEntry
 from loadmanager.wire.plan_bodies import DrainProgress
 from loadmanager.wire.validation import WireModel
 

@@ -1,4 +1,4 @@
-"""Bundle lineage: the answer of `GET /loadbalance/v1/history/bundle/{tenant}/{namespace}/{range}`."""
+"""Bundle lineage and audit log: answers and entries."""
 
 from __future__ import annotations
 
@@ -64,3 +64,32 @@ def _is_filled(entry: LineageEntry, led: Collection[int]) -> bool:
     previous = entry.detail.get("previous") if entry.kind == "gap" else None
     between = range(previous["epoch"] + 1, entry.epoch) if previous and previous["ended"] else ()
     return bool(between) and all(epoch in led for epoch in between)
+
+
+ANONYMOUS = "anonymous"
+
+
+class AuditEntry(WireModel):
+    """An operation that changes something, whatever its outcome.
+
+    `at` in epoch milliseconds is when it was answered by `node`, with `status`; `from_` is the address that asked, and
+    `operation` a verb and a path with variables. `before` and `after` say what it changed, and nothing of what it left
+    as it was; None where nothing was changed, or where nothing more is to be said than the path does.
+    """
+
+    at: int
+    node: str
+    request_id: str
+    who: str
+    from_: str = Field(alias="from")
+    operation: str
+    path: str
+    status: int
+    before: Any = None
+    after: Any = None
+
+
+class AuditAnswer(WireModel):
+    """`GET /loadbalance/v1/audit`, newest first."""
+
+    entries: list[AuditEntry]

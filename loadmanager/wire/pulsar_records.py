@@ -2,18 +2,26 @@
 
 Fields that are not known here are left out, as Pulsar leaves them out. Source: Pulsar's NamespaceEphemeralData,
 LeaderBroker, LocalPolicies, NamespaceIsolationDataImpl and BrokerLookupData as its brokers write them.
+
+Moves under way beside a Pulsar are kept in `/loadbalance/pulsar/moves`, for the next leader, in our own JSON.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired
 from urllib.parse import urlsplit
 
 import orjson
+from pydantic import ConfigDict, Field, TypeAdapter, with_config
+from typing_extensions import TypedDict
 
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.protocol.pulsar_moves import MoveHistory, PendingMove
 from loadmanager.errors import InvalidRecordError
+from loadmanager.wire.control_records import Broker, Bundle, Milliseconds
 from loadmanager.wire.policy_records import FailoverPolicy, IsolationData
+from loadmanager.wire.validation import MAX_COUNT, WireModel, parse_json
 
 HASH_FUNCTION = "crc32"
 """By which Pulsar places topics in bundles."""
@@ -79,3 +87,94 @@ def isolation_in(policy: object) -> dict[str, Any]:
 def publishes_no_load(broker: Mapping[str, Any]) -> bool:
     """Return True for a broker whose load is elsewhere: ExtensibleLoadManagerImpl keeps it in topics."""
     return str(broker.get("loadManagerClassName", "")).endswith(_EXTENSIBLE) and "cpu" not in broker
+
+
+class PulsarServiceStatus(WireModel):
+    """State of a process that observes or balances a Pulsar.
+
+    `acting` is whether the next round would move what it plans; each of `obstacles` says why not. `misses` counts moves
+    that landed on another broker than asked, `failures` moves that failed in succession; `stopped` says that those were
+    too many, and that an operator has to say go on. `unserved` are bundles with clients that nobody has owned for a
+    minute, at most 20 of them. Ages are in seconds.
+    """
+
+    mode: Literal["observe", "act"]
+    cluster: str
+    leading: bool
+    acting: bool
+    obstacles: list[str]
+    stopped: bool
+    failures: int
+    misses: int
+    brokers: int
+    bundles: int
+    pulsars_leader: str | None
+    pulsar_sheds: bool
+    oldest_report_s: float | None
+    unserved: list[str]
+    faults: dict[str, str]
+
+
+_MS = 1000
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+@with_config(_STRICT)
+class MoveData(TypedDict):
+    """A move; without a destination Pulsar places the bundle. `own`: requested by shedding, not by an operator."""
+
+    source: Broker
+    destination: NotRequired[Broker]
+    beganAt: Milliseconds
+    own: bool
+
+
+@with_config(_STRICT)
+class ActsData(TypedDict, total=False):
+    """See `core.protocol.pulsar_moves.Acts`; times in milliseconds since 1970."""
+
+    underWay: dict[Bundle, MoveData]
+    began: list[Milliseconds]
+    touched: dict[Broker, Milliseconds]
+    failures: Annotated[int, Field(ge=0, le=MAX_COUNT)]
+
+
+_ADAPTER = TypeAdapter(ActsData)
+
+
+def decode_acts(data: bytes, where: str) -> MoveHistory:
+    """Decode the record; raises `InvalidRecordError`, which names `where` and the faulty field."""
+    content = parse_json(_ADAPTER, data, where)
+    return MoveHistory(
+        {bundle: _move_of(move) for bundle, move in content.get("underWay", {}).items()},
+        tuple(ms / _MS for ms in content.get("began", ())),
+        {BrokerId(broker): ms / _MS for broker, ms in content.get("touched", {}).items()},
+        content.get("failures", 0),
+    )
+
+
+def encode_acts(acts: MoveHistory) -> bytes:
+    content = ActsData(
+        underWay={bundle: _data_of(move) for bundle, move in sorted(acts.under_way.items())},
+        began=[round(at_s * _MS) for at_s in acts.began_s],
+        touched={broker: round(at_s * _MS) for broker, at_s in sorted(acts.touched_s.items())},
+        failures=acts.failures,
+    )
+    return _ADAPTER.dump_json(content)
+
+
+def _move_of(move: MoveData) -> PendingMove:
+    destination = move.get("destination")
+    return PendingMove(
+        BrokerId(move["source"]),
+        None if destination is None else BrokerId(destination),
+        move["beganAt"] / _MS,
+        move["own"],
+    )
+
+
+def _data_of(move: PendingMove) -> MoveData:
+    data = MoveData(source=move.source, beganAt=round(move.began_s * _MS), own=move.is_own)
+    if move.destination is not None:
+        data["destination"] = move.destination
+    return data

@@ -24,7 +24,7 @@ from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import TABLES
 from loadmanager.http.openapi import PATH
-from loadmanager.net.auth.token_issuer import create_token
+from loadmanager.net.auth.token_keys import create_token
 
 pytestmark = pytest.mark.zookeeper
 

@@ -30,7 +30,7 @@ from loadmanager.store.metadata_store import MetadataStore
 from loadmanager.store.znode_codec import decode
 from loadmanager.store.zookeeper_acl import ANYBODY, Access
 from loadmanager.store.zookeeper_store import ZooKeeperStore
-from loadmanager.wire.pulsar_move_records import decode_acts
+from loadmanager.wire.pulsar_records import decode_acts
 
 pytestmark = pytest.mark.zookeeper
 

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from protocol.virtual_time import VirtualTime
 from protocol.zookeeper import ModelStore
 
-from loadmanager.agent import grants, lease
+from loadmanager.agent import grants
 from loadmanager.agent.grants import Claim, Grants, GrantVerdict, TopicQuestion
 from loadmanager.broker.contract import Contract
 from loadmanager.core.domain.names import NamespaceName
@@ -94,11 +94,11 @@ def _no_second_reading() -> Iterator[None]:
 
 
 def _no_last_lease() -> contextlib.AbstractContextManager[object]:
-    return patch.object(lease.Leases, "lapsed_at_s", property(lambda _: 0.0))
+    return patch.object(grants.Leases, "lapsed_at_s", property(lambda _: 0.0))
 
 
 def _no_holder() -> contextlib.AbstractContextManager[object]:
-    return patch.object(lease.Leases, "ended", lambda self, _: self._lapse_at_s.clear())
+    return patch.object(grants.Leases, "ended", lambda self, _: self._lapse_at_s.clear())
 
 
 def _no_lease_at_broker() -> contextlib.AbstractContextManager[object]:
@@ -112,7 +112,7 @@ def _no_lease_at_broker() -> contextlib.AbstractContextManager[object]:
 
 
 def _no_session_in_lease() -> contextlib.AbstractContextManager[object]:
-    return patch.object(lease, "lease_ms", lambda _now_s, _until_s, longest_ms: longest_ms)
+    return patch.object(grants, "lease_ms", lambda _now_s, _until_s, longest_ms: longest_ms)
 
 
 def _no_bound_on_the_session() -> contextlib.AbstractContextManager[object]:
@@ -127,7 +127,7 @@ def _no_closing_at_new_life() -> contextlib.AbstractContextManager[object]:
 
 
 def _no_leftover() -> contextlib.AbstractContextManager[object]:
-    return patch.object(lease.Leases, "assume_granted_by_predecessor", lambda *_: None)
+    return patch.object(grants.Leases, "assume_granted_by_predecessor", lambda *_: None)
 
 
 def _no_registrations_read() -> contextlib.AbstractContextManager[object]:

@@ -1,4 +1,4 @@
-"""Model of a host's kernel, which tells an agent of the broker's process, for `loadmanager.agent.broker_exit`.
+"""Model of a host's kernel, which tells an agent of the broker's process, for `loadmanager.agent.broker_watch`.
 
 On some hosts the two are in pid namespaces of their own: there a process is never known, and never seen to die. A death
 is told soon, or late, but never of a process that lives.

@@ -30,7 +30,7 @@ from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Delete, MetadataStore
 from loadmanager.store.znode_codec import decode
-from loadmanager.wire.pulsar_move_records import decode_acts
+from loadmanager.wire.pulsar_records import decode_acts
 
 NAMESPACE = "lm/bench"
 BUNDLES = [

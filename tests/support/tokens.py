@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from loadmanager.net.auth.roles import AccessRole
-from loadmanager.net.auth.token_issuer import create_token
+from loadmanager.net.auth.gate import AccessRole
+from loadmanager.net.auth.token_keys import create_token
 
 SECRET = b"a secret of 32 bytes, or of more."
 

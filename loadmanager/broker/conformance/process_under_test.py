@@ -17,7 +17,7 @@ from yarl import URL
 
 from loadmanager.broker.conformance.rule_verdicts import UnsettledError
 from loadmanager.errors import ConfigurationError
-from loadmanager.net.peer_process import listens_at
+from loadmanager.net.liveness import listens_at
 
 _LOOK_AGAIN_S = 0.01
 

@@ -29,7 +29,7 @@ from loadmanager.history.table_schemas import OPERATIONS
 from loadmanager.leader.audit.history_queries import HistoryQueries
 from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.util import clock
-from loadmanager.wire.audit_entry import AuditEntry
+from loadmanager.wire.lineage_bodies import AuditEntry
 
 log = structlog.get_logger(__name__)
 

@@ -15,10 +15,10 @@ from unittest.mock import patch
 
 import pytest
 
-from loadmanager.agent.broker_exit import BrokerExit
+from loadmanager.agent.broker_watch import BrokerExit
 from loadmanager.agent.presence import BrokerProcess
-from loadmanager.net import peer_process
-from loadmanager.net.peer_process import has_socket, inode_at_other_end
+from loadmanager.net import liveness
+from loadmanager.net.liveness import has_socket, inode_at_other_end
 
 _CLIENT = """
 import socket, sys
@@ -145,7 +145,7 @@ async def test_what_is_not_there_or_cannot_be_followed_is_not(tmp_path: Path) ->
 
 async def test_more_connections_than_are_remembered_are_looked_at_again(tmp_path: Path) -> None:
     async with asked_by_a_process("127.0.0.1", tmp_path) as asked:
-        with following(asyncio.Queue()) as deaths, patch("loadmanager.agent.broker_exit._MOST_CONNECTIONS", 0):
+        with following(asyncio.Queue()) as deaths, patch("loadmanager.agent.broker_watch._MOST_CONNECTIONS", 0):
             deaths.follow(asked.life)
             assert [await deaths.holder(asked.transport) for _ in range(2)] == [asked.life, asked.life]
 
@@ -161,7 +161,7 @@ def test_a_process_that_may_not_be_looked_at_has_no_socket_that_is_known(tmp_pat
     gone = tmp_path / "gone"
     gone.symlink_to("nowhere")
     with os.scandir(tmp_path) as entries:
-        assert not any(peer_process._is_socket(each, 1) for each in entries)
+        assert not any(liveness._is_socket(each, 1) for each in entries)
 
 
 async def test_descriptors_are_looked_at_outside_of_the_event_loop(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ async def test_descriptors_are_looked_at_outside_of_the_event_loop(tmp_path: Pat
         return True
 
     async with asked_by_a_process("127.0.0.1", tmp_path) as asked:
-        with following(asyncio.Queue()) as deaths, patch("loadmanager.agent.broker_exit.has_socket", look):
+        with following(asyncio.Queue()) as deaths, patch("loadmanager.agent.broker_watch.has_socket", look):
             deaths.follow(asked.life)
             assert [await deaths.holder(asked.transport) for _ in range(2)] == [asked.life, asked.life]
     assert len(threads) == 1, "the connection is remembered"
@@ -187,7 +187,7 @@ async def test_a_process_that_is_followed_no_more_holds_nothing(tmp_path: Path) 
         return may_go_on.wait()
 
     async with asked_by_a_process("127.0.0.1", tmp_path) as asked:
-        with following(asyncio.Queue()) as deaths, patch("loadmanager.agent.broker_exit.has_socket", look):
+        with following(asyncio.Queue()) as deaths, patch("loadmanager.agent.broker_watch.has_socket", look):
             deaths.follow(asked.life)
             holder = asyncio.create_task(deaths.holder(asked.transport))
             await asyncio.to_thread(looking.wait)

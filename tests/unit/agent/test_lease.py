@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.agent.lease import Leases, lease_ms
+from loadmanager.agent.grants import Leases, lease_ms
 
 
 def test_a_lease_is_as_long_as_set_while_the_session_is_certain_for_longer() -> None:

@@ -14,8 +14,8 @@ from support.servers import LIMITS, end_app, listen, serve_app
 
 from loadmanager.agent.agent_server import AgentServer
 from loadmanager.agent.grants import UnloadRefusal
-from loadmanager.agent.open_topics import OpenTopics
-from loadmanager.agent.warm_up import WarmUp
+from loadmanager.agent.ownership_query import OpenTopics
+from loadmanager.agent.unload_handler import WarmUp
 from loadmanager.config import AuthSettings
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.net.auth.gate import AuthGate

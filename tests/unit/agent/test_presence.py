@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.agent import presence as module
-from loadmanager.agent.lease import Leases
+from loadmanager.agent.grants import Leases
 from loadmanager.agent.presence import (
     Action,
     CheckRegistration,

@@ -10,8 +10,7 @@ from support.clock import ManualClock
 from support.delays import a_memory_cluster
 
 from loadmanager.agent.agent_metrics import AgentMetrics
-from loadmanager.agent.grants import Grants
-from loadmanager.agent.lease import Leases
+from loadmanager.agent.grants import Grants, Leases
 from loadmanager.agent.presence import PresencePhase
 from loadmanager.agent.registration import Registrar
 from loadmanager.core.domain.names import BrokerId

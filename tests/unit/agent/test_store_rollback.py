@@ -7,7 +7,7 @@ from support.delays import a_memory_cluster
 from support.stores import started
 
 from loadmanager.agent.grants import Grants
-from loadmanager.agent.store_rollback import StoreRollback
+from loadmanager.agent.registration import StoreRollback
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName
 from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration

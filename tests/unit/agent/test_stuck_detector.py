@@ -5,9 +5,8 @@ from support.clock import ManualClock
 from support.fake_broker import FakeBroker
 
 from loadmanager.agent.agent_metrics import AgentMetrics
-from loadmanager.agent.broker_watch import BrokerWatch
+from loadmanager.agent.broker_watch import KEPT_S, NO_LEASE_S, REFUSED_S, STATISTICS, BrokerWatch, StuckDetector
 from loadmanager.agent.grants import Grants
-from loadmanager.agent.stuck_detector import KEPT_S, NO_LEASE_S, REFUSED_S, STATISTICS, StuckDetector
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.net.broker_client import BrokerClient
 from loadmanager.net.http_client import HttpClient

@@ -18,10 +18,9 @@ from support.fake_node import FakeNode
 from support.waiting import eventually
 
 from loadmanager.agent.agent_metrics import AgentMetrics
-from loadmanager.agent.broker_watch import BrokerWatch
+from loadmanager.agent.broker_watch import BrokerWatch, StuckDetector
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.host_readings import Roots
-from loadmanager.agent.stuck_detector import StuckDetector
 from loadmanager.agent.usage_sampler import NOT_MEASURED, UsageSampler
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.net.broker_client import BrokerClient

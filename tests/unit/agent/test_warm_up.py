@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from support.virtual_loop import VirtualLoop
 
-from loadmanager.agent import warm_up
+from loadmanager.agent import unload_handler
 from loadmanager.agent.grants import Grants
-from loadmanager.agent.warm_up import COMING_S, LONGEST_WAIT_S, WarmUp
+from loadmanager.agent.unload_handler import COMING_S, LONGEST_WAIT_S, WarmUp
 from loadmanager.core.domain.names import BrokerId, BundleName, TopicName
 from loadmanager.wire.http_bodies import OwnerAnswer, TopicsOfBundle
 
@@ -150,7 +150,7 @@ def test_held_answers_are_polled_seldom(scene: Scene, loop: VirtualLoop) -> None
 
 
 def test_held_requests_are_bounded(scene: Scene, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_up, "_MOST_HELD", 1)
+    monkeypatch.setattr(unload_handler, "_MOST_HELD", 1)
     scene.may_hold = True
 
     async def run() -> None:
@@ -198,7 +198,7 @@ def test_those_who_wait_for_whoever_looks_wait_no_longer_than_they_want(scene: S
 
 
 def test_expected_bundles_are_bounded(scene: Scene, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_up, "_MOST_BUNDLES", 1)
+    monkeypatch.setattr(unload_handler, "_MOST_BUNDLES", 1)
 
     async def run() -> None:
         await scene.expect(OTHER)

@@ -19,8 +19,8 @@ from support.servers import closed_port, end_app, serving
 from support.waiting import eventually
 
 from loadmanager.broker import CloseReason, Closing, Health, Hosting, Refusal, RefusedError, Topic
+from loadmanager.broker.agent_client import Named, NotDoneError
 from loadmanager.broker.contract import Close
-from loadmanager.broker.endpoints import Named, NotDoneError
 from loadmanager.net.broker_client import check_stats
 from loadmanager.testing import ControlledAgent
 from loadmanager.wire.http_bodies import BrokerStats

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.hosting import Clock, Held, settled
 
 from loadmanager.broker import Closing, Hosting, Topic
-from loadmanager.broker.endpoints import Named
+from loadmanager.broker.agent_client import Named
 
 TOPICS = ("persistent://t/ns/one", "persistent://t/ns/other")
 BUNDLE = "t/ns/0x00000000_0xffffffff"

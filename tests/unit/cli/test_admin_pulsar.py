@@ -13,7 +13,7 @@ from support.recording_node import RecordingNode
 from typer.testing import CliRunner, Result
 
 from loadmanager.cli.admin_command import admin
-from loadmanager.wire.pulsar_bodies import PulsarServiceStatus
+from loadmanager.wire.pulsar_records import PulsarServiceStatus
 
 BASE = "/loadbalance/v1/pulsar"
 STATUS = PulsarServiceStatus(

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from loadmanager.client.backoff import pause_s
+from loadmanager.client.namespace_watch import pause_s
 
 
 @pytest.mark.parametrize("at_least", [0.0, 0.5])

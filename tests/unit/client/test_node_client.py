@@ -10,7 +10,7 @@ from aiohttp import web
 from support.servers import closed_port, serving
 
 from loadmanager.client.node_client import Nodes, NotNow, checked_urls
-from loadmanager.client.owner import Owner
+from loadmanager.client.push_events import Owner
 from loadmanager.core.domain.names import InvalidNameError
 from loadmanager.errors import (
     ConfigurationError,

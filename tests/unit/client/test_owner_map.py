@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.pushing_nodes import BROKERS, ENTRIES, NAMESPACE, STAMP, PushingNode, assigned, moved_on, unowned
 
-from loadmanager.client.owner import Owner
 from loadmanager.client.owner_map import BEHIND_S, OwnerMap
-from loadmanager.client.push_events import StreamEvent
+from loadmanager.client.push_events import Owner, StreamEvent
 from loadmanager.core.domain.bundles import HashFunction
 from loadmanager.core.domain.names import InvalidNameError, TopicName
 from loadmanager.core.domain.ownership import NamespaceState, OwnershipState, release

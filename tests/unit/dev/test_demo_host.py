@@ -10,7 +10,7 @@ from support.hosting import Clock, Held, settled
 
 from loadmanager.broker import Hosting
 from loadmanager.broker import Topic as Hosted
-from loadmanager.broker.endpoints import Named
+from loadmanager.broker.agent_client import Named
 from loadmanager.dev.demo.data_protocol import ChannelCloseReason, Frame, Kind
 from loadmanager.dev.demo.demo_host import TopicHost
 from loadmanager.dev.demo.demo_topics import MAX_RETAINED_BYTES, Channel, DemoTopic

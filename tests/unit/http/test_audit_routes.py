@@ -22,10 +22,10 @@ from loadmanager.http.audit_middleware import differing
 from loadmanager.http.openapi import PATH
 from loadmanager.leader.audit.audit_log import AuditTrail
 from loadmanager.leader.audit.history_queries import MOST_WAITING
-from loadmanager.net.auth.roles import AccessRole
-from loadmanager.net.request_ids import REQUEST_ID_HEADER
-from loadmanager.wire.audit_entry import AuditEntry
+from loadmanager.net.auth.gate import AccessRole
+from loadmanager.net.tracing import REQUEST_ID_HEADER
 from loadmanager.wire.http_bodies import BUNDLE_VERSION_HEADER
+from loadmanager.wire.lineage_bodies import AuditEntry
 
 AUDIT = "/loadbalance/v1/audit"
 CONTROLS_OF = "/loadbalance/v1/bundles/t/ns/0x00000000_0x80000000"

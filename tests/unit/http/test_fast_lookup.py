@@ -18,7 +18,7 @@ from support.waiting import eventually
 
 from loadmanager.config import AuthSettings
 from loadmanager.core.domain.names import TopicName
-from loadmanager.http.fast_lookup import QuickLookups
+from loadmanager.http.lookup_routes import QuickLookups
 from loadmanager.http.metrics_text import LookupMetrics
 from loadmanager.net.auth.gate import AuthGate
 from loadmanager.net.http_server import QUICK, Quick, _LimitedConnection

@@ -6,7 +6,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.http.fleet_feed import FeedEvent, Frames
+from loadmanager.http.fleet_routes import FeedEvent, Frames
 from loadmanager.wire.fleet_bodies import Mark
 
 

@@ -10,7 +10,7 @@ from aiohttp import web
 from support.nodes import RunningNode
 
 from loadmanager.http.openapi import PATH, Operation, Parameter, document
-from loadmanager.net.auth.roles import AccessRole
+from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.http_bodies import BrokerInfo, NamespacePolicies
 
 

@@ -20,7 +20,7 @@ from support.tokens import CLOSED, SECRET, bearer, token_of
 from support.waiting import eventually
 from yarl import URL
 
-from loadmanager.http import watch_routes
+from loadmanager.http import watch_hub
 from loadmanager.http.metrics_text import WatchMetrics
 from loadmanager.http.watch_hub import Hub
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
@@ -204,7 +204,7 @@ async def test_a_proxy_that_speaks_the_former_http_is_told_so(cluster: Cluster) 
 async def test_a_server_without_a_limit_has_room_for_every_watcher(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch_routes, "connections_allowed", lambda _: math.inf)
+    monkeypatch.setattr(watch_hub, "connections_allowed", lambda _: math.inf)
     async with watching(cluster.nodes[0]) as stream:
         await stream.next("snapshot")
 

@@ -17,7 +17,7 @@ from support.tokens import CLOSED, PRINCIPALS, bearer, expired_token_of, token_o
 from support.waiting import eventually
 
 from loadmanager.http.openapi import PATH
-from loadmanager.net.auth.roles import AccessRole
+from loadmanager.net.auth.gate import AccessRole
 from loadmanager.store.memory_store import MemoryStore
 
 ROLES = {

@@ -17,10 +17,8 @@ from support.tokens import CLOSED, SECRET, bearer, token_of
 from loadmanager.config import AuthSettings, Settings, load_settings
 from loadmanager.errors import ConfigurationError, ForbiddenError, UnauthenticatedError
 from loadmanager.net.auth import gate as gate_module
-from loadmanager.net.auth.gate import PRINCIPAL, AuthGate
-from loadmanager.net.auth.roles import AccessRole
-from loadmanager.net.auth.token_issuer import create_pair, create_token
-from loadmanager.net.auth.token_keys import ValidationKey
+from loadmanager.net.auth.gate import PRINCIPAL, AccessRole, AuthGate
+from loadmanager.net.auth.token_keys import ValidationKey, create_pair, create_token
 from loadmanager.net.auth.token_verifier import Claimed, TokenFault, check_token
 
 NOW_S = 1_700_000_000.0

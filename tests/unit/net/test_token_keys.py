@@ -10,8 +10,7 @@ from structlog.testing import capture_logs
 
 from loadmanager.config import AgentSettings, load_settings
 from loadmanager.errors import ConfigurationError
-from loadmanager.net.auth.token_issuer import create_pair
-from loadmanager.net.auth.token_keys import KeySource
+from loadmanager.net.auth.token_keys import KeySource, create_pair
 
 SECRET = b"s" * 32
 _REQUIRED = {"brokerId": "b:1", "brokerUrl": "http://b:1", "loadManagerUrls": ["http://n:1"]}

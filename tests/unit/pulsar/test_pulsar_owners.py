@@ -43,7 +43,7 @@ from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableErr
 from loadmanager.store import paths
 from loadmanager.store.memory_store import MemoryStore
 from loadmanager.store.metadata_store import Put
-from loadmanager.wire.pulsar_move_records import decode_acts
+from loadmanager.wire.pulsar_records import decode_acts
 
 A, B, C = (Registration(BrokerId(f"{letter}:8080"), number) for number, letter in enumerate("abc", 1))
 NAME = BundleName.parse("t/ns/0x00000000_0xffffffff")

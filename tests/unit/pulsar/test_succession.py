@@ -22,7 +22,7 @@ from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.pulsar.recovery import Recovery
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Create
-from loadmanager.wire.pulsar_move_records import encode_acts
+from loadmanager.wire.pulsar_records import encode_acts
 
 BUNDLE = f"{NAMESPACE}/0x00000000_0x40000000"
 

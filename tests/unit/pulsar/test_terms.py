@@ -15,7 +15,7 @@ from loadmanager.core.domain.ownership import OwnershipState, Registration
 from loadmanager.core.protocol.pulsar_moves import MoveHistory
 from loadmanager.store import paths
 from loadmanager.store.memory_store import MemoryCluster, MemoryStore
-from loadmanager.wire.pulsar_move_records import decode_acts
+from loadmanager.wire.pulsar_records import decode_acts
 
 SESSION_S = 10.0
 _STEP = st.tuples(

@@ -5,7 +5,7 @@ import pytest
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.protocol.pulsar_moves import MoveHistory, PendingMove
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.pulsar_move_records import decode_acts, encode_acts
+from loadmanager.wire.pulsar_records import decode_acts, encode_acts
 
 A, B = BrokerId("a:8080"), BrokerId("b:8080")
 LOWER, UPPER = "t/ns/0x00000000_0x80000000", "t/ns/0x80000000_0xffffffff"

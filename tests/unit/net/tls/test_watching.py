@@ -24,7 +24,7 @@ from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, Registration, Stamp, assign
 from loadmanager.http.metrics_text import WatchMetrics
-from loadmanager.http.watch_routes import WatchHandlers
+from loadmanager.http.watch_hub import WatchHandlers
 from loadmanager.http.watch_sheet import Sheet
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
 from loadmanager.net.auth.gate import AuthGate
