@@ -47,74 +47,44 @@ class BrokerHandlers:
 
     def operations(self) -> list[Operation]:
         return [
-            Operation(
-                "GET",
-                _BROKERS,
-                "the registered brokers",
-                self.list_brokers,
-                role=AccessRole.READ,
-                response_model=list[str],
-            ),
+            Operation("GET", _BROKERS, self.list_brokers, AccessRole.READ, response_model=list[str]),
             Operation(
                 "GET",
                 f"{_BROKERS}/leaderBroker",
-                "the node of this service that leads",
                 self.leader,
-                role=AccessRole.READ,
+                AccessRole.READ,
                 response_model=BrokerInfo,
                 statuses=(200, 404),
             ),
             Operation(
                 "GET",
                 f"{_BROKERS}/health",
-                "ok when this node can be relied on, or the given broker is registered",
                 self.health,
+                AccessRole.READ,
                 (Parameter("brokerId", "ask about this broker instead of about this node"),),
-                role=AccessRole.READ,
                 statuses=(200, 404),
                 media_type=TEXT,
             ),
-            Operation(
-                "GET",
-                f"{_BROKERS}/ready",
-                "ok when this node can be relied on",
-                self.health,
-                role=AccessRole.ANYONE,
-                media_type=TEXT,
-            ),
-            Operation(
-                "GET",
-                f"{_BROKERS}/version",
-                "the version of this node",
-                self.version,
-                role=AccessRole.READ,
-                media_type=TEXT,
-            ),
-            Operation(
-                "GET",
-                f"{_BROKERS}/{_CLUSTER}",
-                "the registered brokers",
-                self.list_brokers,
-                role=AccessRole.READ,
-                response_model=list[str],
-            ),
+            Operation("GET", f"{_BROKERS}/ready", self.health, AccessRole.ANYONE, media_type=TEXT),
+            Operation("GET", f"{_BROKERS}/version", self.version, AccessRole.READ, media_type=TEXT),
+            Operation("GET", f"{_BROKERS}/{_CLUSTER}", self.list_brokers, AccessRole.READ, response_model=list[str]),
             Operation(
                 "GET",
                 f"{_BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces",
-                "the bundles that a broker owns",
                 self.owned,
-                role=AccessRole.READ,
+                AccessRole.READ,
                 response_model=dict[str, NamespaceOwnershipStatus],
                 statuses=(200, 404),
             ),
         ]
 
     async def list_brokers(self, request: web.Request) -> web.Response:
+        """Return the registered brokers."""
         del request
         return json_response(sorted(self._mirror.brokers))
 
     async def leader(self, request: web.Request) -> web.Response:
-        """`GET /admin/v2/brokers/leaderBroker`: the node that leads; 404 when none does."""
+        """Return the node of this service that leads; 404 when none does."""
         del request
         leader = self._mirror.leader
         if leader is None:
@@ -122,7 +92,10 @@ class BrokerHandlers:
         return json_bytes(BrokerInfo(service_url=leader.service_url, broker_id=leader.node_id).to_json())
 
     async def health(self, request: web.Request) -> web.Response:
-        """`?brokerId=`: 200 for a registered broker: its agent withdraws the registration of an unhealthy one."""
+        """Answer ok when this node can be relied on, and the broker `brokerId`, if one is named, is registered.
+
+        The agent of an unhealthy broker withdraws its registration.
+        """
         broker_id = request.query.get("brokerId")
         if broker_id is not None:
             self._mirror.get_registration(BrokerId(broker_id))
@@ -132,11 +105,12 @@ class BrokerHandlers:
         return web.Response(text="ok")
 
     async def version(self, request: web.Request) -> web.Response:
+        """Return the version of this node."""
         del request
         return web.Response(text=__version__)
 
     async def owned(self, request: web.Request) -> web.Response:
-        """`GET .../{broker}/ownedNamespaces`: every bundle that it owns; one that is being released is not active."""
+        """Return the bundles that a broker owns; one that is being released is not active."""
         registration = self._mirror.get_registration(BrokerId(request.match_info["broker"]))
         policies = self._planner.snapshot().policies
         return json_response(await asyncio.to_thread(_owned_by, registration, self._mirror, policies))
@@ -178,14 +152,15 @@ class HealthHandlers:
             Operation(
                 "GET",
                 "/loadbalance/v1/brokers/health",
-                "how each broker serves, by what it says, and whether it is sick, so that nothing is moved to it",
                 self.brokers,
-                role=AccessRole.READ,
+                AccessRole.READ,
                 response_model=list[BrokerHealth],
             )
         ]
 
     async def brokers(self, request: web.Request) -> web.Response:
+        """Return the health that each broker reports, and whether it is sick, so that nothing is moved to it."""
+
         async def act() -> web.Response:
             return json_response(
                 [self._of(broker).model_dump(by_alias=True) for broker in sorted(self._mirror.brokers)]
@@ -229,35 +204,26 @@ class BrokerStatsHandlers:
             Operation(
                 "GET",
                 f"{_STATS}/load-report",
-                "what a broker has last reported",
                 self.load_report,
+                AccessRole.READ,
                 (Parameter("brokerId", "the broker", required=True),),
-                role=AccessRole.READ,
                 response_model=LocalBrokerData,
                 statuses=(200, 400, 404),
             ),
-            Operation(
-                "GET",
-                f"{_STATS}/metrics",
-                "the usage of each broker in per cent, as Pulsar's brokers show it of themselves",
-                self.metrics,
-                role=AccessRole.READ,
-                response_model=list[MetricsAnswer],
-            ),
+            Operation("GET", f"{_STATS}/metrics", self.metrics, AccessRole.READ, response_model=list[MetricsAnswer]),
             Operation(
                 "GET",
                 f"{_STATS}/broker-resource-availability/{{tenant}}/{{namespace}}",
-                "always 409, as from every load manager of Pulsar's but its oldest",
                 self.availability,
-                role=AccessRole.READ,
+                AccessRole.READ,
                 statuses=(409,),
             ),
         ]
 
     async def load_report(self, request: web.Request) -> web.Response:
-        """`?brokerId=`: LocalBrokerData as the broker's agent wrote it; 400 without a broker, 404 for an unknown one.
+        """Return the last report of a broker, LocalBrokerData as its agent wrote it.
 
-        It is read from the store: 503 when that does not answer, or what the broker wrote cannot be read.
+        400 without a broker, 404 for an unknown one; 503 when the store does not answer or the record cannot be read.
         """
         broker_id = BrokerId(request.query.get("brokerId", ""))
         if not broker_id:
@@ -266,10 +232,12 @@ class BrokerStatsHandlers:
         return json_bytes(await asyncio.to_thread(encode_local_broker_data, record))
 
     async def metrics(self, request: web.Request) -> web.Response:
+        """Return the usage of each broker in per cent, as Pulsar's brokers show it of themselves."""
         del request
         return json_response(await asyncio.to_thread(_metrics, self._planner.snapshot()))
 
     async def availability(self, request: web.Request) -> web.Response:
+        """Answer 409, as every load manager of Pulsar's but its oldest does."""
         del request
         return problem(HTTPStatus.CONFLICT, "there are no ranked brokers; see /loadbalance/v1/cluster for their loads")
 

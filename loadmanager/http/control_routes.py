@@ -52,124 +52,45 @@ class ControlHandlers:
             Operation(
                 "PUT",
                 f"{_BROKER}/hold-off",
-                "let the broker's bundles wait for it while it restarts",
                 self.hold_off,
-                role=AccessRole.OPERATE,
+                AccessRole.OPERATE,
                 body_model=HoldOff,
                 statuses=(204, 404, 409),
             ),
-            Operation(
-                "DELETE",
-                f"{_BROKER}/hold-off",
-                "let its bundles wait no longer",
-                self.let_go,
-                role=AccessRole.OPERATE,
-                statuses=(204, 409),
-            ),
+            Operation("DELETE", f"{_BROKER}/hold-off", self.let_go, AccessRole.OPERATE, statuses=(204, 409)),
         ]
 
     def of_balancing(self) -> list[Operation]:
         """Return the controls of moves."""
         of_broker, of_bundle, done = (204, 404, 409), (204, 404, 409, 412), (204, 409)
         return [
-            Operation(
-                "GET",
-                f"{_OURS}/controls",
-                "all that is in force",
-                self.get_controls,
-                role=AccessRole.READ,
-                response_model=ControlsData,
-            ),
-            Operation(
-                "PUT",
-                f"{_BROKER}/exclusion",
-                "give the broker no new bundles",
-                self.exclude,
-                role=AccessRole.OPERATE,
-                statuses=of_broker,
-            ),
-            Operation(
-                "DELETE",
-                f"{_BROKER}/exclusion",
-                "give it bundles again",
-                self.include,
-                role=AccessRole.OPERATE,
-                statuses=done,
-            ),
-            Operation(
-                "PUT",
-                f"{_BUNDLE}/pin",
-                "say on which broker the bundle belongs",
-                self.pin,
-                role=AccessRole.OPERATE,
-                body_model=Pin,
-                statuses=of_bundle,
-            ),
-            Operation(
-                "DELETE",
-                f"{_BUNDLE}/pin",
-                "let it belong anywhere",
-                self.unpin,
-                role=AccessRole.OPERATE,
-                statuses=(204, 409, 412),
-            ),
+            Operation("GET", f"{_OURS}/controls", self.get_controls, AccessRole.READ, response_model=ControlsData),
+            Operation("PUT", f"{_BROKER}/exclusion", self.exclude, AccessRole.OPERATE, statuses=of_broker),
+            Operation("DELETE", f"{_BROKER}/exclusion", self.include, AccessRole.OPERATE, statuses=done),
+            Operation("PUT", f"{_BUNDLE}/pin", self.pin, AccessRole.OPERATE, body_model=Pin, statuses=of_bundle),
+            Operation("DELETE", f"{_BUNDLE}/pin", self.unpin, AccessRole.OPERATE, statuses=(204, 409, 412)),
             Operation(
                 "PUT",
                 f"{_BUNDLE}/freeze",
-                "let nothing move the bundle by itself",
                 self.freeze_bundle,
-                role=AccessRole.OPERATE,
+                AccessRole.OPERATE,
                 body_model=Reasoned,
                 statuses=of_bundle,
             ),
-            Operation(
-                "DELETE",
-                f"{_BUNDLE}/freeze",
-                "let it move again",
-                self.thaw_bundle,
-                role=AccessRole.OPERATE,
-                statuses=(204, 409, 412),
-            ),
-            Operation(
-                "PUT",
-                f"{_OURS}/freeze",
-                "let nothing be shed, split or merged by itself",
-                self.freeze,
-                role=AccessRole.OPERATE,
-                body_model=Reasoned,
-                statuses=done,
-            ),
-            Operation(
-                "DELETE",
-                f"{_OURS}/freeze",
-                "let the balancer work again",
-                self.thaw,
-                role=AccessRole.OPERATE,
-                statuses=done,
-            ),
-            Operation(
-                "PUT",
-                f"{_OURS}/dry-run",
-                "let shedding decide and move nothing",
-                self.dry_run,
-                role=AccessRole.OPERATE,
-                statuses=done,
-            ),
-            Operation(
-                "DELETE",
-                f"{_OURS}/dry-run",
-                "let shedding move bundles again",
-                self.wet_run,
-                role=AccessRole.OPERATE,
-                statuses=done,
-            ),
+            Operation("DELETE", f"{_BUNDLE}/freeze", self.thaw_bundle, AccessRole.OPERATE, statuses=(204, 409, 412)),
+            Operation("PUT", f"{_OURS}/freeze", self.freeze, AccessRole.OPERATE, body_model=Reasoned, statuses=done),
+            Operation("DELETE", f"{_OURS}/freeze", self.thaw, AccessRole.OPERATE, statuses=done),
+            Operation("PUT", f"{_OURS}/dry-run", self.dry_run, AccessRole.OPERATE, statuses=done),
+            Operation("DELETE", f"{_OURS}/dry-run", self.wet_run, AccessRole.OPERATE, statuses=done),
         ]
 
     async def get_controls(self, request: web.Request) -> web.Response:
+        """Return all controls in force."""
         del request
         return json_response(data_of(self._mirror.operator_config.controls))
 
     async def exclude(self, request: web.Request) -> web.Response:
+        """Give the broker no new bundles."""
         broker = _broker_of(request)
         return await self._change(
             request,
@@ -178,11 +99,15 @@ class ControlHandlers:
         )
 
     async def include(self, request: web.Request) -> web.Response:
+        """Give the broker bundles again."""
         broker = _broker_of(request)
         return await self._change(request, lambda controls: replace(controls, excluded=controls.excluded - {broker}))
 
     async def hold_off(self, request: web.Request) -> web.Response:
-        """`PUT`: the time counts from now; a repeated call prolongs or shortens it."""
+        """Let the broker's bundles wait for it while it restarts.
+
+        The time counts from now; a repeated call prolongs or shortens it.
+        """
         broker, wanted = _broker_of(request), await parse_body(request, HoldOff)
 
         def change(controls: Controls) -> Controls:
@@ -191,12 +116,14 @@ class ControlHandlers:
         return await self._change(request, change, lambda: self._must_be_known(broker))
 
     async def let_go(self, request: web.Request) -> web.Response:
+        """Let the broker's bundles wait no longer."""
         broker = _broker_of(request)
         return await self._change(
             request, lambda controls: replace(controls, held_off=_without(controls.held_off, broker))
         )
 
     async def pin(self, request: web.Request) -> web.Response:
+        """Pin the bundle to a broker."""
         bundle, wanted = _bundle_of(request), await parse_body(request, Pin)
         broker = BrokerId(wanted.broker)
 
@@ -209,10 +136,12 @@ class ControlHandlers:
         )
 
     async def unpin(self, request: web.Request) -> web.Response:
+        """Unpin the bundle."""
         bundle = str(_bundle_of(request))
         return await self._change(request, lambda controls: replace(controls, pinned=_without(controls.pinned, bundle)))
 
     async def freeze_bundle(self, request: web.Request) -> web.Response:
+        """Freeze the bundle: the balancer does not move it."""
         bundle, why = _bundle_of(request), await parse_body(request, Reasoned)
 
         def change(controls: Controls) -> Controls:
@@ -221,22 +150,27 @@ class ControlHandlers:
         return await self._change(request, change, lambda: self._mirror.bundle(bundle))
 
     async def thaw_bundle(self, request: web.Request) -> web.Response:
+        """Let the balancer move the bundle again."""
         bundle = str(_bundle_of(request))
         return await self._change(
             request, lambda controls: replace(controls, frozen_bundles=_without(controls.frozen_bundles, bundle))
         )
 
     async def freeze(self, request: web.Request) -> web.Response:
+        """Freeze the balancer: it sheds, splits and merges nothing."""
         why = await parse_body(request, Reasoned)
         return await self._change(request, lambda controls: replace(controls, frozen=why.reason))
 
     async def thaw(self, request: web.Request) -> web.Response:
+        """Let the balancer work again."""
         return await self._change(request, lambda controls: replace(controls, frozen=""))
 
     async def dry_run(self, request: web.Request) -> web.Response:
+        """Start the dry run: shedding decides, and moves nothing."""
         return await self._change(request, lambda controls: replace(controls, dry_run=True))
 
     async def wet_run(self, request: web.Request) -> web.Response:
+        """End the dry run."""
         return await self._change(request, lambda controls: replace(controls, dry_run=False))
 
     async def _change(

@@ -61,8 +61,8 @@ class LoadBalanceHandlers:
             Operation(
                 "GET",
                 "/loadbalance/v1/decisions",
-                "the leader's recent decisions and non-decisions, newest first",
                 self.decisions,
+                AccessRole.READ,
                 (
                     Parameter("limit", "how many at most", limit),
                     Parameter("subject", "only of this bundle or broker"),
@@ -70,30 +70,15 @@ class LoadBalanceHandlers:
                     Parameter("since", "only what was said at that time or later, ms since 1970", TIME),
                     Parameter("until", "only what was said before that time, ms since 1970", TIME),
                 ),
-                role=AccessRole.READ,
                 response_model=DecisionsAnswer,
                 statuses=(200, 400),
             ),
-            Operation(
-                "GET",
-                "/loadbalance/v1/balance",
-                "how even the load lies beside what no assignment can beat, and whether a loss could be borne",
-                self.balance,
-                role=AccessRole.READ,
-                response_model=BalanceAnswer,
-            ),
-            Operation(
-                "GET",
-                "/loadbalance/v1/cluster",
-                "who leads, and each broker's usage, load and number of bundles",
-                self.cluster,
-                role=AccessRole.READ,
-                response_model=ClusterAnswer,
-            ),
+            Operation("GET", "/loadbalance/v1/balance", self.balance, AccessRole.READ, response_model=BalanceAnswer),
+            Operation("GET", "/loadbalance/v1/cluster", self.cluster, AccessRole.READ, response_model=ClusterAnswer),
         ]
 
     async def decisions(self, request: web.Request) -> web.Response:
-        """The leader's recent decisions and non-decisions, newest first."""
+        """Return the leader's recent decisions and non-decisions, newest first."""
         limit = parse_number(request, "limit", _DEFAULT_LIMIT, 1, _MAX_LIMIT)
         subject = request.query.get("subject")
         kinds = [kind for kind in request.query.get("kind", "").split(",") if kind]
@@ -107,7 +92,7 @@ class LoadBalanceHandlers:
         return await self._forwarder.on_leader(request, act)
 
     async def balance(self, request: web.Request) -> web.Response:
-        """`GET /loadbalance/v1/balance`: the imbalance of the cluster, with the best possible one."""
+        """Return the imbalance of the cluster with the best possible one, and the effect of the worst losses."""
 
         async def act() -> web.Response:
             return json_response(BalanceAnswer.of(*await self._planner.standing()).model_dump(by_alias=True))
@@ -115,7 +100,7 @@ class LoadBalanceHandlers:
         return await self._forwarder.once_it_leads(request, act)
 
     async def cluster(self, request: web.Request) -> web.Response:
-        """`GET /loadbalance/v1/cluster`: the leader, and each broker's usage, load and number of bundles."""
+        """Return the leader, and each broker's usage, load and number of bundles."""
         del request
         mirror = self._mirror
         brokers = self._planner.snapshot().brokers
@@ -155,20 +140,20 @@ class AuditHandlers:
             Operation(
                 "GET",
                 "/loadbalance/v1/audit",
-                "who changed what, newest first: what the leader did, and from the history what its predecessors did",
                 self.show,
+                AccessRole.READ,
                 (
                     Parameter("since", "from this time on, in ms since 1970; none: of the last 24 hours", time_ms),
                     Parameter("until", "before this time, in ms since 1970; none: up to now", time_ms),
                     Parameter("limit", "how many at most", most),
                 ),
-                role=AccessRole.READ,
                 response_model=AuditAnswer,
                 statuses=(200, 400),
             )
         ]
 
     async def show(self, request: web.Request) -> web.Response:
+        """Return the operations that changed something, newest first, also those of former leaders."""
         now_ms = clock.now_ms()
         given_since_ms, given_until_ms = parse_time(request, "since"), parse_time(request, "until")
         until_ms = now_ms + 1 if given_until_ms is None else given_until_ms
@@ -197,8 +182,8 @@ class TimelineHandlers:
             Operation(
                 "GET",
                 "/loadbalance/v1/timeline",
-                "usage of brokers, or load of bundles by namespace and hash, over time, with moves, splits and leaders",
                 self.timeline,
+                AccessRole.READ,
                 (
                     Parameter(
                         "of",
@@ -210,13 +195,13 @@ class TimelineHandlers:
                     Parameter("columns", "how many at most", {**number, "default": _COLUMNS}),
                     Parameter("rows", "how many at most; neighbours by name share one", {**number, "default": _ROWS}),
                 ),
-                role=AccessRole.READ,
                 response_model=Timeline,
                 statuses=(200, 400),
             )
         ]
 
     async def timeline(self, request: web.Request) -> web.Response:
+        """Return the usage of brokers, or the load of bundles by hash, over time, with moves, splits and leaders."""
         of = _of(request)
         until_ms = parse_time(request, "until")
         until_ms = clock.now_ms() if until_ms is None else until_ms
@@ -258,44 +243,43 @@ class ExplainHandlers:
             Operation(
                 "GET",
                 f"{_EXPLAIN}/bundle/{{tenant}}/{{namespace}}/{{range}}",
-                "where the bundle is, whether it would be shed now, and where placement would put it",
                 self.bundle,
-                role=AccessRole.READ,
+                AccessRole.READ,
                 response_model=BundleExplanation,
                 statuses=(200, 404, 412),
             ),
             Operation(
                 "GET",
                 f"{_EXPLAIN}/broker/{{broker}}",
-                "whether a round of shedding would take something from the broker now, and whether it is given bundles",
                 self.broker,
-                role=AccessRole.READ,
+                AccessRole.READ,
                 response_model=BrokerExplanation,
                 statuses=(200, 404, 412),
             ),
             Operation(
                 "GET",
                 f"{_EXPLAIN}/why-not",
-                "why the bundle is not on that broker",
                 self.why_not,
+                AccessRole.READ,
                 (bundle, broker),
-                role=AccessRole.READ,
                 response_model=WhyNotExplanation,
                 statuses=(200, 400, 404, 412),
             ),
         ]
 
     async def bundle(self, request: web.Request) -> web.Response:
+        """Explain the place of a bundle, and the result of shedding and placement now."""
         namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
         name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))
         return await self._explained(request, lambda: self._explainer.bundle(name))
 
     async def broker(self, request: web.Request) -> web.Response:
+        """Explain what a round of shedding would take from the broker now, and whether it is given bundles."""
         broker = parse_broker_id(request.match_info["broker"])
         return await self._explained(request, lambda: self._explainer.broker(broker))
 
     async def why_not(self, request: web.Request) -> web.Response:
-        """`?bundle=&broker=`."""
+        """Explain why the bundle is not on that broker."""
         bundle, broker = BundleName.parse(_wanted(request, "bundle")), parse_broker_id(_wanted(request, "broker"))
         return await self._explained(request, lambda: self._explainer.why_not(bundle, broker))
 

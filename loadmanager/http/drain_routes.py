@@ -47,53 +47,21 @@ class DrainingHandlers:
             Operation(
                 "PUT",
                 _DRAIN,
-                "give away all that the broker owns, and give it nothing, until this is lifted or it is gone",
                 self.drain,
+                AccessRole.OPERATE,
                 (Parameter("andReturn", "true: what it owns now returns to it after its restart"),),
-                role=AccessRole.OPERATE,
                 response_model=DrainProgress,
                 statuses=(202, 404, 409),
             ),
-            Operation(
-                "GET",
-                _DRAIN,
-                "how far the drain is",
-                self.progress,
-                role=AccessRole.READ,
-                response_model=DrainProgress,
-                statuses=(200, 404),
-            ),
-            Operation(
-                "DELETE", _DRAIN, "drain the broker no more", self.stop, role=AccessRole.OPERATE, statuses=(204, 409)
-            ),
-            Operation(
-                "DELETE",
-                _UNLOAD,
-                "cancel an unload under way: the owner keeps the bundle; 409 when there is none, or it is too late",
-                self.cancel_unload,
-                role=AccessRole.OPERATE,
-                statuses=(204, 404, 409, 412),
-            ),
-            Operation(
-                "GET",
-                _CHURN,
-                "what shedding has moved and returned of late, and what the breaker has stopped",
-                self.churn,
-                role=AccessRole.READ,
-                response_model=ChurnAnswer,
-            ),
-            Operation(
-                "DELETE",
-                _BREAKER,
-                "let shedding go on that the breaker has stopped",
-                self.lift,
-                (bundle,),
-                role=AccessRole.OPERATE,
-                statuses=(204, 412),
-            ),
+            Operation("GET", _DRAIN, self.progress, AccessRole.READ, response_model=DrainProgress, statuses=(200, 404)),
+            Operation("DELETE", _DRAIN, self.stop, AccessRole.OPERATE, statuses=(204, 409)),
+            Operation("DELETE", _UNLOAD, self.cancel_unload, AccessRole.OPERATE, statuses=(204, 404, 409, 412)),
+            Operation("GET", _CHURN, self.churn, AccessRole.READ, response_model=ChurnAnswer),
+            Operation("DELETE", _BREAKER, self.lift, AccessRole.OPERATE, (bundle,), statuses=(204, 412)),
         ]
 
     async def drain(self, request: web.Request) -> web.Response:
+        """Drain the broker: give away all its bundles, and give it none, until this is lifted or it is gone."""
         broker, and_return = BrokerId(request.match_info["broker"]), parse_flag(request, "andReturn")
 
         async def act() -> web.Response:
@@ -105,6 +73,7 @@ class DrainingHandlers:
         return await self._forwarder.once_it_leads(request, act)
 
     async def progress(self, request: web.Request) -> web.Response:
+        """Return the progress of the drain."""
         broker = BrokerId(request.match_info["broker"])
 
         async def act() -> web.Response:
@@ -113,6 +82,7 @@ class DrainingHandlers:
         return await self._forwarder.once_it_leads(request, act)
 
     async def stop(self, request: web.Request) -> web.Response:
+        """End the drain."""
         broker = BrokerId(request.match_info["broker"])
 
         async def act() -> web.Response:
@@ -128,6 +98,7 @@ class DrainingHandlers:
         return None if order is None else {"drainedSince": order.since_s}
 
     async def cancel_unload(self, request: web.Request) -> web.Response:
+        """Cancel an unload under way: the owner keeps the bundle; 409 when there is none, or it is too late."""
         namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
         name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))
 
@@ -138,6 +109,8 @@ class DrainingHandlers:
         return await self._forwarder.once_it_leads(request, act)
 
     async def churn(self, request: web.Request) -> web.Response:
+        """Return the recent moves and returns by shedding, and what the breaker has stopped."""
+
         async def act() -> web.Response:
             figures = self._breaker.figures()
             answer = ChurnAnswer(
@@ -156,6 +129,7 @@ class DrainingHandlers:
         return await self._forwarder.once_it_leads(request, act)
 
     async def lift(self, request: web.Request) -> web.Response:
+        """Let shedding go on that the breaker has stopped."""
         wanted = request.query.get("bundle")
         bundle = None if wanted is None else str(BundleName.parse(wanted))
 
@@ -190,54 +164,33 @@ class PlanHandlers:
             Operation(
                 "POST",
                 _PLANS,
-                "compute a plan with its predicted effect and keep it by its hash; nothing is carried out",
                 self.compute,
-                role=AccessRole.OPERATE,
+                AccessRole.OPERATE,
                 body_model=PlanRequest,
                 most_body_bytes=MAX_BODY_BYTES,
                 response_model=PlanAnswer,
                 statuses=(200, 404, 409, 412),
             ),
+            Operation("GET", _PLANS, self.all, AccessRole.READ, response_model=PlansAnswer),
             Operation(
-                "GET",
-                _PLANS,
-                "the plans that the leader keeps, the newest first",
-                self.all,
-                role=AccessRole.READ,
-                response_model=PlansAnswer,
+                "GET", f"{_PLANS}/{{hash}}", self.get, AccessRole.READ, response_model=PlanAnswer, statuses=(200, 404)
             ),
             Operation(
-                "GET",
-                f"{_PLANS}/{{hash}}",
-                "a plan that the leader keeps",
-                self.get,
-                role=AccessRole.READ,
-                response_model=PlanAnswer,
-                statuses=(200, 404),
-            ),
-            Operation(
-                "GET",
-                f"{_PLANS}/{{hash}}/file",
-                "a plan that the leader keeps, as a file that can be checked without it",
-                self.file,
-                role=AccessRole.READ,
-                media_type=_FILE,
-                statuses=(200, 404),
+                "GET", f"{_PLANS}/{{hash}}/file", self.file, AccessRole.READ, media_type=_FILE, statuses=(200, 404)
             ),
             Operation(
                 "POST",
                 f"{_PLANS}/{{hash}}/execute",
-                "carry out exactly this plan; 409 with what became of each step when the cluster has drifted or is"
-                " frozen",
                 self.execute,
+                AccessRole.OPERATE,
                 (Parameter("evenIfFrozen", "carry it out although the balancer is frozen", BOOLEAN),),
-                role=AccessRole.OPERATE,
                 response_model=ExecutionAnswer,
                 statuses=(200, 404, 409),
             ),
         ]
 
     async def compute(self, request: web.Request) -> web.Response:
+        """Compute a plan with its predicted effect, and keep it by its hash; nothing is executed."""
         wanted = await parse_body(request, PlanRequest)
 
         async def act() -> web.Response:
@@ -248,24 +201,34 @@ class PlanHandlers:
         return await self._forwarder.once_it_leads(request, act, _PLANNING_TIMEOUT_S)
 
     async def all(self, request: web.Request) -> web.Response:
+        """Return the plans that the leader keeps, newest first."""
+
         async def act() -> web.Response:
             return json_response(self._plans.all().model_dump(by_alias=True))
 
         return await self._forwarder.once_it_leads(request, act)
 
     async def get(self, request: web.Request) -> web.Response:
+        """Return a plan that the leader keeps."""
+
         async def act() -> web.Response:
             return json_response(self._plans.get(request.match_info["hash"]).model_dump(by_alias=True))
 
         return await self._forwarder.once_it_leads(request, act, _PLANNING_TIMEOUT_S)
 
     async def file(self, request: web.Request) -> web.Response:
+        """Return a plan that the leader keeps, as a file that can be verified without it."""
+
         async def act() -> web.Response:
             return web.Response(body=await self._plans.file(request.match_info["hash"]), content_type=_FILE)
 
         return await self._forwarder.once_it_leads(request, act, _PLANNING_TIMEOUT_S)
 
     async def execute(self, request: web.Request) -> web.Response:
+        """Execute exactly this plan.
+
+        409 with the outcome of each step when the cluster has drifted or is frozen.
+        """
         insists = parse_flag(request, "evenIfFrozen")
 
         async def act() -> web.Response:

@@ -261,31 +261,10 @@ class LiveHandlers:
     def operations(self) -> list[Operation]:
         after = Parameter("after", "the mark up to which all is known; none: no decisions, and no operations")
         return [
+            Operation("GET", "/loadbalance/v1/fleet", self.fleet, AccessRole.READ, response_model=FleetBody),
+            Operation("GET", "/loadbalance/v1/live", self.stream, AccessRole.READ, media_type=EVENTS),
             Operation(
-                "GET",
-                "/loadbalance/v1/fleet",
-                "the cluster as it is shown: brokers with their usage, what moves, what keeps the balancer from moving",
-                self.fleet,
-                role=AccessRole.READ,
-                response_model=FleetBody,
-            ),
-            Operation(
-                "GET",
-                "/loadbalance/v1/live",
-                "the same as a stream: fleet when it has changed, each decision, each operation, from Last-Event-ID on",
-                self.stream,
-                role=AccessRole.READ,
-                media_type=EVENTS,
-            ),
-            Operation(
-                "GET",
-                _BRIEFING,
-                "what only the leader knows of that, for the other nodes",
-                self.briefing,
-                (after,),
-                role=AccessRole.PEER,
-                response_model=Briefing,
-                statuses=(200, 400),
+                "GET", _BRIEFING, self.briefing, AccessRole.PEER, (after,), response_model=Briefing, statuses=(200, 400)
             ),
         ]
 
@@ -294,12 +273,13 @@ class LiveHandlers:
         self._feed.close()
 
     async def fleet(self, request: web.Request) -> web.Response:
+        """Return the fleet status: brokers with their usage, moves, and obstacles of the balancer."""
         del request
         at_ms = clock.now_ms()
         return json_response({"at": at_ms, **self._fleet_status.fleet(await self._ask(None))})
 
     async def briefing(self, request: web.Request) -> web.Response:
-        """`?after=`: the leader's briefing for other nodes."""
+        """Return the part of the fleet status that only the leader knows, for the other nodes."""
         text = request.query.get("after")
         after = None if text is None else Mark.parse(text)
         if text is not None and after is None:
@@ -311,6 +291,7 @@ class LiveHandlers:
         return await self._forwarder.once_it_leads(request, act)
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
+        """Stream the fleet status when it has changed, each decision and each operation, from Last-Event-ID on."""
         if self._feed.readers >= _MAX_STREAMS:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{_MAX_STREAMS} streams are open: ask another node")
         response = event_stream()

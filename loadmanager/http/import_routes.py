@@ -59,10 +59,9 @@ class ImportHandlers:
             Operation(
                 "PUT",
                 "/loadbalance/v1/operator-config",
-                "replace namespaces, policies, controls and settings by those of an export; what it lacks stays",
                 self.put_operator_config,
+                AccessRole.ADMIN,
                 (Parameter("dryRun", "only say what would change", BOOLEAN),),
-                role=AccessRole.ADMIN,
                 body_model=OperatorConfigDocument,
                 response_model=Changes,
                 statuses=(200, 409, 412, 413),
@@ -70,8 +69,9 @@ class ImportHandlers:
         ]
 
     async def put_operator_config(self, request: web.Request) -> web.Response:
-        """`PUT`: 200 with the changes made, or to be made; 400 or 412 for a document that cannot be used, without any
-        change.
+        """Replace namespaces, policies, controls and settings by those of an export; what it lacks stays.
+
+        200 with the changes; 400 or 412 for an unusable document, without any change.
         """
         try:
             wanted = decode_operator_config(await request.read(), "body")
@@ -146,42 +146,31 @@ class LearnedHandlers:
     def operations(self) -> list[Operation]:
         done = (204, 409, 413)
         return [
-            Operation(
-                "GET",
-                _LEARNED,
-                "what was learned from a history, and by which run; an empty object when nothing was published",
-                self.get_learned,
-                role=AccessRole.READ,
-            ),
+            Operation("GET", _LEARNED, self.get_learned, AccessRole.READ),
             Operation(
                 "PUT",
                 _LEARNED,
-                "take bundles without any history to carry what was learned of their namespace",
                 self.put_learned,
-                role=AccessRole.OPERATE,
+                AccessRole.OPERATE,
                 body_model=LearnedData,
                 most_body_bytes=MAX_BODY_BYTES,
                 statuses=done,
             ),
-            Operation(
-                "DELETE",
-                _LEARNED,
-                "take them to carry the default again",
-                self.forget_learned,
-                role=AccessRole.OPERATE,
-                statuses=done,
-            ),
+            Operation("DELETE", _LEARNED, self.forget_learned, AccessRole.OPERATE, statuses=done),
         ]
 
     async def get_learned(self, request: web.Request) -> web.Response:
+        """Return the learned loads and their run; an empty object when nothing was published."""
         del request
         return json_bytes(encode_learned(self._mirror.operator_config.learned))
 
     async def put_learned(self, request: web.Request) -> web.Response:
+        """Publish learned loads: a bundle without history is taken to carry that of its namespace."""
         learned: LearnedData = await parse_value(request, LEARNED_DATA)
         return await self._update(request, learned)
 
     async def forget_learned(self, request: web.Request) -> web.Response:
+        """Delete the learned loads."""
         return await self._update(request, None)
 
     async def _update(self, request: web.Request, learned: LearnedData | None) -> web.Response:
@@ -213,30 +202,9 @@ class ConfigurationHandlers:
         """Return the read-only operations."""
         texts = dict[str, str]
         return [
-            Operation(
-                "GET",
-                _CONFIGURATION,
-                "the dynamic keys",
-                self.list_keys,
-                role=AccessRole.READ,
-                response_model=list[str],
-            ),
-            Operation(
-                "GET",
-                f"{_CONFIGURATION}/values",
-                "what overrides nodes' own settings",
-                self.values,
-                role=AccessRole.READ,
-                response_model=texts,
-            ),
-            Operation(
-                "GET",
-                f"{_CONFIGURATION}/runtime",
-                "all settings of this node as they are now",
-                self.runtime,
-                role=AccessRole.READ,
-                response_model=texts,
-            ),
+            Operation("GET", _CONFIGURATION, self.list_keys, AccessRole.READ, response_model=list[str]),
+            Operation("GET", f"{_CONFIGURATION}/values", self.values, AccessRole.READ, response_model=texts),
+            Operation("GET", f"{_CONFIGURATION}/runtime", self.runtime, AccessRole.READ, response_model=texts),
         ]
 
     def operations(self) -> list[Operation]:
@@ -245,35 +213,35 @@ class ConfigurationHandlers:
             Operation(
                 "POST",
                 f"{_CONFIGURATION}/{{key}}/{{value:.*}}",
-                "override a setting of all nodes; 412 for a key that is not dynamic",
                 self.set_value,
-                role=AccessRole.ADMIN,
+                AccessRole.ADMIN,
                 statuses=(200, 400, 409, 412),
             ),
             Operation(
-                "DELETE",
-                f"{_CONFIGURATION}/{{key}}",
-                "let each node go by its own setting again",
-                self.delete_value,
-                role=AccessRole.ADMIN,
-                statuses=(200, 409, 412),
+                "DELETE", f"{_CONFIGURATION}/{{key}}", self.delete_value, AccessRole.ADMIN, statuses=(200, 409, 412)
             ),
         ]
 
     async def list_keys(self, request: web.Request) -> web.Response:
+        """Return the dynamic keys."""
         del request
         return json_response(dynamic_keys())
 
     async def values(self, request: web.Request) -> web.Response:
+        """Return the overrides of the nodes' own settings."""
         del request
         return json_response(dict(sorted(self._live.overrides.items())))
 
     async def runtime(self, request: web.Request) -> web.Response:
+        """Return all settings of this node as they are now."""
         del request
         return json_response(values_as_text(self._live.current))
 
     async def set_value(self, request: web.Request) -> web.Response:
-        """`POST`: 200 as in Pulsar, once the leader has applied it; 400 for an unusable value, 412 for the key."""
+        """Override a setting of all nodes.
+
+        200 as in Pulsar, once the leader has applied it; 400 for an unusable value, 412 for a key that is not dynamic.
+        """
         key, text = request.match_info["key"], request.match_info["value"]
 
         def put(stored: Mapping[str, str]) -> Mapping[str, str]:
@@ -287,7 +255,10 @@ class ConfigurationHandlers:
         return await self._forwarder.on_leader(request, act)
 
     async def delete_value(self, request: web.Request) -> web.Response:
-        """`DELETE`: 200 as in Pulsar; an override that cannot be used goes too, whatever its key."""
+        """Remove an override, so that each node returns to its own setting.
+
+        200 as in Pulsar; an unusable override goes too, whatever its key.
+        """
         key = request.match_info["key"]
 
         def remove(stored: Mapping[str, str]) -> Mapping[str, str]:

@@ -49,28 +49,28 @@ class LineageHandlers:
             Operation(
                 "GET",
                 _LIFE,
-                "what became of a bundle, and of those whose ranges overlap with its, by the histories of all nodes,"
-                " oldest first",
                 self.bundle,
+                AccessRole.READ,
                 parameters,
-                role=AccessRole.READ,
                 response_model=BundleLineage,
                 statuses=(200, 400, 404, 412),
             ),
             Operation(
                 "GET",
                 _OF_THIS_NODE,
-                "what the history of this node has of that, for the other nodes",
                 self.bundle_here,
+                AccessRole.PEER,
                 parameters,
-                role=AccessRole.PEER,
                 response_model=BundleLineage,
                 statuses=(200, 400, 404, 412),
             ),
         ]
 
     async def bundle(self, request: web.Request) -> web.Response:
-        """`?since=&until=&limit=`; the range may be a bundle of the past."""
+        """Return the lineage of a bundle and those that overlap with it, by the histories of all nodes, oldest first.
+
+        The range may be a bundle of the past.
+        """
         name, since_ms, until_ms, limit = _asked(request)
         query = f"?since={since_ms}&until={until_ms}&limit={limit}"
         path = f"{_OF_THIS_NODE.partition('{')[0]}{name}{query}"
@@ -86,7 +86,7 @@ class LineageHandlers:
         return json_response(put_together(heard, limit, unheard).model_dump(by_alias=True))
 
     async def bundle_here(self, request: web.Request) -> web.Response:
-        """Answer from this node's history alone."""
+        """Return the lineage by the history of this node alone, for the other nodes."""
         return json_response((await self._own(*_asked(request))).model_dump(by_alias=True))
 
     async def _own(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLineage:

@@ -89,10 +89,9 @@ class LookupHandlers:
             Operation(
                 "GET",
                 f"/lookup/v2/topic/{_TOPIC}",
-                "where the owner of the topic listens; it is chosen now if there is none",
                 self.lookup,
+                AccessRole.LOOKUP,
                 (LISTENER,),
-                role=AccessRole.LOOKUP,
                 response_model=LookupData,
                 statuses=(200, 404, 412, 500),
                 guards_itself=True,
@@ -100,25 +99,23 @@ class LookupHandlers:
             Operation(
                 "GET",
                 f"/lookup/v2/topic/{_TOPIC}/bundle",
-                "the range of the topic's bundle, as bare text although it is typed as JSON",
                 self.bundle,
-                role=AccessRole.LOOKUP,
+                AccessRole.LOOKUP,
                 statuses=(200, 404, 412),
                 media_type=JSON,
             ),
             Operation(
                 "GET",
                 f"/admin/v2/{_TOPIC}/partitions",
-                "how the topic is partitioned: it is not",
                 self.partitions,
-                role=AccessRole.LOOKUP,
+                AccessRole.LOOKUP,
                 response_model=PartitionedTopicMetadata,
                 statuses=(200, 404, 412),
             ),
         ]
 
     async def lookup(self, request: web.Request) -> web.Response:
-        """`GET /lookup/v2/topic/...`: LookupData of the owner, which is assigned now if there is none.
+        """Return the addresses of the topic's owner, which is assigned now if there is none.
 
         The hot path of the service: it guards itself, since another coroutine around it would be felt.
         """
@@ -144,12 +141,12 @@ class LookupHandlers:
         return await self._forwarder.on_leader(request, act)
 
     async def bundle(self, request: web.Request) -> web.Response:
-        """`GET /lookup/v2/topic/.../bundle`: the range of the topic's bundle, as bare text; nothing is assigned."""
+        """Return the range of the topic's bundle, as bare text although it is typed as JSON; nothing is assigned."""
         entry, index = self._mirror.bundle_of_topic(parse_topic(request))
         return web.Response(text=str(entry.state.bundles.range_at(index)), content_type="application/json")
 
     async def partitions(self, request: web.Request) -> web.Response:
-        """`GET /admin/v2/.../partitions`: a client's question before a lookup. Topics here are never partitioned."""
+        """Return the partitions of the topic, a client's question before a lookup; topics here have none."""
         self._mirror.get_namespace(str(parse_topic(request).namespace))
         return json_bytes(_NOT_PARTITIONED)
 
@@ -172,20 +169,22 @@ class OwnershipHandlers:
             Operation(
                 "GET",
                 "/loadbalance/v1/ownership/{domain}/{tenant}/{namespace}/{topic}",
-                "who owns the topic's bundle, as this node knows it; nothing is assigned",
                 self.ownership,
+                AccessRole.LOOKUP,
                 (
                     Parameter("owner", "the broker that is about to get it, for whom `waitMs` waits"),
                     Parameter("waitMs", "how long any other answer is held back at most", wait),
                 ),
-                role=AccessRole.LOOKUP,
                 response_model=OwnershipAnswer,
                 statuses=(200, 400, 404, 412, 503),
             )
         ]
 
     async def ownership(self, request: web.Request) -> web.Response:
-        """Answer as of the end of the wait, with whether the mirror is current then."""
+        """Return the owner of the topic's bundle as this node knows it; nothing is assigned.
+
+        The answer is as of the end of the wait, with whether the mirror is current then.
+        """
         topic, awaited = parse_topic(request), request.query.get("owner")
         wait_ms = parse_number(request, "waitMs", 0, 0, LONGEST_WAIT_MS)
         if awaited is not None and wait_ms:
@@ -242,10 +241,9 @@ class ManyLookupHandlers:
             Operation(
                 "POST",
                 "/loadbalance/v1/lookups",
-                "where the owners of many topics listen, in their order; each is answered as it would be alone",
                 self.lookups,
+                AccessRole.LOOKUP,
                 (LISTENER,),
-                role=AccessRole.LOOKUP,
                 body_model=WantedLookups,
                 response_model=LookupsAnswer,
                 is_question=True,
@@ -253,7 +251,10 @@ class ManyLookupHandlers:
         ]
 
     async def lookups(self, request: web.Request) -> web.Response:
-        """`POST /loadbalance/v1/lookups`: from memory if all have owners, and else the leader answers all of it."""
+        """Return the addresses of the owners of many topics, in their order; each is answered as it would be alone.
+
+        From memory if all have owners; else the leader answers all of it.
+        """
         started_s = time.perf_counter()
         topics = (await parse_body(request, WantedLookups)).topics
         listener = parse_listener(request)

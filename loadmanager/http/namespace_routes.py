@@ -58,89 +58,57 @@ class AdminHandlers:
         force = Parameter("force", "also with open topics, which are closed", BOOLEAN)
         strand = Parameter("force", "also when no broker may own a bundle afterwards", BOOLEAN)
         return [
-            Operation(
-                "GET",
-                "/admin/v2/tenants",
-                "the tenants that have namespaces",
-                self.list_tenants,
-                role=AccessRole.READ,
-                response_model=list[str],
-            ),
-            Operation(
-                "DELETE",
-                _NAMESPACE,
-                "delete a namespace and all that is kept of it; 409 while topics are open, unless that is forced",
-                self.delete_namespace,
-                (force,),
-                role=AccessRole.ADMIN,
-                statuses=unloaded,
-            ),
-            Operation(
-                "GET",
-                tenant,
-                "the namespaces of a tenant",
-                self.list_namespaces,
-                role=AccessRole.READ,
-                response_model=list[str],
-            ),
+            Operation("GET", "/admin/v2/tenants", self.list_tenants, AccessRole.READ, response_model=list[str]),
+            Operation("DELETE", _NAMESPACE, self.delete_namespace, AccessRole.ADMIN, (force,), statuses=unloaded),
+            Operation("GET", tenant, self.list_namespaces, AccessRole.READ, response_model=list[str]),
             Operation(
                 "PUT",
                 _NAMESPACE,
-                "create a namespace; of Pulsar's policies only what concerns bundles is used",
                 self.create_namespace,
-                role=AccessRole.ADMIN,
+                AccessRole.ADMIN,
                 body_model=NamespacePolicies,
                 body_required=False,
                 statuses=(204, 409, 412),
             ),
             Operation(
-                "GET",
-                _NAMESPACE,
-                "the namespace's policies",
-                self.get_policies,
-                role=AccessRole.READ,
-                response_model=NamespacePolicies,
-                statuses=found,
+                "GET", _NAMESPACE, self.get_policies, AccessRole.READ, response_model=NamespacePolicies, statuses=found
             ),
             Operation(
                 "GET",
                 f"{_NAMESPACE}/bundles",
-                "the boundaries of its bundles",
                 self.get_bundles,
-                role=AccessRole.READ,
+                AccessRole.READ,
                 response_model=BundlesData,
                 statuses=found,
             ),
             Operation(
-                "PUT",
-                f"{_NAMESPACE}/unload",
-                "release every bundle; 504 when an owner did not do so in time",
-                self.unload_namespace,
-                (strand,),
-                role=AccessRole.OPERATE,
-                statuses=unloaded,
+                "PUT", f"{_NAMESPACE}/unload", self.unload_namespace, AccessRole.OPERATE, (strand,), statuses=unloaded
             ),
             Operation(
                 "PUT",
                 f"{_BUNDLE}/unload",
-                "release a bundle, or hand it to a broker; 504 when the owner did not do so in time and keeps it",
                 self.unload_bundle,
+                AccessRole.OPERATE,
                 (destination, strand),
-                role=AccessRole.OPERATE,
                 statuses=unloaded,
             ),
         ]
 
     async def list_namespaces(self, request: web.Request) -> web.Response:
+        """Return the namespaces of a tenant."""
         prefix = f"{request.match_info['tenant']}/"
         return json_response(sorted(name for name in self._mirror.namespaces if name.startswith(prefix)))
 
     async def list_tenants(self, request: web.Request) -> web.Response:
+        """Return the tenants that have namespaces."""
         del request
         return json_response(sorted({name.partition("/")[0] for name in self._mirror.namespaces}))
 
     async def delete_namespace(self, request: web.Request) -> web.Response:
-        """`DELETE`: 204; 409 while topics are open, unless `force`; 503 when an owner does not say; 504 as `unload`."""
+        """Delete a namespace and all its records; 409 while topics are open, unless `force`.
+
+        503 when an owner does not say; 504 as for an unload.
+        """
         name, force = _namespace_of(request), parse_flag(request, "force")
 
         async def act() -> web.Response:
@@ -153,7 +121,10 @@ class AdminHandlers:
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
 
     async def create_namespace(self, request: web.Request) -> web.Response:
-        """`PUT`: 204; 409 when it exists; 400 for a body that cannot be used; 412 for a bad name."""
+        """Create a namespace; of Pulsar's policies only those about bundles are used.
+
+        409 when it exists; 400 for an unusable body; 412 for a bad name.
+        """
         name = _namespace_of(request)
         bundles = self._wanted_bundles(await request.read())
 
@@ -188,6 +159,7 @@ class AdminHandlers:
             raise BadRequestError(f"bundles: {error}") from None
 
     async def get_policies(self, request: web.Request) -> web.Response:
+        """Return the policies of a namespace."""
         bundles = self._bundles_of(request)
         return json_response(
             {
@@ -197,14 +169,16 @@ class AdminHandlers:
         )
 
     async def get_bundles(self, request: web.Request) -> web.Response:
+        """Return the boundaries of a namespace's bundles."""
         return json_response(BundlesData.of(self._bundles_of(request)).model_dump(by_alias=True))
 
     def _bundles_of(self, request: web.Request) -> NamespaceBundles:
         return self._mirror.get_namespace(str(_namespace_of(request))).state.bundles
 
     async def unload_namespace(self, request: web.Request) -> web.Response:
-        """`PUT .../unload`: 204 once every bundle is released; the next lookup places each anew. 409 if no broker could
-        be given one then, unless `force`.
+        """Release every bundle; 504 when an owner did not do so in time.
+
+        The next lookup places each anew. 409 if no broker could be given one then, unless `force`.
         """
         name, force = _namespace_of(request), parse_flag(request, "force")
 
@@ -218,10 +192,10 @@ class AdminHandlers:
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
 
     async def unload_bundle(self, request: web.Request) -> web.Response:
-        """`PUT .../{range}/unload[?destinationBroker=]`: 204 once released, or owned by the destination.
+        """Release a bundle, or hand it to a broker; 504 when the owner did not do so in time and keeps it.
 
-        412 for a range that is no current bundle, 409 for a destination that is not registered, or if no broker could
-        be given it then, unless `force`; 504 when the owner did not release it in time.
+        412 for a range that is no current bundle, 409 for an unregistered destination, or if no broker could be given
+        it then, unless `force`.
         """
         name = BundleName(_namespace_of(request), BundleRange.parse(request.match_info["range"].lower()))
         wanted, force = request.query.get("destinationBroker", ""), parse_flag(request, "force")
@@ -282,14 +256,12 @@ class BundleHandlers:
             Operation(
                 "PUT",
                 f"{_BUNDLE}/split",
-                f"split a bundle, or the one that {LARGEST} (most topics) or {HOT} (highest throughput) stands for; no"
-                " place to cut: 204, and nothing is done",
                 self.split,
+                AccessRole.OPERATE,
                 (
                     Parameter("splitAlgorithmName", "where to cut; none: the configured default"),
                     Parameter("unload", "release the parts, so that each is placed anew", BOOLEAN),
                 ),
-                role=AccessRole.OPERATE,
                 body_model=SplitPositions,
                 body_required=False,
                 statuses=(204, 404, 409, 412),
@@ -297,19 +269,17 @@ class BundleHandlers:
             Operation(
                 "GET",
                 f"{_BUNDLE}/topicHashPositions",
-                "the hashes of a bundle's topics, as far as its owner has them open",
                 self.topic_hash_positions,
+                AccessRole.READ,
                 (Parameter("topics", "only these; repeatable; a name without its partition stands for all of them"),),
-                role=AccessRole.READ,
                 response_model=TopicHashPositions,
                 statuses=(200, 404, 412),
             ),
             Operation(
                 "POST",
                 "/loadbalance/v1/bundles/{tenant}/{namespace}/{range}/merge",
-                "make one bundle of this one and a neighbour of the same owner",
                 self.merge,
-                role=AccessRole.OPERATE,
+                AccessRole.OPERATE,
                 body_model=MergeRequest,
                 response_model=MergedBundle,
                 body_required=False,
@@ -318,11 +288,11 @@ class BundleHandlers:
         ]
 
     async def split(self, request: web.Request) -> web.Response:
-        """`PUT .../split`: 204 once the record has the parts, or there is no place to cut.
+        """Split a bundle, or the one with the most topics (`LARGEST`) or the highest throughput (`HOT`).
 
-        412 for a range that is no current bundle or cannot be cut, or an algorithm that is not supported; 400 for
-        positions that do not ascend; 404 when `LARGEST` or `HOT` finds nothing; 503 when the owner does not say which
-        topics it has.
+        204 also when there is no place to cut. 412 for a range that is no current bundle or cannot be cut, or an
+        unsupported algorithm; 400 for positions that do not ascend; 404 when `LARGEST` or `HOT` finds nothing; 503 when
+        the owner does not name its topics.
         """
         namespace, text = _namespace_of(request), request.match_info["range"]
         positions = await parse_positions(request)
@@ -341,7 +311,10 @@ class BundleHandlers:
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
 
     async def merge(self, request: web.Request) -> web.Response:
-        """`POST .../merge`: 200 and the new bundle; 400 for bundles that are no neighbours, 409 for two owners."""
+        """Merge this bundle and a neighbour of the same owner.
+
+        400 for bundles that are no neighbours, 409 for two owners.
+        """
         name = BundleName(_namespace_of(request), BundleRange.parse(request.match_info["range"].lower()))
         wanted = (await parse_body(request, MergeRequest)).with_
         with_ = None if wanted is None else BundleRange.parse(wanted.lower())
@@ -355,7 +328,10 @@ class BundleHandlers:
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
 
     async def topic_hash_positions(self, request: web.Request) -> web.Response:
-        """`GET .../topicHashPositions`: 412 for a range that is no current bundle, or one that nobody owns."""
+        """Return the hashes of a bundle's topics that its owner has open.
+
+        412 for a range that is no current bundle, or one that nobody owns.
+        """
         name = BundleName(_namespace_of(request), BundleRange.parse(request.match_info["range"].lower()))
         topics = await self._bundles.get_topics(name)
         if topics is None:

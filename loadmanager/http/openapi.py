@@ -6,9 +6,10 @@ A handler class lists what it answers in `operations()`; there is no other way t
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from http import HTTPStatus
 from typing import Any
@@ -84,7 +85,8 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One verb of one path. `path` is as aiohttp writes it; its variables are documented from the path itself. `role`
-    is the permission of the caller; it has no default, so that it cannot be forgotten.
+    is the permission of the caller; it has no default. The docstring of `handler` is its
+    description, unless there is a `summary`.
 
     `body_model` and `response_model` are whatever pydantic has a schema for (a model class, `list[str]`). An answer
     without a `response_model` has no body, or one of `media_type` that has no schema. Beside `statuses` 503 is always
@@ -96,9 +98,8 @@ class Operation:
 
     method: str
     path: str
-    summary: str
     handler: Handler
-    role: AccessRole = field(kw_only=True)
+    role: AccessRole
     parameters: tuple[Parameter, ...] = ()
     body_model: Any = None
     response_model: Any = None
@@ -109,6 +110,7 @@ class Operation:
     most_body_bytes: int = 1024 * 1024
     guards_itself: bool = False
     is_question: bool = False
+    summary: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -163,10 +165,10 @@ class OpenApiHandlers:
         self._document = cache(lambda: orjson.dumps(document([*operations, *self.operations()])))
 
     def operations(self) -> list[Operation]:
-        summary = "this document"
-        return [Operation("GET", PATH, summary, self.openapi, role=AccessRole.READ, response_model=dict[str, Any])]
+        return [Operation("GET", PATH, self.openapi, AccessRole.READ, response_model=dict[str, Any])]
 
     async def openapi(self, request: web.Request) -> web.Response:
+        """Return this document."""
         del request
         return json_bytes(await asyncio.to_thread(self._document))
 
@@ -198,7 +200,10 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
 
 def _described(operation: Operation, schemas: Mapping[tuple[Any, Any], _JsonSchema]) -> _JsonSchema:
     """Return the operation object of the document."""
-    described: _JsonSchema = {"summary": operation.summary, "x-role": operation.role.value}
+    summary, _, details = (operation.summary or inspect.getdoc(operation.handler) or "").partition("\n\n")
+    described: _JsonSchema = {"summary": " ".join(summary.split()), "x-role": operation.role.value}
+    if details:
+        described["description"] = details
     described["security"] = [] if operation.role is AccessRole.ANYONE else [{"token": [operation.role.value]}]
     parameters = [_path_parameter(name) for name in operation.path_variables]
     parameters += [

@@ -82,24 +82,18 @@ class PageHandlers:
 
     def operations(self) -> list[Operation]:
         return [
+            Operation("GET", "/", self.index, AccessRole.ANYONE, media_type=_HTML, statuses=(200, 304)),
             Operation(
-                "GET", "/", "the page", self.index, role=AccessRole.ANYONE, media_type=_HTML, statuses=(200, 304)
-            ),
-            Operation(
-                "GET",
-                "/page/{file:.+}",
-                "a file of the page",
-                self.file,
-                role=AccessRole.ANYONE,
-                media_type=_ANY,
-                statuses=(200, 304, 404),
+                "GET", "/page/{file:.+}", self.file, AccessRole.ANYONE, media_type=_ANY, statuses=(200, 304, 404)
             ),
         ]
 
     async def index(self, request: web.Request) -> web.Response:
+        """Return the page."""
         return self._answer(request, self._files[_INDEX])
 
     async def file(self, request: web.Request) -> web.Response:
+        """Return a file of the page."""
         name = request.match_info["file"]
         found = self._files.get(name)
         if found is None:

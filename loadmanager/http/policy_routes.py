@@ -142,15 +142,13 @@ class PolicyHandlers:
         matches = Operation(
             "GET",
             _MATCHES,
-            "what an isolation policy, a failure domain, or a setting that names namespaces matches now, and namespaces"
-            " that no broker may own",
             self.list_matches,
+            AccessRole.READ,
             (
                 Parameter("policy", "this isolation policy"),
                 Parameter("failureDomain", "this failure domain"),
                 Parameter("setting", f"this setting: {' or '.join(_NAMESPACE_KEYS)}"),
             ),
-            role=AccessRole.READ,
             response_model=list[ShownMatch],
             statuses=(200, 400, 404),
         )
@@ -159,60 +157,56 @@ class PolicyHandlers:
     def _of_policies(self) -> list[Operation]:
         policy, found = f"{_POLICIES}/{_NOT_BROKERS}", (200, 404)
         kind, policies, brokers = self._isolation, dict[str, IsolationData], list[BrokerUnderPolicy]
-        set_policy = "set an isolation policy, and unload what it concerns by its unload_scope"
         return [
             Operation(
                 "GET",
                 _POLICIES,
-                "all isolation policies",
                 self._list(kind),
-                role=AccessRole.READ,
+                AccessRole.READ,
+                summary="all isolation policies",
                 response_model=policies,
                 statuses=found,
             ),
             Operation(
                 "GET",
                 f"{_POLICIES}/brokers",
-                "the registered brokers, and the policy that names each",
                 self.list_brokers,
-                role=AccessRole.READ,
+                AccessRole.READ,
                 response_model=brokers,
                 statuses=found,
             ),
             Operation(
                 "GET",
                 f"{_POLICIES}/brokers/{{broker}}",
-                "the policy that names a registered broker",
                 self.get_broker,
-                role=AccessRole.READ,
+                AccessRole.READ,
                 response_model=BrokerUnderPolicy,
                 statuses=found,
             ),
             Operation(
                 "GET",
                 policy,
-                "an isolation policy",
                 self._get(kind),
-                role=AccessRole.READ,
+                AccessRole.READ,
+                summary="an isolation policy",
                 response_model=IsolationData,
                 statuses=found,
             ),
             Operation(
                 "POST",
                 policy,
-                set_policy,
                 self.set_policy,
+                AccessRole.ADMIN,
                 (Parameter("force", "unload also bundles that no broker may own then", BOOLEAN),),
-                role=AccessRole.ADMIN,
                 body_model=IsolationData,
                 statuses=(204, 404, 409, 504),
             ),
             Operation(
                 "DELETE",
                 policy,
-                "remove an isolation policy",
                 self._delete(kind),
-                role=AccessRole.ADMIN,
+                AccessRole.ADMIN,
+                summary="remove an isolation policy",
                 statuses=(204, 404, 409),
             ),
         ]
@@ -220,37 +214,28 @@ class PolicyHandlers:
     def _of_domains(self) -> list[Operation]:
         domain, found, done = f"{_DOMAINS}/{{failureDomain}}", (200, 404), (204, 404, 409)
         kind, domains = self._domains, dict[str, FailureDomain]
-        set_domain = "set the brokers of a failure domain; each broker is in one at most"
         return [
             Operation(
                 "GET",
                 _DOMAINS,
-                "all failure domains",
                 self._list(kind),
-                role=AccessRole.READ,
+                AccessRole.READ,
+                summary="all failure domains",
                 response_model=domains,
                 statuses=found,
             ),
             Operation(
                 "GET",
                 domain,
-                "a failure domain",
                 self._get(kind),
-                role=AccessRole.READ,
+                AccessRole.READ,
+                summary="a failure domain",
                 response_model=FailureDomain,
                 statuses=found,
             ),
+            Operation("POST", domain, self.set_domain, AccessRole.ADMIN, body_model=FailureDomain, statuses=done),
             Operation(
-                "POST",
-                domain,
-                set_domain,
-                self.set_domain,
-                role=AccessRole.ADMIN,
-                body_model=FailureDomain,
-                statuses=done,
-            ),
-            Operation(
-                "DELETE", domain, "remove a failure domain", self._delete(kind), role=AccessRole.ADMIN, statuses=done
+                "DELETE", domain, self._delete(kind), AccessRole.ADMIN, summary="remove a failure domain", statuses=done
             ),
         ]
 
@@ -284,11 +269,13 @@ class PolicyHandlers:
         return handle
 
     async def list_brokers(self, request: web.Request) -> web.Response:
+        """Return the registered brokers, and the policy that names each."""
         check_cluster(self._cluster, request)
         policies = self._policies()
         return json_response([_under_policy(broker, policies) for broker in sorted(self._mirror.registrations)])
 
     async def get_broker(self, request: web.Request) -> web.Response:
+        """Return the policy that names a registered broker."""
         check_cluster(self._cluster, request)
         broker = self._mirror.get_registration(BrokerId(request.match_info["broker"])).broker
         return json_response(_under_policy(broker, self._policies()))
@@ -297,8 +284,9 @@ class PolicyHandlers:
         return [isolation_policy(name, data) for name, data in sorted(self._isolation.known().items())]
 
     async def set_policy(self, request: web.Request) -> web.Response:
-        """`POST`: 204 once it is stored and the bundles of the namespaces it concerns are unloaded; 409 if no broker
-        could own one of these then, unless `force`.
+        """Set an isolation policy, and unload the bundles that it concerns by its `unload_scope`.
+
+        409 if no broker could own one of these then, unless `force`.
         """
         check_cluster(self._cluster, request)
         name, force = request.match_info["policy"], parse_flag(request, "force")
@@ -333,8 +321,9 @@ class PolicyHandlers:
             raise UnloadFailedError(said) from None
 
     async def list_matches(self, request: web.Request) -> web.Response:
-        """`GET ?policy= | ?failureDomain= | ?setting=`: a row per pattern or name, and the namespaces that no broker
-        may own.
+        """Return the present matches of an isolation policy, a failure domain, or a setting that names namespaces.
+
+        There is a row per pattern or name, and one for namespaces that no broker may own.
         """
 
         async def act() -> web.Response:  # of the leader alone it is certain that it knows what was just set
@@ -383,7 +372,7 @@ class PolicyHandlers:
         )
 
     async def set_domain(self, request: web.Request) -> web.Response:
-        """`POST`: 204; 409 when one of the brokers is in another domain."""
+        """Set a failure domain; 409 when one of the brokers is in another domain."""
         check_cluster(self._cluster, request)
         name = request.match_info["failureDomain"]
         domain = await parse_value(request, FAILURE_DOMAIN)
@@ -451,44 +440,27 @@ class AntiAffinityHandlers:
             Operation(
                 "GET",
                 _MEMBERS,
-                "the namespaces of an anti-affinity group",
                 self.members,
+                AccessRole.READ,
                 (tenant,),
-                role=AccessRole.READ,
                 response_model=list[str],
                 statuses=(200, 400, 404),
             ),
-            Operation(
-                "GET",
-                _GROUP,
-                "the namespace's anti-affinity group, as bare text although it is typed as JSON; 204 when it has none",
-                self.get_group,
-                role=AccessRole.READ,
-                statuses=(200, 204, 404, 412),
-                media_type=JSON,
-            ),
+            Operation("GET", _GROUP, self.get_group, AccessRole.READ, statuses=(200, 204, 404, 412), media_type=JSON),
             Operation(
                 "POST",
                 _GROUP,
-                "set the namespace's anti-affinity group: the body is its name as bare text, without quotes",
                 self.set_group,
-                role=AccessRole.ADMIN,
+                AccessRole.ADMIN,
                 body_model=str,
                 body_media_type="text/plain",
                 statuses=(204, 404, 409, 412),
             ),
-            Operation(
-                "DELETE",
-                _GROUP,
-                "take the namespace out of its anti-affinity group",
-                self.delete_group,
-                role=AccessRole.ADMIN,
-                statuses=(204, 404, 409, 412),
-            ),
+            Operation("DELETE", _GROUP, self.delete_group, AccessRole.ADMIN, statuses=(204, 404, 409, 412)),
         ]
 
     async def members(self, request: web.Request) -> web.Response:
-        """`?tenant=`: the namespaces of a group, whatever the case in which its name is written."""
+        """Return the namespaces of an anti-affinity group, whatever the case in which its name is written."""
         check_cluster(self._cluster, request)
         tenant = request.query.get("tenant", "")
         if not tenant:
@@ -504,13 +476,17 @@ class AntiAffinityHandlers:
         )
 
     async def get_group(self, request: web.Request) -> web.Response:
+        """Return the namespace's anti-affinity group, as bare text although it is typed as JSON; 204 without one."""
         group = self._mirror.operator_config.anti_affinity.get(self._namespace(request))
         if group is None:
             return web.Response(status=HTTPStatus.NO_CONTENT)
         return web.Response(text=group, content_type="application/json")
 
     async def set_group(self, request: web.Request) -> web.Response:
-        """`POST`: 204; 412 for a blank group, as Pulsar."""
+        """Set the namespace's anti-affinity group: the body is its name as bare text, without quotes.
+
+        412 for a blank group, as in Pulsar.
+        """
         name = self._namespace(request)
         try:
             group = (await request.read()).decode("utf-8").strip()
@@ -523,6 +499,7 @@ class AntiAffinityHandlers:
         return await self._put(request, name, group)
 
     async def delete_group(self, request: web.Request) -> web.Response:
+        """Take the namespace out of its anti-affinity group."""
         return await self._put(request, self._namespace(request), None)
 
     async def _put(self, request: web.Request, name: str, group: str | None) -> web.Response:

@@ -41,42 +41,25 @@ class OpsHandlers:
     def operations(self) -> list[Operation]:
         return [
             Operation(
-                "GET",
-                "/healthz",
-                "200 while the process does its work",
-                self.healthz,
-                role=AccessRole.ANYONE,
-                response_model=HealthBody,
-                statuses=(200, 500),
+                "GET", "/healthz", self.healthz, AccessRole.ANYONE, response_model=HealthBody, statuses=(200, 500)
             ),
-            Operation(
-                "GET",
-                "/readyz",
-                "200 when the mirror of the metadata store is current",
-                self.readyz,
-                role=AccessRole.ANYONE,
-                response_model=Readiness,
-            ),
-            Operation(
-                "GET",
-                "/status.html",
-                "OK when the mirror of the metadata store is current, as text: Pulsar's check for load balancers",
-                self.status_page,
-                role=AccessRole.ANYONE,
-                media_type=TEXT,
-            ),
-            Operation("GET", "/metrics", "Prometheus metrics", self.metrics, role=AccessRole.READ, media_type=TEXT),
+            Operation("GET", "/readyz", self.readyz, AccessRole.ANYONE, response_model=Readiness),
+            Operation("GET", "/status.html", self.status_page, AccessRole.ANYONE, media_type=TEXT),
+            Operation("GET", "/metrics", self.metrics, AccessRole.READ, media_type=TEXT),
         ]
 
     async def healthz(self, request: web.Request) -> web.Response:
-        """200 while the process works. It ignores the store: a restart would not mend ZooKeeper."""
+        """Answer 200 while the process works.
+
+        It ignores the store: a restart would not mend ZooKeeper.
+        """
         del request
         if self._node.failure.done():
             return problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"a task ended: {self._node.failure.exception()}")
         return json_bytes(HealthBody(node_id=self._node.node_id, leading=self._node.is_leading).to_json())
 
     async def readyz(self, request: web.Request) -> web.Response:
-        """200 when the mirror is current, so that answers can be relied on; else 503 with the reason."""
+        """Answer 200 when the mirror of the metadata store is current; else 503 with the reason."""
         del request
         reason = self._node.why_not_ready()
         if reason is not None:
@@ -93,11 +76,13 @@ class OpsHandlers:
         return json_bytes(ready.to_json())
 
     async def status_page(self, request: web.Request) -> web.Response:
+        """Answer OK as text when the mirror of the metadata store is current: Pulsar's check for load balancers."""
         del request
         reason = self._node.why_not_ready()
         return web.Response(text="OK") if reason is None else problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
 
     async def metrics(self, request: web.Request) -> web.Response:
+        """Return the metrics in the Prometheus format."""
         encode, content_type = choose_format(",".join(request.headers.getall("Accept", ())))
         text = await asyncio.to_thread(render, self._node.scrape(), self._cluster, self._lookups, encode)
         return web.Response(body=text, headers={"Content-Type": content_type})
@@ -115,18 +100,18 @@ class TermHandlers:
             Operation(
                 "GET",
                 "/loadbalance/v1/term",
-                "the epoch of this node's term, once the store has said that it is still the last one",
                 self.term,
+                AccessRole.ANYONE,
                 (Parameter("holdMs", "answer so much later, or as soon as who leads changes", hold),),
-                role=AccessRole.ANYONE,
                 response_model=TermAnswer,
                 statuses=(200, 400, 503),
             )
         ]
 
     async def term(self, request: web.Request) -> web.Response:
-        """Answer after the hold, which limits the rate of standbys and gives them a pending request that ends with the
-        process.
+        """Return the epoch of this node's term, once the store has confirmed that it is still the last one.
+
+        The hold limits the rate of standbys and gives them a pending request that ends with the process.
         """
         hold_ms = parse_number(request, "holdMs", 0, 0, LONGEST_HOLD_MS)
         if hold_ms:

@@ -33,78 +33,55 @@ class PulsarHandlers:
     def operations(self) -> list[Operation]:
         most: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": _MOST_ROUNDS, "default": _ROUNDS}
         return [
-            Operation(
-                "GET",
-                _PULSAR,
-                "how this process stands, and why it acts or does not",
-                self.status,
-                role=AccessRole.READ,
-                response_model=PulsarServiceStatus,
-            ),
+            Operation("GET", _PULSAR, self.status, AccessRole.READ, response_model=PulsarServiceStatus),
             Operation(
                 "GET",
                 _DIARY,
-                "what Pulsar did and what would have been done here, for people",
                 self.diary,
+                AccessRole.READ,
                 (Parameter("rounds", "how many rounds at most", most),),
-                role=AccessRole.READ,
                 statuses=(200, 400),
                 media_type=TEXT,
             ),
             Operation(
                 "GET",
                 f"{_DIARY}/entries",
-                "the same, newest first",
                 self.entries,
+                AccessRole.READ,
                 (Parameter("limit", "how many at most", most),),
-                role=AccessRole.READ,
                 statuses=(200, 400),
                 response_model=list[dict[str, Any]],
             ),
-            Operation(
-                "GET",
-                _SCORES,
-                "Pulsar's balance and what it would have been, by hours and days",
-                self.scores,
-                role=AccessRole.READ,
-                response_model=list[dict[str, Any]],
-            ),
-            Operation(
-                "GET",
-                f"{_SCORES}/table",
-                "the newest of them, for people",
-                self.table,
-                role=AccessRole.READ,
-                media_type=TEXT,
-            ),
-            Operation(
-                "POST",
-                f"{_PULSAR}/go-on",
-                "act again after moves that failed",
-                self.go_on,
-                role=AccessRole.OPERATE,
-                statuses=(204, 409),
-            ),
+            Operation("GET", _SCORES, self.scores, AccessRole.READ, response_model=list[dict[str, Any]]),
+            Operation("GET", f"{_SCORES}/table", self.table, AccessRole.READ, media_type=TEXT),
+            Operation("POST", f"{_PULSAR}/go-on", self.go_on, AccessRole.OPERATE, statuses=(204, 409)),
         ]
 
     async def status(self, request: web.Request) -> web.Response:
+        """Return the status of this process, with the obstacles that keep it from acting."""
         return await self._json(request, lambda: self._node.status().model_dump(by_alias=True))
 
     async def diary(self, request: web.Request) -> web.Response:
+        """Return the diary as text: what Pulsar did and what would have been done here."""
         rounds = parse_number(request, "rounds", _ROUNDS, 1, _MOST_ROUNDS)
         return await self._text(request, lambda: self._node.diary.text(rounds))
 
     async def entries(self, request: web.Request) -> web.Response:
+        """Return the entries of the diary, newest first."""
         limit = parse_number(request, "limit", _ROUNDS, 1, _MOST_ROUNDS)
         return await self._json(request, lambda: self._node.diary.records(limit))
 
     async def scores(self, request: web.Request) -> web.Response:
+        """Return Pulsar's balance and what it would have been, by hours and days."""
         return await self._json(request, self._node.scores.records)
 
     async def table(self, request: web.Request) -> web.Response:
+        """Return the newest scores as text."""
         return await self._text(request, self._node.scores.text)
 
     async def go_on(self, request: web.Request) -> web.Response:
+        """Act again after moves that failed."""
+
         async def act() -> web.Response:
             await self._node.go_on()
             return web.Response(status=HTTPStatus.NO_CONTENT)

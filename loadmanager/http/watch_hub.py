@@ -342,14 +342,13 @@ class WatchHandlers:
             Operation(
                 "GET",
                 "/loadbalance/v1/watch",
-                "who owns what, as a stream: each namespace as it is, then what changes of it, from Last-Event-ID on",
                 self.watch,
+                AccessRole.LOOKUP,
                 (
                     Parameter("namespace", "tenant/namespace; again for each more", _NAMES, required=True),
                     Parameter("from", "the id of the last event about a namespace; again for each more", _TEXTS),
                     Parameter("protocol", f"what the client understands: {PROTOCOL}, also if it does not say"),
                 ),
-                role=AccessRole.LOOKUP,
                 media_type=EVENTS,
                 statuses=(200, 400, 412, 505),
             )
@@ -360,6 +359,7 @@ class WatchHandlers:
         self._hub.close()
 
     async def watch(self, request: web.Request) -> web.StreamResponse:
+        """Stream the owners of namespaces: each as it is, then its changes, from Last-Event-ID on."""
         names, ids = _namespaces_of(request), _ids_of(request)
         refusal = self._refusal(request, names)
         if refusal is not None:

@@ -64,7 +64,7 @@ async def test_every_path_parameter_is_required_and_described(node: RunningNode)
 
 
 def test_every_operation_may_find_the_service_unavailable() -> None:
-    responses = described(Operation("GET", "/x", "x", _nothing, role=AccessRole.ANYONE))["responses"]
+    responses = described(Operation("GET", "/x", _nothing, AccessRole.ANYONE))["responses"]
     problem = {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     assert responses == {
         "200": {"description": "OK"},
@@ -74,18 +74,18 @@ def test_every_operation_may_find_the_service_unavailable() -> None:
 
 def test_an_operation_without_a_role_cannot_be_made() -> None:
     with pytest.raises(TypeError, match="role"):
-        Operation("GET", "/x", "x", _nothing)  # type: ignore[call-arg]
+        Operation("GET", "/x", _nothing)  # type: ignore[call-arg]
 
 
 def test_what_not_anyone_may_do_names_its_role_and_refuses_others() -> None:
-    content = described(Operation("GET", "/x", "x", _nothing, role=AccessRole.READ))
+    content = described(Operation("GET", "/x", _nothing, AccessRole.READ))
     assert content["x-role"] == "read"
     assert content["security"] == [{"token": ["read"]}]
     assert list(content["responses"]) == ["200", "401", "403", "503"]
 
 
 def test_what_anyone_may_do_needs_no_token() -> None:
-    content = described(Operation("GET", "/x", "x", _nothing, role=AccessRole.ANYONE))
+    content = described(Operation("GET", "/x", _nothing, AccessRole.ANYONE))
     assert content["x-role"] == "anyone"
     assert content["security"] == []
     assert list(content["responses"]) == ["200", "503"]
@@ -93,7 +93,7 @@ def test_what_anyone_may_do_needs_no_token() -> None:
 
 def test_an_operation_with_a_body_may_refuse_it() -> None:
     content = described(
-        Operation("PUT", "/x", "x", _nothing, role=AccessRole.ANYONE, body_model=NamespacePolicies, statuses=(204, 409))
+        Operation("PUT", "/x", _nothing, AccessRole.ANYONE, body_model=NamespacePolicies, statuses=(204, 409))
     )
     assert list(content["responses"]) == ["204", "400", "408", "409", "413", "503"]
     body = {"schema": {"$ref": "#/components/schemas/NamespacePolicies"}}
@@ -101,14 +101,12 @@ def test_an_operation_with_a_body_may_refuse_it() -> None:
 
 
 def test_an_answer_without_a_schema_says_its_type_alone() -> None:
-    content = described(Operation("GET", "/x", "x", _nothing, role=AccessRole.ANYONE, media_type="text/plain"))
+    content = described(Operation("GET", "/x", _nothing, AccessRole.ANYONE, media_type="text/plain"))
     assert content["responses"]["200"]["content"] == {"text/plain": {}}
 
 
 def test_no_content_has_no_content() -> None:
-    operation = Operation(
-        "GET", "/x", "x", _nothing, role=AccessRole.ANYONE, response_model=BrokerInfo, statuses=(200, 204)
-    )
+    operation = Operation("GET", "/x", _nothing, AccessRole.ANYONE, response_model=BrokerInfo, statuses=(200, 204))
     responses = described(operation)["responses"]
     assert "content" not in responses["204"]
     assert responses["200"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/BrokerInfo"}
@@ -118,10 +116,9 @@ def test_parameters_are_those_of_the_path_and_of_the_query() -> None:
     operation = Operation(
         "GET",
         "/x/{cluster:(?!(?:a|b)$)[^/]+}/{broker:.{2}}",
-        "x",
         _nothing,
+        AccessRole.ANYONE,
         (Parameter("q", "q"),),
-        role=AccessRole.ANYONE,
     )
     assert operation.key == ("/x/{cluster}/{broker}", "get")
     places = [(each["name"], each["in"], each["required"]) for each in described(operation)["parameters"]]
@@ -130,9 +127,9 @@ def test_parameters_are_those_of_the_path_and_of_the_query() -> None:
 
 def test_a_path_variable_that_nobody_has_described_is_an_error() -> None:
     with pytest.raises(KeyError, match="unheard_of"):
-        document([Operation("GET", "/x/{unheard_of}", "x", _nothing, role=AccessRole.ANYONE)])
+        document([Operation("GET", "/x/{unheard_of}", _nothing, AccessRole.ANYONE)])
 
 
 def test_the_document_is_the_same_whenever_it_is_made() -> None:
-    operations = [Operation("GET", "/x", "x", _nothing, role=AccessRole.ANYONE, response_model=list[str])]
+    operations = [Operation("GET", "/x", _nothing, AccessRole.ANYONE, response_model=list[str])]
     assert json.dumps(document(operations)) == json.dumps(document(operations))
