@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import orjson
 import typer
@@ -344,10 +344,6 @@ def _progress(what: str) -> Iterator[Progress]:
     with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
-
-
-def _refuse(message: str) -> NoReturn:
-    fail(message, EXIT_CONFIGURATION)
 
 
 def _split(columns: str | None) -> list[str] | None:

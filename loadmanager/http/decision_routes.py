@@ -169,7 +169,6 @@ class AuditHandlers:
 
 
 _COLUMNS, _ROWS = 240, 200
-_OF = {"type": "string", "enum": ["brokers", "bundles"], "default": "brokers"}
 
 
 class TimelineHandlers:

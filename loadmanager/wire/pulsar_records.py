@@ -47,18 +47,8 @@ def only(record: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 
 
 def owner_in(record: Mapping[str, Any]) -> str:
-    """Return the broker that owns a bundle, empty without one."""
-    return _broker_in(record, "httpUrl", "httpUrlTls")
-
-
-def leader_in(record: Mapping[str, Any]) -> str:
-    """Return the broker that leads, empty without one."""
-    return _broker_in(record, "serviceUrl")
-
-
-def _broker_in(record: Mapping[str, Any], *addresses: str) -> str:
-    """Return the broker's id or, as Pulsar 4.0 omits it, the id by its first address."""
-    named, given = record.get("brokerId"), next((record[key] for key in addresses if record.get(key)), "")
+    """Return the broker that owns a bundle, or, as Pulsar 4.0 omits it, the id by its address; empty without one."""
+    named, given = record.get("brokerId"), record.get("httpUrl") or record.get("httpUrlTls") or ""
     if isinstance(named, str) and named:
         return named
     return urlsplit(given).netloc if isinstance(given, str) else ""
