@@ -33,9 +33,9 @@ from loadmanager.core.protocol.move_machine import (
 )
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BUNDLE_REPORTS, EVENTS
+from loadmanager.leader.audit.decision_log import RecordedAnswers, RecordedMachine
 from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.leader.audit.recorded_model import RecordedModel
-from loadmanager.leader.audit.step_recorder import RecordedAnswers, RecordedMachine
 from loadmanager.leader.node import Node
 from loadmanager.store import paths
 from loadmanager.store.memory_store import MemoryCluster, MemoryStore

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import re
 import secrets
 import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
 
@@ -27,12 +33,14 @@ from loadmanager.cli.service_runner import (
     until_told_to_stop,
 )
 from loadmanager.config import Settings
+from loadmanager.config.node_settings import AUTO_HISTORY
 from loadmanager.errors import HistoryError, StoreError
 from loadmanager.history.files import Directory
+from loadmanager.history.gaps import put_aside_if_ahead
 from loadmanager.http.app import make_app
-from loadmanager.leader.audit.history_folder import choose_history_folder
 from loadmanager.leader.node import Node
 from loadmanager.net.http_server import ServerLimits, serve_within
+from loadmanager.store import paths
 from loadmanager.store.metadata_store import MetadataStore
 from loadmanager.util.malloc import give_back_memory, map_large_blocks
 
@@ -95,3 +103,87 @@ def _check_history(url: str) -> None:
         Directory.of(url)
     except HistoryError as error:
         fail(f"historyUrl: {error}", EXIT_CONFIGURATION)
+
+
+MOST_BYTES = 1024**3
+"""Size limit of a history that was not configured."""
+_NAME = "loadmanager"
+_VAR_LIB = Path("/var/lib") / _NAME
+_UNUSABLE_IN_NAMES = re.compile(r"[^-.\w]", re.ASCII)
+
+
+async def choose_history_folder(settings: Settings, store: MetadataStore, environment: Mapping[str, str]) -> Settings:
+    """Return the settings with a folder in place of `auto`, empty if none can be written; raises a `StoreError`.
+
+        $STATE_DIRECTORY                set by systemd for the service
+        $XDG_STATE_HOME/loadmanager     if that is set
+        /var/lib/loadmanager            if it exists
+        ~/.local/state/loadmanager      if there is a home
+
+    The first one that is writable gets `history/<cluster>-<store>`; nodes of one machine and one cluster share it.
+    Without any, nothing is recorded, and a warning names the fix: a container with a read-only file system must still
+    start. A history of another store in its place, as after ZooKeeper's data were deleted, is put aside.
+    """
+    if settings.history_url != AUTO_HISTORY:
+        return settings
+    znode = await store.get(paths.EPOCH)
+    try:
+        folder = await asyncio.to_thread(_prepare_folder, settings, 0 if znode is None else znode.version, environment)
+    except HistoryError as error:
+        log.warning(
+            "history_off",
+            why=str(error),
+            to_change="mount a volume at /var/lib/loadmanager, or set historyUrl (empty: no history is wanted)",
+        )
+        return settings.model_copy(update={"history_url": ""})
+    most_bytes = min(settings.history_max_bytes or MOST_BYTES, MOST_BYTES)
+    log.info("history_recorded", folder=str(folder), most_bytes=most_bytes)
+    return settings.model_copy(update={"history_url": str(folder), "history_max_bytes": most_bytes})
+
+
+def _prepare_folder(settings: Settings, epoch: int, environment: Mapping[str, str]) -> Path:
+    """Return the folder, with the history of any other store put aside. Raises `HistoryError`."""
+    folder = _find_base(environment) / _name_folder(settings)
+    with _lock(folder.parent):
+        put_aside_if_ahead(folder, epoch, settings.key("metadata_store_url"))
+    return folder
+
+
+def _name_folder(settings: Settings) -> str:
+    store = sha256(settings.metadata_store_url.encode()).hexdigest()[:8]
+    return f"{_UNUSABLE_IN_NAMES.sub('_', settings.cluster_name)}-{store}"
+
+
+def _find_base(environment: Mapping[str, str]) -> Path:
+    tried = []
+    for candidate in _candidates(environment):
+        base = candidate / "history"
+        try:
+            base.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=base):
+                return base
+        except OSError as error:
+            tried.append(f"{base}: {error.strerror}")
+    raise HistoryError(f"no folder can be written ({'; '.join(tried) or 'neither $HOME nor a state folder exists'})")
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
+    if systemd := environment.get("STATE_DIRECTORY"):
+        yield Path(systemd.partition(":")[0])
+    if state := environment.get("XDG_STATE_HOME"):
+        yield Path(state) / _NAME
+    if _VAR_LIB.is_dir():
+        yield _VAR_LIB
+    if (home := environment.get("HOME")) and Path(home).is_dir():
+        yield Path(home) / ".local" / "state" / _NAME
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Hold the lock file of the folder: one node of this machine at a time."""
+    try:
+        with (folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+    except OSError as error:
+        raise HistoryError(f"{folder}: {error.strerror}") from None

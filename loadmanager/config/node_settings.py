@@ -34,7 +34,7 @@ from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES, require_bo
 from loadmanager.core.strategies.splitting import SPLIT_ALGORITHMS, split_algorithm
 
 AUTO_HISTORY = "auto"
-"""The history is where `leader.audit.history_folder` finds a place for it."""
+"""The history is where `cli.serve_command` finds a place for it."""
 
 _DECLARED = declared_in(PlannerSettings)
 _FIELDS = {name: to_snake(declared.key) for name, declared in _DECLARED.items()}

@@ -16,11 +16,12 @@ import aiohttp
 import pytest
 from support.cluster import NAMESPACE, Cluster, a_cluster, probing, topics_of_bundles
 from support.history import recording
+from support.invariants import ownership_violations
 from support.scripted_broker import ScriptedBroker, asking, overlaps
 from support.steps import Steps
 from support.waiting import eventually
 
-from loadmanager.core.diagnosis.invariants import ownership_violations, succession_violations
+from loadmanager.core.diagnosis.invariants import succession_violations
 from loadmanager.core.domain.names import NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, OwnershipState
 from loadmanager.dev.demo.demo_cluster import DemoCluster

@@ -7,11 +7,11 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
+from support.invariants import ownership_violations
 from support.loaded_broker import Fleet, a_fleet
 from support.nodes import Cluster, on_zookeeper
 from support.waiting import eventually
 
-from loadmanager.core.diagnosis.invariants import ownership_violations
 from loadmanager.core.domain.bundles import HashFunction, topic_hash
 from loadmanager.core.domain.names import BundleName, BundleRange, NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, OwnershipState

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.builders import broker, bundle, report
+from support.invariants import partition_violations
 
-from loadmanager.core.diagnosis.invariants import partition_violations
 from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import HASH_SPACE_END, BundleName, NamespaceName
 from loadmanager.core.model.cluster_model import ClusterModel

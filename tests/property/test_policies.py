@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.invariants import plan_violations
 from support.random_clusters import Build, SomeCluster, broker_name, clusters, namespace_name
 
-from loadmanager.core.diagnosis.invariants import plan_violations
 from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.plan import Plan
 from loadmanager.core.domain.policies import IsolationPolicy, Policies

@@ -15,9 +15,10 @@ from typing import TypeVar
 
 from hypothesis import given
 from hypothesis import strategies as st
+from support.invariants import ownership_violations
 
 from loadmanager.agent.grants import Claim, Grants, Revocation, TopicQuestion
-from loadmanager.core.diagnosis.invariants import ownership_violations, succession_violations
+from loadmanager.core.diagnosis.invariants import succession_violations
 from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equal_boundaries, topic_hash
 from loadmanager.core.domain.names import BrokerId, BundleName, BundleRange, NamespaceName, TopicName
 from loadmanager.core.domain.ownership import (

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.invariants import plan_violations
 from support.random_clusters import (
     Build,
     Seeded,
@@ -26,7 +27,6 @@ from support.random_clusters import (
     some_cluster,
 )
 
-from loadmanager.core.diagnosis.invariants import plan_violations
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Assign, Plan, Unload

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from protocol.brokers import Served
 from protocol.parties import VirtualLoop
+from support.invariants import ownership_violations
 
-from loadmanager.core.diagnosis.invariants import ownership_violations, succession_violations
+from loadmanager.core.diagnosis.invariants import succession_violations
 from loadmanager.core.domain.bundles import topic_hash
 from loadmanager.core.domain.names import BundleName, NamespaceName, TopicName
 from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership, OwnershipState

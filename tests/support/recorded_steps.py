@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from loadmanager.history.entry_rows import HistoryEvent, encode_json
 from loadmanager.lab.replay.record_comparison import Mismatch
 from loadmanager.lab.replay.replayed_steps import ReplayedSteps
+from loadmanager.leader.audit.decision_log import RecordedAnswers, RecordedMachine
 from loadmanager.leader.audit.history_recorder import HistoryRecorder
-from loadmanager.leader.audit.step_recorder import RecordedAnswers, RecordedMachine
 from loadmanager.wire.machines.step_form import Form, Image
 
 

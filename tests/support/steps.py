@@ -18,6 +18,7 @@ import aiohttp
 from aiohttp import web
 from support.delays import a_memory_cluster
 from support.history import History, recording
+from support.invariants import ownership_violations
 from support.lm_node import get_json
 from support.scripted_broker import ScriptedBroker, asking, overlaps
 from support.servers import end_app, listen, serve_app
@@ -25,7 +26,7 @@ from support.stores import MemoryWorld, StoreWorld
 from support.waiting import eventually, patience
 
 from loadmanager.config import Settings, load_settings
-from loadmanager.core.diagnosis.invariants import ownership_violations, succession_violations
+from loadmanager.core.diagnosis.invariants import succession_violations
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, NamespaceName, TopicName
 from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from support.invariants import ownership_violations
 
-from loadmanager.core.diagnosis.invariants import ownership_violations
 from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import FloatArray

@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.names import BundleRange, namespace_of
-from loadmanager.core.model.bundle_columns import Rows
-from loadmanager.core.model.bundle_rows import NamedRows
+from loadmanager.core.model.bundle_rows import NamedRows, Rows
 from loadmanager.core.model.extensible_load import throughput_of
 from loadmanager.core.model.load import (
     LONG_WINDOW,

@@ -16,8 +16,7 @@ import numpy.typing as npt
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.model.broker_report import Busiest, ReportingBroker
-from loadmanager.core.model.bundle_columns import Rows
-from loadmanager.core.model.bundle_rows import NamedRows
+from loadmanager.core.model.bundle_rows import NamedRows, Rows
 from loadmanager.core.model.extensible_load import Listed, LoadAverage
 from loadmanager.core.model.load import BoolArray, BrokerReport, FloatArray, RowArray
 from loadmanager.core.model.owner_columns import RecordedOwners, UnloadTimes

@@ -20,8 +20,7 @@ from loadmanager.core.domain.ownership import Ownership, Registration
 from loadmanager.core.domain.policies import NO_POLICIES, Policies
 from loadmanager.core.model.broker_report import LatestReport
 from loadmanager.core.model.bundle_averages import AverageColumns, Overlaps, PartLoad
-from loadmanager.core.model.bundle_columns import Rows
-from loadmanager.core.model.bundle_rows import NamedRows
+from loadmanager.core.model.bundle_rows import NamedRows, Rows
 from loadmanager.core.model.checkpoint import ModelCheckpoint, image_of, restore
 from loadmanager.core.model.extensible_load import BrokerLoad, ReportRules, throughput_of
 from loadmanager.core.model.learned_loads import LearnedLoads

@@ -12,8 +12,7 @@ import numpy as np
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Ownership, Registration
-from loadmanager.core.model.bundle_columns import RecordedState, Rows, recorded_state
-from loadmanager.core.model.bundle_rows import NamedRows
+from loadmanager.core.model.bundle_rows import NamedRows, RecordedState, Rows, recorded_state
 from loadmanager.core.model.load import BoolArray, RowArray
 from loadmanager.core.model.snapshot import NOBODY
 

@@ -14,8 +14,7 @@ from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.model.broker_report import Busiest, LatestReport, ReportedLoad, ReportingBroker
 from loadmanager.core.model.bundle_averages import AverageColumns
-from loadmanager.core.model.bundle_columns import Rows
-from loadmanager.core.model.bundle_rows import NamedRows
+from loadmanager.core.model.bundle_rows import NamedRows, Rows
 from loadmanager.core.model.extensible_load import Listable, ReportRules
 from loadmanager.core.model.load import BoolArray, BrokerReport, RowArray
 from loadmanager.core.model.owner_columns import RecordedOwners

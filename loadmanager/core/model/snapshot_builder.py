@@ -10,8 +10,7 @@ import numpy as np
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.model.broker_report import ReportingBroker
-from loadmanager.core.model.bundle_columns import RecordedState
-from loadmanager.core.model.bundle_rows import NamedRows
+from loadmanager.core.model.bundle_rows import NamedRows, RecordedState
 from loadmanager.core.model.extensible_load import Listed, TopBundles
 from loadmanager.core.model.load import (
     METRICS,

@@ -18,7 +18,7 @@ from loadmanager.lab.decide.decision_settings import known_settings, usable_sett
 from loadmanager.lab.decide.dump_validation import is_range
 from loadmanager.lab.decide.record_collector import Collected, Reader, below, walk, without_empty_averages
 from loadmanager.store import paths
-from loadmanager.store.pulsar_paths import (
+from loadmanager.store.pulsar_detection import (
     CLUSTERS,
     DYNAMIC_CONFIGURATION,
     LOCAL_POLICIES,

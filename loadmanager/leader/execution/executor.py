@@ -59,9 +59,8 @@ from loadmanager.errors import (
     UnloadCancelledError,
     UnloadFailedError,
 )
-from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.leader.audit.decision_log import DecisionLog, RecordedAnswers, RecordedMachine
 from loadmanager.leader.audit.history_recorder import HistoryRecorder
-from loadmanager.leader.audit.step_recorder import RecordedAnswers, RecordedMachine
 from loadmanager.leader.election.machine_driver import Waiters
 from loadmanager.leader.execution.agent_calls import OwnerClient, WarmUpCalls
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror

@@ -38,8 +38,7 @@ from loadmanager.core.protocol.drain_machine import (
 from loadmanager.core.protocol.move_machine import Expected, Failed, Moved, Outcome, StaleStepError
 from loadmanager.core.protocol.state_machine import Signal, do_all
 from loadmanager.errors import BrokerNotFoundError, LoadManagerError
-from loadmanager.leader.audit.decision_log import DecisionLog
-from loadmanager.leader.audit.step_recorder import RecordedAnswers, RecordedMachine
+from loadmanager.leader.audit.decision_log import DecisionLog, RecordedAnswers, RecordedMachine
 from loadmanager.leader.election.config_writer import ConfigWriter
 from loadmanager.leader.execution.executor import Executor
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror

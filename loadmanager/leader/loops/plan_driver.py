@@ -46,7 +46,7 @@ from loadmanager.errors import (
     PlanNotFoundError,
     UnloadFailedError,
 )
-from loadmanager.leader.audit.step_recorder import RecordedAnswers, RecordedMachine
+from loadmanager.leader.audit.decision_log import RecordedAnswers, RecordedMachine
 from loadmanager.leader.execution.executor import Executor
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings

@@ -7,7 +7,7 @@
      "wakeS": 81.45}                            when it wants to be stepped by itself
 
 What is empty, or None, is left out. For its steps to be recorded and made again a machine needs a `Form`, a driver that
-steps it by a `leader.audit.step_recorder.RecordedMachine`, and a line in `lab.replay.replayed_steps.MACHINES`. What it
+steps it by a `leader.audit.decision_log.RecordedMachine`, and a line in `lab.replay.replayed_steps.MACHINES`. What it
 asks with takes what can be a key of a dictionary, and gives what JSON can hold, or what the driver says how to write.
 
 Not every step with TIME is written, so a machine must be as it was after one that it did not want (`wakeS` is left out)

@@ -2,14 +2,9 @@ from __future__ import annotations
 
 import pytest
 from support.builders import averages, broker, bundle, owned, releasing, report, snapshot
+from support.invariants import ownership_violations, partition_violations, plan_violations
 
-from loadmanager.core.diagnosis.invariants import (
-    ownership_violations,
-    partition_violations,
-    plan_violations,
-    succession_violations,
-    transition_violations,
-)
+from loadmanager.core.diagnosis.invariants import succession_violations, transition_violations
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BundleRange, NamespaceName
 from loadmanager.core.domain.ownership import (

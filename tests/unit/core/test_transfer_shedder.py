@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.builders import Load, broker, bundle, owned, releasing, report, snapshot
+from support.invariants import plan_violations
 
-from loadmanager.core.diagnosis.invariants import plan_violations
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Plan, Unload
 from loadmanager.core.domain.policies import IsolationPolicy, Policies

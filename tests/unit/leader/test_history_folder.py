@@ -8,16 +8,16 @@ import pytest
 from structlog.testing import capture_logs
 from support.nodes import in_memory
 
+from loadmanager.cli import serve_command
+from loadmanager.cli.serve_command import MOST_BYTES, choose_history_folder
 from loadmanager.config import Settings
-from loadmanager.leader.audit import history_folder
-from loadmanager.leader.audit.history_folder import MOST_BYTES, choose_history_folder
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MetadataStore, Put
 
 
 @pytest.fixture(autouse=True)
 def _no_var_lib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(history_folder, "_VAR_LIB", tmp_path / "var-lib")
+    monkeypatch.setattr(serve_command, "_VAR_LIB", tmp_path / "var-lib")
 
 
 async def a_store(epoch: int = 0) -> MetadataStore:
