@@ -6,9 +6,11 @@ brokers, leader, dynamic configuration    any broker       each poll
 settings                                  each broker      its first poll, and after a change
 owned bundles, load                       each broker      each poll; load of topics (extensible) every 30 s
 namespaces, their bundles, policies       any broker       every 30 s; at once for a bundle that is in no namespace
+a lookup of a bundle in doubt             any broker       each poll, a minute after its topics are gone at its owner
 
 Each broker is asked by the rules of its own load manager, so a cluster may be migrating from one to the other. A broker
-that does not answer keeps what was known of it, and the mirror is not fresh until it answers or has left.
+that does not answer keeps what was known of it, and the mirror is not fresh until it answers or has left. An extensible
+broker does not say when it started: one that took no connection counts as restarted.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from loadmanager.leader.mirror.mirror_intake import ZnodeFaults
 from loadmanager.pulsar.broker_settings_poll import AskedBrokers
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_namespaces import PulsarNamespaces
-from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
+from loadmanager.pulsar.refusals import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
 from loadmanager.pulsar.rest_answers import Record, extensible_report, is_extensible, settle_owners, stamp
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Znode
@@ -44,7 +46,7 @@ from loadmanager.wire.policy_records import policies_of
 log = structlog.get_logger(__name__)
 
 _AT_A_TIME = 8
-_TOPICS_S = _POLICIES_S = 30.0
+TOPICS_S = POLICIES_S = 30.0
 _UNSERVED_AFTER_S = 60.0
 _NEVER = float("-inf")
 _DYNAMIC = "/admin/v2/brokers/configuration/values"
@@ -94,10 +96,13 @@ class PulsarIntake:
         self._owner_read: set[str] = set()
         self._with_clients: set[str] = set()
         self._ownerless_s: dict[str, float] = {}
+        self._topicless_s: dict[str, float] = {}
+        self._refused: set[str] = set()
         self._loads: dict[str, Record] = {}
         self._topics_s: dict[BrokerId, float] = {}
         self._policies_s = _NEVER
         self._policies: object = None
+        self._unreachable: set[BrokerId] = set()
         self._reports: dict[BrokerId, Record] = {}
         self._znodes: dict[str, Znode] = {}
         self.owners: Mapping[str, Registration | None] = self._namespaces.owners
@@ -209,10 +214,9 @@ class PulsarIntake:
         self._lay_down_policies()
         for broker, answer in answered.items():
             await self._apply_report(broker, answer)
-        until_s = time.monotonic() - _UNSERVED_AFTER_S
-        self._mirror.ownerless = sorted(
-            name for name, since_s in self._ownerless_s.items() if since_s <= until_s and name in self.owners
-        )
+        await self._look_up_doubtful()
+        unserved = {*self._refused, *_older(self._ownerless_s)}
+        self._mirror.ownerless = sorted(unserved & self.owners.keys())
         silent = [broker for broker in ids if broker not in answered]
         self.fault = f"no complete answer from {', '.join(silent[:3])}" if silent else ""
         self._mirror.is_fresh = not silent
@@ -227,13 +231,15 @@ class PulsarIntake:
             async with self._turns:
                 if not is_extensible(load_manager):
                     return _Answer(owned, await self._admin.load_report(broker))
-                if time.monotonic() - self._topics_s.get(broker, _NEVER) >= _TOPICS_S:
+                if time.monotonic() - self._topics_s.get(broker, _NEVER) >= TOPICS_S:
                     loads = await self._admin.bundle_loads(broker)
                     self._loads = {name: load for name, load in self._loads.items() if name not in owned} | loads
                     self._topics_s[broker] = time.monotonic()
                 return _Answer(owned, None, await self._admin.usage(broker))
         except _FAILURES as error:
             self._faults.reject(path, error)
+            if isinstance(error, PulsarUnreachableError) and error.was_not_heard:
+                self._unreachable.add(broker)
             return None
 
     async def _owned(self, broker: BrokerId) -> list[str]:
@@ -250,9 +256,36 @@ class PulsarIntake:
                 owners, _ = settle_owners(before, {**listed, **dict(zip(sorted(disputed), again, strict=True))})
         return owners
 
+    async def _look_up_doubtful(self) -> None:
+        """Look up bundles that had clients and whose owner has no topic of them; keep those that are refused.
+
+        An owner may be recorded that takes no client: a bundle in a transitional state. An answer ends the doubt.
+        """
+        self._topicless_s = {name: at_s for name, at_s in self._topicless_s.items() if name in self._owners}
+        doubtful = _older(self._topicless_s)[:_AT_A_TIME]
+        self._refused = set()
+        for name, is_refused in zip(doubtful, await asyncio.gather(*map(self._is_refused, doubtful)), strict=True):
+            if is_refused:
+                self._refused.add(name)
+            else:
+                self._end_doubt(name)
+
+    async def _is_refused(self, bundle: str) -> bool:
+        try:
+            await self._admin.look_up(BundleName.parse_any(bundle))
+        except PulsarUnreachableError:
+            return True
+        except PulsarRefusedError as error:
+            return error.status >= FAULTS_OF_ITS_OWN
+        return False
+
+    def _end_doubt(self, bundle: str) -> None:
+        self._topicless_s.pop(bundle, None)
+        self._with_clients.discard(bundle)
+
     async def _read_policies(self, namespaces: set[str]) -> None:
         """Ask for the namespaces and policies of the cluster, now and then."""
-        if time.monotonic() - self._policies_s < _POLICIES_S:
+        if time.monotonic() - self._policies_s < POLICIES_S:
             return
         known = [name for name in await self._admin.namespaces() if name.count("/") == 1]
         for gone in set(self._namespaces.with_bundles) - {*known, *namespaces}:
@@ -294,7 +327,9 @@ class PulsarIntake:
         for broker, answer in answered.items():
             before = registrations.get(broker)
             started = (answer.report or {}).get("startTimestamp")
-            life = started or (clock.now_ms() if before is None else before.incarnation)
+            known = None if before is None or broker in self._unreachable else before.incarnation
+            life = started or known or clock.now_ms()
+            self._unreachable.discard(broker)
             self._records.register(broker, Znode(paths.broker(broker), b"", 0, life, 0, 0))
             if registrations[broker] != before:
                 self._reports.pop(broker, None)
@@ -319,9 +354,7 @@ class PulsarIntake:
             if record is None:
                 url, load_manager = self._admin.address(broker), self.load_manager(broker)
                 record = extensible_report(answer.metrics, answer.owned, self._loads, load_manager, url)
-            for bundle, stats in record["lastStats"].items():
-                has_clients = stats["producerCount"] + stats["consumerCount"] > 0
-                (self._with_clients.add if has_clients else self._with_clients.discard)(bundle)
+            self._note_clients(answer.owned, record["lastStats"])
             dated = stamp(record, before, clock.now_ms())
             known = self._znodes.get(path)
             if known is None or before is None or dated["lastUpdate"] != before["lastUpdate"]:
@@ -331,6 +364,16 @@ class PulsarIntake:
                 self._reports[broker] = {key: dated.get(key) for key in ("cpu", "lastStats", "reported", "lastUpdate")}
             await self._records.decode_long(path, known)
             self._records.apply(broker, known)
+
+    def _note_clients(self, owned: Iterable[str], stats: Mapping[str, Record]) -> None:
+        for bundle in owned:
+            found = stats.get(bundle)
+            if found is None and bundle in self._with_clients:
+                self._topicless_s.setdefault(bundle, time.monotonic())
+            elif found is not None:
+                self._end_doubt(bundle)
+                if found["producerCount"] + found["consumerCount"] > 0:
+                    self._with_clients.add(bundle)
 
     def _apply_configuration(self, dynamic: dict[str, str]) -> None:
         """Apply what operators changed while brokers run, and list what of it cannot be used."""
@@ -348,3 +391,9 @@ class PulsarIntake:
         if policies != self._policies:
             self._policies = policies
             self._mirror.model.set_policies(policies_of(*policies))
+
+
+def _older(since_s: Mapping[str, float]) -> list[str]:
+    """Return the names of what has lasted a minute, the longest first."""
+    until_s = time.monotonic() - _UNSERVED_AFTER_S
+    return [name for name, at_s in sorted(since_s.items(), key=lambda each: each[1]) if at_s <= until_s]

@@ -23,6 +23,7 @@ from loadmanager.pulsar.broker_settings_poll import AskedBrokers
 from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_intake import PulsarIntake
+from loadmanager.pulsar.refusals import PulsarUnreachableError
 from loadmanager.store import paths
 
 NAMESPACE = "lm/bench"
@@ -99,6 +100,33 @@ async def test_bundles_with_clients_and_without_an_owner_are_named(
         await eventually(lambda: poll.mirror.ownerless == [second])
         monkeypatch.undo()
         await eventually(lambda: poll.mirror.ownerless == [], "not for a minute yet")
+
+
+async def test_a_bundle_whose_owner_refuses_its_clients_is_named(
+    loaded: FakePulsar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulsar_intake, "_UNSERVED_AFTER_S", 0.0)
+    monkeypatch.setattr(pulsar_intake, "TOPICS_S", 0.0)
+    async with polling(loaded) as poll:
+        await poll.intake.settled()
+        stuck, left = list(poll.intake.owners)[:2]
+        assert not [each for each in loaded.asked if "/lookup" in each.path]
+        loaded.faults.refuse("/lookup", 500, times=1_000)
+        load = loaded.loads.pop(stuck)
+        await loaded.report()
+        await eventually(lambda: poll.mirror.ownerless == [stuck])
+        loaded.loads[stuck] = load
+        await loaded.report()
+        await eventually(lambda: poll.mirror.ownerless == [])
+        loaded.faults.forgive()
+        loaded.asked.clear()
+        del loaded.loads[left]
+        await loaded.report()
+        await eventually(lambda: [each for each in loaded.asked if "/lookup" in each.path])
+        await poll.intake.settled()
+        await poll.intake.settled()
+        assert len([each for each in loaded.asked if "/lookup" in each.path]) == 1, "an answer ends the doubt"
+        assert poll.mirror.ownerless == []
 
 
 async def test_a_move_of_pulsars_is_told(loaded: FakePulsar) -> None:
@@ -192,6 +220,30 @@ async def test_the_owner_of_a_bundle_is_asked_of_those_who_may_have_it(loaded: F
         assert found.broker == second.broker_id
         await second.release(bundle)
         assert await poll.intake.owner_now(name, first.broker_id) is None
+
+
+async def test_an_extensible_broker_that_took_no_connection_counts_as_restarted(
+    loaded: FakePulsar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with polling(loaded) as poll:
+        first, second, _ = (each.broker_id for each in loaded.brokers)
+        before = dict(poll.mirror.registrations)
+        owned, refusals = PulsarAdmin.owned, [PulsarUnreachableError("no connection", was_not_heard=True)]
+
+        async def refuse_once(admin: PulsarAdmin, cluster: str, broker: BrokerId) -> list[str]:
+            if broker == first and refusals:
+                raise refusals.pop()
+            return await owned(admin, cluster, broker)
+
+        monkeypatch.setattr(PulsarAdmin, "owned", refuse_once)
+        await eventually(lambda: not refusals)
+        await poll.intake.settled()
+        await poll.intake.settled()
+        after = poll.mirror.registrations
+        assert (after[first] != before[first]) is loaded.extensible
+        assert after[second] == before[second]
+        assert (poll.intake.changed_s > 0) is loaded.extensible
+        assert all(poll.owner(bundle) == first for bundle in poll.intake.owners)
 
 
 @pytest.fixture
