@@ -12,6 +12,7 @@ term ends, `put_down` has the mirror say what is known of such bundles; the reco
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -27,13 +28,14 @@ from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.protocol.move_machine import StaleStepError
 from loadmanager.core.protocol.pulsar_moves import PendingMove
 from loadmanager.core.protocol.state_machine import Transition
-from loadmanager.errors import BundleNotFoundError, NamespaceNotFoundError
+from loadmanager.errors import BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.pulsar.fenced_znode import ElectionPort
 from loadmanager.pulsar.guardrail_facts import RailError, is_own
 from loadmanager.pulsar.move_verification import PulsarOwnership, SeesOwners
 from loadmanager.pulsar.pending_moves import ActsMemory
+from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.util import clock
 
 
@@ -108,7 +110,11 @@ class FollowingLedger:
 
     async def _end(self, name: BundleName, following: Ownership) -> Ownership:
         move = self._memory.acts.under_way.get(str(name))
-        ended = _as_it_is(following, await self._owned.find(name, None if move is None else move.destination))
+        owner = await self._owned.find(name, None if move is None else move.destination)
+        if owner is None:  # it may have been split, or deleted with its namespace
+            with contextlib.suppress(PulsarRefusedError, PulsarUnreachableError, InvalidRecordError):
+                await self._picture.read_bundles(str(name.namespace))
+        ended = _as_it_is(following, owner)
         self._put(name, ended)
         broker = None if ended.owner is None else ended.owner.broker
         is_cancelled = following.reason == OwnershipReason.UNLOAD_CANCELLED

@@ -30,6 +30,9 @@ class SeesOwners(Protocol):
     async def owner_now(self, bundle: BundleName, *near: BrokerId | None) -> Registration | None:
         """Ask the last known owner, and brokers that may have it; `PulsarRefusedError` or `PulsarUnreachableError`."""
 
+    async def read_bundles(self, namespace: str) -> None:
+        """Ask for the bundles of a namespace now; raises as `owner_now`, or `InvalidRecordError`."""
+
 
 class MovesBundles(Protocol):
     """Pulsar's REST. Each raises `PulsarRefusedError` or `PulsarUnreachableError`."""

@@ -107,6 +107,9 @@ class Eyes:
         await asyncio.sleep(self._pulsar.delay_s())
         return self._pulsar.owners[bundle]
 
+    async def read_bundles(self, namespace: str) -> None:
+        """Do nothing: no bundle is split here."""
+
     async def unload(self, bundle: BundleName, destination: BrokerId | None) -> None:
         epoch = self._actor.election.get_term().epoch
 

@@ -63,6 +63,7 @@ class Scripted:
     on_call: Callable[[], None] = lambda: None
     is_deposed: bool = False
     returned: list[str] = field(default_factory=list)
+    on_read: Callable[[str], object] = lambda _namespace: None
 
     @property
     def owners(self) -> Mapping[str, Registration | None]:
@@ -73,6 +74,9 @@ class Scripted:
         if isinstance(seen, Exception):
             raise seen
         return seen
+
+    async def read_bundles(self, namespace: str) -> None:
+        self.on_read(namespace)
 
     async def unload(self, _bundle: BundleName, destination: BrokerId | None) -> None:
         self._call(f"unload to {destination}")
@@ -335,6 +339,15 @@ async def test_a_bundle_that_is_no_more_is_forgotten_and_nobody_has_failed(when:
         await written.apply(complete)
     assert (await written.on_paper()).under_way == {}
     assert written.memory.acts.failures == 0
+
+
+async def test_bundles_are_read_anew_before_one_without_an_owner_counts_as_a_failure() -> None:
+    written = await Written.begin(None)
+    await written.release()
+    written.pulsar.on_read = written.mirror.drop_namespace
+    with pytest.raises(NamespaceNotFoundError):
+        await written.apply(abandon, "unload_failed")
+    assert ((await written.on_paper()).under_way, written.memory.acts.failures) == ({}, 0)
 
 
 async def test_at_the_end_of_a_term_the_view_says_what_is_known_and_the_paper_what_is_open() -> None:
