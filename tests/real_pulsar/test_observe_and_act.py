@@ -21,8 +21,12 @@ from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 pytestmark = [pytest.mark.pulsar, pytest.mark.zookeeper]
 
 SHEDDING = "loadBalancerSheddingEnabled"
-QUICK = {"loadBalancerSheddingIntervalMinutes": "0.1"}
-"""A round every 6 s, so that a test sees several."""
+QUICK = {
+    "loadBalancerSheddingIntervalMinutes": "0.1",
+    "loadBalancerLoadSheddingStrategy": "Level",
+    "loadBalancerLoadPlacementStrategy": "Level",
+}
+"""A round every 6 s, so that a test sees several, by traffic: usage of hosts is measured once a minute."""
 PATIENCE_S = 150.0
 
 Start = Callable[..., PulsarCommand]
@@ -132,8 +136,10 @@ def test_the_diary_has_the_moves_of_others_and_the_history_can_be_replayed(
     operator.place(skew.namespace, bundle, destination)
     moved = (f"{skew.namespace}/{bundle}", source.name, destination.name)
     eventually_sync(lambda: moved in diary(command), "the move in the diary", least_s=PATIENCE_S)
+    history = command.folder / "kept" / "history"
+    eventually_sync(history.exists, "a history", least_s=PATIENCE_S)
     assert command.stop() == 0
-    done = run_loadmanager("replay", "--history", str(command.folder / "kept" / "history"))
+    done = run_loadmanager("replay", "--history", str(history))
     assert done.returncode == 0, done.stderr
 
 

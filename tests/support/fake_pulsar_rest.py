@@ -37,6 +37,7 @@ DYNAMIC = frozenset(
 """Keys that may be changed while brokers run: those of them that a test has had a use for."""
 
 _JSON = "application/json"
+_TRANSFER_TICK_S = 0.01
 _SYSTEM_LOAD = {
     "msgRateIn": 1.0,
     "msgThroughputIn": 9e9,
@@ -314,8 +315,12 @@ class Rest:
         """Answer once the destination owns the bundle, or the broker where a test has it land."""
         if destination == self._broker.broker_id:
             return _reason(500, f"own by {destination}, cannot be transfer to same broker")
-        to = self._pulsar.lands.pop(bundle, destination)
-        await self._pulsar.move(bundle, to or destination)
+        await self._broker.release(bundle)
+        while (to := self._pulsar.lands.get(bundle, destination)) is None:  # noqa: ASYNC110 - a plain dict of tests
+            await asyncio.sleep(_TRANSFER_TICK_S)
+        self._pulsar.lands.pop(bundle, None)
+        if await self._pulsar.owner(bundle) is None:
+            await self._pulsar.broker(to).acquire(bundle)
         return web.Response(status=204)
 
     async def _remember(self, request: web.Request, bundle: str, destination: BrokerId) -> web.Response | None:

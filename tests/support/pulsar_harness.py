@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 from aiohttp import web
 from support.fake_pulsar import FakePulsar, PulsarBroker
 from support.nodes import Connect, Reply, in_memory
@@ -37,6 +38,8 @@ BUNDLES = [
     f"{NAMESPACE}/{each}" for each in ("0x00000000_0x40000000", "0x40000000_0x80000000", "0x80000000_0xc0000000")
 ]
 BUNDLE = BUNDLES[0]
+ON_BOTH = pytest.mark.parametrize("harness", ["modular", "extensible"], indirect=True)
+"""For tests that hold under either load manager."""
 NEVER = {"loadBalancerSheddingIntervalMinutes": "100000", "loadBalancerSheddingGracePeriodMinutes": "0"}
 
 

@@ -28,7 +28,7 @@ async def pulsar(world: MemoryWorld) -> AsyncIterator[FakePulsar]:
 async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Harness]:
     """Three brokers; the first one leads, and owns the four bundles of `lm/bench`.
 
-    A module may parametrize it with the load managers `modular` and `extensible`.
+    `ON_BOTH` has it run either load manager.
     """
     async with pulsar_harness(tmp_path, extensible=getattr(request, "param", "modular") == "extensible") as harness:
         yield harness

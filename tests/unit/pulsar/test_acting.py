@@ -64,7 +64,7 @@ async def test_while_it_is_under_way_it_is_written_down_and_nobody_elses_word_co
     _, to, other = harness.pulsar.brokers
     harness.pulsar.lands[BUNDLE] = None
     moving = asyncio.create_task(move(node, to))
-    await eventually(lambda: asked(harness.pulsar, "/lookup"))
+    await eventually(lambda: asked(harness.pulsar, "/unload"))
     assert (await harness.acts()).under_way.keys() == {BUNDLE}
     assert ownership(node, BUNDLE).state is OwnershipState.RELEASING
     with pytest.raises(Exception, match="cannot release"):

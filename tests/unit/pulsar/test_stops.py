@@ -46,15 +46,18 @@ Breaks = Callable[[FakePulsar], Awaitable[None]]
 
 
 @pytest.mark.parametrize(
-    ("breaks", "reason"),
+    ("harness", "breaks", "reason"),
     [
-        (sheds, GuardrailReason.PULSAR_SHEDS),
-        (splits, GuardrailReason.PULSAR_SPLITS),
-        (change_load_manager, GuardrailReason.LOAD_MANAGER_UNKNOWN),
-        (delete_leader, GuardrailReason.PULSAR_HAS_NO_LEADER),
-        (an_unregistered_leader, GuardrailReason.PULSAR_HAS_NO_LEADER),
+        ("modular", sheds, GuardrailReason.PULSAR_SHEDS),
+        ("extensible", sheds, GuardrailReason.PULSAR_SHEDS),
+        ("modular", splits, GuardrailReason.PULSAR_SPLITS),
+        ("extensible", splits, GuardrailReason.PULSAR_SPLITS),
+        ("modular", change_load_manager, GuardrailReason.LOAD_MANAGER_UNKNOWN),
+        ("modular", delete_leader, GuardrailReason.PULSAR_HAS_NO_LEADER),
+        ("modular", an_unregistered_leader, GuardrailReason.PULSAR_HAS_NO_LEADER),
     ],
-    ids=lambda each: getattr(each, "__name__", ""),
+    indirect=["harness"],
+    ids=lambda each: getattr(each, "__name__", None),
 )
 async def test_what_is_not_as_it_has_to_be_stops_rounds_and_moves(
     harness: Harness, breaks: Breaks, reason: GuardrailReason

@@ -9,7 +9,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 from structlog.testing import capture_logs
 from support.fake_pulsar import PulsarBroker
-from support.pulsar_harness import NAMESPACE, Harness, ownership
+from support.pulsar_harness import NAMESPACE, ON_BOTH, Harness, ownership
 from support.waiting import eventually
 
 from loadmanager.core.domain.names import BrokerId, BundleName
@@ -41,6 +41,7 @@ async def kill(node: PulsarService) -> None:
     await node.store.close()
 
 
+@ON_BOTH
 async def test_only_the_one_that_leads_moves_anything(harness: Harness) -> None:
     leader, standby = await harness.leader(), await harness.start()
     to = harness.pulsar.brokers[1]
@@ -82,6 +83,7 @@ async def test_who_ends_without_leading_says_how_pulsars_balancing_is_given_back
     assert said == ([("not_given_back", "error", node.take_over.way_back())] if told else [])
 
 
+@ON_BOTH
 @pytest.mark.parametrize("done", [False, True])
 async def test_a_move_whose_process_is_killed_is_seen_through_by_the_next(harness: Harness, *, done: bool) -> None:
     leader, standby = await harness.leader(), await harness.start()
