@@ -9,7 +9,7 @@ from support.clock import ManualClock
 from support.fake_broker import FakeBroker
 
 from loadmanager.agent.agent_metrics import AgentMetrics
-from loadmanager.agent.broker_watch import BrokerWatch, StuckDetector
+from loadmanager.agent.broker_watch import NO_LEASE_S, BrokerWatch, StuckDetector
 from loadmanager.agent.grants import Grants
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.net.broker_client import BrokerClient
@@ -25,12 +25,12 @@ class Watched:
         self.broker, self.clock = broker, ManualClock()
         self.last_lease_s: float | None = None
         self.changes = 0
-        grants = Grants(BrokerId("b:1"))
+        self.stuck, grants = StuckDetector(1.0), Grants(BrokerId("b:1"))
         self.watch = BrokerWatch(
             BrokerClient(http, broker.url),
             grants,
             AgentMetrics(grants.broker),
-            StuckDetector(1.0),
+            self.stuck,
             self.clock,
             stats_interval_s=1.0,
             probe_interval_s=1.0,
@@ -75,3 +75,11 @@ async def test_broker_whose_port_is_closed_is_lost_at_once(watched: Watched) -> 
     assert not await watched.look_after(1.0)
     assert not await watched.look_after(1.0)
     assert watched.changes == 2, "it is told once that the broker came, and once that it went"
+
+
+async def test_broker_that_asks_for_no_lease_is_lost_at_the_third_look_in_a_row(watched: Watched) -> None:
+    assert await watched.look_after(0.0)
+    watched.stuck.ask_for_lease(watched.clock())
+    assert [await watched.look_after(seconds) for seconds in (NO_LEASE_S + 1, 1.0, 1.0)] == [True, True, False]
+    watched.stuck.ask_for_lease(watched.clock())
+    assert await watched.look_after(1.0)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -61,6 +62,7 @@ def names(roots: Roots, *, virtual_if_alone: bool = False) -> list[str]:
 def test_without_control_groups_the_affinity_and_the_hosts_memory_are_the_limits(roots: Roots) -> None:
     assert find_limits(OWN, roots) == ProcessLimits(cores(), TOTAL)
     assert not ProcessLimits(psutil.cpu_count() or 1, TOTAL).is_below_host()
+    assert not ProcessLimits(0.0, 0).is_below_host(), "they are not known"
 
 
 def test_the_limits_of_a_container_with_control_groups_version_2_are_found(roots: Roots) -> None:
@@ -158,6 +160,15 @@ def test_this_process_can_be_read(roots: Roots) -> None:
     assert (os.getpid(), psutil.Process().create_time()) in reading.cpu_s
     assert reading.memory_used_bytes > MIB
     assert reading.cores == 2.0
+
+
+def test_cpu_of_a_process_is_that_of_its_own_code_and_of_the_kernel(
+    roots: Roots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil.Process, "cpu_times", Mock(return_value=Mock(user=2.0, system=1.0)))
+    reading = read_process(os.getpid(), roots, time.monotonic, 2.0, nic_speed_declared=False)
+    assert reading is not None
+    assert set(reading.cpu_s.values()) == {3.0}
 
 
 @pytest.mark.parametrize("pid", [-1, 0x7FFFFFFF])
