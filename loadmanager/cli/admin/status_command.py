@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.cells import cell_len
 
-from loadmanager.cli.admin.answer_text import Json
+from loadmanager.cli.admin.answer_text import Json, show_lines
 from loadmanager.cli.admin.node_requests import NodeRefusedError, NoNodeReachableError, Service, get
 from loadmanager.cli.admin.request_command import Procedure, show_json
 from loadmanager.cli.text.numbers import (
@@ -49,7 +49,7 @@ def status(
             show_json(_look(service))
         else:
             width, height = _screen()
-            print("\n".join(draw(_look(service), width, height)))
+            show_lines(_look(service), lambda seen, _: draw(seen, width, height))
 
     return procedure
 

@@ -201,6 +201,14 @@ def test_without_a_leader_the_last_moves_are_not_known(node: RecordingNode) -> N
     assert json.loads(run_admin("status --json", node.url).stdout)["lastMoves"] is None
 
 
+def test_a_node_of_another_version_is_shown_as_it_answers(node: RecordingNode) -> None:
+    fleet = {key: value for key, value in seen().items() if key != "brokers"}
+    node.script = {FLEET: [(200, json.dumps(fleet).encode())], DECISIONS: [(503, b'{"reason":"none"}')]}
+    done = run_admin("status", node.url)
+    assert done.exit_code == 0
+    assert "n2:8080" in done.stdout
+
+
 def test_it_is_watched_until_it_may_not_be(node: RecordingNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_command, "_AGAIN_S", 0.0)
     fleet, lost = (200, json.dumps(seen()).encode()), (503, b'{"reason":"no"}')
