@@ -206,5 +206,13 @@ class PulsarReshaper:
     def _say(self, kind: str, it: Reshaping, owner: Registration, stops: Sequence[Verdict] = ()) -> None:
         assert it.because is not None, "it was decided, and why"
         because, epoch = [it.because, *stops], self._mirror.epoch
-        say = self._decision_log.would_move if stops else self._decision_log.moved
-        say(kind, str(it.bundle), it.reason, epoch=epoch, source=owner, destination=owner, because=because)
+        self._decision_log.moved(
+            kind,
+            str(it.bundle),
+            it.reason,
+            epoch=epoch,
+            source=owner,
+            destination=owner,
+            because=because,
+            acted=not stops,
+        )

@@ -83,25 +83,14 @@ function Filters({ subject, kinds, found, all }) {
 
 const keyOf = ({ epoch, sequence }) => `${epoch}:${sequence}`;
 
-// Moves that somebody has asked for (AT_AN_OPERATORS_WORD in core/planning/churn.py); a round decides on all others.
-const ASKED_FOR = ["admin_split", "admin_unload", "drain", "pinned_to_broker", "plan_executed", "returned_after_drain"];
-const MOVES = ["unload", "would_unload"];
-const isMoveOfRound = ({ kind, reason }) =>
-  kind === "unloaded" || (MOVES.includes(kind) && !ASKED_FOR.includes(reason));
+const isMoveOfRound = ({ kind, round }) => kind === "unloaded" || (kind !== "round" && Number.isInteger(round));
 
-// The moves of each round: those that began after it, and before the next one of that leader.
 function movesByRound(entries) {
-  const byRound = new Map();
-  let last = null;
-  for (const entry of [...entries].sort((a, b) => a.epoch - b.epoch || a.sequence - b.sequence)) {
-    if (last?.epoch !== entry.epoch) last = null;
-    if (entry.kind === "round") {
-      last = { epoch: entry.epoch, moves: [] };
-      byRound.set(keyOf(entry), last.moves);
-    } else if (MOVES.includes(entry.kind) && isMoveOfRound(entry)) last?.moves.push(entry);
-  }
-  return byRound;
+  const moves = Map.groupBy(entries.filter(isMoveOfRound), roundOf);
+  return new Map(entries.filter(({ kind }) => kind === "round").map((each) => [keyOf(each), moves.get(roundOf(each))]));
 }
+
+const roundOf = ({ epoch, round }) => `${epoch}:${round}`;
 
 // Of a window first what happened in it: what was not done was mostly said before it and after it, too.
 const doneFirst = (entries) => [...entries.filter((each) => each.acted), ...entries.filter((each) => !each.acted)];

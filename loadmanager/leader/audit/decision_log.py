@@ -23,6 +23,7 @@ import orjson
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.reasons import Reason
+from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD
 from loadmanager.core.planning.plan_effect import MoveEffect
 from loadmanager.core.protocol.state_machine import Signal
 from loadmanager.history.entry_rows import HistoryEvent, Json
@@ -32,11 +33,15 @@ from loadmanager.wire.machines.step_form import Form, Image, question, step_as_j
 
 _KEPT = 2_000
 """Some hours of a busy cluster, in a few MiB; the history has the rest."""
+_MOVES = ("unload", "would_unload")
 
 
 @dataclass(slots=True)
 class LoggedDecision:
-    """Entry of the decision log. Times are epoch milliseconds; `times` counts consecutive repeats until `last_ms`."""
+    """Entry of the decision log. Times are epoch milliseconds; `times` counts consecutive repeats until `last_ms`.
+
+    `round` is the number of the shedding round, of its summary and of its moves.
+    """
 
     place: int
     sequence: int
@@ -50,6 +55,7 @@ class LoggedDecision:
     source: str | None = None
     destination: str | None = None
     effect: MoveEffect | None = None
+    round: int | None = None
     times: int = 1
     last_ms: int = 0
 
@@ -67,6 +73,7 @@ class LoggedDecision:
             "source": self.source,
             "destination": self.destination,
             "effect": None if self.effect is None else _effect_as_json(self.effect),
+            "round": self.round,
             "times": self.times,
             "lastAt": self.last_ms,
         }
@@ -81,6 +88,7 @@ class DecisionLog:
         self._refrained: OrderedDict[tuple[str, str], LoggedDecision] = OrderedDict()
         self._sequence = 0
         self._place = 0
+        self._round: int | None = None
         self.counts: Counter[tuple[str, str, bool]] = Counter()
 
     def moved(
@@ -94,12 +102,18 @@ class DecisionLog:
         destination: Registration | None = None,
         because: Sequence[Verdict] = (),
         effect: MoveEffect | None = None,
+        acted: bool = True,
     ) -> None:
-        """Log an assignment, or the begin, end or failure of an unload; `because` are the verdicts that led to it."""
-        entry = self._entry(kind, bundle, reason, epoch=epoch, acted=True)
+        """Log an assignment, or the begin, end or failure of an unload; `because` are the verdicts that led to it.
+
+        `acted` is false for a move that a dry run, or a move guard, kept from being made.
+        """
+        entry = self._entry(kind, bundle, reason, epoch=epoch, acted=acted)
         entry.source = source.broker if source else None
         entry.destination = destination.broker if destination else None
         entry.because, entry.effect = because, effect
+        if kind in _MOVES and reason not in AT_AN_OPERATORS_WORD:
+            entry.round = self._round
         self._decisions.append(entry)
 
     def measured(self, effect: MoveEffect) -> None:
@@ -109,24 +123,6 @@ class DecisionLog:
         for entry in self._decisions:
             if entry.effect is effect:
                 entry.place = self._next_place()
-
-    def would_move(
-        self,
-        kind: str,
-        bundle: str,
-        reason: Reason,
-        *,
-        epoch: int,
-        source: Registration,
-        destination: Registration | None,
-        because: Sequence[Verdict],
-    ) -> None:
-        """Log a move that a dry run, or a move guard, kept from being made."""
-        entry = self._entry(kind, bundle, reason, epoch=epoch, acted=False)
-        entry.source = source.broker
-        entry.destination = destination.broker if destination else None
-        entry.because = because
-        self._decisions.append(entry)
 
     def stopped(self, subject: str, stops: Sequence[Verdict], *, epoch: int) -> None:
         """Log that move guards stopped a move of that bundle, or every move of the cluster."""
@@ -148,6 +144,8 @@ class DecisionLog:
             return
         entry = self._entry(kind, verdict.subject, verdict.verdict, epoch=epoch, acted=verdict.acted)
         entry.because = because
+        if kind == "round":
+            entry.round = self._round = int(verdict.why["round"])
         if verdict.acted:
             self._refrained.pop(key, None)
             self._decisions.append(entry)

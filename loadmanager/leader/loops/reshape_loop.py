@@ -223,7 +223,7 @@ class ReshapeLoop:
         owner = self._mirror.get_ownership(reshaping.bundle).owner
         if owner is None or reshaping.because is None:
             return
-        self._decision_log.would_move(
+        self._decision_log.moved(
             "would_split" if reshaping.is_split else "would_merge",
             str(reshaping.bundle),
             reshaping.reason,
@@ -231,6 +231,7 @@ class ReshapeLoop:
             source=owner,
             destination=owner,
             because=[reshaping.because],
+            acted=False,
         )
 
     def _reports(self, brokers: Iterable[Registration]) -> dict[Registration, ReportedBundles]:

@@ -196,7 +196,7 @@ class SheddingLoop:
 
     def _log_stopped(self, step: Unload, because: Sequence[Verdict], term: Term) -> None:
         """Log a move that would have been made."""
-        self._decision_log.would_move(
+        self._decision_log.moved(
             "would_unload",
             step.bundle,
             step.reason,
@@ -204,6 +204,7 @@ class SheddingLoop:
             source=step.source,
             destination=step.destination,
             because=because,
+            acted=False,
         )
 
     def _begin(self, steps: _Steps) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from support.builders import broker, bundle
 
-from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import GuardrailReason, OwnershipReason, PlacementReason, SheddingReason
 from loadmanager.core.planning.plan_effect import MoveEffect
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
@@ -83,12 +83,23 @@ def test_a_decision_comes_with_the_sentence_of_its_verdict(decision_log: Decisio
 def test_what_a_dry_run_would_move_to_nobody_has_no_destination(decision_log: DecisionLog) -> None:
     reason = OverloadReason.BROKER_OVERLOADED
     for destination in (None, broker("b2")):
-        decision_log.would_move(
-            "would_unload", bundle(1), reason, epoch=1, source=broker("b1"), destination=destination, because=[]
+        decision_log.moved(
+            "would_unload", bundle(1), reason, epoch=1, source=broker("b1"), destination=destination, acted=False
         )
     newest, oldest = decision_log.recent(10)
     assert (oldest["source"], oldest["destination"]) == (broker("b1").broker, None)
     assert newest["destination"] == broker("b2").broker
+
+
+def test_moves_have_the_number_of_their_round_unless_somebody_asked_for_them(decision_log: DecisionLog) -> None:
+    shed, asked = OverloadReason.BROKER_OVERLOADED, OwnershipReason.ADMIN_UNLOAD
+    why: dict[str, Figure] = {"round": 7, "bundles": 1, "share_percent": 2.0, "routes": "b1 -> b2 (1)"}
+    decision_log.moved("unload", bundle(1), shed, epoch=1, source=broker("b1"))
+    decision_log.judged("round", Verdict("cluster", SheddingReason.ROUND_MOVES, acted=True, why=why), epoch=1)
+    decision_log.moved("unload", bundle(2), shed, epoch=1, source=broker("b1"))
+    decision_log.moved("unload", bundle(3), asked, epoch=1, source=broker("b1"))
+    decision_log.moved("assign", bundle(4), OwnershipReason.LOOKUP, epoch=1, destination=broker("b1"))
+    assert [entry["round"] for entry in reversed(decision_log.recent(10))] == [None, 7, 7, None, None]
 
 
 def test_who_follows_is_told_what_came_later_and_a_move_once_more_when_it_is_measured(
