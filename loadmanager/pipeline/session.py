@@ -7,17 +7,16 @@ import os
 import re
 import shlex
 import socket
-import struct
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from loadmanager.errors import EmbeddedServerError, PipelineError
 from loadmanager.history.files import Directory
 from loadmanager.history.table_schemas import BUNDLE_REPORTS
-from loadmanager.pipeline.noise import without_noise
 from loadmanager.util.jvm import get_java, spark_java_home
 from loadmanager.util.optional_dependencies import how_to_install
 
@@ -40,22 +39,9 @@ _OF_PYTHON = re.compile(r"^((?!org\.|java\.)[\w.]+(?:Error|Exception): .+)", re.
 _CAUSE = re.compile(r"java\.io\.IOException: (.+)")
 
 _STANDALONE = "spark://"
-_FRAME = struct.Struct(">qb")
-"""How a message of Spark's network layer begins: the length of all of it, and its kind."""
-_STREAM_REQUEST, _NO_SUCH_STREAM = 6, 8
-_NAME = b"/files/none"
-_QUESTION = _FRAME.pack(_FRAME.size + 4 + len(_NAME), _STREAM_REQUEST) + struct.pack(">i", len(_NAME)) + _NAME
-
 _ADDRESS = re.compile(r"([^:,/]+|\[[^]]+\]):(\d+)")
 
-_CLASSES = (
-    "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-    " -XX:MetaspaceSize=256m"
-)
-"""Spark's 25,000 classes are those of its package, and need not be verified; each time that they have outgrown what
-there is for them, all memory is looked through.
-"""
-
+_LOGGING = files("loadmanager.pipeline") / "log4j2.properties"
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -68,7 +54,7 @@ _SETTINGS = {
 }
 _SETTINGS_HERE = {
     "spark.driver.memory": "4g",
-    "spark.driver.extraJavaOptions": f"{_CLASSES} -XX:+UseParallelGC",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
@@ -81,7 +67,7 @@ FEW_BYTES = 1 << 20
 
 _SETTINGS_FOR_FEW = {
     # What takes the time is to compile queries, to make that code fast, and to think twice about each plan.
-    "spark.driver.extraJavaOptions": f"{_CLASSES} -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
@@ -148,8 +134,7 @@ def spark_session(
 
 def _create(builder: SparkSession.Builder, master: str | None) -> SparkSession:
     try:
-        with without_noise():
-            return builder.getOrCreate()
+        return builder.getOrCreate()
     except Exception as error:  # whatever Spark and py4j raise when there is no session
         raise PipelineError(f"master {master}: no Spark session: {_first_line(error)}{_of_environment()}") from error
 
@@ -167,7 +152,10 @@ def _settings(master: str | None, given: Mapping[str, str], *, for_few: bool = F
     tasks = 2 * (int(cores[1]) if cores else os.cpu_count() or 1)
     here = {**_SETTINGS, **_SETTINGS_HERE, "spark.sql.shuffle.partitions": str(tasks)}
     here |= _SETTINGS_FOR_FEW if for_few else {}
-    here["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={shlex.quote(tempfile.gettempdir())}"
+    properties = {"java.io.tmpdir": tempfile.gettempdir(), "log4j2.configurationFile": str(_LOGGING)}
+    here["spark.driver.extraJavaOptions"] += "".join(
+        f" -D{key}={shlex.quote(each)}" for key, each in properties.items()
+    )
     return {**here, **given}
 
 
@@ -185,7 +173,7 @@ def _use_java() -> None:
 
 
 def _require_master(master: str, timeout_s: float) -> None:
-    """Require that one master of `spark://host:port,...` answers. Spark itself would ask for a minute."""
+    """Require that one master of `spark://host:port,...` accepts connections. Spark itself would try for a minute."""
     if not master.startswith(_STANDALONE):
         return
     addresses = _ADDRESS.findall(master.removeprefix(_STANDALONE))
@@ -193,32 +181,15 @@ def _require_master(master: str, timeout_s: float) -> None:
         raise PipelineError(f"master {master}: expected spark://host:port")
     faults = []
     for host, port in addresses:
-        fault = _ask(host.strip("[]"), int(port), timeout_s)
-        if fault is None:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
+        except OSError as error:
+            faults.append(f"{host}:{port}: {error}")
+        else:
             return
-        faults.append(f"{host}:{port}: {fault}")
     raise PipelineError(
         f"master {master} does not answer ({'; '.join(faults)}): is it running, and is this its address?"
     )
-
-
-def _ask(host: str, port: int, timeout_s: float) -> str | None:
-    """Ask for a stream that nobody has: what is wrong with the answer, None for one of Spark's. One that wants to know
-    who asks first closes the connection.
-    """
-    try:
-        with socket.create_connection((host, port), timeout=timeout_s) as connection:
-            connection.settimeout(timeout_s)
-            connection.sendall(_QUESTION)
-            with connection.makefile("rb") as answers:
-                answer = answers.read(_FRAME.size)
-    except TimeoutError:
-        return f"it has said nothing for {timeout_s:g} s: is it a master of Spark?"
-    except OSError as error:
-        return str(error)
-    if answer and not (len(answer) == _FRAME.size and _FRAME.unpack(answer)[1] == _NO_SUCH_STREAM):
-        return "what answers there is not Spark"
-    return None
 
 
 def _require_answer(session: SparkSession, master: str, timeout_s: float) -> None:

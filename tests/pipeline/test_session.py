@@ -89,49 +89,7 @@ def test_one_of_several_masters_is_enough() -> None:
         listening.listen()
         closed.bind(("127.0.0.1", 0))
         addresses = ",".join(f"127.0.0.1:{each.getsockname()[1]}" for each in (closed, listening))
-        answering(listening, b"\0\0\0\0\0\0\0?\x08\0\0\0\x0b/files/none")
         session_module._require_master(f"spark://{addresses}", ANSWERS_S)
-
-
-def answering(listening: socket.socket, answer: bytes) -> threading.Thread:
-    """Take one connection, hear the question, say that, and close it."""
-
-    def serve() -> None:
-        connection, _ = listening.accept()
-        with connection:
-            connection.recv(100)
-            connection.sendall(answer)
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    return thread
-
-
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (b"\0\0\0\0\0\0\0?\x08\0\0\0\x0b/files/none", None),
-        (b"", None),  # it wants to know who asks
-        (b"HTTP/1.1 400 Bad Request\r\n", "what answers there is not Spark"),
-        (b"no", "what answers there is not Spark"),
-    ],
-)
-def test_a_master_is_known_by_how_it_answers(answer: bytes, said: str | None) -> None:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        thread = answering(listening, answer)
-        assert session_module._ask("127.0.0.1", listening.getsockname()[1], ANSWERS_S) == said
-        thread.join()
-
-
-def test_a_master_that_takes_the_connection_and_says_nothing_is_named_before_a_jvm_is_started() -> None:
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        master = f"spark://127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(PipelineError, match=f"master {master} does not answer .*it has said nothing for 0.1 s"):
-            spark_session(master, answer_timeout_s=0.1)
 
 
 @pytest.mark.parametrize("master", ["spark://nowhere", "spark://"])
