@@ -8,8 +8,7 @@ halves. Bundles without a report are idle and unknown.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -35,8 +34,7 @@ from loadmanager.core.model.load import RATED
 from loadmanager.core.model.report_validation import weighted_resources
 from loadmanager.core.strategies.merging import MergeCandidate, find_merges
 from loadmanager.core.strategies.splitting import SPLIT_ALGORITHMS
-from loadmanager.core.strategies.splitting.split_algorithm import MIB
-from loadmanager.core.strategies.splitting.split_finder import Split, SplitCandidate, find_for_modular
+from loadmanager.core.strategies.splitting.split_finder import SplitCandidate, find_for_modular
 from loadmanager.history.files import DAY_MS
 from loadmanager.history.table_schemas import RESOURCE_COLUMNS
 from loadmanager.pipeline.datasets import frame_of, schema_of
@@ -46,20 +44,17 @@ from loadmanager.pipeline.step import Step
 if TYPE_CHECKING:
     from loadmanager.pipeline.job import JobRun
 
-SPLIT, SPLIT_BLOCKED, UNSPLITTABLE, MERGE, BUNDLES = "split", "split_blocked", "unsplittable", "merge", "bundles"
+SPLIT, SPLIT_BLOCKED, UNSPLITTABLE, MERGE = "split", "split_blocked", "unsplittable", "merge"
 QUIET, UNKNOWN_LIMITS = "quiet_reports", "unknown_limits"
 FEWEST_HOURS = 10
 """Known hours that a 90th percentile needs."""
 
 _QUANTILE = 0.9
-_MOST_MERGES = 500
-"""Merges of one namespace that are tried, one after the other."""
 _WHY_NOT: dict[Reason, str] = {
     SplitReason.TOO_FEW_TOPICS: UNSPLITTABLE,
     SplitReason.NAMESPACE_HAS_MAXIMUM_BUNDLES: SPLIT_BLOCKED,
     SplitReason.RANGE_NOT_SPLITTABLE: SPLIT_BLOCKED,
 }
-_NOBODY = Registration(BrokerId(""), 0)
 _ADVICE = schema_of("advice")
 _LIMIT_COLUMNS = tuple(name for name in RESOURCE_COLUMNS if name.endswith("_limit"))
 
@@ -201,13 +196,13 @@ def advise_namespace(bundles: Sequence[BusyBundle], settings: PlannerSettings, u
     shape = [_merge_candidate(bundle, until_ms) for bundle in bundles]
     whole = _with_gaps(shape)
     found = []
-    for verdict in _find_splits(shape, len(whole), settings)[1]:
+    for verdict in _judge_splits(shape, len(whole), settings):
         kind = SPLIT if verdict.acted else _WHY_NOT.get(verdict.verdict)
         if kind is not None and (kind != UNSPLITTABLE or "above" in verdict.why):
             found.append(_advise_bundle(kind, verdict, hours[verdict.subject]))
     merges, _ = find_merges({namespace: whole}, settings)
     found += [_advise_bundle(MERGE, merge.why, min(hours[merge.lower], hours[merge.upper])) for merge in merges]
-    return found + _advise_on_count(namespace, shape, whole, settings)
+    return found
 
 
 def _advise_bundle(kind: str, verdict: Verdict, hours: int) -> Advice:
@@ -215,90 +210,7 @@ def _advise_bundle(kind: str, verdict: Verdict, hours: int) -> Advice:
     return Advice(kind, verdict.subject, text, {"reason": str(verdict.verdict), "hours": hours, **verdict.why})
 
 
-def _advise_on_count(
-    namespace: str, shape: Sequence[MergeCandidate], whole: Sequence[MergeCandidate], settings: PlannerSettings
-) -> list[Advice]:
-    """Compare the number of bundles with the one at which the rules settle, whoever owns what."""
-    free = [replace(each, owner=_NOBODY, age_s=float("inf")) for each in shape]
-    parts, splits = _split_up(free, len(whole) - len(shape), settings)
-    merges = _count_merges(namespace, _with_gaps(parts), settings)
-    settled = len(whole) + splits - merges
-    if settled == len(whole):
-        return []
-    text = (
-        f"It has {len(whole)} bundles; the rules settle at {settled}, after {splits} splits and {merges} merges, if the"
-        " load stays the same"
-    )
-    evidence: dict[str, Figure] = {
-        "bundles": len(whole),
-        "bundles_reported": len(shape),
-        "bundles_settled": settled,
-        "splits": splits,
-        "merges": merges,
-        "topics": sum(each.topics for each in shape),
-        "msg_rate_per_s": sum(each.msg_rate for each in shape),
-        "mib_per_s": sum(each.throughput for each in shape) / MIB,
-        **settings.as_figures("namespace_maximum_bundles"),
-    }
-    return [Advice(BUNDLES, namespace, text, evidence)]
-
-
-def _split_up(
-    bundles: Sequence[MergeCandidate], others: int, settings: PlannerSettings
-) -> tuple[list[MergeCandidate], int]:
-    """Split until no bundle is above a limit; return the parts, and the number of bundles added."""
-    parts = list(bundles)
-    while True:
-        splits, _ = _find_splits(parts, len(parts) + others, settings)
-        if not splits:
-            return parts, len(parts) - len(bundles)
-        cut = {split.bundle: split for split in splits}
-        parts = [part for each in parts for part in (_cut(each, cut[each.name]) if each.name in cut else [each])]
-
-
-def _cut(bundle: MergeCandidate, split: Split) -> list[MergeCandidate]:
-    """Cut a bundle into parts with equal load, since single topics are unknown."""
-    name = BundleName.parse_any(bundle.name)
-    ends = (name.range.lower, *split.boundaries, name.range.upper)
-    count = len(ends) - 1
-    return [
-        replace(
-            bundle,
-            name=str(BundleName(name.namespace, BundleRange(lower, upper))),
-            topics=bundle.topics // count,
-            sessions=bundle.sessions // count,
-            msg_rate=bundle.msg_rate / count,
-            throughput=bundle.throughput / count,
-        )
-        for lower, upper in pairwise(ends)
-    ]
-
-
-def _count_merges(namespace: str, bundles: list[MergeCandidate], settings: PlannerSettings) -> int:
-    for done in range(_MOST_MERGES):
-        merges, _ = find_merges({namespace: bundles}, settings)
-        if not merges:
-            return done
-        at = next(row for row, each in enumerate(bundles) if each.name == merges[0].lower)
-        bundles[at : at + 2] = [_join(bundles[at], bundles[at + 1])]
-    return _MOST_MERGES
-
-
-def _join(lower: MergeCandidate, upper: MergeCandidate) -> MergeCandidate:
-    own, above = BundleName.parse_any(lower.name), BundleName.parse_any(upper.name)
-    return replace(
-        lower,
-        name=str(BundleName(own.namespace, BundleRange(own.range.lower, above.range.upper))),
-        topics=lower.topics + upper.topics,
-        sessions=lower.sessions + upper.sessions,
-        msg_rate=lower.msg_rate + upper.msg_rate,
-        throughput=lower.throughput + upper.throughput,
-    )
-
-
-def _find_splits(
-    bundles: Iterable[MergeCandidate], count: int, settings: PlannerSettings
-) -> tuple[tuple[Split, ...], tuple[Verdict, ...]]:
+def _judge_splits(bundles: Iterable[MergeCandidate], count: int, settings: PlannerSettings) -> tuple[Verdict, ...]:
     """Apply the leader's rule to a namespace with `count` bundles."""
     halves = SPLIT_ALGORITHMS["range_equally_divide"]
     candidates = [
@@ -308,8 +220,7 @@ def _find_splits(
         for each in bundles
     ]
     counts = {namespace_of(each.name): count for each in candidates}
-    found = find_for_modular(candidates, counts, lambda _, own: halves(own, (), (), settings), settings)
-    return found.splits, found.verdicts
+    return find_for_modular(candidates, counts, lambda _, own: halves(own, (), (), settings), settings).verdicts
 
 
 def _merge_candidate(bundle: BusyBundle, until_ms: int) -> MergeCandidate:
