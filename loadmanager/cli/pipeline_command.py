@@ -98,7 +98,7 @@ def run(
         require_history(history)
         require_room(out)
         with _session(master, conf, master_timeout, job) as spark:
-            summary = _carry_out(spark, job, wanted)
+            summary = _run_steps(spark, job, wanted)
     _tell(summary)
 
 
@@ -130,7 +130,7 @@ def whatif(
         require_history(history)
         require_room(out)
         with _session(master, conf, master_timeout, job) as spark:
-            summary = _carry_out(spark, job, ["whatif"])
+            summary = _run_steps(spark, job, ["whatif"])
             league = _league_lines(spark, job.out)
     write_lines(league)
     _tell(summary)
@@ -263,7 +263,7 @@ def _known_steps(steps: Sequence[str] | None) -> list[str]:
     return list(steps or STEPS)
 
 
-def _carry_out(spark: Spark, job: Job, steps: Sequence[str]) -> Summary:
+def _run_steps(spark: Spark, job: Job, steps: Sequence[str]) -> Summary:
     from loadmanager.pipeline import runner  # noqa: PLC0415 - PySpark may not be installed
 
     with ProgressView(steps) as view:

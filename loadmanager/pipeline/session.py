@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = "local[*]"
-_NEEDED = ("pyspark", "pandas", "scipy", "deltalake")
+_NEEDED = ("pyspark", "pandas", "scipy", "deltalake", "jinja2")
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """The variable that spark-submit sets: the JVM is there already."""
 

@@ -18,7 +18,7 @@ Commands ask the node that `LOADMANAGER_ADMIN_URL` names.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import orjson
@@ -32,8 +32,6 @@ from loadmanager.history.files import DAY_MS
 from loadmanager.pipeline.reporting.contents import About, Contents, table
 from loadmanager.pipeline.reporting.findings import MINIMUM_S, OFTEN_UNEVEN, median_plan, threshold
 from loadmanager.pipeline.reporting.units import count, moment, share, span, times
-
-Evidence = Mapping[str, object]
 
 SHOWN = 3
 MORE_BROKERS = "more-brokers.yaml"
@@ -93,7 +91,7 @@ def _start_brokers(contents: Contents, about: About) -> Action | None:
     if about.to_ms is not None:
         scenario["from"] = moment(about.to_ms - DAY_MS)
     path, out = f"{about.out}/{REPORT}/{MORE_BROKERS}", f"{about.out}/more-brokers"
-    command = _command("pipeline", "whatif", path, about.history, "--out", out)
+    command = _command("pipeline whatif {path} {history} --out {out}", path=path, history=about.history, out=out)
     return Action(what, why, "#capacity", (command,), {MORE_BROKERS: yaml.safe_dump(scenario, sort_keys=False)})
 
 
@@ -109,55 +107,39 @@ def _apply_configuration(contents: Contents, about: About) -> Action | None:
     why = f"Replayed over the range, {COMPARED_TEXT} for {share(best[COMPARED])} of the time"
     why += f"; with the others for {share(others.min())} to {share(others.max())}." if len(others) else "."
     keys = set(dynamic_keys())
-    commands = [_set(key, text_of(value)) for key, value in values.items() if key in keys]
+    commands = [_command(_SET, key=key, value=text_of(value)) for key, value in values.items() if key in keys]
     return Action(f"Balance with {best['configuration']}", why, "#league", tuple(commands))
 
 
-def _command(*words: str) -> str:
-    return shlex.join(["loadmanager", *words])
+def _command(template: str, **values: object) -> str:
+    """Fill in the words of a command of `loadmanager`."""
+    return shlex.join(["loadmanager", *(word.format(**values) for word in template.split())])
 
 
-def _set(key: str, value: str) -> str:
-    return _command("admin", "brokers", "update-dynamic-config", "-c", key, "-v", value)
-
-
-def _split(subject: str, __: Evidence) -> str:
-    namespace, _, range_ = subject.rpartition("/")
-    return _command("admin", "namespaces", "split-bundle", namespace, "-b", range_, "--unload")
-
-
-def _list_topics(subject: str, __: Evidence) -> str:
-    namespace, _, range_ = subject.rpartition("/")
-    return _command("admin", "namespaces", "get-topic-positions", namespace, "-b", range_)
-
-
-def _allow_more_bundles(_: str, evidence: Evidence) -> str:
-    """Double the limit, where the evidence has it."""
-    most = evidence.get(_MOST_BUNDLES)
-    return _set(_MOST_BUNDLES, str(2 * int(most))) if isinstance(most, (int, float)) else ""
-
-
-def _merge(subject: str, _: Evidence) -> str:
-    return _command("admin", "bundles", "merge", subject)
-
-
-def _explain(subject: str, _: Evidence) -> str:
-    return _command("admin", "explain", "broker", subject)
-
-
-def _show_report(subject: str, _: Evidence) -> str:
-    return _command("admin", "broker-stats", "load-report", subject)
-
-
-_ADVICE: dict[str, tuple[str, Callable[[str, Evidence], str]]] = {
-    "unsplittable": ("Partition the one topic that makes {} too large", _list_topics),
-    "split_blocked": ("Allow more bundles: {} cannot be split", _allow_more_bundles),
-    "split": ("Split {}", _split),
-    "unknown_limits": ("Set the limits of {} in its agent", _show_report),
-    "quiet_reports": ("Find out why {} was silent", _explain),
-    "merge": ("Merge {} with the next one", _merge),
+_SET = "admin brokers update-dynamic-config -c {key} -v {value}"
+_EXPLAIN = "admin explain broker {subject}"
+_SHOW_REPORT = "admin broker-stats load-report {subject}"
+_ADVICE = {
+    "unsplittable": (
+        "Partition the one topic that makes {} too large",
+        "admin namespaces get-topic-positions {namespace} -b {range}",
+    ),
+    "split_blocked": ("Allow more bundles: {} cannot be split", _SET),
+    "split": ("Split {}", "admin namespaces split-bundle {namespace} -b {range} --unload"),
+    "unknown_limits": ("Set the limits of {} in its agent", _SHOW_REPORT),
+    "quiet_reports": ("Find out why {} was silent", _EXPLAIN),
+    "merge": ("Merge {} with the next one", "admin bundles merge {subject}"),
 }
 """Action and command by kind of advice."""
+
+
+def _advice_commands(kind: str, rows: pd.DataFrame) -> Iterator[str]:
+    for subject, evidence in zip(rows["subject"], map(orjson.loads, rows["evidence"]), strict=True):
+        namespace, _, range_ = subject.rpartition("/")
+        most = evidence.get(_MOST_BUNDLES, 0)
+        if most or kind != "split_blocked":
+            values = {"subject": subject, "namespace": namespace, "range": range_}
+            yield _command(_ADVICE[kind][1], key=_MOST_BUNDLES, value=2 * int(most), **values)
 
 
 def _follow_advice(contents: Contents, kind: str) -> Action | None:
@@ -165,14 +147,12 @@ def _follow_advice(contents: Contents, kind: str) -> Action | None:
     rows = rows[rows["kind"] == kind].reset_index() if "kind" in rows else rows
     if not len(rows):
         return None
-    what, command = _ADVICE[kind]
     first, others = rows.iloc[0], len(rows) - 1
     subjects = count(len(rows), _SUBJECTS.get(kind, "bundle")) if others else first["subject"]
-    commands = [command(each["subject"], orjson.loads(each["evidence"])) for _, each in rows.iterrows()]
-    commands = list(dict.fromkeys(filter(None, commands)))[:_MOST_COMMANDS]
+    commands = list(dict.fromkeys(_advice_commands(kind, rows)))[:_MOST_COMMANDS]
     more = f" The same holds for {others} more." if others else ""
     why = f"{first['subject']}: {first['text'].rstrip('.')}.{more}"
-    return Action(what.format(subjects), why, f"#advice-{first['index']}", tuple(commands))
+    return Action(_ADVICE[kind][0].format(subjects), why, f"#advice-{first['index']}", tuple(commands))
 
 
 def _explain_overload(contents: Contents) -> Action | None:
@@ -183,7 +163,7 @@ def _explain_overload(contents: Contents) -> Action | None:
     worst = rows.sort_values("above_s", ascending=False).iloc[0]
     part = f"{share(worst['share'])} of the time ({span(worst['above_s'])})"
     why = f"It was above {share(threshold(contents, 'usage'))} for {part}, and no other finding explains it."
-    command = _explain(worst["subject"], {})
+    command = _command(_EXPLAIN, subject=worst["subject"])
     return Action(f"Find out what keeps {worst['subject']} busy", why, "#brokers", (command,))
 
 
@@ -194,7 +174,7 @@ def _explain_imbalance(contents: Contents) -> Action | None:
         return None
     limit, part = times(threshold(contents, "imbalance")), share(rows["share"].iloc[0])
     why = f"The imbalance was above {limit} for {part} of the time. The command says why nothing moves."
-    return Action("Find out why load is uneven", why, "#imbalance", (_command("admin", "status"),))
+    return Action("Find out why load is uneven", why, "#imbalance", (_command("admin status"),))
 
 
 def _observed(contents: Contents, what: str) -> pd.DataFrame:
@@ -211,5 +191,5 @@ def _check_reports(contents: Contents) -> Action | None:
     worst = rows.sort_values("inconsistent", ascending=False).iloc[0]
     part = f"{worst['inconsistent']:,} of {worst['reports']:,} reports"
     why = f"In {part}, {worst['what']} differs from the sum over the bundles. Decisions that use it are off."
-    command = _show_report(worst["broker"], {})
+    command = _command(_SHOW_REPORT, subject=worst["broker"])
     return Action(f"Check the reports of {worst['broker']}", why, "#brokers", (command,))
