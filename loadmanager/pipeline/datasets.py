@@ -190,7 +190,7 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType(
         ),
         "recommendation": _table(
             "the configuration to use with a fleet, or why there is none",
-            "string fleet configuration, long days seeds, double rank_correlation, string why",
+            "string fleet configuration, long days seeds, string why",
         ),
     }
 )

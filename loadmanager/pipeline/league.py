@@ -26,10 +26,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from loadmanager.config import Settings, render_fields, settings_of
-from loadmanager.core.model.load import FloatArray
 from loadmanager.history.files import DAY_MS
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.minimum_history import WHOLE_DAY_HOURS
@@ -70,8 +68,7 @@ _ALWAYS_NAMED = ("load_balancer_load_shedding_strategy", "load_balancer_load_pla
 class Recommendation:
     """Configuration to use with this fleet, None for none, with the reasons, a sentence each.
 
-    `days` are whole ones, `seeds` those of each. `rank_correlation` compares the order of the configurations on one day
-    and on the next: 1 is always the same order, 0 is chance; None where there is nothing to compare.
+    `days` are whole ones, `seeds` those of each.
     """
 
     fleet: str
@@ -79,7 +76,6 @@ class Recommendation:
     why: tuple[str, ...]
     days: int
     seeds: int
-    rank_correlation: float | None
 
 
 _Days = Mapping[str, pd.DataFrame]
@@ -131,26 +127,23 @@ def recommendations(outcomes: pd.DataFrame) -> list[Recommendation]:
 
 def recommendation_table(recommended: Iterable[Recommendation]) -> pd.DataFrame:
     """Return a row per fleet."""
-    rows = [
-        (each.fleet, each.configuration, each.days, each.seeds, each.rank_correlation, "\n".join(each.why))
-        for each in recommended
-    ]
+    rows = [(each.fleet, each.configuration, each.days, each.seeds, "\n".join(each.why)) for each in recommended]
     return pd.DataFrame(rows, columns=schema_of("recommendation").names)
 
 
 def _recommend(fleet: str, rows: pd.DataFrame) -> Recommendation:
     whole = _whole_days(rows)
     days = {metric: _by("day", rows[rows["day"].isin(whole)], metric) for metric in METRICS if whole}
-    seeds, correlation = len(set(rows["seed"])), _rank_correlation(days)
+    seeds = len(set(rows["seed"]))
     why = _too_little(len(whole), seeds, len(set(rows["configuration"])))
     if why:
-        return Recommendation(fleet, None, (why,), len(whole), seeds, correlation)
+        return Recommendation(fleet, None, (why,), len(whole), seeds)
     choice, forward = _choose(days), _walk_forward(days)
     if forward.helps or (forward.helps is None and choice.is_shown):
-        about = [*_about(rows[rows["configuration"] == choice.chosen]), *choice.said, forward.said, _order(correlation)]
-        return Recommendation(fleet, choice.chosen, tuple(about), len(whole), seeds, correlation)
+        about = [*_about(rows[rows["configuration"] == choice.chosen]), *choice.said, forward.said]
+        return Recommendation(fleet, choice.chosen, tuple(about), len(whole), seeds)
     why = f"{NOTHING}: what was best so far is no better on the next day."
-    return Recommendation(fleet, None, (why, forward.said, _order(correlation)), len(whole), seeds, correlation)
+    return Recommendation(fleet, None, (why, forward.said), len(whole), seeds)
 
 
 def recommended_yaml(recommendation: Recommendation, values: Mapping[str, object], source: Iterable[str]) -> str:
@@ -269,21 +262,6 @@ def _walk_forward(days: _Days) -> _Forward:
     return _Forward(None if decisive is None else ours[decisive] < mean[decisive], said)
 
 
-def _rank_correlation(days: _Days) -> float | None:
-    """Return the mean of Spearman's rank correlation of the configurations on one day and on the next."""
-    ranks = [_ranks(days, day) for day in range(len(days[FULL]) if days else 0)]
-    told = [(one, other) for one, other in itertools.pairwise(ranks) if np.ptp(one) and np.ptp(other)]
-    return float(np.mean([np.corrcoef(one, other)[0, 1] for one, other in told])) if told else None
-
-
-def _ranks(days: _Days, day: int) -> FloatArray:
-    """Rank the configurations on a day; differences within the margins are ties."""
-    steps = [np.round(days[metric].iloc[day].to_numpy() / MARGINS[metric]) for metric in _DECIDE]
-    keys = list(zip(*(each.tolist() for each in steps), strict=True))
-    order = {key: place for place, key in enumerate(sorted(set(keys)))}
-    return np.asarray(stats.rankdata([order[key] for key in keys]))
-
-
 def _about(rows: pd.DataFrame) -> Iterable[str]:
     """Describe a configuration by its metrics."""
     weights = rows["duration_s"] / rows["duration_s"].sum()
@@ -301,12 +279,6 @@ def _figures(means: Mapping[str, float]) -> str:
         f"above 100 % of a broker {100 * means[FULL]:.2f} % of the time, above 85 % {100 * means[HOT]:.2f} %,"
         f" regret {means[REGRET]:.3f}"
     )
-
-
-def _order(correlation: float | None) -> str:
-    if correlation is None:
-        return "From day to day nothing tells the configurations apart."
-    return f"The order of the configurations on one day and on the next: rank correlation {correlation:.2f}."
 
 
 def _text(difference: MeanDifference) -> str:

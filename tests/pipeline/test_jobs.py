@@ -108,11 +108,11 @@ def test_less_than_a_day_is_not_replayed(
 def test_the_configuration_recommended_is_one_that_a_node_takes(tmp_path: Path) -> None:
     found = {"one": {"loadBalancerLoadSheddingStrategy": "TransferShedder"}}
     directory = Directory.of(str(tmp_path))
-    put_recommended(directory, Recommendation("as-recorded", "one", ("It is.",), 5, 3, 0.5), found, ["From a test."])
+    put_recommended(directory, Recommendation("as-recorded", "one", ("It is.",), 5, 3), found, ["From a test."])
     path = tmp_path / RECOMMENDED
     assert load_settings(Settings, path).planner_settings().shedding_strategy == "TransferShedder"
     assert "# It is." in path.read_text()
-    put_recommended(directory, Recommendation("as-recorded", None, ("No.",), 0, 0, None), found, [])
+    put_recommended(directory, Recommendation("as-recorded", None, ("No.",), 0, 0), found, [])
     assert not path.exists()
 
 

@@ -14,7 +14,7 @@ from loadmanager.pipeline.step import NothingToSay, Step, Summary, get_summary
 
 ROWS: dict[str, list[tuple[object, ...]]] = {
     "fleet_events": [(1, 1, 1, "broker_gone", "a:1")],
-    "recommendation": [("as-recorded", None, 1, 1, None, "no")],
+    "recommendation": [("as-recorded", None, 1, 1, "no")],
 }
 
 

@@ -110,7 +110,6 @@ def contents_of(days: int, busy_days: int = 2) -> dict[str, pd.DataFrame]:
                 "configuration": ["TransferShedder", None],
                 "days": [20, 4],
                 "seeds": [3, 3],
-                "rank_correlation": [0.31, None],
                 "why": ["It is above.\nAnd more.", "4 whole days are known.\nAnd more."],
             }
         ),

@@ -245,10 +245,8 @@ def _recommendation(row: pd.Series[Any]) -> str:
     why = str(row["why"]).splitlines()[0].rstrip(".")
     if pd.isna(row["configuration"]):
         return f"no recommendation. {why}."
-    known = f"{row['configuration']} is recommended, from {count(row['days'], 'day')} and {count(row['seeds'], 'seed')}"
-    if pd.isna(row["rank_correlation"]):
-        return f"{known}."
-    return f"{known}. The rank correlation of one day and the next is {number(row['rank_correlation'])}."
+    seen = f"from {count(row['days'], 'day')} and {count(row['seeds'], 'seed')}"
+    return f"{row['configuration']} is recommended, {seen}."
 
 
 def _moves(contents: Contents) -> Section:

@@ -90,8 +90,8 @@ def test_every_section_answers_its_question() -> None:
     assert "of 399 measured moves" in sections["moves"].answer
     assert "3 of 7 finished moves" in sections["moves"].answer
     assert sections["league"].answer == (
-        "For the fleet as-recorded: TransferShedder is recommended, from 20 days and 3 seeds. The rank correlation of"
-        " one day and the next is 0.31. For the fleet one-less: no recommendation. 4 whole days are known."
+        "For the fleet as-recorded: TransferShedder is recommended, from 20 days and 3 seeds."
+        " For the fleet one-less: no recommendation. 4 whole days are known."
     )
     assert "In the back-test, 76.1 % of 1,000 hours" in sections["forecast"].answer
     assert sections["forecast"].points == ["public/new: short: needs 3 days of hourly windows, has 0.8."]
