@@ -80,7 +80,7 @@ def _digest(text: str) -> str:
 
 def _with_units(text: str) -> str:
     """Keep each number and its unit on one line."""
-    return re.sub(r"(?<=\d) (?=[%A-Za-z])", "\N{NO-BREAK SPACE}", text)
+    return re.sub(r"(?<![\w/:.,-])(\d[\d.,]*) (?=[%A-Za-z])", "\\1\N{NO-BREAK SPACE}", text)
 
 
 def _readable(frame: pd.DataFrame) -> pd.DataFrame:

@@ -97,6 +97,14 @@ def test_every_section_answers_its_question() -> None:
     assert sections["forecast"].points == ["public/new: short: needs 3 days of hourly windows, has 0.8."]
 
 
+def test_a_number_stays_with_its_unit_and_no_name_with_the_next_word() -> None:
+    text = make_report(contents_of(20), about_days(20))[PAGE].decode()
+    assert (
+        "public/shop-1/0x10000000_0x20000000 with 31\N{NO-BREAK SPACE}MB/s (12\N{NO-BREAK SPACE}% of all load)" in text
+    )
+    assert "is too small from 2026-10-23 on" in text
+
+
 def test_a_chart_has_no_more_marks_than_a_screen_can_show() -> None:
     page = Page(make_report(contents_of(54), about_days(54))[PAGE].decode())
     for text in (each for pictures in page.pictures.values() for each in pictures):
