@@ -93,7 +93,7 @@ class HistoryTables:
 def require_range(from_ms: int | None, to_ms: int | None) -> None:
     """Raise `PipelineError` for a range that ends before it begins."""
     if from_ms is not None and to_ms is not None and from_ms >= to_ms:
-        raise PipelineError(f"the range {said_range(from_ms, to_ms)} is empty: its end is not after its beginning")
+        raise PipelineError(f"the range {format_range(from_ms, to_ms)} is empty: its end is not after its beginning")
 
 
 def nothing_in(history: History, table: str, from_ms: int | None, to_ms: int | None) -> PipelineError:
@@ -101,18 +101,18 @@ def nothing_in(history: History, table: str, from_ms: int | None, to_ms: int | N
     everything = history.info(table, on_fault=lambda _: None)
     there = "nothing at all"
     if everything.from_ms is not None and everything.to_ms is not None:
-        there = said_range(everything.from_ms, everything.to_ms + 1)
+        there = format_range(everything.from_ms, everything.to_ms + 1)
     return PipelineError(
-        f"{history.directory}: no {table} in the range {said_range(from_ms, to_ms)}; there is: {there}"
+        f"{history.directory}: no {table} in the range {format_range(from_ms, to_ms)}; there is: {there}"
     )
 
 
-def said_range(from_ms: int | None, to_ms: int | None) -> str:
+def format_range(from_ms: int | None, to_ms: int | None) -> str:
     """Format a range of time for people."""
-    return f"{_said(from_ms, 'the beginning')} to {_said(to_ms, 'the end')}"
+    return f"{_format_time(from_ms, 'the beginning')} to {_format_time(to_ms, 'the end')}"
 
 
-def _said(at_ms: int | None, otherwise: str) -> str:
+def _format_time(at_ms: int | None, otherwise: str) -> str:
     return otherwise if at_ms is None else f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 

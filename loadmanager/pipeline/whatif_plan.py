@@ -13,7 +13,6 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any
 
@@ -36,6 +35,7 @@ from loadmanager.lab.simulate.trial import Trial, figures
 from loadmanager.lab.simulate.world_builder import broker_spec, cost_model, world_rules
 from loadmanager.lab.whatif.recorded_ranges import Stretch
 from loadmanager.pipeline.datasets import schema_of
+from loadmanager.pipeline.history_tables import format_range, nothing_in
 from loadmanager.pipeline.ranges import CellReplay, Outline, Ranges, RangesOfSpark
 from loadmanager.pipeline.whatif_file import FEWEST_STEPS, FleetChanges, Variant, WhatIf
 
@@ -98,7 +98,9 @@ def plan(
     tried = configurations(whatif, base or {})
     stretches, left_out = find_stretches(whatif, history, ranges)
     found = dict(zip(stretches, ranges.read(stretches), strict=True))
-    left_out += [f"{when(each.from_ms, each.to_ms)}: {why}" for each, why in found.items() if isinstance(why, str)]
+    left_out += [
+        f"{format_range(each.from_ms, each.to_ms)}: {why}" for each, why in found.items() if isinstance(why, str)
+    ]
     outlines = {each: outline for each, outline in found.items() if isinstance(outline, Outline)}
     if not outlines:
         raise PipelineError(f"{history.directory}: nothing to replay: {'; '.join(left_out)}")
@@ -283,15 +285,12 @@ def find_stretches(whatif: WhatIf, history: History, ranges: Ranges) -> tuple[li
     from_ms, to_ms = (None if at is None else round(at.timestamp() * 1000) for at in (whatif.begin, whatif.end))
     at_ms = ranges.report_times(from_ms, to_ms)
     if not len(at_ms):
-        there = history.info(BROKER_REPORTS, on_fault=lambda _: None)
-        has = "it has none at all" if there.from_ms is None else f"it has them {when(there.from_ms, there.to_ms or 0)}"
-        asked = when(from_ms, to_ms)
-        raise PipelineError(f"{history.directory}: no broker reports {asked}; {has}")
+        raise nothing_in(history, BROKER_REPORTS, from_ms, to_ms)
     from_ms = int(at_ms[0]) if from_ms is None else from_ms
     to_ms = int(at_ms[-1]) + 1 if to_ms is None else to_ms
     missing = [*_silences(at_ms, from_ms, to_ms), *_marked(ranges.gaps())]
     left_out = [
-        f"{when(max(start, from_ms), min(end, to_ms))}: {why}"
+        f"{format_range(max(start, from_ms), min(end, to_ms))}: {why}"
         for start, end, why in missing
         if end > from_ms and start < to_ms
     ]
@@ -304,7 +303,9 @@ def find_stretches(whatif: WhatIf, history: History, ranges: Ranges) -> tuple[li
     found: list[Stretch] = []
     for start, end in pieces:
         if end - start < shortest_ms:
-            left_out.append(f"{when(start, end)}: too short beside the other stretches, or for {FEWEST_STEPS} steps")
+            left_out.append(
+                f"{format_range(start, end)}: too short beside the other stretches, or for {FEWEST_STEPS} steps"
+            )
         else:
             found.append(Stretch(len(found), start, start + (end - start) // step_ms * step_ms))
     return found, left_out
@@ -334,13 +335,3 @@ def _without(from_ms: int, to_ms: int, missing: Iterable[tuple[int, int, str]]) 
         at = max(at, min(end, to_ms))
     if at < to_ms:
         yield at, to_ms
-
-
-def when(from_ms: int | None, to_ms: int | None) -> str:
-    """Return a range of time for people."""
-    parts = [
-        f"{word} {datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec='seconds')}"
-        for word, at in (("from", from_ms), ("to", to_ms))
-        if at is not None
-    ]
-    return " ".join(parts) or "at any time"

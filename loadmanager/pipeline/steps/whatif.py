@@ -15,7 +15,7 @@ from loadmanager.history.files import DAY_MS, HOUR_MS, Directory
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.pipeline.costs import cost_models, known_cost
-from loadmanager.pipeline.history_tables import CANNOT_GO_ON, said_range
+from loadmanager.pipeline.history_tables import CANNOT_GO_ON, format_range
 from loadmanager.pipeline.job import JobRun
 from loadmanager.pipeline.league import (
     FEWEST_DAYS,
@@ -62,7 +62,7 @@ def try_out(run: JobRun) -> None:
     run.write_pandas("recommendation", recommendation_table(found))
     best = next(each for each in found if each.fleet == planned.recommend_for)
     source = [
-        f"Learnt from {run.job.history}, {said_range(from_ms, to_ms)}, run {run.summary.run}.",
+        f"Learnt from {run.job.history}, {format_range(from_ms, to_ms)}, run {run.summary.run}.",
         f"What was tried: {whatif.name}, {len(planned.cells)} scenarios.",
     ]
     put_recommended(Directory.of(run.job.out), best, planned.configurations, source)
