@@ -1,6 +1,6 @@
 """Checkpoint of the history: all inputs of decisions, in a head and in parts small enough for one entry each.
 
-What is made of an image reads back to the last bit. Contents are worked out where they are written, not where the
+What is made of a checkpoint reads back to the last bit. Contents are worked out where they are written, not where the
 checkpoint is taken: until then only references are kept.
 """
 
@@ -67,30 +67,32 @@ class Later:
         return self.work_out()
 
 
-def head_of(image: ModelCheckpoint) -> dict[str, Any]:
+def head_of(checkpoint: ModelCheckpoint) -> dict[str, Any]:
     """Return the head of a checkpoint. The writer adds `parts`, the number of parts."""
     return {
-        "revision": image.revision,
-        "bundles": len(image.names),
-        "registrations": [[each.broker, each.incarnation] for each in image.registrations],
-        "withRecord": list(image.with_record),
-        "unloaded": image.unloaded,
-        "unloadedFrom": image.unloaded_from,
+        "revision": checkpoint.revision,
+        "bundles": len(checkpoint.names),
+        "registrations": [[each.broker, each.incarnation] for each in checkpoint.registrations],
+        "withRecord": list(checkpoint.with_record),
+        "unloaded": checkpoint.unloaded,
+        "unloadedFrom": checkpoint.unloaded_from,
     }
 
 
-def parts_of(image: ModelCheckpoint, records: Mapping[str, Record]) -> Iterator[tuple[str, Later]]:
+def parts_of(checkpoint: ModelCheckpoint, records: Mapping[str, Record]) -> Iterator[tuple[str, Later]]:
     """Yield the parts in order, each with its kind."""
-    for first in range(0, len(image.names), _BUNDLES_PER_PART):
-        yield BUNDLES, Later(lambda own=slice(first, first + _BUNDLES_PER_PART): _bundles(image, own))  # type: ignore[misc]
-    for first in range(0, len(image.brokers), _BROKERS_PER_PART):
-        brokers = image.brokers[first : first + _BROKERS_PER_PART]
+    for first in range(0, len(checkpoint.names), _BUNDLES_PER_PART):
+        yield BUNDLES, Later(lambda own=slice(first, first + _BUNDLES_PER_PART): _bundles(checkpoint, own))  # type: ignore[misc]
+    for first in range(0, len(checkpoint.brokers), _BROKERS_PER_PART):
+        brokers = checkpoint.brokers[first : first + _BROKERS_PER_PART]
         yield BROKERS, Later(lambda own=brokers: [_broker(each) for each in own])  # type: ignore[misc]
     for own in _batches(records):
         yield NAMESPACES, Later(lambda own=own: {name: record_as_json(record) for name, record in own.items()})  # type: ignore[misc]
 
 
-def image_of(head: Mapping[str, Any], parts: Iterable[tuple[str, Any]]) -> tuple[ModelCheckpoint, dict[str, Record]]:
+def read_checkpoint(
+    head: Mapping[str, Any], parts: Iterable[tuple[str, Any]]
+) -> tuple[ModelCheckpoint, dict[str, Record]]:
     """Rebuild the checkpoint and the records from `head_of` and `parts_of`."""
     bundles: dict[str, list[Any]] = {name: [] for name in ("names", *_COLUMNS, *_TIME_MEANS)}
     brokers: list[BrokerCheckpoint] = []
@@ -110,7 +112,7 @@ def image_of(head: Mapping[str, Any], parts: Iterable[tuple[str, Any]]) -> tuple
         for name, values in bundles.items()
     }
     means = TimeMeans(**{name: columns.pop(name) for name in _TIME_MEANS})
-    image = ModelCheckpoint(
+    checkpoint = ModelCheckpoint(
         revision=head["revision"],
         names=names,
         registrations=tuple(Registration(BrokerId(broker), life) for broker, life in head["registrations"]),
@@ -121,7 +123,7 @@ def image_of(head: Mapping[str, Any], parts: Iterable[tuple[str, Any]]) -> tuple
         time_means=means,
         **columns,
     )
-    return image, records
+    return checkpoint, records
 
 
 def record_as_json(record: Record) -> dict[str, Any]:
@@ -215,10 +217,10 @@ def report_of(content: Mapping[str, Any]) -> BrokerReport:
     return BrokerReport(**values)
 
 
-def _bundles(image: ModelCheckpoint, own: slice) -> dict[str, Any]:
-    columns = [(image, _COLUMNS), (image.time_means, _TIME_MEANS)]
+def _bundles(checkpoint: ModelCheckpoint, own: slice) -> dict[str, Any]:
+    columns = [(checkpoint, _COLUMNS), (checkpoint.time_means, _TIME_MEANS)]
     said = {name: getattr(holder, name)[own].tolist() for holder, names in columns for name in names}
-    return {"names": image.names[own], **said}
+    return {"names": checkpoint.names[own], **said}
 
 
 def _broker(broker: BrokerCheckpoint) -> dict[str, Any]:

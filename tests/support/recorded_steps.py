@@ -14,7 +14,7 @@ from loadmanager.lab.replay.record_comparison import Mismatch
 from loadmanager.lab.replay.replayed_steps import ReplayedSteps
 from loadmanager.leader.audit.decision_log import RecordedAnswers, RecordedMachine
 from loadmanager.leader.audit.history_recorder import HistoryRecorder
-from loadmanager.wire.machines.step_form import Form, Image
+from loadmanager.wire.machines.step_form import Form, MachineCheckpoint
 
 
 class Leading(Protocol):
@@ -41,8 +41,8 @@ class Tape(HistoryRecorder):
         self.bodies.append(as_read(entry.body))
         return len(self.bodies)
 
-    def image(self) -> Image:
-        found: Image = as_read(self.machines[self.machine]())
+    def machine_checkpoint(self) -> MachineCheckpoint:
+        found: MachineCheckpoint = as_read(self.machines[self.machine]())
         return found
 
 
@@ -80,24 +80,24 @@ def difference(tape: Tape) -> tuple[str, str, Any, Any]:
 
 
 class Checkpoints:
-    """The images of a tape at any moment, and at the end a replay from the beginning and from each of them."""
+    """The checkpoints of a tape at any moment, and at the end a replay from the beginning and from each of them."""
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
-        self._taken: list[tuple[int, Image]] = [(0, [])]
+        self._taken: list[tuple[int, MachineCheckpoint]] = [(0, [])]
 
     def take(self) -> None:
-        image = self._tape.image()
-        self._taken.append((len(self._tape.bodies), image))
+        checkpoint = self._tape.machine_checkpoint()
+        self._taken.append((len(self._tape.bodies), checkpoint))
 
     def replay(self) -> None:
         self.take()
         for number, (first, begins) in enumerate(self._taken):
             again, at = ReplayedSteps(self._tape.machine, begins), first
-            for until, image in self._taken[number + 1 :]:
+            for until, checkpoint in self._taken[number + 1 :]:
                 for body in self._tape.bodies[at:until]:
                     again.step(body)
-                again.compare(image)
+                again.compare(checkpoint)
                 at = until
 
 

@@ -74,7 +74,9 @@ class ModelCheckpoint:
 _COPIED = ("short", "long", "short_samples", "long_samples", "topics", "recorded")
 
 
-def image_of(table: NamedRows, owners: RecordedOwners, reporters: Reporters, unloads: UnloadTimes) -> ModelCheckpoint:
+def take_checkpoint(
+    table: NamedRows, owners: RecordedOwners, reporters: Reporters, unloads: UnloadTimes
+) -> ModelCheckpoint:
     """Take a checkpoint; later changes of the model do not affect it."""
     order, columns, registrations = table.order(), table.columns, owners.registrations.by_registration
     rows, position, places = order.rows, owners.registrations.places(registrations.values()), table.places()
@@ -99,21 +101,21 @@ def image_of(table: NamedRows, owners: RecordedOwners, reporters: Reporters, unl
 
 
 def restore(
-    image: ModelCheckpoint, table: NamedRows, owners: RecordedOwners, reporters: Reporters, unloads: UnloadTimes
+    checkpoint: ModelCheckpoint, table: NamedRows, owners: RecordedOwners, reporters: Reporters, unloads: UnloadTimes
 ) -> None:
     """Restore the parts of an empty model from a checkpoint."""
     assert not table.names, "only an empty model is made into another"
-    rows = table.of(image.names)
+    rows = table.of(checkpoint.names)
     columns, row_of = table.columns, owners.registrations.of
-    registered = np.array([*map(row_of, image.registrations), NOBODY], dtype=np.int32)
+    registered = np.array([*map(row_of, checkpoint.registrations), NOBODY], dtype=np.int32)
     for name in _COPIED:
-        getattr(columns, name)[rows] = getattr(image, name)
-    columns.put_time_means(rows, image.time_means)
-    columns.reporter[rows], columns.owner[rows] = registered[image.reporter], registered[image.owner]
-    for at in np.flatnonzero(image.destination >= 0).tolist():
-        owners.destinations[int(rows[at])] = int(registered[image.destination[at]])
-    table.divided_by_range = {image.names[at] for at in np.flatnonzero(image.by_range).tolist()}
-    for broker in image.brokers:
+        getattr(columns, name)[rows] = getattr(checkpoint, name)
+    columns.put_time_means(rows, checkpoint.time_means)
+    columns.reporter[rows], columns.owner[rows] = registered[checkpoint.reporter], registered[checkpoint.owner]
+    for at in np.flatnonzero(checkpoint.destination >= 0).tolist():
+        owners.destinations[int(rows[at])] = int(registered[checkpoint.destination[at]])
+    table.divided_by_range = {checkpoint.names[at] for at in np.flatnonzero(checkpoint.by_range).tolist()}
+    for broker in checkpoint.brokers:
         reporters.brokers[broker.registration.broker] = ReportingBroker(
             broker.registration,
             row_of(broker.registration),
@@ -124,10 +126,10 @@ def restore(
             overtaken=broker.overtaken,
             unknown=broker.unknown,
         )
-    for name in image.with_record:
+    for name in checkpoint.with_record:
         table.set_record(name, there=True)
-    unloads.of_bundles, unloads.from_brokers = dict(image.unloaded), dict(image.unloaded_from)
-    table.revision = image.revision
+    unloads.of_bundles, unloads.from_brokers = dict(checkpoint.unloaded), dict(checkpoint.unloaded_from)
+    table.revision = checkpoint.revision
 
 
 def _busiest_of(broker: BrokerCheckpoint, rows: Rows) -> Busiest:

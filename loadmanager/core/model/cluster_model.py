@@ -21,7 +21,7 @@ from loadmanager.core.domain.policies import NO_POLICIES, Policies
 from loadmanager.core.model.broker_report import LatestReport
 from loadmanager.core.model.bundle_averages import AverageColumns, Overlaps, PartLoad
 from loadmanager.core.model.bundle_rows import NamedRows, Rows
-from loadmanager.core.model.checkpoint import ModelCheckpoint, image_of, restore
+from loadmanager.core.model.checkpoint import ModelCheckpoint, restore, take_checkpoint
 from loadmanager.core.model.extensible_load import BrokerLoad, ReportRules, throughput_of
 from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.load import BrokerReport, BundleAverages, FloatArray
@@ -325,13 +325,13 @@ class ClusterModel:
         throughput = throughput_of(columns.short.take(order.rows, axis=0))
         return order.names, np.where(columns.short_samples.take(order.rows) > 0, throughput, 0.0)
 
-    def image(self) -> ModelCheckpoint:
+    def checkpoint(self) -> ModelCheckpoint:
         """Take a checkpoint. Later changes of the model do not affect it."""
-        return image_of(self._rows, self._owners, self._reporters, self._unloads)
+        return take_checkpoint(self._rows, self._owners, self._reporters, self._unloads)
 
-    def restore(self, image: ModelCheckpoint) -> None:
+    def restore(self, checkpoint: ModelCheckpoint) -> None:
         """Restore an empty model from a checkpoint, except for rules, policies and controls."""
-        restore(image, self._rows, self._owners, self._reporters, self._unloads)
+        restore(checkpoint, self._rows, self._owners, self._reporters, self._unloads)
 
     def hot_bytes(self) -> int:
         """Return the memory of all bundle columns, orders and reporters, without names and without the bundle columns

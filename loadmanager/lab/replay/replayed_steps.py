@@ -17,7 +17,7 @@ from loadmanager.wire.machines.dataclass_codec import registration_of
 from loadmanager.wire.machines.drain_codec import DrainsForm, wishes_of
 from loadmanager.wire.machines.move_codec import MovesForm
 from loadmanager.wire.machines.plan_codec import PlansForm
-from loadmanager.wire.machines.step_form import Form, Image, question
+from loadmanager.wire.machines.step_form import Form, MachineCheckpoint, question
 
 Ask = Callable[..., Callable[..., Any]]
 """Factory of recorded answers, by the name of a question; a decoder may follow, for answers that JSON cannot hold."""
@@ -45,11 +45,11 @@ MACHINES: dict[str, Callable[[Ask], Form[Any, Any]]] = {
 class ReplayedSteps:
     """One machine, from a checkpoint on."""
 
-    def __init__(self, name: str, image: Image) -> None:
+    def __init__(self, name: str, checkpoint: MachineCheckpoint) -> None:
         self._name = name
         self._answers: dict[str, Any] = {}
         self._form = MACHINES[name](self._ask_for)
-        self._form.restore(image)
+        self._form.restore(checkpoint)
 
     def step(self, body: Mapping[str, Any]) -> None:
         """Replay a step; raises `Mismatch` if its actions or its next wake-up differ."""
@@ -66,10 +66,10 @@ class ReplayedSteps:
                 raise Mismatch(form.about(recorded or action), f"{what}: to do", recorded, action)
         compare_value(subject, f"{what}: to be woken at", body.get("wakeS"), wake_s)
 
-    def compare(self, image: Image) -> None:
+    def compare(self, checkpoint: MachineCheckpoint) -> None:
         """Raise `Mismatch` unless it remembers what is in the checkpoint."""
         nothing: Mapping[str, Any] = {}
-        for recorded, replayed in zip_longest(image, self._form.image(), fillvalue=nothing):
+        for recorded, replayed in zip_longest(checkpoint, self._form.checkpoint(), fillvalue=nothing):
             both = {**replayed, **recorded}
             subject = next((both[key] for key in ("bundle", "broker", "plan") if key in both), "")
             for field in both:

@@ -48,7 +48,7 @@ from loadmanager.lab.replay.replayed_decisions import (
     replay_decision,
 )
 from loadmanager.lab.replay.replayed_steps import MACHINES, ReplayedSteps
-from loadmanager.wire.checkpoint_codec import Record, faults_of, image_of, owned_of, record_of
+from loadmanager.wire.checkpoint_codec import Record, faults_of, owned_of, read_checkpoint, record_of
 from loadmanager.wire.control_records import decode_controls
 from loadmanager.wire.learned_records import decode_learned, learned_of
 from loadmanager.wire.policy_records import decode_domains, decode_groups, decode_isolation, policies_of
@@ -332,11 +332,11 @@ class Replay:
         item, head = self._head
         if len(self._parts) < head["parts"]:
             return
-        image, records = image_of(head, self._parts)
+        checkpoint, records = read_checkpoint(head, self._parts)
         memory = ReplayedMemory.of(head)
         machines = head["machines"]
         if self._model is not None:
-            compare_checkpoints(image, self._model.image())
+            compare_checkpoints(checkpoint, self._model.checkpoint())
             for name, machine in self._machines.items():
                 machine.compare(machines[name])
             for name in ("states", "split_state", "churn"):
@@ -354,7 +354,7 @@ class Replay:
         _set_controls(model, head["controls"])
         _set_learned(model, head["learned"])
         model.set_faults(faults_of(head["doubts"]))
-        model.restore(image)
+        model.restore(checkpoint)
         self._model, self._memory, self._records = model, memory, records
         self._snapshots, self._under_way, self._head, self._parts = {}, {}, None, []
         self._machines = {name: ReplayedSteps(name, machines[name]) for name in MACHINES.keys() & machines.keys()}

@@ -29,7 +29,7 @@ from loadmanager.core.protocol.state_machine import Signal
 from loadmanager.history.entry_rows import HistoryEvent, Json
 from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.util import clock
-from loadmanager.wire.machines.step_form import Form, Image, question, step_as_json
+from loadmanager.wire.machines.step_form import Form, MachineCheckpoint, question, step_as_json
 
 _KEPT = 2_000
 """Some hours of a busy cluster, in a few MiB; the history has the rest."""
@@ -285,7 +285,7 @@ class RecordedMachine(Generic[_Event, _Action]):
         self._recorder = recorder
         self._has_looked = False
         self._last_look: dict[str, Any] | None = None
-        recorder.machines[name] = self.image
+        recorder.machines[name] = self.checkpoint
 
     def step(self, event: _Event, now_s: float) -> list[_Action]:
         form, machine = self._form, self._form.machine
@@ -314,13 +314,13 @@ class RecordedMachine(Generic[_Event, _Action]):
     def _write(self, body: dict[str, Any]) -> None:
         self._recorder.put(HistoryEvent("stepped", self._name, _as_text(body)))
 
-    def image(self) -> Image:
+    def checkpoint(self) -> MachineCheckpoint:
         """Return the whole state of the machine for a checkpoint; a reader that begins there knows no earlier
         answer.
         """
         self._write_last_look()
         self._answers.forget()
-        return self._form.image()
+        return self._form.checkpoint()
 
 
 def _as_text(body: dict[str, Any]) -> Json:

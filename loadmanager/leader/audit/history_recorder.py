@@ -33,7 +33,7 @@ from loadmanager.util import clock
 from loadmanager.wire.checkpoint_codec import Later, Record, faults_as_json, head_of, parts_of
 from loadmanager.wire.control_records import encode_controls
 from loadmanager.wire.learned_records import encode_learned, what_decides
-from loadmanager.wire.machines.step_form import Image
+from loadmanager.wire.machines.step_form import MachineCheckpoint
 from loadmanager.wire.policy_records import encode_domains, encode_groups, encode_isolation
 from loadmanager.wire.strategy_state import digest_of
 
@@ -66,7 +66,7 @@ class RecordedPlanner(Protocol):
 class Model(Protocol):
     """The cluster model, as a checkpoint reads it."""
 
-    def image(self) -> ModelCheckpoint: ...
+    def checkpoint(self) -> ModelCheckpoint: ...
 
     def records(self) -> dict[str, Record]: ...
 
@@ -104,7 +104,7 @@ class HistoryRecorder:
         self.last_snapshot = NOT_RECORDED
         """Sequence number of the last snapshot in the history."""
         self.settings_id = ""
-        self.machines: dict[str, Callable[[], Image]] = {}
+        self.machines: dict[str, Callable[[], MachineCheckpoint]] = {}
         """State of each recorded state machine, by its name."""
 
     @property
@@ -163,10 +163,10 @@ class HistoryRecorder:
             return
         self.last_snapshot = NOT_RECORDED
         settings = self._settings()
-        image, memory = model.image(), planner.memory_now()
-        parts = list(parts_of(image, model.records()))
+        checkpoint, memory = model.checkpoint(), planner.memory_now()
+        parts = list(parts_of(checkpoint, model.records()))
         head = {
-            **head_of(image),
+            **head_of(checkpoint),
             "parts": len(parts),
             "settingsId": self.settings_id,
             "settings": settings,
@@ -179,7 +179,7 @@ class HistoryRecorder:
             "churn": memory.churn,
             "rng": memory.rng,
             "roundRng": memory.round_rng,
-            "machines": {name: image() for name, image in self.machines.items()},
+            "machines": {name: checkpoint() for name, checkpoint in self.machines.items()},
         }
         self.put(HistoryEvent("checkpoint", "", head))
         for holds, content in parts:

@@ -30,7 +30,7 @@ from loadmanager.core.protocol.state_machine import Signal
 from loadmanager.wire.checkpoint_codec import unquoted
 from loadmanager.wire.dump_line import quoted
 from loadmanager.wire.machines.dataclass_codec import OUTCOMES, Conversion, DataclassCodec
-from loadmanager.wire.machines.step_form import Image, name_in
+from loadmanager.wire.machines.step_form import MachineCheckpoint, name_in
 
 
 class DrainsForm:
@@ -55,7 +55,7 @@ class DrainsForm:
         """Return the bundle, or the broker."""
         return name_in(content)
 
-    def image(self) -> Image:
+    def checkpoint(self) -> MachineCheckpoint:
         now = self.machine.checkpoint()
         of_bundles = (*now.moving.values(), *(rest.drain for rest in now.resting.values()))
         drains = dict.fromkeys(each for each in (*now.drains.values(), *of_bundles) if each is not None)
@@ -72,10 +72,10 @@ class DrainsForm:
             {"asked": _CODEC.as_json(now.asked), "lookS": now.look_s},
         ]
 
-    def restore(self, image: Image) -> None:
-        if not image:
+    def restore(self, checkpoint: MachineCheckpoint) -> None:
+        if not checkpoint:
             return
-        *things, last = image
+        *things, last = checkpoint
         written = [each for each in things if "isUnderWay" in each]
         drains: dict[int | None, Drain] = {number: _drain_of(each) for number, each in enumerate(written)}
         under_way = [drains[number] for number, each in enumerate(written) if each["isUnderWay"]]

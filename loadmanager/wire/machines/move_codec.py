@@ -30,7 +30,7 @@ from loadmanager.core.protocol.move_machine import (
 )
 from loadmanager.core.protocol.state_machine import Signal
 from loadmanager.wire.machines.dataclass_codec import OUTCOMES, Conversion, DataclassCodec, registration_as_json
-from loadmanager.wire.machines.step_form import Image
+from loadmanager.wire.machines.step_form import MachineCheckpoint
 
 _EVENTS = (Signal.TIME, Signal.MEMBERSHIP, Cancel, Prepared, Committed, NotCommitted, Unanswered, OwnerAnswered)
 _ACTIONS = (Prepare, AskOwner, StopAsking, Ended)
@@ -89,14 +89,14 @@ class MovesForm:
             return str(what["bundle"])
         return self._find(what).bundle if isinstance(what, int) else ""
 
-    def image(self) -> Image:
+    def checkpoint(self) -> MachineCheckpoint:
         known = {move: self._numbers.get(move) or next(self._next) for move in self.machine.known}
         self._numbers.clear()
         self._numbers.update(known)
         return [self._move_as_json(move) for move in self._numbers]
 
-    def restore(self, image: Image) -> None:
-        self.machine.restore(map(self._meet, image))
+    def restore(self, checkpoint: MachineCheckpoint) -> None:
+        self.machine.restore(map(self._meet, checkpoint))
 
     def _move_as_json(self, move: Move) -> dict[str, Any]:
         return {"move": self._numbers[move], **self._codec.fields_as_json(move)}

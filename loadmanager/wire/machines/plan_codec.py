@@ -18,7 +18,7 @@ from loadmanager.core.protocol.plan_machine import (
     WithdrawStep,
 )
 from loadmanager.wire.machines.dataclass_codec import DataclassCodec
-from loadmanager.wire.machines.step_form import Image, name_in
+from loadmanager.wire.machines.step_form import MachineCheckpoint, name_in
 
 _NO_EFFECT = Effect(0.0, 0.0, 0.0, 0.0, 0.0, 0, 0)
 _CODEC = DataclassCodec(())
@@ -63,11 +63,11 @@ class PlansForm:
         """Return the bundle, or the hash of the plan."""
         return name_in(content)
 
-    def image(self) -> Image:
+    def checkpoint(self) -> MachineCheckpoint:
         return [_plan_as_json(plan) for plan in sorted(self.machine.executing, key=str)]
 
-    def restore(self, image: Image) -> None:
-        for each in image:
+    def restore(self, checkpoint: MachineCheckpoint) -> None:
+        for each in checkpoint:
             self.machine.keep(_plan_of(each))
 
     def _find(self, plan_hash: str) -> KeptPlan:

@@ -25,7 +25,7 @@ from loadmanager.core.protocol.state_machine import Machine
 _Event = TypeVar("_Event")
 _Action = TypeVar("_Action")
 
-Image = list[dict[str, Any]]
+MachineCheckpoint = list[dict[str, Any]]
 """State of a machine: the things that it follows, each by field name."""
 
 
@@ -47,9 +47,9 @@ class Form(Protocol[_Event, _Action]):
     def about(self, content: Sequence[Any]) -> str:
         """Return the subject of an event or an action, as the cluster names it; empty if it has none."""
 
-    def image(self) -> Image: ...
+    def checkpoint(self) -> MachineCheckpoint: ...
 
-    def restore(self, image: Image) -> None:
+    def restore(self, checkpoint: MachineCheckpoint) -> None:
         """Restore a new machine from a checkpoint."""
 
 

@@ -18,7 +18,7 @@ from loadmanager.core.model.load import BundleAverages
 from loadmanager.core.model.report_validation import NO_DOUBTS, ReportFaults
 from loadmanager.history.entry_rows import encode_json
 from loadmanager.lab.replay.record_comparison import Mismatch, compare_checkpoints
-from loadmanager.wire.checkpoint_codec import faults_as_json, faults_of, head_of, image_of, parts_of, unquoted
+from loadmanager.wire.checkpoint_codec import faults_as_json, faults_of, head_of, parts_of, read_checkpoint, unquoted
 
 B1, B2, B3 = (broker(f"b{number}") for number in (1, 2, 3))
 LOAD = (10.5, 20.25, 1e6 / 3, 0.1)
@@ -42,30 +42,30 @@ def a_model() -> ClusterModel:
     return model
 
 
-def restored(image: ModelCheckpoint) -> ClusterModel:
+def restored(checkpoint: ModelCheckpoint) -> ClusterModel:
     model = ClusterModel()
-    model.restore(image)
+    model.restore(checkpoint)
     return model
 
 
-def through_json(image: ModelCheckpoint) -> ModelCheckpoint:
-    head = json.loads(str(encode_json(head_of(image))))
-    parts = [(holds, json.loads(str(encode_json(content)))) for holds, content in parts_of(image, {})]
-    return image_of(head, parts)[0]
+def through_json(checkpoint: ModelCheckpoint) -> ModelCheckpoint:
+    head = json.loads(str(encode_json(head_of(checkpoint))))
+    parts = [(holds, json.loads(str(encode_json(content)))) for holds, content in parts_of(checkpoint, {})]
+    return read_checkpoint(head, parts)[0]
 
 
-@pytest.mark.parametrize("copied", [lambda image: image, through_json])
+@pytest.mark.parametrize("copied", [lambda checkpoint: checkpoint, through_json])
 def test_checkpoint_restores_an_equal_model(copied: Callable[[ModelCheckpoint], ModelCheckpoint]) -> None:
     model = a_model()
-    copy = restored(copied(model.image()))
-    compare_checkpoints(model.image(), copy.image())
+    copy = restored(copied(model.checkpoint()))
+    compare_checkpoints(model.checkpoint(), copy.checkpoint())
     assert copy.unknown_bundles() == model.unknown_bundles()
     assert copy.awaits_division("t/split")
 
 
 def test_it_stays_its_equal_whatever_comes_next() -> None:
     model = a_model()
-    copy = restored(through_json(model.image()))
+    copy = restored(through_json(model.checkpoint()))
     for each in (model, copy):
         each.apply_report(B3, report({HALVES[0]: LOAD, bundle(1): LOAD}, last_update_ms=90_000))
         each.apply_report(B2, report({bundle(2): (1.0, 2.0, 3.0, 4.0)}))
@@ -73,7 +73,7 @@ def test_it_stays_its_equal_whatever_comes_next() -> None:
         each.set_namespace("t/unknown", ["t/unknown/0x00000000_0xffffffff"], [owned(B2)])
         each.remove_broker(B1.broker)
         each.snapshot(100.0, 50.0)
-    compare_checkpoints(model.image(), copy.image())
+    compare_checkpoints(model.checkpoint(), copy.checkpoint())
     mine, others = model.snapshot(120.0, 1000.0), copy.snapshot(120.0, 1000.0)
     for name in ("broker", "assigned", "free", "movable", "recently_unloaded", "short", "long", "present", "topics"):
         np.testing.assert_array_equal(getattr(mine.bundles, name), getattr(others.bundles, name))
@@ -82,13 +82,13 @@ def test_it_stays_its_equal_whatever_comes_next() -> None:
 
 @pytest.mark.parametrize(("field", "row"), [("mean", 0), ("last", 1), ("reported_s", 2), ("sigma", 3)])
 def test_means_over_time_that_differ_are_named(field: str, row: int) -> None:
-    image, other = a_model().image(), a_model().image()
+    checkpoint, other = a_model().checkpoint(), a_model().checkpoint()
     column = getattr(other.time_means, field)
     column.setflags(write=True)
     column[row] += 1
     with pytest.raises(Mismatch) as found:
-        compare_checkpoints(image, other)
-    assert (found.value.subject, found.value.field) == (image.names[row], field)
+        compare_checkpoints(checkpoint, other)
+    assert (found.value.subject, found.value.field) == (checkpoint.names[row], field)
 
 
 def test_owners_that_are_told_alone_are_those_of_the_whole_record() -> None:
@@ -96,31 +96,31 @@ def test_owners_that_are_told_alone_are_those_of_the_whole_record() -> None:
     names = [bundle(number) for number in range(4)]
     whole.set_namespace("tenant/ns", names, [releasing(B1, B3), owned(B3), FREE, FREE])
     alone.set_owners({names[0]: releasing(B1, B3), names[1]: owned(B3), names[3]: FREE})
-    compare_checkpoints(whole.image(), alone.image())
+    compare_checkpoints(whole.checkpoint(), alone.checkpoint())
 
 
-def test_an_image_does_not_change_with_the_model() -> None:
+def test_a_checkpoint_does_not_change_with_the_model() -> None:
     model = a_model()
-    image = model.image()
-    before = through_json(image)
+    checkpoint = model.checkpoint()
+    before = through_json(checkpoint)
     model.remove_broker(B1.broker)
     model.remove_namespace("tenant/ns")
-    compare_checkpoints(before, image)
+    compare_checkpoints(before, checkpoint)
 
 
 def test_the_first_difference_between_images_is_named() -> None:
     model = a_model()
-    image = model.image()
+    checkpoint = model.checkpoint()
     model.apply_report(B1, report({bundle(0): LOAD}))
     with pytest.raises(Mismatch) as found:
-        compare_checkpoints(image, model.image())
+        compare_checkpoints(checkpoint, model.checkpoint())
     assert (found.value.subject, found.value.field) == (bundle(0), "short_samples")
 
 
 def test_only_an_empty_model_is_made_into_another() -> None:
     model = a_model()
     with pytest.raises(AssertionError, match="only an empty model"):
-        model.restore(model.image())
+        model.restore(model.checkpoint())
 
 
 def test_doubts_and_numbers_that_are_not_finite_read_back() -> None:

@@ -90,13 +90,13 @@ def test_a_broker_that_lost_a_dispute_says_nothing_of_the_bundle_that_has_the_ro
     model.apply_report(C, report({Y: (1, 0, 0, 0)}))
     assert said(model, A) == {}
     assert said(model, C) == {Y: (1, 0, [1, 0, 0, 0])}
-    assert [each.bundles.tolist() for each in model.image().brokers] == [[], [], [0]]
+    assert [each.bundles.tolist() for each in model.checkpoint().brokers] == [[], [], [0]]
 
 
 def test_a_restored_model_knows_nothing_of_single_bundles_until_the_next_report() -> None:
     model, restored = ClusterModel(), ClusterModel()
     model.apply_report(A, report([X]))
-    restored.restore(model.image())
+    restored.restore(model.checkpoint())
     assert said(restored, A) == {}
     restored.apply_report(A, report([X]))
     assert said(restored, A).keys() == {X}

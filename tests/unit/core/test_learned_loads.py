@@ -62,7 +62,7 @@ def test_a_restored_model_expects_what_the_first_one_did() -> None:
     model.seed_bundle(Y, averages((5, 5, 5, 5)))
     again = ClusterModel()
     again.set_learned(LEARNED)
-    again.restore(model.image())
+    again.restore(model.checkpoint())
     assert long_of(again) == long_of(model) == {X: LOAD.tolist(), Y: [5, 5, 5, 5]}
 
 

@@ -53,7 +53,7 @@ def test_every_outcome_of_a_move_is_the_same_again(tape: Tape) -> None:
     ]
     leader.look()
     assert tape.bodies[-1]["do"] == [["GiveAway", ["a:1"], 6, ["t/2", "t/3", "t/4"]]]
-    replayed(tape).compare(tape.image())
+    replayed(tape).compare(tape.machine_checkpoint())
 
 
 def test_why_a_bundle_stays_is_the_same_again_with_figures_of_all_kinds(tape: Tape) -> None:
@@ -70,14 +70,14 @@ def test_why_a_bundle_stays_is_the_same_again_with_figures_of_all_kinds(tape: Ta
     drain = leader.drains.find(A.broker)
     assert drain is not None
     assert leader.drains.blocked(drain) == {"t/1": staying.sentence()}
-    replayed(tape).compare(tape.image())
+    replayed(tape).compare(tape.machine_checkpoint())
 
 
 def test_a_look_while_nothing_is_wished_or_a_decision_is_waited_for_leaves_nothing(tape: Tape) -> None:
     leader = recorded(tape)
     for _ in range(3):
         leader.look()
-        tape.image()
+        tape.machine_checkpoint()
     assert not tape.bodies
     leader.controls = drained(A)
     leader.look()
@@ -89,7 +89,7 @@ def test_a_look_while_nothing_is_wished_or_a_decision_is_waited_for_leaves_nothi
     leader.look()
     assert [body["event"] for body in tape.bodies] == [["TIME"], ["DrainPlanned", [[], []]], ["TIME"]]
     assert "wakeS" not in tape.bodies[-1], "the drain is over"
-    replayed(tape).compare(tape.image())
+    replayed(tape).compare(tape.machine_checkpoint())
 
 
 def test_of_many_looks_at_which_nothing_is_new_the_first_and_the_last_are_written(tape: Tape) -> None:
@@ -97,16 +97,16 @@ def test_of_many_looks_at_which_nothing_is_new_the_first_and_the_last_are_writte
     for _ in range(5):
         leader.look()
     assert [body["atS"] for body in tape.bodies] == [101.0]
-    image = tape.image()
+    checkpoint = tape.machine_checkpoint()
     assert [body["atS"] for body in tape.bodies] == [101.0, 105.0]
-    replayed(tape).compare(image)
+    replayed(tape).compare(checkpoint)
     for _ in range(3):
         leader.look()
     leader.owners["t/1"] = B
     leader.look()
     assert [body["atS"] for body in tape.bodies[2:]] == [106.0, 108.0, 109.0]
     assert tape.bodies[-1]["do"] == [["BringHome", 4, []]]
-    replayed(tape).compare(tape.image())
+    replayed(tape).compare(tape.machine_checkpoint())
 
 
 def test_another_rest_is_named_where_it_is_over(tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_a_drain_that_is_not_as_in_the_checkpoint_is_named_by_its_broker_and_fie
     leader = recorded(tape)
     leader.draining("t/1")
     leader.step(MoveEnded("t/1", MOVED))
-    first, *others = tape.image()
+    first, *others = tape.machine_checkpoint()
     again = replayed(tape)
     with pytest.raises(Mismatch) as found:
         again.compare([{**first, "moved": 2}, *others])
@@ -146,16 +146,16 @@ def test_what_a_checkpoint_finds_goes_on_from_there(tape: Tape) -> None:
     leader.processes[B.broker] += 1
     leader.look()
     leader.step(DrainPlanned(plan(away("t/2"))))
-    image, first = tape.image(), len(tape.bodies)
-    assert {"broker": "b:1", "isEnding": True} in image
+    checkpoint, first = tape.machine_checkpoint(), len(tape.bodies)
+    assert {"broker": "b:1", "isEnding": True} in checkpoint
     leader.controls = drained(A)
     leader.step(TriedToEnd(B.broker))
     leader.look()
     leader.step(MoveEnded("t/1", MOVED))
-    again = ReplayedSteps("drains", image)
+    again = ReplayedSteps("drains", checkpoint)
     for body in tape.bodies[first:]:
         again.step(body)
-    again.compare(tape.image())
+    again.compare(tape.machine_checkpoint())
 
 
 def test_an_event_that_is_unknown_is_refused() -> None:

@@ -67,11 +67,11 @@ def test_a_step_that_would_be_another_today_is_named(tape: Tape, monkeypatch: py
 def test_a_plan_that_is_not_as_in_the_checkpoint_is_named_by_its_hash_and_field(tape: Tape) -> None:
     leader = recorded(tape)
     first, _ = leader.execute(leader.plans.keep(plan(3)))
-    (image,) = tape.image()
+    (checkpoint,) = tape.machine_checkpoint()
     again = replayed(tape)
-    again.compare([image])
+    again.compare([checkpoint])
     with pytest.raises(Mismatch) as found:
-        again.compare([{**image, "begun": 3}])
+        again.compare([{**checkpoint, "begun": 3}])
     mismatch = found.value
     assert (mismatch.subject, mismatch.field, mismatch.recorded, mismatch.replayed) == (
         first.plan.hash,
@@ -88,13 +88,13 @@ def test_plans_under_way_go_on_from_a_checkpoint_also_when_their_turn_has_come_b
     assert leader.plans.find(first.hash) is None
     begun = leader.execute(other)
     begun[0].check(OWNED)
-    image, already = tape.image(), len(tape.bodies)
+    checkpoint, already = tape.machine_checkpoint(), len(tape.bodies)
     leader.versions = {"t/0": 2}
     leader.step(StepEnded(other, begun[0].step, "refused", "no answer"))
     leader.step(Execute(other, even_if_frozen=False))
     leader.refuse(begun[1])
     assert [step.state for step in other.steps] == ["unknown", "not_begun", "not_begun"]
-    again = ReplayedSteps("plans", image)
+    again = ReplayedSteps("plans", checkpoint)
     for body in tape.bodies[already:]:
         again.step(body)
     again.compare([])

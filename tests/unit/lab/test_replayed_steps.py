@@ -29,10 +29,10 @@ def test_whatever_happens_is_the_same_again_and_from_a_checkpoint_in_its_midst_t
     whatever = Whatever(leader, data)
     for _ in range(data.draw(st.integers(0, 20))):
         whatever.happens()
-    image, already = tape.image(), len(tape.bodies)
+    checkpoint, already = tape.machine_checkpoint(), len(tape.bodies)
     again = replayed(tape)
-    again.compare(image)
-    begun_here = ReplayedSteps("moves", image)
+    again.compare(checkpoint)
+    begun_here = ReplayedSteps("moves", checkpoint)
     for _ in range(data.draw(st.integers(0, 20))):
         leader.limits = (data.draw(st.integers(1, 3)), 2)
         whatever.happens()
@@ -40,7 +40,7 @@ def test_whatever_happens_is_the_same_again_and_from_a_checkpoint_in_its_midst_t
     for body in tape.bodies[already:]:
         again.step(body)
         begun_here.step(body)
-    assert not tape.image()
+    assert not tape.machine_checkpoint()
     begun_here.compare([])
 
 
@@ -61,7 +61,7 @@ def test_a_release_that_was_found_and_a_write_of_which_nobody_knows_are_the_same
         ("Cancel", []),
     ]
     assert tape.bodies[-1]["event"] == ["Cancel", None], "nothing is said of a move that is over"
-    replayed(tape).compare(tape.image())
+    replayed(tape).compare(tape.machine_checkpoint())
 
 
 def test_an_owner_that_refused_for_good_does_so_again() -> None:
@@ -74,7 +74,7 @@ def test_an_owner_that_refused_for_good_does_so_again() -> None:
     assert tape.bodies[-1]["do"] == [
         ["Ended", 1, ["Kept", ["Owned", "a:1", 1, None, None, 3, 7, 1000, "a test"], "unload_failed", "it went to c:1"]]
     ]
-    replayed(tape).compare(tape.image())
+    replayed(tape).compare(tape.machine_checkpoint())
 
 
 def refused(tape: Tape) -> MovesHarness:
@@ -138,7 +138,7 @@ def test_an_answer_is_recorded_when_it_is_another_one_and_after_each_checkpoint(
     leader.limits = (3, 2)
     leader.step(Signal.MEMBERSHIP)
     assert tape.bodies[1]["asked"] == {"limits": [3, 2]}
-    tape.image()
+    tape.machine_checkpoint()
     leader.step(Signal.MEMBERSHIP)
     assert tape.bodies[2]["asked"] == {"limits": [3, 2], "is_registered a:1 (incarnation 1)": True}
     leader.registered.discard(A)
@@ -152,14 +152,14 @@ def test_an_answer_is_recorded_when_it_is_another_one_and_after_each_checkpoint(
 def test_a_move_that_is_not_as_in_the_checkpoint_is_named_by_its_field() -> None:
     tape = Tape("moves")
     refused(tape)
-    (first, second), again = tape.image(), replayed(tape)
+    (first, second), again = tape.machine_checkpoint(), replayed(tape)
     again.compare([first, second])
-    for image, expected in (
+    for checkpoint, expected in (
         ([{**first, "refusals": 2}, second], ("t/ns/first", "moves.refusals", 2, 1)),
         ([first], ("t/ns/second", "moves.move", None, 2)),
     ):
         with pytest.raises(Mismatch) as found:
-            again.compare(image)
+            again.compare(checkpoint)
         assert (found.value.subject, found.value.field, found.value.recorded, found.value.replayed) == expected
 
 

@@ -253,7 +253,7 @@ def test_a_value_that_is_worked_out_later_is_not_worked_out_before() -> None:
 
 
 def test_whatever_changes_a_model_is_recorded() -> None:
-    looks = {"image", "snapshot", "count_samples", "count_bundles_of", "bundle_averages", "broker_time_averages"}
+    looks = {"checkpoint", "snapshot", "count_samples", "count_bundles_of", "bundle_averages", "broker_time_averages"}
     looks |= {"recently_unloaded", "last_unloaded", "registrations", "unknown_bundles", "awaits_division", "hot_bytes"}
     looks |= {"known_bundles", "has_config_of", "namespaces_changed_since", "restore"}
     looks |= {"own_names", "owners"}
