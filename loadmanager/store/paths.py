@@ -7,7 +7,7 @@ BROKERS = f"{ROOT}/brokers"
 NODES = f"{ROOT}/nodes"
 LEADER = f"{ROOT}/leader"
 EPOCH = f"{ROOT}/epoch"
-DOUBT = f"{ROOT}/doubt"
+SUSPICION = f"{ROOT}/suspicion"
 """There while a standby asks the leader, whom it does not hear, whether it is alive."""
 
 NAMESPACES = f"{ROOT}/namespaces"

@@ -191,8 +191,8 @@ class LeaderRecord(WireModel):
     life: str = ""
 
 
-class DoubtRecord(WireModel):
-    """`/loadbalance/doubt`: the node that does not hear the leader of that epoch."""
+class SuspicionRecord(WireModel):
+    """`/loadbalance/suspicion`: the node that does not hear the leader of that epoch."""
 
     node_id: str
     epoch: Natural

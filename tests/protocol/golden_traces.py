@@ -63,7 +63,7 @@ _LOGGED = {
     "elected": "leads now, with epoch {epoch}",
     "stepped_down": "leads no more: {reason}",
     "leader_process_ended": "knows that the leader's process has ended",
-    "leader_doubted": "has not heard the leader: asks it through ZooKeeper",
+    "leader_suspected": "has not heard the leader: asks it through ZooKeeper",
     "leader_silent": "has not heard the leader for {silent_s} s, not through ZooKeeper either",
     "leader_has_zookeeper": "leaves the leader in office: it has ZooKeeper",
 }

@@ -97,12 +97,12 @@ def test_no_pause_of_up_to_half_a_second_brings_an_election(seed: int) -> None:
     play(seed, pauses)
 
 
-def doubts(world: World) -> list[float]:
+def suspicions(world: World) -> list[float]:
     """Times at which suspicions are written to the store from now on."""
     at_s: list[float] = []
     world.zookeeper.on_commit.append(
         lambda _session, ops, _changes: at_s.extend(
-            world.loop.now_s for op in ops if isinstance(op, Create) and op.path == paths.DOUBT
+            world.loop.now_s for op in ops if isinstance(op, Create) and op.path == paths.SUSPICION
         )
     )
     return at_s
@@ -209,7 +209,7 @@ async def zookeeper_that_is_paused(world: World) -> None:
         await world.wait(2.0)
 
 
-MOST_DOUBTS: dict[Happens, int] = {
+MOST_SUSPICIONS: dict[Happens, int] = {
     a_leader_cut_off_from_the_other_nodes: 2 * 11,
     a_standby_cut_off_from_the_other_nodes: 11,
     nodes_that_reject_each_other: 2 * 11,
@@ -225,20 +225,20 @@ def elections(seed: int, happens: Happens) -> tuple[int, int]:
     counted: list[int] = []
 
     async def main(world: World) -> None:
-        before, doubted = epoch(world), doubts(world)
+        before, suspected = epoch(world), suspicions(world)
         await happens(world)
-        counted[:] = [epoch(world) - before, len(doubted)]
+        counted[:] = [epoch(world) - before, len(suspected)]
 
     play(seed, main)
     return counted[0], counted[1]
 
 
 @pytest.mark.parametrize("seed", deep_except([0], range(5)))
-@pytest.mark.parametrize("happens", MOST_DOUBTS)
-def test_no_leader_that_has_zookeeper_is_replaced_or_doubted_all_the_time(happens: Happens, seed: int) -> None:
-    elected, doubted = elections(seed, happens)
+@pytest.mark.parametrize("happens", MOST_SUSPICIONS)
+def test_no_leader_that_has_zookeeper_is_replaced_or_suspected_all_the_time(happens: Happens, seed: int) -> None:
+    elected, suspected = elections(seed, happens)
     assert elected == 0
-    assert doubted <= MOST_DOUBTS[happens]
+    assert suspected <= MOST_SUSPICIONS[happens]
 
 
 def test_nodes_that_advertise_a_wrong_port_do_not_depose_each_other() -> None:
@@ -280,7 +280,7 @@ def test_nodes_that_all_pause_again_and_again_depose_each_other_ever_less() -> N
 
 
 GUARDS: dict[str, tuple[Callable[[], AbstractContextManager[object]], Happens]] = {
-    "a leader takes a doubt away": (
+    "a leader takes a suspicion away": (
         lambda: patch.object(MirrorIntake, "_apply_election", _deaf(MirrorIntake._apply_election)),
         a_leader_cut_off_from_the_other_nodes,
     ),
@@ -288,7 +288,7 @@ GUARDS: dict[str, tuple[Callable[[], AbstractContextManager[object]], Happens]] 
         lambda: patch.object(failure_detector, "_MOST_TICKS_A_STEP", math.inf),
         standbys_that_are_paused,
     ),
-    "only a store that answers at once says that a doubt stands": (
+    "only a store that answers at once says that a suspicion stands": (
         lambda: patch.object(failure_detector, "_PROMPT_LOOKS", 0),
         zookeeper_that_is_paused,
     ),
@@ -300,7 +300,7 @@ GUARDS: dict[str, tuple[Callable[[], AbstractContextManager[object]], Happens]] 
         lambda: patch.object(failure_detector, "_TIMES_SLOWEST", 0.0),
         busy_machines,
     ),
-    "a doubt that was answered is good for a session": (
+    "a suspicion that was answered is good for a session": (
         lambda: patch.object(failure_detector.FailureDetector, "_rest", _restless),
         a_leader_cut_off_from_the_other_nodes,
     ),
@@ -311,10 +311,10 @@ _ApplyElection = Callable[[MirrorIntake, Znode | None, Znode | None, Znode | Non
 
 
 def _deaf(apply: _ApplyElection) -> _ApplyElection:
-    def without_doubts(intake: MirrorIntake, epoch: Znode | None, leader: Znode | None, _: Znode | None) -> None:
+    def without_suspicions(intake: MirrorIntake, epoch: Znode | None, leader: Znode | None, _: Znode | None) -> None:
         apply(intake, epoch, leader, None)
 
-    return without_doubts
+    return without_suspicions
 
 
 def _restless(self: failure_detector.FailureDetector, now_s: float) -> None:
@@ -325,4 +325,4 @@ def _restless(self: failure_detector.FailureDetector, now_s: float) -> None:
 def test_a_guard_of_the_vigil_that_is_taken_out_is_missed(name: str) -> None:
     taken_out, happens = GUARDS[name]
     with taken_out():
-        assert any(elections(seed, happens) > (0, MOST_DOUBTS[happens]) for seed in range(10))
+        assert any(elections(seed, happens) > (0, MOST_SUSPICIONS[happens]) for seed in range(10))

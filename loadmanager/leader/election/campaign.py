@@ -30,7 +30,7 @@ from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Check, Create, Delete, MetadataStore, Op, Put
 from loadmanager.util import clock
-from loadmanager.wire.store_records import DoubtRecord, LeaderRecord
+from loadmanager.wire.store_records import LeaderRecord, SuspicionRecord
 
 log = structlog.get_logger(__name__)
 
@@ -132,16 +132,16 @@ class Election:
             return None
         return known.leader
 
-    async def doubt(self, leader: LeaderZnode) -> bool:
+    async def suspect(self, leader: LeaderZnode) -> bool:
         """Write a suspicion of the leader into the store; return False when it leads no more."""
-        record = DoubtRecord(node_id=self._node.broker_id, epoch=leader.epoch)
-        doubt = Create(paths.DOUBT, record.to_json(), ephemeral=True)
+        record = SuspicionRecord(node_id=self._node.broker_id, epoch=leader.epoch)
+        suspicion = Create(paths.SUSPICION, record.to_json(), ephemeral=True)
         try:
-            await self._store.commit([Check(paths.EPOCH, leader.epoch), doubt])
+            await self._store.commit([Check(paths.EPOCH, leader.epoch), suspicion])
         except TransactionFailedError as error:
             return error.index != 0
         except StoreError as error:
-            log.info("doubt_not_written", error=str(error))
+            log.info("suspicion_not_written", error=str(error))
         return True
 
     def found_silent(self, czxid: int | None) -> None:
@@ -197,7 +197,7 @@ class Election:
             term=self._term,
             ended_czxid=self._ended_czxid,
             silent_czxid=self._silent_czxid,
-            is_suspected=self._mirror.doubt_czxid not in {None, self._reassured_czxid},
+            is_suspected=self._mirror.suspicion_czxid not in {None, self._reassured_czxid},
             open_since_s=self._open_since_s,
             unsound_until_s=self._unsound_until_s,
             turn_s=_OTHERS_TURN_S if self._mirror.nodes.keys() - {self._node.broker_id} else 0.0,
@@ -233,7 +233,7 @@ class Election:
         if campaign.replaces_leader:
             ops.append(Delete(paths.LEADER))
         if campaign.on_suspicion:
-            ops.append(Delete(paths.DOUBT))
+            ops.append(Delete(paths.SUSPICION))
             self._silent_czxid = None  # one attempt: if it fails, the leader has answered or changed
         ops.append(Create(paths.LEADER, record.to_json(), ephemeral=True))
         try:
@@ -266,19 +266,19 @@ class Election:
 
     async def _reassure(self, epoch: int) -> None:
         """Delete the suspicion of a standby that does not hear this node."""
-        doubted = self._mirror.doubt_czxid
+        suspicion = self._mirror.suspicion_czxid
         try:
-            await self._store.commit([Check(paths.EPOCH, epoch), Delete(paths.DOUBT)])
+            await self._store.commit([Check(paths.EPOCH, epoch), Delete(paths.SUSPICION)])
         except TransactionFailedError as error:
             if error.index == 0:
                 self.deposed()
                 return
         except StoreError as error:
-            log.info("doubt_not_taken_away", error=str(error))
+            log.info("suspicion_not_deleted", error=str(error))
             await self._sleep_until(clock.now_s() + _RETRY_S)
             return
-        self._reassured_czxid = doubted
-        log.debug("doubted", epoch=epoch)
+        self._reassured_czxid = suspicion
+        log.debug("suspicion_deleted", epoch=epoch)
 
     def _step_down(self, reason: StepDownReason | None) -> None:
         """End the term; without a reason it ends because this node resigns."""

@@ -101,7 +101,7 @@ class LeaderWatch:
             case AskLeader():
                 return self._ask(action)
             case RaiseSuspicion(leader):
-                return self._doubt(leader)
+                return self._suspect(leader)
             case CheckSuspicion():
                 return self._see(action)
             case EarlyTakeOver(czxid, has_ended):
@@ -127,13 +127,13 @@ class LeaderWatch:
             return LeaderProcessEnded(leader.czxid)
         return LeaderMissed(leader.czxid)
 
-    async def _doubt(self, leader: LeaderZnode) -> Event:
-        log.debug("leader_doubted", leader=leader.service_url, epoch=leader.epoch)
-        return SuspicionRaised(leader.czxid, await self._election.doubt(leader))
+    async def _suspect(self, leader: LeaderZnode) -> Event:
+        log.debug("leader_suspected", leader=leader.service_url, epoch=leader.epoch)
+        return SuspicionRaised(leader.czxid, await self._election.suspect(leader))
 
     async def _see(self, look: CheckSuspicion) -> Event:
         try:
-            return SuspicionChecked(look, await self._store.get(paths.DOUBT) is not None)
+            return SuspicionChecked(look, await self._store.get(paths.SUSPICION) is not None)
         except StoreError as error:
-            log.debug("doubt_not_read", error=str(error))
+            log.debug("suspicion_not_read", error=str(error))
             return SuspicionChecked(look, None)

@@ -119,7 +119,7 @@ class ClusterMirror:
     """The session that holds the registration of each node."""
     operator_config: OperatorConfig = field(default_factory=OperatorConfig)
     leader: LeaderZnode | None = None
-    doubt_czxid: int | None = None
+    suspicion_czxid: int | None = None
     """Creation id of the suspicion of a standby against the leader, while there is one."""
     epoch: int = 0
     commits: int = 0

@@ -66,7 +66,7 @@ _SETTLES_WITHIN_S = 10.0
 _RETRY_S = 0.2
 _AT_A_TIME = 32
 """Znodes that are read before they are applied."""
-_ELECTION_PATHS = (paths.EPOCH, paths.LEADER, paths.DOUBT)
+_ELECTION_PATHS = (paths.EPOCH, paths.LEADER, paths.SUSPICION)
 _POLICIES: dict[str, tuple[str, Callable[[bytes, str], object]]] = {
     paths.ISOLATION: ("isolation", decode_isolation),
     paths.FAILURE_DOMAINS: ("failure_domains", decode_domains),
@@ -257,9 +257,9 @@ class MirrorIntake:
         """List what is wrong with a znode until it is mended; counted and logged once."""
         self._faults.reject(path, error)
 
-    def _apply_election(self, epoch: Znode | None, leader: Znode | None, doubt: Znode | None) -> None:
+    def _apply_election(self, epoch: Znode | None, leader: Znode | None, suspicion: Znode | None) -> None:
         self._mirror.epoch = epoch.version if epoch else 0
-        self._mirror.doubt_czxid = doubt.czxid if doubt else None
+        self._mirror.suspicion_czxid = suspicion.czxid if suspicion else None
         self._mirror.leader = None
         if leader is None:
             self._mirror.faults.pop(paths.LEADER, None)
@@ -375,7 +375,7 @@ def _is_record(path: str) -> bool:
         "namespaces": 3,
         "epoch": 1,
         "leader": 1,
-        "doubt": 1,
+        "suspicion": 1,
         "policies": 2,
         "configuration": 1,
         "learned": 1,

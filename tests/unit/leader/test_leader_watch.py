@@ -45,20 +45,20 @@ async def test_a_leader_that_was_replaced_unawares_learns_of_it_when_it_is_asked
         await witness.close()
 
 
-async def test_a_leader_takes_a_doubt_away_and_goes_on() -> None:
+async def test_a_leader_deletes_a_suspicion_and_goes_on() -> None:
     connect = in_memory(a_memory_cluster())
     async with Cluster(connect) as cluster:
         leader = await cluster.start_leader()
         witness = await connect()
         for _ in range(3):
-            await witness.commit([Create(paths.DOUBT, b"", ephemeral=True)])
+            await witness.commit([Create(paths.SUSPICION, b"", ephemeral=True)])
             await eventually(lambda: _is_gone(witness))
         assert (leader.leads, leader.node.mirror.epoch) == (True, 1)
         await witness.close()
 
 
 async def test_a_leader_is_watched_on_while_it_is_to_be_replaced() -> None:
-    """It may be heard yet, or take the doubt away; then nobody else would tell the standby to go on."""
+    """It may be heard yet, or take the suspicion away; then nobody else would tell the standby to go on."""
     async with Cluster() as cluster:
         first, second = await cluster.start_nodes(2)
         leader = second.node.mirror.leader
@@ -98,7 +98,7 @@ async def test_an_error_that_nobody_waits_for_any_more_is_not_reported(monkeypat
 
 
 async def _is_gone(witness: MetadataStore) -> bool:
-    return await witness.get(paths.DOUBT) is None
+    return await witness.get(paths.SUSPICION) is None
 
 
 @pytest.mark.parametrize("silence_ms", [0, LONG_MS])
