@@ -415,8 +415,8 @@ class MemoryStore(OfSession):
     # The session
 
     def _step(self, event: Event) -> None:
-        for instruction in self._session.step(event, self._cluster.clock()):
-            match instruction:
+        for action in self._session.step(event, self._cluster.clock()):
+            match action:
                 case Announce(state):
                     self._subscriptions.state_changed(state)
                 case Arm():

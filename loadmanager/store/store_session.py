@@ -139,7 +139,7 @@ class SessionSignal(enum.Enum):
 
 Event = Connected | RequestAnswered | RequestUnanswered | HungUp | ConnectionRefused | GivenUp | SessionSignal
 
-# Instructions
+# Actions
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class GiveUp:
     asked_at_s: float
 
 
-Instruction = Announce | Arm | Heartbeat | Drop | GiveUp | Say
+Action = Announce | Arm | Heartbeat | Drop | GiveUp | Say
 
 
 @dataclass(slots=True)
@@ -197,7 +197,7 @@ class Session:
     _asked_at_s: float = -math.inf
     _sent_at_s: float | None = None
     _due_s: float = math.inf
-    _to_do: list[Instruction] = field(default_factory=list)
+    _to_do: list[Action] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._asked_s = self.timeout_s
@@ -237,7 +237,7 @@ class Session:
             return "no answer for too long: the lease lapsed"
         return None
 
-    def step(self, event: Event, now_s: float) -> list[Instruction]:
+    def step(self, event: Event, now_s: float) -> list[Action]:
         """Process an event and return the actions."""
         if event is SessionSignal.CLOSE:
             self._end(SessionPhase.CLOSED)

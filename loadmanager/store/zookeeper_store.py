@@ -59,13 +59,13 @@ from loadmanager.store.metadata_store import (
     check_sizes,
 )
 from loadmanager.store.store_session import (
+    Action,
     Announce,
     Arm,
     Drop,
     Event,
     GiveUp,
     Heartbeat,
-    Instruction,
     OfSession,
     RequestAnswered,
     RequestUnanswered,
@@ -263,8 +263,8 @@ class ZooKeeperStore(OfSession):
         finally:
             self._set_timer()
 
-    def _do(self, instruction: Instruction) -> None:
-        match instruction:
+    def _do(self, action: Action) -> None:
+        match action:
             case Say(said, fields, is_warning):
                 (log.warning if is_warning else log.info)(said, **fields)
             case Announce(state):
@@ -274,7 +274,7 @@ class ZooKeeperStore(OfSession):
                 if self._prepared:
                     self._arm_all()
             case Heartbeat():
-                self._spawn(self._beat(instruction))
+                self._spawn(self._beat(action))
             case Drop():
                 self._get_client().drop()
             case GiveUp(asked_at_s):

@@ -702,8 +702,8 @@ class ModelStore(OfSession):
 
     def _step(self, event: Event) -> None:
         loop = asyncio.get_running_loop()
-        for instruction in self._session.step(event, now_s()):
-            match instruction:
+        for action in self._session.step(event, now_s()):
+            match action:
                 case Announce(state):
                     self._subscriptions.state_changed(state)
                 case Arm():
@@ -712,7 +712,7 @@ class ModelStore(OfSession):
                         self._subscriptions.armed(path)
                 case Heartbeat():
                     asking = asyncio.ensure_future(self.sync())
-                    asking.add_done_callback(partial(self._beaten, instruction))
+                    asking.add_done_callback(partial(self._beaten, action))
                 case Drop():
                     self._drop()
         if self._timer is not None:

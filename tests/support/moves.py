@@ -85,7 +85,7 @@ class MovesHarness:
         return told
 
     def take(self) -> Action:
-        """The next instruction, if it is the only one."""
+        """The next action, if it is the only one."""
         assert len(self.to_do) == 1, self.to_do
         return self.to_do.pop()
 
@@ -162,7 +162,7 @@ class Whatever:
                 break
 
     def _do(self) -> None:
-        """One of the instructions, whichever."""
+        """One of the actions, whichever."""
         leader, draw = self.leader, self.data.draw
         action = leader.to_do.pop(draw(st.integers(0, len(leader.to_do) - 1)))
         move = action.move

@@ -3,7 +3,7 @@
     {"atS": 81.25,                              the time it was stepped with, on the leader's monotonic clock
      "event": ["OwnerAnswered", 7, null],       its name, and what it says; 7 is a move that was wanted before
      "asked": {"is_registered b2:8080 (incarnation 31)": true},    answers that are not the same as the last time
-     "do": [["Commit", 7, "Owned", ["b2:8080", 31], "admin_unload"]],     the instructions, in the same way
+     "do": [["Commit", 7, "Owned", ["b2:8080", 31], "admin_unload"]],     the actions, in the same way
      "wakeS": 81.45}                            when it wants to be stepped by itself
 
 What is empty, or None, is left out. For its steps to be recorded and made again a machine needs a `Form`, a driver that

@@ -49,7 +49,7 @@ class AssignmentsHarness(FakeMirror):
         return told
 
     def take(self) -> Action:
-        """The next instruction, if it is the only one."""
+        """The next action, if it is the only one."""
         assert len(self.to_do) == 1, self.to_do
         return self.to_do.pop()
 
@@ -361,7 +361,7 @@ def _hear(leader: AssignmentsHarness, waited_for: set[str]) -> None:
 
 
 def _do(leader: AssignmentsHarness, data: st.DataObject) -> None:
-    """One of the instructions, whichever."""
+    """One of the actions, whichever."""
     action = leader.to_do.pop(data.draw(st.integers(0, len(leader.to_do) - 1)))
     fails = data.draw(st.sampled_from([False, False, True]))
     if isinstance(action, DecideAssignments):

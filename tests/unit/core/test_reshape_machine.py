@@ -118,7 +118,7 @@ class ReshapingsHarness:
         return told
 
     def take(self) -> Action:
-        """The next instruction, if it is the only one."""
+        """The next action, if it is the only one."""
         assert len(self.to_do) == 1, self.to_do
         return self.to_do.pop()
 
@@ -414,7 +414,7 @@ def _elsewhere(leader: ReshapingsHarness, data: st.DataObject) -> None:
 
 
 def _do(leader: ReshapingsHarness, data: st.DataObject, ended: list[Reshaping]) -> None:
-    """One of the instructions, whichever."""
+    """One of the actions, whichever."""
     action = leader.to_do.pop(data.draw(st.integers(0, len(leader.to_do) - 1)))
     match action:
         case Settle(it, current):

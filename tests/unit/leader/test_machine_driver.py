@@ -28,11 +28,11 @@ class Echo:
 async def test_what_comes_of_the_work_is_the_next_event() -> None:
     echo = Echo()
 
-    def do(instruction: str) -> Coroutine[None, None, str] | None:
+    def do(action: str) -> Coroutine[None, None, str] | None:
         async def work() -> str:
-            return f"done: {instruction}"
+            return f"done: {action}"
 
-        return work() if instruction != "at once" else None
+        return work() if action != "at once" else None
 
     driver = MachineDriver(echo, do)
     term = asyncio.create_task(driver.run())

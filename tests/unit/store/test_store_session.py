@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from loadmanager.core.protocol.state_machine import Say
 from loadmanager.store.metadata_store import SessionState
 from loadmanager.store.store_session import (
+    Action,
     Announce,
     Arm,
     Connected,
@@ -19,7 +20,6 @@ from loadmanager.store.store_session import (
     GiveUp,
     Heartbeat,
     HungUp,
-    Instruction,
     OfSession,
     RequestAnswered,
     RequestUnanswered,
@@ -267,11 +267,11 @@ class Servers:
                 self.newest_s[number] = max(asked_at_s, self.newest_s.get(number, asked_at_s))
             case RequestAnswered(number, sent_at_s) if self.session.state is SessionState.CONNECTED:
                 self.newest_s[number] = max(sent_at_s, self.newest_s[number])
-        for instruction in self.session.step(event, self.now_s):
-            self.do(instruction)
+        for action in self.session.step(event, self.now_s):
+            self.do(action)
 
-    def do(self, instruction: Instruction) -> None:
-        match instruction:
+    def do(self, action: Action) -> None:
+        match action:
             case Announce(state):
                 assert state is not self.announced[-1], "only what is another"
                 self.announced.append(state)
