@@ -15,12 +15,11 @@ import numpy.typing as npt
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.model.broker_report import Busiest, ReportingBroker
 from loadmanager.core.model.bundle_rows import NamedRows, Rows
 from loadmanager.core.model.extensible_load import Listed, LoadAverage
 from loadmanager.core.model.load import BoolArray, BrokerReport, FloatArray, RowArray
 from loadmanager.core.model.owner_columns import RecordedOwners, UnloadTimes
-from loadmanager.core.model.reporters import Reporters
+from loadmanager.core.model.reporters import Busiest, Reporters, ReportingBroker
 from loadmanager.core.model.snapshot import NOBODY
 from loadmanager.core.model.time_means import TimeMeans
 

@@ -18,7 +18,6 @@ from loadmanager.core.domain.controls import NO_CONTROLS, Controls
 from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.ownership import Ownership, Registration
 from loadmanager.core.domain.policies import NO_POLICIES, Policies
-from loadmanager.core.model.broker_report import LatestReport
 from loadmanager.core.model.bundle_averages import AverageColumns, Overlaps, PartLoad
 from loadmanager.core.model.bundle_rows import NamedRows, Rows
 from loadmanager.core.model.checkpoint import ModelCheckpoint, restore, take_checkpoint
@@ -27,7 +26,7 @@ from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.load import BrokerReport, BundleAverages, FloatArray
 from loadmanager.core.model.owner_columns import RecordedOwners, UnloadTimes
 from loadmanager.core.model.report_validation import NO_DOUBTS, ReportFaults
-from loadmanager.core.model.reporters import Reporters
+from loadmanager.core.model.reporters import LatestReport, Reporters
 from loadmanager.core.model.snapshot import Snapshot, build_brokers
 from loadmanager.core.model.snapshot_builder import ClusterSummary, Last, sorted_bundles, summarize, top_bundles
 

@@ -9,7 +9,6 @@ from weakref import ref
 import numpy as np
 
 from loadmanager.core.domain.names import BrokerId
-from loadmanager.core.model.broker_report import ReportingBroker
 from loadmanager.core.model.bundle_rows import NamedRows, RecordedState
 from loadmanager.core.model.extensible_load import Listed, TopBundles
 from loadmanager.core.model.load import (
@@ -23,6 +22,7 @@ from loadmanager.core.model.load import (
     percent_usage,
 )
 from loadmanager.core.model.owner_columns import RecordedOwners, UnloadTimes
+from loadmanager.core.model.reporters import ReportingBroker
 from loadmanager.core.model.snapshot import NOBODY, Bundles
 from loadmanager.core.model.time_means import TimeMeans
 

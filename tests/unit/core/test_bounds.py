@@ -8,8 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem
-from loadmanager.core.planning.certificate.bound_search import find_bounds
-from loadmanager.core.planning.certificate.bounds import SAFE, Bound, Heaviest, Pigeonhole, Prices, Volume
+from loadmanager.core.planning.certificate.bounds import (
+    SAFE,
+    Bound,
+    Heaviest,
+    Pigeonhole,
+    Prices,
+    Volume,
+    find_bounds,
+)
 from loadmanager.core.planning.certificate.minimum_moves import Relief, Reliefs, find_least_peak
 
 AMOUNTS = st.sampled_from([0.0, 1.0, 1.0, 2.0, 3.0, 5.0, 0.1, 1e-7, 1e9])

@@ -1,14 +1,17 @@
 """Lower bounds of the peak of any assignment, each with a proof that can be checked from the columns.
 
-A bound is what it is made of, and `peak` says what follows from that. It holds whatever it is made of, so a bad choice
-makes a low bound and never a wrong one; `core.planning.certificate.bound_search` looks for good ones. Rounding is on
-the safe side.
+`peak` is the consequence of a bound. It holds for any choice of its parts, so a bad choice makes a low bound and never
+a wrong one. Rounding is on the safe side.
 
     Volume      what only these brokers may own cannot be spread thinner than over all that they have
     Heaviest    one bundle uses so much even where it uses the least
     Pigeonhole  of k * m + 1 bundles that only m brokers may own, one of them gets k + 1
     Prices      let brokers take a price for each resource, all that they have being worth 1: the peak is no less than
                 what it costs to put each bundle where that is cheapest, whatever the prices are (weak duality)
+
+`find_bounds` searches for high ones, one per kind, in time linear in the number of bundles. Prices come from
+multiplicative weights on a sample of bundles. Similar brokers take the same prices without loss. If all are similar,
+prices give no better bound than volumes, and none are searched.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import Protocol
 import numpy as np
 
 from loadmanager.core.model.load import BoolArray, FloatArray
-from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem
+from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, Rows
 
 SAFE = 1 - 1e-9
 """Safety factor for rounding: sums of a million floats are more exact than this."""
@@ -124,3 +127,202 @@ def _sum_of_least(need: FloatArray, prices: FloatArray) -> float:
     at_once = max(1, _PRODUCTS // len(prices))
     chunks = (need[first : first + at_once] for first in range(0, len(need), at_once))
     return sum(float((prices @ chunk.T).min(axis=0).sum()) for chunk in chunks)
+
+
+_SAMPLE = 1500
+_STEP_SIZES, _STEPS = (0.5, 0.15, 0.05, 0.015), 40
+"""Exponential step sizes by which the most used resource gets dearer; `_STEPS` steps of each, from the best so far."""
+_TINY = 1e-300
+_OTHERS = 0.5
+_GROUPS = 48
+_FINEST = 8
+"""Brokers are similar if their capacities differ by less than this root of two, or a coarser one if there would be more
+groups.
+"""
+
+
+def find_prices(problem: BalancingProblem, volume: Volume) -> FloatArray | None:
+    """Find prices (M, R); None if all brokers are similar."""
+    group = _groups(problem)
+    groups = int(group.max(initial=-1)) + 1
+    if groups <= 1:
+        return None
+    sums = [np.bincount(group, weights=each, minlength=groups) for each in _finite(problem).T]
+    capacity: FloatArray = np.stack(sums, axis=1)
+    offers = np.zeros((len(problem.may_own), groups), dtype=bool)
+    for each in range(groups):
+        offers[:, each] = problem.may_own[:, group == each].any(axis=1)
+    begin: FloatArray = np.zeros(capacity.shape)
+    begin[np.unique(group[volume.brokers]), volume.resource] = 1.0
+    rows, weight = _sample(problem)
+    prices = _ascend(problem.need[rows] * weight[:, None], offers[problem.classes[rows]], capacity, begin)
+    return np.asarray(prices[group])
+
+
+def _finite(problem: BalancingProblem) -> FloatArray:
+    """Return capacities (M, R); 0 where they do not count."""
+    return np.where(np.isfinite(problem.capacity), problem.capacity, 0.0)
+
+
+def _groups(problem: BalancingProblem) -> Rows:
+    """Group brokers of similar capacity and equal eligibility (M,)."""
+    capacity = _finite(problem)
+    size = np.log2(capacity, out=np.zeros_like(capacity), where=capacity > 0)
+    classes = np.unique(problem.may_own, axis=1, return_inverse=True)[1]
+    for finest in (_FINEST, 2, 1, 0):
+        alike = np.concatenate([np.round(size * finest), classes.reshape(-1, 1)], axis=1)
+        distinct, group = np.unique(alike, axis=0, return_inverse=True)
+        if len(distinct) <= _GROUPS:
+            break
+    return np.asarray(np.minimum(group.ravel(), _GROUPS - 1))
+
+
+def _sample(problem: BalancingProblem) -> tuple[Rows, FloatArray]:
+    """Sample owned bundles by size, with the number of bundles that each represents."""
+    size = problem.size
+    rows = np.flatnonzero(size)
+    if len(rows) <= _SAMPLE:
+        return rows, np.ones(len(rows))
+    part = np.cumsum(size[rows]) / size[rows].sum()
+    rows = rows[np.searchsorted(part, (np.arange(_SAMPLE) + 0.5) / _SAMPLE).clip(0, len(rows) - 1)]
+    return rows, float(size.sum()) / _SAMPLE / size[rows]
+
+
+def _ascend(need: FloatArray, offered: BoolArray, capacity: FloatArray, begin: FloatArray) -> FloatArray:
+    """Return the best prices (T, R) found for needs (n, R) of bundles that may go to groups (n, T) of brokers."""
+    per_need = np.divide(1.0, capacity, out=np.zeros_like(capacity), where=capacity > 0)
+    even = _normal(capacity / np.maximum(capacity.sum(axis=0), _TINY))
+    best = share = _OTHERS * even + (1 - _OTHERS) * _normal(begin * capacity)
+    highest = -1.0
+    for size in _STEP_SIZES:
+        share = best
+        for _ in range(_STEPS):
+            costs = np.where(offered, need @ (share * per_need).T, np.inf)
+            cheapest = costs.argmin(axis=1)
+            value = float(costs[np.arange(len(costs)), cheapest].sum())
+            if value > highest:
+                best, highest = share, value
+            taken = [np.bincount(cheapest, weights=each, minlength=len(capacity)) for each in need.T]
+            usage = np.stack(taken, axis=1) * per_need
+            share = _normal(share * np.exp(size * usage / max(float(usage.max()), _TINY)))
+    return best * per_need
+
+
+def _normal(share: FloatArray) -> FloatArray:
+    return share / max(float(share.sum()), _TINY)
+
+
+_PLACES = 1024
+"""Maximum sets of brokers whose volume is computed; the highest of them are tried as pigeonholes."""
+_PIGEONHOLES = 3
+_AT_ONCE, _LOOKS = 64, 8
+"""Bundles evaluated exactly per pass to find the one that uses most, and maximum passes."""
+
+
+def find_bounds(problem: BalancingProblem) -> list[tuple[float, Bound]]:
+    """Find bounds of all kinds with their values, highest first, simplest first among equals; none without owned
+    bundles.
+    """
+    if not counted(problem).any():
+        return []
+    places = _places(problem)
+    volumes = _volumes(problem, places)
+    best = np.unravel_index(int(np.argmax(volumes)), volumes.shape)
+    highest = np.argsort(-volumes.max(axis=1), kind="stable")[:_PIGEONHOLES]
+    everybody = np.ones((1, len(problem.per_need)), dtype=bool)
+    volume = Volume(int(best[1]), places[best[0]])
+    found: list[Bound] = [
+        volume,
+        Heaviest(_heaviest(problem)),
+        _pigeonhole(problem, np.unique(np.concatenate([everybody, places[highest]]), axis=0)),
+    ]
+    prices = find_prices(problem, volume)
+    found += [] if prices is None else [Prices(prices)]
+    by_peak = [(bound.peak(problem), bound) for bound in found]
+    return sorted(by_peak, key=lambda each: -float(f"{each[0]:.9g}"))
+
+
+def _places(problem: BalancingProblem) -> BoolArray:
+    """Return sets of brokers (K', M): all brokers, and those to which bundles are confined; the most loaded ones of
+    many.
+    """
+    used = np.bincount(problem.classes[counted(problem)], minlength=len(problem.may_own)) > 0
+    everybody = np.ones((1, len(problem.per_need)), dtype=bool)
+    places = np.unique(np.concatenate([everybody, problem.may_own[used]]), axis=0)
+    if len(places) <= _PLACES:
+        return places
+    needed = np.bincount(problem.classes, weights=problem.size, minlength=len(problem.may_own))[used]
+    kept = np.argsort(-needed / np.maximum(problem.may_own[used].sum(axis=1), 1), kind="stable")[: _PLACES - 1]
+    return np.concatenate([everybody, problem.may_own[used][kept]])
+
+
+def _volumes(problem: BalancingProblem, places: BoolArray) -> FloatArray:
+    """Return the usage (K', R) if the load confined to each set were spread evenly over it."""
+    sums = [
+        np.bincount(problem.classes, weights=np.where(counted(problem), each, 0.0), minlength=len(problem.may_own))
+        for each in problem.need.T
+    ]
+    reaches_out = problem.may_own @ (~places).T
+    used = (~reaches_out).T.astype(np.float64) @ np.stack(sums, axis=1)
+    having = np.where(places[:, :, None], problem.capacity, 0.0).sum(axis=1)
+    return np.asarray(np.divide(used, having, out=np.zeros_like(used), where=having > 0))
+
+
+def _heaviest(problem: BalancingProblem) -> int:
+    """Find the bundle with the highest minimum usage, among the candidates for it."""
+    least, most = _use_between(problem)
+    found = int(np.argmax(least))
+    best = least_use(problem, found)
+    order = np.argsort(-most, kind="stable")
+    for look in range(_LOOKS):
+        rows = order[look * _AT_ONCE : (look + 1) * _AT_ONCE]
+        rows = rows[most[rows] > best]
+        uses = [least_use(problem, row) for row in rows.tolist()]
+        if uses and max(uses) > best:
+            best, found = max(uses), int(rows[int(np.argmax(uses))])
+        if len(rows) < _AT_ONCE:
+            break
+    return found
+
+
+def _use_between(problem: BalancingProblem) -> tuple[FloatArray, FloatArray]:
+    """Return the lowest and the highest estimate (N,) of each bundle's minimum usage."""
+    least, most = np.zeros(len(problem.need)), np.zeros(len(problem.need))
+    rows_of = _rows_of(problem)
+    for rows, allowed in zip(rows_of, problem.may_own, strict=True):
+        if not len(rows):
+            continue
+        per_need, need = problem.per_need[allowed], problem.need[rows]
+        least[rows] = (need * per_need.min(axis=0)).max(axis=1)
+        large = per_need[np.unique(per_need.argmin(axis=0))]
+        most[rows] = np.min([(need * each).max(axis=1) for each in large], axis=0)
+    return least, most
+
+
+def _rows_of(problem: BalancingProblem) -> list[Rows]:
+    """Return the owned bundles of each class."""
+    rows = np.flatnonzero(counted(problem))
+    rows = rows[np.argsort(problem.classes[rows], kind="stable")]
+    return np.split(rows, np.searchsorted(problem.classes[rows], np.arange(1, len(problem.may_own))))
+
+
+def _pigeonhole(problem: BalancingProblem, places: BoolArray) -> Pigeonhole:
+    """Find the best pigeonhole bound for any of these sets (k, M)."""
+    best, highest = Pigeonhole(0, places[0], 0), -1.0
+    for brokers in places:
+        need = problem.need[confined(problem, brokers)]
+        for resource in range(need.shape[1]):
+            each, least = _shared(np.sort(need[:, resource])[::-1], int(brokers.sum()))
+            peak = least * float(problem.per_need[brokers, resource].min(initial=np.inf))
+            if peak > highest:
+                best, highest = Pigeonhole(resource, brokers, each), peak
+    return best
+
+
+def _shared(largest_first: FloatArray, brokers: int) -> tuple[int, float]:
+    """Find the k for which the k + 1 smallest of the k * m + 1 largest bundles sum to most, and that sum."""
+    sums = np.concatenate([[0.0], np.cumsum(largest_first)])
+    each = np.arange((len(largest_first) - 1) // brokers + 1)
+    last = each * brokers + 1
+    together = sums[last] - sums[last - each - 1]
+    return int(np.argmax(together)), float(together.max())

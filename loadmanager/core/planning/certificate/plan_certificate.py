@@ -18,8 +18,7 @@ from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import FloatArray
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, Rows, build_problem, owners_after
-from loadmanager.core.planning.certificate.bound_search import find_bounds
-from loadmanager.core.planning.certificate.bounds import Bound, Heaviest, Pigeonhole, Volume
+from loadmanager.core.planning.certificate.bounds import Bound, Heaviest, Pigeonhole, Volume, find_bounds
 from loadmanager.core.planning.certificate.minimum_moves import Relief, Reliefs, find_least_peak
 from loadmanager.core.planning.headroom import Reserve, compute_reserve
 from loadmanager.core.planning.movable_bundles import restrain
