@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmanager.config import Settings
-from loadmanager.core.domain.plan import Unload
+from loadmanager.core.domain.plan import Plan, Unload
 from loadmanager.core.model.load import THROUGHPUT_IN, THROUGHPUT_OUT, FloatArray
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import plan_shedding
@@ -20,7 +20,7 @@ _STRATEGIES = ("load_balancer_load_shedding_strategy", "load_balancer_load_place
 class LevelBenefit:
     """`load` is that of the moved bundles, bytes/s; `before` and `after` are highest / mean of the brokers' traffic.
 
-    `idle` are brokers that own no bundle.
+    `idle` are brokers that own no bundle. `reason` says why nothing is taken from the broker with the most traffic.
     """
 
     moves: int
@@ -28,6 +28,7 @@ class LevelBenefit:
     before: float
     after: float
     idle: tuple[str, ...] = ()
+    reason: str = ""
 
     @property
     def pays(self) -> bool:
@@ -52,7 +53,15 @@ def find_benefit(snapshot: Snapshot, settings: Settings) -> LevelBenefit:
             moved, moves = moved + float(loads[row]), moves + 1
     counts = np.bincount(bundles.broker[owned], minlength=len(rows))
     idle = tuple(broker for broker, row in rows.items() if not counts[row])
-    return LevelBenefit(moves, moved, _highest_over_mean(before), _highest_over_mean(after), idle)
+    busiest = brokers.ids[int(before.argmax())] if len(before) else ""
+    reason = find_reason(plan, busiest)
+    return LevelBenefit(moves, moved, _highest_over_mean(before), _highest_over_mean(after), idle, reason)
+
+
+def find_reason(plan: Plan, busiest: str) -> str:
+    """Return the deciding verdict on a broker, or on all, as a sentence; remarks on the same subject come after it."""
+    said = [verdict for subject in (busiest, "cluster") for verdict in plan.verdicts if verdict.subject == subject]
+    return f"Of {said[0].subject}: {said[0].sentence()}." if said else ""
 
 
 def _highest_over_mean(traffic: FloatArray) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from loadmanager.core.diagnosis.pulsar_comparison import ComparedRounds, ComparisonEntry
 from loadmanager.core.diagnosis.pulsar_tally import PeriodTotals, UsageLevel
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
-from loadmanager.pulsar.level_benefit import CONFIGURATION, LevelBenefit
+from loadmanager.pulsar.level_benefit import CONFIGURATION, LevelBenefit, find_reason
 from loadmanager.pulsar.round_summary import as_record, people, tell_level
 
 LEVEL_ENOUGH = 1.25
@@ -69,7 +69,7 @@ def _level(benefit: LevelBenefit) -> str:
     """State the benefit of Level, with the configuration line that has it."""
     traffic = f"traffic highest/mean {benefit.before:.2f}"
     if not benefit.pays:
-        return f"Level would move nothing: {traffic}."
+        return f"Level would move nothing: {traffic}. {benefit.reason}".rstrip()
     return (
         f"Level would move {benefit.moves} bundles, {people(benefit.load / _MIB)} MiB/s;"
         f" {traffic} -> {benefit.after:.2f}. To have it: {CONFIGURATION}"
@@ -97,7 +97,8 @@ def _pulsar(standing: VerdictFacts) -> list[str]:
 def _ours(standing: VerdictFacts, steps: Sequence[Unload]) -> list[str]:
     """State what the configured strategy would do about it, and why."""
     if not steps:
-        return [f"The configured strategy would move nothing. {_why_nothing(standing)}".rstrip()]
+        busiest = "" if standing.level is None else standing.level.busiest
+        return [f"The configured strategy would move nothing. {find_reason(standing.rounds.ours, busiest)}".rstrip()]
     load = sum(standing.rounds.loads.get(step.bundle, 0.0) for step in steps)
     lines = [f"We would move bundles now: {len(steps)}, {people(load / _MIB)} MiB/s."]
     lines += [
@@ -106,15 +107,6 @@ def _ours(standing: VerdictFacts, steps: Sequence[Unload]) -> list[str]:
         for step in steps[:_SHOWN]
     ]
     return [*lines, *([f"  ... and {len(steps) - _SHOWN} more"] if len(steps) > _SHOWN else [])]
-
-
-def _why_nothing(standing: VerdictFacts) -> str:
-    """Return the deciding verdict on the busiest broker, or on all; remarks on the same subject come after it."""
-    busiest = "" if standing.level is None else standing.level.busiest
-    verdicts = standing.rounds.ours.verdicts
-    said = [verdict for subject in (busiest, "cluster") for verdict in verdicts if verdict.subject == subject]
-    verdict = said[0] if said else None
-    return "" if verdict is None else f"Of {verdict.subject}: {verdict.sentence()}."
 
 
 def _next(standing: VerdictFacts, steps: Sequence[Unload], where: Where) -> list[str]:

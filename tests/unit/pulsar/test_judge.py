@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC
@@ -200,7 +201,7 @@ async def test_the_first_verdict_comes_once_and_says_what_to_do(bench: Bench) ->
         " of 27 %. That is not level."
     )
     assert verdict[1].strip() == (
-        "Level would move 4 bundles, 86 MiB/s; traffic highest/mean 2.81 -> 1.56. To have it: overrides:"
+        "Level would move 1 bundles, 80 MiB/s; traffic highest/mean 2.81 -> 1.56. To have it: overrides:"
         " {loadBalancerLoadSheddingStrategy: Level, loadBalancerLoadPlacementStrategy: Level}"
     )
     assert verdict[2].strip() == "Pulsar has moved nothing yet; its strategy selects bundles, as we work it out: 1."
@@ -323,3 +324,13 @@ async def test_it_runs_by_itself_and_a_round_that_cannot_be_judged_holds_nothing
     said = capsys.readouterr().out
     assert "round_not_judged" in said
     assert "moves_not_judged" in said
+
+
+async def test_the_verdict_says_why_level_would_move_nothing(bench: Bench) -> None:
+    await bench.round(0, 1.0)
+    await bench.round(0.7, 1.0)
+    bench.tick(1)
+    line = next(line for line in bench.text().splitlines() if "Level would move" in line)
+    assert re.search(
+        r"Level would move nothing: traffic highest/mean \d\.\d\d\. Of a:8080: No move because .+\.$", line
+    )
