@@ -37,7 +37,12 @@ from examples.pulsar.skew import RunningLoad, Skew, running_load
 PULSAR, OURS, LEVEL = "Pulsar's own shedder", "loadmanager pulsar act", "the same with Level"
 
 _SHEDDING = "loadBalancerSheddingEnabled"
-_LEVELS = {"loadBalancerLoadSheddingStrategy": "Level", "loadBalancerLoadPlacementStrategy": "Level"}
+LEVEL_SETTINGS = {
+    "loadBalancerLoadSheddingStrategy": "Level",
+    "loadBalancerLoadPlacementStrategy": "Level",
+    "loadBalancerLevelLeastUsagePercentage": "0.1",
+}
+"""Level leaves a fleet alone whose load uses less of its brokers: that of an example uses about 1 %."""
 _SAMPLE_S = 2.0
 _LEVEL = 1.3
 _WARM_UP_S = 240.0
@@ -104,7 +109,7 @@ def _let_loose(who: str, cluster: PulsarCluster, operator: Operator) -> Iterator
     state = f"zk:{cluster.zookeeper}/loadmanager"
     options: dict[str, object] = {"stateStoreUrl": state, "settlingSeconds": 1}
     if who == LEVEL:
-        options["overrides"] = _LEVELS
+        options["overrides"] = LEVEL_SETTINGS
     with PulsarCommand(cluster, cluster.folder / "pulsar", options=options) as command:
         yield
         command.stop()

@@ -13,6 +13,7 @@ from support.waiting import eventually_sync
 
 from examples.pulsar.cluster import Broker, PulsarCluster
 from examples.pulsar.command import PulsarCommand
+from examples.pulsar.demo import LEVEL_SETTINGS
 from examples.pulsar.operations import Operator
 from examples.pulsar.skew import RunningLoad, Skew
 from examples.pulsar.znodes import sessions_of
@@ -21,11 +22,7 @@ from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 pytestmark = [pytest.mark.pulsar, pytest.mark.zookeeper]
 
 SHEDDING = "loadBalancerSheddingEnabled"
-QUICK = {
-    "loadBalancerSheddingIntervalMinutes": "0.1",
-    "loadBalancerLoadSheddingStrategy": "Level",
-    "loadBalancerLoadPlacementStrategy": "Level",
-}
+QUICK = {**LEVEL_SETTINGS, "loadBalancerSheddingIntervalMinutes": "0.1"}
 """A round every 6 s, so that a test sees several, by traffic: usage of hosts is measured once a minute."""
 PATIENCE_S = 150.0
 
