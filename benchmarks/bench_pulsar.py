@@ -33,7 +33,7 @@ TARGET_MB_PER_S, TARGET_CORE_PERCENT = 2.0, 10.0
 
 
 def main() -> None:
-    for load_manager in ("modular", "extensible"):
+    for load_manager in sys.argv[1:] or ("modular", "extensible"):
         with tempfile.TemporaryDirectory() as folder:
             ready = Path(folder) / "ready"
             script = Path(__file__).with_name("pulsar_server.py")

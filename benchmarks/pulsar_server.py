@@ -75,10 +75,15 @@ class Cluster:
             found: dict[str, dict[str, object]] = {}
             for bundle in self._owned[broker]:
                 namespace, _, text = bundle.rpartition("/")
-                each = {f"persistent://{namespace}/{text}-{number}": self._topic for number in range(TOPICS_EACH)}
-                found.setdefault(namespace, {})[text] = {"persistent": each}
+                names = (f"persistent://{namespace}/{text}-{number}" for number in range(TOPICS_EACH))
+                found.setdefault(namespace, {})[text] = {"persistent": {name: self._make_topic() for name in names}}
             self._topics[broker] = gzip.compress(orjson.dumps(found))
         return self._topics[broker]
+
+    def _make_topic(self) -> object:
+        rates = {key: random.uniform(1e4, 1e6) for key in self._topic if key.startswith("msg")}
+        publishers = [each | rates for each in self._topic["publishers"]]
+        return self._topic | rates | {"publishers": publishers, "storageSize": random.randrange(10**9)}
 
     def _make_report(self, broker: str) -> object:
         owned = self._owned[broker]

@@ -233,7 +233,9 @@ class PulsarIntake:
                     return _Answer(owned, await self._admin.load_report(broker))
                 if time.monotonic() - self._topics_s.get(broker, _NEVER) >= TOPICS_S:
                     loads = await self._admin.bundle_loads(broker)
-                    self._loads = {name: load for name, load in self._loads.items() if name not in owned} | loads
+                    for name in owned:
+                        self._loads.pop(name, None)
+                    self._loads |= loads
                     self._topics_s[broker] = time.monotonic()
                 return _Answer(owned, None, await self._admin.usage(broker))
         except _FAILURES as error:
