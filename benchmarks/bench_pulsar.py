@@ -16,6 +16,7 @@ from pathlib import Path
 
 from measure import Measured, show
 
+from loadmanager.cli.service_runner import keep_pauses_short
 from loadmanager.config import PulsarServiceSettings
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.net.http_client import HttpClient
@@ -33,6 +34,7 @@ TARGET_MB_PER_S, TARGET_CORE_PERCENT = 2.0, 10.0
 
 
 def main() -> None:
+    keep_pauses_short()
     for load_manager in sys.argv[1:] or ("modular", "extensible"):
         with tempfile.TemporaryDirectory() as folder:
             ready = Path(folder) / "ready"
