@@ -4,6 +4,8 @@ import json
 from dataclasses import replace
 from unittest.mock import AsyncMock, Mock
 
+from support.clock import ManualClock
+
 from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.host_usage import HostUsage, Resource
 from loadmanager.agent.reporter import Identity, Reporter, ReportSources, build_report
@@ -18,7 +20,7 @@ from loadmanager.wire.broker_data import (
     decode_local_broker_data,
     encode_local_broker_data,
 )
-from loadmanager.wire.http_bodies import HealthStats
+from loadmanager.wire.http_bodies import BrokerStats, HealthStats
 
 IDENTITY = Identity("a:8080", "pulsar://a:6650", "http://a:8080", "http://127.0.0.1:9090", "here/1", 3000)
 LEFT, RIGHT = "t/ns/0x00000000_0x7fffffff", "t/ns/0x7fffffff_0xffffffff"
@@ -114,13 +116,57 @@ def test_how_the_broker_serves_is_passed_on_as_far_as_it_says_so() -> None:
     assert report_of(report, "here").health == HealthFigures(12.5, 0.0, None)
 
 
+class Reporting:
+    """A reporter of a broker without topics, in virtual time: what it reads, and the number of its reports."""
+
+    def __init__(self, stats: BrokerStats | None) -> None:
+        self.clock, self.measured_s, self.fault = ManualClock(), 0.0, ""
+        self.registration = Mock(incarnation=7, is_overwritten=False, publish=AsyncMock())
+        self.watch = Mock(stats=stats, loads={})
+        settings = AgentSettings(broker_id="a:8080", broker_url="http://a:1", load_manager_urls=("http://n:8080",))
+        self.reporter = Reporter(
+            IDENTITY,
+            settings,
+            self.watch,
+            Mock(refresh=AsyncMock()),
+            HostUsage,
+            lambda: self.measured_s,
+            AgentMetrics(BrokerId("a:8080")),
+            self.clock,
+            lambda: self.fault or None,
+        )
+
+    async def count(self) -> int:
+        """Return the number of reports after one more look."""
+        await self.reporter.tick(self.registration)
+        return int(self.registration.publish.call_count)
+
+
 async def test_no_report_is_written_without_statistics() -> None:
     """It would not say when the process started, and so be taken for that of another process."""
-    registration, namespaces = Mock(incarnation=7, publish=AsyncMock()), Mock(refresh=AsyncMock())
-    settings = AgentSettings(broker_id="a:8080", broker_url="http://a:1", load_manager_urls=("http://n:8080",))
-    lost, metrics = Mock(stats=None, loads={}), AgentMetrics(BrokerId("a:8080"))
-    reporter = Reporter(IDENTITY, settings, lost, namespaces, HostUsage, lambda: 0.0, metrics, lambda: 0.0)
-    await reporter.tick(registration)
-    registration.publish.assert_not_called()
-    first = decode_local_broker_data(znode_codec.decode(await reporter.first_record(), "here"), "here")
+    reporting = Reporting(None)
+    assert await reporting.count() == 0
+    first = decode_local_broker_data(znode_codec.decode(await reporting.reporter.first_record(), "here"), "here")
     assert first["startTimestamp"] == 0
+
+
+async def test_one_report_follows_an_unload_once_all_in_it_was_measured_after_it() -> None:
+    reporting = Reporting(BrokerStats(pid=1, monotonic_s=0.0))
+    await reporting.reporter.first_record()
+    before = await reporting.count()
+    reporting.clock.advance(5.0)
+    reporting.reporter.bundle_unloaded()
+    reporting.measured_s = reporting.clock()
+    assert await reporting.count() == before
+    reporting.measured_s += 1.0
+    assert [await reporting.count() for _ in range(2)] == [before + 1] * 2
+
+
+async def test_one_report_follows_a_change_of_health_or_a_fault() -> None:
+    reporting = Reporting(BrokerStats(pid=1, monotonic_s=0.0))
+    await reporting.reporter.first_record()
+    before = await reporting.count()
+    reporting.watch.stats = BrokerStats(pid=1, monotonic_s=0.0, health=HealthStats(latency_ms=900.0, error_share=0.5))
+    assert [await reporting.count() for _ in range(2)] == [before + 1] * 2
+    reporting.fault = "it opens none"
+    assert [await reporting.count() for _ in range(2)] == [before + 2] * 2
