@@ -24,7 +24,7 @@ from loadmanager.cli.admin.node_requests import AdminRequest, get, post
 from loadmanager.cli.admin.request_command import command, group
 from loadmanager.wire.pulsar_records import PulsarServiceStatus
 
-PULSAR = group("A process beside a Pulsar (`loadmanager pulsar`), which answers on 8085 unless told otherwise.")
+PULSAR = group("Control a process beside a Pulsar (`loadmanager pulsar`); its default port is 8085.")
 _BASE = "/loadbalance/v1/pulsar"
 _URL = "http://127.0.0.1:8085"
 

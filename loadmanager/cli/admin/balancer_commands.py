@@ -26,10 +26,10 @@ from loadmanager.cli.admin.request_command import Broker, Bundle, command, group
 from loadmanager.cli.text.numbers import format_count, format_duration, format_number, format_relative, format_size
 from loadmanager.cli.text.text_tables import format_pairs, format_table, style_text, wrap_text
 
-BUNDLES = group("An operator's hand on single bundles.")
-PLANS = group("Plans: computed first, carried out later exactly as they were.")
-EXPLAIN = group("Why things are as they are.")
-BALANCER = group("The balancer as a whole.")
+BUNDLES = group("Merge, pin and freeze bundles, and cancel their unloads.")
+PLANS = group("Compute plans, and execute them later unchanged.")
+EXPLAIN = group("Explain the place of a bundle, or the state of a broker.")
+BALANCER = group("Inspect, freeze and dry-run the balancer.")
 _BASE = "/loadbalance/v1"
 _BUNDLES = f"{_BASE}/bundles"
 _PLANS = f"{_BASE}/plans"

@@ -14,8 +14,8 @@ from loadmanager.cli.admin.request_command import MATCHES, AnyCluster, Broker, C
 from loadmanager.cli.text.numbers import read_duration
 from loadmanager.core.domain.settings import KEYS
 
-APP = group("Brokers, and the configuration that can be changed while nodes run.")
-STATS = group("What brokers report of themselves.")
+APP = group("List, drain and restart brokers, and change the dynamic configuration.")
+STATS = group("Show the reports of brokers.")
 _BASE = "/admin/v2/brokers"
 _STATS = "/admin/v2/broker-stats"
 _OWN = "/loadbalance/v1/brokers"

@@ -29,9 +29,9 @@ from loadmanager.core.domain.policies import MIN_AVAILABLE, UnloadScope
 if TYPE_CHECKING:
     from loadmanager.wire.policy_records import FailureDomain, IsolationData
 
-APP = group("Namespaces and their bundles.")
-TENANTS = group("Tenants, which are there as long as they have namespaces.")
-TOPICS = group("Where topics are served.")
+APP = group("Manage namespaces and their bundles.")
+TENANTS = group("List tenants: a tenant exists while it has namespaces.")
+TOPICS = group("Look up the owners of topics.")
 _BASE = "/admin/v2/namespaces"
 _LOOKUP = "/lookup/v2/topic"
 
@@ -191,8 +191,8 @@ def bundle_range(topic: Topic) -> AdminRequest:
     return get(_LOOKUP, topic, "bundle")
 
 
-POLICIES = group("Which brokers serve which namespaces.")
-CLUSTERS = group("Failure domains.")
+POLICIES = group("Manage isolation policies: the brokers that may serve a namespace.")
+CLUSTERS = group("Manage failure domains.")
 _CLUSTERS = "/admin/v2/clusters"
 _ISOLATION = "namespaceIsolationPolicies"
 _DOMAINS = "failureDomains"
