@@ -21,7 +21,7 @@ export function Explained({ rule, kind = "" }) {
 }
 
 export const Change = ({ rule: { change } }) =>
-  change && html`<p class="change"><strong>What would have to change:</strong> ${change}</p>`;
+  change && html`<p class="change"><strong>To change it:</strong> ${change}</p>`;
 
 export const Verdicts = ({ title, rules }) =>
   rules.length

@@ -308,8 +308,8 @@ def test_a_broker_that_has_not_reported_cannot_be_explained() -> None:
     ("strategy", "sentence"),
     [
         ("ThresholdShedder", "A round would shed if usage were 55 points higher"),
-        ("AvgShedder", "A round would shed after 2 more rounds like this"),
-        ("TransferShedder", "A round would shed if usage were 60 points higher, round 4 from now"),
+        ("AvgShedder", "Round 2 from now would shed if nothing changes"),
+        ("TransferShedder", "Round 4 from now would shed if usage were 60 points higher"),
         ("UniformLoadShedder", "A round would shed with 151 messages/s more, or 5 MiB/s more"),
     ],
 )

@@ -153,9 +153,9 @@ class ExplanationReason(Reason):
     )
     SHEDS_FROM = entry(
         "sheds_from",
-        "A round would shed if usage were {usage_points} points higher, round {rounds} from now",
+        "Round {rounds} from now would shed if usage were {usage_points} points higher",
         "A round would shed if usage were {usage_points} points higher",
-        "A round would shed after {rounds} more rounds like this",
+        "Round {rounds} from now would shed if nothing changes",
         "A round would shed with {msg_rate_per_s} messages/s more, or {mib_per_s} MiB/s more",
         "A round would shed with {msg_rate_per_s} messages/s more",
         "A round would shed with {mib_per_s} MiB/s more",
