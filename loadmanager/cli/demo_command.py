@@ -17,7 +17,7 @@ from rich.console import Console
 from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
 from loadmanager.cli.text.text_tables import find_program
 from loadmanager.dev.demo.demo_monitor import DemoState
-from loadmanager.dev.demo.demo_screen import print_summary, show_lines, show_live
+from loadmanager.dev.demo.demo_screen import print_summary, show_lines
 from loadmanager.dev.demo.demo_settings import DemoSettings
 from loadmanager.dev.demo.demo_summary import DemoSummary
 from loadmanager.dev.demo.director import run_demo
@@ -45,7 +45,7 @@ def demo(
     history = _history_of(folder)
     settings = DemoSettings(duration_s=duration)
     try:
-        summary = asyncio.run(_run(settings, console, folder, history, forever=forever, lines=as_json))
+        summary = asyncio.run(_run(settings, console, folder, history, forever=forever))
     except LoadManagerError as error:
         fail(str(error), EXIT_FAILURE)
     except asyncio.CancelledError:
@@ -70,15 +70,14 @@ def _history_of(folder: Path | None) -> Path:
 
 
 async def _run(
-    settings: DemoSettings, console: Console, folder: Path | None, history: Path, *, forever: bool, lines: bool
+    settings: DemoSettings, console: Console, folder: Path | None, history: Path, *, forever: bool
 ) -> DemoSummary:
     """The demo and its view. The first Ctrl-C stops the traffic and sums up; the next one ends everything at once."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     state = DemoState()
     run = asyncio.create_task(run_demo(settings, state, stopped, folder=folder, forever=forever, history=history))
-    show_on = show_lines if lines or not console.is_terminal else show_live
-    show = asyncio.create_task(show_on(state, console, run))
+    show = asyncio.create_task(show_lines(state, console, run))
 
     def stop() -> None:
         if state.is_started:

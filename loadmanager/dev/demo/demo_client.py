@@ -27,7 +27,6 @@ from loadmanager.dev.demo.message_account import TopicAccount
 from loadmanager.errors import LoadManagerError
 from loadmanager.util import clock
 
-STATS_INTERVAL_S = 1.0
 SETTLE_TIMEOUT_S = 12.0
 ACKNOWLEDGE_TIMEOUT_S = 3.0
 _MAX_BATCH = 512
@@ -40,16 +39,6 @@ _PAUSE_BOUNDS_S = (0.25, 0.5)
 _HOT_SPOT_INTERVAL_S = 0.25
 
 
-@dataclass(slots=True)
-class ClientTotals:
-    """Counters of the whole process."""
-
-    published: int = 0
-    acknowledged: int = 0
-    received: int = 0
-    attached: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class ClientServices:
     """Shared services of all topic clients of the process."""
@@ -57,7 +46,6 @@ class ClientServices:
     lookups: LookupClient
     pool: ConnectionPool
     journal: DemoJournal
-    totals: ClientTotals
     payload: bytes
     message_bytes: int
 
@@ -123,10 +111,8 @@ class TopicClient:
             except LoadManagerError:  # it is looked up again, as long as it takes
                 await asyncio.sleep(random.uniform(*_PAUSE_BOUNDS_S))  # noqa: S311 - only jitter
             if self._attachment is not None:
-                self._services.totals.attached += 1
                 await self._produce(self._attachment)
                 self._attachment = None
-                self._services.totals.attached -= 1
 
     async def _attach(self) -> None:
         """Try once to become attached to the owner."""
@@ -173,7 +159,6 @@ class TopicClient:
             self._due -= messages
             batch = self._unacknowledged[self.account.published] = _SentBatch(self.account.published, messages)
             self.account.published += messages
-            self._services.totals.published += messages
             self._send(attachment, batch, now_s)
 
     def _send_unsent(self, attachment: _Attachment, now_s: float) -> None:
@@ -209,13 +194,11 @@ class TopicClient:
     def _on_messages(self, attachment: _Attachment, frame: Frame) -> None:
         attachment.connection.send(Frame(Kind.RECEIVED, frame.channel, frame.first, frame.messages))
         self.account.deliver(frame.first, frame.messages)
-        self._services.totals.received += frame.messages
         self._end_gap(attachment)
 
     def _on_accepted(self, attachment: _Attachment, frame: Frame) -> None:
         self._unacknowledged.pop(frame.first, None)
         self.account.acknowledge(attachment.connection.instance, frame.first, frame.messages)
-        self._services.totals.acknowledged += frame.messages
         attachment.busy_since_s = None
         self._end_gap(attachment)
 
@@ -279,20 +262,18 @@ class ClientConfig:
 
 
 class ClientProcess:
-    """All topics of one process, its periodic counters and its final account."""
+    """All topics of one process, and their final accounts."""
 
     def __init__(self, config: ClientConfig, lookups: LookupClient, journal: DemoJournal) -> None:
         self._config = config
         self._journal = journal
         self._pool = ConnectionPool()
-        self._totals = ClientTotals()
         self._hot: tuple[int, ...] = ()
         workload = config.workload
         services = ClientServices(
             lookups=lookups,
             pool=self._pool,
             journal=journal,
-            totals=self._totals,
             payload=os.urandom(_MAX_BATCH * workload.message_bytes),
             message_bytes=workload.message_bytes,
         )
@@ -305,7 +286,7 @@ class ClientProcess:
     async def run(self, stopped: asyncio.Event) -> None:
         """Produce and consume until `stopped`, then let everything arrive, and write the account."""
         tasks = [asyncio.create_task(topic.run()) for topic in self._topics]
-        tasks += [asyncio.create_task(self._write_stats()), asyncio.create_task(self._follow_hot_spot())]
+        tasks.append(asyncio.create_task(self._follow_hot_spot()))
         write_ready_file(self._config.ready_file, {"pid": os.getpid()})
         await first_of(asyncio.create_task(stopped.wait()), *tasks)
         for topic in self._topics:
@@ -334,13 +315,6 @@ class ClientProcess:
         while True:
             self._hot = hot_spot.read()
             await asyncio.sleep(_HOT_SPOT_INTERVAL_S)
-
-    async def _write_stats(self) -> None:
-        while True:
-            self._journal.append(
-                {"event": "stats", "at_s": clock.now_s(), "topics": len(self._topics), **asdict(self._totals)}
-            )
-            await asyncio.sleep(STATS_INTERVAL_S)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

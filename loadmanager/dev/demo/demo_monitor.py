@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +14,6 @@ from pydantic import ValidationError
 from loadmanager.dev.demo.busy_machine import TOO_BUSY, ProcessorWait
 from loadmanager.dev.demo.demo_cluster import BrokerProcess, DemoCluster
 from loadmanager.dev.demo.demo_summary import RateSample
-from loadmanager.dev.demo.evidence import JournalTail
-from loadmanager.dev.demo.prober import AssignmentProber
 from loadmanager.errors import InvalidRecordError
 from loadmanager.net.http_client import HttpClient, PeerUnavailableError
 from loadmanager.util import clock
@@ -24,7 +21,6 @@ from loadmanager.wire.http_bodies import BrokerStats
 
 INTERVAL_S = 1.0
 _TIMEOUT_S = 0.9
-_DECISIONS_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +38,6 @@ class ShownBroker:
     name: str
     broker_id: str
     messages_per_s: float = 0.0
-    usage_percent: float = 0.0
-    bundles: int = 0
     topic_names: frozenset[str] = frozenset()
 
 
@@ -53,40 +47,29 @@ class DemoState:
 
     started_s: float = field(default_factory=clock.now_s)
     is_started: bool = False
-    phase: str = "starting"
     leader_url: str | None = None
     leader_name: str | None = None
     epoch: int = 0
     brokers: list[ShownBroker] = field(default_factory=list)
-    broker_names: dict[str, str] = field(default_factory=dict)
-    decisions: list[dict[str, Any]] = field(default_factory=list)
     samples: list[RateSample] = field(default_factory=list)
-    clients: dict[str, dict[str, Any]] = field(default_factory=dict)
     events: list[DemoEvent] = field(default_factory=list)
     cpu_s: dict[int, float] = field(default_factory=dict)
-    assignments: int = 0
     is_too_busy: bool = False
     page_url: str | None = None
 
     def add_event(self, text: str) -> None:
         self.events.append(DemoEvent(clock.now_s(), text))
 
-    def total(self, counter: str) -> int:
-        """A counter of all the clients together."""
-        return sum(int(stats[counter]) for stats in self.clients.values())
-
 
 class Monitor:
     """Keeps a `DemoState` up to date."""
 
-    def __init__(self, cluster: DemoCluster, state: DemoState, prober: AssignmentProber, http: HttpClient) -> None:
+    def __init__(self, cluster: DemoCluster, state: DemoState, http: HttpClient) -> None:
         self._cluster = cluster
         self._state = state
-        self._prober = prober
         self._http = http
         self._counted: dict[str, tuple[float, dict[str, int]]] = {}
         self._waiting = ProcessorWait()
-        self._tails = {path.stem: JournalTail(path) for path in cluster.client_journals()}
 
     async def run(self) -> None:
         """Look once a second, until cancelled."""
@@ -99,27 +82,19 @@ class Monitor:
         for name in await self._cluster.watch():
             self._state.add_event(f"{name} ended by itself")
         brokers = list(self._cluster.brokers.values())
-        usage, _, *stats = await asyncio.gather(
-            self._look_at_cluster(), self._look_at_decisions(), *(self._find_stats(broker) for broker in brokers)
-        )
+        _, *stats = await asyncio.gather(self._look_at_leader(), *(self._find_stats(broker) for broker in brokers))
         rates = {}
         rows = []
         for broker, answer in zip(brokers, stats, strict=True):
             row = ShownBroker(broker.name, broker.broker_id)
-            self._state.broker_names[broker.broker_id] = broker.name
             if answer is not None:
                 row.topic_names = frozenset(topic.topic for topic in answer.topics)
                 rate = self._rate(broker.instance, answer)
                 if rate is not None:
                     rates[broker.name] = row.messages_per_s = rate
-            known = usage.get(broker.broker_id, {})
-            row.usage_percent = max(known.get("usagePercent", (0.0,)))
-            row.bundles = known.get("bundles", 0)
             rows.append(row)
         self._state.brokers = rows
         self._state.samples.append(RateSample(clock.now_s(), rates))
-        self._state.assignments = self._prober.assignments
-        self._read_clients()
         self._count_cpu()
         self._look_whether_they_starve()
         self._show_page()
@@ -159,24 +134,17 @@ class Monitor:
         except ValidationError:
             return None
 
-    async def _look_at_cluster(self) -> dict[str, Mapping[str, Any]]:
-        """Usage and bundles by broker id, as the leader sees them, or any node while nobody leads."""
+    async def _look_at_leader(self) -> None:
+        """Note the leader and its epoch, as the leader sees them, or any node while nobody leads."""
         url = self._state.leader_url if self._state.leader_url in self._cluster.node_urls else None
         body = await self._find(f"{url or self._cluster.node_urls[0]}/loadbalance/v1/cluster")
         if body is None:
-            return {}
+            return
         leader = body["leader"]
         self._state.leader_url = leader["serviceUrl"] if leader else None
         names = {node.url: node.name for node in self._cluster.nodes.values()}
         self._state.leader_name = names.get(self._state.leader_url or "")
         self._state.epoch = body["epoch"]
-        return {broker["brokerId"]: broker for broker in body["brokers"]}
-
-    async def _look_at_decisions(self) -> None:
-        body = await self._find(f"{self._cluster.node_urls[0]}/loadbalance/v1/decisions?limit={4 * _DECISIONS_SHOWN}")
-        if body is not None:
-            shown = [decision for decision in body["decisions"] if "/probe-" not in decision["subject"]]
-            self._state.decisions = shown[:_DECISIONS_SHOWN]
 
     async def _find(self, url: str) -> dict[str, Any] | None:
         try:
@@ -187,12 +155,6 @@ class Monitor:
             return None
         body: dict[str, Any] = orjson.loads(answer.body)
         return body
-
-    def _read_clients(self) -> None:
-        for name, tail in self._tails.items():
-            for record in tail.read_new():
-                if record["event"] == "stats":
-                    self._state.clients[name] = record
 
     def _count_cpu(self) -> None:
         own = psutil.Process().cpu_times()

@@ -1,36 +1,21 @@
-"""Screen of the demo: a live view on a terminal, else plain lines."""
+"""Output of the demo: events and rates as lines, and the summary. The page of a node shows the rest."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.panel import Panel
-from rich.progress_bar import ProgressBar
+from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from loadmanager.dev.demo.demo_monitor import DemoEvent, DemoState
 from loadmanager.dev.demo.demo_summary import DemoSummary
 from loadmanager.util import clock
 
 T = TypeVar("T")
-_FRAMES_PER_S = 2
+_LOOK_S = 0.5
 _LINE_INTERVAL_S = 5.0
-_EVENTS_SHOWN = 8
-_BAR_WIDTH = 30
-
-
-async def show_live(state: DemoState, console: Console, run: asyncio.Task[T]) -> T:
-    """Redraw the picture until `run` has ended; its result."""
-    with Live(picture(state), console=console, auto_refresh=False, screen=False) as live:
-        while not run.done():
-            await asyncio.wait({run}, timeout=1 / _FRAMES_PER_S)
-            live.update(picture(state), refresh=True)
-    return await run
 
 
 async def show_lines(state: DemoState, console: Console, run: asyncio.Task[T]) -> T:
@@ -38,7 +23,7 @@ async def show_lines(state: DemoState, console: Console, run: asyncio.Task[T]) -
     printed = 0
     next_line_s = clock.now_s() + _LINE_INTERVAL_S
     while not run.done():
-        await asyncio.wait({run}, timeout=1 / _FRAMES_PER_S)
+        await asyncio.wait({run}, timeout=_LOOK_S)
         for event in state.events[printed:]:
             console.print(event_line(state, event), highlight=False, markup=False, soft_wrap=True)
         printed = len(state.events)
@@ -55,64 +40,6 @@ def event_line(state: DemoState, event: DemoEvent) -> str:
 def status_line(state: DemoState) -> str:
     rates = "  ".join(f"{row.name} {row.messages_per_s:.0f}/s" for row in state.brokers)
     return f"{clock.now_s() - state.started_s:7.1f} s  leader {state.leader_name or 'none'}  {rates}"
-
-
-def picture(state: DemoState) -> RenderableType:
-    parts = [_head(state), _brokers(state), _decisions(state), _events(state)]
-    return Group(*parts)
-
-
-def _head(state: DemoState) -> RenderableType:
-    elapsed_s = clock.now_s() - state.started_s
-    attached, topics = state.total("attached"), state.total("topics")
-    head = Text.assemble(
-        (f"{elapsed_s:5.0f} s  ", "bold"),
-        (state.phase, "bold cyan"),
-        f"\nlook at it: {state.page_url}/" if state.page_url else "",
-        f"\nleader {state.leader_name or 'none'} (epoch {state.epoch})   topics attached {attached}/{topics}"
-        f"   published {state.total('published'):,}   received {state.total('received'):,}"
-        f"   probed assignments {state.assignments}",
-    )
-    return Panel(head, title="loadmanager demo", title_align="left")
-
-
-def _brokers(state: DemoState) -> RenderableType:
-    table = Table(expand=True, box=None, header_style="dim")
-    table.add_column("broker")
-    table.add_column("load", width=_BAR_WIDTH)
-    for column in ("usage", "messages/s", "bundles", "topics"):
-        table.add_column(column, justify="right")
-    busiest = max((row.messages_per_s for row in state.brokers), default=0.0)
-    for row in state.brokers:
-        table.add_row(
-            f"{row.name} [dim]{row.broker_id}[/dim]",
-            ProgressBar(total=max(busiest, 1.0), completed=row.messages_per_s, width=_BAR_WIDTH),
-            f"{row.usage_percent:.0f} %",
-            f"{row.messages_per_s:,.0f}",
-            str(row.bundles),
-            str(len(row.topic_names)),
-        )
-    return table
-
-
-def _decisions(state: DemoState) -> RenderableType:
-    lines = [Text(decision_line(state, decision), no_wrap=True, overflow="ellipsis") for decision in state.decisions]
-    return Panel(Group(*lines), title="last decisions", title_align="left")
-
-
-def decision_line(state: DemoState, decision: dict[str, Any]) -> str:
-    """Format a decision in one line, with the screen's names of brokers."""
-    mark = "•" if decision["acted"] else "·"
-    where = " → ".join(end for end in (decision.get("source"), decision.get("destination")) if end)
-    line = f"{mark} {decision['kind']} {decision['subject']} {where}  {decision['sentence'] or decision['reason']}"
-    for broker_id, name in state.broker_names.items():
-        line = line.replace(broker_id, name)
-    return line
-
-
-def _events(state: DemoState) -> RenderableType:
-    lines = [Text(event_line(state, event)) for event in state.events[-_EVENTS_SHOWN:]]
-    return Panel(Group(*lines), title="timeline", title_align="left")
 
 
 def print_summary(summary: DemoSummary, console: Console) -> None:

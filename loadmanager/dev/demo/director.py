@@ -68,7 +68,7 @@ class Director:
         """The whole script, or as much of it as there is until `stopped`; `forever` goes on after it."""
         await self._wait_for_brokers()
         await self._create_namespaces()
-        monitor = Monitor(self._cluster, self._state, self._prober, self._http)
+        monitor = Monitor(self._cluster, self._state, self._http)
         await self._cluster.start_clients()
         self._start_s = self._state.started_s = clock.now_s()
         self._state.is_started = True
@@ -86,12 +86,12 @@ class Director:
                 task.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
         self._end_s = clock.now_s()
-        self._enter("stopping the clients: everything under way has to arrive")
+        self._state.add_event("stopping the clients: everything under way has to arrive")
         await self._cluster.stop_clients()
         return self._summarize()
 
     async def _play(self, *, forever: bool) -> None:
-        self._enter("topics find their owners")
+        self._state.add_event("topics find their owners")
         await self._reach(0.13)
         self._move_hot_spot()
         self._windows["before"] = (clock.now_s() + _HOT_SPOT_DELAY_S, math.inf)
@@ -103,7 +103,7 @@ class Director:
         await self._kill_busiest_broker()
         await self._reach(0.61)
         broker = await self._cluster.start_broker()
-        self._enter(f"{broker.name} is new, and gets its part")
+        self._state.add_event(f"{broker.name} is new, and gets its part")
         await self._reach(0.95)
         await self._become_even()
         await self._measure("at_the_end", 0.95, 1.0)
@@ -137,23 +137,25 @@ class Director:
         )
         self._cluster.hot_spot.write(hot)
         share = f"{workload.hot_share:.0%} of the traffic goes to {len(hot)} of their topics"
-        self._enter(f"hot spot on {', '.join(row.name for row in quietest)}: {share}")
+        self._state.add_event(f"hot spot on {', '.join(row.name for row in quietest)}: {share}")
 
     async def _kill_leader(self) -> None:
         name, epoch = await self._get_leader()
         killed_at_s = await self._cluster.kill_node(name)
-        self._enter(f"the leader {name} was killed")
+        self._state.add_event(f"the leader {name} was killed")
         self._failover = await self._prober.measure_failover(epoch, killed_at_s)
         if self._failover is not None:
             seconds = self._failover.to_next_assignment_s
-            self._enter(f"the next assignment came {seconds:.2f} s later, in epoch {self._failover.epoch_after}")
+            self._state.add_event(
+                f"the next assignment came {seconds:.2f} s later, in epoch {self._failover.epoch_after}"
+            )
 
     async def _kill_busiest_broker(self) -> None:
         # The last rate may be of topics that have been unloaded since.
         serving = [row for row in self._state.brokers if row.topic_names]
         busiest = max(serving or self._state.brokers, key=lambda row: row.messages_per_s)
         await self._cluster.kill_broker(busiest.name)
-        self._enter(f"{busiest.name} and its agent were killed: a machine is lost")
+        self._state.add_event(f"{busiest.name} and its agent were killed: a machine is lost")
 
     async def _get_leader(self) -> tuple[str, int]:
         """The name of the node that leads, and its epoch."""
@@ -203,10 +205,6 @@ class Director:
             from_s = until_s
             await asyncio.sleep(_NEXT_STRETCH_S)
         self._windows[name] = (from_s, until_s)
-
-    def _enter(self, phase: str) -> None:
-        self._state.phase = phase
-        self._state.add_event(phase)
 
     def _summarize(self) -> DemoSummary:
         serving = read_journals(self._cluster.serving_logs())

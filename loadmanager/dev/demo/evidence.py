@@ -49,21 +49,3 @@ def write_ready_file(path: Path, content: Mapping[str, object]) -> None:
     """Say that this process is ready; whoever waits sees the whole file or none."""
     with whole(path) as partial:
         partial.write_text(json.dumps(content), encoding="utf-8")
-
-
-class JournalTail:
-    """Reads what was appended to a file since the last look."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-
-    def read_new(self) -> list[dict[str, Any]]:
-        if not self._path.exists():
-            return []
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            content = file.read()
-        complete = content[: content.rfind(b"\n") + 1]
-        self._offset += len(complete)
-        return [json.loads(line) for line in complete.splitlines()]

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from loadmanager.dev.demo.evidence import (
     DemoJournal,
-    JournalTail,
     read_journal,
     read_journals,
     write_ready_file,
@@ -31,18 +30,6 @@ def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_text('{"number":1}\n{"numb')
     assert read_journal(path) == [{"number": 1}]
-
-
-def test_a_tail_reads_each_line_once_and_whole(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    tail = JournalTail(path)
-    assert tail.read_new() == []
-    path.write_text('{"number":1}\n{"num')
-    assert tail.read_new() == [{"number": 1}]
-    with path.open("a") as file:
-        file.write('ber":2}\n')
-    assert tail.read_new() == [{"number": 2}]
-    assert tail.read_new() == []
 
 
 def test_a_ready_file_replaces_the_one_before(tmp_path: Path) -> None:
