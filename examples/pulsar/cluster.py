@@ -21,8 +21,8 @@ from examples.pulsar.artifacts import CONFIGURATION, fetch_jars, find_tools
 from examples.pulsar.cgroups import Cgroup, make_cgroup
 from examples.pulsar.progress import Say, wait_until
 from examples.pulsar.znodes import four_letters, read_znode, sessions_of
-from loadmanager.dev.embedded.ports import LOOPBACK, free_ports
 from loadmanager.dev.embedded.processes import ServerProcesses
+from loadmanager.dev.embedded.server_files import LOOPBACK, free_ports
 from loadmanager.errors import EmbeddedServerError
 
 CLUSTER = "example"

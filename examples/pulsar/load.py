@@ -23,7 +23,7 @@ from typing import Any
 
 import pulsar
 
-from loadmanager.dev.demo.number_ranges import NumberRanges
+from loadmanager.dev.demo.demo_summary import NumberRanges
 
 _MESSAGE_BYTES = 1024
 _STALL_S = 0.25

@@ -18,13 +18,17 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from loadmanager.broker.conformance.broker_under_test import BrokerUnderTest
-from loadmanager.broker.conformance.event_log import EventLog
+from loadmanager.broker.conformance.broker_under_test import (
+    BrokerUnderTest,
+    LocalProcess,
+    find_process,
+    process_of,
+    started,
+)
 from loadmanager.broker.conformance.probes import Probe, probe_of
-from loadmanager.broker.conformance.process_under_test import LocalProcess, find_process, process_of, started
 from loadmanager.broker.conformance.rule_runner import check
 from loadmanager.broker.conformance.rule_stage import RulePace, RuleStage
-from loadmanager.broker.conformance.rule_verdicts import Finding, Rule, RuleRequirement, RuleVerdict
+from loadmanager.broker.conformance.rule_verdicts import EventLog, Finding, Rule, RuleRequirement, RuleVerdict
 from loadmanager.broker.conformance.rules import RULES
 from loadmanager.broker.conformance.scripted_agent import ScriptedAgent, bind_port
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail

@@ -16,8 +16,7 @@ from rich.console import Console
 
 from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
 from loadmanager.cli.text.text_tables import find_program
-from loadmanager.dev.demo.demo_monitor import DemoState
-from loadmanager.dev.demo.demo_screen import print_summary, show_lines
+from loadmanager.dev.demo.demo_monitor import DemoState, print_summary, show_lines
 from loadmanager.dev.demo.demo_settings import DemoSettings
 from loadmanager.dev.demo.demo_summary import DemoSummary
 from loadmanager.dev.demo.director import run_demo

@@ -26,8 +26,7 @@ from loadmanager.core.domain.names import NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, OwnershipState
 from loadmanager.dev.demo.demo_cluster import DemoCluster
 from loadmanager.dev.demo.demo_settings import DemoSettings
-from loadmanager.dev.demo.evidence import read_journals
-from loadmanager.dev.demo.serving_log import find_overlaps, serving_intervals
+from loadmanager.dev.demo.evidence import find_overlaps, read_journals, serving_intervals
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
 from loadmanager.store.znode_codec import decode

@@ -26,7 +26,7 @@ from support.tcp_proxy import TcpProxy
 from support.waiting import eventually, patience
 
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
-from loadmanager.dev.embedded.ports import free_ports
+from loadmanager.dev.embedded.server_files import free_ports
 from loadmanager.store import paths
 from loadmanager.store.zookeeper_store import ZooKeeperStore
 

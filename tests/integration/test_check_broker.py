@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from loadmanager.broker.conformance.rules import RULES
-from loadmanager.dev.embedded.ports import free_ports
+from loadmanager.dev.embedded.server_files import free_ports
 
 CHECKOUT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "loadmanager", "check-broker"]

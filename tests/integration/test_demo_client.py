@@ -16,11 +16,9 @@ from support.processes import ended
 from support.waiting import eventually
 
 from loadmanager.dev.demo.demo_client import ClientConfig
-from loadmanager.dev.demo.demo_summary import dropped_ranges, summarize_messages
-from loadmanager.dev.demo.demo_workload import DemoWorkload
-from loadmanager.dev.demo.evidence import read_journal, read_journals
-from loadmanager.dev.demo.message_account import TopicAccount
-from loadmanager.dev.demo.serving_log import find_overlaps, serving_intervals
+from loadmanager.dev.demo.demo_settings import DemoWorkload
+from loadmanager.dev.demo.demo_summary import TopicAccount, dropped_ranges, summarize_messages
+from loadmanager.dev.demo.evidence import find_overlaps, read_journal, read_journals, serving_intervals
 from loadmanager.testing import ControlPlane
 
 WORKLOAD = DemoWorkload(topics=6, messages_per_s=600, message_bytes=64, namespaces=("orders",))

@@ -18,8 +18,8 @@ from support.waiting import eventually_sync, patience
 from support.zookeeper import EnsembleFactory, ZooKeeperFactory, a_session, is_alive
 
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedEnsemble, EmbeddedZooKeeper
-from loadmanager.dev.embedded.ports import LOOPBACK, free_ports
 from loadmanager.dev.embedded.processes import ServerProcesses
+from loadmanager.dev.embedded.server_files import LOOPBACK, free_ports
 from loadmanager.errors import EmbeddedServerError
 from loadmanager.store.store_probe import session_works
 from loadmanager.util.jvm import Java, get_java

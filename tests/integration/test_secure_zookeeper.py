@@ -17,8 +17,7 @@ from structlog.testing import capture_logs
 from support.stores import drop_connection
 
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
-from loadmanager.dev.embedded.ports import free_ports
-from loadmanager.dev.embedded.server_files import Security
+from loadmanager.dev.embedded.server_files import Security, free_ports
 from loadmanager.errors import (
     AccessDeniedError,
     ConfigurationError,

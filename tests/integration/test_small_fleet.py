@@ -15,8 +15,7 @@ from support.waiting import eventually
 from loadmanager.config import Settings, render_yaml
 from loadmanager.dev.demo import demo_cluster
 from loadmanager.dev.demo.demo_cluster import DemoCluster
-from loadmanager.dev.demo.demo_settings import DemoSettings
-from loadmanager.dev.demo.demo_workload import TENANT, DemoWorkload
+from loadmanager.dev.demo.demo_settings import TENANT, DemoSettings, DemoWorkload
 
 pytestmark = [pytest.mark.deep, pytest.mark.zookeeper]
 

@@ -12,7 +12,7 @@ from typing import Self
 from aiohttp import web
 from support.leaks import CLOSED_LAST
 
-from loadmanager.dev.embedded.ports import free_ports
+from loadmanager.dev.embedded.server_files import free_ports
 from loadmanager.net.http_server import ServerLimits, serve_within
 
 _TURNS_UNTIL_ACCEPTED = 3

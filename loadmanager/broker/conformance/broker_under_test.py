@@ -1,19 +1,28 @@
-"""Client of the broker under test, in the role of its agent."""
+"""Broker under test: HTTP client in the role of its agent, and control of its process."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
+import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Protocol
 
-from loadmanager.broker.conformance.event_log import EventLog, short
-from loadmanager.broker.conformance.rule_verdicts import BrokenError, LateError
+import psutil
+from yarl import URL
+
+from loadmanager.broker.conformance.rule_verdicts import BrokenError, EventLog, LateError, UnsettledError, short
 from loadmanager.broker.conformance.scripted_agent import BUNDLE
-from loadmanager.errors import InvalidRecordError
+from loadmanager.errors import ConfigurationError, InvalidRecordError
 from loadmanager.net.broker_client import UNLOAD_TIMEOUT_S, BrokerClient
 from loadmanager.net.http_client import HttpAnswer, HttpClient, PeerUnavailableError
+from loadmanager.net.liveness import listens_at
 from loadmanager.wire.http_bodies import BrokerStats
 
 _REPEAT_S = 0.2
@@ -125,3 +134,82 @@ class BrokerUnderTest:
 
 def _life(stats: BrokerStats) -> tuple[int, int]:
     return stats.pid, stats.start_timestamp
+
+
+_LOOK_AGAIN_S = 0.01
+
+
+class ProcessUnderTest(Protocol):
+    """Process of the broker under test: pause, resume and end."""
+
+    def stop(self) -> None:
+        """It does nothing from now on, until `go_on`. `UnsettledError` if it cannot be stopped."""
+        ...
+
+    def go_on(self) -> None: ...
+
+    def end(self) -> None:
+        """Tell it to end (SIGTERM)."""
+        ...
+
+    def has_ended(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalProcess:
+    """A process of this machine."""
+
+    process: psutil.Process
+
+    def stop(self) -> None:
+        try:
+            self.process.suspend()
+            while self.process.status() != psutil.STATUS_STOPPED:
+                time.sleep(_LOOK_AGAIN_S)
+        except psutil.Error as error:
+            raise UnsettledError(f"the broker's process could not be stopped: {error}") from None
+
+    def go_on(self) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.process.resume()
+
+    def end(self) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.process.terminate()
+
+    def has_ended(self) -> bool:
+        return not self.process.is_running() or self.process.status() == psutil.STATUS_ZOMBIE
+
+
+def find_process(pid: int, url: str) -> LocalProcess | None:
+    """The process of that number if it is the one that listens at the URL: in another container, or on another host,
+    the number means somebody else, who must not be stopped.
+    """
+    if pid == os.getpid() or not listens_at(pid, URL(url).port):
+        return None
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return LocalProcess(psutil.Process(pid))
+    return None
+
+
+def process_of(pid: int) -> LocalProcess:
+    """`ConfigurationError` where there is none of that number."""
+    try:
+        return LocalProcess(psutil.Process(pid))
+    except psutil.Error as error:
+        raise ConfigurationError(f"--pid {pid}: {error}") from None
+
+
+@contextmanager
+def started(words: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """The broker, with its output on our standard error; what is left of it afterwards is killed, with its children."""
+    try:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)  # noqa: S603 - as told
+    except OSError as error:
+        raise ConfigurationError(f"--start {words[0]!r}: {error.strerror}") from None
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -17,11 +17,9 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from loadmanager.broker.conformance.broker_under_test import BrokerUnderTest
-from loadmanager.broker.conformance.event_log import EventLog, short
+from loadmanager.broker.conformance.broker_under_test import BrokerUnderTest, ProcessUnderTest
 from loadmanager.broker.conformance.probes import Probe, ProbeResult
-from loadmanager.broker.conformance.process_under_test import ProcessUnderTest
-from loadmanager.broker.conformance.rule_verdicts import BrokenError, LateError, UnsettledError
+from loadmanager.broker.conformance.rule_verdicts import BrokenError, EventLog, LateError, UnsettledError, short
 from loadmanager.broker.conformance.scripted_agent import (
     HELD,
     REFUSED,

@@ -1,10 +1,12 @@
-"""Rules of the contract, and the verdicts about a broker."""
+"""Rules of the contract, the verdicts about a broker, and the event log of a check."""
 
 from __future__ import annotations
 
 import enum
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from loadmanager.errors import LoadManagerError
@@ -80,3 +82,29 @@ class Finding:
     took_s: float
     why: str = ""
     events: tuple[str, ...] = ()
+
+
+_MOST_EVENTS = 40
+
+
+def short(topic: str) -> str:
+    """A topic's last part: all topics of a check have the same namespace."""
+    return topic.rpartition("/")[2]
+
+
+@dataclass(slots=True)
+class EventLog:
+    """The last events of one try of a rule."""
+
+    _began_s: float = field(default_factory=time.monotonic)
+    _events: deque[str] = field(default_factory=lambda: deque(maxlen=_MOST_EVENTS))
+
+    def begin(self) -> None:
+        self._began_s = time.monotonic()
+        self._events.clear()
+
+    def note(self, event: str) -> None:
+        self._events.append(f"{time.monotonic() - self._began_s:8.3f} s  {event}")
+
+    def events(self) -> tuple[str, ...]:
+        return tuple(self._events)

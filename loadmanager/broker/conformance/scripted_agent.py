@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import orjson
 from aiohttp import web
 
-from loadmanager.broker.conformance.event_log import EventLog, short
+from loadmanager.broker.conformance.rule_verdicts import EventLog, short
 
 AGENT_ID = "check-broker:0"
 BUNDLE = "check/broker/0x00000000_0xffffffff"

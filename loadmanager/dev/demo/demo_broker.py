@@ -27,8 +27,7 @@ from loadmanager.dev.demo.data_protocol import (
     encode,
     read_frame,
 )
-from loadmanager.dev.demo.demo_host import TopicHost, agent_in
-from loadmanager.dev.demo.demo_topics import Channel, DemoTopic
+from loadmanager.dev.demo.demo_host import Channel, DemoTopic, TopicHost, agent_in
 from loadmanager.dev.demo.evidence import DemoJournal, write_ready_file
 from loadmanager.util import clock
 from loadmanager.util.logging import configure_logging

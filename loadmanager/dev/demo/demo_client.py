@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from loadmanager.client import LookupClient
-from loadmanager.dev.demo.connection import BrokerConnection, ConnectionPool
-from loadmanager.dev.demo.data_protocol import Frame, Kind
-from loadmanager.dev.demo.demo_workload import DemoWorkload, HotSpotFile
+from loadmanager.dev.demo.data_protocol import BrokerConnection, ConnectionPool, Frame, Kind
+from loadmanager.dev.demo.demo_settings import DemoWorkload, HotSpotFile
+from loadmanager.dev.demo.demo_summary import TopicAccount
 from loadmanager.dev.demo.evidence import DemoJournal, write_ready_file
-from loadmanager.dev.demo.message_account import TopicAccount
 from loadmanager.errors import LoadManagerError
 from loadmanager.util import clock
 

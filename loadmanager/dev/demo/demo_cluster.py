@@ -19,8 +19,7 @@ from typing import Any
 import loadmanager
 from loadmanager.dev.demo.busy_machine import TOO_BUSY, is_starved
 from loadmanager.dev.demo.demo_client import SETTLE_TIMEOUT_S, ClientConfig
-from loadmanager.dev.demo.demo_settings import DemoSettings, agent_configuration, node_configuration
-from loadmanager.dev.demo.demo_workload import HotSpotFile
+from loadmanager.dev.demo.demo_settings import DemoSettings, HotSpotFile, agent_configuration, node_configuration
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.dev.embedded.processes import ServerProcesses
 from loadmanager.errors import EmbeddedServerError, LoadManagerError

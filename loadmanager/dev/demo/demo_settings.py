@@ -1,13 +1,106 @@
-"""The demo's sizes and times, and the configuration of its processes: seconds where real life has minutes."""
+"""Sizes, times and traffic of the demo, and the configuration of its processes: seconds where real life has minutes.
+
+Placement spreads topics so well that a hot spot at random places would often change little. So it is put where it
+hurts: on topics of one broker, each in another bundle if possible, which is the case that shedding exists for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from loadmanager.dev.demo.demo_workload import DemoWorkload
+from loadmanager.util.atomic_write import whole
+
+TENANT = "demo"
+
+
+@dataclass(frozen=True, slots=True)
+class DemoWorkload:
+    """`zipf_exponent` says how heavy the tail is: the topic of rank r weighs `1 / r ** zipf_exponent`.
+
+    While there is a hot spot, `hot_share` of all messages goes to `hot_topics` topics; the total stays the same, so
+    that only the place of the load changes.
+    """
+
+    seed: int = 7
+    namespaces: tuple[str, ...] = ("orders", "clicks", "metrics")
+    topics: int = 180
+    messages_per_s: float = 6_000.0
+    message_bytes: int = 512
+    zipf_exponent: float = 0.7
+    hot_share: float = 0.4
+    hot_topics: int = 8
+
+    def topic_names(self) -> tuple[str, ...]:
+        """Full names; the namespaces take turns."""
+        count = len(self.namespaces)
+        return tuple(
+            f"persistent://{TENANT}/{self.namespaces[i % count]}/topic-{i // count:03d}" for i in range(self.topics)
+        )
+
+    def rates(self, hot: tuple[int, ...] = ()) -> tuple[float, ...]:
+        """Messages per second of each topic while the topics at these positions are hot."""
+        return _rates(self, hot)
+
+    def choose_hot_topics(
+        self, candidates: Iterable[str], bundle_of: Callable[[str], Hashable], turn: int
+    ) -> tuple[int, ...]:
+        """Return the positions of the topics that are hot next, out of the `candidates`: as few as possible in the same
+        bundle. `turn` makes one choice differ from the next: others are hot, and up to twice as many.
+        """
+        positions = {name: i for i, name in enumerate(self.topic_names())}
+        chance = random.Random(f"{self.seed} hot {turn}")  # noqa: S311 - traffic, not a secret
+        shuffled = chance.sample(known := sorted(set(candidates) & positions.keys()), len(known))
+        chosen_in: dict[Hashable, int] = defaultdict(int)
+        ranked = []
+        for name in shuffled:
+            ranked.append((chosen_in[bundle_of(name)], positions[name]))
+            chosen_in[bundle_of(name)] += 1
+        ranked.sort(key=lambda item: item[0])
+        number = self.hot_topics + (turn - 1) % 3 * (self.hot_topics // 2)
+        return tuple(position for _, position in ranked[:number])
+
+
+@cache
+def _rates(workload: DemoWorkload, hot: tuple[int, ...]) -> tuple[float, ...]:
+    weights = [1 / (rank + 1) ** workload.zipf_exponent for rank in range(workload.topics)]
+    random.Random(f"{workload.seed} weights").shuffle(weights)  # noqa: S311 - traffic, not a secret
+    background = workload.messages_per_s * (1 - workload.hot_share if hot else 1) / sum(weights)
+    rates = [weight * background for weight in weights]
+    for i in hot:
+        rates[i] += workload.messages_per_s * workload.hot_share / len(hot)
+    return tuple(rates)
+
+
+class HotSpotFile:
+    """File in which the director names the hot topics; every client reads it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen_ns = 0
+        self._hot: tuple[int, ...] = ()
+
+    def write(self, hot: tuple[int, ...]) -> None:
+        with whole(self._path) as partial:
+            partial.write_text(json.dumps(hot), encoding="utf-8")
+
+    def read(self) -> tuple[int, ...]:
+        """The positions of the hot topics; none before the first was written."""
+        try:
+            changed_ns = self._path.stat().st_mtime_ns
+        except FileNotFoundError:
+            return ()
+        if changed_ns != self._seen_ns:
+            self._seen_ns = changed_ns
+            self._hot = tuple(json.loads(self._path.read_bytes()))
+        return self._hot
+
 
 NIC_GBPS = 0.015
 """The bandwidth each broker claims to have, so small that the demo's traffic is a load worth balancing."""

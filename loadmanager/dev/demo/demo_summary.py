@@ -7,16 +7,15 @@ that said so (its lease lapsed, or its drain took too long), never acknowledged,
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from loadmanager.dev.demo.busy_machine import TOO_BUSY
 from loadmanager.dev.demo.data_protocol import ChannelCloseReason
-from loadmanager.dev.demo.message_account import TopicAccount
-from loadmanager.dev.demo.number_ranges import NumberRanges
-from loadmanager.dev.demo.serving_log import Overlap
+from loadmanager.dev.demo.evidence import Overlap
 
 MOVED = "moved"
 BROKER_KILLED = "broker_killed"
@@ -203,3 +202,102 @@ class DemoSummary:
 
     def to_record(self) -> dict[str, Any]:
         return {"ok": not self.failures, "failures": self.failures, **asdict(self)}
+
+
+class NumberRanges:
+    """A set of numbers; each range is `[start, end)`."""
+
+    def __init__(self, ranges: Iterable[Iterable[int]] = ()) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for start, end in ranges:
+            self.add(start, end)
+
+    def add(self, start: int, end: int) -> int:
+        """Add the numbers `start .. end - 1`; how many of them were not there before."""
+        if end <= start:
+            return 0
+        left = bisect_left(self._ends, start)
+        right = bisect_right(self._starts, end)
+        touched = sum(self._ends[i] - self._starts[i] for i in range(left, right))
+        if left < right:
+            start = min(start, self._starts[left])
+            end = max(end, self._ends[right - 1])
+        self._starts[left:right] = [start]
+        self._ends[left:right] = [end]
+        return end - start - touched
+
+    def union(self, other: NumberRanges) -> NumberRanges:
+        return NumberRanges([*self, *other])
+
+    def difference(self, other: NumberRanges) -> NumberRanges:
+        """The numbers that are not in `other`."""
+        rest = NumberRanges()
+        for start, end in self:
+            begin = start
+            for other_start, other_end in other.overlapping(start, end):
+                rest.add(begin, other_start)
+                begin = max(begin, other_end)
+            rest.add(begin, end)
+        return rest
+
+    def intersection(self, other: NumberRanges) -> NumberRanges:
+        return self.difference(self.difference(other))
+
+    def overlapping(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """The ranges that share a number with `[start, end)`, in order."""
+        for i in range(bisect_right(self._ends, start), bisect_left(self._starts, end)):
+            yield self._starts[i], self._ends[i]
+
+    def as_lists(self) -> list[list[int]]:
+        return [[start, end] for start, end in self]
+
+    def __len__(self) -> int:
+        return sum(self._ends) - sum(self._starts)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(zip(self._starts, self._ends, strict=True))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NumberRanges) and list(self) == list(other)
+
+    def __repr__(self) -> str:
+        return f"NumberRanges({list(self)})"
+
+    __hash__ = None  # type: ignore[assignment]  # it changes, so it must not be a key
+
+
+@dataclass(slots=True)
+class TopicAccount:
+    """Messages `0 .. published - 1` were sent at least once. `acknowledged` is by the broker process that took them."""
+
+    topic: str
+    published: int = 0
+    acknowledged: dict[str, NumberRanges] = field(default_factory=dict)
+    delivered: NumberRanges = field(default_factory=NumberRanges)
+    duplicates: int = 0
+
+    def acknowledge(self, instance: str, first: int, messages: int) -> None:
+        self.acknowledged.setdefault(instance, NumberRanges()).add(first, first + messages)
+
+    def deliver(self, first: int, messages: int) -> None:
+        self.duplicates += messages - self.delivered.add(first, first + messages)
+
+    def undelivered(self, instance: str) -> NumberRanges:
+        """Return the numbers that this broker process took and nobody received."""
+        return self.acknowledged.get(instance, NumberRanges()).difference(self.delivered)
+
+    def to_record(self) -> dict[str, object]:
+        return {
+            "topic": self.topic,
+            "published": self.published,
+            "acknowledged": {instance: ranges.as_lists() for instance, ranges in self.acknowledged.items()},
+            "delivered": self.delivered.as_lists(),
+            "duplicates": self.duplicates,
+        }
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> TopicAccount:
+        acknowledged = {instance: NumberRanges(ranges) for instance, ranges in record["acknowledged"].items()}
+        delivered = NumberRanges(record["delivered"])
+        return cls(record["topic"], record["published"], acknowledged, delivered, record["duplicates"])

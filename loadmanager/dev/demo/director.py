@@ -15,20 +15,18 @@ from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.dev.demo.data_protocol import ChannelCloseReason
 from loadmanager.dev.demo.demo_cluster import DemoCluster, DemoError
 from loadmanager.dev.demo.demo_monitor import INTERVAL_S, DemoState, Monitor
-from loadmanager.dev.demo.demo_settings import DemoSettings
+from loadmanager.dev.demo.demo_settings import TENANT, DemoSettings
 from loadmanager.dev.demo.demo_summary import (
     DemoSummary,
     LeaderFailover,
+    TopicAccount,
     dropped_ranges,
     imbalance,
     summarize_gaps,
     summarize_messages,
 )
-from loadmanager.dev.demo.demo_workload import TENANT
-from loadmanager.dev.demo.evidence import read_journals
-from loadmanager.dev.demo.message_account import TopicAccount
+from loadmanager.dev.demo.evidence import find_overlaps, read_journals, serving_intervals, topics_without_owner
 from loadmanager.dev.demo.prober import AssignmentProber
-from loadmanager.dev.demo.serving_log import find_overlaps, serving_intervals, topics_without_owner
 from loadmanager.net.http_client import HttpClient
 from loadmanager.util import clock
 

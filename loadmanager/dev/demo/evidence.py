@@ -1,10 +1,16 @@
-"""Files of JSON lines in which the demo's processes leave evidence; `append` returns when the kernel has the line."""
+"""Files of JSON lines in which the demo's processes leave evidence, and the ownership intervals computed from them.
+
+A line is in the kernel when `append` returns. Overlaps of intervals are double ownership.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -49,3 +55,82 @@ def write_ready_file(path: Path, content: Mapping[str, object]) -> None:
     """Say that this process is ready; whoever waits sees the whole file or none."""
     with whole(path) as partial:
         partial.write_text(json.dumps(content), encoding="utf-8")
+
+
+_NEWS_DELAY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ServingInterval:
+    """One broker process had the topic open from `from_s` to `to_s`, on the clock of leases."""
+
+    topic: str
+    from_s: float
+    to_s: float
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Two broker processes served one topic at the same time, for `overlap_s`."""
+
+    topic: str
+    first: str
+    second: str
+    from_s: float
+    overlap_s: float
+
+
+def serving_intervals(records: Iterable[Mapping[str, Any]], ended_at_s: Mapping[str, float]) -> list[ServingInterval]:
+    """The intervals in serving-log `records`.
+
+    `ended_at_s` has the broker processes that ended without a word, and when: that ended what they had open. What
+    is open in any other process is open for ever.
+    """
+    opened: dict[tuple[str, str], float] = {}
+    intervals = []
+    for record in records:
+        key = record.get("topic", ""), record["instance"]
+        if record["event"] == "opened":
+            opened[key] = record["at_s"]
+        elif record["event"] == "closed":
+            intervals.append(ServingInterval(key[0], opened.pop(key), record["at_s"], key[1]))
+    for (topic, instance), from_s in opened.items():
+        intervals.append(ServingInterval(topic, from_s, ended_at_s.get(instance, math.inf), instance))
+    return sorted(intervals)
+
+
+def find_overlaps(intervals: Iterable[ServingInterval]) -> list[Overlap]:
+    """Every case of a topic opened by one process while another still had it."""
+    by_topic: dict[str, list[ServingInterval]] = defaultdict(list)
+    for interval in sorted(intervals):
+        by_topic[interval.topic].append(interval)
+    overlaps = []
+    for topic, history in by_topic.items():
+        for i, later in enumerate(history):
+            for earlier in history[:i]:
+                overlap_s = min(earlier.to_s, later.to_s) - later.from_s
+                if overlap_s > 0 and earlier.instance != later.instance:
+                    overlaps.append(Overlap(topic, earlier.instance, later.instance, later.from_s, overlap_s))
+    return overlaps
+
+
+def topics_without_owner(
+    topics: Iterable[str], accounts: Iterable[Mapping[str, Any]], intervals: Iterable[ServingInterval]
+) -> list[str]:
+    """The topics whose clients had no owner when they wrote their account, or one that did not serve the topic.
+
+    A client may learn a moment later that a topic was closed: a topic on the move at the very end is not without owner.
+    """
+    serving = defaultdict(list)
+    for interval in intervals:
+        serving[interval.topic, interval.instance].append(interval)
+    served = {
+        account["topic"]
+        for account in accounts
+        if any(
+            interval.from_s <= account["at_s"] <= interval.to_s + _NEWS_DELAY_S
+            for interval in serving[account["topic"], account["owner"]]
+        )
+    }
+    return sorted(set(topics) - served)

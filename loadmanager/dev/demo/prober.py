@@ -12,8 +12,8 @@ from aiohttp import web
 
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.ownership import OwnershipState
+from loadmanager.dev.demo.demo_settings import TENANT
 from loadmanager.dev.demo.demo_summary import LeaderFailover
-from loadmanager.dev.demo.demo_workload import TENANT
 from loadmanager.errors import InvalidRecordError
 from loadmanager.net.http_client import HttpClient, PeerUnavailableError
 from loadmanager.util import clock

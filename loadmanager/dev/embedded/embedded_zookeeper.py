@@ -15,14 +15,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from loadmanager.dev.embedded.ports import LOOPBACK, free_ports, is_free
 from loadmanager.dev.embedded.processes import ServerProcesses
 from loadmanager.dev.embedded.server_files import (
     ENSEMBLE_MAIN,
     LOG_FILE,
+    LOOPBACK,
     OPEN,
     STANDALONE_MAIN,
     Security,
+    free_ports,
+    is_free,
     server_command,
     write_server_files,
 )

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from support.waiting import eventually_sync, patience
 
-from loadmanager.broker.conformance.process_under_test import find_process, process_of, started
+from loadmanager.broker.conformance.broker_under_test import find_process, process_of, started
 from loadmanager.broker.conformance.rule_verdicts import UnsettledError
 from loadmanager.errors import ConfigurationError
 

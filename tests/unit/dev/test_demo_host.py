@@ -12,8 +12,7 @@ from loadmanager.broker import Hosting
 from loadmanager.broker import Topic as Hosted
 from loadmanager.broker.agent_client import Named
 from loadmanager.dev.demo.data_protocol import ChannelCloseReason, Frame, Kind
-from loadmanager.dev.demo.demo_host import TopicHost
-from loadmanager.dev.demo.demo_topics import MAX_RETAINED_BYTES, Channel, DemoTopic
+from loadmanager.dev.demo.demo_host import MAX_RETAINED_BYTES, Channel, DemoTopic, TopicHost
 from loadmanager.dev.demo.evidence import DemoJournal, read_journal
 
 TOPIC = "persistent://demo/orders/t"

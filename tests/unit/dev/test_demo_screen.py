@@ -5,8 +5,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from loadmanager.dev.demo.demo_monitor import DemoState
-from loadmanager.dev.demo.demo_screen import show_lines
+from loadmanager.dev.demo.demo_monitor import DemoState, show_lines
 
 
 async def some_work() -> int:

@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from loadmanager.dev.demo.demo_screen import print_summary
+from loadmanager.dev.demo.demo_monitor import print_summary
 from loadmanager.dev.demo.demo_summary import (
     DemoSummary,
     LeaderFailover,
     MessageSummary,
+    NumberRanges,
     RateSample,
+    TopicAccount,
     dropped_ranges,
     imbalance,
     percentile,
     summarize_gaps,
     summarize_messages,
 )
-from loadmanager.dev.demo.message_account import TopicAccount
-from loadmanager.dev.demo.number_ranges import NumberRanges
-from loadmanager.dev.demo.serving_log import Overlap
+from loadmanager.dev.demo.evidence import Overlap
 
 T = "persistent://demo/orders/t"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadmanager.core.domain.names import TopicName
-from loadmanager.dev.demo.demo_workload import DemoWorkload, HotSpotFile
+from loadmanager.dev.demo.demo_settings import DemoWorkload, HotSpotFile
 
 
 def test_topics_have_valid_names_of_their_own_in_every_namespace() -> None:

@@ -9,9 +9,8 @@ from support.waiting import eventually
 
 from loadmanager.dev.demo import director
 from loadmanager.dev.demo.demo_monitor import DemoState, ShownBroker
-from loadmanager.dev.demo.demo_settings import DemoSettings
+from loadmanager.dev.demo.demo_settings import DemoSettings, HotSpotFile
 from loadmanager.dev.demo.demo_summary import RateSample, imbalance
-from loadmanager.dev.demo.demo_workload import HotSpotFile
 from loadmanager.dev.demo.director import Director
 from loadmanager.util.clock import now_s
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.dev.demo.number_ranges import NumberRanges
+from loadmanager.dev.demo.demo_summary import NumberRanges
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12)
 

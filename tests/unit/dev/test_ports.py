@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import socket
 
-from loadmanager.dev.embedded.ports import LOOPBACK, free_ports, is_free
+from loadmanager.dev.embedded.server_files import LOOPBACK, free_ports, is_free
 
 
 def test_a_port_somebody_listens_on_is_not_free() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from loadmanager.dev.demo.serving_log import (
+from loadmanager.dev.demo.evidence import (
     Overlap,
     ServingInterval,
     find_overlaps,

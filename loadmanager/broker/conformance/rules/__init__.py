@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadmanager.broker.conformance.rules import lease_rules, question_rules, statistics_rules, unload_rules
+from loadmanager.broker.conformance.rules import lease_rules, question_rules, unload_rules
 
 RULES = (
     lease_rules.without_agent,
@@ -22,8 +22,8 @@ RULES = (
     unload_rules.unload_hangs,
     unload_rules.unload_stopped,
     unload_rules.prepare,
-    statistics_rules.opening_is_told,
-    statistics_rules.statistics,
+    question_rules.opening_is_told,
+    question_rules.statistics,
     question_rules.opened_once,
     lease_rules.large_incarnation,
     unload_rules.unknown_fields,
