@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +19,7 @@ from loadmanager.cli.connection_options import (
     given_token,
 )
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.service_runner import store_of
+from loadmanager.cli.service_runner import existing_store
 from loadmanager.cli.text.text_tables import write_lines
 from loadmanager.config import Settings, load_settings
 from loadmanager.errors import ConfigurationError, ForeignStoreError, InvalidRecordError, StoreError
@@ -31,7 +29,6 @@ from loadmanager.lab.decide.pulsar_dump import collect_pulsar
 from loadmanager.lab.decide.record_collector import Collected
 from loadmanager.net.http_client import Caller
 from loadmanager.store.pulsar_detection import find_pulsar
-from loadmanager.store.zookeeper_store import ZooKeeperStore
 from loadmanager.util import clock
 from loadmanager.util.logging import configure_logging
 from loadmanager.wire.dump_line import encode
@@ -86,12 +83,12 @@ def dump(
 
 async def _collect_pulsar(settings: Settings, cluster: str | None, admin_url: str | None, caller: Caller) -> Collected:
     told = None if admin_url is None else await fetch_settings(admin_url, caller=caller)
-    async with _reading(settings) as store:
+    async with existing_store(settings) as store:
         return await collect_pulsar(store, clock.now_ms(), cluster, told)
 
 
 async def _collect(settings: Settings) -> Collected:
-    async with _reading(settings) as store:
+    async with existing_store(settings) as store:
         znode = await find_pulsar(store)
         if znode is not None:
             raise ForeignStoreError(
@@ -99,16 +96,6 @@ async def _collect(settings: Settings) -> Collected:
                 " with --pulsar it is read"
             )
         return await collect_cluster(store, clock.now_ms(), settings)
-
-
-@asynccontextmanager
-async def _reading(settings: Settings) -> AsyncIterator[ZooKeeperStore]:
-    store = store_of(settings.metadata_store_url, settings, create_chroot=False)
-    await store.start()
-    try:
-        yield store
-    finally:
-        await store.close()
 
 
 def _write(line: str, output: Path | None) -> None:

@@ -32,7 +32,7 @@ from loadmanager.cli.broker_monitor import (
     cluster_rows,
 )
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.service_runner import store_of
+from loadmanager.cli.service_runner import existing_store
 from loadmanager.cli.text.text_tables import write_nowhere
 from loadmanager.config import Settings, load_settings
 from loadmanager.errors import ConfigurationError, StoreError
@@ -68,9 +68,7 @@ def monitor(
 
 
 async def _monitor(settings: Settings, brokers: list[str], interval_s: float, *, once: bool, as_json: bool) -> None:
-    store = store_of(settings.metadata_store_url, settings, create_chroot=False)
-    await store.start()
-    try:
+    async with existing_store(settings) as store:
         readings = BrokerReadings(store, brokers)
         if once:
             _print(await readings.read(), as_json=as_json, complete=True)
@@ -78,8 +76,6 @@ async def _monitor(settings: Settings, brokers: list[str], interval_s: float, *,
             await _stream(readings, interval_s, as_json=as_json)
         else:
             await _draw(readings, interval_s)
-    finally:
-        await store.close()
 
 
 async def _stream(readings: BrokerReadings, interval_s: float, *, as_json: bool) -> None:

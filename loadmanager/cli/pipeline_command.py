@@ -23,6 +23,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from loadmanager.cli.admin.node_requests import AdminRequest, put
 from loadmanager.cli.admin.request_command import command, group
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
+from loadmanager.cli.service_runner import given_settings
 from loadmanager.cli.text.numbers import read_moment
 from loadmanager.cli.text.text_tables import write_lines
 from loadmanager.config.settings_base import without_password
@@ -225,12 +226,7 @@ def _session(
 ) -> Iterator[Spark]:
     from loadmanager.pipeline.session import are_few, spark_session  # noqa: PLC0415 - may not be installed
 
-    settings = {}
-    for text in conf or ():
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            fail(f"--conf {text!r}: expected KEY=VALUE", EXIT_CONFIGURATION)
-        settings[key.strip()] = value.strip()
+    settings = given_settings(conf or (), "--conf")
     warnings.filterwarnings("ignore", module="pyspark")  # about its own use of pandas
     for_few = job is not None and are_few(job.history, job.from_ms, job.to_ms)
     spark = spark_session(master, settings=settings, answer_timeout_s=timeout_s, for_few=for_few)

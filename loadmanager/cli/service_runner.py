@@ -9,7 +9,8 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,13 +56,13 @@ _SWITCH_INTERVAL_S = 0.0005
 _GARBAGE_THRESHOLDS = (2_000, 20, 20)
 
 
-def given_settings(texts: Iterable[str]) -> dict[str, str]:
-    """Parse `--set KEY=VALUE` options, by key. The process ends for any other form."""
+def given_settings(texts: Iterable[str], option: str = "--set") -> dict[str, str]:
+    """Parse `KEY=VALUE` options, by key. The process ends for any other form."""
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            fail(f"--set {text!r}: expected KEY=VALUE", EXIT_CONFIGURATION)
+            fail(f"{option} {text!r}: expected KEY=VALUE", EXIT_CONFIGURATION)
         found[key.strip()] = value.strip()
     return found
 
@@ -121,6 +122,17 @@ def store_of(
         create_chroot=create_chroot,
         access=access or access_of(settings),
     )
+
+
+@asynccontextmanager
+async def existing_store(settings: Settings) -> AsyncIterator[ZooKeeperStore]:
+    """Open the store of the settings for a command; its chroot is not created."""
+    store = store_of(settings.metadata_store_url, settings, create_chroot=False)
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 async def open_store(

@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.service_runner import store_of
+from loadmanager.cli.service_runner import existing_store
 from loadmanager.config import Settings, load_settings
 from loadmanager.dev.embedded.embedded_zookeeper import (
     DEFAULT_TICK_TIME_MS,
@@ -60,9 +60,7 @@ def secure_znodes(
 
 
 async def _secure(settings: Settings, *, is_open: bool, do: bool) -> AclOutcome:
-    store = store_of(settings.metadata_store_url, settings, create_chroot=False)
-    await store.start()
-    try:
+    async with existing_store(settings) as store:
         await refuse_pulsar(store)
         acls = store.access.acls
         print(f"{settings.metadata_store_url}, as {store.access.who}")
@@ -71,8 +69,6 @@ async def _secure(settings: Settings, *, is_open: bool, do: bool) -> AclOutcome:
             await _refuse_to_lock_out(store, acls)
             _show_identities(acls)
         return await secure(store, Acls() if is_open else acls, do=do, progress=_progress)
-    finally:
-        await store.close()
 
 
 def _refuse_to_guess_nodes(settings: Settings, store: ZooKeeperStore) -> None:
