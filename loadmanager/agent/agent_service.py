@@ -12,8 +12,7 @@ from loadmanager.agent.agent_server import AgentServer
 from loadmanager.agent.broker_watch import BrokerExit, BrokerWatch, StuckDetector
 from loadmanager.agent.grants import Grants, Leases
 from loadmanager.agent.host_readings import Roots
-from loadmanager.agent.namespace_cache import NamespaceCache
-from loadmanager.agent.node_queries import LoadManagerNodes
+from loadmanager.agent.node_queries import LoadManagerNodes, NamespaceCache
 from loadmanager.agent.ownership_query import OpenTopics, OwnershipQuestions
 from loadmanager.agent.presence import BrokerProcess, PresencePhase
 from loadmanager.agent.registration import Registrar, StoreRollback

@@ -9,8 +9,7 @@ import structlog
 from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.bundle_stats import OpenTopicLoad
 from loadmanager.agent.grants import Claim, Grants, GrantVerdict
-from loadmanager.agent.namespace_cache import NamespaceCache
-from loadmanager.agent.node_queries import Awaited, LoadManagerNodes
+from loadmanager.agent.node_queries import Awaited, LoadManagerNodes, NamespaceCache
 from loadmanager.core.domain.bundles import NamespaceBundles, topic_hash
 from loadmanager.core.domain.names import BundleName, NamespaceName, TopicName
 from loadmanager.errors import InvalidRecordError, LoadManagerError

@@ -14,7 +14,7 @@ from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.broker_watch import BrokerWatch
 from loadmanager.agent.bundle_stats import bundle_loads
 from loadmanager.agent.host_usage import HostUsage, Resource
-from loadmanager.agent.namespace_cache import NamespaceCache
+from loadmanager.agent.node_queries import NamespaceCache
 from loadmanager.agent.registration import Registrar
 from loadmanager.config import AgentSettings
 from loadmanager.core.domain.reasons import ReportReason

@@ -14,7 +14,7 @@ import structlog
 
 from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.grants import Grants, Revocation, UnloadRefusal
-from loadmanager.agent.namespace_cache import NamespaceCache
+from loadmanager.agent.node_queries import NamespaceCache
 from loadmanager.core.domain.bundles import HashFunction, topic_hash
 from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName, TopicName
 from loadmanager.core.domain.ownership import Registration

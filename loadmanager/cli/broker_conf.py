@@ -83,7 +83,7 @@ class KeyOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Conversion:
+class ConvertedEntry:
     """Outcome of an entry, with its reason. With a `key`, the node gets that `value` under it.
 
     `about_balancing` tells Pulsar's other keys apart.
@@ -107,7 +107,7 @@ class ImportedConf:
 
     settings: Settings
     fields: list[str]
-    converted: list[Conversion]
+    converted: list[ConvertedEntry]
     secrets: list[str]
     refusal: str
 
@@ -148,46 +148,48 @@ def _is_default(entry: ConfEntry) -> bool:
         return False
 
 
-def _convert_entry(entry: ConfEntry, older: Mapping[str, str]) -> Conversion:
+def _convert_entry(entry: ConfEntry, older: Mapping[str, str]) -> ConvertedEntry:
     """Decide the outcome of an entry; `older` are the deprecated keys in use, by the new ones."""
     key = entry.key
     if not entry.value:
-        return Conversion(
+        return ConvertedEntry(
             entry, KeyOutcome.IGNORED, "empty: the default holds", about_balancing=_is_about_balancing(key)
         )
     if key in _BY_HAND:
-        return Conversion(entry, KeyOutcome.IGNORED, _BY_HAND[key])
+        return ConvertedEntry(entry, KeyOutcome.IGNORED, _BY_HAND[key])
     if key in _RENAMED:
         return _take_renamed(entry, older)
     if key in older:
-        return Conversion(entry, KeyOutcome.IGNORED, f"the default, and {older[key]} is set")
+        return ConvertedEntry(entry, KeyOutcome.IGNORED, f"the default, and {older[key]} is set")
     if key == _HASH_STRATEGY and entry.value.rpartition(".")[2] == _CONSISTENT_HASHING:
-        return Conversion(
+        return ConvertedEntry(
             entry, KeyOutcome.TRANSLATED, "now defaultHashFunction: crc32", "defaultHashFunction", "crc32"
         )
-    return Conversion(entry, KeyOutcome.USED, "", key, entry.value) if key in _FIELDS else _explain_unused(entry)
+    return ConvertedEntry(entry, KeyOutcome.USED, "", key, entry.value) if key in _FIELDS else _explain_unused(entry)
 
 
-def _take_renamed(entry: ConfEntry, older: Mapping[str, str]) -> Conversion:
+def _take_renamed(entry: ConfEntry, older: Mapping[str, str]) -> ConvertedEntry:
     key = _RENAMED[entry.key]
     if older.get(key) != entry.key:
-        return Conversion(entry, KeyOutcome.IGNORED, f"deprecated, and {key} is set")
+        return ConvertedEntry(entry, KeyOutcome.IGNORED, f"deprecated, and {key} is set")
     value = f"zk:{entry.value}" if key == _STORE else entry.value
-    return Conversion(entry, KeyOutcome.TRANSLATED, f"deprecated: now {key}", key, value)
+    return ConvertedEntry(entry, KeyOutcome.TRANSLATED, f"deprecated: now {key}", key, value)
 
 
-def _explain_unused(entry: ConfEntry) -> Conversion:
+def _explain_unused(entry: ConfEntry) -> ConvertedEntry:
     """Return the outcome of an entry for which a node has no setting, with the reason."""
     key = entry.key
     if key == _HASH_STRATEGY:
-        return Conversion(entry, KeyOutcome.IGNORED, "only Pulsar's usual hash of a topic's name can be used")
+        return ConvertedEntry(entry, KeyOutcome.IGNORED, "only Pulsar's usual hash of a topic's name can be used")
     if key in _AGENT_KEYS:
-        return Conversion(entry, KeyOutcome.IGNORED, "a setting of the agent: put it into its file under the same name")
+        return ConvertedEntry(
+            entry, KeyOutcome.IGNORED, "a setting of the agent: put it into its file under the same name"
+        )
     if key in _NOT_NEEDED:
-        return Conversion(entry, KeyOutcome.IGNORED, _NOT_NEEDED[key])
+        return ConvertedEntry(entry, KeyOutcome.IGNORED, _NOT_NEEDED[key])
     if _is_about_balancing(key):
-        return Conversion(entry, KeyOutcome.IGNORED, "no such setting here")
-    return Conversion(entry, KeyOutcome.IGNORED, "not about load balancing", about_balancing=False)
+        return ConvertedEntry(entry, KeyOutcome.IGNORED, "no such setting here")
+    return ConvertedEntry(entry, KeyOutcome.IGNORED, "not about load balancing", about_balancing=False)
 
 
 def _is_about_balancing(key: str) -> bool:
@@ -198,7 +200,7 @@ def _is_ours(key: str) -> bool:
     return key in _RENAMED or _is_about_balancing(key)
 
 
-def _validate(wanted: Mapping[str, Conversion], path: Path) -> Settings:
+def _validate(wanted: Mapping[str, ConvertedEntry], path: Path) -> Settings:
     store = wanted.get(_STORE)
     if store is not None and _OTHER_STORE.match(store.value):
         where = f"{path}:{store.entry.line}: {store.entry.key}"
@@ -228,7 +230,7 @@ def _find_refusal(settings: Settings, entries: Mapping[str, ConfEntry]) -> str:
     return ""
 
 
-def _check(default: Settings, key: str, converted: Conversion, where: str) -> None:
+def _check(default: Settings, key: str, converted: ConvertedEntry, where: str) -> None:
     """Raise `ConfigurationError` for a value that cannot be used, whatever the other keys say."""
     try:
         with_overrides(default, {key: converted.value}, where)

@@ -10,8 +10,7 @@ from support.clock import ManualClock
 
 from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.grants import Claim, Grants, UnloadRefusal
-from loadmanager.agent.namespace_cache import NamespaceCache
-from loadmanager.agent.node_queries import LoadManagerNodes
+from loadmanager.agent.node_queries import LoadManagerNodes, NamespaceCache
 from loadmanager.agent.ownership_query import OwnershipQuestions
 from loadmanager.agent.unload_handler import UnloadHandler
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries

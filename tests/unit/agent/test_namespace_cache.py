@@ -6,8 +6,7 @@ import pytest
 from support.clock import ManualClock
 
 from loadmanager.agent.grants import Claim, Grants
-from loadmanager.agent.namespace_cache import NamespaceCache
-from loadmanager.agent.node_queries import LoadManagerNodes
+from loadmanager.agent.node_queries import LoadManagerNodes, NamespaceCache
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName, TopicName
 from loadmanager.core.domain.ownership import OwnershipState, Registration
