@@ -277,6 +277,14 @@ def test_once_something_moves_all_give_that_are_above_the_target() -> None:
     assert {pick.broker for pick in found.bundles} == {0, 1}
 
 
+def test_a_broker_that_is_not_due_keeps_what_may_be_noise() -> None:
+    sizes = {"a": [2.0] * 40, "b": [2.0] * 28, "c": [2.0] * 26, "d": [2.0] * 26, "e": [2.0] * 10}
+    given = cluster(**{host: carrying(host, own) for host, own in sizes.items()})
+    for noise, givers in ((0.0, {0, 1}), (0.5, {0})):
+        memory = {"brokers": {"b:8080": [1, 0.0, NOW_S, None, noise]}}
+        assert {pick.broker for pick in shed(given, memory).bundles} == givers
+
+
 def test_a_new_broker_is_filled_from_all_that_are_above_the_level_though_none_is_hot() -> None:
     hosts = {f"h{i:02}": carrying(f"h{i:02}", [1.0] * 100) for i in range(40)}
     before = shed(cluster(**hosts))

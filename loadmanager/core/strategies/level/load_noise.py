@@ -1,7 +1,8 @@
 """Noise of broker load: its usual relative deviation from the average. A smaller imbalance proves nothing.
 
 It is the higher of two estimates. The sum over the bundles' deviations, as if independent, is known after a few
-reports. The deviation of the broker's own reports includes correlated bundles; it is learned slowly
+reports. It counts by half, as the average of independent deviations is steadier than they are. The deviation of the
+broker's own reports includes correlated bundles, whose peaks last; it is learned slowly
 (`core/strategies/level/hysteresis.py`). A broker with little data gets the typical noise.
 """
 
@@ -14,6 +15,8 @@ from loadmanager.core.model.load import FloatArray
 from loadmanager.core.model.snapshot import Snapshot, sum_by_broker
 from loadmanager.core.strategies.level.level_load import LevelLoads
 
+_OF_MEAN = 0.5
+"""Deviation of a mean over 15 minutes, as a part of that of reports, if loads deviate for five minutes at a time."""
 _SILENT_S = 75.0
 """Time after which a report is no news: a broker measures every minute, and reports what has changed."""
 _MS_PER_S = 1000.0
@@ -23,7 +26,7 @@ def noise_of_bundles(snapshot: Snapshot, loads: LevelLoads) -> FloatArray:
     """Return the noise (M,) from the deviations of each broker's bundles, for its most used resource."""
     bundles, brokers = snapshot.bundles, len(snapshot.brokers)
     square = sum_by_broker(bundles.assigned, ((loads.need * bundles.sigma[:, None]) ** 2).T, brokers)
-    usual = (np.sqrt(square) * loads.per_need).max(axis=1, initial=0.0)
+    usual = _OF_MEAN * (np.sqrt(square) * loads.per_need).max(axis=1, initial=0.0)
     used = loads.usage.max(axis=1, initial=0.0)
     noise = np.divide(usual, used, out=np.zeros(brokers), where=used > 0)
     return np.asarray(np.where(noise > 0, noise, noise.mean())) if brokers else noise

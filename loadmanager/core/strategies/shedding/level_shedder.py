@@ -61,6 +61,8 @@ NAME = "Level"
 _LEAST_EXPLAINED = 0.75
 """Minimum part of a broker's usage that its bundles have to explain; idle usage is the rest."""
 
+_NOISE_LEFT = 0.5
+"""Part of its noise to which a broker that is not due is relieved together with others."""
 _MOST_RAISED = 0.75
 """Maximum usage to which a single large bundle raises the level: the other brokers keep headroom."""
 
@@ -284,7 +286,8 @@ class _Round:
         task.movable[[move.bundle for move in forced]] = False
         rested = replace(task, movable=task.movable & ~self._rests)
         if (self._due & task.givers).any():
-            found, reason = find_moves(rested), LevelReason.ABOVE_LEVEL
+            is_above_noise = self._due | (self._heat > 1 + _NOISE_LEFT * self._noise)
+            found, reason = find_moves(replace(rested, givers=task.givers & is_above_noise)), LevelReason.ABOVE_LEVEL
         elif self._cold.any():
             found, reason = self._fill(rested, self._cold), LevelReason.FILLS_COLD_BROKER
         else:
