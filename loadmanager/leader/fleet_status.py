@@ -127,7 +127,7 @@ class FleetStatus:
                     node.drains.progress(broker) for broker in sorted({*controls.draining, *controls.returning})
                 ],
                 "sick": sorted(faults.unwell),
-                "doubted": sorted(faults.quarantined),
+                "rejected": sorted(faults.rejected),
                 "lowerBound": self._lower_bound(),
                 "size": size and {"needed": size.needed, "sentence": size.sentence},
                 "decisions": [] if after is None else self._decisions(after),
@@ -213,7 +213,7 @@ class _States:
     def __init__(self, controls: Controls, briefing: Briefing | None, stuck: Collection[BrokerId]) -> None:
         held_off = controls.holds(time.time())
         by_state: Sequence[tuple[BrokerState, Any]] = (
-            ("doubted", briefing.doubted if briefing else ()),
+            ("rejected", briefing.rejected if briefing else ()),
             ("sick", briefing.sick if briefing else ()),
             ("broker_stuck", stuck),
             ("excluded", controls.excluded),

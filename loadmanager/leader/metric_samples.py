@@ -217,10 +217,10 @@ def _gauges(node: MoveCounters) -> list[Sample]:
         ("loadmanager_brokers", "Registered brokers.", none, len(node.mirror.registrations)),
         *_size_gauges(node),
         (
-            "loadmanager_brokers_quarantined",
+            "loadmanager_brokers_rejected",
             "Brokers with rejected reports, which shedding leaves alone.",
             none,
-            len(node.planner.snapshot().faults.quarantined),
+            len(node.planner.snapshot().faults.rejected),
         ),
         (
             "loadmanager_brokers_sick",

@@ -20,7 +20,7 @@ from loadmanager.core.domain.resources import HealthFigures
 from loadmanager.core.model.checkpoint import BrokerCheckpoint, ModelCheckpoint
 from loadmanager.core.model.extensible_load import LoadAverage
 from loadmanager.core.model.load import METRICS, BrokerReport
-from loadmanager.core.model.report_validation import NO_DOUBTS, ReportFaults
+from loadmanager.core.model.report_validation import NO_FAULTS, ReportFaults
 from loadmanager.core.model.time_means import TimeMeans
 from loadmanager.wire.dump_line import NON_FINITE
 
@@ -169,21 +169,21 @@ def owned_of(content: Sequence[Any]) -> Ownership:
 def faults_as_json(faults: ReportFaults) -> dict[str, Any]:
     """Encode the verdicts on brokers by report validation: subject, reason and figures of each."""
     return {
-        "quarantined": [[each.subject, each.verdict.value, each.why] for each in faults.quarantined.values()],
+        "rejected": [[each.subject, each.verdict.value, each.why] for each in faults.rejected.values()],
         "remarks": [[each.subject, each.verdict.value, each.why] for each in faults.remarks],
         "sick": [[each.subject, each.verdict.value, each.why] for each in faults.sick.values()],
     }
 
 
 def faults_of(content: Mapping[str, Any]) -> ReportFaults:
-    quarantined, remarks, sick = (
+    rejected, remarks, sick = (
         [Verdict(subject, reason_of(reason), acted=False, why=why) for subject, reason, why in content.get(key, ())]
-        for key in ("quarantined", "remarks", "sick")
+        for key in ("rejected", "remarks", "sick")
     )
-    if not (quarantined or remarks or sick):
-        return NO_DOUBTS
+    if not (rejected or remarks or sick):
+        return NO_FAULTS
     return ReportFaults(
-        {BrokerId(each.subject): each for each in quarantined},
+        {BrokerId(each.subject): each for each in rejected},
         tuple(remarks),
         {BrokerId(each.subject): each for each in sick},
     )

@@ -15,9 +15,9 @@ from loadmanager.wire.lineage_bodies import AuditEntry
 from loadmanager.wire.plan_bodies import DrainProgress
 from loadmanager.wire.validation import WireModel
 
-BrokerState = Literal["active", "excluded", "draining", "held_off", "sick", "broker_stuck", "doubted", "unreadable"]
+BrokerState = Literal["active", "excluded", "draining", "held_off", "sick", "broker_stuck", "rejected", "unreadable"]
 """State of a broker, the most urgent one: operator controls first, then faults. `broker_stuck`: it serves nothing of
-what it owns; `doubted`: its reports are rejected; `unreadable`: no report of it can be read."""
+what it owns; `rejected`: its reports are rejected; `unreadable`: no report of it can be read."""
 
 
 _PATTERN = r"^([0-9]{1,15}):([0-9]{1,15}):([0-9]{1,15})$"
@@ -167,7 +167,7 @@ class Briefing(WireModel):
     limits: list[ShownLimit]
     drains: list[DrainProgress]
     sick: list[str]
-    doubted: list[str]
+    rejected: list[str]
     lower_bound: float | None
     size: BrokersNeeded | None
     decisions: list[MarkedDecision]

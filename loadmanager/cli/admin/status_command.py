@@ -110,7 +110,7 @@ _RESOURCES = {
     "bandwidthOut": "net out",
 }
 _STATES = {"active": "", "held_off": "held off", "broker_stuck": "stuck", "unreadable": "no report"}
-_TROUBLED = ("unreadable", "broker_stuck", "sick", "doubted")
+_TROUBLED = ("unreadable", "broker_stuck", "sick", "rejected")
 _DROPPED = ("load", "bundles", "most")
 """Columns that a line that is too long does without, in this order."""
 

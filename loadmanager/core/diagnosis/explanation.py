@@ -302,8 +302,8 @@ def _find_rule(situation: DecisionInput, bundle: int) -> Verdict | None:
     broker = snapshot.brokers.ids[bundles.broker[bundle]]
     if broker in controls.draining:
         return explain_drain(snapshot, broker)
-    if broker in snapshot.faults.quarantined:
-        return snapshot.faults.quarantined[broker]
+    if broker in snapshot.faults.rejected:
+        return snapshot.faults.rejected[broker]
     name = bundles.names[bundle]
     if not controls.may_be_shed(name):
         return explain_restraint(name, snapshot)

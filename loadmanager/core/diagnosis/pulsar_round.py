@@ -18,7 +18,7 @@ import numpy as np
 from loadmanager.core.domain.controls import NO_CONTROLS
 from loadmanager.core.domain.plan import Plan, Verdict
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.report_validation import NO_DOUBTS
+from loadmanager.core.model.report_validation import NO_FAULTS
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import State, plan_shedding
 from loadmanager.core.strategies.shedding.shedding_strategy import find_hold
@@ -46,7 +46,7 @@ def _as_seen(snapshot: Snapshot) -> Snapshot:
     """Return the cluster as Pulsar's leader sees it."""
     settled = np.ones(len(snapshot.brokers), dtype=bool)
     brokers = snapshot.brokers.with_bundles(snapshot.bundles, settled)
-    return replace(snapshot, brokers=brokers, controls=NO_CONTROLS, faults=NO_DOUBTS, _derived={})
+    return replace(snapshot, brokers=brokers, controls=NO_CONTROLS, faults=NO_FAULTS, _derived={})
 
 
 def _find_holds(snapshot: Snapshot, names: Iterable[str]) -> Iterator[Verdict]:

@@ -25,7 +25,7 @@ from loadmanager.core.model.extensible_load import BrokerLoad, ReportRules, thro
 from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.load import BrokerReport, BundleAverages, FloatArray
 from loadmanager.core.model.owner_columns import RecordedOwners, UnloadTimes
-from loadmanager.core.model.report_validation import NO_DOUBTS, ReportFaults
+from loadmanager.core.model.report_validation import NO_FAULTS, ReportFaults
 from loadmanager.core.model.reporters import LatestReport, Reporters
 from loadmanager.core.model.snapshot import Snapshot, build_brokers
 from loadmanager.core.model.snapshot_builder import ClusterSummary, Last, sorted_bundles, summarize, top_bundles
@@ -124,7 +124,7 @@ class ClusterModel:
         self._last = Last()
         self._policies = NO_POLICIES
         self._controls = NO_CONTROLS
-        self._faults = NO_DOUBTS
+        self._faults = NO_FAULTS
 
     @property
     def revision(self) -> int:

@@ -59,7 +59,7 @@ class ReportFaults:
     nothing; each with the reason.
     """
 
-    quarantined: Mapping[BrokerId, Verdict] = field(default_factory=dict)
+    rejected: Mapping[BrokerId, Verdict] = field(default_factory=dict)
     remarks: tuple[Verdict, ...] = ()
     sick: Mapping[BrokerId, Verdict] = field(default_factory=dict)
 
@@ -78,7 +78,7 @@ class ReportFaults:
         return replace(self, sick={**others, broker: _stuck(broker, why)} if why else others)
 
 
-NO_DOUBTS = ReportFaults()
+NO_FAULTS = ReportFaults()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +101,7 @@ class _BrokerState:
     heard_s: float
     good: BrokerReport | None = None
     fault: str | None = None
-    doubted_s: float = 0.0
+    rejected_s: float = 0.0
     unknown: frozenset[int] = frozenset()
     stuck: str = ""
     is_recalled: bool = False
@@ -126,10 +126,10 @@ class ReportValidator:
         life.unknown = frozenset(resource for resource in RATED if report.usage[resource, 1] <= 0)
         report = _with_limits_recalled(report, life)
         fault = find_fault(report, at_s, most_age_s)
-        if fault is None and life.good is not None and (life.fault is None or at_s - life.doubted_s <= most_age_s):
+        if fault is None and life.good is not None and (life.fault is None or at_s - life.rejected_s <= most_age_s):
             fault = find_change(report, life.good)
         if fault is not None and life.fault is None:
-            life.doubted_s = at_s
+            life.rejected_s = at_s
         life.fault = fault
         counts = fault is None or life.good is None
         if fault is None:
@@ -154,7 +154,7 @@ class ReportValidator:
 
         `patience_s` is the time a broker has to be an outlier to be sick, None to turn that off.
         """
-        quarantined: dict[BrokerId, Verdict] = {}
+        rejected: dict[BrokerId, Verdict] = {}
         remarks = []
         rated = weighted_resources(weights)
         for broker in sorted(self._lives):
@@ -164,8 +164,8 @@ class ReportValidator:
             if fault is None and silent_s > most_age_s:
                 fault = f"it has not reported for {silent_s:.0f} s"
             if fault is not None:
-                quarantined[broker] = Verdict(
-                    broker, ValidationReason.REPORT_DISTRUSTED, acted=False, why={"doubt": fault}
+                rejected[broker] = Verdict(
+                    broker, ValidationReason.REPORT_DISTRUSTED, acted=False, why={"fault": fault}
                 )
             unknown = ", ".join(RATED[resource] for resource in sorted(life.unknown & rated))
             if unknown:
@@ -175,7 +175,7 @@ class ReportValidator:
         remarks += health.left_in
         stuck = {broker: _stuck(broker, life.stuck) for broker, life in sorted(self._lives.items()) if life.stuck}
         sick = {**health.sick, **stuck}
-        return ReportFaults(quarantined, tuple(remarks), sick) if quarantined or remarks or sick else NO_DOUBTS
+        return ReportFaults(rejected, tuple(remarks), sick) if rejected or remarks or sick else NO_FAULTS
 
 
 def _stuck(broker: BrokerId, why: str) -> Verdict:

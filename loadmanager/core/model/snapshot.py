@@ -42,7 +42,7 @@ from loadmanager.core.model.load import (
     read_only,
     weighted_max_usage,
 )
-from loadmanager.core.model.report_validation import NO_DOUBTS, ReportFaults
+from loadmanager.core.model.report_validation import NO_FAULTS, ReportFaults
 from loadmanager.core.model.time_means import TimeMeans, as_amounts, seconds_of
 
 SHORT_TERM, LONG_TERM = range(2)
@@ -283,7 +283,7 @@ class Snapshot:
     bundles: Bundles
     policies: Policies = NO_POLICIES
     controls: Controls = NO_CONTROLS
-    faults: ReportFaults = NO_DOUBTS
+    faults: ReportFaults = NO_FAULTS
     learned: LearnedLoads = NOTHING_LEARNED
     broker_load: BrokerLoad | None = None
     top_bundles: TopBundles | None = None

@@ -38,7 +38,7 @@ def restrain(snapshot: Snapshot) -> Snapshot:
     controls = snapshot.controls
     if _kept(snapshot):
         snapshot = _with_bundles_kept(snapshot)
-    left_out = controls.draining.keys() | snapshot.faults.quarantined.keys()
+    left_out = controls.draining.keys() | snapshot.faults.rejected.keys()
     return _without(snapshot, left_out) if left_out & set(snapshot.brokers.ids) else snapshot
 
 
@@ -73,7 +73,7 @@ def explain_restraints(snapshot: Snapshot, shed: Shed) -> Iterator[Verdict]:
 def explain_faults(snapshot: Snapshot) -> Iterator[Verdict]:
     """Yield verdicts on faulty brokers and reports: brokers left out, and brokers that receive nothing."""
     known, faults = set(snapshot.brokers.ids), snapshot.faults
-    for verdict in (*faults.quarantined.values(), *faults.sick.values(), *faults.remarks):
+    for verdict in (*faults.rejected.values(), *faults.sick.values(), *faults.remarks):
         if verdict.subject in known:
             yield verdict
 

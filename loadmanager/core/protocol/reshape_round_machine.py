@@ -234,7 +234,7 @@ class ReshapeRoundMachine:
             self._stage = ReshapeStage.SCANNING
             for broker, fault in due.brokers.items():
                 if fault is not None:
-                    self._judge("split", broker.broker, SplitReason.REPORT_NOT_BELIEVED, {"doubt": fault})
+                    self._judge("split", broker.broker, SplitReason.REPORT_NOT_BELIEVED, {"fault": fault})
             self._actions.append(FindCandidates(self._believed, due.settings))
         else:
             self._stage = ReshapeStage.SPLITTING

@@ -1,6 +1,6 @@
 // What is said of a broker's state, and in which order its resources come.
 
-const STATES = { active: "", held_off: "held off", broker_stuck: "stuck", doubted: "reports doubted", unreadable: "nothing readable" };
+const STATES = { active: "", held_off: "held off", broker_stuck: "stuck", rejected: "reports rejected", unreadable: "nothing readable" };
 
 export const RESOURCES = [
   ["cpu", "CPU"],

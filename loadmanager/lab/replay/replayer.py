@@ -155,7 +155,7 @@ class Replay:
             "policies": lambda _, body, __: _set_policies(self._known, body),
             "controls": lambda _, body, __: _set_controls(self._known, body),
             "learned": lambda _, body, __: _set_learned(self._known, body),
-            "doubts": lambda _, body, __: self._known.set_faults(faults_of(body)),
+            "faults": lambda _, body, __: self._known.set_faults(faults_of(body)),
             "seeded": self._seed,
             "unloaded": lambda name, body, _: self._known.mark_unloaded(name, body["atS"], body["source"]),
             "restored": lambda _, body, __: self._known.restore_unloaded(body["unloaded"], body["unloadedFrom"]),
@@ -353,7 +353,7 @@ class Replay:
         _set_policies(model, head["policies"])
         _set_controls(model, head["controls"])
         _set_learned(model, head["learned"])
-        model.set_faults(faults_of(head["doubts"]))
+        model.set_faults(faults_of(head["faults"]))
         model.restore(checkpoint)
         self._model, self._memory, self._records = model, memory, records
         self._snapshots, self._under_way, self._head, self._parts = {}, {}, None, []

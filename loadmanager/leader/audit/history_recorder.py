@@ -173,7 +173,7 @@ class HistoryRecorder:
             "policies": Later(policies_later(self._operator_config)),
             "controls": Later(controls_later(self._operator_config)),
             "learned": Later(learned_later(self._operator_config)),
-            "doubts": faults_as_json(model.faults()),
+            "faults": faults_as_json(model.faults()),
             "states": memory.states,
             "splitState": memory.split_state,
             "churn": memory.churn,

@@ -146,7 +146,7 @@ class RecordedModel(ClusterModel):
         is_other = faults is not self._faults
         super().set_faults(faults)
         if is_other:
-            self._recorder.put(HistoryEvent("doubts", "", Later(lambda: faults_as_json(faults))))
+            self._recorder.put(HistoryEvent("faults", "", Later(lambda: faults_as_json(faults))))
 
     def seed_bundle(self, name: str, averages: BundleAverages) -> None:
         super().seed_bundle(name, averages)

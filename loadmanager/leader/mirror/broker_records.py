@@ -73,14 +73,14 @@ class BrokerRecords:
         registration = self.register(name, znode)
         known = self._mirror.brokers.get(broker_id)
         if known is not None and known.registration == registration and known.znode_version == znode.version:
-            self._raise_doubt(broker_id, known.record)
+            self._refuse_rejected(broker_id, known.record)
             return
         where = paths.broker(name)
         record, report = decoded.result() if decoded else self._decode(where, znode.data)
         self._mirror.put_broker(registration, znode.version, record)
         if self._find_fault(record) is None:
             self._take_in(registration, report)
-        self._raise_doubt(broker_id, record)
+        self._refuse_rejected(broker_id, record)
 
     def register(self, name: str, znode: Znode) -> Registration:
         """Return the registration that the broker's znode stands for, whatever its content; raises
@@ -113,14 +113,14 @@ class BrokerRecords:
         known, read_at_ms = self._mirror.model.known_bundles, clock.now_ms()
         return record, recordable(report_of(record, where, known, read_at_ms, self._parse))
 
-    def _raise_doubt(self, broker: BrokerId, record: LocalBrokerData) -> None:
+    def _refuse_rejected(self, broker: BrokerId, record: LocalBrokerData) -> None:
         """Raise `InvalidRecordError` when the last report of a broker is rejected, so that it is listed as a fault."""
         fault = self._find_fault(record)
         if fault is not None:
             raise InvalidRecordError(f"{paths.broker(broker)}: {fault}")
-        doubt = self._mirror.gate.find_fault(broker)
-        if doubt is not None:
-            raise InvalidRecordError(f"{paths.broker(broker)}: the report is rejected: {doubt}")
+        fault = self._mirror.gate.find_fault(broker)
+        if fault is not None:
+            raise InvalidRecordError(f"{paths.broker(broker)}: the report is rejected: {fault}")
 
 
 def _is_long(data: bytes) -> bool:

@@ -15,7 +15,7 @@ from loadmanager.core.domain.resources import HealthFigures
 from loadmanager.core.model.checkpoint import ModelCheckpoint
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.load import BundleAverages
-from loadmanager.core.model.report_validation import NO_DOUBTS, ReportFaults
+from loadmanager.core.model.report_validation import NO_FAULTS, ReportFaults
 from loadmanager.history.entry_rows import encode_json
 from loadmanager.lab.replay.record_comparison import Mismatch, compare_checkpoints
 from loadmanager.wire.checkpoint_codec import faults_as_json, faults_of, head_of, parts_of, read_checkpoint, unquoted
@@ -123,17 +123,17 @@ def test_only_an_empty_model_is_made_into_another() -> None:
         model.restore(model.checkpoint())
 
 
-def test_doubts_and_numbers_that_are_not_finite_read_back() -> None:
-    verdict = Verdict(B1.broker, ValidationReason.REPORT_DISTRUSTED, acted=False, why={"doubt": "nonsense"})
+def test_faults_and_numbers_that_are_not_finite_read_back() -> None:
+    verdict = Verdict(B1.broker, ValidationReason.REPORT_DISTRUSTED, acted=False, why={"fault": "nonsense"})
     sick = Verdict(B2.broker, FilterReason.BROKER_SICK, acted=False, why={"value": "2500 ms"})
     faults = ReportFaults({B1.broker: verdict}, (verdict,), {B2.broker: sick})
     found = faults_of(json.loads(str(encode_json(faults_as_json(faults)))))
     assert faults_as_json(found) == faults_as_json(faults)
-    assert found.quarantined.keys() == {B1.broker}
+    assert found.rejected.keys() == {B1.broker}
     assert found.sick.keys() == {B2.broker}
     before = {name: said for name, said in faults_as_json(faults).items() if name != "sick"}
     assert not faults_of(before).sick, "written down before anybody could be"
-    assert faults_of(faults_as_json(NO_DOUBTS)) is NO_DOUBTS
+    assert faults_of(faults_as_json(NO_FAULTS)) is NO_FAULTS
     state = unquoted(json.loads(str(encode_json({"statistics": [float("inf"), 1.5], "name": {"x": "NaN"}}))))
     assert state["statistics"] == [float("inf"), 1.5]
     assert np.isnan(state["name"]["x"])

@@ -13,7 +13,7 @@ from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import PlacementReason, SheddingReason, ValidationReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BrokerReport
-from loadmanager.core.model.report_validation import NO_DOUBTS, ReportFaults
+from loadmanager.core.model.report_validation import NO_FAULTS, ReportFaults
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import plan_shedding
 from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdReason
@@ -23,7 +23,7 @@ def verdicts(plan: Plan) -> dict[str, Verdict]:
     return {verdict.subject: verdict for verdict in plan.verdicts}
 
 
-def stalling(cpu: float = 60, controls: Controls = NO_CONTROLS, faults: ReportFaults = NO_DOUBTS) -> Snapshot:
+def stalling(cpu: float = 60, controls: Controls = NO_CONTROLS, faults: ReportFaults = NO_FAULTS) -> Snapshot:
     """`a` is hot with two bundles of the namespace; each of the others has three of it."""
 
     def other(first: int) -> BrokerReport:
@@ -76,7 +76,7 @@ def test_an_owner_that_is_chosen_for_its_load_is_said_to_be() -> None:
 
 
 def test_what_operators_told_us_and_what_we_doubt_is_not_known_there() -> None:
-    doubt = Verdict("a:8080", ValidationReason.REPORT_DISTRUSTED, acted=False, why={"doubt": "it is old"})
+    doubt = Verdict("a:8080", ValidationReason.REPORT_DISTRUSTED, acted=False, why={"fault": "it is old"})
     given = stalling(
         cpu=86,
         controls=Controls(frozen="for tonight", frozen_bundles={bundle(1): "mine"}),

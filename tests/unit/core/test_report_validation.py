@@ -12,7 +12,7 @@ from loadmanager.core.domain.reasons import ValidationReason
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.load import BANDWIDTH_IN, BANDWIDTH_OUT, BrokerReport
-from loadmanager.core.model.report_validation import NO_DOUBTS, ReportValidator, ValidatedReport
+from loadmanager.core.model.report_validation import NO_FAULTS, ReportValidator, ValidatedReport
 from loadmanager.core.planning.planner import PlannerSettings, plan_shedding
 
 HOUR_S = 3_600.0
@@ -49,7 +49,7 @@ def test_a_good_report_counts_as_it_is() -> None:
     gate, given = ReportValidator(), a_report()
     found = judged(gate, given)
     assert (found.report, found.counts, found.fault) == (given, True, None)
-    assert gate.faults(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH) is NO_DOUBTS
+    assert gate.faults(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH) is NO_FAULTS
     assert gate.find_fault(A.broker) is None
     assert gate.find_fault(B.broker) is None
 
@@ -76,13 +76,13 @@ def test_a_report_that_cannot_be_true_is_doubted_and_the_last_good_one_counts(gi
     assert judged(gate, a_report()).counts
     found = judged(gate, given)
     assert (found.counts, found.fault, gate.find_fault(A.broker)) == (False, fault, fault)
-    verdict = gate.faults(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined[A.broker]
+    verdict = gate.faults(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).rejected[A.broker]
     assert verdict.verdict is ValidationReason.REPORT_DISTRUSTED
     assert verdict.sentence() == (
         f"Neither gives nor gets because its report is not to be believed: {fault}; its last good load counts"
     )
     assert judged(gate, a_report()).fault is None
-    assert not gate.faults(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined
+    assert not gate.faults(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).rejected
 
 
 @pytest.mark.parametrize(
@@ -149,18 +149,18 @@ def test_a_limit_that_never_was_known_is_said_if_the_resource_counts() -> None:
         " declared"
     )
     cpu_alone = ResourceWeights(1.0, 0.0, 0.0, 0.0)
-    assert gate.faults(HOUR_S, MOST_AGE_S, cpu_alone) is NO_DOUBTS
+    assert gate.faults(HOUR_S, MOST_AGE_S, cpu_alone) is NO_FAULTS
 
 
 def test_a_broker_that_is_silent_for_too_long_is_left_alone_until_it_reports() -> None:
     gate = ReportValidator()
     judged(gate, a_report())
-    assert not gate.faults(HOUR_S + MOST_AGE_S, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined
+    assert not gate.faults(HOUR_S + MOST_AGE_S, MOST_AGE_S, CPU_AND_BANDWIDTH).rejected
     late_s = HOUR_S + MOST_AGE_S + 5
-    verdict = gate.faults(late_s, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined[A.broker]
-    assert verdict.why == {"doubt": "it has not reported for 1805 s"}
+    verdict = gate.faults(late_s, MOST_AGE_S, CPU_AND_BANDWIDTH).rejected[A.broker]
+    assert verdict.why == {"fault": "it has not reported for 1805 s"}
     judged(gate, a_report(), late_s)
-    assert not gate.faults(late_s, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined
+    assert not gate.faults(late_s, MOST_AGE_S, CPU_AND_BANDWIDTH).rejected
 
 
 def test_a_broker_that_is_gone_is_forgotten() -> None:
@@ -168,7 +168,7 @@ def test_a_broker_that_is_gone_is_forgotten() -> None:
     judged(gate, a_report(load=np.zeros(4)))
     gate.forget(A.broker)
     gate.forget(B.broker)
-    assert gate.faults(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH) is NO_DOUBTS
+    assert gate.faults(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH) is NO_FAULTS
 
 
 def a_model(gate: ReportValidator, hot: BrokerReport) -> ClusterModel:
@@ -221,5 +221,5 @@ def test_a_doubt_about_a_broker_that_the_model_does_not_know_is_not_said() -> No
 def test_the_same_doubts_change_nothing() -> None:
     model = ClusterModel()
     before = model.revision
-    model.set_faults(NO_DOUBTS)
+    model.set_faults(NO_FAULTS)
     assert model.revision == before

@@ -159,7 +159,7 @@ def test_where_nothing_may_be_split_it_is_said_why_and_merges_are_looked_for(
 
 def test_a_broker_that_is_not_believed_is_said_and_left_out() -> None:
     rounds, told = a_round(brokers={A: "it is old", B: None})
-    assert said(told) == [("split", A.broker, SplitReason.REPORT_NOT_BELIEVED, {"doubt": "it is old"})]
+    assert said(told) == [("split", A.broker, SplitReason.REPORT_NOT_BELIEVED, {"fault": "it is old"})]
     assert told[-1] == FindCandidates((B,), MERGES)
     rounds.step(found())
     (*_, look) = rounds.step(decided())

@@ -26,7 +26,7 @@ from loadmanager.core.domain.policies import NO_POLICIES, IsolationPolicy, Polic
 from loadmanager.core.domain.reasons import FilterReason, ValidationReason
 from loadmanager.core.domain.resources import HealthFigures, ResourceWeights
 from loadmanager.core.model.cluster_model import ClusterModel
-from loadmanager.core.model.report_validation import NO_DOUBTS, ReportFaults, ReportValidator
+from loadmanager.core.model.report_validation import NO_FAULTS, ReportFaults, ReportValidator
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import planner
 from loadmanager.core.planning.planner import PlannerSettings
@@ -39,7 +39,7 @@ WHY: dict[str, Figure] = {
     "seconds": 240,
     "well_after_s": 360,
 }
-STUCK = NO_DOUBTS.with_stuck(C, "it opens none")
+STUCK = NO_FAULTS.with_stuck(C, "it opens none")
 SICK = ReportFaults(sick={C: Verdict(C, FilterReason.BROKER_SICK, acted=False, why=WHY)})
 LOAD: Load = (1_000.0, 1_000.0, 50e6, 50e6)
 MINE = Policies((IsolationPolicy("mine", ("tenant/ns",), ("c.*",), ("b.*",)),))
@@ -91,7 +91,7 @@ def takers(plan: Plan) -> set[str]:
 def test_a_sick_broker_is_dropped_by_all_rules(rules: FilterRules) -> None:
     kept, dropped = allowed_brokers(rules, ask(hot()))
     assert (kept.tolist(), dropped) == ([True, True, False], {"broker_sick": 1})
-    assert allowed_brokers(rules, ask(hot(NO_DOUBTS)))[0].all()
+    assert allowed_brokers(rules, ask(hot(NO_FAULTS)))[0].all()
 
 
 @pytest.mark.parametrize("rules", [MODULAR, EXTENSIBLE, SIMPLE, LEVEL])
@@ -103,7 +103,7 @@ def test_only_what_nobody_has_is_given_to_it_where_nobody_else_may_have_it(rules
 
 
 def test_the_secondary_brokers_of_a_policy_stand_in_for_a_sick_primary_one() -> None:
-    assert allowed_brokers(MODULAR, ask(hot(NO_DOUBTS, MINE)))[0].tolist() == [False, False, True]
+    assert allowed_brokers(MODULAR, ask(hot(NO_FAULTS, MINE)))[0].tolist() == [False, False, True]
     assert allowed_brokers(MODULAR, ask(hot(SICK, MINE)))[0].tolist() == [False, True, False]
 
 
@@ -142,7 +142,7 @@ def test_a_well_broker_that_is_overloaded_is_not_given_everything() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_nothing_is_shed_to_a_sick_broker_where_a_well_one_is(strategy: str) -> None:
-    assert C in takers(shed(hot(NO_DOUBTS), strategy))
+    assert C in takers(shed(hot(NO_FAULTS), strategy))
     assert takers(shed(hot(too_many_sick(c=25.0)), strategy)) <= {B}
 
 
@@ -167,7 +167,7 @@ def test_why_not_names_the_sickness_of_one_among_many() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_nothing_is_shed_to_it_though_it_looks_idle(strategy: str) -> None:
-    assert C in takers(shed(hot(NO_DOUBTS), strategy))
+    assert C in takers(shed(hot(NO_FAULTS), strategy))
     plan = shed(hot(), strategy)
     assert C not in takers(plan)
     verdict = next(each for each in plan.verdicts if each.verdict is FilterReason.BROKER_SICK)
@@ -191,7 +191,7 @@ def test_a_free_bundle_is_placed_elsewhere_and_a_drain_waits_rather_than_move_to
 
 def test_a_pinned_bundle_is_brought_home_when_its_broker_is_well() -> None:
     controls = Controls(pinned={bundle(0): C})
-    assert len(planner.plan_pins(hot(NO_DOUBTS, controls=controls), PlannerSettings()).steps) == 1
+    assert len(planner.plan_pins(hot(NO_FAULTS, controls=controls), PlannerSettings()).steps) == 1
     plan = planner.plan_pins(hot(controls=controls), PlannerSettings())
     assert plan.steps == ()
     (verdict,) = plan.verdicts
@@ -228,11 +228,11 @@ def test_the_gate_hears_figures_of_reports_that_are_believed() -> None:
         return gate.faults(at_s, 1_800.0, weights, 60.0)
 
     bad = HealthFigures(latency_ms=900.0)
-    assert report_all(0.0, a=bad) is NO_DOUBTS
+    assert report_all(0.0, a=bad) is NO_FAULTS
     assert report_all(60.0, a=bad).sick.keys() == {A}
     gate.forget(A)
     assert not gate.faults(60.0, 1_800.0, weights, 60.0).sick
-    assert report_all(120.0, a=bad, b=bad, c=bad) is NO_DOUBTS
+    assert report_all(120.0, a=bad, b=bad, c=bad) is NO_FAULTS
     faults = report_all(180.0, a=bad, b=bad, c=bad)
     assert not faults.sick
     assert [each.verdict for each in faults.remarks] == [ValidationReason.SICK_WITH_OTHERS] * 3
@@ -251,7 +251,7 @@ def test_the_bundles_of_a_registration_are_those_that_records_give_it() -> None:
     model.set_namespace("tenant/ns", [bundle(0), bundle(1)], [owned(broker("a")), FREE])
     assert model.bundles_of(broker("a")) == [bundle(0)]
     assert model.bundles_of(broker("a", 2)) == []
-    assert model.faults() is NO_DOUBTS
+    assert model.faults() is NO_FAULTS
 
 
 # Stuck brokers

@@ -214,7 +214,7 @@ class OwnershipReason(Reason):
 class ValidationReason(Reason):
     REPORT_DISTRUSTED = entry(
         "report_distrusted",
-        "Neither gives nor gets because its report is not to be believed: {doubt}; its last good load counts",
+        "Neither gives nor gets because its report is not to be believed: {fault}; its last good load counts",
         remedy="mend what its agent reports, or restart the broker",
     )
     LIMIT_UNKNOWN = entry(

@@ -247,7 +247,7 @@ class SplitReason(Reason):
     RESHAPING_FROZEN = entry("reshaping_frozen", "No split or merge because the balancer is frozen: {frozen}")
     SHAPE_HELD = entry("shape_held", "No split because an operator {held}")
     REPORT_NOT_BELIEVED = entry(
-        "report_not_believed", "No split or merge because its report is not to be believed: {doubt}"
+        "report_not_believed", "No split or merge because its report is not to be believed: {fault}"
     )
     OWNER_SILENT = entry("owner_silent", "No split because its broker did not say which topics it has: {error}")
     SPLIT_FAILED = entry("split_failed", "No split because it failed: {error}")
