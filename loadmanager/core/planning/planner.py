@@ -269,8 +269,6 @@ class PlacementTrial:
         settings: PlannerSettings,
         state: State,
         rng: np.random.Generator,
-        *,
-        non_persistent: bool = False,
     ) -> None:
         """Prepare as `choose_destination` does. Raises `UnknownStrategyError`."""
         self._placer = _Placer(snapshot, settings, state, deepcopy(rng))
@@ -278,8 +276,8 @@ class PlacementTrial:
         self._bundle = snapshot.bundles.find_row(bundle)
         excluded = None if exclude is None else snapshot.brokers.find_row(exclude)
         self.rules = self._placer.rules
-        self.question = self._placer.ask(bundle, excluded, non_persistent=non_persistent)
-        self.placement = self._placer.place(bundle, self._bundle, excluded, non_persistent=non_persistent)
+        self.question = self._placer.ask(bundle, excluded)
+        self.placement = self._placer.place(bundle, self._bundle, excluded)
         self.candidates = self._placer.candidates
         nobody = PlacementReason.NO_OTHER_BROKER if exclude else PlacementReason.NO_BROKER_AVAILABLE
         self.verdict = _placed(snapshot, bundle, self.placement, nobody)

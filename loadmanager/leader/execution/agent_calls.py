@@ -39,7 +39,7 @@ from loadmanager.wire.validation import parse_model
 
 log = structlog.get_logger(__name__)
 
-TIMEOUT_S = 3.0
+_TIMEOUT_S = 3.0
 
 _MOST_NAMES_BYTES = 192 * 1024
 """Size limit for topic names in a prepare call: the agent reads at most 256 KiB."""
@@ -48,10 +48,9 @@ _MOST_NAMES_BYTES = 192 * 1024
 class AgentCalls:
     """Client of the agents of all brokers in the mirror, with the credentials of `caller`."""
 
-    def __init__(self, mirror: ClusterMirror, caller: Caller, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, mirror: ClusterMirror, caller: Caller) -> None:
         self._mirror = mirror
         self._caller = caller
-        self._timeout_s = timeout_s
         self._http: HttpClient | None = None
 
     async def start(self) -> None:
@@ -134,7 +133,7 @@ class AgentCalls:
         if self._http is None:
             raise OwnerSilentError("this node is not running")
         try:
-            return await self._http.call(method, url, self._timeout_s, params=params, data=data, headers=headers)
+            return await self._http.call(method, url, _TIMEOUT_S, params=params, data=data, headers=headers)
         except (PeerUnavailableError, InvalidRecordError) as error:
             raise OwnerSilentError(str(error)) from None
 
