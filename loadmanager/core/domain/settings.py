@@ -345,14 +345,6 @@ class PlannerSettings:
         False,
         "The leader merges cold neighbours of one owner; off: only by command.",
     )
-    averages_by_time_enabled: bool = setting(
-        "loadBalancerAveragesByTimeEnabled",
-        False,
-        (
-            "Pulsar's strategies, too, go by what bundles carry at present, over the last quarter of an hour, in place"
-            " of their averages over 10 and 1,000 reports."
-        ),
-    )
     level_evenness_percentage: float = setting(
         "loadBalancerLevelEvennessPercentage",
         3,

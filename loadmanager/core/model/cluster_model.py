@@ -276,7 +276,7 @@ class ClusterModel:
 
     def broker_time_averages(self) -> dict[BrokerId, FloatArray]:
         """Return sums (2, 4) by broker of short-term and long-term averages of bundles that it owns and reports."""
-        brokers = self._snapshot(0.0, np.inf).brokers
+        brokers = self.snapshot(0.0, np.inf).brokers
         return dict(zip(brokers.ids, brokers.time_average, strict=True))
 
     def namespaces_changed_since(self, revision: int) -> set[str]:
@@ -308,8 +308,27 @@ class ClusterModel:
 
     def snapshot(self, taken_at_s: float, grace_period_s: float) -> Snapshot:
         """Take a snapshot. A bundle unloaded less than the grace period ago counts as recently unloaded."""
-        found = self._snapshot(taken_at_s, grace_period_s)
-        return found.averaged_by_time() if self._reporters.rules.averages_by_time else found
+        reporters, unloads = self._reporters, self._unloads
+        unloads.forget_before(taken_at_s - grace_period_s, reporters.brokers)
+        brokers = reporters.in_order()
+        bundles, settled = sorted_bundles(self._rows, self._owners, brokers, unloads, taken_at_s, self._last)
+        registrations = [broker.registration for broker in brokers]
+        reports = [broker.report for broker in brokers]
+        columns = build_brokers(registrations, reports, bundles, settled, unloads.from_brokers)
+        now_ms = round(taken_at_s * 1000)
+        averages = [broker.average for broker in brokers]
+        return Snapshot(
+            taken_at_s,
+            self.revision,
+            columns,
+            bundles,
+            policies=self._policies,
+            controls=self._controls,
+            faults=self._faults,
+            learned=self._rows.learned,
+            broker_load=BrokerLoad.of_averages(averages, columns.load, now_ms, reporters.rules.history),
+            top_bundles=top_bundles(self._rows, brokers),
+        )
 
     def summary(self) -> ClusterSummary:
         """Return the summary for frequent display, without averaging or sorting."""
@@ -337,27 +356,3 @@ class ClusterModel:
         of last reports, 56 bytes per bundle, which no snapshot has.
         """
         return self._rows.nbytes() + self._reporters.nbytes()
-
-    def _snapshot(self, taken_at_s: float, grace_period_s: float) -> Snapshot:
-        """Take a snapshot with averages over reports."""
-        reporters, unloads = self._reporters, self._unloads
-        unloads.forget_before(taken_at_s - grace_period_s, reporters.brokers)
-        brokers = reporters.in_order()
-        bundles, settled = sorted_bundles(self._rows, self._owners, brokers, unloads, taken_at_s, self._last)
-        registrations = [broker.registration for broker in brokers]
-        reports = [broker.report for broker in brokers]
-        columns = build_brokers(registrations, reports, bundles, settled, unloads.from_brokers)
-        now_ms = round(taken_at_s * 1000)
-        averages = [broker.average for broker in brokers]
-        return Snapshot(
-            taken_at_s,
-            self.revision,
-            columns,
-            bundles,
-            policies=self._policies,
-            controls=self._controls,
-            faults=self._faults,
-            learned=self._rows.learned,
-            broker_load=BrokerLoad.of_averages(averages, columns.load, now_ms, reporters.rules.history),
-            top_bundles=top_bundles(self._rows, brokers),
-        )

@@ -63,7 +63,6 @@ class ReportRules:
     """Rules for averaging loads and for listing the busiest bundles.
 
     `history` is the weight of the past. `with_policies`: list bundles of namespaces with policies too.
-    `averages_by_time`: bundle averages are means over time.
     """
 
     weights: ResourceWeights = _DEFAULTS.resource_weights
@@ -72,7 +71,6 @@ class ReportRules:
     most_bundles: int = _DEFAULTS.max_number_of_bundles_in_bundle_load_report
     excluded_namespaces: frozenset[str] = _DEFAULTS.shedding_excluded_namespaces
     with_policies: bool = _DEFAULTS.shedding_bundles_with_policies_enabled
-    averages_by_time: bool = _DEFAULTS.averages_by_time_enabled
 
     @classmethod
     def of(cls, settings: PlannerSettings) -> ReportRules:
@@ -83,7 +81,6 @@ class ReportRules:
             settings.max_number_of_bundles_in_bundle_load_report,
             settings.shedding_excluded_namespaces,
             settings.shedding_bundles_with_policies_enabled,
-            settings.averages_by_time_enabled,
         )
 
     def usage(self, percent: Float32Array) -> FloatArray:

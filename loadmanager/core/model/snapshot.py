@@ -306,12 +306,6 @@ class Snapshot:
         bundles = replace(self.bundles, _present=[])
         return replace(self, bundles=bundles, brokers=replace(self.brokers, bundles=bundles), _derived={})
 
-    def averaged_by_time(self) -> Snapshot:
-        """Return the snapshot with time means in place of both averages."""
-        bundles = replace(self.bundles, short=self.bundles.present, long=self.bundles.present)
-        brokers = self.brokers.with_bundles(bundles, self.brokers.settled)
-        return replace(self, bundles=bundles, brokers=brokers, _derived={})
-
     def find_namespace(self, namespace: str) -> int | None:
         positions = self.derive("namespaces", lambda: {name: i for i, name in enumerate(self.bundles.namespaces)})
         return positions.get(namespace)

@@ -114,7 +114,6 @@ class Decider(ABC):
         grace_period_ms = settings.load_balancer_shedding_grace_period_minutes * _MS_PER_MINUTE
         with np.errstate(all="ignore"):
             planner, snapshot = settings.planner_settings(), snapshot_of(line, grace_period_ms, where)
-            snapshot = snapshot.averaged_by_time() if planner.averages_by_time_enabled else snapshot
             decided = self._ask(snapshot, fit_thresholds(planner, snapshot), line, where)
         self._state = decided.state
         return decided

@@ -12,6 +12,7 @@ from loadmanager.core.model.load import CPU, FloatArray
 from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.calibration import ReportSeries
 from loadmanager.lab.simulate.recorded_world import HOLD_S
+from loadmanager.lab.simulate.sim_result import mean_known
 from loadmanager.lab.simulate.world_recorder import counted_resources
 
 _GONE_S = 2 * HOLD_S
@@ -27,7 +28,7 @@ class ObservedRange:
 
     @property
     def mean_imbalance(self) -> float:
-        return _mean(self.imbalance)
+        return mean_known(self.imbalance)
 
 
 def observe_range(
@@ -67,12 +68,6 @@ def observe_range(
             highest = usage[up][:, counted].max(initial=0.0)
             found[number] = _imbalance(demand[up], rows.limits[up], counted), highest
     return ObservedRange(steps, *found.T)
-
-
-def _mean(values: FloatArray) -> float:
-    """Return the mean of the known values; 1 for none."""
-    known = values[~np.isnan(values)]
-    return float(np.cumsum(known)[-1]) / len(known) if len(known) else 1.0
 
 
 def _imbalance(demand: FloatArray, capacity: FloatArray, counted: list[int]) -> float:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmanager.lab.simulate.scenario import BrokerMoves, Expect, Filled, Levelled, Relieved, Said
-from loadmanager.lab.simulate.sim_result import CompletedMove, Result
+from loadmanager.lab.simulate.sim_result import CompletedMove, Result, mean_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def own_moves(result: Result) -> list[CompletedMove]:
 
 def mean_imbalance(result: Result, from_s: float = 0.0) -> float:
     """The mean over time of the imbalance from then on; 1 is perfect."""
-    return _mean(result.series.imbalance[result.series.t_s >= from_s])
+    return mean_known(result.series.imbalance[result.series.t_s >= from_s])
 
 
 def _numbers(expect: Expect, result: Result) -> Iterator[BoundCheck]:
@@ -175,11 +175,6 @@ def _said(wanted: Said, result: Result) -> BoundCheck:
     words = f"at least {wanted.at_least}" if wanted.at_most is None else f"{wanted.at_least} to {wanted.at_most}"
     sentence = f"Said {wanted.reason.value}: {count} times, expected {words}"
     return BoundCheck("said", not too_many and count >= wanted.at_least, count, bound, sentence)
-
-
-def _mean(numbers: np.typing.NDArray[np.float64]) -> float:
-    known = numbers[~np.isnan(numbers)]
-    return float(np.cumsum(known)[-1]) / len(known) if len(known) else 1.0
 
 
 def _text(number: float) -> str:

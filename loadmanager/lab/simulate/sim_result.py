@@ -174,3 +174,9 @@ class Result:
         for part in (numbers, disturbed, self.bundles, counts, self.moves, self.splits, self.first_reports):
             taken.update(f"{part!r}\n".encode())
         return taken.hexdigest()
+
+
+def mean_known(values: FloatArray, nothing: float = 1.0) -> float:
+    """Return the mean of the values that are numbers, added up from first to last; `nothing` for none."""
+    known = values[~np.isnan(values)]
+    return float(np.cumsum(known)[-1]) / len(known) if len(known) else nothing

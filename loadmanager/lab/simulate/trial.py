@@ -9,11 +9,10 @@ import numpy as np
 
 from loadmanager.core.domain.resources import HOT
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.load import FloatArray
 from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.recorded_world import FleetChange, RecordedRange, recorded_world
 from loadmanager.lab.simulate.run_rules import WorldRules
-from loadmanager.lab.simulate.sim_result import Result
+from loadmanager.lab.simulate.sim_result import Result, mean_known
 from loadmanager.lab.simulate.world import Progress, World
 
 FULL = 1.0
@@ -58,8 +57,8 @@ def figures(result: Result, band: float) -> dict[str, float | int | str]:
         "time_hot_s": float(result.time_overloaded(HOT)),
         "time_above_s": float(result.time_above(band)),
         "worst_usage": result.worst_usage,
-        "mean_imbalance": _mean(imbalance, 1.0),
-        "regret": _mean(imbalance - bound, 0.0),
+        "mean_imbalance": mean_known(imbalance),
+        "regret": mean_known(imbalance - bound, nothing=0.0),
         "moved_share": result.moved_share,
         "moved_again": result.moved_again,
         "load_moved": sum((move.load for move in result.moves), 0.0),
@@ -71,8 +70,3 @@ def figures(result: Result, band: float) -> dict[str, float | int | str]:
         "unowned_bundle_s": result.unowned_bundle_s,
         "digest": result.digest(),
     }
-
-
-def _mean(numbers: FloatArray, nothing: float) -> float:
-    """Added up from first to last, so that it is the same everywhere."""
-    return float(np.cumsum(numbers)[-1]) / len(numbers) if len(numbers) else nothing

@@ -22,6 +22,7 @@ from loadmanager.lab.simulate.observed import ObservedRange, observe_range
 from loadmanager.lab.simulate.recorded_world import FleetChange, RecordedRange
 from loadmanager.lab.simulate.scenario import Rules
 from loadmanager.lab.simulate.scenario_run import with_strategy
+from loadmanager.lab.simulate.sim_result import mean_known
 from loadmanager.lab.simulate.trial import Trial
 from loadmanager.lab.simulate.world import Progress
 from loadmanager.lab.simulate.world_builder import world_rules
@@ -64,9 +65,8 @@ def simulate(
     rules = calibration.applied_to(world_rules(Rules(), settings))
     trial = Trial(settings.planner_settings(), rules, calibration.cost, FleetChange(), 0, step_s)
     result = trial.run(recorded, observe)
-    imbalance = result.series.imbalance[~np.isnan(result.series.imbalance)]
     return RangeFigures(
-        float(imbalance.mean()) if len(imbalance) else 1.0,
+        mean_known(result.series.imbalance),
         result.worst_usage,
         float(len(result.moves)),
         *(each / _MIB for each in loads_moved([(move, move.load) for move in result.moves])),

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.builders import MIB, averages, broker, bundle, owned, report, snapshot, throughput
+from support.builders import MIB, averages, broker, bundle, report, snapshot, throughput
 
 from loadmanager.core.domain.ownership import FREE
 from loadmanager.core.model.bundle_averages import PartLoad
 from loadmanager.core.model.cluster_model import ClusterModel
-from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.core.model.load import METRICS, BundleAverages, FloatArray, TimeMean
 from loadmanager.core.model.time_means import BELIEVED_S, STOOD_S, TAU_S, TimeMeans
 
@@ -207,24 +206,6 @@ def test_what_is_written_down_is_read_back() -> None:
     other.seed_bundle(X, model.bundle_averages("tenant/ns")[X])
     assert present(other, 0) == pytest.approx(present(model, 900))
     assert other.snapshot(T0, 0.0).bundles.sigma == pytest.approx(model.snapshot(T0, 0.0).bundles.sigma)
-
-
-def test_pulsars_averages_are_by_time_if_that_is_wished_but_not_what_is_written_down() -> None:
-    model = reported([(0, 100.0), (600, 120.0)])
-    model.set_namespace("tenant/ns", [X], [owned(A)])
-    by_reports = model.snapshot(T0 + 600 + AFTER_S, 0.0)
-    sums = model.broker_time_averages()
-    model.set_rules(ReportRules(averages_by_time=True))
-    found = model.snapshot(T0 + 600 + AFTER_S, 0.0)
-    wanted = by_reports.bundles.present
-    assert wanted[0, 2] / MIB == pytest.approx(120 - 20 * math.exp(-AFTER_S / TAU_S))
-    for each in (found, by_reports.averaged_by_time()):
-        assert each.bundles.short.tolist() == each.bundles.long.tolist() == wanted.tolist()
-        assert each.brokers.time_average.tolist() == [[wanted[0].tolist()] * 2]
-    assert {name: each.tolist() for name, each in model.broker_time_averages().items()} == {
-        name: each.tolist() for name, each in sums.items()
-    }
-    assert model.bundle_averages("tenant/ns")[X].short.tolist() == by_reports.bundles.short[0].tolist()
 
 
 # Splits and merges

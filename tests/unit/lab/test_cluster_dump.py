@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import orjson
-import pytest
 from pydantic import TypeAdapter
 from support.nodes import Cluster, RunningNode, a_leader, settings
 from support.registrations import a_record, load_of, write
@@ -67,16 +66,13 @@ def decided_again(line: DumpLine, strategy: str) -> tuple[list[tuple[str, str]],
     return [(each["bundle"], each["source"]) for each in decided.decisions], decided
 
 
-@pytest.mark.parametrize("by_time", [False, True])
-async def test_a_dump_decided_offline_gives_the_decision_that_the_leader_journalled(*, by_time: bool) -> None:
-    overrides = {"load_balancer_averages_by_time_enabled": by_time}
-    async with a_leader(**overrides) as (cluster, leader):
+async def test_a_dump_decided_offline_gives_the_decision_that_the_leader_journalled() -> None:
+    async with a_leader() as (cluster, leader):
         bundles = await hot_and_idle(cluster, leader)
         for _ in range(2):  # what jumped and stays is what bundles carry from then on, whenever somebody looks
             await report(cluster, leader, "b1:8080", bundles, cpu=95.0, load=60.0)
         await leader.node.persistence.flush()
-        line = (await dumped(cluster, **overrides)).finish()
-        assert by_time == (line["configuration"].get("loadBalancerAveragesByTimeEnabled") == "true")
+        line = (await dumped(cluster)).finish()
         plan = await leader.node.shedding.cycle()
         again, decided = decided_again(line, "ThresholdShedder")
         assert again == unloads(plan)
