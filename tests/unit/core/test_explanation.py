@@ -428,8 +428,8 @@ def test_a_placement_that_strategies_remember_decides_before_they_compare() -> N
     settings = PlannerSettings(shedding_strategy="AvgShedder", placement_strategy="AvgShedder")
     state = {"AvgShedder": {"planned": {HEAVY: B}}}
     answer = why_not(situation(hot_a(), settings, state), HEAVY, C).verdict
-    assert answer.sentence() == "Placed on b:8080 because that was decided before"
-    assert answer.remedy() == "wait for the next round of shedding, which forgets what was decided"
+    assert answer.sentence() == "Placed on b:8080, the destination of its move"
+    assert answer.remedy() == "wait for the next round of shedding, which forgets this destination"
 
 
 def test_a_verdict_that_only_load_can_change_has_no_remedy() -> None:

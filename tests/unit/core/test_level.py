@@ -236,7 +236,7 @@ def test_a_broker_that_is_much_too_hot_is_relieved_at_once_down_to_the_target() 
     assert moves(found) == 8
     assert verdict_of(found, "a").startswith("Shed 8 of 20 bundles because usage")
     assert "66.67 % above level" in verdict_of(found, "a")
-    assert verdict_of(found, "a").endswith(": 0 % after it")
+    assert verdict_of(found, "a").endswith(", then 0 % above it")
     assert verdict_of(found, "b").startswith("No move because usage")
     assert found.metrics["heatAfter"] == pytest.approx(1.0)
 

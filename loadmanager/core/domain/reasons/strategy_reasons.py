@@ -290,8 +290,8 @@ class PlacementReason(Reason):
     ROUND_ROBIN = entry("round_robin", "Placed because it is the turn of {broker} among {candidates} candidates")
     DECIDED_BEFORE = entry(
         "decided_before",
-        "Placed on {broker} because that was decided before",
-        remedy="wait for the next round of shedding, which forgets what was decided",
+        "Placed on {broker}, the destination of its move",
+        remedy="wait for the next round of shedding, which forgets this destination",
     )
     PINNED_TO_BROKER = entry(
         "pinned_to_broker",

@@ -72,7 +72,7 @@ _IS_HOT = "usage {usage_percent} % ({resource}) is {over_percent} % above level 
 class LevelReason(Reason):
     ABOVE_LEVEL = entry(
         "above_level",
-        f"Shed {{bundles_taken}} of {{bundles}} bundles because {_IS_HOT}: {{over_after_percent}} % after it",
+        f"Shed {{bundles_taken}} of {{bundles}} bundles because {_IS_HOT}, then {{over_after_percent}} % above it",
     )
     FILLS_COLD_BROKER = entry(
         "fills_cold_broker",
