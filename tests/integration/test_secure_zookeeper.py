@@ -241,8 +241,10 @@ async def test_what_exists_is_secured_step_by_step_and_opened_again(connect: Con
         for path in paths.PERSISTENT_PARENTS:
             await early.ensure_path(path)
         await running.commit([Create(paths.broker("b:1"), b"{}", ephemeral=True)])
-        outcomes = [await secure(early, node.acls, do=do, progress=lambda _: None) for do in (False, True, True, False)]
+        seen: list[int] = []
+        outcomes = [await secure(early, node.acls, do=do, progress=seen.append) for do in (False, True, True, False)]
         everything = len(paths.PERSISTENT_PARENTS) + 3
+        assert seen.count(everything) == len(outcomes), "each ends with all of them seen"
         assert [outcome.right for outcome in outcomes] == [0, 0, everything, everything]
         assert [sum(outcome.changed.values()) for outcome in outcomes] == [everything, everything, 0, 0]
         assert outcomes[0].changed == outcomes[1].changed

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from support.registrations import write
@@ -49,6 +50,13 @@ async def test_what_cannot_be_read_says_nothing(garbage: bytes) -> None:
     for path in (LEADER, BROKER):
         await write(store, path, garbage)
     await refuse_pulsar(store)
+
+
+async def test_broker_that_vanishes_while_it_is_read_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await MemoryWorld().connect()
+    await write(store, BROKER, json.dumps(a_broker()).encode())
+    monkeypatch.setattr(store, "get_many", AsyncMock(return_value=[None]))
+    assert await find_pulsar(store) is None
 
 
 async def test_a_refusal_names_the_znode_and_the_ways_out() -> None:
