@@ -68,7 +68,8 @@ class SettingsOfBoth:
 class ComparisonDriver:
     """`run` does the work; the other methods only say what happened, on the event loop, and return at once.
 
-    `is_there` says whether a bundle is one at this moment.
+    `is_there` says whether a bundle is one at this moment. `take_snapshot` returns the cluster of this moment, of which
+    the first verdict is: the first round may have come before brokers reported any traffic.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class ComparisonDriver:
         *,
         is_acting: bool,
         is_there: Callable[[str], bool],
+        take_snapshot: Callable[[], Snapshot],
     ) -> None:
         self._settings = settings
         self._diary = diary
@@ -89,6 +91,7 @@ class ComparisonDriver:
         self._is_acting = is_acting
         self._rng = np.random.default_rng(seed)
         self._is_there = is_there
+        self._take_snapshot = take_snapshot
         self._judging = PulsarComparison(is_there)
         self._state: State = {}
         self._rounds: asyncio.Queue[tuple[Plan, Snapshot]] = asyncio.Queue()
@@ -240,12 +243,13 @@ class ComparisonDriver:
 
     def _give_verdict(self, now_ms: int) -> None:
         rounds = self._judging.last
-        if rounds is None or self._snapshot is None:
+        if rounds is None:
             return
         self._is_verdict_given = True
-        measured = self._scores.so_far(now_ms)
-        benefit = find_benefit(self._snapshot, self._settings.ours())
-        standing = VerdictFacts(rounds, benefit, self._level, measured, self._judging.stalled, self._is_acting)
+        measured, snapshot, ours = self._scores.so_far(now_ms), self._take_snapshot(), self._settings.ours()
+        level = level_of(snapshot, ours.planner_settings().resource_weights)
+        benefit = find_benefit(snapshot, ours)
+        standing = VerdictFacts(rounds, benefit, level, measured, self._judging.stalled, self._is_acting)
         self._diary.note(now_ms, *first_verdict(standing, self._where))
 
 

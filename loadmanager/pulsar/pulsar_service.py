@@ -147,6 +147,7 @@ class PulsarService(Candidate):
             seed,
             is_acting=self.settings.mode == "act",
             is_there=self.intake.owners.__contains__,
+            take_snapshot=self.planner.snapshot,
         )
 
     async def start(self) -> None:

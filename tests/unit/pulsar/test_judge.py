@@ -59,7 +59,14 @@ class Bench:
         settings = SettingsOfBoth(lambda: self.theirs, lambda: ours, lambda: self.doubt)
         where = Where(Path("/var/beside"), "http://here:8085")
         self.judge = ComparisonDriver(
-            settings, self.diary, self.scores, where, 0, is_acting=is_acting, is_there=lambda _: True
+            settings,
+            self.diary,
+            self.scores,
+            where,
+            0,
+            is_acting=is_acting,
+            is_there=lambda _: True,
+            take_snapshot=lambda: self.seen,
         )
         self._planner = ours.planner_settings()
 
@@ -67,8 +74,8 @@ class Bench:
         return ScoreAnswer(2.0, dict.fromkeys(question.strategies, RangeFigures(1.2, 0.5, 3.0, 9.0, 0.0, 0.0)))
 
     def at(self, minute: float, cpu: float = 60.0) -> tuple[Plan, Snapshot]:
-        seen = replace(snapshot(reports(cpu)), taken_at_s=NOON_MS / 1000 + minute * 60)
-        return plan_shedding(seen, self._planner, {}, np.random.default_rng(0))[0], seen
+        self.seen = replace(snapshot(reports(cpu)), taken_at_s=NOON_MS / 1000 + minute * 60)
+        return plan_shedding(self.seen, self._planner, {}, np.random.default_rng(0))[0], self.seen
 
     async def round(self, minute: float, cpu: float = 60.0) -> None:
         await self.judge.judge(*self.at(minute, cpu))
@@ -334,3 +341,11 @@ async def test_the_verdict_says_why_level_would_move_nothing(bench: Bench) -> No
     assert re.search(
         r"Level would move nothing: traffic highest/mean \d\.\d\d\. Of a:8080: No move because .+\.$", line
     )
+
+
+async def test_the_verdict_is_of_its_own_moment_and_not_of_the_round_before(bench: Bench) -> None:
+    await bench.round(0, 1.0)
+    bench.at(0.9, 60.0)
+    bench.tick(1)
+    assert "a:8080 is the busiest with 60 %, 2.25 times the mean" in bench.text()
+    assert "Level would move 1 bundles, 80 MiB/s" in bench.text()
