@@ -34,7 +34,6 @@ TARGET_MB_PER_S, TARGET_CORE_PERCENT = 2.0, 10.0
 
 
 def main() -> None:
-    keep_pauses_short()
     for load_manager in sys.argv[1:] or ("modular", "extensible"):
         with tempfile.TemporaryDirectory() as folder:
             ready = Path(folder) / "ready"
@@ -56,6 +55,7 @@ async def measure(load_manager: str, url: str) -> None:
         intake = PulsarIntake(admin, AskedBrokers(admin), mirror, live, 1e6, lambda: None, lambda _: None)
         polling = asyncio.create_task(intake.run())
         await intake.settled()
+        keep_pauses_short()
         assert len(mirror.registrations) == BROKERS, mirror.faults
         whole_s, whole_bytes = await poll(intake, url, every_s=0.0)
         usual_s, usual_bytes = await poll(intake, url, every_s=1e6)
