@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -18,11 +19,18 @@ from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, fail
 from loadmanager.cli.service_runner import given_settings
 from loadmanager.cli.text.text_tables import rendered, write_lines
 from loadmanager.core.domain.settings import UnknownStrategyError
-from loadmanager.errors import LoadManagerError
+from loadmanager.errors import InvalidRecordError, LoadManagerError
 from loadmanager.lab.decide.dump_decision import DecidedLine, Decider, PlaceDecider, ShedDecider
-from loadmanager.lab.decide.dump_reader import read_lines
 from loadmanager.lab.decide.split_decision import SplitDecider
-from loadmanager.wire.dump_line import encode
+from loadmanager.wire.dump_line import DumpLine, decode_line, encode
+
+_NO_TEXT = {
+    b"\x1f\x8b": "compressed with gzip",
+    codecs.BOM_UTF8: "begins with a byte order mark",
+    codecs.BOM_UTF16_LE: "in UTF-16",
+    codecs.BOM_UTF16_BE: "in UTF-16",
+}
+"""What the first bytes of a file say that was not written for `decide`."""
 
 
 class _OptionalSplitName(TyperCommand):
@@ -69,7 +77,7 @@ def decide(
         else:
             decider = _split_decider((shed, place), split, bundle, positions, overrides)
         with _opened(file) as lines:
-            decided = [decider.decide(line, where) for line, where in read_lines(lines, file)]
+            decided = [decider.decide(line, where) for line, where in _read_lines(lines, file)]
     except (LoadManagerError, UnknownStrategyError) as error:
         fail(str(error), EXIT_CONFIGURATION)
     if as_json:
@@ -160,3 +168,22 @@ def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Table | str:
         cells = (each.get(key) for key in ("action", "bundle", "source", "destination", "reason"))
         table.add_row(*(Text("-" if cell is None else str(cell)) for cell in cells))
     return table
+
+
+def _read_lines(lines: Iterable[bytes], where: str) -> Iterator[tuple[DumpLine, str]]:
+    """Each line that is not blank, and its name in errors. Raises `InvalidRecordError`, also when there is none."""
+    number = found = 0
+    for number, data in enumerate(lines, start=1):
+        name = f"{where}: line {number}"
+        for mark, meaning in _NO_TEXT.items():
+            if data.startswith(mark):
+                raise InvalidRecordError(f"{name}: {meaning}: expected JSON Lines in UTF-8")
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidRecordError(f"{name}: not UTF-8: {error}") from None
+        if text.strip():
+            found += 1
+            yield decode_line(text, name), name
+    if not found:
+        raise InvalidRecordError(f"{where}: empty: expected a JSON object on each line")
