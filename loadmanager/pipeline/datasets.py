@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 
 from loadmanager.errors import PipelineError
 from loadmanager.history.table_schemas import BROKER_REPORTS, LOAD_COLUMNS, RATE, RESOURCE_COLUMNS
@@ -27,28 +27,12 @@ if TYPE_CHECKING:  # workers use what is here, and no pandas
 METRICS = LOAD_COLUMNS
 RESOURCES = tuple(name.removesuffix("_usage") for name in RESOURCE_COLUMNS if name.endswith("_usage"))
 
-_PLAIN = {
-    pa.int64(): t.LongType(),
-    pa.float64(): t.DoubleType(),
-    pa.string(): t.StringType(),
-    pa.bool_(): t.BooleanType(),
-    RATE: t.DoubleType(),
-}
-
 
 def raw(table: str) -> t.StructType:
     """Return the columns of a table of the history; rates are doubles here."""
-    return t.StructType([t.StructField(each.name, _type_of(each.type)) for each in HISTORY_TABLES[table].columns])
-
-
-def _type_of(kind: Any) -> t.DataType:  # noqa: ANN401 - Arrow's data type
-    if pa.types.is_dictionary(kind):
-        return _type_of(kind.value_type)
-    if pa.types.is_list(kind):
-        return t.ArrayType(_type_of(kind.value_type))
-    if pa.types.is_struct(kind):
-        return t.StructType([t.StructField(part.name, _type_of(part.type)) for part in kind])
-    return _PLAIN[kind]
+    columns = HISTORY_TABLES[table].columns
+    kinds = (t.DoubleType() if each.type == RATE else from_arrow_type(each.type) for each in columns)
+    return t.StructType([t.StructField(each.name, kind) for each, kind in zip(columns, kinds, strict=True)])
 
 
 @dataclass(frozen=True, slots=True)

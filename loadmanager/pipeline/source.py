@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -37,7 +38,6 @@ from pyspark.sql import types as t
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from loadmanager.core.model.report_validation import RATE_STEPS_PER_UNIT
 from loadmanager.errors import HistoryFileError, HistorySchemaError, PipelineError
 from loadmanager.history.files import HOUR_MS, Directory, HistoryFile
 from loadmanager.history.reader import History, rates_of
@@ -175,34 +175,36 @@ class _HistoryReader(DataSourceReader):
     def _batches(self, history: History, file: HistoryFile) -> Iterator[pa.RecordBatch]:
         """The rows of a file that are asked for. Raises `HistoryFileError` or `FileNotFoundError`."""
         bounds = self._source.bounds
+        wanted = TABLES[file.table].only(["at_ms", *self._schema.names, *bounds])
         try:
             with history.open(file) as parquet:
-                _check_columns(parquet.schema_arrow, file)
-                there = sorted({*self._schema.names, *bounds} & set(parquet.schema_arrow.names))
+                version = version_of(parquet.schema_arrow.metadata, file.table, file.path)
+                there = [name for name in wanted.names if name in parquet.schema_arrow.names]
                 groups = [
                     each for each in range(parquet.num_row_groups) if _overlap(bounds, _statistics(parquet, each))
                 ]
-                for batch in parquet.iter_batches(_BATCH_ROWS, groups, there or ["at_ms"], use_threads=False):
-                    yield self._converted(_filtered(batch, bounds), file)
+                for batch in parquet.iter_batches(_BATCH_ROWS, groups, there, use_threads=False):
+                    rows = wanted.conform(pa.Table.from_batches([batch]), version, file.path).combine_chunks()
+                    yield from map(partial(self._converted, file), _filtered(rows, bounds).to_batches())
         except FileNotFoundError:
             raise
         except (OSError, pa.ArrowException) as error:
             raise HistoryFileError(f"{file.path}: cannot be read: {' '.join(str(error).split())}") from None
 
-    def _converted(self, batch: pa.RecordBatch, file: HistoryFile) -> pa.RecordBatch:
-        """Convert to the types of the query; a column that an older schema does not have is null."""
+    def _converted(self, file: HistoryFile, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Convert to the columns of the query."""
         given = {"file": place_of(file.path), "hour_ms": file.hour_ms}
-        rates = {each.name for each in TABLES[file.table].columns if each.type == RATE}
         columns = []
         for wanted in self._schema:
-            at = batch.schema.get_field_index(wanted.name)
-            if at < 0:
-                columns.append(pa.repeat(pa.scalar(given.get(wanted.name), wanted.type), batch.num_rows))
-            elif wanted.name in rates:
-                columns.append(_rates(batch.column(at)))
-            else:
-                columns.append(batch.column(at).cast(wanted.type))
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+            if wanted.name not in rows.schema.names:
+                columns.append(pa.repeat(pa.scalar(given.get(wanted.name), wanted.type), rows.num_rows))
+                continue
+            column = rows.column(wanted.name)
+            is_rate = column.type == RATE  # a cast of decimals would cost a third of the time of reading
+            columns.append(pa.array(rates_of(column), mask=np.asarray(column.is_null())) if is_rate else column)
+        return pa.RecordBatch.from_arrays(
+            [each.cast(kind) for each, kind in zip(columns, self._schema.types, strict=True)], schema=self._schema
+        )
 
     def _damaged_row(self, error: HistoryFileError, hour_ms: int | None) -> pa.RecordBatch:
         path, _, why = str(error).partition(": ")
@@ -237,49 +239,12 @@ def _statistics(parquet: pq.ParquetFile, group: int) -> dict[str, Bounds]:
     return found
 
 
-def _filtered(batch: pa.RecordBatch, bounds: Mapping[str, Bounds]) -> pa.RecordBatch:
-    for name in bounds.keys() & set(batch.schema.names):
-        column, (low, high) = batch.column(name), bounds[name]
-        values = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-        batch = batch.filter(pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high)))
-    return batch
-
-
-def _check_columns(schema: pa.Schema, file: HistoryFile) -> None:
-    """Raise `HistoryFileError` for a missing column, and for one with numbers that ours cannot hold."""
-    table = TABLES[file.table]
-    table.conform(schema.empty_table(), version_of(schema.metadata, file.table, file.path), file.path)
-    for wanted in table.columns:
-        at = schema.get_field_index(wanted.name)
-        if at < 0 or wanted.type not in _HOLDS:
-            continue
-        kind = schema.field(at).type
-        if not _HOLDS[wanted.type](kind.value_type if pa.types.is_dictionary(kind) else kind):
-            raise HistoryFileError(f"{file.path}: column {wanted.name} is {kind}, expected {wanted.type}")
-
-
-def _is_whole(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale == 0))
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_floating(kind))
-
-
-_HOLDS: Mapping[pa.DataType, Callable[[pa.DataType], bool]] = {
-    pa.int64(): _is_whole,
-    pa.float64(): _is_number,
-    RATE: _is_number,
-}
-"""Types of numbers of other programs that each of our types can hold."""
-
-
-def _rates(column: pa.Array) -> pa.Array:
-    """Convert rates to doubles. A cast of our own decimals would cost a third of the time of reading."""
-    if column.type == RATE:
-        return pa.array(rates_of(column), mask=np.asarray(column.is_null()))
-    steps = float(RATE_STEPS_PER_UNIT)
-    return pc.divide(pc.round(pc.multiply(column.cast(pa.float64()), steps)), steps)
+def _filtered(rows: pa.Table, bounds: Mapping[str, Bounds]) -> pa.Table:
+    for name in bounds.keys() & set(rows.column_names):
+        column, (low, high) = rows.column(name), bounds[name]
+        values = column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
+        rows = rows.filter(pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high)))
+    return rows
 
 
 def _equal(options: Mapping[str, str], columns: t.StructType) -> dict[str, Bounds]:
