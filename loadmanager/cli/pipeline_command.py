@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +31,7 @@ from loadmanager.cli.text.text_tables import write_lines
 from loadmanager.config.settings_base import without_password
 from loadmanager.errors import ConfigurationError, HistoryError, LoadManagerError, ScenarioError
 from loadmanager.history.files import Directory
-from loadmanager.history.table_schemas import TABLES
+from loadmanager.history.table_schemas import BROKER_REPORTS, TABLES
 from loadmanager.pipeline import KEEP_DAYS
 
 if TYPE_CHECKING:
@@ -163,23 +165,24 @@ def stream(
     master_timeout: _Patience = 60.0,
     conf: _Conf = None,
 ) -> None:
-    """Keep the tables of ingest up with a history that grows."""
+    """Run the step ingest once, or again and again while a history grows."""
     with _failing_well():
         _require_pipeline()
-        from loadmanager.pipeline.scheduled_mode import HistoryStream  # noqa: PLC0415 - PySpark may not be installed
+        from loadmanager.pipeline.job import Job  # noqa: PLC0415 - PySpark may not be installed, see above
 
+        bad_files: Any = "leave_out" if leave_out else "fail"
+        job = Job(located(history), located(out), bad_files=bad_files, keep_days=keep_days)
         require_history(history)
         require_room(out)
+        stop = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: stop.set())
         with _session(master, conf, master_timeout) as spark:
-            bad_files: Any = "leave_out" if leave_out else "fail"
-            under_way = HistoryStream(
-                spark, history, out, bad_files=bad_files, keep_days=keep_days, on_batch=_tell_batch
-            )
-            if every is None:
-                under_way.take_in()
-                return
-            told = _stop_signals()
-            under_way.follow(every, lambda: len(told))
+            while not stop.is_set():
+                next_s = time.monotonic() + (every or 0)
+                _ingest_changes(spark, job)
+                if every is None:
+                    return
+                stop.wait(next_s - time.monotonic())
 
 
 @command(pipeline, "publish")
@@ -295,16 +298,26 @@ def _result_of(summary: Summary) -> str:
     return "report/index.html" if "report" in steps else "recommended.yaml" if is_recommended else "summary.json"
 
 
-def _tell_batch(hours: Sequence[int]) -> None:
-    print(f"made the windows of {len(hours)} hours", file=sys.stderr, flush=True)
+class _Silent:
+    """Observer of a run that prints nothing."""
+
+    def began(self, step: str) -> None: ...
+
+    def wrote(self, step: str, table: str, rows: int) -> None: ...
+
+    def ended(self, step: str, seconds: float) -> None: ...
 
 
-def _stop_signals() -> list[int]:
-    """Gets the number of each signal that says to stop: the first one once the batch under way is done, two at once."""
-    stopped: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda received, _: stopped.append(received))
-    return stopped
+def _ingest_changes(spark: Spark, job: Job) -> None:
+    """Run the step ingest, unless the history has no reports yet."""
+    from loadmanager.pipeline import runner  # noqa: PLC0415 - PySpark may not be installed
+
+    if not Directory.of(job.history).list_files(BROKER_REPORTS)[0]:
+        return
+    summary = runner.run(spark, job, ["ingest"], _Silent())
+    hours = next(done.hours for done in summary.steps if done.step == "ingest")
+    if hours:
+        print(f"made the windows of {hours} hours", file=sys.stderr, flush=True)
 
 
 _SUMMARY = "summary.json"

@@ -60,7 +60,7 @@ def _write_capacity(run: JobRun) -> None:
     there = registered(reports, run.read("fleet_events"), run.end_ms)
     cost = known_cost(run.read_rows("cost_models"))
     rows = capacity(run.read("broker_windows"), reports, there, run.job.aim, cost, run.recorded.domains)
-    run.write_pandas("capacity", rows)
+    run.write("capacity", rows)
 
 
 def registered(broker_reports: DataFrame, events: DataFrame, end_ms: int) -> DataFrame:

@@ -267,7 +267,7 @@ def _ingest(run: JobRun) -> None:
         keep_days=job.keep_days,
         anew=job.anew,
     )
-    ingest.run(run.recorded.overloaded)
+    run.done.hours = len(ingest.run(run.recorded.overloaded))
     run.summary.from_ms, run.summary.to_ms = ingest.range
     run.kept(*TABLES)
     for note in ingest.notes:

@@ -74,8 +74,8 @@ class JobRun:
 
     def begin(self, step: Step) -> Done:
         """This step is at work from now on."""
-        self._step, self._done = step, self.summary.begin(step.name)
-        return self._done
+        self._step, self.done = step, self.summary.begin(step.name)
+        return self.done
 
     @cached_property
     def history(self) -> HistoryTables:
@@ -104,10 +104,11 @@ class JobRun:
         """Return whether any table, declared or not, was ever written."""
         return self.tables.has(table)
 
-    def write(self, table: str, frame: DataFrame) -> None:
-        """Replace a table, see `Tables.write`, and notify the observer."""
+    def write(self, table: str, frame: DataFrame | pd.DataFrame) -> None:
+        """Replace a table, and notify the observer. In a frame of pandas NaN becomes null."""
         self._step.require_writes(table)
-        self._tell(table, self.tables.write(table, frame))
+        is_here = isinstance(frame, pd.DataFrame)
+        self._tell(table, self.tables.write_rows(table, frame) if is_here else self.tables.write(table, frame))
 
     def kept(self, *tables: str) -> None:
         """These are kept up with the history, which whoever watches is told, with all rows that they have."""
@@ -116,13 +117,8 @@ class JobRun:
             self._tell(table, self.tables.rows(table))
 
     def _tell(self, table: str, rows: int) -> None:
-        self._done.rows[table] = rows
+        self.done.rows[table] = rows
         self.watch.wrote(self._step.name, table, rows)
-
-    def write_pandas(self, table: str, frame: pd.DataFrame) -> None:
-        """Replace a table by few rows that are known here. NaN becomes null."""
-        self._step.require_writes(table)
-        self._tell(table, self.tables.write_rows(table, frame))
 
     def clear(self, table: str) -> None:
         """Have the table without rows."""
@@ -132,7 +128,7 @@ class JobRun:
 
     def note(self, text: str) -> None:
         """Say what was left out, in a sentence."""
-        self._done.note(text)
+        self.done.note(text)
 
     def require_days(self) -> None:
         """Raises `NothingToSay` where too little is known to speak of days to come."""

@@ -1,20 +1,20 @@
-"""Carries out the steps of a run, one after the other, and says what became of each.
+"""Runner of pipeline steps, one after the other.
 
 | | |
 |---|---|
-| before any step begins | what each one reads is there, or is written by one before it; its own check finds no fault |
-| while a step is at work | it reads and writes only what it has declared |
-| it has nothing to say | why is a note of the run, and those of its tables that it has not written are empty |
-| it fails | the run ends with the step's name; every table is as it was, or as a step has written it as a whole |
-| however it ends | `<out>/summary.json` says what was done |
+| before the first step | the tables that each step reads are there, or a step before makes them; its own check passes |
+| during a step | it reads and writes only the tables that it declares |
+| a step has nothing to say | the reason is a note of the run; tables that it has not written are empty |
+| a step fails | the run ends with its name; each table is as before, or as a step has written it as a whole |
+| at the end, also of a failed run | `<out>/summary.json` is written |
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -40,35 +40,26 @@ class StepError(PipelineError):
 
 
 def run(spark: SparkSession, job: Job, names: Sequence[str], watch: Watch) -> Summary:
-    """The steps of these names, in their order; the summary is written also when one fails. Raises `StepError`."""
-    return carry_out(spark, job, [step for name, step in STEPS.items() if name in names], watch)
-
-
-def carry_out(spark: SparkSession, job: Job, steps: Sequence[Step], watch: Watch) -> Summary:
-    """Run these steps, see `run`."""
-    under_way = JobRun(spark, job, _summary_after(job), watch)
+    """Run the steps of these names, in their order; the summary is written also when one fails. Raises `StepError`."""
+    state, steps = JobRun(spark, job, _summary_after(job), watch), [STEPS[name] for name in STEPS if name in names]
     try:
-        _check(under_way, steps)
+        _check(state, steps)
         for step in steps:
-            _carry_out(under_way, step)
+            _run_step(state, step)
     finally:
         with suppress(*CANNOT_GO_ON):
-            Directory.of(job.out).write(SUMMARY, pa.py_buffer(under_way.summary.encode()))
-    return under_way.summary
+            Directory.of(job.out).write(SUMMARY, pa.py_buffer(state.summary.encode()))
+    return state.summary
 
 
 def _summary_after(job: Job) -> Summary:
     """Return the summary of a new run, with the results of earlier ones of the same history."""
-    found = Summary(_new_id(), job.history, job.out)
+    found = Summary(f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}", job.history, job.out)
     with suppress(PipelineError):
         before = get_summary(job.out)
         if before.history == job.history:
             found.from_ms, found.to_ms, found.steps = before.from_ms, before.to_ms, before.steps
     return found
-
-
-def _new_id() -> str:
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
 
 
 def _check(run: JobRun, steps: Sequence[Step]) -> None:
@@ -78,7 +69,11 @@ def _check(run: JobRun, steps: Sequence[Step]) -> None:
         try:
             for table in step.reads:
                 if table not in made and not run.has(table):
-                    raise PipelineError(_missing(run, table))
+                    maker = next(name for name, each in STEPS.items() if table in each.writes)
+                    raise PipelineError(
+                        f"{run.job.out}/{table}: there is no such table yet; it is made by the step {maker}"
+                        f" (--step {maker})"
+                    )
             if step.check is not None:
                 step.check(run)
         except (LoadManagerError, *CANNOT_GO_ON) as error:
@@ -86,30 +81,16 @@ def _check(run: JobRun, steps: Sequence[Step]) -> None:
         made |= set(step.writes)
 
 
-def _missing(run: JobRun, table: str) -> str:
-    maker = next(name for name, step in STEPS.items() if table in step.writes)
-    return f"{run.job.out}/{table}: there is no such table yet; it is made by the step {maker} (--step {maker})"
-
-
-def _carry_out(run: JobRun, step: Step) -> None:
-    with _at_work(run, step) as done:
-        try:
-            step.function(run)
-        except NothingToSay as why:
-            run.note(f"{step.name}: {why}")
-            for table in step.writes:
-                if table not in done.rows:
-                    run.clear(table)
-
-
-@contextmanager
-def _at_work(run: JobRun, step: Step) -> Iterator[Done]:
-    """Begin the step, and record how it ended."""
-    done = run.begin(step)
+def _run_step(run: JobRun, step: Step) -> None:
+    done, started_s = run.begin(step), time.monotonic()
     run.watch.began(step.name)
-    started_s = time.monotonic()
     try:
-        yield done
+        step.function(run)
+    except NothingToSay as why:
+        run.note(f"{step.name}: {why}")
+        for table in step.writes:
+            if table not in done.rows:
+                run.clear(table)
     except (LoadManagerError, *CANNOT_GO_ON) as error:
         raise _failed(done, error) from error
     finally:

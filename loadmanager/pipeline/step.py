@@ -52,7 +52,9 @@ class NothingToSay(Exception):  # noqa: N818 - not an error: the run goes on
 
 @dataclass(slots=True)
 class Done:
-    """Result of a step in a run: `rows` of each table that it wrote; `notes` name what was left out."""
+    """Result of a step in a run: `rows` of each table that it wrote, `hours` of the history that step `ingest` made;
+    `notes` name what was left out.
+    """
 
     step: str
     run: str
@@ -60,6 +62,7 @@ class Done:
     rows: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     fault: str | None = None
+    hours: int = 0
 
     def note(self, text: str) -> None:
         if text not in self.notes:

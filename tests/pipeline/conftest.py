@@ -24,12 +24,12 @@ from loadmanager.pipeline.steps.whatif import RECOMMENDED
 _FOLDER = Path(__file__).parent
 _QUICK = (
     "test_advice.py",
+    "test_incremental.py::test_restarted_runs_count_a_report_once",
     "test_jobs.py",
     "test_report.py",
     "test_s3.py::test_a_history_in_s3_is_read_by_workers",
     "test_source.py::test_rows_equal_those_of_the_history_reader",
     "test_source.py::test_options_select_rows",
-    "test_streaming.py::test_restarted_stream_counts_once",
     "test_whatif.py",
 )
 """Tests on Spark that `make test` runs: mostly of one whole run."""

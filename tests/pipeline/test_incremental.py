@@ -14,13 +14,15 @@ import pytest
 from pyspark.sql import SparkSession
 from support.builders import bundle
 from support.drawn_fleet import Drawn
-from support.frames import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Timed, history_of, reported
-from support.ingested import assert_same, flushed, ingested, rows_in, write_files
+from support.frames import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Timed, files_of, history_of, reported
+from support.ingested import assert_same, flushed, ingested, rows_in, write_files, write_minutes
 
+from loadmanager.core.domain.resources import HOT
 from loadmanager.history.row_packer import PackedFile
+from loadmanager.history.table_schemas import BUNDLE_REPORTS
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.incremental import HistoryHours
-from loadmanager.pipeline.ingest import TABLES
+from loadmanager.pipeline.ingest import TABLES, Ingest
 
 LOAD = (10.0, 10.0, 100.0, 100.0)
 
@@ -74,6 +76,23 @@ def test_runs_killed_before_each_write_equal_one_run(
                 break
     assert number > len(TABLES)
     assert_same(ingested(spark, url, out), ingested(spark, url, tmp_path / "once"))
+
+
+def test_restarted_runs_count_a_report_once(spark: SparkSession, tmp_path: Path, tables: Tables) -> None:
+    folder = tmp_path / "history"
+
+    def made() -> list[int]:
+        return Ingest(spark, tables, str(folder)).run(HOT)
+
+    write_minutes(folder, range(50, 58), first=0)
+    assert made() == [START_MS]
+    write_minutes(folder, range(58, 66), first=100)
+    late_and_twice = files_of(folder, BUNDLE_REPORTS)[0]
+    shutil.copy(late_and_twice, late_and_twice.with_name(late_and_twice.name.replace("-node", "-other")))
+    assert made() == [START_MS, START_MS + HOUR_MS]
+    assert made() == []
+    assert_same(tables, ingested(spark, str(folder), tmp_path / "once"))
+    assert [(row["reason"], row["count"]) for row in rows_in(tables, "rejected_rows")] == [("duplicate", 16)]
 
 
 def minutely(hours: range) -> list[Timed]:

@@ -6,11 +6,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from loadmanager.errors import PipelineError
+from loadmanager.pipeline import runner
 from loadmanager.pipeline.datasets import frame_of, schema_of
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.job import Job, JobRun
-from loadmanager.pipeline.runner import StepError, carry_out
+from loadmanager.pipeline.runner import StepError
 from loadmanager.pipeline.step import NothingToSay, Step, Summary, get_summary
+from loadmanager.pipeline.steps import STEPS
 
 ROWS: dict[str, list[tuple[object, ...]]] = {
     "fleet_events": [(1, 1, 1, "broker_gone", "a:1")],
@@ -41,7 +43,10 @@ class StepRunner:
         self.tables, self.seen = Tables(spark, self.job.out), Seen()
 
     def run(self, *steps: Step) -> Summary:
-        return carry_out(self.spark, self.job, steps, self.seen)
+        own = {each.name: each for each in steps}
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(runner, "STEPS", {**STEPS, **own})
+            return runner.run(self.spark, self.job, list(own), self.seen)
 
     def fails(self, *steps: Step) -> str:
         """What the run ends in, which the summary says too."""
@@ -53,7 +58,7 @@ class StepRunner:
 
 
 @pytest.fixture
-def runner(spark: SparkSession, tmp_path: Path) -> StepRunner:
+def step_runner(spark: SparkSession, tmp_path: Path) -> StepRunner:
     return StepRunner(spark, tmp_path)
 
 
@@ -62,72 +67,74 @@ def writes(run: JobRun, *tables: str) -> None:
         run.write(table, frame_of(run.spark, schema_of(table), ROWS[table]))
 
 
-def test_a_step_may_read_what_it_has_declared_or_written_and_nothing_else(runner: StepRunner) -> None:
+def test_a_step_may_read_what_it_has_declared_or_written_and_nothing_else(step_runner: StepRunner) -> None:
     def step(run: JobRun) -> None:
         writes(run, "fleet_events")
         assert run.read("fleet_events").count() == 1
         run.read("imbalance")
 
-    text = runner.fails(Step("one", step, writes=("fleet_events",)))
+    text = step_runner.fails(Step("one", step, writes=("fleet_events",)))
     assert text == "step one: table imbalance: not declared as read"
 
 
-def test_a_step_may_not_write_what_it_has_not_declared(runner: StepRunner) -> None:
+def test_a_step_may_not_write_what_it_has_not_declared(step_runner: StepRunner) -> None:
     made = Step("one", lambda run: writes(run, "fleet_events", "recommendation"), writes=("fleet_events",))
-    assert runner.fails(made) == "step one: table recommendation: not declared as written"
-    assert runner.tables.rows("fleet_events") == 1
-    assert not runner.tables.has("recommendation")
+    assert step_runner.fails(made) == "step one: table recommendation: not declared as written"
+    assert step_runner.tables.rows("fleet_events") == 1
+    assert not step_runner.tables.has("recommendation")
 
 
-def test_a_step_that_reads_may_not_write_what_it_reads(runner: StepRunner) -> None:
+def test_a_step_that_reads_may_not_write_what_it_reads(step_runner: StepRunner) -> None:
     one = Step("one", lambda run: writes(run, "fleet_events"), writes=("fleet_events",))
     two = Step("two", lambda run: writes(run, "fleet_events"), reads=("fleet_events",))
-    assert runner.fails(one, two) == "step two: table fleet_events: not declared as written"
+    assert step_runner.fails(one, two) == "step two: table fleet_events: not declared as written"
 
 
-def test_missing_table_is_refused_with_the_step_that_makes_it(runner: StepRunner) -> None:
+def test_missing_table_is_refused_with_the_step_that_makes_it(step_runner: StepRunner) -> None:
     one = Step("one", lambda run: writes(run, "fleet_events"), writes=("fleet_events",))
     two = Step("two", lambda run: writes(run, "fleet_events"), reads=("fleet_events", "broker_windows"))
-    text = runner.fails(one, two)
+    text = step_runner.fails(one, two)
     assert text == (
-        f"step two: {runner.job.out}/broker_windows: there is no such table yet;"
+        f"step two: {step_runner.job.out}/broker_windows: there is no such table yet;"
         " it is made by the step ingest (--step ingest)"
     )
-    assert runner.seen.told == []
-    assert not runner.tables.has("fleet_events")
+    assert step_runner.seen.told == []
+    assert not step_runner.tables.has("fleet_events")
 
 
-def test_a_table_that_is_made_by_a_step_before_or_was_by_another_run_may_be_read(runner: StepRunner) -> None:
+def test_a_table_that_is_made_by_a_step_before_or_was_by_another_run_may_be_read(step_runner: StepRunner) -> None:
     one = Step("one", lambda run: writes(run, "fleet_events"), writes=("fleet_events",))
     two = Step("two", lambda run: run.note(f"{run.read('fleet_events').count()} row"), reads=("fleet_events",))
-    assert runner.run(one, two).notes == ["1 row"]
-    assert runner.run(two).notes == ["1 row"]
+    assert step_runner.run(one, two).notes == ["1 row"]
+    assert step_runner.run(two).notes == ["1 row"]
 
 
-def test_what_a_step_reads_if_it_is_there_may_be_missing(runner: StepRunner) -> None:
+def test_what_a_step_reads_if_it_is_there_may_be_missing(step_runner: StepRunner) -> None:
     step = Step("one", lambda run: run.note(f"{run.has('fleet_events')}"), reads_if_there=("fleet_events",))
-    assert runner.run(step).notes == ["False"]
+    assert step_runner.run(step).notes == ["False"]
 
 
-def test_a_step_is_asked_before_any_step_begins_whether_it_can_be_done(runner: StepRunner) -> None:
+def test_a_step_is_asked_before_any_step_begins_whether_it_can_be_done(step_runner: StepRunner) -> None:
     def refuse(_: JobRun) -> None:
         raise PipelineError("cannot be done")
 
     one = Step("one", lambda run: writes(run, "fleet_events"), writes=("fleet_events",))
-    assert runner.fails(one, Step("two", lambda _: None, check=refuse)) == "step two: cannot be done"
-    assert runner.seen.told == []
+    assert step_runner.fails(one, Step("two", lambda _: None, check=refuse)) == "step two: cannot be done"
+    assert step_runner.seen.told == []
 
 
-def test_of_a_step_without_anything_to_say_the_tables_are_empty_and_the_reason_is_a_note(runner: StepRunner) -> None:
+def test_of_a_step_without_anything_to_say_the_tables_are_empty_and_the_reason_is_a_note(
+    step_runner: StepRunner,
+) -> None:
     def step(run: JobRun) -> None:
         writes(run, "fleet_events")
         raise NothingToSay("nothing is known")
 
-    summary = runner.run(Step("one", step, writes=("fleet_events", "recommendation")))
+    summary = step_runner.run(Step("one", step, writes=("fleet_events", "recommendation")))
     assert summary.notes == ["one: nothing is known"]
     assert summary.steps[0].rows == {"fleet_events": 1, "recommendation": 0}
-    assert runner.tables.read("recommendation").collect() == []
-    assert runner.seen.told == ["one", ("one", "fleet_events", 1), ("one", "recommendation", 0), "one done"]
+    assert step_runner.tables.read("recommendation").collect() == []
+    assert step_runner.seen.told == ["one", ("one", "fleet_events", 1), ("one", "recommendation", 0), "one done"]
 
 
 def test_a_step_cannot_declare_a_table_that_is_none() -> None:
@@ -135,9 +142,9 @@ def test_a_step_cannot_declare_a_table_that_is_none() -> None:
         Step("one", lambda _: None, reads=("broker_window",))
 
 
-def test_a_table_that_is_not_declared_can_neither_be_read_nor_written(runner: StepRunner) -> None:
-    frame = frame_of(runner.spark, schema_of("fleet_events"))
+def test_a_table_that_is_not_declared_can_neither_be_read_nor_written(step_runner: StepRunner) -> None:
+    frame = frame_of(step_runner.spark, schema_of("fleet_events"))
     with pytest.raises(PipelineError, match="table late_file: unknown"):
-        runner.tables.write("late_file", frame)
+        step_runner.tables.write("late_file", frame)
     with pytest.raises(PipelineError, match="table late_file: unknown"):
-        runner.tables.read("late_file")
+        step_runner.tables.read("late_file")

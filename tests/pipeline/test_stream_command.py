@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -22,7 +21,6 @@ from support.waiting import eventually_sync
 from loadmanager.cli import main
 from loadmanager.history.table_schemas import BUNDLE_REPORTS
 from loadmanager.pipeline.delta import Tables
-from loadmanager.pipeline.ingest import Ingest
 
 PATIENCE_S = 120
 Stream = Callable[..., tuple[int, list[str]]]
@@ -36,7 +34,7 @@ def stream(
     capsys: pytest.CaptureFixture[str],
 ) -> Iterator[Stream]:
     """Carries out the command here; its exit code, and what it said line by line."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handler = signal.getsignal(signal.SIGTERM)
 
     def carried_out(history: Path, *options: object) -> tuple[int, list[str]]:
         arguments = ["pipeline", "stream", history, "--out", tables, *options]
@@ -47,8 +45,7 @@ def stream(
         return ended.value.code, capsys.readouterr().err.splitlines()
 
     yield carried_out
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    signal.signal(signal.SIGTERM, handler)
 
 
 @contextmanager
@@ -77,10 +74,6 @@ def told(number: signal.Signals) -> Callable[[], object]:
 MADE = "made the windows of 1 hours"
 
 
-def batches(said: list[str]) -> list[str]:
-    return [line for line in said if line.startswith("made the windows")]
-
-
 def is_alive(process: psutil.Process) -> bool:
     """Not so one that has ended and that nobody has asked how."""
     try:
@@ -106,28 +99,6 @@ def test_stop_ends_with_the_open_batch(spark: SparkSession, stream: Stream, tabl
     assert 2 <= len(said) <= 3, "a batch may begin between two files"
     assert stream(history) == (0, [])
     assert_same(tables, ingested(spark, str(history), tmp_path / "once"))
-
-
-def test_second_stop(stream: Stream, tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    history = tmp_path / "history"
-    write_minutes(history, range(2), first=0)
-    make = Ingest._make
-
-    def without_end(*arguments: Any) -> None:  # noqa: ANN401 - as the real one
-        while True:
-            make(*arguments)
-
-    def twice() -> None:
-        told(signal.SIGTERM)()
-        told(signal.SIGINT)()
-
-    with monkeypatch.context() as patch, once(lambda: tables.has("rejected_rows"), twice):
-        patch.setattr(Ingest, "_make", without_end)
-        code, said = stream(history, "--every", 1)
-    assert (code, batches(said)) == (0, [])
-    assert stream(history) == (0, [MADE])
-    assert tables.rows("clean_broker_reports") == 4
-    assert tables.rows("imbalance") == 1, "two minutes, and nothing after them"
 
 
 def test_killed_batch_is_repeated(spark: SparkSession, stream: Stream, tables: Tables, tmp_path: Path) -> None:

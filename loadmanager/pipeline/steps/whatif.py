@@ -57,9 +57,9 @@ def try_out(run: JobRun) -> None:
     run.write("scenarios", play(planned, ranges))
     outcomes: pd.DataFrame = run.read_rows("scenarios").sort_by("scenario").to_pandas()
     found = recommendations(outcomes)
-    run.write_pandas("league", league_table(outcomes, found))
-    run.write_pandas("paired_differences", paired_differences(outcomes))
-    run.write_pandas("recommendation", recommendation_table(found))
+    run.write("league", league_table(outcomes, found))
+    run.write("paired_differences", paired_differences(outcomes))
+    run.write("recommendation", recommendation_table(found))
     best = next(each for each in found if each.fleet == planned.recommend_for)
     source = [
         f"Learnt from {run.job.history}, {format_range(from_ms, to_ms)}, run {run.summary.run}.",
