@@ -22,7 +22,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 from pyarrow import dataset, fs
@@ -44,7 +44,6 @@ DAY = "part"
 WHOLE = "all"
 _TIME = "at_ms"
 _KEPT_H = 24
-_TRIES = 20
 _CAUSES = re.compile(r"↳(?:\x1b\[0m)? *(.+)")
 
 
@@ -86,16 +85,8 @@ class Tables:
         return sum(file["num_records"] for file in files)
 
     def write_rows(self, name: str, frame: pd.DataFrame) -> int:
-        """Replace the table by few rows that are known here. NaN becomes null."""
-        sink, path = pa.BufferOutputStream(), f"{_new_folder()}/{DAY}={WHOLE}/rows.parquet"
-        with self._writing(name):
-            rows = rows_of(frame, name)
-            pq.write_table(rows, sink, compression="zstd")
-            data = sink.getvalue()
-            self._directory.write(f"{name}/{path}", data)
-            file = {"path": path, "size_bytes": data.size, "num_records": len(rows), DAY: WHOLE}
-            self._commit(name, [file] if len(rows) else [], None)
-        return len(rows)
+        """Replace the table by rows that are known here. NaN becomes null."""
+        return self.write(name, self._spark.createDataFrame(rows_of(frame, name), schema_of(name)))
 
     def clear(self, name: str, days: Collection[str] | None = None) -> None:
         """Remove the rows of the table, or of some days."""
@@ -213,34 +204,21 @@ class Tables:
         return found | ({f"min.{_TIME}": min(times), f"max.{_TIME}": max(times)} if times else {})
 
     def _commit(self, name: str, files: Sequence[Mapping[str, Any]], days: Collection[str] | None) -> None:
-        """Make these files count in place of those of the days, or of all; retry after another writer."""
-        now_ms = clock.now_ms()
-        actions = [
-            AddAction(file["path"], file["size_bytes"], {DAY: file[DAY]}, now_ms, True, _statistics(file))  # noqa: FBT003 - its API
+        """Make these files count in place of those of the days, or of all."""
+        actions: list[Any] = [
+            AddAction(file["path"], file["size_bytes"], {DAY: file[DAY]}, clock.now_ms(), True, _statistics(file))  # noqa: FBT003 - its API
             for file in files
         ]
-        for _ in range(_TRIES):
-            table = self._open(name)
-            try:
-                self._try_commit(name, table, actions, days)
-            except (DeltaError, OSError) as error:
-                if _version(table) == _version(self._open(name)):
-                    raise PipelineError(f"{self}/{name}: cannot be written: {_in_a_line(error)}") from error
-            else:
-                return
-        raise PipelineError(f"{self}/{name}: other writers were faster {_TRIES} times; try again")
-
-    def _try_commit(
-        self, name: str, table: DeltaTable | None, actions: list[Any], days: Collection[str] | None
-    ) -> None:
         schema = Schema.from_arrow(to_arrow_schema(schema_of(name)).append(pa.field(DAY, pa.string())))
-        properties = CommitProperties(max_commit_retries=0)
-        if table is None:
-            url = f"{self}/{name}"
-            create_table_with_add_actions(url, schema, actions, partition_by=[DAY], commit_properties=properties)
-            return
-        replaced = None if days is None else [(DAY, "in", sorted(days))]
-        table.create_write_transaction(actions, "overwrite", schema, [DAY], replaced, commit_properties=properties)
+        table = self._open(name)
+        try:
+            if table is None:
+                create_table_with_add_actions(f"{self}/{name}", schema, actions, partition_by=[DAY])
+            else:
+                replaced = None if days is None else [(DAY, "in", sorted(days))]
+                table.create_write_transaction(actions, "overwrite", schema, [DAY], replaced)
+        except DeltaError as error:
+            raise PipelineError(f"{self}/{name}: cannot be written: {_in_a_line(error)}") from error
 
     def _open(self, name: str) -> DeltaTable | None:
         try:
@@ -273,10 +251,6 @@ def _read_files(root: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch])
 
 def _new_folder() -> str:
     return f"{clock.now_ms():013d}-{secrets.token_hex(4)}"
-
-
-def _version(table: DeltaTable | None) -> int:
-    return -1 if table is None else table.version()
 
 
 def _statistics(file: Mapping[str, Any]) -> str:

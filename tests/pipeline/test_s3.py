@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,7 +24,6 @@ from loadmanager.pipeline.delta import DAY, Tables
 from loadmanager.pipeline.source import FORMAT, PERMISSIVE
 
 NAME = "rejected_rows"
-WRITERS = 6
 FEW_ROWS = (
     "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.sql.codegen.wholeStage=false",
@@ -86,17 +84,6 @@ def tables(spark: SparkSession, root: str) -> Tables:
 def commit(tables: Tables, write: str, day: str, rows: int, days: list[str] | None) -> None:
     file = {"path": f"{write}/{DAY}={day}/rows.parquet", "size_bytes": 100, "num_records": rows, DAY: day}
     tables._commit(NAME, [file], days)
-
-
-def test_of_several_that_write_at_once_none_loses_what_another_wrote(tables: Tables) -> None:
-    def write(number: int) -> None:
-        commit(tables, f"w-{number}", f"day-{number}", number, [f"day-{number}"])
-
-    with ThreadPoolExecutor(WRITERS) as pool:
-        list(pool.map(write, range(WRITERS)))
-    assert tables.rows(NAME) == sum(range(WRITERS))
-    files = tables._files(tables._open(NAME))
-    assert {file[DAY] for file in files} == {f"day-{number}" for number in range(WRITERS)}
 
 
 def test_uncommitted_data_is_invisible_and_old_versions_readable(tables: Tables, root: str) -> None:
