@@ -84,7 +84,7 @@ def run(
     """Ingest, balance, forecast, capacity, advice, what-if and report, over a range of a history."""
     with _failing_well():
         _require_pipeline()
-        from loadmanager.pipeline.job import Aim, Job  # noqa: PLC0415 - PySpark may not be installed, see above
+        from loadmanager.pipeline.job import Job  # noqa: PLC0415 - PySpark may not be installed, see above
 
         wanted = _known_steps(steps)
         job = Job(
@@ -93,7 +93,8 @@ def run(
             read_moment("--from", from_),
             read_moment("--to", to),
             "leave_out" if leave_out else "fail",
-            Aim(days, headroom),
+            days,
+            headroom,
             None if scenarios is None else _whatif_in(scenarios),
             anew=anew,
             keep_days=keep_days,

@@ -35,7 +35,7 @@ from loadmanager.pipeline.minimum_history import KNOWN_HOUR_S, hourly, whole_day
 from loadmanager.pipeline.step import NothingToSay, Step
 
 if TYPE_CHECKING:
-    from loadmanager.pipeline.job import Aim, JobRun
+    from loadmanager.pipeline.job import JobRun
 
 RATED = {
     "cpu": CPU,
@@ -59,7 +59,8 @@ def _write_capacity(run: JobRun) -> None:
     run.require_days()
     there = registered(reports, run.read("fleet_events"), run.end_ms)
     cost = known_cost(run.read_rows("cost_models"))
-    rows = capacity(run.read("broker_windows"), reports, there, run.job.aim, cost, run.recorded.domains)
+    windows, job = run.read("broker_windows"), run.job
+    rows = capacity(windows, reports, there, job.days, job.headroom, cost, run.recorded.domains)
     run.write("capacity", rows)
 
 
@@ -214,7 +215,8 @@ def capacity(
     broker_windows: DataFrame,
     broker_reports: DataFrame,
     there: DataFrame,
-    aim: Aim,
+    days: int,
+    headroom: float,
     cost: CostModel | None = None,
     domains: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
@@ -227,7 +229,7 @@ def capacity(
     )
     by_hour = by_hour_of(hourly(broker_windows).join(limits, "broker", "left")).orderBy("start_ms").toPandas()
     brokers = there.join(limits, "broker", "left").orderBy("broker").toPandas()
-    return plan(by_hour, brokers, aim, cost, domains or {})
+    return plan(by_hour, brokers, days, headroom, cost, domains or {})
 
 
 def by_hour_of(used: DataFrame) -> DataFrame:
@@ -261,7 +263,12 @@ def _limit(name: str) -> Column:
 
 
 def plan(
-    by_hour: pd.DataFrame, brokers: pd.DataFrame, aim: Aim, cost: CostModel | None, domains: Mapping[str, str]
+    by_hour: pd.DataFrame,
+    brokers: pd.DataFrame,
+    ahead_days: int,
+    headroom: float,
+    cost: CostModel | None,
+    domains: Mapping[str, str],
 ) -> pd.DataFrame:
     """Plan from the rows of `by_hour_of`, by time, and the limits of the registered brokers."""
     if brokers.empty:
@@ -272,17 +279,17 @@ def plan(
         raise NothingToSay("no limit of any registered broker is known")
     base = np.array([0.0 if cost is None else cost.base[column] for column in RATED.values()])
     own = [domains.get(broker, DEFAULT_DOMAIN) for broker in brokers["broker"]] if domains else []
-    fleet = BrokerRoom.of(limits, base, aim.headroom, own)
+    fleet = BrokerRoom.of(limits, base, headroom, own)
     hours = (by_hour["start_ms"].to_numpy(dtype=np.int64) // HOUR_MS).astype(np.int64)
     days, peaks = daily_peaks(hours, reported_demand(by_hour) if cost is None else cost_of(cost, by_hour))
-    ahead = hours[-1] // 24 + 1 + np.arange(aim.days)
+    ahead = hours[-1] // 24 + 1 + np.arange(ahead_days)
     forecast = np.stack([project(days, peaks[:, column], ahead) for column in range(len(RATED))], axis=-1)
     parts = [
         _rows(ahead, [need(each, fleet) for each in demands]).assign(quantile=quantile)
         for quantile, demands in zip(QUANTILES, forecast, strict=True)
     ]
     basis = _basis(len(days), unknown, by_cost=cost is not None)
-    rows = pd.concat(parts).assign(have=len(fleet.room), headroom=aim.headroom, basis=basis)
+    rows = pd.concat(parts).assign(have=len(fleet.room), headroom=headroom, basis=basis)
     counts = dict.fromkeys(("needed", "needed_n1", "needed_domain"), "Int64")
     return rows[schema_of("capacity").names].astype(counts)
 

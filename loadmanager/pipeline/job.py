@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from loadmanager.errors import PipelineError
 from loadmanager.pipeline import KEEP_DAYS
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.history_tables import BadFiles, HistoryTables
@@ -32,23 +31,11 @@ class Watch(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
-    """Days to plan, and the share of each broker to keep free. Raises `PipelineError`."""
-
-    days: int = 30
-    headroom: float = 0.3
-
-    def __post_init__(self) -> None:
-        if self.days < 1:
-            raise PipelineError(f"capacity: days {self.days}: expected 1 or more")
-        if not 0 <= self.headroom < 1:
-            raise PipelineError(f"capacity: headroom {self.headroom:g}: expected 0 or more, and less than 1")
-
-
-@dataclass(frozen=True, slots=True)
 class Job:
-    """Task of a run. `whatif` is what to try; None: a few strategies, with and without one broker.
-    `anew`: also what has not changed since the last run. Windows are kept for `keep_days`.
+    """Task of a run: plan capacity for `days`, with the share `headroom` of each broker kept free.
+
+    `whatif` is what to try; None: a few strategies, with and without one broker. `anew`: make also what has not changed
+    since the last run. Windows are kept for `keep_days`.
     """
 
     history: str
@@ -56,7 +43,8 @@ class Job:
     from_ms: int | None = None
     to_ms: int | None = None
     bad_files: BadFiles = "fail"
-    aim: Aim = field(default_factory=Aim)
+    days: int = 30
+    headroom: float = 0.3
     whatif: WhatIf | None = None
     anew: bool = False
     keep_days: int = KEEP_DAYS

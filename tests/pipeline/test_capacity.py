@@ -13,7 +13,6 @@ from pyspark.sql import functions as f
 from support.window_frames import HOUR_MS, frame_of
 
 from loadmanager.core.model.load import FloatArray
-from loadmanager.errors import PipelineError
 from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.pipeline.capacity import (
     FEWEST_DAYS_FOR_TREND,
@@ -27,7 +26,6 @@ from loadmanager.pipeline.capacity import (
     project,
 )
 from loadmanager.pipeline.datasets import METRICS
-from loadmanager.pipeline.job import Aim
 from loadmanager.pipeline.minimum_history import FEWEST_DAYS, WHOLE_DAY_HOURS, missing_history, whole_days
 from loadmanager.pipeline.step import NothingToSay
 
@@ -217,12 +215,6 @@ def test_quantiles_of_days_to_come_are_ordered_and_not_negative(peaks: list[floa
     assert (np.diff(found, axis=0) >= -1e-6 * max(peaks)).all()
 
 
-@pytest.mark.parametrize(("days", "headroom", "field"), [(0, 0.3, "days 0"), (7, 1.0, "headroom 1"), (7, -0.1, "-0.1")])
-def test_an_aim_that_makes_no_sense_names_the_field(days: int, headroom: float, field: str) -> None:
-    with pytest.raises(PipelineError, match=field):
-        Aim(days, headroom)
-
-
 def growing(spark: SparkSession, days: int = 28) -> tuple[DataFrame, DataFrame, DataFrame]:
     """Two brokers that both use a hundredth of their CPU more every day, at noon twice as much as else."""
     rows = [
@@ -251,7 +243,7 @@ def by_quantile(planned: pd.DataFrame) -> dict[float, list[Any]]:
 
 
 def test_broker_windows_become_the_brokers_needed_each_day(spark: SparkSession) -> None:
-    found = by_quantile(capacity(*growing(spark), Aim(days=20, headroom=0.2)))
+    found = by_quantile(capacity(*growing(spark), 20, 0.2))
 
     middle = found[0.5]
     assert [row["day"] for row in middle][::19] == ["2026-03-30", "2026-04-18"]
@@ -275,7 +267,7 @@ def test_by_a_cost_model_the_load_and_each_idle_broker_count(spark: SparkSession
     nothing = (0.0,) * 5
     cost = CostModel((80.0, 0.0, 0.0, 0.0, 0.0), ((0.05, 0.0, 0.0, 0.0, 0.0), *(nothing,) * 4))
 
-    planned = capacity(*growing(spark), Aim(days=1, headroom=0.5), cost, {"a:80": "x", "b:80": "y"})
+    planned = capacity(*growing(spark), 1, 0.5, cost, {"a:80": "x", "b:80": "y"})
 
     (row,) = by_quantile(planned)[0.5]
     # 2 * 3,800 messages/s cost 380; of 400 a broker may use 200, and 80 are used by being there.
@@ -299,7 +291,7 @@ def fleet_of(brokers: int, **limits: float) -> pd.DataFrame:
 
 
 def test_brokers_that_have_left_are_not_there_but_their_load_was() -> None:
-    found = plan(hours_of(cpu=100.0), fleet_of(1, cpu=100.0), Aim(days=2), None, {})
+    found = plan(hours_of(cpu=100.0), fleet_of(1, cpu=100.0), 2, 0.3, None, {})
 
     assert set(found["have"]) == {1}
     assert set(found["needed"]) == {2}
@@ -310,7 +302,7 @@ def test_brokers_that_have_left_are_not_there_but_their_load_was() -> None:
 
 
 def test_a_broker_that_does_not_say_what_it_uses_is_taken_to_use_as_much_as_the_others() -> None:
-    found = plan(hours_of(cpu=80.0, cpu_known=1), fleet_of(2, cpu=100.0), Aim(days=1, headroom=0.0), None, {})
+    found = plan(hours_of(cpu=80.0, cpu_known=1), fleet_of(2, cpu=100.0), 1, 0.0, None, {})
 
     assert found["used"].tolist() == [pytest.approx(0.8)] * 3  # 160 of 200
 
@@ -324,7 +316,7 @@ def test_a_broker_that_does_not_say_what_it_uses_is_taken_to_use_as_much_as_the_
 )
 def test_where_nothing_can_be_said_it_is_said_why(hours: int, fleet: pd.DataFrame, why: str) -> None:
     with pytest.raises(NothingToSay, match=why):
-        plan(hours_of(hours, cpu=80.0), fleet, Aim(), None, {})
+        plan(hours_of(hours, cpu=80.0), fleet, 30, 0.3, None, {})
 
 
 def test_an_hour_counts_what_brokers_carried_while_they_were_there(spark: SparkSession) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import pandas as pd
-import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from loadmanager.history.files import DAY_MS, HOUR_MS
+from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.minimum_history import hourly, known_hours
 from loadmanager.pipeline.windows import SHORTEST_S, throughput
 
@@ -76,22 +75,12 @@ class About:
     recommended: str | None = None
 
 
-class Readable(Protocol):
-    """Tables that can be read."""
-
-    def has(self, name: str, /) -> bool: ...
-
-    def read(self, name: str, /) -> DataFrame: ...
-
-    def read_rows(self, name: str, where: pc.Expression | None, /) -> pa.Table: ...
-
-
 def table(contents: Contents, name: str) -> pd.DataFrame:
     """Return a table, or an empty frame without columns."""
     return contents.get(name, pd.DataFrame())
 
 
-def collect(tables: Readable) -> Contents:
+def collect(tables: Tables) -> Contents:
     """Read everything that the report shows."""
     read = {name: _first_rows(tables, name) for name in _ORDERS if tables.has(name)}
     if tables.has("broker_windows"):
@@ -108,7 +97,7 @@ def collect(tables: Readable) -> Contents:
     return read
 
 
-def _first_rows(tables: Readable, name: str) -> pd.DataFrame:
+def _first_rows(tables: Tables, name: str) -> pd.DataFrame:
     rows = tables.read_rows(name, _WHERE.get(name))
     order = [(each.removeprefix("-"), "descending" if each[0] == "-" else "ascending") for each in _ORDERS[name]]
     found: pd.DataFrame = rows.sort_by(order).slice(0, _MOST_CSV_ROWS).to_pandas()
@@ -197,7 +186,7 @@ def namespace_hours(windows: DataFrame) -> pd.DataFrame:
     return found[found["start_ms"] > found["start_ms"].max() - _WEEK_MS]
 
 
-def _namespace_forecasts(tables: Readable, namespaces: Sequence[str]) -> pd.DataFrame:
+def _namespace_forecasts(tables: Tables, namespaces: Sequence[str]) -> pd.DataFrame:
     """Read the forecasts that `namespace_hours` go on with."""
     metric, key = pc.field("metric") == FORECAST_METRIC, pc.field("key").isin(list(namespaces))
     rows: pd.DataFrame = tables.read_rows("forecasts", (pc.field("kind") == "namespace") & metric & key).to_pandas()

@@ -13,14 +13,14 @@ from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.history_tables import CANNOT_GO_ON, cause_of
 from loadmanager.pipeline.job import JobRun
 from loadmanager.pipeline.reporting.actions import REPORT
-from loadmanager.pipeline.reporting.contents import TABLES_READ, About, Readable, collect
+from loadmanager.pipeline.reporting.contents import TABLES_READ, About, collect
 from loadmanager.pipeline.reporting.page import PAGE, make_report
 from loadmanager.pipeline.step import Step, Summary, get_summary
 from loadmanager.pipeline.steps.whatif import RECOMMENDED
 
 
 def report(run: JobRun) -> None:
-    _write_report(run, run.summary)
+    _write_report(run.tables, run.summary)
 
 
 def make_report_again(spark: SparkSession, out: str) -> str:
@@ -28,7 +28,7 @@ def make_report_again(spark: SparkSession, out: str) -> str:
     return _write_report(Tables(spark, out), get_summary(out))
 
 
-def _write_report(tables: Readable, said: Summary) -> str:
+def _write_report(tables: Tables, said: Summary) -> str:
     directory = Directory.of(said.out)
     try:
         contents = collect(tables)

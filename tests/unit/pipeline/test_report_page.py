@@ -8,7 +8,7 @@ import json
 import re
 from html.parser import HTMLParser
 from importlib.resources import files
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pandas as pd
 import pyarrow as pa
@@ -24,6 +24,9 @@ SECTIONS = [
     *("brokers", "imbalance", "bundles", "capacity", "forecast", "league", "moves", "advice", "rejected"),
 ]
 PICTURES = {"brokers": 1, "imbalance": 1, "bundles": 1, "capacity": 1, "forecast": 2, "league": 1, "moves": 1}
+if TYPE_CHECKING:
+    from loadmanager.pipeline.delta import Tables
+
 VENDOR = files("loadmanager.pipeline.reporting") / "page" / "vendor"
 UNCHECKED = {"README.md", "SHA256SUMS"}
 
@@ -270,5 +273,5 @@ class ManyWindows:
 
 
 def test_of_more_windows_than_fit_the_newest_are_judged() -> None:
-    read = collect(ManyWindows())["imbalance"]["start_ms"]
+    read = collect(cast("Tables", ManyWindows()))["imbalance"]["start_ms"]
     assert (len(read), read.max()) == (100_000, START_MS + (ManyWindows.rows - 1) * WINDOW_MS)
