@@ -28,6 +28,7 @@ from loadmanager.history.files import Directory, pack, path_of
 from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, LOAD_COLUMNS, TABLES
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.ingest import Ingest
+from loadmanager.pipeline.job import Job
 from loadmanager.pipeline.session import spark_session
 
 MILLION = 1_000_000
@@ -124,7 +125,8 @@ def in_spark(url: str, end_ms: int) -> float:
     """Return the processor time of the step, without the start of Spark."""
     spark = spark_session(f"local[{CORES}]", "benchmark", {"spark.driver.memory": HEAP})
     used = processor_s()
-    Ingest(spark, Tables(spark, f"{url}-out"), url, to_ms=end_ms).run(HOT)
+    job = Job(url, f"{url}-out", to_ms=end_ms)
+    Ingest(spark, Tables(spark, job.out), job).run(HOT)
     used = processor_s() - used
     spark.stop()
     return used

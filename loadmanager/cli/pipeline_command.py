@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 import yaml
@@ -92,7 +92,7 @@ def run(
             located(out),
             read_moment("--from", from_),
             read_moment("--to", to),
-            "leave_out" if leave_out else "fail",
+            leave_out,
             days,
             headroom,
             None if scenarios is None else _whatif_in(scenarios),
@@ -128,7 +128,7 @@ def whatif(
             located(out),
             read_moment("--from", from_),
             read_moment("--to", to),
-            "leave_out" if leave_out else "fail",
+            leave_out,
             whatif=_whatif_in(scenarios),
         )
         require_history(history)
@@ -171,8 +171,7 @@ def stream(
         _require_pipeline()
         from loadmanager.pipeline.job import Job  # noqa: PLC0415 - PySpark may not be installed, see above
 
-        bad_files: Any = "leave_out" if leave_out else "fail"
-        job = Job(located(history), located(out), bad_files=bad_files, keep_days=keep_days)
+        job = Job(located(history), located(out), leave_out_bad_files=leave_out, keep_days=keep_days)
         require_history(history)
         require_room(out)
         stop = threading.Event()

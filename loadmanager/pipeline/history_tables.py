@@ -6,7 +6,6 @@ import re
 from collections.abc import Container, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Literal
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -23,8 +22,6 @@ from loadmanager.pipeline.datasets import raw
 from loadmanager.pipeline.reject_reasons import usable, with_reason
 from loadmanager.pipeline.source import FORMAT, PERMISSIVE, history_at
 
-BadFiles = Literal["fail", "leave_out"]
-
 CANNOT_GO_ON = (PySparkException, Py4JError, OSError, pa.ArrowException)
 """Errors of Spark, file systems and Arrow."""
 
@@ -38,11 +35,12 @@ class HistoryTables:
         url: str,
         from_ms: int | None = None,
         to_ms: int | None = None,
-        bad_files: BadFiles = "fail",
+        *,
+        leaves_out: bool = False,
     ) -> None:
         require_range(from_ms, to_ms)
         self._spark, self._url, self.from_ms, self.to_ms = spark, url, from_ms, to_ms
-        self.leaves_out = bad_files == "leave_out"
+        self.leaves_out = leaves_out
         self._history = History(history_at(url))
 
     @property

@@ -15,20 +15,19 @@ from loadmanager.history.files import HOUR_MS
 from loadmanager.history.gaps import TERM_BEGAN, TERM_ENDED
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
-from loadmanager.pipeline import KEEP_DAYS
 from loadmanager.pipeline import windows as w
 from loadmanager.pipeline.attribution import BUNDLE, FLEET_EVENTS, VALID_MS, carried, hour_of, term_ends, valid_reports
 from loadmanager.pipeline.by_hour import reported_by, totals_compared
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.delta import DAY, Tables
-from loadmanager.pipeline.history_tables import BadFiles, nothing_in, require_range
+from loadmanager.pipeline.history_tables import nothing_in, require_range
 from loadmanager.pipeline.incremental import HistoryHours
 from loadmanager.pipeline.reject_reasons import overlapping_files, rejected_rows, usable, with_duplicates, with_reason
 from loadmanager.pipeline.source import FAILFAST, FORMAT, PERMISSIVE, history_at, place_of
 from loadmanager.pipeline.step import Step
 
 if TYPE_CHECKING:
-    from loadmanager.pipeline.job import JobRun
+    from loadmanager.pipeline.job import Job, JobRun
 
 CLEAN, HAPPENED, REJECTED = "clean_broker_reports", "fleet_events", "rejected_rows"
 IMBALANCE, REPORTED_BY, TOTALS_COMPARED = "imbalance", "reported_by", "totals_compared"
@@ -42,27 +41,14 @@ BATCH_BYTES = 1 << 30
 
 
 class Ingest:
-    """One run: brings tables up to date with a history, from `from_ms` to before `to_ms`."""
+    """Update of tables from the history of a job, from `from_ms` to before `to_ms`."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        tables: Tables,
-        url: str,
-        *,
-        from_ms: int | None = None,
-        to_ms: int | None = None,
-        bad_files: BadFiles = "fail",
-        keep_days: int = KEEP_DAYS,
-        anew: bool = False,
-    ) -> None:
-        require_range(from_ms, to_ms)
-        history = history_at(url)
-        self._spark, self._tables, self._url, self._history = spark, tables, url, history
-        self._from_ms, self._to_ms, self._bad_files = from_ms, to_ms, bad_files
-        anew |= not all(map(tables.has, TABLES))
-        self._hours = HistoryHours(tables.directory, history, (from_ms, to_ms), keep_days, anew=anew)
-        if self._hours.faults and bad_files == "fail":
+    def __init__(self, spark: SparkSession, tables: Tables, job: Job) -> None:
+        require_range(job.from_ms, job.to_ms)
+        self._spark, self._tables, self._job, self._history = spark, tables, job, history_at(job.history)
+        anew = job.anew or not all(map(tables.has, TABLES))
+        self._hours = HistoryHours(tables.directory, self._history, (job.from_ms, job.to_ms), job.keep_days, anew=anew)
+        if self._hours.faults and not job.leave_out_bad_files:
             raise self._hours.faults[0]
 
     def run(self, overloaded: float) -> list[int]:
@@ -70,7 +56,7 @@ class Ingest:
         hours = self._hours
         self._require_reports()
         self._remove(hours.take_unwanted())
-        again = self._damaged_hours() if self._bad_files == "fail" else set()
+        again = set[int]() if self._job.leave_out_bad_files else self._damaged_hours()
         self._clean(sorted(hours.to_clean() | again))
         rest = self._dependencies(overloaded)
         end_ms = self.end_ms
@@ -84,19 +70,19 @@ class Ingest:
     @property
     def range(self) -> tuple[int, int]:
         """Times of the first report in the tables and after the last one, within the range that was asked for."""
-        first, last = self._tables.times(CLEAN) or (self._from_ms or 0, (self._to_ms or 0) - 1)
-        return max(first, self._from_ms or first), min(last + 1, self._to_ms or last + 1)
+        first, last = self._tables.times(CLEAN) or (self._job.from_ms or 0, (self._job.to_ms or 0) - 1)
+        return max(first, self._job.from_ms or first), min(last + 1, self._job.to_ms or last + 1)
 
     @property
     def end_ms(self) -> int:
         """The end of the range: where no report is valid any more."""
-        return self._to_ms or self.range[1]
+        return self._job.to_ms or self.range[1]
 
     @property
     def notes(self) -> Iterator[str]:
         """Sentences on files that were left out."""
         yield from (f"left out: {fault}" for fault in self._hours.faults)
-        if self._bad_files != "fail":
+        if self._job.leave_out_bad_files:
             for row in self._tables.read_rows(REJECTED, pc.field("reason") == "bad_file").to_pylist():
                 yield f"left out: {self._history}/{row['file']}: {row['example']}"
         for file in self._hours.late_files():
@@ -109,7 +95,7 @@ class Ingest:
             wanted |= {file.table: True for file in files.values() if self._hours.is_wanted(hour_ms)}
         for table, is_there in wanted.items():
             if not is_there:
-                raise nothing_in(History(self._history), table, self._from_ms, self._to_ms)
+                raise nothing_in(History(self._history), table, self._job.from_ms, self._job.to_ms)
 
     def _damaged_hours(self) -> set[int]:
         """Return the hours of files that an earlier run has left out: now they are an error."""
@@ -141,7 +127,7 @@ class Ingest:
         is_one = f.col("kind").isin(*FLEET_EVENTS) & (hour_of("at_ms") == f.col("hour_ms"))
         self._replace(HAPPENED, events.where(is_one).select(*schema_of(HAPPENED).names), hours)
         rejected = rejected_rows(brokers, BROKER_REPORTS)
-        if self._bad_files != "fail":
+        if self._job.leave_out_bad_files:
             rejected = rejected.unionByName(rejected_rows(events, EVENTS))
         self._replace(REJECTED, rejected, hours, _is_one_of("hour_ms", hours) & (f.col("table") != BUNDLE_REPORTS))
 
@@ -232,14 +218,14 @@ class Ingest:
         if shared:
             both = with_reason(self._read(table, [place_of(path) for path in sorted(shared)]), table)
             rows = rows.unionByName(with_duplicates(both, table))
-        is_in = f.col("at_ms").between(self._from_ms or -_FAR_MS, (self._to_ms or _FAR_MS) - 1)
-        is_all = self._from_ms is None and self._to_ms is None
+        is_in = f.col("at_ms").between(self._job.from_ms or -_FAR_MS, (self._job.to_ms or _FAR_MS) - 1)
+        is_all = self._job.from_ms is None and self._job.to_ms is None
         return rows if is_all else rows.where(is_in | (f.col("reason") == "bad_file"))
 
     def _read(self, table: str, files: Sequence[str]) -> DataFrame:
-        mode = FAILFAST if self._bad_files == "fail" else PERMISSIVE
+        mode = PERMISSIVE if self._job.leave_out_bad_files else FAILFAST
         reader = self._spark.read.format(FORMAT).options(table=table, mode=mode, files=json.dumps(files))
-        return reader.load(self._url)
+        return reader.load(self._job.history)
 
 
 def day_of(hour_ms: int) -> str:
@@ -256,17 +242,7 @@ def _is_one_of(at_ms: str, hours: Collection[int]) -> Column:
 
 
 def _ingest(run: JobRun) -> None:
-    job = run.job
-    ingest = Ingest(
-        run.spark,
-        run.tables,
-        job.history,
-        from_ms=job.from_ms,
-        to_ms=job.to_ms,
-        bad_files=job.bad_files,
-        keep_days=job.keep_days,
-        anew=job.anew,
-    )
+    ingest = Ingest(run.spark, run.tables, run.job)
     run.done.hours = len(ingest.run(run.recorded.overloaded))
     run.summary.from_ms, run.summary.to_ms = ingest.range
     run.kept(*TABLES)

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from loadmanager.pipeline import KEEP_DAYS
 from loadmanager.pipeline.delta import Tables
-from loadmanager.pipeline.history_tables import BadFiles, HistoryTables
+from loadmanager.pipeline.history_tables import HistoryTables
 from loadmanager.pipeline.minimum_history import hours_known, missing_history
 from loadmanager.pipeline.recorded import Recorded, newest_recorded
 from loadmanager.pipeline.step import Done, NothingToSay, Step, Summary
@@ -42,7 +42,7 @@ class Job:
     out: str
     from_ms: int | None = None
     to_ms: int | None = None
-    bad_files: BadFiles = "fail"
+    leave_out_bad_files: bool = False
     days: int = 30
     headroom: float = 0.3
     whatif: WhatIf | None = None
@@ -68,7 +68,7 @@ class JobRun:
     @cached_property
     def history(self) -> HistoryTables:
         job = self.job
-        return HistoryTables(self.spark, job.history, job.from_ms, job.to_ms, job.bad_files)
+        return HistoryTables(self.spark, job.history, job.from_ms, job.to_ms, leaves_out=job.leave_out_bad_files)
 
     @cached_property
     def recorded(self) -> Recorded:

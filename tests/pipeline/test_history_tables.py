@@ -40,7 +40,7 @@ def test_a_bad_file_is_an_error_or_left_out(spark: SparkSession, folder: Path) -
     with pytest.raises(PySparkException) as raised:
         HistoryTables(spark, str(folder)).usable_reports(BROKER_REPORTS).collect()
     assert cause_of(str(raised.value)).startswith(f"{bad}: not a Parquet file that can be read")
-    lenient = HistoryTables(spark, str(folder), bad_files="leave_out")
+    lenient = HistoryTables(spark, str(folder), leaves_out=True)
     assert times(lenient.usable_reports(BROKER_REPORTS)) == [1, 2]
     assert lenient.range == (START_MS + HOUR_MS, START_MS + 2 * HOUR_MS + 1)
 

@@ -23,6 +23,7 @@ from loadmanager.history.table_schemas import BUNDLE_REPORTS
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.incremental import HistoryHours
 from loadmanager.pipeline.ingest import TABLES, Ingest
+from loadmanager.pipeline.job import Job
 
 LOAD = (10.0, 10.0, 100.0, 100.0)
 
@@ -82,7 +83,7 @@ def test_restarted_runs_count_a_report_once(spark: SparkSession, tmp_path: Path,
     folder = tmp_path / "history"
 
     def made() -> list[int]:
-        return Ingest(spark, tables, str(folder)).run(HOT)
+        return Ingest(spark, tables, Job(str(folder), str(tables))).run(HOT)
 
     write_minutes(folder, range(50, 58), first=0)
     assert made() == [START_MS]

@@ -240,7 +240,7 @@ def test_a_file_that_cannot_be_read_is_named_and_what_is_there_stays(
 def test_a_file_that_cannot_be_read_is_left_out_where_that_was_asked_for(spark: SparkSession, tmp_path: Path) -> None:
     record_fleet(tmp_path / "recorded", minutes=90)
     root, bad = a_bad_file(tmp_path / "recorded", tmp_path, b"not Parquet")
-    summary = run(spark, Job(root, str(tmp_path / "out"), bad_files="leave_out"), ["ingest"], Seen())
+    summary = run(spark, Job(root, str(tmp_path / "out"), leave_out_bad_files=True), ["ingest"], Seen())
     (note,) = summary.notes
     assert str(bad) in note
     hours = Tables(spark, str(tmp_path / "out")).read_rows("reported_by").column("start_ms").unique().to_pylist()
@@ -253,7 +253,7 @@ def test_what_if_notes_a_left_out_file_and_replays_the_rest(
     monkeypatch.setattr(whatif_step, "WHOLE_DAY_HOURS", 0.5)
     record_fleet(tmp_path / "recorded", minutes=90)
     root, bad = a_bad_file(tmp_path / "recorded", tmp_path, b"not Parquet")
-    job = Job(root, str(tmp_path / "out"), bad_files="leave_out", whatif=whatif())
+    job = Job(root, str(tmp_path / "out"), leave_out_bad_files=True, whatif=whatif())
     summary = run(spark, job, ["whatif"], Seen())
     assert [each.partition(": not a Parquet")[0] for each in summary.notes if "Parquet" in each] == [f"left out: {bad}"]
     assert summary.steps[0].rows["scenarios"] == 2

@@ -56,11 +56,11 @@ def test_without_any_event_the_defaults_hold(spark: SparkSession, tmp_path: Path
 
 def test_a_damaged_file_is_named_or_left_out(spark: SparkSession, tmp_path: Path) -> None:
     history_of(tmp_path, [(0, checkpoint(60)), (HOUR_MS, configuration(70))])
-    for bad_files in ("fail", "leave_out"):
-        history = HistoryTables(spark, str(tmp_path), bad_files=bad_files)
+    for leaves_out in (False, True):
+        history = HistoryTables(spark, str(tmp_path), leaves_out=leaves_out)
         newest = files_of(tmp_path, EVENTS)[-1]
         newest.write_bytes(b"cut short")
-        if bad_files == "fail":
+        if not leaves_out:
             with pytest.raises(HistoryFileError, match=str(newest)):
                 newest_recorded(history)
         else:

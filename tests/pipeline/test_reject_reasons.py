@@ -160,7 +160,7 @@ def test_damaged_file(spark: SparkSession, folder: Path, tmp_path: Path, damage:
     damage(bad)
     with pytest.raises(PipelineError, match=str(bad)):
         ingested(spark, str(folder), tmp_path / "out")
-    tables = ingested(spark, str(folder), tmp_path / "out", bad_files="leave_out")
+    tables = ingested(spark, str(folder), tmp_path / "out", leave_out_bad_files=True)
     (row,) = rows_in(tables, "rejected_rows")
     assert (row["table"], row["reason"], row["count"]) == (BUNDLE_REPORTS, "bad_file", 0)
     assert str(bad).endswith(row["file"])

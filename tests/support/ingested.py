@@ -23,6 +23,7 @@ from loadmanager.history.files import Directory
 from loadmanager.history.row_packer import PackedFile, pack_entries
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.ingest import TABLES, Ingest
+from loadmanager.pipeline.job import Job
 
 _KEYS = (
     "window_s",
@@ -39,10 +40,10 @@ _KEYS = (
 )
 
 
-def ingested(spark: SparkSession, url: str, out: Path | str, **options: Any) -> Tables:  # noqa: ANN401 - of `Ingest`
+def ingested(spark: SparkSession, url: str, out: Path | str, **options: Any) -> Tables:  # noqa: ANN401 - of `Job`
     """Return the tables under `out` after a run."""
     tables = Tables(spark, str(out))
-    Ingest(spark, tables, url, **options).run(HOT)
+    Ingest(spark, tables, Job(url, str(out), **options)).run(HOT)
     return tables
 
 
