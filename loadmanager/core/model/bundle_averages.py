@@ -3,6 +3,8 @@
 Differs from Pulsar: a bundle gets one sample per report of its broker, where Pulsar samples all bundles at any
 notification. Its history is kept as long as a namespace record or a report has the bundle; Pulsar deletes it as soon as
 no report does, so that a bundle that is idle for a minute restarts at the default.
+
+Bundles that replace others inherit their load, by overlap of the hash ranges or by the loads of their topics.
 """
 
 from __future__ import annotations

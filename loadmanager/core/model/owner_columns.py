@@ -1,6 +1,7 @@
 """Ownership by the namespace records: the owner of each bundle, and the destination of one on its way.
 
-An owner is a registration, as a number: that of an ended registration matches no broker.
+An owner is a registration, as a number: that of an ended registration matches no broker. `UnloadTimes` has the last
+unloads, for the grace period after them.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ one, heaviest first to the least used broker. If placed is at most 1, nobody is 
 brokers may own are **stranded**: nobody would serve them. Idle usage is not counted, as everywhere in Level.
 
 Every loss is bounded; the ones with the highest bounds are placed as well.
+
+`size_fleet` returns the number of brokers that keeps such a reserve at the current peak.
 """
 
 from __future__ import annotations

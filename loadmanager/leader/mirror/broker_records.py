@@ -1,7 +1,8 @@
 """Intake of broker records: from znodes into the mirror and the model.
 
 A report is applied once per write of its znode. A report that cannot be read, or is rejected, leaves the last one in
-force; its broker counts as alive all the same.
+force; its broker counts as alive all the same. Complete reports are read from the store on request (`RawReports`): a
+node does not keep them.
 """
 
 from __future__ import annotations

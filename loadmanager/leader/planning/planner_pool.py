@@ -4,6 +4,8 @@ A planning thread shares the interpreter with the event loop, so lookups wait fo
 (`planner_worker.py`) has its own interpreter. It starts with the first round that needs it and ends with the term. A
 round's inputs never change, and it draws from a copy of the generator, so a round that was lost with its process is
 repeated with the same result to the last bit.
+
+Previews for display have a queue and a thread of their own, so that they never delay a decision.
 """
 
 from __future__ import annotations

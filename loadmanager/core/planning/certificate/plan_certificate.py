@@ -1,7 +1,8 @@
 """Certificate of a plan: its gap to the best possible plan, with a proof.
 
 All heats are peaks over the level, the peak if all load were divisible. The proof is found once; the figures follow
-from columns, plan and proof alone, so that anybody with these three can recompute them.
+from columns, plan and proof alone, so that anybody with these three can recompute them. The sentences for operators
+are made here too.
 """
 
 from __future__ import annotations
