@@ -4,8 +4,8 @@ The busiest hour of each day is projected: a median slope (Theil-Sen), the ends 
 quantiles, and the residuals by day of the week. The median has no slope where the interval includes 0. Hours are means:
 the headroom covers peaks within an hour, and load that is not spread evenly.
 
-Usage follows from load by a cost model, plus what an idle broker uses. Without a model usage grows as reported usage
-does. A broker with an unknown limit counts as an average one. Heap memory is left out: a full heap is normal for a JVM.
+Usage follows from load by a cost model, plus what an idle broker uses. A broker with an unknown limit counts as an
+average one. Heap memory is left out: a full heap is normal for a JVM.
 """
 
 from __future__ import annotations
@@ -217,8 +217,8 @@ def capacity(
     there: DataFrame,
     days: int,
     headroom: float,
-    cost: CostModel | None = None,
-    domains: Mapping[str, str] | None = None,
+    cost: CostModel,
+    domains: Mapping[str, str],
 ) -> pd.DataFrame:
     """Make the rows of `capacity` for the brokers that are `there`; `broker_reports` have their limits.
 
@@ -227,31 +227,24 @@ def capacity(
     limits = broker_reports.groupBy("broker").agg(
         *(f.max_by(_limit(name), "at_ms").alias(f"{name}_limit") for name in RATED)
     )
-    by_hour = by_hour_of(hourly(broker_windows).join(limits, "broker", "left")).orderBy("start_ms").toPandas()
+    by_hour = by_hour_of(hourly(broker_windows)).orderBy("start_ms").toPandas()
     brokers = there.join(limits, "broker", "left").orderBy("broker").toPandas()
-    return plan(by_hour, brokers, days, headroom, cost, domains or {})
+    return plan(by_hour, brokers, days, headroom, cost, domains)
 
 
-def by_hour_of(used: DataFrame) -> DataFrame:
-    """Sum up the cluster by known hours: load, topics, usage by resource, and the brokers with a known usage.
+def by_hour_of(windows: DataFrame) -> DataFrame:
+    """Sum up the load and the topics of the cluster by known hours.
 
     A broker counts for the part of the known time in which it was there.
     """
     there_s = f.col("covered_s")
-
-    def mean(value: Column) -> Column:
-        return f.coalesce(f.sum(value * there_s), f.lit(0.0)) / f.max(there_s)
-
-    resources: list[Column] = []
-    for name in RATED:
-        usage = f.col(f"mean_{name}") * f.col(f"{name}_limit")
-        resources += [mean(usage).alias(name), mean(f.when(usage.isNotNull(), 1.0)).alias(f"{name}_known")]
-    by_hour = used.groupBy("start_ms").agg(
+    columns = {metric: f"mean_{metric}" for metric in METRICS} | {"topics": "topics"}
+    by_hour = windows.groupBy("start_ms").agg(
         f.max(there_s).alias("covered_s"),
-        *(mean(f.col(f"mean_{metric}")).alias(metric) for metric in METRICS),
-        mean(f.col("topics")).alias("topics"),
-        mean(f.lit(1.0)).alias("brokers"),
-        *resources,
+        *(
+            (f.coalesce(f.sum(f.col(column) * there_s), f.lit(0.0)) / f.max(there_s)).alias(name)
+            for name, column in columns.items()
+        ),
     )
     return by_hour.where(f.col("covered_s") >= KNOWN_HOUR_S)
 
@@ -267,7 +260,7 @@ def plan(
     brokers: pd.DataFrame,
     ahead_days: int,
     headroom: float,
-    cost: CostModel | None,
+    cost: CostModel,
     domains: Mapping[str, str],
 ) -> pd.DataFrame:
     """Plan from the rows of `by_hour_of`, by time, and the limits of the registered brokers."""
@@ -277,18 +270,18 @@ def plan(
     unknown = [name for name, each in zip(RATED, limits.T, strict=True) if np.isnan(each).all()]
     if len(unknown) == len(RATED):
         raise NothingToSay("no limit of any registered broker is known")
-    base = np.array([0.0 if cost is None else cost.base[column] for column in RATED.values()])
+    base = np.array([cost.base[column] for column in RATED.values()])
     own = [domains.get(broker, DEFAULT_DOMAIN) for broker in brokers["broker"]] if domains else []
     fleet = BrokerRoom.of(limits, base, headroom, own)
     hours = (by_hour["start_ms"].to_numpy(dtype=np.int64) // HOUR_MS).astype(np.int64)
-    days, peaks = daily_peaks(hours, reported_demand(by_hour) if cost is None else cost_of(cost, by_hour))
+    days, peaks = daily_peaks(hours, cost_of(cost, by_hour))
     ahead = hours[-1] // 24 + 1 + np.arange(ahead_days)
     forecast = np.stack([project(days, peaks[:, column], ahead) for column in range(len(RATED))], axis=-1)
     parts = [
         _rows(ahead, [need(each, fleet) for each in demands]).assign(quantile=quantile)
         for quantile, demands in zip(QUANTILES, forecast, strict=True)
     ]
-    basis = _basis(len(days), unknown, by_cost=cost is not None)
+    basis = _basis(len(days), unknown)
     rows = pd.concat(parts).assign(have=len(fleet.room), headroom=headroom, basis=basis)
     counts = dict.fromkeys(("needed", "needed_n1", "needed_domain"), "Int64")
     return rows[schema_of("capacity").names].astype(counts)
@@ -300,21 +293,11 @@ def cost_of(cost: CostModel, by_hour: pd.DataFrame) -> FloatArray:
     return cost.demand(load, by_hour["topics"].to_numpy(dtype=np.float64))[:, list(RATED.values())]
 
 
-def reported_demand(by_hour: pd.DataFrame) -> FloatArray:
-    """Return the demand (hours, 4) that brokers reported; one with an unknown limit counts as an average one."""
-    brokers = by_hour["brokers"].to_numpy(dtype=np.float64)
-    found = []
-    for name in RATED:
-        used, known = (by_hour[column].to_numpy(dtype=np.float64) for column in (name, f"{name}_known"))
-        found.append(used * np.divide(brokers, known, out=np.zeros_like(brokers), where=known > 0))
-    return np.stack(found, axis=1)
-
-
-def _basis(days: int, unknown: Sequence[str], *, by_cost: bool) -> str:
+def _basis(days: int, unknown: Sequence[str]) -> str:
     """Describe the basis of the numbers."""
     trend = "with their trend" if days >= FEWEST_DAYS_FOR_TREND else f"no trend (it takes {FEWEST_DAYS_FOR_TREND} days)"
     without = f", without {', '.join(unknown)} (no limit known)" if unknown else ""
-    return f"{days} whole days, {trend}, {'by the cost model' if by_cost else 'usage in proportion to load'}{without}"
+    return f"{days} whole days, {trend}, by the cost model{without}"
 
 
 def _rows(days: IntArray, needs: Sequence[Need]) -> pd.DataFrame:

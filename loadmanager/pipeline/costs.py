@@ -109,11 +109,11 @@ def class_name(limits: Iterable[float]) -> str:
     )
 
 
-def known_cost(models: pa.Table) -> CostModel | None:
-    """Return the cost model of the class with the most reports, from the table `cost_models`; None without rows."""
+def known_cost(models: pa.Table) -> CostModel:
+    """Return the cost model of the class with the most reports from `cost_models`; the default one without rows."""
     rows = models.to_pylist()
     if not rows:
-        return None
+        return CostModel()
     chosen = min(rows, key=lambda row: (-row["reports"], row["broker_class"]))["broker_class"]
     by_resource = {row["resource"]: row for row in rows if row["broker_class"] == chosen}
     ordered = [by_resource[name] for name in RESOURCE_NAMES]

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 from support.window_frames import HOUR_MS, frame_of
 
 from loadmanager.core.model.load import FloatArray
@@ -216,14 +215,13 @@ def test_quantiles_of_days_to_come_are_ordered_and_not_negative(peaks: list[floa
 
 
 def growing(spark: SparkSession, days: int = 28) -> tuple[DataFrame, DataFrame, DataFrame]:
-    """Two brokers that both use a hundredth of their CPU more every day, at noon twice as much as else."""
+    """Two brokers that both carry 100 messages/s more every day, at noon twice as many as else."""
     rows = [
         {
             "broker": broker,
             "start_ms": START_MS + hour * HOUR_MS,
             "covered_s": 3600.0,
-            "mean_cpu": (0.1 + 0.01 * (hour // 24)) * (2 if hour % 24 == 12 else 1),
-            "mean_msg_rate_in": 1_000.0 + 100.0 * (hour // 24),
+            "mean_msg_rate_in": (1_000.0 + 100.0 * (hour // 24)) * (2 if hour % 24 == 12 else 1),
         }
         for broker in ("a:80", "b:80")
         for hour in range(24 * days)
@@ -237,17 +235,22 @@ def growing(spark: SparkSession, days: int = 28) -> tuple[DataFrame, DataFrame, 
     return frame_of(spark, "broker_windows", rows), frame_of(spark, "clean_broker_reports", reports), there
 
 
+def cpu_cost(message: float, base: float = 0.0) -> CostModel:
+    """Messages and idle brokers cost CPU, and nothing else does."""
+    return CostModel((base, 0.0, 0.0, 0.0, 0.0), ((message, 0.0, 0.0, 0.0, 0.0), *((0.0,) * 5,) * 4))
+
+
 def by_quantile(planned: pd.DataFrame) -> dict[float, list[Any]]:
     ordered = planned.sort_values("start_ms").to_dict("records")
     return {quantile: [row for row in ordered if row["quantile"] == quantile] for quantile in (0.1, 0.5, 0.9)}
 
 
 def test_broker_windows_become_the_brokers_needed_each_day(spark: SparkSession) -> None:
-    found = by_quantile(capacity(*growing(spark), 20, 0.2))
+    found = by_quantile(capacity(*growing(spark), 20, 0.2, cpu_cost(0.04), {}))
 
     middle = found[0.5]
     assert [row["day"] for row in middle][::19] == ["2026-03-30", "2026-04-18"]
-    # On the first day both use 2 * (0.1 + 0.28) of a CPU that 0.8 of may be used of, on the last 0.38 more in all.
+    # On the first day both use 2 * 3,800 * 0.04 of 400, 0.8 of which may be used, on the last 0.38 more in all.
     assert (middle[0]["have"], middle[0]["needed"], middle[0]["needed_n1"]) == (2, 2, 3)
     assert middle[0]["used"] == pytest.approx(0.76 / 0.8)
     assert middle[-1]["used"] == pytest.approx((0.76 + 19 * 0.02) / 0.8)
@@ -256,21 +259,17 @@ def test_broker_windows_become_the_brokers_needed_each_day(spark: SparkSession) 
     assert {row["exhausted_on_n1"] for row in middle} == {"2026-03-30"}
     assert {row["exhausted_on_domain"] for row in middle} == {None}
     assert middle[0]["basis"] == (
-        "28 whole days, with their trend, usage in proportion to load,"
-        " without direct_memory, bandwidth_out (no limit known)"
+        "28 whole days, with their trend, by the cost model, without direct_memory, bandwidth_out (no limit known)"
     )
     for low, high in ((0.1, 0.5), (0.5, 0.9)):
         assert all(a["needed"] <= b["needed"] for a, b in zip(found[low], found[high], strict=True))
 
 
 def test_by_a_cost_model_the_load_and_each_idle_broker_count(spark: SparkSession) -> None:
-    nothing = (0.0,) * 5
-    cost = CostModel((80.0, 0.0, 0.0, 0.0, 0.0), ((0.05, 0.0, 0.0, 0.0, 0.0), *(nothing,) * 4))
-
-    planned = capacity(*growing(spark), 1, 0.5, cost, {"a:80": "x", "b:80": "y"})
+    planned = capacity(*growing(spark), 1, 0.5, cpu_cost(0.025, base=80.0), {"a:80": "x", "b:80": "y"})
 
     (row,) = by_quantile(planned)[0.5]
-    # 2 * 3,800 messages/s cost 380; of 400 a broker may use 200, and 80 are used by being there.
+    # 4 * 3,800 messages/s cost 380; of 400 a broker may use 200, and 80 are used by being there.
     assert row["used"] == pytest.approx(380 / 240)
     assert (row["needed"], row["needed_n1"], row["needed_domain"]) == (4, 5, 8)
     assert (row["fits"], row["fits_n1"], row["fits_domain"]) == (False, False, False)
@@ -278,11 +277,9 @@ def test_by_a_cost_model_the_load_and_each_idle_broker_count(spark: SparkSession
 
 
 def hours_of(hours: int = 72, **columns: object) -> pd.DataFrame:
-    """Hours of a cluster of two brokers, of each of which everything is known."""
-    names = [*METRICS, "topics", *RATED]
-    known = {f"{name}_known": 2 for name in RATED}
+    """Hours of a cluster."""
     times = [START_MS + hour * HOUR_MS for hour in range(hours)]
-    return pd.DataFrame({"start_ms": times, "brokers": 2, **dict.fromkeys(names, 0.0), **known, **columns})
+    return pd.DataFrame({"start_ms": times, **dict.fromkeys((*METRICS, "topics"), 0.0), **columns})
 
 
 def fleet_of(brokers: int, **limits: float) -> pd.DataFrame:
@@ -291,20 +288,14 @@ def fleet_of(brokers: int, **limits: float) -> pd.DataFrame:
 
 
 def test_brokers_that_have_left_are_not_there_but_their_load_was() -> None:
-    found = plan(hours_of(cpu=100.0), fleet_of(1, cpu=100.0), 2, 0.3, None, {})
+    found = plan(hours_of(msg_rate_in=100.0), fleet_of(1, cpu=100.0), 2, 0.3, cpu_cost(1.0), {})
 
     assert set(found["have"]) == {1}
     assert set(found["needed"]) == {2}
     assert found["basis"].iloc[0] == (
-        "3 whole days, no trend (it takes 14 days), usage in proportion to load,"
+        "3 whole days, no trend (it takes 14 days), by the cost model,"
         " without direct_memory, bandwidth_in, bandwidth_out (no limit known)"
     )
-
-
-def test_a_broker_that_does_not_say_what_it_uses_is_taken_to_use_as_much_as_the_others() -> None:
-    found = plan(hours_of(cpu=80.0, cpu_known=1), fleet_of(2, cpu=100.0), 1, 0.0, None, {})
-
-    assert found["used"].tolist() == [pytest.approx(0.8)] * 3  # 160 of 200
 
 
 @pytest.mark.parametrize(
@@ -316,21 +307,17 @@ def test_a_broker_that_does_not_say_what_it_uses_is_taken_to_use_as_much_as_the_
 )
 def test_where_nothing_can_be_said_it_is_said_why(hours: int, fleet: pd.DataFrame, why: str) -> None:
     with pytest.raises(NothingToSay, match=why):
-        plan(hours_of(hours, cpu=80.0), fleet, 30, 0.3, None, {})
+        plan(hours_of(hours), fleet, 30, 0.3, cpu_cost(1.0), {})
 
 
 def test_an_hour_counts_what_brokers_carried_while_they_were_there(spark: SparkSession) -> None:
     """One was there for a quarter of it; of the next hour too little is known."""
     rows = [
-        {"broker": broker, "start_ms": START_MS + hour * HOUR_MS, "covered_s": covered_s, "mean_cpu": 0.5,
-         "cpu_limit": 100.0, "mean_msg_rate_in": 100.0, "topics": 4.0}
+        {"broker": broker, "start_ms": START_MS + hour * HOUR_MS, "covered_s": covered_s, "mean_msg_rate_in": 100.0,
+         "topics": 4.0}
         for broker, hour, covered_s in (("a:80", 0, 3600.0), ("b:80", 0, 900.0), ("a:80", 1, 60.0))
     ]  # fmt: skip
-    used = spark.createDataFrame(pd.DataFrame(rows))
-    for name in (*METRICS[1:], *(each for each in RATED if each != "cpu")):
-        used = used.withColumn(f"mean_{name}", f.lit(0.0)).withColumn(f"{name}_limit", f.lit(None).cast("double"))
 
-    (hour,) = by_hour_of(used).collect()
+    (hour,) = by_hour_of(frame_of(spark, "broker_windows", rows)).collect()
 
-    assert (hour["start_ms"], hour["msg_rate_in"], hour["cpu"], hour["cpu_known"]) == (START_MS, 125, 62.5, 1.25)
-    assert (hour["brokers"], hour["topics"], hour["direct_memory_known"]) == (1.25, 5, 0)
+    assert (hour["start_ms"], hour["msg_rate_in"], hour["topics"]) == (START_MS, 125, 5)
