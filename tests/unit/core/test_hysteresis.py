@@ -199,6 +199,22 @@ def test_where_bundles_were_put_is_remembered_while_they_rest_and_the_last_of_to
     assert many.put.keys() == {"d:8080"}
 
 
+# Searches without result
+
+
+def test_a_broker_without_a_result_is_searched_again_after_1_2_and_then_4_rounds() -> None:
+    memory, skipped = looked(LevelMemory.of({}), 0, 0.1), []
+    for number in range(4):
+        memory = memory.after_failures(["a:8080"])
+        rounds = 0
+        while (memory := looked(memory, 60 * number, 0.1)).brokers["a:8080"].skips:
+            rounds += 1
+        skipped.append(rounds)
+    assert skipped == [1, 2, 4, 4]
+    calm = looked(memory.after_failures(["a:8080"]), 20_000, -0.1).brokers["a:8080"]
+    assert (calm.failures, calm.skips) == (0, 0)
+
+
 # Noise
 
 

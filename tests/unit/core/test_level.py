@@ -28,6 +28,8 @@ from loadmanager.core.planning.planner import plan_assignments, plan_shedding
 from loadmanager.core.strategies.level.cost_fit import best_of_none_negative, fit_price
 from loadmanager.core.strategies.level.imbalance_score import badness, compute_parts, score
 from loadmanager.core.strategies.level.level_load import LevelLoads, bound_level, compute_level
+from loadmanager.core.strategies.level.move_search import find_moves
+from loadmanager.core.strategies.level.search_task import SearchResult, Task
 from loadmanager.core.strategies.placement.level_placement import LevelPlacement, LevelPlacementReason
 from loadmanager.core.strategies.shedding.level_shedder import Level, LevelReason
 from loadmanager.core.strategies.shedding.shedding_strategy import Shed, State
@@ -270,6 +272,19 @@ def test_how_long_it_still_waits_is_said() -> None:
     assert "for 120 s: with its noise 0 % it is relieved in 731 s" in verdict_of(rounds[2], "a")
 
 
+def test_a_broker_that_no_move_relieves_is_not_searched_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = []
+
+    def noted(task: Task) -> SearchResult:
+        searched.append(not task.fills)
+        return find_moves(task)
+
+    monkeypatch.setattr("loadmanager.core.strategies.shedding.level_shedder.find_moves", noted)
+    rounds = shed_each_minute(cluster(a=carrying("a", [52.0, 52.0]), b=carrying("b", [55.0])), 6)
+    assert searched == [True, False, True, False, False, True]
+    assert all("none of its 2 bundles may go" in verdict_of(each, "a") for each in rounds)
+
+
 def test_once_something_moves_all_give_that_are_above_the_target() -> None:
     a_bit = {"b": carrying("b", [2.0] * 30), "c": carrying("c", [2.0] * 27), "d": carrying("d", [2.0] * 27)}
     assert moves(shed(cluster(**a_bit))) == 0
@@ -378,6 +393,8 @@ def test_what_is_not_above_the_evenness_is_left() -> None:
 def test_why_a_broker_keeps_what_is_too_much_is_said() -> None:
     one = shed(cluster(a=carrying("a", [90.0]), b=carrying("b", [5.0])))
     assert verdict_of(one, "a").startswith("No move because its only bundle")
+    small = shed(cluster(a=carrying("a", [51.0], capacity=GBIT / 2), b=carrying("b", [70.0])))
+    assert verdict_of(small, "a").startswith("No move because its only bundle")
     stuck = shed(cluster(a=carrying("a", [52.0, 52.0]), b=carrying("b", [55.0])))
     assert verdict_of(stuck, "a").startswith("No move because none of its 2 bundles may go where it makes load")
     given = cluster(a=carrying("a", [5.0] * 20), b=carrying("b", [5.0] * 4))

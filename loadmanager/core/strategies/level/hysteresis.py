@@ -22,18 +22,20 @@ a broker waits longer if it is less hot or noisier. It is brought down to a targ
 So a new broker is filled at once, and a restarting one is not filled, emptied and filled again. A bundle rests where
 Level has put it, while its broker has headroom, and may still go to a cold broker that came later.
 
+A broker for which a search found nothing is searched again after 1, 2, then 4 rounds.
+
 The memory also holds each broker's noise, the usual relative deviation of its load from the average.
 
 As JSON: `{"brokers": {broker: [incarnation, rests_until_s, seen_s, hot_since_s or null, noise, excess_s, cold_since_s
-or null, comebacks, came_s]}, "moved": [[at_s, share, {namespace: share}]], "put": {broker: {bundle: at_s}}}`. Of a
-broker the last four may be missing, of `moved` the last.
+or null, comebacks, came_s, failures, skips]}, "moved": [[at_s, share, {namespace: share}]], "put": {broker: {bundle:
+at_s}}}`. Of a broker the last six may be missing, of `moved` the last.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,6 +80,8 @@ _LONGEST_REST = 4.0
 """Longest rest, in calm periods."""
 _MOST_NAMESPACES = 20
 """Number of namespaces whose moved share is remembered, largest first; fits a znode."""
+_MOST_SKIPS = 4
+"""Maximum number of rounds that skip a broker for which nothing was found."""
 _HOUR_S = 3600.0
 
 
@@ -116,7 +120,8 @@ def is_urgent(excess: FloatArray, heat: FloatArray, used: FloatArray) -> BoolArr
 class BrokerMemory(NamedTuple):
     """Memory of a broker. `hot_since_s` and `cold_since_s` are None while it is not; `noise` is a part of its load;
     `comebacks` counts registrations within an hour after the rest of the one before; `came_s` is the begin of the first
-    registration, 0 if unknown.
+    registration, 0 if unknown. `failures` counts searches without result since it was last not hot, `skips` the rounds
+    without another one, the present round included.
     """
 
     incarnation: int
@@ -128,6 +133,8 @@ class BrokerMemory(NamedTuple):
     cold_since_s: float | None = None
     comebacks: int = 0
     came_s: float = 0.0
+    failures: int = 0
+    skips: int = 0
 
 
 class MovedShare(NamedTuple):
@@ -202,6 +209,14 @@ class LevelMemory:
         oldest_s = times[MOST_RESTING] if len(times) > MOST_RESTING else -math.inf
         return LevelMemory(brokers, (*self.moved, entry) if share else self.moved, _put_after(both, oldest_s))
 
+    def after_failures(self, brokers: Iterable[str]) -> LevelMemory:
+        """Return the memory after a search that found nothing for these brokers."""
+        failed = {
+            broker: seen._replace(failures=seen.failures + 1, skips=1 + min(2**seen.failures, _MOST_SKIPS))
+            for broker, seen in ((broker, self.brokers[broker]) for broker in brokers)
+        }
+        return replace(self, brokers={**self.brokers, **failed})
+
     def seen(self, registrations: Sequence[Registration]) -> list[BrokerMemory]:
         """Return the memory of each of them, after a pass."""
         return [self.brokers[each.broker] for each in registrations]
@@ -254,6 +269,8 @@ def _seen(before: BrokerMemory | None, look: BrokerObservation, now_s: float) ->
         noise=_noise_after(seen.noise, look.deviation),
         excess_s=excess_s,
         cold_since_s=cold_since_s if look.is_cold else None,
+        failures=seen.failures if is_hot else 0,
+        skips=max(0, seen.skips - 1) if is_hot else 0,
     )
 
 

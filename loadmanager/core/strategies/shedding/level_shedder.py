@@ -230,6 +230,7 @@ class _Round:
         self._enough_s = bands.enough_s(self._noise)
         has_waited = np.array([seen.excess_s for seen in self._seen]) >= self._enough_s
         self._due = self._urgent | (self._excess > 0) & has_waited
+        self._searched = self._due & np.array([seen.skips == 0 for seen in self._seen])
         self._takers = np.array([seen.rests_until_s <= self._now_s for seen in self._seen], dtype=bool)
         self._cold = self._takers & np.array([self._cold_for_s(seen) >= CALM_S for seen in self._seen])
         self._put_s = self._when_put()
@@ -285,7 +286,7 @@ class _Round:
         """
         task.movable[[move.bundle for move in forced]] = False
         rested = replace(task, movable=task.movable & ~self._rests)
-        if (self._due & task.givers).any():
+        if (self._searched & task.givers).any():
             is_above_noise = self._due | (self._heat > 1 + _NOISE_LEFT * self._noise)
             found, reason = find_moves(replace(rested, givers=task.givers & is_above_noise)), LevelReason.ABOVE_LEVEL
         elif self._cold.any():
@@ -341,9 +342,12 @@ class _Round:
             name = names[move.bundle]
             put.setdefault(ids[move.destination], []).append(name)
             moved[namespace_of(name)] = moved.get(namespace_of(name), 0.0) + float(task.share[move.bundle])
+        sources = {move.source for move in moves}
+        failed = () if found.spent else np.flatnonzero(self._searched & task.givers).tolist()
         is_calm = found.heat <= self._trigger
         relieved = {ids[move.source] for move in moves if is_calm[move.source]}
-        return self._memory.after_moves(moved, put, relieved, self._now_s)
+        memory = self._memory.after_moves(moved, put, relieved, self._now_s)
+        return memory.after_failures(ids[broker] for broker in failed if broker not in sources)
 
     def _judge(self, broker: int, given: list[LevelReason], found: SearchResult) -> Verdict:
         """Build the verdict; `given` are the reasons of the bundles that leave the broker."""
