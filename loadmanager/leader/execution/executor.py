@@ -381,7 +381,11 @@ class Executor:
         return self._mirror.find_ownership(str(name))
 
     async def _ask(self, move: Move, patience_s: float) -> None:
-        refusal = await self._owners.ask(BundleName.parse_any(move.bundle), move.get_released(), patience_s)
+        try:
+            refusal = await self._owners.ask(BundleName.parse_any(move.bundle), move.get_released(), patience_s)
+        except NotLeaderError as error:
+            self._step(NotCommitted(move, error))
+            return
         if refusal is None:
             self._step(OwnerAnswered(move, None))
         else:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 from support.nodes import Cluster, FakeAgent, RunningNode, a_leader, the_next_refusal_is_the_last
 from support.servers import closed_port
 from support.waiting import eventually, patience
@@ -145,6 +146,18 @@ async def test_an_owner_that_refuses_for_good_is_asked_once(monkeypatch: pytest.
         assert [released.version for released in asked] == [2]
         kept = leader.ownership(bundle)
         assert (kept.state, kept.owner, kept.version) == (OwnershipState.OWNED, broker.registration, 3)
+
+
+async def test_the_end_of_the_term_before_an_owner_is_asked_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(*_: object) -> OwnerRefusal:
+        raise NotLeaderError("this node does not lead")
+
+    monkeypatch.setattr(AgentOwnerClient, "ask", ask)
+    async with a_leader() as (cluster, leader):
+        _, bundle = await _owned(cluster, leader)
+        with capture_logs() as logs, pytest.raises(NotLeaderError):
+            await leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+        assert [each["event"] for each in logs if each["log_level"] == "error"] == []
 
 
 @pytest.mark.parametrize(
