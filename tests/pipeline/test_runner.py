@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from support.frames import rows_of
+from support.whole_run import Done, in_order, whatif
+from support.whole_run import Seen as Watched
 
 from loadmanager.errors import PipelineError
 from loadmanager.pipeline import runner
@@ -13,6 +18,7 @@ from loadmanager.pipeline.job import Job, JobRun
 from loadmanager.pipeline.runner import StepError
 from loadmanager.pipeline.step import NothingToSay, Step, Summary, get_summary
 from loadmanager.pipeline.steps import STEPS
+from loadmanager.pipeline.steps import whatif as whatif_step
 
 ROWS: dict[str, list[tuple[object, ...]]] = {
     "fleet_events": [(1, 1, 1, "broker_gone", "a:1")],
@@ -148,3 +154,39 @@ def test_a_table_that_is_not_declared_can_neither_be_read_nor_written(step_runne
         step_runner.tables.write("late_file", frame)
     with pytest.raises(PipelineError, match="table late_file: unknown"):
         step_runner.tables.read("late_file")
+
+
+class KilledError(Exception):
+    """The process is killed here."""
+
+
+def test_steps_killed_before_each_of_their_tables_are_made_good_by_the_next_run(
+    spark: SparkSession, done: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary, _, expected = done
+    shutil.copytree(summary.out, tmp_path / "out")
+    tables, job = Tables(spark, str(tmp_path / "out")), Job(summary.history, str(tmp_path / "out"), whatif=whatif())
+    later = {name: step.writes for name, step in STEPS.items() if name != "ingest"}
+    left = {table for writes in later.values() for table in writes}
+    for table in left:
+        tables.clear(table)
+    commit = Tables._commit
+
+    def killed(given: Tables, name: str, *rest: Any) -> None:  # noqa: ANN401 - as the real one
+        if name in left:
+            left.remove(name)
+            raise KilledError
+        commit(given, name, *rest)
+
+    monkeypatch.setattr(whatif_step, "WHOLE_DAY_HOURS", 0.5)
+    monkeypatch.setattr(Tables, "_commit", killed)
+    for step, writes in later.items():
+        while left & set(writes):
+            with pytest.raises(KilledError):
+                runner.run(spark, job, [step], Watched())
+        runner.run(spark, job, [step], Watched())
+        for table in writes:
+            found, wanted = (in_order(rows_of(each.read(table))) for each in (tables, expected))
+            assert len(found) == len(wanted), table
+            for row, other in zip(found, wanted, strict=True):
+                assert row == pytest.approx(other, nan_ok=True), table

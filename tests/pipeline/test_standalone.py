@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyspark
 import pytest
@@ -16,7 +15,7 @@ from pyspark.sql import SparkSession
 from support.frames import rows_of
 from support.standalone import PATIENCE_S, SOON_WARM, Standalone, a_standalone_cluster
 from support.waiting import eventually_sync, patience
-from support.whole_run import TRIED, Done
+from support.whole_run import TRIED, Done, in_order
 
 from loadmanager.pipeline.datasets import DATASETS
 from loadmanager.pipeline.delta import Tables
@@ -104,12 +103,3 @@ def test_lost_worker(spark: SparkSession, done: Done, history: Path, cluster: St
         assert len(found) == len(wanted), name
         for row, other in zip(found, wanted, strict=True):
             assert row == pytest.approx(other, nan_ok=True), name
-
-
-def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """By what is no fraction: sums of these depend on the order of what is added."""
-
-    def key(row: Mapping[str, Any]) -> str:
-        return repr({name: value for name, value in row.items() if not isinstance(value, float)})
-
-    return sorted(rows, key=key)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.step import Summary
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
@@ -33,3 +36,12 @@ class Seen:
 
 
 Done = tuple[Summary, Seen, Tables]
+
+
+def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sort by what is no fraction: sums of these depend on the order of what is added."""
+
+    def key(row: Mapping[str, Any]) -> str:
+        return repr({name: value for name, value in row.items() if not isinstance(value, float)})
+
+    return sorted(rows, key=key)
