@@ -7,6 +7,7 @@ from importlib.resources import files
 import aiohttp
 import pytest
 from support.nodes import RunningNode
+from support.waiting import eventually
 
 from loadmanager.core.domain.resources import HOT
 from loadmanager.core.domain.settings import PlannerSettings
@@ -16,6 +17,7 @@ PLAIN = {"Accept-Encoding": "identity"}
 
 
 async def test_files_have_types_and_a_content_security_policy(node: RunningNode) -> None:
+    await eventually(lambda: node.node.mirror.nodes)
     index = await node.get("/", headers=PLAIN)
     assert index.body == (FOLDER / "index.html").read_bytes()
     assert index.headers["Content-Type"] == "text/html; charset=utf-8"
