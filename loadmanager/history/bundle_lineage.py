@@ -40,7 +40,7 @@ Row = dict[str, Any]
 
 @dataclass(slots=True)
 class _Entry:
-    """A `LifeEntry` under construction."""
+    """A `LineageEntry` under construction."""
 
     at: int
     last_at: int

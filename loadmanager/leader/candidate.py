@@ -163,7 +163,7 @@ class Candidate(ABC):
             raise NoLeaderError("the new leader is still reading the cluster")
 
     def must_be_current(self) -> None:
-        """Raise `OutdatedViewError` when the session in which the mirror was read may be over.
+        """Raise `OutdatedMirrorError` when the session in which the mirror was read may be over.
 
         After a store rollback ZooKeeper may reuse the incarnations in the mirror: an agent would believe what was true
         of another process.

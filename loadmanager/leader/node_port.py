@@ -114,7 +114,7 @@ class LeadershipPort(Protocol):
         """Raise `NotLeaderError` on a node that does not lead, `NoLeaderError` on one that is about to."""
 
     def must_be_current(self) -> None:
-        """Raise `OutdatedViewError` when the session in which the mirror was read may be over."""
+        """Raise `OutdatedMirrorError` when the session in which the mirror was read may be over."""
 
 
 class StuckPort(Protocol):

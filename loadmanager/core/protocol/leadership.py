@@ -66,7 +66,7 @@ class Term:
 class Knowledge:
     """Input of the election rules at `now_s` of the monotonic clock.
 
-    `view_is_fresh`: leader and epoch were read after the last (re)connection. `ended_czxid` is the leader znode (by
+    `mirror_is_fresh`: leader and epoch were read after the last (re)connection. `ended_czxid` is the leader znode (by
     czxid) whose process has exited, `silent_czxid` the one under suspicion. `is_suspected`: a standby suspects this
     node. `open_since_s` is the last result of `open_since`. Until `unsound_until_s` the own link counts as unstable:
     others campaign first for `turn_s` from `open_since_s` on; 0 when there are no others.

@@ -132,7 +132,7 @@ class MoveObserver(Protocol):
 class Executor:
     """Executes unloads of the current leader. `settings` is called for each unload.
 
-    `followed_by` is told of the begin and the end of each unload. Without `destinations` none of them prepares.
+    `observer` is told of the begin and the end of each unload. Without `destinations` none of them prepares.
     """
 
     def __init__(
