@@ -102,11 +102,19 @@ class ControlPlane:
         self.agents[broker_id].owned.update(topics)
 
     async def move(self, broker_id: str, *topics: str) -> None:
-        """Have the owners close topics, then assign them. Raises `aiohttp.ClientResponseError` if one refuses."""
+        """Have the owners close topics, then assign them.
+
+        Raises `aiohttp.ClientResponseError` if an owner refuses, which then keeps its topics.
+        """
         for agent in self.agents.values():
-            if leaving := agent.owned.intersection(topics):
+            leaving = agent.owned.intersection(topics)
+            if leaving and agent.broker_id != broker_id:
                 agent.owned -= leaving
-                await agent.unload(leaving, broker_id)
+                try:
+                    await agent.unload(leaving, broker_id)
+                except aiohttp.ClientResponseError:
+                    agent.owned |= leaving
+                    raise
         self.assign(broker_id, *topics)
 
     def crash(self, broker_id: str) -> None:

@@ -88,7 +88,8 @@ class DecisionLog:
         self._refrained: OrderedDict[tuple[str, str], LoggedDecision] = OrderedDict()
         self._sequence = 0
         self._place = 0
-        self._round: int | None = None
+        self._last_round = (-1, 0)
+        """Epoch and number of the last round."""
         self.counts: Counter[tuple[str, str, bool]] = Counter()
 
     def moved(
@@ -112,8 +113,9 @@ class DecisionLog:
         entry.source = source.broker if source else None
         entry.destination = destination.broker if destination else None
         entry.because, entry.effect = because, effect
-        if kind in _MOVES and reason not in AT_AN_OPERATORS_WORD:
-            entry.round = self._round
+        epoch_of_round, number = self._last_round
+        if kind in _MOVES and reason not in AT_AN_OPERATORS_WORD and epoch == epoch_of_round:
+            entry.round = number
         self._decisions.append(entry)
 
     def measured(self, effect: MoveEffect) -> None:
@@ -145,7 +147,8 @@ class DecisionLog:
         entry = self._entry(kind, verdict.subject, verdict.verdict, epoch=epoch, acted=verdict.acted)
         entry.because = because
         if kind == "round":
-            entry.round = self._round = int(verdict.why["round"])
+            entry.round = int(verdict.why["round"])
+            self._last_round = (epoch, entry.round)
         if verdict.acted:
             self._refrained.pop(key, None)
             self._decisions.append(entry)

@@ -125,7 +125,8 @@ async def test_a_broker_that_cannot_close_a_topic_keeps_it_from_moving(plane: Co
         await hosting.open(VISITS)
         with pytest.raises(aiohttp.ClientResponseError, match="500"):
             await plane.move("b2", VISITS)
-        assert plane.agents["b2"].owned == set()
+        assert (agent.owned, plane.agents["b2"].owned) == ({VISITS}, set())
+        await plane.move("b1", VISITS)  # it stays, so nothing is closed
 
 
 async def test_the_test_in_the_tutorial_runs_as_printed() -> None:

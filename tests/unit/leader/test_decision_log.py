@@ -99,7 +99,8 @@ def test_moves_have_the_number_of_their_round_unless_somebody_asked_for_them(dec
     decision_log.moved("unload", bundle(2), shed, epoch=1, source=broker("b1"))
     decision_log.moved("unload", bundle(3), asked, epoch=1, source=broker("b1"))
     decision_log.moved("assign", bundle(4), OwnershipReason.LOOKUP, epoch=1, destination=broker("b1"))
-    assert [entry["round"] for entry in reversed(decision_log.recent(10))] == [None, 7, 7, None, None]
+    decision_log.moved("unload", bundle(5), shed, epoch=2, source=broker("b1"))
+    assert [entry["round"] for entry in reversed(decision_log.recent(10))] == [None, 7, 7, None, None, None]
 
 
 def test_who_follows_is_told_what_came_later_and_a_move_once_more_when_it_is_measured(
