@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -27,8 +27,6 @@ from loadmanager.core.protocol.move_machine import CalledOff, Failed, Kept, Move
 from loadmanager.core.protocol.state_machine import Signal
 from loadmanager.wire.checkpoint_codec import owned_as_json, owned_of
 
-_OMITTED = frozenset({"because", "had_its_turn"})
-"""Fields that no machine goes by between two steps."""
 OUTCOMES = (Moved, Kept, CalledOff, Failed)
 """Outcomes of a move, in the events of several machines."""
 _COLLECTIONS: Mapping[Any, Callable[[Iterable[Any]], Any]] = {tuple: tuple, Sequence: list, frozenset: frozenset}
@@ -48,6 +46,7 @@ class _Field(NamedTuple):
     key: str
     hint: Any
     default: Any
+    is_required: bool
 
 
 def registration_as_json(registration: Registration | None) -> list[Any] | None:
@@ -76,11 +75,20 @@ _COMMON: Mapping[type, Conversion] = {
 
 
 class DataclassCodec:
-    """Codec of the classes and signals in `named`; `own` converts the values of a class in a way of its own."""
+    """Codec of the classes and signals in `named`.
 
-    def __init__(self, named: Iterable[type | Signal], own: Mapping[type, Conversion] = MappingProxyType({})) -> None:
+    `own` adds or replaces conversions of a class and its subclasses. Fields with a name in `omitted` are not encoded.
+    """
+
+    def __init__(
+        self,
+        named: Iterable[type | Signal],
+        own: Mapping[type, Conversion] = MappingProxyType({}),
+        omitted: Collection[str] = (),
+    ) -> None:
         self._named = {each.name if isinstance(each, Signal) else each.__name__: each for each in named}
-        self._own = {**own, **_COMMON}
+        self._conversions = {**_COMMON, **own}
+        self._omitted = frozenset(omitted)
         self._encoders: dict[type, Callable[[Any], Any]] = {}
 
     def as_json(self, value: Any) -> Any:  # noqa: ANN401 - a value of any type, and JSON
@@ -91,9 +99,9 @@ class DataclassCodec:
         return encode(value)
 
     def _find_encoder(self, kind: type) -> Callable[[Any], Any]:
-        own = next((each.as_json for base, each in self._own.items() if issubclass(kind, base)), None)
-        if own is not None:
-            return own
+        converted = next((base for base in kind.__mro__ if base in self._conversions), None)
+        if converted is not None:
+            return self._conversions[converted].as_json
         if issubclass(kind, Mapping):
             return lambda value: {key: self.as_json(each) for key, each in value.items()}
         if issubclass(kind, frozenset):
@@ -102,22 +110,26 @@ class DataclassCodec:
             return lambda value: [self.as_json(each) for each in value]
         if is_dataclass(kind):
             name = [kind.__name__] if kind.__name__ in self._named else []
-            return lambda value: [*name, *map(self.as_json, _without_defaults(value))]
+            encoded = _list_fields(kind, self._omitted)
+            return lambda value: [*name, *map(self.as_json, _trim_defaults(value, encoded))]
         return lambda value: value
 
     def event_of(self, content: Sequence[Any]) -> Any:  # noqa: ANN401 - a value of any named class
-        """Decode a value of a named class, or a signal; raises `ValueError` for an unknown one."""
+        """Decode a value of a named class, or a signal.
+
+        Raises `ValueError` for an unknown one, and for too many or too few fields.
+        """
         name, *values = content
         kind = self._named.get(name)
         if kind is None:
             raise ValueError(f"an event that is not known: {content}")
-        return kind if isinstance(kind, Signal) else self._built(kind, values)
+        return kind if isinstance(kind, Signal) else self._build(kind, values)
 
     def value_of(self, hint: Any, content: Any) -> Any:  # noqa: ANN401 - a type, JSON, and a value of that type
         """Decode a value of this type."""
-        own = self._own.get(hint)
-        if own is not None:
-            return own.value_of(content)
+        conversion = self._conversions.get(hint)
+        if conversion is not None:
+            return conversion.value_of(content)
         if content is None:
             return None
         origin, args = get_origin(hint), get_args(hint)
@@ -130,39 +142,51 @@ class DataclassCodec:
             is_alike = origin is not tuple or args[1] is Ellipsis
             hints = (args[0],) * len(content) if is_alike else args
             return _COLLECTIONS[origin](map(self.value_of, hints, content))
-        return self._built(hint, content) if is_dataclass(hint) else content
+        return self._build(hint, content) if is_dataclass(hint) else content
 
-    def fields_as_json(self, value: Any, but: Collection[str] = ()) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
-        """Encode a value by field name, without defaults and the fields in `but`."""
-        found = ((each, getattr(value, each.name)) for each in _fields_of(value.__class__) if each.name not in but)
-        return {each.key: self.as_json(own) for each, own in found if own != each.default}
+    def fields_as_json(self, value: Any) -> dict[str, Any]:  # noqa: ANN401 - a dataclass
+        """Encode a value by field name, without defaults."""
+        values = ((each, getattr(value, each.name)) for each in _list_fields(value.__class__, self._omitted))
+        return {each.key: self.as_json(content) for each, content in values if content != each.default}
 
     def fields_of(self, kind: type, content: Mapping[str, Any]) -> dict[str, Any]:
         """Decode the fields of a class that are in the content."""
         return {
-            each.name: self.value_of(each.hint, content[each.key]) for each in _fields_of(kind) if each.key in content
+            each.name: self.value_of(each.hint, content[each.key])
+            for each in _list_fields(kind, self._omitted)
+            if each.key in content
         }
 
-    def _built(self, kind: Any, content: Sequence[Any]) -> Any:  # noqa: ANN401 - a class, and a value of it
-        pairs = zip(_fields_of(kind), content, strict=False)
-        return kind(**{each.name: self.value_of(each.hint, said) for each, said in pairs})
+    def _build(self, kind: Any, content: Sequence[Any]) -> Any:  # noqa: ANN401 - a class, and a value of it
+        encoded = _list_fields(kind, self._omitted)
+        least = sum(each.is_required for each in encoded)
+        if not least <= len(content) <= len(encoded):
+            raise ValueError(f"{kind.__name__}: {len(content)} fields, expected {least} to {len(encoded)}: {content}")
+        pairs = zip(encoded, content, strict=False)
+        return kind(**{each.name: self.value_of(each.hint, value) for each, value in pairs})
 
 
-def _without_defaults(value: Any) -> list[Any]:  # noqa: ANN401 - a dataclass
+def _trim_defaults(value: Any, encoded: Sequence[_Field]) -> list[Any]:  # noqa: ANN401 - a dataclass
     """Return the values of the fields up to the last one that is not its default."""
-    said = [(getattr(value, each.name), each.default) for each in _fields_of(value.__class__)]
-    while said and said[-1][0] == said[-1][1]:
-        said.pop()
-    return [own for own, _ in said]
+    values = [getattr(value, each.name) for each in encoded]
+    while values and values[-1] == encoded[len(values) - 1].default:
+        values.pop()
+    return values
 
 
 @cache
-def _fields_of(kind: type) -> tuple[_Field, ...]:
+def _list_fields(kind: type, omitted: frozenset[str]) -> tuple[_Field, ...]:
     hints = get_type_hints(kind)
     return tuple(
-        _Field(each.name, to_camel(each.name), hints[each.name], each.default)
+        _Field(
+            each.name,
+            to_camel(each.name),
+            hints[each.name],
+            each.default,
+            is_required=each.default is MISSING and each.default_factory is MISSING,
+        )
         for each in fields(kind)
-        if each.init and each.name not in _OMITTED and not _is_callable(hints[each.name])
+        if each.init and each.name not in omitted and not _is_callable(hints[each.name])
     )
 
 

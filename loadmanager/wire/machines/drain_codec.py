@@ -149,4 +149,5 @@ _CODEC = DataclassCodec(
         *(GiveAway, BringHome, BeginMove, WithdrawMove, EndDrain, EndReturn),
     ),
     {Plan: Conversion(_plan_as_json, _plan_of), Verdict: Conversion(_verdict_as_json, _verdict_of)},
+    omitted=("because",),
 )

@@ -21,9 +21,9 @@ from loadmanager.wire.machines.dataclass_codec import DataclassCodec
 from loadmanager.wire.machines.step_form import MachineCheckpoint, name_in
 
 _NO_EFFECT = Effect(0.0, 0.0, 0.0, 0.0, 0.0, 0, 0)
-_CODEC = DataclassCodec(())
-_NOT_EXECUTED = ("at_ms", "epoch", "verdicts", "effect", "certificate")
-"""Fields of a plan that its execution does not use."""
+_NOT_EXECUTED = ("at_ms", "epoch", "verdicts", "effect", "certificate", "because", "had_its_turn")
+"""Fields of a plan and its steps that its execution does not use between two steps of the machine."""
+_CODEC = DataclassCodec((), omitted=_NOT_EXECUTED)
 
 
 class PlansForm:
@@ -78,7 +78,7 @@ class PlansForm:
 
 
 def _plan_as_json(plan: KeptPlan) -> dict[str, Any]:
-    return {"plan": plan.hash, **_CODEC.fields_as_json(plan, _NOT_EXECUTED)}
+    return {"plan": plan.hash, **_CODEC.fields_as_json(plan)}
 
 
 def _plan_of(content: Mapping[str, Any]) -> KeptPlan:
