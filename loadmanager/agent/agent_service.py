@@ -33,7 +33,7 @@ from loadmanager.wire.http_bodies import LeaseAnswer
 log = structlog.get_logger(__name__)
 
 SERVICE = "loadmanager-agent"
-"""As traces name it."""
+"""Service name in traces."""
 
 _PROBES_PER_LEASE = 3
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to

@@ -1,5 +1,7 @@
 """Health check of the broker, and its statistics, by polling.
 
+`StuckDetector` finds a broker that answers but serves nothing. `BrokerExit` reports the end of its process.
+
     last seen                                       the broker is
     ---------                                       -------------
     statistics, and nothing against it since        SERVING

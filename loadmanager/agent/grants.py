@@ -37,6 +37,8 @@ it need not be named in an unload. A look may have begun before the grant; the o
 
 VOID is not needed for the order of versions. It makes the rule as simple for the agent as for the broker: whatever was
 asked before an unload arrived has to be asked again.
+
+`Leases` grants the broker its leases, and has the time at which the last one has lapsed.
 """
 
 from __future__ import annotations
@@ -312,7 +314,7 @@ def _covers(fence: _Fence, other: _Fence) -> bool:
 
 
 _CLOCK_DRIFT_RATIO = 0.01
-"""How much slower than ours the broker's clock may run; time daemons slew a clock by 0.05 % at most."""
+"""Maximum rate at which the broker's clock may lag behind the agent's; time daemons slew a clock by 0.05 % at most."""
 
 
 def lease_ms(now_s: float, session_valid_until_s: float, broker_lease_ms: int) -> int:

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """That this broker owns the bundle, within so long. A node of a version that does not know this answers at once."""
+    """Expected owner of a bundle, and the time to wait for it. A node of an older version answers at once."""
 
     broker: BrokerId
     for_s: float

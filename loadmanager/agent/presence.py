@@ -61,7 +61,7 @@ from loadmanager.store.metadata_store import Znode
 _RETRY_S = 0.5
 _LOOK_AGAIN_S = 5.0
 _LAST_WORDS_S = 5.0
-"""How long a registration is tried to be taken back for when no lease is valid any more; it goes with the session."""
+"""Time to withdraw a registration once no lease is valid any more; afterwards it ends with the session."""
 
 BrokerProcess = tuple[int, int]
 """One life of the broker: its pid and when it says it was started."""
@@ -228,7 +228,7 @@ class Presence:
     life: str
     leases: Leases
     is_overwritten: bool = False
-    """Whether another has written our record, so that it has to be written again."""
+    """True if another process has overwritten our record, so that it has to be written again."""
     wake_s: float = -math.inf
     _held: HeldRegistration | None = None
     _wanted: BrokerProcess | None = None

@@ -1,6 +1,7 @@
 """Driver of `loadmanager.agent.presence`: registers the broker in the metadata store.
 
-Here is waiting and nothing else: for the store's answers, and until there may be something to do again.
+`Registrar` only waits, for the store's answers and for the next step. `StoreRollback` detects a store that has lost
+writes, and withdraws the registration.
 """
 
 from __future__ import annotations

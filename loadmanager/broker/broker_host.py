@@ -56,10 +56,10 @@ OnClose = Callable[[Topic, Closing], Awaitable[None]]
 OnPrepare = Callable[[str, Sequence[str]], Awaitable[None]]
 
 PREPARED_S = 30.0
-"""How long a topic that is about to come counts as such."""
+"""Time for which an announced topic is expected."""
 
 _WAIT_MS = 2_000
-"""How long the agent may hold a "no" back for a topic that is about to come."""
+"""Maximum time for which the agent may hold back a "no" for an announced topic."""
 
 _SHUTDOWN_S = 5.0
 
@@ -103,7 +103,7 @@ class Hosting:
         self._contract = Contract()
         self._topics: dict[str, Topic] = {}
         self._work: dict[str, list[asyncio.Task[None]]] = {}
-        """What is being done with each topic: the last one counts, those before were given up for it."""
+        """Tasks by topic: the last one counts, the ones before it were cancelled."""
         self._begun: set[str] = set()
         """Topics for which `on_open` was called, and `on_close` has not returned since."""
         self._tasks: set[asyncio.Task[None]] = set()

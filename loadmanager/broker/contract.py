@@ -292,26 +292,26 @@ class Contract:
 
     incarnation: int | None = None
     lease_until_s: float = -math.inf
-    """When what is served has to end, or had to."""
+    """Time at which the broker has to stop serving, or had to."""
     opened: int = 0
     """Topics opened in this life of the process."""
     _next_until_s: float = -math.inf
     """Until when the latest lease is valid, and whether it waits until nothing of the incarnation before is held."""
     _is_clearing: bool = False
     _asked_s: float | None = None
-    """When the lease question was asked that is outstanding."""
+    """Time of the outstanding lease question."""
     _ask_s: float = -math.inf
-    """When the next one is due."""
+    """Time at which the next one is due."""
     _timeout_s: float = _LONGEST_TIMEOUT_S
     _has_lapsed: bool = True
-    """Whether everything was closed since there is no lease."""
+    """True if everything was closed since the lease lapsed."""
     _is_ending: bool = False
     _questions: dict[str, _Question] = field(default_factory=dict)
     _held: dict[str, _Held] = field(default_factory=dict)
     _unloads: dict[int, set[str]] = field(default_factory=dict)
     """By number, what each still waits for."""
     _stuck: dict[str, float] = field(default_factory=dict)
-    """When to try again to close what could not be closed."""
+    """Times at which to retry failed closes."""
     _to_do: list[Action] = field(default_factory=list)
 
     def has_lease(self, now_s: float) -> bool:

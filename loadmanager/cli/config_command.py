@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from loadmanager.cli.broker_conf import ImportedConf
 
 _NO_TERMINAL_WIDTH = 500
-"""Where output goes into a file or another program no line is broken."""
+"""Width of the output without a terminal: no line is broken."""
 
 config = typer.Typer(help="Print configuration files, or take over one of Pulsar's.")
 

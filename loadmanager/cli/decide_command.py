@@ -30,7 +30,7 @@ _NO_TEXT = {
     codecs.BOM_UTF16_LE: "in UTF-16",
     codecs.BOM_UTF16_BE: "in UTF-16",
 }
-"""What the first bytes of a file say that was not written for `decide`."""
+"""Formats that `decide` does not read, by the first bytes of a file."""
 
 
 class _OptionalSplitName(TyperCommand):

@@ -1,5 +1,7 @@
 """`loadmanager replay`: every recorded decision taken again; or what would have happened with other settings.
 
+Also the reader of a recorded range: its first checkpoint, its items and its settings.
+
 Exit codes: 0 all decisions are the same, or the question is answered; 1 a difference, or a history that is of no use;
 2 wrong usage.
 """

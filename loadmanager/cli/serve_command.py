@@ -1,4 +1,7 @@
-"""`loadmanager serve`: one node of the load-manager service, until it is told to stop."""
+"""`loadmanager serve`: one node of the load-manager service, until it is told to stop.
+
+Also the choice and the lock of the folder for its history.
+"""
 
 from __future__ import annotations
 

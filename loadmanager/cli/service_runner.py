@@ -46,10 +46,10 @@ _Answer = TypeVar("_Answer")
 _CONNECT_TIMEOUT_S = 15.0
 """Time that a starting process waits for ZooKeeper; a longer session timeout means a slower link, and is waited for."""
 ANSWER_S = 0.5
-"""How long requests under way may take once the process is told to stop."""
+"""Time for pending requests after the signal to stop."""
 
 GRACE_S = 5.0
-"""How long everything else may take then."""
+"""Time for the rest of the shutdown."""
 
 _TRY_AGAIN_S = 0.5
 _SWITCH_INTERVAL_S = 0.0005

@@ -1,5 +1,7 @@
 """`loadmanager simulate`: a fleet in virtual time, balanced by one strategy or by several side by side.
 
+Also the reader of scenario files and of the recorded traces that they name.
+
 Exit codes: 0 every bound held; 1 some did not; 2 input that cannot be used.
 """
 

@@ -22,9 +22,9 @@ class Place:
 
     pushed: PushedBundle | None = None
     owner: Owner | None = None
-    """What is answered without asking anybody."""
+    """Owner that a lookup returns without a request."""
     known: Owner | None = None
-    """Who was the owner last: all there is to go by when no node can be asked."""
+    """Last known owner, returned when no node can be reached."""
     known_until_s: float = math.inf
     was_named: bool = True
     """Since it was refused last. Many topics have one place, and all of them are refused: that counts once."""
@@ -58,7 +58,7 @@ class PushedBundles:
     shape: NamespaceBundles
     places: tuple[Place, ...]
     brokers: dict[str, Owner | None]
-    """All that are named as owner or destination, and some that were."""
+    """Every current owner or destination by broker id, and some former ones."""
 
     @classmethod
     def of(cls, function: HashFunction, places: Iterable[Place], brokers: dict[str, Owner | None]) -> PushedBundles:

@@ -32,7 +32,7 @@ _MOVED_S = 1.0
 _PAUSES_S = (0.05, 1.0)
 """Between questions that brought nothing, at first and at last."""
 _LONGEST_PAUSE_S = 5.0
-"""Where a node says that it will take long."""
+"""Maximum pause after a node has said that it will take long."""
 
 
 @dataclass(eq=False, slots=True)

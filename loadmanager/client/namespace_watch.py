@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 MOST_NAMESPACES = 64
 MOST_CHARACTERS = 3_000
-"""Of one stream, and of their names together: they have to fit into the head of a request."""
+"""Limits of one stream: its namespaces, and their names together, which have to fit into the head of a request."""
 PAUSES_S = (1.0, 30.0)
 """Before a stream that has ended, or a round of nodes that failed, is followed by another: up to so long at first, and
 at last.
@@ -41,9 +41,9 @@ class NamespaceWatch:
     def __init__(self, owners: OwnerMap, nodes: Nodes, on_news: Callable[[], None], chance: random.Random) -> None:
         self.namespaces: dict[str, None] = {}
         self.trouble: LoadManagerError | None = None
-        """Why nothing is pushed at the moment; None while it is, and until all nodes were asked."""
+        """Reason why nothing is pushed; None while the stream is up, and until all nodes were asked."""
         self.is_answered = False
-        """Whether nodes are there all the same, and can be asked."""
+        """True if nodes answer all the same."""
         self._owners = owners
         self._nodes = nodes
         self._on_news = on_news

@@ -65,7 +65,7 @@ _NOT_PUSHED: dict[int, type[NodeFailedError]] = {
     **dict.fromkeys((400, 404, 405, 412), NoWatchError),
     503: BusyError,
 }
-"""What a node answers, with a reason, that has no watch, or not the one that is wanted, or has no room."""
+"""Errors by the status of a node that has no watch, not the requested protocol, or no room."""
 
 
 class Nodes:

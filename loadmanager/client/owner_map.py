@@ -146,7 +146,7 @@ class OwnerMap:
             place.owner = owner
 
     def refused(self, topic: str, broker_id: str) -> None:
-        """That broker does not serve the topic, or does not any more; `InvalidNameError`."""
+        """Note that the broker does not serve the topic, or not any more. Raises `InvalidNameError`."""
         place = self.place_of(topic)
         if place.named is not None and place.named.broker_id == broker_id:
             place.refusals += place.was_named

@@ -1,4 +1,7 @@
-"""Fleet status of the cluster: as one answer, or as a stream of server-sent events that survives a change of leader."""
+"""Fleet status of the cluster: as one answer, or as a stream of server-sent events that survives a change of leader.
+
+`Feed` samples the fleet once a second for all streams; `LiveHandlers` has the routes.
+"""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _ASK_AGAIN_S = 0.25
 _MARGIN_S = 5.0
 _SHORTEST_S = 0.5
 _HANDED_ON = ("Content-Type", LISTENER_HEADER, "Authorization", ORIGINAL_PRINCIPAL_HEADER)
-"""Of who asks too: the leader decides by it as if it had been asked itself."""
+"""Headers of the caller that the leader decides by, as if it had been called directly."""
 
 _PASSED_ON = ("Content-Type", "Retry-After", "WWW-Authenticate")
 _REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)

@@ -1,4 +1,4 @@
-"""Lookups of topic owners, and reads of ownership without side effects.
+"""Lookups of topic owners, single, in batches and on a fast path; and reads of ownership without side effects.
 
 Any node answers a lookup for an owned bundle; the leader assigns the others. A read of ownership can wait until the
 bundle has the owner that the caller expects.

@@ -1,4 +1,4 @@
-"""Watch hub: pushes changes of namespaces to the watchers on this node.
+"""Watch hub and its route: pushes changes of namespaces to the watchers on this node.
 
     the mirror ──notifies──▶ Hub ──look──▶ Sheet ──▶ up-to-date readers: written at once, the same bytes for all
                                             └──────▶ slow readers: woken, and sent the newest state once there is room

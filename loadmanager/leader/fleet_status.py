@@ -72,7 +72,7 @@ class FleetStatus:
         self._task: asyncio.Task[None] | None = None
 
     def fleet(self, briefing: Briefing | None) -> dict[str, Any]:
-        """Return a `wire.fleet_bodies.Fleet` of this moment, without `at`."""
+        """Return a `wire.fleet_bodies.FleetBody` of this moment, without `at`."""
         node, mirror = self._node, self._node.mirror
         summary, controls, leader = mirror.model.summary(), mirror.operator_config.controls, mirror.leader
         highest = _round_figures(100 * weighted_max_usage(summary.usage_percent, node.live.current.resource_weights))

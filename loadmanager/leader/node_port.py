@@ -379,7 +379,7 @@ class PlanPort(Protocol):
 
 class FleetStatusPort(Protocol):
     def fleet(self, briefing: Briefing | None) -> dict[str, Any]:
-        """Return a `wire.fleet_bodies.Fleet` of this moment, without `at`, with the leader's briefing."""
+        """Return a `wire.fleet_bodies.FleetBody` of this moment, without `at`, with the leader's briefing."""
 
     def briefing(self, after: Mark | None) -> Briefing:
         """Return what only the leader knows, with the decisions after the mark; raises as

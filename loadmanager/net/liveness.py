@@ -143,7 +143,7 @@ _HEADER = struct.Struct("=IHHII")
 _REQUEST = struct.Struct("=BBBxI")
 _PORTS = struct.Struct("!HH")
 _REST_OF_ID = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
-"""Of any interface, whatever its cookie."""
+"""Any interface, any cookie."""
 
 _SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20

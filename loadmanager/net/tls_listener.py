@@ -1,4 +1,4 @@
-"""TLS listener: each handshake has a timeout, and counts as a connection from its accept on.
+"""TLS listener and connection limit: each handshake has a timeout, and counts as a connection from its accept on.
 
 asyncio's own servers tell nobody of a connection before its handshake is over, so whoever begins none could take all
 files that the process may open; and they keep one context for good, where certificates are renewed.

@@ -52,7 +52,7 @@ METRICS: dict[str, str] = {
     RETURNS: "moves back to a former owner within four hours, an hour",
     CLIENTS: "clients disturbed an hour",
 }
-"""What is compared, and what each is. Less is better throughout."""
+"""Compared metrics and their descriptions. Less is better throughout."""
 
 MARGINS = {FULL: 0.002, HOT: 0.01, REGRET: 0.02, ABOVE: 0.02, WORST: 0.02}
 """Differences up to these do not matter; of other metrics any does. The first three decide, in their order."""

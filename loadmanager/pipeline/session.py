@@ -63,7 +63,7 @@ _SETTINGS_HERE = {
 }
 
 FEW_BYTES = 1 << 20
-"""Of files of reports of bundles: at most some 50,000 rows."""
+"""Size of small input files: at most some 50,000 rows of bundle reports."""
 
 _SETTINGS_FOR_FEW = {
     # What takes the time is to compile queries, to make that code fast, and to think twice about each plan.

@@ -24,7 +24,7 @@ from loadmanager.lab.simulate.scenario import (
 )
 
 FEWEST_STEPS = 10
-"""Of a stretch; a shorter one is left out."""
+"""Minimum length of a stretch; a shorter one is left out."""
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 

@@ -38,7 +38,7 @@ class PulsarSettings(LiveSettings):
         self._dynamic: Mapping[str, str] = {}
         self._left_out: frozenset[str] = frozenset()
         self.theirs = self._told
-        """What Pulsar's own leader goes by: nothing is forced or overridden."""
+        """Settings of Pulsar's own leader: nothing is forced or overridden."""
         super().__init__(settings_for({**texts, **self._forced, **_of_process(told.cluster, ours)}, _WHERE))
 
     def apply(self, overrides: Mapping[str, str]) -> list[str]:

@@ -60,7 +60,7 @@ from loadmanager.wire.pulsar_records import PulsarServiceStatus
 log = structlog.get_logger(__name__)
 
 SERVICE = "loadmanager-pulsar"
-"""As traces name it."""
+"""Service name in traces."""
 
 _GIVE_BACK_S = 5.0
 _SHOWN_UNSERVED = 20

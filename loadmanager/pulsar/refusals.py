@@ -9,7 +9,7 @@ from loadmanager.net.http_client import HttpAnswer, PeerNotReachedError, PeerUna
 
 _SHOWN_CHARACTERS = 200
 FAULTS_OF_ITS_OWN = 500
-"""From this status on an answer says that Pulsar could not, and not that it would never."""
+"""Lowest status that means a failure of Pulsar, which may pass, instead of a refusal."""
 
 _REMEDIES = {
     400: "it does not take the request as it is: is it a Pulsar, and of a version that was tried?",

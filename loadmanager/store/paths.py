@@ -32,7 +32,7 @@ PULSAR_MOVES = f"{PULSAR}/moves"
 """Moves under way of the process that acts."""
 
 TAKEN_OVER = f"{PULSAR}/taken-over"
-"""What a Pulsar is to be given back."""
+"""Settings to give back to Pulsar."""
 
 OPERATOR_CONFIG = (ISOLATION, FAILURE_DOMAINS, ANTI_AFFINITY, CONTROLS, LEARNED, CONFIGURATION)
 """Operator config, and published data; each exists once it was written."""

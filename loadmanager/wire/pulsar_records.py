@@ -121,7 +121,7 @@ class MoveData(TypedDict):
 
 @with_config(_STRICT)
 class ActsData(TypedDict, total=False):
-    """See `core.protocol.pulsar_moves.Acts`; times in milliseconds since 1970."""
+    """See `core.protocol.pulsar_moves.MoveHistory`; times in milliseconds since 1970."""
 
     underWay: dict[Bundle, MoveData]
     began: list[Milliseconds]

@@ -52,7 +52,7 @@ _Move = Annotated[
 
 @with_config(_STRICT)
 class ChurnMemory(TypedDict, total=False):
-    """See `core.planning.churn.Memory`."""
+    """See `core.planning.churn.MoveMemory`."""
 
     moves: list[_Move]
     frozenUntilS: dict[Name, _EpochSeconds]
@@ -74,7 +74,7 @@ class RememberedStates(StrategyStates, total=False):
 _REMEMBERED: TypeAdapter[RememberedStates] = TypeAdapter(RememberedStates)
 
 _STORED = object()
-"""What is validated comes from a znode, and not from the memory of this process."""
+"""Validation context of a state that was read from a znode, not from the memory of this process."""
 
 _Where = tuple[str | int, ...]
 

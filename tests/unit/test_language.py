@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "loadmanager"
@@ -14,7 +15,7 @@ TREES = {module: ast.parse(module.read_text(encoding="utf-8")) for module in MOD
 NAMED_MODULES = [module for module in MODULES if not module.stem.startswith("__")]
 
 RELATIVE_CLAUSE = re.compile(
-    r"(What|Who|Whom|Whose|Which|Whether|Whoever|Whatever|Where|How|Why|When|All that|From|Of|As)\b"
+    r"(What|Who|Whom|Whose|Which|Whether|Whoever|Whatever|Where|How|Why|When|All that|That|From|Of|As)\b"
 )
 NOUNS_OF_THE_FIELD = frozenset(
     {"splitting", "shedding", "planning", "merging", "hashing", "logging", "tracing", "testing"}
@@ -27,6 +28,11 @@ def documented(tree: ast.Module) -> Iterator[tuple[str, str]]:
             text = ast.get_docstring(node)
             if text:
                 yield getattr(node, "name", "the module"), text.splitlines()[0]
+        body = getattr(node, "body", None)
+        for before, after in pairwise(body if isinstance(body, list) else []):
+            match before, after:
+                case (ast.Assign() | ast.AnnAssign(), ast.Expr(ast.Constant(str(text)))):
+                    yield ast.unparse(before).partition("\n")[0], text.splitlines()[0]
 
 
 def test_docstrings_begin_with_a_noun_or_an_imperative() -> None:

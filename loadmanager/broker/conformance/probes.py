@@ -21,7 +21,7 @@ SERVED = "served"
 _TOPIC = "{topic}"
 _SHOWN_BYTES = 100
 _LONGEST_S = 600.0
-"""Whoever tries has a limit of its own, which is shorter."""
+"""Upper limit; each caller has a shorter one of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from loadmanager.util import clock
 NAMESPACE = "persistent://check/broker"
 _BETWEEN_TRIES_S = 0.02
 _ON_THE_WAY = 1 / 6
-"""Of a lease: a question that took longer to arrive may have been sent so early that the lease lapsed unseen."""
+"""Share of a lease: a question that took longer to arrive may have been sent so early that the lease lapsed unseen."""
 _LAPSE_MARGIN_S = 0.05
 _TIMES_THE_SLOWEST = 4
 

@@ -86,7 +86,7 @@ class ScriptedAgent:
     owners: dict[str, Reply | None] = field(default_factory=dict)
     questions: list[AgentQuestion] = field(default_factory=list)
     valid_until_s: float = 0.0
-    """From here on no lease can be valid that was given so far."""
+    """Time at which every lease granted so far has lapsed."""
     longest_gap_s: float = 0.0
     """Between two questions for a lease that were answered with one, since `watch_gaps`."""
     _granted_s: float = 0.0
@@ -124,7 +124,7 @@ class ScriptedAgent:
         return next((question for question in self.questions[begin:] if question.topic == topic), None)
 
     async def asked_about(self, topic: str, begin: int, limit_s: float) -> AgentQuestion | None:
-        """That question as soon as it has come; None if it has not by the end of the time."""
+        """Wait for the question of `first_about`; None if it does not arrive in time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 while self.first_about(topic, begin) is None:

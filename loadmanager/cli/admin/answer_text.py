@@ -21,7 +21,7 @@ _TIMES = frozenset({"at", "draining", "heldOff", "lastAt", "lastUpdate", "since"
 
 _SENTENCE = "sentence"
 _SAID_BY_SENTENCE = frozenset({"why"})
-"""What people do not need to read beside a sentence that says it."""
+"""Keys that are left out beside a sentence, which says the same."""
 
 
 def show(content: object) -> None:

@@ -34,7 +34,7 @@ _MOVES = "unload,unload_failed"
 _SHOWN_MOVES = 3
 _AGAIN_S = 2.0
 _WIDTH, _HEIGHT = 100, 40
-"""Where output goes into a file or another program."""
+"""Size of the output without a terminal."""
 
 
 def status(

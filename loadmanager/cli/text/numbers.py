@@ -15,7 +15,7 @@ from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, fail
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 _NOW_S = 2
 _DATE_FROM_S = 14 * _DAY_S
-"""What is further away is said by its date."""
+"""Distance from which a time is shown by its date."""
 
 _DIGITS = 3
 _THOUSAND = 1000.0

@@ -1,4 +1,4 @@
-"""Division of a namespace's hash space into bundles.
+"""Hashes of topics, and division of a namespace's hash space into bundles.
 
 Source: Pulsar's NamespaceBundles and NamespaceBundleFactory. Differs from Pulsar: the hash 0xffffffff is found in the
 last bundle, where Pulsar's search runs over the end of its boundary list.

@@ -7,6 +7,8 @@ colon).
 Differs from Pulsar: of several isolation policies that match a namespace the first by name applies, where Pulsar takes
 the first in its hash map; of several failure domains that list a broker, the last by name. RE2 matches the patterns in
 linear time, where Java may take forever; what RE2 does not support is rejected.
+
+`match_policy` and `match_names` preview the matches of patterns before a policy is set.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Row allocation: the row of each bundle by name, and the bundles of each namespace.
+"""Bundles in columns (`BundleColumns`), the row of each bundle by name, and the bundles of each namespace.
 
 Rows are allocated as names appear and reused when nothing names the bundle any more, so their order has no meaning. A
 snapshot needs sorted names: that order is cached and updated incrementally. Sorting 100,000 names each time would cost

@@ -158,7 +158,7 @@ class AssignmentMachine:
     _actions: list[Action] = field(default_factory=list)
     _now_s: float = 0.0
     _inherited_s: float = -math.inf
-    """When a bundle was inherited last."""
+    """Time at which a bundle was last inherited."""
 
     @property
     def wake_s(self) -> float | None:

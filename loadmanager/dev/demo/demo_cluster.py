@@ -33,7 +33,7 @@ _HOT_SPOT_FILE = "hot-spot.json"
 _HISTORY = "history"
 _LOADMANAGER = ("-c", "from loadmanager.cli import main; main()")
 _WORKING_FOLDER = Path(loadmanager.__file__).parent.parent
-"""Where `python -m loadmanager...` finds the package even when it is not installed."""
+"""Folder in which `python -m loadmanager...` finds the package even when it is not installed."""
 
 
 class DemoError(LoadManagerError):

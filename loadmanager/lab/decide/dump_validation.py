@@ -14,7 +14,7 @@ from loadmanager.wire.store_records import parse_boundaries
 
 _RANGE = re.compile(r"(0x[0-9a-f]{1,8})_(0x[0-9a-f]{1,8})", re.IGNORECASE)
 _LABEL = re.compile(r"[A-Za-z][-.A-Za-z]*[0-9]+")
-"""What scenarios written by hand call a bundle instead of its range, such as `bundle-10`."""
+"""Name of a bundle in scenarios written by hand, instead of its range, such as `bundle-10`."""
 
 
 def check(line: DumpLine, where: str) -> None:

@@ -43,7 +43,7 @@ from loadmanager.wire.pulsar_records import (
 )
 
 _EVERYWHERE = "global"
-"""What stands among the clusters and is none."""
+"""Entry among the clusters that is none."""
 
 _Record = tuple[str, str, dict[str, Any]]
 

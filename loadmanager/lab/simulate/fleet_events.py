@@ -128,7 +128,7 @@ class ReportFault(enum.StrEnum):
     WRONG_CAPACITY = "wrong_capacity"
     """All its limits are wrong by a factor."""
     SUM_DIFFERS = "sum_differs"
-    """What it reports of itself is so many times what its bundles add up to."""
+    """Its reported load is the sum of its bundles times a factor."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Observed course of a recorded range, in the figures of a simulated one (`lab.simulate.sim_result.Series`)."""
+"""Observed course of a recorded range, in the figures of a simulated one (`lab.simulate.sim_result.StepSeries`)."""
 
 from __future__ import annotations
 

@@ -42,14 +42,14 @@ from loadmanager.lab.simulate.workload import BundleTopics
 from loadmanager.lab.simulate.world import World
 
 HOLD_S = 900.0
-"""How long a report stands: a broker reports at least so often by default."""
+"""Validity of a report: by default, a broker reports at least this often."""
 
 _GONE_S = 2 * HOLD_S
 _NO_CALIBRATION = FleetCalibration()
 _SOON = 4
 """Times the lag of reports: about two reports."""
 _FIGURES = METRICS + 2
-"""Of a bundle: its load, topics and sessions."""
+"""Number of figures of a bundle: its load, topics and sessions."""
 
 Names = npt.NDArray[Any]
 """Text, as objects."""

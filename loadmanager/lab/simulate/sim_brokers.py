@@ -101,7 +101,7 @@ class SimFleet:
         self.capacity: FloatArray = np.empty((0, RESOURCES))
         self.speed: FloatArray = np.empty(0)
         self.says_health = False
-        """Whether brokers say how they serve."""
+        """True if brokers report their health."""
         self._cost = cost
         self._rules = rules
         self._weights = weights

@@ -27,7 +27,7 @@ from loadmanager.lab.simulate.initial_fleet import NamespaceSpec
 from loadmanager.lab.simulate.workload import Workload
 
 EPOCH = 1
-"""Of the one leader there is."""
+"""Epoch of the only leader."""
 
 
 @dataclass(slots=True, eq=False)

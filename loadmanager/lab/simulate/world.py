@@ -70,7 +70,7 @@ _DEFAULT_COST = CostModel()
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a run, and the state of its world: see `lab.simulate.sim_result.Series`."""
+    """Progress of a run, and the state of its world: see `lab.simulate.sim_result.StepSeries`."""
 
     t_s: float
     duration_s: float

@@ -34,7 +34,7 @@ from loadmanager.lab.simulate.virtual_time import Agenda
 from loadmanager.lab.simulate.workload import Workload
 
 START_S = 1_700_000_000.0
-"""When worlds begin, in seconds since 1970: what decides takes times, and 0 is no time to it."""
+"""Start of every world, in seconds since 1970: decisions take times, and treat 0 as none."""
 
 
 class WorldState:

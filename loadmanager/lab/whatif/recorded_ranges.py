@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _COMES_OR_GOES = {"broker_registered": True, "broker_gone": False}
 _BEFORE_LOAD_MS = 2_000
 _MOST_SEQUENCES = 10**12
-"""Of an epoch: the names of files have twelve digits."""
+"""Maximum per epoch: file names have twelve digits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Planner service: makes every decision of a leader, on a snapshot and in a thread.
 
-A round over a hundred thousand bundles never holds up a lookup.
+A round over a hundred thousand bundles never holds up a lookup. `TermHistory` records the terms of a node and their
+checkpoints.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Worker process for rounds of shedding: `python -m loadmanager.leader.planning.planner_worker SOCKET`.
+"""Worker process for rounds of shedding, and its protocol.
 
-Its own interpreter keeps a leader's lookups from waiting, and its niceness puts them first where processors are short.
+Command: `python -m loadmanager.leader.planning.planner_worker SOCKET`. Both sides use `WorkerChannel`.
+
+The worker's own interpreter keeps lookups from waiting, and its niceness puts them first where processors are short.
 It knows only what arrives over the socket, and exits with the other end. For each round:
 
     received                                                 sent

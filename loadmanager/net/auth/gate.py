@@ -3,6 +3,8 @@
 A token is checked once. Afterwards it costs one look into a dictionary, which is emptied when the key changes and of
 which each entry ends with its token. Only tokens that were found good are kept, so nobody fills it who has none. Who
 sends no token is known by the certificate that they have shown, if `tlsTrustCertsFilePath` says whose to believe.
+
+`AccessRole` has the roles of operations, and `Permissions` those of a principal; docs/security.md has the table.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Validation keys of token signatures, from the places where Pulsar looks for them; read again when the file
-changes.
+"""Keys of token signatures: reading and creating them, and creating tokens.
+
+Validation keys come from the places where Pulsar looks for them, and are read again when the file changes.
 
 | the setting says | the key is |
 |---|---|

@@ -16,7 +16,7 @@ from loadmanager.broker.conformance.rule_verdicts import (
 from loadmanager.broker.conformance.scripted_agent import lease
 
 _LONGER = (1, 2, 4, 8, 16)
-"""How many times as long a short lease is, from try to try: a slow broker needs some time to open a topic under it."""
+"""Factors of a short lease, by attempt: a slow broker needs some time to open a topic under it."""
 
 _BETWEEN_TRIES_S = 0.01
 

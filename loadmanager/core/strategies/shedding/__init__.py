@@ -1,4 +1,7 @@
-"""Registry of the shedding strategies. To add one, add a file here and a line below."""
+"""Registry of the shedding strategies. To add one, add a file here and a line below.
+
+`require_bound` rejects half of a strategy that covers shedding and placement.
+"""
 
 from __future__ import annotations
 

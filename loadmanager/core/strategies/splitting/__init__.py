@@ -1,4 +1,7 @@
-"""Registry of the split algorithms. To add one, add a file here and a line below."""
+"""Registry of the split algorithms. To add one, add a file here and a line below.
+
+`Divider` applies the requested or configured algorithm.
+"""
 
 from __future__ import annotations
 
