@@ -40,7 +40,7 @@ _ALIKE_ON_HOST, _ROUNDING = 0.2, 0.01
 _FINEST = 1e-6
 """Resolution of unevenness."""
 _LEAST_LEVEL = 0.01
-"""Smallest minimum for Level that is proposed, in per cent."""
+"""Smallest minimum for Level that is proposed, in per cent; a fleet below it needs no moves."""
 
 HOST_USAGE_SCOPE, NIC_SPEED, CPU_CORES = "hostUsageScope", "loadBalancerOverrideBrokerNicSpeedGbps", "cpuLimitCores"
 """Configuration keys of agents."""
@@ -280,11 +280,11 @@ class _Uneven:
         """Check for a cluster below the minimum level."""
         settings = self.settings
         least = settings.level_least_usage_percentage * (1 + settings.level_evenness_percentage / 100)
-        if 100 * float(self.loads.usage.max(initial=0.0)) < least:
-            level = 100 * self.loads.level
+        level = 100 * self.loads.level
+        if level > _LEAST_LEVEL and 100 * float(self.loads.usage.max(initial=0.0)) < least:
             why = {
                 "level_percent": level,
-                "to": f"{level / 2:.1g}",
+                "to": f"{max(level / 2, _LEAST_LEVEL):.2f}".rstrip("0").rstrip("."),
                 **settings.as_figures("level_least_usage_percentage"),
             }
             yield _because(StuckReason.IDLE_FOR_LEVEL, KEYS["level_least_usage_percentage"], why)

@@ -97,6 +97,14 @@ def test_level_goes_by_what_they_carry_until_all_of_it_is_next_to_nothing() -> N
     assert keys(idle, "Level", level_least_usage_percentage=0.01) == []
 
 
+@pytest.mark.parametrize(("used", "value"), [(90.0, "13.7"), (1.0, "0.15"), (0.04, "0.01"), (0.01, None)])
+def test_a_minimum_for_level_is_proposed_without_exponent_and_where_it_helps(used: float, value: str | None) -> None:
+    idle = fleet([20 * KB] * 4, [], [], cpu=[used, used / 10, used / 10])
+    found = find_stuck_causes(idle, settings_of("Level", level_least_usage_percentage=100.0))
+    assert [each.sentence.rsplit(" --value ", 1)[1] for each in found] == ([] if value is None else [value])
+    assert value is None or keys(idle, "Level", level_least_usage_percentage=float(value)) == []
+
+
 def test_without_any_limit_nothing_can_be_seen() -> None:
     by_network: dict[str, Any] = {"resource_weights": ResourceWeights(0, 0, 1, 1)}
     assert keys(LARGE, **by_network) == ["loadBalancerOverrideBrokerNicSpeedGbps"]
