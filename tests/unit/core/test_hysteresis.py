@@ -169,12 +169,15 @@ def test_what_was_moved_within_the_hour_counts_against_the_budget() -> None:
 def test_a_budget_is_the_tightest_limit_and_says_when_the_hour_is_over() -> None:
     memory = looked(LevelMemory.of({}), 0).after_moves({"t/a": 0.3}, {}, [], NOW_S)
     assert budget(memory) == Budget(0.1)
-    assert budget(memory, in_need=True) == Budget(0.5)
-    assert budget(memory, max_load_moved_per_cycle_percentage=5) == Budget(0.05)
+    cycle, hour = "max_load_moved_per_cycle_percentage", "max_load_moved_per_hour_percentage"
+    assert budget(memory, in_need=True) == Budget(0.5, setting=cycle)
+    assert budget(memory, max_load_moved_per_cycle_percentage=5) == Budget(0.05, setting=cycle)
+    assert budget(memory, max_load_moved_per_cycle_percentage=10) == Budget(0.1)
     spent = memory.after_moves({"t/a": 0.2}, {}, [], NOW_S + 600)
     assert budget(spent, after_s=900) == Budget(0.0, 2700.0)
     assert budget(spent, after_s=900, in_need=True).share == 0.5
-    assert budget(spent, after_s=900, max_load_moved_per_hour_percentage=40) == Budget(0.0, 2700.0)
+    assert budget(spent, after_s=900, max_load_moved_per_hour_percentage=40) == Budget(0.0, 2700.0, hour)
+    assert budget(spent, after_s=900, max_load_moved_per_hour_percentage=50, in_need=True) == Budget(0.0, 2700.0, hour)
     assert budget(spent, max_load_moved_per_hour_percentage=0, idle=["t/a"]).seconds_left == 3600
 
 

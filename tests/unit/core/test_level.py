@@ -16,7 +16,7 @@ from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.domain.plan import Unload
+from loadmanager.core.domain.plan import Unload, Verdict
 from loadmanager.core.domain.policies import NO_POLICIES, IsolationPolicy, Policies
 from loadmanager.core.domain.reasons import PlacementReason, SheddingReason
 from loadmanager.core.domain.resources import ResourceWeights
@@ -62,8 +62,12 @@ def moves(found: Shed) -> int:
 
 
 def verdict_of(found: Shed, host: str) -> str:
+    return find_verdict(found, host).sentence()
+
+
+def find_verdict(found: Shed, host: str) -> Verdict:
     (verdict,) = (each for each in found.verdicts if each.subject == broker(host).broker)
-    return verdict.sentence()
+    return verdict
 
 
 @pytest.mark.parametrize("size", [1e-9, 1e-3, 0.01])
@@ -317,7 +321,7 @@ def test_one_that_has_become_cold_is_filled_after_the_calm() -> None:
     cooled = cluster(**hosts, cold=carrying("cold", [1.0] * 20))
     first = shed(after_s(cooled, 60), before.state)
     assert moves(first) == 0
-    assert "has been far below level 82.25 %" in verdict_of(first, "cold")
+    assert "has been far below level 82.25 % for 0 s, less than 300 s" in verdict_of(first, "cold")
     assert moves(shed(after_s(cooled, 360), first.state)) > 60
 
 
@@ -402,6 +406,14 @@ def test_why_a_broker_keeps_what_is_too_much_is_said() -> None:
     assert verdict_of(spent, "a").startswith("No move because only 0 % of all load may move in the next 3590 s: usage ")
     nothing = shed(given, settings=replace(SETTINGS, max_load_moved_per_cycle_percentage=0))
     assert "a round may move 0 % of all load: usage " in verdict_of(nothing, "a")
+    raise_it = "wait for the next rounds, or raise loadBalancerMaxLoadMovedPer"
+    assert find_verdict(nothing, "a").remedy() == f"{raise_it}CyclePercentage"
+    assert find_verdict(spent, "a").remedy() == f"{raise_it}HourPercentage", "a broker is much too hot"
+    mild = cluster(a=carrying("a", [5.0] * 12), b=carrying("b", [5.0] * 10))
+    first = shed(mild, {"moved": [[NOW_S - 10, 1.0]]})
+    later = shed(after_s(mild, 360), shed(after_s(mild, 180), first.state).state)
+    assert find_verdict(later, "a").verdict is LevelReason.BUDGET_SPENT
+    assert find_verdict(later, "a").remedy() == "wait for the next rounds"
     gone = shed(given, {"moved": [[NOW_S - 10, 1.0, {"t/deleted": 1.0}]]})
     assert gone.bundles, "what was moved of a deleted namespace uses up nothing"
 

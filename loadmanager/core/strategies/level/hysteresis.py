@@ -146,10 +146,13 @@ class MovedShare(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """Share of all load that a round may move, and the seconds until that changes if it is hourly."""
+    """Share of all load that a round may move, and the seconds until that changes if it is hourly. `setting` is the
+    field of the settings that limits it, None for a constant.
+    """
 
     share: float
     seconds_left: float | None = None
+    setting: str | None = None
 
 
 class BrokerObservation(NamedTuple):
@@ -237,16 +240,21 @@ class LevelMemory:
         self, settings: PlannerSettings, is_idle: Callable[[str, float], bool], now_s: float, *, in_need: bool
     ) -> Budget:
         """Return the share of load that a round may move now; moves of idle namespaces do not count."""
-        a_round = settings.max_load_moved_per_cycle_percentage / 100
-        an_hour = settings.max_load_moved_per_hour_percentage / 100
-        if not in_need:
-            a_round, an_hour = min(a_round, ROUND_SHARE), min(an_hour, HOUR_SHARE)
+        round_most, hour_most = (math.inf, math.inf) if in_need else (ROUND_SHARE, HOUR_SHARE)
+        a_round, round_setting = _find_limit(settings, "max_load_moved_per_cycle_percentage", round_most)
+        an_hour, hour_setting = _find_limit(settings, "max_load_moved_per_hour_percentage", hour_most)
         spent = {each.at_s: each.share - _idle_part(each, is_idle) for each in self.moved}
         left = an_hour - sum(spent.values())
         if a_round <= left:
-            return Budget(a_round)
+            return Budget(a_round, setting=round_setting)
         oldest_s = min((at_s for at_s, share in spent.items() if share > 0), default=now_s)
-        return Budget(max(0.0, left), oldest_s + _HOUR_S - now_s)
+        return Budget(max(0.0, left), oldest_s + _HOUR_S - now_s, hour_setting)
+
+
+def _find_limit(settings: PlannerSettings, name: str, most: float) -> tuple[float, str | None]:
+    """Return the lower of a setting and `most`, and the setting's name if that is the lower one."""
+    share: float = getattr(settings, name) / 100
+    return (share, name) if share < most else (most, None)
 
 
 def get_noise(state: Mapping[str, Any], brokers: Sequence[str]) -> FloatArray:

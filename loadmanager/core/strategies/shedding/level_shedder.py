@@ -25,7 +25,7 @@ import numpy as np
 from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import Reason, entry
-from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.domain.settings import KEYS, PlannerSettings
 from loadmanager.core.model.fleet_load import carried_load, is_idle, total_load
 from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
@@ -104,7 +104,7 @@ class LevelReason(Reason):
         "cold_too_shortly",
         (
             "Given nothing because usage {usage_percent} % ({resource}) has been far below level {level_percent} % for"
-            " {seconds} s, less than five minutes"
+            f" {{seconds}} s, less than {CALM_S:.0f} s"
         ),
         remedy="wait",
     )
@@ -140,7 +140,7 @@ class LevelReason(Reason):
         "budget_spent",
         (f"No move because only {{budget_percent}} % of all load may move in the next {{seconds_left}} s: {_IS_HOT}"),
         f"No move because a round may move {{budget_percent}} % of all load: {_IS_HOT}",
-        remedy="wait for the next rounds",
+        remedy=("wait for the next rounds, or raise {key}", "wait for the next rounds"),
     )
 
 
@@ -376,6 +376,8 @@ class _Round:
             limit, why = self._limit, dict[str, Figure]()
             if limit.seconds_left is not None:
                 why["seconds_left"] = round(limit.seconds_left)
+            if limit.setting is not None:
+                why["key"] = KEYS[limit.setting]
             return LevelReason.BUDGET_SPENT, {**why, "budget_percent": 100 * limit.share}
         own = self._rests & (self._snapshot.bundles.assigned == broker)
         if not own.any():
