@@ -65,3 +65,33 @@ def test_modules_are_named_by_nouns() -> None:
         if word.endswith("ing") and word not in NOUNS_OF_THE_FIELD
     ]
     assert participles == []
+
+
+def members(prefix: str, body: list[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        match node:
+            case ast.ClassDef(name, body=inner):
+                yield prefix + name
+                yield from members(f"{prefix}{name}.", inner)
+            case (
+                ast.FunctionDef(name)
+                | ast.AsyncFunctionDef(name)
+                | ast.Assign([ast.Name(name)])
+                | ast.AnnAssign(ast.Name(name))
+            ):
+                yield prefix + name
+
+
+def test_references_to_code_resolve() -> None:
+    dotted = {".".join(module.relative_to(PACKAGE).with_suffix("").parts): module for module in MODULES}
+    paths = {name.removesuffix(".__init__"): TREES[module] for name, module in dotted.items()}
+    known = {"broker.conf", *paths} | {each for name, tree in paths.items() for each in members(f"{name}.", tree.body)}
+    rooms = {name.partition(".")[0] for name in paths}
+    references = {
+        reference.removeprefix("loadmanager.")
+        for module in MODULES
+        for reference in re.findall(r"`((?:\w+\.)+\w+)(?:\(.*?\))?`", module.read_text(encoding="utf-8"))
+        if reference.partition(".")[0] in {"loadmanager", *rooms}
+    }
+    assert len(references) > 50
+    assert references - known == set()
