@@ -38,7 +38,7 @@ class ActsMemory:
         self.acts = MoveHistory()
         self.open_moves = _UNREAD
         self.misses = 0
-        """Moves that Pulsar placed on another broker than asked, since this process started."""
+        """Moves that landed on another broker, or back on their source, since this process started."""
         self._returned: set[str] = set()
 
     async def take_over(self) -> None:
@@ -46,6 +46,7 @@ class ActsMemory:
         `open_moves` said, until an operator says go on.
         """
         self.acts, self._written, self.open_moves = MoveHistory(), None, _UNREAD
+        self._returned.clear()
         data = await self._read()
         try:
             if data is not None:

@@ -304,6 +304,15 @@ async def test_a_return_to_the_source_counts_as_a_miss_once() -> None:
         assert ((await written.on_paper()).failures, written.memory.misses) == (failures, 1)
 
 
+async def test_a_return_of_an_earlier_term_excuses_no_later_failure() -> None:
+    written = await Written.begin(A)
+    written.memory.note_return(str(NAME))
+    await written.memory.take_over()
+    await written.release()
+    await written.apply(abandon, "unload_failed")
+    assert ((await written.on_paper()).failures, written.memory.misses) == (1, 0)
+
+
 async def test_a_bundle_that_has_moved_while_it_was_written_down_is_not_released() -> None:
     written = await Written.begin()
     entry = written.mirror.get_namespace("t/ns")
