@@ -1,9 +1,9 @@
-"""Pulsar's own znodes, as far as decisions depend on them; formats that we share have files of their own.
+"""Records of a real Pulsar, and two of our own beside it: the history of moves and the status of the process.
 
-Fields that are not known here are left out, as Pulsar leaves them out. Source: Pulsar's NamespaceEphemeralData,
-LeaderBroker, LocalPolicies, NamespaceIsolationDataImpl and BrokerLookupData as its brokers write them.
+Pulsar's znodes: fields that are not known here are left out. Source: Pulsar's NamespaceEphemeralData, LeaderBroker,
+LocalPolicies, NamespaceIsolationDataImpl and BrokerLookupData as its brokers write them.
 
-Moves under way beside a Pulsar are kept in `/loadbalance/pulsar/moves`, for the next leader, in our own JSON.
+The history of moves is kept in `/loadbalance/pulsar/moves`, for the next leader.
 """
 
 from __future__ import annotations
@@ -83,9 +83,10 @@ class PulsarServiceStatus(WireModel):
     """State of a process that observes or balances a Pulsar.
 
     `acting` is whether the next round would move what it plans; each of `obstacles` says why not. `misses` counts moves
-    that landed on another broker than asked, `failures` moves that failed in succession; `stopped` says that those were
-    too many, and that an operator has to say go on. `unserved` are bundles with clients that nobody has owned for a
-    minute, at most 20 of them. Ages are in seconds.
+    that landed on another broker, or back on their source, `failures` moves that failed in succession; `stopped` says
+    that those were too many, and that an operator has to say go on. `unserved` are bundles with clients that nobody has
+    owned for a minute, or whose owner has lost their topics and refuses lookups, at most 20 of them. Ages are in
+    seconds.
     """
 
     mode: Literal["observe", "act"]

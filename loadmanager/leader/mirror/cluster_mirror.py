@@ -133,7 +133,7 @@ class ClusterMirror:
     faults: dict[str, str] = field(default_factory=dict)
     """Faults of znodes by path, while they last."""
     ownerless: list[str] = field(default_factory=list)
-    """Bundles of a Pulsar that have clients, and that nobody has owned for a minute."""
+    """Bundles of a Pulsar with clients that nobody has owned for a minute or whose owner refuses lookups."""
     on_record: Callable[[NamespaceEntry, NamespaceEntry], None] = lambda *_: None
     """Called with the old and the new record when one replaces another."""
     on_namespace: list[Callable[[str], None]] = field(default_factory=list)
