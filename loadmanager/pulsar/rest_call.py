@@ -194,7 +194,7 @@ class PulsarCalls:
                 request.method,
                 asked,
                 timeout_s,
-                connect_timeout_s=min(_CONNECT_TIMEOUT_S, timeout_s),
+                connect_timeout_s=min(_CONNECT_TIMEOUT_S, timeout_s / 2),
                 headers=headers,
                 data=request.body,
             )

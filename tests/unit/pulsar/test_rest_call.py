@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -260,6 +262,16 @@ async def test_what_may_have_been_heard_is_not_asked_of_another_but_the_next_cal
         assert {each.broker_id for each in pulsar.asked} == {first.broker_id}
         await admin.brokers()
         assert pulsar.asked[-1].broker_id == second.broker_id
+
+
+async def test_an_address_that_takes_no_connection_in_time_was_not_heard() -> None:
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        stack.enter_context(socket.create_connection(full.getsockname()))
+        async with an_admin([f"http://127.0.0.1:{full.getsockname()[1]}"]) as admin:
+            with pytest.raises(PulsarUnreachableError) as error:
+                await admin.look_up(BUNDLE, timeout_s=2.0)
+    assert error.value.was_not_heard
 
 
 async def test_a_broker_that_dies_of_the_call_may_have_heard_it(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
