@@ -218,7 +218,10 @@ class PulsarAdmin:
             answer = await self._calls.ask(_lookup(bundle, "non-persistent"), timeout_s)
         found = _content(answer)
         url = (found.get("httpUrl") or found.get("httpUrlTls")) if isinstance(found, dict) else None
-        return BrokerId(urlsplit(url).netloc) if isinstance(url, str) else None
+        try:
+            return BrokerId(urlsplit(url).netloc) if isinstance(url, str) else None
+        except ValueError:
+            raise no_pulsar(answer) from None
 
     async def set_dynamic(self, key: str, value: str) -> None:
         """Change a key on all brokers; 412 for one that takes a restart. What is no value of it has no effect."""

@@ -48,7 +48,9 @@ log = structlog.get_logger(__name__)
 _AT_A_TIME = 8
 TOPICS_S = POLICIES_S = 30.0
 _UNSERVED_AFTER_S = 60.0
+_LOOKUP_TIMEOUT_S = 2.0
 _NEVER = float("-inf")
+_CLIENT_ERRORS = 400
 _DYNAMIC = "/admin/v2/brokers/configuration/values"
 _FAILURES = (PulsarRefusedError, PulsarUnreachableError, InvalidRecordError)
 
@@ -214,12 +216,12 @@ class PulsarIntake:
         self._lay_down_policies()
         for broker, answer in answered.items():
             await self._apply_report(broker, answer)
-        await self._look_up_doubtful()
-        unserved = {*self._refused, *_older(self._ownerless_s)}
-        self._mirror.ownerless = sorted(unserved & self.owners.keys())
         silent = [broker for broker in ids if broker not in answered]
         self.fault = f"no complete answer from {', '.join(silent[:3])}" if silent else ""
         self._mirror.is_fresh = not silent
+        await self._look_up_doubtful()
+        unserved = {*self._refused, *_older(self._ownerless_s)}
+        self._mirror.ownerless = sorted(unserved & self.owners.keys())
 
     async def _ask(self, broker: BrokerId) -> _Answer | None:
         load_manager = self._brokers.load_manager(broker)
@@ -261,28 +263,33 @@ class PulsarIntake:
     async def _look_up_doubtful(self) -> None:
         """Look up bundles that had clients and whose owner has no topic of them; keep those that are refused.
 
-        An owner may be recorded that takes no client: a bundle in a transitional state. An answer ends the doubt.
+        An owner may be recorded that takes no client: a bundle in a transitional state.
         """
         self._topicless_s = {name: at_s for name, at_s in self._topicless_s.items() if name in self._owners}
-        doubtful = _older(self._topicless_s)[:_AT_A_TIME]
-        self._refused = set()
-        for name, is_refused in zip(doubtful, await asyncio.gather(*map(self._is_refused, doubtful)), strict=True):
-            if is_refused:
-                self._refused.add(name)
-            else:
-                self._end_doubt(name)
+        self._refused &= self._topicless_s.keys()
+        await asyncio.gather(*map(self._look_up, _older(self._topicless_s)[:_AT_A_TIME]))
 
-    async def _is_refused(self, bundle: str) -> bool:
+    async def _look_up(self, bundle: str) -> None:
+        """Look up a bundle: an answer ends the doubt, a lookup that fails or is held is a refusal.
+
+        A broker that is not reached, or an answer that cannot be used, changes nothing: the next poll asks again.
+        """
         try:
-            await self._admin.look_up(BundleName.parse_any(bundle))
-        except PulsarUnreachableError:
-            return True
+            await self._admin.look_up(BundleName.parse_any(bundle), _LOOKUP_TIMEOUT_S)
+        except PulsarUnreachableError as error:
+            if not error.was_not_heard:
+                self._refused.add(bundle)
         except PulsarRefusedError as error:
-            return error.status >= FAULTS_OF_ITS_OWN
-        return False
+            if error.status >= FAULTS_OF_ITS_OWN:
+                self._refused.add(bundle)
+            elif error.status >= _CLIENT_ERRORS:
+                self._end_doubt(bundle)
+        else:
+            self._end_doubt(bundle)
 
     def _end_doubt(self, bundle: str) -> None:
         self._topicless_s.pop(bundle, None)
+        self._refused.discard(bundle)
         self._with_clients.discard(bundle)
 
     async def _read_policies(self, namespaces: set[str]) -> None:

@@ -129,6 +129,70 @@ async def test_a_bundle_whose_owner_refuses_its_clients_is_named(
         assert poll.mirror.ownerless == []
 
 
+async def doubtful(poll: Poll) -> str:
+    """Have the owner of a bundle with clients lose its topics; the bundle."""
+    await poll.intake.settled()
+    bundle = next(iter(poll.intake.owners))
+    del poll.pulsar.loads[bundle]
+    await poll.pulsar.report()
+    return bundle
+
+
+def lookups(pulsar: FakePulsar) -> int:
+    return sum("/lookup" in each.path for each in pulsar.asked)
+
+
+@pytest.fixture
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Doubt a bundle in the poll in which its topics are gone."""
+    monkeypatch.setattr(pulsar_intake, "_UNSERVED_AFTER_S", 0.0)
+    monkeypatch.setattr(pulsar_intake, "TOPICS_S", 0.0)
+
+
+@pytest.mark.usefixtures("_at_once")
+async def test_a_held_lookup_is_a_refusal_and_ends_before_the_clients_timeout(loaded: FakePulsar) -> None:
+    async with polling(loaded) as poll:
+        loaded.faults.hold("/lookup", times=1_000)
+        bundle = await doubtful(poll)
+        async with asyncio.timeout(patience() / 2):
+            await eventually(lambda: poll.mirror.ownerless == [bundle])
+        assert poll.mirror.is_fresh
+
+
+@pytest.mark.usefixtures("_at_once")
+@pytest.mark.parametrize("body", [b"", b"{", b'{"httpUrl": "http://["}'])
+async def test_an_unusable_answer_to_a_lookup_leaves_the_bundle_as_it_was(loaded: FakePulsar, body: bytes) -> None:
+    async with polling(loaded) as poll:
+        loaded.faults.refuse("/lookup", 500)
+        loaded.faults.answer("/lookup", 200, body, times=1_000)
+        bundle = await doubtful(poll)
+        await eventually(lambda: lookups(loaded) > 2)
+        await poll.intake.settled()
+        assert poll.mirror.ownerless == [bundle]
+        assert poll.mirror.is_fresh
+        loaded.faults.forgive()
+        await eventually(lambda: poll.mirror.ownerless == [])
+
+
+@pytest.mark.usefixtures("_at_once")
+async def test_a_lookup_that_reaches_no_broker_is_asked_again(
+    loaded: FakePulsar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = []
+
+    async def look_up(*_: object) -> None:
+        fresh.append(poll.mirror.is_fresh)
+        loaded.faults.refuse("/ownedNamespaces", 500, times=1_000, at=loaded.brokers[2].broker_id)
+        raise PulsarUnreachableError("no connection", was_not_heard=True)
+
+    async with polling(loaded) as poll:
+        monkeypatch.setattr(PulsarAdmin, "look_up", look_up)
+        await doubtful(poll)
+        await eventually(lambda: len(fresh) > 2)
+        assert fresh[:2] == [True, False], "the poll tells what it found before it looks up"
+        assert poll.mirror.ownerless == []
+
+
 async def test_a_move_of_pulsars_is_told(loaded: FakePulsar) -> None:
     async with polling(loaded) as poll:
         bundle, to = next(iter(poll.intake.owners)), loaded.brokers[1].broker_id
