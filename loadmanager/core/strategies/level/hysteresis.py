@@ -2,8 +2,8 @@
 
     a broker       above its trigger              much too hot, or little headroom    not above its trigger
     -------------  -----------------------------  ----------------------------------  -----------------------------
-    calm           HOT: its excess accumulates    is relieved now                     calm
-    HOT            is relieved when its excess    is relieved now                     its excess decreases; it is
+    calm           HOT: its excess accumulates    is relieved, except in back-off     calm
+    HOT            is relieved when its excess    is relieved, except in back-off     its excess decreases; it is
                    reaches the threshold                                              calm at 0
 
 The trigger is the evenness above the level, or the broker's noise if that is more. For a broker with a bundle that is
@@ -22,7 +22,8 @@ a broker waits longer if it is less hot or noisier. It is brought down to a targ
 So a new broker is filled at once, and a restarting one is not filled, emptied and filled again. A bundle rests where
 Level has put it, while its broker has headroom, and may still go to a cold broker that came later.
 
-A broker for which a search found nothing is searched again after 1, 2, then 4 rounds.
+Back-off: a broker for which a search found nothing is searched again after 1, 2, then 4 rounds, also one that is much
+too hot or has little headroom.
 
 The memory also holds each broker's noise, the usual relative deviation of its load from the average.
 

@@ -4,10 +4,14 @@ Not one of Pulsar's. A bundle's need of each resource is its current load at pri
 need over capacity, by assignment, so that bundles on their way count at their destination
 (`core/strategies/level/level_load.py`). A broker is hot if its most used resource is further above the level than the
 evenness and its noise (`core/strategies/level/load_noise.py`); `core/strategies/level/hysteresis.py` decides when it is
-relieved, and when a cold one is filled. Then all brokers above the target, nearer to the level, give. The search lowers
-a convex score of all resources together, at the least load moved (`core/strategies/level/move_search.py`). Destinations
-are fixed with the decision; the planner checks them against the filters. Placement has to be Level too
-(`core/strategies/placement/level_placement.py`).
+relieved, and when a cold one is filled. Then all brokers above the target, nearer to the level, give.
+
+A broker that is not due gives only while its heat is more than half of its noise above the level. The level rises to
+the need of the largest bundle, to 75 % usage at most. Searches that find nothing back off, for urgent brokers too.
+
+The search lowers a convex score of all resources together, at the least load moved
+(`core/strategies/level/move_search.py`). Destinations are fixed with the decision; the planner checks them against the
+filters. Placement has to be Level too (`core/strategies/placement/level_placement.py`).
 
 Bundles on a broker that their isolation policy does not allow move first (`core/strategies/level/forced_moves.py`). The
 state is that of `core/strategies/level/hysteresis.py`. A broker is left alone while a bundle is leaving it or has left
@@ -62,7 +66,7 @@ _LEAST_EXPLAINED = 0.75
 """Minimum part of a broker's usage that its bundles have to explain; idle usage is the rest."""
 
 _NOISE_LEFT = 0.5
-"""Part of its noise to which a broker that is not due is relieved together with others."""
+"""Part of its noise above the level from which a broker that is not due gives together with others."""
 _MOST_RAISED = 0.75
 """Maximum usage to which a single large bundle raises the level: the other brokers keep headroom."""
 
