@@ -41,7 +41,7 @@ from loadmanager.wire.http_bodies import BrokerStats
 log = structlog.get_logger(__name__)
 
 _LOOKS = 3
-"""So often it has to be seen that the broker asks for no lease: an agent that was stopped first reads what waited."""
+"""Number of polls in a row without a lease request: an agent that was paused first has to read the pending ones."""
 
 
 class BrokerWatch:
@@ -273,7 +273,7 @@ class StuckDetector:
 
 
 _MOST_CONNECTIONS = 64
-"""So many connections of the process are remembered as its own."""
+"""Maximum number of cached connections of the process."""
 
 
 class BrokerExit:

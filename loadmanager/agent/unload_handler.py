@@ -157,9 +157,9 @@ COMING_S = 30.0
 LONGEST_WAIT_S = 5.0
 _MOST_BUNDLES = 10_000
 _HELD_S = 0.25
-"""So long a node may hold its answer back: it may lag behind, and then another one knows."""
+"""Maximum wait of one node: it may lag behind, and then another one has the answer."""
 _MOST_HELD = 32
-"""At a time; other questions share the connections with these."""
+"""Maximum number of concurrent waits: other questions share the connections."""
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.1
 _GROWTH = 1.2

@@ -27,9 +27,9 @@ class Place:
     """Last known owner, returned when no node can be reached."""
     known_until_s: float = math.inf
     was_named: bool = True
-    """Since it was refused last. Many topics have one place, and all of them are refused: that counts once."""
+    """True if the owner was named since its last refusal. Topics of one place are refused together, and count once."""
     refusals: int = 0
-    """In a row, by who is known, each time that it was named."""
+    """Consecutive refusals by the last known owner, at most one each time that it was named."""
 
     @property
     def is_moving(self) -> bool:

@@ -159,7 +159,7 @@ class OwnerQueries:
         return answer
 
     def _held_back_s(self, topic: str, namespace: str) -> float:
-        """So long no node is asked: for what one is about to push, or since the last answers were of no use."""
+        """Return the time without a request: a node is about to push the owner, or the last answers were of no use."""
         place = self._owners.place_of(topic)
         if place.is_moving:
             return _MOVED_S

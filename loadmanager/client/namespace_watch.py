@@ -30,7 +30,7 @@ PAUSES_S = (1.0, 30.0)
 at last.
 """
 WITHOUT_WATCH_S = (30.0, 60.0)
-"""So long topics are looked up one by one where no node pushes, until it is looked again whether one does."""
+"""Bounds of the pause before nodes are asked for a watch again. Topics are looked up one by one meanwhile."""
 _LASTED_S = 10.0
 """A stream that lasted so long was none of a node that fails again and again."""
 

@@ -35,7 +35,7 @@ LOOKUP_TIMEOUT_S = 15.0
 SILENCE_S = 30.0
 """A node that pushes says something three times as often."""
 _MOST_LOOKUPS = 64
-"""At a time, of one client."""
+"""Maximum number of concurrent lookups of one client."""
 _MOST_BYTES = 64 * 1024
 _OPINIONS = 2
 _REFUSALS = {401: UnauthenticatedError, 403: ForbiddenError, 412: InvalidNameError}

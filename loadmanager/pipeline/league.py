@@ -60,7 +60,7 @@ _DECIDE = (FULL, HOT, REGRET)
 
 NOTHING = "Nothing is recommended"
 _LEARNT_BY = 2
-"""So many days go before the first one for which a configuration is chosen."""
+"""Minimum days of history before a configuration is chosen."""
 _ALWAYS_NAMED = ("load_balancer_load_shedding_strategy", "load_balancer_load_placement_strategy")
 
 

@@ -127,12 +127,12 @@ class ActivityLog:
             self.show(text)
 
     def text(self, rounds: int) -> str:
-        """So many paragraphs, the newest last."""
+        """Return the last `rounds` paragraphs, the newest last."""
         newest = list(self._paragraphs)[-rounds:]
         return "".join(f"{paragraph}\n" for paragraph in newest)
 
     def records(self, limit: int) -> list[dict[str, Any]]:
-        """So many entries as JSON objects, the newest first."""
+        """Return up to `limit` entries as JSON objects, the newest first."""
         return list(self._records)[::-1][:limit]
 
     def _keep(self, entries: Sequence[ComparisonEntry]) -> None:

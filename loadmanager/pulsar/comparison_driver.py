@@ -52,7 +52,7 @@ VERDICT_AFTER_MS = 45_000
 """After the first round: every broker has reported by then, and an operator waits for less than a minute."""
 _TICK_S = 1.0
 _UNWRITTEN_MS = 300_000
-"""Maximum delay of a decision log record while no rounds are planned."""
+"""Maximum delay of comparison entries while no rounds are planned."""
 _MS_PER_MINUTE = 60_000
 
 

@@ -16,7 +16,7 @@ class DiaryPort(Protocol):
         """The entries of so many rounds, for people; the newest come last."""
 
     def records(self, limit: int) -> list[dict[str, Any]]:
-        """So many entries as JSON objects, the newest first."""
+        """Return up to `limit` entries as JSON objects, the newest first."""
 
 
 class ScoresPort(Protocol):

@@ -38,7 +38,7 @@ HOUR, DAY = "hour", "day"
 _STEP_S = 60.0
 _FEWEST_STEPS = 5
 _FLUSHED_S = 90.0
-"""By then all that was recorded before is in files: they are written every 60 s."""
+"""Time after which a record is in a file: files are written every 60 s."""
 _KEPT = 24 * 31
 _MIB = 1024 * 1024
 _WIDTH = 110

@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 SHEDS = KEYS["shedding_enabled"]
 SPLITS = KEYS["auto_bundle_split_enabled"]
 SWITCHES = (SHEDS, SPLITS)
-"""By which Pulsar moves and splits bundles by itself."""
+"""Keys that let Pulsar move and split bundles by itself."""
 
 _AGAIN_S = 1.0
 _OFF = "false"

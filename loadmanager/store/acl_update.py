@@ -66,7 +66,7 @@ class AclOutcome:
 
     right: int = 0
     changed: Counter[str] = field(default_factory=Counter)
-    """By what they had and get."""
+    """Number of changed znodes, by old and new ACL."""
     failed: dict[str, str] = field(default_factory=dict)
 
 

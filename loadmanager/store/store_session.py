@@ -57,13 +57,13 @@ RAISED_LEASE_RATIO = 1 / 2
 """The same for a timeout that is longer than was asked for."""
 
 HEARTBEATS_PER_TIMEOUT = 12
-"""So many that whoever is granted part of a short session's lease outlives a pause of a second."""
+"""Heartbeats per session timeout: a lease bounded by a short session outlasts a pause of a second."""
 
 _MS = 0.001
 _LONG_TICKS = "ZooKeeper grants two of its ticks at least: tickTime should be a third of the timeout, or less"
 
 OVER_AFTER_TIMEOUTS = 2
-"""After how many timeouts without an answer a session is certainly over."""
+"""Number of timeouts without an answer after which a session has certainly expired."""
 
 
 class SessionPhase(enum.Enum):

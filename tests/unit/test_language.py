@@ -15,7 +15,7 @@ TREES = {module: ast.parse(module.read_text(encoding="utf-8")) for module in MOD
 NAMED_MODULES = [module for module in MODULES if not module.stem.startswith("__")]
 
 RELATIVE_CLAUSE = re.compile(
-    r"(What|Who|Whom|Whose|Which|Whether|Whoever|Whatever|Where|How|Why|When|All that|That|From|Of|As)\b"
+    r"(What|Who|Whom|Whose|Which|Whether|Whoever|Whatever|Where|How|Why|When|All that|That|So|From|Of|As)\b"
 )
 NOUNS_OF_THE_FIELD = frozenset(
     {"splitting", "shedding", "planning", "merging", "hashing", "logging", "tracing", "testing"}

@@ -161,7 +161,7 @@ class RuleStage:
 
     @property
     def refusal_limit_s(self) -> float:
-        """So long a client waits that may be refused: longer where those that are served have to wait, too."""
+        """Time limit of a client that may be refused: longer where served clients have to wait, too."""
         return self.pace.refusal_s + _TIMES_THE_SLOWEST * self._slowest_s
 
     @asynccontextmanager

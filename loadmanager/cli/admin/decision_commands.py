@@ -119,7 +119,7 @@ _SILENCE_S = 30.0
 
 _AGAIN_S = 1.0
 _REMEMBERED = 10_000
-"""So many decisions are known to have been shown; nodes keep fewer."""
+"""Number of shown decisions to remember; nodes keep fewer."""
 
 
 class DecisionFollower:

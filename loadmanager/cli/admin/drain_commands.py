@@ -31,7 +31,7 @@ _BASE = "/loadbalance/v1/brokers"
 _LOOK_S = 1.0
 _SAY_S = 10.0
 _BLOCKED_S = 10.0
-"""So long nothing may be able to leave: what keeps bundles for a moment is not waited for in vain."""
+"""Time without a possible move after which a drain counts as blocked: a short obstacle does not."""
 
 
 def drain(

@@ -59,7 +59,7 @@ from loadmanager.core.protocol.state_machine import (
 _BATCH = 1_000
 """Maximum batch size: a lookup waits for the current batch and joins the next one."""
 _COMING_BACK_S = 1.0
-"""After a bundle of a lost owner was assigned: by then a client that retries many lookups has sent the next ones."""
+"""Time after an assignment of a lost owner's bundle in which a client sends the next of its many retried lookups."""
 
 
 @dataclass(frozen=True, slots=True)

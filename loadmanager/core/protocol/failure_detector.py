@@ -74,7 +74,7 @@ _HALF_LIFE_S = 60.0
 """Half-life of the slowest answer time."""
 
 _JUDGED_AFTER_SESSIONS = 1.5
-"""By then the session of an exited process has expired, server ticks included."""
+"""Session timeouts after which the session of an exited process has expired, server ticks included."""
 
 _NORMAL_PATIENCE_S = 0.8
 """Polling timeout where silence detection is off."""

@@ -34,7 +34,7 @@ _BATCH_AIM = 40
 _TICK_BOUNDS_S = (0.1, 1.0)
 _LOOKUP_TIMEOUT_S = 10.0
 _PAUSE_BOUNDS_S = (0.25, 0.5)
-"""After a lookup that failed."""
+"""Bounds of the pause after a failed lookup."""
 _HOT_SPOT_INTERVAL_S = 0.25
 
 

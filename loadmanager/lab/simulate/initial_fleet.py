@@ -68,7 +68,7 @@ class NamespaceSpec:
 
 
 def brokers_named(count: int, spec: BrokerSpec | None = None) -> list[BrokerSpec]:
-    """So many brokers alike, `broker-0000:8080` and on; like `spec` in all but the id."""
+    """Create `count` brokers with ids from `broker-0000:8080` on; `spec` has everything but the id."""
     like = spec or BrokerSpec(BrokerId("broker:8080"))
     return [
         BrokerSpec(
@@ -81,7 +81,7 @@ def brokers_named(count: int, spec: BrokerSpec | None = None) -> list[BrokerSpec
 def namespaces_dealt(
     count: int, bundles: int, brokers: Sequence[BrokerId], prefix: str = "tenant/ns-"
 ) -> list[NamespaceSpec]:
-    """So many namespaces of so many equal bundles, dealt to the brokers in turn; without brokers nobody owns them."""
+    """Create `count` namespaces of equal bundles, dealt to the brokers in turn; without brokers nobody owns them."""
     specs = []
     for number in range(count):
         first = number * bundles

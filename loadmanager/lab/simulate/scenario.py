@@ -93,7 +93,7 @@ class BrokerKind(Part):
 
 
 class ScenarioBrokers(BrokerKind):
-    """So many brokers alike, or one with an id."""
+    """Group of equal brokers, or one broker with an id."""
 
     count: int = Field(1, ge=1, le=_MOST_BROKERS, description="How many there are.")
     id: Broker | None = Field(

@@ -46,7 +46,7 @@ from loadmanager.lab.simulate.virtual_time import SimDriver
 from loadmanager.lab.simulate.world_state import START_S, WorldState
 
 _PAUSE_S = 2.0
-"""Before a place for a bundle is looked for that had none."""
+"""Pause before the next attempt to place a bundle."""
 
 
 class Lookups:

@@ -274,7 +274,7 @@ def steady(
 def random_topics(
     own: BundleRange, count: int, seed: int, bundle: int, weight: Callable[[int], float] = lambda _: 1.0
 ) -> BundleTopics:
-    """So many topics at random places of a bundle's range; topic i has so much weight in its load. With a weight that
+    """Place topics at random hashes of a bundle's range; `weight(i)` is topic i's share of the load. With a weight that
     is 0 for all but one, that one topic is hot.
     """
     drawn = generator(seed, Purpose.TOPICS, bundle)

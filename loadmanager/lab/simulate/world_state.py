@@ -163,7 +163,7 @@ class WorldState:
         self.unowned += (len(rows) if broker is None else 0) - before
 
     def created(self, bundles: int) -> None:
-        """So many bundles have appeared that nobody serves."""
+        """Count new bundles that nobody serves."""
         self.unowned_bundle_s()
         self.unowned += bundles
         self._loads = None

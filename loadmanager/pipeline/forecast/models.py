@@ -23,7 +23,7 @@ WEEK, DAY = 168, 24
 _THURSDAY = 3 * DAY
 """1970 began on a Thursday, a week begins on Monday."""
 _SHRINKAGE = 4.0
-"""So many values of its own count as much as what an hour is drawn to."""
+"""Number of values at which the mean of an hour and the value that it is shrunk to weigh the same."""
 SEASONAL = "seasonal"
 BASELINES = {"last_window": 1, "same_hour_last_day": 24, "same_hour_last_week": 168}
 """Baselines by the period in hours after which a value is taken to return."""

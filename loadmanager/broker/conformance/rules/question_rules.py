@@ -17,7 +17,7 @@ from loadmanager.broker.conformance.rule_verdicts import (
 from loadmanager.broker.conformance.scripted_agent import Reply, lease, owned
 
 _UNTIL_IT_ASKED_S = 0.2
-"""So long the second of two clients is given to have come to the broker, too."""
+"""Time for the second of two clients to reach the broker."""
 
 
 @rule(
