@@ -86,6 +86,7 @@ def contents_of(days: int, busy_days: int = 2) -> dict[str, pd.DataFrame]:
             {
                 "kind": ["namespace", "namespace", "namespace", "bundle"],
                 "key": ["public/<ns>", "public/shop-2", "public/new", "t/b/0x0_0x1"],
+                "metric": "msg_throughput_out",
                 "used": True,
                 "coverage": [0.79, 0.5, None, 0.1],
                 "points": [900, 100, 0, 5000],

@@ -21,7 +21,7 @@ from loadmanager.pipeline.reporting.charts import (
     draw_heat,
     draw_moves,
 )
-from loadmanager.pipeline.reporting.contents import About, Contents, table
+from loadmanager.pipeline.reporting.contents import FORECAST_METRIC, About, Contents, table
 from loadmanager.pipeline.reporting.findings import known_s, median_plan, missing_time, share_of_time, threshold
 from loadmanager.pipeline.reporting.units import count, moment, number, rate, share, span, times
 
@@ -216,7 +216,8 @@ def _forecast(contents: Contents, about: About) -> Section:
         if len(ahead):
             charts.append(draw_forecast(actual, ahead.drop(columns="namespace"), f"{namespace}, bytes/s out"))
         else:
-            points.append(f"{namespace}: {tested[tested['key'] == namespace]['why'].iloc[0]}.")
+            why = tested.loc[(tested["key"] == namespace) & (tested["metric"] == FORECAST_METRIC), "why"]
+            points.append(f"{namespace}: {why.iloc[0] if len(why) else 'not forecast yet (--step forecast)'}.")
     scored = tested.dropna(subset="coverage") if len(tested) else tested
     answer = _coverage((scored["coverage"] * scored["points"]).sum(), scored["points"].sum()) if len(scored) else ""
     return Section("forecast", answer, charts, _tables(contents, "backtest", "forecasts"), points)

@@ -183,6 +183,21 @@ def test_below_the_minimum_a_section_says_how_much_is_missing() -> None:
     assert not sections["moves"].charts
 
 
+def test_a_namespace_without_forecast_has_the_reason_of_the_shown_metric() -> None:
+    contents = contents_of(20)
+    other = contents["backtest"].assign(metric="msg_rate_in", why="another metric")
+    contents["backtest"] = pd.concat([other, contents["backtest"]], ignore_index=True)
+    points = {each.name: each for each in make_sections(contents, about_days(20))}["forecast"].points
+    assert points == ["public/new: short: needs 3 days of hourly windows, has 0.8."]
+
+
+def test_a_namespace_that_came_after_the_last_forecast_is_not_forecast_yet() -> None:
+    contents = contents_of(20)
+    contents["backtest"] = contents["backtest"].query("key != 'public/new'")
+    points = {each.name: each for each in make_sections(contents, about_days(20))}["forecast"].points
+    assert points == ["public/new: not forecast yet (--step forecast)."]
+
+
 def test_a_broker_without_a_known_usage_is_in_no_share() -> None:
     contents = contents_of(2)
     contents["brokers"] = contents["brokers"].assign(mean_usage=[None, *[0.5] * 5], highest_report=[9.0, *[0.6] * 5])
