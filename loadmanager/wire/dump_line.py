@@ -269,21 +269,16 @@ class TransferShedderState(TypedDict, total=False):
 
 @with_config(_STRICT)
 class LevelState(TypedDict, total=False):
-    """State of Level: per broker its incarnation, the end of its cool-down, the time it was seen, the time since when
-    it is hot, and its noise; later versions add its excess, the time since when it is cold, how often it came back, and
-    when it came. Moves by time as a share of all load, with their namespaces; and the times when bundles were placed on
-    brokers. Seconds since 1970.
-    """
+    """State of Level, as `core.strategies.level.hysteresis` describes it. Seconds since 1970."""
 
     brokers: dict[
         Name,
-        Annotated[tuple[int, Number, Number, Number | None, Amount, Amount, Number | None, Small, Number], _LISTED]
-        | Annotated[tuple[int, Number, Number, Number | None, Amount, Amount, Number | None, Small], _LISTED]
-        | Annotated[tuple[int, Number, Number, Number | None, Amount], _LISTED],
+        Annotated[
+            tuple[int, Number, Number, Number | None, Amount, Amount, Number | None, Small, Number, Small, Small],
+            _LISTED,
+        ],
     ]
-    moved: list[
-        Annotated[tuple[Number, Amount, dict[Name, Amount]], _LISTED] | Annotated[tuple[Number, Amount], _LISTED]
-    ]
+    moved: list[Annotated[tuple[Number, Amount, dict[Name, Amount]], _LISTED]]
     put: dict[Name, dict[Name, Number]]
 
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import orjson
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     ConfigDict,
     Field,
     PlainSerializer,
@@ -33,20 +32,9 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 
 _EpochSeconds = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
 _Share = Annotated[float, Field(ge=0, le=MAX_AMOUNT)]
-_FORMER_MOVE = 7
-"""Before there was when a bundle had moved and left, one figure said whether it had returned."""
-
-
-def _in_full(move: object) -> object:
-    if isinstance(move, list) and len(move) == _FORMER_MOVE and isinstance(move[-1], bool):
-        return [*move[:-1], None, None]
-    return move
-
-
 _Move = Annotated[
     tuple[_EpochSeconds, Name, Name, int, _Share, bool, _EpochSeconds | None, _EpochSeconds | None],
     Strict(strict=False),
-    BeforeValidator(_in_full),
 ]
 
 

@@ -122,7 +122,7 @@ def test_bad_series_is_refused_with_file_and_row(tmp_path: Path, rows: str, comp
     ("arguments", "complaint"),
     [
         ((), "expected a scenario, a file or a name; --list shows the names"),
-        (("no-such",), "no-such: no file, and no scenario of that name; there are coldest-broker, "),
+        (("no-such",), "no-such: no file, and no scenario of that name; there are autoscaled-days, "),
         (("no-such.yaml",), "no-such.yaml: No such file or directory"),
         (("ninety-ten", "--strategy", "Foo"), "--strategy 'Foo': expected one of OverloadShedder"),
         (("ninety-ten", "--set", "loadBalancerEnabld=1"), "unknown key 'loadBalancerEnabld'; did you mean"),

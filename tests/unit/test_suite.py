@@ -139,7 +139,7 @@ def test_a_failure_shows_the_end_of_each_log(tmp_path: Path) -> None:
 
 
 def test_what_was_forked_ends_with_the_tests_also_if_these_are_killed(tmp_path: Path) -> None:
-    patient = {"LOADMANAGER_METADATASTORECONNECTTIMEOUTMILLIS": "600000"}
+    patient = {"LOADMANAGER_METADATASTORESESSIONTIMEOUTMILLIS": "600000"}
     with subprocess.Popen(
         [sys.executable, "-c", FORKING],
         cwd=tmp_path,

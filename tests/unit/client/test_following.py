@@ -305,6 +305,23 @@ async def test_a_namespace_that_does_not_exist_is_said_to_and_not_followed() -> 
 
 
 @in_virtual_time
+async def test_a_deleted_namespace_is_not_followed_again_when_its_node_dies() -> None:
+    async with (
+        nodes([unowned(1)], owner=None, reason="no broker") as (node,),
+        a_client(node, namespaces=[NAMESPACE]) as client,
+    ):
+        assert node.streams == 1
+        node.status, node.reason = 404, f"namespace {NAMESPACE} not found"
+        with pytest.raises(NamespaceNotFoundError, match="not found"):
+            await client.lookup(TOPIC)
+        followed = len(node.watched_at_s)
+        await node.stop()
+        await node.start()
+        await asyncio.sleep(60)
+        assert len(node.watched_at_s) == followed
+
+
+@in_virtual_time
 async def test_a_bundle_that_nobody_may_own_yet_is_asked_about_again_and_what_was_said_last_is_told() -> None:
     async with (
         nodes([unowned(1)], owner=None, reason="no broker") as (node,),

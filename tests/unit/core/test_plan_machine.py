@@ -36,6 +36,11 @@ def test_of_a_plan_that_is_kept_nothing_is_done_yet() -> None:
     assert (states(kept), [each.had_its_turn for each in kept.steps]) == (["planned"] * 3, [False] * 3)
 
 
+def test_plans_need_no_timer(leader: PlansHarness) -> None:
+    leader.execute(plan())
+    assert leader.plans.wake_s is None
+
+
 def test_a_plan_of_nothing_has_ended_at_once(leader: PlansHarness) -> None:
     kept = plan(0)
     assert leader.step(Execute(kept, even_if_frozen=False)) == [PlanEnded(kept)]

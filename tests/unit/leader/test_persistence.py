@@ -103,7 +103,7 @@ class Unreadable:
 BREAKER: State = {
     "churn": {
         "memory": {
-            "moves": [[1.0, BUNDLE, "b1:8080", 5, 0.25, True, False]],
+            "moves": [[1.0, BUNDLE, "b1:8080", 5, 0.25, True, None, None]],
             "frozenUntilS": {BUNDLE: 1e15},
             "stoppedUntilS": 1e15,
         }
@@ -193,7 +193,7 @@ async def test_stamps_of_a_leader_whose_clock_was_ahead_count_from_now() -> None
     states: State = {
         "churn": {
             "memory": {
-                "moves": [[ahead_s, BUNDLE, "b1:8080", 5, 0.25, True, False]],
+                "moves": [[ahead_s, BUNDLE, "b1:8080", 5, 0.25, True, None, None]],
                 "frozenUntilS": {BUNDLE: ahead_s + 3_600},
                 "stoppedUntilS": ahead_s + 3_600,
             }
