@@ -151,7 +151,7 @@ class ChurnReason(Reason):
         "keeps_returning",
         "No move for another {seconds_left} s because it returned to former owners {returns} times within four hours",
         "Not shed for an hour: it was returned to a former owner {returns} times within four hours",
-        remedy="wait {seconds_left} s, or lift the breaker",
+        remedy="wait {seconds_left} s, or loadmanager admin balancer lift-breaker",
     )
     SHEDDING_STOPPED = entry(
         "shedding_stopped",
