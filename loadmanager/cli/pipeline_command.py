@@ -298,23 +298,13 @@ def _result_of(summary: Summary) -> str:
     return "report/index.html" if "report" in steps else "recommended.yaml" if is_recommended else "summary.json"
 
 
-class _Silent:
-    """Observer of a run that prints nothing."""
-
-    def began(self, step: str) -> None: ...
-
-    def wrote(self, step: str, table: str, rows: int) -> None: ...
-
-    def ended(self, step: str, seconds: float) -> None: ...
-
-
 def _ingest_changes(spark: Spark, job: Job) -> None:
     """Run the step ingest, unless the history has no reports yet."""
     from loadmanager.pipeline import runner  # noqa: PLC0415 - PySpark may not be installed
 
     if not Directory.of(job.history).list_files(BROKER_REPORTS)[0]:
         return
-    summary = runner.run(spark, job, ["ingest"], _Silent())
+    summary = runner.run(spark, job, ["ingest"])
     hours = next(done.hours for done in summary.steps if done.step == "ingest")
     if hours:
         print(f"made the windows of {hours} hours", file=sys.stderr, flush=True)

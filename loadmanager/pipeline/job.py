@@ -53,7 +53,7 @@ class Job:
 class JobRun:
     """One run under way: its steps, of which one is at work, read and write through it."""
 
-    def __init__(self, spark: SparkSession, job: Job, summary: Summary, watch: Watch) -> None:
+    def __init__(self, spark: SparkSession, job: Job, summary: Summary, watch: Watch | None) -> None:
         self.spark = spark
         self.job = job
         self.summary = summary
@@ -106,7 +106,8 @@ class JobRun:
 
     def _tell(self, table: str, rows: int) -> None:
         self.done.rows[table] = rows
-        self.watch.wrote(self._step.name, table, rows)
+        if self.watch:
+            self.watch.wrote(self._step.name, table, rows)
 
     def clear(self, table: str) -> None:
         """Have the table without rows."""

@@ -6,7 +6,7 @@
 | during a step | it reads and writes only the tables that it declares |
 | a step has nothing to say | the reason is a note of the run; tables that it has not written are empty |
 | a step fails | the run ends with its name; each table is as before, or as a step has written it as a whole |
-| at the end, also of a failed run | `<out>/summary.json` is written |
+| at the end, also of a failed run | `<out>/summary.json` is written, unless an ingest alone found nothing new |
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -39,17 +40,31 @@ class StepError(PipelineError):
         self.step = step
 
 
-def run(spark: SparkSession, job: Job, names: Sequence[str], watch: Watch) -> Summary:
+def run(spark: SparkSession, job: Job, names: Sequence[str], watch: Watch | None = None) -> Summary:
     """Run the steps of these names, in their order; the summary is written also when one fails. Raises `StepError`."""
     state, steps = JobRun(spark, job, _summary_after(job), watch), [STEPS[name] for name in STEPS if name in names]
+    before = replace(state.summary)
     try:
         _check(state, steps)
         for step in steps:
             _run_step(state, step)
     finally:
-        with suppress(*CANNOT_GO_ON):
-            Directory.of(job.out).write(SUMMARY, pa.py_buffer(state.summary.encode()))
+        if _is_new(before, state.summary):
+            with suppress(*CANNOT_GO_ON):
+                Directory.of(job.out).write(SUMMARY, pa.py_buffer(state.summary.encode()))
     return state.summary
+
+
+def _is_new(before: Summary, after: Summary) -> bool:
+    """Return False for a run of the step `ingest` alone that left the tables, the range and the notes as they were."""
+    made = [done for done in after.steps if done.run == after.run]
+    if [done.step for done in made] != ["ingest"] or made[0].hours:
+        return True
+    one, two = (
+        (summary.from_ms, summary.to_ms, {done.step: (done.rows, done.notes, done.fault) for done in summary.steps})
+        for summary in (before, after)
+    )
+    return one != two
 
 
 def _summary_after(job: Job) -> Summary:
@@ -83,7 +98,8 @@ def _check(run: JobRun, steps: Sequence[Step]) -> None:
 
 def _run_step(run: JobRun, step: Step) -> None:
     done, started_s = run.begin(step), time.monotonic()
-    run.watch.began(step.name)
+    if run.watch:
+        run.watch.began(step.name)
     try:
         step.function(run)
     except NothingToSay as why:
@@ -95,7 +111,8 @@ def _run_step(run: JobRun, step: Step) -> None:
         raise _failed(done, error) from error
     finally:
         done.seconds = time.monotonic() - started_s
-    run.watch.ended(step.name, done.seconds)
+    if run.watch:
+        run.watch.ended(step.name, done.seconds)
 
 
 def _failed(done: Done, error: Exception) -> StepError:
