@@ -8,6 +8,8 @@ from support.fake_pulsar import FakePulsar
 from support.pulsar_harness import Harness, pulsar_harness
 from support.stores import MemoryWorld
 
+from loadmanager.pulsar import pulsar_intake
+
 
 @pytest.fixture
 async def world() -> AsyncIterator[MemoryWorld]:
@@ -25,10 +27,13 @@ async def pulsar(world: MemoryWorld) -> AsyncIterator[FakePulsar]:
 
 
 @pytest.fixture
-async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Harness]:
+async def harness(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Harness]:
     """Three brokers; the first one leads, and owns the four bundles of `lm/bench`.
 
-    `ON_BOTH` has it run either load manager.
+    `ON_BOTH` has it run either load manager. Topics are read in each poll, so that a report is known at once.
     """
+    monkeypatch.setattr(pulsar_intake, "TOPICS_S", 0.0)
     async with pulsar_harness(tmp_path, extensible=getattr(request, "param", "modular") == "extensible") as harness:
         yield harness
