@@ -22,8 +22,8 @@ from aiohttp import web
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.config import AuditSettings, AuthSettings, SessionSettings, TlsSettings, load_settings, zookeeper_parts
+from loadmanager.config.shared_settings import require_writable
 from loadmanager.errors import ConfigurationError, LoadManagerError, StoreError, StoreUnavailableError
-from loadmanager.leader.audit.audit_log import require_writable
 from loadmanager.net.auth.gate import AuthGate, is_open_to_anyone
 from loadmanager.net.http_client import Caller
 from loadmanager.net.http_server import BACKLOG, listen_on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
@@ -9,6 +10,7 @@ from pydantic import Field
 from loadmanager.config.settings_base import Finite, KeyedSettings, Minutes, OptionalPath, Percent, PositiveMs, of_core
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.setting_declaration import declared_in
+from loadmanager.errors import ConfigurationError
 
 _DECLARED = declared_in(ResourceWeights)
 
@@ -109,6 +111,17 @@ class TracingSettings(KeyedSettings):
         description="OpenTelemetry collector for traces of lookups, decisions and moves, over OTLP with HTTP,"
         " such as http://collector:4318. Empty: none. Needs the extra loadmanager[otel].",
     )
+
+
+def require_writable(path: str) -> None:
+    """Raise `ConfigurationError` unless the file can be appended to; create it if it is missing. An empty path
+    passes.
+    """
+    try:
+        if path:
+            Path(path).open("a").close()
+    except OSError as error:
+        raise ConfigurationError(f"auditLogFile {path}: {error.strerror}") from None
 
 
 class AuditSettings(KeyedSettings):

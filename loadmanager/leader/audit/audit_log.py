@@ -14,14 +14,13 @@ import time
 from collections import deque
 from itertools import islice
 from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
-from pathlib import Path
 from typing import Any
 
 import orjson
 import structlog
 
 from loadmanager.config import AuditSettings
-from loadmanager.errors import ConfigurationError
+from loadmanager.config.shared_settings import require_writable
 from loadmanager.history.entry_rows import OperationRow
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
@@ -37,17 +36,6 @@ _FILES = 5
 _MOST_BYTES = 100 * 1024 * 1024
 """Room for some 300,000 operations; a disk that also holds logs can spare it."""
 _WAITING_LINES = 10_000
-
-
-def require_writable(path: str) -> None:
-    """Raise `ConfigurationError` unless the file can be appended to; create it if it is missing. An empty path
-    passes.
-    """
-    try:
-        if path:
-            Path(path).open("a").close()
-    except OSError as error:
-        raise ConfigurationError(f"auditLogFile {path}: {error.strerror}") from None
 
 
 class AuditFile:
