@@ -45,8 +45,8 @@ _MOST_NAMES_BYTES = 192 * 1024
 """Size limit for topic names in a prepare call: the agent reads at most 256 KiB."""
 
 
-class AgentCalls:
-    """Client of the agents of all brokers in the mirror, with the credentials of `caller`."""
+class _AgentConnection:
+    """HTTP client of the agents of all brokers in the mirror, with the credentials of `caller`."""
 
     def __init__(self, mirror: ClusterMirror, caller: Caller) -> None:
         self._mirror = mirror
@@ -59,6 +59,10 @@ class AgentCalls:
     async def close(self) -> None:
         if self._http is not None:
             await self._http.close()
+
+
+class AgentCalls(_AgentConnection):
+    """Calls to agents about topics, bundles and warm-up."""
 
     async def get_topics(self, owner: Registration, bundle: BundleName) -> list[OpenTopic]:
         """Return the topics of a bundle that its owner may have open; raises `OwnerSilentError` when it does not
@@ -196,24 +200,15 @@ class OwnerClient(Protocol):
         """
 
 
-class AgentOwnerClient:
-    """Client of the agents of all brokers in the mirror. `longest_s` returns the timeout of one call."""
+class AgentOwnerClient(_AgentConnection):
+    """Client that asks owners to let go, by their agents. `longest_s` returns the timeout of one call."""
 
     def __init__(
         self, mirror: ClusterMirror, election: Election, caller: Caller, longest_s: Callable[[], float]
     ) -> None:
-        self._mirror = mirror
+        super().__init__(mirror, caller)
         self._election = election
-        self._caller = caller
         self._longest_s = longest_s
-        self._http: HttpClient | None = None
-
-    async def start(self) -> None:
-        self._http = HttpClient(caller=self._caller)
-
-    async def close(self) -> None:
-        if self._http is not None:
-            await self._http.close()
 
     async def ask(self, name: BundleName, released: Ownership, patience_s: float) -> OwnerRefusal | None:
         """Call the agent's unload endpoint once, with the epoch of this node's term."""
