@@ -45,14 +45,14 @@ _LISTENER_HEADER = istr(LISTENER_HEADER)
 _NOT_PARTITIONED = PartitionedTopicMetadata().to_json()
 
 
-_topic_of = lru_cache(maxsize=_TOPICS_KEPT)(TopicName.of)
+_check_topic = lru_cache(maxsize=_TOPICS_KEPT)(TopicName.of)
 """Checking a topic's name takes longer than all the rest of finding its owner."""
 
 
 def parse_topic(request: web.Request) -> TopicName:
     """Return the topic in a path; raises `InvalidNameError` when it is none."""
     names = request.match_info
-    return _topic_of(names["domain"], names["tenant"], names["namespace"], names["topic"])
+    return _check_topic(names["domain"], names["tenant"], names["namespace"], names["topic"])
 
 
 def parse_listener(request: web.Request) -> str | None:
@@ -225,7 +225,7 @@ class OwnershipHandlers:
 
 _FAILED = b'{"status":'
 
-_batch_topic_of = lru_cache(maxsize=_TOPICS_KEPT)(TopicName.parse)
+_parse_topic = lru_cache(maxsize=_TOPICS_KEPT)(TopicName.parse)
 
 
 class ManyLookupHandlers:
@@ -264,7 +264,7 @@ class ManyLookupHandlers:
             return self._respond(answers, started_s)
 
         async def act() -> web.Response:
-            asked = [_batch_topic_of(topic) for topic, each in zip(topics, known, strict=True) if each is None]
+            asked = [_parse_topic(topic) for topic, each in zip(topics, known, strict=True) if each is None]
             deadline_s = await self._lookups.have_assigned(asked)
             now = {topic: self._known(request, topic, listener) for topic in dict.fromkeys(topics)}
             left = [topic for topic, each in now.items() if each is None]
@@ -277,15 +277,15 @@ class ManyLookupHandlers:
     def _known(self, request: web.Request, topic: str, listener: str | None) -> bytes | None:
         """Return the answer from memory; None for a topic without an owner."""
         try:
-            owner = self._lookups.find_owner(_batch_topic_of(topic))
-            return None if owner is None else _answer(owner, listener)
+            owner = self._lookups.find_owner(_parse_topic(topic))
+            return None if owner is None else _encode_entry(owner, listener)
         except Exception as error:  # noqa: BLE001 - whatever it was, it is said of this topic
             return _failed(answer_error(request, error))
 
     async def _chosen(self, request: web.Request, topic: str, listener: str | None, deadline_s: float) -> bytes:
         """Return the answer for a topic, with an owner assigned now if there is none."""
         try:
-            return _answer(await self._lookups.lookup(_batch_topic_of(topic), deadline_s), listener)
+            return _encode_entry(await self._lookups.lookup(_parse_topic(topic), deadline_s), listener)
         except (NotLeaderError, NoLeaderError):
             raise
         except Exception as error:  # noqa: BLE001 - as above
@@ -298,7 +298,7 @@ class ManyLookupHandlers:
         return json_bytes(b'{"lookups":[%b]}' % b",".join(answers))
 
 
-def _answer(owner: BrokerPort, listener: str | None) -> bytes:
+def _encode_entry(owner: BrokerPort, listener: str | None) -> bytes:
     if not listener:
         return owner.lookup_body
     answer = answer_with(owner, listener)
@@ -360,7 +360,7 @@ class QuickLookups:
         if not received.startswith(_BEGINNING) or len(received) > _MOST_BYTES:
             return None
         line, version, head = received.partition(_VERSION)
-        topic, authorization = _fast_topic_of(line), _authorization_of(head)
+        topic, authorization = _find_topic(line), _find_authorization(head)
         if topic is None or authorization is None or not version:
             return None
         if not (self._gate.is_open or self._gate.knows(authorization, AccessRole.LOOKUP)):
@@ -371,13 +371,13 @@ class QuickLookups:
             return None
         if owner is None:
             return None
-        answer = _fast_answer(owner.lookup_body)
+        answer = _encode_response(owner.lookup_body)
         self._metrics.answered(time.perf_counter() - started_s)
         return answer
 
 
 @lru_cache(_TOPICS_KEPT)
-def _fast_topic_of(line: bytes) -> TopicName | None:
+def _find_topic(line: bytes) -> TopicName | None:
     """Return the topic in the request line, up to the version; None if it does not qualify."""
     found = _TARGET.fullmatch(line)
     if found is None:
@@ -389,7 +389,7 @@ def _fast_topic_of(line: bytes) -> TopicName | None:
 
 
 @lru_cache(_HEADS_KEPT)
-def _authorization_of(head: bytes) -> str | None:
+def _find_authorization(head: bytes) -> str | None:
     """Return the Authorization header, empty without one; None where the headers do not qualify for the fast path."""
     at, hosts, found = 0, 0, list[str]()
     while (line := _LINE.match(head, at)) is not None:
@@ -400,7 +400,7 @@ def _authorization_of(head: bytes) -> str | None:
     return "".join(found) if is_whole and hosts == 1 and len(found) <= 1 else None
 
 
-def _fast_answer(body: bytes) -> bytes:
+def _encode_response(body: bytes) -> bytes:
     return (
         f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         f"Date: {rfc822_formatted_time()}\r\nServer: {SERVER_SOFTWARE}\r\n{REQUEST_ID_HEADER}: {new_id()}\r\n\r\n"
