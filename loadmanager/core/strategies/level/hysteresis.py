@@ -29,7 +29,7 @@ The memory also holds each broker's noise, the usual relative deviation of its l
 
 As JSON: `{"brokers": {broker: [incarnation, rests_until_s, seen_s, hot_since_s or null, noise, excess_s, cold_since_s
 or null, comebacks, came_s, failures, skips]}, "moved": [[at_s, share, {namespace: share}]], "put": {broker: {bundle:
-at_s}}}`. Of a broker the last six may be missing, of `moved` the last.
+at_s}}}`.
 """
 
 from __future__ import annotations
