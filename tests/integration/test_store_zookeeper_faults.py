@@ -444,11 +444,11 @@ async def test_three_stores_on_one_chroot_see_each_others_changes(zookeeper: Emb
 
 
 async def test_start_names_the_hosts_when_nobody_answers_and_leaves_nothing_behind() -> None:
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     store = ZooKeeperStore("127.0.0.1:1,localhost:1", session_timeout_s=3, connect_timeout_s=0.5)
     with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1,localhost:1 within 0\.5 s"):
         await store.start()
-    await eventually(lambda: threading.active_count() == threads)
+    await eventually(lambda: not set(threading.enumerate()) - threads)
     await store.close()
     assert store.state is SessionState.LOST
 
@@ -468,16 +468,16 @@ async def test_start_can_be_tried_again(start_zookeeper: ZooKeeperFactory) -> No
 async def test_start_gives_up_on_a_server_that_accepts_and_never_answers(zookeeper: EmbeddedZooKeeper) -> None:
     async with TcpProxy(zookeeper.port) as proxy:
         proxy.blackhole()
-        threads = threading.active_count()
+        threads = set(threading.enumerate())
         store = ZooKeeperStore(proxy.address, session_timeout_s=SHORT_S, connect_timeout_s=2)
         with pytest.raises(StoreUnavailableError):
             await store.start()
         assert proxy.accepted >= 2  # it did not wait for the first connection all the time
-        await eventually(lambda: threading.active_count() == threads)
+        await eventually(lambda: not set(threading.enumerate()) - threads)
 
 
 async def test_close_ends_soon_without_a_connection(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     async with TcpProxy(zookeeper.port) as proxy:
         for cut, session_timeout_s in ((False, STEADY_S), (True, SHORT_S)):
             store = ZooKeeperStore(proxy.address, session_timeout_s=session_timeout_s, chroot=chroot)
@@ -487,7 +487,7 @@ async def test_close_ends_soon_without_a_connection(zookeeper: EmbeddedZooKeeper
             async with asyncio.timeout(patience()):
                 await asyncio.gather(store.close(), store.close())
             proxy.heal()
-    await eventually(lambda: threading.active_count() == threads)
+    await eventually(lambda: not set(threading.enumerate()) - threads)
 
 
 class Unsendable(KazooRequest[None]):
