@@ -16,6 +16,7 @@ import pytest
 import structlog
 from coverage import Coverage
 from hypothesis import HealthCheck, settings
+from hypothesis.errors import InvalidArgument
 from support.deep import deep_except
 from support.delays import Seed
 from xdist.remote import Producer
@@ -188,10 +189,19 @@ _STATE = TemporaryDirectory(prefix="loadmanager-tests-")
 
 def pytest_configure(config: pytest.Config) -> None:
     _store_seeds(config)
+    _check_profile(config.getoption("--hypothesis-profile", default=None))
     gc.disable()
     _log_plainly()
     os.environ["XDG_STATE_HOME"] = _STATE.name
     os.environ.pop("STATE_DIRECTORY", None)
+
+
+def _check_profile(name: str | None) -> None:
+    try:
+        settings.get_profile(name or "quick")
+    except InvalidArgument:
+        message = f"--hypothesis-profile {name}: expected quick, deep, search or few"
+        raise pytest.UsageError(message) from None
 
 
 @pytest.hookimpl(trylast=True)

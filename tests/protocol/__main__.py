@@ -10,6 +10,7 @@ import argparse
 import gc
 import multiprocessing
 import os
+import re
 import sys
 import time
 import warnings
@@ -21,6 +22,7 @@ from protocol.failure_report import tell_failure
 from protocol.guards import GUARDS
 from protocol.schedules import draw, run
 
+_SEEDS = "a number of schedules (1000), one seed (=17) or a range (1000-2000)"
 _BATCH = 50
 _BATCHES_IN_A_LIFE = 2
 """A process ends after so many, with the megabyte that each world leaves: to collect it takes a seventh of the time."""
@@ -76,12 +78,14 @@ def miss(guard: str, most: int) -> tuple[int | None, str]:
     return None, ""
 
 
-def seeds_of(text: str) -> range:
-    """The seeds that a command line names."""
-    first, dash, last = text.partition("-")
-    if text.startswith("="):
-        return range(int(text[1:]), int(text[1:]) + 1)
-    return range(int(first), int(last) + 1) if dash else range(1, int(first) + 1)
+def parse_seeds(text: str) -> range:
+    """Return the seeds that a command line names."""
+    match = re.fullmatch(r"(=?)(\d+)(?:-(\d+))?", text)
+    one, number, last = match.groups() if match else ("", "0", None)
+    seeds = range(int(number) if one or last else 1, int(last or number) + 1)
+    if not seeds or (one and last):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {_SEEDS}")
+    return seeds
 
 
 def _begin() -> None:
@@ -123,8 +127,8 @@ def _try_guards(most: int, workers: int) -> int:
 
 def main() -> int:
     """Run what the command line asks for; 1 if a schedule failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("seeds", nargs="?", default="1000", type=seeds_of, help="a number, =SEED, or FIRST-LAST")
+    parser = argparse.ArgumentParser(prog="python -m protocol", description=__doc__)
+    parser.add_argument("seeds", nargs="?", default="1000", type=parse_seeds, help=_SEEDS)
     parser.add_argument("--guards", action="store_true", help="take out each guard, over so many seeds")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 
 import pytest
+from protocol.__main__ import parse_seeds
 from protocol.failure_report import tell_failure
 from protocol.guards import GUARDS
 from protocol.schedules import Schedule, Step, draw, run, shrink
@@ -74,3 +76,14 @@ def test_shrinking_leaves_out_whatever_is_not_needed() -> None:
 
     least = shrink(Schedule(1, Shape(1, 2, 1, 1), steps), fails)
     assert [step.number for step in least.steps] == [3, 17]
+
+
+@pytest.mark.parametrize(("text", "seeds"), [("3", range(1, 4)), ("=17", range(17, 18)), ("5-7", range(5, 8))])
+def test_seeds_are_a_number_one_seed_or_a_range(text: str, seeds: range) -> None:
+    assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "abc", "-5", "=x", "=3-5", "0", "5-3"])
+def test_other_seeds_are_refused_with_what_is_expected(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=r"expected a number of schedules \(1000\), one seed"):
+        parse_seeds(text)

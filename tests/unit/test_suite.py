@@ -199,9 +199,10 @@ def test_tests_of_processes_that_failed_run_again_alone(
     [
         (["-m", "not nosuch"], "ERROR: -m: no marker nosuch; there are "),
         (["--store-seeds", "1,x"], "ERROR: --store-seeds 1,x: expected whole numbers, such as 1,2"),
+        (["--hypothesis-profile", "x"], "ERROR: --hypothesis-profile x: expected quick, deep, search or few"),
     ],
 )
-def test_a_marker_or_a_seed_that_does_not_exist_is_refused_in_one_line(options: list[str], said: str) -> None:
+def test_a_marker_a_seed_or_a_profile_that_does_not_exist_is_refused_in_one_line(options: list[str], said: str) -> None:
     done = pytest_in_the_project("tests/unit/test_suite.py", *options)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert done.stderr.startswith(said)
