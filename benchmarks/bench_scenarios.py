@@ -24,8 +24,7 @@ from at_rest import imbalance_at_rest
 from scenario_figures import Figures, Tables, add, read, write
 
 from loadmanager.cli.simulate_command import packaged_scenarios, recorded_for
-from loadmanager.core.domain.setting_declaration import declared_in
-from loadmanager.core.domain.settings import AS_PULSAR, PlannerSettings
+from loadmanager.core.domain.settings import AS_PULSAR
 from loadmanager.lab.simulate.scenario import Scenario
 from loadmanager.lab.simulate.scenario_checks import mean_imbalance, own_moves
 from loadmanager.lab.simulate.scenario_run import SIDE_BY_SIDE, run
@@ -43,10 +42,7 @@ CHECKED_S = 43_200
 """Scenarios that last longer are not run again to see whether the tables are current."""
 SAID_EVERY_S = 10.0
 
-PULSARS = "ThresholdShedder as in Pulsar"
-"""With the settings too that a new installation has otherwise."""
-STRATEGIES = (PULSARS, *SIDE_BY_SIDE)
-THRESHOLDS = {each.key: str(each.default) for each in declared_in(PlannerSettings).values() if each.fits}
+PULSARS = {key: str(value) for key, value in AS_PULSAR.items()}
 """Thresholds at Pulsar's values, whatever the load of a scenario."""
 
 Case = tuple[Scenario, str]
@@ -60,8 +56,7 @@ def traces() -> list[str]:
 def figures(case: Case) -> Figures:
     scenario, strategy = case
     recorded = recorded_for(scenario, PROJECT, traces())
-    settings = {key: str(value) for key, value in AS_PULSAR.items()} if strategy == PULSARS else THRESHOLDS
-    done = run(scenario, strategy.partition(" ")[0], settings, recorded=recorded)
+    done = run(scenario, strategy, PULSARS, recorded=recorded)
     result = done.result
     return Figures(
         scenario.name,
@@ -85,7 +80,7 @@ def cases(scenarios: Sequence[Scenario], seeds: int) -> list[Case]:
         for seed in range(1, seeds + 1)
         for scenario in scenarios
         if seed <= FEW_SEEDS.get(scenario.name, seeds)
-        for strategy in STRATEGIES
+        for strategy in SIDE_BY_SIDE
     ]
 
 
@@ -123,7 +118,7 @@ def case_hash(code: bytes, scenario: Scenario) -> str:
 
 
 def show_broken(found: Sequence[Figures]) -> None:
-    for strategy in STRATEGIES:
+    for strategy in SIDE_BY_SIDE:
         own = [each for each in found if each.strategy == strategy]
         broken = {f"{each.scenario} ({each.broken})": None for each in own if not each.held}
         print(f"{strategy}: {sum(each.held for each in own)} of {len(own)} runs held; not {', '.join(broken) or 'any'}")
@@ -133,7 +128,7 @@ def written(found: Sequence[Figures]) -> str:
     """The document with the tables of these."""
     before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{Tables(found, STRATEGIES).markdown()}\n\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{Tables(found, SIDE_BY_SIDE).markdown()}\n\n{END}{after}"
 
 
 def stale(scenarios: Sequence[Scenario], processes: int) -> list[str]:
@@ -170,8 +165,10 @@ def main() -> int:
     found = run_all(cases(scenarios, given.seeds), given.processes)
     show_broken(found)
     run_now = {each.name for each in scenarios}
-    rest = [each for each in read(STORED) if each.scenario in packaged.keys() - run_now and each.strategy in STRATEGIES]
-    found = sorted([*found, *rest], key=lambda each: (each.scenario, STRATEGIES.index(each.strategy), each.seed))
+    rest = [
+        each for each in read(STORED) if each.scenario in packaged.keys() - run_now and each.strategy in SIDE_BY_SIDE
+    ]
+    found = sorted([*found, *rest], key=lambda each: (each.scenario, SIDE_BY_SIDE.index(each.strategy), each.seed))
     write(STORED, found)
     DOCUMENT.write_text(written(read(STORED)), encoding="utf-8")
     return 0

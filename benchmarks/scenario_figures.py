@@ -9,7 +9,6 @@ from math import isnan
 from pathlib import Path
 
 SHORT = {
-    "ThresholdShedder as in Pulsar": "Threshold as in Pulsar",
     "ThresholdShedder": "Threshold",
     "ThresholdShedder+LeastResourceUsageWithWeight": "Threshold + usage",
     "OverloadShedder": "Overload",

@@ -39,7 +39,7 @@ def type_of_core(declared: Declared, hint: Any) -> Any:  # noqa: ANN401 - types 
 def of_core(declared: Declared) -> Any:  # noqa: ANN401 - a field that fits any type
     """Return the field of a setting that the core declares."""
     bounds = {name: bound for name in _SIGNS if (bound := getattr(declared, name, None)) is not None}
-    default, description = declared.default if declared.installed is None else declared.installed, declared.description
+    default, description = declared.default, declared.description
     if declared.fits is not None:
         description += f" Empty: {default}, and less in a fleet with less than {_describe(declared.fits)} per broker."
         default = None

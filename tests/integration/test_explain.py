@@ -43,5 +43,5 @@ async def test_explanation_equals_the_next_shedding_round(zookeeper: EmbeddedZoo
         assert after["shedding"]["stays"]["reason"] == "not_reported"
         assert "unload" in {decision["kind"] for decision in after["decisions"]}
         back = (await standby.get(f"{EXPLAIN}/why-not?bundle={moved}&broker=b1:8080")).json()
-        assert back["answer"]["reason"] == "busier_than_average"
+        assert back["answer"]["reason"] == "owns_more_of_namespace"
         assert "loadBalancerDistributeBundlesEvenlyEnabled" in back["answer"]["change"]

@@ -11,10 +11,6 @@ anti-affinity group come back; here the limits keep holding. Brokers that run an
 first, as in the extensible rules, where Pulsar does it after even distribution and so may give up all filters. Brokers
 here do not run load managers, so their class counts only when `loadManagerClassName` is set and some broker runs it.
 
-In Pulsar the preference for brokers with few bundles of a namespace applies regardless of their usage. With
-`loadBalancerDistributeBundlesEvenlyMarginPercentage` below 100 it chooses among those that are not much busier than the
-average, which are preferred themselves.
-
 Differs from Pulsar in both: topics, bundles of a namespace and namespaces of a group on their way to a broker count.
 """
 
@@ -35,8 +31,7 @@ from loadmanager.core.domain.policies import IsolationPolicy
 from loadmanager.core.domain.reasons import FilterReason, Reason
 from loadmanager.core.domain.settings import PlannerSettings, is_simple, short_class_name
 from loadmanager.core.model.broker_versions import UNREADABLE, rank_versions
-from loadmanager.core.model.extensible_load import throughput_of
-from loadmanager.core.model.load import BoolArray, FloatArray, IntArray
+from loadmanager.core.model.load import BoolArray, IntArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 
 _ROUNDING = 1e-9
@@ -191,24 +186,6 @@ def keep_fewest_of_group(brokers: BoolArray, question: PlacementQuestion, *, cou
     return brokers if counts is None else _keep_least(brokers, counts)
 
 
-def keep_no_busier_than_average(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Keep brokers with at most the average usage plus a margin, bundles on their way included: an overloaded broker
-    has few bundles because they are heavy, and must not get more for that. Keep all as in Pulsar, or where bundles of a
-    namespace are not spread.
-    """
-    settings = question.settings
-    margin = settings.distribute_bundles_evenly_margin_percentage / 100
-    if not _is_spread(question) or margin >= 1:
-        return brokers
-    count = np.count_nonzero(brokers)
-    if not count:
-        return brokers
-    usage = expected_usage(question)
-    mean = np.add.reduce(usage[brokers]) / count
-    kept = np.asarray(brokers & (usage <= mean + margin + _ROUNDING))
-    return kept if np.count_nonzero(kept) else brokers
-
-
 def keep_fewest_of_namespace(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     """Keep brokers with the fewest bundles of the namespace, to spread each namespace; the system namespace regardless
     of the setting.
@@ -282,7 +259,6 @@ MODULAR = FilterRules(
         BrokerFilter(FilterReason.HAS_MORE_OF_GROUP, keep_fewest_of_group),
     ),
     preferences=(
-        BrokerFilter(FilterReason.BUSIER_THAN_AVERAGE, keep_no_busier_than_average),
         BrokerFilter(FilterReason.OWNS_MORE_OF_NAMESPACE, keep_fewest_of_namespace),
         BrokerFilter(FilterReason.OLDER_VERSION, keep_latest_version),
     ),
@@ -514,24 +490,6 @@ def _keep_least(brokers: BoolArray, counts: IntArray) -> BoolArray:
 def _is_spread(question: PlacementQuestion) -> bool:
     """Return True if the bundles of the namespace are spread over the brokers."""
     return question.settings.distribute_bundles_evenly_enabled or question.namespace == SYSTEM_NAMESPACE
-
-
-def expected_usage(question: PlacementQuestion) -> FloatArray:
-    """Return the expected usage of each broker (M,), a fraction, with bundles on their way at the mean cost of bytes/s
-    over all brokers.
-    """
-    snapshot = question.snapshot
-    weights = question.settings.resource_weights
-    usage = usage_per_broker(snapshot, weights)
-    cost = snapshot.derive(("cost of bytes", weights), lambda: _cost_of_bytes(snapshot, usage))
-    if not cost:
-        return usage
-    return np.asarray(usage + cost * throughput_of(snapshot.brokers.preallocated + question.projection.load))
-
-
-def _cost_of_bytes(snapshot: Snapshot, usage: FloatArray) -> np.float64 | float:
-    carried = throughput_of(snapshot.brokers.load).sum()
-    return usage.sum() / carried if carried > 0 else 0.0
 
 
 def expected_topics(question: PlacementQuestion) -> IntArray:

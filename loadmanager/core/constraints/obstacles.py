@@ -21,7 +21,6 @@ from loadmanager.core.constraints.filters import (
     PlacementQuestion,
     everyone,
     expected_topics,
-    expected_usage,
     failure_domains,
     find_group_counts,
     others_than_excluded,
@@ -150,18 +149,6 @@ def _group_members(case: _Case) -> dict[str, Figure]:
     return {**_group(case), **_counted(counts[case.broker], counts[case.brokers].min())}
 
 
-def _usage(case: _Case) -> dict[str, Figure]:
-    question, settings = case.question, case.question.settings
-    usage = 100 * expected_usage(question)
-    average = float(usage[case.brokers].mean())
-    return {
-        "usage_percent": float(usage[case.broker]),
-        "average_percent": average,
-        "too_many_points": float(usage[case.broker]) - average - settings.distribute_bundles_evenly_margin_percentage,
-        **settings.as_figures("distribute_bundles_evenly_margin_percentage"),
-    }
-
-
 def _namespace_bundles(case: _Case) -> dict[str, Figure]:
     question = case.question
     counts = question.projection.bundles_per_broker(question.namespace)
@@ -196,7 +183,6 @@ _FIGURES: Mapping[Reason, Callable[[_Case], dict[str, Figure]]] = {
     FilterReason.TOPIC_LIMIT_REACHED: _topic_limit,
     FilterReason.FAILURE_DOMAIN_HAS_MORE_OF_GROUP: _failure_domain,
     FilterReason.HAS_MORE_OF_GROUP: _group_members,
-    FilterReason.BUSIER_THAN_AVERAGE: _usage,
     FilterReason.OWNS_MORE_OF_NAMESPACE: _namespace_bundles,
     FilterReason.OLDER_VERSION: _version,
 }

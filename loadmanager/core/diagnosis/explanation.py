@@ -354,7 +354,6 @@ _FILTERS = frozenset(
         FilterReason.TOPIC_LIMIT_REACHED,
         FilterReason.FAILURE_DOMAIN_HAS_MORE_OF_GROUP,
         FilterReason.HAS_MORE_OF_GROUP,
-        FilterReason.BUSIER_THAN_AVERAGE,
         FilterReason.OWNS_MORE_OF_NAMESPACE,
         FilterReason.OLDER_VERSION,
         FilterReason.VERSION_UNREADABLE,

@@ -32,8 +32,7 @@ BY_USAGE = Fit("usage", 0.5)
 class Declared:
     """Declaration of a setting besides its type; its unit is in the description. None: no bound.
 
-    `default` is Pulsar's. A new installation has `installed` in its place; or, where `fits` is given, what suits the
-    load of its fleet.
+    `default` is Pulsar's. A new installation has what suits the load of its fleet in its place, where `fits` is given.
     """
 
     key: str
@@ -42,13 +41,7 @@ class Declared:
     gt: float | None = None
     ge: float | None = None
     le: float | None = None
-    installed: Any = None
     fits: Fit | None = None
-
-    @property
-    def decides_otherwise(self) -> bool:
-        """True for a setting with which a new installation decides otherwise than Pulsar."""
-        return self.installed is not None or self.fits is not None
 
 
 def setting(
@@ -59,11 +52,10 @@ def setting(
     gt: float | None = None,
     ge: float | None = None,
     le: float | None = None,
-    installed: _Value | None = None,
     fits: Fit | None = None,
 ) -> _Value:
     """Declare a setting as a dataclass field."""
-    declared = Declared(key, default, description, gt, ge, le, installed, fits)
+    declared = Declared(key, default, description, gt, ge, le, fits)
     return field(default=default, metadata={_DECLARED: declared})
 
 

@@ -318,28 +318,6 @@ class PlannerSettings:
         "ExtensibleLoadManagerImpl: a bundle is split when it was above a limit more often than this in succession.",
     )
     # From here on they are ours: Pulsar merges no bundles, and does not limit churn.
-    distribute_bundles_evenly_margin_percentage: float = setting(
-        "loadBalancerDistributeBundlesEvenlyMarginPercentage",
-        100,
-        (
-            "Brokers used so many points more than the average are not preferred for holding few bundles of the same"
-            " namespace; 100: they are, as in Pulsar."
-        ),
-        ge=0,
-        le=100,
-        installed=0,
-    )
-    threshold_shedder_band_percentage: float = setting(
-        "loadBalancerThresholdShedderBandPercentage",
-        0,
-        (
-            "ThresholdShedder: relieves a broker until it is used so many per cent more than the average, by the latest"
-            " reports and what its bundles carry now; 0: by points and averages over reports, as in Pulsar."
-        ),
-        ge=0,
-        le=1_000,
-        installed=10,
-    )
     auto_bundle_merge_enabled: bool = setting(
         "loadBalancerAutoBundleMergeEnabled",
         False,
@@ -425,7 +403,7 @@ KEYS: Mapping[str, str] = {name: declared.key for name, declared in declared_in(
 """Configuration key of each field."""
 
 AS_PULSAR: Mapping[str, Any] = {
-    declared.key: declared.default for declared in declared_in(PlannerSettings).values() if declared.decides_otherwise
+    declared.key: declared.default for declared in declared_in(PlannerSettings).values() if declared.fits is not None
 }
 """Keys that differ in a new installation, with the values at which strategies decide as Pulsar's do."""
 

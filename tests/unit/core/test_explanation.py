@@ -400,10 +400,6 @@ def test_a_preference_is_an_obstacle_unless_it_is_given_up() -> None:
     assert [(each.verdict, is_preference) for each, is_preference in kept.obstacles] == [
         (FilterReason.OWNS_MORE_OF_NAMESPACE, True)
     ]
-    evenly = situation(hot_a(b=report(cpu=10), c=report(cpu=31)))
-    evenly = replace(evenly, settings=replace(evenly.settings, distribute_bundles_evenly_margin_percentage=5))
-    ((busier, is_preference),) = why_not(evenly, HEAVY, C).obstacles
-    assert (busier.verdict, is_preference) == (FilterReason.BUSIER_THAN_AVERAGE, True)
     given_up = why_not(situation(hot_a(b=report(cpu=99), c=more)), HEAVY, C)
     assert given_up.obstacles == ()
     assert given_up.verdict.verdict is ExplanationReason.WOULD_BE_CHOSEN

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given as each_of
 from hypothesis import strategies as st
-from support.builders import broker, bundle, owned, releasing, report, snapshot, throughput
+from support.builders import broker, bundle, owned, releasing, report, snapshot
 
 from loadmanager.core.constraints.filters import (
     EXTENSIBLE,
@@ -16,7 +16,6 @@ from loadmanager.core.constraints.filters import (
     FilterRules,
     PlacementQuestion,
     allowed_brokers,
-    expected_usage,
     find_anti_affinity_refusal,
     find_isolation_refusal,
     keep_below_topic_limit,
@@ -26,7 +25,6 @@ from loadmanager.core.constraints.filters import (
     keep_isolated,
     keep_latest_readable_version,
     keep_latest_version,
-    keep_no_busier_than_average,
     keep_same_load_manager,
     keep_strictly_below_topic_limit,
     preferred_brokers,
@@ -111,45 +109,6 @@ def test_even_distribution_can_be_switched_off_and_leaves_nobody_to_nobody() -> 
     assert keep_fewest_of_namespace(mask(1, 1), question(given)).tolist() == [False, True]
     assert keep_fewest_of_namespace(mask(1, 1), question(given, uneven)).all()
     assert not keep_fewest_of_namespace(mask(0, 0), question(given)).any()
-
-
-def test_where_bundles_are_spread_a_broker_busier_than_the_average_is_passed_over_unless_as_in_pulsar() -> None:
-    b, c = report([bundle(1)], cpu=30), report([bundle(2), bundle(3)], cpu=20)
-    given = snapshot({"a": report(cpu=70), "b": b, "c": c})
-
-    def kept(margin: float, *, evenly: bool = True) -> str:
-        settings = PlannerSettings(
-            distribute_bundles_evenly_margin_percentage=margin, distribute_bundles_evenly_enabled=evenly
-        )
-        return names(given, preferred_brokers(MODULAR, mask(1, 1, 1), question(given, settings))[0])
-
-    assert [kept(margin) for margin in (0, 29, 31, 100)] == ["b", "b", "a", "a"]
-    assert kept(0, evenly=False) == "abc"
-    asked = question(given, PlannerSettings(distribute_bundles_evenly_margin_percentage=0))
-    assert preferred_brokers(MODULAR, mask(1, 1, 1), asked)[1] == {
-        "busier_than_average": 1,
-        "owns_more_of_namespace": 1,
-    }
-    assert names(given, keep_no_busier_than_average(mask(1, 1, 0), asked)) == "b"
-    assert not keep_no_busier_than_average(mask(0, 0, 0), asked).any()
-
-
-def test_what_is_on_its_way_to_a_broker_counts_as_used_at_what_load_costs_on_average() -> None:
-    carries = {bundle(i): throughput(10) for i in range(4)}
-    given = snapshot({"a": report(carries, cpu=40), "b": report(), "c": report()})
-    asked = question(given, PlannerSettings(distribute_bundles_evenly_margin_percentage=0))
-    assert names(given, keep_no_busier_than_average(mask(1, 1, 1), asked)) == "bc"
-    for row in (0, 1):
-        asked.projection.move("tenant/ns", row, 0, 1)
-    assert expected_usage(asked).tolist() == pytest.approx([0.2, 0.2, 0.0])
-    assert names(given, keep_no_busier_than_average(mask(1, 1, 1), asked)) == "c"
-
-
-def test_brokers_that_are_equally_used_or_whose_usage_is_no_number_are_all_kept() -> None:
-    settings = PlannerSettings(distribute_bundles_evenly_margin_percentage=0)
-    for cpu in (10, 30, 70, float("nan")):
-        given = snapshot({name: report(cpu=cpu) for name in "abc"})
-        assert keep_no_busier_than_average(mask(1, 1, 1), question(given, settings)).all()
 
 
 def test_the_system_namespace_is_spread_even_when_even_distribution_is_switched_off() -> None:

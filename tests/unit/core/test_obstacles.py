@@ -138,23 +138,6 @@ def test_even_distribution_and_versions_are_preferences() -> None:
     )
 
 
-def test_a_broker_that_is_too_busy_to_be_preferred_is_told_by_how_much() -> None:
-    settings = replace(DEFAULTS, distribute_bundles_evenly_margin_percentage=5)
-    given = {"a": report([bundle(1)], cpu=40), "b": report([bundle(2)], cpu=10)}
-    (busier,) = find_obstacles(MODULAR, question(given, settings), 0)
-    assert busier.is_preference
-    assert said(busier) == (
-        (
-            "Not on a:8080 because it is used 40 % with what is on its way, and the brokers that may have it 25 % on"
-            " average (loadBalancerDistributeBundlesEvenlyMarginPercentage 5)"
-        ),
-        (
-            "have 10 points less used on a:8080, raise loadBalancerDistributeBundlesEvenlyMarginPercentage, or set"
-            " loadBalancerDistributeBundlesEvenlyEnabled to false"
-        ),
-    )
-
-
 def test_what_any_bundle_would_meet_is_found_without_a_namespace() -> None:
     settings = replace(DEFAULTS, broker_max_topics=10)
     policies = Policies((IsolationPolicy("gold", ("gold/.*",), ("a",)),))

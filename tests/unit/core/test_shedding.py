@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
-import numpy as np
 from support.builders import MIB, broker, bundle, owned, releasing, report, snapshot, throughput
 
 from loadmanager.core.domain.plan import Verdict
@@ -13,12 +11,8 @@ from loadmanager.core.model.snapshot import Snapshot, build_snapshot
 from loadmanager.core.planning.planner import PlannerSettings
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason, OverloadShedder
 from loadmanager.core.strategies.shedding.shedding_strategy import (
-    Hot,
     Shed,
     SheddingStrategy,
-    present_throughput,
-    relieve,
-    throughput_per_broker,
 )
 from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdReason, ThresholdShedder
 
@@ -213,80 +207,3 @@ def test_the_lower_boundary_mode_passes_over_a_more_used_broker_with_a_single_bu
 def test_a_need_that_is_not_a_number_is_not_below_the_minimum_as_in_pulsar() -> None:
     given = snapshot({"a": report(ten(), cpu=100, load=(0, 0, float("nan"), 0)), "b": report(cpu=0)})
     assert names(given, THRESHOLD.find_bundles_for_unloading(given, {})) == [bundle(10)]
-
-
-BAND = ThresholdShedder.of(PlannerSettings(threshold_shedder_band_percentage=10))
-
-
-def just_hot(**usage: float) -> Snapshot:
-    """Broker a of five has become three times as busy, as its last two reports say: it has twenty bundles, as all have,
-    and would use 90 % where it used 30. `usage` is what others use in the end.
-    """
-    model = ClusterModel()
-    for number, name in enumerate("abcde"):
-        bundles = [bundle(100 * number + i, f"tenant/{name}") for i in range(20)]
-        model.set_namespace(f"tenant/{name}", bundles, [owned(broker(name))] * 20)
-        for minute in range(8):
-            times = 3 if name == "a" and minute > 5 else 1
-            cpu = usage.get(name, 30 * times)
-            loads = {each: throughput(times) for each in bundles}
-            model.apply_report(broker(name), report(loads, cpu=cpu, last_update_ms=60_000 * minute))
-    return model.snapshot(7 * 60.0, 0.0)
-
-
-def taken(strategy: ThresholdShedder, given: Snapshot) -> int:
-    return len(names(given, strategy.find_bundles_for_unloading(given, {})))
-
-
-def test_a_broker_that_has_just_become_hot_comes_down_to_the_average_and_no_further() -> None:
-    """It uses 90 % and all 42 % on average: with nine of its bundles it uses 41 %."""
-    given = just_hot()
-    assert taken(BAND, given) == 10
-    assert taken(THRESHOLD, given) == 18
-
-
-def test_neither_the_right_need_nor_the_right_weights_alone_are_enough() -> None:
-    given = just_hot()
-    carries = float(throughput_per_broker(given)[0])
-    need, by_points = carries * (1 - 1.1 * 0.42 / 0.9), carries * (0.9 - 0.42 - 0.05)
-
-    def takes(need: float, *, by_present: bool) -> int:
-        ((pick,), _) = relieve(given, [Hot(0, need, {})], ThresholdReason.BROKER_ABOVE_AVERAGE, by_present=by_present)
-        return len(pick.bundles)
-
-    assert takes(need, by_present=False) == 20
-    assert takes(by_points, by_present=True) == 9
-    assert takes(need, by_present=True) == 10
-
-
-def test_a_broker_that_is_hardly_used_leaves_points_to_less_than_it_should_shed() -> None:
-    """At 15 % where all use 7 % on average, points take a twentieth of what it carries, and it stays twice as hot."""
-    given = just_hot(a=15.0, b=5.0, c=5.0, d=5.0, e=5.0)
-    points = PlannerSettings(broker_threshold_shedder_percentage=5, bundle_unload_min_throughput_threshold=0)
-    by_band = replace(ThresholdShedder.of(points), band_percentage=10)
-    assert taken(by_band, given) == 10
-    assert taken(ThresholdShedder.of(points), given) == 4
-
-
-def test_a_broker_that_is_down_by_its_latest_report_is_left_alone_whatever_it_used_over_time() -> None:
-    given = just_hot(a=32.0)
-    state = {"usage": {f"{name}:8080": [1, 0.9 if name == "a" else 0.3] for name in "abcde"}}
-    said = {each.subject: each for each in BAND.find_bundles_for_unloading(given, state).verdicts}["a:8080"]
-    assert (said.verdict, said.acted) == (ThresholdReason.WITHIN_BAND, False)
-    assert said.sentence() == (
-        "No move because its latest usage is within loadBalancerThresholdShedderBandPercentage 10 % of the average,"
-        " although usage over time 84.2 % is not below average 40.84 % plus"
-        " loadBalancerBrokerThresholdShedderPercentage 10 %"
-    )
-    assert THRESHOLD.find_bundles_for_unloading(given, state).bundles
-
-
-def test_present_throughput_of_bundles_adds_up_to_the_last_report_of_their_broker() -> None:
-    carried = {bundle(0): throughput(30), bundle(1): throughput(10)}
-    given = snapshot(
-        {"a": report(carried, load=throughput(60)), "b": report({bundle(2): throughput(0)}, load=throughput(5))}
-    )
-    assert (present_throughput(given) / MIB).tolist() == [90.0, 30.0, 0.0]
-    free = replace(given.bundles, broker=np.array([0, 0, -1]), _present=[np.full((3, 4), 3.0 * MIB)])
-    found = present_throughput(replace(given, bundles=free))
-    assert (found / MIB).tolist() == [60.0, 60.0, 6.0], "what nobody owns counts as it is"

@@ -88,7 +88,7 @@ async def test_a_bundle_without_an_owner_is_explained_too(node: RunningNode) -> 
     assert body["inputs"]["reportAgeS"] is None
     assert body["shedding"]["stays"]["reason"] == "no_owner"
     assert body["placement"]["chosen"] in ("b2:8080", "b3:8080")
-    assert body["placement"]["dropped"] == {"busier_than_average": 1}
+    assert body["placement"]["dropped"] == {"owns_more_of_namespace": 1}
 
 
 async def test_a_broker_is_explained_with_its_thresholds_and_what_it_would_shed(node: RunningNode) -> None:

@@ -68,9 +68,7 @@ def decided_again(line: DumpLine, strategy: str) -> tuple[list[tuple[str, str]],
 
 async def test_a_dump_decided_offline_gives_the_decision_that_the_leader_journalled() -> None:
     async with a_leader() as (cluster, leader):
-        bundles = await hot_and_idle(cluster, leader)
-        for _ in range(2):  # what jumped and stays is what bundles carry from then on, whenever somebody looks
-            await report(cluster, leader, "b1:8080", bundles, cpu=95.0, load=60.0)
+        await hot_and_idle(cluster, leader)
         await leader.node.persistence.flush()
         line = (await dumped(cluster)).finish()
         plan = await leader.node.shedding.cycle()

@@ -91,17 +91,6 @@ class FilterReason(Reason):
         "Not on {broker} because it has {has} {counted} of anti-affinity group {group}, and another broker {least}",
         remedy="have {too_many} {counted} of {group} fewer on {broker}, or take the namespace out of the group",
     )
-    BUSIER_THAN_AVERAGE = entry(
-        "busier_than_average",
-        (
-            "Not on {broker} because it is used {usage_percent} % with what is on its way, and the brokers that may"
-            " have it {average_percent} % on average ({=distribute_bundles_evenly_margin_percentage})"
-        ),
-        remedy=(
-            "have {too_many_points} points less used on {broker}, raise {#distribute_bundles_evenly_margin_percentage},"
-            " or set {#distribute_bundles_evenly_enabled} to false"
-        ),
-    )
     OWNS_MORE_OF_NAMESPACE = entry(
         "owns_more_of_namespace",
         "Not on {broker} because it has {has} bundles of {namespace}, and another broker {least}",

@@ -100,15 +100,12 @@ def throughput_per_broker(snapshot: Snapshot) -> FloatArray:
         return np.asarray(load[:, THROUGHPUT_IN] + load[:, THROUGHPUT_OUT])
 
 
-def relieve(
-    snapshot: Snapshot, hot: Sequence[Hot], reason: Reason, *, by_present: bool = False
-) -> tuple[list[Pick], list[Verdict]]:
+def relieve(snapshot: Snapshot, hot: Sequence[Hot], reason: Reason) -> tuple[list[Pick], list[Verdict]]:
     """Take bundles off each hot broker until its need is met: largest short-term throughput first, at least one if any
     is eligible; the last one may exceed the need. A broker's only bundle stays, as it would take the load along. One
-    verdict per hot broker. `by_present`: use current load in place of the average over ten reports.
+    verdict per hot broker.
     """
-    throughput = present_throughput(snapshot) if by_present else throughput_of(snapshot.bundles.short)
-    candidates = _by_throughput(snapshot, hot, throughput)
+    candidates = _by_throughput(snapshot, hot)
     picks, verdicts = [], []
     for broker in hot:
         refusal = find_refusal(snapshot, broker.broker)
@@ -142,28 +139,14 @@ def count_recently_unloaded(snapshot: Snapshot, broker: int) -> int:
     return int(np.count_nonzero(snapshot.bundles.recently_unloaded & (snapshot.bundles.broker == broker)))
 
 
-def present_throughput(snapshot: Snapshot) -> FloatArray:
-    """Return the current bytes/s (N,) of each bundle, scaled so that a broker's bundles sum to its last report, which
-    shows a jump before single bundles do.
-    """
-    bundles = snapshot.bundles
-    carried, owned = throughput_of(bundles.present), bundles.broker >= 0
-    known = np.bincount(bundles.broker[owned], carried[owned], len(snapshot.brokers))
-    with np.errstate(all="ignore"):
-        scale = np.where(known > 0, throughput_per_broker(snapshot) / known, 1.0)
-    return np.where(owned, carried * scale[bundles.broker], carried)
-
-
-def _by_throughput(
-    snapshot: Snapshot, hot: Sequence[Hot], carried: FloatArray
-) -> dict[int, tuple[list[int], FloatArray]]:
+def _by_throughput(snapshot: Snapshot, hot: Sequence[Hot]) -> dict[int, tuple[list[int], FloatArray]]:
     """Return eligible bundle rows and throughputs per hot broker, largest first, equals by name."""
     bundles = snapshot.bundles
     is_hot = np.zeros(len(snapshot.brokers), dtype=bool)
     is_hot[[broker.broker for broker in hot]] = True
     rows = np.flatnonzero(eligible(snapshot))
     rows = rows[is_hot[bundles.broker[rows]]]
-    throughput = carried[rows]
+    throughput = throughput_of(bundles.short)[rows]
     order = np.lexsort((-throughput, bundles.broker[rows]))
     rows, throughput = rows[order], throughput[order]
     brokers = [broker.broker for broker in hot]

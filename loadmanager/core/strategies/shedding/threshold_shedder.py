@@ -64,14 +64,6 @@ class ThresholdReason(Reason):
             " need {need_mib_per_s} MiB/s"
         ),
     )
-    WITHIN_BAND = entry(
-        "within_band",
-        (
-            "No move because its latest usage is within {=threshold_shedder_band_percentage} % of the average, although"
-            " usage over time {usage_percent} % is not below average {average_percent} % plus"
-            " {=broker_threshold_shedder_percentage} %"
-        ),
-    )
     CLUSTER_IDLE = entry("cluster_idle", "No move because the average usage of {brokers} brokers is 0")
 
 
@@ -82,7 +74,6 @@ class ThresholdShedder:
     history: float
     lower_boundary: bool
     weights: ResourceWeights
-    band_percentage: float = 0
 
     @classmethod
     def of(cls, settings: PlannerSettings) -> ThresholdShedder:
@@ -92,7 +83,6 @@ class ThresholdShedder:
             settings.history_resource_percentage,
             settings.lower_boundary_shedding_enabled,
             settings.resource_weights,
-            settings.threshold_shedder_band_percentage,
         )
 
     def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
@@ -102,9 +92,7 @@ class ThresholdShedder:
             idle = Verdict("cluster", ThresholdReason.CLUSTER_IDLE, acted=False, why={"brokers": len(snapshot.brokers)})
             return Shed((), (idle,), _to_remember(snapshot, averages))
         hot, verdicts = self._find_hot(snapshot, averages, mean)
-        picks, decided = relieve(
-            snapshot, hot, ThresholdReason.BROKER_ABOVE_AVERAGE, by_present=self.band_percentage > 0
-        )
+        picks, decided = relieve(snapshot, hot, ThresholdReason.BROKER_ABOVE_AVERAGE)
         verdicts |= {verdict.subject: verdict for verdict in decided}
         if not picks and self.lower_boundary:
             averages = self._advance(snapshot, averages)
@@ -138,9 +126,6 @@ class ThresholdShedder:
             why = self._why(averages[broker], mean)
             if averages[broker] < mean + threshold:
                 refusal: Reason = SheddingReason.BELOW_THRESHOLD
-            elif self.band_percentage > 0 and bytes_per_s <= 0:
-                refusal = ThresholdReason.WITHIN_BAND
-                why |= {KEYS["threshold_shedder_band_percentage"]: self.band_percentage}
             else:
                 why |= self._why_need(bytes_per_s)
                 is_below_minimum = bytes_per_s < self.min_throughput_mib_per_s * MIB
@@ -155,11 +140,7 @@ class ThresholdShedder:
     def _find_need(self, snapshot: Snapshot, averages: FloatArray, mean: float) -> FloatArray:
         """Return the bytes/s (M,) that each broker would have to shed."""
         with np.errstate(all="ignore"):
-            if not self.band_percentage:
-                return throughput_per_broker(snapshot) * (averages - mean - self.threshold_percentage / 100 + MARGIN)
-            usage = usage_per_broker(snapshot, self.weights)
-            level = _mean(usage) * (1 + self.band_percentage / 100)
-            return throughput_per_broker(snapshot) * np.where(usage > level, 1 - level / usage, 0.0)
+            return throughput_per_broker(snapshot) * (averages - mean - self.threshold_percentage / 100 + MARGIN)
 
     def _shed_from_most_used(self, snapshot: Snapshot, averages: FloatArray) -> tuple[list[Pick], list[Verdict]]:
         """Apply the lower-boundary mode: shed only if a broker is far below the average and another can shed to it."""
