@@ -5,25 +5,39 @@ import os
 import sys
 from pathlib import Path
 
+import orjson
 import pytest
-from support.recorded import NOON_MS
-from support.recorded_fleet import MINUTE_MS, record_fleet
 from support.waiting import eventually
 
-from loadmanager.config import settings_of, values_as_text
-from loadmanager.lab.whatif.score_worker import ScoreQuestion
+from loadmanager.lab.whatif.score_worker import ScoreAnswer, ScoreQuestion
 from loadmanager.pulsar.score_process import MOST_MEMORY_BYTES, ScoringError, ask
 
 NOTHING = ScoreQuestion("", 0, 1, {}, (), 60.0, 1)
 
 
-async def test_a_score_is_worked_out_of_what_was_recorded(tmp_path: Path) -> None:
-    record_fleet(tmp_path, 20)
-    settings = values_as_text(settings_of({}, "test"))
-    to_ms = NOON_MS + 20 * MINUTE_MS
-    found = await ask(ScoreQuestion(str(tmp_path), NOON_MS, to_ms, settings, [""], 60.0, MOST_MEMORY_BYTES))
-    assert found.imbalance > 1
-    assert set(found.worlds) == {""}
+NOT_NICE = f"""#!{sys.executable}
+import os, runpy, sys
+os.nice = lambda by: None
+runpy.run_module(sys.argv[2], run_name="__main__")
+"""
+"""An interpreter for `-m` whose processes keep their priority: a busy machine would starve them."""
+
+
+async def test_the_process_reads_the_history_that_it_is_asked_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interpreter = tmp_path / "python"
+    interpreter.write_text(NOT_NICE)
+    interpreter.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(interpreter))
+    question = ScoreQuestion(str(tmp_path), 0, 60_000, {}, [""], 60.0, MOST_MEMORY_BYTES)
+    with pytest.raises(ScoringError, match="no broker has reported in the range"):
+        await ask(question)
+
+
+async def test_an_answer_is_that_of_the_process() -> None:
+    answer = ScoreAnswer(1.5, left_out={"Level": "why"})
+    assert await ask(NOTHING, command=(sys.executable, "-c", f"print({orjson.dumps(answer).decode()!r})")) == answer
 
 
 async def test_without_a_process_there_is_no_score() -> None:
