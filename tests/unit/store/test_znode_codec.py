@@ -68,10 +68,10 @@ def test_anything_is_either_decoded_or_refused(data: bytes) -> None:
 
 
 def test_figures_lose_digits_only_where_a_record_would_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    most = 110_000
+    most = 200_000
     monkeypatch.setattr(znode_codec, "MAX_ZNODE_BYTES", most)
     rng = random.Random(1)
-    few, many = ([rng.random() for _ in range(count)] for count in (100, 20_000))
+    few, many = ([rng.random() for _ in range(count)] for count in (100, 60_000))
 
     def encode(figures: list[float], digits: int) -> bytes:
         return orjson.dumps([rounded(figure, digits) for figure in figures])
