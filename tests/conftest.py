@@ -70,7 +70,6 @@ MANY_SEEDS = "tests/unit/leader/"
 
 COVERING = (
     "tests/unit/core/",
-    "tests/unit/wire/test_plan_file.py",
     "tests/conformance/",
     "tests/unit/agent/",
     "tests/unit/broker/test_contract.py",

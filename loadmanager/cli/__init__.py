@@ -27,7 +27,6 @@ COMMANDS = (
     "check-broker",
     "pulsar",
     "admin",
-    "plan",
     "monitor",
     "demo",
     "zookeeper",

@@ -148,7 +148,6 @@ def _stopped(breaker: BreakerPort) -> dict[str, object]:
 
 
 _PLANS = "/loadbalance/v1/plans"
-_FILE = "application/octet-stream"
 _PLANNING_TIMEOUT_S = 60.0
 _EXECUTION_TIMEOUT_S = 3_600.0
 """Timeout of a node for the leader's execution of a plan: as long as its unloads may take."""
@@ -174,9 +173,6 @@ class PlanHandlers:
             Operation("GET", _PLANS, self.all, AccessRole.READ, response_model=PlansAnswer),
             Operation(
                 "GET", f"{_PLANS}/{{hash}}", self.get, AccessRole.READ, response_model=PlanAnswer, statuses=(200, 404)
-            ),
-            Operation(
-                "GET", f"{_PLANS}/{{hash}}/file", self.file, AccessRole.READ, media_type=_FILE, statuses=(200, 404)
             ),
             Operation(
                 "POST",
@@ -213,14 +209,6 @@ class PlanHandlers:
 
         async def act() -> web.Response:
             return json_response(self._plans.get(request.match_info["hash"]).model_dump(by_alias=True))
-
-        return await self._forwarder.once_it_leads(request, act, _PLANNING_TIMEOUT_S)
-
-    async def file(self, request: web.Request) -> web.Response:
-        """Return a plan that the leader keeps, as a file that can be verified without it."""
-
-        async def act() -> web.Response:
-            return web.Response(body=await self._plans.file(request.match_info["hash"]), content_type=_FILE)
 
         return await self._forwarder.once_it_leads(request, act, _PLANNING_TIMEOUT_S)
 

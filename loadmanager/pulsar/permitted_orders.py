@@ -45,9 +45,6 @@ class ObservedPlans:
     def get(self, plan_hash: str) -> PlanAnswer:
         return self._plans.get(plan_hash)
 
-    async def file(self, plan_hash: str) -> bytes:
-        return await self._plans.file(plan_hash)
-
     async def execute(self, plan_hash: str, *, even_if_frozen: bool) -> ExecutionAnswer:
         del even_if_frozen
         self._plans.get(plan_hash)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -97,9 +96,6 @@ def create_plan(
     move: Annotated[
         list[str] | None, typer.Option("--move", help="With moves: t/ns/0x.._0x..=host:port; may be repeated.")
     ] = None,
-    out: Annotated[
-        str | None, typer.Option("--out", metavar="FILE", help="Save it, too, for `loadmanager plan verify FILE`.")
-    ] = None,
 ) -> AdminRequest:
     """Compute a plan and what it would change; nothing moves."""
     body: dict[str, object] = {"kind": kind.value}
@@ -107,13 +103,7 @@ def create_plan(
         body["broker"] = broker
     if move:
         body["moves"] = [_move(each) for each in move]
-    request = replace(post(_PLANS, body=body), follow_up=find_execution)
-    return request if out is None else replace(request, then=partial(_save_computed, out))
-
-
-def _save_computed(out: str, answer: object) -> AdminRequest:
-    assert isinstance(answer, dict), "a plan"
-    return save_plan(str(answer["hash"]), out)
+    return replace(post(_PLANS, body=body), follow_up=find_execution)
 
 
 def _move(text: str) -> dict[str, str]:
@@ -133,14 +123,6 @@ def list_plans() -> AdminRequest:
 def get_plan(plan: _Hash) -> AdminRequest:
     """Show a plan."""
     return replace(get(_PLANS, plan), follow_up=find_execution)
-
-
-@command(PLANS, "save")
-def save_plan(
-    plan: _Hash, out: Annotated[str, typer.Option("--out", metavar="FILE", help="The file to write.")]
-) -> AdminRequest:
-    """Save a plan with all that proves what it says of itself, for `loadmanager plan verify FILE`."""
-    return replace(get(_PLANS, plan, "file"), save_to=out)
 
 
 @command(PLANS, "execute", shown=show_execution)

@@ -43,8 +43,8 @@ class AnswerLostError(Exception):
 class AdminRequest:
     """One HTTP request. `body` is JSON unless it is bytes; query parameters that are None or false are left out.
 
-    `for_programs` is asked in its place for JSON, where this one is answered with text for people. The answer is
-    written to the file `save_to`, if there is one, and not shown; what `then` makes of it is asked afterwards.
+    `for_programs` is asked in its place for JSON, where this one is answered with text for people. What
+    `then` makes of the answer is asked afterwards.
     `follow_up` names the command that people may want next.
     """
 
@@ -54,7 +54,6 @@ class AdminRequest:
     body: object = None
     for_programs: AdminRequest | None = None
     headers: dict[str, str] = field(default_factory=dict)
-    save_to: str | None = None
     then: Callable[[object], AdminRequest] | None = None
     follow_up: Callable[[object], str | None] | None = None
 

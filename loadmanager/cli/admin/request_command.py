@@ -38,7 +38,6 @@ from loadmanager.cli.connection_options import (
     given_tls,
     given_token,
 )
-from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
 from loadmanager.cli.text.text_tables import write_nowhere
 from loadmanager.core.domain.names import BundleName, BundleRange, InvalidNameError, NamespaceName, TopicName
 
@@ -154,22 +153,12 @@ def _urls(text: str) -> list[str]:
 def _carry_out(request: AdminRequest, service: Service, show_it: Callable[[object], None]) -> None:
     """Ask, and print the answer."""
     answer = service.ask(request)
-    if request.save_to is not None:
-        _save(answer.body, request.save_to)
-    elif answer.body:
+    if answer.body:
         show_it(answer.content)
     if not service.as_json and request.follow_up is not None and (words := request.follow_up(answer.content)):
         print(f"\nTo execute it: {service.command(words)}")
     if request.then is not None:
         _carry_out(request.then(answer.content), service, show_it)
-
-
-def _save(content: bytes, path: str) -> None:
-    try:
-        Path(path).write_bytes(content)
-    except OSError as error:
-        fail(f"{path}: {error.strerror or error}", EXIT_FAILURE)
-    print(f"saved to {path} ({len(content)} bytes)", file=sys.stderr)
 
 
 def show_json(content: object) -> None:

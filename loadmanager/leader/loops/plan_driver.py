@@ -54,14 +54,11 @@ from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.util import clock
 from loadmanager.wire.machines.plan_codec import PlansForm
 from loadmanager.wire.plan_bodies import ExecutionAnswer, ListedPlan, PlanAnswer, PlannedMove, PlanRequest, PlansAnswer
-from loadmanager.wire.plan_file import PackedCertificate, encode
 
 log = structlog.get_logger(__name__)
 
 _PLANS_KEPT = 20
 """Operators execute one of their last plans; older ones would fail, as the cluster has changed since."""
-_PROVED = 3
-"""Plans whose certificates are kept: each holds the columns of the whole cluster."""
 
 
 class PlanDriver:
@@ -76,14 +73,12 @@ class PlanDriver:
         self._ends: dict[KeptPlan, asyncio.Future[ExecutionAnswer]] = {}
         self._contexts: dict[KeptPlan, contextvars.Context] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._proved: dict[str, PackedCertificate] = {}
         self.forget()
         self.executed = 0
         self.stopped = 0
 
     def forget(self) -> None:
         """Begin a new term: plans of an earlier one are dropped."""
-        self._proved.clear()
         answers = RecordedAnswers(self._recorder)
         self._plans = PlanMachine(
             answers.noting("frozen", lambda: self._mirror.operator_config.controls.frozen),
@@ -96,12 +91,7 @@ class PlanDriver:
 
     async def compute(self, request: PlanRequest) -> PlanAnswer:
         """Compute a plan and keep it; nothing is executed. Raises as `RequestedPlans.compute` does."""
-        plan, packed = await self._requested.compute(request)
-        self._proved.pop(plan.hash, None)
-        self._proved[plan.hash] = packed
-        for oldest in list(self._proved)[:-_PROVED]:
-            del self._proved[oldest]
-        return PlanAnswer.of(self._plans.keep(plan))
+        return PlanAnswer.of(self._plans.keep(await self._requested.compute(request)))
 
     def all(self) -> PlansAnswer:
         """Return all plans that are kept, newest first."""
@@ -110,15 +100,6 @@ class PlanDriver:
     def get(self, plan_hash: str) -> PlanAnswer:
         """Return a plan that is kept; raises `PlanNotFoundError` otherwise."""
         return PlanAnswer.of(self._get(plan_hash))
-
-    async def file(self, plan_hash: str) -> bytes:
-        """Return a plan that is kept as a file with its certificate (`wire.plan_file`); raises as `get`."""
-        plan, packed = self._get(plan_hash), self._proved.get(plan_hash)
-        if packed is None:
-            raise PlanNotFoundError(
-                f"the certificate of plan {plan_hash} is gone, only the last {_PROVED} are kept: compute the plan anew"
-            )
-        return await asyncio.to_thread(encode, plan, packed)
 
     def _get(self, plan_hash: str) -> KeptPlan:
         plan = self._plans.find(plan_hash)
@@ -199,7 +180,7 @@ class RequestedPlans:
         self._planner = planner
         self._cluster = cluster
 
-    async def compute(self, request: PlanRequest) -> tuple[KeptPlan, PackedCertificate]:
+    async def compute(self, request: PlanRequest) -> KeptPlan:
         """Compute a plan and its certificate; nothing is executed.
 
         Raises `BrokerNotFoundError` for the broker of a drain; for moves `BundleNotFoundError`,
@@ -225,8 +206,7 @@ class RequestedPlans:
         seen = restrain(snapshot) if request.kind == "shed" else snapshot
         certified = await self._planner.certify(seen, [each for each, _ in made], emptied)
         certificate = CertificateSummary.of(certified)
-        kept = KeptPlan(request.kind, at_ms, epoch, steps, plan.verdicts, effect, certificate, self._cluster)
-        return kept, await asyncio.to_thread(PackedCertificate.of, certified)
+        return KeptPlan(request.kind, at_ms, epoch, steps, plan.verdicts, effect, certificate, self._cluster)
 
     def _plan_moves(self, moves: Sequence[PlannedMove], snapshot: Snapshot) -> Plan:
         steps = []

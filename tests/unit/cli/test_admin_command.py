@@ -217,25 +217,6 @@ async def test_every_command_asks_for_something_that_a_node_answers() -> None:
             assert resource.canonical != "/{path}", line
 
 
-def test_a_plan_is_saved_to_a_file_also_as_it_is_computed(node: RecordingNode, tmp_path: Path) -> None:
-    node.status, node.body = 200, b'{"hash": "abc"}'
-    saved = run_admin(f"plans save abc --out {tmp_path / 'one'}", node.url)
-    computed = run_admin(f"plans create shed --json --out {tmp_path / 'two'}", node.url)
-    assert (saved.exit_code, computed.exit_code) == (0, 0)
-    assert "saved to" in saved.stderr
-    assert json.loads(computed.stdout) == {"hash": "abc"}
-    assert [(tmp_path / name).read_bytes() for name in ("one", "two")] == [node.body] * 2
-    of_file = ("GET", "/loadbalance/v1/plans/abc/file", b"")
-    assert node.asked == [of_file, ("POST", "/loadbalance/v1/plans", b'{"kind":"shed"}'), of_file]
-
-
-def test_a_file_that_cannot_be_written_is_said(node: RecordingNode, tmp_path: Path) -> None:
-    node.status, node.body = 200, b"content"
-    done = run_admin(f"plans save abc --out {tmp_path}", node.url)
-    assert done.exit_code == 1
-    assert f"{tmp_path}: Is a directory" in done.stderr
-
-
 def test_the_name_of_an_anti_affinity_group_is_sent_as_it_is(node: RecordingNode) -> None:
     assert run_admin("namespaces set-anti-affinity-group t/ns -g g1", node.url).exit_code == 0
     assert node.asked == [("POST", "/admin/v2/namespaces/t/ns/antiAffinity", b"g1")]

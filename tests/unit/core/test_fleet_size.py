@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import broker, report, snapshot
-from support.plan_files import SETTINGS
+from support.level_fleets import SETTINGS
 
 from loadmanager.core.domain.policies import Policies
 from loadmanager.core.model.snapshot import Snapshot

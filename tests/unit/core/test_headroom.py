@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import broker, snapshot
-from support.plan_files import SETTINGS, carrying
+from support.level_fleets import SETTINGS, carrying
 
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.model.snapshot import Snapshot

@@ -1,8 +1,6 @@
 """Certificate of a plan: its gap to the best possible plan, with a proof.
 
-All heats are peaks over the level, the peak if all load were divisible. The proof is found once; the figures follow
-from columns, plan and proof alone, so that anybody with these three can recompute them. The sentences for operators
-are made here too.
+All heats are peaks over the level, the peak if all load were divisible. The sentences for operators are made here too.
 """
 
 from __future__ import annotations
@@ -130,14 +128,9 @@ def sum_certificates(rounds: Sequence[CertificateFigures]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Certified:
-    """A plan with its proof: the columns, the owners `after` it, and the names of the rows.
-
-    `sigma` (N,) is how far each bundle's load usually is from its mean, as a part of that.
-    """
+    """A plan's problem, proof and figures, and the names of the rows."""
 
     problem: BalancingProblem
-    after: Rows
-    sigma: FloatArray
     proof: Proof
     figures: CertificateFigures
     brokers: Sequence[str]
@@ -157,11 +150,9 @@ def certify(
     problem = build_problem(snapshot, settings, loads, after, emptied)
     sigma = snapshot.bundles.sigma.astype(np.float64)[: len(after)]
     proof = find_proof(problem, after)
-    names = loads.names()
     figures = compute_figures(problem, after, sigma, proof)
-    return Certified(
-        problem, after, sigma, proof, figures, snapshot.brokers.ids, snapshot.bundles.names[: len(after)], names
-    )
+    bundles = snapshot.bundles.names[: len(after)]
+    return Certified(problem, proof, figures, snapshot.brokers.ids, bundles, loads.names())
 
 
 def find_proof(problem: BalancingProblem, after: Rows) -> Proof:
