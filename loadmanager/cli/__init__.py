@@ -27,7 +27,6 @@ COMMANDS = (
     "check-broker",
     "pulsar",
     "admin",
-    "monitor",
     "demo",
     "zookeeper",
     "token",

@@ -81,7 +81,7 @@ import tempfile
 from pathlib import Path
 from support.processes import Processes
 
-waiting = ["-m", "loadmanager", "monitor", "--once", "--metadata-store-url", "zk:127.0.0.1:1"]
+waiting = ["-m", "loadmanager", "dump", "--metadata-store-url", "zk:127.0.0.1:1"]
 print(Processes(Path.cwd()).start("one", waiting, Path("log")), flush=True)
 sys.stdin.read()
 """
