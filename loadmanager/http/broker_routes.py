@@ -239,7 +239,7 @@ class BrokerStatsHandlers:
     async def availability(self, request: web.Request) -> web.Response:
         """Answer 409, as every load manager of Pulsar's but its oldest does."""
         del request
-        return problem(HTTPStatus.CONFLICT, "there are no ranked brokers; see /loadbalance/v1/cluster for their loads")
+        return problem(HTTPStatus.CONFLICT, "there are no ranked brokers; see /loadbalance/v1/fleet for their loads")
 
 
 def _metrics(snapshot: Snapshot) -> list[dict[str, object]]:

@@ -18,7 +18,6 @@ from loadmanager.leader.node_port import (
     DecisionPort,
     ExplainPort,
     LeadershipPort,
-    MirrorPort,
     PlannerPort,
     TimelinePort,
     Window,
@@ -27,7 +26,7 @@ from loadmanager.net.auth.gate import AccessRole
 from loadmanager.util import clock
 from loadmanager.wire.explain_bodies import BrokerExplanation, BundleExplanation, WhyNotExplanation
 from loadmanager.wire.fleet_bodies import Timeline
-from loadmanager.wire.http_bodies import ClusterAnswer, DecisionsAnswer
+from loadmanager.wire.http_bodies import DecisionsAnswer
 from loadmanager.wire.lineage_bodies import AuditAnswer
 from loadmanager.wire.plan_bodies import BalanceAnswer
 from loadmanager.wire.validation import WireModel
@@ -35,22 +34,15 @@ from loadmanager.wire.validation import WireModel
 _DEFAULT_LIMIT = 100
 _MAX_LIMIT = 4_000
 """A node keeps 2,000 decisions, and as many non-decisions."""
-_LOAD = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
 
 
 class LoadBalanceHandlers:
     """Decisions and balance, read-only."""
 
     def __init__(
-        self,
-        leadership: LeadershipPort,
-        mirror: MirrorPort,
-        planner: PlannerPort,
-        decisions: DecisionPort,
-        forwarder: Forwarder,
+        self, leadership: LeadershipPort, planner: PlannerPort, decisions: DecisionPort, forwarder: Forwarder
     ) -> None:
         self._leadership = leadership
-        self._mirror = mirror
         self._planner = planner
         self._decisions = decisions
         self._forwarder = forwarder
@@ -74,7 +66,6 @@ class LoadBalanceHandlers:
                 statuses=(200, 400),
             ),
             Operation("GET", "/loadbalance/v1/balance", self.balance, AccessRole.READ, response_model=BalanceAnswer),
-            Operation("GET", "/loadbalance/v1/cluster", self.cluster, AccessRole.READ, response_model=ClusterAnswer),
         ]
 
     async def decisions(self, request: web.Request) -> web.Response:
@@ -98,25 +89,6 @@ class LoadBalanceHandlers:
             return json_response(BalanceAnswer.of(*await self._planner.standing()).model_dump(by_alias=True))
 
         return await self._forwarder.once_it_leads(request, act)
-
-    async def cluster(self, request: web.Request) -> web.Response:
-        """Return the leader, and each broker's usage, load and number of bundles."""
-        del request
-        mirror = self._mirror
-        brokers = self._planner.snapshot().brokers
-        rows = [
-            {
-                "brokerId": broker_id,
-                "usagePercent": brokers.usage_percent[row].tolist(),
-                **dict(zip(_LOAD, brokers.load[row].tolist(), strict=True)),
-                "topics": int(brokers.topics[row]),
-                "bundles": int(brokers.bundle_count[row]),
-            }
-            for row, broker_id in enumerate(brokers.ids)
-        ]
-        leader = {"nodeId": mirror.leader.node_id, "serviceUrl": mirror.leader.service_url} if mirror.leader else None
-        body = {"epoch": mirror.epoch, "leader": leader, "nodes": sorted(mirror.nodes), "brokers": rows}
-        return json_response(body)
 
 
 _LIMIT = 100

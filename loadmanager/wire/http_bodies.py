@@ -257,26 +257,6 @@ class DecisionsAnswer(WireModel):
     decisions: list[DecisionEntry]
 
 
-class LeadingNode(WireModel):
-    """The leader, with its URL."""
-
-    node_id: str
-    service_url: str
-
-
-class BrokerRow(WireModel):
-    """A broker's load: usage of CPU, memory, direct memory, bandwidth in and out in per cent, messages and bytes/s."""
-
-    broker_id: str
-    usage_percent: list[float]
-    msg_rate_in: float
-    msg_rate_out: float
-    msg_throughput_in: float
-    msg_throughput_out: float
-    topics: int
-    bundles: int
-
-
 class BrokerHealth(WireModel):
     """Health of a broker, as far as it reports it; of a sick one also the reason and the remedy."""
 
@@ -287,15 +267,6 @@ class BrokerHealth(WireModel):
     is_sick: bool
     sentence: str | None
     remedy: str | None
-
-
-class ClusterAnswer(WireModel):
-    """`GET /loadbalance/v1/cluster`."""
-
-    epoch: int
-    leader: LeadingNode | None
-    nodes: list[str]
-    brokers: list[BrokerRow]
 
 
 class OwnershipAnswer(WireModel):

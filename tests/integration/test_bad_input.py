@@ -184,7 +184,7 @@ async def test_largest_accepted_figures_do_not_overflow(cluster: Cluster, node: 
         await _reported(node, number + 1)
     await node.node.persistence.flush()
     assert (await node.node.shedding.cycle()).steps == ()
-    assert (await node.get("/loadbalance/v1/cluster")).status == 200
+    assert (await node.get("/loadbalance/v1/fleet")).status == 200
     await _assert_others_work(cluster, node)
 
 

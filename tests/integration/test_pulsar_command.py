@@ -152,8 +152,9 @@ async def test_one_address_is_enough_to_be_told_how_a_pulsar_stands_and_nothing_
             await third.report()
 
             async def is_followed() -> bool:
-                _, body = await command.ask("/loadbalance/v1/cluster")
-                return bool({each["brokerId"]: each["bundles"] for each in body["brokers"]}[third.broker_id] == 1)
+                _, body = await command.ask("/loadbalance/v1/fleet")
+                brokers = body["brokers"]
+                return bool(brokers["bundles"][brokers["id"].index(third.broker_id)] == 1)
 
             await eventually(is_followed)
             command.process.terminate()

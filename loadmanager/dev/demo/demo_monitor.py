@@ -140,14 +140,14 @@ class Monitor:
     async def _look_at_leader(self) -> None:
         """Note the leader and its epoch, as the leader sees them, or any node while nobody leads."""
         url = self._state.leader_url if self._state.leader_url in self._cluster.node_urls else None
-        body = await self._find(f"{url or self._cluster.node_urls[0]}/loadbalance/v1/cluster")
+        body = await self._find(f"{url or self._cluster.node_urls[0]}/loadbalance/v1/fleet")
         if body is None:
             return
         leader = body["leader"]
-        self._state.leader_url = leader["serviceUrl"] if leader else None
+        self._state.leader_url = leader["url"] if leader else None
         names = {node.url: node.name for node in self._cluster.nodes.values()}
         self._state.leader_name = names.get(self._state.leader_url or "")
-        self._state.epoch = body["epoch"]
+        self._state.epoch = leader["epoch"] if leader else 0
 
     async def _find(self, url: str) -> dict[str, Any] | None:
         try:

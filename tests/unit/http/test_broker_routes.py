@@ -121,8 +121,9 @@ async def test_metrics_are_each_brokers_usage_in_pulsars_form(node: RunningNode,
         "brk_lb_bandwidth_in_usage",
         "brk_lb_bandwidth_out_usage",
     ]
-    (row,) = (await node.get("/loadbalance/v1/cluster")).json()["brokers"]
-    assert list(element["metrics"].values()) == row["usagePercent"]
+    usage = (await node.get("/loadbalance/v1/fleet")).json()["brokers"]
+    resources = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
+    assert list(element["metrics"].values()) == [usage[resource][0] for resource in resources]
 
 
 async def test_there_are_no_ranked_brokers(node: RunningNode) -> None:

@@ -56,21 +56,6 @@ async def test_the_verdicts_of_a_round_of_shedding_can_be_read(cluster: Cluster,
     assert all(entry["sentence"].startswith("No move because") for entry in decisions)
 
 
-async def test_cluster_has_leader_and_load_of_brokers(cluster: Cluster, node: RunningNode) -> None:
-    broker = cluster.brokers["b1:8080"]
-    await broker.report(a_record("b1:8080", {"t/ns/0x00000000_0x40000000": load_of(1.0)}, agent_url=broker.url, cpu=50))
-    await eventually(lambda: node.node.intake.reports_applied == 2)
-    reply = await node.get("/loadbalance/v1/cluster")
-    assert reply.status == 200
-    shown = reply.json()
-    assert shown["epoch"] == 1
-    assert shown["leader"] == {"nodeId": node.node.node_id, "serviceUrl": node.node.service_url}
-    assert shown["nodes"] == [node.node.node_id]
-    (row,) = shown["brokers"]
-    assert (row["brokerId"], row["usagePercent"], row["topics"]) == ("b1:8080", [50.0, 0.0, 0.0, 0.0, 0.0], 1)
-    assert (row["msgRateIn"], row["msgThroughputOut"]) == (100.0, 1024 * 1024)
-
-
 async def test_imbalance_is_shown_with_its_lower_bound(cluster: Cluster, node: RunningNode) -> None:
     broker = cluster.brokers["b1:8080"]
     await node.lookup(TOPIC)
