@@ -9,25 +9,13 @@ from typing import Annotated
 
 import typer
 
-from loadmanager.cli.connection_options import (
-    Certificate,
-    GivenToken,
-    GivenTokenFile,
-    Key,
-    TrustCerts,
-    given_tls,
-    given_token,
-)
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.service_runner import existing_store
 from loadmanager.cli.text.text_tables import write_lines
 from loadmanager.config import Settings, load_settings
 from loadmanager.errors import ConfigurationError, ForeignStoreError, InvalidRecordError, StoreError
-from loadmanager.lab.decide.broker_settings import BrokerSettingsError, fetch_settings
 from loadmanager.lab.decide.cluster_dump import collect_cluster
-from loadmanager.lab.decide.pulsar_dump import collect_pulsar
 from loadmanager.lab.decide.record_collector import Collected
-from loadmanager.net.http_client import Caller
 from loadmanager.store.pulsar_detection import find_pulsar
 from loadmanager.util import clock
 from loadmanager.util.logging import configure_logging
@@ -39,21 +27,6 @@ def dump(
         str | None, typer.Option(help="ZooKeeper and chroot, zk:host:port/chroot; else as configured.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of a node; see config/loadmanager.yaml.")] = None,
-    pulsar: Annotated[bool, typer.Option("--pulsar", help="It is a cluster of Pulsar's.")] = False,  # noqa: FBT002 - a flag
-    cluster: Annotated[
-        str | None, typer.Option(help="With --pulsar: whose isolation policies and failure domains.")
-    ] = None,
-    admin_url: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="With --pulsar: the broker whose settings are taken along, http://broker:8080."
-        ),
-    ] = None,
-    token: GivenToken = "",
-    token_file: GivenTokenFile = None,
-    tls_trust_certs: TrustCerts = None,
-    tls_certificate: Certificate = None,
-    tls_key: Key = None,
     output: Annotated[Path | None, typer.Option(help="Add the line to this file instead of printing it.")] = None,
 ) -> None:
     """Read the state of a cluster from its metadata store, changing nothing, as a line of JSON.
@@ -61,30 +34,21 @@ def dump(
     What cannot be read is left out, and said on standard error.
     """
     configure_logging(json_lines=False, level="error")
-    if admin_url is not None and not pulsar:
-        fail("--admin-url: only with --pulsar", EXIT_CONFIGURATION)
     try:
         settings = load_settings(Settings, config)
         if metadata_store_url is not None:
             settings = settings.model_copy(update={"metadata_store_url": metadata_store_url})
-        caller = Caller(given_token(token, token_file), given_tls(tls_trust_certs, tls_certificate, tls_key))
-        collected = asyncio.run(_collect_pulsar(settings, cluster, admin_url, caller) if pulsar else _collect(settings))
+        collected = asyncio.run(_collect(settings))
         line = encode(collected.finish())
     except ConfigurationError as error:
         fail(str(error), EXIT_CONFIGURATION)
     except StoreError as error:
         fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_FAILURE)
-    except (InvalidRecordError, BrokerSettingsError) as error:
+    except InvalidRecordError as error:
         fail(str(error), EXIT_FAILURE)
     for fault in collected.faults:
         print(f"left out: {fault}", file=sys.stderr)
     _write(line, output)
-
-
-async def _collect_pulsar(settings: Settings, cluster: str | None, admin_url: str | None, caller: Caller) -> Collected:
-    told = None if admin_url is None else await fetch_settings(admin_url, caller=caller)
-    async with existing_store(settings) as store:
-        return await collect_pulsar(store, clock.now_ms(), cluster, told)
 
 
 async def _collect(settings: Settings) -> Collected:
@@ -93,7 +57,7 @@ async def _collect(settings: Settings) -> Collected:
         if znode is not None:
             raise ForeignStoreError(
                 f"metadataStoreUrl {settings.metadata_store_url}: this is a Pulsar's metadata ({znode}):"
-                " with --pulsar it is read"
+                " `loadmanager pulsar observe` reads it from a broker"
             )
         return await collect_cluster(store, clock.now_ms(), settings)
 

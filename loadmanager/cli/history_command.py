@@ -5,9 +5,7 @@ Exit codes: 0 done; 1 a file that cannot be used, or a filesystem or store that 
 
 from __future__ import annotations
 
-import asyncio
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -22,19 +20,14 @@ from rich.table import Table
 from rich.text import Text
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.service_runner import store_of
 from loadmanager.cli.text.numbers import format_moment, read_moment
 from loadmanager.cli.text.text_tables import write_lines
-from loadmanager.config import Settings, load_settings
 from loadmanager.errors import (
     ConfigurationError,
     HistoryError,
     HistoryFileError,
-    InvalidRecordError,
     LoadManagerError,
-    StoreError,
 )
-from loadmanager.history.entry_rows import HistoryEvent
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import find_gaps
 from loadmanager.history.load_import import (
@@ -42,7 +35,6 @@ from loadmanager.history.load_import import (
     Importer,
     Progress,
     counted,
-    entry_of,
     import_reports,
     json_line,
     text_lines,
@@ -52,14 +44,9 @@ from loadmanager.history.load_import import (
 from loadmanager.history.reader import History
 from loadmanager.history.synthetic_fleet import SyntheticFleet, import_series, read_series
 from loadmanager.history.table_schemas import TABLES, wanted_columns
-from loadmanager.lab.decide.pulsar_dump import collect_brokers, collect_pulsar
-from loadmanager.lab.decide.record_collector import Collected, Reader
 from loadmanager.util import clock
 from loadmanager.util.logging import configure_logging
-from loadmanager.wire.broker_data import decode_local_broker_data
-from loadmanager.wire.dump_line import encode
 
-_CHECKPOINT = "checkpoint"
 _MIB = 1024 * 1024
 _BOUNDS = ("range_lower", "range_upper")
 _SHOWN_CHARACTERS = 60
@@ -214,76 +201,6 @@ def csv_series(
         import_series(importer, series, fleet, advance)
 
 
-@_import.command("pulsar")
-def pulsar(
-    url: _Into,
-    metadata_store_url: Annotated[str, typer.Argument(metavar="STORE", help="Its ZooKeeper, zk:host:port/chroot.")],
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds from one look to the next.")] = 60.0,
-    for_: Annotated[float, typer.Option("--for", min=0, help="Seconds after which it ends; 0: one look.")] = 3600.0,
-    cluster: Annotated[str | None, typer.Option(help="Whose isolation policies and failure domains.")] = None,
-) -> None:
-    """A cluster of Pulsar's, sampled from its ZooKeeper over time, changing nothing there."""
-    with _failing_well():
-        settings = load_settings(Settings, None).model_copy(update={"metadata_store_url": metadata_store_url})
-    try:
-        with _importing(url, metadata_store_url) as importer, _progress("looks") as advance:
-            asyncio.run(_sample(settings, cluster, importer, (every, for_), advance))
-    except StoreError as error:
-        fail(f"metadataStoreUrl {metadata_store_url}: {error}", EXIT_FAILURE)
-
-
-async def _sample(
-    settings: Settings,
-    cluster: str | None,
-    importer: Importer,
-    every_for_s: tuple[float, float],
-    advance: Progress,
-) -> None:
-    """Everything once, as a checkpoint; then each new report, whenever it is looked at."""
-    every_s, for_s = every_for_s
-    store = store_of(settings.metadata_store_url, settings, create_chroot=False)
-    await store.start()
-    try:
-        taken_at_ms = clock.now_ms()
-        collected = await collect_pulsar(store, taken_at_ms, cluster)
-        # In a thread: that of a large Pulsar takes longer than its session lasts unless the loop renews it.
-        content = await asyncio.to_thread(lambda: encode(collected.finish()))
-        importer.add(taken_at_ms, HistoryEvent(_CHECKPOINT, "pulsar", content))
-        started_s, looks, known, said = time.monotonic(), 0, dict[str, Any](), set[str]()
-        while True:
-            await _look(store, importer, known, said)
-            looks += 1
-            advance(looks, int(for_s // every_s) + 1)
-            if time.monotonic() + every_s > started_s + for_s:
-                return
-            await asyncio.sleep(every_s - (time.monotonic() - started_s) % every_s)
-    finally:
-        await store.close()
-
-
-async def _look(store: Reader, importer: Importer, known: dict[str, Any], said: set[str]) -> None:
-    """Add the reports that are new; what cannot be read is said once."""
-    at_ms = clock.now_ms()
-    collected = Collected({"brokers": {}})
-    await collect_brokers(store, collected)
-    faults = list(collected.faults)
-    for name, content in collected.content["brokers"].items():
-        stamp = (content.get("lastUpdate"), content.get("startTimestamp"))
-        if known.get(name) == stamp and stamp[0] is not None:
-            continue
-        known[name] = stamp
-        try:
-            record = decode_local_broker_data(orjson.dumps(content), name)
-            importer.add(at_ms, entry_of(name, record, name, at_ms))
-        except (HistoryFileError, InvalidRecordError) as error:
-            faults.append(str(error))
-    importer.flush()
-    for fault in faults:
-        if fault not in said:
-            said.add(fault)
-            print(f"left out: {fault}", file=sys.stderr)
-
-
 class _Faults:
     """Files that cannot be used: each is named at once, and the exit code says that there were some."""
 
@@ -307,8 +224,6 @@ def _failing_well() -> Iterator[None]:
         yield
     except ConfigurationError as error:
         fail(str(error), EXIT_CONFIGURATION)
-    except StoreError:
-        raise
     except LoadManagerError as error:
         fail(str(error), EXIT_FAILURE)
     except OSError as error:

@@ -1,11 +1,7 @@
-"""Pulsar's znodes in the metadata store: their paths, and detection of a Pulsar cluster, where nothing is written.
+"""Detection of a Pulsar cluster in the metadata store, where nothing is written.
 
 A Pulsar that finds our leader in its place stops shedding, and its brokers take what we write below `/loadbalance` for
 their own. Source: the znodes that Pulsar's brokers and its `initialize-cluster-metadata` write.
-
-A namespace is `tenant/namespace` or, in Pulsar's first form, `tenant/cluster/namespace`, in the same trees. So it is
-with those by which brokers test themselves: `pulsar/<broker>` and `pulsar/<cluster>/<broker>`. A znode above those of
-others is empty, and stays when they go.
 """
 
 from __future__ import annotations
@@ -21,33 +17,7 @@ from loadmanager.store.metadata_store import MetadataStore, Znode
 from loadmanager.store.znode_codec import decode
 from loadmanager.wire.broker_data import AGENT_PROTOCOL
 
-CLUSTERS = "/admin/clusters"
-NAMESPACE_POLICIES = "/admin/policies"
-LOCAL_POLICIES = "/admin/local-policies"
-DYNAMIC_CONFIGURATION = "/admin/configuration"
-OWNERSHIP = "/namespace"
-RESOURCE_QUOTAS = f"{paths.ROOT}/resource-quota"
-
-
-def owner(bundle: str) -> str:
-    """Return the path of a bundle's owner, by the bundle's name."""
-    return f"{OWNERSHIP}/{bundle}"
-
-
-def local_policies(namespace: str) -> str:
-    return f"{LOCAL_POLICIES}/{namespace}"
-
-
-def isolation_policies(cluster: str) -> str:
-    return f"{CLUSTERS}/{cluster}/namespaceIsolationPolicies"
-
-
-def failure_domains(cluster: str) -> str:
-    """Return the parent path of a cluster's failure domains."""
-    return f"{CLUSTERS}/{cluster}/failureDomain"
-
-
-_PULSARS = (CLUSTERS, LOCAL_POLICIES, NAMESPACE_POLICIES)
+_PULSARS = ("/admin/clusters", "/admin/local-policies", "/admin/policies")
 _OF_PULSAR = "org.apache.pulsar."
 
 
@@ -57,7 +27,7 @@ async def refuse_pulsar(store: MetadataStore) -> None:
     if znode is not None:
         raise ForeignStoreError(
             f"this is a Pulsar's metadata ({znode}), and writing here would disturb it: give loadmanager a chroot of"
-            " its own, such as zk:host:2181/loadmanager, or look at the Pulsar with `loadmanager dump --pulsar`, which"
+            " its own, such as zk:host:2181/loadmanager, or look at the Pulsar with `loadmanager pulsar observe`, which"
             " writes nothing"
         )
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 from support.command_line import run as run_command
 from support.registrations import a_record, load_of, register, write
-from support.servers import LoopbackServer
 from support.stores import ZooKeeperWorld
 from support.zookeeper import a_session
 
@@ -29,9 +26,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return run_command(*arguments, environ={"TERM": "dumb", "COLUMNS": "200"})
 
 
-@pytest.mark.parametrize("kind", [(), ("--pulsar",)])
 async def test_a_dump_of_a_cluster_changes_nothing_and_can_be_decided_on(
-    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path, kind: tuple[str, ...]
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
 ) -> None:
     world = ZooKeeperWorld(zookeeper, chroot)
     try:
@@ -43,62 +39,30 @@ async def test_a_dump_of_a_cluster_changes_nothing_and_can_be_decided_on(
         before = tree(zookeeper, chroot)
         url, file = f"zk:{zookeeper.connect_string}{chroot}", tmp_path / "dump.jsonl"
         for _ in range(2):
-            done = await asyncio.to_thread(run, "dump", *kind, "--metadata-store-url", url, "--output", str(file))
+            done = await asyncio.to_thread(run, "dump", "--metadata-store-url", url, "--output", str(file))
             assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
         assert tree(zookeeper, chroot) == before
     finally:
         await world.close()
     lines = [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines()]
     assert [sorted(line["brokers"]) for line in lines] == [["b1:8080", "b2:8080"]] * 2
-    theirs, ours = {"loadBalancerBrokerThresholdShedderPercentage"}, AS_PULSAR.keys()
-    assert lines[0]["configuration"].keys() == (theirs if kind else ours)
+    assert lines[0]["configuration"].keys() == AS_PULSAR.keys()
     done = await asyncio.to_thread(run, "decide", str(file), "--shed", "ThresholdShedder", "--json")
     assert done.returncode == 0, done.stderr
     decided = [json.loads(text) for text in done.stdout.splitlines()]
     assert [each["decisions"][0]["bundle"] for each in decided] == [BUNDLES[0]] * 2
 
 
-def test_a_pulsar_is_read_only_as_one(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
+def test_the_metadata_of_a_pulsar_is_refused(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     url = f"zk:{zookeeper.connect_string}{chroot}"
     with a_session(zookeeper.connect_string) as client:
         client.ensure_path(f"{chroot}/admin/clusters")
     done = run("dump", "--metadata-store-url", url)
     assert (done.returncode, done.stdout) == (2, "")
-    said = (
-        f"loadmanager: metadataStoreUrl {url}: this is a Pulsar's metadata (/admin/clusters): with --pulsar it is read"
+    assert done.stderr.strip() == (
+        f"loadmanager: metadataStoreUrl {url}: this is a Pulsar's metadata (/admin/clusters):"
+        " `loadmanager pulsar observe` reads it from a broker"
     )
-    assert done.stderr.strip() == said
-    assert run("dump", "--pulsar", "--metadata-store-url", url).returncode == 0
-
-
-async def test_a_dump_takes_the_settings_of_a_broker_along(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
-    url, key = f"zk:{zookeeper.connect_string}{chroot}", "loadBalancerBrokerThresholdShedderPercentage"
-    with a_session(zookeeper.connect_string) as client:
-        client.ensure_path(f"{chroot}/admin/clusters/c1")
-    async with _Broker() as broker:
-        wanted = "dump", "--pulsar", "--metadata-store-url", url, "--admin-url", broker.url
-        done = await asyncio.to_thread(run, *wanted)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert json.loads(done.stdout)["configuration"] == {"loadManagerClassName": "x.Modular", key: "20"}
-        broker.cluster = "c2"
-        done = await asyncio.to_thread(run, *wanted)
-    assert (done.returncode, done.stdout) == (1, "")
-    said = (
-        "a broker of the cluster 'c2', and /admin/clusters has c1: give a broker of the cluster in this metadata store"
-    )
-    assert done.stderr == f"loadmanager: --admin-url {broker.url}: {said}\n"
-
-
-@dataclass(slots=True)
-class _Broker(LoopbackServer):
-    cluster: str = "c1"
-
-    def routes(self) -> list[web.RouteDef]:
-        return [web.get("/admin/v2/brokers/configuration/runtime", self._settings)]
-
-    async def _settings(self, _: web.Request) -> web.Response:
-        known = {"loadBalancerBrokerThresholdShedderPercentage": "20", "loadManagerClassName": "x.Modular"}
-        return web.json_response({"clusterName": self.cluster, "webServicePort": "Optional[8080]", **known})
 
 
 def test_a_cluster_that_is_not_there_is_an_error_and_is_not_created(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import json
 import os
@@ -13,17 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from support.command_line import run as run_command
 from support.recorded import NOON_MS, a_report, a_writer, put_file, record
-from support.registrations import a_record, load_of, register, write
-from support.stores import ZooKeeperWorld
-from support.waiting import eventually, patience
-from support.zookeeper import a_session
+from support.waiting import patience
 
-from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BUNDLE_REPORTS, EVENTS, TABLES
-from loadmanager.store import paths
-from loadmanager.wire.dump_line import decode_line
 
 TRACES = Path(os.environ.get("LOADMANAGER_SHARED", Path(__file__).parents[3] / "shared")) / "traces"
 BUNDLE = "t/ns/0x00000000_0xffffffff"
@@ -121,7 +114,6 @@ def test_a_damaged_file_is_named_the_others_are_shown_and_the_exit_code_is_1(roo
         (("import", "csv", "{}", "/nowhere.csv"), 1, "/nowhere.csv: No such file or directory"),
         (("import", "csv", "{}", "/x.csv", "--bundles", "2"), 2, "--brokers 10: more than --bundles 2"),
         (("import", "reports-json", "{}", "/nowhere"), 1, "/nowhere: no *.json in it"),
-        (("import", "pulsar", "{}", "zk:"), 2, "ZooKeeper hosts ''"),
     ],
 )
 def test_bad_input_changes_nothing(root: Path, arguments: tuple[str, ...], code: int, message: str) -> None:
@@ -160,74 +152,3 @@ def test_recorded_traffic_becomes_bundles_and_its_gaps_are_refused_unless_filled
     assert f"{with_gaps}, row " in done.stderr
     assert "column timestamp: 1 missing before it" in done.stderr
     assert run("import", "csv", root, with_gaps, *options, "--fill-gaps", "1").returncode == 0
-
-
-@pytest.mark.zookeeper
-async def test_old_namespaces_are_recorded(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
-    world = ZooKeeperWorld(zookeeper, chroot)
-    root = tmp_path / "history"
-    heartbeat, old = (f"{namespace}/{BUNDLE.rpartition('/')[2]}" for namespace in ("pulsar/c1/b1:8080", "t/c1/old"))
-    record_ = a_record("b1:8080", {name: load_of(50) for name in (BUNDLE, heartbeat, old)}, cpu=95)
-    try:
-        store = await world.connect()
-        await store.ensure_path(paths.BROKERS)
-        await register(store, "b1:8080", record_)
-        await register(store, "b2:8080", a_record("b2:8080", {"nonsense": load_of(50)}, cpu=5))
-        url = f"zk:{zookeeper.connect_string}{chroot}"
-        done = await asyncio.to_thread(run, "import", "pulsar", root, url, "--for", "0")
-    finally:
-        await world.close()
-    assert done.returncode == 0
-    (left_out,) = done.stderr.splitlines()
-    assert left_out.startswith("left out: b2:8080: lastStats: bundle 'nonsense'")
-    (recorded,) = History(str(root)).reports()
-    assert (set(recorded.report.bundle_names), recorded.report.usage[0, 0]) == ({BUNDLE, heartbeat, old}, 95)
-    assert recorded.report.load[0] == record_["msgRateIn"]
-
-
-@pytest.mark.zookeeper
-async def test_sampling_changes_nothing(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
-    world = ZooKeeperWorld(zookeeper, chroot)
-    root = tmp_path / "history"
-    url = f"zk:{zookeeper.connect_string}{chroot}"
-    try:
-        store = await world.connect()
-        await store.ensure_path(paths.BROKERS)
-        await register(store, "b1:8080", a_record("b1:8080", {BUNDLE: load_of(50)}, cpu=95))
-        await register(store, "b2:8080", a_record("b2:8080", cpu=5))
-        before = versions(zookeeper, chroot)
-        sampling = asyncio.create_task(
-            asyncio.to_thread(run, "import", "pulsar", root, url, "--every", "0.5", "--for", "12")
-        )
-        await eventually(lambda: bool(list(History(str(root)).reports())))
-        assert versions(zookeeper, chroot) == before
-        record_ = {**a_record("b1:8080", {BUNDLE: load_of(60)}, cpu=50), "lastUpdate": NOON_MS}
-        await write(store, paths.broker("b1:8080"), json.dumps(record_).encode())
-        done = await sampling
-    finally:
-        await world.close()
-    assert (done.returncode, done.stderr) == (0, "")
-    reports = list(History(str(root)).reports())
-    assert [each.registration.broker for each in reports][:2] == ["b1:8080", "b2:8080"]
-    assert [each.report.usage[0, 0] for each in reports if each.report.last_update_ms == NOON_MS] == [50]
-    (body,) = [row["body"] for row in History(str(root)).rows(EVENTS) if row["kind"] == "checkpoint"]
-    assert sorted(decode_line(body, "checkpoint")["brokers"]) == ["b1:8080", "b2:8080"]
-
-
-def test_a_store_that_does_not_answer_is_an_error(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
-    done = run("import", "pulsar", tmp_path, f"zk:{zookeeper.connect_string}{chroot}/nothing")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("loadmanager: metadataStoreUrl ")
-
-
-def versions(server: EmbeddedZooKeeper, path: str) -> dict[str, int]:
-    """Every znode below the path, and the transaction that changed it last."""
-    found: dict[str, int] = {}
-    with a_session(server.connect_string) as client:
-        open_paths = [path]
-        while open_paths:
-            each = open_paths.pop()
-            _, stat = client.get(each)
-            found[each] = stat.mzxid
-            open_paths += [f"{each}/{child}" for child in client.get_children(each)]
-    return found

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import NodeExistsError
-from support.pulsar import LeaderLog, Writers, read_dump, run_loadmanager
+from support.pulsar import LeaderLog, Writers, contents, read_line, run_loadmanager
 from support.waiting import eventually_sync
 
-from examples.pulsar.admin import demand
 from examples.pulsar.cluster import PulsarCluster
 from examples.pulsar.operations import Operator
 from examples.pulsar.skew import RunningLoad, Skew
-from examples.pulsar.znodes import Znode, looking_at, read_tree
+from examples.pulsar.znodes import looking_at, read_tree
 
 pytestmark = [
     pytest.mark.pulsar,
@@ -21,39 +20,6 @@ pytestmark = [
 ]
 
 SHEDDING = "loadBalancerSheddingEnabled"
-
-
-def contents(tree: dict[str, Znode], below: str) -> dict[str, Any]:
-    """The objects in the znodes below a path, by what follows it."""
-    start = f"{below}/"
-    return {
-        path.removeprefix(start): node.content() for path, node in tree.items() if path.startswith(start) and node.data
-    }
-
-
-def read_both(cluster: PulsarCluster) -> tuple[dict[str, Any], dict[str, Znode]]:
-    """A dump, and the znodes that were the same before and after it."""
-    read: list[tuple[dict[str, Any], dict[str, Znode]]] = []
-
-    def agree() -> bool:
-        before, dump, after = read_tree(cluster.zookeeper), read_dump(cluster), read_tree(cluster.zookeeper)
-        read[:] = [(dump, after)]
-        return before == after
-
-    eventually_sync(agree, "nothing changes while a dump is made", least_s=120)
-    return read[0]
-
-
-def test_the_settings_of_a_dump_are_those_that_a_broker_goes_by(cluster: PulsarCluster, operator: Operator) -> None:
-    operator.set_dynamic("loadBalancerBrokerThresholdShedderPercentage", "7")
-    broker = cluster.brokers[1]
-    eventually_sync(lambda: operator.settings_of(broker)["loadBalancerBrokerThresholdShedderPercentage"] == "7")
-    configuration = read_dump(cluster, "--admin-url", broker.web_url)["configuration"]
-    told = operator.settings_of(broker)
-    assert len(configuration) > 40
-    assert {key: told[key].strip("[]").replace(", ", ",") for key in configuration} == configuration
-    assert configuration["loadBalancerBrokerThresholdShedderPercentage"] == "7"
-    assert configuration["maxUnloadPercentage"] == "0.5"
 
 
 def test_a_decision_is_the_one_that_the_leader_makes(
@@ -64,7 +30,7 @@ def test_a_decision_is_the_one_that_the_leader_makes(
         lambda: averages_are_true(cluster, operator, skew), "averages that are those of the load", least_s=240
     )
     line = tmp_path / "dump.jsonl"
-    line.write_text(json.dumps(read_dump(cluster, "--admin-url", cluster.brokers[0].web_url)), encoding="utf-8")
+    line.write_text(json.dumps(read_line(cluster)), encoding="utf-8")
     done = run_loadmanager("decide", str(line), "--shed", "UniformLoadShedder", "--json")
     assert done.returncode == 0, done.stderr
     decisions = json.loads(done.stdout)["decisions"]
@@ -90,42 +56,6 @@ def averages_are_true(cluster: PulsarCluster, operator: Operator, skew: Skew) ->
 
 def kept_averages(cluster: PulsarCluster) -> dict[str, Any]:
     return contents(read_tree(cluster.zookeeper), "/loadbalance/bundle-data")
-
-
-def test_a_dump_has_what_the_znodes_have(
-    cluster: PulsarCluster, operator: Operator, skew: Skew, load: RunningLoad
-) -> None:
-    load.wait_until_flowing()
-    for form in ("V1", "V2"):  # by which brokers get the namespaces of their own checks, in both forms
-        for broker in cluster.brokers:
-            demand(broker.web_url, "GET", f"/admin/v2/brokers/health?topicVersion={form}")
-    operator.set_dynamic("loadBalancerBrokerThresholdShedderPercentage", "20")
-    eventually_sync(lambda: self_tests_reported(cluster) == {2, 3}, "checks' bundles of both forms in a report")
-    eventually_sync(lambda: len(kept_averages(cluster)) >= skew.bundles, "the leader has written averages", least_s=150)
-    dump, tree = read_both(cluster)
-    reports = contents(tree, "/loadbalance/brokers")
-    assert dump["brokers"].keys() == reports.keys() == {each.name for each in cluster.brokers}
-    for name, report in reports.items():
-        assert dump["brokers"][name].items() <= report.items()
-    bundle_data = contents(tree, "/loadbalance/bundle-data")
-    assert bundle_data
-    assert dump["bundleData"] == bundle_data
-    averages = contents(tree, "/loadbalance/broker-time-average")
-    assert dump["timeAverages"].keys() == averages.keys()
-    for name, average in averages.items():
-        assert dump["timeAverages"][name].items() <= average.items()
-    ours = dump["namespaces"][skew.namespace]
-    assert ours["boundaries"] == tree[f"/admin/local-policies/{skew.namespace}"].content()["bundles"]["boundaries"]
-    owners = {name: each["owner"] for name, each in ours["ownership"].items() if each["owner"]}
-    assert owners == operator.owners(skew.namespace)
-    assert dump["configuration"] == tree["/admin/configuration"].content()
-
-
-def self_tests_reported(cluster: PulsarCluster) -> set[int]:
-    """Of how many parts the names are of the namespaces that brokers test themselves by, of those in reports."""
-    reports = contents(read_tree(cluster.zookeeper, "/loadbalance/brokers"), "/loadbalance/brokers")
-    bundles = [name for report in reports.values() for name in report["bundles"]]
-    return {name.count("/") for name in bundles if name.startswith("pulsar/")}
 
 
 @pytest.mark.parametrize("command", ["serve", "agent"])
@@ -160,11 +90,3 @@ def test_whatever_another_session_writes_is_seen(cluster: PulsarCluster) -> None
     seen = [(each.kind, each.path) for each in writers.changes_by_others()]
     assert seen[:2] == [("create", "/of-a-test"), ("set", "/of-a-test")]
     assert seen[-2:] == [("delete", "/of-a-test"), ("several", "")]
-
-
-def test_reading_writes_nothing(cluster: PulsarCluster) -> None:
-    writers = Writers.watch(cluster)
-    read_dump(cluster, "--admin-url", cluster.brokers[0].web_url)
-    sessions = {each.session for each in writers.others()}
-    assert len(sessions) >= 1
-    assert writers.changes_by_others() == []

@@ -24,8 +24,9 @@ from loadmanager.core.domain.settings import AS_PULSAR, PlannerSettings
 from loadmanager.core.model.load import BundleAverages, FloatArray, percent_usage, weighted_max_usage
 from loadmanager.core.planning.shedding_round import are_overloaded, begin_anew
 from loadmanager.errors import InvalidRecordError
-from loadmanager.lab.decide.record_collector import Collected, Reader, walk, without_empty_averages
+from loadmanager.lab.decide.record_collector import Collected, walk, without_empty_averages
 from loadmanager.store import paths
+from loadmanager.store.metadata_store import MetadataStore
 from loadmanager.wire.average_records import TimeAverageBrokerData, decode_bundle_data
 from loadmanager.wire.broker_columns import report_of
 from loadmanager.wire.control_records import data_of, decode_controls
@@ -43,7 +44,7 @@ _BY_INCARNATION = ("usage", "hits")
 """The parts of strategies' memories that are lists by broker, which begin with its incarnation."""
 
 
-async def collect_cluster(store: Reader, taken_at_ms: int, settings: Settings) -> Collected:
+async def collect_cluster(store: MetadataStore, taken_at_ms: int, settings: Settings) -> Collected:
     """The state of the cluster in this store; what differs from the defaults in `settings` becomes `configuration`."""
     collected = Collected({"takenAt": taken_at_ms, "brokers": {}, "bundleData": {}})
     registered = await _brokers(store, collected)
@@ -71,7 +72,7 @@ def configuration_of(settings: Settings) -> dict[str, str]:
     return {key: text for key, text in texts.items() if key not in OF_THE_NODE}
 
 
-async def _brokers(store: Reader, collected: Collected) -> dict[str, Registration]:
+async def _brokers(store: MetadataStore, collected: Collected) -> dict[str, Registration]:
     """Collect the reports; the registrations of the brokers, by id."""
     registered = {}
     names = await store.children(paths.BROKERS)
@@ -91,7 +92,7 @@ async def _brokers(store: Reader, collected: Collected) -> dict[str, Registratio
     return registered
 
 
-async def _namespaces(store: Reader, collected: Collected, registered: Mapping[str, Registration]) -> None:
+async def _namespaces(store: MetadataStore, collected: Collected, registered: Mapping[str, Registration]) -> None:
     reported = {name for data in collected.content["brokers"].values() for name in data.get("lastStats") or ()}
     names = await walk(store, paths.NAMESPACES, 2)
     znodes = await store.get_many([paths.namespace(name) for name in names])
@@ -134,7 +135,7 @@ def _owned(entry: Ownership, registered: Mapping[str, Registration]) -> dict[str
     return {"state": str(OwnershipState.FREE if is_orphan else entry.state), **owned}
 
 
-async def _operator_config(store: Reader, collected: Collected) -> None:
+async def _operator_config(store: MetadataStore, collected: Collected) -> None:
     """Policies, controls and what was learned; groups of namespaces that have no record are left out."""
     policies = await _read(store, collected, paths.ISOLATION, decode_isolation)
     for name, policy in policies.items():
@@ -154,7 +155,7 @@ async def _operator_config(store: Reader, collected: Collected) -> None:
         collected.content["learned"] = what_decides(learned)
 
 
-async def _overridden(store: Reader, collected: Collected, settings: Settings) -> Settings:
+async def _overridden(store: MetadataStore, collected: Collected, settings: Settings) -> Settings:
     """The settings under dynamic configuration, as nodes go by them."""
     path = paths.CONFIGURATION
     stored = await _read(store, collected, path, decode_configuration)
@@ -163,7 +164,7 @@ async def _overridden(store: Reader, collected: Collected, settings: Settings) -
     return settings
 
 
-async def _read(store: Reader, collected: Collected, path: str, read: Callable[[bytes, str], _Value]) -> _Value:
+async def _read(store: MetadataStore, collected: Collected, path: str, read: Callable[[bytes, str], _Value]) -> _Value:
     """Read a znode. A missing or unreadable one counts as empty; an unreadable one is also a fault."""
     text = collected.find_text(await store.get(path), path)
     try:
@@ -173,7 +174,7 @@ async def _read(store: Reader, collected: Collected, path: str, read: Callable[[
         return read(b"{}", path)
 
 
-async def _averages(store: Reader, collected: Collected) -> None:
+async def _averages(store: MetadataStore, collected: Collected) -> None:
     names = await walk(store, paths.BUNDLE_DATA, 2)
     znodes = await store.get_many([paths.bundle_data(name) for name in names])
     for name, znode in zip(names, znodes, strict=True):
@@ -189,7 +190,7 @@ async def _averages(store: Reader, collected: Collected) -> None:
     await _time_averages(store, collected)
 
 
-async def _time_averages(store: Reader, collected: Collected) -> None:
+async def _time_averages(store: MetadataStore, collected: Collected) -> None:
     brokers = collected.content["brokers"]
     znodes = await store.get_many([paths.broker_time_average(broker) for broker in brokers])
     for (broker, data), znode in zip(brokers.items(), znodes, strict=True):
@@ -225,7 +226,7 @@ def _load(load: FloatArray) -> dict[str, float]:
     }
 
 
-async def _memory(store: Reader, collected: Collected, registered: Mapping[str, Registration]) -> None:
+async def _memory(store: MetadataStore, collected: Collected, registered: Mapping[str, Registration]) -> None:
     path = paths.STRATEGY_STATE
     text = collected.find_text(await store.get(path), path)
     if text is None:

@@ -1,4 +1,4 @@
-"""Collection of usable records for both kinds of dump; unusable ones become faults."""
+"""Collection of usable records for a dump; unusable ones become faults."""
 
 from __future__ import annotations
 
@@ -6,31 +6,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 from loadmanager.core.domain.bundles import NamespaceBundles
 from loadmanager.core.domain.names import namespace_of
 from loadmanager.errors import InvalidRecordError
 from loadmanager.lab.decide.dump_validation import check, declared_bundles, parse_bundle
-from loadmanager.store.metadata_store import Znode
+from loadmanager.store.metadata_store import MetadataStore, Znode
 from loadmanager.store.znode_codec import decode
 from loadmanager.wire.dump_line import DEFAULT_QUOTA_NAME, DumpLine, decode_line, encode
 
 THE_DUMP = "the dump"
 
 _Declared = Callable[[str], NamespaceBundles | None]
-
-
-class Reader(Protocol):
-    """Read-only subset of the metadata store that a dump uses."""
-
-    async def get(self, path: str) -> Znode | None: ...
-
-    async def get_many(self, paths: Sequence[str]) -> list[Znode | None]: ...
-
-    async def children(self, path: str) -> list[str]: ...
-
-    async def children_many(self, paths: Sequence[str]) -> list[list[str]]: ...
 
 
 @dataclass(slots=True)
@@ -101,7 +89,7 @@ class Collected:
         return gone
 
 
-async def walk(store: Reader, root: str, levels: int) -> list[str]:
+async def walk(store: MetadataStore, root: str, levels: int) -> list[str]:
     """The names below `root` so many levels down, joined by `/`."""
     names = await store.children(root)
     for _ in range(1, levels):
@@ -109,7 +97,7 @@ async def walk(store: Reader, root: str, levels: int) -> list[str]:
     return names
 
 
-async def below(store: Reader, root: str, names: Sequence[str]) -> dict[str, list[str]]:
+async def below(store: MetadataStore, root: str, names: Sequence[str]) -> dict[str, list[str]]:
     """Return the children of each of these names below `root`, joined by `/`."""
     found = await store.children_many([f"{root}/{name}" for name in names])
     return {name: [f"{name}/{child}" for child in children] for name, children in zip(names, found, strict=True)}

@@ -62,5 +62,5 @@ async def test_broker_that_vanishes_while_it_is_read_says_nothing(monkeypatch: p
 async def test_a_refusal_names_the_znode_and_the_ways_out() -> None:
     store = await MemoryWorld().connect()
     await store.ensure_path("/admin/clusters")
-    with pytest.raises(ForeignStoreError, match=r"\(/admin/clusters\).*a chroot of its own.*dump --pulsar"):
+    with pytest.raises(ForeignStoreError, match=r"\(/admin/clusters\).*a chroot of its own.*pulsar observe"):
         await refuse_pulsar(store)
