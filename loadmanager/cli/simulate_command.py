@@ -25,7 +25,7 @@ from rich.text import Text
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.service_runner import given_settings
-from loadmanager.cli.text.text_tables import plot, rendered, write_lines
+from loadmanager.cli.text.text_tables import rendered, write_lines
 from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, sum_certificates
 from loadmanager.errors import LoadManagerError, ScenarioError
 from loadmanager.history.synthetic_fleet import read_series
@@ -76,7 +76,6 @@ def simulate(
     as_list: Annotated[bool, typer.Option("--list", help="Show the scenarios that come with it.")] = False,  # noqa: FBT002 - a flag
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each run.")] = False,  # noqa: FBT002 - a flag
     certify: Annotated[bool, typer.Option("--certify", help="Say how near its rounds come to the best.")] = False,  # noqa: FBT002 - a flag
-    with_plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw the curves over time.")] = True,  # noqa: FBT002 - a flag
 ) -> None:
     """Run scenarios in virtual time, and say which of their bounds hold. Nothing real is touched."""
     if as_list:
@@ -87,7 +86,7 @@ def simulate(
     overrides = given_settings(settings or ())
     try:
         cases = [_case(name, strategies or (), seed, traces or (), fill_gaps) for name in scenarios]
-        held = _run_all(cases, overrides, as_json=as_json, with_plot=with_plot, certify=certify)
+        held = _run_all(cases, overrides, as_json=as_json, certify=certify)
     except LoadManagerError as error:
         fail(str(error), EXIT_CONFIGURATION)
     if not held:
@@ -106,9 +105,7 @@ def _case(
     )
 
 
-def _run_all(
-    cases: Sequence[_ScenarioCase], overrides: dict[str, str], *, as_json: bool, with_plot: bool, certify: bool
-) -> bool:
+def _run_all(cases: Sequence[_ScenarioCase], overrides: dict[str, str], *, as_json: bool, certify: bool) -> bool:
     """Run and show them; whether all bounds hold."""
     for case in cases:
         for strategy in case.strategies:  # all is checked before the first one runs
@@ -117,7 +114,7 @@ def _run_all(
     for case in cases:
         runs = [_run(case, strategy, overrides, quiet=as_json, certify=certify) for strategy in case.strategies]
         held = held and all(each.held for each in runs)
-        write_lines(map(_json, [case.scenario] * len(runs), runs) if as_json else _shown(case, runs, with_plot))
+        write_lines(map(_json, [case.scenario] * len(runs), runs) if as_json else _shown(case, runs))
     return held
 
 
@@ -168,14 +165,10 @@ def _show_list(*, as_json: bool) -> None:
     write_lines(rendered(table))
 
 
-def _shown(case: _ScenarioCase, runs: Sequence[Run], with_plot: bool) -> list[str]:  # noqa: FBT001 - as it was asked for
+def _shown(case: _ScenarioCase, runs: Sequence[Run]) -> list[str]:
     scenario = case.scenario
     lines = rendered(Text(f"{scenario.name}: {scenario.about}"), "", _figures(runs), "", _checks(runs))
     lines += [line for each in runs if each.certified for line in ("", f"{_name(each)}: {_certified(each.certified)}")]
-    if with_plot:
-        console = Console()
-        for each in runs:
-            lines += ["", *_curves(each, console.width)]
     return [*lines, ""]
 
 
@@ -237,21 +230,6 @@ def _certified(rounds: Sequence[CertificateFigures]) -> str:
         f" below, {sums['gapInBudgetMean']:.3f} times what none is below that moves no more; they moved {moved:.1f} %"
         f" of all load, where {least:.1f} % had to move for their heats"
     )
-
-
-def _curves(each: Run, width: int) -> list[str]:
-    """Plot the figures of a run over time."""
-    series = each.result.series
-    curves = (
-        ("imbalance (busiest broker / level)", series.imbalance),
-        ("worst broker (% of its capacity)", 100 * series.worst_usage),
-        ("moves", series.moves.astype(float)),
-    )
-    return [
-        line
-        for title, values in curves
-        for line in plot(f"{_name(each)}: {title}", values.tolist(), each.result.duration_s, width)
-    ]
 
 
 def _name(each: Run) -> str:

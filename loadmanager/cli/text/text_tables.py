@@ -8,7 +8,6 @@ from __future__ import annotations
 import codecs
 import io
 import json
-import math
 import os
 import shlex
 import shutil
@@ -22,7 +21,6 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 
 from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
-from loadmanager.cli.text.numbers import format_duration, format_number
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -107,8 +105,8 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 _ERRORS = "loadmanager_replace"
-_PLAIN = str.maketrans("─│·▁▂▃▄▅▆▇█", "-|..:-=+*%#")
-"""Characters that tables, bars and curves are drawn with."""
+_PLAIN = str.maketrans("─│·█", "-|.#")
+"""Characters that tables and bars are drawn with."""
 
 _WIDE = 100_000
 
@@ -123,7 +121,7 @@ def find_program() -> str:
 def replace_unencodable() -> None:
     """Have every later `print` replace the characters that standard output cannot encode.
 
-    Those of tables and curves become ASCII ones, all others escapes of JSON, so that JSON stays valid.
+    Those of tables and bars become ASCII ones, all others escapes of JSON, so that JSON stays valid.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # not closed by whoever started the process
         sys.stdout.reconfigure(errors=_ERRORS)
@@ -173,43 +171,3 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
 
 
 codecs.register_error(_ERRORS, _replace)
-
-
-_BLOCKS = " ▁▂▃▄▅▆▇█"
-_ROWS = 4
-_LABEL = 9
-
-
-def plot(title: str, values: Sequence[float], duration_s: float, width: int) -> list[str]:
-    """A curve that fills from below: the highest value of each column's time, from 0 to the highest of all.
-
-    What is not a number is left out.
-    """
-    columns = max(1, min(width - _LABEL - 1, len(values)))
-    highest = _highest_of_each(values, columns)
-    top = max(highest, default=0.0)
-    lines = [title]
-    eighths = len(_BLOCKS) - 1
-    for row in reversed(range(_ROWS)):
-        label = format_number(top) if row == _ROWS - 1 else "0" if row == 0 else ""
-        filled = "".join(_BLOCKS[_part(value, top, row, eighths)] for value in highest)
-        lines.append(f"{label:>{_LABEL}} {filled}".rstrip())
-    end = format_duration(duration_s)
-    lines.append(f"{'0 s':>{_LABEL}} {end:>{max(columns, len(end))}}")
-    return lines
-
-
-def _highest_of_each(values: Sequence[float], columns: int) -> list[float]:
-    found = []
-    for column in range(columns):
-        first, last = column * len(values) // columns, (column + 1) * len(values) // columns
-        found.append(max((each for each in values[first:last] if not math.isnan(each)), default=0.0))
-    return found
-
-
-def _part(value: float, top: float, row: int, eighths: int) -> int:
-    """Return how many eighths of this row the value fills; any value above 0 is visible."""
-    if top <= 0:
-        return 0
-    filled = math.ceil(value / top * _ROWS * eighths) - row * eighths
-    return min(max(filled, 0), eighths)
