@@ -18,11 +18,7 @@ import typer
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.service_runner import existing_store
 from loadmanager.config import Settings, load_settings
-from loadmanager.dev.embedded.embedded_zookeeper import (
-    DEFAULT_TICK_TIME_MS,
-    EmbeddedEnsemble,
-    EmbeddedZooKeeper,
-)
+from loadmanager.dev.embedded.embedded_zookeeper import DEFAULT_TICK_TIME_MS, EmbeddedZooKeeper
 from loadmanager.errors import ConfigurationError, EmbeddedServerError, StoreError
 from loadmanager.store.acl_update import AclOutcome, secure, why_locked_out
 from loadmanager.store.pulsar_detection import refuse_pulsar
@@ -124,37 +120,30 @@ def run(
     context: typer.Context,
     port: Annotated[
         int,
-        typer.Option(min=0, max=65_535, help="First port for clients; members take the following ones. 0: free ones."),
+        typer.Option(min=0, max=65_535, help="Port for clients. 0: a free one."),
     ] = 2181,
     data_dir: Annotated[
         Path | None, typer.Option(help="Where to keep the data. Without it they end with the command.", file_okay=False)
     ] = None,
-    members: Annotated[int, typer.Option(min=1, max=9, help="Servers; more than one form an ensemble.")] = 1,
     tick_time_ms: Annotated[
         int, typer.Option(min=50, help="ZooKeeper's tick; the shortest session timeout it grants is two of them.")
     ] = DEFAULT_TICK_TIME_MS,
 ) -> None:
     """Run a real ZooKeeper on this machine until Ctrl-C; or, with a command, mind the one that there is."""
     if context.invoked_subcommand is None:
-        _run(port, data_dir, members, tick_time_ms)
+        _run(port, data_dir, tick_time_ms)
 
 
-def _run(port: int, data_dir: Path | None, members: int, tick_time_ms: int) -> None:
+def _run(port: int, data_dir: Path | None, tick_time_ms: int) -> None:
     signal.signal(signal.SIGTERM, _as_ctrl_c)
-    server: EmbeddedZooKeeper | EmbeddedEnsemble
-    if members == 1:
-        server = EmbeddedZooKeeper(port=port or None, data_dir=data_dir, tick_time_ms=tick_time_ms)
-    else:
-        ports = range(port, port + members) if port else None
-        server = EmbeddedEnsemble(members, ports=ports, data_dir=data_dir, tick_time_ms=tick_time_ms)
+    server = EmbeddedZooKeeper(port=port or None, data_dir=data_dir, tick_time_ms=tick_time_ms)
     try:
         with server:
             print(f"ZooKeeper serves at {server.connect_string}", flush=True)
             print(f"data in {data_dir or 'a temporary folder'}; Ctrl-C stops it", flush=True)
             while server.is_running:
                 time.sleep(_LOOK_AGAIN_S)
-            servers = server.members if isinstance(server, EmbeddedEnsemble) else [server]
-            last_words = "\n".join(each.last_lines() for each in servers if not each.is_running)
+            last_words = server.last_lines()
     except KeyboardInterrupt:
         print("stopped", flush=True)
         return

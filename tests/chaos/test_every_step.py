@@ -15,10 +15,10 @@ from support.deep import deep_except
 from support.steps import STEPS, a_stepped_cluster, in_memory
 from support.stores import ZooKeeperWorld
 from support.waiting import eventually
+from support.zookeeper_ensemble import EmbeddedEnsemble
 
 from loadmanager.core.domain.bundles import equal_boundaries
 from loadmanager.core.domain.ownership import NamespaceState
-from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedEnsemble
 from loadmanager.store.memory_store import MemoryStore
 
 # A connection may be accepted in the very moment in which a server inside this process is killed; asyncio loses it.

@@ -15,8 +15,9 @@ from kazoo.security import ACL, Id, Permissions
 from support.clock import ManualClock
 from support.delays import a_memory_cluster
 from support.waiting import eventually, patience
+from support.zookeeper_ensemble import EmbeddedEnsemble
 
-from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedEnsemble, ZooKeeperServer
+from loadmanager.dev.embedded.embedded_zookeeper import ZooKeeperServer
 from loadmanager.store import _kazoo_requests as requests
 from loadmanager.store.memory_store import MemoryCluster, MemoryStore
 from loadmanager.store.metadata_store import MetadataStore, SessionState, Znode

@@ -13,8 +13,9 @@ import psutil
 import pytest
 from kazoo.client import KazooClient
 from support.waiting import patience
+from support.zookeeper_ensemble import EmbeddedEnsemble
 
-from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedEnsemble, EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.dev.embedded.server_files import DATA_FOLDER
 
 ZooKeeperFactory = Callable[..., EmbeddedZooKeeper]

@@ -1,6 +1,6 @@
-"""A real ZooKeeper, alone or as an ensemble, as child processes that cannot outlive us.
+"""A real ZooKeeper as a child process that cannot outlive us.
 
-The servers are Apache ZooKeeper itself, from the jars that come with PySpark. They listen on loopback only.
+It is Apache ZooKeeper itself, from the jars that come with PySpark. It listens on loopback only.
 Every method here blocks; on an event loop call them with `asyncio.to_thread`.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import signal
 import socket
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +16,6 @@ from typing import Self
 
 from loadmanager.dev.embedded.processes import ServerProcesses
 from loadmanager.dev.embedded.server_files import (
-    ENSEMBLE_MAIN,
     LOG_FILE,
     LOOPBACK,
     OPEN,
@@ -39,13 +37,11 @@ DEFAULT_TICK_TIME_MS = 200
 """ZooKeeper grants session timeouts from two ticks on, and ends a session up to a tick after its timeout."""
 
 _TEMPORARY_PREFIX = "loadmanager-zookeeper-"
-_TRIES_TO_FIND_PORTS = 3
+TRIES_TO_FIND_PORTS = 3
 _POLL_S = 0.02
 _SESSION_TRY_S = 5.0
 _COMMAND_TIMEOUT_S = 3.0
 _LINES_OF_LOG = 15
-_CONNECT_TO_LEADER_MS = 10_000
-_FOLLOW_LEADER_MS = 3_000
 
 
 class PortTakenError(EmbeddedServerError):
@@ -53,7 +49,7 @@ class PortTakenError(EmbeddedServerError):
 
 
 @dataclass(frozen=True, slots=True)
-class _ServerPlace:
+class ServerPlace:
     """Runtime of one server: guarded processes, name, folder, port and command line."""
 
     processes: ServerProcesses
@@ -66,7 +62,7 @@ class _ServerPlace:
 class ZooKeeperServer:
     """One server process: start, stop, kill, pause, resume, restart, all on the same port and data."""
 
-    def __init__(self, place: _ServerPlace | None, start_timeout_s: float) -> None:
+    def __init__(self, place: ServerPlace | None, start_timeout_s: float) -> None:
         self._place = place
         self._start_timeout_s = start_timeout_s
         self._pid: int | None = None
@@ -176,7 +172,7 @@ class ZooKeeperServer:
     ) -> None:
         self.stop()
 
-    def _get_place(self) -> _ServerPlace:
+    def _get_place(self) -> ServerPlace:
         if self._place is None:
             raise EmbeddedServerError("this ZooKeeper has not been started")
         return self._place
@@ -245,7 +241,7 @@ class EmbeddedZooKeeper(ZooKeeperServer):
         if self._is_open():
             super().start()
             return
-        for tries_left in reversed(range(_TRIES_TO_FIND_PORTS)):
+        for tries_left in reversed(range(TRIES_TO_FIND_PORTS)):
             self._settle()
             try:
                 super().start()
@@ -265,132 +261,14 @@ class EmbeddedZooKeeper(ZooKeeperServer):
         java = self._java or get_java()
         command = tuple(server_command(java, STANDALONE_MAIN, self._heap_mib, self._security.jvm_options))
         port = self._given_port or free_ports(1)[0]
-        processes, folder = _open_folder(self._given_data_dir)
-        self._place = _ServerPlace(processes, "zookeeper", folder, port, command)
+        processes, folder = open_folder(self._given_data_dir)
+        self._place = ServerPlace(processes, "zookeeper", folder, port, command)
         self._pid = None
         durable = self._given_data_dir is not None
         write_server_files(folder, port, tick_time_ms=self._tick_time_ms, durable=durable, security=self._security)
 
 
-class EmbeddedEnsemble:
-    """A ZooKeeper of several servers, each to be stopped, killed, paused and restarted on its own.
-
-    `ports` are those the members serve clients on; `data_dir` gets a folder for each member.
-    """
-
-    def __init__(
-        self,
-        members: int = 3,
-        *,
-        ports: Sequence[int] | None = None,
-        data_dir: Path | None = None,
-        tick_time_ms: int = DEFAULT_TICK_TIME_MS,
-        heap_mib: int = DEFAULT_HEAP_MIB,
-        start_timeout_s: float = 60.0,
-        java: Java | None = None,
-    ) -> None:
-        if members < 1 or (ports is not None and len(ports) != members):
-            raise EmbeddedServerError(f"an ensemble of {members} members cannot have the ports {ports}")
-        self.members: list[ZooKeeperServer] = []
-        self._size = members
-        self._given_ports = ports
-        self._given_data_dir = data_dir
-        self._tick_time_ms = tick_time_ms
-        self._heap_mib = heap_mib
-        self._start_timeout_s = start_timeout_s
-        self._java = java
-        self._processes: ServerProcesses | None = None
-
-    @property
-    def connect_string(self) -> str:
-        """All members, also those that are down at the moment."""
-        return ",".join(member.connect_string for member in self.members)
-
-    def start(self) -> None:
-        """Start all members and return when a session works on each of them."""
-        if self._processes is not None and not self._processes.is_closed:
-            raise EmbeddedServerError("this ensemble runs already; start its members one by one")
-        for tries_left in reversed(range(_TRIES_TO_FIND_PORTS)):
-            try:
-                self._start_all()
-            except PortTakenError:
-                self.stop()
-                if self._given_ports is not None or not tries_left:
-                    raise
-            except BaseException:
-                self.stop()
-                raise
-            else:
-                return
-
-    def stop(self) -> None:
-        """End all members and, if their folder is a temporary one, remove that. Idempotent."""
-        if self._processes is not None:
-            self._processes.close()
-
-    @property
-    def is_running(self) -> bool:
-        """Tell if any member's process exists."""
-        return any(member.is_running for member in self.members)
-
-    def find_leader(self) -> ZooKeeperServer | None:
-        """The member that leads the ensemble; None while there is no quorum."""
-        for member in self.members:
-            try:
-                if member.counters().get("zk_server_state") == "leader":
-                    return member
-            except EmbeddedServerError:
-                continue
-        return None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def _start_all(self) -> None:
-        java = self._java or get_java()
-        command = tuple(server_command(java, ENSEMBLE_MAIN, self._heap_mib))
-        client_ports, quorum = self._choose_ports()
-        self._processes, folder = _open_folder(self._given_data_dir)
-        self.members = []
-        for number, port in enumerate(client_ports, start=1):
-            home = folder / str(number)
-            write_server_files(
-                home,
-                port,
-                tick_time_ms=self._tick_time_ms,
-                durable=self._given_data_dir is not None,
-                ensemble=quorum,
-                my_id=number,
-            )
-            place = _ServerPlace(self._processes, str(number), home, port, command)
-            self.members.append(ZooKeeperServer(place, self._start_timeout_s))
-        for member in self.members:
-            member.launch()
-        for member in self.members:
-            member.wait_until_serving()
-
-    def _choose_ports(self) -> tuple[Sequence[int], dict[str, object]]:
-        """The client ports, and the lines about the quorum that every member's `zoo.cfg` shares."""
-        ports = free_ports(3 * self._size)
-        client_ports = self._given_ports or ports[: self._size]
-        pairs = zip(ports[self._size : 2 * self._size], ports[2 * self._size :], strict=True)
-        quorum: dict[str, object] = {
-            "initLimit": max(2, _CONNECT_TO_LEADER_MS // self._tick_time_ms),
-            "syncLimit": max(2, _FOLLOW_LEADER_MS // self._tick_time_ms),
-            "standaloneEnabled": "false",
-        }
-        for number, (peer, election) in enumerate(pairs, start=1):
-            quorum[f"server.{number}"] = f"{LOOPBACK}:{peer}:{election}"
-        return client_ports, quorum
-
-
-def _open_folder(given: Path | None) -> tuple[ServerProcesses, Path]:
+def open_folder(given: Path | None) -> tuple[ServerProcesses, Path]:
     """A given folder, made if it is missing and kept at the end, or a temporary one that ends with the processes."""
     if given is not None:
         try:

@@ -22,7 +22,6 @@ from loadmanager.errors import EmbeddedServerError
 from loadmanager.util.jvm import HOW_TO_GET_ONE, Java
 
 STANDALONE_MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
-ENSEMBLE_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 LOG_FILE = "zookeeper.log"
 
 DATA_FOLDER = "data"
