@@ -44,9 +44,6 @@ _MAX_DIGITS = 309
 _SHOWN_FAULTS = 3
 _SHOWN_CHARACTERS = 60
 
-DEFAULT_QUOTA_NAME = "default"
-"""Under this name, which no bundle has, stands the quota of bundles that have none of their own."""
-
 
 class _NotJson:
     """A number outside JSON or outside every limit: unquoted `NaN`, or one that overflows."""
@@ -151,20 +148,6 @@ class BundleHistory(TypedDict, total=False):
     longTermData: MessageAverages
     topics: Count
     timeMean: TimeMeanFigures
-
-
-@with_config(_STRICT)
-class ResourceQuota(TypedDict, total=False):
-    """Pulsar's ResourceQuota: expected need of a bundle, messages/s, bytes/s and MB; only a `dynamic` one ever
-    changes.
-    """
-
-    msgRateIn: Amount
-    msgRateOut: Amount
-    bandwidthIn: Amount
-    bandwidthOut: Amount
-    memory: Amount
-    dynamic: bool
 
 
 @with_config(_STRICT)
@@ -353,7 +336,6 @@ class DumpLine(TypedDict, total=False):
     brokers: dict[Name, DumpedBroker]
     bundleData: dict[Name, BundleHistory]
     timeAverages: dict[Name, BrokerAverages]
-    resourceQuotas: dict[Name, ResourceQuota]
     preallocated: dict[Name, list[Name]]
     recentlyUnloaded: RecentlyUnloaded
     brokerLoad: dict[Name, PublishedBrokerLoad]
@@ -378,7 +360,6 @@ _KEYS = frozenset(
         NamespaceBundleStats,
         BundleHistory,
         MessageAverages,
-        ResourceQuota,
         PublishedBrokerLoad,
         Namespace,
     )

@@ -44,7 +44,6 @@ brokers = st.fixed_dictionaries(
     },
 )
 history = st.fixed_dictionaries({}, optional={"shortTermData": st.fixed_dictionaries({}, optional=rates)})
-quotas = dict.fromkeys(("msgRateIn", "bandwidthOut", "memory"), amounts) | {"dynamic": st.booleans()}
 tops = st.lists(
     st.fixed_dictionaries({"bundle": st.sampled_from(BUNDLES), "stats": stats}),
     unique_by=lambda each: str(each["bundle"]),
@@ -59,9 +58,6 @@ lines = st.fixed_dictionaries(
         "brokers": st.dictionaries(ids, brokers),
         "bundleData": st.dictionaries(st.sampled_from(BUNDLES), history),
         "timeAverages": st.dictionaries(ids, st.fixed_dictionaries({}, optional={"longTermMsgRateIn": amounts})),
-        "resourceQuotas": st.dictionaries(
-            st.sampled_from((*BUNDLES, NEW, "default")), st.fixed_dictionaries({}, optional=quotas)
-        ),
         "preallocated": st.dictionaries(ids, st.just([NEW]), max_size=1),
         "recentlyUnloaded": st.fixed_dictionaries(
             {}, optional={"bundles": st.dictionaries(st.sampled_from(BUNDLES), moments)}

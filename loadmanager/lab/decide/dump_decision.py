@@ -53,17 +53,11 @@ from loadmanager.core.strategies.shedding.transfer_shedder import TransferReason
 from loadmanager.lab.decide.decision_settings import settings_for
 from loadmanager.lab.decide.dump_snapshot import snapshot_of
 from loadmanager.lab.decide.dump_validation import check, check_bundle, parse_bundle
-from loadmanager.lab.decide.resource_quotas import quotas_model
 from loadmanager.wire.dump_line import DumpLine
 
 _MS_PER_MINUTE = 60_000
 _LABELS: dict[Reason, str] = {TransferReason.OVERLOADED: "Overloaded", TransferReason.UNDERLOADED: "Underloaded"}
 """Reasons that Pulsar has a name for, and counts decisions under."""
-
-_GOES_BY_QUOTAS = frozenset(
-    {"SimpleLoadManagerImpl", "leastLoadedServer", "leastMsgPerSecond", "weightedRandomSelection"}
-)
-"""The strategies of Pulsar's simple load manager."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,12 +118,6 @@ class Decider(ABC):
     @abstractmethod
     def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> DecidedLine: ...
 
-    def _remembered(self, name: str, line: DumpLine) -> State:
-        """Return the state of a strategy. A strategy that uses resource quotas starts with those of the line."""
-        state = self._state.get(name, {})
-        begins = name in _GOES_BY_QUOTAS and "model" not in state and "resourceQuotas" in line
-        return {**state, "model": quotas_model(line["resourceQuotas"])} if begins else state
-
     def _with_state(self, name: str, state: State) -> State:
         return {**self._state, name: state}
 
@@ -151,7 +139,7 @@ class ShedDecider(Decider):
         if refusal is not None:
             return DecidedLine(line.get("takenAt", 0), [], [refusal], self._state)
         whole, snapshot = snapshot, restrain(snapshot)
-        shed = factory(settings).find_bundles_for_unloading(snapshot, self._remembered(name, line))
+        shed = factory(settings).find_bundles_for_unloading(snapshot, self._state.get(name, {}))
         decisions = [_unload(snapshot, pick, bundle) for pick in shed.bundles for bundle in pick.bundles]
         state = self._with_state(name, shed.state)
         verdicts = [*shed.verdicts, *explain_restraints(whole, shed)]
@@ -203,7 +191,7 @@ class PlaceDecider(Decider):
         allowed, dropped = apply((*CONTROLS, *rules.policies, *rules.limits), asked, question)
         pin, not_kept = find_pin(snapshot, self._bundle, allowed)
         dropped |= not_kept
-        state = self._remembered(name, line)
+        state = self._state.get(name, {})
         if pin is not None:
             return Placement(pin, np.array([pin]), PlacementReason.PINNED_TO_BROKER, {}, state), dropped
         overloaded = _overloaded(snapshot, settings)

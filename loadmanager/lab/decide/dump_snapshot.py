@@ -6,7 +6,7 @@ A broker's incarnation is its `startTimestamp`. A bundle belongs to the broker t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -20,7 +20,6 @@ from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.load import METRICS, BrokerReport, BundleAverages, FloatArray, TimeMean
 from loadmanager.core.model.snapshot import NOBODY, Snapshot, build_snapshot
 from loadmanager.errors import InvalidRecordError
-from loadmanager.lab.decide.resource_quotas import after_sample, ample_history
 from loadmanager.wire.broker_columns import report_of
 from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats
 from loadmanager.wire.control_records import controls_of
@@ -54,7 +53,7 @@ def snapshot_of(line: DumpLine, grace_period_ms: float, where: str) -> Snapshot:
             registration_of(broker, data): _report(data, taken_at_ms, where)
             for broker, data in line.get("brokers", {}).items()
         },
-        {**_quotas(line, given), **_averages(line, learned)},
+        _averages(line, learned),
         frozenset(name for name, ms in unloaded.get("bundles", {}).items() if ms >= taken_at_ms - grace_period_ms),
         _policies(line, where),
         given,
@@ -96,22 +95,8 @@ def _averages(line: DumpLine, learned: LearnedLoads) -> dict[str, BundleAverages
     for data in line.get("brokers", {}).values():
         stats = data.get("lastStats") or {}
         for name in data.get("bundles") or ():
-            if name not in stats and name not in line.get("resourceQuotas", {}):
+            if name not in stats:
                 averages.setdefault(name, learned.no_history(namespace_of(name)))
-    return averages
-
-
-def _quotas(line: DumpLine, given: Iterable[str]) -> dict[str, BundleAverages]:
-    """Return averages from resource quotas for bundles that are reported or assigned and have no history: the quota,
-    plus the latest figures as one more sample.
-    """
-    quotas, brokers = line.get("resourceQuotas", {}), line.get("brokers", {}).values()
-    reported = [entry for data in brokers for entry in (data.get("lastStats") or {}).items()]
-    named = {*given, *(name for name, _ in reported), *(name for data in brokers for name in data.get("bundles") or ())}
-    averages = {name: ample_history(quotas[name]) for name in quotas.keys() & named}
-    for name, stats in reported:
-        if name in averages:
-            averages[name] = after_sample(averages[name], load_of(stats), min(stats.get("topics", 0), MAX_TOPICS))
     return averages
 
 

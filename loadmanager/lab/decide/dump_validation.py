@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 from loadmanager.core.domain.bundles import NamespaceBundles
 from loadmanager.core.domain.names import BundleRange, InvalidNameError, NamespaceName, namespace_of
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.dump_line import DEFAULT_QUOTA_NAME, DumpLine
+from loadmanager.wire.dump_line import DumpLine
 from loadmanager.wire.store_records import parse_boundaries
 
 _RANGE = re.compile(r"(0x[0-9a-f]{1,8})_(0x[0-9a-f]{1,8})", re.IGNORECASE)
@@ -25,8 +25,6 @@ def check(line: DumpLine, where: str) -> None:
         _check_declared(line, namespace, own, where)
     for bundle in line.get("recentlyUnloaded", {}).get("bundles", {}):
         parse_bundle(bundle, f"{where}: recentlyUnloaded.bundles")
-    for bundle in line.get("resourceQuotas", {}).keys() - {DEFAULT_QUOTA_NAME}:
-        parse_bundle(bundle, f"{where}: resourceQuotas")
     _check_brokers(line, where)
 
 

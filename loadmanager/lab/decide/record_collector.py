@@ -14,7 +14,7 @@ from loadmanager.errors import InvalidRecordError
 from loadmanager.lab.decide.dump_validation import check, declared_bundles, parse_bundle
 from loadmanager.store.metadata_store import MetadataStore, Znode
 from loadmanager.store.znode_codec import decode
-from loadmanager.wire.dump_line import DEFAULT_QUOTA_NAME, DumpLine, decode_line, encode
+from loadmanager.wire.dump_line import DumpLine, decode_line, encode
 
 THE_DUMP = "the dump"
 
@@ -48,7 +48,7 @@ class Collected:
             return None
 
     def finish(self) -> DumpLine:
-        """The dump without what brokers report, or averages and quotas tell, of bundles that are no more.
+        """The dump without what brokers report, or averages tell, of bundles that are no more.
 
         Raises `InvalidRecordError` when the records do not fit together.
         """
@@ -62,10 +62,6 @@ class Collected:
                 data["lastStats"] = {n: stats for n, stats in (data.get("lastStats") or {}).items() if n not in gone}
         for name in self._gone(declared, line.get("bundleData", ()), "bundleData"):
             del line["bundleData"][name]
-        for name in self._gone(
-            declared, line.get("resourceQuotas", {}).keys() - {DEFAULT_QUOTA_NAME}, "resourceQuotas"
-        ):
-            del line["resourceQuotas"][name]
         for namespace, content in line.get("namespaces", {}).items():
             names = [f"{namespace}/{each}" for each in content.get("ownership", ())]
             for name in self._gone(declared, names, f"namespaces.{namespace}.ownership"):
