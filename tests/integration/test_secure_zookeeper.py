@@ -294,9 +294,10 @@ async def test_a_process_that_is_taken_for_somebody_else_is_refused_at_its_start
 async def test_what_is_denied_is_kept_until_it_is_let_through(connect: Connect) -> None:
     node, agent = accesses("digest")
     async with connect(node) as store, connect(agent) as agents:
+        assert not await store.set_acl(paths.EPOCH, OPEN_ACL_UNSAFE)
         await store.ensure_path(paths.EPOCH)
         with capture_logs() as logs:
-            for _ in range(2):
+            for _ in range(3):
                 assert not await may_write(agents, Put(paths.EPOCH, b"", NEVER))
         assert [entry["event"] for entry in logs] == ["zookeeper_denies_access"]
         await agents.get_many([paths.ROOT, paths.EPOCH])
@@ -307,7 +308,7 @@ async def test_what_is_denied_is_kept_until_it_is_let_through(connect: Connect) 
         with pytest.raises(AccessDeniedError, match=f"the ACL of {paths.EPOCH}"):
             await agents.get_many([paths.ROOT, paths.EPOCH])
         assert "read" in agents.denied[paths.EPOCH]
-        await store.set_acl(paths.EPOCH, OPEN_ACL_UNSAFE)
+        assert await store.set_acl(paths.EPOCH, OPEN_ACL_UNSAFE)
         await agents.commit([Put(paths.EPOCH, b"")])
         await agents.get_many([paths.ROOT, paths.EPOCH])
         assert agents.denied == {}
