@@ -13,8 +13,8 @@ def a_task(need: FloatArray, per_need: FloatArray, owner: RowArray, target: floa
     """To bring brokers with these figures (M, 4) to the target; bundles need so much (N, 4), and have owners (N,)."""
     bundles, brokers = len(need), len(per_need)
     used = np.stack([np.bincount(owner, each, brokers) for each in need.T], axis=1)
-    level = compute_level(used.sum(axis=0), per_need, 0.02)
-    loads = LevelLoads(tuple(range(METRICS)), np.eye(METRICS), need, per_need, used * per_need, level, 0.02)
+    level = compute_level(used.sum(axis=0), per_need)
+    loads = LevelLoads(tuple(range(METRICS)), np.eye(METRICS), need, per_need, used * per_need, level)
     share = need.sum(axis=1) / need.sum()
     everybody = np.ones(brokers, dtype=bool)
     return Task(

@@ -40,9 +40,7 @@ _SHEDDING = "loadBalancerSheddingEnabled"
 LEVEL_SETTINGS = {
     "loadBalancerLoadSheddingStrategy": "Level",
     "loadBalancerLoadPlacementStrategy": "Level",
-    "loadBalancerLevelLeastUsagePercentage": "0.1",
 }
-"""Level leaves a fleet alone whose load uses less of its brokers: that of an example uses about 1 %."""
 _SAMPLE_S = 2.0
 _LEVEL = 1.3
 _WARM_UP_S = 240.0

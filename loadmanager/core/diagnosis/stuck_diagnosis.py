@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -39,8 +39,6 @@ _ALIKE_ON_HOST, _ROUNDING = 0.2, 0.01
 """Tolerance for brokers of one host, and margin to a strategy's threshold."""
 _FINEST = 1e-6
 """Resolution of unevenness."""
-_LEAST_LEVEL = 0.01
-"""Smallest minimum for Level that is proposed, in per cent; a fleet below it needs no moves."""
 
 HOST_USAGE_SCOPE, NIC_SPEED, CPU_CORES = "hostUsageScope", "loadBalancerOverrideBrokerNicSpeedGbps", "cpuLimitCores"
 """Configuration keys of agents."""
@@ -111,14 +109,6 @@ class StuckReason(Reason):
             " {=max_unload_percentage} of that, is not moved"
         ),
         remedy=f"lower {{key}}, or use Level: {_USE_LEVEL}",
-    )
-    IDLE_FOR_LEVEL = entry(
-        "idle_for_level",
-        (
-            "Nothing can move because all load, lying evenly, would use {level_percent} % of every broker, less than"
-            " {=level_least_usage_percentage}"
-        ),
-        remedy=_set("{#level_least_usage_percentage}", "{to}"),
     )
     SINGLE_BUNDLES = entry(
         "single_bundles",
@@ -211,7 +201,7 @@ class _Uneven:
     @classmethod
     def of(cls, snapshot: Snapshot, settings: PlannerSettings) -> _Uneven | None:
         """Analyse a cluster; None if its load is even."""
-        loads = LevelLoads.of(snapshot, replace(settings, level_least_usage_percentage=_FINEST), hours=0)
+        loads = LevelLoads.of(snapshot, settings, hours=0)
         carried = throughput_per_broker(snapshot)
         heat = (
             loads.heat() if loads.usage.any() else carried / max(float(carried.sum()) / max(len(carried), 1), _FINEST)
@@ -275,19 +265,6 @@ class _Uneven:
             said = settings.as_figures("min_unload_message", "min_unload_message_throughput", "max_unload_percentage")
             why = {"msg_rate_per_s": rate, "mib_per_s": carried / MIB, **said}
             yield _because(StuckReason.FLOOR_TOO_HIGH, KEYS["min_unload_message"], why)
-
-    def idle_for_level(self) -> _Reasons:
-        """Check for a cluster below the minimum level."""
-        settings = self.settings
-        least = settings.level_least_usage_percentage * (1 + settings.level_evenness_percentage / 100)
-        level = 100 * self.loads.level
-        if level > _LEAST_LEVEL and 100 * float(self.loads.usage.max(initial=0.0)) < least:
-            why = {
-                "level_percent": level,
-                "to": f"{max(level / 2, _LEAST_LEVEL):.2f}".rstrip("0").rstrip("."),
-                **settings.as_figures("level_least_usage_percentage"),
-            }
-            yield _because(StuckReason.IDLE_FOR_LEVEL, KEYS["level_least_usage_percentage"], why)
 
     def single_bundles(self) -> _Reasons:
         """Check for brokers with a single bundle, which would take all load along."""
@@ -370,6 +347,6 @@ _OF_STRATEGY: Mapping[str, Callable[[_Uneven], _Reasons]] = {
     "AvgShedder": _avg_shedder,
     "TransferShedder": _transfer_shedder,
     "SimpleLoadManagerImpl": _Uneven.no_limit,
-    "Level": _Uneven.idle_for_level,
+    "Level": _nothing_of_its_own,
 }
 """Checks of each strategy; others use the common ones."""

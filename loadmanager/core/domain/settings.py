@@ -330,17 +330,6 @@ class PlannerSettings:
         gt=0,
         le=1_000,
     )
-    level_least_usage_percentage: float = setting(
-        "loadBalancerLevelLeastUsagePercentage",
-        2,
-        (
-            "Level: what is uneven is not worth a move while all load, lying evenly, would use less than this of every"
-            " resource of every broker."
-        ),
-        gt=0,
-        le=100,
-        fits=BY_USAGE,
-    )
     sick_broker_quarantine_enabled: bool = setting(
         "loadBalancerSickBrokerQuarantineEnabled",
         True,

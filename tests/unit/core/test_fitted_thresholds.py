@@ -51,7 +51,7 @@ def test_every_strategy_fills_the_idle_broker_of_a_small_fleet_unless_its_thresh
     small = fleet(1.0, 1.0, 0.1)
     placement = strategy if strategy in ("AvgShedder", "Level") else "LeastLongTermMessageRate"
     settings = replace(OPEN, shedding_strategy=strategy, placement_strategy=placement)
-    assert moves(small, replace(settings, fitted=frozenset())) == 0
+    assert (moves(small, replace(settings, fitted=frozenset())) > 0) == (strategy == "Level")
     assert moves(small, settings) > 0
     assert find_stuck_causes(small, settings) == ()
 

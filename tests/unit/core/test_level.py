@@ -27,7 +27,7 @@ from loadmanager.core.model.time_means import STOOD_S
 from loadmanager.core.planning.planner import plan_assignments, plan_shedding
 from loadmanager.core.strategies.level.cost_fit import best_of_none_negative, fit_price
 from loadmanager.core.strategies.level.imbalance_score import badness, compute_parts, score
-from loadmanager.core.strategies.level.level_load import LevelLoads, bound_level, compute_level
+from loadmanager.core.strategies.level.level_load import LEAST_LEVEL, LevelLoads, bound_level, compute_level
 from loadmanager.core.strategies.level.move_search import find_moves
 from loadmanager.core.strategies.level.search_task import SearchResult, Task
 from loadmanager.core.strategies.placement.level_placement import LevelPlacement, LevelPlacementReason
@@ -210,9 +210,9 @@ def test_brokers_that_report_the_whole_of_their_host_use_of_it_what_they_carry()
 
 
 def test_an_idle_cluster_has_the_least_level() -> None:
-    given = cluster(a=carrying("a", [1.0]), b=carrying("b", []))
-    assert loads_of(given).level == 0.02
-    assert compute_level(np.zeros(0), np.zeros((2, 0)), 0.02) == 0.02
+    given = cluster(a=carrying("a", [0.001]), b=carrying("b", []))
+    assert loads_of(given).level == LEAST_LEVEL
+    assert compute_level(np.zeros(0), np.zeros((2, 0))) == LEAST_LEVEL
 
 
 def test_a_bundle_needs_what_it_carries_at_present_and_not_its_average_over_reports() -> None:

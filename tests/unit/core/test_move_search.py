@@ -30,9 +30,9 @@ def task_of(
 ) -> Task:
     brokers, per_need = len(having), 1 / having
     amount = np.stack([np.bincount(assigned, each, brokers) for each in need.T], axis=1).astype(np.float64)
-    level = compute_level(amount.sum(axis=0), per_need, 0.02)
+    level = compute_level(amount.sum(axis=0), per_need)
     loads = LevelLoads(
-        tuple(range(need.shape[1])), np.zeros((need.shape[1], METRICS)), need, per_need, amount * per_need, level, 0.02
+        tuple(range(need.shape[1])), np.zeros((need.shape[1], METRICS)), need, per_need, amount * per_need, level
     )
     everyone = np.ones(brokers, dtype=bool)
     share = need.sum(axis=1) / max(need.sum(), 1e-300)

@@ -89,20 +89,7 @@ def test_brokers_of_one_host_look_at_it_at_different_times() -> None:
 
 def test_level_goes_by_what_they_carry_until_all_of_it_is_next_to_nothing() -> None:
     assert keys(SMALL, "Level") == []
-    idle = fleet([20 * KB] * 4, [], [], cpu=[1, 0.1, 0.1])
-    assert keys(idle, "Level") == ["loadBalancerLevelLeastUsagePercentage"]
-    command, value = sentence(idle, "Level").rsplit(" --value ", 1)
-    assert command.endswith(f"; {SET} loadBalancerLevelLeastUsagePercentage")
-    assert keys(idle, "Level", level_least_usage_percentage=float(value)) == []
-    assert keys(idle, "Level", level_least_usage_percentage=0.01) == []
-
-
-@pytest.mark.parametrize(("used", "value"), [(90.0, "13.7"), (1.0, "0.15"), (0.04, "0.01"), (0.01, None)])
-def test_a_minimum_for_level_is_proposed_without_exponent_and_where_it_helps(used: float, value: str | None) -> None:
-    idle = fleet([20 * KB] * 4, [], [], cpu=[used, used / 10, used / 10])
-    found = find_stuck_causes(idle, settings_of("Level", level_least_usage_percentage=100.0))
-    assert [each.sentence.rsplit(" --value ", 1)[1] for each in found] == ([] if value is None else [value])
-    assert value is None or keys(idle, "Level", level_least_usage_percentage=float(value)) == []
+    assert keys(fleet([20 * KB] * 4, [], [], cpu=[0.005, 0.0005, 0.0005]), "Level") == []
 
 
 def test_without_any_limit_nothing_can_be_seen() -> None:

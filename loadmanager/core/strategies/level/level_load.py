@@ -23,7 +23,6 @@ from loadmanager.core.domain.names import BrokerId, broker_host
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.extensible_load import throughput_of
-from loadmanager.core.model.fleet_load import fit_thresholds
 from loadmanager.core.model.load import (
     BANDWIDTH_IN,
     BANDWIDTH_OUT,
@@ -42,6 +41,8 @@ from loadmanager.core.model.load import (
 from loadmanager.core.model.snapshot import Snapshot, sum_by_broker
 from loadmanager.core.strategies.level.cost_fit import Price, fit_price
 
+LEAST_LEVEL = 1e-4
+"""Minimum level: a fleet that uses less needs no moves."""
 _BLIND_LEVEL = 0.5
 """Level where no limit is known: any value will do, as only heat counts then."""
 _CARRIED = -1
@@ -70,7 +71,7 @@ _ALIKE = 0.2
 class LevelLoads:
     """`need` (N, R): need of each bundle per resource. `per_need` (M, R): usage per unit of need; estimated where the
     limit is unknown, 0 if no broker has one. `usage` (M, R) as fractions, weighted. `resources` are their report
-    columns, `prices` (R, 4) the need per unit of load. `least` is the minimum level.
+    columns, `prices` (R, 4) the need per unit of load.
     """
 
     resources: tuple[int, ...]
@@ -79,16 +80,12 @@ class LevelLoads:
     per_need: FloatArray
     usage: FloatArray
     level: float
-    least: float
 
     @classmethod
     def of(cls, snapshot: Snapshot, settings: PlannerSettings, hours: float = FORECAST_HOURS) -> LevelLoads:
         """Return the loads expected of the next hours; of 0 hours, those of the present."""
         weights = settings.resource_weights
-        least = fit_thresholds(settings, snapshot).level_least_usage_percentage / 100
-        return snapshot.derive(
-            ("level loads", weights, hours, least), lambda: _loads_of(snapshot, weights, hours, least)
-        )
+        return snapshot.derive(("level loads", weights, hours), lambda: _loads_of(snapshot, weights, hours))
 
     def heat(self) -> FloatArray:
         """Return the usage of each broker's most used resource over the level (M,)."""
@@ -97,7 +94,7 @@ class LevelLoads:
     def level_without(self, resting: BoolArray) -> float:
         """Return the level if resting brokers (M,) keep what they have; at least that of all."""
         needs = np.divide(self.usage, self.per_need, out=np.zeros_like(self.usage), where=self.per_need > 0)
-        return max(compute_level(needs[~resting].sum(axis=0), self.per_need[~resting], self.least), self.level)
+        return max(compute_level(needs[~resting].sum(axis=0), self.per_need[~resting]), self.level)
 
     def usage_of_indivisible(self, assigned: RowArray) -> FloatArray:
         """Return the usage (M,) that each broker's largest bundle causes even on the most suitable broker; 0 if that is
@@ -129,7 +126,7 @@ def compute_heat(usage: FloatArray, level: float) -> FloatArray:
     return np.asarray(usage.max(axis=-1, initial=0.0) / level)
 
 
-def compute_level(used: FloatArray, per_need: FloatArray, least: float) -> float:
+def compute_level(used: FloatArray, per_need: FloatArray, least: float = LEAST_LEVEL) -> float:
     """Return the level of brokers with these figures (M, R) and total need (R,), at least `least`."""
     having = np.divide(1.0, per_need, out=np.zeros_like(per_need), where=per_need > 0).sum(axis=0)
     levels = np.divide(used, having, out=np.zeros_like(used), where=having > 0)
@@ -157,7 +154,7 @@ def as_amounts(figures: FloatArray) -> FloatArray:
     return np.nan_to_num(figures, nan=0.0, posinf=0.0, neginf=0.0).clip(0.0, _MOST)
 
 
-def _loads_of(snapshot: Snapshot, weights: ResourceWeights, hours: float, least: float) -> LevelLoads:
+def _loads_of(snapshot: Snapshot, weights: ResourceWeights, hours: float) -> LevelLoads:
     bundles, brokers = snapshot.bundles, snapshot.brokers
     weight_of = {
         CPU: weights.cpu,
@@ -184,8 +181,9 @@ def _loads_of(snapshot: Snapshot, weights: ResourceWeights, hours: float, least:
         resources, prices, per_need = _blind(load, len(brokers))
     need = np.stack([(load * price).sum(axis=1) for price in prices], axis=1)
     amount = sum_by_broker(bundles.assigned, need.T, len(brokers))
-    level = compute_level(amount.sum(axis=0), per_need, max(least, bound_level(need[bundles.assigned >= 0], per_need)))
-    return LevelLoads(resources, prices, need, per_need, amount * per_need, level, least)
+    bound = max(LEAST_LEVEL, bound_level(need[bundles.assigned >= 0], per_need))
+    level = compute_level(amount.sum(axis=0), per_need, bound)
+    return LevelLoads(resources, prices, need, per_need, amount * per_need, level)
 
 
 def _own_cpu(ids: Sequence[BrokerId], used: FloatArray, limit: FloatArray, carried: FloatArray) -> FloatArray:
