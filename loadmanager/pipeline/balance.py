@@ -37,7 +37,6 @@ def _write_balance(run: JobRun) -> None:
     windows, bundles, even = (run.read(name) for name in ("broker_windows", "bundle_windows", "imbalance"))
     run.write("time_above", time_above(even, windows, overloaded=run.recorded.overloaded))
     run.write("hot_bundles", hot_bundles(bundles))
-    run.write("namespace_skew", namespace_skew(bundles))
     if run.history.files(MOVES):
         moves = run.history.frame(MOVES)
         run.write("flapping", flapping(moves, run.recorded.settings.planner_settings()))
@@ -52,7 +51,7 @@ STEP = Step(
     "balance",
     _write_balance,
     reads=("broker_windows", "bundle_windows", "imbalance", "totals_compared"),
-    writes=("time_above", "hot_bundles", "namespace_skew", "flapping", "move_effects", "inconsistent_brokers"),
+    writes=("time_above", "hot_bundles", "flapping", "move_effects", "inconsistent_brokers"),
 )
 
 
@@ -76,29 +75,6 @@ def hot_bundles(bundle_windows: DataFrame, most: int = _HOTTEST) -> DataFrame:
         "rank": f.row_number().over(day.orderBy(f.desc("load"), "bundle")),
     }
     return require(daily.withColumns(figures).where((f.col("rank") <= most) & (f.col("load") > 0)), "hot_bundles")
-
-
-def namespace_skew(bundle_windows: DataFrame) -> DataFrame:
-    """Measure how unevenly each namespace spreads its load over its bundles, by day."""
-    daily = _daily_load(bundle_windows).groupBy("start_ms", "namespace")
-    totals = daily.agg(
-        f.count(f.lit(1)).alias("bundles"),
-        f.sum("load").alias("load"),
-        f.max("load").alias("highest"),
-        f.avg("load").alias("mean"),
-        f.stddev_pop("load").alias("deviation"),
-        _with_most("load", "bundle").alias("hottest_bundle"),
-    )
-    is_idle = f.col("mean") <= 0
-    return require(
-        totals.select(
-            *("start_ms", "namespace", "bundles", "load", "hottest_bundle"),
-            f.when(is_idle, 1.0).otherwise(f.col("highest") / f.col("mean")).alias("max_over_mean"),
-            f.when(is_idle, 0.0).otherwise(f.col("deviation") / f.col("mean")).alias("cv"),
-            _share(f.col("highest"), f.col("load")).alias("hottest_share"),
-        ),
-        "namespace_skew",
-    )
 
 
 def flapping(moves: DataFrame, settings: PlannerSettings | None = None) -> DataFrame:
@@ -190,11 +166,6 @@ def inconsistent_brokers(totals_compared: DataFrame) -> DataFrame:
 
 def _of_length(windows: DataFrame, window_s: int) -> DataFrame:
     return windows.where(f.col("window_s") == window_s)
-
-
-def _with_most(figure: str, name: str) -> Column:
-    """Return the name with the highest figure, the first by name among equals."""
-    return f.min_by(name, f.struct(-f.col(figure), name))
 
 
 def _share(part: Column, whole: Column) -> Column:

@@ -106,11 +106,6 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType(
             "one of the bundles with the most load on a day",
             "long start_ms, string bundle namespace, double load share msg_rate, integer rank, double times_mean",
         ),
-        "namespace_skew": _table(
-            "spread of a namespace's load over its bundles on a day",
-            "long start_ms, string namespace, long bundles, double load max_over_mean cv, string hottest_bundle,"
-            " double hottest_share",
-        ),
         "flapping": _table(
             "moves and returns of a bundle",
             "string bundle, long moves own_moves returns, double thrash moved_again moved_share, long first_ms last_ms",

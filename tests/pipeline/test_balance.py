@@ -22,7 +22,6 @@ from loadmanager.pipeline.balance import (
     hot_bundles,
     inconsistent_brokers,
     move_effects,
-    namespace_skew,
     time_above,
 )
 from loadmanager.pipeline.history_tables import HistoryTables
@@ -52,7 +51,6 @@ CRASHED: list[Timed] = [
 """From one minute on the other one carries everything; the range ends a minute later."""
 
 HOT = {bundle(1): mib(6), bundle(2): mib(3), bundle(3): mib(1), bundle(4): mib(0)}
-SKEWED = {bundle(1): mib(6), bundle(2): mib(3), bundle(3): mib(0), bundle(4, "t/other"): mib(1)}
 TWO = {bundle(2): mib(1), bundle(3): mib(1)}
 INCONSISTENT: list[Timed] = [
     (0, reported("a", {bundle(1): mib(1)})),
@@ -87,7 +85,7 @@ def some_moves(start_ms: int) -> list[Timed]:
     return [*entries, (10**6, HistoryEvent("nothing"))]
 
 
-UNEVEN_DAY, IDLE_DAY, CRASHED_DAY, HOT_DAY, SKEWED_DAY, INCONSISTENT_DAY, MOVES_DAY = range(7)
+UNEVEN_DAY, IDLE_DAY, CRASHED_DAY, HOT_DAY, INCONSISTENT_DAY, MOVES_DAY = range(6)
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,6 @@ def days(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Days:
             ([(0, reported("a", {}))], 1),
             (CRASHED, 2 * MINUTE_MS),
             ([(0, reported("a", HOT))], 1),
-            ([(0, reported("a", SKEWED))], 1),
             (INCONSISTENT, 4),
             (some_moves(start_of(MOVES_DAY)), 20 * MINUTE_MS),
         ],
@@ -192,13 +189,6 @@ def test_hot_bundles_are_ranked_by_their_load_of_the_day(days: Days) -> None:
     assert [row["times_mean"] for row in found] == pytest.approx([2.4, 1.2])
     assert found[0]["msg_rate"] == 120
     assert [row["rank"] for row in rows_of(hot_bundles(windows), "rank")] == [1, 2, 3]
-
-
-def test_the_skew_of_a_namespace_is_that_of_its_bundles(days: Days) -> None:
-    even, skewed = rows_of(namespace_skew(of(SKEWED_DAY, days.bundle_windows)), "bundles")
-    assert (skewed["namespace"], skewed["bundles"], skewed["hottest_bundle"]) == ("tenant/ns", 3, bundle(1))
-    assert (skewed["max_over_mean"], skewed["hottest_share"]) == pytest.approx((2, 2 / 3))
-    assert (even["max_over_mean"], even["cv"], even["hottest_share"]) == (1, 0, 1)
 
 
 def done(at_s: float, number: int, source: str, destination: str | None, share: float, *, own: bool = True) -> Timed:

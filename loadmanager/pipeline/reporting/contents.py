@@ -40,7 +40,6 @@ _ORDERS = {
     "imbalance": ("-start_ms",),
     "time_above": ("what", "-share", "subject"),
     "hot_bundles": ("-start_ms", "rank"),
-    "namespace_skew": ("-start_ms", "-load"),
     "inconsistent_brokers": ("-inconsistent", "broker", "what"),
     "move_effects": ("-epoch", "-sequence"),
     "flapping": ("-returns", "-moves", "bundle"),

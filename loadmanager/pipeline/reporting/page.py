@@ -26,7 +26,7 @@ PAGE = "index.html"
 _ASSETS = files("loadmanager.pipeline.reporting") / "page"
 _SHOWN_ROWS = 25
 _FORMATS: dict[str, Callable[[float], str]] = {
-    **dict.fromkeys(("share", "mean_usage", "highest_mean", "highest_report", "worst_usage", "hottest_share"), share),
+    **dict.fromkeys(("share", "mean_usage", "highest_mean", "highest_report", "worst_usage"), share),
     **dict.fromkeys(("time_above", "time_hot", "time_full", "moved_share", "moved_again", "headroom"), share),
     **dict.fromkeys(("coverage", "baseline_coverage", "quantile"), share),
     **dict.fromkeys(("load", "mean_load", "max_load"), rate),

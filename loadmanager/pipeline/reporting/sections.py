@@ -180,7 +180,7 @@ def _bundles(contents: Contents) -> Section:
         answer = f"Largest on {day}: {first['bundle']} with {load}."
     is_enough, label = len(over_time) and not missing, "Load of the largest bundles"
     charts = [draw_heat(over_time, "bundle", "mean", of_limit=False, label=label)] if is_enough else []
-    return Section("bundles", f"{answer} {missing}".strip(), charts, _tables(contents, "hot_bundles", "namespace_skew"))
+    return Section("bundles", f"{answer} {missing}".strip(), charts, _tables(contents, "hot_bundles"))
 
 
 def _missing(contents: Contents) -> str:
