@@ -7,7 +7,6 @@ list in docs/pipeline.md is that of both.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -35,21 +34,13 @@ def raw(table: str) -> t.StructType:
     return t.StructType([t.StructField(each.name, kind) for each, kind in zip(columns, kinds, strict=True)])
 
 
-@dataclass(frozen=True, slots=True)
-class Dataset:
-    """A table; `about` describes a row."""
-
-    about: str
-    schema: t.StructType
-
-
-def _table(about: str, columns: str) -> Dataset:
+def _table(columns: str) -> t.StructType:
     """Declare a table by groups of a type and the names of its columns: `long at_ms epoch, string subject`."""
     schema = t.StructType()
     for kind, *names in map(str.split, columns.split(",")):
         for name in names:
             schema.add(name, kind)
-    return Dataset(about, schema)
+    return schema
 
 
 def _statistics(names: Sequence[str], *statistics: str) -> str:
@@ -58,120 +49,85 @@ def _statistics(names: Sequence[str], *statistics: str) -> str:
 
 _LOAD = f"double {_statistics(METRICS, 'mean', 'max', 'p95')}"
 
-DATASETS: Mapping[str, Dataset] = MappingProxyType(
-    {
-        "clean_broker_reports": Dataset("a report of a broker that can be used", raw(BROKER_REPORTS)),
-        "rejected_rows": _table(
-            "how many rows of a file were rejected for a reason, with an example",
-            "long hour_ms, string table reason file, long count, string example",
-        ),
-        "fleet_events": _table(
-            "an event that says for how long reports stand, or who is there",
-            "long at_ms epoch sequence, string kind subject",
-        ),
-        "bundle_windows": _table(
-            "a bundle in 5 minutes, an hour or a day",
-            "integer window_s, long start_ms, string bundle namespace, long n, double covered_s,"
-            f" {_LOAD} topics sessions",
-        ),
-        "broker_windows": _table(
-            "a broker likewise, with what it used of its resources",
-            "integer window_s, long start_ms, string broker, long n, double covered_s,"
-            f" {_LOAD} {_statistics(RESOURCES, 'mean', 'max')} mean_usage max_usage topics bundles sessions",
-        ),
-        "namespace_windows": _table(
-            "a namespace likewise",
-            "integer window_s, long start_ms, string namespace, long bundles, double covered_s,"
-            f" {_LOAD} topics sessions",
-        ),
-        "reported_by": _table(
-            "a broker that reported a bundle in an hour, when first and when last",
-            "long start_ms, string bundle namespace broker, long first_ms last_ms",
-        ),
-        "totals_compared": _table(
-            "a total of a broker in an hour beside what its bundles add up to, and the worst of its reports",
-            "long start_ms, string broker what, long reports inconsistent, double worst_difference,"
-            " long at_ms epoch sequence, double reported summed",
-        ),
-        "imbalance": _table(
-            "imbalance of 5 minutes",
-            "long start_ms brokers, double covered_s load max_over_mean cv, string worst_broker, double worst_usage,"
-            " string worst_used_broker, long overloaded_brokers, boolean above_threshold",
-        ),
-        "time_above": _table(
-            "time in which load was uneven, or a broker overloaded",
-            "string what subject, double threshold above_s observed_s share",
-        ),
-        "hot_bundles": _table(
-            "one of the bundles with the most load on a day",
-            "long start_ms, string bundle namespace, double load share msg_rate, integer rank, double times_mean",
-        ),
-        "flapping": _table(
-            "moves and returns of a bundle",
-            "string bundle, long moves own_moves returns, double thrash moved_again moved_share, long first_ms last_ms",
-        ),
-        "move_effects": _table(
-            "predicted and measured effect of a move",
-            "long epoch sequence, string bundle source destination reason outcome, long at_ms,"
-            " double load predicted_before predicted_after measured_before measured_after, string measured_by,"
-            " double error",
-        ),
-        "inconsistent_brokers": _table(
-            "a broker whose totals differ from the sum over its bundles",
-            "string broker what, long reports inconsistent, double worst_difference, long at_ms,"
-            " double reported summed",
-        ),
-        # `model` is the one that was tried against the baseline; scores are null where there was too little to try.
-        # Coverage is the share of points within the 80 % interval. `shown` compares the pinball losses of the days of
-        # the model and of the baseline (`pipeline.paired`).
-        "backtest": _table(
-            "how wrong forecasts of a series were so many hours ahead, and which model is used",
-            "string kind key metric, integer horizon_h, string model, long points, double pinball mae, string baseline,"
-            " double baseline_pinball baseline_mae coverage baseline_coverage, string shown, boolean used, string why",
-        ),
-        "forecasts": _table(
-            "an hour to come of a series",
-            "string kind key metric, long start_ms, integer hours_ahead, double q10 q50 q90, string model",
-        ),
-        # Errors of the fit and of the default model, on the held-out reports.
-        "cost_models": _table(
-            "cost model of a resource for a class of brokers",
-            f"string broker_class resource, double base {' '.join(METRICS)} topics, long reports held_out,"
-            " double r2 mape given_r2 given_mape, boolean fitted, string why",
-        ),
-        # `used` is relative to what load may use of the resource that runs out first, null where that is nothing.
-        # `needed` is null where no number is enough; `_n1` is after the loss of any one broker, `_domain` of any one
-        # failure domain (null with fewer than two). `exhausted_on` is the first day on which the fleet is too small.
-        "capacity": _table(
-            "brokers needed on a future day, by quantile of the forecast",
-            "string day, long start_ms, double quantile, long needed needed_n1 needed_domain have,"
-            " string resource_first, double used, boolean fits fits_n1 fits_domain,"
-            " string exhausted_on exhausted_on_n1 exhausted_on_domain, double headroom, string basis",
-        ),
-        "advice": _table("a finding of the advice, with its numbers", "string kind subject text evidence"),
-        # The figures are those of `lab.simulate.trial.figures`.
-        "scenarios": _table(
-            "a trial and what came of it",
-            "long scenario, string fleet configuration, long stretch seed from_ms,"
-            " double duration_s time_full_s time_hot_s time_above_s worst_usage mean_imbalance regret moved_share"
-            " moved_again load_moved, long moves returns, double thrash, long clients_disturbed splits,"
-            " double unowned_bundle_s, string digest",
-        ),
-        "league": _table(
-            "a configuration with a fleet: its place, and its figures",
-            "string fleet, long place, string configuration, long scenarios,"
-            " double hours time_full time_hot regret time_above worst_usage moved_share moves moved_again returns"
-            " clients_disturbed, boolean recommended",
-        ),
-        "paired_differences": _table(
-            "two configurations compared by a figure",
-            "string fleet metric configuration other, double difference low high, long pairs, string paired_over shown",
-        ),
-        "recommendation": _table(
-            "the configuration to use with a fleet, or why there is none",
-            "string fleet configuration, long days seeds, string why",
-        ),
-    }
+_COLUMNS = {
+    "rejected_rows": "long hour_ms, string table reason file, long count, string example",
+    "fleet_events": "long at_ms epoch sequence, string kind subject",
+    "bundle_windows": (
+        f"integer window_s, long start_ms, string bundle namespace, long n, double covered_s, {_LOAD} topics sessions"
+    ),
+    "broker_windows": (
+        "integer window_s, long start_ms, string broker, long n, double covered_s,"
+        f" {_LOAD} {_statistics(RESOURCES, 'mean', 'max')} mean_usage max_usage topics bundles sessions"
+    ),
+    "namespace_windows": (
+        f"integer window_s, long start_ms, string namespace, long bundles, double covered_s, {_LOAD} topics sessions"
+    ),
+    "reported_by": "long start_ms, string bundle namespace broker, long first_ms last_ms",
+    "totals_compared": (
+        "long start_ms, string broker what, long reports inconsistent, double worst_difference,"
+        " long at_ms epoch sequence, double reported summed"
+    ),
+    "imbalance": (
+        "long start_ms brokers, double covered_s load max_over_mean cv, string worst_broker, double worst_usage,"
+        " string worst_used_broker, long overloaded_brokers, boolean above_threshold"
+    ),
+    "time_above": "string what subject, double threshold above_s observed_s share",
+    "hot_bundles": (
+        "long start_ms, string bundle namespace, double load share msg_rate, integer rank, double times_mean"
+    ),
+    "flapping": (
+        "string bundle, long moves own_moves returns, double thrash moved_again moved_share, long first_ms last_ms"
+    ),
+    "move_effects": (
+        "long epoch sequence, string bundle source destination reason outcome, long at_ms,"
+        " double load predicted_before predicted_after measured_before measured_after, string measured_by,"
+        " double error"
+    ),
+    "inconsistent_brokers": (
+        "string broker what, long reports inconsistent, double worst_difference, long at_ms, double reported summed"
+    ),
+    # `model` is the one that was tried against the baseline; scores are null where there was too little to try.
+    # Coverage is the share of points within the 80 % interval. `shown` compares the pinball losses of the days of
+    # the model and of the baseline (`pipeline.paired`).
+    "backtest": (
+        "string kind key metric, integer horizon_h, string model, long points, double pinball mae, string baseline,"
+        " double baseline_pinball baseline_mae coverage baseline_coverage, string shown, boolean used, string why"
+    ),
+    "forecasts": "string kind key metric, long start_ms, integer hours_ahead, double q10 q50 q90, string model",
+    # Errors of the fit and of the default model, on the held-out reports.
+    "cost_models": (
+        f"string broker_class resource, double base {' '.join(METRICS)} topics, long reports held_out,"
+        " double r2 mape given_r2 given_mape, boolean fitted, string why"
+    ),
+    # `used` is relative to what load may use of the resource that runs out first, null where that is nothing.
+    # `needed` is null where no number is enough; `_n1` is after the loss of any one broker, `_domain` of any one
+    # failure domain (null with fewer than two). `exhausted_on` is the first day on which the fleet is too small.
+    "capacity": (
+        "string day, long start_ms, double quantile, long needed needed_n1 needed_domain have,"
+        " string resource_first, double used, boolean fits fits_n1 fits_domain,"
+        " string exhausted_on exhausted_on_n1 exhausted_on_domain, double headroom, string basis"
+    ),
+    "advice": "string kind subject text evidence",
+    # The figures are those of `lab.simulate.trial.figures`.
+    "scenarios": (
+        "long scenario, string fleet configuration, long stretch seed from_ms,"
+        " double duration_s time_full_s time_hot_s time_above_s worst_usage mean_imbalance regret moved_share"
+        " moved_again load_moved, long moves returns, double thrash, long clients_disturbed splits,"
+        " double unowned_bundle_s, string digest"
+    ),
+    "league": (
+        "string fleet, long place, string configuration, long scenarios,"
+        " double hours time_full time_hot regret time_above worst_usage moved_share moves moved_again returns"
+        " clients_disturbed, boolean recommended"
+    ),
+    "paired_differences": (
+        "string fleet metric configuration other, double difference low high, long pairs, string paired_over shown"
+    ),
+    "recommendation": "string fleet configuration, long days seeds, string why",
+}
+
+DATASETS: Mapping[str, t.StructType] = MappingProxyType(
+    {"clean_broker_reports": raw(BROKER_REPORTS), **{name: _table(columns) for name, columns in _COLUMNS.items()}}
 )
 """Tables by name."""
 
@@ -180,7 +136,7 @@ def schema_of(table: str) -> t.StructType:
     """Return the columns of a table. Raises `PipelineError` for one that is not declared."""
     if table not in DATASETS:
         raise PipelineError(f"table {table}: unknown; there are {', '.join(DATASETS)}")
-    return DATASETS[table].schema
+    return DATASETS[table]
 
 
 def require(frame: DataFrame, table: str) -> DataFrame:
