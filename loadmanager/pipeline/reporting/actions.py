@@ -73,7 +73,7 @@ def find_actions(contents: Contents, about: About) -> list[Action]:
 
 def _start_brokers(contents: Contents, about: About) -> Action | None:
     plan = median_plan(contents)
-    if not len(plan) or plan["exhausted_on"].isna().all():
+    if plan["exhausted_on"].isna().all():
         return None
     needed, days, last = plan["needed"], count(len(plan), "day"), plan["resource_first"].iloc[-1]
     why = f"The fleet is too small from {plan['exhausted_on'].dropna().iloc[0]} on by the median forecast."
@@ -98,7 +98,7 @@ def _start_brokers(contents: Contents, about: About) -> Action | None:
 def _apply_configuration(contents: Contents, about: About) -> Action | None:
     """Recommend the configuration of the file, which has both strategies and what differs from the defaults."""
     rows = table(contents, "league")
-    chosen = rows[rows["recommended"].astype(bool)] if len(rows) else rows
+    chosen = rows[rows["recommended"].astype(bool)]
     values = yaml.safe_load(about.recommended) if about.recommended else None
     if not len(chosen) or not isinstance(values, dict):
         return None
@@ -144,7 +144,7 @@ def _advice_commands(kind: str, rows: pd.DataFrame) -> Iterator[str]:
 
 def _follow_advice(contents: Contents, kind: str) -> Action | None:
     rows = table(contents, "advice")
-    rows = rows[rows["kind"] == kind].reset_index() if "kind" in rows else rows
+    rows = rows[rows["kind"] == kind].reset_index()
     if not len(rows):
         return None
     first, others = rows.iloc[0], len(rows) - 1
@@ -157,7 +157,7 @@ def _follow_advice(contents: Contents, kind: str) -> Action | None:
 
 def _explain_overload(contents: Contents) -> Action | None:
     rows = _observed(contents, "usage")
-    rows = rows[rows["above_s"] > 0] if len(rows) else rows
+    rows = rows[rows["above_s"] > 0]
     if not len(rows):
         return None
     worst = rows.sort_values("above_s", ascending=False).iloc[0]
@@ -169,7 +169,7 @@ def _explain_overload(contents: Contents) -> Action | None:
 
 def _explain_imbalance(contents: Contents) -> Action | None:
     rows = _observed(contents, "imbalance")
-    rows = rows[rows["share"] > OFTEN_UNEVEN] if len(rows) else rows
+    rows = rows[rows["share"] > OFTEN_UNEVEN]
     if not len(rows):
         return None
     limit, part = times(threshold(contents, "imbalance")), share(rows["share"].iloc[0])
@@ -180,12 +180,12 @@ def _explain_imbalance(contents: Contents) -> Action | None:
 def _observed(contents: Contents, what: str) -> pd.DataFrame:
     """Return the rows of `time_above` that were observed for long enough to speak of a share."""
     rows = table(contents, "time_above")
-    return rows[(rows["what"] == what) & (rows["observed_s"] >= MINIMUM_S)] if len(rows) else rows
+    return rows[(rows["what"] == what) & (rows["observed_s"] >= MINIMUM_S)]
 
 
 def _check_reports(contents: Contents) -> Action | None:
     rows = table(contents, "inconsistent_brokers")
-    rows = rows[rows["inconsistent"] > 0] if len(rows) else rows
+    rows = rows[rows["inconsistent"] > 0]
     if not len(rows):
         return None
     worst = rows.sort_values("inconsistent", ascending=False).iloc[0]

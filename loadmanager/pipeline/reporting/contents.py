@@ -9,8 +9,10 @@ import pandas as pd
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from loadmanager.history.files import DAY_MS, HOUR_MS
+from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.minimum_history import hourly, known_hours
 from loadmanager.pipeline.windows import SHORTEST_S, throughput
@@ -56,6 +58,16 @@ _ORDERS = {
 }
 """Sort columns by table; a hyphen means descending. The first rows are read: the newest where there are most."""
 
+_SUMMARIES = {
+    "brokers": "broker mean_usage highest_mean highest_report mean_load max_load covered_s",
+    "broker_times": "broker start end mean high",
+    "highest_reports": "start_ms max_usage broker",
+    "bundle_times": "bundle start end mean high",
+    "namespace_hours": "namespace start_ms load",
+    "namespace_forecasts": "namespace start_ms q10 q50 q90",
+}
+"""Frames that are made here, with their columns."""
+
 _WHERE = {"forecasts": pc.field("kind") == "namespace"}
 
 TABLES_READ = (*_ORDERS, "broker_windows", "bundle_windows", "namespace_windows")
@@ -75,8 +87,13 @@ class About:
 
 
 def table(contents: Contents, name: str) -> pd.DataFrame:
-    """Return a table, or an empty frame without columns."""
-    return contents.get(name, pd.DataFrame())
+    """Return a table, or its columns without rows."""
+    if name in contents:
+        return contents[name]
+    if name in _SUMMARIES:
+        return pd.DataFrame(columns=_SUMMARIES[name].split())
+    empty: pd.DataFrame = to_arrow_schema(schema_of(name)).empty_table().to_pandas()
+    return empty
 
 
 def collect(tables: Tables) -> Contents:

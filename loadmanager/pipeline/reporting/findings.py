@@ -72,7 +72,7 @@ class Period:
 
     @classmethod
     def of(cls, imbalance: pd.DataFrame) -> Period:
-        for days, name in ((7, "the last 7 days"), (1, "the last day")) if len(imbalance) else ():
+        for days, name in ((7, "the last 7 days"), (1, "the last day")):
             start, length = imbalance["start_ms"], days * DAY_MS
             age = start.max() + _WINDOW_MS - start
             now, before = imbalance[age <= length], imbalance[(age > length) & (age <= 2 * length)]
@@ -83,7 +83,7 @@ class Period:
 
 def known_s(windows: pd.DataFrame) -> float:
     """Sum the observed time of windows."""
-    return float(windows["covered_s"].sum()) if len(windows) else 0.0
+    return float(windows["covered_s"].sum())
 
 
 def missing_time(windows: pd.DataFrame, minimum_s: float = MINIMUM_S) -> str:
@@ -100,7 +100,7 @@ def share_of_time(windows: pd.DataFrame, chosen: pd.Series[bool]) -> float:
 def threshold(contents: Contents, what: str) -> float:
     """Return the threshold of overload (`usage`) or of uneven load (`imbalance`) that the tables were made with."""
     rows = table(contents, "time_above")
-    own = rows[rows["what"] == what] if "threshold" in rows else rows
+    own = rows[rows["what"] == what]
     return float(own["threshold"].iloc[0]) if len(own) else _DEFAULTS[what]
 
 
@@ -120,8 +120,7 @@ def _period(contents: Contents) -> Period:
 
 def _period_with_usage(contents: Contents) -> Period:
     """Return the latest period of the windows in which the usage of some broker is known."""
-    rows = table(contents, "imbalance")
-    return Period.of(rows.dropna(subset="worst_usage") if len(rows) else rows)
+    return Period.of(table(contents, "imbalance").dropna(subset="worst_usage"))
 
 
 def _find_trouble(period: Period, used: Period, contents: Contents) -> tuple[State, str] | None:
@@ -158,7 +157,7 @@ def _highest_usage(windows: pd.DataFrame, contents: Contents) -> str:
     """Name the broker with the highest mean of 5 minutes, and the one with the highest report."""
     worst, reports = windows.loc[windows["worst_usage"].idxmax()], table(contents, "highest_reports")
     found = f"Highest mean of 5 minutes: {share(worst['worst_usage'])} ({worst['worst_used_broker']})."
-    reports = reports[reports["start_ms"].isin(windows["start_ms"])] if len(reports) else reports
+    reports = reports[reports["start_ms"].isin(windows["start_ms"])]
     if len(reports):
         worst = reports.loc[reports["max_usage"].idxmax()]
         found += f" Highest report: {share(worst['max_usage'])} ({worst['broker']})."
@@ -219,13 +218,12 @@ def needed_text(needed: float) -> str:
 def median_plan(contents: Contents) -> pd.DataFrame:
     """Return the capacity plan by the median forecast, one row for each day."""
     rows = table(contents, "capacity")
-    return rows[rows["quantile"] == MEDIAN] if len(rows) else rows
+    return rows[rows["quantile"] == MEDIAN]
 
 
 def _exhausted_on(contents: Contents) -> str | None:
-    days = median_plan(contents)
-    known = days["exhausted_on"].dropna() if len(days) else days
-    return str(known.iloc[0]) if len(known) else None
+    days = median_plan(contents)["exhausted_on"].dropna()
+    return str(days.iloc[0]) if len(days) else None
 
 
 def _overloaded(rows: pd.DataFrame) -> float:

@@ -133,14 +133,14 @@ def _tables(contents: Contents, *names: str) -> dict[str, pd.DataFrame]:
 
 def _brokers(contents: Contents) -> Section:
     over_time, brokers, above = (table(contents, name) for name in ("broker_times", "brokers", "time_above"))
-    known, answer, charts = brokers.dropna(subset="mean_usage") if len(brokers) else brokers, "", []
+    known, answer, charts = brokers.dropna(subset="mean_usage"), "", []
     if len(known):
         texts = [
             f"{share(known[column].max())} ({known.loc[known[column].idxmax(), 'broker']})"
             for column in ("mean_usage", "highest_mean", "highest_report")
         ]
         answer = f"Highest mean of the range: {texts[0]}; of 5 minutes: {texts[1]}; highest report: {texts[2]}."
-    usage = above[above["what"] == "usage"] if len(above) else above
+    usage = above[above["what"] == "usage"]
     if len(usage):
         hot, limit = int((usage["above_s"] > 0).sum()), share(threshold(contents, "usage"))
         answer += f" {hot} of {count(len(usage), 'broker')} had a mean of 5 minutes above {limit}."
@@ -168,12 +168,8 @@ def _imbalance(contents: Contents) -> Section:
 
 
 def _bundles(contents: Contents) -> Section:
-    over_time, hot, missing, answer = (
-        table(contents, "bundle_times"),
-        table(contents, "hot_bundles"),
-        _missing(contents),
-        "",
-    )
+    over_time, hot = table(contents, "bundle_times"), table(contents, "hot_bundles")
+    missing, answer = _missing(contents), ""
     if len(hot):
         first = hot.iloc[0]
         load, day = f"{rate(first['load'])} ({share(first['share'])} of all load)", moment(first["start_ms"])[:10]
@@ -210,15 +206,15 @@ def _capacity(contents: Contents, about: About) -> Section:
 def _forecast(contents: Contents, about: About) -> Section:
     hours, made, tested = (table(contents, name) for name in ("namespace_hours", "namespace_forecasts", "backtest"))
     charts, points = list[Chart](), [*about.notes.get("forecast", ())]
-    tested = tested[tested["kind"] == "namespace"] if len(tested) else tested
-    for namespace, actual in hours.groupby("namespace", sort=False) if len(hours) and len(tested) else ():
-        ahead = made[made["namespace"] == namespace] if len(made) else made
+    tested = tested[tested["kind"] == "namespace"]
+    for namespace, actual in hours.groupby("namespace", sort=False) if len(tested) else ():
+        ahead = made[made["namespace"] == namespace]
         if len(ahead):
             charts.append(draw_forecast(actual, ahead.drop(columns="namespace"), f"{namespace}, bytes/s out"))
         else:
             why = tested.loc[(tested["key"] == namespace) & (tested["metric"] == FORECAST_METRIC), "why"]
             points.append(f"{namespace}: {why.iloc[0] if len(why) else 'not forecast yet (--step forecast)'}.")
-    scored = tested.dropna(subset="coverage") if len(tested) else tested
+    scored = tested.dropna(subset="coverage")
     answer = _coverage((scored["coverage"] * scored["points"]).sum(), scored["points"].sum()) if len(scored) else ""
     return Section("forecast", answer, charts, _tables(contents, "backtest", "forecasts"), points)
 
@@ -252,7 +248,7 @@ def _recommendation(row: pd.Series[Any]) -> str:
 
 def _moves(contents: Contents) -> Section:
     effects, flapping, answer = table(contents, "move_effects"), table(contents, "flapping"), ""
-    measured = effects.dropna(subset=["predicted_after", "measured_after"]) if len(effects) else effects
+    measured = effects.dropna(subset=["predicted_after", "measured_after"])
     is_enough = len(measured) >= FEWEST_MOVES
     if is_enough:
         near = (measured["measured_after"] / measured["predicted_after"] - 1).abs() <= _NEAR
