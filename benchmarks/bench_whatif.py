@@ -30,7 +30,7 @@ from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.history.writer import HistoryWriter
 from loadmanager.lab.whatif.recorded_ranges import read_range
-from loadmanager.pipeline.ranges import RangesOfSpark
+from loadmanager.pipeline.ranges import Ranges
 from loadmanager.pipeline.session import spark_session
 from loadmanager.pipeline.whatif_file import parse_whatif
 from loadmanager.pipeline.whatif_plan import WhatIfPlan, plan, play
@@ -86,7 +86,7 @@ def _report(broker: int, at_ms: int, weights: np.ndarray, names: tuple[str, ...]
     return Report(Registration(BrokerId(f"broker-{broker:04d}:8080"), broker + 1), recordable(report))
 
 
-def scenarios(history: History, ranges: RangesOfSpark, seeds: int) -> WhatIfPlan:
+def scenarios(history: History, ranges: Ranges, seeds: int) -> WhatIfPlan:
     content = {
         "name": "bench",
         "stepS": STEP_S,
@@ -109,7 +109,7 @@ def _processor_s() -> float:
     return sum(sum(each.cpu_times()[:2]) for each in (own, *own.children(recursive=True)))
 
 
-def digests(given: WhatIfPlan, ranges: RangesOfSpark) -> list[str]:
+def digests(given: WhatIfPlan, ranges: Ranges) -> list[str]:
     # Not put into order by Spark, which would play everything once more to see where to cut.
     return [row["digest"] for row in sorted(play(given, ranges).collect(), key=lambda row: row["scenario"])]
 
@@ -118,7 +118,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         history = record(Path(folder))
         spark = spark_session(f"local[{CORES}]")
-        ranges = RangesOfSpark(spark, history.directory.root)
+        ranges = Ranges(spark, history.directory.root)
         one = scenarios(history, ranges, 1)
         digests(one, ranges)  # and the workers are there
         begun = time.perf_counter()

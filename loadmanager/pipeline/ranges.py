@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -69,24 +69,10 @@ class CellReplay(NamedTuple):
     trial: Trial
 
 
-class Ranges(Protocol):
-    """Ranges of a history, as planning a what-if needs them."""
-
-    def report_times(self, from_ms: int | None, to_ms: int | None) -> IntArray:
-        """Times of broker reports, in order: of each `HOLD_S` the first and the last."""
-
-    def gaps(self) -> list[Gap]:
-        """All gaps that are marked."""
-
-    def read(self, stretches: Sequence[Stretch]) -> list[Outline | str]:
-        """The outline of the range of each, or the reason why it cannot be replayed."""
-
-    def faults(self, replays: Sequence[CellReplay]) -> list[str | None]:
-        """The reason why each trial has no world; None when it has one."""
-
-
-class RangesOfSpark:
-    """The `Ranges` of the history at a URL. Unreadable files go to `on_fault`, or are raised."""
+class Ranges:
+    """Ranges of the history at a URL, as planning a what-if needs them. Unreadable files go to `on_fault`, or are
+    raised.
+    """
 
     def __init__(self, spark: SparkSession, url: str, on_fault: OnFault | None = None) -> None:
         self._spark = spark
@@ -94,6 +80,7 @@ class RangesOfSpark:
         self._on_fault = on_fault
 
     def report_times(self, from_ms: int | None, to_ms: int | None) -> IntArray:
+        """Return the times of broker reports, in order: of each `HOLD_S` the first and the last."""
         limits = {name: at_ms for name, at_ms in (("from_ms", from_ms), ("to_ms", to_ms)) if at_ms is not None}
         reports = self._load(BROKER_REPORTS, "at_ms", **limits)
         period = (f.col("at_ms") / _HOLD_MS).cast("long")
@@ -108,6 +95,7 @@ class RangesOfSpark:
         return np.unique(np.array([row.ends for row in found if row.damaged is None], dtype=np.int64))
 
     def gaps(self) -> list[Gap]:
+        """Return all gaps that are marked."""
         events = self._load(EVENTS, "epoch", "sequence", "kind", "body")
         found = events.where(f.col("kind").isin(*MARKS) | f.col("damaged").isNotNull()).collect()
         self._tell_damaged(found)
@@ -115,6 +103,7 @@ class RangesOfSpark:
         return gaps_in([(row.epoch, row.kind, row.body) for row in marks])
 
     def read(self, stretches: Sequence[Stretch]) -> list[Outline | str]:
+        """Return the outline of the range of each, or the reason why it cannot be replayed."""
         url = self._url
         rows = _map_each(self._spark, lambda number: _outline_row(url, stretches[number]), len(stretches), _OUTLINE)
         found = rows.collect()
@@ -123,6 +112,7 @@ class RangesOfSpark:
         return [_outline_in(row) if row.fault is None else row.fault for row in found]
 
     def faults(self, replays: Sequence[CellReplay]) -> list[str | None]:
+        """Return the reason why each trial has no world; None when it has one."""
         rows = self.replay(
             lambda number, recorded: {"fault": fault_of(recorded, replays[number].trial)}, replays, _FAULT
         )

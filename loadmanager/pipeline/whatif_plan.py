@@ -36,7 +36,7 @@ from loadmanager.lab.simulate.world_builder import broker_spec, cost_model, worl
 from loadmanager.lab.whatif.recorded_ranges import Stretch
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.history_tables import format_range, nothing_in
-from loadmanager.pipeline.ranges import CellReplay, Outline, Ranges, RangesOfSpark
+from loadmanager.pipeline.ranges import CellReplay, Outline, Ranges
 from loadmanager.pipeline.whatif_file import FEWEST_STEPS, FleetChanges, Variant, WhatIf
 
 MOST_TRIALS = 10_000
@@ -141,7 +141,7 @@ def configurations(whatif: WhatIf, base: Mapping[str, Any]) -> dict[str, dict[st
     return found
 
 
-def play(given: WhatIfPlan, ranges: RangesOfSpark) -> DataFrame:
+def play(given: WhatIfPlan, ranges: Ranges) -> DataFrame:
     """Play all trials in parallel, and return their `OUTCOMES`."""
     cells, trials, band = given.cells, given.trials, given.band
     return ranges.replay(

@@ -20,7 +20,7 @@ from loadmanager.lab.simulate.recorded_world import RecordedRange
 from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range
 from loadmanager.pipeline import ranges as ranges_module
 from loadmanager.pipeline.history_tables import CANNOT_GO_ON, cause_of
-from loadmanager.pipeline.ranges import Outline, RangesOfSpark, digest_of
+from loadmanager.pipeline.ranges import Outline, Ranges, digest_of
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.pipeline.whatif_plan import find_stretches, plan, play
 
@@ -58,8 +58,8 @@ def history(tmp_path: Path) -> History:
 
 
 @pytest.fixture
-def ranges(spark: SparkSession, history: History) -> RangesOfSpark:
-    return RangesOfSpark(spark, history.directory.root)
+def ranges(spark: SparkSession, history: History) -> Ranges:
+    return Ranges(spark, history.directory.root)
 
 
 def digests_here(history: History, *stretches: Stretch, on_fault: OnFault | None = None) -> list[str]:
@@ -76,7 +76,7 @@ def file_of(history: History, table: str, hour: int) -> HistoryFile:
 
 
 def test_stretches_and_what_is_left_out_are_those_that_are_found_here(spark: SparkSession, kept: History) -> None:
-    found, left_out = find_stretches(whatif(), kept, RangesOfSpark(spark, kept.directory.root))
+    found, left_out = find_stretches(whatif(), kept, Ranges(spark, kept.directory.root))
 
     assert (found, left_out) == find_stretches(whatif(), kept, RangesHere(kept))
     assert [((each.from_ms - NOON_MS) // MINUTE_MS, each.duration_s / 60) for each in found] == [
@@ -88,19 +88,19 @@ def test_stretches_and_what_is_left_out_are_those_that_are_found_here(spark: Spa
 
 
 def test_a_history_without_files_has_no_times_and_no_gaps(spark: SparkSession, tmp_path: Path) -> None:
-    ranges = RangesOfSpark(spark, str(tmp_path))
+    ranges = Ranges(spark, str(tmp_path))
 
     assert (ranges.report_times(None, None).tolist(), ranges.gaps(), ranges.read([])) == ([], [], [])
 
 
-def test_each_range_is_bit_for_bit_what_it_is_here(history: History, ranges: RangesOfSpark) -> None:
+def test_each_range_is_bit_for_bit_what_it_is_here(history: History, ranges: Ranges) -> None:
     outlines = ranges.read(HALVES)
 
     assert outlines == RangesHere(history).read(HALVES)
     assert digests_of(outlines) == digests_here(history, *HALVES)
 
 
-def test_a_stretch_of_which_nothing_was_recorded_is_said_and_the_others_are_read(ranges: RangesOfSpark) -> None:
+def test_a_stretch_of_which_nothing_was_recorded_is_said_and_the_others_are_read(ranges: Ranges) -> None:
     empty = Stretch(7, NOON_MS - 5 * HOUR_MS, NOON_MS - 4 * HOUR_MS)
 
     first, why = ranges.read([HALVES[0], empty])
@@ -134,7 +134,7 @@ def test_trials_of_a_stretch_follow_each_other(history: History) -> None:
     assert [cell.stretch.number for cell in given.cells] == [0, 0, 1, 1]
 
 
-def test_changed_input_is_not_replayed(ranges: RangesOfSpark, history: History) -> None:
+def test_changed_input_is_not_replayed(ranges: Ranges, history: History) -> None:
     given = plan(whatif(strategies=["ThresholdShedder"], stretchS=3600), history, ranges)
     Path(file_of(history, BUNDLE_REPORTS, 1).path).unlink()
 
@@ -144,14 +144,14 @@ def test_changed_input_is_not_replayed(ranges: RangesOfSpark, history: History) 
 
 
 @pytest.mark.parametrize("table", [BROKER_REPORTS, BUNDLE_REPORTS])
-def test_unreadable_file(spark: SparkSession, history: History, ranges: RangesOfSpark, table: str) -> None:
+def test_unreadable_file(spark: SparkSession, history: History, ranges: Ranges, table: str) -> None:
     bad = file_of(history, table, 0).path
     Path(bad).write_bytes(b"no Parquet")
     with pytest.raises(HistoryFileError, match=f"^{bad}: .*; move it out of the history"):
         ranges.read(HALVES)
 
     faults: list[HistoryFileError] = []
-    found = RangesOfSpark(spark, history.directory.root, faults.append).read(HALVES)
+    found = Ranges(spark, history.directory.root, faults.append).read(HALVES)
 
     assert {str(each).partition(": ")[0] for each in faults} == {bad}
     assert found[0] == "the range has no reports of loaded bundles"
@@ -165,7 +165,7 @@ def test_a_name_that_is_none_of_the_history_is_said_as_it_is_here(spark: SparkSe
     wanted = digests_here(history, *HALVES, on_fault=lambda fault: expected.add(str(fault)))
 
     said: set[str] = set()
-    ranges = RangesOfSpark(spark, history.directory.root, lambda fault: said.add(str(fault)))
+    ranges = Ranges(spark, history.directory.root, lambda fault: said.add(str(fault)))
     assert digests_of(ranges.read(HALVES)) == wanted
 
     assert said == expected != set()
@@ -178,12 +178,12 @@ def test_damaged_files_are_named_or_left_out_where_stretches_are_found(spark: Sp
     try:
         for path in content:
             Path(path).write_bytes(b"no Parquet")
-        strict = RangesOfSpark(spark, folder)
+        strict = Ranges(spark, folder)
         for ask, bad in ((lambda: strict.report_times(None, None), reports), (strict.gaps, events)):
             with pytest.raises(HistoryFileError, match=f"^{bad.path}: not a Parquet file"):
                 ask()
         faults: list[str] = []
-        lenient = RangesOfSpark(spark, folder, lambda fault: faults.append(str(fault).partition(": ")[0]))
+        lenient = Ranges(spark, folder, lambda fault: faults.append(str(fault).partition(": ")[0]))
         at_ms = lenient.report_times(None, None)
         assert at_ms.tolist() == sorted(at_ms.tolist())
         assert at_ms[0] >= NOON_MS + HOUR_MS

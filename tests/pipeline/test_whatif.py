@@ -34,7 +34,7 @@ from loadmanager.lab.simulate.sim_result import Result
 from loadmanager.lab.simulate.trial import figures
 from loadmanager.lab.whatif.recorded_ranges import read_range
 from loadmanager.pipeline.league import league_table, paired_differences, recommendations
-from loadmanager.pipeline.ranges import RangesOfSpark
+from loadmanager.pipeline.ranges import Ranges
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.pipeline.whatif_plan import OUTCOMES, WhatIfPlan, find_stretches, plan, play
 
@@ -95,12 +95,12 @@ def plain_rows(history: History, given: WhatIfPlan) -> dict[int, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def ranges(spark: SparkSession, history: History) -> RangesOfSpark:
-    return RangesOfSpark(spark, history.directory.root)
+def ranges(spark: SparkSession, history: History) -> Ranges:
+    return Ranges(spark, history.directory.root)
 
 
 @pytest.fixture(scope="module")
-def outcomes(tried: WhatIfPlan, ranges: RangesOfSpark) -> pd.DataFrame:
+def outcomes(tried: WhatIfPlan, ranges: Ranges) -> pd.DataFrame:
     return play(tried, ranges).toPandas()
 
 
@@ -110,7 +110,7 @@ def test_trials_equal_those_without_spark(outcomes: pd.DataFrame, history: Histo
     assert {row["scenario"]: row for row in outcomes.to_dict("records")} == plain_rows(history, tried)
 
 
-def test_each_trial_has_a_partition_of_its_own(tried: WhatIfPlan, ranges: RangesOfSpark) -> None:
+def test_each_trial_has_a_partition_of_its_own(tried: WhatIfPlan, ranges: Ranges) -> None:
     placed = play(tried, ranges).select(f.spark_partition_id().alias("at")).groupBy("at").count().collect()
 
     assert [row["count"] for row in placed] == [1] * len(tried.cells)

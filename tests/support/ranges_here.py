@@ -12,10 +12,10 @@ from loadmanager.history.reader import History, columns_of
 from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.lab.simulate.recorded_world import RecordedRange
 from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range
-from loadmanager.pipeline.ranges import CellReplay, Outline, fault_of, outline_of
+from loadmanager.pipeline.ranges import CellReplay, Outline, Ranges, fault_of, outline_of
 
 
-class RangesHere:
+class RangesHere(Ranges):
     def __init__(self, history: History) -> None:
         self._history = history
         self._ranges: dict[int, RecordedRange] = {}

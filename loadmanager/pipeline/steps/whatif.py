@@ -29,7 +29,7 @@ from loadmanager.pipeline.league import (
     recommended_yaml,
 )
 from loadmanager.pipeline.minimum_history import WHOLE_DAY_HOURS
-from loadmanager.pipeline.ranges import Ranges, RangesOfSpark
+from loadmanager.pipeline.ranges import Ranges
 from loadmanager.pipeline.step import Step
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.pipeline.whatif_plan import WhatIfPlan, configurations, plan, play
@@ -49,7 +49,7 @@ def try_out(run: JobRun) -> None:
         return
     whatif = _whatif(run)
     on_fault = (lambda fault: run.note(f"left out: {fault}")) if run.history.leaves_out else None
-    ranges = RangesOfSpark(run.spark, run.job.history, on_fault)
+    ranges = Ranges(run.spark, run.job.history, on_fault)
     planned = _plan(run, whatif, History(run.job.history), ranges)
     if missing := missing_day(planned.replayed_ms):
         _try_nothing(run, missing)
