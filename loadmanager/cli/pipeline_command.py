@@ -140,19 +140,6 @@ def whatif(
     _tell(summary)
 
 
-@pipeline.command("report")
-def report(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0, conf: _Conf = None) -> None:
-    """Make the report again from the tables that are there."""
-    with _failing_well():
-        _require_pipeline()
-        from loadmanager.pipeline.steps.report import make_report_again  # noqa: PLC0415 - see above
-
-        require_run(out)
-        with _session(master, conf, master_timeout) as spark:
-            page = make_report_again(spark, located(out))
-    print(page)
-
-
 @pipeline.command("stream")
 def stream(
     history: _History,
