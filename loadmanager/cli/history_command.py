@@ -31,15 +31,10 @@ from loadmanager.errors import (
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import find_gaps
 from loadmanager.history.load_import import (
-    FORMATS,
     Importer,
     Progress,
-    counted,
     import_reports,
     json_line,
-    text_lines,
-    write_parquet,
-    write_text,
 )
 from loadmanager.history.reader import History
 from loadmanager.history.synthetic_fleet import SyntheticFleet, import_series, read_series
@@ -57,7 +52,7 @@ def _group(help_text: str) -> typer.Typer:
     return typer.Typer(help=help_text, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
-history = _group("What the leader saw and did: look at it, export it, bring in load from elsewhere.")
+history = _group("What the leader saw and did: look at it, bring in load from elsewhere.")
 _import = _group("Bring in load that no leader of ours recorded.")
 history.add_typer(_import, name="import")
 
@@ -130,36 +125,6 @@ def show(
             _print_table(names, [[_text(name, row[name]) for name in names] for row in shown])
             if limit and len(shown) == limit:
                 print(f"the first {limit} rows; --limit 0 shows all", file=sys.stderr)
-    faults.end()
-
-
-@history.command("export")
-def export(
-    url: _Where,
-    table: Annotated[str, typer.Argument(help=f"One of {', '.join(TABLES)}.")],
-    output: Annotated[Path, typer.Option(help="The file to write; - for the output.")],
-    form: Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")] = "csv",
-    from_: _From = None,
-    to: _To = None,
-    columns: _Columns = None,
-) -> None:
-    """Rows of a table as one file for other programs."""
-    if form not in FORMATS:
-        fail(f"--format {form}: expected one of {', '.join(FORMATS)}", EXIT_CONFIGURATION)
-    is_printed = str(output) == "-"
-    if is_printed and form == "parquet":
-        fail("--output -: a Parquet file cannot be printed; name a file", EXIT_CONFIGURATION)
-    faults = _Faults()
-    with _failing_well(), _progress("rows") as advance:
-        wanted = wanted_columns(table, _split(columns))
-        found = _existing(url).scan(table, read_moment("--from", from_), read_moment("--to", to), wanted.names, faults)
-        batches = counted(found, advance)
-        if form == "parquet":
-            write_parquet(batches, wanted.schema, output)
-        elif is_printed:
-            write_lines(text_lines(batches, form, wanted.names))
-        else:
-            write_text(text_lines(batches, form, wanted.names), output)
     faults.end()
 
 

@@ -1,4 +1,4 @@
-"""Import of foreign load into a history, and export of its rows as CSV, JSON lines or Parquet.
+"""Import of foreign load into a history, and its rows as lines of JSON.
 
 Imported rows have epoch 0, each import behind the last one.
 
@@ -8,18 +8,15 @@ more important to do.
 
 from __future__ import annotations
 
-import csv
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from loadmanager.core.domain.names import BundleName, InvalidNameError, parse_broker_id
 from loadmanager.core.domain.ownership import Registration
@@ -32,7 +29,6 @@ from loadmanager.history.gaps import IMPORTED, TERM_BEGAN, TERM_ENDED
 from loadmanager.history.reader import History
 from loadmanager.history.row_packer import pack_entries
 from loadmanager.history.table_schemas import TABLES
-from loadmanager.util.atomic_write import whole
 from loadmanager.wire.broker_columns import report_of
 from loadmanager.wire.broker_data import LocalBrokerData
 from loadmanager.wire.load_report import decode_broker_record
@@ -163,8 +159,6 @@ def _refused(placed: Placed, error: Exception) -> None:
     raise HistoryError(f"{type(placed.entry).__name__} {placed.sequence}: {error}")
 
 
-FORMATS = ("csv", "jsonl", "parquet")
-
 _JSON_COLUMNS = frozenset({"body", "state", "rng_state", "detail", "why"})
 """Columns, also of a column's parts, that hold JSON as text."""
 
@@ -172,46 +166,6 @@ _JSON_COLUMNS = frozenset({"body", "state", "rng_state", "detail", "why"})
 def json_line(row: Mapping[str, Any]) -> str:
     """Encode a row as a JSON object; JSON columns are embedded as they are."""
     return orjson.dumps(_as_json(row), default=_number).decode()
-
-
-def text_lines(batches: Iterable[pa.RecordBatch], form: str, columns: list[str]) -> Iterator[str]:
-    """Encode the rows as text lines without line ends; CSV begins with the column names."""
-    if form == "jsonl":
-        for batch in batches:
-            yield from map(json_line, batch.to_pylist())
-        return
-    yield _csv_line(columns)
-    for batch in batches:
-        for row in batch.to_pylist():
-            yield _csv_line([_cell(value) for value in row.values()])
-
-
-def write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, output: Path) -> int:
-    """Write one Parquet file atomically; return its rows. Raises `OSError`."""
-    rows = 0
-    with whole(output) as partial, pq.ParquetWriter(partial, schema, compression="zstd") as writer:
-        for batch in batches:
-            writer.write_table(pa.Table.from_batches([batch], schema=schema))
-            rows += batch.num_rows
-    return rows
-
-
-def write_text(lines: Iterable[str], output: Path) -> int:
-    """Write a text file atomically; return its lines. Raises `OSError`."""
-    count = 0
-    with whole(output) as partial, partial.open("w", encoding="utf-8", newline="") as file:
-        for count, line in enumerate(lines, 1):  # noqa: B007 - the last number is how many there were
-            file.write(f"{line}\n")
-    return count
-
-
-def counted(batches: Iterable[pa.RecordBatch], progress: Callable[[int, int], None]) -> Iterator[pa.RecordBatch]:
-    """Pass the batches on; `progress` gets the rows so far, with an unknown total (0)."""
-    rows = 0
-    for batch in batches:
-        yield batch
-        rows += batch.num_rows
-        progress(rows, 0)
 
 
 def _as_json(value: Any) -> Any:  # noqa: ANN401 - whatever a column can hold
@@ -228,15 +182,3 @@ def _as_json(value: Any) -> Any:  # noqa: ANN401 - whatever a column can hold
 def _number(value: object) -> float:
     assert isinstance(value, Decimal), "no other type of a column is unknown to JSON"
     return float(value)
-
-
-def _cell(value: Any) -> str:  # noqa: ANN401 - whatever a column can hold
-    if value is None:
-        return ""
-    return orjson.dumps(_as_json(value), default=_number).decode() if isinstance(value, list) else str(value)
-
-
-def _csv_line(cells: list[str]) -> str:
-    line = StringIO()
-    csv.writer(line, lineterminator="").writerow(cells)
-    return line.getvalue()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import subprocess
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from support.command_line import run as run_command
 from support.recorded import NOON_MS, a_report, a_writer, put_file, record
@@ -70,29 +68,9 @@ def test_show_prints_rows_for_people_and_as_json(root: Path) -> None:
 NOON_MS_PLUS_MINUTES = str(NOON_MS + 90_000)
 
 
-def test_export_writes_one_file_in_each_form(root: Path, tmp_path: Path) -> None:
-    columns = ["sequence", "namespace", "msg_rate_in"]
-    for form in ("csv", "jsonl", "parquet"):
-        done = run(
-            *("export", root, BUNDLE_REPORTS, "--format", form),
-            *("--columns", ",".join(columns), "--output", tmp_path / f"out.{form}"),
-        )
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    with (tmp_path / "out.csv").open(encoding="utf-8", newline="") as file:
-        from_csv = list(csv.DictReader(file))
-    from_json = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
-    from_parquet = pq.read_table(tmp_path / "out.parquet").to_pylist()
-    rates = [[float(row["msg_rate_in"]) for row in rows] for rows in (from_csv, from_json, from_parquet)]
-    assert rates[0] == rates[1] == rates[2]
-    assert len(rates[0]) == 2
-    assert run("export", root, BUNDLE_REPORTS, "--output", "-").stdout.splitlines()[0] == ",".join(
-        TABLES[BUNDLE_REPORTS].names
-    )
-
-
 def test_a_damaged_file_is_named_the_others_are_shown_and_the_exit_code_is_1(root: Path) -> None:
     path = put_file(root, b"PAR1")
-    for arguments in (("ls", root), ("show", root, EVENTS), ("export", root, EVENTS, "--output", "-")):
+    for arguments in (("ls", root), ("show", root, EVENTS)):
         done = run(*arguments)
         assert done.returncode == 1
         assert done.stderr.count(f"left out: {path}: not a Parquet file") == 1
@@ -107,10 +85,6 @@ def test_a_damaged_file_is_named_the_others_are_shown_and_the_exit_code_is_1(roo
         (("show", "{}", "event"), 1, "table event: unknown; there are broker_reports"),
         (("show", "{}", "events", "--columns", "x"), 1, "columns x: not in events"),
         (("show", "{}", "events", "--from", "noon"), 2, "--from 'noon': expected a time"),
-        (("export", "{}", "events", "--format", "xls", "--output", "-"), 2, "--format xls: expected one of csv"),
-        (("export", "{}", "events", "--format", "parquet", "--output", "-"), 2, "--output -: a Parquet file"),
-        (("export", "{}", "event", "--output", "-"), 1, "table event: unknown"),
-        (("export", "{}", "events", "--output", "/nowhere/at/all.csv"), 1, "No such file or directory"),
         (("import", "csv", "{}", "/nowhere.csv"), 1, "/nowhere.csv: No such file or directory"),
         (("import", "csv", "{}", "/x.csv", "--bundles", "2"), 2, "--brokers 10: more than --bundles 2"),
         (("import", "reports-json", "{}", "/nowhere"), 1, "/nowhere: no *.json in it"),
