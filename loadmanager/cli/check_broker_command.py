@@ -15,8 +15,6 @@ from typing import Annotated
 import orjson
 import psutil
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from loadmanager.broker.conformance.broker_under_test import (
     BrokerUnderTest,
@@ -32,7 +30,7 @@ from loadmanager.broker.conformance.rule_verdicts import EventLog, Finding, Rule
 from loadmanager.broker.conformance.rules import RULES
 from loadmanager.broker.conformance.scripted_agent import ScriptedAgent, bind_port
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.text.text_tables import rendered, write_lines
+from loadmanager.cli.text.text_tables import format_table, get_terminal_width, write_lines
 from loadmanager.errors import ConfigurationError, InvalidRecordError
 from loadmanager.net.broker_client import BrokerClient
 from loadmanager.net.http_client import HttpClient, PeerNotReachedError, PeerUnavailableError
@@ -252,23 +250,11 @@ def _as_record(url: str, findings: Sequence[Finding]) -> Mapping[str, object]:
 
 
 def _show(findings: Sequence[Finding]) -> None:
-    parts: list[Table | Text | str] = []
+    lines = []
     for each in findings:
         if each.verdict is RuleVerdict.BROKEN:
-            parts.append(Text(f"\n{each.rule.name}: {each.rule.text}"))
-            parts += [Text(f"  {event}") for event in each.events]
-    table = Table("Rule", "Verdict", "Why", box=None, pad_edge=False)
-    for each in findings:
-        table.add_row(Text(each.rule.name), Text(each.verdict.value, style=_STYLES[each.verdict]), Text(each.why))
+            lines += ["", f"{each.rule.name}: {each.rule.text}", *(f"  {event}" for event in each.events)]
+    rows = [[each.rule.name, each.verdict.value, each.why] for each in findings]
     counted = Counter(each.verdict for each in findings)
     counts = ", ".join(f"{counted[verdict]} {verdict}" for verdict in RuleVerdict if counted[verdict])
-    write_lines(rendered(*parts, "", table, "", Text(counts)))
-
-
-_STYLES = {
-    RuleVerdict.KEPT: "green",
-    RuleVerdict.BROKEN: "bold red",
-    RuleVerdict.NOT_TESTED: "yellow",
-    RuleVerdict.NOT_JUDGED: "yellow",
-    RuleVerdict.DOES_NOT_APPLY: "dim",
-}
+    write_lines([*lines, "", *format_table(["Rule", "Verdict", "Why"], rows, get_terminal_width()), "", counts])

@@ -11,13 +11,11 @@ from typing import Annotated, Any, BinaryIO
 
 import numpy as np
 import typer
-from rich.table import Table
-from rich.text import Text
 from typer.core import TyperCommand
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, fail
 from loadmanager.cli.service_runner import given_settings
-from loadmanager.cli.text.text_tables import rendered, write_lines
+from loadmanager.cli.text.text_tables import format_table, get_terminal_width, style_text, write_lines
 from loadmanager.core.domain.settings import UnknownStrategyError
 from loadmanager.errors import InvalidRecordError, LoadManagerError
 from loadmanager.lab.decide.dump_decision import DecidedLine, Decider, PlaceDecider, ShedDecider
@@ -83,7 +81,7 @@ def decide(
     if as_json:
         write_lines(encode(each.to_record()) for each in decided)
     else:
-        write_lines(line for number, each in enumerate(decided, start=1) for line in rendered(*_parts(each, number)))
+        write_lines(line for number, each in enumerate(decided, start=1) for line in _lines(each, number))
 
 
 def _decider(
@@ -134,40 +132,32 @@ def _opened(file: str) -> Iterator[BinaryIO]:
         fail(f"{file}: {error.strerror}", EXIT_CONFIGURATION)
 
 
-def _parts(decided: DecidedLine, number: int) -> Iterator[Table | Text | str]:
-    yield f"[bold]Line {number}[/bold], taken at {decided.taken_at_ms} ms"
-    yield _decisions(decided.decisions)
+def _lines(decided: DecidedLine, number: int) -> list[str]:
+    width = get_terminal_width()
+    lines = [f"{style_text(f'Line {number}', 'bold')}, taken at {decided.taken_at_ms} ms"]
+    lines += _decision_lines(decided.decisions, width)
     if decided.candidates is not None:
-        yield Text("Drawn from: " + (", ".join(decided.candidates) or "nobody"))
-    verdicts = Table("Subject", "Why", box=None, pad_edge=False)
-    for verdict in decided.verdicts:
-        verdicts.add_row(Text(verdict.subject), Text(verdict.sentence()))
-    yield verdicts
+        lines.append("Drawn from: " + (", ".join(decided.candidates) or "nobody"))
+    verdicts = [[verdict.subject, verdict.sentence()] for verdict in decided.verdicts]
+    lines += format_table(["Subject", "Why"], verdicts, width)
     if decided.metrics:
-        yield Text(", ".join(f"{name} {value:g}" for name, value in decided.metrics.items()))
-    yield ""
+        lines.append(", ".join(f"{name} {value:g}" for name, value in decided.metrics.items()))
+    return [*lines, ""]
 
 
-def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Table | str:
+def _decision_lines(decisions: Sequence[Mapping[str, Any]], width: int | None) -> list[str]:
     if not decisions:
-        return "Nothing to do."
-    table = Table("Action", "Bundle", "From", "To", "Reason", box=None, pad_edge=False)
-    if decisions[0]["action"] == "split":
-        table = Table("Action", "Bundle", "From", "At", "Reason", box=None, pad_edge=False)
-        for each in decisions:
-            words = (
-                each["action"],
-                each["bundle"],
-                each["source"] or "-",
-                ", ".join(each["boundaries"]),
-                each["reason"],
-            )
-            table.add_row(*map(Text, words))
-        return table
-    for each in decisions:
-        cells = (each.get(key) for key in ("action", "bundle", "source", "destination", "reason"))
-        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in cells))
-    return table
+        return ["Nothing to do."]
+    is_split = decisions[0]["action"] == "split"
+    rows = [
+        [
+            *(each.get(key) or "-" for key in ("action", "bundle", "source")),
+            ", ".join(each["boundaries"]) if is_split else each.get("destination") or "-",
+            each["reason"],
+        ]
+        for each in decisions
+    ]
+    return format_table(["Action", "Bundle", "From", "At" if is_split else "To", "Reason"], rows, width)
 
 
 def _read_lines(lines: Iterable[bytes], where: str) -> Iterator[tuple[DumpLine, str]]:

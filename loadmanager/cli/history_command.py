@@ -16,12 +16,10 @@ import orjson
 import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
-from rich.table import Table
-from rich.text import Text
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.text.numbers import format_moment, read_moment
-from loadmanager.cli.text.text_tables import write_lines
+from loadmanager.cli.text.text_tables import format_table, write_lines
 from loadmanager.errors import (
     ConfigurationError,
     HistoryError,
@@ -45,7 +43,6 @@ from loadmanager.util.logging import configure_logging
 _MIB = 1024 * 1024
 _BOUNDS = ("range_lower", "range_upper")
 _SHOWN_CHARACTERS = 60
-_WIDTH = 5_000
 
 
 def _group(help_text: str) -> typer.Typer:
@@ -244,16 +241,4 @@ def _text(name: str, value: object) -> str:
 
 def _print_table(headings: list[str], rows: list[list[Any]]) -> None:
     """Print a table of full width; narrow terminals can scroll it."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))
-    console = Console(width=_WIDTH)
-    write_lines(line.rstrip() for line in _lines(console, table))
-
-
-def _lines(console: Console, table: Table) -> list[str]:
-    with console.capture() as capture:
-        console.print(table)
-    return capture.get().splitlines()
+    write_lines(format_table(headings, [[str(cell) for cell in row] for row in rows], None))

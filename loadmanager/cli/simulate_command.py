@@ -20,12 +20,10 @@ import typer
 import yaml
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.service_runner import given_settings
-from loadmanager.cli.text.text_tables import rendered, write_lines
+from loadmanager.cli.text.text_tables import format_table, get_terminal_width, wrap_text, write_lines
 from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, sum_certificates
 from loadmanager.errors import LoadManagerError, ScenarioError
 from loadmanager.history.synthetic_fleet import read_series
@@ -159,66 +157,65 @@ def _show_list(*, as_json: bool) -> None:
             for name, each in known.items()
         )
         return
-    table = Table("Scenario", "Class of trouble", "What it is", box=None, pad_edge=False)
-    for name, each in known.items():
-        table.add_row(Text(name, no_wrap=True), Text(each.pathology), Text(each.about))
-    write_lines(rendered(table))
+    rows = [[name, each.pathology, each.about] for name, each in known.items()]
+    write_lines(format_table(["Scenario", "Class of trouble", "What it is"], rows, get_terminal_width()))
 
 
 def _shown(case: _ScenarioCase, runs: Sequence[Run]) -> list[str]:
-    scenario = case.scenario
-    lines = rendered(Text(f"{scenario.name}: {scenario.about}"), "", _figures(runs), "", _checks(runs))
+    scenario, width = case.scenario, get_terminal_width()
+    lines = wrap_text(f"{scenario.name}: {scenario.about}", width)
+    lines += ["", *_figures(runs, width), "", *_checks(runs, width)]
     lines += [line for each in runs if each.certified for line in ("", f"{_name(each)}: {_certified(each.certified)}")]
     return [*lines, ""]
 
 
-def _figures(runs: Sequence[Run]) -> Table:
-    """The strategies side by side."""
-    headings = (
-        "Strategy",
-        "Bounds",
-        "Imbalance mean",
-        "max",
-        "Worst broker",
-        "Moves",
-        "Moved load",
-        "Again",
-        "Returns",
-        "Thrash",
-        "Unowned",
-    )
-    table = Table(box=None, pad_edge=False)
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number <= 1 else "right", overflow="fold")
+_HEADINGS = (
+    "Strategy",
+    "Bounds",
+    "Imbalance mean",
+    "max",
+    "Worst broker",
+    "Moves",
+    "Moved load",
+    "Again",
+    "Returns",
+    "Thrash",
+    "Unowned",
+)
+
+
+def _figures(runs: Sequence[Run], width: int | None) -> list[str]:
+    """Format the figures of the strategies side by side."""
+    rows = []
     for each in runs:
         result, held = each.result, sum(check.held for check in each.checks)
-        table.add_row(
-            Text(_name(each)),
-            Text("held" if each.held else f"{held} of {len(each.checks)} held", style="green" if each.held else "red"),
-            f"{mean_imbalance(result):.2f}",
-            f"{_highest(result.series.imbalance.tolist()):.2f}",
-            f"{100 * result.worst_usage:.0f} %",
-            str(len(own_moves(result))),
-            f"{100 * result.moved_share:.0f} %",
-            f"{100 * result.moved_again:.0f} %",
-            str(result.returns),
-            f"{100 * result.thrash:.0f} %",
-            f"{result.unowned_bundle_s:.0f} s",
+        rows.append(
+            [
+                _name(each),
+                "held" if each.held else f"{held} of {len(each.checks)} held",
+                f"{mean_imbalance(result):.2f}",
+                f"{_highest(result.series.imbalance.tolist()):.2f}",
+                f"{100 * result.worst_usage:.0f} %",
+                str(len(own_moves(result))),
+                f"{100 * result.moved_share:.0f} %",
+                f"{100 * result.moved_again:.0f} %",
+                str(result.returns),
+                f"{100 * result.thrash:.0f} %",
+                f"{result.unowned_bundle_s:.0f} s",
+            ]
         )
-    return table
+    return format_table(_HEADINGS, rows, width)
 
 
-def _checks(runs: Sequence[Run]) -> Table:
-    """Every bound; of several strategies those that did not hold."""
-    table = Table("", "Bound", "What was measured", box=None, pad_edge=False)
-    for each in runs:
-        if len(runs) > 1 and not each.held:
-            table.add_row("", "", Text(_name(each), style="bold"))
-        for check in each.checks:
-            if len(runs) == 1 or not check.held:
-                mark = Text("held", style="green") if check.held else Text("NOT", style="red")
-                table.add_row(mark, Text(check.key), Text(check.sentence))
-    return table
+def _checks(runs: Sequence[Run], width: int | None) -> list[str]:
+    """Format every bound of one strategy; of several strategies those that did not hold."""
+    rows = [
+        ["held" if check.held else "NOT", check.key, _name(each), check.sentence]
+        for each in runs
+        for check in each.checks
+        if len(runs) == 1 or not check.held
+    ]
+    return format_table(["", "Bound", "Strategy", "What was measured"], rows, width)
 
 
 def _certified(rounds: Sequence[CertificateFigures]) -> str:

@@ -48,8 +48,8 @@ def test_ls_shows_what_there_is_and_what_is_missing(root: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     rows = [line.split() for line in done.stdout.splitlines()]
     assert rows[0] == ["table", "files", "rows", "MiB", "from", "to", "epochs"]
-    assert [row[0] for row in rows[1 : len(TABLES) + 1]] == list(TABLES)
-    assert rows[list(TABLES).index(EVENTS) + 1][-1] == "1-4"
+    assert [row[0] for row in rows[2 : len(TABLES) + 2]] == list(TABLES)
+    assert rows[list(TABLES).index(EVENTS) + 2][-1] == "1-4"
     assert done.stdout.splitlines()[-1].endswith("of epoch 2 nothing is here")
     tables = lines_of(run("ls", root, "--json"))
     assert tables[1]["rows"] == 2
@@ -58,11 +58,11 @@ def test_ls_shows_what_there_is_and_what_is_missing(root: Path) -> None:
 
 def test_show_prints_rows_for_people_and_as_json(root: Path) -> None:
     done = run("show", root, EVENTS, "--columns", "at_ms,kind", "--limit", "2")
-    assert done.stdout.splitlines()[1].split() == ["2026-09-21", "12:00:00", "term_began"]
+    assert done.stdout.splitlines()[2].split() == ["2026-09-21", "12:00:00", "term_began"]
     assert "--limit 0 shows all" in done.stderr
     shown = lines_of(run("show", root, EVENTS, "--json", "--from", "2026-09-21T12:01:00", "--to", NOON_MS_PLUS_MINUTES))
     assert [row["kind"] for row in shown] == ["term_began", "b", "term_ended"]
-    assert run("show", root, "decisions").stdout.split() == TABLES["decisions"].names
+    assert run("show", root, "decisions").stdout.splitlines()[0].split() == TABLES["decisions"].names
 
 
 NOON_MS_PLUS_MINUTES = str(NOON_MS + 90_000)

@@ -1,4 +1,4 @@
-"""Tables, line plots and lines on standard output, for limited encodings and closed pipes.
+"""Tables and lines on standard output, for limited encodings and closed pipes.
 
 No name is cut or broken, since names are copied: a table that is too wide is printed record by record.
 """
@@ -16,15 +16,10 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
 from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
-
-if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
 
 _GAP = 2
 _STYLES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
@@ -108,8 +103,6 @@ _ERRORS = "loadmanager_replace"
 _PLAIN = str.maketrans("─│·█", "-|.#")
 """Characters that tables and bars are drawn with."""
 
-_WIDE = 100_000
-
 
 def find_program() -> str:
     """Return the words that start `loadmanager` in the shell that started it."""
@@ -142,22 +135,6 @@ def write_lines(lines: Iterable[str]) -> None:
     except OSError as error:
         write_nowhere()
         fail(f"standard output: {error.strerror}", EXIT_FAILURE)
-
-
-def rendered(*parts: Table | Text | str) -> list[str]:
-    """Render for standard output: as wide as the terminal, and anywhere else as wide as it takes. No name is cut."""
-    from rich.console import Console  # noqa: PLC0415 - it takes its time to load, and so does the next
-    from rich.table import Table  # noqa: PLC0415
-
-    shown, terminal = io.StringIO(), Console()
-    width = terminal.width if terminal.is_terminal else _WIDE
-    console = Console(file=shown, width=width, force_terminal=terminal.is_terminal)
-    for part in parts:
-        if isinstance(part, Table):
-            for column in part.columns:
-                column.overflow = "fold"
-        console.print(part)
-    return [line.rstrip() for line in shown.getvalue().splitlines()]
 
 
 def write_nowhere() -> None:
