@@ -6,6 +6,7 @@ import codecs
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -36,7 +37,7 @@ class _OptionalSplitName(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - Typer's own context
         words: list[str] = []
-        for word, following in zip(args, [*args[1:], "-"], strict=True):
+        for word, following in zip_longest(args, args[1:], fillvalue="-"):
             words.append("--split=" if word == "--split" and following.startswith("-") else word)
         return super().parse_args(ctx, words)
 

@@ -141,6 +141,12 @@ def test_a_question_that_cannot_be_asked_is_refused(arguments: tuple[str, ...], 
     assert complaint in result.stderr
 
 
+def test_without_a_file_the_missing_argument_is_named() -> None:
+    result = CliRunner().invoke(APP, [])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Missing argument" in result.stderr
+
+
 def test_a_fault_in_a_later_line_leaves_nothing_on_standard_output() -> None:
     result = run("{}\n{}\nnonsense\n", *SHED, "--json")
     assert (result.exit_code, result.stdout) == (2, "")
