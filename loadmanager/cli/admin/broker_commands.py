@@ -10,7 +10,7 @@ import typer
 from loadmanager.cli.admin.answer_text import show_drain
 from loadmanager.cli.admin.drain_commands import drain, rolling_restart
 from loadmanager.cli.admin.node_requests import AdminRequest, delete, get, post, put
-from loadmanager.cli.admin.request_command import MATCHES, AnyCluster, Broker, Cluster, Namespace, command, group
+from loadmanager.cli.admin.request_command import MATCHES, AnyCluster, Broker, Cluster, command, group
 from loadmanager.cli.text.numbers import read_duration
 from loadmanager.core.domain.settings import KEYS
 
@@ -152,9 +152,3 @@ def monitoring_metrics(
     """Show the brokers' usage as metrics."""
     del indent
     return get(_STATS, "metrics")
-
-
-@command(STATS, "broker-resource-availability")
-def broker_resource_availability(namespace: Namespace) -> AdminRequest:
-    """Show brokers by rank, if the simple load manager is chosen."""
-    return get(_STATS, "broker-resource-availability", namespace)
