@@ -31,7 +31,6 @@ from loadmanager.history.gaps import find_gaps
 from loadmanager.history.load_import import (
     Importer,
     Progress,
-    import_reports,
     json_line,
 )
 from loadmanager.history.reader import History
@@ -123,18 +122,6 @@ def show(
             if limit and len(shown) == limit:
                 print(f"the first {limit} rows; --limit 0 shows all", file=sys.stderr)
     faults.end()
-
-
-@_import.command("reports-json")
-def reports_json(
-    url: _Into,
-    folder: Annotated[
-        Path, typer.Argument(help="Load reports, each in a *.json; the name is the broker's, if it does not say.")
-    ],
-) -> None:
-    """A directory of load reports as brokers write them; nothing is imported when one cannot be read."""
-    with _importing(url, str(folder)) as importer, _progress("files") as advance:
-        import_reports(importer, folder, advance)
 
 
 @_import.command("csv")

@@ -8,30 +8,21 @@ more important to do.
 
 from __future__ import annotations
 
-from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
-from loadmanager.core.domain.names import BundleName, InvalidNameError, parse_broker_id
-from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.model.load import BrokerReport
-from loadmanager.core.model.report_validation import recordable
-from loadmanager.errors import HistoryError, HistoryFileError, InvalidRecordError
+from loadmanager.errors import HistoryError, HistoryFileError
 from loadmanager.history.entry_rows import Entry, HistoryEvent, Placed, Report
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import IMPORTED, TERM_BEGAN, TERM_ENDED
 from loadmanager.history.reader import History
 from loadmanager.history.row_packer import pack_entries
 from loadmanager.history.table_schemas import TABLES
-from loadmanager.wire.broker_columns import report_of
-from loadmanager.wire.broker_data import LocalBrokerData
-from loadmanager.wire.load_report import decode_broker_record
 
 Progress = Callable[[int, int], None]
 """Called with how much is done, and of how much."""
@@ -90,59 +81,10 @@ class Importer:
         self.flush()
 
 
-def import_reports(importer: Importer, folder: Path, progress: Progress) -> None:
-    """Import every `*.json` in the folder as a load report, in the order of their times.
-
-    All are read before the first is written: a file that cannot be used is an error, and nothing is imported then.
-    """
-    paths = sorted(folder.glob("*.json"))
-    if not paths:
-        raise HistoryError(f"{folder}: no *.json in it; expected load reports, each in a file of its own")
-    total = 2 * len(paths)
-    times = []
-    for done, path in enumerate(paths, 1):
-        times.append((_read_report(path)[0], path))
-        progress(done, total)
-    for done, (_, path) in enumerate(sorted(times), len(paths) + 1):
-        at_ms, entry = _read_report(path)
-        importer.add(at_ms, entry)
-        progress(done, total)
-
-
 def check_moment(at_ms: int, where: str) -> None:
     """Raise `HistoryFileError` for an implausible time, usually one in another unit."""
     if not 0 <= at_ms < _YEAR_2100_MS:
         raise HistoryFileError(f"{where}: not a time from 1970 to 2099 ({at_ms} ms since 1970)")
-
-
-def _read_report(path: Path) -> tuple[int, Report]:
-    """Read a report and its time: `lastUpdate`, or the file's modification time; the broker is `brokerId` or the file
-    name.
-    """
-    try:
-        data, written_ms = path.read_bytes().removeprefix(BOM_UTF8), path.stat().st_mtime_ns // 1_000_000
-        record = decode_broker_record(data, str(path))
-        entry = entry_of(record.get("brokerId") or path.stem, record, str(path), written_ms)
-    except OSError as error:
-        raise HistoryFileError(f"{path}: {error.strerror}") from None
-    except InvalidRecordError as error:
-        raise HistoryFileError(str(error)) from None
-    check_moment(entry.report.last_update_ms, f"{path}: lastUpdate")
-    return entry.report.last_update_ms, entry
-
-
-def entry_of(broker: str, record: LocalBrokerData, where: str, read_at_ms: int) -> Report:
-    """Convert a broker's record into an entry; the broker's start time stands for its registration. Bundles may be
-    named in either of Pulsar's forms.
-
-    Raises `HistoryFileError`, `InvalidRecordError`.
-    """
-    try:
-        broker_id = parse_broker_id(broker)
-    except InvalidNameError as error:
-        raise HistoryFileError(f"{where}: {error}, as brokerId or as the name of the file") from None
-    report: BrokerReport = recordable(report_of(record, where, (), read_at_ms, BundleName.parse_any))
-    return Report(Registration(broker_id, report.start_timestamp_ms), report)
 
 
 def _next_sequence(history: History) -> int:

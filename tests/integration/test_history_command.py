@@ -87,7 +87,6 @@ def test_a_damaged_file_is_named_the_others_are_shown_and_the_exit_code_is_1(roo
         (("show", "{}", "events", "--from", "noon"), 2, "--from 'noon': expected a time"),
         (("import", "csv", "{}", "/nowhere.csv"), 1, "/nowhere.csv: No such file or directory"),
         (("import", "csv", "{}", "/x.csv", "--bundles", "2"), 2, "--brokers 10: more than --bundles 2"),
-        (("import", "reports-json", "{}", "/nowhere"), 1, "/nowhere: no *.json in it"),
     ],
 )
 def test_bad_input_changes_nothing(root: Path, arguments: tuple[str, ...], code: int, message: str) -> None:
@@ -97,18 +96,6 @@ def test_bad_input_changes_nothing(root: Path, arguments: tuple[str, ...], code:
     assert done.stderr.startswith("loadmanager: ")
     assert message in done.stderr
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
-
-
-def test_a_directory_of_reports_is_imported(tmp_path: Path) -> None:
-    (tmp_path / "reports").mkdir()
-    for number in range(3):
-        report = {"lastUpdate": NOON_MS + number, "lastStats": {BUNDLE: {"msgRateIn": number}}}
-        (tmp_path / "reports" / f"b{number}:8080.json").write_text(json.dumps(report), encoding="utf-8")
-    done = run("import", "reports-json", tmp_path / "history", tmp_path / "reports")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("3 reports, 8 rows in ")
-    rows = lines_of(run("show", tmp_path / "history", BUNDLE_REPORTS, "--json"))
-    assert [row["msg_rate_in"] for row in rows] == [0.0, 1.0, 2.0]
 
 
 @pytest.mark.skipif(not TRACES.is_dir(), reason="the recorded traffic is not here")

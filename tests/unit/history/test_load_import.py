@@ -5,42 +5,25 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import numpy as np
-import orjson
 import pytest
-from support.recorded import NOON_MS, Disk, kinds
+from support.recorded import NOON_MS, Disk, a_report, kinds
 
 from loadmanager.errors import HistoryError, HistoryFileError
 from loadmanager.history.entry_rows import HistoryEvent
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import TERM_BEGAN, TERM_ENDED, find_gaps
-from loadmanager.history.load_import import Importer, import_reports
+from loadmanager.history.load_import import Importer
 from loadmanager.history.reader import History
 from loadmanager.history.synthetic_fleet import Series, SyntheticFleet, import_series, read_series
-from loadmanager.history.table_schemas import BUNDLE_REPORTS
-
-BUNDLE = "t/ns/0x00000000_0xffffffff"
 
 
 def quietly(_: int, __: int) -> None:
     """No progress to be seen."""
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "reports"
-    folder.mkdir()
-    return folder
-
-
-def a_file(folder: Path, file: str, **fields: object) -> Path:
-    path = folder / file
-    path.write_bytes(orjson.dumps(fields))
-    return path
-
-
-def bring_in(directory: Directory, folder: Path) -> None:
+def bring_in(directory: Directory) -> None:
     importer = Importer(directory, "test", NOON_MS)
-    import_reports(importer, folder, quietly)
+    importer.add(NOON_MS, a_report(bundles=1))
     importer.finish(NOON_MS)
 
 
@@ -53,72 +36,9 @@ def minutes(values: list[float]) -> list[str]:
     return [f"2026-01-01 12:{minute:02d}:00,{value}" for minute, value in enumerate(values)]
 
 
-def test_reports_come_in_the_order_of_their_times_from_the_broker_they_name(directory: Directory, folder: Path) -> None:
-    a_file(folder, "a.json", brokerId="b1:8080", lastUpdate=NOON_MS + 5, startTimestamp=NOON_MS)
-    a_file(folder, "b2:8080.json", lastUpdate=NOON_MS + 1, lastStats={BUNDLE: {"msgRateIn": 1.23456}})
-    bring_in(directory, folder)
-    first, second = History(directory).reports()
-    assert [(each.at_ms, each.registration.broker, each.registration.incarnation) for each in (first, second)] == [
-        (NOON_MS + 1, "b2:8080", 0),
-        (NOON_MS + 5, "b1:8080", NOON_MS),
-    ]
-    assert first.report.bundle_load.tolist() == [[1.235, 0.0, 0.0, 0.0]]
-
-
-def test_a_report_of_the_simple_load_manager_is_read_too(directory: Directory, folder: Path) -> None:
-    stats = {BUNDLE: {"msgRateIn": 3.0, "topics": 2}}
-    a_file(folder, "x.json", name="b1:8080", loadReportType="LoadReport", timestamp=NOON_MS, bundleStats=stats)
-    bring_in(directory, folder)
-    (report,) = History(directory).reports()
-    assert (report.registration.broker, report.report.bundle_names) == ("b1:8080", (BUNDLE,))
-
-
-def test_old_namespaces_are_imported(directory: Directory, folder: Path) -> None:
-    rates = {BUNDLE: 1.0, "t/c1/old/0x00000000_0x80000000": 2.0, "pulsar/c1/b1:8080/0x00000000_0xffffffff": 3.0}
-    stats = {name: {"msgRateIn": rate} for name, rate in rates.items()}
-    a_file(folder, "b1:8080.json", lastUpdate=NOON_MS, lastStats=stats)
-    bring_in(directory, folder)
-    (recorded,) = History(directory).reports()
-    found = recorded.report
-    assert dict(zip(found.bundle_names, found.bundle_load[:, 0].tolist(), strict=True)) == rates
-    rows = {(row["namespace"], row["range_upper"]) for row in History(directory).rows(BUNDLE_REPORTS)}
-    assert rows == {("t/ns", 0xFFFFFFFF), ("t/c1/old", 0x80000000), ("pulsar/c1/b1:8080", 0xFFFFFFFF)}
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "message"),
-    [
-        ("b2:1.json", b"{x", "Invalid JSON"),
-        ("b2:1.json", b'{"cpu": {"usage": -1e99, "limit": 1}}', "cpu.usage: "),
-        ("b2:1.json", b'{"lastStats": {"nonsense": {}}}', "lastStats: bundle 'nonsense'"),
-        ("b2:1.json", b'{"lastStats": {"t/c 1/ns/0x00000000_0xffffffff": {}}}', "lastStats: cluster 'c 1'"),
-        (
-            "b2:1.json",
-            b'{"lastUpdate": 1767268800000000}',
-            "lastUpdate: not a time from 1970 to 2099 (1767268800000000",
-        ),
-        ("nobody.json", b"{}", "broker id 'nobody': expected 'host:port', as brokerId or as the name of the file"),
-    ],
-)
-def test_bad_report_imports_nothing(directory: Directory, folder: Path, name: str, data: bytes, message: str) -> None:
-    a_file(folder, "b1:8080.json", lastUpdate=NOON_MS)
-    (folder / name).write_bytes(data)
-    with pytest.raises(HistoryFileError) as caught:
-        bring_in(directory, folder)
-    assert str(caught.value).startswith(str(folder / name))
-    assert message in str(caught.value)
-    assert not Path(directory.root).exists()
-
-
-def test_a_folder_without_reports_is_an_error(directory: Directory, folder: Path) -> None:
-    with pytest.raises(HistoryError, match=r"no \*.json in it"):
-        bring_in(directory, folder)
-
-
-def test_imports_are_ordered_before_recordings(directory: Directory, folder: Path) -> None:
-    a_file(folder, "b1:8080.json", lastUpdate=NOON_MS)
-    bring_in(directory, folder)
-    bring_in(directory, folder)
+def test_imports_are_ordered_before_recordings(directory: Directory) -> None:
+    bring_in(directory)
+    bring_in(directory)
     history = History(directory)
     assert kinds(history) == [(0, 0, TERM_BEGAN), (0, 2, TERM_ENDED), (0, 3, TERM_BEGAN), (0, 5, TERM_ENDED)]
     assert [each.sequence for each in history.reports()] == [1, 4]
