@@ -226,7 +226,6 @@ def summary_rows(summary: DemoSummary) -> Iterator[tuple[str, str]]:
             "leader killed, until the next assignment",
             f"{failover.to_next_assignment_s:.2f} s (epoch {failover.epoch_before} to {failover.epoch_after})",
         )
-    yield "assignments probed", f"{summary.assignments_probed:,}"
     yield "messages published", f"{messages.published:,}"
     yield "acknowledged", f"{messages.acknowledged:,}"
     yield "delivered", f"{messages.delivered:,} and {messages.duplicates:,} duplicates"

@@ -158,7 +158,6 @@ class DemoSummary:
     bundles_moved: int
     gaps: Mapping[str, GapSummary]
     leader_failover: LeaderFailover | None
-    assignments_probed: int
     messages: MessageSummary
     two_owners: Sequence[Overlap]
     topics_without_owner: Sequence[str]

@@ -26,7 +26,7 @@ from loadmanager.dev.demo.demo_summary import (
     summarize_messages,
 )
 from loadmanager.dev.demo.evidence import find_overlaps, read_journals, serving_intervals, topics_without_owner
-from loadmanager.dev.demo.prober import AssignmentProber
+from loadmanager.dev.demo.failover_probe import FailoverProbe
 from loadmanager.net.http_client import HttpClient
 from loadmanager.util import clock
 
@@ -53,7 +53,7 @@ class Director:
         self._cluster = cluster
         self._state = state
         self._http = http
-        self._prober = AssignmentProber(lambda: self._cluster.node_urls, http)
+        self._probe = FailoverProbe(lambda: self._cluster.node_urls, http)
         self._hot_spots = 0
         self._was_completed = False
         self._failover: LeaderFailover | None = None
@@ -72,10 +72,10 @@ class Director:
         self._state.is_started = True
         await monitor.look()
         self._cpu_at_start_s = dict(self._state.cpu_s)
-        background = [asyncio.create_task(monitor.run()), asyncio.create_task(self._prober.run())]
+        watching = asyncio.create_task(monitor.run())
         script = asyncio.create_task(self._play(forever=forever))
         try:
-            ends = [script, *background, asyncio.create_task(stopped.wait())]
+            ends = [script, watching, asyncio.create_task(stopped.wait())]
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -138,10 +138,11 @@ class Director:
         self._state.add_event(f"hot spot on {', '.join(row.name for row in quietest)}: {share}")
 
     async def _kill_leader(self) -> None:
+        await self._probe.prepare()
         name, epoch = await self._get_leader()
         killed_at_s = await self._cluster.kill_node(name)
         self._state.add_event(f"the leader {name} was killed")
-        self._failover = await self._prober.measure_failover(epoch, killed_at_s)
+        self._failover = await self._probe.measure(epoch, killed_at_s)
         if self._failover is not None:
             seconds = self._failover.to_next_assignment_s
             self._state.add_event(
@@ -219,7 +220,6 @@ class Director:
             bundles_moved=_bundles_moved(serving),
             gaps=summarize_gaps((r for r in clients if r["event"] == "gap"), self._cluster.ended_at_s),
             leader_failover=self._failover,
-            assignments_probed=self._prober.assignments,
             messages=summarize_messages(
                 map(TopicAccount.of_record, accounts), self._cluster.killed, dropped_ranges(serving)
             ),

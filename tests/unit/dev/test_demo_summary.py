@@ -148,7 +148,6 @@ def a_summary() -> DemoSummary:
         bundles_moved=12,
         gaps=summarize_gaps([{"topic": T, "cause": "unloaded", "from_instance": "a", "from_s": 1, "to_s": 2}], []),
         leader_failover=LeaderFailover(1, 2, 0.2),
-        assignments_probed=100,
         messages=MessageSummary(10, 10, 10, 0, 0, 0, 0, 0),
         two_owners=[],
         topics_without_owner=[],
