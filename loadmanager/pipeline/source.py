@@ -7,14 +7,12 @@ folder). Options:
     mode            FAILFAST (default): an unreadable file is an error that names it;
                     PERMISSIVE: it is one row of nulls with its `file`, and the reason in the column `damaged`
     from_ms, to_ms  only rows with from_ms <= at_ms < to_ms
-    equal           JSON object of columns of text or whole numbers and their values, such as {"broker": "b-1:8080"}
     files           JSON list of values of `file`: only these are read
     columns         comma-separated list of columns
 
-`from_ms`, `to_ms`, `equal` and `files` select folders and files by their paths and row groups by their statistics, so a
-row in the folder of another hour than its own is not found by its time. They and `columns` are options, since Spark
-4.3 tells a Python data source no columns, and shares filters pushed down for one query with all queries on the frame
-(`PythonDataSourceV2.setReadInfo`), which then miss rows.
+Files of hours outside the range are not opened, so a row in the folder of another hour than its own is not found by its
+time. The range and `columns` are options, since Spark 4.3 tells a Python data source no columns, and shares filters
+pushed down for one query with all queries on the frame (`PythonDataSourceV2.setReadInfo`), which then miss rows.
 
 A file of a newer schema is an error in both modes. In mode PERMISSIVE a task holds the rows of one file in memory.
 """
@@ -25,21 +23,19 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from loadmanager.errors import HistoryFileError, HistorySchemaError, PipelineError
-from loadmanager.history.files import HOUR_MS, Directory, HistoryFile
+from loadmanager.history.files import Directory, HistoryFile
 from loadmanager.history.reader import History, rates_of
 from loadmanager.history.table_schemas import RATE, TABLES, version_of
 from loadmanager.pipeline.datasets import raw
@@ -47,19 +43,14 @@ from loadmanager.pipeline.datasets import raw
 FORMAT = "loadmanager"
 FAILFAST, PERMISSIVE = "FAILFAST", "PERMISSIVE"
 
-_OPTIONS = ("table", "mode", "from_ms", "to_ms", "equal", "files", "columns", "path")
+_OPTIONS = ("table", "mode", "from_ms", "to_ms", "files", "columns", "path")
 _TASK_BYTES = 16 << 20
 """Size of the files of one task, before decompression."""
 _FILE_BYTES = 256 << 10
 """Cost of opening a file, as a size."""
 _BATCH_ROWS = 1 << 16
-_FIRST_MS, _END_MS = -(1 << 62), 1 << 62
-_COMPARED = (t.LongType(), t.StringType())
 _ON_PATH = -4
 """Parts of a path that are within the history: table, date, hour and name."""
-
-Bounds = tuple[Any, Any]
-"""The lowest and the highest value of a column."""
 
 
 def register(spark: SparkSession) -> None:
@@ -96,9 +87,6 @@ class HistoryDataSource(DataSource):
         if self.mode not in {FAILFAST, PERMISSIVE}:
             raise PipelineError(f"option mode {self.mode!r}: expected {FAILFAST} or {PERMISSIVE}")
         self.from_ms, self.to_ms = (_decoded(options, each, int, "ms since 1970") for each in ("from_ms", "to_ms"))
-        self.bounds = _equal(options, self._all_columns())
-        if self.from_ms is not None or self.to_ms is not None:
-            self.bounds["at_ms"] = self.from_ms or _FIRST_MS, (self.to_ms or _END_MS) - 1
         self.files: list[str] | None = _decoded(options, "files", list, "a JSON list of paths within the history")
         self.columns = [name.strip() for name in options.get("columns", "").split(",") if name.strip()]
         self.url = options.get("path", "")
@@ -148,10 +136,9 @@ class _HistoryReader(DataSourceReader):
             faults = [each for each in faults if place_of(str(each).partition(": ")[0]) in wanted]
         if faults and source.mode == FAILFAST:
             raise faults[0]
-        chosen = [each for each in files if _overlap(source.bounds, _bounds_of_file(each))]
-        chosen.sort(key=lambda each: (each.hour_ms, each.order))
-        ends = list(accumulate(each.size_bytes + _FILE_BYTES for each in chosen))
-        for file, end in zip(chosen, ends, strict=True):
+        files.sort(key=lambda each: (each.hour_ms, each.order))
+        ends = list(accumulate(each.size_bytes + _FILE_BYTES for each in files))
+        for file, end in zip(files, ends, strict=True):
             tasks[(end - 1) * -(-ends[-1] // _TASK_BYTES) // ends[-1]].append(file)
         found = [*map(_Task, tasks.values())]
         return found if found and not faults else [_Task((), faults), *found]  # Spark needs one at least
@@ -174,18 +161,18 @@ class _HistoryReader(DataSourceReader):
 
     def _batches(self, history: History, file: HistoryFile) -> Iterator[pa.RecordBatch]:
         """The rows of a file that are asked for. Raises `HistoryFileError` or `FileNotFoundError`."""
-        bounds = self._source.bounds
-        wanted = TABLES[file.table].only(["at_ms", *self._schema.names, *bounds])
+        from_ms, to_ms = self._source.from_ms, self._source.to_ms
+        wanted = TABLES[file.table].only(["at_ms", *self._schema.names])
         try:
             with history.open(file) as parquet:
                 version = version_of(parquet.schema_arrow.metadata, file.table, file.path)
                 there = [name for name in wanted.names if name in parquet.schema_arrow.names]
-                groups = [
-                    each for each in range(parquet.num_row_groups) if _overlap(bounds, _statistics(parquet, each))
-                ]
-                for batch in parquet.iter_batches(_BATCH_ROWS, groups, there, use_threads=False):
+                for batch in parquet.iter_batches(_BATCH_ROWS, columns=there, use_threads=False):
                     rows = wanted.conform(pa.Table.from_batches([batch]), version, file.path).combine_chunks()
-                    yield from map(partial(self._converted, file), _filtered(rows, bounds).to_batches())
+                    rows = rows if from_ms is None else rows.filter(pc.field("at_ms") >= from_ms)
+                    rows = rows if to_ms is None else rows.filter(pc.field("at_ms") < to_ms)
+                    for each in rows.to_batches():
+                        yield self._converted(file, each)
         except FileNotFoundError:
             raise
         except (OSError, pa.ArrowException) as error:
@@ -210,53 +197,6 @@ class _HistoryReader(DataSourceReader):
         path, _, why = str(error).partition(": ")
         row = {"file": place_of(path), "hour_ms": hour_ms, "damaged": why}
         return pa.RecordBatch.from_pylist([{name: row.get(name) for name in self._schema.names}], self._schema)
-
-
-def _overlap(wanted: Mapping[str, Bounds], there: Mapping[str, Bounds]) -> bool:
-    """Return whether all columns with bounds on both sides may have a value within both."""
-    common = wanted.keys() & there.keys()
-    return all(wanted[each][0] <= there[each][1] and there[each][0] <= wanted[each][1] for each in common)
-
-
-def _bounds_of_file(file: HistoryFile) -> dict[str, Bounds]:
-    return {
-        "at_ms": (file.hour_ms, file.hour_ms + HOUR_MS - 1),
-        "hour_ms": (file.hour_ms, file.hour_ms),
-        "epoch": (file.epoch, file.epoch),
-        "sequence": (file.first, file.last),
-        "file": (place_of(file.path), place_of(file.path)),
-    }
-
-
-def _statistics(parquet: pq.ParquetFile, group: int) -> dict[str, Bounds]:
-    """Bounds of the columns of text and whole numbers of a row group."""
-    found = {}
-    columns = parquet.metadata.row_group(group)
-    for column in map(columns.column, range(columns.num_columns)):
-        statistics = column.statistics
-        if statistics is not None and statistics.has_min_max and isinstance(statistics.min, (int, str)):
-            found[column.path_in_schema] = statistics.min, statistics.max
-    return found
-
-
-def _filtered(rows: pa.Table, bounds: Mapping[str, Bounds]) -> pa.Table:
-    for name in bounds.keys() & set(rows.column_names):
-        column, (low, high) = rows.column(name), bounds[name]
-        values = column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
-        rows = rows.filter(pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high)))
-    return rows
-
-
-def _equal(options: Mapping[str, str], columns: t.StructType) -> dict[str, Bounds]:
-    """Return bounds for the option `equal`."""
-    equal: dict[str, Any] = _decoded(options, "equal", dict, "a JSON object of columns and values") or {}
-    can = {each.name: int if each.dataType == t.LongType() else str for each in columns if each.dataType in _COMPARED}
-    for name, value in equal.items():
-        if name not in can or not isinstance(value, can[name]):
-            raise PipelineError(
-                f"option equal: {name} = {value!r}: expected text or a whole number, of {', '.join(can)}"
-            )
-    return {name: (value, value) for name, value in equal.items()}
 
 
 def _decoded(options: Mapping[str, str], name: str, kind: type, expected: str) -> Any:  # noqa: ANN401 - JSON

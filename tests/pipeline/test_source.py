@@ -20,7 +20,6 @@ from support.frames import (
     damage_pages,
     files_of,
     history_of,
-    reported,
     rows_of,
     write_three_hours,
 )
@@ -102,10 +101,6 @@ def test_numbers_of_other_types_are_the_same_numbers(load: Callable[..., DataFra
         ({"from_ms": START_MS + HOUR_MS}, [1, 1, 2, 2]),
         ({"to_ms": START_MS + HOUR_MS}, [0, 0]),
         ({"from_ms": START_MS + 1, "to_ms": START_MS + 2 * HOUR_MS}, [1, 1]),
-        ({"equal": '{"sequence": 2}'}, [2, 2]),
-        ({"equal": '{"broker": "a:8080", "range_lower": 2}', "from_ms": START_MS + HOUR_MS}, [1, 2]),
-        ({"equal": '{"namespace": "no/such"}'}, []),
-        ({"equal": json.dumps({"hour_ms": START_MS})}, [0, 0]),
     ],
 )
 def test_options_select_rows(load: Callable[..., DataFrame], options: dict[str, object], expected: list[int]) -> None:
@@ -117,8 +112,6 @@ def test_options_select_rows(load: Callable[..., DataFrame], options: dict[str, 
     "options",
     [
         {"from_ms": START_MS + 2 * HOUR_MS},
-        {"equal": '{"sequence": 2}'},
-        {"equal": json.dumps({"hour_ms": START_MS + 2 * HOUR_MS})},
         {"files": "last"},
     ],
 )
@@ -129,24 +122,6 @@ def test_unneeded_files(load: Callable[..., DataFrame], folder: Path, options: d
     if "files" in options:
         options = {"files": json.dumps([place_of(str(last)), "bundle_reports/date=2026-09-21/hour=09/gone.parquet"])}
     assert hours(load(**options)) == [2, 2]
-
-
-def test_row_groups_without_the_value_are_not_read(spark: SparkSession, tmp_path: Path) -> None:
-    load = (1.0, 2.0, 3.0, 4.0)
-    entries = [(number, reported(name, {f"t/{name}/0x00000000_0x80000000": load})) for number, name in enumerate("ab")]
-    url = history_of(tmp_path, entries)
-    (file,) = files_of(tmp_path, BUNDLE_REPORTS)
-    pq.write_table(pq.read_table(file, partitioning=None), file, row_group_size=1, store_decimal_as_integer=True)
-    with pq.ParquetFile(file) as parquet:
-        column = parquet.metadata.row_group(0).column(parquet.schema_arrow.get_field_index("topics"))
-        at, size = column.data_page_offset, column.total_compressed_size
-    data = bytearray(file.read_bytes())
-    data[at : at + size // 2] = bytes(255 for _ in data[at : at + size // 2])
-    file.write_bytes(data)
-    read = spark.read.format(FORMAT).option("table", BUNDLE_REPORTS)
-    assert [row.broker for row in read.option("equal", '{"broker": "b:8080"}').load(url).collect()] == ["b:8080"]
-    with pytest.raises(PySparkException, match=f"{file}: cannot be read"):
-        read.option("equal", '{"broker": "a:8080"}').load(url).collect()
 
 
 def test_a_filter_of_one_query_does_not_hide_rows_from_the_next(load: Callable[..., DataFrame]) -> None:
@@ -271,8 +246,6 @@ def test_tasks_share_the_bytes_in_the_order_of_time(folder: Path, monkeypatch: p
         ({"table": "events", "form_ms": "1"}, "option form_ms: unknown; there are table, mode, from_ms"),
         ({"table": "events", "from_ms": "noon"}, "option from_ms 'noon': expected ms since 1970"),
         ({"table": "events", "files": "{}"}, r"option files '\{\}': expected a JSON list"),
-        ({"table": "events", "equal": '{"x": 1}'}, "option equal: x = 1: expected text or a whole number, of at_ms"),
-        ({"table": "events", "equal": '{"kind": 1}'}, "option equal: kind = 1: expected text"),
         ({"table": "events", "columns": "kind,x"}, "option columns: x: unknown; there are at_ms"),
         ({"table": "events", "path": "/nowhere"}, "/nowhere: there is no history: no such directory"),
         ({"table": "events", "path": ""}, r"\.load\(\): there is no history"),
