@@ -26,7 +26,7 @@ from loadmanager.cli.service_runner import (
 )
 from loadmanager.config import PulsarServiceSettings
 from loadmanager.errors import ConfigurationError, HistoryError, StoreError
-from loadmanager.http.app import make_pulsar_app
+from loadmanager.http.pulsar_routes import make_pulsar_app
 from loadmanager.net.http_server import ServerLimits, listen_on, serve_within
 from loadmanager.net.tls_contexts import TlsOptions
 from loadmanager.pulsar.planning_settings import PulsarSettings

@@ -1,4 +1,4 @@
-"""HTTP applications of a node, and of a process beside a Pulsar, put together from their handlers."""
+"""HTTP application of a node, put together from its handlers."""
 
 from __future__ import annotations
 
@@ -23,32 +23,27 @@ from loadmanager.http.openapi import OpenApiHandlers, Operation
 from loadmanager.http.page_routes import PageHandlers
 from loadmanager.http.policy_routes import AntiAffinityHandlers, PolicyHandlers
 from loadmanager.http.probe_routes import OpsHandlers, TermHandlers
-from loadmanager.http.pulsar_routes import PulsarHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
 from loadmanager.http.watch_hub import WatchHandlers
-from loadmanager.leader.node_port import BalancingPort, LeadershipPort, NodePort
+from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.node import Node
 from loadmanager.net.auth.gate import AuthGate
 from loadmanager.net.body_limit import BodyLimit
 from loadmanager.net.http_client import Caller, HttpClient
 from loadmanager.net.http_server import QUICK, Quick, with_trailing_slashes
 from loadmanager.net.tls_contexts import ServerTls, TlsMetrics
 from loadmanager.net.tracing import OFF, name_answer
-from loadmanager.pulsar.pulsar_port import PulsarServicePort
 from loadmanager.util.process_metrics import add_process_metrics
 
 _CONNECTIONS_TO_LEADER = 512
-_ASK_PULSAR = (
-    "this is a process beside a Pulsar, whose brokers place bundles and keep namespaces, policies and settings: ask"
-    " them, as pulsar-admin does"
-)
 
 
-def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
+def make_app(node: Node, tls: ServerTls | None = None) -> web.Application:
     """Build the HTTP application of a node; `tls` is the certificate side of its TLS port."""
-    forwarder, http = _forwarder(node, node.settings.lookup_timeout_ms / 1000)
+    forwarder, http = make_forwarder(node, node.settings.lookup_timeout_ms / 1000)
     registry, cluster = add_process_metrics(CollectorRegistry()), node.settings.cluster_name
     registry.register(TlsMetrics(node.caller.tls, tls, {"cluster": cluster}))
-    gate = _gate(node.settings, registry, cluster)
+    gate = make_gate(node.settings, registry, cluster)
     metrics, live = LookupMetrics(registry, cluster), LiveHandlers(node.fleet_status, forwarder, gate)
     watch = WatchHandlers(node.node_id, node.mirror, gate, WatchMetrics(registry, cluster))
     operations = [
@@ -60,7 +55,7 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
         *AntiAffinityHandlers(cluster, node.mirror, node.operators, forwarder).operations(),
         *ConfigurationHandlers(node.live, node.operators, forwarder).operations(),
         *ControlHandlers(node, node.mirror, node.operators, forwarder).operations(),
-        *DrainingHandlers(node.mirror, node.drains, node.bundles, node.planner.churn, forwarder).operations(),
+        *DrainingHandlers(node.mirror, node.drains, node.executor, node.planner.churn, forwarder).operations(),
         *LearnedHandlers(node.mirror, node.operators, forwarder).operations(),
         *ImportHandlers(node.mirror, node.live, node.bundles, node.operators, forwarder).operations(),
         *PlanHandlers(node.plans, forwarder).operations(),
@@ -79,57 +74,28 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
         *TermHandlers(node).operations(),
         *OpsHandlers(node, node.mirror, cluster, registry, gate).operations(),
     ]
-    app = _application(node, operations, http, gate, (live, watch))
+    app = make_application(node, operations, http, gate, (live, watch))
     if node.caller.tracing is OFF:
         quick: Quick = QuickLookups(node.lookups, metrics, gate)
         app[QUICK] = quick
     return app
 
 
-def make_pulsar_app(node: PulsarServicePort) -> web.Application:
-    """Build the HTTP application of a process beside a Pulsar: a node's without owners and lookups."""
-    forwarder, http = _forwarder(node, node.live.current.lookup_timeout_ms / 1000)
-    settings, registry = node.live.current, add_process_metrics(CollectorRegistry())
-    gate = _gate(node.settings, registry, settings.cluster_name)
-    live = LiveHandlers(node.fleet_status, forwarder, gate)
-    operations = [
-        *PulsarHandlers(node, forwarder).operations(),
-        *TermHandlers(node).operations(),
-        *ConfigurationHandlers(node.live, node.operators, forwarder).questions(),
-        *ControlHandlers(node, node.mirror, node.operators, forwarder).of_balancing(),
-        *DrainingHandlers(node.mirror, node.drains_to_order, node.unloads, node.planner.churn, forwarder).operations(),
-        *PlanHandlers(node.plans_to_order, forwarder).operations(),
-        *BrokerHandlers(node, node.mirror, node.planner).operations(),
-        *BrokerStatsHandlers(node.reports, node.planner).operations(),
-        *HealthHandlers(node.mirror, node.planner, forwarder).operations(),
-        *OwnershipHandlers(node, node.mirror).operations(),
-        *LoadBalanceHandlers(node, node.planner, node.decision_log, forwarder).operations(),
-        *ExplainHandlers(node.explainer, forwarder).operations(),
-        *LineageHandlers(node, node.mirror, node.lineage, forwarder).operations(),
-        *AuditHandlers(node, node.audit, forwarder).operations(),
-        *PageHandlers(lambda: node.mirror.nodes).operations(),
-        *live.operations(),
-        *TimelineHandlers(node.timeline_memory).operations(),
-        *OpsHandlers(node, node.mirror, settings.cluster_name, registry, gate).operations(),
-    ]
-    return _application(node, operations, http, gate, (live,), _ASK_PULSAR)
-
-
-def _gate(settings: Settings | PulsarServiceSettings, registry: CollectorRegistry, cluster: str) -> AuthGate:
+def make_gate(settings: Settings | PulsarServiceSettings, registry: CollectorRegistry, cluster: str) -> AuthGate:
     """Build the authentication gate; raises `ConfigurationError` for keys that cannot be used."""
     gate = AuthGate(settings, address=settings.bind_address)
     gate.show_in(registry, {"cluster": cluster})
     return gate
 
 
-def _forwarder(node: LeadershipPort, patience_s: float) -> tuple[Forwarder, HttpClient]:
+def make_forwarder(node: Candidate, patience_s: float) -> tuple[Forwarder, HttpClient]:
     """Build the forwarder to the leader, which sends the caller's token instead of the node's own."""
     http = HttpClient(_CONNECTIONS_TO_LEADER, Caller(tls=node.caller.tls, tracing=node.caller.tracing))
     return Forwarder(node, http, patience_s), http
 
 
-def _application(
-    node: BalancingPort,
+def make_application(
+    node: Candidate,
     operations: list[Operation],
     http: HttpClient,
     gate: AuthGate,

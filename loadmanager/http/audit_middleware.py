@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from loadmanager.http.leader_proxy import PASSED_ON
-from loadmanager.leader.node_port import AuditPort
+from loadmanager.leader.audit.audit_log import AuditTrail
 from loadmanager.net.auth.gate import PRINCIPAL
 from loadmanager.net.tracing import id_of, noted
 from loadmanager.util import clock
@@ -30,7 +30,7 @@ _MOST_CHARACTERS = 300
 _Stored = TypeVar("_Stored")
 
 
-def audited(operation: str, handler: Handler, audit: AuditPort) -> Handler:
+def audited(operation: str, handler: Handler, audit: AuditTrail) -> Handler:
     """Wrap a handler so that each request leaves an audit entry under the name `operation`."""
 
     async def answer(request: web.Request) -> web.StreamResponse:

@@ -19,7 +19,10 @@ from loadmanager.errors import BadRequestError
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import TEXT, Operation, Parameter
 from loadmanager.http.responses import json_bytes, json_response, problem
-from loadmanager.leader.node_port import HealthPort, MirrorPort, PlannerPort, ReportPort
+from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.mirror.broker_records import RawReports
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
+from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data
 from loadmanager.wire.http_bodies import (
@@ -40,7 +43,7 @@ class BrokerHandlers:
     cluster.
     """
 
-    def __init__(self, node: HealthPort, mirror: MirrorPort, planner: PlannerPort) -> None:
+    def __init__(self, node: Candidate, mirror: ClusterMirror, planner: PlannerService) -> None:
         self._node = node
         self._mirror = mirror
         self._planner = planner
@@ -116,7 +119,7 @@ class BrokerHandlers:
         return json_response(await asyncio.to_thread(_owned_by, registration, self._mirror, policies))
 
 
-def _owned_by(registration: Registration, mirror: MirrorPort, policies: Policies) -> dict[str, dict[str, object]]:
+def _owned_by(registration: Registration, mirror: ClusterMirror, policies: Policies) -> dict[str, dict[str, object]]:
     """Return the status of each bundle of a broker, in Pulsar's JSON with underscores."""
     owned = {}
     for entry, index, ownership in mirror.ownerships():
@@ -142,7 +145,7 @@ def _assignment(policy: IsolationPolicy | None, policies: Policies, broker_id: B
 class HealthHandlers:
     """Health of brokers, answered by the leader, which evaluates it once a round."""
 
-    def __init__(self, mirror: MirrorPort, planner: PlannerPort, forwarder: Forwarder) -> None:
+    def __init__(self, mirror: ClusterMirror, planner: PlannerService, forwarder: Forwarder) -> None:
         self._mirror = mirror
         self._planner = planner
         self._forwarder = forwarder
@@ -195,7 +198,7 @@ _USAGE = (
 class BrokerStatsHandlers:
     """Broker statistics, read-only; any node answers."""
 
-    def __init__(self, reports: ReportPort, planner: PlannerPort) -> None:
+    def __init__(self, reports: RawReports, planner: PlannerService) -> None:
         self._reports = reports
         self._planner = planner
 

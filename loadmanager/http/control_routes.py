@@ -17,7 +17,9 @@ from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import Operation
 from loadmanager.http.request_bodies import parse_body
 from loadmanager.http.responses import json_response
-from loadmanager.leader.node_port import LeadershipPort, MirrorPort, OperatorConfigPort
+from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.election.config_writer import ConfigWriter
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.control_records import ControlsData, HoldOff, Pin, Reasoned, data_of
 
@@ -36,7 +38,7 @@ class ControlHandlers:
     """
 
     def __init__(
-        self, leadership: LeadershipPort, mirror: MirrorPort, operators: OperatorConfigPort, forwarder: Forwarder
+        self, leadership: Candidate, mirror: ClusterMirror, operators: ConfigWriter, forwarder: Forwarder
     ) -> None:
         self._leadership = leadership
         self._mirror = mirror

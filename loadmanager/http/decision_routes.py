@@ -13,15 +13,12 @@ from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import TIME, Operation, Parameter
 from loadmanager.http.request_bodies import parse_number, parse_time
 from loadmanager.http.responses import json_bytes, json_response
-from loadmanager.leader.node_port import (
-    AuditPort,
-    DecisionPort,
-    ExplainPort,
-    LeadershipPort,
-    PlannerPort,
-    TimelinePort,
-    Window,
-)
+from loadmanager.leader.audit.audit_log import AuditTrail
+from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.planning.explanation_service import ExplanationService
+from loadmanager.leader.planning.planner_service import PlannerService
+from loadmanager.leader.timeline_memory import TimelineMemory, Window
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.util import clock
 from loadmanager.wire.explain_bodies import BrokerExplanation, BundleExplanation, WhyNotExplanation
@@ -40,7 +37,7 @@ class LoadBalanceHandlers:
     """Decisions and balance, read-only."""
 
     def __init__(
-        self, leadership: LeadershipPort, planner: PlannerPort, decisions: DecisionPort, forwarder: Forwarder
+        self, leadership: Candidate, planner: PlannerService, decisions: DecisionLog, forwarder: Forwarder
     ) -> None:
         self._leadership = leadership
         self._planner = planner
@@ -100,7 +97,7 @@ _DAY_MS = 86_400_000
 class AuditHandlers:
     """Audit log, answered by the leader, which executes operator commands."""
 
-    def __init__(self, leadership: LeadershipPort, audit: AuditPort, forwarder: Forwarder) -> None:
+    def __init__(self, leadership: Candidate, audit: AuditTrail, forwarder: Forwarder) -> None:
         self._leadership = leadership
         self._audit = audit
         self._forwarder = forwarder
@@ -144,7 +141,7 @@ _COLUMNS, _ROWS = 240, 200
 
 
 class TimelineHandlers:
-    def __init__(self, timeline_memory: TimelinePort) -> None:
+    def __init__(self, timeline_memory: TimelineMemory) -> None:
         self._timeline_memory = timeline_memory
 
     def operations(self) -> list[Operation]:
@@ -203,7 +200,7 @@ _EXPLAIN = "/loadbalance/v1/explain"
 class ExplainHandlers:
     """`/loadbalance/v1/explain`, read-only; answered by the leader, which alone has the memory of strategies."""
 
-    def __init__(self, explainer: ExplainPort, forwarder: Forwarder) -> None:
+    def __init__(self, explainer: ExplanationService, forwarder: Forwarder) -> None:
         self._explainer = explainer
         self._forwarder = forwarder
 

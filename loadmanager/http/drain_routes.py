@@ -13,7 +13,11 @@ from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
 from loadmanager.http.request_bodies import parse_body, parse_flag
 from loadmanager.http.responses import MAX_BODY_BYTES, json_response
-from loadmanager.leader.node_port import BreakerPort, DrainPort, MirrorPort, PlanPort, UnloadPort
+from loadmanager.leader.execution.executor import Executor
+from loadmanager.leader.loops.drain_loop import DrainLoop
+from loadmanager.leader.loops.plan_driver import PlanDriver
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
+from loadmanager.leader.planning.churn_memory import Churn
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.plan_bodies import (
     ChurnAnswer,
@@ -33,11 +37,11 @@ _BREAKER = f"{_CHURN}/breaker"
 
 class DrainingHandlers:
     def __init__(
-        self, mirror: MirrorPort, drains: DrainPort, unloads: UnloadPort, breaker: BreakerPort, forwarder: Forwarder
+        self, mirror: ClusterMirror, drains: DrainLoop, executor: Executor, breaker: Churn, forwarder: Forwarder
     ) -> None:
         self._mirror = mirror
         self._drains = drains
-        self._unloads = unloads
+        self._executor = executor
         self._breaker = breaker
         self._forwarder = forwarder
 
@@ -103,7 +107,7 @@ class DrainingHandlers:
         name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))
 
         async def act() -> web.Response:
-            await self._unloads.cancel_unload(name)
+            await self._executor.cancel(name)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.once_it_leads(request, act)
@@ -142,7 +146,7 @@ class DrainingHandlers:
         return await self._forwarder.once_it_leads(request, act)
 
 
-def _stopped(breaker: BreakerPort) -> dict[str, object]:
+def _stopped(breaker: Churn) -> dict[str, object]:
     figures = breaker.figures()
     return {"sheddingStopped": figures.shedding_stopped_for_s > 0, "frozenBundles": sorted(figures.frozen_for_s)}
 
@@ -154,7 +158,7 @@ _EXECUTION_TIMEOUT_S = 3_600.0
 
 
 class PlanHandlers:
-    def __init__(self, plans: PlanPort, forwarder: Forwarder) -> None:
+    def __init__(self, plans: PlanDriver, forwarder: Forwarder) -> None:
         self._plans = plans
         self._forwarder = forwarder
 

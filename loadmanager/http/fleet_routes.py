@@ -24,7 +24,7 @@ from loadmanager.errors import BadRequestError, NoLeaderError, NotLeaderError
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import Operation, Parameter
 from loadmanager.http.responses import EVENTS, NOTHING_NEW, encode_event, event_stream, json_response, problem
-from loadmanager.leader.node_port import FleetStatusPort
+from loadmanager.leader.fleet_status import FleetStatus
 from loadmanager.net.auth.gate import AccessRole, AuthGate
 from loadmanager.util import clock
 from loadmanager.wire.fleet_bodies import Briefing, FleetBody, Mark
@@ -255,7 +255,7 @@ class LiveHandlers:
     together.
     """
 
-    def __init__(self, fleet_status: FleetStatusPort, forwarder: Forwarder, gate: AuthGate) -> None:
+    def __init__(self, fleet_status: FleetStatus, forwarder: Forwarder, gate: AuthGate) -> None:
         self._fleet_status = fleet_status
         self._forwarder = forwarder
         self._gate = gate

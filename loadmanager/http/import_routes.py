@@ -20,7 +20,10 @@ from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
 from loadmanager.http.request_bodies import parse_flag, parse_value
 from loadmanager.http.responses import MAX_BODY_BYTES, json_bytes, json_response
-from loadmanager.leader.node_port import BundlePort, MirrorPort, OperatorConfigPort, SettingsPort
+from loadmanager.leader.election.config_writer import ConfigWriter
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.leader.operator_commands import BundleCommands
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.learned_records import LEARNED_DATA, LearnedData, encode_learned
 from loadmanager.wire.operator_config import (
@@ -42,10 +45,10 @@ class ImportHandlers:
 
     def __init__(
         self,
-        mirror: MirrorPort,
-        live: SettingsPort,
-        bundles: BundlePort,
-        operators: OperatorConfigPort,
+        mirror: ClusterMirror,
+        live: LiveSettings,
+        bundles: BundleCommands,
+        operators: ConfigWriter,
         forwarder: Forwarder,
     ) -> None:
         self._mirror = mirror
@@ -138,7 +141,7 @@ _LEARNED = "/loadbalance/v1/learned"
 class LearnedHandlers:
     """Learned loads: any node reads them, the leader changes and deletes them."""
 
-    def __init__(self, mirror: MirrorPort, operators: OperatorConfigPort, forwarder: Forwarder) -> None:
+    def __init__(self, mirror: ClusterMirror, operators: ConfigWriter, forwarder: Forwarder) -> None:
         self._mirror = mirror
         self._operators = operators
         self._forwarder = forwarder
@@ -193,7 +196,7 @@ _CONFIGURATION = "/admin/v2/brokers/configuration"
 class ConfigurationHandlers:
     """Dynamic configuration: any node reads its settings, the leader changes those of all nodes."""
 
-    def __init__(self, live: SettingsPort, operators: OperatorConfigPort, forwarder: Forwarder) -> None:
+    def __init__(self, live: LiveSettings, operators: ConfigWriter, forwarder: Forwarder) -> None:
         self._live = live
         self._operators = operators
         self._forwarder = forwarder

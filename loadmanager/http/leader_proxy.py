@@ -14,7 +14,7 @@ from yarl import URL
 
 from loadmanager.config import Settings
 from loadmanager.errors import InvalidRecordError, NoLeaderError, NotLeaderError
-from loadmanager.leader.node_port import LeadershipPort
+from loadmanager.leader.candidate import Candidate
 from loadmanager.net.auth.gate import PRINCIPAL
 from loadmanager.net.http_client import HttpAnswer, HttpClient, PeerNotReachedError, PeerUnavailableError
 from loadmanager.net.tracing import REQUEST_ID_HEADER, id_of
@@ -60,7 +60,7 @@ class Forwarder:
     `NoLeaderError`. A request that was passed on once is not passed on again.
     """
 
-    def __init__(self, leadership: LeadershipPort, http: HttpClient, patience_s: float) -> None:
+    def __init__(self, leadership: Candidate, http: HttpClient, patience_s: float) -> None:
         self._leadership = leadership
         self._http = http
         self._patience_s = patience_s

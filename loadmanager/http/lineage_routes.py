@@ -17,7 +17,9 @@ from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import TIME, Operation, Parameter
 from loadmanager.http.request_bodies import parse_number, parse_time
 from loadmanager.http.responses import json_response
-from loadmanager.leader.node_port import LeadershipPort, LineagePort, MirrorPort
+from loadmanager.leader.audit.history_queries import LineageReader
+from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.util import clock
 from loadmanager.wire.lineage_bodies import BundleLineage, put_together
@@ -31,7 +33,7 @@ _READING_TIMEOUT_S = 30.0
 
 class LineageHandlers:
     def __init__(
-        self, leadership: LeadershipPort, mirror: MirrorPort, lineage: LineagePort, forwarder: Forwarder
+        self, leadership: Candidate, mirror: ClusterMirror, lineage: LineageReader, forwarder: Forwarder
     ) -> None:
         self._leadership = leadership
         self._mirror = mirror

@@ -27,7 +27,9 @@ from loadmanager.http.metrics_text import LookupMetrics
 from loadmanager.http.openapi import JSON, Operation, Parameter
 from loadmanager.http.request_bodies import parse_body, parse_number
 from loadmanager.http.responses import answer_error, json_bytes, problem
-from loadmanager.leader.node_port import BrokerPort, LeadershipPort, LookupPort, MirrorPort
+from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.lookup_service import OwnerLookups
+from loadmanager.leader.mirror.cluster_mirror import BrokerEntry, ClusterMirror
 from loadmanager.net.auth.gate import AccessRole, AuthGate
 from loadmanager.net.tracing import REQUEST_ID_HEADER, new_id
 from loadmanager.wire.http_bodies import (
@@ -61,7 +63,7 @@ def parse_listener(request: web.Request) -> str | None:
     return listener or request.headers.get(_LISTENER_HEADER)
 
 
-def answer_with(owner: BrokerPort, listener: str | None) -> web.Response:
+def answer_with(owner: BrokerEntry, listener: str | None) -> web.Response:
     """Return the owner's LookupData; as in Pulsar, an unknown listener is a 500."""
     if not listener:
         return json_bytes(owner.lookup_body)
@@ -78,7 +80,9 @@ LISTENER = Parameter("listenerName", f"which advertised listener; the header {LI
 class LookupHandlers:
     """Pulsar's lookup paths."""
 
-    def __init__(self, lookups: LookupPort, mirror: MirrorPort, forwarder: Forwarder, metrics: LookupMetrics) -> None:
+    def __init__(
+        self, lookups: OwnerLookups, mirror: ClusterMirror, forwarder: Forwarder, metrics: LookupMetrics
+    ) -> None:
         self._lookups = lookups
         self._mirror = mirror
         self._forwarder = forwarder
@@ -157,7 +161,7 @@ LONGEST_WAIT_MS = 1_000
 class OwnershipHandlers:
     """Ownership as this node knows it; agents grant by it."""
 
-    def __init__(self, leadership: LeadershipPort, mirror: MirrorPort) -> None:
+    def __init__(self, leadership: Candidate, mirror: ClusterMirror) -> None:
         self._leadership = leadership
         self._mirror = mirror
         self._changes: dict[str, asyncio.Event] = {}
@@ -231,7 +235,7 @@ _parse_topic = lru_cache(maxsize=_TOPICS_KEPT)(TopicName.parse)
 class ManyLookupHandlers:
     """Batch lookup of owners."""
 
-    def __init__(self, lookups: LookupPort, forwarder: Forwarder, metrics: LookupMetrics) -> None:
+    def __init__(self, lookups: OwnerLookups, forwarder: Forwarder, metrics: LookupMetrics) -> None:
         self._lookups = lookups
         self._forwarder = forwarder
         self._metrics = metrics
@@ -298,7 +302,7 @@ class ManyLookupHandlers:
         return json_bytes(b'{"lookups":[%b]}' % b",".join(answers))
 
 
-def _encode_entry(owner: BrokerPort, listener: str | None) -> bytes:
+def _encode_entry(owner: BrokerEntry, listener: str | None) -> bytes:
     if not listener:
         return owner.lookup_body
     answer = answer_with(owner, listener)
@@ -349,7 +353,7 @@ class QuickLookups:
     answered here where requests are traced.
     """
 
-    def __init__(self, lookups: LookupPort, metrics: LookupMetrics, gate: AuthGate) -> None:
+    def __init__(self, lookups: OwnerLookups, metrics: LookupMetrics, gate: AuthGate) -> None:
         self._lookups = lookups
         self._metrics = metrics
         self._gate = gate

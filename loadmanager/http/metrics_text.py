@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from loadmanager.core.planning.certificate.plan_certificate import DecidedRound
-from loadmanager.leader.node_port import MetricSamples
+from loadmanager.leader.candidate import MetricSamples
 
 _USAGE = (
     "pulsar_lb_cpu_usage",

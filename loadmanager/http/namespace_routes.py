@@ -20,7 +20,10 @@ from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
 from loadmanager.http.policy_routes import refuse_to_strand
 from loadmanager.http.request_bodies import parse_body, parse_flag
 from loadmanager.http.responses import json_bytes, json_response, problem
-from loadmanager.leader.node_port import BundlePort, DeletionPort, LeadershipPort, MirrorPort, SettingsPort
+from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.leader.operator_commands import BundleCommands, NamespaceDeletion
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.bundle_bodies import HOT, LARGEST, MergedBundle, MergeRequest, SplitPositions, TopicHashPositions
 from loadmanager.wire.http_bodies import NamespacePolicies
@@ -36,11 +39,11 @@ class AdminHandlers:
 
     def __init__(
         self,
-        leadership: LeadershipPort,
-        bundles: BundlePort,
-        deletion: DeletionPort,
-        mirror: MirrorPort,
-        live: SettingsPort,
+        leadership: Candidate,
+        bundles: BundleCommands,
+        deletion: NamespaceDeletion,
+        mirror: ClusterMirror,
+        live: LiveSettings,
         forwarder: Forwarder,
     ) -> None:
         self._leadership = leadership
@@ -246,7 +249,7 @@ _PARTITION = re.compile(r"-partition-[0-9]+$")
 class BundleHandlers:
     """Bundles: the leader splits and merges them; any node asks their owners for topics."""
 
-    def __init__(self, bundles: BundlePort, live: SettingsPort, forwarder: Forwarder) -> None:
+    def __init__(self, bundles: BundleCommands, live: LiveSettings, forwarder: Forwarder) -> None:
         self._bundles = bundles
         self._live = live
         self._forwarder = forwarder

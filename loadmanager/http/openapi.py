@@ -25,7 +25,7 @@ from loadmanager.http.audit_middleware import audited
 from loadmanager.http.leader_proxy import IS_QUESTION
 from loadmanager.http.request_bodies import refuse_foreign_page
 from loadmanager.http.responses import EVENTS, guarded, json_bytes
-from loadmanager.leader.node_port import AuditPort
+from loadmanager.leader.audit.audit_log import AuditTrail
 from loadmanager.net.auth.gate import AccessRole, AuthGate
 from loadmanager.net.body_limit import SMALL_BYTES, BodyLimit
 from loadmanager.net.tracing import OFF, Tracing
@@ -128,7 +128,7 @@ class Operation:
         of_request = set() if self.method == "GET" else of_change
         return {*self.statuses, *of_request, *of_role, HTTPStatus.SERVICE_UNAVAILABLE}
 
-    def route(self, gate: AuthGate, audit: AuditPort, room: BodyLimit, tracing: Tracing = OFF) -> web.RouteDef:
+    def route(self, gate: AuthGate, audit: AuditTrail, room: BodyLimit, tracing: Tracing = OFF) -> web.RouteDef:
         """Return the route, behind the authentication gate; an operation that changes something leaves an entry in the
         `audit`, even if it is refused.
 

@@ -33,7 +33,10 @@ from loadmanager.http.leader_proxy import Forwarder, unloading_timeout_s
 from loadmanager.http.openapi import BOOLEAN, JSON, Operation, Parameter
 from loadmanager.http.request_bodies import parse_flag, parse_value
 from loadmanager.http.responses import json_response, problem
-from loadmanager.leader.node_port import BundlePort, MirrorPort, OperatorConfigPort, SettingsPort
+from loadmanager.leader.election.config_writer import ConfigWriter
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.leader.operator_commands import BundleCommands
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.policy_records import (
     FAILURE_DOMAIN,
@@ -67,7 +70,7 @@ def check_cluster(own: str, request: web.Request) -> None:
 
 
 def refuse_to_strand(
-    mirror: MirrorPort,
+    mirror: ClusterMirror,
     unplaceable: Iterable[Unplaceable],
     namespaces: Collection[str],
     force: bool,  # noqa: FBT001 - as asked
@@ -117,10 +120,10 @@ class PolicyHandlers:
     def __init__(
         self,
         cluster: str,
-        mirror: MirrorPort,
-        operators: OperatorConfigPort,
-        bundles: BundlePort,
-        live: SettingsPort,
+        mirror: ClusterMirror,
+        operators: ConfigWriter,
+        bundles: BundleCommands,
+        live: LiveSettings,
         forwarder: Forwarder,
     ) -> None:
         self._cluster = cluster
@@ -433,7 +436,7 @@ _MOST_CHARACTERS = 200
 class AntiAffinityHandlers:
     """Anti-affinity groups: any node reads them, the leader changes them."""
 
-    def __init__(self, cluster: str, mirror: MirrorPort, operators: OperatorConfigPort, forwarder: Forwarder) -> None:
+    def __init__(self, cluster: str, mirror: ClusterMirror, operators: ConfigWriter, forwarder: Forwarder) -> None:
         self._cluster = cluster
         self._mirror = mirror
         self._operators = operators

@@ -12,7 +12,8 @@ from loadmanager.http.metrics_text import render
 from loadmanager.http.openapi import TEXT, Operation, Parameter
 from loadmanager.http.request_bodies import parse_number
 from loadmanager.http.responses import json_bytes, problem
-from loadmanager.leader.node_port import HealthPort, LeadershipPort, MirrorPort
+from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.net.auth.gate import AccessRole, AuthGate
 from loadmanager.util.process_metrics import choose_format
 from loadmanager.wire.http_bodies import (
@@ -30,7 +31,7 @@ class OpsHandlers:
     """`/healthz`, `/readyz`, `/status.html`, `/metrics`."""
 
     def __init__(
-        self, node: HealthPort, mirror: MirrorPort, cluster: str, lookups: CollectorRegistry, gate: AuthGate
+        self, node: Candidate, mirror: ClusterMirror, cluster: str, lookups: CollectorRegistry, gate: AuthGate
     ) -> None:
         self._node = node
         self._mirror = mirror
@@ -91,7 +92,7 @@ class OpsHandlers:
 class TermHandlers:
     """`/loadbalance/v1/term`; never forwarded: it is about the node that is asked."""
 
-    def __init__(self, leadership: LeadershipPort) -> None:
+    def __init__(self, leadership: Candidate) -> None:
         self._leadership = leadership
 
     def operations(self) -> list[Operation]:

@@ -1,4 +1,4 @@
-"""Status, decision diary, scores and controls of a process beside a Pulsar."""
+"""HTTP application of a process beside a Pulsar: a node's without owners and lookups, plus status, diary and scores."""
 
 from __future__ import annotations
 
@@ -7,13 +7,26 @@ from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
+from loadmanager.http.app import make_application, make_forwarder, make_gate
+from loadmanager.http.broker_routes import BrokerHandlers, BrokerStatsHandlers, HealthHandlers
+from loadmanager.http.control_routes import ControlHandlers
+from loadmanager.http.decision_routes import AuditHandlers, ExplainHandlers, LoadBalanceHandlers, TimelineHandlers
+from loadmanager.http.drain_routes import DrainingHandlers, PlanHandlers
+from loadmanager.http.fleet_routes import LiveHandlers
+from loadmanager.http.import_routes import ConfigurationHandlers
 from loadmanager.http.leader_proxy import Forwarder
+from loadmanager.http.lineage_routes import LineageHandlers
+from loadmanager.http.lookup_routes import OwnershipHandlers
 from loadmanager.http.openapi import TEXT, Operation, Parameter
+from loadmanager.http.page_routes import PageHandlers
+from loadmanager.http.probe_routes import OpsHandlers, TermHandlers
 from loadmanager.http.request_bodies import parse_number
 from loadmanager.http.responses import json_response
 from loadmanager.net.auth.gate import AccessRole
-from loadmanager.pulsar.pulsar_port import PulsarServicePort
+from loadmanager.pulsar.pulsar_service import PulsarService
+from loadmanager.util.process_metrics import add_process_metrics
 from loadmanager.wire.pulsar_records import PulsarServiceStatus
 
 _PULSAR = "/loadbalance/v1/pulsar"
@@ -21,12 +34,16 @@ _DIARY = f"{_PULSAR}/diary"
 _SCORES = f"{_PULSAR}/scores"
 _MOST_ROUNDS = 10_000
 _ROUNDS = 60
+_ASK_PULSAR = (
+    "this is a process beside a Pulsar, whose brokers place bundles and keep namespaces, policies and settings: ask"
+    " them, as pulsar-admin does"
+)
 
 
 class PulsarHandlers:
     """Process beside a Pulsar; diary and scores are the leader's, which alone plans."""
 
-    def __init__(self, node: PulsarServicePort, forwarder: Forwarder) -> None:
+    def __init__(self, node: PulsarService, forwarder: Forwarder) -> None:
         self._node = node
         self._forwarder = forwarder
 
@@ -99,3 +116,32 @@ class PulsarHandlers:
             return web.Response(text=tell())
 
         return await self._forwarder.once_it_leads(request, act)
+
+
+def make_pulsar_app(node: PulsarService) -> web.Application:
+    """Build the HTTP application of a process beside a Pulsar: a node's without owners and lookups."""
+    forwarder, http = make_forwarder(node, node.live.current.lookup_timeout_ms / 1000)
+    settings, registry = node.live.current, add_process_metrics(CollectorRegistry())
+    gate = make_gate(node.settings, registry, settings.cluster_name)
+    live = LiveHandlers(node.fleet_status, forwarder, gate)
+    operations = [
+        *PulsarHandlers(node, forwarder).operations(),
+        *TermHandlers(node).operations(),
+        *ConfigurationHandlers(node.live, node.operators, forwarder).questions(),
+        *ControlHandlers(node, node.mirror, node.operators, forwarder).of_balancing(),
+        *DrainingHandlers(node.mirror, node.drains, node.executor, node.planner.churn, forwarder).operations(),
+        *PlanHandlers(node.plans, forwarder).operations(),
+        *BrokerHandlers(node, node.mirror, node.planner).operations(),
+        *BrokerStatsHandlers(node.reports, node.planner).operations(),
+        *HealthHandlers(node.mirror, node.planner, forwarder).operations(),
+        *OwnershipHandlers(node, node.mirror).operations(),
+        *LoadBalanceHandlers(node, node.planner, node.decision_log, forwarder).operations(),
+        *ExplainHandlers(node.explainer, forwarder).operations(),
+        *LineageHandlers(node, node.mirror, node.lineage, forwarder).operations(),
+        *AuditHandlers(node, node.audit, forwarder).operations(),
+        *PageHandlers(lambda: node.mirror.nodes).operations(),
+        *live.operations(),
+        *TimelineHandlers(node.timeline_memory).operations(),
+        *OpsHandlers(node, node.mirror, settings.cluster_name, registry, gate).operations(),
+    ]
+    return make_application(node, operations, http, gate, (live,), _ASK_PULSAR)

@@ -28,7 +28,7 @@ from loadmanager.http.metrics_text import WatchMetrics
 from loadmanager.http.openapi import Operation, Parameter
 from loadmanager.http.responses import EVENTS, NOTHING_NEW, encode_event, event_stream, problem
 from loadmanager.http.watch_sheet import Sheet, chunk_of
-from loadmanager.leader.node_port import MirrorPort
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.net.auth.gate import AccessRole, AuthGate
 from loadmanager.net.http_server import connections_allowed
 
@@ -171,7 +171,7 @@ class Hub:
     reading.
     """
 
-    def __init__(self, mirror: MirrorPort, permits: Callable[[web.Request], bool], metrics: WatchMetrics) -> None:
+    def __init__(self, mirror: ClusterMirror, permits: Callable[[web.Request], bool], metrics: WatchMetrics) -> None:
         self.watchers: dict[Watcher, None] = {}
         self.metrics = metrics
         self.is_closed = False
@@ -332,7 +332,7 @@ _NAMES = {**_TEXTS, "minItems": 1, "maxItems": _MOST_NAMESPACES}
 class WatchHandlers:
     """Watches on any node, from its own mirror."""
 
-    def __init__(self, node_id: str, mirror: MirrorPort, gate: AuthGate, metrics: WatchMetrics) -> None:
+    def __init__(self, node_id: str, mirror: ClusterMirror, gate: AuthGate, metrics: WatchMetrics) -> None:
         self._node_id = node_id
         self._mirror = mirror
         self._hub = Hub(mirror, lambda request: gate.still_permits(request, AccessRole.LOOKUP), metrics)

@@ -23,7 +23,7 @@ import orjson
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
 from loadmanager.http.responses import encode_event
-from loadmanager.leader.node_port import BrokerPort, RecordPort
+from loadmanager.leader.mirror.cluster_mirror import BrokerEntry, NamespaceEntry
 
 STEPS_KEPT = 256
 """Steps that are kept; a watcher further behind gets the whole namespace."""
@@ -75,7 +75,7 @@ class Sheet:
         except ValueError:
             return None
 
-    def look(self, record: RecordPort, brokers: Mapping[BrokerId, BrokerPort]) -> bool:
+    def look(self, record: NamespaceEntry, brokers: Mapping[BrokerId, BrokerEntry]) -> bool:
         """Take the namespace as it is now; return True if that is a new step."""
         before = self._digest
         bundles = record.state.bundles
@@ -144,7 +144,7 @@ class Sheet:
         for known in (self._bundles, self._brokers, self._steps):
             known.clear()
 
-    def _take_bundles(self, record: RecordPort, brokers: Mapping[BrokerId, BrokerPort]) -> None:
+    def _take_bundles(self, record: NamespaceEntry, brokers: Mapping[BrokerId, BrokerEntry]) -> None:
         for text, ownership in zip(self._texts, record.state.ownerships, strict=True):
             owner = _reachable(ownership.owner, brokers)
             destination = _reachable(ownership.destination, brokers)
@@ -156,7 +156,7 @@ class Sheet:
             for text in self._bundles.keys() - set(self._texts):
                 self._digest ^= self._bundles.pop(text).digest
 
-    def _take_brokers(self, record: RecordPort, brokers: Mapping[BrokerId, BrokerPort]) -> None:
+    def _take_brokers(self, record: NamespaceEntry, brokers: Mapping[BrokerId, BrokerEntry]) -> None:
         """Update the brokers that the record names; unregistered ones have no address."""
         named = {
             each.broker
@@ -188,7 +188,7 @@ def chunk_of(frame: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(frame), frame)
 
 
-def _reachable(registration: Registration | None, brokers: Mapping[BrokerId, BrokerPort]) -> BrokerId | None:
+def _reachable(registration: Registration | None, brokers: Mapping[BrokerId, BrokerEntry]) -> BrokerId | None:
     """Return the broker, if that very registration is alive and readable."""
     if registration is None:
         return None
@@ -205,7 +205,7 @@ def _bundle(text: str, ownership: Ownership, owner: BrokerId | None, destination
     return b'"%b":%b' % (text.encode(), orjson.dumps(told))
 
 
-def _broker(entry: BrokerPort) -> bytes:
+def _broker(entry: BrokerEntry) -> bytes:
     listeners = {
         name: orjson.Fragment(answer)
         for name in sorted(entry.record.get("advertisedListeners") or {})

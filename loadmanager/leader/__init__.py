@@ -2,5 +2,5 @@
 
 `node.Node` puts it together. Packages, each of which imports only those below it: `loops` (when bundles move),
 `execution` (unloads, assignments, splits and merges), `planning` (decisions), `election` (leadership and fenced
-writes), `audit` (history and logs), `mirror` (the metadata store in memory). `node_port` is all that HTTP sees of them.
+writes), `audit` (history and logs), `mirror` (the metadata store in memory).
 """

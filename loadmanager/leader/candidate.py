@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
 from loadmanager import __version__
+from loadmanager.config import PulsarServiceSettings, Settings
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.certificate.plan_certificate import DecidedRound
 from loadmanager.core.protocol.leadership import StepDownReason, Term
 from loadmanager.errors import (
     NoLeaderError,
@@ -19,9 +24,20 @@ from loadmanager.errors import (
     StoreError,
     StoreUnavailableError,
 )
+from loadmanager.leader.audit.audit_log import AuditTrail
+from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.leader.election.campaign import Election
 from loadmanager.leader.election.leader_watch import LeaderWatch
+from loadmanager.leader.execution.executor import Executor
+from loadmanager.leader.loops.drain_loop import DrainLoop
+from loadmanager.leader.loops.plan_driver import PlanDriver
+from loadmanager.leader.loops.shedding_loop import SheddingLoop
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.leader.persistence import Persistence
+from loadmanager.leader.planning.planner_service import PlannerService
+from loadmanager.leader.planning.stuck_monitor import StuckMonitor
 from loadmanager.net.http_client import Caller
 from loadmanager.net.liveness import Life
 from loadmanager.store import paths
@@ -67,12 +83,51 @@ class NodeRegistrar:
                 return
 
 
+Sample = tuple[str, str, dict[str, str], float]
+"""A metric's name and meaning, its labels, and its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSamples:
+    """Metric samples of a node, copied on the event loop so that another thread can render them.
+
+    `decisions` by kind, reason and whether something was done; `splits` by result and reason; `drains`: the bundles
+    that a draining broker still owns; `strategy`: the figures of the shedding strategy under its own names.
+    `last_round` is that of a node that leads; its figures take their time.
+    """
+
+    snapshot: Snapshot
+    counters: Sequence[Sample]
+    gauges: Sequence[Sample]
+    decisions: Mapping[tuple[str, str, bool], int]
+    strategy: Mapping[str, float]
+    splits: Mapping[tuple[str, str], int]
+    merges: Mapping[str, int]
+    drains: Mapping[BrokerId, int]
+    last_round: DecidedRound | None
+
+
 class Candidate(ABC):
-    """Base of processes that can lead; subclasses define the leader's work. Implements `node_port.LeadershipPort`.
+    """Base of processes that can lead; subclasses define the leader's work.
 
     `mirror` copies the store of the election. A leader silent for `patience_s` is replaced early, after a question on
-    behalf of `caller`; 0 disables that. `life` is this process's own.
+    behalf of `caller`; 0 disables that. `life` is this process's own. Subclasses make the parts declared here.
     """
+
+    settings: Settings | PulsarServiceSettings
+    live: LiveSettings
+    caller: Caller
+    mirror: ClusterMirror
+    planner: PlannerService
+    executor: Executor
+    shedding: SheddingLoop
+    drains: DrainLoop
+    plans: PlanDriver
+    persistence: Persistence
+    stuck_monitor: StuckMonitor
+    decision_log: DecisionLog
+    audit: AuditTrail
+    recorder: HistoryRecorder
 
     def __init__(
         self,
@@ -105,6 +160,10 @@ class Candidate(ABC):
         now_ms = clock.now_ms()
         node = NodeRecord(node_id=node_id, service_url=service_url, version=__version__, start_timestamp=now_ms)
         self._registrar = NodeRegistrar(store, node)
+
+    @abstractmethod
+    def scrape(self) -> MetricSamples:
+        """Collect the metric samples; called on the event loop."""
 
     @abstractmethod
     async def _prepare(self, term: Term) -> None:

@@ -5,26 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import structlog
 
-from loadmanager.config import PulsarServiceSettings, Settings
 from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.model.load import RESOURCES, Float32Array, FloatArray, weighted_max_usage
 from loadmanager.core.model.snapshot_builder import ClusterSummary
 from loadmanager.core.planning.certificate.plan_certificate import DecidedRound
-from loadmanager.core.protocol.leadership import Term
 from loadmanager.errors import TooManyPreviewsError
-from loadmanager.leader.audit.audit_log import AuditTrail
-from loadmanager.leader.audit.decision_log import DecisionLog
-from loadmanager.leader.loops.drain_loop import DrainLoop
-from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, stuck_brokers, unserved_bundles
-from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.planning.planner_service import PlannerService
-from loadmanager.leader.planning.stuck_monitor import StuckMonitor
+from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.mirror.cluster_mirror import stuck_brokers, unserved_bundles
 from loadmanager.net.auth.gate import is_open_to_anyone
 from loadmanager.wire.fleet_bodies import Briefing, BrokerState, Mark, MarkedDecision, MarkedOperation
 from loadmanager.wire.http_bodies import ShownLimit, UnplaceableNamespaces
@@ -39,32 +32,10 @@ _MOST = 500
 _RESOURCES = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
 
 
-class FleetSources(Protocol):
-    """Parts of a node that the fleet status reads."""
-
-    node_id: str
-    mirror: ClusterMirror
-    planner: PlannerService
-    drains: DrainLoop
-    decision_log: DecisionLog
-    audit: AuditTrail
-    stuck_monitor: StuckMonitor
-
-    @property
-    def settings(self) -> Settings | PulsarServiceSettings: ...
-    @property
-    def live(self) -> LiveSettings: ...
-
-    def get_term(self) -> Term: ...
-    def must_lead(self) -> None: ...
-
-
 class FleetStatus:
-    """Builds the fleet status. Implements `node_port.FleetStatusPort`. A node that `only_shows` moves nothing by
-    itself, whatever the controls say.
-    """
+    """Builds the fleet status. A node that `only_shows` moves nothing by itself, whatever the controls say."""
 
-    def __init__(self, node: FleetSources, *, only_shows: bool = False) -> None:
+    def __init__(self, node: Candidate, *, only_shows: bool = False) -> None:
         self._node = node
         self._only_shows = only_shows
         self._bounded: DecidedRound | None = None

@@ -12,24 +12,12 @@ from typing import Protocol
 
 from loadmanager.core.domain.reasons import MergeReason, Reason, SplitReason
 from loadmanager.core.strategies.splitting import PULSAR_REASONS
-from loadmanager.leader.audit.decision_log import DecisionLog
-from loadmanager.leader.audit.history_recorder import HistoryRecorder
-from loadmanager.leader.election.campaign import Election
-from loadmanager.leader.election.leader_watch import LeaderWatch
+from loadmanager.leader.candidate import Candidate, MetricSamples, Sample
 from loadmanager.leader.election.ownership_ledger import OwnershipLedger
 from loadmanager.leader.execution.assignment_driver import AssignmentDriver
-from loadmanager.leader.execution.executor import Executor
 from loadmanager.leader.execution.reshape_driver import ReshapeDriver
-from loadmanager.leader.loops.drain_loop import DrainLoop
-from loadmanager.leader.loops.plan_driver import PlanDriver
 from loadmanager.leader.loops.reshape_loop import ReshapeLoop
-from loadmanager.leader.loops.shedding_loop import SheddingLoop
-from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, unserved_bundles
-from loadmanager.leader.node_port import MetricSamples, Sample
-from loadmanager.leader.persistence import Persistence
-from loadmanager.leader.planning.planner_service import PlannerService
-from loadmanager.leader.planning.stuck_monitor import StuckMonitor
-from loadmanager.store.metadata_store import MetadataStore
+from loadmanager.leader.mirror.cluster_mirror import unserved_bundles
 from loadmanager.util import clock
 
 _SPLIT_REASONS = {**PULSAR_REASONS, SplitReason.ADMIN_SPLIT: "Admin"}
@@ -45,28 +33,6 @@ class ReportIntake(Protocol):
     def records_rejected(self) -> int: ...
 
 
-class MoveCounters(Protocol):
-    """Parts of a node that count planning and moves."""
-
-    planner: PlannerService
-    drains: DrainLoop
-    election: Election
-    executor: Executor
-    decision_log: DecisionLog
-    persistence: Persistence
-    plans: PlanDriver
-    recorder: HistoryRecorder
-    shedding: SheddingLoop
-    stuck_monitor: StuckMonitor
-    store: MetadataStore
-    mirror: ClusterMirror
-
-    @property
-    def is_leading(self) -> bool: ...
-    @property
-    def intake(self) -> ReportIntake: ...
-
-
 class SplitCounters(Protocol):
     """Counters of splits."""
 
@@ -74,32 +40,15 @@ class SplitCounters(Protocol):
     splits_failed: int
 
 
-class NodeCounters(MoveCounters, Protocol):
-    """Parts of a load-manager node that count, including ownership and splits."""
-
-    assigner: AssignmentDriver
-    ledger: OwnershipLedger
-    reshaper: ReshapeDriver
-    reshaping: ReshapeLoop
-    leader_watch: LeaderWatch
-
-
-def collect_samples(node: NodeCounters) -> MetricSamples:
-    """Collect the samples of a node; called on the event loop."""
-    merges = {reason.value: node.reshaper.merges[reason] for reason in _MERGE_REASONS}
-    scrape = collect_move_samples(node, _owner_counters(node), _owner_gauges(node))
-    return replace(scrape, splits=count_splits(node.reshaper), merges=merges)
-
-
-def collect_move_samples(
-    node: MoveCounters, counters: Iterable[Sample] = (), gauges: Iterable[Sample] = ()
+def collect_samples(
+    node: Candidate, intake: ReportIntake, counters: Iterable[Sample] = (), gauges: Iterable[Sample] = ()
 ) -> MetricSamples:
     """Collect the samples of any process that plans and moves bundles, plus the given ones; called on the event
     loop.
     """
     return MetricSamples(
         node.planner.snapshot(),
-        _as_floats(_counters(node), _churn_counters(node), _recording_counters(node), counters),
+        _as_floats(_counters(node, intake), _churn_counters(node), _recording_counters(node), counters),
         _as_floats(_gauges(node), _churn_gauges(node), _recording_gauges(node), gauges),
         dict(node.decision_log.counts),
         dict(node.shedding.strategy_metrics),
@@ -108,6 +57,44 @@ def collect_move_samples(
         drains=node.drains.bundles_left(),
         last_round=node.planner.last_round if node.is_leading else None,
     )
+
+
+def collect_node_samples(
+    node: Candidate,
+    intake: ReportIntake,
+    assigner: AssignmentDriver,
+    ledger: OwnershipLedger,
+    reshaper: ReshapeDriver,
+    reshaping: ReshapeLoop,
+) -> MetricSamples:
+    """Collect the samples of a node, with those of owners, splits and merges; called on the event loop."""
+    watch = node.leader_watch
+    counters: list[Sample] = [
+        *split_counters(reshaper, reshaping),
+        ("loadmanager_assignments", "Bundles given an owner.", {}, assigner.assignments),
+        (
+            "loadmanager_leaders_found_silent",
+            "Silent leaders that this node was to replace early.",
+            {},
+            watch.found_silent,
+        ),
+        (
+            "loadmanager_invariants_violated",
+            "Writes refused because they would break an invariant.",
+            {},
+            ledger.invariants_violated,
+        ),
+        (
+            "loadmanager_writes_fenced",
+            "Writes that the fencing epoch refused: another node leads.",
+            {},
+            ledger.writes_fenced,
+        ),
+    ]
+    heard: Sample = ("loadmanager_leader_heard", "1 while the leader, another node, answers.", {}, watch.hears)
+    merges = {reason.value: reshaper.merges[reason] for reason in _MERGE_REASONS}
+    samples = collect_samples(node, intake, counters, [heard])
+    return replace(samples, splits=count_splits(reshaper), merges=merges)
 
 
 def split_counters(reshaper: SplitCounters, reshaping: ReshapeLoop) -> list[Sample]:
@@ -126,38 +113,7 @@ def split_counters(reshaper: SplitCounters, reshaping: ReshapeLoop) -> list[Samp
     ]
 
 
-def _owner_counters(node: NodeCounters) -> list[Sample]:
-    none = dict[str, str]()
-    return [
-        *split_counters(node.reshaper, node.reshaping),
-        ("loadmanager_assignments", "Bundles given an owner.", none, node.assigner.assignments),
-        (
-            "loadmanager_leaders_found_silent",
-            "Silent leaders that this node was to replace early.",
-            none,
-            node.leader_watch.found_silent,
-        ),
-        (
-            "loadmanager_invariants_violated",
-            "Writes refused because they would break an invariant.",
-            none,
-            node.ledger.invariants_violated,
-        ),
-        (
-            "loadmanager_writes_fenced",
-            "Writes that the fencing epoch refused: another node leads.",
-            none,
-            node.ledger.writes_fenced,
-        ),
-    ]
-
-
-def _owner_gauges(node: NodeCounters) -> list[Sample]:
-    meaning = "1 while the leader, another node, answers."
-    return [("loadmanager_leader_heard", meaning, {}, node.leader_watch.hears)]
-
-
-def _counters(node: MoveCounters) -> list[Sample]:
+def _counters(node: Candidate, intake: ReportIntake) -> list[Sample]:
     unloading, none = {"metric": "bundleUnloading"}, dict[str, str]()
     return [
         ("pulsar_lb_unload_broker", "Brokers shed from, summed over rounds.", unloading, node.shedding.brokers_shed),
@@ -184,19 +140,19 @@ def _counters(node: MoveCounters) -> list[Sample]:
             node.store.sessions_given_up,
         ),
         ("loadmanager_terms_won", "Elections won by this node.", none, node.election.terms_won),
-        ("loadmanager_reports_applied", "Load reports taken in.", none, node.intake.reports_applied),
-        ("loadmanager_records_rejected", "Records that could not be used.", none, node.intake.records_rejected),
+        ("loadmanager_reports_applied", "Load reports taken in.", none, intake.reports_applied),
+        ("loadmanager_records_rejected", "Records that could not be used.", none, intake.records_rejected),
         ("loadmanager_history_records_written", "Records of history written.", none, node.persistence.records_written),
     ]
 
 
-def _size_gauges(node: MoveCounters) -> list[Sample]:
+def _size_gauges(node: Candidate) -> list[Sample]:
     """Return the fleet size, if this node leads and knows it: an autoscaler must not act on a guess."""
     size, meaning = node.stuck_monitor.size, "Least number of brokers that carry the current peak after a loss."
     return [] if size is None else [("loadmanager_brokers_needed", meaning, {}, size.needed)]
 
 
-def _gauges(node: MoveCounters) -> list[Sample]:
+def _gauges(node: Candidate) -> list[Sample]:
     none = dict[str, str]()
     return [
         ("loadmanager_leader", "1 while this node leads.", none, node.election.term is not None),
@@ -255,7 +211,7 @@ def _as_floats(*groups: Iterable[Sample]) -> list[Sample]:
     return [(name, text, labels, float(value)) for group in groups for name, text, labels, value in group]
 
 
-def _recording_counters(node: MoveCounters) -> list[Sample]:
+def _recording_counters(node: Candidate) -> list[Sample]:
     """Return the counters of the history recorder; all 0 on a node that records nothing."""
     figures, none = node.recorder.figures, dict[str, str]()
     return [
@@ -267,7 +223,7 @@ def _recording_counters(node: MoveCounters) -> list[Sample]:
     ]
 
 
-def _recording_gauges(node: MoveCounters) -> list[Sample]:
+def _recording_gauges(node: Candidate) -> list[Sample]:
     figures, none = node.recorder.figures, dict[str, str]()
     return [
         ("loadmanager_recording_queue_rows", "Recorded rows that are not written yet.", none, figures.queue_rows),
@@ -282,7 +238,7 @@ def _recording_gauges(node: MoveCounters) -> list[Sample]:
     ]
 
 
-def _churn_counters(node: MoveCounters) -> list[Sample]:
+def _churn_counters(node: Candidate) -> list[Sample]:
     """Return the counters of moves, drains and plans, and of breaker trips."""
     churn, none = node.planner.churn, dict[str, str]()
     return [
@@ -296,7 +252,7 @@ def _churn_counters(node: MoveCounters) -> list[Sample]:
     ]
 
 
-def _churn_gauges(node: MoveCounters) -> list[Sample]:
+def _churn_gauges(node: Candidate) -> list[Sample]:
     """Return the figures behind the churn limits, and what the breaker has stopped; all 0 on a node that does not
     lead.
     """
@@ -348,5 +304,5 @@ def count_splits(reshaper: SplitCounters) -> dict[tuple[str, str], int]:
     return {**done, ("Failure", "Unknown"): reshaper.splits_failed}
 
 
-def _lease_s(node: MoveCounters) -> float:
+def _lease_s(node: Candidate) -> float:
     return max(0.0, node.store.lease_valid_until_s - clock.now_s())

@@ -14,7 +14,7 @@ from loadmanager.leader.audit.audit_log import AuditTrail
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.audit.history_queries import LineageReader
 from loadmanager.leader.audit.recorded_model import open_mirror
-from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.candidate import Candidate, MetricSamples
 from loadmanager.leader.election.config_writer import ConfigWriter
 from loadmanager.leader.election.ownership_ledger import OwnershipLedger
 from loadmanager.leader.execution.agent_calls import AgentCalls, AgentOwnerClient, WarmUpCalls
@@ -28,11 +28,10 @@ from loadmanager.leader.loops.drain_loop import DrainLoop
 from loadmanager.leader.loops.plan_driver import PlanDriver
 from loadmanager.leader.loops.reshape_loop import ReshapeLoop
 from loadmanager.leader.loops.shedding_loop import SheddingLoop
-from loadmanager.leader.metric_samples import collect_samples
+from loadmanager.leader.metric_samples import collect_node_samples
 from loadmanager.leader.mirror.broker_records import RawReports
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.mirror.mirror_intake import MirrorIntake
-from loadmanager.leader.node_port import MetricSamples
 from loadmanager.leader.operator_commands import BundleCommands, NamespaceDeletion
 from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.planning.explanation_service import ExplanationService
@@ -54,8 +53,10 @@ SERVICE = "loadmanager"
 class Node(Candidate):
     """A node of the load-manager service. `start` returns once the mirror is fresh; `stop` hands leadership over.
 
-    Implements `node_port.NodePort`. Raises `ConfigurationError` for credentials that cannot be used.
+    Raises `ConfigurationError` for credentials that cannot be used.
     """
+
+    settings: Settings
 
     def __init__(
         self,
@@ -195,7 +196,7 @@ class Node(Candidate):
 
     def scrape(self) -> MetricSamples:
         """Collect the metric samples; called on the event loop."""
-        return collect_samples(self)
+        return collect_node_samples(self, self.intake, self.assigner, self.ledger, self.reshaper, self.reshaping)
 
     def _on_change(self) -> None:
         self._store_changed()

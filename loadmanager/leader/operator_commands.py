@@ -100,11 +100,6 @@ class BundleCommands:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def cancel_unload(self, name: BundleName) -> None:
-        """End an unload under way: the owner keeps the bundle. Raises as `Executor.cancel`."""
-        self.must_lead()
-        await self._executor.cancel(name)
-
     def find(self, namespace: NamespaceName, which: str) -> BundleName | None:
         """Return a bundle by load, as `ReshapeDriver.find_bundle`. Raises `NotLeaderError` on a node without the
         figures.

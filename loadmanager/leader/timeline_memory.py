@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import structlog
@@ -24,7 +25,6 @@ from loadmanager.core.model.load import weighted_max_usage
 from loadmanager.history.timeline_recall import Recalling
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.node_port import Window
 from loadmanager.leader.planning.planner_pool import Previews, Worker
 from loadmanager.util import clock
 
@@ -42,8 +42,18 @@ _SHOWN = 2_000
 """Newest of these in one answer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Time window of a timeline, in ms since 1970, and its maximum number of columns and rows."""
+
+    from_ms: int
+    until_ms: int
+    columns: int
+    rows: int
+
+
 class TimelineMemory:
-    """Timeline of one node; `run` samples for as long as the node lives. Implements `node_port.TimelinePort`.
+    """Timeline of one node, `span_ms` long; `run` samples for as long as the node lives.
 
     Samples are stored and drawn in a thread of their own, one after the other, so nothing else waits for it.
     """
@@ -60,11 +70,8 @@ class TimelineMemory:
         self._worker = Worker("timeline")
         self._previews = Previews(self._worker)
         self._began_ms = clock.now_ms()
+        self.span_ms = _SPAN_MS
         mirror.on_record = self._record_changed
-
-    @property
-    def span_ms(self) -> int:
-        return _SPAN_MS
 
     async def run(self) -> None:
         """Sample the mirror once per step; beside that, read the recorded history first."""

@@ -32,6 +32,8 @@ from loadmanager.pulsar.split_actuator import PulsarReshaper
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MetadataStore
 
+_OBSERVES = "mode is observe, in which nothing is moved: start this process with mode: act to have it done"
+
 
 class Actuator:
     """Those of one process. A term begins with `take_over`, then `healer` is run beside all else; it ends with
@@ -76,8 +78,9 @@ class Actuator:
             mirror, admin, election, self.rails, self.memory, decision_log, live, picture.read_bundles
         )
         self.reshaping = ReshapeLoop(mirror, planner, self.reshaper, election, decision_log, live)
-        self.drains = DrainLoop(mirror, planner, self.executor, operators, decision_log, live)
-        self.plans = PlanDriver(mirror, planner, self.executor, live)
+        refusal = _OBSERVES if settings.mode == "observe" else ""
+        self.drains = DrainLoop(mirror, planner, self.executor, operators, decision_log, live, refusal)
+        self.plans = PlanDriver(mirror, planner, self.executor, live, refusal)
 
     async def take_over(self) -> None:
         """Read what the last term left."""

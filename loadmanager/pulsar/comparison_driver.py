@@ -39,7 +39,7 @@ from loadmanager.core.domain.settings import UnknownStrategyError
 from loadmanager.core.model.load import THROUGHPUT_IN, THROUGHPUT_OUT
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import State
-from loadmanager.leader.node_port import Sample
+from loadmanager.leader.candidate import Sample
 from loadmanager.pulsar.activity_log import ActivityLog
 from loadmanager.pulsar.level_benefit import find_benefit
 from loadmanager.pulsar.scores import HOUR, RangeScore, Scores, line_of, table_of

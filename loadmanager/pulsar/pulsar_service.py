@@ -23,15 +23,14 @@ from loadmanager.leader.audit.audit_log import AuditTrail
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.audit.history_queries import LineageReader
 from loadmanager.leader.audit.recorded_model import open_mirror
-from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.candidate import Candidate, MetricSamples
 from loadmanager.leader.election.config_writer import ConfigWriter
 from loadmanager.leader.fleet_status import FleetStatus
-from loadmanager.leader.metric_samples import collect_move_samples, count_splits, split_counters
+from loadmanager.leader.metric_samples import collect_samples, count_splits, split_counters
 from loadmanager.leader.mirror.broker_records import RawReports
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.mirror.mirror_intake import MirrorIntake
-from loadmanager.leader.node_port import DrainPort, MetricSamples, PlanPort
 from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.planning.explanation_service import ExplanationService
 from loadmanager.leader.planning.planner_service import PlannerService, TermHistory
@@ -45,7 +44,6 @@ from loadmanager.pulsar.actuator import Actuator
 from loadmanager.pulsar.broker_settings_poll import AskedBrokers
 from loadmanager.pulsar.comparison_driver import ComparisonDriver, SettingsOfBoth, tell_score
 from loadmanager.pulsar.fenced_znode import FencedRecord
-from loadmanager.pulsar.permitted_orders import ObservedDrains, ObservedPlans, UnloadCanceller
 from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_intake import PulsarIntake
@@ -68,6 +66,9 @@ _SHOWN_UNSERVED = 20
 
 class PulsarService(Candidate):
     """A process that observes or balances a Pulsar. `start` returns once everything is read; `stop` hands over."""
+
+    settings: PulsarServiceSettings
+    live: PulsarSettings
 
     def __init__(
         self,
@@ -120,12 +121,8 @@ class PulsarService(Candidate):
         self.stuck_monitor = StuckMonitor(self.planner, live, self.hands.rails.limits)
         self.executor, self.shedding = self.hands.executor, self.hands.shedding
         self.drains, self.plans = self.hands.drains, self.hands.plans
-        observes = settings.mode == "observe"
-        self.drains_to_order: DrainPort = ObservedDrains(self.drains) if observes else self.drains
-        self.plans_to_order: PlanPort = ObservedPlans(self.plans) if observes else self.plans
-        self.unloads = UnloadCanceller(self.executor, self.must_lead)
         self.take_over = TakeOver(admin, FencedRecord(store, self.election, paths.TAKEN_OVER), settings)
-        self.fleet_status = FleetStatus(self, only_shows=observes)
+        self.fleet_status = FleetStatus(self, only_shows=settings.mode == "observe")
         self.timeline_memory = TimelineMemory(self.mirror, self.live, lambda: self.leader_changed)
         self.persistence = Persistence(store, self.mirror, self.election, self.planner, self._told_intake.reject, live)
         self._swept = 0
@@ -217,7 +214,7 @@ class PulsarService(Candidate):
         """Return the metric samples; called on the event loop."""
         reshaper, reshaping = self.hands.reshaper, self.hands.reshaping
         counters = [*self.judge.counters(), *split_counters(reshaper, reshaping)]
-        return replace(collect_move_samples(self, counters, self.judge.gauges()), splits=count_splits(reshaper))
+        return replace(collect_samples(self, self.intake, counters, self.judge.gauges()), splits=count_splits(reshaper))
 
     async def _give_back(self) -> None:
         """Let Pulsar balance again as it did. Where that cannot be had now, say how: there may be no next leader."""

@@ -29,7 +29,7 @@ from loadmanager.core.diagnosis.pulsar_tally import PeriodTotals, Tally, UsageLe
 from loadmanager.core.domain.settings import short_class_name
 from loadmanager.lab.whatif.range_figures import RangeFigures
 from loadmanager.lab.whatif.score_worker import ScoreAnswer, ScoreQuestion
-from loadmanager.leader.node_port import Sample
+from loadmanager.leader.candidate import Sample
 from loadmanager.pulsar.activity_log import HOUR_MS, BoundedFile
 from loadmanager.pulsar.round_summary import people
 from loadmanager.pulsar.score_process import MOST_MEMORY_BYTES, ScoringError

@@ -27,7 +27,7 @@ from loadmanager.core.protocol.leadership import Term
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.audit.history_recorder import HistoryRecorder
-from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.candidate import Candidate, MetricSamples
 from loadmanager.leader.execution.executor import Executor, ExecutorSettings
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
 from loadmanager.leader.mirror.live_settings import LiveSettings
@@ -204,6 +204,9 @@ class Actor(Candidate):
             state = OwnershipState.FREE if owner is None else OwnershipState.OWNED
             after = Ownership(state, owner, version=before.version + 1)
             self.mirror.put_namespace(replace(entry, state=entry.state.with_ownerships({index: after})))
+
+    def scrape(self) -> MetricSamples:
+        raise NotImplementedError
 
     async def _prepare(self, term: Term) -> None:
         del term

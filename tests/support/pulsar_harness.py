@@ -24,7 +24,7 @@ from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
 from loadmanager.core.domain.reasons import OwnershipReason, Reason
 from loadmanager.core.protocol.pulsar_moves import MoveHistory
-from loadmanager.http.app import make_pulsar_app
+from loadmanager.http.pulsar_routes import make_pulsar_app
 from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_service import PulsarService

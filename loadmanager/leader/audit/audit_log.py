@@ -87,7 +87,7 @@ _REFUSED = range(400, 500)
 
 
 class AuditTrail:
-    """Audit log of a node; implements `node_port.AuditPort`. `start` raises `ConfigurationError` when the file cannot
+    """Audit log of a node. `start` raises `ConfigurationError` when the file cannot
     be written.
     """
 

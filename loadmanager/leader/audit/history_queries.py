@@ -48,7 +48,7 @@ _FLUSH_S = 2.0
 
 
 class LineageReader:
-    """Reads bundle lineage; implements `node_port.LineagePort`."""
+    """Reads bundle lineage."""
 
     def __init__(self, history_url: str, recorder: HistoryRecorder) -> None:
         self._history_url = history_url

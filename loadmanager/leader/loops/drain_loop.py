@@ -37,7 +37,7 @@ from loadmanager.core.protocol.drain_machine import (
 )
 from loadmanager.core.protocol.move_machine import Expected, Failed, Moved, Outcome, StaleStepError
 from loadmanager.core.protocol.state_machine import Signal, do_all
-from loadmanager.errors import BrokerNotFoundError, LoadManagerError
+from loadmanager.errors import BrokerNotFoundError, ConflictError, LoadManagerError
 from loadmanager.leader.audit.decision_log import DecisionLog, RecordedAnswers, RecordedMachine
 from loadmanager.leader.election.config_writer import ConfigWriter
 from loadmanager.leader.execution.executor import Executor
@@ -54,7 +54,9 @@ _SHOWN_BLOCKED = 20
 
 
 class DrainLoop:
-    """Runs drains, and brings bundles home; `bundles_moved` counts the moves of both."""
+    """Runs drains, and brings bundles home; `bundles_moved` counts the moves of both. `refusal` is the reason for which
+    no drain begins, empty where drains may begin.
+    """
 
     def __init__(
         self,
@@ -64,7 +66,9 @@ class DrainLoop:
         operators: ConfigWriter,
         decision_log: DecisionLog,
         live: LiveSettings,
+        refusal: str = "",
     ) -> None:
+        self._refusal = refusal
         self._mirror = mirror
         self._planner = planner
         self._executor = executor
@@ -100,8 +104,12 @@ class DrainLoop:
     async def start(self, broker: BrokerId, *, and_return: bool = False) -> DrainProgress:
         """Begin to drain a broker; with `and_return`, what it owns now returns after its restart.
 
-        Raises `BrokerNotFoundError`, `NotLeaderError` or a `StoreError`.
+        Raises `BrokerNotFoundError`, `NotLeaderError` or a `StoreError`, and `ConflictError` where no drain may begin.
         """
+        if self._refusal:
+            raise ConflictError(
+                f"{broker} cannot be drained: {self._refusal}; a plan of kind drain shows what it would take"
+            )
         if broker not in self._controls.draining:
             self._mirror.get_registration(broker)
         ordered = DrainOrder(time.time(), self._mirror.process_of(broker))

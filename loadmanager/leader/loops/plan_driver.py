@@ -37,6 +37,7 @@ from loadmanager.core.protocol.plan_machine import (
 from loadmanager.core.protocol.state_machine import do_all
 from loadmanager.errors import (
     BadRequestError,
+    ConflictError,
     DestinationInactiveError,
     LoadManagerError,
     NotLeaderError,
@@ -62,9 +63,19 @@ _PLANS_KEPT = 20
 
 
 class PlanDriver:
-    """Keeps and executes the plans of operators; `executed` counts plans that ran to the end, `stopped` the others."""
+    """Keeps and executes the plans of operators; `executed` counts plans that ran to the end, `stopped` the others.
+    `refusal` is the reason for which no plan is executed, empty where plans may be.
+    """
 
-    def __init__(self, mirror: ClusterMirror, planner: PlannerService, executor: Executor, live: LiveSettings) -> None:
+    def __init__(
+        self,
+        mirror: ClusterMirror,
+        planner: PlannerService,
+        executor: Executor,
+        live: LiveSettings,
+        refusal: str = "",
+    ) -> None:
+        self._refusal = refusal
         self._mirror = mirror
         self._recorder = planner.recorder
         self._executor = executor
@@ -115,8 +126,11 @@ class PlanDriver:
 
         Raises `PlanNotFoundError`, `PlanBusyError` while it is executing, and `PlanDriftedError` when a step no longer
         fits: before the first step if that is known by then, otherwise when the turn of that step comes.
+        `ConflictError` where no plan may be executed.
         """
         plan = self._get(plan_hash)
+        if self._refusal:
+            raise ConflictError(f"plan {plan_hash} cannot be executed: {self._refusal}")
         if plan.state == "executing":
             raise PlanBusyError(f"plan {plan_hash} is being executed")
         end = self._ends[plan] = asyncio.Future()

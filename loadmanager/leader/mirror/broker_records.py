@@ -136,7 +136,10 @@ class RawReports:
         self._mirror = mirror
 
     async def read(self, broker_id: BrokerId) -> LocalBrokerData:
-        """Return the last report of a registered broker; see `node_port.ReportPort`."""
+        """Return the last complete report of a registered broker.
+
+        Raises `BrokerNotFoundError`, `InvalidRecordError` and `StoreError`.
+        """
         self._mirror.get_registration(broker_id)
         where = paths.broker(broker_id)
         znode = await self._get(where)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -24,9 +25,21 @@ from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.leader.audit.move_records import MoveRecorder
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.node_port import ChurnFigures
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ChurnFigures:
+    """Shares of all load that shedding moved: within the hour, again within two hours, back within four
+    (`core.planning.repeated_moves`); and what the breaker has stopped. Times are seconds left.
+    """
+
+    moved_within_hour: float
+    moved_again: float
+    moved_back: float
+    shedding_stopped_for_s: float
+    frozen_for_s: dict[str, float]
 
 
 class Churn:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -20,6 +20,7 @@ from yarl import URL
 from loadmanager.core.protocol.leadership import Term
 from loadmanager.errors import NoLeaderError
 from loadmanager.http.leader_proxy import Forwarder
+from loadmanager.leader.candidate import Candidate
 from loadmanager.net.http_client import HttpClient
 from loadmanager.store import paths
 from loadmanager.wire.http_bodies import FORWARDED_HEADER, NOT_LEADER_HEADER
@@ -189,7 +190,7 @@ def test_a_clock_that_stands_still_at_the_deadline_keeps_nobody_busy() -> None:
     async def look() -> None:
         node = SimpleNamespace(leader_changed=loop.create_future(), leader_url=None, service_url="http://n1:8080")
         async with HttpClient() as http:
-            await _look_while_nobody_leads(Forwarder(node, http, PATIENCE_S))  # all it looks at
+            await _look_while_nobody_leads(Forwarder(cast("Candidate", node), http, PATIENCE_S))  # all it looks at
 
     loop.run(look())
     loop.end()
@@ -268,7 +269,9 @@ async def test_others_may_know_of_an_election_before_the_elected_node_has_read_o
 
     async with HttpClient() as http:
         request = make_mocked_request("GET", "/nowhere", {FORWARDED_HEADER: "n9:8080"}, payload=EMPTY_PAYLOAD)
-        asked = asyncio.create_task(Forwarder(elected, http, PATIENCE_S).on_leader(request, act, PATIENCE_S))
+        asked = asyncio.create_task(
+            Forwarder(cast("Candidate", elected), http, PATIENCE_S).on_leader(request, act, PATIENCE_S)
+        )
         await asyncio.sleep(0)
         assert not asked.done(), "it waits"
         changed.set_result(None)

@@ -20,9 +20,8 @@ from loadmanager.errors import NotFoundError
 from loadmanager.leader import timeline_memory
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.node_port import Window
 from loadmanager.leader.planning.planner_pool import MOST_WAITING
-from loadmanager.leader.timeline_memory import TimelineMemory
+from loadmanager.leader.timeline_memory import TimelineMemory, Window
 from loadmanager.util import clock
 
 HOUR_MS = 3_600_000

@@ -195,7 +195,7 @@ async def test_nothing_but_a_204_of_the_owners_own_agent_is_a_release(status: in
         await eventually(lambda: len(broker.unloads) > 1, what="what it has answered was no release: it is asked again")
         assert leader.ownership(bundle).state is OwnershipState.RELEASING
         assert leader.ownership(bundle).owner == broker.registration
-        await leader.node.bundles.cancel_unload(name)
+        await leader.node.executor.cancel(name)
         with pytest.raises(UnloadCancelledError):
             await unload
         assert other.unloads == [], "nobody else is asked"

@@ -154,8 +154,8 @@ async def test_a_drain_empties_a_broker_and_says_so(harness: Harness) -> None:
     node = await harness.leader()
     first = harness.pulsar.brokers[0].broker_id
     await load(harness, node)
-    await node.drains_to_order.start(first)
-    await eventually(lambda: node.drains_to_order.progress(first).bundles_left == 0)
+    await node.drains.start(first)
+    await eventually(lambda: node.drains.progress(first).bundles_left == 0)
     assert (await counts(harness))[0] == 0
     await is_settled(harness, node)
     assert (await harness.acts()).began_s == (), "they are not counted as shedding's"
@@ -166,8 +166,8 @@ async def test_a_broker_gets_its_bundles_back_after_a_restart_although_brokers_s
     first = harness.pulsar.brokers[0]
     its = await first.owned()
     await load(harness, node)
-    await node.drains_to_order.start(first.broker_id, and_return=True)
-    await eventually(lambda: node.drains_to_order.progress(first.broker_id).state == "done")
+    await node.drains.start(first.broker_id, and_return=True)
+    await eventually(lambda: node.drains.progress(first.broker_id).state == "done")
     await harness.pulsar.restart(first)
     await eventually(lambda: not node.mirror.operator_config.controls.draining, "another process is seen")
     await eventually(lambda: not node.mirror.operator_config.controls.returning, "all are at home")
@@ -187,8 +187,8 @@ async def test_a_pinned_bundle_is_brought_home(harness: Harness) -> None:
 async def test_a_plan_is_executed_by_its_hash(harness: Harness) -> None:
     node = await harness.leader()
     await load(harness, node)
-    plan = await node.plans_to_order.compute(PlanRequest(kind="shed"))
-    done = await node.plans_to_order.execute(plan.hash, even_if_frozen=False)
+    plan = await node.plans.compute(PlanRequest(kind="shed"))
+    done = await node.plans.execute(plan.hash, even_if_frozen=False)
     assert done.executed == len(plan.steps) == 2
     assert await counts(harness) == [2, 1, 1]
 

@@ -77,12 +77,12 @@ async def test_observing_plans_and_changes_nothing_of_pulsars(harness: Harness) 
 async def test_while_observing_whatever_is_ordered_is_refused_in_a_sentence(harness: Harness) -> None:
     node = await harness.leader(mode="observe")
     first = harness.pulsar.brokers[0].broker_id
-    plan = await node.plans_to_order.compute(PlanRequest(kind="drain", broker=first))
+    plan = await node.plans.compute(PlanRequest(kind="drain", broker=first))
     assert len(plan.steps) == BUNDLES
     with pytest.raises(ConflictError, match=r"mode is observe.*start this process with mode: act"):
-        await node.plans_to_order.execute(plan.hash, even_if_frozen=False)
+        await node.plans.execute(plan.hash, even_if_frozen=False)
     with pytest.raises(ConflictError, match="a plan of kind drain shows what it would take"):
-        await node.drains_to_order.start(first)
+        await node.drains.start(first)
     assert commands(harness.pulsar) == []
 
 
@@ -238,7 +238,7 @@ async def test_of_two_processes_one_acts_and_the_other_goes_on_when_that_one_is_
         await fails(harness, one)
         harness.pulsar.faults.hold("/unload")
         drained = harness.pulsar.brokers[0]
-        await one.drains_to_order.start(drained.broker_id)
+        await one.drains.start(drained.broker_id)
         await eventually(lambda: any("/unload" in path for path in commands(harness.pulsar)[1:]))
         assert isinstance(one.store, MemoryStore)
         cluster.partition(one.store, noticed=False)

@@ -145,7 +145,7 @@ class Mishaps:
     # Operators
 
     async def a_broker_is_drained(self) -> None:
-        await self.leader().drains_to_order.start(self.broker())
+        await self.leader().drains.start(self.broker())
 
     async def no_broker_is_drained(self) -> None:
         await self.leader().operators.update_controls(lambda controls: replace(controls, draining={}))
