@@ -24,6 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from measure import Measured, show
+from support.memory_store import MemoryCluster, MemoryStore
 
 from loadmanager.config import settings_of
 from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equal_boundaries
@@ -31,7 +32,6 @@ from loadmanager.core.domain.names import BrokerId, NamespaceName, TopicName
 from loadmanager.core.domain.ownership import NamespaceState
 from loadmanager.leader.node import Node
 from loadmanager.store import paths
-from loadmanager.store.memory_store import MemoryCluster, MemoryStore
 from loadmanager.store.metadata_store import Create, Delete
 from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data
 from loadmanager.wire.store_records import encode_namespace

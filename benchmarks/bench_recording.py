@@ -18,6 +18,7 @@ import numpy as np
 import orjson
 from measure import Measured, show
 from stall_server import BROKERS, BUNDLES_PER_NAMESPACE, NAMESPACES, NEVER_MINUTES, broker_id, fill
+from support.memory_store import MemoryCluster, MemoryStore
 
 from loadmanager.config import settings_of
 from loadmanager.core.domain.ownership import Ownership, Registration, Stamp, assign
@@ -38,7 +39,6 @@ from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.leader.audit.recorded_model import RecordedModel
 from loadmanager.leader.node import Node
 from loadmanager.store import paths
-from loadmanager.store.memory_store import MemoryCluster, MemoryStore
 from loadmanager.store.metadata_store import Put
 from loadmanager.util.logging import configure_logging
 from loadmanager.wire.machines.move_codec import MovesForm

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from aiohttp import web
+from support.memory_store import MemoryCluster, MemoryStore
 
 from loadmanager.cli.service_runner import install_fast_loop, keep_pauses_short, write_ready_file
 from loadmanager.config import settings_of
@@ -26,7 +27,6 @@ from loadmanager.leader.node import Node
 from loadmanager.net.http_client import NOBODY
 from loadmanager.net.http_server import ServerLimits, serve_within
 from loadmanager.store import paths
-from loadmanager.store.memory_store import MemoryCluster, MemoryStore
 from loadmanager.store.metadata_store import Create, Put
 from loadmanager.util.logging import configure_logging
 from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data

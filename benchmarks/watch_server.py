@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from aiohttp import web
+from support.memory_store import MemoryCluster, MemoryStore
 
 from loadmanager.cli.service_runner import install_fast_loop, keep_pauses_short, write_ready_file
 from loadmanager.config import Settings
@@ -22,7 +23,6 @@ from loadmanager.http.responses import encode_event, event_stream
 from loadmanager.leader.node import Node
 from loadmanager.net.http_server import ServerLimits, listen_on, serve_within
 from loadmanager.store import paths
-from loadmanager.store.memory_store import MemoryCluster, MemoryStore
 from loadmanager.store.metadata_store import Create, Put
 from loadmanager.util.logging import configure_logging
 from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data

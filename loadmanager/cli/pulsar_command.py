@@ -35,7 +35,6 @@ from loadmanager.pulsar.previous_runs import memory_after, put_history_of_anothe
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
-from loadmanager.store.memory_store import MemoryStore
 from loadmanager.store.metadata_store import MetadataStore
 from loadmanager.util.malloc import give_back_memory, map_large_blocks
 
@@ -144,7 +143,7 @@ def _admin_of(settings: PulsarServiceSettings) -> PulsarAdmin:
 async def _open_state_store(settings: PulsarServiceSettings, listener: socket.socket) -> MetadataStore:
     """Open the store of this process's own election: ZooKeeper, or memory for a single process."""
     if not settings.state_store_url:
-        store = MemoryStore(memory_after(settings.folder), session_timeout_s=settings.session_timeout_s)
+        store = memory_after(settings.folder, settings.session_timeout_s)
         await store.start()
         return store
     shared = await open_store(settings.key("state_store_url"), settings.state_store_url, settings, listener)

@@ -18,20 +18,15 @@ from loadmanager.history.gaps import last_epoch, put_aside_if_ahead
 from loadmanager.history.reader import History
 from loadmanager.pulsar.planning_settings import HISTORY
 from loadmanager.store import paths
-from loadmanager.store.memory_store import MemoryCluster, SavedTree
+from loadmanager.store.local_store import LocalStore
 from loadmanager.store.metadata_store import MetadataStore, Znode
-from loadmanager.util.clock import now_s
 
 
-def memory_after(folder: Path) -> MemoryCluster:
+def memory_after(folder: Path, session_timeout_s: float = 10.0) -> LocalStore:
     """A store in memory whose epochs come after those that are recorded in the `folder`; raises `HistoryError`."""
-    cluster = MemoryCluster(now_s)
-    epoch = last_epoch(History(str(folder / HISTORY)))
-    if epoch:
-        versions = {"/": 0, paths.ROOT: 0, paths.EPOCH: epoch}
-        znodes = {path: Znode(path, b"", version, 0, 0, 0) for path, version in versions.items()}
-        cluster.set_back(SavedTree(0, znodes))
-    return cluster
+    versions = {paths.ROOT: 0, paths.EPOCH: last_epoch(History(str(folder / HISTORY)))}
+    znodes = [Znode(path, b"", version, 0, 0, 0) for path, version in versions.items()]
+    return LocalStore(znodes, session_timeout_s=session_timeout_s)
 
 
 async def put_history_of_another_store_aside(folder: Path, store: MetadataStore) -> None:

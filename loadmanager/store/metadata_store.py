@@ -1,8 +1,8 @@
 """Port to the metadata store: the operations on ZooKeeper that the rest of the package may use.
 
-Two implementations keep one contract (`tests/contract`): `loadmanager.store.zookeeper_store.ZooKeeperStore` and
-`loadmanager.store.memory_store.MemoryStore`. Everything is level-triggered: a watch says "read again", never what to
-apply.
+`loadmanager.store.zookeeper_store.ZooKeeperStore` and the tests' store in memory keep one contract (`tests/contract`);
+`loadmanager.store.local_store.LocalStore` is that of a single process. Everything is level-triggered: a watch says
+"read again", never what to apply.
 """
 
 from __future__ import annotations

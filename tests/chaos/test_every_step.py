@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 from support.cluster import probing
 from support.deep import deep_except
+from support.memory_store import MemoryStore
 from support.steps import STEPS, a_stepped_cluster, in_memory
 from support.stores import ZooKeeperWorld
 from support.waiting import eventually
@@ -19,7 +20,6 @@ from support.zookeeper_ensemble import EmbeddedEnsemble
 
 from loadmanager.core.domain.bundles import equal_boundaries
 from loadmanager.core.domain.ownership import NamespaceState
-from loadmanager.store.memory_store import MemoryStore
 
 # A connection may be accepted in the very moment in which a server inside this process is killed; asyncio loses it.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")

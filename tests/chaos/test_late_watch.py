@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from support.delays import a_memory_cluster
 from support.lm_node import a_local_node
+from support.memory_store import MemoryStore
 from support.waiting import eventually, patience
 
 from loadmanager.store import paths
-from loadmanager.store.memory_store import MemoryStore
 from loadmanager.store.metadata_store import MetadataStore, Unsubscribe
 
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 from protocol.real_time import ModelWorld
 from support.clock import ManualClock
+from support.memory_store import MemoryCluster
 from support.stores import MemoryWorld, StoreWorld, ZooKeeperWorld
 
-from loadmanager.store.memory_store import MemoryCluster
 from loadmanager.store.metadata_store import MetadataStore
 
 

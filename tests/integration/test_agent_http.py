@@ -16,6 +16,7 @@ from support.clock import ManualClock
 from support.delays import a_memory_cluster
 from support.fake_broker import FakeBroker
 from support.fake_node import FakeNode
+from support.memory_store import Link, MemoryStore
 from support.servers import closed_port
 from support.stores import started
 from support.waiting import eventually
@@ -25,7 +26,6 @@ from loadmanager.agent.usage_sampler import UsageSampler
 from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, topic_hash
 from loadmanager.core.domain.names import BundleName, BundleRange
 from loadmanager.store import paths
-from loadmanager.store.memory_store import Link, MemoryStore
 from loadmanager.store.metadata_store import SessionState
 from loadmanager.wire.http_bodies import (
     BUNDLE_VERSION_HEADER,

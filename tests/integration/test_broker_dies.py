@@ -12,9 +12,8 @@ from support.agents import agent_settings, running_agent
 from support.delays import a_memory_cluster
 from support.fake_broker import FakeBroker
 from support.fake_node import FakeNode
+from support.memory_store import MemoryStore
 from support.waiting import eventually
-
-from loadmanager.store.memory_store import MemoryStore
 
 _LEASE_S = 60.0
 

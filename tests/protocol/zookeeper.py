@@ -7,7 +7,7 @@ What is kept of ZooKeeper: a client is answered in the order of its requests, an
 it; it never sees time go back, but it may see the past; its write is answered once its follower has it, `sync` once
 the follower has what the leader had. A session lives on while its client is heard from in time, and ends once it was
 not. A connection that breaks leaves open what became of the writes under way. The tree itself and its transactions
-are those of `loadmanager.store.memory_store`. The client keeps to `MetadataStore`, and trusts its session as the one on
+are those of `support.memory_store`. The client keeps to `MetadataStore`, and trusts its session as the one on
 ZooKeeper does: by `loadmanager.store.store_session`.
 
 The servers may come back with what they had when they were last saved, with nothing at first: tree, sessions and
@@ -29,7 +29,7 @@ from protocol.parties import Party, current_party
 
 from loadmanager.errors import OutcomeUnknownError, StoreUnavailableError, TransactionFailedError, ZnodeTooLargeError
 from loadmanager.store._subscriptions import Subscriptions
-from loadmanager.store.memory_store import _Staged
+from loadmanager.store.local_store import StagedTransaction
 from loadmanager.store.metadata_store import (
     Create,
     Op,
@@ -294,7 +294,7 @@ class Ensemble:
 
     def write(self, ops: Sequence[Op], number: int) -> list[int]:
         """Do all operations or none, for a session that lives."""
-        staged = _Staged(self.znodes, self.zxid + 1, number)
+        staged = StagedTransaction(self.znodes, self.zxid + 1, number)
         versions = [staged.apply(index, op) for index, op in enumerate(ops)]
         self._commit(number, ops, staged.changes)
         return versions

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from support.memory_store import MemoryStore
 from support.virtual_loop import network
 
 from loadmanager.config import settings_of
@@ -41,7 +42,6 @@ from loadmanager.pulsar.pulsar_owners import PulsarOwners
 from loadmanager.pulsar.recovery import Recovery
 from loadmanager.pulsar.refusals import PulsarRefusedError
 from loadmanager.store import paths
-from loadmanager.store.memory_store import MemoryStore
 
 BROKERS = tuple(Registration(BrokerId(f"{letter}:8080"), number) for number, letter in enumerate("abc", 1))
 NAMESPACE = NamespaceName.parse("t/ns")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from loadmanager.store.memory_store import MemoryCluster
+from support.memory_store import MemoryCluster
+
 from loadmanager.util.clock import now_s
 
 TURNS = (1, 1, 1, 2, 3, 5, 8, 20)

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 from support.builders import Load
 from support.delays import a_memory_cluster
+from support.memory_store import MemoryCluster, MemoryStore
 from support.registrations import a_record, register
 from support.servers import LoopbackServer, end_app, listen, serve_app
 from support.waiting import eventually, patience
@@ -29,7 +30,6 @@ from loadmanager.http.app import make_app
 from loadmanager.leader.node import Node
 from loadmanager.net.http_server import ServerLimits
 from loadmanager.store import paths
-from loadmanager.store.memory_store import MemoryCluster, MemoryStore
 from loadmanager.store.metadata_store import MetadataStore, Put
 from loadmanager.store.zookeeper_store import ZooKeeperStore
 from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data

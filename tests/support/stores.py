@@ -14,12 +14,12 @@ from kazoo.protocol.serialization import ReplyHeader
 from kazoo.security import ACL, Id, Permissions
 from support.clock import ManualClock
 from support.delays import a_memory_cluster
+from support.memory_store import MemoryCluster, MemoryStore
 from support.waiting import eventually, patience
 from support.zookeeper_ensemble import EmbeddedEnsemble
 
 from loadmanager.dev.embedded.embedded_zookeeper import ZooKeeperServer
 from loadmanager.store import _kazoo_requests as requests
-from loadmanager.store.memory_store import MemoryCluster, MemoryStore
 from loadmanager.store.metadata_store import MetadataStore, SessionState, Znode
 from loadmanager.store.zookeeper_acl import ANYBODY, Access
 from loadmanager.store.zookeeper_store import ZooKeeperStore

@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 from support.clock import ManualClock
 from support.delays import a_memory_cluster
+from support.memory_store import MemoryCluster, MemoryStore
 
 from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.grants import Grants, Leases
@@ -17,7 +18,6 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.errors import StoreError
 from loadmanager.net.liveness import Life
 from loadmanager.store import paths
-from loadmanager.store.memory_store import MemoryCluster, MemoryStore
 from loadmanager.store.metadata_store import Create, Delete, Put, Znode
 from loadmanager.wire.broker_data import AGENT_PROTOCOL, LocalBrokerData, encode_local_broker_data
 

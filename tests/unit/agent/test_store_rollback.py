@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from support.delays import a_memory_cluster
+from support.memory_store import MemoryStore
 from support.stores import started
 
 from loadmanager.agent.grants import Grants
@@ -13,7 +14,6 @@ from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName
 from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.errors import StoreUnavailableError
 from loadmanager.store import paths
-from loadmanager.store.memory_store import MemoryStore
 from loadmanager.store.metadata_store import Put
 from loadmanager.wire.store_records import encode_namespace
 

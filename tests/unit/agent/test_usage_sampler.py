@@ -15,6 +15,7 @@ from support.agents import agent_settings, running_agent
 from support.delays import a_memory_cluster
 from support.fake_broker import FakeBroker
 from support.fake_node import FakeNode
+from support.memory_store import MemoryStore
 from support.waiting import eventually
 
 from loadmanager.agent.agent_metrics import AgentMetrics
@@ -25,7 +26,6 @@ from loadmanager.agent.usage_sampler import NOT_MEASURED, UsageSampler
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.net.broker_client import BrokerClient
 from loadmanager.net.http_client import HttpClient
-from loadmanager.store.memory_store import MemoryStore
 
 TOPIC = "persistent://t/ns/x"
 

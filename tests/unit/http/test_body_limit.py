@@ -13,6 +13,7 @@ from support.agents import agent_settings, running_agent
 from support.delays import a_memory_cluster
 from support.fake_broker import FakeBroker
 from support.fake_node import FakeNode
+from support.memory_store import MemoryStore
 from support.nodes import Cluster, RunningNode
 from support.servers import LoopbackServer
 from support.tokens import CLOSED
@@ -21,7 +22,6 @@ from yarl import URL
 
 from loadmanager.errors import BodyTooLargeError
 from loadmanager.net.body_limit import SMALL_BYTES, BodyLimit, _whole
-from loadmanager.store.memory_store import MemoryStore
 
 PLANS = "/loadbalance/v1/plans"
 LARGE = b"x" * (SMALL_BYTES + 1)

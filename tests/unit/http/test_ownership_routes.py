@@ -3,12 +3,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from support.memory_store import MemoryStore
 from support.nodes import Cluster, RunningNode
 from support.waiting import eventually
 
 from loadmanager.errors import OutdatedMirrorError
 from loadmanager.http import lookup_routes
-from loadmanager.store.memory_store import MemoryStore
 from loadmanager.store.metadata_store import SessionState
 
 pytestmark = pytest.mark.usefixtures("namespace")

@@ -11,6 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 from support.delays import a_memory_cluster
+from support.memory_store import MemoryCluster, MemoryStore
 from support.nodes import Cluster, RunningNode, a_leader, in_memory
 from support.registrations import a_record, load_of
 from support.waiting import eventually
@@ -18,7 +19,6 @@ from support.waiting import eventually
 import loadmanager
 from loadmanager.core.domain.names import TopicName
 from loadmanager.net.http_server import ServerLimits
-from loadmanager.store.memory_store import MemoryCluster, MemoryStore
 
 
 @pytest.fixture

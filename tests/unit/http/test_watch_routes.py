@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 from support.delays import a_memory_cluster
 from support.events import Events
+from support.memory_store import MemoryStore
 from support.nodes import Cluster, RunningNode, in_memory, topics_by_bundle
 from support.tokens import CLOSED, SECRET, bearer, token_of
 from support.waiting import eventually
@@ -24,7 +25,6 @@ from loadmanager.http import watch_hub
 from loadmanager.http.metrics_text import WatchMetrics
 from loadmanager.http.watch_hub import Hub
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
-from loadmanager.store.memory_store import MemoryStore
 
 WATCH = "/loadbalance/v1/watch"
 TOPIC = "persistent://t/ns/x"

@@ -8,13 +8,13 @@ import orjson
 import pytest
 import structlog
 from support.delays import a_memory_cluster
+from support.memory_store import MemoryCluster, MemoryStore
 from support.nodes import Cluster, Connect, RunningNode, a_leader, in_memory
 from support.registrations import a_record, read, register, write
 from support.waiting import eventually, patience
 
 from loadmanager.errors import StoreError, StoreUnavailableError
 from loadmanager.store import paths
-from loadmanager.store.memory_store import MemoryCluster, MemoryStore
 from loadmanager.store.metadata_store import Create, Delete, MetadataStore, Op, Put
 from loadmanager.wire.store_records import LeaderRecord
 

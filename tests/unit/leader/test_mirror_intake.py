@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 import pytest
 from support.delays import a_memory_cluster
+from support.memory_store import MemoryCluster, MemoryStore
 from support.registrations import a_record, load_of, register, write
 from support.waiting import eventually, patience
 
@@ -28,7 +29,6 @@ from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEnt
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.mirror.mirror_intake import MirrorIntake
 from loadmanager.store import paths
-from loadmanager.store.memory_store import MemoryCluster, MemoryStore
 from loadmanager.store.metadata_store import Create, Delete, MetadataStore, Put, Znode
 from loadmanager.store.znode_codec import pack
 from loadmanager.util.clock import now_s

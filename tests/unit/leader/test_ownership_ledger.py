@@ -8,6 +8,7 @@ from unittest.mock import AsyncMock
 import pytest
 from structlog.testing import capture_logs
 from support.delays import a_memory_cluster
+from support.memory_store import MemoryCluster, MemoryStore
 from support.nodes import Cluster, FakeAgent, RunningNode, a_leader, in_memory
 from support.registrations import read, write
 from support.waiting import eventually
@@ -41,7 +42,6 @@ from loadmanager.leader.election import ownership_ledger
 from loadmanager.leader.election.ownership_ledger import Reshape
 from loadmanager.leader.mirror import mirror_intake
 from loadmanager.store import metadata_store, paths
-from loadmanager.store.memory_store import MemoryCluster, MemoryStore
 from loadmanager.store.metadata_store import Check, Op, Put
 from loadmanager.store.znode_codec import decode
 from loadmanager.wire.store_records import decode_namespace, encode_namespace

@@ -10,6 +10,7 @@ import pytest
 from support.allocated_arrays import held_arrays
 from support.builders import broker, bundle, report, throughput
 from support.delays import a_memory_cluster
+from support.memory_store import MemoryStore
 from support.nodes import Cluster, FakeAgent, Reply, RunningNode, a_leader, in_memory, settings
 from support.registrations import MIB, a_record, load_of, register
 from support.waiting import eventually
@@ -23,7 +24,6 @@ from loadmanager.leader.loops.plan_driver import RequestedPlans
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.planning.planner_service import PlannerService
-from loadmanager.store.memory_store import MemoryStore
 from loadmanager.store.metadata_store import MetadataStore
 from loadmanager.wire.plan_bodies import PlanRequest
 

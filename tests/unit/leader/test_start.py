@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import structlog
 from support.delays import a_memory_cluster
+from support.memory_store import MemoryCluster, MemoryStore
 from support.nodes import Cluster, in_memory
 from support.waiting import eventually
 
 from loadmanager.errors import StoreError
-from loadmanager.store.memory_store import MemoryCluster, MemoryStore
 from loadmanager.store.metadata_store import MetadataStore, Op
 
 _REQUESTS = ("get", "get_many", "children", "commit")

@@ -11,6 +11,7 @@ from support.agents import BROKER_ID, RunningAgent, agent_settings, running_agen
 from support.delays import a_memory_cluster
 from support.fake_broker import FakeBroker
 from support.fake_node import FakeNode
+from support.memory_store import MemoryStore
 from support.nodes import Cluster, Reply, a_leader
 from support.pulsar_harness import pulsar_harness
 from support.tokens import CLOSED, PRINCIPALS, bearer, expired_token_of, token_of
@@ -18,7 +19,6 @@ from support.waiting import eventually
 
 from loadmanager.http.openapi import PATH
 from loadmanager.net.auth.gate import AccessRole
-from loadmanager.store.memory_store import MemoryStore
 
 ROLES = {
     ("GET", "/loadmanager/v1/topics"): AccessRole.PEER,

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.memory_store import MemoryStore
 from support.nodes import in_memory
 from support.pulsar_harness import pulsar_harness
 
@@ -11,7 +12,7 @@ from loadmanager.history.gaps import last_epoch
 from loadmanager.history.reader import History
 from loadmanager.pulsar.previous_runs import memory_after, put_history_of_another_store_aside
 from loadmanager.store import paths
-from loadmanager.store.memory_store import MemoryStore
+from loadmanager.store.local_store import LocalStore
 from loadmanager.store.metadata_store import Put
 
 OBSERVE = {"mode": "observe", "state_store_url": ""}
@@ -42,10 +43,10 @@ async def test_each_process_records_after_the_one_before(tmp_path: Path) -> None
     folder = tmp_path / "kept"
     async with pulsar_harness(tmp_path) as harness:
         for epoch in (1, 2, 3):
-            store = MemoryStore(memory_after(folder))
+            store = memory_after(folder)
             await store.start()
 
-            async def connect(store: MemoryStore = store) -> MemoryStore:
+            async def connect(store: LocalStore = store) -> LocalStore:
                 return store
 
             harness.connect = connect

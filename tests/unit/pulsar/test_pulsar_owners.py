@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from support.delays import a_memory_cluster
+from support.memory_store import MemoryStore
 
 from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName
@@ -41,7 +42,6 @@ from loadmanager.pulsar.pending_moves import ActsMemory
 from loadmanager.pulsar.pulsar_owners import PulsarOwners
 from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.store import paths
-from loadmanager.store.memory_store import MemoryStore
 from loadmanager.store.metadata_store import Put
 from loadmanager.wire.pulsar_records import decode_acts
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.delays import a_memory_cluster
 from support.fake_pulsar import FakePulsar
+from support.memory_store import MemoryStore
 from support.nodes import in_memory
 from support.pulsar_harness import NAMESPACE, NEVER, Harness, change_load_manager, delete_leader, pulsar_harness
 from support.stores import read_all_znodes
@@ -18,7 +19,6 @@ from loadmanager.core.domain.reasons import GuardrailReason, OwnershipReason
 from loadmanager.errors import ConflictError, UnloadFailedError
 from loadmanager.pulsar.guardrail_facts import RailError
 from loadmanager.pulsar.pulsar_service import PulsarService
-from loadmanager.store.memory_store import MemoryStore
 from loadmanager.wire.plan_bodies import PlanRequest
 
 BUNDLES = 8

@@ -8,13 +8,13 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 from support.actors import BROKERS, NAMES, Actor, TableOfOwners
+from support.memory_store import MemoryCluster, MemoryStore
 from support.virtual_loop import VirtualLoop
 
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import OwnershipState, Registration
 from loadmanager.core.protocol.pulsar_moves import MoveHistory
 from loadmanager.store import paths
-from loadmanager.store.memory_store import MemoryCluster, MemoryStore
 from loadmanager.wire.pulsar_records import decode_acts
 
 SESSION_S = 10.0

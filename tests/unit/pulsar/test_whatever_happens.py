@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.delays import a_memory_cluster
+from support.memory_store import MemoryCluster
 from support.nodes import in_memory
 from support.pulsar_harness import NAMESPACE, Harness, pulsar_harness
 from support.stores import in_memory as as_memory
@@ -20,7 +21,6 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.errors import LoadManagerError
 from loadmanager.pulsar.pulsar_service import PulsarService
-from loadmanager.store.memory_store import MemoryCluster
 
 STEPS = 30
 OFTEN = {

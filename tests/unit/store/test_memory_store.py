@@ -5,10 +5,10 @@ import random
 
 import pytest
 from support.clock import ManualClock
+from support.memory_store import MemoryCluster, MemoryStore
 from support.waiting import eventually, patience
 
 from loadmanager.errors import OutcomeUnknownError, StoreUnavailableError
-from loadmanager.store.memory_store import MemoryCluster, MemoryStore
 from loadmanager.store.metadata_store import Create, Delete, Put, SessionState
 
 SESSION_TIMEOUT_S = 9.0

@@ -1,4 +1,4 @@
-"""In-memory metadata store with ZooKeeper's semantics, for simulations and tests: deterministic, without threads.
+"""In-memory metadata store with ZooKeeper's semantics and faults on demand: deterministic, without threads.
 
 Nothing happens by itself. A connected client's heartbeat counts as answered at every moment; what time alone brings
 about (a lease that lapses, a session that expires) takes effect when `MemoryCluster.tick` is called, and `tick` is the
@@ -20,7 +20,7 @@ import contextlib
 import enum
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -32,12 +32,10 @@ from loadmanager.errors import (
     TransactionFailedError,
 )
 from loadmanager.store._subscriptions import Subscriptions
+from loadmanager.store.local_store import ROOT, StagedTransaction, children_of
 from loadmanager.store.metadata_store import (
-    ANY_VERSION,
-    Check,
     Create,
     Op,
-    Put,
     SessionState,
     Unsubscribe,
     Znode,
@@ -84,7 +82,7 @@ class MemoryCluster:
         self.zxid = 0
         self.shut: dict[str, str] = {}
         """Paths that nobody may read or write, and what they are told, as by access lists."""
-        self._znodes: dict[str, Znode] = {"/": Znode("/", b"", 0, 0, 0, 0)}
+        self._znodes: dict[str, Znode] = {"/": ROOT}
         self._sessions: dict[int, _Session] = {}
         self._stores: list[MemoryStore] = []
         self._last_session_id = 0
@@ -171,21 +169,17 @@ class MemoryCluster:
 
     def children(self, path: str) -> list[str]:
         self._let_through(path)
-        return sorted(other.rpartition("/")[2] for other in self._znodes if _is_child(other, path))
+        return children_of(self._znodes, path)
 
     def apply(self, ops: Sequence[Op], session_id: int) -> list[int]:
         """Apply all operations or, with `TransactionFailedError`, none."""
         for index, op in enumerate(ops):
             if op.path in self.shut:
                 raise TransactionFailedError(index, op.path, "no_access")
-        staged = _Staged(self._znodes, self.zxid + 1, session_id)
+        staged = StagedTransaction(self._znodes, self.zxid + 1, session_id)
         versions = [staged.apply(index, op) for index, op in enumerate(ops)]
         self.zxid += 1
-        for path, znode in staged.changes.items():
-            if znode is None:
-                self._znodes.pop(path, None)
-            else:
-                self._znodes[path] = znode
+        staged.write(self._znodes)
         self._announce(list(staged.changes))
         return versions
 
@@ -475,56 +469,3 @@ class _Session:
     session_id: int
     store: MemoryStore
     heard_at_s: float
-
-
-class _Staged:
-    """A transaction in progress: each operation sees the effects of those before it. None in `changes`: deleted."""
-
-    def __init__(self, znodes: Mapping[str, Znode], zxid: int, session_id: int) -> None:
-        self.changes: dict[str, Znode | None] = {}
-        self._znodes = znodes
-        self._zxid = zxid
-        self._session_id = session_id
-
-    def apply(self, index: int, op: Op) -> int:
-        """Stage one operation and return the resulting version; the order of the checks is ZooKeeper's."""
-        if isinstance(op, Create):
-            return self._create(index, op)
-        znode = self._find(op.path)
-        if znode is None:
-            raise TransactionFailedError(index, op.path, "no_node")
-        if op.version not in {ANY_VERSION, znode.version}:
-            raise TransactionFailedError(index, op.path, "bad_version")
-        if isinstance(op, Check):
-            return op.version
-        if isinstance(op, Put):
-            self.changes[op.path] = replace(znode, data=op.data, version=znode.version + 1, mzxid=self._zxid)
-            return znode.version + 1
-        if self._has_children(op.path):
-            raise TransactionFailedError(index, op.path, "not_empty")
-        self.changes[op.path] = None
-        return -1
-
-    def _create(self, index: int, op: Create) -> int:
-        parent = self._find(op.path.rpartition("/")[0] or "/")
-        if parent is None:
-            raise TransactionFailedError(index, op.path, "no_node")
-        if self._find(op.path) is not None:
-            raise TransactionFailedError(index, op.path, "node_exists")
-        if parent.ephemeral_owner:
-            raise TransactionFailedError(index, op.path, "other")
-        owner = self._session_id if op.ephemeral else 0
-        self.changes[op.path] = Znode(op.path, op.data, 0, self._zxid, self._zxid, owner)
-        return 0
-
-    def _find(self, path: str) -> Znode | None:
-        return self.changes[path] if path in self.changes else self._znodes.get(path)
-
-    def _has_children(self, path: str) -> bool:
-        present = [other for other in self._znodes if other not in self.changes]
-        present += [other for other, znode in self.changes.items() if znode is not None]
-        return any(_is_child(other, path) for other in present)
-
-
-def _is_child(path: str, parent: str) -> bool:
-    return path != "/" and (path.rpartition("/")[0] or "/") == parent
