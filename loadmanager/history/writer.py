@@ -64,7 +64,6 @@ class WriterFigures:
     rows_written: int = 0
     rows_lost: int = 0
     files_written: int = 0
-    bytes_written: int = 0
     write_failures: int = 0
     files_deleted: int = 0
     files_compacted: int = 0
@@ -357,7 +356,6 @@ class HistoryWriter:
         with self._condition:
             self._figures.files_written += 1
             self._figures.rows_written += file.rows
-            self._figures.bytes_written += file.data.size
             self._figures.last_error = ""
 
     def _failed(self, error: Exception) -> None:

@@ -48,8 +48,8 @@ def collect_samples(
     """
     return MetricSamples(
         node.planner.snapshot(),
-        _as_floats(_counters(node, intake), _churn_counters(node), _recording_counters(node), counters),
-        _as_floats(_gauges(node), _churn_gauges(node), _recording_gauges(node), gauges),
+        [*_counters(node, intake), *counters],
+        [*_gauges(node), *_churn_gauges(node), *_recording_gauges(node), *gauges],
         dict(node.decision_log.counts),
         dict(node.shedding.strategy_metrics),
         splits={},
@@ -69,231 +69,33 @@ def collect_node_samples(
 ) -> MetricSamples:
     """Collect the samples of a node, with those of owners, splits and merges; called on the event loop."""
     watch = node.leader_watch
-    counters: list[Sample] = [
-        *split_counters(reshaper, reshaping),
-        ("loadmanager_assignments", "Bundles given an owner.", {}, assigner.assignments),
-        (
-            "loadmanager_leaders_found_silent",
-            "Silent leaders that this node was to replace early.",
-            {},
-            watch.found_silent,
-        ),
-        (
-            "loadmanager_invariants_violated",
-            "Writes refused because they would break an invariant.",
-            {},
-            ledger.invariants_violated,
-        ),
+    silent = "Silent leaders that this node was to replace early."
+    violated = "Writes refused because they would break an invariant."
+    counters = _unlabelled(
+        ("loadmanager_assignments", "Bundles given an owner.", assigner.assignments),
+        ("loadmanager_leaders_found_silent", silent, watch.found_silent),
+        ("loadmanager_invariants_violated", violated, ledger.invariants_violated),
         (
             "loadmanager_writes_fenced",
             "Writes that the fencing epoch refused: another node leads.",
-            {},
             ledger.writes_fenced,
         ),
-    ]
-    heard: Sample = ("loadmanager_leader_heard", "1 while the leader, another node, answers.", {}, watch.hears)
+    )
+    heard = _unlabelled(("loadmanager_leader_heard", "1 while the leader, another node, answers.", watch.hears))
+    samples = collect_samples(node, intake, [*counters, *split_counters(reshaper, reshaping)], heard)
     merges = {reason.value: reshaper.merges[reason] for reason in _MERGE_REASONS}
-    samples = collect_samples(node, intake, counters, [heard])
     return replace(samples, splits=count_splits(reshaper), merges=merges)
 
 
 def split_counters(reshaper: SplitCounters, reshaping: ReshapeLoop) -> list[Sample]:
     """Return the counters of splits and merges by rounds."""
-    split, none = {"metric": "bundlesSplit"}, dict[str, str]()
     done = reshaper.splits.total() - reshaper.splits[SplitReason.ADMIN_SPLIT]
+    failed = "Rounds of splits and merges that failed."
     return [
-        ("pulsar_lb_bundles_split", "Bundles that the leader has split by itself.", split, done),
-        ("loadmanager_reshaping_rounds", "Rounds of splits and merges.", none, reshaping.rounds),
-        (
-            "loadmanager_reshaping_rounds_failed",
-            "Rounds of splits and merges that failed.",
-            none,
-            reshaping.rounds_failed,
-        ),
-    ]
-
-
-def _counters(node: Candidate, intake: ReportIntake) -> list[Sample]:
-    unloading, none = {"metric": "bundleUnloading"}, dict[str, str]()
-    return [
-        ("pulsar_lb_unload_broker", "Brokers shed from, summed over rounds.", unloading, node.shedding.brokers_shed),
-        ("pulsar_lb_unload_bundle", "Bundles unloaded.", unloading, node.executor.unloads_completed),
-        (
-            "loadmanager_unloads_failed",
-            "Unloads given up; the owner kept the bundle.",
-            none,
-            node.executor.unloads_failed,
-        ),
-        ("loadmanager_stale_steps", "Steps of plans refused as out of date.", none, node.executor.stale_steps),
-        (
-            "loadmanager_bundles_ignored",
-            "Bundles in reports that the record of their namespace does not have.",
-            none,
-            node.mirror.model.bundles_ignored,
-        ),
-        ("loadmanager_shedding_cycles", "Rounds of shedding planned.", none, node.shedding.cycles),
-        ("loadmanager_shedding_cycles_failed", "Rounds that ended in an error.", none, node.shedding.cycles_failed),
-        (
-            "loadmanager_sessions_given_up",
-            "Sessions that ZooKeeper did not take back.",
-            none,
-            node.store.sessions_given_up,
-        ),
-        ("loadmanager_terms_won", "Elections won by this node.", none, node.election.terms_won),
-        ("loadmanager_reports_applied", "Load reports taken in.", none, intake.reports_applied),
-        ("loadmanager_records_rejected", "Records that could not be used.", none, intake.records_rejected),
-        ("loadmanager_history_records_written", "Records of history written.", none, node.persistence.records_written),
-    ]
-
-
-def _size_gauges(node: Candidate) -> list[Sample]:
-    """Return the fleet size, if this node leads and knows it: an autoscaler must not act on a guess."""
-    size, meaning = node.stuck_monitor.size, "Least number of brokers that carry the current peak after a loss."
-    return [] if size is None else [("loadmanager_brokers_needed", meaning, {}, size.needed)]
-
-
-def _gauges(node: Candidate) -> list[Sample]:
-    none = dict[str, str]()
-    return [
-        ("loadmanager_leader", "1 while this node leads.", none, node.election.term is not None),
-        ("loadmanager_epoch", "The current epoch.", none, node.mirror.epoch),
-        ("loadmanager_lease_seconds", "Time for which the session is certain to live.", none, _lease_s(node)),
-        (
-            "loadmanager_view_fresh",
-            "1 while the mirror is fresh: read since the last reconnection.",
-            none,
-            node.mirror.is_fresh,
-        ),
-        (
-            "loadmanager_faulty_znodes",
-            "Znodes that cannot be read at the moment, or that access lists keep from this node.",
-            none,
-            len(node.mirror.faults.keys() | node.store.denied.keys()),
-        ),
-        ("loadmanager_brokers", "Registered brokers.", none, len(node.mirror.registrations)),
-        *_size_gauges(node),
-        (
-            "loadmanager_brokers_rejected",
-            "Brokers with rejected reports, which shedding leaves alone.",
-            none,
-            len(node.planner.snapshot().faults.rejected),
-        ),
-        (
-            "loadmanager_brokers_sick",
-            "Brokers far off their peers by their own figures, which are given less, or nothing.",
-            none,
-            len(node.planner.snapshot().faults.unwell),
-        ),
-        (
-            "loadmanager_bundles_unserved",
-            "Bundles that no client can use: their broker serves nothing (broker_stuck), or a Pulsar has no owner.",
-            none,
-            sum(each["bundles"] for each in unserved_bundles(node.mirror)) + len(node.mirror.ownerless),
-        ),
-        (
-            "loadmanager_cannot_move",
-            "Reasons for which nothing can be moved; the leader's /readyz names them.",
-            none,
-            len(node.stuck_monitor.found),
-        ),
-        (
-            "loadmanager_namespaces_unplaceable",
-            "Namespaces that no broker may own by the isolation policies; /readyz names them.",
-            none,
-            sum(len(each.namespaces) for each in node.mirror.unplaceable()),
-        ),
-        ("loadmanager_namespaces", "Namespaces.", none, len(node.mirror.namespaces)),
-        ("loadmanager_shedding_cycle_seconds", "Planning time of the last round.", none, node.shedding.last_cycle_s),
-    ]
-
-
-def _as_floats(*groups: Iterable[Sample]) -> list[Sample]:
-    return [(name, text, labels, float(value)) for group in groups for name, text, labels, value in group]
-
-
-def _recording_counters(node: Candidate) -> list[Sample]:
-    """Return the counters of the history recorder; all 0 on a node that records nothing."""
-    figures, none = node.recorder.figures, dict[str, str]()
-    return [
-        ("loadmanager_recorded_rows", "Rows written into the recorded history.", none, figures.rows_written),
-        ("loadmanager_recorded_rows_lost", "Rows that could not be kept or written.", none, figures.rows_lost),
-        ("loadmanager_recorded_bytes", "Bytes written into the recorded history.", none, figures.bytes_written),
-        ("loadmanager_recorded_files", "Files written into the recorded history.", none, figures.files_written),
-        ("loadmanager_recording_failures", "Attempts to write that failed.", none, figures.write_failures),
-    ]
-
-
-def _recording_gauges(node: Candidate) -> list[Sample]:
-    figures, none = node.recorder.figures, dict[str, str]()
-    return [
-        ("loadmanager_recording_queue_rows", "Recorded rows that are not written yet.", none, figures.queue_rows),
-        ("loadmanager_recording_queue_bytes", "About what they take in memory.", none, figures.queue_bytes),
-        ("loadmanager_recording", "1 while this node leads and records.", none, node.recorder.is_recording),
-        (
-            "loadmanager_recording_failing",
-            "1 while nothing can be written into the recorded history.",
-            none,
-            figures.is_failing,
-        ),
-    ]
-
-
-def _churn_counters(node: Candidate) -> list[Sample]:
-    """Return the counters of moves, drains and plans, and of breaker trips."""
-    churn, none = node.planner.churn, dict[str, str]()
-    return [
-        ("loadmanager_moves", "Unloads completed, at an operator's word too.", none, churn.moves),
-        ("loadmanager_load_moved_bytes_per_second", "Load of the bundles moved, added up.", none, churn.load_moved),
-        ("loadmanager_breaker_trips", "Bundles or shedding stopped for thrashing.", none, churn.trips),
-        ("loadmanager_unloads_cancelled", "Unloads cancelled by operators.", none, node.executor.unloads_cancelled),
-        ("loadmanager_drain_bundles_moved", "Bundles moved by drains and pins.", none, node.drains.bundles_moved),
-        ("loadmanager_plans_executed", "Plans executed to the end.", none, node.plans.executed),
-        ("loadmanager_plans_stopped", "Plans stopped because the cluster had drifted.", none, node.plans.stopped),
-    ]
-
-
-def _churn_gauges(node: Candidate) -> list[Sample]:
-    """Return the figures behind the churn limits, and what the breaker has stopped; all 0 on a node that does not
-    lead.
-    """
-    figures, none = node.planner.churn.figures(), dict[str, str]()
-    leads = node.is_leading
-    return [
-        (
-            "loadmanager_moved_per_hour_ratio",
-            "Part of all load that shedding moved within the hour.",
-            none,
-            leads * figures.moved_within_hour,
-        ),
-        (
-            "loadmanager_moved_again_ratio",
-            "Part of all load that shedding moved in the last two hours, and had moved within two hours before.",
-            none,
-            leads * figures.moved_again,
-        ),
-        (
-            "loadmanager_moved_back_ratio",
-            "Part of all load that shedding moved in the last four hours to where it had been within four hours.",
-            none,
-            leads * figures.moved_back,
-        ),
-        (
-            "loadmanager_shedding_stopped",
-            "1 while the breaker has stopped shedding.",
-            none,
-            leads * (figures.shedding_stopped_for_s > 0),
-        ),
-        (
-            "loadmanager_bundles_frozen_by_breaker",
-            "Bundles that are not shed as they kept returning.",
-            none,
-            leads * len(figures.frozen_for_s),
-        ),
-        (
-            "loadmanager_draining_brokers",
-            "Brokers being drained.",
-            none,
-            len(node.mirror.operator_config.controls.draining),
+        ("pulsar_lb_bundles_split", "Bundles that the leader has split by itself.", {"metric": "bundlesSplit"}, done),
+        *_unlabelled(
+            ("loadmanager_reshaping_rounds", "Rounds of splits and merges.", reshaping.rounds),
+            ("loadmanager_reshaping_rounds_failed", failed, reshaping.rounds_failed),
         ),
     ]
 
@@ -304,5 +106,93 @@ def count_splits(reshaper: SplitCounters) -> dict[tuple[str, str], int]:
     return {**done, ("Failure", "Unknown"): reshaper.splits_failed}
 
 
-def _lease_s(node: Candidate) -> float:
-    return max(0.0, node.store.lease_valid_until_s - clock.now_s())
+def _counters(node: Candidate, intake: ReportIntake) -> list[Sample]:
+    unloading, shedding, recorded = {"metric": "bundleUnloading"}, node.shedding, node.recorder.figures
+    unknown = "Bundles in reports that the record of their namespace does not have."
+    given_up = "Sessions that ZooKeeper did not take back."
+    kept = "Unloads given up; the owner kept the bundle."
+    return [
+        ("pulsar_lb_unload_broker", "Brokers shed from, summed over rounds.", unloading, shedding.brokers_shed),
+        ("pulsar_lb_unload_bundle", "Bundles unloaded.", unloading, node.executor.unloads_completed),
+        *_unlabelled(
+            ("loadmanager_unloads_failed", kept, node.executor.unloads_failed),
+            ("loadmanager_stale_steps", "Steps of plans refused as out of date.", node.executor.stale_steps),
+            ("loadmanager_bundles_ignored", unknown, node.mirror.model.bundles_ignored),
+            ("loadmanager_shedding_cycles", "Rounds of shedding planned.", shedding.cycles),
+            ("loadmanager_shedding_cycles_failed", "Rounds that ended in an error.", shedding.cycles_failed),
+            ("loadmanager_sessions_given_up", given_up, node.store.sessions_given_up),
+            ("loadmanager_terms_won", "Elections won by this node.", node.election.terms_won),
+            ("loadmanager_reports_applied", "Load reports taken in.", intake.reports_applied),
+            ("loadmanager_records_rejected", "Records that could not be used.", intake.records_rejected),
+            ("loadmanager_recorded_rows", "Rows written into the recorded history.", recorded.rows_written),
+            ("loadmanager_recorded_rows_lost", "Rows that could not be kept or written.", recorded.rows_lost),
+        ),
+    ]
+
+
+def _gauges(node: Candidate) -> list[Sample]:
+    mirror, faults = node.mirror, node.planner.snapshot().faults
+    lease_s = max(0.0, node.store.lease_valid_until_s - clock.now_s())
+    faulty = len(mirror.faults.keys() | node.store.denied.keys())
+    unserved = sum(each["bundles"] for each in unserved_bundles(mirror)) + len(mirror.ownerless)
+    unplaceable = sum(len(each.namespaces) for each in mirror.unplaceable())
+    fresh_meaning = "1 while the mirror is fresh: read since the last reconnection."
+    faulty_meaning = "Znodes that cannot be read at the moment, or that access lists keep from this node."
+    rejected_meaning = "Brokers with rejected reports, which shedding leaves alone."
+    sick_meaning = "Brokers far off their peers by their own figures, which are given less, or nothing."
+    unserved_meaning = (
+        "Bundles that no client can use: their broker serves nothing (broker_stuck), or a Pulsar has no owner."
+    )
+    cannot_move_meaning = "Reasons for which nothing can be moved; the leader's /readyz names them."
+    unplaceable_meaning = "Namespaces that no broker may own by the isolation policies; /readyz names them."
+    needed_meaning = "Least number of brokers that carry the current peak after a loss."
+    size = node.stuck_monitor.size  # unknown on a node that does not lead: an autoscaler must not act on a guess
+    return _unlabelled(
+        ("loadmanager_leader", "1 while this node leads.", node.election.term is not None),
+        ("loadmanager_epoch", "The current epoch.", mirror.epoch),
+        ("loadmanager_lease_seconds", "Time for which the session is certain to live.", lease_s),
+        ("loadmanager_view_fresh", fresh_meaning, mirror.is_fresh),
+        ("loadmanager_faulty_znodes", faulty_meaning, faulty),
+        ("loadmanager_brokers", "Registered brokers.", len(mirror.registrations)),
+        *(() if size is None else [("loadmanager_brokers_needed", needed_meaning, size.needed)]),
+        ("loadmanager_brokers_rejected", rejected_meaning, len(faults.rejected)),
+        ("loadmanager_brokers_sick", sick_meaning, len(faults.unwell)),
+        ("loadmanager_bundles_unserved", unserved_meaning, unserved),
+        ("loadmanager_cannot_move", cannot_move_meaning, len(node.stuck_monitor.found)),
+        ("loadmanager_namespaces_unplaceable", unplaceable_meaning, unplaceable),
+        ("loadmanager_shedding_cycle_seconds", "Planning time of the last round.", node.shedding.last_cycle_s),
+    )
+
+
+def _churn_gauges(node: Candidate) -> list[Sample]:
+    """Return the figures behind the churn limits, and what the breaker has stopped; all 0 on a node that does not
+    lead.
+    """
+    figures, leads = node.planner.churn.figures(), node.is_leading
+    again = "Part of all load that shedding moved in the last two hours, and had moved within two hours before."
+    back = "Part of all load that shedding moved in the last four hours to where it had been within four hours."
+    hour = "Part of all load that shedding moved within the hour."
+    stopped, frozen = figures.shedding_stopped_for_s > 0, len(figures.frozen_for_s)
+    draining = len(node.mirror.operator_config.controls.draining)
+    return _unlabelled(
+        ("loadmanager_moved_per_hour_ratio", hour, leads * figures.moved_within_hour),
+        ("loadmanager_moved_again_ratio", again, leads * figures.moved_again),
+        ("loadmanager_moved_back_ratio", back, leads * figures.moved_back),
+        ("loadmanager_shedding_stopped", "1 while the breaker has stopped shedding.", leads * stopped),
+        ("loadmanager_bundles_frozen_by_breaker", "Bundles not shed as they kept returning.", leads * frozen),
+        ("loadmanager_draining_brokers", "Brokers being drained.", draining),
+    )
+
+
+def _recording_gauges(node: Candidate) -> list[Sample]:
+    """Return the state of the history recorder; all 0 on a node that records nothing."""
+    figures, failing = node.recorder.figures, "1 while nothing can be written into the recorded history."
+    return _unlabelled(
+        ("loadmanager_recording_queue_rows", "Recorded rows that are not written yet.", figures.queue_rows),
+        ("loadmanager_recording", "1 while this node leads and records.", node.recorder.is_recording),
+        ("loadmanager_recording_failing", failing, figures.is_failing),
+    )
+
+
+def _unlabelled(*samples: tuple[str, str, float]) -> list[Sample]:
+    return [(name, text, {}, float(value)) for name, text, value in samples]

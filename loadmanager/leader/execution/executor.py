@@ -175,7 +175,6 @@ class Executor:
         self._timer: asyncio.TimerHandle | None = None
         self.unloads_completed = 0
         self.unloads_failed = 0
-        self.unloads_cancelled = 0
         self.stale_steps = 0
 
     async def start(self) -> None:
@@ -343,7 +342,6 @@ class Executor:
                 self._step(NotCommitted(move, error))
 
     def _set_timer(self) -> None:
-        """Schedule the next TIME step of the machine."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -435,7 +433,6 @@ class Executor:
                 self._settle(move, error)
 
     def _settle(self, move: Move, outcome: Ownership | Exception) -> None:
-        """Finish a move: end its span, and tell all who wait."""
         self._because.pop(move, None)
         self._contexts.pop(move, None)
         self._trails.pop(move, NOWHERE).end(outcome if isinstance(outcome, Exception) else None)
@@ -460,7 +457,6 @@ class Executor:
         log.info("unloaded", bundle=str(name), source=str(released.owner), destination=str(done.owner))
 
     def _kept(self, name: BundleName, released: Ownership, outcome: Kept) -> Exception:
-        """Log that the owner keeps the bundle, and return the error for waiting callers."""
         kept, reason = outcome.kept, outcome.reason
         self._observer.kept(name, released, reason, outcome.refusal)
         why = Verdict(str(name), reason, acted=True, why={"error": outcome.refusal})
@@ -468,7 +464,6 @@ class Executor:
         verb = "stays" if kept.owner == released.owner else "is"
         where = f"{name} {verb} with {kept.owner.broker if kept.owner else 'nobody'}"
         if reason is OwnershipReason.UNLOAD_CANCELLED:
-            self.unloads_cancelled += 1
             log.info("unload_cancelled", bundle=str(name), owner=str(kept.owner), version=kept.version)
             return UnloadCancelledError(f"{where}: it was cancelled")
         self.unloads_failed += 1

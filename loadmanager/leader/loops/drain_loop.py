@@ -54,8 +54,8 @@ _SHOWN_BLOCKED = 20
 
 
 class DrainLoop:
-    """Runs drains, and brings bundles home; `bundles_moved` counts the moves of both. `refusal` is the reason for which
-    no drain begins, empty where drains may begin.
+    """Runs drains, and brings bundles home. `refusal` is the reason for which no drain begins, empty where drains may
+    begin.
     """
 
     def __init__(
@@ -78,7 +78,6 @@ class DrainLoop:
         self._wake = asyncio.Event()
         self._work = asyncio.TaskGroup()
         self.forget()
-        self.bundles_moved = 0
 
     def forget(self) -> None:
         """Begin a new term with a new state machine."""
@@ -232,7 +231,6 @@ class DrainLoop:
         outcome: Outcome
         try:
             outcome = Moved(await self._executor.unload(name, step.destination, step.reason, because, check))
-            self.bundles_moved += 1
         except StaleStepError as error:
             log.info("stale_step_refused", bundle=step.bundle, error=str(error))
             outcome = Failed(error)

@@ -63,8 +63,8 @@ _PLANS_KEPT = 20
 
 
 class PlanDriver:
-    """Keeps and executes the plans of operators; `executed` counts plans that ran to the end, `stopped` the others.
-    `refusal` is the reason for which no plan is executed, empty where plans may be.
+    """Keeps and executes the plans of operators. `refusal` is the reason for which no plan is executed, empty where
+    plans may be.
     """
 
     def __init__(
@@ -85,8 +85,6 @@ class PlanDriver:
         self._contexts: dict[KeptPlan, contextvars.Context] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.forget()
-        self.executed = 0
-        self.stopped = 0
 
     def forget(self) -> None:
         """Begin a new term: plans of an earlier one are dropped."""
@@ -162,10 +160,6 @@ class PlanDriver:
                 self._ended(plan)
 
     def _ended(self, plan: KeptPlan) -> None:
-        if plan.stopped_by is None:
-            self.executed += 1
-        else:
-            self.stopped += 1
         log.info("plan_executed", hash=plan.hash, done=plan.done, steps=len(plan.steps), stopped_by=plan.stopped_by)
         self._contexts.pop(plan)
         self._ends.pop(plan).set_result(ExecutionAnswer.of(plan))

@@ -14,7 +14,7 @@ from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.ownership import Ownership
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.reasons import ChurnReason, Reason
-from loadmanager.core.model.fleet_load import share_of, total_load
+from loadmanager.core.model.fleet_load import share_of
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn
 from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD, MoveMemory, State
@@ -66,9 +66,6 @@ class Churn:
         self._recorder = recorder
         self._moves = moves
         self._under_way: dict[tuple[str, int], float] = {}
-        self.moves = 0
-        self.load_moved = 0.0
-        self.trips = 0
 
     def began(self, name: BundleName, released: Ownership) -> MoveEffect:
         """Note the begin of an unload; return its predicted effect."""
@@ -98,8 +95,6 @@ class Churn:
         snapshot, at_s, settings = self._snapshot(), time.time(), self._live.planner
         share = share_of(snapshot, str(name))
         is_own = released.reason not in AT_AN_OPERATORS_WORD
-        self.moves += 1
-        self.load_moved += share * total_load(snapshot)
         self.state, verdicts = churn.noted(
             self.state,
             str(name),
@@ -119,7 +114,6 @@ class Churn:
         return effect
 
     def _tripped(self, verdict: Verdict) -> None:
-        self.trips += 1
         self.memory_changed.set()
         self._decision_log.judged("breaker", verdict, epoch=self._mirror.epoch)
         log.warning("breaker_tripped", subject=verdict.subject, sentence=verdict.sentence(), **verdict.why)
