@@ -218,7 +218,6 @@ def _verdict(recorded: Row) -> Verdict:
 
 
 def _add_to_move(entry: _Entry, row: Row) -> None:
-    """Add a row's data to its move."""
     detail = entry.detail
     match row["kind"]:
         case "began":
@@ -236,7 +235,6 @@ def _add_to_move(entry: _Entry, row: Row) -> None:
 
 
 def _told(move: _Entry) -> str:
-    """Describe the outcome of a move."""
     detail = move.detail
     match detail.get("end"):
         case "done":

@@ -157,7 +157,6 @@ def compact_files(history: History, files: Sequence[HistoryFile]) -> pa.Buffer:
 
 
 def _parts(history: History, files: Sequence[HistoryFile]) -> Iterator[pa.Table]:
-    """Yield all rows, in batches of this size."""
     waiting, count = list[pa.Table](), 0
     for file in files:
         with history.open(file) as parquet:

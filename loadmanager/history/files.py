@@ -116,7 +116,6 @@ def _without_originals(files: list[HistoryFile]) -> list[HistoryFile]:
 
 
 def _with_defaults(url: str) -> str:
-    """Add the default parameters that a URL lacks."""
     key, equals, value = _PARAMETERS.get(url.partition(":")[0], "").partition("=")
     return url if not key or f"{key}=" in url else f"{url}{'&' if '?' in url else '?'}{key}{equals}{value}"
 
@@ -186,7 +185,6 @@ class Directory:
         return sorted(found, key=lambda each: each.order), faults
 
     def _infos(self, table: str, from_ms: int | None, to_ms: int | None) -> Iterable[fs.FileInfo]:
-        """List everything below a table, except days out of range."""
         folder = f"{self.root}/{table}"
         if from_ms is None and to_ms is None:
             return self._list(folder, recursive=True)

@@ -102,7 +102,6 @@ class Recalling:
             until_ms = from_ms
 
     def _rows(self, table: str, kind: str, *columns: str) -> Iterator[dict[str, Any]]:
-        """Yield the rows of this kind."""
         for batch in self._batches(table, self._from_ms, self._until_ms, ("kind", *columns)):
             kinds, code = _coded(batch.column("kind"))
             if kind in kinds:
@@ -121,7 +120,6 @@ class Recalling:
         yield from self._by_step("brokers", batch, _BROKER_STEP_MS, names, codes, figures)
 
     def _of_bundles(self, batch: pa.RecordBatch, sampled_ms: int) -> Iterator[Recalled]:
-        """Return the first reports of each `sampled_ms`."""
         if sampled_ms > _REPORT_MS:
             batch = batch.filter(pa.array(_times(batch) % sampled_ms < _REPORT_MS))
         names, codes = _bundles(batch)

@@ -62,7 +62,6 @@ class NodeRegistrar:
             await self._store.ensure_path(path)
 
     async def _register(self) -> None:
-        """Register in the current session, and create folders that the store has lost."""
         path = paths.node(self._record.node_id)
         known = await self._store.get(path)
         if known is not None and known.ephemeral_owner == self._store.session_id:
@@ -251,11 +250,9 @@ class Candidate(ABC):
         return self.election.why_nobody_leads()
 
     def _follow_session(self) -> None:
-        """Subscribe to session events, before anything is read."""
         self._unsubscribe = self.store.on_session(self._on_session)
 
     def _stand(self) -> None:
-        """Register this node, and start to take part in elections."""
         self._spawn(self._registrar.run(), "register")
         self._spawn(self.election.run(), "election")
         self._spawn(self.leader_watch.run(), "leader watch")
@@ -273,7 +270,6 @@ class Candidate(ABC):
         self._life.close()
 
     def _store_changed(self) -> None:
-        """Wake the election after the mirror has changed."""
         self.election.wake()
         self._keep_watch()
         if self.leader_url != self._announced_url:
@@ -313,7 +309,6 @@ class Candidate(ABC):
         log.info("term_over", reason=str(error))
 
     async def _lead(self, term: Term, end_of_last_term: asyncio.Task[None] | None) -> None:
-        """Do the leader's work, once everything that former leaders wrote is read."""
         with structlog.contextvars.bound_contextvars(epoch=term.epoch):
             if end_of_last_term is not None:
                 await end_of_last_term

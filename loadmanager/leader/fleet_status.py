@@ -198,7 +198,6 @@ class _States:
 
 
 def _round_figures(figures: FloatArray | Float32Array) -> FloatArray:
-    """Round figures for display; replace NaN and infinities."""
     finite = np.nan_to_num(figures.astype(np.float64), posinf=_HIGHEST, neginf=0.0)
     return np.asarray(np.round(finite, _DECIMALS), dtype=np.float64)
 

@@ -171,7 +171,6 @@ class Persistence:
         self._mirror.model.restore_unloaded(bundles, sources)
 
     async def _list(self) -> set[str]:
-        """Return the paths of all averages in the store."""
         found = {paths.broker_time_average(broker) for broker in await self._store.children(paths.BROKER_TIME_AVERAGE)}
         for tenant in await self._store.children(paths.BUNDLE_DATA):
             names = await self._store.children(paths.bundle_data(tenant))

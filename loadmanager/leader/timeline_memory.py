@@ -119,7 +119,6 @@ class TimelineMemory:
         self._moments.changed(before.state, after.state, clock.now_ms())
 
     async def _recall(self) -> None:
-        """Read the recorded history from the begin of the span until this node's start, newest first."""
         from_ms = self._began_ms - _SPAN_MS
         weights, step_ms = self._live.current.resource_weights, self._grids["bundles"].step_ms
         try:

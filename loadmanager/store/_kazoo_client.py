@@ -187,7 +187,6 @@ class _Connection(ConnectionHandler):
         return timeouts
 
     def _begin_session(self, host: str, hostip: str, port: int, address: str) -> tuple[float, float]:
-        """Begin the next session, or resume the present one, with kazoo's authentication."""
         try:
             return super()._connect(host, hostip, port)
         except _HungUpError:

@@ -50,7 +50,6 @@ def _is_pulsars_leader(znode: Znode | None) -> bool:
 
 
 def _find_broker(records: Iterable[tuple[str, Znode | None]]) -> str | None:
-    """Return the first Pulsar broker without an agent of ours."""
     for name, znode in records:
         path = paths.broker(name)
         record = _content(znode, path)

@@ -302,7 +302,6 @@ class Session:
         return RAISED_LEASE_RATIO if self._is_raised else LEASE_RATIO
 
     def _rest(self, now_s: float) -> None:
-        """Schedule the next heartbeat after an answer."""
         self._sent_at_s, self._due_s = None, now_s + self.timeout_s / HEARTBEATS_PER_TIMEOUT
 
     def _look(self, now_s: float) -> None:
@@ -326,7 +325,6 @@ class Session:
             self._to_do.append(GiveUp(self._asked_at_s))
 
     def _meet(self, event: str, address: str, what: str) -> None:
-        """Note an obstacle to the connection."""
         if self.phase is SessionPhase.CONNECTED:
             return
         if self.obstacle is None:

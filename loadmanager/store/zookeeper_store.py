@@ -292,7 +292,6 @@ class ZooKeeperStore(OfSession):
             self._serving.clear()
 
     def _set_timer(self) -> None:
-        """Schedule the next step of the session."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -527,7 +527,6 @@ def version_ranks(snapshot: Snapshot) -> IntArray:
 
 
 def _is_of_one_version(snapshot: Snapshot) -> bool:
-    """Return True if all brokers run the same readable version."""
     ranks = snapshot.derive("versions", lambda: set(version_ranks(snapshot).tolist()))
     return len(ranks) == 1 and UNREADABLE not in ranks
 

@@ -492,7 +492,6 @@ def _judgement_of(move: _Move) -> tuple[ComparisonReason, tuple[Verdict, ...]]:
 
 
 def _find_other_cause(move: _Move) -> ComparisonReason | None:
-    """Find the cause of a move that Pulsar did not decide."""
     if move.by_us:
         return ComparisonReason.MOVED_BY_US
     if move.is_of_left:

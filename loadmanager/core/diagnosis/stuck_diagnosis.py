@@ -300,7 +300,6 @@ class _Uneven:
 
     @property
     def _owners(self) -> RowArray:
-        """Return the owners of owned bundles."""
         assigned = self.snapshot.bundles.assigned
         return assigned[assigned >= 0]
 

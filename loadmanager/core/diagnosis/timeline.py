@@ -92,7 +92,6 @@ class Grid:
         return names, found, first * self.step_ms
 
     def _go_on_to(self, step: int) -> None:
-        """Advance the ring to this step, if it is later."""
         first = max(self._newest + 1, step - self._columns + 1)
         for each in range(first, step + 1):
             self._cells[each % self._columns] = 0

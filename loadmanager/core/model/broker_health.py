@@ -144,7 +144,6 @@ class HealthDetector:
         return HealthPhase.WELL if life is None else life.phase
 
     def _judge(self, life: _BrokerState, now_s: float) -> None:
-        """Update the phase of a broker by its own figures."""
         off = self._find_off(life)
         if off is not None:
             life.off = off

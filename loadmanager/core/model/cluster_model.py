@@ -103,7 +103,6 @@ class NamespaceRecords:
             self._reporters.take_in_unknown()
 
     def _inherit(self, heirs: Rows, former: Rows) -> None:
-        """Pass the history and unload times of replaced bundles on to the new ones."""
         names = self._rows.names
         overlaps = Overlaps.of([names[row] for row in heirs], [names[row] for row in former])
         pairs = zip(heirs[overlaps.heir].tolist(), former[overlaps.former].tolist(), strict=True)

@@ -42,8 +42,6 @@ def is_idle(snapshot: Snapshot, namespace: str, share: float) -> bool:
 
 
 def _present_share(snapshot: Snapshot) -> Mapping[str, float]:
-    """Return the current share of all load by namespace."""
-
     def shares() -> Mapping[str, float]:
         bundles = snapshot.bundles
         carried = np.where(bundles.assigned >= 0, throughput_of(bundles.present), 0.0).astype(np.float64)

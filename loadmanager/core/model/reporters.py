@@ -266,7 +266,6 @@ class Reporters:
         return broker
 
     def _drop(self, broker: ReportingBroker, rows: Rows | RowArray) -> None:
-        """Drop these bundles from the broker's report."""
         rows = rows[self._rows.columns.reporter[rows] == broker.row]
         self._rows.columns.reporter[rows] = NOBODY
         self.forget_unnamed(rows)
@@ -277,7 +276,6 @@ class Reporters:
         return stays
 
     def _sample(self, broker: ReportingBroker, rows: Rows, report: BrokerReport) -> None:
-        """Add samples for the bundles that this broker reports."""
         reporter = self._rows.columns.reporter
         reporters = reporter[rows]
         foreign = (reporters != NOBODY) & (reporters != broker.row)

@@ -420,6 +420,5 @@ def _move_of(
     own: bool,  # noqa: FBT001 - as it was stored
     *before: float | None,
 ) -> PastMove:
-    """Read a move from JSON."""
     moved_s, left_s = (NEVER if each is None else float(each) for each in before)
     return PastMove(float(at_s), str(bundle), str(source), int(incarnation), float(share), bool(own), moved_s, left_s)

@@ -370,7 +370,6 @@ class _Placer:
         return self.take(destination)
 
     def take(self, destination: int, reason: Reason = PlacementReason.DECIDED_BEFORE) -> Placement:
-        """Take the destination that was decided earlier."""
         remembered = self.state.get(self._name, {})
         self.candidates = np.array([destination])
         return Placement(destination, self.candidates, reason, {}, remembered)
@@ -387,7 +386,6 @@ class _Placer:
         return None if broker is None else self.snapshot.brokers.find_row(broker)
 
     def _remember(self, bundle: str, placement: Placement) -> None:
-        """Tell a strategy that remembers destinations about the placement."""
         memory = self._find_memory(bundle)
         if memory is None or placement.broker is None:
             return
@@ -408,7 +406,6 @@ class _Placer:
         return placement
 
     def choose_again(self, candidates: Rows, bundle: int | None) -> Placement:
-        """Choose by the last strategy used."""
         return self._ask(*self._asked, candidates, bundle)
 
     def find_refusal(self, name: str, source: int) -> dict[str, Figure] | None:

@@ -346,7 +346,6 @@ class DrainMachine:
                 self._rest(verdict.subject, verdict.sentence(), drain)
 
     def _find_drain(self, owner: Registration | None) -> Drain | None:
-        """Find the active drain of this registration."""
         drain = None if owner is None else self._drains.get(owner.broker)
         return None if drain is None or drain.registration != owner else drain
 

@@ -322,7 +322,6 @@ class FailureDetector:
             self._actions.append(CheckSuspicion(leader.czxid, now_s))
 
     def _look_on(self, leader: LeaderZnode, now_s: float, *, stands: bool) -> None:
-        """Evaluate the result of a suspicion check."""
         if not stands:
             self._say("leader_has_zookeeper", leader, is_warning=False)
             self._rest(now_s)

@@ -28,11 +28,6 @@ import math
 from dataclasses import dataclass
 
 
-class Role(enum.StrEnum):
-    FOLLOWING = "following"
-    LEADING = "leading"
-
-
 class StepDownReason(enum.StrEnum):
     LEASE_LAPSED = "lease_lapsed"
     SESSION_CHANGED = "session_changed"

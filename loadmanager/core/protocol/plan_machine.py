@@ -267,7 +267,6 @@ class PlanMachine:
             self._stop(plan, step, "unknown" if was_begun else "not_begun", why)
 
     def _stop(self, plan: KeptPlan, step: TrackedStep, state: StepState, why: str) -> None:
-        """Stop the plan: begin no further step and withdraw queued ones."""
         step.state, step.error = state, why
         if plan.stopped_by is not None:
             return
@@ -279,7 +278,6 @@ class PlanMachine:
                 other.state = "not_begun"
 
     def _find_obstacle(self, plan: KeptPlan) -> str | None:
-        """Return the reason why the plan cannot begin, None if it can."""
         frozen = self._find_freeze(plan)
         if frozen is not None:
             return frozen

@@ -411,7 +411,6 @@ class ReshapeMachine:
 
 
 def _candidate(it: Reshaping) -> SplitCandidate:
-    """Build the split candidate of a requested split from its topics."""
     msg_rate, throughput = sum(each.msg_rate for each in it.topics), sum(each.throughput for each in it.topics)
     return SplitCandidate(str(it.bundle), it.bundle.range, len(it.topics), 0, msg_rate, throughput)
 

@@ -75,7 +75,6 @@ class _Limits:
         )
 
     def hold(self, lower: MergeCandidate, upper: MergeCandidate) -> bool:
-        """Return True if both together are within the limits."""
         return (
             lower.topics + upper.topics <= self.topics
             and lower.sessions + upper.sessions <= self.sessions
@@ -119,7 +118,6 @@ def find_candidates(
 
 
 def _counts_in(report: ReportedBundles) -> dict[str, tuple[int, int]]:
-    """Return topics and sessions by bundle."""
     counts = zip(report.bundle_topics.tolist(), report.bundle_sessions.tolist(), strict=True)
     return dict(zip(report.bundle_names, counts, strict=True))
 

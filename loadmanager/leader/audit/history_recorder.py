@@ -288,7 +288,6 @@ def learned_later(operator_config: OperatorConfig) -> Any:  # noqa: ANN401 - a f
 
 
 def _hash_later(state: State, *, always: bool) -> Any:  # noqa: ANN401 - a string, or `Later`
-    """Hash a state when it is written; a large state is hashed after rounds only."""
     if not always and (sum(map(_size, state.values())) > _MOST_HASHED or any(map(_holds_columns, state.values()))):
         return ""
     return Later(lambda: digest_of(state))

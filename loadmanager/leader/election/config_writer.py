@@ -148,7 +148,6 @@ class ConfigWriter:
         raise ConcurrentModificationError(f"Concurrent modification of {path}: nothing was written")
 
     async def _seen(self, path: str, value: _Value) -> _Value:
-        """Wait until the mirror has the znode, and return the value."""
         self._intake.mark_dirty(path)
         await self._intake.settled_soon()
         return value

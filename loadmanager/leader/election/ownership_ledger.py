@@ -298,7 +298,6 @@ class OwnershipLedger:
         ).highest_version, znode.version
 
     async def _commit_alone(self, ops: Sequence[Op]) -> None:
-        """Commit one fenced transaction outside the batches."""
         term = self._election.get_term()
         try:
             await self._store.commit([Check(paths.EPOCH, term.epoch), *ops], session_id=term.session_id)

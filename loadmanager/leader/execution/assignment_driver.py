@@ -140,11 +140,9 @@ class AssignmentDriver:
             return await write(self._ledger, action)
 
     def _find_trails(self, bundles: Iterable[str]) -> list[Trail]:
-        """Return the trace spans of the callers that wait for these bundles."""
         return [self._trails[bundle] for bundle in bundles if bundle in self._trails]
 
     def _log_outcome(self, bundle: str, outcome: Outcome) -> Ownership | Exception:
-        """Log the decision, and return the outcome for the waiting callers."""
         match outcome:
             case AssignmentMade(stored, step, why, former):
                 self.assignments += 1

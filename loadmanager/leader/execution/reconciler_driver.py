@@ -83,7 +83,6 @@ class ReconcilerDriver:
         return None
 
     async def _look(self) -> Event:
-        """Read the records; nothing counts as unfinished before the mirror is fresh."""
         if not self._mirror.is_fresh:
             return RecordsScanned((), ())
         model, is_registered = self._mirror.model, self._mirror.is_registered

@@ -238,7 +238,6 @@ class ReshapeDriver:
             return ReshapeRefused(it, error)
 
     def _reshaped(self, done: Reshaped) -> None:
-        """Update the model, the decision log and the owner's agent after a commit."""
         it, owner, namespace = done.reshaping, done.owner, str(done.reshaping.bundle.namespace)
         self._mirror.model.redistribute(done.loads)
         (self.splits if it.is_split else self.merges)[it.reason] += 1

@@ -195,7 +195,6 @@ class SheddingLoop:
         return unstopped
 
     def _log_stopped(self, step: Unload, because: Sequence[Verdict], term: Term) -> None:
-        """Log a move that would have been made."""
         self._decision_log.moved(
             "would_unload",
             step.bundle,

@@ -367,7 +367,6 @@ class MirrorIntake:
 
 
 def _is_record(path: str) -> bool:
-    """Return True if the path holds one of our records, not a folder or a foreign znode."""
     parts = path.removeprefix(f"{paths.ROOT}/").split("/")
     depth = {
         "brokers": 2,

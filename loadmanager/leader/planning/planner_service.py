@@ -296,7 +296,6 @@ class PlannerService:
         return self._new_snapshot().afresh()
 
     def _recent_snapshot(self) -> Snapshot:
-        """Return the last snapshot, or a new one if there is none."""
         return self._snapshot or self.snapshot()
 
 

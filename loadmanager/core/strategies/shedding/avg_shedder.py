@@ -195,7 +195,6 @@ class AvgShedder:
         return {"rounds": max(rounds, 1)}
 
     def _count(self, pair: _Pair, hits: _Hits) -> None:
-        """Count one more round in which the pair differs this much."""
         for broker in (pair.low, pair.high):
             if pair.apart < self.low.points:
                 hits.low[broker] = hits.high[broker] = 0

@@ -117,7 +117,6 @@ class ThresholdShedder:
         return np.where(np.isnan(previous), usage, previous * self.history + (1 - self.history) * usage)
 
     def _find_hot(self, snapshot: Snapshot, averages: FloatArray, mean: float) -> tuple[list[Hot], dict[str, Verdict]]:
-        """Return the brokers that have to shed, and a verdict for each of the others."""
         threshold = self.threshold_percentage / 100
         need = self._find_need(snapshot, averages, mean)
         hot: list[Hot] = []

@@ -275,7 +275,6 @@ class _Cycle:
         return fresh, None
 
     def _find_reason(self, statistics: LoadStatistics, least: int, most: int) -> Reason | None:
-        """Return the reason to move load from the most to the least used broker, None if there is none."""
         target = self._settings.broker_load_target_std
         if statistics.std > target:
             return TransferReason.OVERLOADED
@@ -400,7 +399,6 @@ class _Cycle:
         return question is not None and bool(self._answers.allowed(question)[0].item(destination))
 
     def _may_be_shed(self, namespace: str) -> bool:
-        """Return True if the settings allow shedding of the namespace's bundles."""
         settings = self._settings
         if namespace in settings.shedding_excluded_namespaces:
             return False

@@ -339,7 +339,6 @@ def _shares_an_end(candidate: SplitCandidate, splitting: Collection[tuple[str, B
 
 
 def _some_of(boundaries: Sequence[int], most: int) -> Sequence[int]:
-    """Return at most so many boundaries, in even steps."""
     if len(boundaries) <= most:
         return boundaries
     return [boundaries[step * len(boundaries) // (most + 1)] for step in range(1, most + 1)]

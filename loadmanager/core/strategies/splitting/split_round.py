@@ -182,7 +182,6 @@ def _candidate(
 
 
 def _hot_in(snapshot: Snapshot, settings: PlannerSettings) -> frozenset[str]:
-    """Return the bundles with long-term rates above a limit."""
     rows = np.flatnonzero(_carries_much(snapshot.bundles.long, settings)).tolist()
     return frozenset(snapshot.bundles.names[row] for row in rows)
 
