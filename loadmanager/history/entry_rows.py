@@ -68,8 +68,19 @@ class Report:
         return _BYTES_PER_ENTRY + _BYTES_PER_BUNDLE * len(self.report.bundle_names)
 
 
+class _OneRow:
+    """Base of entries that are one row each; `size_bytes` is the approximate size in memory."""
+
+    __slots__ = ()
+    rows = 1
+
+    @property
+    def size_bytes(self) -> int:
+        return _BYTES_PER_ENTRY
+
+
 @dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(_OneRow):
     """A decision; `steps` are the core's, or mappings with the fields of `schemas.STEP`.
 
     `settings_id` and `state_hash` name what it was decided with; `rng_state` is only there when it has changed.
@@ -86,16 +97,12 @@ class Decision:
     detail: Json | None = None
 
     @property
-    def rows(self) -> int:
-        return 1
-
-    @property
     def size_bytes(self) -> int:
         return _BYTES_PER_ENTRY + _BYTES_PER_VERDICT * (len(self.steps) + len(self.verdicts))
 
 
 @dataclass(frozen=True, slots=True)
-class MoveRow:
+class MoveRow(_OneRow):
     """A fact about a move: its begin, its end, or its measured effect.
 
     `move` is the sequence of the row it is about, `load` (4,) what the bundle carried; what is not known is None.
@@ -115,17 +122,9 @@ class MoveRow:
     move: int | None = None
     detail: Json | None = None
 
-    @property
-    def rows(self) -> int:
-        return 1
-
-    @property
-    def size_bytes(self) -> int:
-        return _BYTES_PER_ENTRY
-
 
 @dataclass(frozen=True, slots=True)
-class HistoryEvent:
+class HistoryEvent(_OneRow):
     """Any other event: `kind` is its type, `subject` what it is about."""
 
     kind: str
@@ -133,24 +132,16 @@ class HistoryEvent:
     body: Json | None = None
 
     @property
-    def rows(self) -> int:
-        return 1
-
-    @property
     def size_bytes(self) -> int:
         return _BYTES_PER_ENTRY + (len(self.body) if isinstance(self.body, str) else 0)
 
 
 @dataclass(frozen=True, slots=True)
-class StrategyState:
+class StrategyState(_OneRow):
     """Memory of a strategy from this entry on."""
 
     name: str
     state: Json
-
-    @property
-    def rows(self) -> int:
-        return 1
 
     @property
     def size_bytes(self) -> int:
@@ -158,7 +149,7 @@ class StrategyState:
 
 
 @dataclass(frozen=True, slots=True)
-class OperationRow:
+class OperationRow(_OneRow):
     """An operator command and its outcome: an entry of the audit log; `address` is the caller's."""
 
     node: str
@@ -170,14 +161,6 @@ class OperationRow:
     status: int
     before: Json | None
     after: Json | None
-
-    @property
-    def rows(self) -> int:
-        return 1
-
-    @property
-    def size_bytes(self) -> int:
-        return _BYTES_PER_ENTRY
 
 
 Entry = Report | Decision | MoveRow | HistoryEvent | StrategyState | OperationRow

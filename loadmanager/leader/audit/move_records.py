@@ -97,24 +97,8 @@ class MoveRecorder:
         begun = self._find(bundle, released)
         ended_ms = clock.now_ms()
         source, destination = released.owner, done.owner
-        self._recorder.put(
-            MoveRow(
-                kind="done",
-                bundle=bundle,
-                source=source.broker if source else None,
-                destination=destination.broker if destination else None,
-                reason=released.reason,
-                started_ms=None if begun is None else begun.started_ms,
-                ended_ms=ended_ms,
-                outcome=str(done.state),
-                move=None if begun is None else begun.row,
-                detail={
-                    **noted,
-                    "source": _encode_registration(source),
-                    "destination": _encode_registration(destination),
-                },
-            )
-        )
+        ends = {"source": _encode_registration(source), "destination": _encode_registration(destination)}
+        self._put_end("done", bundle, released, destination, begun, str(done.state), ended_ms, {**noted, **ends})
         if begun is not None and source is not None and destination is not None:
             brokers = {source.broker, destination.broker}
             self._awaited.append(
@@ -124,19 +108,32 @@ class MoveRecorder:
 
     def kept(self, bundle: str, released: Ownership, outcome: str, error: str) -> None:
         """Record that the owner keeps the bundle."""
-        begun = self._find(bundle, released)
+        begun, detail = self._find(bundle, released), {"error": error}
+        self._put_end("kept", bundle, released, released.destination, begun, outcome, clock.now_ms(), detail)
+
+    def _put_end(
+        self,
+        kind: str,
+        bundle: str,
+        released: Ownership,
+        destination: Registration | None,
+        begun: _Begun | None,
+        outcome: str,
+        ended_ms: int,
+        detail: dict[str, Any],
+    ) -> None:
         self._recorder.put(
             MoveRow(
-                kind="kept",
+                kind=kind,
                 bundle=bundle,
                 source=released.owner.broker if released.owner else None,
-                destination=released.destination.broker if released.destination else None,
+                destination=destination.broker if destination else None,
                 reason=released.reason,
                 started_ms=None if begun is None else begun.started_ms,
-                ended_ms=clock.now_ms(),
+                ended_ms=ended_ms,
                 outcome=outcome,
                 move=None if begun is None else begun.row,
-                detail={"error": error},
+                detail=detail,
             )
         )
 
