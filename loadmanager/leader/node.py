@@ -17,7 +17,7 @@ from loadmanager.leader.audit.recorded_model import open_mirror
 from loadmanager.leader.candidate import Candidate, MetricSamples
 from loadmanager.leader.election.config_writer import ConfigWriter
 from loadmanager.leader.election.ownership_ledger import OwnershipLedger
-from loadmanager.leader.execution.agent_calls import AgentCalls, AgentOwnerClient, WarmUpCalls
+from loadmanager.leader.execution.agent_calls import AgentCalls, AgentOwnerClient
 from loadmanager.leader.execution.assignment_driver import AssignmentDriver
 from loadmanager.leader.execution.executor import Executor, ExecutorSettings
 from loadmanager.leader.execution.reconciler_driver import ReconcilerDriver
@@ -146,7 +146,7 @@ class Node(Candidate):
             self.planner.churn,
             self.recorder,
             self.caller.tracing,
-            WarmUpCalls(self.agents),
+            self.agents,
         )
 
     def _make_reshaper(self) -> ReshapeDriver:

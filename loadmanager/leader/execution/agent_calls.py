@@ -64,6 +64,10 @@ class _AgentConnection:
 class AgentCalls(_AgentConnection):
     """Calls to agents about topics, bundles and warm-up."""
 
+    def __init__(self, mirror: ClusterMirror, caller: Caller) -> None:
+        super().__init__(mirror, caller)
+        self._unable: dict[BrokerId, Registration] = {}
+
     async def get_topics(self, owner: Registration, bundle: BundleName) -> list[OpenTopic]:
         """Return the topics of a bundle that its owner may have open; raises `OwnerSilentError` when it does not
         say.
@@ -89,10 +93,24 @@ class AgentCalls(_AgentConnection):
         headers = {"Content-Type": "application/json"}
         await self._call("PUT", url, HTTPStatus.NO_CONTENT, data=policies.to_json(), headers=headers)
 
-    async def prepare(self, destination: Registration, bundle: BundleName, topics: Iterable[str]) -> bool:
-        """Ask the broker to prepare for a bundle that it is about to get; return False when it does not support that.
-        Names as many topics as fit into one request. Raises `OwnerSilentError` when it does not confirm.
-        """
+    def can_prepare(self, destination: Registration) -> bool:
+        """True unless this registration of the broker has said that it does not support warm-up."""
+        return self._unable.get(destination.broker) != destination
+
+    async def prepare(
+        self, name: BundleName, owner: Registration | None, destination: Registration, patience_s: float
+    ) -> None:
+        """Ask the destination to prepare for a bundle, and wait until it has, or at most `patience_s`."""
+        try:
+            async with asyncio.timeout(patience_s):
+                topics = [] if owner is None else [each.topic for each in await self.get_topics(owner, name)]
+                if not await self._ask_to_prepare(destination, name, topics):
+                    self._unable[destination.broker] = destination
+        except (OwnerSilentError, TimeoutError) as error:
+            log.info("not_prepared", bundle=str(name), destination=str(destination), error=str(error) or "too slow")
+
+    async def _ask_to_prepare(self, destination: Registration, bundle: BundleName, topics: Iterable[str]) -> bool:
+        """Return False when the broker does not support warm-up. Names as many topics as fit into one request."""
         headers = {
             "Content-Type": "application/json",
             OWNER_HEADER: destination.broker,
@@ -149,30 +167,6 @@ def _as_fits(topics: Iterable[str]) -> Iterator[str]:
         if left < 0:
             return
         yield topic
-
-
-class WarmUpCalls:
-    """Warm-up calls to brokers that are about to get bundles, through their `agents`."""
-
-    def __init__(self, agents: AgentCalls) -> None:
-        self._agents = agents
-        self._unable: dict[BrokerId, Registration] = {}
-
-    def can_prepare(self, destination: Registration) -> bool:
-        """True unless this registration of the broker has said that it does not support warm-up."""
-        return self._unable.get(destination.broker) != destination
-
-    async def prepare(
-        self, name: BundleName, owner: Registration | None, destination: Registration, patience_s: float
-    ) -> None:
-        """Ask the destination to prepare for a bundle, and wait until it has, or at most `patience_s`."""
-        try:
-            async with asyncio.timeout(patience_s):
-                topics = [] if owner is None else [each.topic for each in await self._agents.get_topics(owner, name)]
-                if not await self._agents.prepare(destination, name, topics):
-                    self._unable[destination.broker] = destination
-        except (OwnerSilentError, TimeoutError) as error:
-            log.info("not_prepared", bundle=str(name), destination=str(destination), error=str(error) or "too slow")
 
 
 _SHORTEST_CALL_S = 0.1

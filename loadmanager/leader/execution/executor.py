@@ -62,7 +62,7 @@ from loadmanager.errors import (
 from loadmanager.leader.audit.decision_log import DecisionLog, RecordedAnswers, RecordedMachine
 from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.leader.election.machine_driver import Waiters
-from loadmanager.leader.execution.agent_calls import OwnerClient, WarmUpCalls
+from loadmanager.leader.execution.agent_calls import AgentCalls, OwnerClient
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.net.tracing import NOWHERE, OFF, Tracing, Trail
 from loadmanager.wire.machines.move_codec import MovesForm
@@ -145,7 +145,7 @@ class Executor:
         observer: MoveObserver,
         recorder: HistoryRecorder,
         tracing: Tracing = OFF,
-        destinations: WarmUpCalls | None = None,
+        destinations: AgentCalls | None = None,
     ) -> None:
         self._mirror = mirror
         self._writes = writes

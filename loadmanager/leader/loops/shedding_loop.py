@@ -40,16 +40,6 @@ class MoveGuard(Protocol):
         """Return the verdicts that stop each step, including those that stop the whole round."""
 
 
-class NoRails:
-    """Move guard that stops nothing."""
-
-    def begin_round(self) -> Sequence[Verdict]:
-        return ()
-
-    def check_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
-        return [()] * len(steps)
-
-
 class SheddingLoop:
     """Plans a round of shedding every interval and executes its steps; a broker that hangs holds up no other.
 
@@ -75,7 +65,7 @@ class SheddingLoop:
         self._decision_log = decision_log
         self._mirror = mirror
         self._live = live
-        self._rails = rails or NoRails()
+        self._rails = rails
         self._on_plan = on_plan
         self._tracing = tracing
         self._batch = Batch()
@@ -132,7 +122,7 @@ class SheddingLoop:
         self._batch = Batch()
         started_s = time.monotonic()
         term = self._election.get_term()
-        stops = self._rails.begin_round()
+        stops = self._rails.begin_round() if self._rails else ()
         if stops:
             self._decision_log.stopped("cluster", stops, epoch=term.epoch)
         plan = await self._planner.shed()
@@ -186,7 +176,8 @@ class SheddingLoop:
         # The verdict that acted wins over a fault of the report.
         verdicts |= {verdict.subject: verdict for verdict in plan.verdicts if verdict.acted}
         unstopped: list[tuple[Unload, Sequence[Verdict]]] = []
-        for step, stops in zip(steps, self._rails.check_steps(steps), strict=True):
+        stops_of: Sequence[Sequence[Verdict]] = self._rails.check_steps(steps) if self._rails else [()] * len(steps)
+        for step, stops in zip(steps, stops_of, strict=True):
             because = [verdicts[each] for each in (step.source.broker, step.bundle) if each in verdicts]
             if is_dry_run or stops:
                 self._log_stopped(step, [*(_select_own(step, stops) or stops[:1]), *because], term)

@@ -10,7 +10,7 @@ from support.registrations import a_record
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName, TopicName
 from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership
-from loadmanager.core.model.cluster_model import NamespaceRecords
+from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.errors import BrokerNotFoundError, BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
 from loadmanager.leader.mirror.broker_records import RawReports
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry, lookup_answer
@@ -54,13 +54,13 @@ def test_a_broker_that_left_owns_nothing() -> None:
 def test_only_changed_owners_go_into_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     mirror = a_mirror()
     written: list[set[str]] = []
-    write = NamespaceRecords.change_owners
+    write = ClusterModel.set_owners
 
-    def noted(records: NamespaceRecords, ownerships: Mapping[str, Ownership]) -> None:
+    def noted(model: ClusterModel, ownerships: Mapping[str, Ownership]) -> None:
         written.append(set(ownerships))
-        write(records, ownerships)
+        write(model, ownerships)
 
-    monkeypatch.setattr(NamespaceRecords, "change_owners", noted)
+    monkeypatch.setattr(ClusterModel, "set_owners", noted)
     former = mirror.get_namespace("t/ns").state
     mirror.put_namespace(NamespaceEntry(former.with_ownerships({1: owned(B1)}), 1, czxid=1, digest=1))
     assert written == [{"t/ns/0x80000000_0xffffffff"}]
