@@ -11,9 +11,10 @@ from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
 from loadmanager.core.domain.plan import Plan
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.load import BrokerReport
-from loadmanager.core.planning.planner import PlannerSettings, plan_assignments, plan_shedding
+from loadmanager.core.planning.planner import plan_assignments, plan_shedding
 
 BROKERS = 1_000
 BUNDLES_PER_BROKER = 100

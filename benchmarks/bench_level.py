@@ -25,6 +25,7 @@ from measure import Measured, show
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.load import (
     BANDWIDTH_IN,
@@ -36,7 +37,7 @@ from loadmanager.core.model.load import (
     RowArray,
 )
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.planner import PlannerSettings, plan_shedding
+from loadmanager.core.planning.planner import plan_shedding
 from loadmanager.core.strategies.level.move_search import find_moves
 from loadmanager.core.strategies.level.search_task import SearchResult, Task
 

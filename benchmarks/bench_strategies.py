@@ -28,9 +28,10 @@ from rich.table import Table
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
 from loadmanager.core.domain.plan import Plan
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.planner import PlannerSettings, State, plan_assignments, plan_shedding
+from loadmanager.core.planning.planner import State, plan_assignments, plan_shedding
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.strategies.shedding import BOUND_STRATEGIES, SHEDDING_STRATEGIES, shedding_strategy
 

@@ -19,9 +19,10 @@ from loadmanager.core.constraints.filters import (
 from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.ownership import FREE
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.planner import PlannerSettings, plan_assignments
+from loadmanager.core.planning.planner import plan_assignments
 
 both_load_managers = pytest.mark.parametrize("rules", [MODULAR, EXTENSIBLE])
 

@@ -9,11 +9,11 @@ from support.builders import averages, broker, bundle, owned, report, snapshot
 from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.reasons import PlacementReason
 from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import LoadAverage, Published, PublishedLoad, ReportRules
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.snapshot import Snapshot, build_snapshot
-from loadmanager.core.planning.planner import PlannerSettings
 from loadmanager.core.strategies.placement.least_long_term_message_rate import LeastLongTermMessageRate
 from loadmanager.core.strategies.placement.least_resource_usage import LeastResourceUsageWithWeight
 from loadmanager.core.strategies.placement.least_resource_usage_extensible import (

@@ -7,9 +7,9 @@ import sys
 import pytest
 from support.builders import MIB, averages, bundle, report, snapshot, throughput
 
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BrokerReport, BundleAverages
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.planner import PlannerSettings
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadShedder
 from loadmanager.core.strategies.shedding.shedding_strategy import Shed, SheddingStrategy
 from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdShedder

@@ -16,10 +16,11 @@ from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.plan import Assign, Plan, Verdict
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.domain.reasons import Reason, SheddingReason
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.quotas import DEFAULT_QUOTA, is_worth_storing, smooth
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.planner import PlannerSettings, plan_assignments, plan_shedding
+from loadmanager.core.planning.planner import plan_assignments, plan_shedding
 from loadmanager.core.strategies.placement import placement_strategy
 from loadmanager.core.strategies.placement.fill_up import FillUpReason
 from loadmanager.core.strategies.placement.weighted_random_selection import compute_weights

@@ -17,6 +17,7 @@ from support.builders import Load, broker, bundle, report, snapshot
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Unload
 from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.extensible_load import (
     LoadAverage,
     Published,
@@ -26,7 +27,7 @@ from loadmanager.core.model.extensible_load import (
 )
 from loadmanager.core.model.load import BrokerReport, FloatArray, percent_usage, weighted_max_usage
 from loadmanager.core.model.snapshot import Snapshot, build_snapshot
-from loadmanager.core.planning.planner import PlannerSettings, State, plan_shedding
+from loadmanager.core.planning.planner import State, plan_shedding
 from loadmanager.core.strategies.shedding.shedding_strategy import Shed
 from loadmanager.core.strategies.shedding.transfer_shedder import LoadStatistics, TransferShedder
 

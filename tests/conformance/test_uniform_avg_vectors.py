@@ -12,8 +12,9 @@ from support.builders import MIB, Load, broker, bundle, report, snapshot, throug
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Plan, Unload
 from loadmanager.core.domain.reasons import PlacementReason, Reason
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.planner import PlannerSettings, State, choose_destination, plan_shedding
+from loadmanager.core.planning.planner import State, choose_destination, plan_shedding
 from loadmanager.core.strategies.placement.avg_placement import AvgPlacementReason
 from loadmanager.core.strategies.shedding import shedding_strategy
 

@@ -13,8 +13,9 @@ from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.plan import Plan
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.planner import PlannerSettings, State, plan_assignments, plan_shedding
+from loadmanager.core.planning.planner import State, plan_assignments, plan_shedding
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
 

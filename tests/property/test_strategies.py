@@ -31,9 +31,10 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Assign, Plan, Unload
 from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.decision_kinds import as_json
-from loadmanager.core.planning.planner import PlannerSettings, State, plan_assignments, plan_shedding
+from loadmanager.core.planning.planner import State, plan_assignments, plan_shedding
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
 

@@ -32,9 +32,9 @@ from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BoolArray
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.planner import PlannerSettings
 from loadmanager.core.strategies.placement.least_resource_usage import LeastResourceUsageWithWeight
 from loadmanager.core.strategies.placement.placement_strategy import State
 from loadmanager.core.strategies.placement.round_robin import RoundRobinBrokerSelector

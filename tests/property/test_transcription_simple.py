@@ -10,8 +10,8 @@ from support.builders import bundle, report, snapshot
 from support.transcription_simple import DEFAULT, Quota, Unit, fill_up
 
 from loadmanager.core.constraints.projection import Projection
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.planner import PlannerSettings
 from loadmanager.core.strategies.placement import placement_strategy
 from loadmanager.core.strategies.placement.weighted_random_selection import compute_weights
 from loadmanager.core.strategies.ranked_brokers import rank_brokers

@@ -13,9 +13,9 @@ from support.builders import broker, bundle, report
 from support.transcription_transfer import Decision, Load, Rule, Shedder, Stats, Store, top_bundles
 
 from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.extensible_load import Published, PublishedLoad, ReportRules, find_top_bundles
 from loadmanager.core.model.snapshot import Snapshot, build_snapshot
-from loadmanager.core.planning.planner import PlannerSettings
 from loadmanager.core.strategies.shedding.shedding_strategy import Shed, State
 from loadmanager.core.strategies.shedding.transfer_shedder import TransferShedder
 

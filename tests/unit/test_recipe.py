@@ -19,7 +19,8 @@ import numpy as np
 from support.builders import bundle, report, snapshot
 
 from loadmanager.core.diagnosis.reason_catalogue import reason_of
-from loadmanager.core.planning.planner import PlannerSettings, plan_assignments
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.planning.planner import plan_assignments
 
 given = snapshot({"a": report(topics=3), "b": report(topics=1), "c": report(topics=2)})
 plan, _ = plan_assignments(

@@ -13,8 +13,9 @@ not stuck; nor are limits that expire or are shown elsewhere: a freeze, a dry ru
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import NamedTuple
 
 import numpy as np
@@ -139,17 +140,16 @@ def find_stuck_causes(snapshot: Snapshot, settings: PlannerSettings) -> tuple[St
     """Find the reasons why nothing can move; empty if something can, or need not. Raises `UnknownStrategyError`."""
     with np.errstate(all="ignore"):
         fitted = fit_thresholds(settings, snapshot)
-        return tuple(StuckDiagnosis(key, _said(verdict)) for key, verdict in _reasons(snapshot, fitted))
+        return tuple(
+            StuckDiagnosis(key, f"{verdict.sentence()}; {verdict.remedy()}")
+            for key, verdict in _reasons(snapshot, fitted)
+        )
 
 
 _Reasons = Iterator[tuple[str, Verdict]]
 
 
-def _said(verdict: Verdict) -> str:
-    return f"{verdict.sentence()}; {verdict.remedy()}"
-
-
-def _because(reason: Reason, key: str, why: Mapping[str, Figure]) -> tuple[str, Verdict]:
+def _finding(reason: Reason, key: str, why: Mapping[str, Figure]) -> tuple[str, Verdict]:
     return key, Verdict("cluster", reason, acted=False, why={**why, "key": key})
 
 
@@ -158,7 +158,8 @@ def _reasons(snapshot: Snapshot, settings: PlannerSettings) -> _Reasons:
     yield from _switched_off(settings, strategy)
     uneven = _Uneven.of(restrain(snapshot), settings)
     if uneven is not None:
-        yield from _OF_STRATEGY.get(strategy, _nothing_of_its_own)(uneven)
+        for check in _CHECKS.get(strategy, ()):
+            yield from check(uneven)
         yield from uneven.all_kept()
 
 
@@ -186,7 +187,7 @@ def _switched_off(settings: PlannerSettings, strategy: str) -> _Reasons:
             fixed = f"LOADMANAGER_{KEYS[name]}={to} loadmanager serve"
             command = fixed if name == "load_balancer_enabled" else _set(KEYS[name], to)
             why = {"switch": KEYS[name], "value": str(value).lower(), "command": command}
-            yield _because(StuckReason.SWITCHED_OFF, KEYS[name], why)
+            yield _finding(StuckReason.SWITCHED_OFF, KEYS[name], why)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,7 +224,7 @@ class _Uneven:
         if not self._usage.any():
             weights = self.settings.resource_weights
             counted = ", ".join(name for name in weights.__slots__ if getattr(weights, name) > 0) or "none"
-            yield _because(StuckReason.NO_LIMIT_KNOWN, NIC_SPEED, {**self._times, "weights": counted})
+            yield _finding(StuckReason.NO_LIMIT_KNOWN, NIC_SPEED, {**self._times, "weights": counted})
 
     def usage_alike(self, needed: str = "") -> _Reasons:
         """Check for equal usages despite uneven load, usually those of a shared host. `needed`: the setting with the
@@ -238,7 +239,7 @@ class _Uneven:
             return
         why = {**self._times, "brokers": len(usage), "usage_percent": float(usage.mean())}
         why |= {"host": host, "shared": shared} if shared > 1 else {}
-        yield _because(StuckReason.USAGE_ALIKE, HOST_USAGE_SCOPE, why)
+        yield _finding(StuckReason.USAGE_ALIKE, HOST_USAGE_SCOPE, why)
 
     def out_of_reach(self, name: str, above_average: float) -> _Reasons:
         """Check for a threshold above the average that no broker could reach even with all load."""
@@ -246,14 +247,14 @@ class _Uneven:
         most = float(usage.sum())
         if usage.any() and most - above_average * most / len(usage) < threshold:
             why = {"most_percent": most, **self.settings.as_figures(name)}
-            yield _because(StuckReason.THRESHOLD_OUT_OF_REACH, KEYS[name], why)
+            yield _finding(StuckReason.THRESHOLD_OUT_OF_REACH, KEYS[name], why)
 
     def floor_of_need(self) -> _Reasons:
         """Check for a minimum above all load of the busiest broker."""
         mib = float(throughput_per_broker(self.snapshot).max()) / MIB
         if mib < self.settings.bundle_unload_min_throughput_threshold:
             why = {"mib_per_s": mib, **self.settings.as_figures("bundle_unload_min_throughput_threshold")}
-            yield _because(StuckReason.FLOOR_TOO_HIGH, KEYS["bundle_unload_min_throughput_threshold"], why)
+            yield _finding(StuckReason.FLOOR_TOO_HIGH, KEYS["bundle_unload_min_throughput_threshold"], why)
 
     def floors_of_difference(self) -> _Reasons:
         """Check for minimums above the share of a difference that is shed, by messages or bytes."""
@@ -262,9 +263,9 @@ class _Uneven:
         rate = float((load[:, MSG_RATE_IN] + load[:, MSG_RATE_OUT]).max())
         carried = float(throughput_per_broker(self.snapshot).max())
         if part * rate < settings.min_unload_message and part * carried < settings.min_unload_message_throughput:
-            said = settings.as_figures("min_unload_message", "min_unload_message_throughput", "max_unload_percentage")
-            why = {"msg_rate_per_s": rate, "mib_per_s": carried / MIB, **said}
-            yield _because(StuckReason.FLOOR_TOO_HIGH, KEYS["min_unload_message"], why)
+            limits = settings.as_figures("min_unload_message", "min_unload_message_throughput", "max_unload_percentage")
+            why = {"msg_rate_per_s": rate, "mib_per_s": carried / MIB, **limits}
+            yield _finding(StuckReason.FLOOR_TOO_HIGH, KEYS["min_unload_message"], why)
 
     def single_bundles(self) -> _Reasons:
         """Check for brokers with a single bundle, which would take all load along."""
@@ -272,7 +273,7 @@ class _Uneven:
             bundles = self.snapshot.bundles
             namespace = bundles.namespaces[bundles.namespace[self._kept_row]]
             why = {**self._times, "namespace": namespace}
-            yield _because(StuckReason.SINGLE_BUNDLES, "defaultNumberOfNamespaceBundles", why)
+            yield _finding(StuckReason.SINGLE_BUNDLES, "defaultNumberOfNamespaceBundles", why)
 
     def all_kept(self) -> _Reasons:
         """Check for bundles that no strategy may move."""
@@ -290,7 +291,7 @@ class _Uneven:
                 command = f"loadmanager admin bundles unpin {name}"
             if name in controls.frozen_bundles:
                 command = f"loadmanager admin bundles unfreeze {name}"
-            yield _because(StuckReason.ALL_KEPT, key, {"bundles": len(self._owners), "command": command})
+            yield _finding(StuckReason.ALL_KEPT, key, {"bundles": len(self._owners), "command": command})
 
     @property
     def _kept_row(self) -> int:
@@ -304,48 +305,27 @@ class _Uneven:
         return assigned[assigned >= 0]
 
 
-def _nothing_of_its_own(_: _Uneven) -> _Reasons:
-    return iter(())
-
-
-def _threshold_shedder(uneven: _Uneven) -> _Reasons:
-    yield from uneven.no_limit()
-    yield from uneven.usage_alike("broker_threshold_shedder_percentage")
-    yield from uneven.out_of_reach("broker_threshold_shedder_percentage", above_average=1)
-    yield from uneven.floor_of_need()
-    yield from uneven.single_bundles()
-
-
-def _overload_shedder(uneven: _Uneven) -> _Reasons:
-    yield from uneven.no_limit()
-    yield from uneven.out_of_reach("broker_overloaded_threshold_percentage", above_average=0)
-    yield from uneven.single_bundles()
-
-
-def _uniform_load_shedder(uneven: _Uneven) -> _Reasons:
-    yield from uneven.floors_of_difference()
-    yield from uneven.single_bundles()
-
-
-def _avg_shedder(uneven: _Uneven) -> _Reasons:
-    yield from uneven.no_limit()
-    yield from uneven.usage_alike("avg_shedder_low_threshold")
-    yield from uneven.out_of_reach("avg_shedder_low_threshold", above_average=0)
-    yield from uneven.floors_of_difference()
-
-
-def _transfer_shedder(uneven: _Uneven) -> _Reasons:
-    yield from uneven.no_limit()
-    yield from uneven.usage_alike()
-
-
-_OF_STRATEGY: Mapping[str, Callable[[_Uneven], _Reasons]] = {
-    "ThresholdShedder": _threshold_shedder,
-    "OverloadShedder": _overload_shedder,
-    "UniformLoadShedder": _uniform_load_shedder,
-    "AvgShedder": _avg_shedder,
-    "TransferShedder": _transfer_shedder,
-    "SimpleLoadManagerImpl": _Uneven.no_limit,
-    "Level": _nothing_of_its_own,
+_CHECKS: Mapping[str, Sequence[Callable[[_Uneven], _Reasons]]] = {
+    "ThresholdShedder": (
+        _Uneven.no_limit,
+        methodcaller("usage_alike", "broker_threshold_shedder_percentage"),
+        methodcaller("out_of_reach", "broker_threshold_shedder_percentage", above_average=1),
+        _Uneven.floor_of_need,
+        _Uneven.single_bundles,
+    ),
+    "OverloadShedder": (
+        _Uneven.no_limit,
+        methodcaller("out_of_reach", "broker_overloaded_threshold_percentage", above_average=0),
+        _Uneven.single_bundles,
+    ),
+    "UniformLoadShedder": (_Uneven.floors_of_difference, _Uneven.single_bundles),
+    "AvgShedder": (
+        _Uneven.no_limit,
+        methodcaller("usage_alike", "avg_shedder_low_threshold"),
+        methodcaller("out_of_reach", "avg_shedder_low_threshold", above_average=0),
+        _Uneven.floors_of_difference,
+    ),
+    "TransferShedder": (_Uneven.no_limit, _Uneven.usage_alike),
+    "SimpleLoadManagerImpl": (_Uneven.no_limit,),
 }
 """Checks of each strategy; others use the common ones."""

@@ -33,7 +33,7 @@ from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Assign, Figure, Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason, Reason, SheddingReason
-from loadmanager.core.domain.settings import KEYS, PlannerSettings, UnknownStrategyError
+from loadmanager.core.domain.settings import KEYS, PlannerSettings
 from loadmanager.core.model.fleet_load import carried_load, fit_thresholds
 from loadmanager.core.model.load import BoolArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
@@ -54,21 +54,6 @@ from loadmanager.core.strategies.placement.placement_strategy import (
 from loadmanager.core.strategies.placement.round_robin import RoundRobinBrokerSelector
 from loadmanager.core.strategies.shedding import shedding_strategy
 from loadmanager.core.strategies.shedding.shedding_strategy import Pick
-
-__all__ = [
-    "PlacementTrial",
-    "PlannerSettings",
-    "State",
-    "UnknownStrategyError",
-    "choose_destination",
-    "find_move_refusal",
-    "find_round_refusal",
-    "plan_assignments",
-    "plan_drain",
-    "plan_pins",
-    "plan_shedding",
-    "try_transfer",
-]
 
 State = dict[str, Any]
 """Memory of the strategies by strategy name, passed in and returned. A new leader starts with {}, or with the result of

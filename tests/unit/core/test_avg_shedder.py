@@ -11,15 +11,10 @@ from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import PlacementReason, SheddingReason
 from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.snapshot import Snapshot, build_snapshot
-from loadmanager.core.planning.planner import (
-    PlannerSettings,
-    State,
-    choose_destination,
-    plan_assignments,
-    plan_shedding,
-)
+from loadmanager.core.planning.planner import State, choose_destination, plan_assignments, plan_shedding
 from loadmanager.core.strategies.placement.avg_placement import AvgPlacement, AvgPlacementReason
 from loadmanager.core.strategies.shedding.avg_shedder import AvgShedder, AvgSheddingReason
 

@@ -11,16 +11,12 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Plan, Verdict
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.domain.reasons import FilterReason, PlacementReason, Reason, SheddingReason
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import BrokerLoad, ReportRules, TopBundles
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.movable_bundles import restrain
-from loadmanager.core.planning.planner import (
-    PlannerSettings,
-    choose_destination,
-    plan_assignments,
-    plan_shedding,
-)
+from loadmanager.core.planning.planner import choose_destination, plan_assignments, plan_shedding
 
 OVERLOAD = PlannerSettings(shedding_strategy="OverloadShedder")
 UNIFORM = PlannerSettings(shedding_strategy="UniformLoadShedder")

@@ -8,6 +8,7 @@ from support.builders import averages, broker, bundle, owned, report, snapshot
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import (
     BrokerLoad,
@@ -18,7 +19,6 @@ from loadmanager.core.model.extensible_load import (
 )
 from loadmanager.core.model.load import FloatArray
 from loadmanager.core.model.snapshot import Snapshot, build_snapshot, get_broker_load, get_top_bundles
-from loadmanager.core.planning.planner import PlannerSettings
 
 A, B = broker("a"), broker("b")
 RULES = ReportRules()

@@ -35,10 +35,10 @@ from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Figure
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.load import BoolArray
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.planner import PlannerSettings
 
 TEN_TOPICS = PlannerSettings(broker_max_topics=10)
 LATER = PlannerSettings(prefer_later_versions=True)

@@ -13,8 +13,8 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.policies import NO_POLICIES, IsolationPolicy, Policies
 from loadmanager.core.domain.reasons import FilterReason
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BrokerReport
-from loadmanager.core.planning.planner import PlannerSettings
 
 DEFAULTS = PlannerSettings()
 A = BrokerId("a:8080")

@@ -10,15 +10,11 @@ from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.ownership import FREE
 from loadmanager.core.domain.plan import Assign, Plan, Unload
 from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason, Reason, SheddingReason
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.planner import (
-    PlannerSettings,
-    choose_destination,
-    plan_assignments,
-    plan_shedding,
-)
+from loadmanager.core.planning.planner import choose_destination, plan_assignments, plan_shedding
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.strategies.placement.least_long_term_message_rate import LongTermRateReason
 from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State

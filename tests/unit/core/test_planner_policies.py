@@ -11,10 +11,10 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Plan, Verdict
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.domain.reasons import PlacementReason, SheddingReason
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import (
     EXCLUDED_NAMESPACES,
-    PlannerSettings,
     State,
     choose_destination,
     plan_assignments,

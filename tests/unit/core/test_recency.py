@@ -6,8 +6,9 @@ from support.builders import broker, bundle, report, snapshot, throughput
 
 from loadmanager.core.domain.plan import Assign, Plan, Unload
 from loadmanager.core.domain.reasons import PlacementReason
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.planner import PlannerSettings, State
+from loadmanager.core.planning.planner import State
 from loadmanager.core.planning.shedding_round import after_round, before_round
 from loadmanager.core.strategies.shedding.avg_shedder import AvgSheddingReason
 from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdReason

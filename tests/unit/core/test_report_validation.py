@@ -10,10 +10,11 @@ from loadmanager.core.diagnosis.explanation import DecisionInput, explain_bundle
 from loadmanager.core.domain.ownership import Ownership, OwnershipState
 from loadmanager.core.domain.reasons import ValidationReason
 from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.load import BANDWIDTH_IN, BANDWIDTH_OUT, BrokerReport
 from loadmanager.core.model.report_validation import NO_FAULTS, ReportValidator, ValidatedReport
-from loadmanager.core.planning.planner import PlannerSettings, plan_shedding
+from loadmanager.core.planning.planner import plan_shedding
 
 HOUR_S = 3_600.0
 MOST_AGE_S = 1_800.0

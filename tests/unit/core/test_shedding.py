@@ -6,9 +6,9 @@ from support.builders import MIB, broker, bundle, owned, releasing, report, snap
 
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.reasons import SheddingReason
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.snapshot import Snapshot, build_snapshot
-from loadmanager.core.planning.planner import PlannerSettings
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason, OverloadShedder
 from loadmanager.core.strategies.shedding.shedding_strategy import (
     Shed,

@@ -9,11 +9,11 @@ from support.builders import broker, bundle, report, snapshot, throughput
 
 from loadmanager.core.domain.plan import Unload
 from loadmanager.core.domain.reasons import ChurnReason
-from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn
 from loadmanager.core.planning.churn import MoveMemory
-from loadmanager.core.planning.planner import State, UnknownStrategyError, plan_shedding
+from loadmanager.core.planning.planner import State, plan_shedding
 from loadmanager.core.planning.shedding_round import Round, propose, shed
 
 NOW_S = 1_000_000.0

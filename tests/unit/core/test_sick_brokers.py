@@ -25,11 +25,11 @@ from loadmanager.core.domain.plan import Figure, Plan, Unload, Verdict
 from loadmanager.core.domain.policies import NO_POLICIES, IsolationPolicy, Policies
 from loadmanager.core.domain.reasons import FilterReason, ValidationReason
 from loadmanager.core.domain.resources import HealthFigures, ResourceWeights
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.report_validation import NO_FAULTS, ReportFaults, ReportValidator
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import planner
-from loadmanager.core.planning.planner import PlannerSettings
 
 A, B, C = (broker(name).broker for name in "abc")
 WHY: dict[str, Figure] = {

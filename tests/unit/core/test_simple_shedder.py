@@ -12,16 +12,12 @@ from loadmanager.core.constraints.filters import EXTENSIBLE, MODULAR, SIMPLE, ru
 from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.ownership import Ownership
 from loadmanager.core.domain.reasons import SheddingReason
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.quotas import DEFAULT_QUOTA, Samples
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.decision_kinds import as_json
-from loadmanager.core.planning.planner import (
-    PlannerSettings,
-    choose_destination,
-    plan_assignments,
-    plan_shedding,
-)
+from loadmanager.core.planning.planner import choose_destination, plan_assignments, plan_shedding
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.strategies.placement.fill_up import FillUpReason
 from loadmanager.core.strategies.ranked_brokers import rank_brokers

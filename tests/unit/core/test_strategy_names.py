@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadmanager.core.planning.planner import PlannerSettings, UnknownStrategyError
+from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES, placement_strategy
 from loadmanager.core.strategies.placement.least_long_term_message_rate import LeastLongTermMessageRate
 from loadmanager.core.strategies.placement.least_resource_usage import LeastResourceUsageWithWeight

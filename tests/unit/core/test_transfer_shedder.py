@@ -13,11 +13,12 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Plan, Unload
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.domain.reasons import Reason, SheddingReason
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import Published, PublishedLoad, TopBundles
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.snapshot import Snapshot, build_snapshot
-from loadmanager.core.planning.planner import PlannerSettings, plan_shedding
+from loadmanager.core.planning.planner import plan_shedding
 from loadmanager.core.strategies.shedding.shedding_strategy import Shed, State
 from loadmanager.core.strategies.shedding.transfer_shedder import (
     LoadStatistics,

@@ -5,8 +5,9 @@ from support.builders import broker, bundle, report, snapshot
 from support.stores import MemoryWorld
 
 from loadmanager.config import Settings
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.planning.decision_kinds import as_json
-from loadmanager.core.planning.planner import PlannerSettings, plan_assignments
+from loadmanager.core.planning.planner import plan_assignments
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.election.campaign import Election
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
