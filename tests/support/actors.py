@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from support.memory_store import MemoryStore
 from support.virtual_loop import network
@@ -33,6 +34,7 @@ from loadmanager.leader.execution.executor import Executor, ExecutorSettings
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.mirror.mirror_intake import MirrorIntake
+from loadmanager.leader.planning.churn_memory import Churn
 from loadmanager.net.http_client import NOBODY
 from loadmanager.pulsar.fenced_znode import FencedRecord
 from loadmanager.pulsar.following_ledger import FollowingLedger
@@ -178,7 +180,7 @@ class Actor(Candidate):
             PulsarOwners(eyes, eyes, self.election, self.memory.note_return),
             decision_log,
             lambda: ExecutorSettings(10.0, 2, 2),
-            Unnoticed(),
+            cast("Churn", Unnoticed()),
             HistoryRecorder(),
         )
 

@@ -57,12 +57,6 @@ class PlannerMemory:
     round_rng: Mapping[str, Any]
 
 
-class RecordedPlanner(Protocol):
-    """The planner service, as a checkpoint reads it."""
-
-    def memory_now(self) -> PlannerMemory: ...
-
-
 class Model(Protocol):
     """The cluster model, as a checkpoint reads it."""
 
@@ -140,7 +134,7 @@ class HistoryRecorder:
             return NOT_RECORDED
         return self._writer.put(clock.now_ms() if at_ms is None else at_ms, entry)
 
-    def begin_term(self, epoch: int, node_id: str, model: Model, planner: RecordedPlanner) -> None:
+    def begin_term(self, epoch: int, node_id: str, model: Model, memory: PlannerMemory) -> None:
         """Begin to record: a checkpoint holds everything known and remembered until now."""
         if self._writer is None:
             return
@@ -148,7 +142,7 @@ class HistoryRecorder:
         self._is_recording = True
         self._cycle, self._states = 0, {}
         self.put(HistoryEvent("leader_elected", node_id, {"epoch": epoch}))
-        self.checkpoint(model, planner)
+        self.checkpoint(model, memory)
 
     def end_term(self, reason: str) -> None:
         if self._writer is None or not self._is_recording:
@@ -157,13 +151,13 @@ class HistoryRecorder:
         self._is_recording = False
         self._writer.end_term(clock.now_ms())
 
-    def checkpoint(self, model: Model, planner: RecordedPlanner) -> None:
+    def checkpoint(self, model: Model, memory: PlannerMemory) -> None:
         """Record everything that decisions depend on. The last snapshot is not part of it."""
         if not self._is_recording:
             return
         self.last_snapshot = NOT_RECORDED
         settings = self._settings()
-        checkpoint, memory = model.checkpoint(), planner.memory_now()
+        checkpoint = model.checkpoint()
         parts = list(parts_of(checkpoint, model.records()))
         head = {
             **head_of(checkpoint),

@@ -21,7 +21,6 @@ from loadmanager.core.domain.names import BundleName, BundleRange
 from loadmanager.core.domain.ownership import IllegalTransitionError, Ownership, OwnershipState, Registration
 from loadmanager.core.domain.plan import Unload, Verdict
 from loadmanager.core.domain.reasons import OwnershipReason, Reason
-from loadmanager.core.planning.plan_effect import MoveEffect
 from loadmanager.core.protocol.move_machine import (
     Action,
     AskOwner,
@@ -64,6 +63,7 @@ from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.leader.election.machine_driver import Waiters
 from loadmanager.leader.execution.agent_calls import AgentCalls, OwnerClient
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
+from loadmanager.leader.planning.churn_memory import Churn
 from loadmanager.net.tracing import NOWHERE, OFF, Tracing, Trail
 from loadmanager.wire.machines.move_codec import MovesForm
 
@@ -115,24 +115,10 @@ class OwnershipWriter(Protocol):
         """Wait until everything that a write of unknown outcome may have changed is read again."""
 
 
-class MoveObserver(Protocol):
-    """Observer of unloads. `ended` is called last, and always unless the process ends; the others report the begin and
-    the outcome. They return the predicted effect.
-    """
-
-    def began(self, name: BundleName, released: Ownership) -> MoveEffect | None: ...
-
-    def kept(self, name: BundleName, released: Ownership, reason: Reason, error: str) -> None: ...
-
-    def moved(self, name: BundleName, released: Ownership, done: Ownership) -> MoveEffect | None: ...
-
-    def ended(self, name: BundleName, released: Ownership) -> None: ...
-
-
 class Executor:
     """Executes unloads of the current leader. `settings` is called for each unload.
 
-    `observer` is told of the begin and the end of each unload. Without `destinations` none of them prepares.
+    `churn` notes the begin and the end of each unload. Without `destinations` none of them prepares.
     """
 
     def __init__(
@@ -142,7 +128,7 @@ class Executor:
         owners: OwnerClient,
         decision_log: DecisionLog,
         settings: Callable[[], ExecutorSettings],
-        observer: MoveObserver,
+        churn: Churn,
         recorder: HistoryRecorder,
         tracing: Tracing = OFF,
         destinations: AgentCalls | None = None,
@@ -152,7 +138,7 @@ class Executor:
         self._owners = owners
         self._destinations = destinations
         self._decision_log = decision_log
-        self._observer = observer
+        self._churn = churn
         self._tracing = tracing
         self._trails: dict[Move, Trail] = {}
         answers = RecordedAnswers(recorder)
@@ -405,7 +391,7 @@ class Executor:
         return self._ends.future(move)
 
     def _began(self, name: BundleName, move: Move, released: Ownership) -> None:
-        effect = self._observer.began(name, released)
+        effect = self._churn.began(name, released)
         self._decision_log.moved(
             "unload",
             move.bundle,
@@ -437,14 +423,14 @@ class Executor:
         self._contexts.pop(move, None)
         self._trails.pop(move, NOWHERE).end(outcome if isinstance(outcome, Exception) else None)
         if move.released is not None:
-            self._observer.ended(BundleName.parse_any(move.bundle), move.released)
+            self._churn.ended(BundleName.parse_any(move.bundle), move.released)
         self._ends.tell(move, outcome)
 
     def _moved(self, name: BundleName, released: Ownership, done: Ownership) -> None:
         source = released.owner.broker if released.owner else None
         self._mirror.model.mark_unloaded(str(name), time.time(), source)
         self.unloads_completed += 1
-        effect = self._observer.moved(name, released, done)
+        effect = self._churn.moved(name, released, done)
         self._decision_log.moved(
             "unloaded",
             str(name),
@@ -458,7 +444,7 @@ class Executor:
 
     def _kept(self, name: BundleName, released: Ownership, outcome: Kept) -> Exception:
         kept, reason = outcome.kept, outcome.reason
-        self._observer.kept(name, released, reason, outcome.refusal)
+        self._churn.kept(name, released, reason, outcome.refusal)
         why = Verdict(str(name), reason, acted=True, why={"error": outcome.refusal})
         self._decision_log.moved(reason.value, str(name), reason, epoch=kept.epoch, source=kept.owner, because=[why])
         verb = "stays" if kept.owner == released.owner else "is"

@@ -130,7 +130,7 @@ class PlannerService:
     async def checkpoint(self, model: RecordedModel) -> None:
         """Record a checkpoint of everything that decisions depend on, between two decisions."""
         async with self._round, self._small:  # in this order small decisions do not wait for a round
-            self.recorder.checkpoint(model, self)
+            self.recorder.checkpoint(model, self.memory_now())
 
     async def shed(self) -> Plan:
         """Plan one round of shedding, within the churn limits; nothing is executed."""
@@ -318,7 +318,7 @@ class TermHistory:
         self._planner.begin_term()
         model = self._mirror.model
         if isinstance(model, RecordedModel):
-            self._planner.recorder.begin_term(epoch, self._node_id, model, self._planner)
+            self._planner.recorder.begin_term(epoch, self._node_id, model, self._planner.memory_now())
 
     async def keep_checkpoints(self) -> None:
         """Record a checkpoint at every interval: a replay can begin at each."""
