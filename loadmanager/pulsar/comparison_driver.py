@@ -108,17 +108,17 @@ class ComparisonDriver:
         """A round of ours, and what it was planned on."""
         self._rounds.put_nowait((plan, snapshot))
 
-    def seen(self, sighted: Sighted) -> None:
+    def note_move(self, sighted: Sighted) -> None:
         """An owner changed."""
         known = None if self._snapshot is None else self._snapshot.bundles
         is_new = known is not None and known.find_row(sighted.bundle) is None
-        self._said(self._judging.step(SeenBundle(sighted, self._load_of(sighted.bundle), is_new)))
+        self._add_entries(self._judging.step(SeenBundle(sighted, self._load_of(sighted.bundle), is_new)))
 
-    def left(self, owner: Registration, at_ms: int) -> None:
+    def note_departure(self, owner: Registration, at_ms: int) -> None:
         """A registration of a broker has ended."""
-        self._said(self._judging.step(RegistrationEnded(owner, at_ms)))
+        self._add_entries(self._judging.step(RegistrationEnded(owner, at_ms)))
 
-    def rest(self) -> None:
+    def end_term(self) -> None:
         """No rounds are planned here any more: there is nothing to compare with until they are again."""
         self._judging, self._state, self._snapshot = PulsarComparison(self._is_there), {}, None
         while not self._rounds.empty():
@@ -133,7 +133,7 @@ class ComparisonDriver:
 
     def tick(self, now_ms: int) -> None:
         """Time has passed."""
-        self._said(self._judging.step(Time(now_ms)))
+        self._add_entries(self._judging.step(Time(now_ms)))
         if self._unwritten and now_ms - self._written_ms >= _UNWRITTEN_MS:
             self._write(now_ms)
         self._scores.tick(now_ms)
@@ -153,7 +153,7 @@ class ComparisonDriver:
         self._level = level_of(snapshot, ours.planner_settings().resource_weights)
         loads = {name: self._load_of(name) for name in steps}
         interval_ms = round(theirs.load_balancer_shedding_interval_minutes * _MS_PER_MINUTE)
-        self._said(judging.step(ComparedRounds(at_ms, plan, pulsars, loads, interval_ms)))
+        self._add_entries(judging.step(ComparedRounds(at_ms, plan, pulsars, loads, interval_ms)))
         self._began_ms = at_ms if self._began_ms is None else self._began_ms
         doubt, self._doubt = self._doubt, self._settings.doubt()
         if self._doubt not in ("", doubt):
@@ -234,7 +234,7 @@ class ComparisonDriver:
         short = self._snapshot.bundles.short
         return float(short[row, THROUGHPUT_IN] + short[row, THROUGHPUT_OUT])
 
-    def _said(self, entries: list[ComparisonEntry]) -> None:
+    def _add_entries(self, entries: list[ComparisonEntry]) -> None:
         """Keep entries, but not that a Pulsar whose shedding is off for us does not move a bundle."""
         if self._is_acting:
             entries = [entry for entry in entries if entry.reason is not ComparisonReason.WE_ALONE_SHEDDING_OFF]

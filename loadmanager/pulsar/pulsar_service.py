@@ -246,7 +246,7 @@ class PulsarService(Candidate):
         """A poll was applied."""
         registered = frozenset(self.mirror.registrations.values())
         for each in self._registered - registered:
-            self.judge.left(each, clock.now_ms())
+            self.judge.note_departure(each, clock.now_ms())
         self._registered = registered
         self.live.leave_out(self.hands.rails.left_out(self.mirror.namespaces))
         if self.mirror.unsettled != self._swept:
@@ -255,7 +255,7 @@ class PulsarService(Candidate):
 
     def _on_moved(self, seen: Sighted) -> None:
         """A bundle has another owner."""
-        self.judge.seen(seen)
+        self.judge.note_move(seen)
         if seen.before is not None and not seen.by_us and self.mirror.is_registered(seen.before):
             self.mirror.model.mark_unloaded(seen.bundle, seen.at_ms / 1000, seen.before.broker)
 
@@ -293,7 +293,7 @@ class PulsarService(Candidate):
 
     def _note_end(self, reason: str) -> None:
         self.recorder.end_term(reason)
-        self.judge.rest()
+        self.judge.end_term()
 
     async def _put_down(self, error: Exception) -> None:
         del error

@@ -46,7 +46,7 @@ def looked(
     off: float = math.nan,
 ) -> LevelMemory:
     """After a look at broker a, so many seconds after the beginning."""
-    return memory.after_look([BrokerObservation(broker("a", life), excess, cold, off)], NOW_S + after_s)
+    return memory.after_pass([BrokerObservation(broker("a", life), excess, cold, off)], NOW_S + after_s)
 
 
 def budget(
@@ -305,7 +305,7 @@ def test_whatever_is_seen_its_rules_hold(history: list[tuple[float, float, bool,
     for passed_s, excess, cold, life, off in history:
         now_s += passed_s
         before = memory.brokers.get("a:8080")
-        memory = memory.after_look([BrokerObservation(broker("a", life), excess, cold, off)], now_s)
+        memory = memory.after_pass([BrokerObservation(broker("a", life), excess, cold, off)], now_s)
         (seen,) = memory.seen([broker("a", life)])
         is_known = before is not None and now_s - before.at_s < 3600
         assert seen.excess_s >= 0

@@ -125,8 +125,8 @@ async def test_a_stalled_pulsar_is_told_with_why_and_what_would_help(bench: Benc
 
 async def test_a_move_of_pulsars_is_told_in_the_next_round_with_what_it_carried(bench: Bench) -> None:
     await bench.round(0)
-    bench.judge.seen(Sighted(bundle(2), A, C, NOON_MS + 10_000, by_us=False))
-    bench.judge.seen(Sighted(bundle(99), None, C, NOON_MS + 10_000, by_us=False))
+    bench.judge.note_move(Sighted(bundle(2), A, C, NOON_MS + 10_000, by_us=False))
+    bench.judge.note_move(Sighted(bundle(99), None, C, NOON_MS + 10_000, by_us=False))
     bench.tick(0.5)
     assert bench.text() == ""
     await bench.round(1, cpu=20)
@@ -141,8 +141,8 @@ async def test_a_move_of_pulsars_is_told_in_the_next_round_with_what_it_carried(
 @pytest.mark.usefixtures("no_verdict")
 async def test_what_a_broker_had_that_left_is_only_counted(bench: Bench) -> None:
     await bench.round(0, cpu=20)
-    bench.judge.left(A, NOON_MS + 1_000)
-    bench.judge.seen(Sighted(bundle(1), A, B, NOON_MS + 2_000, by_us=False))
+    bench.judge.note_departure(A, NOON_MS + 1_000)
+    bench.judge.note_move(Sighted(bundle(1), A, B, NOON_MS + 2_000, by_us=False))
     bench.tick(1)
     await bench.round(1, cpu=20)
     assert bench.text() == ""
@@ -246,7 +246,7 @@ async def test_the_verdict_says_what_pulsar_does(
     bench = Bench(theirs, is_acting=True)
     await bench.round(0, cpu)
     for each in moves:
-        bench.judge.seen(each)
+        bench.judge.note_move(each)
     bench.tick(0.5)
     await bench.round(0.7, cpu)
     bench.tick(1)
@@ -290,9 +290,9 @@ async def test_when_no_rounds_are_planned_here_any_more_what_is_seen_is_told_all
     for minute in range(3):
         await bench.round(minute)
     bench.judge.planned(*bench.at(3))
-    bench.judge.rest()
+    bench.judge.end_term()
     assert bench.gauges()["loadmanager_pulsar_stalled"] == 0
-    bench.judge.seen(Sighted(bundle(1), A, B, NOON_MS + 240_000, by_us=False))
+    bench.judge.note_move(Sighted(bundle(1), A, B, NOON_MS + 240_000, by_us=False))
     bench.tick(9)
     assert "before there was a round of ours to compare it with" in bench.text()
 
@@ -301,7 +301,7 @@ async def test_a_round_that_was_worked_out_when_the_term_ended_is_not_judged(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def plan(*arguments: Any) -> tuple[Plan, State]:  # noqa: ANN401 - as it is called
-        bench.judge.rest()
+        bench.judge.end_term()
         return plan_as_pulsar(*arguments)
 
     monkeypatch.setattr(comparison_driver, "plan_as_pulsar", plan)

@@ -185,12 +185,12 @@ class LevelMemory:
             "put": {broker: dict(bundles) for broker, bundles in self.put.items()},
         }
 
-    def after_look(self, looks: Iterable[BrokerObservation], now_s: float) -> LevelMemory:
+    def after_pass(self, observations: Iterable[BrokerObservation], now_s: float) -> LevelMemory:
         """Return the memory after a pass over all brokers."""
         brokers = {broker: seen for broker, seen in self.brokers.items() if now_s - seen.at_s < _HOUR_S}
-        for look in looks:
-            broker = look.registration.broker
-            brokers[broker] = _seen(brokers.get(broker), look, now_s)
+        for each in observations:
+            broker = each.registration.broker
+            brokers[broker] = _seen(brokers.get(broker), each, now_s)
         moved = tuple(each for each in self.moved if now_s - each.at_s < _HOUR_S)
         return LevelMemory(brokers, moved, _put_after(self.put, now_s - REST_S))
 

@@ -262,7 +262,7 @@ class _Round:
     def _looked(self, memory: LevelMemory) -> LevelMemory:
         columns = self._excess, self._mean.heat() < COLD, find_deviation(self._snapshot)
         rows = zip(self._snapshot.brokers.registrations, *(each.tolist() for each in columns), strict=True)
-        return memory.after_look((BrokerObservation(*row) for row in rows), self._now_s)
+        return memory.after_pass((BrokerObservation(*row) for row in rows), self._now_s)
 
     def _cold_for_s(self, seen: BrokerMemory) -> float:
         return -1.0 if seen.cold_since_s is None else self._now_s - seen.cold_since_s
