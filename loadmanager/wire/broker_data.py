@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from loadmanager.core.domain.resources import ALL_DIGITS, MAX_AMOUNT, HealthFigures, rounded
+from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.validation import MAX_COUNT, parse_json
 
 Finite = Annotated[float, Field(ge=-MAX_AMOUNT, le=MAX_AMOUNT, allow_inf_nan=False)]
@@ -118,6 +119,16 @@ _RECORD_DEPTH = 3
 """The record, its maps, and their entries: no field lies deeper."""
 
 
+MAX_BUNDLES_PER_REPORT = 20_000
+"""An agent's report of about so many bundles fits into a znode. Reading a larger one would block a node."""
+
+_OTHER_OBJECTS = 1_000
+"""Limit on a record's entries besides its bundles: resources, protocols, listeners."""
+
+_COMMAS_PER_BUNDLE = 16
+"""Fields of a bundle, and its name in each of the record's lists: more than there are."""
+
+
 class LoadAndUsage(NamedTuple):
     """Totals of a record: messages/s in and out, bytes/s in and out; usage and limit of each of the five resources;
     number of bundles.
@@ -134,6 +145,20 @@ def decode_local_broker_data(data: bytes, where: str) -> LocalBrokerData:
     A field that is null counts as absent, as everywhere in Pulsar's JSON.
     """
     return parse_json(_ADAPTER, _without_nulls(data) if b"null" in data else data, where)
+
+
+def decode_broker_record(data: bytes, where: str, most_bundles: int) -> LocalBrokerData:
+    """Decode as `decode_local_broker_data`; a record of more than `most_bundles` is refused.
+
+    One that cannot but name more is refused unread: parsing it would hold the interpreter.
+    """
+    most = most_bundles + _OTHER_OBJECTS
+    if data.count(b"{") > most or data.count(b",") > most * _COMMAS_PER_BUNDLE:
+        raise InvalidRecordError(f"{where}: more than {most_bundles} bundles")
+    record = decode_local_broker_data(data, where)
+    if len(record.get("lastStats") or ()) > most_bundles:
+        raise InvalidRecordError(f"{where}: more than {most_bundles} bundles")
+    return record
 
 
 def encode_local_broker_data(record: LocalBrokerData, digits: int = ALL_DIGITS) -> bytes:
@@ -169,14 +194,14 @@ def _without_nulls(data: bytes) -> bytes:
         content = orjson.loads(data)
     except orjson.JSONDecodeError:
         return data  # whoever parses it next says what is wrong
-    return orjson.dumps(drop_nulls(content))
+    return orjson.dumps(_drop_nulls(content))
 
 
-def drop_nulls(value: object, depth: int = _RECORD_DEPTH) -> object:
+def _drop_nulls(value: object, depth: int = _RECORD_DEPTH) -> object:
     """Return the value without null entries of its objects, so many levels down."""
     if not depth or not isinstance(value, dict):
         return value
-    return {key: drop_nulls(entry, depth - 1) for key, entry in value.items() if entry is not None}
+    return {key: _drop_nulls(entry, depth - 1) for key, entry in value.items() if entry is not None}
 
 
 def _usage(record: LocalBrokerData, name: str) -> tuple[float, float]:

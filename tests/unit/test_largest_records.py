@@ -17,8 +17,7 @@ from loadmanager.leader.persistence import pack_averages, pack_within_limit
 from loadmanager.store.metadata_store import MAX_ZNODE_BYTES
 from loadmanager.store.znode_codec import decode, pack
 from loadmanager.wire.average_records import decode_bundle_data
-from loadmanager.wire.broker_data import NamespaceBundleStats, decode_local_broker_data
-from loadmanager.wire.load_report import MAX_BUNDLES_PER_REPORT
+from loadmanager.wire.broker_data import MAX_BUNDLES_PER_REPORT, NamespaceBundleStats, decode_local_broker_data
 from loadmanager.wire.store_records import decode_namespace, encode_namespace
 from loadmanager.wire.strategy_state import StrategyStateRecord, parse_strategy_state
 

@@ -29,10 +29,10 @@ from loadmanager.store import paths
 from loadmanager.store.metadata_store import MetadataStore
 from loadmanager.wire.average_records import TimeAverageBrokerData, decode_bundle_data
 from loadmanager.wire.broker_columns import report_of
+from loadmanager.wire.broker_data import decode_local_broker_data
 from loadmanager.wire.control_records import data_of, decode_controls
 from loadmanager.wire.dump_line import StrategyStates
 from loadmanager.wire.learned_records import decode_learned, what_decides
-from loadmanager.wire.load_report import decode_broker_record
 from loadmanager.wire.policy_records import decode_domains, decode_groups, decode_isolation
 from loadmanager.wire.store_records import decode_configuration, decode_namespace
 from loadmanager.wire.strategy_state import RememberedStates, StrategyStateRecord
@@ -83,7 +83,7 @@ async def _brokers(store: MetadataStore, collected: Collected) -> dict[str, Regi
         if znode is None or text is None:
             continue
         try:
-            record = decode_broker_record(text, path)
+            record = decode_local_broker_data(text, path)
         except InvalidRecordError as error:
             collected.faults.append(str(error))
             continue

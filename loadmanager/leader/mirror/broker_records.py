@@ -23,8 +23,12 @@ from loadmanager.store.metadata_store import Znode
 from loadmanager.store.znode_codec import decode, is_packed
 from loadmanager.util import clock
 from loadmanager.wire.broker_columns import report_of
-from loadmanager.wire.broker_data import LocalBrokerData
-from loadmanager.wire.load_report import MAX_BUNDLES_PER_REPORT, decode_broker_record
+from loadmanager.wire.broker_data import (
+    MAX_BUNDLES_PER_REPORT,
+    LocalBrokerData,
+    decode_broker_record,
+    decode_local_broker_data,
+)
 
 _ADDRESSES = ("pulsarServiceUrl", "pulsarServiceUrlTls", "webServiceUrl", "webServiceUrlTls")
 _BROKER_PREFIX = f"{paths.BROKERS}/"
@@ -145,4 +149,4 @@ class RawReports:
         znode = await self._get(where)
         if znode is None:
             raise BrokerNotFoundError(f"broker {broker_id!r} has just gone")
-        return await asyncio.to_thread(lambda: decode_broker_record(decode(znode.data, where), where))
+        return await asyncio.to_thread(lambda: decode_local_broker_data(decode(znode.data, where), where))

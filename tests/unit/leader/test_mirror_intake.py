@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
-import orjson
 import pytest
 from support.delays import a_memory_cluster
 from support.memory_store import MemoryCluster, MemoryStore
@@ -116,20 +115,6 @@ async def test_a_broker_comes_and_goes_with_its_znode(mirror: Mirror) -> None:
     assert B1 not in mirror.mirror.brokers
 
 
-async def test_a_broker_under_the_simple_load_manager_is_taken_in_like_any_other(mirror: Mirror) -> None:
-    stats = {BUNDLE: {"topics": 3, "msgThroughputIn": 7.0}}
-    record = {
-        "underLoaded": False,
-        "pulsarServiceUrl": "pulsar://b1:6650",
-        "bundleStats": stats,
-        "msgThroughputIn": 1.0,
-    }
-    await mirror.put(BROKER, orjson.dumps(record))
-    brokers = mirror.mirror.model.snapshot(0.0, 0.0).brokers
-    assert (brokers.ids, brokers.topics.tolist(), brokers.load[0].tolist()) == ((B1,), [3], [0, 0, 7, 0])
-    assert mirror.mirror.brokers[B1].record["pulsarServiceUrl"] == "pulsar://b1:6650"
-
-
 def many_bundles(count: int, mib_per_s: float = 1.0) -> bytes:
     return encode_local_broker_data(
         a_record("b1:8080", {f"t/ns/0x{number:08x}_0xffffffff": load_of(mib_per_s) for number in range(count)})
@@ -192,7 +177,7 @@ async def test_too_large_report_is_listed(mirror: Mirror, monkeypatch: pytest.Mo
 
 
 async def test_a_report_that_is_far_too_long_is_refused_unread(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadmanager.wire.load_report.find_load_report", None)
+    monkeypatch.setattr("loadmanager.wire.broker_data.decode_local_broker_data", None)
     monkeypatch.setattr("loadmanager.leader.mirror.broker_records.MAX_BUNDLES_PER_REPORT", 10)
     for data in (many_bundles(1_100), b'{"bundles": [%s""]}' % (b'"",' * 20_000)):
         await mirror.put(BROKER, pack(data))
