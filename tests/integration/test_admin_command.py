@@ -74,7 +74,7 @@ async def test_a_namespace_is_created_looked_up_and_moved(shell: Shell) -> None:
     assert await shell.done(f"namespaces unload t/ns -b {bundle_range} -d {target}") == ""
     owned = (await shell.type(f"brokers namespaces standalone -u {target} --json")).json()
     assert owned == {f"t/ns/{bundle_range}": {"broker_assignment": "shared", "is_controlled": False, "is_active": True}}
-    decisions = await shell.done(f"decisions --subject t/ns/{bundle_range}")
+    decisions = await shell.done(f"decisions --bundle t/ns/{bundle_range}")
     assert "admin unload" in decisions
 
 

@@ -80,7 +80,6 @@ def show_with_time(entry: Json) -> None:
 
 def decisions(
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many of the newest.")] = 20,
-    subject: Annotated[str | None, typer.Option("--subject", help="Only of this bundle or broker.")] = None,
     bundle: Annotated[str | None, typer.Option("--bundle", help="Only of this bundle.")] = None,
     broker: Annotated[str | None, typer.Option("--broker", help="Only of this broker, or from it or to it.")] = None,
     kind: Annotated[
@@ -94,15 +93,14 @@ def decisions(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new decisions.")] = False,
 ) -> AdminRequest | Procedure:
     """Show the leader's recent decisions, the newest last; or follow them as they are made."""
-    given = [each for each in (subject, bundle, broker) if each is not None]
-    if len(given) > 1:
-        raise typer.BadParameter("give one of --subject, --bundle and --broker")
+    if bundle is not None and broker is not None:
+        raise typer.BadParameter("give one of --bundle and --broker")
     if follow and until is not None:
         raise typer.BadParameter("what is followed has no end; leave out one of the two", param_hint="--until")
     request = get(
         _DECISIONS,
         limit=limit,
-        subject=given[0] if given else None,
+        subject=bundle or broker,
         kind=kind,
         since=read_moment("--since", since),
         until=read_moment("--until", until),

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import orjson
-import psutil
 from aiohttp import web
 from pydantic import ValidationError
 from rich.console import Console
@@ -56,7 +55,6 @@ class DemoState:
     brokers: list[ShownBroker] = field(default_factory=list)
     samples: list[RateSample] = field(default_factory=list)
     events: list[DemoEvent] = field(default_factory=list)
-    cpu_s: dict[int, float] = field(default_factory=dict)
     is_too_busy: bool = False
     page_url: str | None = None
 
@@ -98,7 +96,6 @@ class Monitor:
             rows.append(row)
         self._state.brokers = rows
         self._state.samples.append(RateSample(clock.now_s(), rates))
-        self._count_cpu()
         self._look_whether_they_starve()
         self._show_page()
 
@@ -158,16 +155,6 @@ class Monitor:
             return None
         body: dict[str, Any] = orjson.loads(answer.body)
         return body
-
-    def _count_cpu(self) -> None:
-        own = psutil.Process().cpu_times()
-        self._state.cpu_s[0] = own.user + own.system
-        for pid in self._cluster.pids:
-            try:
-                spent = psutil.Process(pid).cpu_times()
-            except psutil.NoSuchProcess:
-                continue
-            self._state.cpu_s[pid] = spent.user + spent.system
 
 
 T = TypeVar("T")
@@ -234,4 +221,3 @@ def summary_rows(summary: DemoSummary) -> Iterator[tuple[str, str]]:
     yield "unaccounted for", f"{messages.unaccounted:,}"
     yield "topics with two owners at once", str(len({overlap.topic for overlap in summary.two_owners}))
     yield "topics without an owner at the end", f"{len(summary.topics_without_owner)} of {summary.topics}"
-    yield "CPU, all processes", f"{summary.cpu_cores_used:.2f} cores"

@@ -162,7 +162,6 @@ class DemoSummary:
     two_owners: Sequence[Overlap]
     topics_without_owner: Sequence[str]
     died_unexpectedly: Sequence[str]
-    cpu_cores_used: float
     machine_too_busy: bool = False
 
     @property

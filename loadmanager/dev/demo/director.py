@@ -58,7 +58,6 @@ class Director:
         self._was_completed = False
         self._failover: LeaderFailover | None = None
         self._windows: dict[str, tuple[float, float]] = {}
-        self._cpu_at_start_s: dict[int, float] = {}
         self._start_s = 0.0
         self._end_s = 0.0
 
@@ -71,7 +70,6 @@ class Director:
         self._start_s = self._state.started_s = clock.now_s()
         self._state.is_started = True
         await monitor.look()
-        self._cpu_at_start_s = dict(self._state.cpu_s)
         watching = asyncio.create_task(monitor.run())
         script = asyncio.create_task(self._play(forever=forever))
         try:
@@ -226,7 +224,6 @@ class Director:
             two_owners=find_overlaps(intervals),
             topics_without_owner=topics_without_owner(topics, accounts, intervals),
             died_unexpectedly=self._cluster.died_unexpectedly,
-            cpu_cores_used=self._cpu_cores_used(),
             machine_too_busy=self._state.is_too_busy,
         )
 
@@ -239,11 +236,6 @@ class Director:
             first_s = min([from_s + _LONGEST_BEFORE_S, *unloads])
             windows["before"] = from_s, max(first_s, from_s + 1.5 * INTERVAL_S)
         return {name: imbalance(self._state.samples, *window) for name, window in windows.items()}
-
-    def _cpu_cores_used(self) -> float:
-        """Mean number of cores that all the processes together kept busy since the traffic started."""
-        spent_s = sum(self._state.cpu_s.values()) - sum(self._cpu_at_start_s.values())
-        return round(spent_s / (self._end_s - self._start_s), 2)
 
 
 def _bundles_moved(serving_records: Iterable[Mapping[str, Any]]) -> int:

@@ -176,7 +176,7 @@ REQUESTS = {
         "/loadbalance/v1/churn/breaker?bundle=t%2Fns%2F0x00000000_0x80000000",
         None,
     ),
-    "decisions --limit 5 --subject b1:8080": ("GET", "/loadbalance/v1/decisions?limit=5&subject=b1%3A8080", None),
+    "decisions --limit 5 --broker b1:8080": ("GET", "/loadbalance/v1/decisions?limit=5&subject=b1%3A8080", None),
 }
 
 

@@ -152,7 +152,6 @@ def a_summary() -> DemoSummary:
         two_owners=[],
         topics_without_owner=[],
         died_unexpectedly=[],
-        cpu_cores_used=0.3,
     )
 
 
