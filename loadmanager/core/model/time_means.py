@@ -106,7 +106,7 @@ class TimeMeans:
         return np.asarray(self.last + (self.mean - self.last) * stays[:, None])
 
     def _silent_s(self, now_s: float) -> FloatArray:
-        return np.asarray(np.maximum(now_s - self.reported_s, 0.0))
+        return np.maximum(now_s - self.reported_s.astype(np.float64), 0.0)
 
     def _jump(self) -> Float32Array:
         """Return the deviation of the last report (n,), 0 if it is no jump."""

@@ -67,6 +67,7 @@ RISE = [(0.0, 100.0), (60.0, 120.0)]
         pytest.param([*CALM, (1200, 300.0), (1400, 900.0)], 1400, 300.0, id="second jump has not stood"),
         pytest.param([*CALM, (1200, 300.0), (1400, 900.0)], 1400 + STOOD_S, 900.0, id="second jump stands"),
         pytest.param([(600, 100.0), (0, 110.0)], -500, 100.0, id="clock went backwards"),
+        pytest.param([*CALM, (1200, 120.0), (1100, 110.0)], 1100, 100.0, id="clock went backwards after a new load"),
         pytest.param([(600, 100.0), (0, 110.0)], 1e9, 110.0, id="long after the clock went backwards"),
     ],
 )
