@@ -160,7 +160,7 @@ class ComparedRounds:
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """`wake_ms` is reached."""
+    """Time passes."""
 
     at_ms: int
 
@@ -287,11 +287,6 @@ class PulsarComparison:
     _fruitless: int = 0
     _said: list[ComparisonEntry] = field(default_factory=list)
     _now_ms: int = 0
-
-    @property
-    def wake_ms(self) -> int | None:
-        """Return the latest time for the next judgement."""
-        return self._due[0][0] if self._due else None
 
     @property
     def under_way(self) -> int:

@@ -139,10 +139,6 @@ class HealthDetector:
         }
         return SickBrokers(sick, left_in)
 
-    def phase_of(self, broker: BrokerId) -> HealthPhase:
-        life = self._lives.get(broker)
-        return HealthPhase.WELL if life is None else life.phase
-
     def _judge(self, life: _BrokerState, now_s: float) -> None:
         off = self._find_off(life)
         if off is not None:

@@ -178,7 +178,6 @@ class OwnershipLedger:
         self._one_at_a_time = asyncio.Lock()
         self._wake = asyncio.Event()
         self._recent: deque[tuple[str, _Step]] = deque(maxlen=_STEPS_KEPT)
-        self.transitions_committed = 0
         self.invariants_violated = 0
         self.writes_fenced = 0
 
@@ -400,7 +399,6 @@ class OwnershipLedger:
         for write, version in zip(writes, versions, strict=True):
             self._mirror.commit_namespace(NamespaceEntry(write.state, version, write.entry.czxid, hash(write.data)))
             for change, made in write.changes:
-                self.transitions_committed += _transitions_in(made)
                 if self._has_orphan(made):
                     self._mirror.unsettled += 1  # the reconciler may have looked before this write
                 if not change.done.done():
@@ -447,10 +445,6 @@ class OwnershipLedger:
         self.writes_fenced += 1
         self._election.deposed()
         return StaleEpochError("another leader has taken over; this write had no effect")
-
-
-def _transitions_in(made: _Made) -> int:
-    return sum(isinstance(each, Ownership) for each in made.values()) if isinstance(made, dict) else 1
 
 
 def _fail(change: _Change, error: Exception) -> None:

@@ -110,7 +110,7 @@ def bench() -> Bench:
 def test_a_move_that_we_wanted_is_agreed_on_once_it_has_settled(bench: Bench) -> None:
     bench.plan(0, [unload(HOT)])
     assert bench.move(HOT, A, B, 10) == []
-    assert (bench.judging.wake_ms, bench.judging.under_way) == (15_000, 1)
+    assert bench.judging.under_way == 1
     entry = only(bench.wait(15))
     assert (entry.reason, entry.verdict.acted, entry.load, entry.at_ms) == (
         ComparisonReason.MOVED_AS_WE_WOULD,
@@ -119,7 +119,7 @@ def test_a_move_that_we_wanted_is_agreed_on_once_it_has_settled(bench: Bench) ->
         15_000,
     )
     assert entry.verdict.sentence() == "Pulsar moved it from a:8080 to b:8080, 10 MiB/s, and so would we"
-    assert (bench.judging.wake_ms, bench.judging.under_way, bench.judging.wishes) == (None, 0, {})
+    assert (bench.judging.under_way, bench.judging.wishes) == (0, {})
 
 
 def test_a_move_that_is_seen_in_two_parts_is_one(bench: Bench) -> None:
@@ -521,13 +521,13 @@ class Tale:
     def __init__(self) -> None:
         self.bench = Bench()
         self.owners: dict[str, Registration | None] = dict.fromkeys(NAMES)
-        self.at_ms = self.latest_ms = 0
+        self.at_ms = 0
         self.departures: Counter[str] = Counter()
         self.wishes: list[Wish] = []
         self.wishes_taken = 0
 
     def tell(self, happened: tuple[object, ...], at_ms: int) -> None:
-        self.at_ms, self.latest_ms = at_ms, max(self.latest_ms, at_ms)
+        self.at_ms = at_ms
         before = list(self.bench.judging.wishes.values())
         match happened:
             case ("move", str(name), after, bool(by_us)):
@@ -567,14 +567,12 @@ def test_each_move_is_judged_once_and_each_wish_has_one_end(happened: list[tuple
     judging = tale.bench.judging
     for each, later_ms in happened:
         tale.tell(each, max(0, tale.at_ms + later_ms))
-        assert (judging.wake_ms is None) == (judging.under_way == 0)
-        assert judging.wake_ms is None or judging.wake_ms > tale.latest_ms
         assert tale.judged() <= tale.departures
         assert (judging.stalled is not None) == (
             sum(entry.reason in STALLS for entry in tale.bench.said) > tale.count(ComparisonReason.STALL_OVER)
         )
     tale.bench.step(Time(10**9))
     assert tale.judged() == +tale.departures
-    assert (judging.under_way, judging.wake_ms) == (0, None)
+    assert judging.under_way == 0
     ended = tale.count(ComparisonReason.NO_LONGER_WANTED) + tale.wishes_taken
     assert len(tale.wishes) == ended + len(judging.wishes)

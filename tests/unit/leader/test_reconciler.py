@@ -69,9 +69,8 @@ async def test_full_restart_writes_each_bundle_once(
             await cluster.a_namespace(name, bundles={"numBundles": 8})
             topics += [TopicName.parse(f"persistent://{name}/{number}") for number in range(80)]
         await asyncio.gather(*map(leader.node.lookups.lookup, topics))
-        ledger, mirror = leader.node.ledger, leader.node.mirror
-        versions, committed = [each.version for _, _, each in mirror.ownerships()], ledger.transitions_committed
-        assert versions == [1] * 16
+        mirror = leader.node.mirror
+        assert [each.version for _, _, each in mirror.ownerships()] == [1] * 16
         may_look.clear()  # else, if they do not all leave within 50 ms, one that is about to leave is given bundles
         await _all_leave(cluster, leader, *brokers)
         may_look.set()
@@ -80,7 +79,6 @@ async def test_full_restart_writes_each_bundle_once(
         after = [ownership for _, _, ownership in mirror.ownerships()]
         assert {each.owner for each in after} <= back
         assert [each.version for each in after] == [2] * 16
-        assert ledger.transitions_committed - committed == 16
 
 
 async def test_they_are_placed_at_once_where_that_is_asked_for() -> None:
