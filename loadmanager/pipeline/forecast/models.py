@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+import pandas as pd
+from scipy import stats
 
 from loadmanager.core.model.load import BoolArray, FloatArray, IntArray
 
@@ -55,14 +57,9 @@ def quantiles_of(values: FloatArray, levels: FloatArray = LEVELS) -> tuple[Float
 
     NaN where there was none.
     """
-    ascending = np.sort(values, axis=-1)  # NaN last
-    count = np.sum(~np.isnan(values), axis=-1)
-    position = np.multiply.outer(levels, np.maximum(count - 1, 0))
-    below = np.floor(position).astype(np.int64)
-    above = np.minimum(below + 1, np.maximum(count - 1, 0))
-    low, high = (np.take_along_axis(ascending, np.moveaxis(each, 0, -1), axis=-1) for each in (below, above))
-    found = np.moveaxis(low, -1, 0) + (position - below) * np.moveaxis(high - low, -1, 0)
-    return found, count
+    asked = levels.reshape(-1, *(1,) * values.ndim)
+    found = stats.quantile(values[np.newaxis], asked, axis=-1, nan_policy="omit", keepdims=True)[..., 0]
+    return found, np.sum(~np.isnan(values), axis=-1)
 
 
 def drawn_towards(own: FloatArray, count: IntArray, towards: FloatArray) -> FloatArray:
@@ -72,14 +69,8 @@ def drawn_towards(own: FloatArray, count: IntArray, towards: FloatArray) -> Floa
 
 def carried_on(values: FloatArray, period: int) -> FloatArray:
     """Fill unknown values with the latest known one a whole number of periods earlier."""
-    series, hours = values.shape
-    periods = -(-hours // period)
-    padded = np.full((series, periods * period), np.nan)
-    padded[:, :hours] = values
-    by_phase = padded.reshape(series, periods, period)
-    position = np.where(np.isnan(by_phase), 0, np.arange(periods)[:, np.newaxis])
-    latest = np.maximum.accumulate(position, axis=1)
-    return np.take_along_axis(by_phase, latest, axis=1).reshape(series, -1)[:, :hours]
+    phase = np.arange(values.shape[1]) % period
+    return np.asarray(pd.DataFrame(values.T).groupby(phase).ffill().to_numpy().T)
 
 
 def columns_at(values: FloatArray, index: IntArray) -> FloatArray:
