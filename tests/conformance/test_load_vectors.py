@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from support.builders import report
 
-from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.resources import ResourceWeights, UsedResources
 from loadmanager.core.model.load import (
     BrokerReport,
-    max_resource_usage,
     next_average,
     percent_usage,
     weighted_max_usage,
@@ -25,7 +24,7 @@ def percentages(given: BrokerReport) -> np.ndarray[tuple[int, ...], np.dtype[np.
 
 def test_a1_maximum_usage_is_that_of_the_most_used_resource_and_ignores_memory() -> None:
     given = report(cpu=1, memory=99, direct_memory=2, bandwidth_in=3, bandwidth_out=4)
-    assert float(max_resource_usage(percentages(given))) == 0.03999999910593033
+    assert UsedResources.of(given.usage.tolist()).most() == 0.03999999910593033
     assert float(weighted_max_usage(percentages(given), HALF)) == pytest.approx(0.02, abs=1e-5)
 
 

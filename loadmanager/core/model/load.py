@@ -191,11 +191,6 @@ def percent_usage(usage: npt.ArrayLike, limit: npt.ArrayLike) -> Float32Array:
         return ratio * np.float32(100)
 
 
-def max_resource_usage(percent: Float32Array) -> Float32Array:
-    """Return the unweighted maximum of (..., 5) percentages over rated resources, as a fraction in 32-bit floats."""
-    return np.asarray(np.fmax.reduce(percent[..., _RATED], axis=-1, initial=np.float32(-np.inf)) / np.float32(100))
-
-
 def weighted_max_usage(percent: Float32Array, weights: ResourceWeights) -> FloatArray:
     """Return the weighted maximum of (M, 5) percentages over rated resources, as fractions (1.0 is 100 %), unclamped.
 

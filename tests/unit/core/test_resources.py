@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.domain.resources import ResourceWeights, UsedResources, percent_of
-from loadmanager.core.model.load import max_resource_usage, percent_usage, weighted_max_usage
+from loadmanager.core.model.load import percent_usage, weighted_max_usage
 
 AMOUNTS = st.floats() | st.sampled_from([0.0, -1.0, 30.0, 100.0, 1e-46, 1e-300, 1e300])
 USAGES = st.lists(st.tuples(AMOUNTS, AMOUNTS), min_size=5, max_size=5)
@@ -26,7 +26,6 @@ def test_per_cent_of_a_limit_are_those_of_arrays(usage: float, limit: float) -> 
 def test_equal_to_arrays(usage: list[tuple[float, float]], factors: tuple[float, float, float, float]) -> None:
     percent = percent_usage(np.array(usage)[:, 0], np.array(usage)[:, 1])
     used, weights = UsedResources.of(usage), ResourceWeights(*factors)
-    assert same(used.most(), float(max_resource_usage(percent)))
     assert same(used.most_weighted(weights), float(weighted_max_usage(percent, weights)))
 
 
