@@ -9,6 +9,9 @@ import pytest
 from support.builders import bundle
 from support.dumps import Line, answers, broker, history, settings, stats
 
+from loadmanager.core.domain.reasons import PlacementReason
+from loadmanager.core.strategies.placement.avg_placement import AvgPlacementReason
+
 NEW = bundle(999)
 HALF_HISTORY = {
     "loadBalancerHistoryResourcePercentage": 0.5,
@@ -68,7 +71,9 @@ def test_c1_e_and_g_all_overloaded_any_is_drawn_and_without_candidates_none() ->
     line = with_rates(RATES, dict.fromkeys("123", 90))
     found = {destination(place(line, "LeastLongTermMessageRate", "--seed", str(seed))[0]) for seed in range(20)}
     assert found == {"1", "2", "3"}
-    assert place(line, "LeastLongTermMessageRate")[0]["candidates"] == ["1", "2", "3"]
+    (answer,) = place(line, "LeastLongTermMessageRate")
+    assert answer["candidates"] == ["1", "2", "3"]
+    assert answer["verdicts"][0]["verdict"] == PlacementReason.ALL_BROKERS_OVERLOADED
     (answer,) = place({**line, "candidates": []}, "LeastLongTermMessageRate")
     assert (destination(answer), answer["candidates"]) == (None, [])
 
@@ -109,6 +114,7 @@ def test_c2_each_line_is_one_choice_and_advances_the_averages() -> None:
         assert (destination(answer), answer["candidates"]) == (selected, [selected])
         remembered = answer["state"]["LeastResourceUsageWithWeight"]["usage"]
         assert [remembered[name][1] for name in "123"] == pytest.approx(averages, abs=1e-10)
+        assert answer["verdicts"][0]["why"]["average_percent"] == pytest.approx(sum(averages) / 3 * 100)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +184,7 @@ def test_c9_without_a_plan_any_candidate_is_drawn_and_remembered() -> None:
     for seed in range(20):
         first, second, third = place([three("123"), three("123"), three("23")], "AvgShedder", "--seed", str(seed))
         assert first["candidates"] == ["1", "2", "3"]
+        assert first["verdicts"][0]["verdict"] == AvgPlacementReason.DRAWN_BY_CHANCE
         assert destination(first) == destination(second)
         assert destination(third) in ("2", "3")
         drawn.add(destination(first))

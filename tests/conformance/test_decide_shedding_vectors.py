@@ -13,6 +13,8 @@ import pytest
 from support.builders import bundle
 from support.dumps import MIB, Line, answers, broker, history, picked, settings, stats
 
+from loadmanager.core.domain.reasons import PlacementReason
+
 DIFFERENCES: dict[str, object] = {"minUnloadMessage": 0, "minUnloadMessageThroughput": 0, "maxUnloadPercentage": 0.5}
 
 
@@ -101,17 +103,32 @@ def test_e5_a_broker_far_above_the_average_sheds_three_bundles() -> None:
     assert picked(answer) == {"broker-1": [bundle(10), bundle(9), bundle(8)]}
 
 
-@pytest.mark.parametrize(("last", "mib", "lower"), [(0, 100, "false"), (80, 80, "false"), (80, 80, "true")])
-def test_e7_and_e9_brokers_alike_shed_nothing(last: float, mib: float, lower: str) -> None:
+@pytest.mark.parametrize(
+    ("last", "mib", "lower", "shed"),
+    [
+        (0, 100, "false", {}),
+        (0, 101, "true", {"broker-0": [bundle(0)]}),
+        (80, 80, "false", {}),
+        (80, 80, "true", {}),
+    ],
+    ids=["e7", "e7 with the lower boundary (derived)", "e9", "e9 with the lower boundary"],
+)
+def test_e7_and_e9_only_the_lower_boundary_sheds_to_an_idle_broker(
+    last: float, mib: float, lower: str, shed: Mapping[str, Sequence[str]]
+) -> None:
     brokers = {
         f"broker-{i}": broker([bundle(100 * i + j) for j in range(10)], bandwidth=(80, 100), load=even(mib))
         for i in range(11)
     }
     brokers["broker-10"] |= broker(bandwidth=(last, 100), load=even(mib if last else 0))
-    names = [name for each in brokers.values() for name in each["bundles"]]
-    line = {"brokers": brokers, "bundleData": known(dict.fromkeys(names, even(mib)))}
+    loads = {
+        name: even((mib if last or broker_id != "broker-10" else 0) / 10)
+        for broker_id, each in brokers.items()
+        for name in each["bundles"]
+    }
+    line = {"brokers": brokers, "bundleData": known(loads)}
     (answer,) = answers(line, "--shed", "ThresholdShedder", "--set", f"lowerBoundarySheddingEnabled={lower}")
-    assert answer["decisions"] == []
+    assert picked(answer) == shed
 
 
 def test_f1_the_number_of_bundles_may_be_limited() -> None:
@@ -177,6 +194,7 @@ def test_g1_the_second_cycle_sheds_to_the_partner_and_placement_follows() -> Non
         line = {**g1(), "state": second["state"]}
         (placed,) = answers(line, "--place", "AvgShedder", "--bundle", decision["bundle"])
         assert placed["decisions"][0]["destination"] == "broker2"
+        assert placed["verdicts"][0]["verdict"] == PlacementReason.DECIDED_BEFORE
 
 
 def test_g4_brokers_that_are_close_forget_their_hits() -> None:
@@ -240,6 +258,7 @@ def assert_statistics(answer: Mapping[str, Any], avg: float = AVG, std: float = 
 def test_t1_and_t22_the_most_used_brokers_give_to_the_least_used() -> None:
     (answer,) = transfer(t_cluster())
     assert moves(answer) == T1
+    assert answer["metrics"]["Success/Overloaded"] == 2
     assert_statistics(answer)
     (more,) = transfer(t_cluster(), "--set", "loadBalancerMaxNumberOfBrokerSheddingPerCycle=10")
     assert moves(more) == T1
@@ -308,6 +327,7 @@ def test_t23_the_fourth_cycle_acts() -> None:
     found = transfer([t_cluster()] * 4, "--set", "loadBalancerSheddingConditionHitCountThreshold=3")
     assert [each["metrics"].get("Skip/HitCount") for each in found] == [1, 2, 3, 3]
     assert [moves(each) for each in found] == [set(), set(), set(), T1]
+    assert found[-1]["state"]["TransferShedder"]["hits"] == 0
     for answer in found:
         assert_statistics(answer)
 

@@ -7,15 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.builders import MIB, Load, broker, bundle, report, snapshot, throughput
+from support.builders import MIB, Load, broker, bundle, report, snapshot
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Plan, Unload
-from loadmanager.core.domain.reasons import PlacementReason, Reason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import State, choose_destination, plan_shedding
-from loadmanager.core.strategies.placement.avg_placement import AvgPlacementReason
 from loadmanager.core.strategies.shedding import shedding_strategy
 
 UNIFORM = PlannerSettings(shedding_strategy="UniformLoadShedder")
@@ -26,12 +24,6 @@ def shed(given: Snapshot, settings: PlannerSettings) -> dict[str, list[str]]:
     ids, names = given.brokers.ids, given.bundles.names
     result = shedding_strategy(settings)[1].find_bundles_for_unloading(given, {})
     return {ids[pick.broker]: [names[row] for row in pick.bundles] for pick in result.bundles}
-
-
-def test_f1_no_more_bundles_than_the_limit_are_shed() -> None:
-    given = snapshot({"broker-1": report({bundle(i): throughput(1) for i in range(20)}), "broker2": report()})
-    settings = replace(UNIFORM, max_unload_bundle_num_per_shedding=2)
-    assert shed(given, settings) == {"broker-1:8080": [bundle(0), bundle(1)]}
 
 
 def five_brokers() -> Snapshot:
@@ -97,19 +89,6 @@ def test_q10_bundles_that_carry_nothing_fit_into_any_need_as_in_pulsar() -> None
     assert limited == [bundle(0), bundle(1)]
 
 
-def g1() -> Snapshot:
-    loads: dict[str, Load] = {bundle(i): (450, 450, 0, 0) for i in range(11)}
-    return snapshot(
-        {
-            "broker1": report(loads, cpu=80, load=(1e4, 1e4, 0, 0)),
-            "broker2": report(cpu=30, load=(1e3, 1e3, 0, 0)),
-            "broker3": report(
-                {bundle(100 + i): load for i, load in enumerate(loads.values())}, cpu=50, load=(5e3, 5e3, 0, 0)
-            ),
-        }
-    )
-
-
 def unloads(plan: Plan) -> list[Unload]:
     return [step for step in plan.steps if isinstance(step, Unload)]
 
@@ -123,24 +102,6 @@ def rounds(given: Snapshot, settings: PlannerSettings, number: int) -> tuple[lis
         state = json.loads(json.dumps(state))
         found.append(unloads(plan))
     return found, state
-
-
-def placed(given: Snapshot, name: str, state: State, seed: int = 0) -> tuple[str, Reason, State]:
-    rng = np.random.default_rng(seed)
-    chosen, verdict, state = choose_destination(given, name, None, AVG, state, rng)
-    assert chosen is not None
-    return chosen.broker, verdict.verdict, json.loads(json.dumps(state))
-
-
-def test_g1_far_apart_twice_ten_bundles_move_and_placement_follows_the_plan() -> None:
-    given = g1()
-    (first, second), state = rounds(given, AVG, 2)
-    assert first == []
-    assert len(second) == 10
-    assert {step.source for step in second} == {broker("broker1")}
-    assert {step.destination for step in second} == {broker("broker2")}
-    for step in second:
-        assert placed(given, step.bundle, state)[:2] == ("broker2:8080", PlacementReason.DECIDED_BEFORE)
 
 
 def test_g2_derived_a_little_apart_takes_eight_rounds() -> None:
@@ -170,39 +131,8 @@ def test_g3_derived_each_pair_evens_out_by_itself() -> None:
     assert moves == [("broker1:8080", broker("broker2"))] * 10 + [("broker3:8080", broker("broker4"))] * 4
 
 
-def test_g4_brokers_that_are_close_forget_their_hits() -> None:
-    apart = g1()
-    _, state = rounds(apart, AVG, 1)
-    assert state["AvgShedder"]["hits"] == {"broker1:8080": [1, 1, 1], "broker2:8080": [1, 1, 1]}
-    close = snapshot({"broker1": report(cpu=50), "broker2": report(cpu=40)})
-    plan, state = plan_shedding(close, AVG, state, np.random.default_rng(0))
-    assert plan.steps == ()
-    assert state["AvgShedder"]["hits"] == {}
-
-
 def three(*names: str) -> Snapshot:
     return snapshot({name: report() for name in names or ("1", "2", "3")})
-
-
-def test_c9_a_planned_destination_is_taken_and_replaced_when_it_is_no_candidate() -> None:
-    name = bundle(7)
-    state: State = {"AvgShedder": {"planned": {name: "1:8080"}}}
-    assert placed(three(), name, state)[0] == "1:8080"
-    chosen, _, state = placed(three("2"), name, state)
-    assert chosen == "2:8080"
-    assert {placed(three(), name, state, seed)[0] for seed in range(20)} == {"2:8080"}
-
-
-def test_c9_without_a_plan_any_candidate_is_drawn_and_remembered() -> None:
-    name = bundle(7)
-    assert {placed(three(), name, {}, seed)[0] for seed in range(30)} == {"1:8080", "2:8080", "3:8080"}
-    chosen, reason, state = placed(three(), name, {})
-    assert reason is AvgPlacementReason.DRAWN_BY_CHANCE
-    assert {placed(three(), name, state, seed)[0] for seed in range(20)} == {chosen}
-    others = [each for each in ("1", "2", "3") if f"{each}:8080" != chosen]
-    another, _, state = placed(three(*others), name, state)
-    assert another != chosen
-    assert {placed(three(), name, state, seed)[0] for seed in range(20)} == {another}
 
 
 def test_q11_bundles_never_seen_are_drawn_one_by_one_where_pulsar_sends_all_of_them_to_one_broker() -> None:
