@@ -9,9 +9,6 @@ from support.nodes import Cluster
 from support.page import Shown, away, on_one_loop
 from support.waiting import patience
 
-from loadmanager.core.domain.names import BundleName
-from loadmanager.core.domain.reasons import OwnershipReason
-
 pytestmark = on_one_loop
 
 
@@ -44,7 +41,7 @@ async def test_what_was_decided_meanwhile_is_made_up_for(shown: Shown) -> None:
     before = await entries.count()
     async with away(shown.node):
         await expect(shown.page.locator("main")).to_have_class("stale")
-        await shown.node.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+        await shown.node.unload(bundle)
     await expect(entries.nth(before)).to_be_visible()
 
 

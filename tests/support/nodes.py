@@ -24,6 +24,7 @@ from loadmanager.config import Settings
 from loadmanager.core.domain.bundles import HashFunction, topic_hash
 from loadmanager.core.domain.names import BrokerId, BundleName, TopicName
 from loadmanager.core.domain.ownership import Ownership, Registration
+from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.protocol import move_machine
 from loadmanager.dev.embedded.embedded_zookeeper import ZooKeeperServer
 from loadmanager.http.app import make_app
@@ -145,6 +146,11 @@ class RunningNode:
     def bundle_of(self, topic: str) -> str:
         entry, index = self.node.mirror.bundle_of_topic(TopicName.parse(topic))
         return entry.state.bundle_name(index)
+
+    async def unload(self, bundle: str, destination: Registration | None = None) -> Ownership:
+        """Unload as an operator does; return the ownership afterwards."""
+        await self.node.bundles.unload(BundleName.parse(bundle), destination, OwnershipReason.ADMIN_UNLOAD)
+        return self.ownership(bundle)
 
     async def stop(self) -> None:
         await self.node.stop()

@@ -12,9 +12,7 @@ from support.nodes import Cluster, FakeAgent, RunningNode, a_leader, in_memory, 
 from support.registrations import a_record, load_of
 from support.waiting import eventually
 
-from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.plan import Unload
-from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.planning.churn import MoveMemory, noted
 from loadmanager.core.planning.repeated_moves import is_back
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
@@ -91,9 +89,7 @@ async def test_only_what_was_completed_counts() -> None:
 async def test_what_an_operator_moves_is_not_sheddings() -> None:
     async with a_leader(**FLAPPING) as (cluster, leader):
         _, second, bundles = await two_brokers(cluster, leader)
-        await leader.node.bundles.unload(
-            BundleName.parse(bundles[0]), second.registration, OwnershipReason.ADMIN_UNLOAD
-        )
+        await leader.unload(bundles[0], second.registration)
         (move,) = memory(leader).moves
         assert not move.is_own
         assert (await churn_of(leader))["movedWithinHourPercent"] == 0

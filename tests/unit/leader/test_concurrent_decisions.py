@@ -13,9 +13,8 @@ from support.waiting import eventually, patience
 
 from loadmanager.cli.replay_command import find_start, planner_settings_of, recorded_items
 from loadmanager.core.diagnosis.explanation import DecisionInput
-from loadmanager.core.domain.names import BrokerId, BundleName
+from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Plan
-from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.planning import planner
 from loadmanager.core.planning import shedding_round as shedding
 from loadmanager.errors import TooManyPreviewsError
@@ -196,7 +195,7 @@ async def test_concurrent_decisions_are_replayed(tmp_path: Path, round_of_sheddi
         under_way = await _begun(recorded, round_of_shedding)
         for bundle in recorded.owned_by("b2:8080")[:3]:
             for _ in range(6):  # more snapshots than a replay keeps
-                await leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+                await leader.unload(bundle)
                 await leader.node.assigner.request(bundle)
         await recorded.own("t/third")
         round_of_shedding.let_go()

@@ -52,7 +52,7 @@ async def _owned(cluster: Cluster, leader: RunningNode) -> tuple[FakeAgent, str]
 async def test_an_unload_asks_the_owner_with_epoch_and_version_and_frees_the_bundle() -> None:
     async with a_leader() as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
-        await leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+        await leader.unload(bundle)
         ((path, headers),) = broker.unloads
         assert path == f"/admin/v2/namespaces/{bundle}/unload"
         assert (headers[EPOCH_HEADER], headers[BUNDLE_VERSION_HEADER]) == ("1", "2")
@@ -68,9 +68,7 @@ async def test_the_release_is_committed_before_the_owner_is_asked() -> None:
         broker, bundle = await _owned(cluster, leader)
         broker.may_answer.clear()
         standby = await cluster.start_node()
-        unload = asyncio.create_task(
-            leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
-        )
+        unload = asyncio.create_task(leader.unload(bundle))
         await eventually(lambda: broker.unloads)
         await eventually(lambda: standby.ownership(bundle).state is OwnershipState.RELEASING)
         broker.may_answer.set()
@@ -81,7 +79,7 @@ async def test_a_transfer_ends_with_the_destination() -> None:
     async with a_leader() as (cluster, leader):
         _, bundle = await _owned(cluster, leader)
         target = await cluster.a_broker("b2:8080")
-        await leader.node.bundles.unload(BundleName.parse(bundle), target.registration, OwnershipReason.ADMIN_UNLOAD)
+        await leader.unload(bundle, target.registration)
         assert leader.ownership(bundle).owner == target.registration
         assert (await leader.node.lookups.lookup(TOPIC)).registration == target.registration
 
@@ -91,10 +89,7 @@ async def test_a_destination_that_left_meanwhile_gets_nothing() -> None:
         broker, bundle = await _owned(cluster, leader)
         target = await cluster.a_broker("b2:8080")
         broker.may_answer.clear()
-        name = BundleName.parse(bundle)
-        unload = asyncio.create_task(
-            leader.node.bundles.unload(name, target.registration, OwnershipReason.ADMIN_UNLOAD)
-        )
+        unload = asyncio.create_task(leader.unload(bundle, target.registration))
         await eventually(lambda: broker.unloads)
         await target.leave()
         await eventually(lambda: not leader.node.mirror.is_registered(target.registration))
@@ -108,9 +103,7 @@ async def test_an_owner_that_is_gone_need_not_answer() -> None:
     async with a_leader() as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.status = 503
-        unload = asyncio.create_task(
-            leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
-        )
+        unload = asyncio.create_task(leader.unload(bundle))
         await eventually(lambda: broker.unloads)
         await broker.leave()
         await unload
@@ -124,7 +117,7 @@ async def test_a_broker_that_never_answers_keeps_the_bundle_at_a_higher_version_
         broker.may_answer.clear()
         async with asyncio.timeout(patience()):
             with pytest.raises(UnloadFailedError, match=r"stays with b1:8080: .*/unload did not answer within 0.3 s"):
-                await leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+                await leader.unload(bundle)
         kept = leader.ownership(bundle)
         assert (kept.state, kept.owner, kept.version) == (OwnershipState.OWNED, broker.registration, 3)
         assert leader.node.executor.unloads_failed == 1
@@ -142,7 +135,7 @@ async def test_an_owner_that_refuses_for_good_is_asked_once(monkeypatch: pytest.
     async with a_leader() as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         with pytest.raises(UnloadFailedError, match="stays with b1:8080: it went to b3:8080"):
-            await leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+            await leader.unload(bundle)
         assert [released.version for released in asked] == [2]
         kept = leader.ownership(bundle)
         assert (kept.state, kept.owner, kept.version) == (OwnershipState.OWNED, broker.registration, 3)
@@ -156,7 +149,7 @@ async def test_the_end_of_the_term_before_an_owner_is_asked_is_no_fault(monkeypa
     async with a_leader() as (cluster, leader):
         _, bundle = await _owned(cluster, leader)
         with capture_logs() as logs, pytest.raises(NotLeaderError):
-            await leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+            await leader.unload(bundle)
         assert [each["event"] for each in logs if each["log_level"] == "error"] == []
 
 
@@ -174,9 +167,7 @@ async def test_other_answers_are_retried(body: bytes, content_type: str, monkeyp
     async with a_leader(**UNHURRIED) as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.status, broker.body, broker.content_type = 500, body, content_type
-        unload = asyncio.create_task(
-            leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
-        )
+        unload = asyncio.create_task(leader.unload(bundle))
         await eventually(lambda: len(broker.unloads) >= 2, what="it is asked again")
         the_next_refusal_is_the_last(monkeypatch)
         with pytest.raises(UnloadFailedError, match="answered 500") as failure:
@@ -191,7 +182,7 @@ async def test_nothing_but_a_204_of_the_owners_own_agent_is_a_release(status: in
         broker, bundle = await _owned(cluster, leader)
         other = await cluster.a_broker("b2:8080")
         broker.status, broker.location, name = status, other.url, BundleName.parse(bundle)
-        unload = asyncio.create_task(leader.node.bundles.unload(name, other.registration, OwnershipReason.ADMIN_UNLOAD))
+        unload = asyncio.create_task(leader.unload(bundle, other.registration))
         await eventually(lambda: len(broker.unloads) > 1, what="what it has answered was no release: it is asked again")
         assert leader.ownership(bundle).state is OwnershipState.RELEASING
         assert leader.ownership(bundle).owner == broker.registration
@@ -205,9 +196,7 @@ async def test_an_owner_that_fails_at_first_is_asked_again() -> None:
     async with a_leader() as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.status = 503
-        unload = asyncio.create_task(
-            leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
-        )
+        unload = asyncio.create_task(leader.unload(bundle))
         await eventually(lambda: len(broker.unloads) >= 2)
         broker.status = 204
         await unload
@@ -227,7 +216,7 @@ async def test_an_address_that_cannot_be_called_is_a_failed_unload_and_nothing_w
             lambda: leader.node.mirror.brokers[broker.registration.broker].record.get("protocols") == protocols
         )
         with pytest.raises(UnloadFailedError, match="stays with b1:8080"):
-            await leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+            await leader.unload(bundle)
         assert not leader.node.failure.done()
 
 
@@ -238,7 +227,7 @@ async def test_a_broker_without_an_agent_is_asked_nothing_whatever_else_it_publi
         await broker.report({**broker.record, "protocols": {}, "webServiceUrl": url or ""})
         await eventually(lambda: not leader.node.mirror.brokers[broker.registration.broker].record.get("protocols"))
         with pytest.raises(UnloadFailedError, match="names no URL to call"):
-            await leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+            await leader.unload(bundle)
         assert not broker.unloads
 
 
@@ -247,10 +236,7 @@ async def test_a_lookup_during_an_unload_waits_for_its_end() -> None:
         broker, bundle = await _owned(cluster, leader)
         target = await cluster.a_broker("b2:8080")
         broker.may_answer.clear()
-        name = BundleName.parse(bundle)
-        unload = asyncio.create_task(
-            leader.node.bundles.unload(name, target.registration, OwnershipReason.ADMIN_UNLOAD)
-        )
+        unload = asyncio.create_task(leader.unload(bundle, target.registration))
         await eventually(lambda: broker.unloads)
         lookup = asyncio.create_task(leader.node.lookups.lookup(TOPIC))
         broker.may_answer.set()
@@ -262,10 +248,9 @@ async def test_a_second_unload_of_the_same_bundle_joins_the_first() -> None:
     async with a_leader() as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.may_answer.clear()
-        name = BundleName.parse(bundle)
-        first = asyncio.create_task(leader.node.bundles.unload(name, None, OwnershipReason.ADMIN_UNLOAD))
+        first = asyncio.create_task(leader.unload(bundle))
         await eventually(lambda: broker.unloads)
-        second = asyncio.create_task(leader.node.bundles.unload(name, None, OwnershipReason.ADMIN_UNLOAD))
+        second = asyncio.create_task(leader.unload(bundle))
         broker.may_answer.set()
         await asyncio.gather(first, second)
         asked = {headers[BUNDLE_VERSION_HEADER] for _, headers in broker.unloads}
@@ -278,7 +263,7 @@ async def test_unloads_in_quick_succession_are_each_carried_out() -> None:
         broker, bundle = await _owned(cluster, leader)
         for round_number in range(5):
             await leader.node.lookups.lookup(TOPIC)
-            await leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+            await leader.unload(bundle)
             assert len(broker.unloads) == round_number + 1
         assert leader.ownership(bundle).version == 1 + 5 * 2 + 4
 
@@ -320,9 +305,7 @@ async def test_an_unload_cut_short_by_the_end_of_the_term_is_finished_in_the_nex
     async with a_leader() as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.may_answer.clear()
-        unload = asyncio.create_task(
-            leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
-        )
+        unload = asyncio.create_task(leader.unload(bundle))
         await eventually(lambda: broker.unloads)
         await cluster.store.commit([Put(paths.EPOCH, b"another"), Delete(paths.LEADER)])
         with pytest.raises(NotLeaderError):
@@ -388,7 +371,7 @@ async def test_a_destination_that_left_before_the_turn_came_leaves_the_bundle_wh
         broker, bundle = await _owned(cluster, leader)
         gone = Registration(BrokerId("b9:8080"), 1)
         with pytest.raises(IllegalTransitionError, match=r"b9:8080 .* left while"):
-            await leader.node.bundles.unload(BundleName.parse(bundle), gone, OwnershipReason.ADMIN_UNLOAD)
+            await leader.unload(bundle, gone)
         assert (leader.ownership(bundle).owner, leader.ownership(bundle).version) == (broker.registration, 1)
 
 
@@ -397,7 +380,7 @@ async def test_an_unload_that_is_cancelled_leaves_the_owner_at_a_higher_version(
         broker, bundle = await _owned(cluster, leader)
         broker.may_answer.clear()
         name = BundleName.parse(bundle)
-        unload = asyncio.create_task(leader.node.bundles.unload(name, None, OwnershipReason.ADMIN_UNLOAD))
+        unload = asyncio.create_task(leader.unload(bundle))
         await eventually(lambda: broker.unloads)
         await leader.node.executor.cancel(name)
         with pytest.raises(UnloadCancelledError, match="stays with b1:8080: it was cancelled"):
@@ -418,7 +401,7 @@ async def test_an_unload_between_two_calls_is_cancelled_at_once(monkeypatch: pyt
         broker, bundle = await _owned(cluster, leader)
         broker.status = 503
         name = BundleName.parse(bundle)
-        unload = asyncio.create_task(leader.node.bundles.unload(name, None, OwnershipReason.ADMIN_UNLOAD))
+        unload = asyncio.create_task(leader.unload(bundle))
         await eventually(lambda: broker.unloads)
         async with asyncio.timeout(patience()):
             await leader.node.executor.cancel(name)
@@ -431,9 +414,7 @@ async def test_a_release_of_a_former_leader_can_be_cancelled_too() -> None:
     async with a_leader() as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.may_answer.clear()
-        unload = asyncio.create_task(
-            leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
-        )
+        unload = asyncio.create_task(leader.unload(bundle))
         await eventually(lambda: broker.unloads)
         await leader.node.executor.abort()
         with pytest.raises(NotLeaderError):
@@ -448,12 +429,7 @@ async def test_an_unload_that_waits_for_its_turn_is_cancelled_without_a_trace() 
         first, second = await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
         await asyncio.gather(*(leader.node.assigner.request(bundle) for bundle in (first, second)))
         broker.may_answer.clear()
-        unloads = [
-            asyncio.create_task(
-                leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
-            )
-            for bundle in (first, second)
-        ]
+        unloads = [asyncio.create_task(leader.unload(bundle)) for bundle in (first, second)]
         await eventually(lambda: broker.unloads)
         await leader.node.executor.cancel(BundleName.parse(second))
         broker.may_answer.set()
@@ -475,7 +451,7 @@ async def test_it_is_too_late_to_cancel_when_the_owner_has_gone() -> None:
         broker, bundle = await _owned(cluster, leader)
         broker.may_answer.clear()
         name = BundleName.parse(bundle)
-        unload = asyncio.create_task(leader.node.bundles.unload(name, None, OwnershipReason.ADMIN_UNLOAD))
+        unload = asyncio.create_task(leader.unload(bundle))
         await eventually(lambda: broker.unloads)
         leader.node.mirror.drop_broker(broker.registration.broker)
         with pytest.raises(NoUnloadError, match="too late"):
@@ -522,7 +498,7 @@ async def test_a_destination_prepares_while_the_owner_still_has_the_bundle() -> 
         owner.topics[str(TOPIC)] = (0.0, 0.0, 0.0, 0.0)
         target = await cluster.a_broker("b2:8080")
         target.may_answer_prepares.clear()
-        move = asyncio.create_task(_move(leader, bundle, target))
+        move = asyncio.create_task(leader.unload(bundle, target.registration))
         await eventually(lambda: target.prepared)
         assert [(each.bundle, each.topics) for each in target.prepared] == [(bundle, [str(TOPIC)])]
         assert (leader.ownership(bundle).state, owner.unloads) == (OwnershipState.OWNED, [])
@@ -532,21 +508,15 @@ async def test_a_destination_prepares_while_the_owner_still_has_the_bundle() -> 
         assert headers[DESTINATION_HEADER] == target.broker_id
 
 
-async def _move(leader: RunningNode, bundle: str, target: FakeAgent) -> Ownership:
-    """The bundle's ownership once it was moved there."""
-    await leader.node.bundles.unload(BundleName.parse(bundle), target.registration, OwnershipReason.ADMIN_UNLOAD)
-    return leader.ownership(bundle)
-
-
 @pytest.mark.parametrize(("status", "times"), [(204, 2), (500, 2), (404, 1), (405, 1), (501, 1)])
 async def test_destination_without_warm_up_gets_bundles(status: int, times: int) -> None:
     async with a_leader(**PATIENT) as (cluster, leader):
         owner, bundle = await _owned(cluster, leader)
         target = await cluster.a_broker("b2:8080")
         target.prepare_status = status
-        assert (await _move(leader, bundle, target)).owner == target.registration
-        assert (await _move(leader, bundle, owner)).owner == owner.registration
-        assert (await _move(leader, bundle, target)).owner == target.registration
+        assert (await leader.unload(bundle, target.registration)).owner == target.registration
+        assert (await leader.unload(bundle, owner.registration)).owner == owner.registration
+        assert (await leader.unload(bundle, target.registration)).owner == target.registration
         assert len(target.prepared) == times
 
 
@@ -555,9 +525,9 @@ async def test_neither_a_silent_destination_nor_a_silent_owner_holds_a_move_up_f
         owner, bundle = await _owned(cluster, leader)
         target = await cluster.a_broker("b2:8080")
         target.may_answer_prepares.clear()
-        assert (await _move(leader, bundle, target)).owner == target.registration
+        assert (await leader.unload(bundle, target.registration)).owner == target.registration
         owner.topics_status = target.topics_status = 503
-        assert (await _move(leader, bundle, owner)).owner == owner.registration
+        assert (await leader.unload(bundle, owner.registration)).owner == owner.registration
         assert owner.prepared == [], "what its topics are was not said"
 
 
@@ -565,7 +535,7 @@ async def test_nobody_prepares_where_it_is_set_so() -> None:
     async with a_leader(namespace_bundle_prepare_timeout_ms=0) as (cluster, leader):
         _, bundle = await _owned(cluster, leader)
         target = await cluster.a_broker("b2:8080")
-        assert (await _move(leader, bundle, target)).owner == target.registration
+        assert (await leader.unload(bundle, target.registration)).owner == target.registration
         assert target.prepared == []
 
 
@@ -575,7 +545,7 @@ async def test_of_many_topics_as_many_are_named_as_go_into_a_request() -> None:
         names = [f"persistent://t/ns/{number:05}-{'x' * 170}" for number in range(2_000)]
         owner.topics = dict.fromkeys(names, (0.0, 0.0, 0.0, 0.0))
         target = await cluster.a_broker("b2:8080")
-        await _move(leader, bundle, target)
+        await leader.unload(bundle, target.registration)
         (told,) = target.prepared
         assert told.topics == names[: len(told.topics)]
         assert 180_000 < len(told.to_json()) < 200_000

@@ -9,9 +9,9 @@ import pytest
 from support.nodes import Cluster, RunningNode, a_leader, topics_by_bundle
 from support.waiting import eventually
 
-from loadmanager.core.domain.names import BrokerId, BundleName, TopicName
+from loadmanager.core.domain.names import BrokerId, TopicName
 from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason
+from loadmanager.core.domain.reasons import PlacementReason
 from loadmanager.errors import HeldForOwnerError
 
 B1 = BrokerId("b1:8080")
@@ -121,7 +121,7 @@ async def test_an_operator_may_move_a_bundle_that_waits() -> None:
         await hold_off(leader, 90.0)
         await goes_away(cluster, leader)
         destination = cluster.brokers["b2:8080"].registration
-        await leader.node.bundles.unload(BundleName.parse(bundle), destination, OwnershipReason.ADMIN_UNLOAD)
+        await leader.unload(bundle, destination)
         assert leader.ownership(bundle).owner == destination
 
 

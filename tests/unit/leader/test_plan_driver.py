@@ -17,7 +17,6 @@ from support.waiting import eventually
 
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import Ownership, Stamp, complete, release
-from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.errors import StoreUnavailableError, UnloadCancelledError
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.loops.plan_driver import RequestedPlans
@@ -149,7 +148,7 @@ async def test_the_same_plan_has_the_same_hash_and_another_one_another() -> None
         assert one["hash"] == again["hash"]
         assert (await compute(leader, **moves(bundles[:1])))["hash"] != one["hash"]
         for destination in (second.registration, first.registration):
-            await leader.node.bundles.unload(BundleName.parse(bundles[0]), destination, OwnershipReason.ADMIN_UNLOAD)
+            await leader.unload(bundles[0], destination)
         assert (await compute(leader, **moves(bundles[:2])))["hash"] != one["hash"], "at another version"
 
 
@@ -198,9 +197,7 @@ async def test_nothing_is_done_when_a_step_no_longer_fits() -> None:
     async with a_leader() as (cluster, leader):
         first, second, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles))
-        await leader.node.bundles.unload(
-            BundleName.parse(bundles[3]), second.registration, OwnershipReason.ADMIN_UNLOAD
-        )
+        await leader.unload(bundles[3], second.registration)
         refused = await execute(leader, plan)
         assert refused.status == 409
         answer = refused.json()
@@ -218,7 +215,7 @@ async def test_a_bundle_that_was_away_meanwhile_is_another_one_though_its_owner_
         first, second, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:1]))
         for destination in (second.registration, first.registration):
-            await leader.node.bundles.unload(BundleName.parse(bundles[0]), destination, OwnershipReason.ADMIN_UNLOAD)
+            await leader.unload(bundles[0], destination)
         assert "it is at version 5, and not at 1" in (await execute(leader, plan)).json()["reason"]
 
 
@@ -350,9 +347,7 @@ async def test_steps_that_an_operator_cancels_are_said_to_be_what_they_were() ->
         first, _, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:1]))
         first.may_answer.clear()
-        busy = asyncio.create_task(
-            leader.node.bundles.unload(BundleName.parse(bundles[1]), None, OwnershipReason.ADMIN_UNLOAD)
-        )
+        busy = asyncio.create_task(leader.unload(bundles[1]))
         await eventually(lambda: first.unloads)
         executing = asyncio.create_task(execute(leader, plan))
         await eventually(lambda: leader.node.executor.withdraw(bundles[0]))
@@ -387,9 +382,7 @@ async def test_what_kept_a_step_from_being_made_is_forgotten_once_it_is() -> Non
         first, _, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:1]))
         first.may_answer.clear()
-        busy = asyncio.create_task(
-            leader.node.bundles.unload(BundleName.parse(bundles[1]), None, OwnershipReason.ADMIN_UNLOAD)
-        )
+        busy = asyncio.create_task(leader.unload(bundles[1]))
         await eventually(lambda: first.unloads)
         executing = asyncio.create_task(execute(leader, plan))
         await eventually(lambda: leader.node.executor.withdraw(bundles[0]))

@@ -148,7 +148,7 @@ async def test_nothing_is_freed_while_owners_are_found_for_bundles(monkeypatch: 
 async def test_a_bundle_that_nobody_ever_owned_or_that_an_operator_unloaded_waits_for_its_lookup_all_the_same() -> None:
     async with a_leader(reassign_bundles_of_dead_brokers_at_once=True) as (cluster, leader):
         bundle = await _owned(cluster, leader)
-        await leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+        await leader.unload(bundle)
         (unowned,) = await cluster.a_namespace("t/other", bundles={"numBundles": 1})
         await cluster.a_broker("b2:8080")
         leader.node.reconciler.wake()
@@ -273,11 +273,11 @@ async def test_an_older_release_that_somebody_still_waits_for_does_not_keep_a_ne
         bundle = await _owned(cluster, leader)
         name, broker = BundleName.parse(bundle), cluster.brokers["b1:8080"]
         broker.may_answer.clear()
-        older = asyncio.create_task(leader.node.bundles.unload(name, None, OwnershipReason.ADMIN_UNLOAD))
+        older = asyncio.create_task(leader.unload(bundle))
         await eventually(lambda: broker.unloads)
         await leader.node.ledger.apply("t/ns", name.range, complete, "another hand")
         await leader.node.lookups.lookup(TOPIC)
-        newer = asyncio.create_task(leader.node.bundles.unload(name, None, OwnershipReason.ADMIN_UNLOAD))
+        newer = asyncio.create_task(leader.unload(bundle))
         await eventually(lambda: len(broker.unloads) > 1)
         assert [headers[BUNDLE_VERSION_HEADER] for _, headers in broker.unloads] == ["2", "5"]
         broker.may_answer.set()

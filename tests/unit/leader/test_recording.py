@@ -102,7 +102,7 @@ async def test_a_move_is_recorded_from_its_prediction_to_what_was_measured(tmp_p
         broker.status = 500
         recorded.leader.node.live.apply({"namespaceBundleUnloadingTimeoutMs": "1000"})
         with pytest.raises(Exception, match="stays with b2:8080"):
-            await recorded.leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+            await recorded.leader.unload(bundle)
     began = {row["sequence"]: row for row in rows(tmp_path, MOVES, "began")}
     done = rows(tmp_path, MOVES, "done")
     (kept,) = rows(tmp_path, MOVES, "kept")
