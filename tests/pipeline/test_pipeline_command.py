@@ -64,6 +64,7 @@ def test_bad_scenario_file_is_named(pipeline: Pipeline, tmp_path: Path, content:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.spark
 def test_a_master_that_nobody_listens_at_is_named_soon(pipeline: Pipeline, tmp_path: Path) -> None:
     (tmp_path / "broker_reports").mkdir()
     with socket.socket() as unused:

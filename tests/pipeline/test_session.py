@@ -75,6 +75,7 @@ def test_without_java_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) ->
         spark_session("local[1]")
 
 
+@pytest.mark.spark
 def test_a_master_that_does_not_answer_is_named() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -92,6 +93,7 @@ def test_one_of_several_masters_is_enough() -> None:
         session_module._require_master(f"spark://{addresses}", ANSWERS_S)
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("master", ["spark://nowhere", "spark://"])
 def test_a_master_without_an_address_is_refused(master: str) -> None:
     with pytest.raises(PipelineError, match="expected spark://host:port"):
