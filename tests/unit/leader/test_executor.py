@@ -24,6 +24,7 @@ from loadmanager.core.protocol import move_machine
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
 from loadmanager.errors import NotLeaderError, NoUnloadError, UnloadCancelledError, UnloadFailedError
 from loadmanager.leader.execution.agent_calls import AgentOwnerClient, OwnerRefusal
+from loadmanager.leader.execution.executor import Batch
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Delete, Put
 from loadmanager.wire.broker_data import AGENT_PROTOCOL
@@ -61,6 +62,8 @@ async def test_an_unload_asks_the_owner_with_epoch_and_version_and_frees_the_bun
             str(broker.registration.incarnation),
         )
         assert (leader.ownership(bundle).state, leader.ownership(bundle).version) == (OwnershipState.FREE, 3)
+        model = leader.node.mirror.model
+        assert (set(model.recently_unloaded()), set(model.last_unloaded())) == ({bundle}, {broker.registration.broker})
 
 
 async def test_the_release_is_committed_before_the_owner_is_asked() -> None:
@@ -345,6 +348,22 @@ async def test_one_broker_is_not_asked_for_more_than_its_share_and_the_others_go
         busy.may_answer.set()
         await shedding
         assert len(busy.unloads) == 4
+
+
+async def test_a_step_that_waits_is_not_begun_once_its_batch_is_called_off() -> None:
+    async with a_leader(max_concurrent_unloads=1) as (cluster, leader):
+        broker = await cluster.a_broker("b1:8080")
+        bundles = await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
+        await asyncio.gather(*(leader.node.assigner.request(bundle) for bundle in bundles))
+        steps = [Unload(each, broker.registration, None, OverloadReason.BROKER_OVERLOADED) for each in bundles]
+        broker.may_answer.clear()
+        executor, batch = leader.node.executor, Batch()
+        shedding = asyncio.create_task(executor.execute_all(((step, []) for step in steps), batch))
+        await eventually(lambda: broker.unloads and executor._moves.is_waiting(bundles[1]))
+        executor.call_off(batch)
+        broker.may_answer.set()
+        await shedding
+        assert len(broker.unloads) == 1
 
 
 async def test_a_step_is_looked_at_again_when_its_turn_comes() -> None:
