@@ -21,13 +21,13 @@ to be stepped by itself, with `TIME`. Every store has one, whatever carries its 
     CONNECTED     EXPIRED                       Announce LOST                                       ─▶ SEEKING
     any           CLOSE                         Announce LOST                                       ─▶ CLOSED
 
-What is not in the table has come too late and changes nothing; a state is announced only when it is another. Of
-heartbeats one is under way at a time, and the next one is due a twelfth of the timeout after what came of it is known.
+What is not in the table has come too late and changes nothing; a state is announced only when it is another. A
+heartbeat is due a twelfth of the timeout after the last one, answered or not: a slow answer does not delay the next.
 
 The lease
     A client that is busy takes a dead connection for a live one, and learns that a session expired only from the next
-    server it reaches. So it keeps its own time: each heartbeat is a request that the leader of the ensemble has to
-    answer, and the session is trusted for two thirds of its timeout after the newest answered one was *sent*. That
+    server it reaches. So it keeps its own time: a heartbeat or a write is a request that the leader of the ensemble has
+    to answer, and the session is trusted for two thirds of its timeout after the newest answered one was *sent*. That
     bound holds even when the server that we are connected to dies with what it has not yet told the leader about our
     session, provided that the timeout is at least three of the servers' ticks. A server that grants a longer timeout
     than was asked for has long ticks, half of that as a rule: then the session is trusted for half of it only, which
@@ -96,14 +96,6 @@ class RequestAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestUnanswered:
-    """A request was not sent, or its answer will not come."""
-
-    session_id: int
-    sent_at_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class HungUp:
     """The server at `address` closed the connection without granting or refusing the session."""
 
@@ -137,7 +129,7 @@ class SessionSignal(enum.Enum):
     CLOSE = enum.auto()
 
 
-Event = Connected | RequestAnswered | RequestUnanswered | HungUp | ConnectionRefused | GivenUp | SessionSignal
+Event = Connected | RequestAnswered | HungUp | ConnectionRefused | GivenUp | SessionSignal
 
 # Actions
 
@@ -156,7 +148,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Send a request that the ensemble's leader answers, and report RequestAnswered or RequestUnanswered."""
+    """Send a request that the ensemble's leader answers, and report RequestAnswered."""
 
     session_id: int
     sent_at_s: float
@@ -195,7 +187,6 @@ class Session:
     """Obstacle to a connection, if known."""
     _asked_s: float = field(init=False)
     _asked_at_s: float = -math.inf
-    _sent_at_s: float | None = None
     _due_s: float = math.inf
     _to_do: list[Action] = field(default_factory=list)
 
@@ -252,8 +243,8 @@ class Session:
         match event:
             case Connected():
                 self._connected(event, now_s)
-            case RequestAnswered() | RequestUnanswered():
-                self._answered(event, now_s)
+            case RequestAnswered():
+                self._answered(event)
             case HungUp(address):
                 self._hung_up(address, now_s)
             case ConnectionRefused(address, why):
@@ -279,15 +270,11 @@ class Session:
             self._say("session_timeout_raised", asked_s=self._asked_s, granted_s=granted.timeout_s, why=_LONG_TICKS)
         self._go(SessionPhase.CONNECTED)
         self._to_do.append(Arm())
-        self._rest(now_s)
+        self._schedule_heartbeat(now_s)
 
-    def _answered(self, event: RequestAnswered | RequestUnanswered, now_s: float) -> None:
-        if self.phase is not SessionPhase.CONNECTED or event.session_id != self.session_id:
-            return
-        if isinstance(event, RequestAnswered):
+    def _answered(self, event: RequestAnswered) -> None:
+        if self.phase is SessionPhase.CONNECTED and event.session_id == self.session_id:
             self._trust(event.sent_at_s)
-        if self._sent_at_s is not None and event.sent_at_s >= self._sent_at_s:
-            self._rest(now_s)
 
     def _trust(self, sent_at_s: float) -> None:
         """Extend the lease from this moment: the server began to count later."""
@@ -301,8 +288,8 @@ class Session:
     def _lease_ratio(self) -> float:
         return RAISED_LEASE_RATIO if self._is_raised else LEASE_RATIO
 
-    def _rest(self, now_s: float) -> None:
-        self._sent_at_s, self._due_s = None, now_s + self.timeout_s / HEARTBEATS_PER_TIMEOUT
+    def _schedule_heartbeat(self, now_s: float) -> None:
+        self._due_s = now_s + self.timeout_s / HEARTBEATS_PER_TIMEOUT
 
     def _look(self, now_s: float) -> None:
         if self.phase is not SessionPhase.CONNECTED:
@@ -312,7 +299,7 @@ class Session:
             self._disconnected()
             self._to_do.append(Drop())
         elif now_s >= self._due_s:
-            self._sent_at_s, self._due_s = now_s, math.inf
+            self._schedule_heartbeat(now_s)
             self._to_do.append(Heartbeat(self.session_id, now_s))
 
     def _disconnected(self) -> None:

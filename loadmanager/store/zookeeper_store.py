@@ -4,7 +4,7 @@ kazoo's threads carry bytes and nothing else: an answer, an event or a change of
 event loop, and everything is decided there.
 
 When the session may be trusted, and when it is over, is decided by `loadmanager.store.store_session`, of which this is
-the driver: it sends the heartbeats, about six per session timeout, each a `sync`, which writes nothing.
+the driver: it sends the heartbeats, each a `sync`, which writes nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,6 @@ from loadmanager.store.store_session import (
     Heartbeat,
     OfSession,
     RequestAnswered,
-    RequestUnanswered,
     Session,
     SessionSignal,
 )
@@ -274,7 +273,7 @@ class ZooKeeperStore(OfSession):
                 if self._prepared:
                     self._arm_all()
             case Heartbeat():
-                self._spawn(self._beat(action))
+                self._send_heartbeat(action)
             case Drop():
                 self._get_client().drop()
             case GiveUp(asked_at_s):
@@ -300,14 +299,20 @@ class ZooKeeperStore(OfSession):
             pause_s = max(0.0, wake_s - self._clock())
             self._timer = asyncio.get_running_loop().call_later(pause_s, self._step, SessionSignal.TIME)
 
-    async def _beat(self, beat: Heartbeat) -> None:
+    def _send_heartbeat(self, beat: Heartbeat) -> None:
+        """Send a `sync` at once: on a starved machine each turn of the event loop takes part of the lease."""
+
+        def end(answer: asyncio.Future[None]) -> None:
+            error = answer.exception()
+            if error is None:
+                self._step(RequestAnswered(beat.session_id, beat.sent_at_s))
+            else:
+                log.debug("heartbeat_failed", error=repr(error))
+
         try:
-            await self._submit(requests.sync(self._full("/")))
-        except (StoreUnavailableError, _UnansweredError, ZookeeperError) as error:
-            log.debug("heartbeat_failed", error=repr(error))
-            self._step(RequestUnanswered(beat.session_id, beat.sent_at_s))
-        else:
-            self._step(RequestAnswered(beat.session_id, beat.sent_at_s))
+            self._submit(requests.sync(self._full("/"))).add_done_callback(end)
+        except StoreUnavailableError as error:
+            log.debug("heartbeat_failed", error=str(error))
 
     def _changed(self, full_paths: Sequence[str]) -> None:
         if self._client is not None:
@@ -439,6 +444,7 @@ class ZooKeeperStore(OfSession):
         check_sizes(ops, extra_bytes=len(self._chroot.encode()) + self._access.acls.longest_bytes)
         if not ops:
             return []
+        asked = self.session_id, self._clock()
         try:
             outcomes = await self._exchange(requests.multi(ops, full_path, self._acl_of), session_id)
         except _UnansweredError as error:
@@ -453,6 +459,7 @@ class ZooKeeperStore(OfSession):
             if cause == "no_access":
                 self._deny("write", ops[failed].path)
             raise TransactionFailedError(failed, ops[failed].path, cause)
+        self._step(RequestAnswered(*asked))  # a failed one may have found the session expired
         self._let_through("write", [op.path for op in ops])
         return [_new_version(op, version) for op, (_, version) in zip(ops, outcomes, strict=True)]
 

@@ -32,7 +32,9 @@ from loadmanager.store import _kazoo_requests as requests
 from loadmanager.store._kazoo_client import PromptClient
 from loadmanager.store._kazoo_requests import KazooRequest
 from loadmanager.store.metadata_store import Check, Create, Op, Put, SessionState
+from loadmanager.store.store_session import LEASE_RATIO
 from loadmanager.store.zookeeper_store import ZooKeeperStore, _UnansweredError
+from loadmanager.util.clock import now_s
 
 pytestmark = pytest.mark.zookeeper
 
@@ -150,6 +152,17 @@ async def test_the_lease_lapses_before_the_server_ends_the_session(zookeeper: Em
             assert time.monotonic() > store.lease_valid_until_s
             assert await witness.get("/held") is None
         proxy.heal()
+
+
+async def test_a_write_renews_the_lease_unless_it_fails(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
+    async with a_store(zookeeper.connect_string, chroot) as store:
+        asked_s = now_s()
+        await store.commit([Create("/written", b"")])
+        renewed_s = store.lease_valid_until_s
+        assert renewed_s >= asked_s + LEASE_RATIO * STEADY_S
+        with pytest.raises(TransactionFailedError):
+            await store.commit([Create("/written", b"")])
+        assert store.lease_valid_until_s == renewed_s
 
 
 async def test_unanswered_write_is_unknown_and_read_unavailable(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:

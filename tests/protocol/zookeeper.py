@@ -51,7 +51,6 @@ from loadmanager.store.store_session import (
     HungUp,
     OfSession,
     RequestAnswered,
-    RequestUnanswered,
     Session,
     SessionSignal,
 )
@@ -559,6 +558,7 @@ class ModelStore(OfSession):
         self._ensemble.check_sizes(ops)
         self._check_usable(session_id)
         number, follower, era = self.session_id, self._follower(), self._ensemble.era
+        sent_at_s = now_s()
 
         def serve(done: Callable[[Any], None]) -> None:
             self._ensemble.loop.as_party(self._ensemble.party, self._ensemble.latency_s(), write, done)
@@ -579,6 +579,7 @@ class ModelStore(OfSession):
             self._ensemble.when_running(act)
 
         made: list[int] = await self._request(serve, is_write=True)
+        self._step(RequestAnswered(number, sent_at_s))
         return made
 
     async def ensure_path(self, path: str) -> None:
@@ -721,9 +722,8 @@ class ModelStore(OfSession):
         self._timer = None if wake_s is None else loop.call_at(wake_s, self._step, SessionSignal.TIME)
 
     def _beaten(self, beat: Heartbeat, done: asyncio.Future[None]) -> None:
-        if not done.cancelled():
-            come = RequestAnswered if done.exception() is None else RequestUnanswered
-            self._step(come(beat.session_id, beat.sent_at_s))
+        if not done.cancelled() and done.exception() is None:
+            self._step(RequestAnswered(beat.session_id, beat.sent_at_s))
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None

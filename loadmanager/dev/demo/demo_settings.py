@@ -124,7 +124,6 @@ _HOURS_IN_MINUTES = {
 
 _REPORT_S = 2
 """Rates over less than this would be noise."""
-_SESSION_TIMEOUT_MS = 3_000
 _SECONDS_PER_MINUTE = 60
 
 
@@ -154,7 +153,7 @@ class DemoSettings:
 
 def node_configuration(settings: DemoSettings, connect_string: str, history: Path) -> dict[str, Any]:
     return {
-        **_store(connect_string),
+        "metadataStoreUrl": f"zk:{connect_string}",
         **_weights(),
         "clusterName": "demo",
         "historyUrl": str(history),
@@ -172,7 +171,7 @@ def node_configuration(settings: DemoSettings, connect_string: str, history: Pat
 def agent_configuration(connect_string: str, broker_ready: dict[str, Any], node_urls: Sequence[str]) -> dict[str, Any]:
     """`broker_ready` is what the broker wrote when it was ready."""
     return {
-        **_store(connect_string),
+        "metadataStoreUrl": f"zk:{connect_string}",
         **_weights(),
         "brokerId": broker_ready["broker_id"],
         "brokerUrl": broker_ready["url"],
@@ -181,6 +180,7 @@ def agent_configuration(connect_string: str, broker_ready: dict[str, Any], node_
         "bindAddress": "127.0.0.1",
         "agentPort": 0,
         "agentLocalPort": 0,
+        "metadataStoreSessionTimeoutMillis": 3_000,
         "brokerLeaseMs": 2_000,
         "hostUsageScope": "process",
         "cpuLimitCores": 1.0,
@@ -189,13 +189,6 @@ def agent_configuration(connect_string: str, broker_ready: dict[str, Any], node_
         "loadBalancerReportUpdateThresholdPercentage": 0,
         "loadBalancerHostUsageCheckIntervalMinutes": _REPORT_S / _SECONDS_PER_MINUTE,
         "statsUpdateFrequencyInSecs": _REPORT_S,
-    }
-
-
-def _store(connect_string: str) -> dict[str, Any]:
-    return {
-        "metadataStoreUrl": f"zk:{connect_string}",
-        "metadataStoreSessionTimeoutMillis": _SESSION_TIMEOUT_MS,
     }
 
 
