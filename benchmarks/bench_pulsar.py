@@ -21,7 +21,7 @@ from loadmanager.config import PulsarServiceSettings
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.net.http_client import HttpClient
 from loadmanager.pulsar import pulsar_intake
-from loadmanager.pulsar.broker_settings_poll import AskedBrokers
+from loadmanager.pulsar.broker_settings_poll import BrokerSettingsPoll
 from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_intake import PulsarIntake
@@ -52,7 +52,7 @@ async def measure(load_manager: str, url: str) -> None:
     async with PulsarAdmin([url], timeout_s=_TIMEOUT_S) as admin:
         live = PulsarSettings(await admin.settings(url), PulsarServiceSettings(admin_urls=(url,)))
         mirror = ClusterMirror()
-        intake = PulsarIntake(admin, AskedBrokers(admin), mirror, live, 1e6, lambda: None, lambda _: None)
+        intake = PulsarIntake(admin, BrokerSettingsPoll(admin), mirror, live, 1e6, lambda: None, lambda _: None)
         polling = asyncio.create_task(intake.run())
         await intake.settled()
         keep_pauses_short()

@@ -9,7 +9,7 @@ are. Different here are brokers without agents, and owners that Pulsar decides.
 | mirror | `pulsar_intake`, `pulsar_namespaces`, `broker_settings_poll` |
 | settings | `planning_settings`, `preflight`, `take_over` |
 | guardrails | `guardrail_facts`, `core/protocol/guardrails.py` |
-| moves | `pulsar_owners`, `following_ledger`, `move_verification`, `pending_moves`, `recovery`, `split_actuator` |
+| moves | `pulsar_owners`, `pulsar_ledger`, `owner_finder`, `move_log`, `recovery`, `split_actuator` |
 | comparison | `comparison_driver`, `verdict`, `level_benefit`, `scores`, `activity_log` |
 | process | `pulsar_service` |
 """

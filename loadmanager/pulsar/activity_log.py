@@ -1,15 +1,15 @@
-"""The diary of a process beside a Pulsar: what happened and what there is to say about it, to be read with coffee.
+"""Diary of a process beside a Pulsar: the events of each round and their explanation, for operators.
 
-    what comes                                    in memory, diary.txt         diary.jsonl
-    --------------------------------------------  ---------------------------  ----------------------------------
-    a round in which something was said           a paragraph                  a line for each thing that was said
-    a round in which nothing was said             nothing                      a line for what is only counted
-    an hour without a paragraph                   one line                     nothing
-    the first verdict                             a paragraph                  nothing
-    a score of an hour, or a day                  one line, or a table         nothing; scores have a file of their own
+    event                                   in memory, diary.txt    diary.jsonl
+    -----                                   --------------------    -----------
+    a round with an entry for a paragraph   a paragraph             a line for each entry
+    another round                           nothing                 a line for each entry
+    an hour without a paragraph             one line                nothing
+    the first verdict                       a paragraph             nothing
+    a score of an hour, or a day            one line, or a table    nothing; scores have a file of their own
 
-Both files are bounded: one that is full becomes `.1`, and what was that becomes `.2`. A file that cannot be written
-holds nothing up; it is said in the log, once, until it can be again.
+Both files rotate: a full one becomes `.1`, and so on. A file that cannot be written delays nothing; one warning is
+logged until it can be written again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,13 @@ import structlog
 from loadmanager.core.diagnosis.pulsar_comparison import ComparisonEntry
 from loadmanager.core.diagnosis.pulsar_tally import UsageLevel
 from loadmanager.core.domain.reasons import ComparisonReason
-from loadmanager.pulsar.round_summary import as_record, count, is_worth_a_paragraph, tell, tell_level
+from loadmanager.pulsar.round_summary import (
+    as_record,
+    format_counts,
+    format_entries,
+    format_level,
+    is_worth_a_paragraph,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -38,11 +44,11 @@ _FILES = 5
 
 
 def _to_nobody(_text: str) -> None:
-    """Nobody watches."""
+    """Show nothing."""
 
 
 class BoundedFile:
-    """A file to which is appended, and `files` former ones beside it, each of `most_bytes` at most, and one text."""
+    """A rotating file: up to `files` former ones beside it, each of about `most_bytes` at most."""
 
     def __init__(self, path: Path, most_bytes: int = _MOST_BYTES, files: int = _FILES) -> None:
         self._path = path
@@ -51,11 +57,11 @@ class BoundedFile:
         self._is_failing = False
 
     def append(self, text: str) -> None:
-        """Append it, if the file can be written."""
+        """Append text; log one warning while the file cannot be written."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             if self._path.exists() and self._path.stat().st_size >= self._most_bytes:
-                self._turn()
+                self._rotate()
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(text)
         except OSError as error:
@@ -65,8 +71,8 @@ class BoundedFile:
         else:
             self._is_failing = False
 
-    def _turn(self) -> None:
-        """Every former file becomes one older."""
+    def _rotate(self) -> None:
+        """Rename each file to the next number."""
         for number in range(self._files - 1, 0, -1):
             older = self._former(number)
             if older.exists():
@@ -78,7 +84,7 @@ class BoundedFile:
 
 
 class ActivityLog:
-    """Times are shown in `zone`, None for the one of this machine. Without a `folder` it is kept in memory only."""
+    """Times are shown in `zone`, None for that of this machine. Without a `folder` the diary is in memory only."""
 
     def __init__(self, folder: Path | None, *, kept: int = KEPT, zone: tzinfo | None = None) -> None:
         self._text_file = None if folder is None else BoundedFile(folder / "diary.txt")
@@ -87,7 +93,7 @@ class ActivityLog:
         self._records: deque[dict[str, Any]] = deque(maxlen=kept)
         self.zone = zone
         self.show: Callable[[str], object] = _to_nobody
-        """Is given each paragraph as it is written."""
+        """Called with each paragraph."""
         self._counted: Counter[ComparisonReason] = Counter()
         self._quiet_since_ms: int | None = None
         self._rounds = 0
@@ -101,20 +107,20 @@ class ActivityLog:
         if self._quiet_since_ms is None:
             self._quiet_since_ms = at_ms
         if is_worth_a_paragraph(entries):
-            self.note(at_ms, tell_level(level), *tell([*entries]))
+            self.note(at_ms, format_level(level), *format_entries([*entries]))
             return
         self._counted.update(entry.reason for entry in entries)
         if at_ms - self._quiet_since_ms >= HOUR_MS:
             self.note(at_ms, self._nothing_happened(at_ms - self._quiet_since_ms, level, standing))
 
     def note(self, at_ms: int, first: str, *lines: str) -> None:
-        """A paragraph of one or more lines; an hour without one begins with it."""
+        """Write a paragraph, which restarts the hour without one."""
         self._write(at_ms, first, *lines)
         self._quiet_since_ms, self._rounds = at_ms, 0
         self._counted.clear()
 
     def remark(self, at_ms: int, first: str, *lines: str) -> None:
-        """A paragraph that comes by the clock: nothing has happened."""
+        """Write a paragraph that is not about an event."""
         self._write(at_ms, first, *lines)
 
     def _write(self, at_ms: int, first: str, *lines: str) -> None:
@@ -142,9 +148,9 @@ class ActivityLog:
             self._records_file.append("".join(f"{orjson.dumps(record).decode()}\n" for record in records))
 
     def _nothing_happened(self, quiet_ms: int, level: UsageLevel | None, standing: int) -> str:
-        counted = list(count(self._counted))
+        counted = list(format_counts(self._counted))
         parts = [
-            f"Nothing to tell for {round(quiet_ms / 60_000)} min and {self._rounds} rounds. {tell_level(level)}",
+            f"Nothing to tell for {round(quiet_ms / 60_000)} min and {self._rounds} rounds. {format_level(level)}",
             f"Bundles: {', '.join(counted)}." if counted else "",
             f"Moves that we would make and Pulsar does not: {standing}." if standing else "",
         ]

@@ -18,14 +18,14 @@ from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.net.tracing import Tracing
-from loadmanager.pulsar.broker_settings_poll import AskedBrokers
+from loadmanager.pulsar.broker_settings_poll import BrokerSettingsPoll
 from loadmanager.pulsar.fenced_znode import FencedRecord
-from loadmanager.pulsar.following_ledger import FollowingLedger
 from loadmanager.pulsar.guardrail_facts import GuardrailFacts
-from loadmanager.pulsar.move_verification import PulsarOwnership
-from loadmanager.pulsar.pending_moves import ActsMemory
+from loadmanager.pulsar.move_log import MoveLog
+from loadmanager.pulsar.owner_finder import OwnerFinder
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_intake import PulsarIntake
+from loadmanager.pulsar.pulsar_ledger import PulsarLedger
 from loadmanager.pulsar.pulsar_owners import PulsarOwners
 from loadmanager.pulsar.recovery import Recovery
 from loadmanager.pulsar.split_actuator import PulsarReshaper
@@ -36,7 +36,7 @@ _OBSERVES = "mode is observe, in which nothing is moved: start this process with
 
 
 class Actuator:
-    """Those of one process. A term begins with `take_over`, then `healer` is run beside all else; it ends with
+    """Executor and loops of one process. A term begins with `take_over`, then `recovery` runs; it ends with
     `put_down`.
     """
 
@@ -45,9 +45,9 @@ class Actuator:
         settings: PulsarServiceSettings,
         live: LiveSettings,
         mirror: ClusterMirror,
-        picture: PulsarIntake,
+        intake: PulsarIntake,
         admin: PulsarAdmin,
-        brokers: AskedBrokers,
+        brokers: BrokerSettingsPoll,
         store: MetadataStore,
         election: Election,
         planner: PlannerService,
@@ -56,15 +56,15 @@ class Actuator:
         on_plan: Callable[[Plan], None],
         tracing: Tracing,
     ) -> None:
-        self.memory = ActsMemory(FencedRecord(store, election, paths.PULSAR_MOVES), settings.failures_until_stop)
-        self.rails = GuardrailFacts(settings, mirror, picture, brokers, self.memory)
-        owned = PulsarOwnership(picture, admin, election)
-        self.healer = Recovery(self.memory, owned, decision_log)
-        self._ledger = FollowingLedger(mirror, picture, owned, election, self.rails.check, self.memory, decision_log)
+        self.move_log = MoveLog(FencedRecord(store, election, paths.PULSAR_MOVES), settings.failures_until_stop)
+        self.guardrails = GuardrailFacts(settings, mirror, intake, brokers, self.move_log)
+        owned = OwnerFinder(intake, admin, election)
+        self.recovery = Recovery(self.move_log, owned, decision_log)
+        self._ledger = PulsarLedger(mirror, intake, owned, election, self.guardrails.check, self.move_log, decision_log)
         self.executor = Executor(
             mirror,
             self._ledger,
-            PulsarOwners(picture, admin, election, self.memory.note_return),
+            PulsarOwners(intake, admin, election, self.move_log.note_return),
             decision_log,
             lambda: ExecutorSettings.of(live.current),
             planner.churn,
@@ -72,10 +72,10 @@ class Actuator:
             tracing,
         )
         self.shedding = SheddingLoop(
-            planner, self.executor, election, decision_log, mirror, live, self.rails, on_plan, tracing
+            planner, self.executor, election, decision_log, mirror, live, self.guardrails, on_plan, tracing
         )
         self.reshaper = PulsarReshaper(
-            mirror, admin, election, self.rails, self.memory, decision_log, live, picture.read_bundles
+            mirror, admin, election, self.guardrails, self.move_log, decision_log, live, intake.read_bundles
         )
         self.reshaping = ReshapeLoop(mirror, planner, self.reshaper, election, decision_log, live)
         refusal = _OBSERVES if settings.mode == "observe" else ""
@@ -83,12 +83,12 @@ class Actuator:
         self.plans = PlanDriver(mirror, planner, self.executor, live, refusal)
 
     async def take_over(self) -> None:
-        """Read what the last term left."""
-        await self.memory.take_over()
+        """Read the moves of the last term."""
+        await self.move_log.take_over()
         self.drains.forget()
         self.plans.forget()
 
     async def put_down(self) -> None:
-        """Leave what is under way to the next term."""
+        """Leave the moves under way to the next term."""
         await self.executor.abort()
         self._ledger.put_down()

@@ -1,6 +1,6 @@
-"""Settings of each broker, asked at its first poll, again when dynamic configuration has changed, and now and then.
+"""Settings of each broker: read at its first poll, after a change of dynamic configuration, and every ten minutes.
 
-A broker hears of a change later than we do, so an answer given within half a minute of one is asked again.
+A broker applies a change later than we see it, so an answer from within 30 s of a change is read again.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ _HEARD_WITHIN_S = 30.0
 _ON = "true"
 
 
-class Tells(Protocol):
+class SettingsClient(Protocol):
     def address(self, broker: BrokerId) -> str: ...
     async def settings(self, url: str) -> BrokerSettings: ...
 
 
-class AskedBrokers:
-    """`faults` has the error of each broker that did not answer when it was last asked."""
+class BrokerSettingsPoll:
+    """Keeps the settings of all brokers. `faults` has the error of each broker whose last request failed."""
 
-    def __init__(self, admin: Tells) -> None:
+    def __init__(self, admin: SettingsClient) -> None:
         self._admin = admin
         self._brokers: Collection[BrokerId] = ()
-        self._told: dict[BrokerId, tuple[float, BrokerSettings]] = {}
+        self._settings: dict[BrokerId, tuple[float, BrokerSettings]] = {}
         self._load_managers: dict[BrokerId, str] = {}
         self._dynamic: Mapping[str, str] = {}
         self._changed_s = -math.inf
         self.faults: dict[BrokerId, str] = {}
 
     async def ask(self, brokers: Collection[BrokerId], dynamic: Mapping[str, str]) -> None:
-        """Ask the registered brokers whose settings are unknown, or may have changed."""
+        """Read the settings of registered brokers that are unknown or may have changed."""
         self._brokers = brokers
         now_s = time.monotonic()
         if dynamic != self._dynamic:
             self._dynamic, self._changed_s = dict(dynamic), now_s
-        self._told = {broker: told for broker, told in self._told.items() if broker in brokers}
+        self._settings = {broker: known for broker, known in self._settings.items() if broker in brokers}
         self._load_managers = {broker: name for broker, name in self._load_managers.items() if broker in brokers}
         self.faults = {broker: fault for broker, fault in self.faults.items() if broker in brokers}
         turns = asyncio.Semaphore(_AT_A_TIME)
@@ -62,7 +62,7 @@ class AskedBrokers:
 
     def unknown(self) -> list[BrokerId]:
         """Return the brokers whose settings are unknown."""
-        return sorted(broker for broker in self._brokers if broker not in self._told)
+        return sorted(broker for broker in self._brokers if broker not in self._settings)
 
     def shedding(self) -> list[BrokerId]:
         """Return the brokers whose own shedding is on."""
@@ -73,31 +73,31 @@ class AskedBrokers:
         return self._with(SPLITS)
 
     def switched_on(self) -> list[str]:
-        """Return the keys by which some broker moves or splits bundles by itself."""
+        """Return the switches that are on at any broker."""
         return [key for key in SWITCHES if self._with(key)]
 
     def _is_due(self, broker: BrokerId, now_s: float) -> bool:
-        if broker not in self._told:
+        if broker not in self._settings:
             return True
-        told_s = self._told[broker][0]
-        may_be_of_before = told_s < self._changed_s + _HEARD_WITHIN_S
-        return told_s < self._changed_s or now_s - told_s >= (_AGAIN_S if may_be_of_before else _STALE_S)
+        read_s = self._settings[broker][0]
+        may_predate_change = read_s < self._changed_s + _HEARD_WITHIN_S
+        return read_s < self._changed_s or now_s - read_s >= (_AGAIN_S if may_predate_change else _STALE_S)
 
     def _with(self, key: str) -> list[BrokerId]:
-        """Return the brokers where a switch is on, as it is by default."""
-        return sorted(broker for broker, (_, told) in self._told.items() if told.texts.get(key, _ON) == _ON)
+        """Return the brokers where a switch is on, which is the default."""
+        return sorted(broker for broker, (_, known) in self._settings.items() if known.texts.get(key, _ON) == _ON)
 
     async def _ask(self, broker: BrokerId, turns: asyncio.Semaphore) -> None:
         async with turns:
             try:
-                told = await self._admin.settings(self._admin.address(broker))
+                settings = await self._admin.settings(self._admin.address(broker))
             except (PulsarRefusedError, PulsarUnreachableError) as error:
                 if broker not in self.faults:
                     log.warning("broker_settings_unknown", broker=broker, error=str(error))
                 self.faults[broker] = str(error)
-                if isinstance(error, PulsarRefusedError):  # as when a token ends; a silent broker keeps its settings
-                    self._told.pop(broker, None)
+                if isinstance(error, PulsarRefusedError):  # a silent broker keeps its settings
+                    self._settings.pop(broker, None)
                 return
-        self._told[broker] = time.monotonic(), told
-        self._load_managers[broker] = told.load_manager
+        self._settings[broker] = time.monotonic(), settings
+        self._load_managers[broker] = settings.load_manager
         self.faults.pop(broker, None)

@@ -1,13 +1,12 @@
-"""Judges what Pulsar does by what would have been done here: drives `core.diagnosis.pulsar_comparison`, the diary and
-the scores.
+"""Comparison of Pulsar's rounds with ours: drives `core.diagnosis.pulsar_comparison`, the diary and the scores.
 
-    what happens                    what is done
-    ------------------------------  ----------------------------------------------------------------------------------
-    a round of ours was planned     Pulsar's own is worked out in a thread; both are compared; a paragraph in the diary
-    an owner changed, a broker left what there is to say of it comes with the next round
-    time passes                     moves are judged, hours are scored; the first verdict, once
+    event                              action
+    -----                              ------
+    a round of ours was planned        plan Pulsar's round in a thread, compare both, write a paragraph of the diary
+    an owner changed, a broker left    add an entry to the next paragraph
+    time passes                        judge moves, score hours; give the first verdict, once
 
-Nothing here holds up a round: what fails is logged, and the next round is judged again.
+A failure here is logged and never delays a round.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ from loadmanager.leader.candidate import Sample
 from loadmanager.pulsar.activity_log import ActivityLog
 from loadmanager.pulsar.level_benefit import find_benefit
 from loadmanager.pulsar.scores import HOUR, RangeScore, Scores, line_of, table_of
-from loadmanager.pulsar.verdict import VerdictFacts, Where, first_verdict
+from loadmanager.pulsar.verdict import ServiceLocation, VerdictFacts, first_verdict
 from loadmanager.util import clock
 
 log = structlog.get_logger(__name__)
 
 VERDICT_AFTER_MS = 45_000
-"""After the first round: every broker has reported by then, and an operator waits for less than a minute."""
+"""Delay after the first round: every broker has reported by then, and an operator waits less than a minute."""
 _TICK_S = 1.0
 _UNWRITTEN_MS = 300_000
 """Maximum delay of comparison entries while no rounds are planned."""
@@ -57,8 +56,8 @@ _MS_PER_MINUTE = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class SettingsOfBoth:
-    """Settings of Pulsar's leader, our own, and the reason to doubt the former; each asked anew each time."""
+class ComparedSettings:
+    """Settings of Pulsar's leader, our own, and the reason to doubt the former; each is read at each round."""
 
     theirs: Callable[[], Settings]
     ours: Callable[[], Settings]
@@ -66,22 +65,22 @@ class SettingsOfBoth:
 
 
 class ComparisonDriver:
-    """`run` does the work; the other methods only say what happened, on the event loop, and return at once.
+    """`run` does the work; the other methods queue events on the event loop and return at once.
 
-    `is_there` says whether a bundle is one at this moment. `take_snapshot` returns the cluster of this moment, of which
-    the first verdict is: the first round may have come before brokers reported any traffic.
+    `is_bundle` returns True for a current bundle. The first verdict is about a new snapshot from `take_snapshot`: the
+    first round may precede the first report of traffic.
     """
 
     def __init__(
         self,
-        settings: SettingsOfBoth,
+        settings: ComparedSettings,
         diary: ActivityLog,
         scores: Scores,
-        where: Where,
+        where: ServiceLocation,
         seed: int,
         *,
         is_acting: bool,
-        is_there: Callable[[str], bool],
+        is_bundle: Callable[[str], bool],
         take_snapshot: Callable[[], Snapshot],
     ) -> None:
         self._settings = settings
@@ -90,9 +89,9 @@ class ComparisonDriver:
         self._where = where
         self._is_acting = is_acting
         self._rng = np.random.default_rng(seed)
-        self._is_there = is_there
+        self._is_bundle = is_bundle
         self._take_snapshot = take_snapshot
-        self._judging = PulsarComparison(is_there)
+        self._comparison = PulsarComparison(is_bundle)
         self._state: State = {}
         self._rounds: asyncio.Queue[tuple[Plan, Snapshot]] = asyncio.Queue()
         self._snapshot: Snapshot | None = None
@@ -104,36 +103,36 @@ class ComparisonDriver:
         self._doubt = ""
         self._counts: Counter[ComparisonReason] = Counter()
 
-    def planned(self, plan: Plan, snapshot: Snapshot) -> None:
-        """A round of ours, and what it was planned on."""
+    def add_round(self, plan: Plan, snapshot: Snapshot) -> None:
+        """Queue a round of ours with its snapshot."""
         self._rounds.put_nowait((plan, snapshot))
 
     def note_move(self, sighted: Sighted) -> None:
-        """An owner changed."""
+        """Add a change of owner."""
         known = None if self._snapshot is None else self._snapshot.bundles
         is_new = known is not None and known.find_row(sighted.bundle) is None
-        self._add_entries(self._judging.step(SeenBundle(sighted, self._load_of(sighted.bundle), is_new)))
+        self._add_entries(self._comparison.step(SeenBundle(sighted, self._load_of(sighted.bundle), is_new)))
 
     def note_departure(self, owner: Registration, at_ms: int) -> None:
-        """A registration of a broker has ended."""
-        self._add_entries(self._judging.step(RegistrationEnded(owner, at_ms)))
+        """Add the end of a broker's registration."""
+        self._add_entries(self._comparison.step(RegistrationEnded(owner, at_ms)))
 
     def end_term(self) -> None:
-        """No rounds are planned here any more: there is nothing to compare with until they are again."""
-        self._judging, self._state, self._snapshot = PulsarComparison(self._is_there), {}, None
+        """Forget all rounds, at the end of a term."""
+        self._comparison, self._state, self._snapshot = PulsarComparison(self._is_bundle), {}, None
         while not self._rounds.empty():
             self._rounds.get_nowait()
 
     async def run(self) -> None:
-        """For as long as the process lives."""
+        """Compare, judge and score until the process stops."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._judge_rounds())
+            group.create_task(self._compare_rounds())
             group.create_task(self._tick())
             group.create_task(self._scores.run())
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed."""
-        self._add_entries(self._judging.step(Time(now_ms)))
+        """Judge moves, write overdue entries, and give the first verdict once it is due."""
+        self._add_entries(self._comparison.step(Time(now_ms)))
         if self._unwritten and now_ms - self._written_ms >= _UNWRITTEN_MS:
             self._write(now_ms)
         self._scores.tick(now_ms)
@@ -141,19 +140,19 @@ class ComparisonDriver:
         if not self._is_verdict_given and began_ms is not None and now_ms - began_ms >= VERDICT_AFTER_MS:
             self._give_verdict(now_ms)
 
-    async def judge(self, plan: Plan, snapshot: Snapshot) -> None:
-        """One round, from Pulsar's own to the diary."""
+    async def compare(self, plan: Plan, snapshot: Snapshot) -> None:
+        """Compare one round with Pulsar's, and write the diary."""
         steps = [step.bundle for step in plan.steps if isinstance(step, Unload)]
-        theirs, ours, judging = self._settings.theirs(), self._settings.ours(), self._judging
+        theirs, ours, comparison = self._settings.theirs(), self._settings.ours(), self._comparison
         pulsars, state = await self._plan_as_pulsar(snapshot, theirs, steps)
-        if judging is not self._judging:
+        if comparison is not self._comparison:
             return  # the term is over
         at_ms = round(snapshot.taken_at_s * 1000)
         self._state, self._snapshot = state, snapshot
         self._level = level_of(snapshot, ours.planner_settings().resource_weights)
         loads = {name: self._load_of(name) for name in steps}
         interval_ms = round(theirs.load_balancer_shedding_interval_minutes * _MS_PER_MINUTE)
-        self._add_entries(judging.step(ComparedRounds(at_ms, plan, pulsars, loads, interval_ms)))
+        self._add_entries(comparison.step(ComparedRounds(at_ms, plan, pulsars, loads, interval_ms)))
         self._began_ms = at_ms if self._began_ms is None else self._began_ms
         doubt, self._doubt = self._doubt, self._settings.doubt()
         if self._doubt not in ("", doubt):
@@ -161,15 +160,15 @@ class ComparisonDriver:
         self._write(at_ms)
 
     def _write(self, at_ms: int) -> None:
-        """Log the entries since the last time."""
+        """Write the entries since the last call to the scores and the diary."""
         entries, self._unwritten = self._unwritten, []
         self._written_ms = at_ms
         self._scores.see(at_ms, self._level, entries)
-        self._diary.round(at_ms, entries, self._level, sum(wish.is_said for wish in self._judging.wishes.values()))
+        self._diary.round(at_ms, entries, self._level, sum(wish.is_said for wish in self._comparison.wishes.values()))
 
     def counters(self) -> list[Sample]:
         """Return the number of entries so far, by reason."""
-        text = "What was said of Pulsar's moves, and of those that it did not make."
+        text = "Entries about Pulsar's moves, and about moves that it did not make."
         return [
             ("loadmanager_pulsar_judged", text, {"reason": reason.value}, count)
             for reason, count in self._counts.items()
@@ -177,20 +176,20 @@ class ComparisonDriver:
 
     def gauges(self) -> list[Sample]:
         """Return the present state, and the figures of the last whole hour."""
-        none, judging = dict[str, str](), self._judging
+        none, comparison = dict[str, str](), self._comparison
         return [
-            ("loadmanager_pulsar_stalled", "1 while Pulsar has stalled.", none, float(judging.stalled is not None)),
+            ("loadmanager_pulsar_stalled", "1 while Pulsar has stalled.", none, float(comparison.stalled is not None)),
             (
                 "loadmanager_pulsar_wanted_moves",
-                "Moves that our last round wants, and Pulsar has not made.",
+                "Moves of our last round that Pulsar has not made.",
                 none,
-                float(len(judging.wishes)),
+                float(len(comparison.wishes)),
             ),
             (
                 "loadmanager_pulsar_unjudged_moves",
-                "Moves that were seen, and of which nothing is said before they have settled.",
+                "Moves that were seen and have not settled yet.",
                 none,
-                float(judging.under_way),
+                float(comparison.under_way),
             ),
             *self._level_gauges(),
             *self._scores.samples(),
@@ -201,11 +200,11 @@ class ComparisonDriver:
             text = "The busiest broker's most used resource beside the mean of all."
             yield "loadmanager_pulsar_max_over_mean", text, {}, self._level.max_over_mean
 
-    async def _judge_rounds(self) -> None:
+    async def _compare_rounds(self) -> None:
         while True:
             plan, snapshot = await self._rounds.get()
             try:
-                await self.judge(plan, snapshot)
+                await self.compare(plan, snapshot)
             except Exception:
                 log.exception("round_not_judged")
 
@@ -227,7 +226,7 @@ class ComparisonDriver:
             return Plan(snapshot.revision, snapshot.taken_at_s, (), (why,)), self._state
 
     def _load_of(self, bundle: str) -> float:
-        """Bytes/s in and out, as of the last round."""
+        """Return the bytes/s of a bundle, in and out, as of the last round."""
         row = None if self._snapshot is None else self._snapshot.bundles.find_row(bundle)
         if self._snapshot is None or row is None:
             return 0.0
@@ -235,26 +234,26 @@ class ComparisonDriver:
         return float(short[row, THROUGHPUT_IN] + short[row, THROUGHPUT_OUT])
 
     def _add_entries(self, entries: list[ComparisonEntry]) -> None:
-        """Keep entries, but not that a Pulsar whose shedding is off for us does not move a bundle."""
+        """Keep entries, without those about a Pulsar whose shedding we have switched off."""
         if self._is_acting:
             entries = [entry for entry in entries if entry.reason is not ComparisonReason.WE_ALONE_SHEDDING_OFF]
         self._unwritten += entries
         self._counts.update(entry.reason for entry in entries)
 
     def _give_verdict(self, now_ms: int) -> None:
-        rounds = self._judging.last
+        rounds = self._comparison.last
         if rounds is None:
             return
         self._is_verdict_given = True
         measured, snapshot, ours = self._scores.so_far(now_ms), self._take_snapshot(), self._settings.ours()
         level = level_of(snapshot, ours.planner_settings().resource_weights)
         benefit = find_benefit(snapshot, ours)
-        standing = VerdictFacts(rounds, benefit, level, measured, self._judging.stalled, self._is_acting)
-        self._diary.note(now_ms, *first_verdict(standing, self._where))
+        facts = VerdictFacts(rounds, benefit, level, measured, self._comparison.stalled, self._is_acting)
+        self._diary.note(now_ms, *first_verdict(facts, self._where))
 
 
-def tell_score(diary: ActivityLog) -> Callable[[RangeScore], None]:
-    """Has each score told in the diary when it is known: of an hour in a line, of a day in a table."""
+def log_scores(diary: ActivityLog) -> Callable[[RangeScore], None]:
+    """Return a callback that writes a score to the diary: an hour as a line, a day as a table."""
 
     def tell(score: RangeScore) -> None:
         text = line_of(score, diary.zone) if score.period == HOUR else table_of(score, diary.zone)

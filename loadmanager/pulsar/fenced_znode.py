@@ -1,4 +1,4 @@
-"""One znode of our own store that only who leads may write: a write goes by the epoch, and fails once that moved on."""
+"""One znode of our own store that only the leader can write: each write checks the epoch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from loadmanager.store.metadata_store import Check, Create, MetadataStore, Op, P
 
 
 class ElectionPort(Protocol):
-    """Part of `Election` that is needed here."""
+    """Term of this process."""
 
     def get_term(self) -> Term: ...
     def deposed(self) -> None: ...
 
 
 class FencedRecord:
-    """The znode at `path`; made by the first write."""
+    """Reads and writes the znode at `path`; the first write creates it."""
 
     def __init__(self, store: MetadataStore, election: ElectionPort, path: str) -> None:
         self.path = path
@@ -27,7 +27,7 @@ class FencedRecord:
         self._exists = False
 
     def must_lead(self) -> None:
-        """Raise `NotLeaderError` unless a term of ours lasts, for what no epoch fences."""
+        """Raise `NotLeaderError` unless this process leads, for actions that no epoch fences."""
         self._election.get_term()
 
     async def read(self) -> bytes | None:
@@ -48,6 +48,6 @@ class FencedRecord:
             if error.index == 0:
                 self._election.deposed()
                 raise StaleEpochError("another process has taken over; this write had no effect") from None
-            self._exists = error.cause == "node_exists"  # the store knows better: the next write does it right
+            self._exists = error.cause == "node_exists"  # so that the next write fits the store
             raise
         self._exists = True

@@ -1,4 +1,4 @@
-"""Gathers the facts that rails go by (`core.protocol.guardrails`), and asks them before each round and each move."""
+"""Facts for the guardrails (`core.protocol.guardrails`), which are checked before each round and each move."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from loadmanager.core.protocol.guardrails import (
 )
 from loadmanager.errors import ConflictError
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
-from loadmanager.pulsar.pending_moves import ActsMemory
+from loadmanager.pulsar.move_log import MoveLog
 
 _HOUR_S = 3600.0
 _LIMITS = frozenset(
     {GuardrailReason.HOUR_IS_FULL, GuardrailReason.BROKERS_SETTLING, GuardrailReason.MOVES_KEEP_FAILING}
 )
-"""Reasons for which a round does not begin, and that end by themselves or by an operator's word."""
+"""Reasons against a round that end by themselves or by an operator's command."""
 
 
-class RailError(ConflictError):
-    """Rails stop a move that was wanted; `stops` say which, and why."""
+class GuardrailError(ConflictError):
+    """Guardrails stop a move; `stops` are their verdicts."""
 
     def __init__(self, stops: Sequence[Verdict]) -> None:
         super().__init__("; ".join(f"{stop.subject}: {stop.sentence()}" for stop in stops))
         self.stops = stops
 
 
-class SeesBrokers(Protocol):
-    """Pulsar's metadata, as it is mirrored."""
+class BrokerSource(Protocol):
+    """Brokers of a Pulsar, as mirrored."""
 
     @property
     def pulsars_leader(self) -> BrokerId | None: ...
@@ -64,8 +64,8 @@ class SeesBrokers(Protocol):
         """Return the class of a broker's load manager, empty while it is unknown."""
 
 
-class TellsSettings(Protocol):
-    """Settings of brokers, as they answered."""
+class BrokerSwitches(Protocol):
+    """Brokers by the state of their own switches."""
 
     def unknown(self) -> Collection[BrokerId]: ...
     def shedding(self) -> Collection[BrokerId]: ...
@@ -73,41 +73,41 @@ class TellsSettings(Protocol):
 
 
 class GuardrailFacts:
-    """Facts for the guardrails, and their verdicts now."""
+    """Gathers the facts, and returns the verdicts of the guardrails."""
 
     def __init__(
         self,
         settings: PulsarServiceSettings,
         mirror: ClusterMirror,
-        picture: SeesBrokers,
-        told: TellsSettings,
-        memory: ActsMemory,
+        intake: BrokerSource,
+        switches: BrokerSwitches,
+        move_log: MoveLog,
     ) -> None:
         self._settings = settings
         self._mirror = mirror
-        self._picture = picture
-        self._told = told
-        self._memory = memory
+        self._intake = intake
+        self._switches = switches
+        self._move_log = move_log
         self._namespaces = NamespaceSelection(
             Patterns(settings.included_namespaces), Patterns(settings.excluded_namespaces)
         )
-        self._left_out: dict[str, bool] = {}
+        self._excluded: dict[str, bool] = {}
         self._round_began_s = 0.0
         self._touched_s: Mapping[BrokerId, float] = {}
 
-    def left_out(self, namespaces: Iterable[str]) -> frozenset[str]:
-        """Those of the namespaces of which nothing is ever moved."""
+    def find_excluded(self, namespaces: Iterable[str]) -> frozenset[str]:
+        """Return the namespaces whose bundles are never moved."""
         for namespace in namespaces:
-            if namespace not in self._left_out:
-                self._left_out[namespace] = self._namespaces.find_exclusion(namespace) is not None
-        return frozenset(namespace for namespace in namespaces if self._left_out[namespace])
+            if namespace not in self._excluded:
+                self._excluded[namespace] = self._namespaces.find_exclusion(namespace) is not None
+        return frozenset(namespace for namespace in namespaces if self._excluded[namespace])
 
     def begin_round(self) -> Sequence[Verdict]:
-        """Return the verdicts on the round that begins now. Its reports have to be younger than the moves before it."""
+        """Return the verdicts on the round that begins now. A report must be newer than its broker's last move."""
         self._round_began_s = now_s = time.time()
-        acts = self._memory.acts
-        on_their_way = (each for move in acts.under_way.values() for each in (move.source, move.destination))
-        self._touched_s = {**acts.touched_s, **{each: now_s for each in on_their_way if each is not None}}
+        history = self._move_log.history
+        on_their_way = (each for move in history.under_way.values() for each in (move.source, move.destination))
+        self._touched_s = {**history.touched_s, **{each: now_s for each in on_their_way if each is not None}}
         return self.check_round()
 
     def check_round(self) -> Sequence[Verdict]:
@@ -127,7 +127,7 @@ class GuardrailFacts:
         if stop.verdict is GuardrailReason.BROKERS_SETTLING:
             return facts.now_s + self._settings.settling_seconds - facts.quiet_for_s
         if stop.verdict is GuardrailReason.HOUR_IS_FULL:
-            return self._memory.acts.at(facts.now_s).began_s[-self._settings.moves_per_hour] + _HOUR_S
+            return self._move_log.history.at(facts.now_s).began_s[-self._settings.moves_per_hour] + _HOUR_S
         return None
 
     def check_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
@@ -140,38 +140,38 @@ class GuardrailFacts:
         return check_split(self._facts(), self._limits(), bundle)
 
     def check(self, bundle: str, released: Ownership) -> None:
-        """Raise `RailError` if anything stops the move that would begin with the bundle being `released`."""
+        """Raise `GuardrailError` if anything stops the move that would begin with the bundle being `released`."""
         assert released.owner is not None, "what nobody owns cannot be released"
         move = _move(bundle, released.owner, released.destination, is_own=is_own(released.reason))
         stops = check_move(self._facts(), self._limits(), move)
         if stops:
-            raise RailError(stops)
+            raise GuardrailError(stops)
 
     def _facts(self) -> ClusterFacts:
-        now_s, acts = time.time(), self._memory.acts.at(time.time())
+        now_s, history = time.time(), self._move_log.history.at(time.time())
         return ClusterFacts(
             now_s=now_s,
             brokers=self._brokers(),
-            pulsars_leader=self._picture.pulsars_leader,
-            quiet_for_s=time.monotonic() - self._picture.changed_s,
+            pulsars_leader=self._intake.pulsars_leader,
+            quiet_for_s=time.monotonic() - self._intake.changed_s,
             is_to_act=self._settings.mode == "act",
             is_whole=self._mirror.is_fresh,
-            policies_fault=self._picture.policies_fault or "",
-            open_moves=self._memory.open_moves,
-            failures=acts.failures,
-            moves_this_round=sum(at_s >= self._round_began_s for at_s in acts.began_s),
-            moves_this_hour=len(acts.began_s),
+            policies_fault=self._intake.policies_fault or "",
+            open_moves=self._move_log.open_moves,
+            failures=history.failures,
+            moves_this_round=sum(at_s >= self._round_began_s for at_s in history.began_s),
+            moves_this_hour=len(history.began_s),
         )
 
     def _brokers(self) -> dict[BrokerId, BrokerFacts]:
-        told = self._told
-        unknown, sheds, splits = set(told.unknown()), set(told.shedding()), set(told.splitting())
+        switches = self._switches
+        unknown, sheds, splits = set(switches.unknown()), set(switches.shedding()), set(switches.splitting())
         return {
             broker: BrokerFacts(
                 sheds=None if broker in unknown else broker in sheds,
                 splits=None if broker in unknown else broker in splits,
-                load_manager=self._picture.load_manager(broker),
-                reported_at_s=self._picture.reports_at_s(broker),
+                load_manager=self._intake.load_manager(broker),
+                reported_at_s=self._intake.reports_at_s(broker),
                 touched_at_s=self._touched_s.get(broker),
             )
             for broker in self._mirror.registrations
@@ -193,5 +193,5 @@ def _move(bundle: str, source: Registration, destination: Registration | None, *
 
 
 def is_own(reason: str) -> bool:
-    """Return true if shedding wants a move, and no operator."""
+    """Return True for a move of shedding, False for one of an operator."""
     return reason not in AT_AN_OPERATORS_WORD

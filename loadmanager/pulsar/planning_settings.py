@@ -1,4 +1,4 @@
-"""The settings that a process beside a Pulsar plans by: the brokers' own, under what its configuration overrides."""
+"""Settings of a process beside a Pulsar: those of the brokers, with the overrides of its configuration."""
 
 from __future__ import annotations
 
@@ -23,59 +23,55 @@ _STRATEGIES = tuple(
 
 
 class PulsarSettings(LiveSettings):
-    """Settings of a broker at the start (`told`), under Pulsar's dynamic configuration and our overrides.
+    """Settings of a broker at the start, with Pulsar's dynamic configuration and our overrides.
 
-    Whatever brokers say: shedding is planned for, as theirs has to be off where we act; how bundles are moved is a
-    matter of our configuration, and so is, whatever it overrides, whether they are split; none are merged. `faults` are
-    settings of the brokers' that cannot be used. Raises `ConfigurationError` for overrides that cannot be.
+    Some settings never come from brokers: shedding is on, as Pulsar's must be off while we act; our configuration
+    controls moves and splits; bundles are not merged. `faults` are unusable settings of the brokers. Raises
+    `ConfigurationError` for unusable overrides.
     """
 
-    def __init__(self, told: BrokerSettings, ours: PulsarServiceSettings) -> None:
+    def __init__(self, broker: BrokerSettings, ours: PulsarServiceSettings) -> None:
         self._forced = {**_forced(ours), **ours.overrides, **_of_shape(ours)}
-        texts, self.faults = usable_settings(told.texts, f"the broker at {told.url}")
+        texts, self.faults = usable_settings(broker.texts, f"the broker at {broker.url}")
         settings_for(ours.overrides, _WHERE)
-        self._told = settings_for(texts, _WHERE)
+        self._broker_settings = settings_for(texts, _WHERE)
         self._dynamic: Mapping[str, str] = {}
-        self._left_out: frozenset[str] = frozenset()
-        self.theirs = self._told
-        """Settings of Pulsar's own leader: nothing is forced or overridden."""
-        super().__init__(settings_for({**texts, **self._forced, **_of_process(told.cluster, ours)}, _WHERE))
+        self._excluded: frozenset[str] = frozenset()
+        self.theirs = self._broker_settings
+        """Settings of Pulsar's own leader, without overrides."""
+        super().__init__(settings_for({**texts, **self._forced, **_of_process(broker.cluster, ours)}, _WHERE))
 
     def apply(self, overrides: Mapping[str, str]) -> list[str]:
-        """Pulsar's dynamic configuration, of which most is about other things; what is wrong with the rest."""
+        """Apply the keys of Pulsar's dynamic configuration that are known here; return the faults."""
         known = {key: text for key, text in overrides.items() if key in _DYNAMIC}
         if known != self._dynamic:
             self._dynamic = known
-            self.theirs = usable_overrides(self._told, known)[0]
+            self.theirs = usable_overrides(self._broker_settings, known)[0]
         return self._apply()
 
-    def leave_out(self, namespaces: frozenset[str]) -> None:
-        """Have nothing shed of these, which rails would stop, so that other bundles are chosen in their place."""
-        if namespaces != self._left_out:
-            self._left_out = namespaces
+    def exclude(self, namespaces: frozenset[str]) -> None:
+        """Exclude namespaces from shedding, so that no round chooses a bundle that guardrails would stop."""
+        if namespaces != self._excluded:
+            self._excluded = namespaces
             self._apply()
 
     def _apply(self) -> list[str]:
         overrides = {key: text for key, text in self._dynamic.items() if key not in self._forced}
-        if self._left_out:
+        if self._excluded:
             excluded = usable_overrides(self.base, overrides)[0].planner_settings().shedding_excluded_namespaces
-            overrides[_EXCLUDED] = text_of(excluded | self._left_out)
+            overrides[_EXCLUDED] = text_of(excluded | self._excluded)
         return super().apply(overrides)
 
     @property
     def doubt(self) -> str:
-        """Reason why Pulsar's leader may use other strategies than `theirs` names, a sentence; empty without one."""
-        told = [key for key in _STRATEGIES if key in self._dynamic]
+        """Reason why Pulsar's leader may use other strategies than those of `theirs`; empty without one."""
+        dynamic = [key for key in _STRATEGIES if key in self._dynamic]
         unknown = [fault for fault in self.faults if any(key in fault for key in _STRATEGIES)]
-        if told:
+        if dynamic:
             unknown.append(
-                f"{' and '.join(told)} was set by dynamic configuration, which a broker goes by from its next start on"
+                f"{' and '.join(dynamic)} was set by dynamic configuration, which a broker applies at its next start"
             )
-        return (
-            f"Pulsar's own rounds may be others than they are worked out to be: {'; '.join(unknown)}."
-            if unknown
-            else ""
-        )
+        return f"Pulsar's own rounds may differ from those computed here: {'; '.join(unknown)}." if unknown else ""
 
 
 def _forced(ours: PulsarServiceSettings) -> dict[str, str]:

@@ -1,11 +1,11 @@
-"""Preflight: asks the configured brokers before anything else, and refuses what cannot work.
+"""Preflight: asks the configured brokers at the start, and refuses a configuration that cannot work.
 
 | answer | outcome |
 |---|---|
-| none from a Pulsar, or the token is refused | `ConfigurationError` |
-| none, or Pulsar cannot answer now | `PulsarUnreachableError`, `PulsarRefusedError`: start it again later |
-| a broker of another cluster | `ConfigurationError` |
-| a version that was not tried | a warning |
+| not from a Pulsar, or the token is refused | `ConfigurationError` |
+| none, or a temporary failure | `PulsarUnreachableError`, `PulsarRefusedError`: start again later |
+| from a broker of another cluster | `ConfigurationError` |
+| an untried version | a warning |
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ async def ask_settings(admin: PulsarAdmin, settings: PulsarServiceSettings) -> B
 
 
 async def find_warning(admin: PulsarAdmin, told: BrokerSettings) -> str | None:
-    """Return the warning for a version that was not tried."""
+    """Return the warning for an untried version, None for a tried one."""
     version = await admin.version(told.url)
     if version in _TRIED:
         return None
-    return f"the brokers have version {version}, and {', '.join(_TRIED)} were tried: observe before you act"
+    return f"the brokers have version {version}; tried versions are {', '.join(_TRIED)}: observe before you act"
 
 
 async def _ask(admin: PulsarAdmin, url: str) -> BrokerSettings | PulsarRefusedError | PulsarUnreachableError:
-    """Return the settings of a broker, or the error that may pass; `ConfigurationError` for one that will not."""
+    """Return the settings of a broker, or a temporary error; raises `ConfigurationError` for a lasting one."""
     try:
         return await admin.settings(url)
     except PulsarUnreachableError as error:

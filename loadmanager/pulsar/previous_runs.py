@@ -1,13 +1,14 @@
 """History of earlier processes in the same folder, and the epochs of the state store.
 
-A history has one place for each epoch. A store in memory begins anew with each process, and an operator may have given
-another store than the day before:
+A history has one file per epoch. A store in memory starts with epoch 0 in each process, and an operator may configure
+another store:
 
-    epochs of our store       then
-    ---------------------     ----------------------------------------------------
-    are in memory             they go on from the last one of the history
-    have reached the last     the history goes on
-    are behind it             it is put aside, as the history of another store
+    our store                                action
+    ---------                                ------
+    in memory                                continue the epochs after the last one of the history
+    at the last epoch of the history, or     continue the history
+    beyond it
+    behind the history                       put the history aside: it belongs to another store
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from loadmanager.store.metadata_store import MetadataStore, Znode
 
 
 def memory_after(folder: Path, session_timeout_s: float = 10.0) -> LocalStore:
-    """A store in memory whose epochs come after those that are recorded in the `folder`; raises `HistoryError`."""
+    """Return a store in memory whose epochs follow those recorded in `folder`; raises `HistoryError`."""
     versions = {paths.ROOT: 0, paths.EPOCH: last_epoch(History(str(folder / HISTORY)))}
     znodes = [Znode(path, b"", version, 0, 0, 0) for path, version in versions.items()]
     return LocalStore(znodes, session_timeout_s=session_timeout_s)
 
 
 async def put_history_of_another_store_aside(folder: Path, store: MetadataStore) -> None:
-    """Once the `store` has said how far its epochs are; raises `HistoryError` or a `StoreError`."""
+    """Put the history aside if it is ahead of the store's epoch; raises `HistoryError` or a `StoreError`."""
     znode = await store.get(paths.EPOCH)
     put_aside_if_ahead(folder / HISTORY, 0 if znode is None else znode.version, "stateStoreUrl")

@@ -3,9 +3,9 @@
 Each method raises `PulsarRefusedError` or `PulsarUnreachableError` (`refusals.py`). Source: the admin and lookup REST
 of Pulsar 4.0.
 
-An answer to an unload says that the owner has let go, and nothing of the destination: Pulsar's leader remembers it, in
-memory alone, until the next lookup of the bundle that reaches it. So an unload is followed by a lookup, and by a look
-at who owns the bundle then.
+Under the modular load manager the answer to an unload means that the owner has released the bundle. Pulsar's leader
+keeps the destination in memory until it gets the next lookup of the bundle. So an unload is followed by a lookup and
+a check of the owner.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from loadmanager.net.auth.outgoing_token import TokenFile
 from loadmanager.net.http_client import HttpAnswer
 from loadmanager.net.tls_contexts import TlsOptions
 from loadmanager.pulsar import rest_answers
-from loadmanager.pulsar.refusals import PulsarRefusedError, no_pulsar
+from loadmanager.pulsar.refusals import PulsarRefusedError, not_a_pulsar
 from loadmanager.pulsar.rest_call import PulsarCalls, RestRequest
 from loadmanager.pulsar.topic_probe import topic_in
 from loadmanager.wire.policy_records import FailureDomain, IsolationData
@@ -47,11 +47,11 @@ _NO_TLS = TlsOptions()
 
 
 class PulsarAdmin:
-    """One Pulsar, asked at `urls`, the first of them that answers. Made in a running event loop; to be closed, or used
-    with `async with`.
+    """Client of one Pulsar, which asks the first of `urls` that answers. Create it in a running event loop, and close
+    it or use it with `async with`.
 
     Raises `ConfigurationError` for addresses, a token file or TLS keys that cannot be used. `timeout_s` is for one
-    answer: each redirect begins it anew.
+    answer: each redirect restarts it.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class PulsarAdmin:
         """Return the web service of a broker: its id by http, its host at the port of the first URL by https."""
         return self._calls.address(broker)
 
-    # What is asked
+    # Reads
 
     async def settings(self, url: str) -> BrokerSettings:
         """Return the settings of the broker at `url`, dynamic configuration included."""
         answer = await self._calls.ask_at(_web(url), RestRequest("GET", RUNTIME_CONFIGURATION))
         told = settings_in(answer.body, url)
         if told is None:
-            raise no_pulsar(answer)
+            raise not_a_pulsar(answer)
         return told
 
     async def version(self, url: str) -> str:
@@ -109,7 +109,7 @@ class PulsarAdmin:
         found = _texts(answer)
         leader = found.get("brokerId") or found.get("serviceUrl", "").partition("://")[2]
         if not leader:
-            raise no_pulsar(answer)
+            raise not_a_pulsar(answer)
         return BrokerId(leader)
 
     async def dynamic(self) -> dict[str, str]:
@@ -173,14 +173,14 @@ class PulsarAdmin:
                 return None
             raise
 
-    # What is done
+    # Changes
 
     async def unload(
         self, bundle: BundleName, destination: BrokerId | None = None, timeout_s: float | None = None
     ) -> None:
-        """Have the owner let go of the bundle, and Pulsar's leader remember where it is to go.
+        """Have the owner release a bundle, and Pulsar's leader note the destination.
 
-        Nothing happens to a bundle that nobody owns, but for what the leader remembers. 409: the destination is not
+        A bundle that nobody owns stays so; the leader still notes the destination. 409: the destination is not
         registered; 412: the range is no bundle, or there is no leader; 404: the leader is not registered.
         """
         wanted: dict[str, str] = {} if destination is None else {"destinationBroker": destination}
@@ -195,20 +195,20 @@ class PulsarAdmin:
         unload: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """Cut the bundle by Pulsar's `algorithm`, else by the brokers' own, and give the parts away with `unload`.
+        """Split a bundle by `algorithm`, or by the brokers' default; `unload` also unloads the parts.
 
-        `positions` are for `specified_positions_divide`. A bundle that cannot be cut stays whole, without an error.
+        `positions` are for `specified_positions_divide`. A bundle that cannot be split stays whole, without an error.
         """
         wanted = {"unload": str(unload).lower()} | ({"splitAlgorithmName": algorithm} if algorithm else {})
         body = orjson.dumps(list(positions)) if positions else b""
         await self._calls.ask(_put(bundle, "split", wanted, body), timeout_s)
 
     async def look_up(self, bundle: BundleName, timeout_s: float | None = None) -> BrokerId | None:
-        """Have Pulsar place the bundle if nobody owns it, by a lookup of a topic that it would hold; return its owner.
+        """Look a topic of the bundle up, so that Pulsar places the bundle if nobody owns it; return the owner.
 
-        No topic comes of it. But where topics are not created by themselves, a persistent one that does not exist is
-        not found: then one that is not persistent is asked for, of which Pulsar cannot tell. That comes second because
-        the leader remembers of such a bundle that it wants a broker with topics that are not persistent.
+        The lookup creates no topic. Without automatic creation, Pulsar answers 404 for a persistent topic that does not
+        exist; a non-persistent one is looked up then. It comes second, because the leader would prefer brokers with
+        non-persistent topics for that bundle afterwards.
         """
         try:
             answer = await self._calls.ask(_lookup(bundle, "persistent"), timeout_s)
@@ -221,19 +221,19 @@ class PulsarAdmin:
         try:
             return BrokerId(urlsplit(url).netloc) if isinstance(url, str) else None
         except ValueError:
-            raise no_pulsar(answer) from None
+            raise not_a_pulsar(answer) from None
 
     async def set_dynamic(self, key: str, value: str) -> None:
-        """Change a key on all brokers; 412 for one that takes a restart. What is no value of it has no effect."""
+        """Change a key on all brokers; 412 for a key that needs a restart. An invalid value has no effect."""
         await self._calls.ask(RestRequest("POST", f"{_CONFIGURATION}/{_quoted(key)}/{_quoted(value)}"))
 
     async def delete_dynamic(self, key: str) -> None:
-        """Have all brokers go back to what their own files say."""
+        """Remove a key, so that brokers use their own files again."""
         await self._calls.ask(RestRequest("DELETE", f"{_CONFIGURATION}/{_quoted(key)}"))
 
 
 def _web(url: str) -> URL:
-    """Parse the web service of a broker, which may have named anything."""
+    """Parse the web service that a broker has registered, which may be invalid."""
     try:
         return web_service(url, "the web service of a broker")
     except ConfigurationError as error:
@@ -255,10 +255,10 @@ def _quoted(text: str) -> str:
 
 
 def _texts(answer: HttpAnswer) -> dict[str, str]:
-    """The object of texts that was answered."""
+    """Return the answer as an object of texts."""
     content = _content(answer)
     if not isinstance(content, dict) or not all(isinstance(each, str) for each in content.values()):
-        raise no_pulsar(answer)
+        raise not_a_pulsar(answer)
     return content
 
 
@@ -266,4 +266,4 @@ def _content(answer: HttpAnswer) -> Any:  # noqa: ANN401 - whatever came
     try:
         return orjson.loads(answer.body)
     except orjson.JSONDecodeError:
-        raise no_pulsar(answer) from None
+        raise not_a_pulsar(answer) from None

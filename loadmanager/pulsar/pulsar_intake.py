@@ -1,16 +1,16 @@
 """Poll of a Pulsar's brokers through their REST API, applied to the mirror.
 
-asked                                     of               when
------                                     --               ----
-brokers, leader, dynamic configuration    any broker       each poll
-settings                                  each broker      its first poll, and after a change
-owned bundles, load                       each broker      each poll; load of topics (extensible) every 30 s
-namespaces, their bundles, policies       any broker       every 30 s; at once for a bundle that is in no namespace
-a lookup of a bundle in doubt             any broker       each poll, a minute after its topics are gone at its owner
+request                                   to             when
+-------                                   --             ----
+brokers, leader, dynamic configuration    any broker     each poll
+settings                                  each broker    its first poll, and after a change
+owned bundles, load                       each broker    each poll; load of topics (extensible) every 30 s
+namespaces, their bundles, policies       any broker     every 30 s; at once for an unknown bundle
+lookup of a doubtful bundle               any broker     each poll, from a minute after its owner lost its topics
 
-Each broker is asked by the rules of its own load manager, so a cluster may be migrating from one to the other. A broker
-that does not answer keeps what was known of it, and the mirror is not fresh until it answers or has left. An extensible
-broker does not say when it started: one that took no connection counts as restarted.
+Each broker is asked by the rules of its own load manager, so that a cluster can migrate from one to the other. A broker
+that does not answer keeps its last state, and the mirror is not fresh until it answers or leaves. An extensible broker
+does not report its start: one that refused a connection counts as restarted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from loadmanager.leader.mirror.broker_records import BrokerRecords
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.mirror.mirror_intake import ZnodeFaults
-from loadmanager.pulsar.broker_settings_poll import AskedBrokers
+from loadmanager.pulsar.broker_settings_poll import BrokerSettingsPoll
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_namespaces import PulsarNamespaces
 from loadmanager.pulsar.refusals import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
@@ -68,13 +68,13 @@ class _Answer:
 class PulsarIntake:
     """Keeps a `ClusterMirror` equal to a Pulsar. `on_change` is called after each poll.
 
-    `owners` has the owner of each bundle as Pulsar names it, also while a move of ours has the bundle on its way.
+    `owners` has the owner of each bundle as Pulsar names it, also during a move of ours.
     """
 
     def __init__(
         self,
         admin: PulsarAdmin,
-        brokers: AskedBrokers,
+        brokers: BrokerSettingsPoll,
         mirror: ClusterMirror,
         live: LiveSettings,
         interval_s: float,
@@ -131,16 +131,16 @@ class PulsarIntake:
         return self._brokers.load_manager(broker) or ""
 
     def reports_at_s(self, broker: BrokerId) -> float | None:
-        """Return when the figures of a broker last changed, seconds since 1970; None without any."""
+        """Return the time of the last change of a broker's figures, seconds since 1970; None without any."""
         report = self._reports.get(broker)
         return None if report is None else report["lastUpdate"] / 1000
 
     async def find_report(self, path: str) -> Znode | None:
-        """Return the last report of a broker, by the path that names it."""
+        """Return the last report of a broker, by its znode path."""
         return self._znodes.get(path)
 
     async def run(self) -> None:
-        """Poll for as long as the process lives."""
+        """Poll until the process stops."""
         while True:
             self._wake.clear()
             self._begun += 1
@@ -162,14 +162,14 @@ class PulsarIntake:
                     await self._wake.wait()
 
     async def settled(self) -> None:
-        """Return once a poll that began after the call has been applied."""
+        """Wait until a poll that starts after the call has been applied."""
         wanted = self._begun + 1
         self._wake.set()
         async with self._polled:
             await self._polled.wait_for(lambda: self._done >= wanted)
 
-    async def owner_now(self, bundle: BundleName, *near: BrokerId | None) -> Registration | None:
-        """Return the owner of a bundle among the brokers that may have it: its last known owner, and those `near`.
+    async def read_owner(self, bundle: BundleName, *near: BrokerId | None) -> Registration | None:
+        """Return the owner of a bundle; asks its last known owner and the brokers `near`.
 
         Raises `PulsarRefusedError` or `PulsarUnreachableError` if one of them did not answer and none has it.
         """
@@ -184,16 +184,16 @@ class PulsarIntake:
             raise errors[0]
         self._owner_read.add(name)
         self._put_owner(name, owners[0] if owners else None)
-        self._namespaces.put_together(str(bundle.namespace))
+        self._namespaces.update_mirror(str(bundle.namespace))
         self._on_change()
         return self._namespaces.find_owner(name)
 
     async def read_bundles(self, namespace: str) -> None:
-        """Ask for the bundles of a namespace now."""
+        """Read the bundles of a namespace now."""
         await self._read_namespace(namespace)
-        self._namespaces.put_together(namespace)
+        self._namespaces.update_mirror(namespace)
 
-    # What is asked
+    # Reads
 
     async def _poll(self) -> None:
         ids = await self._admin.brokers()
@@ -212,8 +212,8 @@ class PulsarIntake:
                 self._put_owner(bundle, owners.get(bundle))
         await self._read_new_bundles()
         for namespace in self._namespaces.take_touched():
-            self._namespaces.put_together(namespace)
-        self._lay_down_policies()
+            self._namespaces.update_mirror(namespace)
+        self._apply_policies()
         for broker, answer in answered.items():
             await self._apply_report(broker, answer)
         silent = [broker for broker in ids if broker not in answered]
@@ -251,7 +251,7 @@ class PulsarIntake:
             return await self._admin.owned(self._live.current.cluster_name, broker)
 
     async def _settle(self, listed: dict[BrokerId, list[str]], ids: Iterable[BrokerId]) -> dict[str, BrokerId]:
-        """Return the owners, after a second look at brokers between which a bundle was on its way."""
+        """Return the owners; brokers that disagree about a bundle are asked again."""
         before = {bundle: broker for bundle, broker in self._owners.items() if broker in ids}
         owners, disputed = settle_owners(before, listed)
         if disputed:
@@ -261,9 +261,9 @@ class PulsarIntake:
         return owners
 
     async def _look_up_doubtful(self) -> None:
-        """Look up bundles that had clients and whose owner has no topic of them; keep those that are refused.
+        """Look up bundles that had clients and whose owner has no topic of them; keep the refused ones.
 
-        An owner may be recorded that takes no client: a bundle in a transitional state.
+        Such a bundle is in a transitional state: its recorded owner serves no client.
         """
         self._topicless_s = {name: at_s for name, at_s in self._topicless_s.items() if name in self._owners}
         self._refused &= self._topicless_s.keys()
@@ -293,7 +293,7 @@ class PulsarIntake:
         self._with_clients.discard(bundle)
 
     async def _read_policies(self, namespaces: set[str]) -> None:
-        """Ask for the namespaces and policies of the cluster, now and then."""
+        """Read the namespaces and policies of the cluster, every `POLICIES_S`."""
         if time.monotonic() - self._policies_s < POLICIES_S:
             return
         known = [name for name in await self._admin.namespaces() if name.count("/") == 1]
@@ -319,10 +319,10 @@ class PulsarIntake:
                 self._namespaces.put_bundles(namespace, bundles, await self._admin.group(namespace))
 
     async def _read_new_bundles(self) -> None:
-        """Ask for the bundles of namespaces that are new, or in which a bundle was split."""
+        """Read the bundles of namespaces that are new, or in which a bundle was split."""
         await asyncio.gather(*map(self._read_namespace, sorted(self._namespaces.find_unknown())))
 
-    # What is applied
+    # Updates of the mirror
 
     def _register(self, ids: Iterable[BrokerId], answered: Mapping[BrokerId, _Answer]) -> None:
         registrations, changed = self._mirror.registrations, set()
@@ -344,7 +344,7 @@ class PulsarIntake:
                 self._reports.pop(broker, None)
                 changed.add(broker)
         if changed:
-            self._namespaces.lives_changed(changed)
+            self._namespaces.registrations_changed(changed)
             if self._done:
                 self.changed_s = time.monotonic()
 
@@ -385,7 +385,7 @@ class PulsarIntake:
                     self._with_clients.add(bundle)
 
     def _apply_configuration(self, dynamic: dict[str, str]) -> None:
-        """Apply what operators changed while brokers run, and list what of it cannot be used."""
+        """Apply Pulsar's dynamic configuration, and list its unusable values."""
         self.dynamic = dynamic
         faults = self._live.apply(dynamic)
         self._mirror.model.set_rules(ReportRules.of(self._live.planner))
@@ -393,7 +393,7 @@ class PulsarIntake:
             if faults:
                 raise InvalidRecordError(f"{_DYNAMIC}: {'; '.join(faults)}")
 
-    def _lay_down_policies(self) -> None:
+    def _apply_policies(self) -> None:
         operator_config = self._mirror.operator_config
         operator_config.anti_affinity = self._namespaces.groups()
         policies = operator_config.isolation, operator_config.failure_domains, operator_config.anti_affinity
@@ -403,6 +403,6 @@ class PulsarIntake:
 
 
 def _older(since_s: Mapping[str, float]) -> list[str]:
-    """Return the names of what has lasted a minute, the longest first."""
+    """Return the names whose time is at least a minute ago, the oldest first."""
     until_s = time.monotonic() - _UNSERVED_AFTER_S
     return [name for name, at_s in sorted(since_s.items(), key=lambda each: each[1]) if at_s <= until_s]

@@ -1,13 +1,13 @@
 """Namespaces of a Pulsar in the mirror, from their bundles and the owners of those.
 
-a bundle             owner by Pulsar                  in the mirror
---------             ---------------                  -------------
-Free or Owned        the same                         unchanged
-Free or Owned        another one, or none             Owned by that one, or Free, at the next version
-Releasing            any                              unchanged: a move of ours has it on its way
-new, by a split      any, or none                     Owned or Free, at a version beyond those of the namespace
+bundle in the mirror    owner in Pulsar         afterwards
+--------------------    ---------------         ----------
+Free or Owned           the same                unchanged
+Free or Owned           another one, or none    Owned by that one, or Free, at the next version
+Releasing               any                     unchanged: this process is moving it
+new after a split       any, or none            Owned or Free, at a version above those of the namespace
 
-An owner is the registered life of its broker; of a broker that is not registered, `NO_LIFE`.
+An owner is a registration of its broker; `NO_LIFE` stands for a broker that is not registered.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from loadmanager.util import clock
 
 
 class PulsarNamespaces:
-    """Collects answers; `put_together` has the mirror follow. `owners` are those of all bundles in the mirror."""
+    """Collects answers; `update_mirror` applies them. `owners` are the owners of all bundles in the mirror."""
 
     def __init__(self, mirror: ClusterMirror, on_moved: Callable[[Sighted], None]) -> None:
         self._mirror = mirror
         self._on_moved = on_moved
         self._bundles: dict[str, NamespaceBundles] = {}
         self._groups: dict[str, str] = {}
-        self._said: dict[str, dict[str, BrokerId]] = {}
+        self._named_owners: dict[str, dict[str, BrokerId]] = {}
         self._touched: set[str] = set()
         self.owners: dict[str, Registration | None] = {}
 
@@ -42,7 +42,7 @@ class PulsarNamespaces:
     def find_unknown(self) -> list[str]:
         """Return the namespaces in which a bundle has an owner and is not among the known bundles."""
         known = {name: set(bundles.range_texts()) for name, bundles in self._bundles.items() if name in self._touched}
-        return [name for name in self._touched if not self._said.get(name, {}).keys() <= known.get(name, set())]
+        return [name for name in self._touched if not self._named_owners.get(name, {}).keys() <= known.get(name, set())]
 
     def groups(self) -> dict[str, str]:
         """Return the anti-affinity group of each namespace that is in one."""
@@ -59,37 +59,37 @@ class PulsarNamespaces:
 
     def drop_bundles(self, namespace: str) -> None:
         """Forget a namespace that is gone, and the owners of its bundles."""
-        for kept in (self._bundles, self._groups, self._said):
+        for kept in (self._bundles, self._groups, self._named_owners):
             kept.pop(namespace, None)
         self._touched.add(namespace)
 
     def put_owner(self, bundle: str, broker: BrokerId | None) -> None:
         """Put the owner of a bundle, None when nobody owns it."""
         namespace, _, text = bundle.rpartition("/")
-        said = self._said.setdefault(namespace, {})
-        if said.get(text) != broker:
+        named = self._named_owners.setdefault(namespace, {})
+        if named.get(text) != broker:
             self._touched.add(namespace)
         if broker is None:
-            said.pop(text, None)
+            named.pop(text, None)
         else:
-            said[text] = broker
+            named[text] = broker
 
     def find_owner(self, bundle: str) -> Registration | None:
-        """Return the owner that was put last, be it of a current bundle or not."""
+        """Return the owner that was put last, also for a former bundle."""
         namespace, _, text = bundle.rpartition("/")
-        return self._life_of(self._said.get(namespace, {}).get(text))
+        return self._registration_of(self._named_owners.get(namespace, {}).get(text))
 
-    def lives_changed(self, brokers: set[BrokerId]) -> None:
-        """Have the mirror follow brokers that registered, again or for the first time, or are gone."""
-        self._touched |= {name for name, said in self._said.items() if not brokers.isdisjoint(said.values())}
+    def registrations_changed(self, brokers: set[BrokerId]) -> None:
+        """Update the bundles of brokers that registered, registered again, or left."""
+        self._touched |= {name for name, named in self._named_owners.items() if not brokers.isdisjoint(named.values())}
 
     def take_touched(self) -> list[str]:
-        """Return the namespaces of which something was put since the last call."""
+        """Return the namespaces that changed since the last call."""
         touched, self._touched = self._touched, set()
         return sorted(touched)
 
-    def put_together(self, namespace: str) -> None:
-        """Have the mirror follow what was put of a namespace, and tell of each bundle that moved."""
+    def update_mirror(self, namespace: str) -> None:
+        """Apply the answers about a namespace to the mirror, and report each bundle that moved."""
         now_ms = clock.now_ms()
         former = self._former(namespace)
         entry = self._entry(namespace, former, now_ms)
@@ -110,12 +110,13 @@ class PulsarNamespaces:
         return dict(zip(known.state.bundles.range_texts(), known.state.ownerships, strict=True))
 
     def _entry(self, namespace: str, former: Mapping[str, Ownership], now_ms: int) -> NamespaceEntry | None:
-        bundles, said = self._bundles.get(namespace), self._said.get(namespace, {})
+        bundles, named = self._bundles.get(namespace), self._named_owners.get(namespace, {})
         if bundles is None:
             return None
         fresh = Ownership(version=max((each.version for each in former.values()), default=0))
         ownerships = tuple(
-            _follow(former.get(text, fresh), self._life_of(said.get(text)), now_ms) for text in bundles.range_texts()
+            _follow(former.get(text, fresh), self._registration_of(named.get(text)), now_ms)
+            for text in bundles.range_texts()
         )
         state = NamespaceState(NamespaceName.parse_any(namespace), bundles, ownerships)
         return NamespaceEntry(state, version=0, czxid=0, digest=0)
@@ -123,11 +124,11 @@ class PulsarNamespaces:
     def _follow_owners(
         self, namespace: str, texts: Sequence[str], former: Mapping[str, Ownership], now_ms: int
     ) -> list[Sighted]:
-        """Keep `owners` for the bundles of a namespace, and return those of them that moved."""
-        said = self._said.get(namespace, {})
+        """Update `owners` for the bundles of a namespace, and return the moved ones."""
+        named = self._named_owners.get(namespace, {})
         sighted = []
         for text in texts:
-            name, owner = f"{namespace}/{text}", self._life_of(said.get(text))
+            name, owner = f"{namespace}/{text}", self._registration_of(named.get(text))
             before = self.owners.get(name)
             self.owners[name] = owner
             if text in former and _broker(before) != _broker(owner):
@@ -135,11 +136,11 @@ class PulsarNamespaces:
                 sighted.append(Sighted(name, before, owner, now_ms, by_us))
         for text in former.keys() - set(texts):
             self.owners.pop(f"{namespace}/{text}", None)
-        if not said:
-            self._said.pop(namespace, None)
+        if not named:
+            self._named_owners.pop(namespace, None)
         return sighted
 
-    def _life_of(self, broker: BrokerId | None) -> Registration | None:
+    def _registration_of(self, broker: BrokerId | None) -> Registration | None:
         if broker is None:
             return None
         return self._mirror.registrations.get(broker) or Registration(broker, NO_LIFE)

@@ -1,19 +1,19 @@
 """Moves of bundles through Pulsar's REST API: one unload with a destination, then a check of the owner.
 
-    owner                          action
-    -----                          ------
-    the source, or nobody,         unload with the destination. Extensible: the answer comes once the destination owns
-    before the unload              it. Modular: Pulsar's leader remembers the destination until a lookup
-    the destination                the move has landed
-    the source                     look again; still there after 2 s: a miss, Pulsar placed it back at its source
-    nobody                         look it up, so that Pulsar places it, and look again
-    another broker                 a miss, refused for good: the next round decides again
+    owner                      action
+    -----                      ------
+    the source, or nobody,     unload with the destination. Extensible: the answer comes once the destination owns the
+    before the unload          bundle. Modular: Pulsar's leader notes the destination until a lookup
+    the destination            the move has landed
+    the source                 check again; after 2 s a miss: Pulsar placed the bundle back at its source
+    nobody                     look the bundle up, so that Pulsar places it, and check again
+    another broker             a miss: the next round decides again
 
 Without a destination the move is over once the owner has released the bundle.
 
-Pulsar's REST API has no fencing: it knows nothing of our terms. So the term is checked right before each call. A
-process that is paused between that check and the call may unload one bundle late. That costs its clients a
-reconnection, and never makes a second owner, since Pulsar alone assigns bundles.
+Pulsar's REST API has no fencing by our terms. So the term is checked right before each call. A process that is paused
+between the check and the call may unload one bundle late. Its clients reconnect; there is never a second owner, since
+Pulsar alone assigns bundles.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from loadmanager.core.domain.ownership import Ownership, Registration
 from loadmanager.errors import InvalidRecordError
 from loadmanager.leader.execution.agent_calls import OwnerRefusal
 from loadmanager.pulsar.fenced_znode import ElectionPort
-from loadmanager.pulsar.move_verification import MovesBundles, SeesOwners
+from loadmanager.pulsar.owner_finder import MoveClient, OwnerSource
 from loadmanager.pulsar.refusals import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
 
 log = structlog.get_logger(__name__)
@@ -40,15 +40,15 @@ _TOO_MUCH_TO_DO = 429
 
 
 class PulsarOwners:
-    """Actuator of single moves. `picture` and `admin` are closed by their makers.
+    """Carries out single moves; does not close `intake` and `admin`.
 
     `on_returned` is called with a bundle that Pulsar has placed back at its source.
     """
 
     def __init__(
-        self, picture: SeesOwners, admin: MovesBundles, election: ElectionPort, on_returned: Callable[[str], None]
+        self, intake: OwnerSource, admin: MoveClient, election: ElectionPort, on_returned: Callable[[str], None]
     ) -> None:
-        self._picture = picture
+        self._intake = intake
         self._admin = admin
         self._election = election
         self._on_returned = on_returned
@@ -64,27 +64,27 @@ class PulsarOwners:
             async with asyncio.timeout(max(patience_s, _SHORTEST_S)):
                 return await self._move(name, source, destination)
         except TimeoutError:
-            owner = _broker(self._picture.owners.get(str(name)))
+            owner = _broker(self._intake.owners.get(str(name)))
             return OwnerRefusal(f"after {patience_s:.1f} s {owner or 'nobody'} has it", is_final=True)
         except PulsarRefusedError as error:
-            return OwnerRefusal(str(error), is_final=not _may_pass(error))
+            return OwnerRefusal(str(error), is_final=not _is_temporary(error))
         except (PulsarUnreachableError, InvalidRecordError) as error:
             return OwnerRefusal(str(error))
 
     async def _move(
         self, name: BundleName, source: BrokerId | None, destination: BrokerId | None
     ) -> OwnerRefusal | None:
-        if _broker(await self._picture.owner_now(name, destination)) in (source, None):
+        if _broker(await self._intake.read_owner(name, destination)) in (source, None):
             self._election.get_term()
             await self._admin.unload(name, destination)
             if destination is None:
                 return None
         looks = 0
         while True:
-            owner = _broker(await self._picture.owner_now(name, destination))
+            owner = _broker(await self._intake.read_owner(name, destination))
             if owner is None:
                 placed = await self._look_up(name)
-                owner = _broker(await self._picture.owner_now(name, destination, placed))
+                owner = _broker(await self._intake.read_owner(name, destination, placed))
             if owner not in (source, None):
                 return None if owner == destination else OwnerRefusal(f"it went to {owner}", is_final=True)
             looks += owner == source
@@ -94,14 +94,14 @@ class PulsarOwners:
             await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _look_up(self, name: BundleName) -> BrokerId | None:
-        """Have it placed; one that cannot be placed now, as when its destination has just died, may be soon."""
+        """Look the bundle up; return None after a temporary failure, such as a destination that has just died."""
         self._election.get_term()
         try:
             return await self._admin.look_up(name)
         except PulsarUnreachableError as error:
             log.info("bundle_not_placed", bundle=str(name), error=str(error))
         except PulsarRefusedError as error:
-            if not _may_pass(error):
+            if not _is_temporary(error):
                 raise
             log.info("bundle_not_placed", bundle=str(name), error=str(error))
         return None
@@ -111,6 +111,6 @@ def _broker(owner: Registration | None) -> BrokerId | None:
     return None if owner is None else owner.broker
 
 
-def _may_pass(error: PulsarRefusedError) -> bool:
-    """Return true if Pulsar may do it when it is asked again."""
+def _is_temporary(error: PulsarRefusedError) -> bool:
+    """Return True for a temporary refusal."""
     return error.status == _TOO_MUCH_TO_DO or error.status >= FAULTS_OF_ITS_OWN

@@ -41,15 +41,15 @@ from loadmanager.net.tracing import tracing_of
 from loadmanager.pulsar import score_process
 from loadmanager.pulsar.activity_log import ActivityLog, BoundedFile
 from loadmanager.pulsar.actuator import Actuator
-from loadmanager.pulsar.broker_settings_poll import AskedBrokers
-from loadmanager.pulsar.comparison_driver import ComparisonDriver, SettingsOfBoth, tell_score
+from loadmanager.pulsar.broker_settings_poll import BrokerSettingsPoll
+from loadmanager.pulsar.comparison_driver import ComparedSettings, ComparisonDriver, log_scores
 from loadmanager.pulsar.fenced_znode import FencedRecord
 from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_intake import PulsarIntake
 from loadmanager.pulsar.scores import Scores
 from loadmanager.pulsar.take_over import TakeOver
-from loadmanager.pulsar.verdict import Where
+from loadmanager.pulsar.verdict import ServiceLocation
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MetadataStore, SessionState
 from loadmanager.util import clock
@@ -65,7 +65,7 @@ _SHOWN_UNSERVED = 20
 
 
 class PulsarService(Candidate):
-    """A process that observes or balances a Pulsar. `start` returns once everything is read; `stop` hands over."""
+    """Observes or balances a Pulsar. `start` returns once everything is read; `stop` hands over."""
 
     settings: PulsarServiceSettings
     live: PulsarSettings
@@ -86,24 +86,24 @@ class PulsarService(Candidate):
         self.mirror, self.recorder, self.moves = open_mirror(live, node_id)
         self.audit = AuditTrail(node_id, settings, self.recorder, live.base.history_url)
         self.lineage = LineageReader(live.base.history_url, self.recorder)
-        self._told = ClusterMirror()
+        self._own_mirror = ClusterMirror()
         silence_s = live.current.leader_silence_ms / 1000
-        super().__init__(store, self._told, node_id, service_url, silence_s, self.caller)
+        super().__init__(store, self._own_mirror, node_id, service_url, silence_s, self.caller)
         self.decision_log = DecisionLog()
         self.moves.on_measured = self.decision_log.measured
-        self._told_intake = MirrorIntake(store, self._told, LiveSettings(settings_of({}, "")), self._on_told)
-        self.brokers = AskedBrokers(admin)
+        self._own_intake = MirrorIntake(store, self._own_mirror, LiveSettings(settings_of({}, "")), self._on_own_change)
+        self.brokers = BrokerSettingsPoll(admin)
         interval_s = settings.poll_interval_seconds
-        self.intake = PulsarIntake(admin, self.brokers, self.mirror, live, interval_s, self._on_seen, self._on_moved)
+        self.intake = PulsarIntake(admin, self.brokers, self.mirror, live, interval_s, self._on_poll, self._on_moved)
         self.reports = RawReports(self.intake.find_report, self.mirror)
-        self.operators = ConfigWriter(store, self._told_intake, self.election)
+        self.operators = ConfigWriter(store, self._own_intake, self.election)
         self.planner = PlannerService(self.mirror, live, self.decision_log, seed, self.recorder, self.moves)
         self.terms = TermHistory(node_id, self.mirror, self.planner, self.moves)
         self.explainer = ExplanationService(self.mirror, self.planner, self.decision_log)
         self.diary = ActivityLog(settings.folder)
         self.scores = self._make_scores()
-        self.judge = self._make_judge(seed)
-        self.hands = Actuator(
+        self.comparison = self._make_comparison(seed)
+        self.actuator = Actuator(
             settings,
             live,
             self.mirror,
@@ -115,27 +115,27 @@ class PulsarService(Candidate):
             self.planner,
             self.operators,
             self.decision_log,
-            lambda plan: self.judge.planned(plan, self.planner.snapshot()),
+            lambda plan: self.comparison.add_round(plan, self.planner.snapshot()),
             self.caller.tracing,
         )
-        self.stuck_monitor = StuckMonitor(self.planner, live, self.hands.rails.limits)
-        self.executor, self.shedding = self.hands.executor, self.hands.shedding
-        self.drains, self.plans = self.hands.drains, self.hands.plans
+        self.stuck_monitor = StuckMonitor(self.planner, live, self.actuator.guardrails.limits)
+        self.executor, self.shedding = self.actuator.executor, self.actuator.shedding
+        self.drains, self.plans = self.actuator.drains, self.actuator.plans
         self.take_over = TakeOver(admin, FencedRecord(store, self.election, paths.TAKEN_OVER), settings)
         self.fleet_status = FleetStatus(self, only_shows=settings.mode == "observe")
         self.timeline_memory = TimelineMemory(self.mirror, self.live, lambda: self.leader_changed)
-        self.persistence = Persistence(store, self.mirror, self.election, self.planner, self._told_intake.reject, live)
+        self.persistence = Persistence(store, self.mirror, self.election, self.planner, self._own_intake.reject, live)
         self._swept = 0
         self._registered: frozenset[Registration] = frozenset()
 
     def _make_scores(self) -> Scores:
         file = BoundedFile(self.settings.folder / "scores.jsonl")
-        told = tell_score(self.diary)
+        told = log_scores(self.diary)
         return Scores(lambda: self.live.current, self.settings.strategies, score_process.ask, told, file)
 
-    def _make_judge(self, seed: int) -> ComparisonDriver:
-        live, where = self.live, Where(self.settings.folder, self.service_url)
-        both = SettingsOfBoth(lambda: live.theirs, lambda: live.current, lambda: live.doubt)
+    def _make_comparison(self, seed: int) -> ComparisonDriver:
+        live, where = self.live, ServiceLocation(self.settings.folder, self.service_url)
+        both = ComparedSettings(lambda: live.theirs, lambda: live.current, lambda: live.doubt)
         return ComparisonDriver(
             both,
             self.diary,
@@ -143,30 +143,30 @@ class PulsarService(Candidate):
             where,
             seed,
             is_acting=self.settings.mode == "act",
-            is_there=self.intake.owners.__contains__,
+            is_bundle=self.intake.owners.__contains__,
             take_snapshot=self.planner.snapshot,
         )
 
     async def start(self) -> None:
-        """Read Pulsar's cluster and what operators told, and take part in elections; wait while a store is away.
+        """Read Pulsar's cluster and the operators' records, and join the election; wait while a store is unreachable.
 
-        Raises the `StoreError` with which a store refuses what it is asked.
+        Raises a `StoreError` if a store refuses a request.
         """
         self._follow_session()
         self.recorder.start()
         self.audit.start()
         await self.executor.start()
-        self._spawn(self._told_intake.run(), "what was told")
+        self._spawn(self._own_intake.run(), "own store")
         self._spawn(self.intake.run(), "intake")
         await self._patiently(self._registrar.make_folders)
-        await self._told_intake.settled()
+        await self._own_intake.settled()
         await self.intake.settled()
-        self._spawn(self.judge.run(), "judge")
+        self._spawn(self.comparison.run(), "comparison")
         self._spawn(self.timeline_memory.run(), "timeline")
         self._stand()
 
     async def stop(self) -> None:
-        """Hand over and end; what is under way is seen through by the next one."""
+        """Hand over and stop; the next leader ends the moves under way."""
         await self._give_back()
         await self._leave()
         await self.executor.close()
@@ -175,7 +175,7 @@ class PulsarService(Candidate):
         await asyncio.to_thread(self.caller.tracing.close)
 
     def why_not_ready(self) -> str | None:
-        """Return the reason why answers cannot be relied on at the moment; None when they can."""
+        """Return the reason why this process is not ready, None if it is."""
         if not self.mirror.is_fresh:
             return self.intake.fault
         why_not = super().why_not_ready()
@@ -185,9 +185,9 @@ class PulsarService(Candidate):
         """Return the state of this process, and the obstacles to acting."""
         controls, stopped_s = self.mirror.operator_config.controls, self.planner.churn.figures().shedding_stopped_for_s
         by_operators = check_controls(controls, self.mirror.registrations, stopped_s)
-        obstacles = [*map(_with_remedy, [*self.hands.rails.check_round(), *by_operators])]
+        obstacles = [*map(_with_remedy, [*self.actuator.guardrails.check_round(), *by_operators])]
         reported_s = [at_s for broker in self.mirror.registrations if (at_s := self.intake.reports_at_s(broker))]
-        failures = self.hands.memory.acts.failures
+        failures = self.actuator.move_log.history.failures
         return PulsarServiceStatus(
             mode=self.settings.mode,
             cluster=self.live.current.cluster_name,
@@ -196,66 +196,68 @@ class PulsarService(Candidate):
             obstacles=obstacles,
             stopped=failures >= self.settings.failures_until_stop,
             failures=failures,
-            misses=self.hands.memory.misses,
+            misses=self.actuator.move_log.misses,
             brokers=len(self.mirror.registrations),
             bundles=len(self.intake.owners),
             pulsars_leader=self.intake.pulsars_leader,
             pulsar_sheds=bool(self.brokers.shedding()),
             oldest_report_s=round(time.time() - min(reported_s), 3) if reported_s else None,
             unserved=self.mirror.ownerless[:_SHOWN_UNSERVED],
-            faults={**self._told.faults, **self.mirror.faults},
+            faults={**self._own_mirror.faults, **self.mirror.faults},
         )
 
     async def go_on(self) -> None:
         """Act again after moves that failed in succession; `NotLeaderError` or a `StoreError`."""
-        await self.hands.memory.go_on()
+        await self.actuator.move_log.go_on()
 
     def scrape(self) -> MetricSamples:
         """Return the metric samples; called on the event loop."""
-        reshaper, reshaping = self.hands.reshaper, self.hands.reshaping
-        counters = [*self.judge.counters(), *split_counters(reshaper, reshaping)]
-        return replace(collect_samples(self, self.intake, counters, self.judge.gauges()), splits=count_splits(reshaper))
+        reshaper, reshaping = self.actuator.reshaper, self.actuator.reshaping
+        counters = [*self.comparison.counters(), *split_counters(reshaper, reshaping)]
+        samples = collect_samples(self, self.intake, counters, self.comparison.gauges())
+        return replace(samples, splits=count_splits(reshaper))
 
     async def _give_back(self) -> None:
-        """Let Pulsar balance again as it did. Where that cannot be had now, say how: there may be no next leader."""
+        """Restore Pulsar's own balancing; log the commands if that is not possible now, as no leader may follow."""
         try:
             async with asyncio.timeout(_GIVE_BACK_S):
                 if self.is_leading:
                     await self.take_over.give_back()
                     return
-                if self.leader_url not in (None, self.service_url) or not await self.take_over.find_left_off():
+                if self.leader_url not in (None, self.service_url) or not await self.take_over.read_undo_commands():
                     return
             why = "this process does not lead, and no other does"
         except (LoadManagerError, TimeoutError) as error:
             why = str(error) or f"no answer within {_GIVE_BACK_S:g} s"
-        if way_back := self.take_over.way_back():
-            log.error("not_given_back", error=why, way_back=way_back)
+        if undo_commands := self.take_over.undo_commands():
+            log.error("not_given_back", error=why, undo_commands=undo_commands)
 
     # What was read
 
-    def _on_told(self) -> None:
-        """Our own store has something new: who leads, or what operators told."""
-        self.mirror.leader, self.mirror.epoch, self.mirror.nodes = self._told.leader, self._told.epoch, self._told.nodes
-        controls = self._told.operator_config.controls
+    def _on_own_change(self) -> None:
+        """Copy the leader and the operators' controls from our own store into the mirror."""
+        own = self._own_mirror
+        self.mirror.leader, self.mirror.epoch, self.mirror.nodes = own.leader, own.epoch, own.nodes
+        controls = own.operator_config.controls
         if controls != self.mirror.operator_config.controls:
             self.mirror.operator_config.controls = controls
             self.mirror.model.set_controls(controls)
         self._store_changed()
 
-    def _on_seen(self) -> None:
-        """A poll was applied."""
+    def _on_poll(self) -> None:
+        """React to an applied poll."""
         registered = frozenset(self.mirror.registrations.values())
         for each in self._registered - registered:
-            self.judge.note_departure(each, clock.now_ms())
+            self.comparison.note_departure(each, clock.now_ms())
         self._registered = registered
-        self.live.leave_out(self.hands.rails.left_out(self.mirror.namespaces))
+        self.live.exclude(self.actuator.guardrails.find_excluded(self.mirror.namespaces))
         if self.mirror.unsettled != self._swept:
             self._swept = self.mirror.unsettled
             self.executor.membership_changed()
 
     def _on_moved(self, seen: Sighted) -> None:
-        """A bundle has another owner."""
-        self.judge.note_move(seen)
+        """React to a change of owner."""
+        self.comparison.note_move(seen)
         if seen.before is not None and not seen.by_us and self.mirror.is_registered(seen.before):
             self.mirror.model.mark_unloaded(seen.bundle, seen.at_ms / 1000, seen.before.broker)
 
@@ -263,7 +265,7 @@ class PulsarService(Candidate):
 
     async def _prepare(self, term: Term) -> None:
         await self.intake.settled()
-        await self.hands.take_over()
+        await self.actuator.take_over()
         await self.persistence.take_over()
         self.terms.begin(term.epoch)
 
@@ -276,7 +278,7 @@ class PulsarService(Candidate):
 
     async def _balance(self, group: asyncio.TaskGroup) -> None:
         await self.persistence.taken_over()
-        await self.hands.healer.run(self.mirror.epoch)
+        await self.actuator.recovery.run(self.mirror.epoch)
         group.create_task(self.persistence.run_memory())
         group.create_task(self._shed())
         if self.settings.splits_enabled:
@@ -285,19 +287,19 @@ class PulsarService(Candidate):
             group.create_task(self.drains.run())
 
     async def _shed(self) -> None:
-        """The first round at once: who has just started this wants to see something."""
+        """Start the first round at once, for the operator who has just started this process."""
         await self.shedding.run(at_once=True)
 
     async def _split(self) -> None:
-        await self.hands.reshaping.run()
+        await self.actuator.reshaping.run()
 
     def _note_end(self, reason: str) -> None:
         self.recorder.end_term(reason)
-        self.judge.end_term()
+        self.comparison.end_term()
 
     async def _put_down(self, error: Exception) -> None:
         del error
-        await self.hands.put_down()
+        await self.actuator.put_down()
 
 
 def _with_remedy(stop: Verdict) -> str:

@@ -1,13 +1,13 @@
-"""Sees through what an earlier term had under way when it was cut short: by a crash, a pause, or a lost session.
+"""Recovery: ends the moves that an earlier term left under way after a crash, a pause or a lost session.
 
-    who owns the bundle of such a move    then
-    ----------------------------------    ----
-    its destination                       it has landed
-    its source, or another broker         it is over: its unload never began, or Pulsar placed the bundle elsewhere
-    nobody                                it is looked up, and Pulsar places it
+    owner of the bundle           meaning
+    -------------------           -------
+    the destination               the move has landed
+    the source, another broker    the move is over: the unload never began, or Pulsar placed the bundle elsewhere
+    nobody                        look the bundle up, so that Pulsar places it
 
-Until all were looked at, rails stop everything. The unload of a process that was paused may still come after that:
-then it is one bundle that Pulsar places anew.
+Guardrails stop all moves until this is done. A process that was paused may still send one unload afterwards: Pulsar
+then places that bundle anew.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import GuardrailReason
 from loadmanager.core.protocol.pulsar_moves import PendingMove
 from loadmanager.leader.audit.decision_log import DecisionLog
-from loadmanager.pulsar.move_verification import PulsarOwnership
-from loadmanager.pulsar.pending_moves import ActsMemory
+from loadmanager.pulsar.move_log import MoveLog
+from loadmanager.pulsar.owner_finder import OwnerFinder
 
 log = structlog.get_logger(__name__)
 
 
 class Recovery:
-    """`run` ends once nothing of an earlier term is open; `healed` counts the moves that it has seen through."""
+    """`run` returns once no earlier move is open; `healed` counts the moves that it ended."""
 
-    def __init__(self, memory: ActsMemory, owned: PulsarOwnership, decision_log: DecisionLog) -> None:
-        self._memory = memory
+    def __init__(self, move_log: MoveLog, owned: OwnerFinder, decision_log: DecisionLog) -> None:
+        self._move_log = move_log
         self._owned = owned
         self._decision_log = decision_log
         self.healed = 0
 
     async def run(self, epoch: int) -> None:
-        """For a term that has taken over the memory; raises `NotLeaderError` when it is over."""
-        under_way = dict(self._memory.acts.under_way)
+        """End the open moves after the term has read the move log; raises `NotLeaderError` when the term is over."""
+        under_way = dict(self._move_log.history.under_way)
         for bundle, move in under_way.items():
             owner = await self._owned.find(BundleName.parse(bundle), move.source, move.destination)
-            self._say(bundle, move, owner, epoch)  # first: a term may end in the middle of the write that forgets it
-            await self._memory.end(bundle, None if owner is None else owner.broker, is_cancelled=True)
+            self._log(bundle, move, owner, epoch)  # before the write, during which the term may end
+            await self._move_log.end(bundle, None if owner is None else owner.broker, is_cancelled=True)
         if under_way:
-            self._memory.seen_through()
+            self._move_log.seen_through()
 
-    def _say(self, bundle: str, move: PendingMove, owner: Registration | None, epoch: int) -> None:
+    def _log(self, bundle: str, move: PendingMove, owner: Registration | None, epoch: int) -> None:
         self.healed += 1
         why: dict[str, Figure] = {"source": move.source}
         if move.destination is not None:

@@ -43,7 +43,7 @@ _RESOURCES = {
     "bandwidthOut": "brk_lb_bandwidth_out_usage",
 }
 _FRESH_FOR_MS = 60_000
-"""Brokers measure their host once a minute, so figures that have not changed for longer are news all the same."""
+"""Brokers measure their host once a minute, so unchanged figures count as new after this time."""
 
 
 def is_extensible(load_manager: str) -> bool:
@@ -51,7 +51,7 @@ def is_extensible(load_manager: str) -> bool:
 
 
 def modular_report(body: bytes, where: str) -> Record:
-    """Return the broker's own record; `reported` is when it was last published."""
+    """Return the broker's own record; `reported` is the time of its last publication."""
     record = _object(body, where)
     return {**record, "reported": record.get("lastUpdate")}
 
@@ -151,7 +151,7 @@ def settle_owners(
 
 
 def stamp(record: Record, before: Record | None, now_ms: int) -> Record:
-    """Date the record: by now if its figures changed or got old, else as before.
+    """Set `lastUpdate`: now if figures changed or are old, else as before.
 
     The figures are those of the request, and the broker's own `lastUpdate` is not.
     """

@@ -1,20 +1,20 @@
-"""One call to Pulsar's REST interface, and what it takes until somebody answers.
+"""One call to Pulsar's REST API, with failover, redirects and the token.
 
-| what comes | what is done |
+| answer | action |
 |---|---|
-| no connection | the next configured address is asked; after the last one `PulsarUnreachableError` |
-| no answer in time | `PulsarUnreachableError`, as it may have been heard; the next call begins at another address |
-| 401 | the token's file is read again; if it has another token by now, that one is tried once, else it is refused |
-| 401 from a host that is not configured | refused: the token goes to configured hosts only |
-| 401 that names the role of the token | refused: the role lacks rights |
-| 307 to a configured address or a registered broker | the same request there, method and body too; three hops at most |
-| 307 to anywhere else, or from https to http | refused |
-| another 3xx, 4xx, 5xx | `PulsarRefusedError`, with a sentence |
-| 2xx | the answer |
+| no connection | ask the next configured address; after the last one raise `PulsarUnreachableError` |
+| none in time | raise `PulsarUnreachableError`, as Pulsar may have heard it; the next call starts at another address |
+| 401 | read the token file again; try a new token once, else refuse |
+| 401 from a host that is not configured | refuse: the token goes to configured hosts only |
+| 401 that names the role of the token | refuse: the role lacks rights |
+| 307 to a configured address or a registered broker | repeat the request there; at most three hops |
+| 307 to another address, or from https to http | refuse |
+| another 3xx, 4xx, 5xx | raise `PulsarRefusedError` with a sentence |
+| 2xx | return the answer |
 
-The token may do anything to that Pulsar, and brokers are named by whoever registers as one. So it goes to configured
-hosts, and over https to hosts with a configured suffix. Source: brokers of Pulsar 4.0.1, where a follower sends an
-unload to the leader, and that one to the owner.
+The token has all rights on that Pulsar, and anybody in its network may register as a broker. So it goes to configured
+hosts, and over https to hosts with a configured suffix. Source: brokers of Pulsar 4.0.1, where a follower redirects an
+unload to the leader, and the leader to the owner.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TEMPORARY_REDIRECT = 307
 _ROLE = re.compile(rb"clientAppId \[([^\]]+)\]")
 """In a 401 for a valid token whose role has no rights."""
 _JSON = {"Accept": "application/json", "Content-Type": "application/json"}
-"""Also without a body: Pulsar answers 415 to what is no JSON, or is not said to be."""
+"""Also without a body: Pulsar answers 415 to any other content type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class RestRequest:
 
 
 class PulsarCalls:
-    """Asks the brokers of one Pulsar. Made in a running event loop; to be closed, or used with `async with`.
+    """Asks the brokers of one Pulsar. Create it in a running event loop, and close it.
 
     `is_encrypted` says whether the first of the addresses is https. Raises `ConfigurationError` for addresses, a token
     file or TLS keys that cannot be used.
@@ -86,17 +86,17 @@ class PulsarCalls:
         await self.close()
 
     def address(self, host_and_port: str) -> str:
-        """Return where a broker is asked, by its id."""
+        """Return the address of a broker."""
         if not self.is_encrypted:
             return f"http://{host_and_port}"
         return f"https://{host_and_port.rpartition(':')[0]}:{self._first.port}"
 
     def trust(self, urls: Iterable[str]) -> None:
-        """Ask the brokers that are registered now too, and follow redirects to them; what is no URL is none."""
+        """Use the registered brokers as further addresses, and follow redirects to them; ignore invalid URLs."""
         self._registered = {address: URL(url) for url in urls if (address := _find_address(url)) is not None}
 
     async def ask(self, request: RestRequest, timeout_s: float | None = None) -> HttpAnswer:
-        """The answer of the first address that is there: a configured one, else that of a registered broker.
+        """Return the answer of the first reachable address: a configured one, else that of a registered broker.
 
         A configured one that was not there is asked last of them from then on.
         """
@@ -113,7 +113,7 @@ class PulsarCalls:
         raise unreached
 
     async def ask_at(self, web: URL, request: RestRequest, timeout_s: float | None = None) -> HttpAnswer:
-        """The answer of 2xx that comes of asking at `web`; see the table."""
+        """Return the 2xx answer of `web`, as the table says."""
         if self.is_encrypted and web.scheme == "http":
             raise PulsarRefusedError(f"{web}: is not asked, as adminUrls are https and this is not", 0)
         asked = web.join(URL(request.path, encoded=True))
@@ -133,7 +133,7 @@ class PulsarCalls:
         self._admins.append(admin)
 
     def _another(self, sent: str | None, answer: HttpAnswer) -> str:
-        """The token that is in the file by now, if it is not the one that was refused."""
+        """Return the token of the file if it is not the refused one."""
         try:
             token = None if self._token is None else self._token.read_again()
         except ConfigurationError as error:
@@ -212,7 +212,7 @@ def _find_address(url: str) -> tuple[str, int] | None:
 
 
 def _address(url: URL) -> tuple[str, int]:
-    """Host and port; `ValueError` if one is missing, or it is neither http nor https."""
+    """Return host and port; raises `ValueError` unless the URL is http or https with both."""
     if url.scheme not in ("http", "https") or url.host is None or url.port is None:
         raise ValueError(f"{url}: no web service")
     return url.host.lower(), url.port

@@ -1,12 +1,11 @@
-"""Summary of a round for people: short, the heaviest first, and nothing twice.
+"""Summary of a round for operators: short, the heaviest moves first, and each reason once.
 
-what was said                                     how it is told
-------------------------------------------------  -----------------------------------------------------------------
-a stall, its end                                  first
-moves of Pulsar's, what it leaves undone          by what is said of them, the heaviest `SHOWN` of each; the others
-                                                  are counted
-first owners, splits, bundles of brokers that     counted in one sentence, and no reason for a paragraph
-left, what we no longer want, our own moves
+entry                                            in the summary
+-----                                            --------------
+a stall, its end                                 first
+moves that Pulsar made, or did not make          grouped by reason, the heaviest `SHOWN` of each; the rest is counted
+first owners, splits, bundles of brokers that    counted in one sentence; they alone make no paragraph
+left, moves no longer wanted, our own moves
 """
 
 from __future__ import annotations
@@ -25,53 +24,53 @@ SHOWN = 5
 _MIB = 1024 * 1024
 _FIRST = (*STALLS, ComparisonReason.STALL_OVER)
 _COUNTED: Mapping[ComparisonReason, str] = {
-    ComparisonReason.FIRST_OWNER: "given an owner as somebody asked for them",
-    ComparisonReason.OWNER_LEFT: "without their owner, which left",
-    ComparisonReason.PULSAR_SPLIT: "split, or made by a split",
-    ComparisonReason.NO_LONGER_WANTED: "to be moved by us no more",
+    ComparisonReason.FIRST_OWNER: "placed at a lookup",
+    ComparisonReason.OWNER_LEFT: "without an owner, as their broker left",
+    ComparisonReason.PULSAR_SPLIT: "split or new by a split",
+    ComparisonReason.NO_LONGER_WANTED: "no longer to be moved",
     ComparisonReason.MOVED_BY_US: "moved by us",
 }
 _TOLD = frozenset((*_FIRST, *PULSARS_MOVES, *WE_ALONE))
 
 
 def is_worth_a_paragraph(entries: Iterable[ComparisonEntry]) -> bool:
-    """Return true if an entry is out of the ordinary."""
+    """Return True if an entry needs a paragraph."""
     return any(entry.reason in _TOLD for entry in entries)
 
 
-def tell(entries: Sequence[ComparisonEntry]) -> list[str]:
-    """A line for each thing that is told, without the time."""
-    said: set[str] = set()
-    lines = [_told(entry, said) for entry in entries if entry.reason in _FIRST]
+def format_entries(entries: Sequence[ComparisonEntry]) -> list[str]:
+    """Return the lines of a paragraph, without the time."""
+    shown: set[str] = set()
+    lines = [_format_entry(entry, shown) for entry in entries if entry.reason in _FIRST]
     for reason in [*PULSARS_MOVES, *WE_ALONE]:
         group = sorted((entry for entry in entries if entry.reason is reason), key=lambda entry: -entry.load)
-        lines += [_told(entry, said) for entry in group[:SHOWN]]
+        lines += [_format_entry(entry, shown) for entry in group[:SHOWN]]
         if len(group) > SHOWN:
             load = sum(entry.load for entry in group[SHOWN:]) / _MIB
-            lines.append(f"... and of {len(group) - SHOWN} more bundles the same, {people(load)} MiB/s in all.")
-    counted = list(count(Counter(entry.reason for entry in entries)))
+            lines.append(f"... and of {len(group) - SHOWN} more bundles the same, {round_figure(load)} MiB/s in all.")
+    counted = list(format_counts(Counter(entry.reason for entry in entries)))
     return [*lines, *([f"Other bundles: {', '.join(counted)}."] if counted else [])]
 
 
-def count(counts: Mapping[ComparisonReason, int]) -> Iterator[str]:
-    """Yield a part of a sentence for each reason that is only counted."""
+def format_counts(counts: Mapping[ComparisonReason, int]) -> Iterator[str]:
+    """Yield a phrase for each reason that is only counted."""
     for reason, text in _COUNTED.items():
         if counts.get(reason):
             yield f"{counts[reason]} {text}"
 
 
-def tell_level(level: UsageLevel | None) -> str:
+def format_level(level: UsageLevel | None) -> str:
     """Return a sentence about the imbalance of the brokers."""
     if level is None:
         return "No broker has reported."
     return (
-        f"Of {level.brokers} brokers {level.busiest} is the busiest with {people(100 * level.highest)} %,"
-        f" {level.max_over_mean:.2f} times the mean of {people(100 * level.mean)} %."
+        f"Of {level.brokers} brokers {level.busiest} is the busiest with {round_figure(100 * level.highest)} %,"
+        f" {level.max_over_mean:.2f} times the mean of {round_figure(100 * level.mean)} %."
     )
 
 
 def as_record(entry: ComparisonEntry) -> dict[str, Any]:
-    """The entry as a JSON object; figures are whole, sentences for people."""
+    """Return the entry as a JSON object; `why` has exact figures, sentences have rounded ones."""
     return {
         "at": entry.at_ms,
         "subject": entry.verdict.subject,
@@ -94,37 +93,37 @@ def as_record(entry: ComparisonEntry) -> dict[str, Any]:
     }
 
 
-def people(figure: float) -> str:
-    """Rounded as people say it."""
+def round_figure(figure: float) -> str:
+    """Return a figure with two significant digits, or as a whole number from 10 on."""
     if abs(figure) >= 10:  # noqa: PLR2004 - two digits before the point
         return f"{figure:.0f}"
     return f"{figure:.1f}".removesuffix(".0")
 
 
-def _told(entry: ComparisonEntry, said: set[str]) -> str:
-    """The entry, then what explains it and what would help, unless that was `said` before."""
+def _format_entry(entry: ComparisonEntry, shown: set[str]) -> str:
+    """Return the entry with its explanations and one remedy, without those in `shown`."""
     own = _rounded(entry.verdict)
     parts = [f"{own.subject}: {own.sentence()}." if own.subject != "pulsar" else f"{own.sentence()}."]
     whose = "We" if entry.reason in PULSARS_MOVES else "Pulsar"
     explained = [_rounded(each) for each in entry.because[:SHOWN]]
-    parts += [_once(f"{whose}, of {each.subject}: {each.sentence()}.", said) for each in explained]
+    parts += [_once(f"{whose}, of {each.subject}: {each.sentence()}.", shown) for each in explained]
     helps = [f"What would help: {each.remedy()}." for each in (own, *explained) if each.remedy()]
-    parts += [_once(text, said) for text in helps[:1]]
-    said.update(helps)
+    parts += [_once(text, shown) for text in helps[:1]]
+    shown.update(helps)
     return " ".join(part for part in parts if part)
 
 
-def _once(text: str, said: set[str]) -> str:
-    if text in said:
+def _once(text: str, shown: set[str]) -> str:
+    if text in shown:
         return ""
-    said.add(text)
+    shown.add(text)
     return text
 
 
 def _rounded(verdict: Verdict) -> Verdict:
-    """With figures as people say them; settings are what they are."""
+    """Return the verdict with rounded figures; settings stay exact."""
     why: dict[str, Figure] = {
-        name: people(figure) if isinstance(figure, float) and name.islower() else figure
+        name: round_figure(figure) if isinstance(figure, float) and name.islower() else figure
         for name, figure in verdict.why.items()
     }
     return replace(verdict, why=why)

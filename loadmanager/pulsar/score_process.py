@@ -1,4 +1,4 @@
-"""Asks a process of its own how a recorded range went, and how it would have with some strategies.
+"""Computes the scores of a recorded range in a process of its own.
 
 An hour of 100 brokers and 10,000 bundles takes about 4 s of one core and 500 MiB for two strategies. The process has
 the lowest priority; one that takes too long is killed.
@@ -22,11 +22,11 @@ _SAID = 500
 
 
 class ScoringError(LoadManagerError):
-    """No score could be worked out; the message says why."""
+    """No score could be computed; the message says why."""
 
 
 async def ask(question: ScoreQuestion, longest_s: float = LONGEST_S, command: tuple[str, ...] = ()) -> ScoreAnswer:
-    """Have it worked out. Raises `ScoringError`."""
+    """Return the scores. Raises `ScoringError`."""
     try:
         process = await asyncio.create_subprocess_exec(
             *(command or (sys.executable, "-m", "loadmanager.lab.whatif.score_worker")),
@@ -35,12 +35,12 @@ async def ask(question: ScoreQuestion, longest_s: float = LONGEST_S, command: tu
             stderr=asyncio.subprocess.PIPE,
         )
     except OSError as error:
-        raise ScoringError(f"no process can be started for it: {error}") from None
+        raise ScoringError(f"no process can be started to compute the score: {error}") from None
     try:
         async with asyncio.timeout(longest_s):
             output, errors = await process.communicate(orjson.dumps(question))
     except TimeoutError:
-        raise ScoringError(f"it was not worked out within {longest_s:.0f} s") from None
+        raise ScoringError(f"the score was not ready within {longest_s:.0f} s") from None
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -48,11 +48,11 @@ async def ask(question: ScoreQuestion, longest_s: float = LONGEST_S, command: tu
             await process.wait()
     if process.returncode:
         said = errors.decode(errors="replace").strip()[-_SAID:]
-        raise ScoringError(f"the process that was to work it out ended with {process.returncode}: {said}")
+        raise ScoringError(f"the process that computes the score ended with {process.returncode}: {said}")
     try:
         found = ScoreAnswer.from_json(output)
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise ScoringError(f"the process that was to work it out answered {output[:_SAID]!r}") from None
+        raise ScoringError(f"the process that computes the score answered {output[:_SAID]!r}") from None
     if found.error:
         raise ScoringError(found.error)
     return found

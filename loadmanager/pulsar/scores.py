@@ -1,12 +1,12 @@
-"""Scores of each hour and each day: how level Pulsar kept its brokers, and how level strategies would have.
+"""Scores of each hour and each day: the imbalance under Pulsar, and the imbalance that strategies would have had.
 
-    what is measured   counted as it happens (`core.diagnosis.pulsar_tally`): the busiest broker's most used resource
-                       beside the mean of all, the moves that were made, and what they carried
-    what is modelled   the recorded loads, carried by a world of the simulator that begins as things were, and balanced
-                       by a strategy; worked out by a process of its own once all of the hour was recorded. What
-                       happened is put into the same figures, so that the two can be compared
+    measured    counted as it happens (`core.diagnosis.pulsar_tally`): the usage of the busiest broker beside the mean,
+                and the moves with their load
+    modelled    the recorded loads in the simulator, from the real distribution at the start of the hour, balanced by a
+                strategy; computed in a process of its own once the hour is recorded. The real course is put through
+                the same model, so that both can be compared
 
-A day is made of its hours, each of which begins as things really were. A score without a model says why.
+A day is the sum of its hours, each of which starts from the real distribution. A score without a model has a reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from loadmanager.lab.whatif.range_figures import RangeFigures
 from loadmanager.lab.whatif.score_worker import ScoreAnswer, ScoreQuestion
 from loadmanager.leader.candidate import Sample
 from loadmanager.pulsar.activity_log import HOUR_MS, BoundedFile
-from loadmanager.pulsar.round_summary import people
+from loadmanager.pulsar.round_summary import round_figure
 from loadmanager.pulsar.score_process import MOST_MEMORY_BYTES, ScoringError
 
 HOUR, DAY = "hour", "day"
@@ -87,9 +87,10 @@ Ask = Callable[[ScoreQuestion], Awaitable[ScoreAnswer]]
 
 
 class Scores:
-    """Counts what it is told, and has each hour and day scored when it is over: `run` does the work.
+    """Counts entries, and scores each hour and day when it is over; `run` does the work.
 
-    `settings` are those that we plan by, `strategies` further ones; the history is theirs. `on_score` is told each.
+    `settings` are those of our planner, which name the history; `strategies` are scored in addition. `on_score` is
+    called with each score.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Scores:
             tally.see(at_ms, level)
 
     def tick(self, now_ms: int) -> None:
-        """An hour, or a day, may be over."""
+        """Close the hour and the day if they are over."""
         hour, day = self._tallies(now_ms)
         while now_ms >= (end_ms := (hour.from_ms // HOUR_MS + 1) * HOUR_MS):
             self._over.put_nowait((HOUR, hour.measure(end_ms)))
@@ -147,7 +148,7 @@ class Scores:
     # What is modelled
 
     async def run(self, flushed_s: float = _FLUSHED_S) -> None:
-        """Score what is over, one after the other, once it is in the files."""
+        """Score closed periods, one after the other, once their records are in files."""
         while True:
             period, measured = await self._over.get()
             if period == HOUR:
@@ -190,11 +191,11 @@ class Scores:
     # What is shown
 
     def records(self) -> list[dict[str, Any]]:
-        """The scores as JSON objects, the newest first."""
+        """Return the scores as JSON objects, the newest first."""
         return [score.to_json() for score in reversed(self._scores)]
 
     def text(self) -> str:
-        """The newest of an hour and of a day as tables, under what they mean."""
+        """Return the newest hour and day as tables with an explanation."""
         newest = {score.period: score for score in self._scores}
         if not newest:
             return "There is no score yet: the first one comes when the hour is over.\n"
@@ -202,7 +203,7 @@ class Scores:
         return "\n\n".join([*tables, _MEANING]) + "\n"
 
     def samples(self) -> list[Sample]:
-        """The figures of the last hour, for Prometheus."""
+        """Return the metric samples of the last hour."""
         hour = next((score for score in reversed(self._scores) if score.period == HOUR), None)
         if hour is None:
             return []
@@ -252,20 +253,20 @@ class Scores:
 
 
 def line_of(score: RangeScore, zone: tzinfo | None = None) -> str:
-    """The score in one sentence."""
+    """Return the score as one sentence."""
     measured = score.measured
     parts = [f"the busiest broker had {measured.max_over_mean:.2f} times the mean"]
     if score.imbalance is not None:
         worlds = (f"with {name} {figures.imbalance:.2f}" for name, figures in score.worlds.items())
         parts.append(f"imbalance by the model {score.imbalance:.2f}, {', '.join(worlds)}")
-    moved = people((measured.moved_load + measured.our_moved_load) / _MIB)
+    moved = round_figure((measured.moved_load + measured.our_moved_load) / _MIB)
     worlds = (f"with {name} {figures.moves:.0f} by the model" for name, figures in score.worlds.items())
     parts.append(", ".join([f"{measured.moves + measured.our_moves} moves of {moved} MiB/s", *worlds]))
     return f"{_head(score, zone)}: {'; '.join(parts)}."
 
 
 def table_of(score: RangeScore, zone: tzinfo | None = None) -> str:
-    """The score for a terminal, strategies side by side with what happened."""
+    """Return the score as a table for a terminal, strategies below the real course."""
     measured = score.measured
     table = Table(box=None, pad_edge=False)
     table.add_column("")
@@ -277,9 +278,9 @@ def table_of(score: RangeScore, zone: tzinfo | None = None) -> str:
         "" if score.imbalance is None else f"{score.imbalance:.2f}",
         f"{100 * measured.worst_usage:.0f} %",
         str(measured.moves + measured.our_moves),
-        people((measured.moved_load + measured.our_moved_load) / _MIB),
-        people(measured.again_load / _MIB),
-        people(measured.back_load / _MIB),
+        round_figure((measured.moved_load + measured.our_moved_load) / _MIB),
+        round_figure(measured.again_load / _MIB),
+        round_figure(measured.back_load / _MIB),
     )
     for name, figures in score.worlds.items():
         table.add_row(
@@ -288,9 +289,9 @@ def table_of(score: RangeScore, zone: tzinfo | None = None) -> str:
             f"{figures.imbalance:.2f}",
             f"{100 * figures.worst_usage:.0f} %",
             f"{figures.moves:.0f}",
-            people(figures.moved_mib_per_s),
-            people(figures.again_mib_per_s),
-            people(figures.back_mib_per_s),
+            round_figure(figures.moved_mib_per_s),
+            round_figure(figures.again_mib_per_s),
+            round_figure(figures.back_mib_per_s),
         )
     console = Console(file=StringIO(), width=_WIDTH)
     with console.capture() as captured:
@@ -307,10 +308,10 @@ def _head(score: RangeScore, zone: tzinfo | None) -> str:
 
 def _remarks(score: RangeScore) -> list[str]:
     measured = score.measured
-    alone = f"{measured.alone} that we wanted were not made, {people(measured.alone_load / _MIB)} MiB/s"
+    alone = f"{measured.alone} that we wanted were not made, {round_figure(measured.alone_load / _MIB)} MiB/s"
     found = [f"We wanted {measured.agreed} of Pulsar's {measured.moves} moves, too; {alone}."]
     if measured.our_moves:
-        found.append(f"We made {measured.our_moves} moves, {people(measured.our_moved_load / _MIB)} MiB/s.")
+        found.append(f"We made {measured.our_moves} moves, {round_figure(measured.our_moved_load / _MIB)} MiB/s.")
     if measured.stalled_ms:
         found.append(f"Pulsar had stalled for {measured.stalled_ms / 60_000:.0f} min.")
     found += [f"There is no model of {name}: {why}." for name, why in score.left_out.items()]
@@ -318,7 +319,7 @@ def _remarks(score: RangeScore) -> list[str]:
 
 
 def _score_of_day(measured: PeriodTotals, hours: Sequence[RangeScore]) -> RangeScore:
-    """By those hours that have a model; a strategy counts that has been in all of them."""
+    """Sum the modelled hours; a strategy counts if it is in all of them."""
     modelled = [hour for hour in hours if hour.imbalance is not None]
     if not modelled:
         return RangeScore(DAY, measured, note="none of its hours has one")

@@ -1,25 +1,24 @@
-"""Has Pulsar split a bundle that a round has decided to split; there are no merges, as Pulsar has none.
+"""Splits of bundles through Pulsar's REST API, as rounds decide them. Pulsar has no merges.
 
-    what is found                          then
-    -------------                          ----
-    it is no bundle any more, or           an error, and Pulsar is not asked
-    nobody's, or on its way
-    a rail stops it                        `would_split`, with what stops it: so it is in mode observe
-    else                                   Pulsar is asked, at our boundaries if its brokers take positions, else by
-                                           the algorithm that is their default
-    refused, or not heard                  it has failed
-    taken, or nobody knows                 its namespace is asked for the parts, within `moveTimeoutMs`
-    the parts are there                    `split`, at the boundaries that there are
-    the time is over                       it has failed
+    state                                    action
+    -----                                    ------
+    the bundle is gone, or nobody owns it,   raise an error; Pulsar is not asked
+    or it is being moved
+    a guardrail stops the split              log `would_split` with the reason; always so in mode observe
+    otherwise                                ask Pulsar, at our boundaries if its brokers support positions, else by
+                                             their default algorithm
+    refused, or not heard                    the split has failed
+    accepted, or the outcome is unknown      read the bundles of the namespace, for up to `moveTimeoutMs`
+    the parts exist                          log `split` with their boundaries
+    timeout                                  the split has failed
 
-Splits and moves that fail in succession are counted together. Of a split nothing is left half made: Pulsar writes the
-boundaries at once, and the parts are where the bundle was, or, with `loadBalancerAutoUnloadSplitBundlesEnabled`,
-unloaded by Pulsar and placed when they are looked up.
+Failed splits and failed moves are counted together. Pulsar writes all boundaries at once, so no split stays half done.
+The parts stay at their broker, or, with `loadBalancerAutoUnloadSplitBundlesEnabled`, Pulsar unloads them and places
+them at a lookup.
 
-Which load single topics have is not asked of brokers from beside. So only `range_equally_divide` splits anything:
-`topic_count_equally_divide` and `flow_or_qps_equally_divide` need topics to say where, and each bundle that they would
-be asked about is refused with `owner_silent`. Nor is it seen that a bundle is hot by one topic alone; as in Pulsar it
-is split until that topic has a bundle of its own.
+The load of single topics is not read. So only `range_equally_divide` works: `topic_count_equally_divide` and
+`flow_or_qps_equally_divide` need topics, and are refused with `owner_silent`. A bundle that is hot by one topic is
+split until that topic has a bundle of its own, as in Pulsar.
 """
 
 from __future__ import annotations
@@ -46,23 +45,23 @@ from loadmanager.leader.election.campaign import Election
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.pulsar.guardrail_facts import GuardrailFacts
-from loadmanager.pulsar.pending_moves import ActsMemory
+from loadmanager.pulsar.move_log import MoveLog
 from loadmanager.pulsar.refusals import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
 
 log = structlog.get_logger(__name__)
 
 _LOOK_AGAIN_S = 0.2
 _NO_TOPICS = (
-    "the load of single topics is not asked of brokers from beside; have bundles split by range_equally_divide"
-    " (defaultNamespaceBundleSplitAlgorithm, in overrides)"
+    "the load of single topics is not read from Pulsar; set defaultNamespaceBundleSplitAlgorithm to"
+    " range_equally_divide in overrides"
 )
 
 
 class SplitFailedError(LoadManagerError):
-    """Pulsar was asked for a split, and nothing came of it in time."""
+    """A split did not appear in time."""
 
 
-class SplitsBundles(Protocol):
+class SplitClient(Protocol):
     """Pulsar's REST."""
 
     async def split(
@@ -74,19 +73,19 @@ class SplitsBundles(Protocol):
         unload: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """Cut a bundle; `PulsarRefusedError` or `PulsarUnreachableError`."""
+        """Split a bundle; raises `PulsarRefusedError` or `PulsarUnreachableError`."""
 
 
 class PulsarReshaper:
-    """The `Reshapes` of rounds beside a Pulsar. `splits` counts those made, `splits_failed` those that failed."""
+    """Carries out splits. `splits` counts those made by reason, `splits_failed` the failed ones."""
 
     def __init__(
         self,
         mirror: ClusterMirror,
-        admin: SplitsBundles,
+        admin: SplitClient,
         election: Election,
-        rails: GuardrailFacts,
-        memory: ActsMemory,
+        guardrails: GuardrailFacts,
+        move_log: MoveLog,
         decision_log: DecisionLog,
         live: LiveSettings,
         read_bundles: Callable[[str], Awaitable[None]],
@@ -95,8 +94,8 @@ class PulsarReshaper:
         self._read_bundles = read_bundles
         self._admin = admin
         self._election = election
-        self._rails = rails
-        self._memory = memory
+        self._guardrails = guardrails
+        self._move_log = move_log
         self._decision_log = decision_log
         self._live = live
         self._under_way: set[tuple[str, BundleRange]] = set()
@@ -105,25 +104,25 @@ class PulsarReshaper:
 
     @property
     def under_way(self) -> frozenset[tuple[str, BundleRange]]:
-        """The bundles that are being split, by namespace and range."""
+        """Bundles that are being split, by namespace and range."""
         return frozenset(self._under_way)
 
     async def ask_topics(self, it: Reshaping, owner: Registration) -> OwnerSilent:
-        """See the top."""
+        """Return that topics are unknown."""
         del owner
         return OwnerSilent(it, OwnerSilentError(_NO_TOPICS))
 
     def tell(self, broker: Registration, namespace: str) -> None:
-        """Nothing: a broker of Pulsar's hears of boundaries by its own watch."""
+        """Do nothing: brokers of a Pulsar watch the boundaries themselves."""
 
     async def carry_out(self, it: Reshaping) -> None:
-        """See the top. Raises `IllegalTransitionError`, `SplitFailedError`, `PulsarRefusedError`,
+        """Split a bundle as the module says. Raises `IllegalTransitionError`, `SplitFailedError`, `PulsarRefusedError`,
         `PulsarUnreachableError`, or `NotLeaderError`.
         """
         owner = self._owner_of(it.bundle)
-        stops = self._rails.check_split(str(it.bundle))
+        stops = self._guardrails.check_split(str(it.bundle))
         if stops:
-            self._say("would_split", it, owner, stops)
+            self._log("would_split", it, owner, stops)
             return
         key = str(it.bundle.namespace), it.bundle.range
         self._under_way.add(key)
@@ -132,12 +131,12 @@ class PulsarReshaper:
         except NotLeaderError:
             raise
         except LoadManagerError:
-            await self._memory.not_split()
+            await self._move_log.not_split()
             raise
         finally:
             self._under_way.discard(key)
         self._made(it, owner, boundaries)
-        await self._memory.split(owner.broker)
+        await self._move_log.split(owner.broker)
 
     def _owner_of(self, name: BundleName) -> Registration:
         current = self._mirror.find_ownership(str(name))
@@ -157,8 +156,8 @@ class PulsarReshaper:
                 lost = await self._ask(it, timeout_s)
                 return await self._watch(it.bundle)
         except TimeoutError:
-            said = "" if lost is None else f": {lost}"
-            raise SplitFailedError(f"after {timeout_s:.1f} s it is still one bundle{said}") from None
+            cause = "" if lost is None else f": {lost}"
+            raise SplitFailedError(f"the bundle is not split after {timeout_s:.1f} s{cause}") from None
 
     async def _watch(self, name: BundleName) -> list[int]:
         """Return the boundaries inside the range of a bundle, once there are any."""
@@ -173,7 +172,7 @@ class PulsarReshaper:
             await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _ask(self, it: Reshaping, timeout_s: float) -> LoadManagerError | None:
-        """An error that is returned leaves open whether it is split."""
+        """Ask for the split; return an error after which the outcome is unknown."""
         takes_positions = SPECIFIED_POSITIONS in self._live.planner.supported_split_algorithms
         self._election.get_term()
         try:
@@ -195,16 +194,16 @@ class PulsarReshaper:
         return None
 
     def _made(self, it: Reshaping, owner: Registration, boundaries: Sequence[int]) -> None:
-        assert it.because is not None, "it was decided, and why"
+        assert it.because is not None, "a decided split has a reason"
         assert isinstance(it.reason, SplitReason), "nothing is merged"
         why = {**it.because.why, "parts": len(boundaries) + 1}
         it.cut(Split(str(it.bundle), tuple(boundaries), it.reason), replace(it.because, why=why))
         self.splits[it.reason] += 1
-        self._say("split", it, owner)
+        self._log("split", it, owner)
         log.info("bundle_split", bundle=str(it.bundle), made=", ".join(map(str, it.after)), reason=it.reason)
 
-    def _say(self, kind: str, it: Reshaping, owner: Registration, stops: Sequence[Verdict] = ()) -> None:
-        assert it.because is not None, "it was decided, and why"
+    def _log(self, kind: str, it: Reshaping, owner: Registration, stops: Sequence[Verdict] = ()) -> None:
+        assert it.because is not None, "a decided split has a reason"
         because, epoch = [it.because, *stops], self._mirror.epoch
         self._decision_log.moved(
             kind,

@@ -1,18 +1,17 @@
-"""Pulsar's own balancing, switched off while we act and given back afterwards: `takeOver`.
+"""Take-over: Pulsar's own balancing is switched off while this process acts, and restored afterwards (`takeOver`).
 
-What dynamic configuration said before is written down in our own store before Pulsar is told anything, so whoever is
-killed leaves it to the next one. What is given back is what still is as it was left: an operator of Pulsar's who has
-changed a switch meanwhile has the last word, until another term begins.
+The previous value of dynamic configuration is written to our own store before Pulsar is changed, so that the next
+process can restore it after a crash. A switch that an operator of Pulsar changed meanwhile is not restored.
 
-| a switch | what is done |
+| state of a switch | action |
 |---|---|
-| is on at a broker, and we lead | what dynamic configuration says of it is written down, then it is set to false |
-| was set to false by us, and is on again | nothing: an operator of Pulsar's wants it so |
-| is off, at every broker | nothing |
-| is written down when a term begins, and false | it counts as set by us |
-| is written down when a term begins, and not false | it is forgotten: it was never set, or an operator changed it |
-| set by us, and this process ends, or the next one does not take over | given back |
-| set by somebody who acted, and the next one is in mode observe | the way back is said: mode observe changes nothing |
+| on at a broker, and this process leads | record the value of dynamic configuration, then set it to false |
+| set to false by us, and on again | none: an operator of Pulsar wants it on |
+| off at every broker | none |
+| recorded when a term begins, and false | treat it as set by us |
+| recorded when a term begins, and not false | forget the record: it was never set, or an operator changed it |
+| set by us, and this process stops, or the next one does not take over | restore it |
+| set by an earlier process, and the next one only observes | log the commands that restore it |
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ _AGAIN_S = 1.0
 _OFF = "false"
 
 
-class Configures(Protocol):
-    """Part of `PulsarAdmin` that is needed here."""
+class ConfigurationClient(Protocol):
+    """Dynamic configuration of a Pulsar."""
 
     async def dynamic(self) -> dict[str, str]: ...
     async def set_dynamic(self, key: str, value: str) -> None: ...
@@ -51,9 +50,9 @@ class Configures(Protocol):
 
 
 class TakeOver:
-    """`settings` say whether anything is taken over. `run` it for a term, and `give_back` before handing that over."""
+    """Runs for a term; `give_back` restores Pulsar's switches before the term ends."""
 
-    def __init__(self, admin: Configures, record: FencedRecord, settings: PulsarServiceSettings) -> None:
+    def __init__(self, admin: ConfigurationClient, record: FencedRecord, settings: PulsarServiceSettings) -> None:
         self._admin = admin
         self._record = record
         self._settings = settings
@@ -62,18 +61,18 @@ class TakeOver:
         self._set: set[str] = set()
         self._is_over = False
 
-    def way_back(self) -> list[str]:
-        """The commands by which Pulsar is as it was before."""
-        return [_way_back(key, before) for key, before in self._before.items()]
+    def undo_commands(self) -> list[str]:
+        """Return the commands that restore Pulsar's switches."""
+        return [_undo_command(key, before) for key, before in self._before.items()]
 
-    async def find_left_off(self) -> list[str]:
-        """Return the commands that give back what an earlier term left off, by the record; raises as `begin`."""
+    async def read_undo_commands(self) -> list[str]:
+        """Return the commands that restore what an earlier term recorded; raises as `begin`."""
         async with self._turn:
             self._before = _decode(await self._record.read(), self._record.path)
-        return self.way_back()
+        return self.undo_commands()
 
     async def begin(self) -> None:
-        """Go on with what earlier terms left, or give it back if that is not wanted any more.
+        """Continue the take-over of an earlier term, or restore the switches if `takeOver` is off.
 
         Raises a `StoreError`, `InvalidRecordError`, `NotLeaderError`, or what `PulsarAdmin` raises.
         """
@@ -88,12 +87,12 @@ class TakeOver:
         if not self._before:
             return
         if self._settings.mode != "act":
-            log.warning("pulsars_balancing_was_left_off", way_back=self.way_back())
+            log.warning("pulsars_balancing_was_left_off", undo_commands=self.undo_commands())
         elif not self._settings.take_over:
             await self.give_back()
 
     async def run(self, find_on: Callable[[], Collection[str]]) -> None:
-        """`begin`, and `take` what is on at a broker (`find_on`), while a term lasts; what fails is tried again."""
+        """Call `begin`, then `take` for the switches that `find_on` returns, until the term ends; retry failures."""
         has_begun, said = False, ""
         while True:
             try:
@@ -110,7 +109,7 @@ class TakeOver:
             await asyncio.sleep(_AGAIN_S)
 
     async def take(self, on: Collection[str]) -> None:
-        """Switch off those of the switches that are `on` and were not switched off by us; raises as `begin`."""
+        """Switch off the switches in `on` that we have not switched off yet; raises as `begin`."""
         async with self._turn:
             wanted = [key for key in SWITCHES if key in on and key not in self._set]
             if not wanted or self._is_over:
@@ -122,10 +121,11 @@ class TakeOver:
             for key in wanted:
                 await self._admin.set_dynamic(key, _OFF)
                 self._set.add(key)
-                log.warning("took_over", key=key, before=self._before[key], way_back=_way_back(key, self._before[key]))
+                before = self._before[key]
+                log.warning("took_over", key=key, before=before, undo_commands=[_undo_command(key, before)])
 
     async def give_back(self) -> None:
-        """Let Pulsar be as it was before; nothing is taken over from then on. Raises as `begin`."""
+        """Restore Pulsar's switches, and take nothing over afterwards. Raises as `begin`."""
         async with self._turn:
             self._is_over = True
             if not self._before:
@@ -151,7 +151,7 @@ class TakeOver:
             self._before = before
 
 
-def _way_back(key: str, before: str | None) -> str:
+def _undo_command(key: str, before: str | None) -> str:
     if before is None:
         return f"pulsar-admin brokers delete-dynamic-config --config {key}"
     return f"pulsar-admin brokers update-dynamic-config --config {key} --value {shlex.quote(before)}"
@@ -170,7 +170,7 @@ def _decode(data: bytes | None, where: str) -> dict[str, str | None]:
         before = None
     if not isinstance(before, dict) or not all(isinstance(each, str | None) for each in before.values()):
         raise InvalidRecordError(
-            f"{where}: not what a process beside a Pulsar writes: switch {', '.join(SWITCHES)} on at the Pulsar if they"
-            " are to be, and delete it"
+            f"{where}: not the record of a take-over: delete the znode, and switch {', '.join(SWITCHES)} on at the"
+            " Pulsar if they should be on"
         )
     return before

@@ -1,9 +1,9 @@
-"""A topic's name for any bundle: a lookup names a topic, and which topics a bundle has is known to its owner alone.
+"""Topic name whose hash lies in a given bundle, for a lookup of the bundle: only its owner knows its real topics.
 
-CRC-32, by which Pulsar places topics, is linear: of two names of one length the hashes differ by what the bits that
-differ contribute, each for itself. So a name of thirty-two `0` and `1` is chosen digit by digit instead of being
-searched for; each digit contributes a power of x to the eighth modulo the polynomial of CRC-32, and as that is
-irreducible, the thirty-two are independent: every hash has its name.
+Pulsar hashes topics with CRC-32, which is linear: each bit of a name contributes to the hash independently. So the
+name, 32 digits `0` and `1`, is computed by Gaussian elimination instead of a search. Each digit contributes a power of
+x^8 modulo the polynomial of CRC-32. That polynomial is irreducible, so the 32 contributions are independent, and every
+hash has a name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PREFIX = "loadmanager-lookup-"
 
 
 def topic_in(bundle: BundleName, domain: str) -> str:
-    """The local name of a topic of `domain` (`persistent`, `non-persistent`) whose hash is in the bundle."""
+    """Return the local name of a topic of `domain` (`persistent`, `non-persistent`) whose hash is in the bundle."""
     start = f"{domain}://{bundle.namespace}/{_PREFIX}"
     plain = _hash(start, 0)
     digits = _solve([_hash(start, 1 << bit) ^ plain for bit in range(_DIGITS)], plain ^ bundle.range.lower)
@@ -29,7 +29,7 @@ def _hash(start: str, digits: int) -> int:
 
 
 def _solve(contributions: list[int], wanted: int) -> int:
-    """The digits, as bits, whose contributions are `wanted` together: Gauss's elimination, in which adding is XOR."""
+    """Return the digits, as bits, whose contributions sum to `wanted`: Gaussian elimination over XOR."""
     by_highest_bit: dict[int, tuple[int, int]] = {}
     for number, contribution in enumerate(contributions):
         rest, digits = _reduce(contribution, 1 << number, by_highest_bit)

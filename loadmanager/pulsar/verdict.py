@@ -10,7 +10,7 @@ from loadmanager.core.diagnosis.pulsar_comparison import ComparedRounds, Compari
 from loadmanager.core.diagnosis.pulsar_tally import PeriodTotals, UsageLevel
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.pulsar.level_benefit import CONFIGURATION, LevelBenefit, find_reason
-from loadmanager.pulsar.round_summary import as_record, people, tell_level
+from loadmanager.pulsar.round_summary import as_record, format_level, round_figure
 
 LEVEL_ENOUGH = 1.25
 """Highest / mean up to which a cluster counts as level."""
@@ -19,7 +19,7 @@ _MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class ServiceLocation:
     """Folder of this process, and the URL at which it answers."""
 
     folder: Path
@@ -38,17 +38,17 @@ class VerdictFacts:
     is_acting: bool
 
 
-def first_verdict(standing: VerdictFacts, where: Where) -> list[str]:
+def first_verdict(facts: VerdictFacts, where: ServiceLocation) -> list[str]:
     """Return a line for each answer."""
-    steps = [step for step in standing.rounds.ours.steps if isinstance(step, Unload)]
-    level = standing.level
+    steps = [step for step in facts.rounds.ours.steps if isinstance(step, Unload)]
+    level = facts.level
     return [
-        f"FIRST VERDICT after {_minutes(standing.measured)} min. {tell_level(level)} {_remark(standing)}",
-        _level(standing.benefit),
-        *_pulsar(standing),
-        *_ours(standing, steps),
+        f"FIRST VERDICT after {_minutes(facts.measured)} min. {format_level(level)} {_remark(facts)}",
+        _level(facts.benefit),
+        *_pulsar(facts),
+        *_ours(facts, steps),
         "What to do next:",
-        *(f"  {line}" for line in _next(standing, steps, where)),
+        *(f"  {line}" for line in _next(facts, steps, where)),
     ]
 
 
@@ -56,8 +56,8 @@ def _minutes(measured: PeriodTotals) -> int:
     return max(1, round((measured.to_ms - measured.from_ms) / 60_000))
 
 
-def _remark(standing: VerdictFacts) -> str:
-    level, benefit = standing.level, standing.benefit
+def _remark(facts: VerdictFacts) -> str:
+    level, benefit = facts.level, facts.benefit
     if level is None:
         return "Nothing can be said until brokers report."
     if benefit.idle:
@@ -71,36 +71,38 @@ def _level(benefit: LevelBenefit) -> str:
     if not benefit.pays:
         return f"Level would move nothing: {traffic}. {benefit.reason}".rstrip()
     return (
-        f"Level would move {benefit.moves} bundles, {people(benefit.load / _MIB)} MiB/s;"
+        f"Level would move {benefit.moves} bundles, {round_figure(benefit.load / _MIB)} MiB/s;"
         f" {traffic} -> {benefit.after:.2f}. To have it: {CONFIGURATION}"
     )
 
 
-def _pulsar(standing: VerdictFacts) -> list[str]:
+def _pulsar(facts: VerdictFacts) -> list[str]:
     """State what Pulsar does about it."""
-    measured, pulsars = standing.measured, standing.rounds.pulsars
-    if standing.stalled is not None:
-        told = as_record(standing.stalled)
+    measured, pulsars = facts.measured, facts.rounds.pulsars
+    if facts.stalled is not None:
+        told = as_record(facts.stalled)
         help_text = f" What would help: {told['remedy']}." if told["remedy"] else ""
         return [f"{told['sentence']}.{help_text}"]
     refusal = _of_cluster(pulsars)
     if refusal is not None and not refusal.acted:
         return [f"Pulsar sheds nothing: {refusal.sentence()}."]
     if measured.moves:
-        return [f"Pulsar moved bundles in that time: {measured.moves}, {people(measured.moved_load / _MIB)} MiB/s."]
+        return [
+            f"Pulsar moved bundles in that time: {measured.moves}, {round_figure(measured.moved_load / _MIB)} MiB/s."
+        ]
     selected = [verdict for verdict in pulsars.verdicts if "/" in verdict.subject] or pulsars.steps
     if selected:
         return [f"Pulsar has moved nothing yet; its strategy selects bundles, as we work it out: {len(selected)}."]
     return ["Pulsar moves nothing: its strategy selects no bundle, as we work it out."]
 
 
-def _ours(standing: VerdictFacts, steps: Sequence[Unload]) -> list[str]:
+def _ours(facts: VerdictFacts, steps: Sequence[Unload]) -> list[str]:
     """State what the configured strategy would do about it, and why."""
     if not steps:
-        busiest = "" if standing.level is None else standing.level.busiest
-        return [f"The configured strategy would move nothing. {find_reason(standing.rounds.ours, busiest)}".rstrip()]
-    load = sum(standing.rounds.loads.get(step.bundle, 0.0) for step in steps)
-    lines = [f"We would move bundles now: {len(steps)}, {people(load / _MIB)} MiB/s."]
+        busiest = "" if facts.level is None else facts.level.busiest
+        return [f"The configured strategy would move nothing. {find_reason(facts.rounds.ours, busiest)}".rstrip()]
+    load = sum(facts.rounds.loads.get(step.bundle, 0.0) for step in steps)
+    lines = [f"We would move bundles now: {len(steps)}, {round_figure(load / _MIB)} MiB/s."]
     lines += [
         f"  {step.bundle} from {step.source.broker} to"
         f" {'another broker' if step.destination is None else step.destination.broker}"
@@ -109,14 +111,14 @@ def _ours(standing: VerdictFacts, steps: Sequence[Unload]) -> list[str]:
     return [*lines, *([f"  ... and {len(steps) - _SHOWN} more"] if len(steps) > _SHOWN else [])]
 
 
-def _next(standing: VerdictFacts, steps: Sequence[Unload], where: Where) -> list[str]:
+def _next(facts: VerdictFacts, steps: Sequence[Unload], where: ServiceLocation) -> list[str]:
     """Return commands, each after its purpose."""
     found = [f"read on: tail -f {where.folder}/diary.txt"]
     if steps:
         found.append(f"why a bundle would move: loadmanager admin explain bundle {steps[0].bundle} --url {where.url}")
-    if standing.level is not None:
+    if facts.level is not None:
         found.append(
-            f"why a broker sheds or not: loadmanager admin explain broker {standing.level.busiest} --url {where.url}"
+            f"why a broker sheds or not: loadmanager admin explain broker {facts.level.busiest} --url {where.url}"
         )
     found.append(
         f"how even it could be, and what would have to move: loadmanager admin balancer balance --url {where.url}"
@@ -124,7 +126,7 @@ def _next(standing: VerdictFacts, steps: Sequence[Unload], where: Where) -> list
     found.append(f"scores, after each hour: curl {where.url}/loadbalance/v1/pulsar/scores/table")
     replay = f"loadmanager replay --history {where.folder}/history --strategy AvgShedder"
     found.append(f"what another strategy would have made of it: {replay}")
-    if (steps or standing.benefit.pays) and not standing.is_acting:
+    if (steps or facts.benefit.pays) and not facts.is_acting:
         found.append(
             "have it moved: set stateStoreUrl in the file that `loadmanager config pulsar` prints, then run"
             " loadmanager pulsar act --config FILE"

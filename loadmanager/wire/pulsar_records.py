@@ -89,7 +89,7 @@ class ActsData(TypedDict, total=False):
 _ADAPTER = TypeAdapter(ActsData)
 
 
-def decode_acts(data: bytes, where: str) -> MoveHistory:
+def decode_move_history(data: bytes, where: str) -> MoveHistory:
     """Decode the record; raises `InvalidRecordError`, which names `where` and the faulty field."""
     content = parse_json(_ADAPTER, data, where)
     return MoveHistory(
@@ -100,12 +100,12 @@ def decode_acts(data: bytes, where: str) -> MoveHistory:
     )
 
 
-def encode_acts(acts: MoveHistory) -> bytes:
+def encode_move_history(history: MoveHistory) -> bytes:
     content = ActsData(
-        underWay={bundle: _data_of(move) for bundle, move in sorted(acts.under_way.items())},
-        began=[round(at_s * _MS) for at_s in acts.began_s],
-        touched={broker: round(at_s * _MS) for broker, at_s in sorted(acts.touched_s.items())},
-        failures=acts.failures,
+        underWay={bundle: _data_of(move) for bundle, move in sorted(history.under_way.items())},
+        began=[round(at_s * _MS) for at_s in history.began_s],
+        touched={broker: round(at_s * _MS) for broker, at_s in sorted(history.touched_s.items())},
+        failures=history.failures,
     )
     return _ADAPTER.dump_json(content)
 

@@ -30,7 +30,7 @@ from loadmanager.store.metadata_store import MetadataStore
 from loadmanager.store.znode_codec import decode
 from loadmanager.store.zookeeper_acl import ANYBODY, Access
 from loadmanager.store.zookeeper_store import ZooKeeperStore
-from loadmanager.wire.pulsar_records import decode_acts
+from loadmanager.wire.pulsar_records import decode_move_history
 
 pytestmark = pytest.mark.zookeeper
 
@@ -200,7 +200,9 @@ async def test_a_process_killed_in_the_middle_of_a_move_is_followed_by_one_that_
 
     async def under_way() -> set[str]:
         znode = await store.get(paths.PULSAR_MOVES)
-        return set() if znode is None else set(decode_acts(decode(znode.data, znode.path), znode.path).under_way)
+        return (
+            set() if znode is None else set(decode_move_history(decode(znode.data, znode.path), znode.path).under_way)
+        )
 
     async def is_under_way() -> bool:
         return bool(await under_way())

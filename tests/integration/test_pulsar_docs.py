@@ -54,7 +54,7 @@ def test_documented_commands_end_as_shown(harness: Harness) -> None:
         for name, real in names.items():
             line = line.replace(name, real)  # noqa: PLW2901 - as it would be typed
         # What a command before has begun, as a drain, is seen through first.
-        eventually_sync(lambda: not node.hands.memory.acts.under_way, what="no move under way")
+        eventually_sync(lambda: not node.actuator.move_log.history.under_way, what="no move under way")
         done = runner.invoke(admin, shlex.split(MOVE.sub(lambda found: _elsewhere(node, found[1]), line)))
         assert done.exit_code == int(code or 0), (line, done.output)
         if found := HASH.search(done.output):
@@ -85,7 +85,7 @@ def test_every_rail_is_in_it() -> None:
 
 
 def test_every_metric_of_its_own_is_in_it(harness: Harness) -> None:
-    samples = [*harness.nodes[0].judge.gauges(), *harness.nodes[0].judge.counters()]
+    samples = [*harness.nodes[0].comparison.gauges(), *harness.nodes[0].comparison.counters()]
     assert samples
     missing = [name for name, *_ in samples if name not in TEXT]
     assert missing == []

@@ -37,9 +37,9 @@ from loadmanager.leader.mirror.mirror_intake import MirrorIntake
 from loadmanager.leader.planning.churn_memory import Churn
 from loadmanager.net.http_client import NOBODY
 from loadmanager.pulsar.fenced_znode import FencedRecord
-from loadmanager.pulsar.following_ledger import FollowingLedger
-from loadmanager.pulsar.move_verification import PulsarOwnership
-from loadmanager.pulsar.pending_moves import ActsMemory
+from loadmanager.pulsar.move_log import MoveLog
+from loadmanager.pulsar.owner_finder import OwnerFinder
+from loadmanager.pulsar.pulsar_ledger import PulsarLedger
 from loadmanager.pulsar.pulsar_owners import PulsarOwners
 from loadmanager.pulsar.recovery import Recovery
 from loadmanager.pulsar.refusals import PulsarRefusedError
@@ -94,7 +94,7 @@ class TableOfOwners:
 
 
 class Eyes:
-    """What one process sees of it, and asks of it: a `SeesOwners` and a `MovesBundles`."""
+    """What one process sees of it, and asks of it: a `OwnerSource` and a `MoveClient`."""
 
     def __init__(self, pulsar: TableOfOwners, actor: Actor) -> None:
         self._pulsar = pulsar
@@ -105,7 +105,7 @@ class Eyes:
     def owners(self) -> Mapping[str, Registration | None]:
         return {str(name): owner for name, owner in self._pulsar.owners.items()}
 
-    async def owner_now(self, bundle: BundleName, *_: BrokerId | None) -> Registration | None:
+    async def read_owner(self, bundle: BundleName, *_: BrokerId | None) -> Registration | None:
         await asyncio.sleep(self._pulsar.delay_s())
         return self._pulsar.owners[bundle]
 
@@ -168,16 +168,16 @@ class Actor(Candidate):
         self.is_moving = True
         eyes, decision_log = Eyes(pulsar, self), DecisionLog(100)
         self.intake = MirrorIntake(store, self._elected_mirror, LiveSettings(settings_of({}, "")), self._on_told)
-        self.memory = ActsMemory(FencedRecord(store, self.election, paths.PULSAR_MOVES), 3)
-        owned = PulsarOwnership(eyes, eyes, self.election)
-        self.healer = Recovery(self.memory, owned, decision_log)
-        self.ledger = FollowingLedger(
-            self.mirror, eyes, owned, self.election, lambda _bundle, _released: None, self.memory, decision_log
+        self.move_log = MoveLog(FencedRecord(store, self.election, paths.PULSAR_MOVES), 3)
+        owned = OwnerFinder(eyes, eyes, self.election)
+        self.recovery = Recovery(self.move_log, owned, decision_log)
+        self.ledger = PulsarLedger(
+            self.mirror, eyes, owned, self.election, lambda _bundle, _released: None, self.move_log, decision_log
         )
         self.executor = Executor(
             self.mirror,
             self.ledger,
-            PulsarOwners(eyes, eyes, self.election, self.memory.note_return),
+            PulsarOwners(eyes, eyes, self.election, self.move_log.note_return),
             decision_log,
             lambda: ExecutorSettings(10.0, 2, 2),
             cast("Churn", Unnoticed()),
@@ -212,13 +212,13 @@ class Actor(Candidate):
 
     async def _prepare(self, term: Term) -> None:
         del term
-        await self.memory.take_over()
+        await self.move_log.take_over()
 
     def _begin_work(self, group: asyncio.TaskGroup) -> None:
         group.create_task(self._move())
 
     async def _move(self) -> None:
-        await self.healer.run(self.election.get_term().epoch)
+        await self.recovery.run(self.election.get_term().epoch)
         while self.is_moving:
             name, to = self._wants()
             with contextlib.suppress(LoadManagerError, IllegalTransitionError):

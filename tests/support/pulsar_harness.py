@@ -31,7 +31,7 @@ from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Delete, MetadataStore
 from loadmanager.store.znode_codec import decode
-from loadmanager.wire.pulsar_records import decode_acts
+from loadmanager.wire.pulsar_records import decode_move_history
 
 NAMESPACE = "lm/bench"
 BUNDLES = [
@@ -80,7 +80,7 @@ class Harness:
     async def leader(self, **changes: Any) -> PulsarService:  # noqa: ANN401 - whatever a setting may be
         """A process that leads, has seen through what there was, and has had its first round, however it went."""
         node = await self.start(**changes)
-        await eventually(lambda: node.is_leading and not node.hands.memory.open_moves)
+        await eventually(lambda: node.is_leading and not node.actuator.move_log.open_moves)
         await eventually(lambda: node.shedding.cycles or node.shedding.cycles_failed)
         return node
 
@@ -93,10 +93,10 @@ class Harness:
         ):
             return Reply(answer.status, dict(answer.headers), await answer.read())
 
-    async def acts(self) -> MoveHistory:
+    async def move_history(self) -> MoveHistory:
         """What is written down."""
         znode = await self.store.get(paths.PULSAR_MOVES)
-        return MoveHistory() if znode is None else decode_acts(decode(znode.data, znode.path), znode.path)
+        return MoveHistory() if znode is None else decode_move_history(decode(znode.data, znode.path), znode.path)
 
     async def close(self) -> None:
         await self._stack.aclose()
@@ -188,11 +188,11 @@ async def is_settled(harness: Harness, node: PulsarService) -> None:
         owner, seen = await harness.pulsar.owner(bundle), ownership(node, bundle)
         assert (seen.owner.broker if seen.owner else None) == owner
         assert seen.state is (OwnershipState.FREE if owner is None else OwnershipState.OWNED)
-    assert (await harness.acts()).under_way == {}
+    assert (await harness.move_history()).under_way == {}
 
 
 def reasons(node: PulsarService) -> list[Reason]:
-    return [stop.verdict for stop in node.hands.rails.check_round()]
+    return [stop.verdict for stop in node.actuator.guardrails.check_round()]
 
 
 async def change_load_manager(pulsar: FakePulsar) -> None:

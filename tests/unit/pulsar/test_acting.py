@@ -43,9 +43,9 @@ async def test_a_bundle_goes_where_it_is_sent(harness: Harness) -> None:
     assert await harness.pulsar.owner(BUNDLE) == to.broker_id
     assert (done.state, done.owner, done.version) == (OwnershipState.OWNED, life(node, to), 3)
     await is_settled(harness, node)
-    acts = await harness.acts()
-    assert acts == MoveHistory(touched_s=acts.touched_s)
-    assert acts.touched_s.keys() == {source.broker_id, to.broker_id}
+    history = await harness.move_history()
+    assert history == MoveHistory(touched_s=history.touched_s)
+    assert history.touched_s.keys() == {source.broker_id, to.broker_id}
     assert len(asked(harness.pulsar, "/unload")) == 1
     assert f"destinationBroker={to.broker_id.replace(':', '%3A')}" in asked(harness.pulsar, "/unload")[0]
 
@@ -56,7 +56,7 @@ async def test_without_a_destination_pulsar_places_it(harness: Harness) -> None:
     assert done.state is OwnershipState.OWNED
     assert "destinationBroker" not in asked(harness.pulsar, "/unload")[0]
     await is_settled(harness, node)
-    assert (await harness.acts()).failures == 0
+    assert (await harness.move_history()).failures == 0
 
 
 async def test_while_it_is_under_way_it_is_written_down_and_nobody_elses_word_counts(harness: Harness) -> None:
@@ -65,7 +65,7 @@ async def test_while_it_is_under_way_it_is_written_down_and_nobody_elses_word_co
     harness.pulsar.lands[BUNDLE] = None
     moving = asyncio.create_task(move(node, to))
     await eventually(lambda: asked(harness.pulsar, "/unload"))
-    assert (await harness.acts()).under_way.keys() == {BUNDLE}
+    assert (await harness.move_history()).under_way.keys() == {BUNDLE}
     assert ownership(node, BUNDLE).state is OwnershipState.RELEASING
     with pytest.raises(Exception, match="cannot release"):
         await move(node, other)
@@ -84,7 +84,7 @@ async def test_an_operator_may_cancel_one_that_is_under_way(harness: Harness) ->
     with pytest.raises(UnloadCancelledError, match=f"stays with {source.broker_id}"):
         await moving
     await is_settled(harness, node)
-    assert (await harness.acts()).failures == 0
+    assert (await harness.move_history()).failures == 0
 
 
 async def test_a_move_of_pulsars_is_followed(harness: Harness) -> None:
@@ -104,7 +104,7 @@ async def test_a_round_levels_what_pulsar_has_put_on_one_broker(harness: Harness
     begun = [each for each in node.decision_log.recent(100) if each["kind"] == "unload"]
     assert {each["subject"] for each in begun} == {step.bundle for step in plan.steps}
     assert all("Shed 2 of 4 bundles because usage 80 %" in each["sentence"] for each in begun)
-    assert len((await harness.acts()).began_s) == 2
+    assert len((await harness.move_history()).began_s) == 2
 
 
 async def test_a_second_round_waits_for_reports_that_are_younger_than_the_moves_of_the_first(
@@ -119,10 +119,10 @@ async def test_a_second_round_waits_for_reports_that_are_younger_than_the_moves_
     another = replace(step, bundle=(await harness.pulsar.broker(first.broker).owned())[0])
 
     def why_not() -> list[tuple[Reason, object]]:
-        return [(stop.verdict, stop.why["broker"]) for stop in node.hands.rails.check_steps([another])[0]]
+        return [(stop.verdict, stop.why["broker"]) for stop in node.actuator.guardrails.check_steps([another])[0]]
 
     assert why_not() == [], "the moves of one round were decided on one picture"
-    node.hands.rails.begin_round()
+    node.actuator.guardrails.begin_round()
     assert why_not() == [(GuardrailReason.REPORT_BEFORE_MOVE, broker) for broker in (first.broker, to.broker)]
     await report(harness, node)
     assert why_not() == []
@@ -158,7 +158,7 @@ async def test_a_drain_empties_a_broker_and_says_so(harness: Harness) -> None:
     await eventually(lambda: node.drains.progress(first).bundles_left == 0)
     assert (await counts(harness))[0] == 0
     await is_settled(harness, node)
-    assert (await harness.acts()).began_s == (), "they are not counted as shedding's"
+    assert (await harness.move_history()).began_s == (), "they are not counted as shedding's"
 
 
 async def test_a_broker_gets_its_bundles_back_after_a_restart_although_brokers_settle(harness: Harness) -> None:
@@ -172,7 +172,7 @@ async def test_a_broker_gets_its_bundles_back_after_a_restart_although_brokers_s
     await eventually(lambda: not node.mirror.operator_config.controls.draining, "another process is seen")
     await eventually(lambda: not node.mirror.operator_config.controls.returning, "all are at home")
     assert set(its) <= set(await first.owned())
-    assert (await harness.acts()).began_s == (), "they are not counted as shedding's"
+    assert (await harness.move_history()).began_s == (), "they are not counted as shedding's"
 
 
 async def test_a_pinned_bundle_is_brought_home(harness: Harness) -> None:

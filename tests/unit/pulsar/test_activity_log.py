@@ -50,7 +50,7 @@ def test_a_round_is_a_paragraph_in_plain_sentences_and_rounded_numbers() -> None
             "    t/n/0x0_0x4: Pulsar moved it from b1:8080 to b2:8080, 12 MiB/s, and we would not. We, of b1:8080: No"
             " move because usage 46 % is below average 40 % plus loadBalancerBrokerThresholdShedderPercentage 10 %."
         ),
-        "    Other bundles: 1 given an owner as somebody asked for them.",
+        "    Other bundles: 1 placed at a lookup.",
     ]
 
 
@@ -95,7 +95,7 @@ def test_when_nothing_happens_there_is_one_line_an_hour() -> None:
         diary.round(NOON_MS + minute * 60_000, entries, LEVEL, 2 if minute > 60 else 0)
     first, second = diary.text(100).splitlines()
     assert first.startswith("2026-09-21 13:00 Nothing to tell for 60 min and 61 rounds. Of 3 brokers b1:8080")
-    assert first.endswith("Bundles: 1 given an owner as somebody asked for them.")
+    assert first.endswith("Bundles: 1 placed at a lookup.")
     assert second.startswith("2026-09-21 14:00 Nothing to tell for 60 min and 60 rounds.")
     assert second.endswith("Moves that we would make and Pulsar does not: 2.")
 

@@ -6,7 +6,7 @@ import pytest
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.lab.decide.broker_settings import BrokerSettings
-from loadmanager.pulsar.broker_settings_poll import AskedBrokers
+from loadmanager.pulsar.broker_settings_poll import BrokerSettingsPoll
 from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.pulsar.take_over import SHEDS
 
@@ -15,7 +15,7 @@ LONG_S = 3_600.0
 
 
 @dataclass
-class Tells:
+class SettingsClient:
     """One broker, which is as late with what changes as it likes."""
 
     sheds: str = "false"
@@ -35,13 +35,13 @@ class Tells:
 @dataclass
 class Clock:
     now_s: float = 1_000.0
-    tells: Tells = field(default_factory=Tells)
+    tells: SettingsClient = field(default_factory=SettingsClient)
     dynamic: dict[str, str] = field(default_factory=dict)
 
     def monotonic(self) -> float:
         return self.now_s
 
-    async def pass_s(self, brokers: AskedBrokers, seconds: float) -> None:
+    async def pass_s(self, brokers: BrokerSettingsPoll, seconds: float) -> None:
         self.now_s += seconds
         await brokers.ask([BROKER], self.dynamic)
 
@@ -54,13 +54,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def brokers(clock: Clock) -> AskedBrokers:
-    return AskedBrokers(clock.tells)
+def brokers(clock: Clock) -> BrokerSettingsPoll:
+    return BrokerSettingsPoll(clock.tells)
 
 
 @pytest.mark.parametrize("switch", ["true", "false"])
 async def test_a_broker_that_has_not_heard_yet_of_a_change_is_asked_again(
-    clock: Clock, brokers: AskedBrokers, switch: str
+    clock: Clock, brokers: BrokerSettingsPoll, switch: str
 ) -> None:
     clock.tells.sheds = "false" if switch == "true" else "true"
     await clock.pass_s(brokers, 0)
@@ -72,7 +72,7 @@ async def test_a_broker_that_has_not_heard_yet_of_a_change_is_asked_again(
     assert brokers.shedding() == ([BROKER] if switch == "true" else [])
 
 
-async def test_one_that_has_had_time_to_hear_is_left_in_peace(clock: Clock, brokers: AskedBrokers) -> None:
+async def test_one_that_has_had_time_to_hear_is_left_in_peace(clock: Clock, brokers: BrokerSettingsPoll) -> None:
     clock.dynamic = {SHEDS: "false"}
     for _ in range(12):
         await clock.pass_s(brokers, 10)
@@ -85,7 +85,7 @@ async def test_one_that_has_had_time_to_hear_is_left_in_peace(clock: Clock, brok
 
 
 async def test_a_broker_that_refuses_to_tell_again_is_unknown_and_one_that_is_silent_goes_by_what_it_said(
-    clock: Clock, brokers: AskedBrokers
+    clock: Clock, brokers: BrokerSettingsPoll
 ) -> None:
     await clock.pass_s(brokers, 0.0)
     clock.tells.error = PulsarUnreachableError("no answer", was_not_heard=False)

@@ -23,7 +23,7 @@ from loadmanager.core.domain.ownership import Ownership, OwnershipState
 from loadmanager.core.domain.reasons import GuardrailReason
 from loadmanager.errors import LoadManagerError, UnloadFailedError
 from loadmanager.pulsar import pulsar_intake
-from loadmanager.pulsar.guardrail_facts import RailError
+from loadmanager.pulsar.guardrail_facts import GuardrailError
 from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.store.metadata_store import Delete
 
@@ -42,14 +42,14 @@ async def test_what_pulsar_refuses_is_not_asked_again(harness: Harness, status: 
     harness.pulsar.faults.refuse("/unload", status)
     await fails(harness, node, f"stays with {harness.pulsar.brokers[0].broker_id}: http.*/unload.* answered {status}")
     assert len(asked(harness.pulsar, "/unload")) == 1
-    assert (await harness.acts()).failures == 1
+    assert (await harness.move_history()).failures == 1
 
 
 async def test_a_token_that_is_refused_moves_nothing(harness: Harness) -> None:
     node = await harness.leader()
     harness.pulsar.faults.refuse("/unload", 401, times=2)
     await fails(harness, node, "answered 401")
-    assert (await harness.acts()).failures == 1
+    assert (await harness.move_history()).failures == 1
 
 
 async def test_what_pulsar_cannot_do_now_is_asked_again(harness: Harness) -> None:
@@ -58,14 +58,14 @@ async def test_what_pulsar_cannot_do_now_is_asked_again(harness: Harness) -> Non
     to = harness.pulsar.brokers[1]
     assert (await move(node, to)).owner == life(node, to)
     await is_settled(harness, node)
-    assert (await harness.acts()).failures == 0
+    assert (await harness.move_history()).failures == 0
 
 
 async def test_what_pulsar_never_does_fails_within_its_time(harness: Harness) -> None:
     node = await harness.leader(move_timeout_ms=1_000)
     harness.pulsar.faults.refuse("/unload", 500, times=1_000)
     await fails(harness, node, "answered 500")
-    assert (await harness.acts()).failures == 1
+    assert (await harness.move_history()).failures == 1
 
 
 async def test_a_redirect_to_a_host_that_is_none_of_pulsars_is_not_followed(harness: Harness) -> None:
@@ -98,9 +98,9 @@ async def test_a_bundle_that_lands_elsewhere_is_a_miss_and_the_mirror_says_where
     await fails(harness, node, f"is with {third.broker_id}: it went to {third.broker_id}")
     assert ownership(node, BUNDLE).owner == life(node, third)
     assert len(asked(harness.pulsar, "/unload")) == 1
-    acts = await harness.acts()
-    assert (acts.failures, node.hands.memory.misses) == (0, 1)
-    assert set(acts.touched_s) == {harness.pulsar.brokers[0].broker_id, third.broker_id}
+    history = await harness.move_history()
+    assert (history.failures, node.actuator.move_log.misses) == (0, 1)
+    assert set(history.touched_s) == {harness.pulsar.brokers[0].broker_id, third.broker_id}
 
 
 async def test_a_bundle_that_lands_nowhere_is_a_failure(harness: Harness) -> None:
@@ -108,7 +108,7 @@ async def test_a_bundle_that_lands_nowhere_is_a_failure(harness: Harness) -> Non
     harness.pulsar.lands[BUNDLE] = None
     await fails(harness, node, r"is with nobody: after 1\.0 s nobody has it")
     assert ownership(node, BUNDLE).state is OwnershipState.FREE
-    assert (await harness.acts()).failures == 1
+    assert (await harness.move_history()).failures == 1
 
 
 @pytest.mark.parametrize("done", [False, True])
@@ -156,8 +156,8 @@ async def begin_move_to_nowhere(harness: Harness, node: PulsarService) -> asynci
 async def is_forgotten(harness: Harness, moving: asyncio.Task[Ownership]) -> None:
     with pytest.raises(LoadManagerError):
         await moving
-    acts = await harness.acts()
-    assert (acts.under_way, acts.failures) == ({}, 0)
+    history = await harness.move_history()
+    assert (history.under_way, history.failures) == ({}, 0)
 
 
 async def test_a_bundle_that_is_split_while_it_moves_is_no_failure(harness: Harness) -> None:
@@ -189,13 +189,13 @@ async def test_moves_that_keep_failing_stop_everything_until_an_operator_says_go
     harness.pulsar.faults.refuse("/unload", 412, times=3)
     for failures in (1, 2, 3):
         await fails(harness, node, "answered 412")
-        assert (await harness.acts()).failures == failures
+        assert (await harness.move_history()).failures == failures
     assert reasons(node) == [GuardrailReason.MOVES_KEEP_FAILING]
-    with pytest.raises(RailError, match="the last 3 moves failed"):
+    with pytest.raises(GuardrailError, match="the last 3 moves failed"):
         await move(node, harness.pulsar.brokers[1])
     assert len(asked(harness.pulsar, "/unload")) == 3
     await node.go_on()
-    assert (await harness.acts()).failures == 0
+    assert (await harness.move_history()).failures == 0
     assert (await move(node, harness.pulsar.brokers[1])).owner == life(node, harness.pulsar.brokers[1])
 
 
@@ -205,4 +205,4 @@ async def test_a_move_that_lands_sets_the_failures_before_it_back(harness: Harne
     for _ in range(2):
         await fails(harness, node, "answered 412")
     await move(node, harness.pulsar.brokers[1])
-    assert (await harness.acts()).failures == 0
+    assert (await harness.move_history()).failures == 0

@@ -36,19 +36,19 @@ async def looking(harness: Harness, mode: str = "observe") -> PulsarService:
 
 
 def gauges(node: PulsarService) -> dict[str, float]:
-    return {name: value for name, _, _, value in node.judge.gauges()}
+    return {name: value for name, _, _, value in node.comparison.gauges()}
 
 
 async def told(harness: Harness, node: PulsarService, reason: str, moves: int = 1) -> str:
     """What there is in the diary after the next round, once so many moves were seen to their ends and have settled."""
 
     def seen() -> float:
-        judged = sum(count for _, _, labels, count in node.judge.counters() if labels["reason"] == reason)
+        judged = sum(count for _, _, labels, count in node.comparison.counters() if labels["reason"] == reason)
         return gauges(node)["loadmanager_pulsar_unjudged_moves"] + judged
 
     await eventually(lambda: knows_owners(harness, node), what="every owner is seen as it is in Pulsar's store")
     await eventually(lambda: seen() == moves)
-    node.judge.tick(time.time_ns() // 1_000_000 + 60_000)
+    node.comparison.tick(time.time_ns() // 1_000_000 + 60_000)
     await node.shedding.begin_cycle()
     await eventually(lambda: any(record["reason"] == reason for record in node.diary.records(100)))
     return node.diary.text(100)

@@ -19,7 +19,7 @@ from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.errors import UnloadFailedError
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.pulsar import pulsar_intake
-from loadmanager.pulsar.broker_settings_poll import AskedBrokers
+from loadmanager.pulsar.broker_settings_poll import BrokerSettingsPoll
 from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_intake import PulsarIntake
@@ -36,7 +36,9 @@ class Poll:
         self.pulsar = pulsar
         self.mirror = ClusterMirror()
         self.moved: list[Sighted] = []
-        self.intake = PulsarIntake(admin, AskedBrokers(admin), self.mirror, live, 0.02, lambda: None, self.moved.append)
+        self.intake = PulsarIntake(
+            admin, BrokerSettingsPoll(admin), self.mirror, live, 0.02, lambda: None, self.moved.append
+        )
 
     def owner(self, bundle: str) -> str | None:
         ownership = self.mirror.find_ownership(bundle)
@@ -279,11 +281,11 @@ async def test_the_owner_of_a_bundle_is_asked_of_those_who_may_have_it(loaded: F
         bundle, (first, second, _) = next(iter(poll.intake.owners)), loaded.brokers
         name = BundleName.parse(bundle)
         await loaded.move(bundle, second.broker_id)
-        found = await poll.intake.owner_now(name, second.broker_id, BrokerId("gone:1"))
+        found = await poll.intake.read_owner(name, second.broker_id, BrokerId("gone:1"))
         assert found is not None
         assert found.broker == second.broker_id
         await second.release(bundle)
-        assert await poll.intake.owner_now(name, first.broker_id) is None
+        assert await poll.intake.read_owner(name, first.broker_id) is None
 
 
 async def test_an_extensible_broker_that_took_no_connection_counts_as_restarted(

@@ -36,14 +36,14 @@ from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.execution.agent_calls import OwnerRefusal
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
 from loadmanager.pulsar.fenced_znode import FencedRecord
-from loadmanager.pulsar.following_ledger import FollowingLedger
-from loadmanager.pulsar.move_verification import PulsarOwnership
-from loadmanager.pulsar.pending_moves import ActsMemory
+from loadmanager.pulsar.move_log import MoveLog
+from loadmanager.pulsar.owner_finder import OwnerFinder
+from loadmanager.pulsar.pulsar_ledger import PulsarLedger
 from loadmanager.pulsar.pulsar_owners import PulsarOwners
 from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Put
-from loadmanager.wire.pulsar_records import decode_acts
+from loadmanager.wire.pulsar_records import decode_move_history
 
 A, B, C = (Registration(BrokerId(f"{letter}:8080"), number) for number, letter in enumerate("abc", 1))
 NAME = BundleName.parse("t/ns/0x00000000_0xffffffff")
@@ -69,7 +69,7 @@ class Scripted:
     def owners(self) -> Mapping[str, Registration | None]:
         return {str(NAME): C}
 
-    async def owner_now(self, _bundle: BundleName, *_near: BrokerId | None) -> Registration | None:
+    async def read_owner(self, _bundle: BundleName, *_near: BrokerId | None) -> Registration | None:
         seen = self.seen.pop(0) if len(self.seen) > 1 else self.seen[0]
         if isinstance(seen, Exception):
             raise seen
@@ -205,16 +205,16 @@ async def test_the_end_of_a_move_is_what_is_true(
     answers: list[Exception | None],
     owner: Registration | None,
 ) -> None:
-    monkeypatch.setattr("loadmanager.pulsar.move_verification._AGAIN_S", 0.0)
+    monkeypatch.setattr("loadmanager.pulsar.owner_finder._AGAIN_S", 0.0)
     pulsar = Scripted(seen, answers)
-    assert await PulsarOwnership(pulsar, pulsar, pulsar).find(NAME) == owner
+    assert await OwnerFinder(pulsar, pulsar, pulsar).find(NAME) == owner
     assert pulsar.asked == asked
 
 
 async def test_the_end_of_a_move_is_not_waited_for_longer_than_the_term_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadmanager.pulsar.move_verification._AGAIN_S", 0.0)
+    monkeypatch.setattr("loadmanager.pulsar.owner_finder._AGAIN_S", 0.0)
     pulsar = Scripted([GONE])
-    finding = asyncio.create_task(PulsarOwnership(pulsar, pulsar, pulsar).find(NAME))
+    finding = asyncio.create_task(OwnerFinder(pulsar, pulsar, pulsar).find(NAME))
     await asyncio.sleep(0)
     pulsar.is_leading = False
     with pytest.raises(NotLeaderError):
@@ -230,9 +230,9 @@ class Written:
 
     store: MemoryStore
     pulsar: Scripted
-    memory: ActsMemory
+    move_log: MoveLog
     mirror: ClusterMirror
-    ledger: FollowingLedger
+    ledger: PulsarLedger
     refuse: Callable[[str, Ownership], None] | None = None
 
     @classmethod
@@ -243,16 +243,16 @@ class Written:
         await store.commit([Put(paths.EPOCH, b"")])
         pulsar = Scripted(list(seen) or [B])
         pulsar.get_term = lambda: Term(1, store.session_id)  # type: ignore[method-assign]
-        memory = ActsMemory(FencedRecord(store, pulsar, paths.PULSAR_MOVES), 3)
-        await memory.take_over()
+        move_log = MoveLog(FencedRecord(store, pulsar, paths.PULSAR_MOVES), 3)
+        await move_log.take_over()
         mirror = ClusterMirror()
         cut = NamespaceBundles(equal_boundaries(1), HashFunction.CRC32)
         owned = Ownership(OwnershipState.OWNED, A, version=1)
         state = NamespaceState(NamespaceName.parse("t/ns"), cut, (owned,))
         mirror.put_namespace(NamespaceEntry(state, version=0, czxid=0, digest=0))
-        found = PulsarOwnership(pulsar, pulsar, pulsar)
-        ledger = FollowingLedger(mirror, pulsar, found, pulsar, lambda *_: None, memory, DecisionLog(10))
-        return cls(store, pulsar, memory, mirror, ledger)
+        found = OwnerFinder(pulsar, pulsar, pulsar)
+        ledger = PulsarLedger(mirror, pulsar, found, pulsar, lambda *_: None, move_log, DecisionLog(10))
+        return cls(store, pulsar, move_log, mirror, ledger)
 
     async def apply(self, transition: object, reason: str = "drain") -> Ownership:
         return await self.ledger.apply("t/ns", NAME.range, transition, reason)  # type: ignore[arg-type]
@@ -262,7 +262,7 @@ class Written:
 
     async def on_paper(self) -> MoveHistory:
         znode = await self.store.get(paths.PULSAR_MOVES)
-        return MoveHistory() if znode is None else decode_acts(znode.data, znode.path)
+        return MoveHistory() if znode is None else decode_move_history(znode.data, znode.path)
 
 
 async def test_a_release_is_written_down_before_the_view_says_so_and_its_end_after() -> None:
@@ -283,7 +283,7 @@ async def test_whatever_was_to_be_written_the_view_says_what_is_true(end: object
     await written.release()
     done = await written.apply(end)
     assert (done.state, done.owner, done.destination) == (OwnershipState.OWNED, C, None)
-    assert ((await written.on_paper()).failures, written.memory.misses) == (0, 1)
+    assert ((await written.on_paper()).failures, written.move_log.misses) == (0, 1)
 
 
 @pytest.mark.parametrize(("reason", "failures"), [("unload_cancelled", 0), ("unload_failed", 1)])
@@ -299,18 +299,18 @@ async def test_a_return_to_the_source_counts_as_a_miss_once() -> None:
     for failures in (0, 1):
         await written.release()
         if not failures:
-            written.memory.note_return(str(NAME))
+            written.move_log.note_return(str(NAME))
         await written.apply(abandon, "unload_failed")
-        assert ((await written.on_paper()).failures, written.memory.misses) == (failures, 1)
+        assert ((await written.on_paper()).failures, written.move_log.misses) == (failures, 1)
 
 
 async def test_a_return_of_an_earlier_term_excuses_no_later_failure() -> None:
     written = await Written.begin(A)
-    written.memory.note_return(str(NAME))
-    await written.memory.take_over()
+    written.move_log.note_return(str(NAME))
+    await written.move_log.take_over()
     await written.release()
     await written.apply(abandon, "unload_failed")
-    assert ((await written.on_paper()).failures, written.memory.misses) == (1, 0)
+    assert ((await written.on_paper()).failures, written.move_log.misses) == (1, 0)
 
 
 async def test_a_bundle_that_has_moved_while_it_was_written_down_is_not_released() -> None:
@@ -323,7 +323,7 @@ async def test_a_bundle_that_has_moved_while_it_was_written_down_is_not_released
     with pytest.raises(StaleStepError, match="c:8080"):
         await releasing
     assert written.mirror.get_ownership(NAME) == moved
-    assert (await written.on_paper()).under_way == written.memory.acts.under_way == {}
+    assert (await written.on_paper()).under_way == written.move_log.history.under_way == {}
 
 
 async def test_two_moves_of_one_bundle_do_not_begin_together() -> None:
@@ -347,7 +347,7 @@ async def test_a_bundle_that_is_no_more_is_forgotten_and_nobody_has_failed(when:
     with pytest.raises(NamespaceNotFoundError):
         await written.apply(complete)
     assert (await written.on_paper()).under_way == {}
-    assert written.memory.acts.failures == 0
+    assert written.move_log.history.failures == 0
 
 
 async def test_bundles_are_read_anew_before_one_without_an_owner_counts_as_a_failure() -> None:
@@ -356,7 +356,7 @@ async def test_bundles_are_read_anew_before_one_without_an_owner_counts_as_a_fai
     written.pulsar.on_read = written.mirror.drop_namespace
     with pytest.raises(NamespaceNotFoundError):
         await written.apply(abandon, "unload_failed")
-    assert ((await written.on_paper()).under_way, written.memory.acts.failures) == ({}, 0)
+    assert ((await written.on_paper()).under_way, written.move_log.history.failures) == ({}, 0)
 
 
 async def test_at_the_end_of_a_term_the_view_says_what_is_known_and_the_paper_what_is_open() -> None:
@@ -377,14 +377,14 @@ async def test_who_was_deposed_writes_nothing_and_begins_nothing() -> None:
         await written.release()
     assert written.pulsar.is_deposed
     assert written.mirror.get_ownership(NAME).state is OwnershipState.OWNED
-    assert written.memory.acts.under_way == {}
+    assert written.move_log.history.under_way == {}
     assert await written.store.get(paths.PULSAR_MOVES) is None
 
 
 async def test_a_move_of_which_nobody_knows_whether_it_was_written_down_does_not_begin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("loadmanager.pulsar.pending_moves._AGAIN_S", 0.0)
+    monkeypatch.setattr("loadmanager.pulsar.move_log._AGAIN_S", 0.0)
     written = await Written.begin()
     commit, lost = written.store.commit, [OutcomeUnknownError("no answer"), StoreUnavailableError("away")]
 
@@ -398,7 +398,7 @@ async def test_a_move_of_which_nobody_knows_whether_it_was_written_down_does_not
     with pytest.raises(OutcomeUnknownError):
         await written.release()
     assert lost == []
-    assert (await written.on_paper()).under_way == written.memory.acts.under_way == {}
+    assert (await written.on_paper()).under_way == written.move_log.history.under_way == {}
     assert written.mirror.get_ownership(NAME).state is OwnershipState.OWNED
 
 
@@ -414,14 +414,14 @@ async def test_changes_that_come_together_are_one_write(monkeypatch: pytest.Monk
     monkeypatch.setattr(written.store, "commit", counting)
     move = PendingMove(A.broker, B.broker, time.time(), is_own=True)
     bundles = [f"t/ns/0x{number}0000000_0x{number}fffffff" for number in range(8)]
-    await asyncio.gather(*(written.memory.begin(bundle, move) for bundle in bundles))
+    await asyncio.gather(*(written.move_log.begin(bundle, move) for bundle in bundles))
     assert (await written.on_paper()).under_way.keys() == set(bundles)
     assert len(writes) == 2, "the first, and one for all that came while it was under way"
 
 
 async def test_going_on_that_could_not_be_written_does_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     written = await Written.begin()
-    written.memory.acts = MoveHistory(failures=3)
+    written.move_log.history = MoveHistory(failures=3)
 
     async def away(*_: object, **__: object) -> list[int]:
         raise StoreUnavailableError("away")
@@ -429,7 +429,7 @@ async def test_going_on_that_could_not_be_written_does_not_go_on(monkeypatch: py
     with monkeypatch.context() as patch:
         patch.setattr(written.store, "commit", away)
         with pytest.raises(StoreUnavailableError):
-            await written.memory.go_on()
-    assert written.memory.acts.failures == 3
-    await written.memory.go_on()
-    assert (await written.on_paper()).failures == written.memory.acts.failures == 0
+            await written.move_log.go_on()
+    assert written.move_log.history.failures == 3
+    await written.move_log.go_on()
+    assert (await written.on_paper()).failures == written.move_log.history.failures == 0

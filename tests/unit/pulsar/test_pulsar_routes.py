@@ -94,7 +94,7 @@ async def test_it_acts_again_once_an_operator_says_go_on(harness: Harness) -> No
     assert (await harness.ask(node, "POST", f"{STATUS}/go-on")).status == 204
     status = (await harness.ask(node, "GET", STATUS)).json()
     assert (status["acting"], status["stopped"], status["failures"]) == (True, False, 0)
-    assert (await harness.acts()).failures == 0
+    assert (await harness.move_history()).failures == 0
 
 
 async def test_a_process_that_does_not_lead_asks_the_one_that_does(harness: Harness) -> None:
@@ -105,7 +105,7 @@ async def test_a_process_that_does_not_lead_asks_the_one_that_does(harness: Harn
     status = (await harness.ask(follower, "GET", STATUS)).json()
     assert (status["leading"], status["failures"], follower.is_leading) == (True, 3, False)
     assert (await harness.ask(follower, "POST", f"{STATUS}/go-on")).status == 204
-    assert leader.hands.memory.acts.failures == 0
+    assert leader.actuator.move_log.history.failures == 0
 
 
 async def test_while_observing_no_drain_begins(harness: Harness) -> None:

@@ -17,7 +17,7 @@ from support.waiting import eventually
 from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.reasons import GuardrailReason, OwnershipReason
 from loadmanager.errors import ConflictError, UnloadFailedError
-from loadmanager.pulsar.guardrail_facts import RailError
+from loadmanager.pulsar.guardrail_facts import GuardrailError
 from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.wire.plan_bodies import PlanRequest
 
@@ -103,7 +103,7 @@ async def test_acting_ends_level_by_moves_that_pulsar_was_asked_for(harness: Har
     node = await harness.leader(overrides=OFTEN)
 
     async def is_level() -> bool:
-        return max(await counts(harness.pulsar)) <= BUNDLES // 2 and not (await harness.acts()).under_way
+        return max(await counts(harness.pulsar)) <= BUNDLES // 2 and not (await harness.move_history()).under_way
 
     await reports_until(harness, is_level)
     assert sum(await counts(harness.pulsar)) == BUNDLES, "somebody owns each of them"
@@ -155,7 +155,7 @@ async def test_what_stops_acting_is_said_in_the_status_and_among_the_decisions(
 async def test_a_namespace_that_is_left_out_stays_where_it_is(harness: Harness) -> None:
     node = await harness.leader(overrides=OFTEN, excluded_namespaces=("lm/.*",))
     await eventually(lambda: node.shedding.cycles >= 3)
-    with pytest.raises(RailError, match=f"{NAMESPACE} is left out by lm/"):
+    with pytest.raises(GuardrailError, match=f"{NAMESPACE} is left out by lm/"):
         await move_one(harness, node)
     assert node.status().acting, "other namespaces are moved"
     assert commands(harness.pulsar) == []
@@ -243,7 +243,7 @@ async def test_of_two_processes_one_acts_and_the_other_goes_on_when_that_one_is_
         assert isinstance(one.store, MemoryStore)
         cluster.partition(one.store, noticed=False)
         cluster.expire(one.store)
-        await eventually(lambda: other.is_leading and not other.hands.memory.open_moves)
+        await eventually(lambda: other.is_leading and not other.actuator.move_log.open_moves)
         assert said(other, "heal"), "what was under way is seen through"
 
         async def is_drained() -> bool:
@@ -258,7 +258,7 @@ async def test_failures_and_moves_of_the_hour_outlive_a_restart(harness: Harness
     one = await harness.leader(moves_per_hour=2)
     await harness.pulsar.report()
     await one.shedding.cycle()
-    assert len((await harness.acts()).began_s) == 2
+    assert len((await harness.move_history()).began_s) == 2
     harness.pulsar.faults.refuse("/unload", 412, times=2)
     await fails(harness, one)
     await fails(harness, one)

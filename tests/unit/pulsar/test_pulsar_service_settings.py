@@ -86,13 +86,13 @@ def test_namespaces_that_are_left_out_are_excluded_beside_those_that_pulsar_excl
     def note() -> None:
         excluded.append({*live.planner.shedding_excluded_namespaces})
 
-    live.leave_out(frozenset({"lm/a", "lm/b"}))
+    live.exclude(frozenset({"lm/a", "lm/b"}))
     note()
     assert live.apply({"loadBalancerSheddingExcludedNamespaces": "t/dynamic,t/more"}) == []
     note()
-    live.leave_out(frozenset({"lm/a"}))
+    live.exclude(frozenset({"lm/a"}))
     note()
-    live.leave_out(frozenset())
+    live.exclude(frozenset())
     note()
     assert excluded == [
         {"t/told", "lm/a", "lm/b"},
@@ -162,8 +162,8 @@ def test_what_pulsars_leader_may_not_go_by_is_said(tmp_path: Path) -> None:
     assert live.doubt == ""
     live.apply({"loadBalancerLoadSheddingStrategy": "org.apache.pulsar.x.UniformLoadShedder"})
     assert live.doubt == (
-        "Pulsar's own rounds may be others than they are worked out to be: loadBalancerLoadSheddingStrategy was set by"
-        " dynamic configuration, which a broker goes by from its next start on."
+        "Pulsar's own rounds may differ from those computed here: loadBalancerLoadSheddingStrategy was set by"
+        " dynamic configuration, which a broker applies at its next start."
     )
     unknown = PulsarSettings(told(loadBalancerLoadPlacementStrategy="org.us.Own"), settings({"folder": str(tmp_path)}))
     assert "loadBalancerLoadPlacementStrategy" in unknown.doubt

@@ -139,7 +139,7 @@ async def test_a_redirect_to_nowhere_is_refused(elsewhere: Elsewhere, location: 
     ("status", "location", "complaint", "asked"),
     [
         pytest.param(307, "/admin/v2/brokers/shutdown", "another path", 1, id="another path"),
-        pytest.param(302, "SAME", "answered 302: no answer of a Pulsar", 1, id="another status"),
+        pytest.param(302, "SAME", "answered 302: not an answer of a Pulsar", 1, id="another status"),
         pytest.param(307, "SAME", "3 brokers sent to the next", 4, id="in a circle"),
     ],
 )
@@ -204,17 +204,17 @@ async def test_without_a_token_it_is_said_that_one_is_wanted(pulsar: FakePulsar,
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (400, "of a version that was tried"),
+        (400, "is this a Pulsar of a tried version"),
         (403, "superUserRoles"),
-        (404, "a namespace that was deleted, a leader of Pulsar's that is not registered"),
-        (405, "give the web service of a broker"),
+        (404, "the namespace was deleted, Pulsar's leader is not registered"),
+        (405, "this is no web service of a broker"),
         (409, "destination is not registered"),
         (412, "the bundle was split or merged, Pulsar has no leader"),
         (415, "changed the Content-Type"),
         (429, "try again later"),
-        (418, "no answer of a Pulsar"),
-        (500, "try again later; the log of that broker says more"),
-        (503, "try again later; the log of that broker says more"),
+        (418, "not an answer of a Pulsar"),
+        (500, "try again later; see the log of that broker"),
+        (503, "try again later; see the log of that broker"),
     ],
 )
 async def test_every_refusal_is_a_sentence_with_the_address_what_came_and_what_to_do(

@@ -41,7 +41,7 @@ async def test_an_answer_is_that_of_the_process() -> None:
 
 
 async def test_without_a_process_there_is_no_score() -> None:
-    with pytest.raises(ScoringError, match="no process can be started for it"):
+    with pytest.raises(ScoringError, match="no process can be started to compute the score"):
         await ask(NOTHING, command=("/no-such-program",))
 
 
@@ -60,7 +60,7 @@ async def test_whoever_does_not_wait_for_it_ends_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        ("import time; time.sleep(60)", "not worked out within 0 s"),
+        ("import time; time.sleep(60)", "not ready within 0 s"),
         ("import sys; sys.exit('no such thing')", "ended with 1: no such thing"),
         ("print('{}')", "answered b'{}"),
         ("print('[]')", r"answered b'\[\]"),

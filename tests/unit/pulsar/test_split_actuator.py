@@ -55,7 +55,7 @@ async def cut(harness: Harness) -> list[int]:
 
 async def test_a_bundle_above_a_limit_is_cut_in_halves_where_its_brokers_take_positions(harness: Harness) -> None:
     node = await leader(harness)
-    await node.hands.reshaping.round()
+    await node.actuator.reshaping.round()
     assert await cut(harness) == [0, 0x40000000, 0x80000000, 0xFFFFFFFF]
     assert {asked.path for asked in asked_to_split(harness)} == {
         f"/admin/v2/namespaces/{LOWER}/split?unload=true&splitAlgorithmName=specified_positions_divide"
@@ -73,7 +73,7 @@ async def test_a_bundle_above_a_limit_is_cut_in_halves_where_its_brokers_take_po
 @pytest.mark.parametrize("unload", [False, True])
 async def test_what_becomes_of_the_parts_is_for_pulsar_as_it_is_configured(harness: Harness, *, unload: bool) -> None:
     node = await leader(harness, {**LIMIT, "loadBalancerAutoUnloadSplitBundlesEnabled": str(unload).lower()})
-    await node.hands.reshaping.round()
+    await node.actuator.reshaping.round()
     owner = None if unload else harness.pulsar.brokers[0].broker_id
     parts = [f"{NAMESPACE}/0x00000000_0x40000000", f"{NAMESPACE}/0x40000000_0x80000000"]
     assert [await harness.pulsar.owner(part) for part in parts] == [owner, owner]
@@ -82,7 +82,7 @@ async def test_what_becomes_of_the_parts_is_for_pulsar_as_it_is_configured(harne
 async def test_brokers_that_take_no_positions_cut_by_their_own_algorithm(harness: Harness) -> None:
     overrides = {**LIMIT, "supportedNamespaceBundleSplitAlgorithms": "range_equally_divide"}
     node = await leader(harness, overrides)
-    await node.hands.reshaping.round()
+    await node.actuator.reshaping.round()
     assert {asked.path for asked in asked_to_split(harness)} == {f"/admin/v2/namespaces/{LOWER}/split?unload=true"}
     assert await cut(harness) == [0, 0x40000000, 0x80000000, 0xFFFFFFFF]
     assert [entry["subject"] for entry in said(node, "split") if entry["acted"]] == [LOWER]
@@ -92,7 +92,7 @@ async def test_where_pulsar_cuts_elsewhere_it_is_said_where(harness: Harness) ->
     overrides = {**LIMIT, "supportedNamespaceBundleSplitAlgorithms": "range_equally_divide"}
     node = await leader(harness, overrides)
     harness.pulsar.faults.answer("/split", 204, b"")
-    splitting = asyncio.create_task(node.hands.reshaping.round())
+    splitting = asyncio.create_task(node.actuator.reshaping.round())
     await eventually(lambda: asked_to_split(harness))
     await harness.pulsar.cut(NAMESPACE, [0, 0x10000000, 0x20000000, 0x80000000, 0xFFFFFFFF])
     await splitting
@@ -102,7 +102,7 @@ async def test_where_pulsar_cuts_elsewhere_it_is_said_where(harness: Harness) ->
 
 async def test_without_the_key_nothing_is_split(harness: Harness) -> None:
     node = await harness.leader(overrides=LIMIT)
-    await node.hands.reshaping.round()
+    await node.actuator.reshaping.round()
     assert asked_to_split(harness) == []
     assert [entry["reason"] for entry in said(node, "split")] == ["splitting_disabled"]
 
@@ -111,26 +111,26 @@ async def test_while_observing_it_is_said_what_would_have_been_split_and_what_st
     node = await leader(harness, mode="observe")
     await harness.pulsar.set_dynamic({})
     await eventually(lambda: len(node.brokers.splitting()) == 3)
-    await node.hands.reshaping.round()
+    await node.actuator.reshaping.round()
     assert asked_to_split(harness) == []
     (entry,) = said(node, "would_split")
     assert (entry["subject"], entry["reason"], entry["acted"]) == (LOWER, "topics", False)
     assert "50 topics" in entry["sentence"]
     assert "mode is observe" in entry["sentence"]
     assert "Pulsar's own splits are on at 3 of 3 brokers" in entry["sentence"]
-    assert (await harness.acts()).failures == 0
+    assert (await harness.move_history()).failures == 0
 
 
 async def test_a_dry_run_and_a_freeze_hold_for_splits(harness: Harness) -> None:
     node = await leader(harness)
     await node.operators.update_controls(lambda controls: replace(controls, dry_run=True))
     await eventually(lambda: node.mirror.operator_config.controls.dry_run)
-    await node.hands.reshaping.round()
+    await node.actuator.reshaping.round()
     assert len(said(node, "would_split")) == 1
     await node.operators.update_controls(lambda controls: replace(controls, frozen="maintenance"))
     await eventually(lambda: node.mirror.operator_config.controls.frozen)
     await harness.pulsar.report()
-    await node.hands.reshaping.round()
+    await node.actuator.reshaping.round()
     assert asked_to_split(harness) == []
 
 
@@ -140,27 +140,27 @@ async def test_an_algorithm_that_needs_topics_splits_nothing_and_says_which_woul
 ) -> None:
     supported = {"supportedNamespaceBundleSplitAlgorithms": f"range_equally_divide,{algorithm}"}
     node = await leader(harness, {**LIMIT, **supported, "defaultNamespaceBundleSplitAlgorithm": algorithm})
-    await node.hands.reshaping.round()
+    await node.actuator.reshaping.round()
     assert asked_to_split(harness) == []
     (entry,) = [each for each in said(node, "split") if each["subject"] == LOWER]
     assert entry["reason"] == "owner_silent"
-    assert "have bundles split by range_equally_divide" in entry["sentence"]
+    assert "range_equally_divide in overrides" in entry["sentence"]
 
 
 async def test_an_answer_that_is_lost_leaves_it_to_be_seen_whether_it_is_split(harness: Harness) -> None:
     node = await leader(harness, move_timeout_ms=5_000)
     harness.pulsar.faults.answer("/split", 503, b"")
-    splitting = asyncio.create_task(node.hands.reshaping.round())
+    splitting = asyncio.create_task(node.actuator.reshaping.round())
     await eventually(lambda: asked_to_split(harness))
     await harness.pulsar.cut(NAMESPACE, [0, 0x40000000, 0x80000000, 0xFFFFFFFF])
     await splitting
     assert [entry["acted"] for entry in said(node, "split")][-1]
-    assert node.hands.reshaper.splits_failed == 0
+    assert node.actuator.reshaper.splits_failed == 0
 
 
 def wait_for_a_second_only(node: PulsarService, patch: pytest.MonkeyPatch) -> None:
     """Until a split is seen, which is not made this time."""
-    reshaper = node.hands.reshaper
+    reshaper = node.actuator.reshaper
     settings = SimpleNamespace(namespace_bundle_unloading_timeout_ms=1_000)
     patch.setattr(reshaper, "_live", SimpleNamespace(current=settings, planner=reshaper._live.planner))
 
@@ -174,7 +174,7 @@ async def test_splits_that_fail_in_succession_stop_all_acting_until_an_operator_
     harness.pulsar.faults.answer("/split", 500, b"")
     for failures, sentence in [
         (1, "answered 412"),
-        (2, "after 1.0 s it is still one bundle"),
+        (2, "the bundle is not split after"),
         (3, "answered 500"),
     ]:
         await harness.pulsar.report()
@@ -182,8 +182,8 @@ async def test_splits_that_fail_in_succession_stop_all_acting_until_an_operator_
         with monkeypatch.context() as patch:
             if "still one bundle" in sentence:
                 wait_for_a_second_only(node, patch)
-            await node.hands.reshaping.round()
-        assert (await harness.acts()).failures == failures
+            await node.actuator.reshaping.round()
+        assert (await harness.move_history()).failures == failures
         (entry,) = [each for each in said(node, "split") if each["subject"] == LOWER]
         assert (entry["reason"], entry["acted"]) == ("split_failed", False)
         assert sentence in entry["sentence"]
@@ -192,22 +192,22 @@ async def test_splits_that_fail_in_succession_stop_all_acting_until_an_operator_
     asked = len(asked_to_split(harness))
     await harness.pulsar.report()
     await node.intake.settled()
-    await node.hands.reshaping.round()
+    await node.actuator.reshaping.round()
     assert len(asked_to_split(harness)) == asked
     assert "the last 3 moves failed" in said(node, "would_split")[0]["sentence"]
     await node.go_on()
     await harness.pulsar.report()
     await node.intake.settled()
-    await node.hands.reshaping.round()
-    assert (await harness.acts()).failures == 0
+    await node.actuator.reshaping.round()
+    assert (await harness.move_history()).failures == 0
     assert await cut(harness) == [0, 0x40000000, 0x80000000, 0xFFFFFFFF]
 
 
 async def test_a_split_that_is_made_forgets_failures_before_it(harness: Harness) -> None:
     node = await leader(harness)
-    await node.hands.memory.not_split()
-    await node.hands.reshaping.round()
-    assert (await harness.acts()).failures == 0
+    await node.actuator.move_log.not_split()
+    await node.actuator.reshaping.round()
+    assert (await harness.move_history()).failures == 0
 
 
 async def test_the_owner_of_a_bundle_that_was_split_is_moved_nothing_before_it_has_reported(
@@ -216,13 +216,15 @@ async def test_the_owner_of_a_bundle_that_was_split_is_moved_nothing_before_it_h
     node = await leader(harness)
     owner = harness.pulsar.brokers[0].broker_id
     step = Unload(UPPER, node.mirror.registrations[owner], None, OwnershipReason.ADMIN_UNLOAD)
-    node.hands.rails.begin_round()
-    assert node.hands.rails.check_steps([step])[0] == []
-    await node.hands.reshaping.round()
-    node.hands.rails.begin_round()
-    assert [stop.verdict for stop in node.hands.rails.check_steps([step])[0]] == [GuardrailReason.REPORT_BEFORE_MOVE]
+    node.actuator.guardrails.begin_round()
+    assert node.actuator.guardrails.check_steps([step])[0] == []
+    await node.actuator.reshaping.round()
+    node.actuator.guardrails.begin_round()
+    assert [stop.verdict for stop in node.actuator.guardrails.check_steps([step])[0]] == [
+        GuardrailReason.REPORT_BEFORE_MOVE
+    ]
     await harness.pulsar.report()
-    await eventually(lambda: not node.hands.rails.check_steps([step])[0])
+    await eventually(lambda: not node.actuator.guardrails.check_steps([step])[0])
 
 
 def a_split(bundle: str, boundary: int) -> Reshaping:
@@ -235,7 +237,7 @@ def a_split(bundle: str, boundary: int) -> Reshaping:
 async def test_nothing_is_asked_for_a_bundle_that_is_none_or_is_on_its_way(harness: Harness) -> None:
     node = await leader(harness)
     with pytest.raises(IllegalTransitionError, match="not a current bundle"):
-        await node.hands.reshaper.carry_out(a_split(f"{NAMESPACE}/0x00000000_0x40000000", 0x20000000))
+        await node.actuator.reshaper.carry_out(a_split(f"{NAMESPACE}/0x00000000_0x40000000", 0x20000000))
     harness.pulsar.faults.hold("/unload")
     destination = node.mirror.registrations[harness.pulsar.brokers[1].broker_id]
     moving = asyncio.create_task(
@@ -243,15 +245,15 @@ async def test_nothing_is_asked_for_a_bundle_that_is_none_or_is_on_its_way(harne
     )
     await eventually(lambda: any("/unload" in asked.path for asked in harness.pulsar.asked))
     with pytest.raises(IllegalTransitionError, match="cannot split bundle"):
-        await node.hands.reshaper.carry_out(a_split(UPPER, 0xC0000000))
+        await node.actuator.reshaper.carry_out(a_split(UPPER, 0xC0000000))
     assert not any("/split" in asked.path for asked in harness.pulsar.asked)
-    assert (await harness.acts()).failures == 0
+    assert (await harness.move_history()).failures == 0
     moving.cancel()
 
 
 async def test_a_namespace_that_is_left_out_keeps_its_bundles(harness: Harness) -> None:
     node = await leader(harness, excluded_namespaces=("lm/.*",))
-    await node.hands.reshaping.round()
+    await node.actuator.reshaping.round()
     assert asked_to_split(harness) == []
     (entry,) = said(node, "would_split")
     assert f"{NAMESPACE} is left out by lm/.*" in entry["sentence"]
@@ -261,6 +263,6 @@ async def test_who_leads_no_more_asks_for_nothing(harness: Harness) -> None:
     node = await leader(harness)
     await node.election.resign()
     with pytest.raises(NotLeaderError):
-        await node.hands.reshaper.carry_out(a_split(LOWER, 0x40000000))
+        await node.actuator.reshaper.carry_out(a_split(LOWER, 0x40000000))
     assert asked_to_split(harness) == []
-    assert node.hands.memory.acts.failures == 0
+    assert node.actuator.move_log.history.failures == 0

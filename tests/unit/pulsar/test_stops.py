@@ -21,7 +21,7 @@ from support.pulsar_harness import (
 from support.waiting import eventually
 
 from loadmanager.core.domain.reasons import GuardrailReason
-from loadmanager.pulsar.guardrail_facts import RailError
+from loadmanager.pulsar.guardrail_facts import GuardrailError
 from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.store.metadata_store import Delete
 
@@ -80,11 +80,11 @@ async def stops(harness: Harness, node: PulsarService, reason: GuardrailReason) 
     said = [each["sentence"] for each in node.decision_log.recent(100) if each["kind"] == "rail"]
     beginnings = [sentence.split("{")[0] for sentence in reason.sentences]
     assert [each for each in said if any(beginning in each for beginning in beginnings)]
-    with pytest.raises(RailError) as refused:
+    with pytest.raises(GuardrailError) as refused:
         await move(node, harness.pulsar.brokers[1], next(iter(await harness.pulsar.brokers[0].owned())))
     assert reason in [stop.verdict for stop in refused.value.stops]
     assert (await counts(harness), asked(harness.pulsar, "/unload")) == (before, [])
-    assert (await harness.acts()).under_way == {}
+    assert (await harness.move_history()).under_way == {}
 
 
 async def test_while_brokers_join_and_leave_nothing_is_moved(harness: Harness) -> None:
@@ -94,7 +94,7 @@ async def test_while_brokers_join_and_leave_nothing_is_moved(harness: Harness) -
     await harness.pulsar.join()
     await eventually(lambda: len(node.mirror.registrations) == 4 and not node.brokers.unknown())
     assert reasons(node) == [GuardrailReason.BROKERS_SETTLING]
-    (limit,) = node.hands.rails.limits()
+    (limit,) = node.actuator.guardrails.limits()
     assert (limit.reason, limit.until_s is None) == (GuardrailReason.BROKERS_SETTLING, False)
     plan = await node.shedding.cycle()
     assert plan.steps
@@ -117,7 +117,7 @@ async def test_of_namespaces_that_are_left_out_nothing_moves_and_others_are_chos
     plan = await node.shedding.cycle()
     assert {step.bundle for step in plan.steps} <= {*others}
     assert await harness.pulsar.brokers[1].owned() + await harness.pulsar.brokers[2].owned() != []
-    with pytest.raises(RailError, match=f"{BUNDLE}: No move because lm/bench is left out by lm/b"):
+    with pytest.raises(GuardrailError, match=f"{BUNDLE}: No move because lm/bench is left out by lm/b"):
         await move(node, harness.pulsar.brokers[1])
     await is_settled(harness, node)
 
@@ -139,6 +139,6 @@ async def test_so_many_moves_are_made_and_no_more(harness: Harness, limit: str, 
 
 async def test_what_waits_for_an_operator_is_told_as_a_limit_without_an_end(harness: Harness) -> None:
     node = await harness.leader()
-    node.hands.memory.acts = replace(node.hands.memory.acts, failures=99)
-    (failing,) = node.hands.rails.limits()
+    node.actuator.move_log.history = replace(node.actuator.move_log.history, failures=99)
+    (failing,) = node.actuator.guardrails.limits()
     assert (failing.reason, failing.until_s) == (GuardrailReason.MOVES_KEEP_FAILING, None)

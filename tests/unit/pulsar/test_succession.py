@@ -22,7 +22,7 @@ from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.pulsar.recovery import Recovery
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Create
-from loadmanager.wire.pulsar_records import encode_acts
+from loadmanager.wire.pulsar_records import encode_move_history
 
 BUNDLE = f"{NAMESPACE}/0x00000000_0x40000000"
 
@@ -56,10 +56,10 @@ async def test_only_the_one_that_leads_moves_anything(harness: Harness) -> None:
 async def test_who_takes_over_knows_what_failed_and_what_was_touched(harness: Harness) -> None:
     leader, standby = await harness.leader(), await harness.start()
     await move(leader, harness.pulsar.brokers[1])
-    before = leader.hands.memory.acts
+    before = leader.actuator.move_log.history
     await leader.election.resign()
-    await eventually(lambda: standby.is_leading and not standby.hands.memory.open_moves)
-    known = standby.hands.memory.acts
+    await eventually(lambda: standby.is_leading and not standby.actuator.move_log.open_moves)
+    known = standby.actuator.move_log.history
     assert known.touched_s == {broker: pytest.approx(at_s, abs=0.001) for broker, at_s in before.touched_s.items()}
     assert (known.failures, known.under_way) == (0, {})
 
@@ -72,15 +72,17 @@ async def test_who_ends_without_leading_says_how_pulsars_balancing_is_given_back
 ) -> None:
     await harness.pulsar.set_dynamic({})
     node = await harness.leader(take_over=True)
-    await eventually(node.take_over.way_back)
+    await eventually(node.take_over.undo_commands)
     node.leading.clear()
     monkeypatch.setattr(PulsarService, "leader_url", "http://127.0.0.1:1" if others_lead else None)
     if is_away:
         monkeypatch.setattr(node.store, "get", AsyncMock(side_effect=StoreUnavailableError("away")))
     with capture_logs() as logs:
         await node._give_back()
-    said = [(each["event"], each["log_level"], each["way_back"]) for each in logs if each["event"] == "not_given_back"]
-    assert said == ([("not_given_back", "error", node.take_over.way_back())] if told else [])
+    said = [
+        (each["event"], each["log_level"], each["undo_commands"]) for each in logs if each["event"] == "not_given_back"
+    ]
+    assert said == ([("not_given_back", "error", node.take_over.undo_commands())] if told else [])
 
 
 @ON_BOTH
@@ -95,16 +97,16 @@ async def test_a_move_whose_process_is_killed_is_seen_through_by_the_next(harnes
     moving.cancel()
     with contextlib.suppress(asyncio.CancelledError, LoadManagerError):
         await moving
-    await eventually(lambda: standby.is_leading and not standby.hands.memory.open_moves)
+    await eventually(lambda: standby.is_leading and not standby.actuator.move_log.open_moves)
     owner = await harness.pulsar.owner(BUNDLE)
     assert owner == (to.broker_id if done else first.broker_id)
-    assert (await harness.acts()).under_way == {}
+    assert (await harness.move_history()).under_way == {}
     (entry,) = [each for each in standby.decision_log.recent(100) if each["kind"] == "heal"]
     assert entry["sentence"] == (
         f"A move of an earlier term from {first.broker_id} to {to.broker_id} was cut short: it is on {owner}"
     )
     await eventually(lambda: ownership(standby, BUNDLE).owner == standby.mirror.registrations[owner])
-    assert standby.hands.rails.check_round() == []
+    assert standby.actuator.guardrails.check_round() == []
 
 
 async def test_a_lease_that_lapses_in_the_middle_of_a_move_ends_the_asking(harness: Harness) -> None:
@@ -115,17 +117,17 @@ async def test_a_lease_that_lapses_in_the_middle_of_a_move_ends_the_asking(harne
     node.election.violated()
     with pytest.raises(NotLeaderError):
         await moving
-    await eventually(lambda: node.is_leading and not node.hands.memory.open_moves)
+    await eventually(lambda: node.is_leading and not node.actuator.move_log.open_moves)
     assert ownership(node, BUNDLE).state is OwnershipState.FREE, "Pulsar would not place it"
-    assert node.hands.healer.healed == 1
+    assert node.actuator.recovery.healed == 1
 
 
 async def test_a_move_is_in_the_decision_log_if_the_term_ends_while_its_end_is_written() -> None:
     move = PendingMove(BrokerId("a:8080"), None, 1.0, is_own=True)
-    memory = Mock(acts=MoveHistory({BUNDLE: move}), end=AsyncMock(side_effect=NotLeaderError("deposed")))
+    move_log = Mock(history=MoveHistory({BUNDLE: move}), end=AsyncMock(side_effect=NotLeaderError("deposed")))
     decision_log = DecisionLog(10)
     with pytest.raises(NotLeaderError):
-        await Recovery(memory, Mock(find=AsyncMock(return_value=None)), decision_log).run(epoch=7)
+        await Recovery(move_log, Mock(find=AsyncMock(return_value=None)), decision_log).run(epoch=7)
     assert [(each["kind"], each["subject"]) for each in decision_log.recent(10)] == [("heal", BUNDLE)]
 
 
@@ -136,15 +138,15 @@ async def test_a_record_that_cannot_be_read_stops_everything_until_an_operator_s
     await harness.store.commit([Create(paths.PULSAR_MOVES, b'{"failures":"many"}')])
     node = await harness.start()
     await eventually(lambda: node.is_leading)
-    await eventually(lambda: "failures" in node.hands.memory.open_moves)
-    (stop,) = node.hands.rails.check_round()
+    await eventually(lambda: "failures" in node.actuator.move_log.open_moves)
+    (stop,) = node.actuator.guardrails.check_round()
     assert stop.verdict is GuardrailReason.EARLIER_MOVES_OPEN
     assert f"{paths.PULSAR_MOVES}: failures" in stop.sentence()
     with pytest.raises(LoadManagerError, match="what became of earlier moves is not known"):
         await move(node, harness.pulsar.brokers[1])
     await node.go_on()
     await move(node, harness.pulsar.brokers[1])
-    assert (await harness.acts()).failures == 0
+    assert (await harness.move_history()).failures == 0
 
 
 async def test_a_bundle_that_was_under_way_to_nowhere_in_particular_is_looked_up(harness: Harness) -> None:
@@ -152,7 +154,7 @@ async def test_a_bundle_that_was_under_way_to_nowhere_in_particular_is_looked_up
     await harness.pulsar.broker(first).release(BUNDLE)
     await harness.store.ensure_path(paths.PULSAR)
     left = MoveHistory({BUNDLE: PendingMove(first, None, 1.0, is_own=True)}, failures=1)
-    await harness.store.commit([Create(paths.PULSAR_MOVES, encode_acts(left))])
+    await harness.store.commit([Create(paths.PULSAR_MOVES, encode_move_history(left))])
     harness.pulsar.lands[BUNDLE] = to
     node = await harness.leader()
     assert await harness.pulsar.owner(BUNDLE) == to

@@ -90,13 +90,13 @@ async def test_only_what_is_on_is_switched_off_and_all_is_as_it_was_in_the_end(p
     await one.take(SWITCHES)
     assert await pulsar.dynamic() == {**before, SPLITS: "false", SHEDS: "false"}
     assert await ours.remembered() == {SPLITS: "true", SHEDS: None}
-    assert sorted(one.way_back()) == [
+    assert sorted(one.undo_commands()) == [
         f"pulsar-admin brokers delete-dynamic-config --config {SHEDS}",
         f"pulsar-admin brokers update-dynamic-config --config {SPLITS} --value true",
     ]
     await one.give_back()
     assert await pulsar.dynamic() == before
-    assert (await ours.remembered(), one.way_back()) == ({}, [])
+    assert (await ours.remembered(), one.undo_commands()) == ({}, [])
 
 
 async def test_nothing_is_asked_of_pulsar_while_all_is_off(pulsar: FakePulsar, ours: Ours) -> None:
@@ -149,7 +149,7 @@ async def test_a_process_in_mode_observe_only_says_how_to_get_back(pulsar: FakeP
     await killed.take([SHEDS])
     observer = await ours.elect(mode="observe", take_over=False)
     await observer.begin()
-    assert observer.way_back() == [f"pulsar-admin brokers delete-dynamic-config --config {SHEDS}"]
+    assert observer.undo_commands() == [f"pulsar-admin brokers delete-dynamic-config --config {SHEDS}"]
     assert await pulsar.dynamic() == {SHEDS: "false"}
 
 
@@ -263,7 +263,7 @@ async def test_a_record_that_is_in_the_way_or_gone_is_written_at_the_next_attemp
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"before":1}', b'{"before":{"a":1}}'])
 async def test_a_record_that_is_none_is_named_and_nothing_is_done(pulsar: FakePulsar, ours: Ours, data: bytes) -> None:
     await write(ours.store, paths.TAKEN_OVER, data)
-    with pytest.raises(InvalidRecordError, match=f"^{paths.TAKEN_OVER}: not what a process beside a Pulsar writes"):
+    with pytest.raises(InvalidRecordError, match=f"^{paths.TAKEN_OVER}: not the record of a take-over"):
         await (await ours.elect()).begin()
     assert pulsar.asked == []
 
@@ -279,10 +279,10 @@ async def test_it_goes_on_by_itself_until_pulsar_and_the_store_do_what_they_are_
     pulsar.faults.refuse("/values", 503, times=2)
     on: set[str] = set()
     running = asyncio.ensure_future(one.run(lambda: on))
-    await eventually(lambda: len(one.way_back()) == 1)
+    await eventually(lambda: len(one.undo_commands()) == 1)
     pulsar.faults.refuse("/", 503, times=3)
     on.update(SWITCHES)
-    await eventually(lambda: len(one.way_back()) == 2)
+    await eventually(lambda: len(one.undo_commands()) == 2)
     await one.give_back()
     assert await pulsar.dynamic() == {}
     running.cancel()

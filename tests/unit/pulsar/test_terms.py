@@ -15,7 +15,7 @@ from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import OwnershipState, Registration
 from loadmanager.core.protocol.pulsar_moves import MoveHistory
 from loadmanager.store import paths
-from loadmanager.wire.pulsar_records import decode_acts
+from loadmanager.wire.pulsar_records import decode_move_history
 
 SESSION_S = 10.0
 _STEP = st.tuples(
@@ -96,9 +96,9 @@ class Trial:
         self.check()
         (leader,) = [actor for actor in self.actors if actor.is_leading]
         znode = self.cluster.find(paths.PULSAR_MOVES)
-        written = MoveHistory() if znode is None else decode_acts(znode.data, "moves")
-        assert (leader.memory.acts.under_way, written.under_way) == ({}, {}), (leader.memory.acts, written)
-        assert leader.memory.open_moves == ""
+        written = MoveHistory() if znode is None else decode_move_history(znode.data, "moves")
+        assert (leader.move_log.history.under_way, written.under_way) == ({}, {}), (leader.move_log.history, written)
+        assert leader.move_log.open_moves == ""
         for name, owner in self.pulsar.owners.items():
             assert owner is not None or name in self.pulsar.late, f"{name} was left with nobody"
             seen = leader.mirror.get_ownership(name)

@@ -5,7 +5,7 @@ import pytest
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.protocol.pulsar_moves import MoveHistory, PendingMove
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.pulsar_records import decode_acts, encode_acts
+from loadmanager.wire.pulsar_records import decode_move_history, encode_move_history
 
 A, B = BrokerId("a:8080"), BrokerId("b:8080")
 LOWER, UPPER = "t/ns/0x00000000_0x80000000", "t/ns/0x80000000_0xffffffff"
@@ -18,17 +18,21 @@ ACTS = MoveHistory(
 
 
 def test_a_record_says_what_is_remembered() -> None:
-    assert encode_acts(ACTS).decode() == (
+    assert encode_move_history(ACTS).decode() == (
         '{"underWay":{"t/ns/0x00000000_0x80000000":'
         '{"source":"a:8080","beganAt":13000,"own":true,"destination":"b:8080"},'
         '"t/ns/0x80000000_0xffffffff":{"source":"a:8080","beganAt":12500,"own":false}},'
         '"began":[12000,13000],"touched":{"a:8080":10000,"b:8080":11250},"failures":2}'
     )
-    assert decode_acts(encode_acts(ACTS), "/x") == ACTS
+    assert decode_move_history(encode_move_history(ACTS), "/x") == ACTS
 
 
 def test_a_record_without_anything_is_one_of_nothing() -> None:
-    assert decode_acts(b"{}", "/x") == decode_acts(encode_acts(MoveHistory()), "/x") == MoveHistory()
+    assert (
+        decode_move_history(b"{}", "/x")
+        == decode_move_history(encode_move_history(MoveHistory()), "/x")
+        == MoveHistory()
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,4 +50,4 @@ def test_a_record_without_anything_is_one_of_nothing() -> None:
 )
 def test_a_record_that_is_none_is_refused_by_its_path_and_field(data: bytes, fault: str) -> None:
     with pytest.raises(InvalidRecordError, match=f"^/x: .*{fault}"):
-        decode_acts(data, "/x")
+        decode_move_history(data, "/x")

@@ -1,4 +1,4 @@
-"""Move verification: the owner of a bundle after a move, which Pulsar places if nobody owns it."""
+"""Owner of a bundle after a move; a bundle that nobody owns is looked up, so that Pulsar places it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _LOOKUPS = 3
 _AGAIN_S = 1.0
 
 
-class SeesOwners(Protocol):
-    """Owners of bundles, as they are mirrored."""
+class OwnerSource(Protocol):
+    """Owners of bundles, as mirrored."""
 
     @property
     def owners(self) -> Mapping[str, Registration | None]:
         """Last known owner of each bundle."""
 
-    async def owner_now(self, bundle: BundleName, *near: BrokerId | None) -> Registration | None:
+    async def read_owner(self, bundle: BundleName, *near: BrokerId | None) -> Registration | None:
         """Ask the last known owner, and brokers that may have it; `PulsarRefusedError` or `PulsarUnreachableError`."""
 
     async def read_bundles(self, namespace: str) -> None:
-        """Ask for the bundles of a namespace now; raises as `owner_now`, or `InvalidRecordError`."""
+        """Ask for the bundles of a namespace now; raises as `read_owner`, or `InvalidRecordError`."""
 
 
-class MovesBundles(Protocol):
+class MoveClient(Protocol):
     """Pulsar's REST. Each raises `PulsarRefusedError` or `PulsarUnreachableError`."""
 
     async def unload(self, bundle: BundleName, destination: BrokerId | None) -> None:
@@ -44,20 +44,19 @@ class MovesBundles(Protocol):
         """Have Pulsar place a bundle if nobody owns it, and return its owner."""
 
 
-class PulsarOwnership:
-    """Finds the owner of a bundle in the end."""
+class OwnerFinder:
+    """Finds the owner of a bundle, and waits until brokers answer."""
 
-    def __init__(self, picture: SeesOwners, admin: MovesBundles, election: ElectionPort) -> None:
-        self._picture = picture
+    def __init__(self, intake: OwnerSource, admin: MoveClient, election: ElectionPort) -> None:
+        self._intake = intake
         self._admin = admin
         self._election = election
 
     async def find(self, name: BundleName, *near: BrokerId | None) -> Registration | None:
         """Return the owner of a bundle; if nobody owns it, look it up a few times, so that Pulsar places it.
 
-        The first lookup fails if its destination has died: then Pulsar's leader has forgotten that, and the next one
-        has it placed. Waits while brokers do not answer, for as long as the term lasts: `NotLeaderError` when it is
-        over.
+        The first lookup fails if the destination has died; Pulsar's leader then forgets it, and the next lookup places
+        the bundle. Waits while brokers do not answer; raises `NotLeaderError` when the term is over.
         """
         placed: BrokerId | None = None
         for _ in range(_LOOKUPS):
@@ -75,7 +74,7 @@ class PulsarOwnership:
         while True:
             self._election.get_term()
             try:
-                return await self._picture.owner_now(name, *near)
+                return await self._intake.read_owner(name, *near)
             except (PulsarRefusedError, PulsarUnreachableError, InvalidRecordError) as error:
                 log.warning("owner_not_read", bundle=str(name), error=str(error))
             await asyncio.sleep(_AGAIN_S)

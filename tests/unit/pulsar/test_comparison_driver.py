@@ -29,12 +29,12 @@ from loadmanager.pulsar import comparison_driver
 from loadmanager.pulsar.activity_log import HOUR_MS, ActivityLog
 from loadmanager.pulsar.comparison_driver import (
     VERDICT_AFTER_MS,
+    ComparedSettings,
     ComparisonDriver,
-    SettingsOfBoth,
-    tell_score,
+    log_scores,
 )
 from loadmanager.pulsar.scores import Scores
-from loadmanager.pulsar.verdict import Where
+from loadmanager.pulsar.verdict import ServiceLocation
 
 NOON_MS = 1_789_992_000_000
 A, B, C = broker("a"), broker("b"), broker("c")
@@ -54,18 +54,18 @@ class Bench:
         self.diary = ActivityLog(None, zone=UTC)
         ours = settings_for({}, "test")
         self.theirs: Settings = settings_for(theirs or {}, "test")
-        self.scores = Scores(lambda: ours, (), self.ask, tell_score(self.diary), zone=UTC)
+        self.scores = Scores(lambda: ours, (), self.ask, log_scores(self.diary), zone=UTC)
         self.doubt = ""
-        settings = SettingsOfBoth(lambda: self.theirs, lambda: ours, lambda: self.doubt)
-        where = Where(Path("/var/beside"), "http://here:8085")
-        self.judge = ComparisonDriver(
+        settings = ComparedSettings(lambda: self.theirs, lambda: ours, lambda: self.doubt)
+        where = ServiceLocation(Path("/var/beside"), "http://here:8085")
+        self.comparison = ComparisonDriver(
             settings,
             self.diary,
             self.scores,
             where,
             0,
             is_acting=is_acting,
-            is_there=lambda _: True,
+            is_bundle=lambda _: True,
             take_snapshot=lambda: self.seen,
         )
         self._planner = ours.planner_settings()
@@ -78,16 +78,16 @@ class Bench:
         return plan_shedding(self.seen, self._planner, {}, np.random.default_rng(0))[0], self.seen
 
     async def round(self, minute: float, cpu: float = 60.0) -> None:
-        await self.judge.judge(*self.at(minute, cpu))
+        await self.comparison.compare(*self.at(minute, cpu))
 
     def tick(self, minute: float) -> None:
-        self.judge.tick(NOON_MS + round(minute * 60_000))
+        self.comparison.tick(NOON_MS + round(minute * 60_000))
 
     def text(self) -> str:
         return self.diary.text(100)
 
     def gauges(self) -> dict[str, float]:
-        return {name: value for name, _, _, value in self.judge.gauges()}
+        return {name: value for name, _, _, value in self.comparison.gauges()}
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ async def test_a_stalled_pulsar_is_told_with_why_and_what_would_help(bench: Benc
         "loadmanager_pulsar_unjudged_moves": 0.0,
         "loadmanager_pulsar_max_over_mean": pytest.approx(2.25),
     }
-    assert {labels["reason"]: value for _, _, labels, value in bench.judge.counters()} == {
+    assert {labels["reason"]: value for _, _, labels, value in bench.comparison.counters()} == {
         "stalled_on_owner": 1,
         "we_alone_stays": 1,
     }
@@ -125,8 +125,8 @@ async def test_a_stalled_pulsar_is_told_with_why_and_what_would_help(bench: Benc
 
 async def test_a_move_of_pulsars_is_told_in_the_next_round_with_what_it_carried(bench: Bench) -> None:
     await bench.round(0)
-    bench.judge.note_move(Sighted(bundle(2), A, C, NOON_MS + 10_000, by_us=False))
-    bench.judge.note_move(Sighted(bundle(99), None, C, NOON_MS + 10_000, by_us=False))
+    bench.comparison.note_move(Sighted(bundle(2), A, C, NOON_MS + 10_000, by_us=False))
+    bench.comparison.note_move(Sighted(bundle(99), None, C, NOON_MS + 10_000, by_us=False))
     bench.tick(0.5)
     assert bench.text() == ""
     await bench.round(1, cpu=20)
@@ -135,14 +135,14 @@ async def test_a_move_of_pulsars_is_told_in_the_next_round_with_what_it_carried(
         f"    {bundle(2)}: Pulsar moved it from a:8080 to c:8080, 80 MiB/s; we would have taken others from there (1),"
         f" {bundle(1)} first."
     )
-    assert lines[2] == "    Other bundles: 1 given an owner as somebody asked for them, 1 to be moved by us no more."
+    assert lines[2] == "    Other bundles: 1 placed at a lookup, 1 no longer to be moved."
 
 
 @pytest.mark.usefixtures("no_verdict")
 async def test_what_a_broker_had_that_left_is_only_counted(bench: Bench) -> None:
     await bench.round(0, cpu=20)
-    bench.judge.note_departure(A, NOON_MS + 1_000)
-    bench.judge.note_move(Sighted(bundle(1), A, B, NOON_MS + 2_000, by_us=False))
+    bench.comparison.note_departure(A, NOON_MS + 1_000)
+    bench.comparison.note_move(Sighted(bundle(1), A, B, NOON_MS + 2_000, by_us=False))
     bench.tick(1)
     await bench.round(1, cpu=20)
     assert bench.text() == ""
@@ -170,7 +170,7 @@ async def test_where_we_act_it_is_nothing_to_tell_that_pulsars_shedding_is_off()
     bench = Bench({"loadBalancerSheddingEnabled": False}, is_acting=True)
     for minute in range(3):
         await bench.round(minute)
-    assert (bench.text(), bench.diary.records(9), bench.judge.counters()) == ("", [], [])
+    assert (bench.text(), bench.diary.records(9), bench.comparison.counters()) == ("", [], [])
 
 
 async def test_a_strategy_of_pulsars_that_is_not_known_is_said(bench: Bench) -> None:
@@ -246,7 +246,7 @@ async def test_the_verdict_says_what_pulsar_does(
     bench = Bench(theirs, is_acting=True)
     await bench.round(0, cpu)
     for each in moves:
-        bench.judge.note_move(each)
+        bench.comparison.note_move(each)
     bench.tick(0.5)
     await bench.round(0.7, cpu)
     bench.tick(1)
@@ -266,7 +266,7 @@ async def test_after_one_round_it_says_that_nothing_was_moved_yet(bench: Bench) 
 async def test_hours_are_scored_and_told(bench: Bench) -> None:
     await bench.round(1)
     running = asyncio.create_task(bench.scores.run(flushed_s=0.0))
-    bench.judge.tick(NOON_MS + HOUR_MS)
+    bench.comparison.tick(NOON_MS + HOUR_MS)
     await eventually(lambda: "Score of the hour" in bench.text())
     running.cancel()
     assert bench.text().splitlines()[-1].partition(" Score")[2] == (
@@ -278,7 +278,7 @@ async def test_hours_are_scored_and_told(bench: Bench) -> None:
 async def test_a_day_is_told_in_a_table(bench: Bench) -> None:
     await bench.round(1)
     running = asyncio.create_task(bench.scores.run(flushed_s=0.0))
-    bench.judge.tick(NOON_MS + 12 * HOUR_MS)
+    bench.comparison.tick(NOON_MS + 12 * HOUR_MS)
     await eventually(lambda: "Score of the day" in bench.text())
     running.cancel()
     score = bench.text()[bench.text().index("Score of the day") :].splitlines()
@@ -289,10 +289,10 @@ async def test_a_day_is_told_in_a_table(bench: Bench) -> None:
 async def test_when_no_rounds_are_planned_here_any_more_what_is_seen_is_told_all_the_same(bench: Bench) -> None:
     for minute in range(3):
         await bench.round(minute)
-    bench.judge.planned(*bench.at(3))
-    bench.judge.end_term()
+    bench.comparison.add_round(*bench.at(3))
+    bench.comparison.end_term()
     assert bench.gauges()["loadmanager_pulsar_stalled"] == 0
-    bench.judge.note_move(Sighted(bundle(1), A, B, NOON_MS + 240_000, by_us=False))
+    bench.comparison.note_move(Sighted(bundle(1), A, B, NOON_MS + 240_000, by_us=False))
     bench.tick(9)
     assert "before there was a round of ours to compare it with" in bench.text()
 
@@ -301,7 +301,7 @@ async def test_a_round_that_was_worked_out_when_the_term_ended_is_not_judged(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def plan(*arguments: Any) -> tuple[Plan, State]:  # noqa: ANN401 - as it is called
-        bench.judge.end_term()
+        bench.comparison.end_term()
         return plan_as_pulsar(*arguments)
 
     monkeypatch.setattr(comparison_driver, "plan_as_pulsar", plan)
@@ -319,10 +319,10 @@ async def test_it_runs_by_itself_and_a_round_that_cannot_be_judged_holds_nothing
         raise ValueError("out of order")
 
     monkeypatch.setattr(comparison_driver, "_TICK_S", 0.001)
-    monkeypatch.setattr(bench.judge, "tick", tick)
-    running = asyncio.create_task(bench.judge.run())
-    bench.judge.planned(*bench.at(0)[:1], None)  # type: ignore[arg-type]
-    bench.judge.planned(*bench.at(1))
+    monkeypatch.setattr(bench.comparison, "tick", tick)
+    running = asyncio.create_task(bench.comparison.run())
+    bench.comparison.add_round(*bench.at(0)[:1], None)  # type: ignore[arg-type]
+    bench.comparison.add_round(*bench.at(1))
     await eventually(lambda: "loadmanager_pulsar_max_over_mean" in bench.gauges())
     await eventually(lambda: len(ticks) > 1)
     running.cancel()

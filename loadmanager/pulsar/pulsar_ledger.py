@@ -1,13 +1,13 @@
-"""Follows, instead of writing, who owns what: owners beside a Pulsar are Pulsar's to make.
+"""Ownership ledger of a Pulsar: it follows the owners that Pulsar assigns, and writes none.
 
-    transition       what is done
-    ----------       ------------
-    release          rails are asked; the move is recorded under the epoch; then the mirror says Releasing
-    complete,        Pulsar's metadata are read; what nobody owns is looked up; the mirror then says what is true,
-    abandon          whatever the transition would have made, and the move is written down as ended
+    transition           action
+    ----------           ------
+    release              check the guardrails, record the move under the epoch, then set the bundle to Releasing
+    complete, abandon    read the owner from Pulsar, looking the bundle up if nobody owns it; put that owner into the
+                         mirror, whatever the transition would have made; record that the move has ended
 
-A bundle that the mirror says to be Releasing is under way by a move of ours; nothing else changes it there. When a
-term ends, `put_down` has the mirror say what is known of such bundles; the record is for the next term.
+A bundle in state Releasing is being moved by this process; nothing else changes it in the mirror. When a term ends,
+`put_down` restores the last known owner of such bundles; the move log is for the next term.
 """
 
 from __future__ import annotations
@@ -32,39 +32,39 @@ from loadmanager.errors import BundleNotFoundError, InvalidRecordError, Namespac
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.pulsar.fenced_znode import ElectionPort
-from loadmanager.pulsar.guardrail_facts import RailError, is_own
-from loadmanager.pulsar.move_verification import PulsarOwnership, SeesOwners
-from loadmanager.pulsar.pending_moves import ActsMemory
+from loadmanager.pulsar.guardrail_facts import GuardrailError, is_own
+from loadmanager.pulsar.move_log import MoveLog
+from loadmanager.pulsar.owner_finder import OwnerFinder, OwnerSource
 from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.util import clock
 
 
-class FollowingLedger:
-    """The `Writes` of an executor beside a Pulsar. `check` raises `RailError` for a release that may not begin."""
+class PulsarLedger:
+    """Ledger for an executor. `check` raises `GuardrailError` for a release that may not begin."""
 
     def __init__(
         self,
         mirror: ClusterMirror,
-        picture: SeesOwners,
-        owned: PulsarOwnership,
+        intake: OwnerSource,
+        owned: OwnerFinder,
         election: ElectionPort,
         check: Callable[[str, Ownership], None],
-        memory: ActsMemory,
+        move_log: MoveLog,
         decision_log: DecisionLog,
     ) -> None:
         self._mirror = mirror
-        self._picture = picture
+        self._intake = intake
         self._owned = owned
         self._election = election
         self._check = check
-        self._memory = memory
+        self._move_log = move_log
         self._decision_log = decision_log
 
     async def apply(self, namespace: str, bundle_range: BundleRange, transition: Transition, reason: str) -> Ownership:
-        """See the top; the ownership as the mirror has it then.
+        """Apply a transition as the module says; return the ownership in the mirror afterwards.
 
-        Raises `RailError`, `IllegalTransitionError`, `BundleNotFoundError`, `NamespaceNotFoundError`, `NotLeaderError`,
-        or a `StoreError`.
+        Raises `GuardrailError`, `IllegalTransitionError`, `BundleNotFoundError`, `NamespaceNotFoundError`,
+        `NotLeaderError`, or a `StoreError`.
         """
         name = BundleName(NamespaceName.parse_any(namespace), bundle_range)
         stamp = Stamp(self._election.get_term().epoch, clock.now_ms(), reason)
@@ -79,52 +79,52 @@ class FollowingLedger:
             raise
 
     async def settled(self) -> None:
-        """Nothing else than this changes what the mirror says of a move."""
+        """Return at once: only this ledger changes a bundle under way."""
 
     def put_down(self) -> None:
-        """The term is over."""
-        for bundle in self._memory.acts.under_way:
+        """Restore the last known owner of each bundle under way, at the end of a term."""
+        for bundle in self._move_log.history.under_way:
             name = BundleName.parse(bundle)
             found = self._mirror.find_ownership(bundle)
             if found is not None and found.state is OwnershipState.RELEASING:
-                self._put(name, _as_it_is(replace(found, version=found.version + 1), self._picture.owners.get(bundle)))
+                self._put(name, _with_owner(replace(found, version=found.version + 1), self._intake.owners.get(bundle)))
 
     async def _begin(self, name: BundleName, current: Ownership, released: Ownership) -> Ownership:
         self._must_pass(name, released)
-        await self._memory.begin(str(name), _move_of(released))
+        await self._move_log.begin(str(name), _move_of(released))
         found = self._mirror.find_ownership(str(name))
         if found != current:
-            await self._memory.withdraw(str(name))
+            await self._move_log.withdraw(str(name))
             raise StaleStepError(f"it is {found} by now, and not {current}")
         self._put(name, released)
         return released
 
     def _must_pass(self, name: BundleName, released: Ownership) -> None:
-        if str(name) in self._memory.acts.under_way:
+        if str(name) in self._move_log.history.under_way:
             raise IllegalTransitionError(f"a move of {name} is about to begin already")
         try:
             self._check(str(name), released)
-        except RailError as error:
+        except GuardrailError as error:
             self._decision_log.stopped(str(name), error.stops, epoch=released.epoch)
             raise
 
     async def _end(self, name: BundleName, following: Ownership) -> Ownership:
-        move = self._memory.acts.under_way.get(str(name))
+        move = self._move_log.history.under_way.get(str(name))
         owner = await self._owned.find(name, None if move is None else move.destination)
         if owner is None:  # it may have been split, or deleted with its namespace
             with contextlib.suppress(PulsarRefusedError, PulsarUnreachableError, InvalidRecordError):
-                await self._picture.read_bundles(str(name.namespace))
-        ended = _as_it_is(following, owner)
+                await self._intake.read_bundles(str(name.namespace))
+        ended = _with_owner(following, owner)
         self._put(name, ended)
         broker = None if ended.owner is None else ended.owner.broker
         is_cancelled = following.reason == OwnershipReason.UNLOAD_CANCELLED
-        await self._memory.end(str(name), broker, is_cancelled=is_cancelled)
+        await self._move_log.end(str(name), broker, is_cancelled=is_cancelled)
         return ended
 
     async def _forget(self, name: BundleName) -> None:
-        """A bundle that was split or merged while it was under way is no more, and that is nobody's failure."""
-        if str(name) in self._memory.acts.under_way:
-            await self._memory.end(str(name), None, is_cancelled=True)
+        """End the move of a bundle that was split or merged meanwhile, without counting a failure."""
+        if str(name) in self._move_log.history.under_way:
+            await self._move_log.end(str(name), None, is_cancelled=True)
 
     def _put(self, name: BundleName, ownership: Ownership) -> None:
         entry, index = self._mirror.bundle(name)
@@ -137,7 +137,7 @@ def _move_of(released: Ownership) -> PendingMove:
     return PendingMove(released.owner.broker, destination, released.since_ms / 1000, is_own=is_own(released.reason))
 
 
-def _as_it_is(ownership: Ownership, owner: Registration | None) -> Ownership:
-    """The same, with who owns it in truth."""
+def _with_owner(ownership: Ownership, owner: Registration | None) -> Ownership:
+    """Return the ownership with the owner that Pulsar names."""
     state = OwnershipState.FREE if owner is None else OwnershipState.OWNED
     return replace(ownership, state=state, owner=owner, destination=None)
