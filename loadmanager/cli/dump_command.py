@@ -15,6 +15,7 @@ from loadmanager.cli.text.text_tables import write_lines
 from loadmanager.config import Settings, load_settings
 from loadmanager.errors import ConfigurationError, ForeignStoreError, InvalidRecordError, StoreError
 from loadmanager.lab.decide.cluster_dump import collect_cluster
+from loadmanager.lab.decide.pulsar_dump import collect_pulsar
 from loadmanager.lab.decide.record_collector import Collected
 from loadmanager.store.pulsar_detection import find_pulsar
 from loadmanager.util import clock
@@ -27,6 +28,10 @@ def dump(
         str | None, typer.Option(help="ZooKeeper and chroot, zk:host:port/chroot; else as configured.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of a node; see config/loadmanager.yaml.")] = None,
+    pulsar: Annotated[bool, typer.Option("--pulsar", help="It is the ZooKeeper of a Pulsar.")] = False,  # noqa: FBT002 - a flag
+    cluster: Annotated[
+        str | None, typer.Option(help="With --pulsar: the cluster whose isolation policies and failure domains count.")
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Add the line to this file instead of printing it.")] = None,
 ) -> None:
     """Read the state of a cluster from its metadata store, changing nothing, as a line of JSON.
@@ -38,7 +43,7 @@ def dump(
         settings = load_settings(Settings, config)
         if metadata_store_url is not None:
             settings = settings.model_copy(update={"metadata_store_url": metadata_store_url})
-        collected = asyncio.run(_collect(settings))
+        collected = asyncio.run(_collect_pulsar(settings, cluster) if pulsar else _collect(settings))
         line = encode(collected.finish())
     except ConfigurationError as error:
         fail(str(error), EXIT_CONFIGURATION)
@@ -51,13 +56,18 @@ def dump(
     _write(line, output)
 
 
+async def _collect_pulsar(settings: Settings, cluster: str | None) -> Collected:
+    async with existing_store(settings) as store:
+        return await collect_pulsar(store, clock.now_ms(), cluster)
+
+
 async def _collect(settings: Settings) -> Collected:
     async with existing_store(settings) as store:
         znode = await find_pulsar(store)
         if znode is not None:
             raise ForeignStoreError(
                 f"metadataStoreUrl {settings.metadata_store_url}: this is a Pulsar's metadata ({znode}):"
-                " `loadmanager pulsar observe` reads it from a broker"
+                " use --pulsar to read it"
             )
         return await collect_cluster(store, clock.now_ms(), settings)
 

@@ -1,7 +1,11 @@
-"""Detection of a Pulsar cluster in the metadata store, where nothing is written.
+"""Pulsar's znodes in the metadata store: their paths, and detection of a Pulsar cluster, where nothing is written.
 
 A Pulsar that finds our leader in its place stops shedding, and its brokers take what we write below `/loadbalance` for
 their own. Source: the znodes that Pulsar's brokers and its `initialize-cluster-metadata` write.
+
+A namespace is `tenant/namespace` or, in Pulsar's V1 form, `tenant/cluster/namespace`, in the same trees. The namespaces
+of brokers' self-tests have both forms too: `pulsar/<broker>` and `pulsar/<cluster>/<broker>`. Parent znodes are empty,
+and stay when their children are deleted.
 """
 
 from __future__ import annotations
@@ -17,7 +21,22 @@ from loadmanager.store.metadata_store import MetadataStore, Znode
 from loadmanager.store.znode_codec import decode
 from loadmanager.wire.broker_data import AGENT_PROTOCOL
 
-_PULSARS = ("/admin/clusters", "/admin/local-policies", "/admin/policies")
+CLUSTERS = "/admin/clusters"
+LOCAL_POLICIES = "/admin/local-policies"
+DYNAMIC_CONFIGURATION = "/admin/configuration"
+OWNERSHIP = "/namespace"
+
+
+def isolation_policies(cluster: str) -> str:
+    return f"{CLUSTERS}/{cluster}/namespaceIsolationPolicies"
+
+
+def failure_domains(cluster: str) -> str:
+    """Return the parent path of a cluster's failure domains."""
+    return f"{CLUSTERS}/{cluster}/failureDomain"
+
+
+_PULSARS = (CLUSTERS, LOCAL_POLICIES, "/admin/policies")
 _OF_PULSAR = "org.apache.pulsar."
 
 

@@ -1,4 +1,7 @@
-"""Records of a process beside a Pulsar: its history of moves, and its status.
+"""Records of a real Pulsar, and two of our own beside it: the history of moves and the status of the process.
+
+Pulsar's znodes: fields that are not known here are left out. Source: Pulsar's NamespaceEphemeralData, LeaderBroker,
+LocalPolicies, NamespaceIsolationDataImpl and BrokerLookupData as its brokers write them.
 
 The history of moves is kept in `/loadbalance/pulsar/moves`, for the next leader.
 """
@@ -7,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, NotRequired
+from urllib.parse import urlsplit
 
+import orjson
 from pydantic import ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.protocol.pulsar_moves import MoveHistory, PendingMove
+from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.control_records import Broker, Bundle, Milliseconds
 from loadmanager.wire.policy_records import FailoverPolicy, IsolationData
 from loadmanager.wire.validation import MAX_COUNT, WireModel, parse_json
@@ -20,10 +26,43 @@ from loadmanager.wire.validation import MAX_COUNT, WireModel, parse_json
 HASH_FUNCTION = "crc32"
 """By which Pulsar places topics in bundles."""
 
+NO_LOAD = "publishes no load in ZooKeeper"
+_EXTENSIBLE = "ExtensibleLoadManagerImpl"
+
+
+def parse_record(data: bytes, where: str) -> dict[str, Any]:
+    """Parse the JSON object in a znode; raises `InvalidRecordError`."""
+    try:
+        record = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRecordError(f"{where}: not JSON: {error}") from None
+    if not isinstance(record, dict):
+        raise InvalidRecordError(f"{where}: expected a JSON object")
+    return record
+
 
 def only(record: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     """Return the known fields of a record."""
     return {key: record[key] for key in keys if key in record}
+
+
+def owner_in(record: Mapping[str, Any]) -> str:
+    """Return the broker that owns a bundle, or, as Pulsar 4.0 omits it, the id by its address; empty without one."""
+    named, given = record.get("brokerId"), record.get("httpUrl") or record.get("httpUrlTls") or ""
+    if isinstance(named, str) and named:
+        return named
+    return urlsplit(given).netloc if isinstance(given, str) else ""
+
+
+def boundaries_in(local_policies: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as it was written, whatever that is
+    """Return the bundle boundaries in a namespace's local policies, None without them."""
+    bundles = local_policies.get("bundles")
+    return (bundles.get("boundaries") or None) if isinstance(bundles, dict) else None
+
+
+def anti_affinity_group_in(local_policies: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as above
+    """Return the anti-affinity group of a namespace, None without one."""
+    return local_policies.get("namespaceAntiAffinityGroup") or None
 
 
 def isolation_in(policy: object) -> dict[str, Any]:
@@ -33,6 +72,11 @@ def isolation_in(policy: object) -> dict[str, Any]:
     if isinstance(failover, dict):
         content["auto_failover_policy"] = only(failover, FailoverPolicy.__annotations__)
     return content
+
+
+def publishes_no_load(broker: Mapping[str, Any]) -> bool:
+    """Return True for a broker whose load is elsewhere: ExtensibleLoadManagerImpl keeps it in topics."""
+    return str(broker.get("loadManagerClassName", "")).endswith(_EXTENSIBLE) and "cpu" not in broker
 
 
 class PulsarServiceStatus(WireModel):

@@ -26,8 +26,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return run_command(*arguments, environ={"TERM": "dumb", "COLUMNS": "200"})
 
 
+@pytest.mark.parametrize("kind", [(), ("--pulsar",)])
 async def test_a_dump_of_a_cluster_changes_nothing_and_can_be_decided_on(
-    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path, kind: tuple[str, ...]
 ) -> None:
     world = ZooKeeperWorld(zookeeper, chroot)
     try:
@@ -39,30 +40,31 @@ async def test_a_dump_of_a_cluster_changes_nothing_and_can_be_decided_on(
         before = tree(zookeeper, chroot)
         url, file = f"zk:{zookeeper.connect_string}{chroot}", tmp_path / "dump.jsonl"
         for _ in range(2):
-            done = await asyncio.to_thread(run, "dump", "--metadata-store-url", url, "--output", str(file))
+            done = await asyncio.to_thread(run, "dump", *kind, "--metadata-store-url", url, "--output", str(file))
             assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
         assert tree(zookeeper, chroot) == before
     finally:
         await world.close()
     lines = [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines()]
     assert [sorted(line["brokers"]) for line in lines] == [["b1:8080", "b2:8080"]] * 2
-    assert lines[0]["configuration"].keys() == AS_PULSAR.keys()
+    theirs, ours = {"loadBalancerBrokerThresholdShedderPercentage"}, AS_PULSAR.keys()
+    assert lines[0]["configuration"].keys() == (theirs if kind else ours)
     done = await asyncio.to_thread(run, "decide", str(file), "--shed", "ThresholdShedder", "--json")
     assert done.returncode == 0, done.stderr
     decided = [json.loads(text) for text in done.stdout.splitlines()]
     assert [each["decisions"][0]["bundle"] for each in decided] == [BUNDLES[0]] * 2
 
 
-def test_the_metadata_of_a_pulsar_is_refused(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
+def test_a_pulsar_is_read_only_as_one(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     url = f"zk:{zookeeper.connect_string}{chroot}"
     with a_session(zookeeper.connect_string) as client:
         client.ensure_path(f"{chroot}/admin/clusters")
     done = run("dump", "--metadata-store-url", url)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.strip() == (
-        f"loadmanager: metadataStoreUrl {url}: this is a Pulsar's metadata (/admin/clusters):"
-        " `loadmanager pulsar observe` reads it from a broker"
+        f"loadmanager: metadataStoreUrl {url}: this is a Pulsar's metadata (/admin/clusters): use --pulsar to read it"
     )
+    assert run("dump", "--pulsar", "--metadata-store-url", url).returncode == 0
 
 
 def test_a_cluster_that_is_not_there_is_an_error_and_is_not_created(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:

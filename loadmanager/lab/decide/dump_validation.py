@@ -47,6 +47,11 @@ def parse_bundle(name: str, where: str) -> tuple[str, BundleRange | None]:
     return namespace, None
 
 
+def is_range(text: str) -> bool:
+    """Tell if the text is a bundle range, `0xLLLLLLLL_0xUUUUUUUU`."""
+    return _RANGE.fullmatch(text) is not None
+
+
 def check_bundle(line: DumpLine, name: str, where: str, key: str) -> None:
     """Raise `InvalidRecordError` when the bundle given as `key` cannot be one beside those of the line."""
     names = dict.fromkeys((*chain.from_iterable(names for _, names in _bundle_names(line)), name))
