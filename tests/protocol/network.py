@@ -123,14 +123,14 @@ class Network:
         return server is None or server.party.is_dead or (source, _host_of(address)) in self.rejects
 
     async def exchange(
-        self, method: str, url: URL, headers: CIMultiDict[str], body: bytes, connect_s: float | None
+        self, method: str, url: URL, headers: CIMultiDict[str], body: bytes, limits: aiohttp.ClientTimeout
     ) -> web.StreamResponse:
-        """The answer to a request of the running party; it may take for ever, but to connect only so many seconds."""
+        """Send a request of the running party and return the answer, within the timeouts of the sockets."""
         party = current_party()
         assert party is not None, "only parties send requests"
         address = url.authority
         try:
-            async with asyncio.timeout(connect_s):
+            async with asyncio.timeout(limits.sock_connect):
                 server = await self._connect(party.host, address)
         except aiohttp.ClientConnectorError:
             self.note(Message(party, address, method, url, failure="refused"))
@@ -151,7 +151,8 @@ class Network:
         if self.rng.random() < _TWICE_SHARE:
             deliver.later()
         try:
-            return await answer
+            async with asyncio.timeout(limits.sock_read):
+                return await answer
         except aiohttp.ServerDisconnectedError:
             self.note(Message(party, server.party.name, method, url, failure="the connection broke"))
             raise
@@ -364,7 +365,7 @@ class _Call:
             body = orjson.dumps(self._options["json"])
             headers["Content-Type"] = "application/json"
         async with asyncio.timeout(self._timeout.total):
-            response = await self._network.exchange(self._method, self._url, headers, body, self._timeout.sock_connect)
+            response = await self._network.exchange(self._method, self._url, headers, body, self._timeout)
             if response.status == _REDIRECTS and self._options.get("allow_redirects", True):
                 response = web.Response(status=204)
             if isinstance(response, StreamedResponse):

@@ -42,6 +42,12 @@ def test_schedules_keep_invariants_and_heal(first: int, record_property: Callabl
     assert len(states) > _AT_A_TIME, "hardly anything else happened"
 
 
+def test_a_client_leaves_a_node_that_was_killed_while_its_machine_stood_still_behind_a_cut() -> None:
+    """The client waits for the first byte of its stream, and no end of the connection reaches it."""
+    outcome = run(draw(487522))
+    assert not outcome.violations, outcome.violations
+
+
 def test_a_seed_is_the_same_schedule_each_time_and_another_one_another() -> None:
     assert draw(7) == draw(7) != draw(8)
     assert run(draw(7)) == run(draw(7))
