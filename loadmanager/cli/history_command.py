@@ -1,6 +1,6 @@
 """`loadmanager history`: what a history holds, its rows, and load brought into it from elsewhere.
 
-Exit codes: 0 done; 1 a file that cannot be used, or a filesystem or store that fails; 2 wrong usage.
+Exit codes: 0 done; 1 a file that cannot be used, or a filesystem that fails; 2 wrong usage.
 """
 
 from __future__ import annotations

@@ -43,9 +43,8 @@ class AnswerLostError(Exception):
 class AdminRequest:
     """One HTTP request. `body` is JSON unless it is bytes; query parameters that are None or false are left out.
 
-    `for_programs` is asked in its place for JSON, where this one is answered with text for people. What
-    `then` makes of the answer is asked afterwards.
-    `follow_up` names the command that people may want next.
+    `for_programs` replaces it for JSON, where this one is answered with text for people. `then` makes the next request
+    from the answer. `follow_up` names the command that people may want next.
     """
 
     method: str

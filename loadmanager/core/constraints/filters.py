@@ -34,8 +34,6 @@ from loadmanager.core.model.broker_versions import UNREADABLE, rank_versions
 from loadmanager.core.model.load import BoolArray, IntArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 
-_ROUNDING = 1e-9
-"""Rounding error of equal usages against their mean."""
 _ABOUT_AS_SICK = 1.5
 
 

@@ -31,7 +31,7 @@ class InvalidNameError(ValueError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class NamespaceName:
-    """`tenant/namespace`; in Pulsar's first form `tenant/cluster/namespace`, the cluster being part of the local name.
+    """`tenant/namespace`; in Pulsar's V1 form `tenant/cluster/namespace`, the cluster being part of the local name.
 
     Our namespaces have no cluster. `parse_any` is for recorded names, which are only compared.
     """
@@ -177,7 +177,7 @@ def namespace_of(bundle: str) -> str:
 def is_self_test_namespace(namespace: str) -> bool:
     """Return True if a Pulsar broker tests itself in the namespace: it belongs to that broker and never moves.
 
-    The first form, with a cluster before the broker, counts too.
+    The V1 form, with a cluster before the broker, counts too.
     """
     return _SELF_TEST_NAMESPACE.fullmatch(namespace) is not None
 

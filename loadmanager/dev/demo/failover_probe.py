@@ -37,7 +37,7 @@ class FailoverProbe:
 
     async def prepare(self) -> None:
         """Create the namespace, while there is still a leader."""
-        await self._call("PUT", f"/admin/v2/namespaces/{TENANT}/{NAMESPACE}", json={"bundles": {"numBundles": BUNDLES}})
+        await self._change("PUT", json={"bundles": {"numBundles": BUNDLES}})
 
     async def measure(self, epoch_before: int, killed_at_s: float) -> LeaderFailover | None:
         """Return the first assignment by a later leader, None without one in a minute; delete the namespace."""
@@ -56,7 +56,7 @@ class FailoverProbe:
         finally:
             for task in tasks:
                 task.cancel()
-            await self._call("DELETE", f"/admin/v2/namespaces/{TENANT}/{NAMESPACE}")
+            await self._change("DELETE")
         return LeaderFailover(epoch_before, epoch, round(at_s - killed_at_s, 3))
 
     async def _assign(self, topic: str, after_s: float, found: asyncio.Queue[tuple[float, int]]) -> None:
@@ -80,8 +80,15 @@ class FailoverProbe:
                 return answer
             await asyncio.sleep(pause_s)
 
+    async def _change(self, method: str, **body: Any) -> None:  # noqa: ANN401 - JSON
+        """Create or delete the namespace, at each node once if need be: a leader may just have ended."""
+        for _ in self._node_urls():
+            if await self._call(method, f"/admin/v2/namespaces/{TENANT}/{NAMESPACE}", **body) is not None:
+                return
+            await asyncio.sleep(_PAUSE_S)
+
     async def _call(self, method: str, path: str, **body: Any) -> bytes | None:  # noqa: ANN401 - JSON
-        """Ask the nodes in turn; None without a successful answer."""
+        """Ask the next node; None without a successful answer."""
         urls = self._node_urls()
         try:
             answer = await self._http.call(method, urls[next(self._turn) % len(urls)] + path, _TIMEOUT_S, **body)

@@ -113,6 +113,9 @@ async def collect_brokers(store: MetadataStore, collected: Collected) -> None:
     """Collect the brokers and their reports."""
     names = await store.children(paths.BROKERS)
     for name, path, record in await _records(store, collected, {name: paths.broker(name) for name in names}):
+        if "underLoaded" in record:
+            collected.faults.append(f"{path}: a report of SimpleLoadManagerImpl, which a dump cannot hold")
+            continue
         collected.add("brokers", name, _broker(record), path)
         if publishes_no_load(record):
             collected.faults.append(f"{path}: {NO_LOAD}")

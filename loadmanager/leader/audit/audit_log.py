@@ -87,9 +87,7 @@ _REFUSED = range(400, 500)
 
 
 class AuditTrail:
-    """Audit log of a node. `start` raises `ConfigurationError` when the file cannot
-    be written.
-    """
+    """Audit log of a node. `start` raises `ConfigurationError` when the file cannot be written."""
 
     def __init__(self, node_id: str, settings: AuditSettings, recorder: HistoryRecorder, history_url: str) -> None:
         self.node_id = node_id

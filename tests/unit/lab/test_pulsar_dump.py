@@ -64,6 +64,7 @@ async def test_a_dump_of_pulsar_can_be_decided_on() -> None:
         ("/loadbalance/brokers/b3:8080", b"{", "/loadbalance/brokers/b3:8080: not JSON"),
         ("/loadbalance/brokers/b3:8080", [], "/loadbalance/brokers/b3:8080: expected a JSON object"),
         ("/loadbalance/brokers/b3:8080", {"cpu": 3}, "/loadbalance/brokers/b3:8080: brokers.b3:8080.cpu: "),
+        ("/loadbalance/brokers/b3:8080", {"underLoaded": False}, "b3:8080: a report of SimpleLoadManagerImpl"),
         (
             "/loadbalance/brokers/b3:8080",
             {"loadManagerClassName": "x.ExtensibleLoadManagerImpl", "brokerVersion": "5.0.0"},

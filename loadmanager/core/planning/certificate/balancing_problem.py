@@ -33,8 +33,8 @@ from loadmanager.core.strategies.placement import placement_strategy
 
 Rows = npt.NDArray[np.integer]
 
-LEAST_LEVEL = 0.02
-"""Lower limit of the level, independent of Level's settings: heat is a figure of the plan file."""
+LEAST_CERTIFIED_LEVEL = 0.02
+"""Lower limit of the level in a certificate: below it, heat would be a quotient of two tiny figures."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,10 +68,10 @@ class BalancingProblem:
 
     @property
     def level(self) -> float:
-        """Return the peak if all load were divisible and spread evenly over the brokers; at least `LEAST_LEVEL`."""
+        """Return the peak if all load were divisible and spread evenly over the brokers, bounded from below."""
         used, having = self.need[self.owner >= 0].sum(axis=0), self.capacity.sum(axis=0)
         levels = np.divide(used, having, out=np.zeros_like(used), where=having > 0)
-        return max(float(levels.max(initial=0.0)), LEAST_LEVEL)
+        return max(float(levels.max(initial=0.0)), LEAST_CERTIFIED_LEVEL)
 
     @property
     def size(self) -> FloatArray:
@@ -96,8 +96,8 @@ def build_problem(
 ) -> BalancingProblem:
     """Build the problem; `after` (N,) are the owners after the plan, `emptied` brokers are to own nothing.
 
-    Needs and capacities are rounded to single precision, so that a file of half the size has them exactly. Without
-    brokers there are no bundles either.
+    Needs and capacities are rounded to single precision, as answers and histories have them. Without brokers there are
+    no bundles either.
     """
     if not len(snapshot.brokers):
         nothing = np.zeros((0, len(loads.resources)))

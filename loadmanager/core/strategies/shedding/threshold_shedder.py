@@ -7,11 +7,8 @@ lower-boundary mode is on, and some broker is below average - threshold, the mos
 share of its throughput. The state holds the moving averages: `{"usage": {broker: [incarnation, fraction]}}`.
 
 Pulsar sheds a part of the throughput equal to the excess points of usage, which is too little. It weighs bundles by
-averages over ten reports, which lag behind new load, so it moves too many. The broker is left hot, or emptied. With
-`band_percentage`, which Pulsar does not have, a broker sheds down to the average of the latest usages plus that
-percentage, with bundles weighed by current load; a broker that is there by its latest report sheds nothing. Both belong
-together: a correct need with stale weights empties a broker that has just become hot, and a need in points with correct
-weights leaves it hot.
+averages over ten reports, which lag behind new load, so it moves too many. The broker is left hot, or emptied. `Level`
+does neither.
 
 Differs from Pulsar: a re-registered broker starts with its first usage, as a new one; equal bundles leave in the order
 of their names, and of equally used brokers the first by name counts as the most used; a broker is left alone while a
