@@ -4,9 +4,8 @@ Brokers report changes, so the last reported load continues: at a time t the mea
 
     last + (mean as it was reported - last) * exp(-(t - reported) / TAU_S)
 
-which converges to the last report. The first `_ALIKE` reports of a bundle count alike, so that the noise of the first
-one does not last. A load whose deviation exceeds the usual one, and `_LEAST_JUMP`, may be a jump. Then the mean
-restarts, unless it is a spike:
+which converges to the last report. A load whose deviation exceeds the usual one, and `_LEAST_JUMP`, may be a jump. Then
+the mean restarts, unless it is a spike:
 
     last report              the next report comes before `STOOD_S`             no report for `STOOD_S`
     -----------------------  -------------------------------------------------  ------------------------------
@@ -44,8 +43,6 @@ it, the mean continues as if the jump had not been.
 _LEAST_JUMP = math.log(1.30)
 _SIGMAS = 3.0
 _SAMPLES = 20
-_MEASURED_S, _ALIKE = 60.0, 15
-"""Interval of measurements, and their number in `TAU_S`."""
 _MOST_OFF = 20.0
 """Upper limit of the ratio to the mean, up or down."""
 _A_BYTE = np.float32(1)
@@ -95,8 +92,6 @@ class TimeMeans:
         mean = self._after(silent_s, jump, STOOD_S).astype(np.float32)
         off, least = _off(last, mean), self._least_jump()
         begins = (np.abs(off) > least) & (off * jump > 0) & (silent_s < STOOD_S) | (samples == 0)
-        part = np.where(samples < _ALIKE, np.minimum(silent_s / _MEASURED_S, 1.0) / (samples + 1), 0.0)
-        mean += (last - mean) * part[:, None].astype(np.float32)
         mean[begins] = last[begins]
         weight = np.where(samples > 0, 1 / np.clip(samples, 1, _SAMPLES), 0.0)
         sigma = np.sqrt(self.sigma**2 * (1 - weight) + np.minimum(np.abs(off), least) ** 2 * weight)

@@ -75,7 +75,7 @@ _LONGEST_S = 180.0
 """Longest gap between passes that counts; longer ones are unknown."""
 _NEWEST = 0.02
 """Weight of the latest pass in the noise average."""
-_MOST_NOISE = 0.05
+_MOST_NOISE = 0.15
 """Clamp of a deviation, above twice the noise: a larger one may be a change of load."""
 _LONGEST_REST = 4.0
 """Longest rest, in calm periods."""
