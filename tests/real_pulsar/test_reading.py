@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from kazoo.exceptions import NodeExistsError
-from support.pulsar import LeaderLog, Writers, contents, read_line, run_loadmanager
+from support.pulsar import LeaderLog, Writers, contents, read_dump, run_loadmanager
 from support.waiting import eventually_sync
 
 from examples.pulsar.cluster import PulsarCluster
@@ -30,7 +30,7 @@ def test_a_decision_is_the_one_that_the_leader_makes(
         lambda: averages_are_true(cluster, operator, skew), "averages that are those of the load", least_s=240
     )
     line = tmp_path / "dump.jsonl"
-    line.write_text(json.dumps(read_line(cluster)), encoding="utf-8")
+    line.write_text(json.dumps(read_dump(cluster)), encoding="utf-8")
     done = run_loadmanager("decide", str(line), "--shed", "UniformLoadShedder", "--json")
     assert done.returncode == 0, done.stderr
     decisions = json.loads(done.stdout)["decisions"]

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from support.waiting import patience
 
 from examples.pulsar.admin import demand
 from examples.pulsar.cluster import Broker, PulsarCluster
-from examples.pulsar.znodes import Transaction, Znode, last_zxid, read_transactions, read_tree
+from examples.pulsar.znodes import Transaction, Znode, last_zxid, read_transactions
 from loadmanager.lab.decide.broker_settings import RUNTIME_CONFIGURATION, settings_in
-from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats
-from loadmanager.wire.dump_line import BrokerAverages
-from loadmanager.wire.pulsar_records import HASH_FUNCTION, only
 
 _MOVED = re.compile(r"Unloading bundle: (\S+) from broker (\S+) to dest broker (\S+)")
 
@@ -32,48 +28,15 @@ def run_loadmanager(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=patience(), env=environment, check=False)
 
 
-_FIELDS: Mapping[str, tuple[str, ...]] = {
-    "/loadbalance/brokers": tuple(LocalBrokerData.__annotations__),
-    "/loadbalance/bundle-data": ("shortTermData", "longTermData", "topics"),
-    "/loadbalance/broker-time-average": tuple(BrokerAverages.__annotations__),
-}
-"""What a line for `decide` has of each record of the modular load manager, by the path above the record."""
-
-
-_STATS = tuple(NamespaceBundleStats.__annotations__)
-
-
-def read_line(cluster: PulsarCluster) -> dict[str, Any]:
-    """A line for `decide` from the znodes and the settings of a Pulsar with the modular load manager."""
-    tree, broker = read_tree(cluster.zookeeper), cluster.brokers[0]
-    told = settings_in(demand(broker.web_url, "GET", RUNTIME_CONFIGURATION).body, broker.web_url)
+def read_dump(cluster: PulsarCluster) -> dict[str, Any]:
+    """Dump a Pulsar with the modular load manager; add the settings of a broker, which ZooKeeper does not have."""
+    done = run_loadmanager("dump", "--pulsar", "--metadata-store-url", f"zk:{cluster.zookeeper}")
+    assert (done.returncode, done.stderr) == (0, "")
+    dump: dict[str, Any] = json.loads(done.stdout)
+    url = cluster.brokers[0].web_url
+    told = settings_in(demand(url, "GET", RUNTIME_CONFIGURATION).body, url)
     assert told is not None
-    brokers, bundles, averages = (
-        {name: only(content, fields) for name, content in contents(tree, below).items()}
-        for below, fields in _FIELDS.items()
-    )
-    namespaces: dict[str, dict[str, Any]] = {
-        name: {"hashFunction": HASH_FUNCTION, "boundaries": content["bundles"]["boundaries"]}
-        for name, content in contents(tree, "/admin/local-policies").items()
-    }
-    for bundle, owner in contents(tree, "/namespace").items():
-        namespace, _, bundle_range = bundle.rpartition("/")
-        ownership = namespaces.setdefault(namespace, {"hashFunction": HASH_FUNCTION}).setdefault("ownership", {})
-        named = owner.get("brokerId") or urlsplit(owner["httpUrl"]).netloc
-        ownership[bundle_range] = {"state": "Owned", "owner": named}
-    for broker_data in brokers.values():
-        stats = broker_data.get("lastStats") or {}
-        broker_data["lastStats"] = {
-            name: only(each, NamespaceBundleStats.__annotations__) for name, each in stats.items()
-        }
-    return {
-        "takenAt": time.time_ns() // 1_000_000,
-        "brokers": brokers,
-        "bundleData": bundles,
-        "timeAverages": {name: each for name, each in averages.items() if any(each.values())},
-        "namespaces": namespaces,
-        "configuration": told.texts,
-    }
+    return {**dump, "configuration": {**told.texts, **dump.get("configuration", {})}}
 
 
 def contents(tree: Mapping[str, Znode], below: str) -> dict[str, Any]:
