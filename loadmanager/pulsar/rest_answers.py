@@ -27,7 +27,7 @@ from loadmanager.core.domain.names import BrokerId, InvalidNameError, is_self_te
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire import policy_records, pulsar_records
 from loadmanager.wire.policy_records import FAILURE_DOMAIN, FailureDomain, IsolationData
-from loadmanager.wire.pulsar_records import HASH_FUNCTION, only
+from loadmanager.wire.pulsar_records import HASH_FUNCTION, only, parse_record
 from loadmanager.wire.store_records import parse_boundaries
 from loadmanager.wire.validation import parse_json
 
@@ -52,7 +52,7 @@ def is_extensible(load_manager: str) -> bool:
 
 def modular_report(body: bytes, where: str) -> Record:
     """Return the broker's own record; `reported` is the time of its last publication."""
-    record = _object(body, where)
+    record = parse_record(body, where)
     return {**record, "reported": record.get("lastUpdate")}
 
 
@@ -78,7 +78,7 @@ def extensible_report(
 
 def bundle_loads(topics: bytes, where: str) -> dict[str, Record]:
     """Sum the load of topics by bundle."""
-    found = _object(topics, where)
+    found = parse_record(topics, where)
     try:
         return {
             f"{namespace}/{bundle}": _load([topic for domain in domains.values() for topic in domain.values()])
@@ -91,11 +91,11 @@ def bundle_loads(topics: bytes, where: str) -> dict[str, Record]:
 
 def owned_bundles(body: bytes, where: str) -> list[str]:
     """Return the bundles that a broker owns, without those in which it tests itself."""
-    return sorted(name for name in _object(body, where) if not is_self_test_namespace(namespace_of(name)))
+    return sorted(name for name in parse_record(body, where) if not is_self_test_namespace(namespace_of(name)))
 
 
 def bundles_in(body: bytes, where: str) -> NamespaceBundles:
-    boundaries = _object(body, where).get("boundaries")
+    boundaries = parse_record(body, where).get("boundaries")
     if not isinstance(boundaries, list) or not all(isinstance(each, str) for each in boundaries):
         raise InvalidRecordError(f"{where}: boundaries: expected a list of 0x and hexadecimal digits")
     try:
@@ -112,14 +112,14 @@ def group_in(body: bytes, where: str) -> str | None:
 
 
 def isolation_in(body: bytes, where: str) -> dict[str, IsolationData]:
-    known = {name: pulsar_records.isolation_in(policy) for name, policy in _object(body, where).items()}
+    known = {name: pulsar_records.isolation_in(policy) for name, policy in parse_record(body, where).items()}
     return policy_records.decode_isolation(orjson.dumps(known), where)
 
 
 def domains_in(body: bytes, where: str) -> dict[str, FailureDomain]:
     return {
         name: parse_json(FAILURE_DOMAIN, orjson.dumps(only(domain, FailureDomain.__annotations__)), f"{where}: {name}")
-        for name, domain in _object(body, where).items()
+        for name, domain in parse_record(body, where).items()
     }
 
 
@@ -189,13 +189,6 @@ def _load(topics: list[Mapping[str, Any]]) -> Record:
 
 def _sum(stats: Mapping[str, Record], key: str) -> Any:  # noqa: ANN401 - a whole number, or not
     return sum(each[key] for each in stats.values())
-
-
-def _object(body: bytes, where: str) -> Record:
-    found = _json(body, where)
-    if not isinstance(found, dict):
-        raise InvalidRecordError(f"{where}: expected a JSON object")
-    return found
 
 
 def _json(body: bytes, where: str) -> Any:  # noqa: ANN401 - whatever came

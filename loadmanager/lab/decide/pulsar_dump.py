@@ -6,7 +6,7 @@ of shedders is in the memory of Pulsar's leader alone, so a dump of Pulsar has n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
@@ -46,7 +46,7 @@ _Record = tuple[str, str, dict[str, Any]]
 async def collect_pulsar(store: MetadataStore, taken_at_ms: int, cluster: str | None) -> Collected:
     """Read the state of the Pulsar cluster in this ZooKeeper, with the policies of `cluster` or of the only one."""
     collected = Collected({"takenAt": taken_at_ms, "brokers": {}, "bundleData": {}, "namespaces": {}})
-    await collect_brokers(store, collected)
+    await _brokers(store, collected)
     await _namespaces(store, collected)
     await _ownership(store, collected)
     await _averages(store, collected)
@@ -85,31 +85,21 @@ async def _records_of_namespaces(store: MetadataStore, collected: Collected, roo
     clusters: list[str] = []
     names = await walk(store, root, 2)
     found = await _records(store, collected, {name: f"{root}/{name}" for name in names}, clusters)
-    names = await names_in_clusters(store, root, clusters)
+    names = [*chain.from_iterable((await below(store, root, clusters)).values())]
     return found + await _records(store, collected, {name: f"{root}/{name}" for name in names}, [])
 
 
-async def names_in_clusters(store: MetadataStore, root: str, clusters: Iterable[str]) -> list[str]:
-    """Return the namespaces of V1 names that have a znode below `root`, by the names of their clusters."""
-    return [*chain.from_iterable((await below(store, root, list(clusters))).values())]
-
-
 async def _records_of_bundles(store: MetadataStore, collected: Collected, root: str) -> list[_Record]:
-    """Read the record of each bundle below `root`."""
-    named = {name: f"{root}/{name}" for name in await names_of_bundles(store, root)}
-    return await _records(store, collected, named, [])
-
-
-async def names_of_bundles(store: MetadataStore, root: str) -> list[str]:
-    """List the bundles below `root`. A name in place of a range is a namespace of a V1 name, one level above its
-    bundles.
+    """Read the record of each bundle below `root`. A name in place of a range is a namespace of a V1 name, one level
+    above its bundles.
     """
     names = await walk(store, root, 3)
     of_namespaces = await below(store, root, [name for name in names if not is_range(name.rpartition("/")[2])])
-    return [each for name in names for each in of_namespaces.get(name) or [name]]
+    bundles = [each for name in names for each in of_namespaces.get(name) or [name]]
+    return await _records(store, collected, {name: f"{root}/{name}" for name in bundles}, [])
 
 
-async def collect_brokers(store: MetadataStore, collected: Collected) -> None:
+async def _brokers(store: MetadataStore, collected: Collected) -> None:
     """Collect the brokers and their reports."""
     names = await store.children(paths.BROKERS)
     for name, path, record in await _records(store, collected, {name: paths.broker(name) for name in names}):
@@ -167,13 +157,8 @@ async def _averages(store: MetadataStore, collected: Collected) -> None:
             collected.add("timeAverages", name, averages, path)
 
 
-async def clusters_in(store: MetadataStore) -> list[str]:
-    """Return the clusters that may have policies."""
-    return [name for name in await store.children(CLUSTERS) if name != _EVERYWHERE]
-
-
 async def _policies(store: MetadataStore, collected: Collected, cluster: str | None) -> None:
-    local = [cluster] if cluster else await clusters_in(store)
+    local = [cluster] if cluster else [name for name in await store.children(CLUSTERS) if name != _EVERYWHERE]
     if len(local) > 1:
         collected.faults.append(f"{CLUSTERS}: of which cluster are the policies? --cluster: {', '.join(local)}")
         return
