@@ -218,10 +218,11 @@ async def test_watches_wake_and_work_after_an_expired_session(zookeeper: Embedde
 
 
 async def test_session_and_watches_survive_a_server_restart(start_zookeeper: ZooKeeperFactory) -> None:
-    server = start_zookeeper()
+    """A server that starts may take a connection and never answer: the client waits a third of its session for that."""
+    server, session_s = start_zookeeper(), 60.0
     async with (
-        a_store(server.connect_string, "/app") as store,
-        a_store(server.connect_string, "/app") as other,
+        a_store(server.connect_string, "/app", session_s) as store,
+        a_store(server.connect_string, "/app", session_s) as other,
     ):
         seen: list[str] = []
         store.watch("/", seen.append)
