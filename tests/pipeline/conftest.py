@@ -24,7 +24,6 @@ from loadmanager.pipeline.steps.whatif import RECOMMENDED
 _FOLDER = Path(__file__).parent
 _QUICK = (
     "test_advice.py",
-    "test_incremental.py::test_restarted_runs_count_a_report_once",
     "test_jobs.py",
     "test_report.py",
     "test_s3.py::test_a_history_in_s3_is_read_by_workers",

@@ -300,6 +300,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.mark.deep
 def test_full_disk_keeps_earlier_tables(spark: SparkSession, history: Path, small_disk: Path) -> None:
     job = Job(str(history), str(small_disk))
     written = Seen()

@@ -132,6 +132,8 @@ def main() -> int:
     parser.add_argument("--guards", action="store_true", help="take out each guard, over so many seeds")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
+    if given.workers < 1:
+        parser.error(f"--workers: expected 1 or more processes, not {given.workers}")
     if given.guards:
         return _try_guards(given.seeds[-1], given.workers)
     return _try_all(given.seeds, given.workers)
