@@ -137,12 +137,12 @@ def spark_java_home(java: Java, folder: Path | None = None) -> Path:
         raise EmbeddedServerError(f"{error}; {HOW_TO_GET_ONE}") from error
     if knows_it:
         return java.home
-    home = folder or _cache_folder() / hashlib.sha256(bytes(java.executable)).hexdigest()[:16]
+    home = folder or cache_folder() / hashlib.sha256(bytes(java.executable)).hexdigest()[:16]
     _write_script(home / "bin" / "java", _WRAPPER.format(module=_VECTOR_MODULE, java=shlex.quote(str(java.executable))))
     return home
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
     """Return the user's cache folder; without one a new temporary folder (a predictable one could be somebody
     else's).
     """
@@ -150,8 +150,8 @@ def _cache_folder() -> Path:
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError:
-        return Path(tempfile.mkdtemp(prefix="loadmanager-java-"))
-    return cache if os.access(cache, os.W_OK) else Path(tempfile.mkdtemp(prefix="loadmanager-java-"))
+        return Path(tempfile.mkdtemp(prefix="loadmanager-"))
+    return cache if os.access(cache, os.W_OK) else Path(tempfile.mkdtemp(prefix="loadmanager-"))
 
 
 def _write_script(path: Path, text: str) -> None:

@@ -1,6 +1,6 @@
 """A real ZooKeeper as a child process that cannot outlive us.
 
-It is Apache ZooKeeper itself, from the jars that come with PySpark. It listens on loopback only.
+It is Apache ZooKeeper itself. It listens on loopback only.
 Every method here blocks; on an event loop call them with `asyncio.to_thread`.
 """
 

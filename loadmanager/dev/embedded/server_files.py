@@ -1,4 +1,4 @@
-"""Files and command line of a ZooKeeper server: jars of PySpark's wheel, `zoo.cfg`, logging.
+"""Files and command line of a ZooKeeper server: `zoo.cfg`, logging.
 
 The server runs inside its own folder and all its paths are relative: `zoo.cfg` is read as ISO-8859-1 with backslash
 escapes, so the name of a folder could not be written there safely.
@@ -10,16 +10,14 @@ can even end up connected to itself. So its ports come from below that range.
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loadmanager.errors import EmbeddedServerError
-from loadmanager.util.jvm import HOW_TO_GET_ONE, Java
+from loadmanager.dev.embedded.zookeeper_jars import class_path
+from loadmanager.util.jvm import Java
 
 STANDALONE_MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 LOG_FILE = "zookeeper.log"
@@ -36,18 +34,6 @@ appender.console.layout.pattern = %d{ISO8601} %-5p [%t:%c{1}] %m%n
 rootLogger.level = warn
 rootLogger.appenderRef.console.ref = console
 """
-# The whole folder holds over two hundred jars; opening only these makes the start three times as quick.
-_NEEDED_JARS = (
-    "zookeeper-[0-9]*.jar",
-    "zookeeper-jute-*.jar",
-    "slf4j-api-*.jar",
-    "log4j-slf4j2-impl-*.jar",
-    "log4j-api-*.jar",
-    "log4j-core-*.jar",
-    "metrics-core-*.jar",
-    "snappy-java-*.jar",
-    "netty-*.jar",
-)
 # Tuned for a quick start and a small footprint; UsePerfData would leave files in /tmp after a SIGKILL.
 _JVM_OPTIONS = (
     "-XX:+UseSerialGC",
@@ -72,22 +58,6 @@ class Security:
 
 
 OPEN = Security()
-
-
-def class_path() -> str:
-    """The jars of ZooKeeper out of PySpark's wheel, which is located and never imported."""
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or not spec.submodule_search_locations:
-        raise EmbeddedServerError(
-            f"no ZooKeeper: its jars come with the package pyspark, not installed here; {HOW_TO_GET_ONE}"
-        )
-    jars = Path(next(iter(spec.submodule_search_locations))) / "jars"
-    found = [sorted(jars.glob(pattern)) for pattern in _NEEDED_JARS]
-    if not found[0]:
-        raise EmbeddedServerError(f"no ZooKeeper: there is no zookeeper-*.jar in {jars}; {HOW_TO_GET_ONE}")
-    if not all(found):  # a PySpark that names them otherwise
-        return str(jars / "*")
-    return os.pathsep.join(str(jar) for each in found for jar in each)
 
 
 def server_command(java: Java, main_class: str, heap_mib: int, options: Sequence[str] = ()) -> list[str]:

@@ -118,13 +118,6 @@ def test_without_any_java_the_message_names_what_was_tried_and_the_fix() -> None
     assert re.search(FIX, message)
 
 
-def test_without_pyspark_the_message_names_it_and_the_fix() -> None:
-    done = without_site_packages("from loadmanager.dev.embedded.server_files import class_path; class_path()")
-    message = done.stderr.splitlines()[-1]
-    assert message.startswith("loadmanager.errors.EmbeddedServerError: no ZooKeeper: its jars come with the package")
-    assert re.search(FIX, message)
-
-
 def test_the_wrapper_drops_the_one_flag_and_nothing_else(tmp_path: Path) -> None:
     java = Java(a_java(tmp_path / "a folder with 'quotes'"), 17, "test")
     home = spark_java_home(java, tmp_path / "wrapped")
