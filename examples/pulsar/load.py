@@ -23,8 +23,6 @@ from typing import Any
 
 import pulsar
 
-from loadmanager.dev.demo.demo_summary import NumberRanges
-
 _MESSAGE_BYTES = 1024
 _STALL_S = 0.25
 """What a message waits for longer than this is a stall and not the bookie's work."""
@@ -43,9 +41,9 @@ class TopicLoad:
     period_s: float
     sent: int = 0
     refused: int = 0
-    acknowledged: NumberRanges = field(default_factory=NumberRanges)
+    acknowledged: set[int] = field(default_factory=set)
     acknowledgements: int = 0
-    received: NumberRanges = field(default_factory=NumberRanges)
+    received: set[int] = field(default_factory=set)
     receipts: int = 0
     stalls: list[tuple[float, float]] = field(default_factory=list)
     """When each began, in seconds since 1970, and how long it was."""
@@ -64,7 +62,7 @@ class TopicLoad:
     def receive(self, consumer: Any, message: Any) -> None:  # noqa: ANN401 - the client has no types
         number = int.from_bytes(message.data()[:8], "big")
         self.receipts += 1
-        self.received.add(number, number + 1)
+        self.received.add(number)
         consumer.acknowledge(message)
 
     def is_settled(self) -> bool:
@@ -72,7 +70,7 @@ class TopicLoad:
         return self.acknowledgements + self.refused == self.sent and not self.lost()
 
     def lost(self) -> int:
-        return len(self.acknowledged.difference(self.received))
+        return len(self.acknowledged - self.received)
 
     def outcome(self) -> dict[str, object]:
         duplicates = self.receipts - len(self.received)
@@ -84,7 +82,7 @@ class TopicLoad:
             self.refused += 1
             return
         self.acknowledgements += 1
-        self.acknowledged.add(number, number + 1)
+        self.acknowledged.add(number)
         now_s = time.time()
         if now_s - sent_s > _STALL_S and (not self.stalls or sent_s > sum(self.stalls[-1])):
             self.stalls.append((sent_s, now_s - sent_s))

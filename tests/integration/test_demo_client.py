@@ -1,4 +1,4 @@
-"""A client process against two real brokers and a load manager that says what the test wants."""
+"""A client process of the demo against two real brokers and a load manager that says what the test wants."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from support.demo import BrokerProcess, a_broker
 from support.processes import ended
 from support.waiting import eventually
 
-from loadmanager.dev.demo.demo_client import ClientConfig
+from loadmanager.dev.demo.demo_client import CLIENT_CONFIG, ClientConfig
 from loadmanager.dev.demo.demo_settings import DemoWorkload
-from loadmanager.dev.demo.demo_summary import TopicAccount, dropped_ranges, summarize_messages
 from loadmanager.dev.demo.evidence import find_overlaps, read_journal, read_journals, serving_intervals
 from loadmanager.testing import ControlPlane
 
@@ -35,16 +34,19 @@ class TwoBrokers:
         self.brokers: dict[str, BrokerProcess] = {}
         self.client: asyncio.subprocess.Process | None = None
 
-    async def delivered_by(self, name: str) -> int:
-        return sum(topic["messagesOut"] for topic in (await self.brokers[name].stats()).values())
+    async def has_taken(self, name: str, messages: int) -> bool:
+        taken: int = sum(topic["messagesIn"] for topic in (await self.brokers[name].stats()).values())
+        return taken >= messages
 
-    async def stop_client(self) -> list[TopicAccount]:
+    async def stop_client(self) -> int:
+        """The messages that were published."""
         assert self.client is not None
         self.client.terminate()
         assert (await ended(self.client))[0] == 0
-        records = self.journal("account")
-        assert all(record["owner"] is not None for record in records)
-        return [TopicAccount.of_record(record) for record in records]
+        accounts = self.journal("account")
+        assert sorted(account["topic"] for account in accounts) == sorted(TOPICS)
+        assert all(account["owner"] is not None for account in accounts)
+        return sum(account["messages"] for account in accounts)
 
     def journal(self, event: str) -> list[dict[str, Any]]:
         return [record for record in read_journal(self.folder / "client.jsonl") if record["event"] == event]
@@ -65,7 +67,7 @@ async def a_client(folder: Path, node_url: str) -> AsyncIterator[asyncio.subproc
         ready_file=folder / "client.ready",
     )
     path = folder / "client.json"
-    path.write_text(config.to_json())
+    path.write_bytes(CLIENT_CONFIG.dump_json(config))
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "loadmanager.dev.demo.demo_client", str(path))
     try:
         await eventually(config.ready_file.exists)
@@ -85,50 +87,38 @@ async def world(tmp_path: Path) -> AsyncIterator[TwoBrokers]:
             world.brokers[name] = await stack.enter_async_context(a_broker(agent, tmp_path, name))
         plane.assign("a", *TOPICS)
         world.client = await stack.enter_async_context(a_client(tmp_path, plane.url))
-        await eventually(lambda: _has_delivered(world, "a", 200))
+        await eventually(lambda: world.has_taken("a", 200))
         yield world
 
 
-async def _has_delivered(world: TwoBrokers, name: str, messages: int) -> bool:
-    return await world.delivered_by(name) >= messages
-
-
-async def test_a_client_publishes_and_receives_every_message(world: TwoBrokers) -> None:
-    accounts = await world.stop_client()
-    summary = summarize_messages(accounts, [], {})
-    assert summary.published == summary.acknowledged == summary.delivered >= 200
-    assert summary.duplicates == summary.unaccounted == 0
-    assert sorted(account.topic for account in accounts) == sorted(TOPICS)
+async def test_a_client_publishes(world: TwoBrokers) -> None:
+    assert await world.stop_client() >= 200
     assert world.journal("gap") == []
 
 
-async def test_topics_that_move_lose_nothing_and_their_gaps_are_measured(world: TwoBrokers) -> None:
+async def test_topics_that_move_are_followed_and_their_gaps_are_measured(world: TwoBrokers) -> None:
     await world.plane.move("b", *TOPICS)
-    await eventually(lambda: _has_delivered(world, "b", 200))
-    summary = summarize_messages(await world.stop_client(), [], {})
-    assert summary.published == summary.delivered > 400
-    assert summary.unaccounted == summary.never_acknowledged == 0
-    gaps = world.journal("gap")
-    assert sorted(gap["topic"] for gap in gaps) == sorted(TOPICS)
-    for gap in gaps:
-        assert gap["cause"] == "unloaded"
-        assert (gap["from_instance"], gap["to_instance"]) == (world.brokers["a"].instance, world.brokers["b"].instance)
-        assert gap["from_s"] < gap["to_s"]
+    await eventually(lambda: world.has_taken("b", 200))
+    assert await world.stop_client() > 400
+    assert_all_moved(world)
     assert find_overlaps(serving_intervals(world.serving_records(), {})) == []
 
 
-async def test_a_killed_broker_takes_only_what_it_had_accepted_and_everything_is_explained(world: TwoBrokers) -> None:
+def assert_all_moved(world: TwoBrokers) -> None:
+    gaps = world.journal("gap")
+    assert sorted(gap["topic"] for gap in gaps) == sorted(TOPICS)
+    for gap in gaps:
+        assert (gap["from_instance"], gap["to_instance"]) == (world.brokers["a"].instance, world.brokers["b"].instance)
+        assert gap["from_s"] < gap["to_s"]
+
+
+async def test_a_killed_broker_is_left(world: TwoBrokers) -> None:
     world.brokers["a"].process.kill()
     await world.brokers["a"].process.wait()
     world.plane.assign("b", *TOPICS)
-    await eventually(lambda: _has_delivered(world, "b", 200))
-    accounts = await world.stop_client()
-    summary = summarize_messages(accounts, [world.brokers["a"].instance], {})
-    assert summary.unaccounted == summary.never_acknowledged == 0
-    assert summary.delivered + summary.lost_with_killed_broker == summary.published
-    gaps = world.journal("gap")
-    assert sorted(gap["topic"] for gap in gaps) == sorted(TOPICS)
-    assert {gap["from_instance"] for gap in gaps} == {world.brokers["a"].instance}
+    await eventually(lambda: world.has_taken("b", 200))
+    assert await world.stop_client() > 400
+    assert_all_moved(world)
 
 
 async def test_a_broker_that_was_stopped_past_its_lease_never_overlaps_with_the_next_owner(world: TwoBrokers) -> None:
@@ -137,19 +127,17 @@ async def test_a_broker_that_was_stopped_past_its_lease_never_overlaps_with_the_
     world.plane.crash("a")
     await asyncio.sleep(LEASE_S)  # what the load manager waits for is time
     world.plane.assign("b", *TOPICS)
-    await eventually(lambda: _has_delivered(world, "b", 200))
+    await eventually(lambda: world.has_taken("b", 200))
     stopped.process.send_signal(signal.SIGCONT)
     await eventually(lambda: len(stopped.serving_log("closed")) == len(TOPICS))
     assert find_overlaps(serving_intervals(world.serving_records(), {})) == []
-    summary = summarize_messages(await world.stop_client(), [], dropped_ranges(world.serving_records()))
-    assert summary.unaccounted == summary.never_acknowledged == 0
+    assert await world.stop_client() > 400
 
 
-async def test_a_broker_that_lost_its_lease_is_left_and_what_it_dropped_is_on_record(world: TwoBrokers) -> None:
+async def test_a_broker_that_lost_its_lease_is_left(world: TwoBrokers) -> None:
     world.plane.crash("a")
     await eventually(lambda: world.brokers["a"].serving_log("closed"))
     world.plane.assign("b", *TOPICS)
-    await eventually(lambda: _has_delivered(world, "b", 200))
-    summary = summarize_messages(await world.stop_client(), [], dropped_ranges(world.serving_records()))
-    assert summary.unaccounted == summary.never_acknowledged == 0
-    assert {gap["cause"] for gap in world.journal("gap")} == {"lease_lapsed"}
+    await eventually(lambda: world.has_taken("b", 200))
+    assert await world.stop_client() > 400
+    assert_all_moved(world)

@@ -16,9 +16,9 @@ from typing import Any
 from aiohttp import web
 from protocol.parties import Party, VirtualLoop
 
-from loadmanager.broker import CloseReason, Closing, Hosting, Topic
+from loadmanager.broker import CloseReason, Closing, Hosting, RefusedError, Topic
 from loadmanager.broker.contract import Contract
-from loadmanager.dev.demo.demo_host import TopicHost
+from loadmanager.dev.demo.demo_broker import TopicHost
 from loadmanager.util.clock import now_s
 
 _PREPARES_S = (0.0, 0.0, 0.0, 0.1, 1.0, 3.0)
@@ -127,8 +127,14 @@ class Broker:
 
     async def _serve(self, request: web.Request) -> web.Response:
         """A client wants to use a topic: 204 when it can here."""
-        topic = await self.host.find_or_open(request.query["topic"])
-        return web.Response(status=204 if topic is not None else 409)
+        return web.Response(status=204 if await self._open(request.query["topic"]) else 409)
+
+    async def _open(self, topic: str) -> bool:
+        try:
+            await self.hosting.open(topic)
+        except RefusedError:
+            return False
+        return True
 
     async def _close(self, hosted: Topic, closing: Closing) -> None:
         """With a lease something is written first, by a disk that goes on while this process is paused."""
@@ -141,7 +147,7 @@ class Broker:
     async def _prepare(self, _bundle: str, topics: Sequence[str]) -> None:
         """Opens what is about to come as soon as it may: by then it has asked for it."""
         for topic in topics:
-            opening: asyncio.Task[object] = asyncio.create_task(self.host.find_or_open(topic))
+            opening: asyncio.Task[object] = asyncio.create_task(self._open(topic))
             self._openings.add(opening)
             opening.add_done_callback(self._openings.discard)
         await asyncio.sleep(self._rng.choice(_PREPARES_S))

@@ -1,4 +1,4 @@
-"""The demo: a whole run of it, and its broker as a real process with a fake agent and a hand-driven client."""
+"""The demo: a whole run of it, and its broker as a real process with a fake agent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import aiohttp
 import pytest
 from support.waiting import eventually, patience
 
-from loadmanager.dev.demo.data_protocol import Frame, Kind, encode, read_frame
 from loadmanager.dev.demo.evidence import read_journal
 from loadmanager.testing import ControlledAgent, ControlPlane
 
@@ -49,6 +48,16 @@ class BrokerProcess:
         async with aiohttp.ClientSession() as session, session.get(f"{self.url}/loadmanager/v1/stats") as response:
             return {topic["topic"]: topic for topic in (await response.json())["topics"]}
 
+    async def publish(self, topic: str, messages: int = 1) -> tuple[int, str]:
+        """Status and text of the answer."""
+        url = f"{self.data_url}/publish"
+        params = {"topic": topic, "messages": str(messages)}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(url, params=params, data=b"x" * 10 * messages) as response,
+        ):
+            return response.status, await response.text()
+
 
 @asynccontextmanager
 async def a_broker(agent: ControlledAgent, folder: Path, name: str = "broker") -> AsyncIterator[BrokerProcess]:
@@ -67,50 +76,6 @@ async def a_broker(agent: ControlledAgent, folder: Path, name: str = "broker") -
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-
-
-class HandDrivenClient:
-    """Sends single frames and waits for single answers."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self.others: list[Frame] = []
-
-    def send(self, kind: Kind, channel: int, first: int = 0, messages: int = 0, body: bytes = b"") -> None:
-        self._writer.write(encode(Frame(kind, channel, first, messages, body)))
-
-    async def receive(self, *wanted: Kind) -> Frame:
-        """The next frame of one of these kinds; others before it are kept in `others`."""
-        async with asyncio.timeout(patience()):
-            while (frame := await read_frame(self._reader)) is not None:
-                if frame.kind in wanted:
-                    return frame
-                self.others.append(frame)
-        raise ConnectionError(f"the broker hung up; before that it sent {self.others}")
-
-    async def open(self, kind: Kind, channel: int, topic: str) -> Frame:
-        self.send(kind, channel, body=topic.encode())
-        return await self.receive(Kind.OPENED, Kind.REFUSED)
-
-    async def publish(self, channel: int, first: int, messages: int) -> Frame:
-        self.send(Kind.PUBLISH, channel, first, messages, b"x" * 10 * messages)
-        return await self.receive(Kind.ACCEPTED, Kind.BUSY, Kind.CLOSED)
-
-
-@asynccontextmanager
-async def a_client_of(broker: BrokerProcess) -> AsyncIterator[HandDrivenClient]:
-    host, port = broker.data_url.removeprefix("tcp://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    try:
-        client = HandDrivenClient(reader, writer)
-        hello = await client.receive(Kind.HELLO)
-        assert hello.text == broker.instance
-        yield client
-    finally:
-        writer.close()
-        with contextlib.suppress(ConnectionError):
-            await writer.wait_closed()
 
 
 _COMMAND = [sys.executable, "-c", "from loadmanager.cli import main; main()", "demo", "--json", "--duration", "30"]

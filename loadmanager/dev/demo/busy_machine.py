@@ -26,11 +26,6 @@ def waited_s(pid: int) -> float | None:
     return int(waited_ns) / _NS_PER_S
 
 
-def is_starved(pid: int, elapsed_s: float) -> bool:
-    """Tell if a process that was started `elapsed_s` ago had too little processor time."""
-    return (waited_s(pid) or 0.0) >= 2 * _STARVED * elapsed_s
-
-
 class ProcessorWait:
     """Fraction of the time that the processes have waited for a processor, over the last samples."""
 

@@ -1,121 +1,90 @@
-"""A small but real publish/subscribe broker, one process: `python -m loadmanager.dev.demo.demo_broker --agent-file ...
-`.
+"""Broker of the demo, one process: `python -m loadmanager.dev.demo.demo_broker --agent-file ...`.
 
-Clients come to a TCP port with the protocol of `loadmanager.dev.demo.data_protocol`; its agent comes to an HTTP port.
-Messages live in memory only: what was accepted and not yet delivered dies with the process. What it serves, and when,
-is decided by `loadmanager.dev.demo.demo_host`.
+Clients send batches to `POST /publish?topic=NAME&messages=N` on the data port. The broker counts them and keeps
+nothing. The kit decides which topics may be open. Every opening and closing goes into the serving log first.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import structlog
+from aiohttp import web
 
-from loadmanager.dev.demo.data_protocol import (
-    MAX_BODY_BYTES,
-    ChannelCloseReason,
-    Frame,
-    Kind,
-    ProtocolError,
-    encode,
-    read_frame,
-)
-from loadmanager.dev.demo.demo_host import Channel, DemoTopic, TopicHost, agent_in
+from loadmanager.broker import Closing, Hosting, RefusedError, Topic
 from loadmanager.dev.demo.evidence import DemoJournal, write_ready_file
-from loadmanager.util import clock
+from loadmanager.util.clock import now_s
 from loadmanager.util.logging import configure_logging
 
-log = structlog.get_logger(__name__)
-
 HOST = "127.0.0.1"
-_CONGESTED_BYTES = 1 << 20
+VERSION = "demo-1"
 
 
-@dataclass(eq=False, frozen=True, slots=True)
-class _Opening:
-    topic: DemoTopic
-    channel: Channel
+class TopicHost:
+    """The open topics of one broker process; `instance` is its name in the serving log."""
 
+    def __init__(
+        self,
+        agent: str | Callable[[], str],
+        serving_log: DemoJournal,
+        *,
+        address: str = HOST,
+        port: int | None = None,
+        clock: Callable[[], float] = now_s,
+    ) -> None:
+        self.instance = ""
+        self.hosting = Hosting(
+            agent, port=port, host=address, on_open=self._opened, on_close=self._close, version=VERSION, clock=clock
+        )
+        self._serving_log = serving_log
+        self._clock = clock
+        self._last_served_s: dict[str, float] = {}
 
-class ClientLink:
-    """One client's connection: its channels, and what its frames do."""
-
-    def __init__(self, host: TopicHost, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._host = host
-        self._reader = reader
-        self._writer = writer
-        self._open: dict[int, _Opening] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def send(self, frame: Frame) -> None:
-        if not self._writer.is_closing():
-            self._writer.write(encode(frame))
-
-    def is_congested(self) -> bool:
-        return self._writer.transport.get_write_buffer_size() > _CONGESTED_BYTES
-
-    async def serve(self) -> None:
-        """Handle frames until the client is gone."""
-        self.send(Frame(Kind.HELLO, body=self._host.instance.encode()))
+    async def publish(self, request: web.Request) -> web.Response:
+        """Take a batch: 200 with the name of this process, or 409 with the reason why not."""
+        name, messages = request.query["topic"], int(request.query["messages"])
+        body = await request.read()
         try:
-            while (frame := await read_frame(self._reader)) is not None:
-                self._handle(frame)
-        except (ProtocolError, UnicodeDecodeError) as error:
-            log.warning("client_sent_nonsense", error=str(error))
-        finally:
-            for task in self._tasks:
-                task.cancel()
-            for opening in self._open.values():
-                opening.topic.detach(opening.channel)
-            self._writer.close()
+            topic = await self.hosting.open(name)
+        except (RefusedError, ValueError) as error:
+            return web.Response(status=web.HTTPConflict.status_code, text=str(error))
+        topic.messages_in += messages
+        topic.bytes_in += len(body)
+        self._last_served_s[name] = self._clock()
+        return web.Response(text=self.instance)
 
-    def _handle(self, frame: Frame) -> None:
-        match frame.kind:
-            case Kind.SUBSCRIBE | Kind.PRODUCE:
-                task = asyncio.create_task(self._open_channel(frame, frame.text))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-            case Kind.PUBLISH:
-                self._publish(frame)
-            case Kind.RECEIVED:
-                opening = self._open.get(frame.channel)
-                if opening is not None:
-                    opening.topic.confirm(opening.channel, frame.first, frame.messages)
-            case _:
-                raise ProtocolError(f"{frame.kind.name} is not for a broker")
+    async def _opened(self, topic: Topic) -> None:
+        self._last_served_s[topic.name] = self._clock()
+        self._record("opened", topic, at_s=self._last_served_s[topic.name])
 
-    async def _open_channel(self, frame: Frame, name: str) -> None:
-        topic = await self._host.find_or_open(name)
-        if topic is None:
-            self.send(Frame(Kind.REFUSED, frame.channel, body=ChannelCloseReason.NOT_OWNER.encode()))
-            return
-        self._open = {number: opening for number, opening in self._open.items() if not opening.topic.is_closed}
-        channel = Channel(self, frame.channel)
-        self._open[frame.channel] = _Opening(topic, channel)
-        channel.send(Kind.OPENED)
-        if frame.kind is Kind.PRODUCE:
-            topic.attach_producer(channel)
-        else:
-            topic.attach_subscriber(channel)
+    async def _close(self, topic: Topic, closing: Closing) -> None:
+        # Without a lease nothing was served, so serving ended with the lease even if nobody could notice at once.
+        # The last moment at which the topic did serve is the evidence that overrides that claim.
+        now_s = self._clock()
+        ended_at_s = max(self._last_served_s.pop(topic.name), min(now_s, self.hosting.lease_until_s))
+        self._record("closed", topic, at_s=ended_at_s, written_at_s=now_s, reason=closing.reason, call=closing.call)
 
-    def _publish(self, frame: Frame) -> None:
-        if not self._host.hosting.has_lease:
-            return  # the client was told that its topics are closed
-        opening = self._open.get(frame.channel)
-        if opening is None or opening.topic.is_closed:
-            self.send(Frame(Kind.CLOSED, frame.channel, body=ChannelCloseReason.NOT_OWNER.encode()))
-            return
-        began_s = clock.now_s()
-        taken = self._host.serves(opening.topic) and opening.topic.accept(frame.first, frame.messages, frame.body)
-        self._host.vitals.published(clock.now_s() - began_s, taken=taken)
-        self.send(Frame(Kind.ACCEPTED if taken else Kind.BUSY, frame.channel, frame.first, frame.messages))
+    def _record(self, event: str, topic: Topic, **more: object) -> None:
+        record = {"event": event, "topic": topic.name, "instance": self.instance, "incarnation": topic.incarnation}
+        self._serving_log.append({**record, **more})
+
+
+def agent_in(agent_file: Path) -> Callable[[], str]:
+    """Return a function that reads the agent's URL from a file, which may appear after the broker's start."""
+
+    def find() -> str:
+        agent = json.loads(agent_file.read_bytes())
+        url: str = agent.get("localUrl") or agent["url"]
+        return url
+
+    return find
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,19 +97,18 @@ class Listening:
 
 
 async def run(agent_file: Path, serving_log: DemoJournal, ready_file: Path, listening: Listening) -> None:
-    """Serve until SIGTERM, then deliver what was accepted and close every topic."""
+    """Serve until SIGTERM, then close every topic."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     host = TopicHost(agent_in(agent_file), serving_log, address=listening.bind_address, port=listening.port)
+    app = web.Application()
+    app.add_routes([web.post("/publish", host.publish)])
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
     async with host.hosting:
         broker_id = f"{HOST}:{urlsplit(host.hosting.url).port}"
         host.instance = f"{broker_id}#{os.getpid()}"
-        data_server = await asyncio.start_server(
-            lambda reader, writer: ClientLink(host, reader, writer).serve(),
-            listening.bind_address,
-            listening.data_port,
-            limit=MAX_BODY_BYTES,
-        )
+        await web.TCPSite(runner, listening.bind_address, listening.data_port).start()
         write_ready_file(
             ready_file,
             {
@@ -148,11 +116,11 @@ async def run(agent_file: Path, serving_log: DemoJournal, ready_file: Path, list
                 "instance": host.instance,
                 "pid": os.getpid(),
                 "url": f"http://{broker_id}",
-                "data_url": f"tcp://{HOST}:{data_server.sockets[0].getsockname()[1]}",
+                "data_url": f"http://{HOST}:{runner.addresses[0][1]}",
             },
         )
         await stopped.wait()
-        data_server.close()
+    await runner.cleanup()
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -11,23 +12,18 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from loadmanager.broker import CloseReason
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.dev.demo.data_protocol import ChannelCloseReason
 from loadmanager.dev.demo.demo_cluster import DemoCluster, DemoError
 from loadmanager.dev.demo.demo_monitor import INTERVAL_S, DemoState, Monitor
 from loadmanager.dev.demo.demo_settings import TENANT, DemoSettings
 from loadmanager.dev.demo.demo_summary import (
     DemoSummary,
-    LeaderFailover,
-    TopicAccount,
-    dropped_ranges,
     imbalance,
     summarize_gaps,
-    summarize_messages,
 )
 from loadmanager.dev.demo.evidence import find_overlaps, read_journals, serving_intervals, topics_without_owner
-from loadmanager.dev.demo.failover_probe import FailoverProbe
-from loadmanager.net.http_client import HttpClient
+from loadmanager.net.http_client import HttpClient, PeerUnavailableError
 from loadmanager.util import clock
 
 _FOREVER_SHARE = 1.0
@@ -41,6 +37,9 @@ _NEXT_STRETCH_S = 2.5 * INTERVAL_S
 _MEASURED_WITHIN_S = 60.0
 _EVEN, _EVEN_FOR_S, _EVEN_WITHIN_S = 1.15, 4.0, 30.0
 _POLL_S = 0.1
+_PROBE_NAMESPACE = "probe"
+_LOOKUP_EVERY_S = 0.02
+_LOOKUP_TIMEOUT_S = 10.0
 _LEADER_TIMEOUT_S = 90.0
 _START_TIMEOUT_S = 90.0
 
@@ -53,10 +52,9 @@ class Director:
         self._cluster = cluster
         self._state = state
         self._http = http
-        self._probe = FailoverProbe(lambda: self._cluster.node_urls, http)
         self._hot_spots = 0
         self._was_completed = False
-        self._failover: LeaderFailover | None = None
+        self._failover_s: float | None = None
         self._windows: dict[str, tuple[float, float]] = {}
         self._start_s = 0.0
         self._end_s = 0.0
@@ -136,16 +134,28 @@ class Director:
         self._state.add_event(f"hot spot on {', '.join(row.name for row in quietest)}: {share}")
 
     async def _kill_leader(self) -> None:
-        await self._probe.prepare()
-        name, epoch = await self._get_leader()
+        """Kill it, and look up a topic of a new namespace until it has an owner: the next leader assigns it."""
+        await self._change_namespace("PUT", _PROBE_NAMESPACE)
+        name = await self._get_leader()
         killed_at_s = await self._cluster.kill_node(name)
         self._state.add_event(f"the leader {name} was killed")
-        self._failover = await self._probe.measure(epoch, killed_at_s)
-        if self._failover is not None:
-            seconds = self._failover.to_next_assignment_s
-            self._state.add_event(
-                f"the next assignment came {seconds:.2f} s later, in epoch {self._failover.epoch_after}"
-            )
+        for turn in itertools.count():
+            if await self._is_assigned(self._cluster.node_urls[turn % len(self._cluster.node_urls)]):
+                break
+            if clock.now_s() > killed_at_s + _MEASURED_WITHIN_S:
+                return
+            await asyncio.sleep(_LOOKUP_EVERY_S)
+        self._failover_s = round(clock.now_s() - killed_at_s, 3)
+        self._state.add_event(f"the next assignment came {self._failover_s:.2f} s later")
+        await self._change_namespace("DELETE", _PROBE_NAMESPACE)
+
+    async def _is_assigned(self, node_url: str) -> bool:
+        url = f"{node_url}/lookup/v2/topic/persistent/{TENANT}/{_PROBE_NAMESPACE}/topic"
+        try:
+            answer = await self._http.call("GET", url, _LOOKUP_TIMEOUT_S)
+        except PeerUnavailableError:
+            return False
+        return answer.status == web.HTTPOk.status_code
 
     async def _kill_busiest_broker(self) -> None:
         # The last rate may be of topics that have been unloaded since.
@@ -154,14 +164,14 @@ class Director:
         await self._cluster.kill_broker(busiest.name)
         self._state.add_event(f"{busiest.name} and its agent were killed: a machine is lost")
 
-    async def _get_leader(self) -> tuple[str, int]:
-        """The name of the node that leads, and its epoch."""
+    async def _get_leader(self) -> str:
+        """The name of the node that leads."""
         deadline_s = clock.now_s() + _LEADER_TIMEOUT_S
         while self._state.leader_name is None:
             if clock.now_s() > deadline_s:
                 raise DemoError(f"no node has led for {_LEADER_TIMEOUT_S:g} s")
             await asyncio.sleep(_POLL_S)
-        return self._state.leader_name, self._state.epoch
+        return self._state.leader_name
 
     async def _wait_for_brokers(self) -> None:
         """Until every node knows every broker: the first one to register would be given everything otherwise."""
@@ -178,12 +188,15 @@ class Director:
                 await asyncio.sleep(_POLL_S)
 
     async def _create_namespaces(self) -> None:
-        body = {"bundles": {"numBundles": self._settings.bundles_per_namespace}}
         for name in self._settings.workload.namespaces:
-            url = f"{self._cluster.node_urls[0]}/admin/v2/namespaces/{TENANT}/{name}"
-            answer = await self._http.call("PUT", url, _START_TIMEOUT_S, json=body)
-            if answer.status != web.HTTPNoContent.status_code:
-                raise DemoError(f"namespace {name}: {answer.shown()}")
+            await self._change_namespace("PUT", name)
+
+    async def _change_namespace(self, method: str, name: str) -> None:
+        body = {"bundles": {"numBundles": self._settings.bundles_per_namespace}} if method == "PUT" else None
+        url = f"{self._cluster.node_urls[0]}/admin/v2/namespaces/{TENANT}/{name}"
+        answer = await self._http.call(method, url, _START_TIMEOUT_S, json=body)
+        if answer.status != web.HTTPNoContent.status_code:
+            raise DemoError(f"namespace {name}: {answer.shown()}")
 
     async def _reach(self, share: float) -> None:
         """Wait for a moment of the script, given as a share of its length."""
@@ -217,10 +230,8 @@ class Director:
             imbalance=self._imbalances(serving),
             bundles_moved=_bundles_moved(serving),
             gaps=summarize_gaps((r for r in clients if r["event"] == "gap"), self._cluster.ended_at_s),
-            leader_failover=self._failover,
-            messages=summarize_messages(
-                map(TopicAccount.of_record, accounts), self._cluster.killed, dropped_ranges(serving)
-            ),
+            leader_failover_s=self._failover_s,
+            messages=sum(account["messages"] for account in accounts),
             two_owners=find_overlaps(intervals),
             topics_without_owner=topics_without_owner(topics, accounts, intervals),
             died_unexpectedly=self._cluster.died_unexpectedly,
@@ -246,7 +257,7 @@ def _bundles_moved(serving_records: Iterable[Mapping[str, Any]]) -> int:
 def _unloaded(serving_records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Each topic that was closed because its bundle was to leave."""
     closed = (record for record in serving_records if record["event"] == "closed")
-    return (record for record in closed if record["reason"] == ChannelCloseReason.UNLOADED)
+    return (record for record in closed if record["reason"] == CloseReason.UNLOADED)
 
 
 async def run_demo(
