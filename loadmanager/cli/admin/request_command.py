@@ -1,17 +1,11 @@
-"""Base of the admin commands: a function turns arguments into one request, or into a `Procedure` of several.
-
-Shared arguments are completed in the shell with the names that a node returns.
-"""
+"""Base of the admin commands: a function turns arguments into one request, or into a `Procedure` of several."""
 
 from __future__ import annotations
 
 import inspect
-import io
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import redirect_stderr
+from collections.abc import Callable
 from functools import wraps
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
@@ -27,7 +21,6 @@ from loadmanager.cli.admin.node_requests import (
     AdminRequest,
     Service,
     end,
-    get,
 )
 from loadmanager.cli.connection_options import (
     Certificate,
@@ -166,56 +159,6 @@ def show_json(content: object) -> None:
     print(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode())
 
 
-_PATIENCE_S = 0.5
-_PARTS = 2
-"""A tenant and a namespace stand before a bundle's range."""
-
-
-def brokers(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The registered brokers."""
-    return _beginning(incomplete, _strings(_ask(ctx, get("/admin/v2/brokers"))))
-
-
-def namespaces(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Tenants, then the namespaces of the one that is typed."""
-    tenant, separator, _ = incomplete.partition("/")
-    if separator:
-        return _beginning(incomplete, _strings(_ask(ctx, get("/admin/v2/namespaces", tenant))))
-    return _beginning(incomplete, (f"{each}/" for each in _strings(_ask(ctx, get("/admin/v2/tenants")))))
-
-
-def bundles(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Namespaces, then the bundles of the one that is typed."""
-    if incomplete.count("/") < _PARTS:
-        return [each if each.endswith("/") else f"{each}/" for each in namespaces(ctx, incomplete)]
-    namespace = incomplete.rpartition("/")[0]
-    content = _ask(ctx, get(f"/admin/v2/namespaces/{namespace}", "bundles"))
-    bounds = _strings(content.get("boundaries") if isinstance(content, dict) else None)
-    ranges = (f"{namespace}/{lower}_{upper}" for lower, upper in pairwise(bounds))
-    return _beginning(incomplete, ranges)
-
-
-def _ask(ctx: typer.Context, request: AdminRequest) -> object:
-    """The answer; None when nobody gives one at once."""
-    given = ctx.params
-    urls = [url.strip().rstrip("/") for url in str(given.get("url", "")).split(",")]
-    try:
-        with redirect_stderr(io.StringIO()):
-            token = given_token(given.get("token") or "", given.get("token_file"))
-            tls = given_tls(*(given.get(name) for name in ("tls_trust_certs", "tls_certificate", "tls_key")))
-        return Service(urls, _PATIENCE_S, token=token, tls=tls).get(request)
-    except (*ASKING_ERRORS, ValueError, SystemExit):
-        return None
-
-
-def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
-    return [name for name in names if name.startswith(incomplete)]
-
-
-def _strings(content: object) -> list[str]:
-    return [each for each in content if isinstance(each, str)] if isinstance(content, list) else []
-
-
 T = TypeVar("T")
 
 MATCHES = "/loadbalance/v1/matches"
@@ -271,7 +214,6 @@ Namespace = Annotated[
         parser=_named(NamespaceName.parse),
         metavar="TENANT/NAMESPACE",
         help="The namespace.",
-        autocompletion=namespaces,
     ),
 ]
 Topic = Annotated[
@@ -283,12 +225,11 @@ Bundle = Annotated[
         parser=_named(BundleName.parse),
         metavar="TENANT/NAMESPACE/RANGE",
         help="The bundle, t/ns/0x.._0x...",
-        autocompletion=bundles,
     ),
 ]
 Broker = Annotated[
     str,
-    typer.Argument(metavar="BROKER", help="The broker's id, host:port.", autocompletion=brokers),
+    typer.Argument(metavar="BROKER", help="The broker's id, host:port."),
 ]
 Cluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="The cluster: the nodes' clusterName.")]
 AnyCluster = Annotated[
