@@ -2,7 +2,7 @@
 
 1,000 brokers with 100,000 bundles all report, and a round of shedding is planned. The leader is a real one over a
 metadata store in memory. What counts is the time of the event loop's thread and of the planning one, which lookups wait
-for; the thread that writes is shown apart. Then the steps of moves, without the writes and calls that they ask for.
+for; the thread that writes is shown apart.
 """
 
 from __future__ import annotations
@@ -21,30 +21,15 @@ from stall_server import BROKERS, BUNDLES_PER_NAMESPACE, NAMESPACES, NEVER_MINUT
 from support.memory_store import MemoryCluster, MemoryStore
 
 from loadmanager.config import settings_of
-from loadmanager.core.domain.ownership import Ownership, Registration, Stamp, assign
-from loadmanager.core.protocol.move_machine import (
-    Commit,
-    Committed,
-    Ended,
-    Event,
-    Move,
-    MoveMachine,
-    OwnerAnswered,
-    Want,
-)
 from loadmanager.history.reader import History
-from loadmanager.history.table_schemas import BUNDLE_REPORTS, EVENTS
-from loadmanager.leader.audit.decision_log import RecordedAnswers, RecordedMachine
-from loadmanager.leader.audit.history_recorder import HistoryRecorder
+from loadmanager.history.table_schemas import BUNDLE_REPORTS
 from loadmanager.leader.audit.recorded_model import RecordedModel
 from loadmanager.leader.node import Node
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Put
 from loadmanager.util.logging import configure_logging
-from loadmanager.wire.machines.move_codec import MovesForm
 
 ROUNDS = 5
-MOVES = 10_000
 TARGET_PERCENT = 5.0
 TARGET_BYTES = 20.0
 
@@ -90,32 +75,6 @@ class Leader:
         return time.perf_counter() - started_s
 
 
-def moves_us(recorder: HistoryRecorder) -> float:
-    """Microseconds of a move's steps, from the moment it is wanted to its end."""
-    answers = RecordedAnswers(recorder)
-    machine = MoveMachine(
-        answers.noting("limits", lambda: (MOVES, MOVES)),
-        answers.noting("deadline_s", lambda: 60.0),
-        answers.noting("is_registered", lambda each: each is not None),
-    )
-    stepped = RecordedMachine("moves", MovesForm(machine), answers, recorder)
-    stamp, brokers = Stamp(1, 1_000, "lookup"), [Registration(broker_id(number), number) for number in range(BROKERS)]
-    owned = [assign(Ownership(), each, stamp) for each in brokers]
-    started_s = time.thread_time()
-    for number in range(MOVES):
-        owner, destination = number % BROKERS, brokers[(number + 1) % BROKERS]
-        move = Move(f"t/ns/{number:#010x}_0xffffffff", brokers[owner], destination, "broker_overloaded")
-        stored, to_do = owned[owner], stepped.step(Want(move), time.monotonic())
-        while not isinstance(to_do[0], Ended):
-            if isinstance(to_do[0], Commit):
-                stored = to_do[0].transition(stored, stamp)
-                event: Event = Committed(move, stored)
-            else:
-                event = OwnerAnswered(move, None)
-            to_do = stepped.step(event, time.monotonic())
-    return (time.thread_time() - started_s) / MOVES * 1e6
-
-
 def with_load(record: bytes, number: int) -> bytes:
     """The record of another minute: each load is a bit different."""
     content = orjson.loads(record)
@@ -143,13 +102,6 @@ async def measure(folder: Path) -> None:
         assert await asyncio.to_thread(recording.node.recorder.flush, 60.0)
         writing.append(time.process_time() - started_s)
     checkpoint_s = await recording.checkpoint_s()
-    moves: dict[bool, list[float]] = {False: [], True: []}
-    sizes = []
-    for _ in range(ROUNDS):
-        for leader in (plain, recording):
-            moves[leader is recording].append(moves_us(leader.node.recorder))
-        assert await asyncio.to_thread(recording.node.recorder.flush, 60.0)
-        sizes.append(History(str(folder)).info(EVENTS).size_bytes)
     for leader in (plain, recording):
         await leader.node.stop()
     table = History(str(folder)).info(BUNDLE_REPORTS)
@@ -165,9 +117,6 @@ async def measure(folder: Path) -> None:
             Measured("writing it, in a thread of its own", statistics.median(writing) * 1e3, "ms"),
             Measured("bytes a bundle row", table.size_bytes / max(table.rows, 1), "", TARGET_BYTES),
             Measured("a checkpoint, on the event loop", checkpoint_s * 1e3, "ms"),
-            Measured("steps of a move, without recording", statistics.median(moves[False]), "us"),
-            Measured("steps of a move, with recording", statistics.median(moves[True]), "us"),
-            Measured("bytes of the rows of a move's steps", (sizes[-1] - sizes[0]) / ((ROUNDS - 1) * MOVES), ""),
         ],
     )
 

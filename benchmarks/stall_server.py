@@ -57,9 +57,10 @@ class Cycles:
 
     def __init__(self, node: Node, store: MemoryStore, records: list[bytes]) -> None:
         limits = ExecutorSettings(60.0, concurrency=16, concurrency_per_broker=8)
-        churn, recorder = node.planner.churn, node.recorder
         owners = AgentOwnerClient(node.mirror, node.election, NOBODY, lambda: 10.0)
-        self._executor = PlansOnly(node.mirror, node.ledger, owners, node.decision_log, lambda: limits, churn, recorder)
+        self._executor = PlansOnly(
+            node.mirror, node.ledger, owners, node.decision_log, lambda: limits, node.planner.churn
+        )
         self._loop = SheddingLoop(
             node.planner, self._executor, node.election, node.decision_log, node.mirror, node.live
         )

@@ -144,7 +144,6 @@ class Node(Candidate):
             self.decision_log,
             lambda: ExecutorSettings.of(self.live.current),
             self.planner.churn,
-            self.recorder,
             self.caller.tracing,
             self.agents,
         )

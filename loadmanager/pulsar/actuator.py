@@ -68,7 +68,6 @@ class Actuator:
             decision_log,
             lambda: ExecutorSettings.of(live.current),
             planner.churn,
-            planner.recorder,
             tracing,
         )
         self.shedding = SheddingLoop(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.history.gaps import find_gaps
 from loadmanager.history.reader import History
-from loadmanager.history.table_schemas import DECISIONS, EVENTS
+from loadmanager.history.table_schemas import DECISIONS, MOVES
 from loadmanager.lab.replay.replayer import replay
 
 pytestmark = pytest.mark.zookeeper
@@ -25,12 +24,6 @@ pytestmark = pytest.mark.zookeeper
 def decisions(folder: Path, epoch: int) -> list[int]:
     """The sequences of the decisions of a term that are written."""
     return [row["sequence"] for row in History(str(folder)).rows(DECISIONS) if row["epoch"] == epoch]
-
-
-def steps(folder: Path, epoch: int) -> list[str]:
-    """The events of moves of a term that are written."""
-    rows = [row for row in History(str(folder)).rows(EVENTS) if (row["epoch"], row["kind"]) == (epoch, "stepped")]
-    return [json.loads(row["body"])["event"][0] for row in rows]
 
 
 async def test_killed_leader_loses_only_the_tail(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
@@ -51,7 +44,7 @@ async def test_killed_leader_loses_only_the_tail(zookeeper: EmbeddedZooKeeper, c
         assert await cluster.unload(url, bundle) == 204
         broker.unload_status = 503
         unload = asyncio.create_task(cluster.unload(leader.url, another))
-        await eventually(lambda: {"Want", "Committed", "OwnerAnswered", "TIME"} <= set(steps(folder, 1)))
+        await eventually(lambda: any(row["kind"] == "began" for row in History(str(folder)).rows(MOVES)))
         await eventually(lambda: len(decisions(folder, 1)) >= 8)
         written = decisions(folder, 1)
         leader.kill()
@@ -81,5 +74,3 @@ async def test_killed_leader_loses_only_the_tail(zookeeper: EmbeddedZooKeeper, c
     outcome = await asyncio.to_thread(replay, items, planner_settings_of)
     assert outcome.is_equal, outcome
     assert outcome.compared["place"] >= len(written) + 8
-    assert outcome.compared["step of moves"] == len(steps(folder, 1)) + len(steps(folder, 2))
-    assert "Resume" in steps(folder, 2), "the next leader sees through what it found under way"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import sys
@@ -13,12 +12,9 @@ import pytest
 from support.builders import broker, report
 from support.recorded import NEVER, NOON_MS, Disk, abandon, record
 from support.recorded_cluster import OF_STRATEGY, a_recorded_leader
-from support.waiting import eventually, eventually_sync, patience
+from support.waiting import eventually_sync, patience
 
 from loadmanager.cli import main
-from loadmanager.core.domain.names import BundleName
-from loadmanager.core.domain.reasons import OwnershipReason
-from loadmanager.core.protocol import move_machine
 from loadmanager.history.entry_rows import HistoryEvent, Report, StrategyState
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
@@ -68,26 +64,6 @@ async def test_a_history_is_verified_and_a_changed_one_names_the_difference(
     assert code == 1
     assert f"epoch 1, sequence {row['sequence']}: shed about {row['steps'][0]['bundle']}, step.reason" in output
     assert f"recorded 'lookup', replayed '{row['steps'][0]['reason']}'" in output
-
-
-async def test_moves_that_would_be_carried_out_otherwise_now_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with a_recorded_leader(tmp_path / "history") as recorded:
-        owner, bundle = recorded.cluster.brokers["b1:8080"], recorded.owned_by("b1:8080")[0]
-        owner.status = 503
-        name, why = BundleName.parse(bundle), OwnershipReason.ADMIN_UNLOAD
-        unload = asyncio.create_task(recorded.leader.node.bundles.unload(name, None, why))
-        await eventually(lambda: len(owner.unloads) >= 3)
-        owner.status = 204
-        await unload
-    code, output, _ = replay(capsys, monkeypatch, tmp_path / "history", "--json")
-    steps = json.loads(output)["compared"]["step of moves"]
-    assert (code, steps >= 8) == (0, True), "wanted, released, refused, time, refused, time, let go, completed"
-    monkeypatch.setattr(move_machine, "_FIRST_PAUSE_S", 0.05)
-    code, output, _ = replay(capsys, monkeypatch, tmp_path / "history")
-    assert code == 1
-    assert f"stepped about {bundle}, moves.OwnerAnswered: to be woken at: recorded " in output.splitlines()[-1]
 
 
 def test_partial_write(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

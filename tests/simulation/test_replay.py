@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -12,17 +11,11 @@ from typing import Any
 import pytest
 from support.nodes import topics_by_bundle
 from support.recorded_cluster import BUNDLES, NAMESPACE, OF_STRATEGY, a_recorded_leader
-from support.registrations import register
 from support.waiting import eventually
 
 from loadmanager.cli.replay_command import find_start, planner_settings_of, recorded_items
 from loadmanager.core.domain.names import BrokerId, BundleName
-from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.domain.resources import HealthFigures
-from loadmanager.core.protocol import move_machine
-from loadmanager.core.protocol.move_machine import Phase
-from loadmanager.errors import PlanDriftedError
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import DECISIONS
 from loadmanager.lab.replay.replayer import Item, ReplayedReport, ReplayOutcome, Row, replay
@@ -224,190 +217,28 @@ async def test_a_row_that_cannot_be_used_is_named_and_ends_the_replay(tmp_path: 
     assert str(difference.replayed).startswith("JSONDecodeError")
 
 
-async def moves_of_all_kinds(folder: Path) -> list[Item]:
-    """A term in which unloads succeed, are refused for a while or until it is too late, are cancelled, wait for their
-    turn and are called off; and their owner dies. A checkpoint comes while some are under way.
-    """
-    async with a_recorded_leader(folder) as recorded:
-        node, cluster = recorded.leader.node, recorded.cluster
-        first, second, third, *others = map(BundleName.parse, recorded.owned_by("b1:8080"))
-        b1, b2 = (cluster.brokers[name] for name in ("b1:8080", "b2:8080"))
-
-        def unload(*names: BundleName, to: Registration = b2.registration) -> list[asyncio.Task[None]]:
-            return [asyncio.create_task(node.bundles.unload(name, to, OwnershipReason.ADMIN_UNLOAD)) for name in names]
-
-        async def ended(*tasks: asyncio.Task[None]) -> list[str]:
-            return [type(each).__name__ for each in await asyncio.gather(*tasks, return_exceptions=True)]
-
-        async def two_are_asked() -> None:
-            moves = node.executor._moves
-            await eventually(lambda: [each.phase for each in moves.known if each.released] == [Phase.ASKED] * 2)
-
-        assert await ended(*unload(first)) == ["NoneType"]
-        b1.status = 503
-        tried = unload(second)
-        await eventually(lambda: len(b1.unloads) >= 4)
-        b1.status = 204
-        assert await ended(*tried) == ["NoneType"]
-        assert await ended(*unload(third, to=Registration(BrokerId("gone:1"), 1))) == ["IllegalTransitionError"]
-        b1.status = 503
-        node.live.apply({"namespaceBundleUnloadingTimeoutMs": "300"})
-        assert await ended(*unload(third)) == ["UnloadFailedError"]
-        node.live.apply({"namespaceBundleUnloadingTimeoutMs": "60000", "maxConcurrentUnloads": "2"})
-        b1.may_answer.clear()
-        under_way = unload(*others[:5])
-        await two_are_asked()
-        assert isinstance(node.mirror.model, RecordedModel)
-        await node.planner.checkpoint(node.mirror.model)
-        await node.executor.cancel(others[0])
-        assert node.executor.withdraw(str(others[4]))
-        await two_are_asked()
-        await b1.leave()
-        cancelled, one, two, _, called_off = await ended(*under_way)
-        assert (cancelled, called_off) == ("UnloadCancelledError", "UnloadCancelledError")
-        assert (one, two) == ("NoneType", "NoneType"), "whoever is gone has let go"
-        await node.planner.checkpoint(node.mirror.model)
-    return recorded_in(folder)
-
-
-async def test_steps_of_moves_are_replayed_from_a_checkpoint_too(tmp_path: Path) -> None:
-    items = await moves_of_all_kinds(tmp_path)
-    steps = [json.loads(row.columns["body"]) for row in rows_of(items, "events", "stepped")]
-    outcomes = {told[2][0] for step in steps for told in step.get("do", ()) if told[0] == "Ended"}
-    assert outcomes == {"Moved", "Kept", "CalledOff", "Failed"}
-    outcome = replayed(items)
-    assert outcome.difference is None
-    assert outcome.compared["step of moves"] == len(steps)
-    assert not outcome.left_out
-    second = rows_of(items, "events", "checkpoint")[1]
-    phases = [move.get("phase", "WAITING") for move in json.loads(second.columns["body"])["machines"]["moves"]]
-    assert phases == ["WAITING", "WAITING", "WAITING", "ASKED", "ASKED"]
-    later = replayed(items[items.index(second) :])
-    assert later.difference is None
-    assert later.compared["checkpoint"] == 1
-    assert 0 < later.compared["step of moves"] < len(steps)
-
-
-async def test_changed_rule_is_found_at_its_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    items = await moves_of_all_kinds(tmp_path)
-    rows = {row.sequence: json.loads(row.columns["body"]) for row in rows_of(items, "events", "stepped")}
-    refused = next(at for at, body in rows.items() if body["event"][0] == "OwnerAnswered" and body["event"][2])
-    bundle = next(
-        body["event"][1]["bundle"]
-        for body in rows.values()
-        if body["event"][0] == "Want" and body["event"][1]["move"] == 2
-    )
-    monkeypatch.setattr(move_machine, "_FIRST_PAUSE_S", 2 * move_machine._FIRST_PAUSE_S)
-    difference = replayed(items).difference
-    assert difference is not None
-    assert (difference.sequence, difference.kind, difference.subject) == (refused, "stepped", bundle)
-    assert difference.field == "moves.OwnerAnswered: to be woken at"
-    assert difference.recorded == rows[refused]["wakeS"]
-    assert difference.replayed == pytest.approx(difference.recorded + 0.1)
-
-
-async def drains_and_pins(folder: Path) -> list[Item]:
-    """A term in which a broker is drained, first in vain and then of all it has, and another one comes back as
-    another process while it is drained; a pinned bundle comes home. A checkpoint comes in the midst of it.
-    """
-    async with a_recorded_leader(folder) as recorded:
-        node, cluster = recorded.leader.node, recorded.cluster
-        await recorded.report()
-        b1 = cluster.brokers["b1:8080"]
-        node.live.apply({"namespaceBundleUnloadingTimeoutMs": "300"})
-        b1.status = 503
-        await node.drains.start(BrokerId("b1:8080"))
-        await eventually(lambda: node.drains.progress(BrokerId("b1:8080")).failed > 0)
-        assert isinstance(node.mirror.model, RecordedModel)
-        await node.planner.checkpoint(node.mirror.model)
-        b1.status = 204
-        await eventually(lambda: node.drains.progress(BrokerId("b1:8080")).state == "done")
-        await node.drains.stop(BrokerId("b1:8080"))
-        bundle = recorded.owned_by("b2:8080")[0]
-        pinned = {bundle: BrokerId("b1:8080")}
-        await node.operators.update_controls(lambda controls: replace(controls, pinned=pinned))
-        await eventually(lambda: recorded.owned_by("b1:8080") == [bundle])
-        await node.drains.start(BrokerId("b3:8080"))
-        b3 = cluster.brokers["b3:8080"]
-        await b3.leave()
-        b3.store = await cluster.connect()
-        await register(b3.store, "b3:8080", b3.record)
-        await eventually(lambda: not node.mirror.operator_config.controls.draining)
-        await node.planner.checkpoint(node.mirror.model)
-    return recorded_in(folder)
-
-
-async def test_steps_of_drains_are_replayed(tmp_path: Path) -> None:
-    items = await drains_and_pins(tmp_path)
-    rows = [row for row in rows_of(items, "events", "stepped") if row.columns["subject"] == "drains"]
-    steps = [json.loads(row.columns["body"]) for row in rows]
-    told = {each[0] for step in steps for each in step.get("do", ())}
-    assert {"GiveAway", "BringHome", "BeginMove", "EndDrain"} <= told
-    outcome = replayed(items)
-    assert outcome.difference is None
-    assert outcome.compared["step of drains"] == len(steps)
-    assert not outcome.left_out
-    second = rows_of(items, "events", "checkpoint")[1]
-    image = json.loads(second.columns["body"])["machines"]["drains"]
-    assert (image[0]["broker"], image[0]["isUnderWay"]) == ("b1:8080", True)
-    later = replayed(items[items.index(second) :])
-    assert later.difference is None
-    assert later.compared["checkpoint"] == 1
-    assert 0 < later.compared["step of drains"] < len(steps)
-
-
-async def test_nothing_is_written_of_drains_while_nothing_is_drained(tmp_path: Path) -> None:
+async def test_drains_and_returns_are_replayed(tmp_path: Path) -> None:
     async with a_recorded_leader(tmp_path) as recorded:
-        looks = recorded.leader.node.drains._drains
-        before = looks._now_s
-        await eventually(lambda: looks._now_s > before, what="it has looked")
-        await recorded.live(1)
-    steps = rows_of(recorded_in(tmp_path), "events", "stepped")
-    assert {row.columns["subject"] for row in steps} == {"moves"}
-
-
-async def plans_that_are_executed(folder: Path) -> list[Item]:
-    """A term in which a plan is executed, one is stopped by an owner that refuses, with a checkpoint while it is under
-    way, and one is not begun.
-    """
-    async with a_recorded_leader(folder) as recorded:
-        node, cluster = recorded.leader.node, recorded.cluster
+        node, b1 = recorded.leader.node, BrokerId("b1:8080")
         await recorded.report()
-        b1 = cluster.brokers["b1:8080"]
-        moved = await node.plans.compute(PlanRequest(kind="drain", broker="b3:8080"))
-        await node.plans.execute(moved.hash)
-        node.live.apply({"namespaceBundleUnloadingTimeoutMs": "300", "maxConcurrentUnloads": "2"})
-        refused = await node.plans.compute(PlanRequest(kind="drain", broker="b1:8080"))
-        b1.status = 503
-        execution = asyncio.create_task(node.plans.execute(refused.hash))
-        await eventually(lambda: len(b1.unloads) >= 2)
+        await node.drains.start(b1)
+        await eventually(lambda: node.drains.progress(b1).state == "done")
         assert isinstance(node.mirror.model, RecordedModel)
         await node.planner.checkpoint(node.mirror.model)
-        with pytest.raises(PlanDriftedError, match="stopped at"):
-            await execution
-        with pytest.raises(PlanDriftedError, match="nothing was done"):
-            await node.plans.execute(moved.hash)
-        await node.planner.checkpoint(node.mirror.model)
-    return recorded_in(folder)
+        await node.drains.stop(b1)
+        bundle = recorded.owned_by("b2:8080")[0]
+        await node.operators.update_controls(lambda controls: replace(controls, pinned={bundle: b1}))
+        await eventually(lambda: recorded.owned_by("b1:8080") == [bundle])
+    outcome = replayed(recorded_in(tmp_path))
+    assert outcome.is_equal
+    assert {"drain", "bring_home", "moved", "checkpoint"} <= outcome.compared.keys()
+    assert not outcome.left_out
 
 
-async def test_every_step_of_plans_is_made_again_also_of_one_that_a_checkpoint_finds_under_way(tmp_path: Path) -> None:
-    items = await plans_that_are_executed(tmp_path)
-    rows = [row for row in rows_of(items, "events", "stepped") if row.columns["subject"] == "plans"]
-    steps = [json.loads(row.columns["body"]) for row in rows]
-    ends = [told[2] for step in steps for told in step.get("do", ()) if told[0] == "PlanEnded"]
-    assert ends == ["executed", "stopped", "stopped"]
-    outcome = replayed(items)
-    assert outcome.difference is None
-    assert outcome.compared["step of plans"] == len(steps)
-    assert outcome.left_out == {"plan: at an operator's word": 2}
-    second = rows_of(items, "events", "checkpoint")[1]
-    (image,) = json.loads(second.columns["body"])["machines"]["plans"]
-    assert image["state"] == "executing"
-    later = replayed(items[items.index(second) :])
-    assert later.difference is None
-    assert later.compared["checkpoint"] == 1
-    assert 0 < later.compared["step of plans"] < len(steps)
+async def test_events_of_an_unknown_kind_are_skipped(tmp_path: Path) -> None:
+    items = await a_life(tmp_path, rounds=1)
+    last, columns = items[-1], {"kind": "stepped", "subject": "moves", "body": "{}"}
+    assert replayed([*items, Row(last.at_ms, last.epoch, last.sequence + 1, "events", columns)]).is_equal
 
 
 async def test_the_next_leader_goes_on_in_a_term_of_its_own(tmp_path: Path) -> None:

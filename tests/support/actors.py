@@ -28,7 +28,6 @@ from loadmanager.core.domain.reasons import OwnershipReason, Reason
 from loadmanager.core.protocol.leadership import Term
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.audit.decision_log import DecisionLog
-from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.leader.candidate import Candidate, MetricSamples
 from loadmanager.leader.execution.executor import Executor, ExecutorSettings
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
@@ -181,7 +180,6 @@ class Actor(Candidate):
             decision_log,
             lambda: ExecutorSettings(10.0, 2, 2),
             cast("Churn", Unnoticed()),
-            HistoryRecorder(),
         )
 
     async def begin(self) -> None:

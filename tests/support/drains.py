@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -32,8 +31,6 @@ from loadmanager.core.protocol.drain_machine import (
 )
 from loadmanager.core.protocol.move_machine import CalledOff, Failed, Moved, Outcome, StaleStepError
 from loadmanager.core.protocol.state_machine import Signal
-from loadmanager.wire.machines.dataclass_codec import registration_as_json
-from loadmanager.wire.machines.drain_codec import wishes_as_json
 
 A, B, C = (Registration(BrokerId(f"{letter}:1"), number) for number, letter in enumerate("abc", 1))
 MOVED = Moved(Ownership())
@@ -63,9 +60,7 @@ def plan(*steps: Unload, staying: Sequence[str] = ()) -> Plan:
 
 @dataclass(slots=True)
 class DrainsHarness:
-    """Drains with what they look at, and a driver that does nothing until it is told to. `noting` is given all that
-    the machine asks with; `make_step` makes its steps, if it is there.
-    """
+    """Drains with what they look at, and a driver that does nothing until it is told to."""
 
     at_a_time: int = 2
     controls: Controls = field(default_factory=Controls)
@@ -75,24 +70,22 @@ class DrainsHarness:
     processes: dict[BrokerId, int] = field(default_factory=lambda: {each.broker: PROCESS for each in (A, B, C)})
     owners: dict[str, Registration] = field(default_factory=dict)
     now_s: float = 100.0
-    noting: Callable[..., Any] = lambda _, ask, __=None: ask
-    make_step: Callable[[Event, float], list[Action]] | None = None
     drains: DrainMachine = field(init=False)
 
     def __post_init__(self) -> None:
         self.drains = DrainMachine(
-            self.noting("controls", lambda: self.controls, wishes_as_json),
-            self.noting("registration_of", self.registrations.get, registration_as_json),
-            self.noting("process_of", self.processes.__getitem__),
-            self.noting("owner_of", self._owner_of, registration_as_json),
-            self.noting("at_a_time", lambda: self.at_a_time),
+            lambda: self.controls,
+            self.registrations.get,
+            self.processes.__getitem__,
+            self._owner_of,
+            lambda: self.at_a_time,
         )
 
     def _owner_of(self, bundle: str) -> Registration | None:
         return self.owners.get(bundle)
 
     def step(self, event: Event) -> list[Action]:
-        return (self.make_step or self.drains.step)(event, self.now_s)
+        return self.drains.step(event, self.now_s)
 
     def look(self, after_s: float = PAUSE_S) -> list[Action]:
         self.now_s += after_s
@@ -120,13 +113,10 @@ class AnyOrder(RuleBasedStateMachine):
 
     @initialize(at_a_time=st.integers(1, 3), owners=st.lists(st.sampled_from([A, B, C]), min_size=8, max_size=8))
     def begin(self, at_a_time: int, owners: list[Registration]) -> None:
-        self.leader = self.new_leader(at_a_time=at_a_time, owners=dict(zip(BUNDLES, owners, strict=True)))
+        self.leader = DrainsHarness(at_a_time=at_a_time, owners=dict(zip(BUNDLES, owners, strict=True)))
         self.moving: dict[str, Unload] = {}
         self.asked: list[GiveAway | BringHome] = []
         self.ending: list[EndDrain | EndReturn] = []
-
-    def new_leader(self, **values: Any) -> DrainsHarness:  # noqa: ANN401 - any field
-        return DrainsHarness(**values)
 
     def step(self, event: Event) -> None:
         for told in self.leader.step(event):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from hypothesis import strategies as st
 
@@ -41,14 +39,10 @@ DEADLINE_S = 5.0
 PREPARE_S = 2.0
 LOST = RuntimeError("no answer")
 
-Ask = Callable[..., Any]
-
 
 @dataclass(slots=True)
 class MovesHarness:
-    """`noting` is given all that the machine asks with; `make_step` makes its steps, if it is there. `preparing` are
-    those who are given time to prepare.
-    """
+    """Moves and their records. The brokers in `preparing` are given time to prepare."""
 
     limits: tuple[int, int] = (16, 8)
     registered: set[Registration] = field(default_factory=lambda: {A, B, C})
@@ -56,16 +50,14 @@ class MovesHarness:
     records: dict[str, Ownership] = field(default_factory=dict)
     now_s: float = 100.0
     to_do: list[Action] = field(default_factory=list)
-    noting: Callable[[str, Ask], Ask] = lambda _, ask: ask
-    make_step: Callable[[Event, float], list[Action]] | None = None
     moves: MoveMachine = field(init=False)
 
     def __post_init__(self) -> None:
         self.moves = MoveMachine(
-            self.noting("limits", lambda: self.limits),
-            self.noting("deadline_s", lambda: DEADLINE_S),
-            self.noting("is_registered", lambda each: each in self.registered),
-            self.noting("prepare_s", lambda each: PREPARE_S if each in self.preparing else 0.0),
+            lambda: self.limits,
+            lambda: DEADLINE_S,
+            lambda each: each in self.registered,
+            lambda each: PREPARE_S if each in self.preparing else 0.0,
         )
 
     def owned(self, bundle: str, owner: Registration = A) -> None:
@@ -80,7 +72,7 @@ class MovesHarness:
 
     def step(self, event: Event) -> list[Action]:
         """Apply the event; returns the new actions, which also become pending."""
-        told = (self.make_step or self.moves.step)(event, self.now_s)
+        told = self.moves.step(event, self.now_s)
         self.to_do += told
         return told
 

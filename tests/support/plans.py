@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -29,8 +27,6 @@ from loadmanager.core.protocol.plan_machine import (
     WithdrawStep,
 )
 
-Ask = Callable[..., Any]
-
 A, B = (Registration(BrokerId(f"{letter}:1"), number) for number, letter in enumerate("ab", 1))
 OWNED = Ownership(OwnershipState.OWNED, A, None, 1)
 FROZEN = (
@@ -49,25 +45,21 @@ def plan(steps: int = 3, kind: str = "moves", version: int = 1) -> KeptPlan:
 
 @dataclass(slots=True)
 class PlansHarness:
-    """Plans with what they are compared with, and a driver that does nothing until it is told to. `noting` is given all
-    that the machine asks with; `make_step` makes its steps, if it is there.
-    """
+    """Plans with what they are compared with, and a driver that does nothing until it is told to."""
 
     at_a_time: int = 2
     frozen: str = ""
     drifts: dict[str, str] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
     compared: set[KeptPlan] = field(default_factory=set)
-    noting: Callable[[str, Ask], Ask] = lambda _, ask: ask
-    make_step: Callable[[Event, float], list[Action]] | None = None
     plans: PlanMachine = field(init=False)
 
     def __post_init__(self) -> None:
         self.plans = PlanMachine(
-            self.noting("frozen", lambda: self.frozen),
-            self.noting("find_drift", self._find_drift),
-            self.noting("version_of", lambda bundle: self.versions.get(bundle, 1)),
-            self.noting("at_a_time", lambda: self.at_a_time),
+            lambda: self.frozen,
+            self._find_drift,
+            lambda bundle: self.versions.get(bundle, 1),
+            lambda: self.at_a_time,
             20,
         )
 
@@ -76,7 +68,7 @@ class PlansHarness:
         return self.drifts.get(step.bundle)
 
     def step(self, event: Event) -> list[Action]:
-        return self.plans.step(event, 0.0) if self.make_step is None else self.make_step(event, 0.0)
+        return self.plans.step(event)
 
     def execute(self, executed: KeptPlan, *, even_if_frozen: bool = False) -> list[BeginStep]:
         """The steps that begin first."""
@@ -105,12 +97,9 @@ class AnyOrder(RuleBasedStateMachine):
 
     @initialize(steps=st.integers(0, 6), at_a_time=st.integers(1, 3))
     def begin(self, steps: int, at_a_time: int) -> None:
-        self.leader = self.new_leader(at_a_time=at_a_time)
+        self.leader = PlansHarness(at_a_time=at_a_time)
         self.plan = self.leader.plans.keep(plan(steps))
         self.begun: list[BeginStep] = []
-
-    def new_leader(self, **values: Any) -> PlansHarness:  # noqa: ANN401 - any field
-        return PlansHarness(**values)
 
     def step(self, event: Event) -> None:
         was_executing = self.plan.state == "executing"

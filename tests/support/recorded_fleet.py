@@ -82,7 +82,7 @@ def record_fleet(
         for minute in range(minutes):
             writer.put(
                 NOON_MS + minute * MINUTE_MS,
-                HistoryEvent("stepped", "moves", {"atS": 60.0 * minute, "event": ["TIME"]}),
+                HistoryEvent("snapshot", "", {"atS": 60.0 * minute, "gracePeriodS": 60.0}),
             )
             for number in range(0 if is_silent(minute) else BROKERS):
                 own = {

@@ -34,7 +34,7 @@ bundle to return that nobody owns any more is left to placement.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from loadmanager.core.domain.controls import Controls
@@ -163,18 +163,6 @@ class EndReturn:
 Action = GiveAway | BringHome | BeginMove | WithdrawMove | EndDrain | EndReturn
 
 
-@dataclass(frozen=True, slots=True)
-class DrainCheckpoint:
-    """State of the machine between two steps, as a checkpoint."""
-
-    drains: Mapping[BrokerId, Drain]
-    ending: set[BrokerId]
-    moving: Mapping[str, Drain | None]
-    resting: Mapping[str, BackOff]
-    asked: GiveAway | BringHome | None
-    look_s: float
-
-
 @dataclass(slots=True)
 class DrainMachine:
     """State machine for the drains of one leader. Callables return current values; `at_a_time` is the limit of
@@ -207,15 +195,6 @@ class DrainMachine:
         """Return True if nothing is ordered, so that a pass changes nothing."""
         controls = self.controls()
         return not (controls.draining or controls.returning or controls.pinned or self._drains)
-
-    def checkpoint(self) -> DrainCheckpoint:
-        return DrainCheckpoint(self._drains, self._ending, self._moving, self._resting, self._asked, self._look_s)
-
-    def restore(self, checkpoint: DrainCheckpoint) -> None:
-        """Restore a checkpoint of another machine."""
-        self._drains, self._ending = {**checkpoint.drains}, {*checkpoint.ending}
-        self._moving, self._resting = {**checkpoint.moving}, {**checkpoint.resting}
-        self._asked, self._look_s = checkpoint.asked, checkpoint.look_s
 
     def find(self, broker: BrokerId) -> Drain | None:
         """Find the active drain of a broker."""

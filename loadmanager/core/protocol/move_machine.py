@@ -328,7 +328,8 @@ class MoveMachine:
         self._now_s = now_s
         match event:
             case Want(move):
-                self._wait(move)
+                self._waiting[move] = None
+                self._limiter.enqueue(move, move.brokers)
             case Resume(move):
                 self._limiter.acquire(move, move.brokers)
                 self._follow(move, move.get_released())
@@ -362,27 +363,6 @@ class MoveMachine:
         self._begun.clear()
         self._by_version.clear()
         return ended
-
-    def restore(self, known: Iterable[Move]) -> None:
-        """Restore the moves of another machine, each in its phase. This machine must be empty."""
-        for move in known:
-            if move.phase is Phase.WAITING:
-                self._wait(move)
-                continue
-            self._limiter.acquire(move, move.brokers)
-            if move.phase is Phase.PREPARING:
-                self._waiting[move] = None
-            else:
-                self._have(move)
-
-    def _wait(self, move: Move) -> None:
-        self._waiting[move] = None
-        self._limiter.enqueue(move, move.brokers)
-
-    def _have(self, move: Move) -> None:
-        self._begun[move] = None
-        if move.released is not None:
-            self._by_version[move.bundle, move.released.version] = move
 
     def _grant_permits(self) -> None:
         for move in self._limiter.grant():
@@ -459,7 +439,8 @@ class MoveMachine:
         """Start the release deadline and ask the owner."""
         move.released = released
         move.deadline_s = self._now_s + self.deadline_s()
-        self._have(move)
+        self._begun[move] = None
+        self._by_version[move.bundle, released.version] = move
         self._ask(move)
 
     def _ask(self, move: Move) -> None:

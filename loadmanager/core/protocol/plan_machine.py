@@ -176,10 +176,6 @@ class PlanMachine:
     _actions: list[Action] = field(default_factory=list)
 
     @property
-    def executing(self) -> list[KeptPlan]:
-        return [plan for plan in self._kept.values() if plan.state == "executing"]
-
-    @property
     def kept(self) -> list[KeptPlan]:
         """Return all stored plans, newest first."""
         return [*reversed(self._kept.values())]
@@ -196,12 +192,7 @@ class PlanMachine:
             del self._kept[oldest]
         return kept
 
-    @property
-    def wake_s(self) -> float | None:
-        """Return None: plans have no timers."""
-        return None
-
-    def step(self, event: Event, now_s: float) -> list[Action]:  # noqa: ARG002 - as of every machine
+    def step(self, event: Event) -> list[Action]:
         """Process an event and return the actions that follow."""
         if isinstance(event, Execute):
             self._execute(event.plan, even_if_frozen=event.even_if_frozen)

@@ -2,7 +2,6 @@
 again with the recorded settings, memory and random generator.
 
     checkpoint ──▶ model, memory, generator ──▶ input, input, snapshot, decision: taken again, and compared ──▶ ...
-                   machines ──────────────────▶ step: made again, and compared ──▶ ...
                          ▲                                                             │
                          └── after a gap, or in another term: the next checkpoint ◀────┘
 
@@ -47,7 +46,6 @@ from loadmanager.lab.replay.replayed_decisions import (
     ReplayedMemory,
     replay_decision,
 )
-from loadmanager.lab.replay.replayed_steps import MACHINES, ReplayedSteps
 from loadmanager.wire.checkpoint_codec import Record, faults_of, owned_of, read_checkpoint, record_of
 from loadmanager.wire.control_records import decode_controls
 from loadmanager.wire.learned_records import decode_learned, learned_of
@@ -136,7 +134,6 @@ class Replay:
         self._settings: dict[str, PlannerSettings] = {}
         self._snapshots: dict[int, Snapshot] = {}
         self._under_way: dict[int, DecisionInputs] = {}
-        self._machines: dict[str, ReplayedSteps] = {}
         self._head: tuple[Item, Mapping[str, Any]] | None = None
         self._parts: list[tuple[str, Any]] = []
         self._holes: list[_Hole] = []
@@ -161,7 +158,6 @@ class Replay:
             "restored": lambda _, body, __: self._known.restore_unloaded(body["unloaded"], body["unloadedFrom"]),
             "breaker_lifted": self._lift,
             "memory": lambda _, body, __: self._memory.restore(body),
-            "stepped": self._step_again,
         }
 
     def take(self, item: Item) -> None:
@@ -334,11 +330,8 @@ class Replay:
             return
         checkpoint, records = read_checkpoint(head, self._parts)
         memory = ReplayedMemory.of(head)
-        machines = head["machines"]
         if self._model is not None:
             compare_checkpoints(checkpoint, self._model.checkpoint())
-            for name, machine in self._machines.items():
-                machine.compare(machines[name])
             for name in ("states", "split_state", "churn"):
                 compare_value("", name, _digest(name, memory), _digest(name, self._memory))
             for name in ("rng", "round_rng"):
@@ -357,13 +350,6 @@ class Replay:
         model.restore(checkpoint)
         self._model, self._memory, self._records = model, memory, records
         self._snapshots, self._under_way, self._head, self._parts = {}, {}, None, []
-        self._machines = {name: ReplayedSteps(name, machines[name]) for name in MACHINES.keys() & machines.keys()}
-
-    # Machines
-
-    def _step_again(self, name: str, body: Mapping[str, Any], _: Item) -> None:
-        self._machines[name].step(body)
-        self.outcome.compared[f"step of {name}"] += 1
 
     # Decisions
 

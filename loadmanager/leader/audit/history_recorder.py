@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,7 +33,6 @@ from loadmanager.util import clock
 from loadmanager.wire.checkpoint_codec import Later, Record, faults_as_json, head_of, parts_of
 from loadmanager.wire.control_records import encode_controls
 from loadmanager.wire.learned_records import encode_learned, what_decides
-from loadmanager.wire.machines.step_form import MachineCheckpoint
 from loadmanager.wire.policy_records import encode_domains, encode_groups, encode_isolation
 from loadmanager.wire.strategy_state import digest_of
 
@@ -98,8 +97,6 @@ class HistoryRecorder:
         self.last_snapshot = NOT_RECORDED
         """Sequence number of the last snapshot in the history."""
         self.settings_id = ""
-        self.machines: dict[str, Callable[[], MachineCheckpoint]] = {}
-        """State of each recorded state machine, by its name."""
 
     @property
     def is_on(self) -> bool:
@@ -173,7 +170,6 @@ class HistoryRecorder:
             "churn": memory.churn,
             "rng": memory.rng,
             "roundRng": memory.round_rng,
-            "machines": {name: checkpoint() for name, checkpoint in self.machines.items()},
         }
         self.put(HistoryEvent("checkpoint", "", head))
         for holds, content in parts:

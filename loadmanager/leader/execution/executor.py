@@ -58,14 +58,12 @@ from loadmanager.errors import (
     UnloadCancelledError,
     UnloadFailedError,
 )
-from loadmanager.leader.audit.decision_log import DecisionLog, RecordedAnswers, RecordedMachine
-from loadmanager.leader.audit.history_recorder import HistoryRecorder
+from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.election.machine_driver import Waiters
 from loadmanager.leader.execution.agent_calls import AgentCalls, OwnerClient
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.planning.churn_memory import Churn
 from loadmanager.net.tracing import NOWHERE, OFF, Tracing, Trail
-from loadmanager.wire.machines.move_codec import MovesForm
 
 log = structlog.get_logger(__name__)
 
@@ -129,7 +127,6 @@ class Executor:
         decision_log: DecisionLog,
         settings: Callable[[], ExecutorSettings],
         churn: Churn,
-        recorder: HistoryRecorder,
         tracing: Tracing = OFF,
         destinations: AgentCalls | None = None,
     ) -> None:
@@ -141,19 +138,12 @@ class Executor:
         self._churn = churn
         self._tracing = tracing
         self._trails: dict[Move, Trail] = {}
-        answers = RecordedAnswers(recorder)
         self._moves = MoveMachine(
-            answers.noting("limits", lambda: (settings().concurrency, settings().concurrency_per_broker)),
-            answers.noting("deadline_s", lambda: settings().deadline_s),
-            answers.noting("is_registered", mirror.is_registered),
-            answers.noting(
-                "prepare_s",
-                lambda each: (
-                    settings().prepare_s if destinations is not None and destinations.can_prepare(each) else 0.0
-                ),
-            ),
+            lambda: (settings().concurrency, settings().concurrency_per_broker),
+            lambda: settings().deadline_s,
+            mirror.is_registered,
+            lambda each: settings().prepare_s if destinations is not None and destinations.can_prepare(each) else 0.0,
         )
-        self._recorded = RecordedMachine("moves", MovesForm(self._moves), answers, recorder)
         self._ends = Waiters[Move, Ownership]()
         self._because: dict[Move, Sequence[Verdict]] = {}
         self._contexts: dict[Move, contextvars.Context] = {}
@@ -291,7 +281,7 @@ class Executor:
 
     def _step(self, event: Event) -> None:
         try:
-            do_all(self._recorded.step(event, time.monotonic()), self._do)
+            do_all(self._moves.step(event, time.monotonic()), self._do)
         finally:
             self._set_timer()
 

@@ -38,14 +38,12 @@ from loadmanager.core.protocol.drain_machine import (
 from loadmanager.core.protocol.move_machine import Expected, Failed, Moved, Outcome, StaleStepError
 from loadmanager.core.protocol.state_machine import Signal, do_all
 from loadmanager.errors import BrokerNotFoundError, ConflictError, LoadManagerError
-from loadmanager.leader.audit.decision_log import DecisionLog, RecordedAnswers, RecordedMachine
+from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.election.config_writer import ConfigWriter
 from loadmanager.leader.execution.executor import Executor
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.planning.planner_service import PlannerService
-from loadmanager.wire.machines.dataclass_codec import registration_as_json
-from loadmanager.wire.machines.drain_codec import DrainsForm, wishes_as_json
 from loadmanager.wire.plan_bodies import BlockedBundle, DrainProgress
 
 log = structlog.get_logger(__name__)
@@ -81,16 +79,13 @@ class DrainLoop:
 
     def forget(self) -> None:
         """Begin a new term with a new state machine."""
-        recorder = self._planner.recorder
-        answers = RecordedAnswers(recorder)
         self._drains = DrainMachine(
-            answers.noting("controls", lambda: self._controls, wishes_as_json),
-            answers.noting("registration_of", self._mirror.registrations.get, registration_as_json),
-            answers.noting("process_of", self._mirror.process_of),
-            answers.noting("owner_of", self._owner_of, registration_as_json),
-            answers.noting("at_a_time", lambda: self._live.current.max_concurrent_unloads),
+            lambda: self._controls,
+            self._mirror.registrations.get,
+            self._mirror.process_of,
+            self._owner_of,
+            lambda: self._live.current.max_concurrent_unloads,
         )
-        self._recorded = RecordedMachine("drains", DrainsForm(self._drains), answers, recorder)
 
     @property
     def _controls(self) -> Controls:
@@ -189,7 +184,7 @@ class DrainLoop:
 
     def _tell(self, event: Event) -> None:
         now_s = time.monotonic()
-        do_all(self._recorded.step(event, now_s), self._do)
+        do_all(self._drains.step(event, now_s), self._do)
         wake_s = self._drains.wake_s
         if wake_s is not None and wake_s <= now_s:
             self._wake.set()

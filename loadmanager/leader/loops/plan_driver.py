@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import time
 from collections.abc import Mapping, Sequence
 
 import structlog
@@ -47,13 +46,11 @@ from loadmanager.errors import (
     PlanNotFoundError,
     UnloadFailedError,
 )
-from loadmanager.leader.audit.decision_log import RecordedAnswers, RecordedMachine
 from loadmanager.leader.execution.executor import Executor
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.util import clock
-from loadmanager.wire.machines.plan_codec import PlansForm
 from loadmanager.wire.plan_bodies import ExecutionAnswer, ListedPlan, PlanAnswer, PlannedMove, PlanRequest, PlansAnswer
 
 log = structlog.get_logger(__name__)
@@ -88,15 +85,13 @@ class PlanDriver:
 
     def forget(self) -> None:
         """Begin a new term: plans of an earlier one are dropped."""
-        answers = RecordedAnswers(self._recorder)
         self._plans = PlanMachine(
-            answers.noting("frozen", lambda: self._mirror.operator_config.controls.frozen),
-            answers.noting("find_drift", self._requested.find_drift),
-            answers.noting("version_of", self._requested.version_of),
-            answers.noting("at_a_time", lambda: self._live.current.max_concurrent_unloads),
+            lambda: self._mirror.operator_config.controls.frozen,
+            self._requested.find_drift,
+            self._requested.version_of,
+            lambda: self._live.current.max_concurrent_unloads,
             _PLANS_KEPT,
         )
-        self._recorded = RecordedMachine("plans", PlansForm(self._plans), answers, self._recorder)
 
     async def compute(self, request: PlanRequest) -> PlanAnswer:
         """Compute a plan and keep it; nothing is executed. Raises as `RequestedPlans.compute` does."""
@@ -144,7 +139,7 @@ class PlanDriver:
         return report
 
     def _tell(self, event: Event) -> None:
-        do_all(self._recorded.step(event, time.monotonic()), self._do)
+        do_all(self._plans.step(event), self._do)
 
     def _do(self, action: Action) -> None:
         match action:

@@ -321,18 +321,4 @@ def test_a_pinned_bundle_that_stays_is_given_a_rest_and_blocks_no_drain(leader: 
     assert leader.look(REST_S) == [BringHome(4, frozenset())]
 
 
-def test_another_goes_on_with_what_one_remembered(leader: DrainsHarness) -> None:
-    drain = leader.draining("t/1", "t/2")
-    leader.step(MoveEnded("t/1", CalledOff("cancelled")))
-    del leader.registrations[A.broker]
-    leader.look()
-    other = DrainsHarness(controls=leader.controls, registrations=leader.registrations, now_s=leader.now_s)
-    other.drains.restore(leader.drains.checkpoint())
-    assert other.drains.checkpoint() == leader.drains.checkpoint()
-    assert other.drains.blocked(drain) == {"t/1": "cancelled"}
-    other.step(MoveEnded("t/2", MOVED))
-    assert (drain.moved, drain.failed) == (1, 1)
-    assert "t/2" in leader.drains.checkpoint().moving, "each has its own memory"
-
-
 TestAnyOrder = AnyOrder.TestCase

@@ -111,18 +111,6 @@ def test_no_preparation_for_or_from_a_lost_broker(leader: MovesHarness, gone: Re
     assert isinstance(commit, Commit), "what is true is looked at as it is written"
 
 
-def test_preparing_goes_on_where_another_had_it(leader: MovesHarness) -> None:
-    leader.limits = (1, 1)
-    prepared(leader)
-    leader.want("t/ns/2", C)
-    other = MovesHarness((1, 1), records=leader.records)
-    other.moves.restore([replace(move) for move in leader.moves.known])
-    preparing, waiting = other.moves.known
-    assert not other.step(Signal.TIME), "it has its turn"
-    assert isinstance(other.step(Prepared(preparing))[0], Commit)
-    assert other.moves.is_waiting(waiting.bundle)
-
-
 def test_a_bundle_may_be_unloaded_to_nobody(leader: MovesHarness) -> None:
     move = leader.want("t/ns/b", None)
     assert leader.commit() == AskOwner(move, DEADLINE_S)
@@ -378,10 +366,6 @@ def test_a_release_found_in_the_records_counts_for_its_brokers(leader: MovesHarn
     leader.step(Resume(found))
     leader.want("t/ns/b")
     assert leader.moves.is_waiting("t/ns/b")
-    other = MovesHarness((9, 1), records=leader.records)
-    other.moves.restore([replace(move) for move in leader.moves.known])
-    assert other.step(Signal.TIME) == []
-    assert other.moves.is_waiting("t/ns/b")
 
 
 @pytest.mark.parametrize(
@@ -517,22 +501,3 @@ def test_whatever_happens_limits_hold_versions_grow_and_every_move_ends(data: st
     assert {move for move in whatever.wanted if move.phase is not Phase.ENDED} == set()
     assert set(whatever.outcomes) == set(whatever.wanted), "and each was said to have ended"
     assert leader.moves.step(Signal.TIME, leader.now_s) == []
-
-
-def test_what_another_had_under_way_goes_on_each_in_its_phase(leader: MovesHarness) -> None:
-    leader.limits = (2, 2)
-    asked = leader.asked()
-    leader.want("t/ns/2")
-    third, fourth = leader.want("t/ns/3"), leader.want("t/ns/4")
-    releasing = leader.to_do[0].move
-    assert leader.moves.known == [third, fourth, asked, releasing]
-    other = MovesHarness((2, 2), records=leader.records)
-    other.moves.restore([replace(move) for move in leader.moves.known])
-    waiting, _, known, released = other.moves.known
-    assert other.moves.find("t/ns/b", 2) == known
-    assert [move.bundle for move in other.moves.known if other.moves.is_waiting(move.bundle)] == ["t/ns/3", "t/ns/4"]
-    assert not other.step(Signal.TIME), "both have their turns"
-    told = other.step(NotCommitted(released, LOST))
-    assert [type(each) for each in told] == [Ended, Commit]
-    assert told[1].move is waiting, "and this one has waited longest"
-    assert [type(each) for each in other.step(OwnerAnswered(known, None))] == [Commit]

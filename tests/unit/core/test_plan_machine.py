@@ -36,11 +36,6 @@ def test_of_a_plan_that_is_kept_nothing_is_done_yet() -> None:
     assert (states(kept), [each.had_its_turn for each in kept.steps]) == (["planned"] * 3, [False] * 3)
 
 
-def test_plans_need_no_timer(leader: PlansHarness) -> None:
-    leader.execute(plan())
-    assert leader.plans.wake_s is None
-
-
 def test_a_plan_of_nothing_has_ended_at_once(leader: PlansHarness) -> None:
     kept = plan(0)
     assert leader.step(Execute(kept, even_if_frozen=False)) == [PlanEnded(kept)]
@@ -141,7 +136,7 @@ def test_the_last_plans_are_kept_and_those_that_are_being_executed(leader: Plans
         assert leader.plans.keep(kept) is kept
     assert [leader.plans.find(kept.hash) for kept in plans[:3]] == [None, plans[1], plans[2]]
     leader.execute(plans[1])
-    assert leader.plans.executing == [plans[1]]
+    assert plans[1].state == "executing"
     leader.plans.keep(plans[3])
     assert [leader.plans.find(kept.hash) for kept in plans] == [None, plans[1], None, plans[3]]
     assert leader.plans.kept == [plans[3], plans[1]], "the newest first"

@@ -1,1 +1,0 @@
-"""Codecs of the state machines in `core.protocol`: events, answers, actions and checkpoints."""
