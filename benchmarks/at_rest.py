@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from loadmanager.core.model.load import CPU, FloatArray, IntArray
-from loadmanager.lab.simulate.scenario import OperatorsSay, ReportsGoBad, Scenario, numbered
+from loadmanager.lab.simulate.scenario import ReportsGoBad, Scenario, numbered
 from loadmanager.lab.simulate.scenario_run import settings_for
 from loadmanager.lab.simulate.world_builder import RecordedSeries, broker_spec, cost_model, workload_of
 from loadmanager.lab.simulate.world_recorder import counted_resources
@@ -21,7 +21,7 @@ MOMENTS = 500
 
 def imbalance_at_rest(scenario: Scenario, recorded: Sequence[RecordedSeries] = ()) -> float:
     """The mean over time; not a number where brokers come, go or change, or loads jump."""
-    if not all(isinstance(event, OperatorsSay | ReportsGoBad) for event in scenario.events):
+    if not all(isinstance(event, ReportsGoBad) for event in scenario.events):
         return float("nan")
     workload, cost = workload_of(scenario, recorded), cost_model(scenario.costs)
     counted = counted_resources(settings_for(scenario, "", {}).planner_settings())

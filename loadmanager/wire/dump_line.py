@@ -278,7 +278,6 @@ class DumpedQuotas(TypedDict, total=False):
     quotas: dict[Name, Quota]
     fixed: list[Name]
     default: Quota
-    default_fixed: bool
     average: Quota
     cpu_factor: Amount
     memory_factor: Amount

@@ -111,12 +111,11 @@ class PlanBrokers(WireModel):
 
 class PlanEffect(WireModel):
     """Predicted effect. Load is bytes/s, in and out, by the short-term averages of a broker's bundles; the imbalance is
-    highest by mean; `imbalance_lower_bound` is the best possible.
+    highest by mean.
     """
 
     imbalance_before: float
     imbalance_after: float
-    imbalance_lower_bound: float
     load_moved_bytes_per_s: float
     load_moved_percent: float
     bundles_moved: int
@@ -127,7 +126,6 @@ class PlanEffect(WireModel):
         return cls(
             imbalance_before=effect.imbalance_before,
             imbalance_after=effect.imbalance_after,
-            imbalance_lower_bound=effect.lower_bound,
             load_moved_bytes_per_s=effect.load_moved,
             load_moved_percent=100 * effect.share_moved,
             bundles_moved=effect.bundles_moved,
@@ -235,7 +233,7 @@ class PlanAnswer(WireModel):
     verdicts: list[PlanVerdict]
     effect: PlanEffect
     brokers: PlanBrokers
-    certificate: PlanCertificate | None
+    certificate: PlanCertificate
 
     @classmethod
     def of(cls, plan: KeptPlan) -> PlanAnswer:
@@ -249,7 +247,7 @@ class PlanAnswer(WireModel):
             verdicts=[PlanVerdict.of(verdict) for verdict in plan.verdicts],
             effect=PlanEffect.of(plan.effect),
             brokers=PlanBrokers.of(plan.effect),
-            certificate=None if plan.certificate is None else PlanCertificate.of(plan.certificate),
+            certificate=PlanCertificate.of(plan.certificate),
         )
 
 

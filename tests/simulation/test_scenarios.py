@@ -205,12 +205,6 @@ def test_each_event_of_a_file_happens() -> None:
             {"kind": "namespaceAppears", "atS": 360, "namespace": {"name": "t/new", "bundles": 4}},
             {"kind": "loadJumps", "atS": 420, "untilS": 480, "bundles": ["t/ns-0000#0"], "factor": 3},
             {"kind": "reportsGoBad", "atS": 480, "broker": "own:8080", "fault": "sum_differs"},
-            {
-                "kind": "operatorsSay",
-                "atS": 540,
-                "pinned": {"t/ns-0000#0": "own:8080"},
-                "excluded": ["broker-0002:8080"],
-            },
         ],
     )
     result = run(scenario, "", PULSARS_THRESHOLDS).result
@@ -218,6 +212,3 @@ def test_each_event_of_a_file_happens() -> None:
     assert [brokers[t_s] for t_s in (50.0, 100.0, 200.0, 240.0, 300.0)] == [3, 6, 4, 3, 4]
     assert result.bundles == 20
     assert result.series.load[15] > result.series.load[5]
-    assert {move.bundle for move in result.moves if str(move.destination) == "own:8080" and not move.is_own} >= {
-        "t/ns-0000/0x00000000_0x20000000"
-    }

@@ -10,7 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
-from loadmanager.core.domain.reasons import OwnershipReason
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.reasons import CertificateReason, OwnershipReason
+from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, CertificateSummary
 from loadmanager.core.planning.plan_effect import Effect
 from loadmanager.core.protocol.move_machine import StaleStepError
 from loadmanager.core.protocol.plan_machine import (
@@ -28,6 +30,11 @@ from loadmanager.core.protocol.plan_machine import (
 )
 
 A, B = (Registration(BrokerId(f"{letter}:1"), number) for number, letter in enumerate("ab", 1))
+CERTIFICATE = CertificateSummary(
+    CertificateFigures(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0, 0),
+    "",
+    Verdict("cluster", CertificateReason.NOTHING_MOVES, acted=False),
+)
 OWNED = Ownership(OwnershipState.OWNED, A, None, 1)
 FROZEN = (
     "the balancer is frozen (night), so that nothing moves: unfreeze it, or execute the plan with evenIfFrozen=true"
@@ -39,8 +46,8 @@ def step(number: int, version: int = 1, destination: Registration = B) -> Tracke
 
 
 def plan(steps: int = 3, kind: str = "moves", version: int = 1) -> KeptPlan:
-    effect = Effect(1.0, 1.0, 1.0, 0.0, 0.0, steps, 0)
-    return KeptPlan(kind, 1_000, 7, tuple(step(number, version) for number in range(steps)), (), effect)
+    effect = Effect(1.0, 1.0, 0.0, 0.0, steps, 0)
+    return KeptPlan(kind, 1_000, 7, tuple(step(number, version) for number in range(steps)), (), effect, CERTIFICATE)
 
 
 @dataclass(slots=True)

@@ -193,8 +193,7 @@ def _drain_lines(content: Json, width: int | None) -> list[str]:
 
 def _plan_lines(content: Json, width: int | None) -> list[str]:
     lines = _bold(_summarize(content), width)
-    if content["certificate"]:
-        lines += wrap_text(f"{content['certificate']['sentence']}.", width, _INDENT)
+    lines += wrap_text(f"{content['certificate']['sentence']}.", width, _INDENT)
     if content["steps"]:
         lines += ["", *_steps(content["steps"], width), "", *_changed_brokers(content["brokers"], width)]
     for verdict in content["verdicts"]:
@@ -205,16 +204,13 @@ def _plan_lines(content: Json, width: int | None) -> list[str]:
 
 def _summarize(content: Json) -> str:
     effect = content["effect"]
-    best = f"best possible {format_number(effect['imbalanceLowerBound'])}"
     if not content["steps"]:
-        return (
-            f"Plan ({content['kind']}): nothing to move; imbalance {format_number(effect['imbalanceBefore'])}, {best}."
-        )
+        return f"Plan ({content['kind']}): nothing to move; imbalance {format_number(effect['imbalanceBefore'])}."
     moved = f"{format_number(effect['loadMovedPercent'])} % of the load ({format_size(effect['loadMovedBytesPerS'])}/s)"
     imbalance = f"{format_number(effect['imbalanceBefore'])} -> {format_number(effect['imbalanceAfter'])}"
     clients = f"{effect['clientsDisturbed']} clients reconnect"
     bundles = f"{effect['bundlesMoved']} {'bundle moves' if effect['bundlesMoved'] == 1 else 'bundles move'}"
-    what = f"{bundles}, {moved}; {clients}; imbalance {imbalance}, {best}"
+    what = f"{bundles}, {moved}; {clients}; imbalance {imbalance}"
     return f"Plan ({content['kind']}): {what}."
 
 

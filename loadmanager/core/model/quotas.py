@@ -4,8 +4,8 @@ Source: Pulsar's SimpleLoadManagerImpl. A quota follows measurements within 30 m
 clock of the reports. It starts from a default, which follows the average bundle. So do two factors: CPU per message,
 and memory per group of topics, producers and consumers.
 
-As JSON, all of it optional: `{"quotas": {bundle: quota}, "fixed": [bundle, ...], "default": quota, "default_fixed":
-bool, "average": quota, "cpu_factor": number, "memory_factor": number, "last_update_ms": ms, "stored_at_ms": ms}`; a
+As JSON, all of it optional: `{"quotas": {bundle: quota}, "fixed": [bundle, ...], "default": quota,
+"average": quota, "cpu_factor": number, "memory_factor": number, "last_update_ms": ms, "stored_at_ms": ms}`; a
 quota is `[messages/s in, messages/s out, bytes/s in, bytes/s out, MB]`, and a fixed one never changes. Without
 `last_update_ms` all quotas jump to the measurement, as at the start of a Pulsar broker.
 
@@ -106,7 +106,6 @@ class Quotas:
     known: BoolArray
     fixed: BoolArray
     default: FloatArray
-    default_fixed: bool
     average: FloatArray
     cpu_factor: float
     memory_factor: float
@@ -132,7 +131,6 @@ class Quotas:
             known=np.arange(len(names)) < len(quotas),
             fixed=np.array([name in fixed for name in names], dtype=bool),
             default=default,
-            default_fixed=bool(content.get("default_fixed", False)),
             average=np.array(content.get("average", default), dtype=np.float64),
             cpu_factor=content.get("cpu_factor", _CPU_FACTOR),
             memory_factor=content.get("memory_factor", _MEMORY_FACTOR),
@@ -148,7 +146,6 @@ class Quotas:
             "quotas": dict(zip(names, self.quota[rows].tolist(), strict=True)),
             "fixed": [name for name, is_fixed in zip(names, self.fixed[rows].tolist(), strict=True) if is_fixed],
             "default": self.default.tolist(),
-            **({"default_fixed": True} if self.default_fixed else {}),
             "average": self.average.tolist(),
             "cpu_factor": self.cpu_factor,
             "memory_factor": self.memory_factor,
@@ -186,7 +183,7 @@ def _of_bundles(quotas: Quotas, names: tuple[str, ...]) -> Quotas:
         names=names,
         quota=_in_columns([np.append(old, new)[rows] for old, new in zip(quotas.quota.T, quotas.default, strict=True)]),
         known=np.append(quotas.known, np.False_)[rows],
-        fixed=np.append(quotas.fixed, quotas.default_fixed)[rows],
+        fixed=np.append(quotas.fixed, np.False_)[rows],
     )
 
 
@@ -204,7 +201,7 @@ def _smoothed(quotas: Quotas, snapshot: Snapshot, elapsed_ms: float) -> Quotas:
         per_message, per_group = used[CPU] / rate, used[MEMORY] / all_groups
         cpu_factor = float(smooth(cpu_factor, per_message, *_CPU_FACTORS, elapsed_ms))
         memory_factor = float(smooth(memory_factor, per_group, *_MEMORY_FACTORS, elapsed_ms))
-    if bundles > _FEW and not quotas.default_fixed:
+    if bundles > _FEW:
         average = smooth(average, np.append(total, used[MEMORY]) / bundles, _LEAST, _MOST, elapsed_ms)
     changing = (snapshot.bundles.broker >= 0) & ~quotas.fixed
     measured = [*samples.load.T, groups * memory_factor]
@@ -222,7 +219,7 @@ def _flushed(quotas: Quotas, now_ms: int, interval_minutes: float) -> Quotas:
     stored_at_ms = now_ms if quotas.stored_at_ms is None else quotas.stored_at_ms
     if now_ms - stored_at_ms < interval_minutes * _MINUTE_MS:
         return replace(quotas, stored_at_ms=stored_at_ms)
-    if quotas.default_fixed or not is_worth_storing(quotas.default, quotas.average):
+    if not is_worth_storing(quotas.default, quotas.average):
         return replace(quotas, stored_at_ms=now_ms)
     columns = [np.where(quotas.known, old, new) for old, new in zip(quotas.quota.T, quotas.average, strict=True)]
     return replace(quotas, stored_at_ms=now_ms, default=quotas.average, quota=_in_columns(columns))

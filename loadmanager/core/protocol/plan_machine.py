@@ -79,7 +79,7 @@ class TrackedStep:
 class KeptPlan:
     """A stored plan. `stopped_by` is the reason why its execution stopped; `even_if_frozen` lets it run while frozen.
 
-    `certificate` compares it with the best possible plan; None for a plan read from the history.
+    `certificate` compares it with the best possible plan.
     """
 
     kind: str
@@ -88,7 +88,7 @@ class KeptPlan:
     steps: tuple[TrackedStep, ...]
     verdicts: Sequence[Verdict]
     effect: Effect
-    certificate: CertificateSummary | None = None
+    certificate: CertificateSummary
     cluster: str = ""
     state: PlanState = "computed"
     stopped_by: str | None = None

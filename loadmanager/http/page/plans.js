@@ -157,27 +157,24 @@ function Actions({ plan, isFrozen, again }) {
 }
 
 function Effect({ plan: { effect, certificate } }) {
-  const { imbalanceBefore, imbalanceAfter, imbalanceLowerBound, loadMovedBytesPerS, loadMovedPercent } = effect;
+  const { imbalanceBefore, imbalanceAfter, loadMovedBytesPerS, loadMovedPercent } = effect;
+  const { heatBefore, heatAfter, bound } = certificate;
   const change = (before, after) => `${factor(before)} → ${factor(after)}`;
   return html`<section class="figures" aria-label="Effect">
-      <${Figure} name="Imbalance" value=${change(imbalanceBefore, imbalanceAfter)}>
-        busiest by mean; best possible ${factor(imbalanceLowerBound)}<//>
+      <${Figure} name="Imbalance" value=${change(imbalanceBefore, imbalanceAfter)}>busiest by mean<//>
       <${Figure} name="Bundles moved" value=${whole(effect.bundlesMoved)}>
         ${bytesPerS(loadMovedBytesPerS)}, ${percent(loadMovedPercent)} of all load<//>
       <${Figure} name="Clients disturbed" value=${whole(effect.clientsDisturbed)}>producers and consumers that connect again<//>
-      ${
-        certificate &&
-        html`<${Figure} name="Heat" value=${change(certificate.heatBefore, certificate.heatAfter)}>
-          bound ${factor(certificate.bound)} by ${words(certificate.boundBy)}<//>`
-      }
+      <${Figure} name="Heat" value=${change(heatBefore, heatAfter)}>
+        best possible ${factor(bound)}, by ${words(certificate.boundBy)}<//>
     </section>
-    ${certificate && html`<p class="rule">${certificate.sentence}</p>`}
-    <${BeforeAfter} before=${imbalanceBefore} after=${imbalanceAfter} bound=${imbalanceLowerBound} />`;
+    <p class="rule">${certificate.sentence}</p>
+    <${BeforeAfter} before=${heatBefore} after=${heatAfter} bound=${bound} />`;
 }
 
-// The imbalance before, after, and the best possible, as bars on one scale.
-function BeforeAfter(imbalances) {
-  const bars = ["before", "after", "bound"].map((name) => [name, imbalances[name]]);
+// The heat before, after, and the best possible, as bars on one scale.
+function BeforeAfter(heats) {
+  const bars = ["before", "after", "bound"].map((name) => [name, heats[name]]);
   const most = Math.max(...bars.map(([, value]) => value), 1);
   const fill = (name, value) => html`<div class="fill" data-kind=${name} style=${{ width: `${(100 * value) / most}%` }}></div>`;
   return html`<div class="before-after" aria-hidden="true">

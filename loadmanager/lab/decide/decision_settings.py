@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from loadmanager.config import Settings, settings_of
@@ -56,19 +55,16 @@ def known_settings(configuration: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in configuration.items() if key in _KNOWN}
 
 
-def usable_settings(
-    configuration: Mapping[str, str], where: str, base: Mapping[str, str] = MappingProxyType({})
-) -> tuple[dict[str, str], list[str]]:
-    """Return `base` plus the valid settings, and the faults of the others.
+def usable_settings(configuration: Mapping[str, str], where: str) -> tuple[dict[str, str], list[str]]:
+    """Return the valid settings, and the faults of the others.
 
     The two strategies are one thing, as Pulsar wants some of them to be the same.
     """
-    usable, faults = dict(base), []
-    wanted = {**base, **configuration}
+    usable, faults = dict[str, str](), list[str]()
     for key, text in configuration.items():
         keys = _STRATEGIES if key in _STRATEGIES else (key,)
         try:
-            settings_for({each: wanted[each] for each in keys if each in wanted}, where)
+            settings_for({each: configuration[each] for each in keys if each in configuration}, where)
         except ConfigurationError as error:
             faults.append(str(error))
         else:

@@ -342,17 +342,6 @@ class ReportsGoBad(_At):
     factor: Positive = Field(10, description="For wrong_capacity and sum_differs: how many times as much.")
 
 
-class OperatorsSay(_At):
-    """Controls of operators, which replace those before."""
-
-    kind: Literal["operatorsSay"]
-    draining: tuple[Broker, ...] = ()
-    excluded: tuple[Broker, ...] = ()
-    pinned: Mapping[BundleRef, Broker] = Field(default_factory=dict)
-    frozen_bundles: BundleRefs = ()
-    frozen: str = Field("", description="Why nothing at all may be shed; empty: it may.")
-
-
 AnyEvent = Annotated[
     BrokersJoin
     | BrokersStop
@@ -362,8 +351,7 @@ AnyEvent = Annotated[
     | SickBroker
     | NamespaceAppears
     | LoadJumps
-    | ReportsGoBad
-    | OperatorsSay,
+    | ReportsGoBad,
     Field(discriminator="kind"),
 ]
 

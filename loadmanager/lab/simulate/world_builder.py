@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from loadmanager.config import Settings
-from loadmanager.core.domain.controls import Controls, DrainOrder
 from loadmanager.core.domain.names import BrokerId, InvalidNameError
 from loadmanager.core.model.learned_loads import NOTHING_LEARNED, PROFILE_HOURS, LearnedLoads, hour_of_week
 from loadmanager.core.model.load import FloatArray, IntArray
@@ -27,7 +26,6 @@ from loadmanager.lab.simulate.fleet_events import (
     Event,
     HotSpot,
     NewNamespace,
-    OperatorControls,
 )
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
 from loadmanager.lab.simulate.run_rules import WorldRules
@@ -370,10 +368,6 @@ def _appearing(scenario: Scenario, brokers: Sequence[BrokerId], bundles: _Bundle
 
 def _events(scenario: Scenario, bundles: _BundleParts, where: str) -> Iterator[Event]:
     """Those of brokers and of what they carry; brokers and namespaces that are new come from elsewhere."""
-
-    def names(references: Iterable[str], key: str) -> tuple[str, ...]:
-        return tuple(bundles.names[row] for row in bundles.find(references, f"{where}: events: {key}"))
-
     for event in scenario.events:
         match event:
             case files.BrokersStop() | files.BrokersCrash() | files.BrokersRestart():
@@ -392,12 +386,11 @@ def _events(scenario: Scenario, bundles: _BundleParts, where: str) -> Iterator[E
                     event.carries,
                 )
             case files.LoadJumps():
-                yield HotSpot(event.at_s, event.until_s, names(event.bundles, "loadJumps"), event.factor)
+                rows = bundles.find(event.bundles, f"{where}: events: loadJumps")
+                yield HotSpot(event.at_s, event.until_s, tuple(bundles.names[row] for row in rows), event.factor)
             case files.ReportsGoBad():
                 until_s = math.inf if event.until_s is None else event.until_s
                 yield BadReports(event.at_s, BrokerId(event.broker), event.fault, until_s, event.factor)
-            case files.OperatorsSay():
-                yield OperatorControls(event.at_s, _controls(event, names))
             case files.BrokersJoin() | files.NamespaceAppears():
                 pass
 
@@ -414,29 +407,14 @@ def _ends(event: files.BrokersStop | files.BrokersCrash | files.BrokersRestart) 
                 yield BrokerRestarts(event.at_s + number * event.every_s, BrokerId(each), event.down_s)
 
 
-def _controls(event: files.OperatorsSay, names: Callable[[Iterable[str], str], tuple[str, ...]]) -> Controls:
-    pinned = event.pinned.items()
-    return Controls(
-        draining={BrokerId(each): DrainOrder(event.at_s) for each in event.draining},
-        excluded=frozenset(BrokerId(each) for each in event.excluded),
-        pinned={bundle: BrokerId(broker) for given, broker in pinned for bundle in names([given], "pinned")},
-        frozen_bundles=dict.fromkeys(names(event.frozen_bundles, "frozenBundles"), "by the scenario"),
-        frozen=event.frozen,
-    )
-
-
 def _require_brokers(scenario: Scenario, known: set[BrokerId], where: str) -> None:
     """Raise `ScenarioError` for a broker that is named and that there never is."""
     for number, event in enumerate(scenario.events):
-        named = [
-            *getattr(event, "draining", ()),
-            *getattr(event, "excluded", ()),
-            *getattr(event, "pinned", {}).values(),
-        ]
-        if not isinstance(event, files.BrokersJoin):
-            named += getattr(event, "brokers", ())
-        if isinstance(event, files.BrokerSlows | files.SickBroker | files.ReportsGoBad):
-            named.append(event.broker)
+        named: tuple[str, ...] = ()
+        if isinstance(event, files.BrokersStop | files.BrokersCrash | files.BrokersRestart):
+            named = event.brokers
+        elif isinstance(event, files.BrokerSlows | files.SickBroker | files.ReportsGoBad):
+            named = (event.broker,)
         _require(named, known, f"{where}: events.{number}")
     expect = scenario.expect
     for key in ("filled", "moves_to", "moves_from"):

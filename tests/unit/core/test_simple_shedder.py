@@ -44,13 +44,6 @@ def test_a_fixed_quota_never_changes() -> None:
     assert model["fixed"] == [bundle(0)]
 
 
-def test_bundles_that_start_from_a_fixed_default_are_fixed_and_it_stays_as_it_is() -> None:
-    default = [1.0, 2.0, 3.0, 4.0, 5.0]
-    model = model_after(reported_at(30, bundles=40), default=default, default_fixed=True)
-    assert model["quotas"][bundle(0)] == model["default"] == model["average"] == default
-    assert len(model["fixed"]) == 40
-
-
 def test_the_average_becomes_the_default_at_most_every_quarter_of_an_hour() -> None:
     early = model_after(reported_at(14, bundles=40), stored_at_ms=0)
     assert early["default"] == list(DEFAULT_QUOTA)

@@ -83,10 +83,6 @@ def test_unknown_keys_are_named_before_all_other_faults() -> None:
             {"events": [{"kind": "reportsGoBad", "atS": 1, "broker": "x:1", "fault": "silent"}]},
             "events.0: there is no broker 'x:1'; there are broker-0000:8080, broker-0001:8080",
         ),
-        (
-            {"events": [{"kind": "operatorsSay", "atS": 1, "pinned": {"t/ns#0": "x:1"}}]},
-            "there is no broker 'x:1'",
-        ),
         ({"expect": {"movesTo": [{"broker": "x:1", "atMost": 0}]}}, "expect.moves_to: there is no broker 'x:1'"),
         ({"namespaces": [{"name": "t/ns", "bundles": 2, "owners": ["x:1"]}]}, "owners: no broker 'x:1'"),
         (

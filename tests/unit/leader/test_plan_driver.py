@@ -81,7 +81,6 @@ async def test_the_moves_an_operator_wants_are_shown_with_their_effect_and_then_
         assert plan["effect"] == {
             "imbalanceBefore": pytest.approx(2.0),
             "imbalanceAfter": pytest.approx(12 / 10),
-            "imbalanceLowerBound": pytest.approx(1.0),
             "loadMovedBytesPerS": pytest.approx(12 * MIB),
             "loadMovedPercent": pytest.approx(60.0),
             "bundlesMoved": 3,
