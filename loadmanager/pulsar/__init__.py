@@ -7,7 +7,7 @@ are. Different here are brokers without agents, and owners that Pulsar decides.
 |---|---|
 | REST API | `pulsar_admin`, `rest_call`, `rest_answers`, `refusals` |
 | mirror | `pulsar_intake`, `pulsar_namespaces`, `broker_settings_poll` |
-| settings | `planning_settings`, `preflight`, `take_over` |
+| settings | `broker_settings`, `planning_settings`, `preflight`, `take_over` |
 | guardrails | `guardrail_facts`, `core/protocol/guardrails.py` |
 | moves | `pulsar_owners`, `pulsar_ledger`, `owner_finder`, `move_log`, `recovery`, `split_actuator` |
 | comparison | `comparison_driver`, `verdict`, `level_benefit`, `scores`, `activity_log` |

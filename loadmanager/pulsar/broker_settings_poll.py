@@ -14,7 +14,7 @@ from typing import Protocol
 import structlog
 
 from loadmanager.core.domain.names import BrokerId
-from loadmanager.lab.decide.broker_settings import BrokerSettings
+from loadmanager.pulsar.broker_settings import BrokerSettings
 from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.pulsar.take_over import SHEDS, SPLITS, SWITCHES
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from loadmanager.config import PulsarServiceSettings, Settings, dynamic_keys, text_of
 from loadmanager.config.overrides import usable_overrides
 from loadmanager.core.domain.settings import KEYS
-from loadmanager.lab.decide.broker_settings import BrokerSettings
 from loadmanager.lab.decide.decision_settings import settings_for, usable_settings
 from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.pulsar.broker_settings import BrokerSettings
 
 HISTORY = "history"
 """The folder of the recorded history, in the folder of the process."""

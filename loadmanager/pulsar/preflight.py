@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from loadmanager.config import PulsarServiceSettings
 from loadmanager.errors import ConfigurationError
-from loadmanager.lab.decide.broker_settings import BrokerSettings
+from loadmanager.pulsar.broker_settings import BrokerSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.refusals import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
 

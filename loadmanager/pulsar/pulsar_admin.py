@@ -21,16 +21,16 @@ from yarl import URL
 from loadmanager.core.domain.bundles import NamespaceBundles
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.errors import ConfigurationError
-from loadmanager.lab.decide.broker_settings import (
+from loadmanager.net.auth.outgoing_token import TokenFile
+from loadmanager.net.http_client import HttpAnswer
+from loadmanager.net.tls_contexts import TlsOptions
+from loadmanager.pulsar import rest_answers
+from loadmanager.pulsar.broker_settings import (
     RUNTIME_CONFIGURATION,
     BrokerSettings,
     settings_in,
     web_service,
 )
-from loadmanager.net.auth.outgoing_token import TokenFile
-from loadmanager.net.http_client import HttpAnswer
-from loadmanager.net.tls_contexts import TlsOptions
-from loadmanager.pulsar import rest_answers
 from loadmanager.pulsar.refusals import PulsarRefusedError, not_a_pulsar
 from loadmanager.pulsar.rest_call import PulsarCalls, RestRequest
 from loadmanager.pulsar.topic_probe import topic_in

@@ -28,10 +28,10 @@ from typing import Self
 from yarl import URL
 
 from loadmanager.errors import ConfigurationError, InvalidRecordError
-from loadmanager.lab.decide.broker_settings import web_service
 from loadmanager.net.auth.outgoing_token import TokenFile
 from loadmanager.net.http_client import Caller, HttpAnswer, HttpClient, PeerUnavailableError
 from loadmanager.net.tls_contexts import RenewedTls, TlsOptions
+from loadmanager.pulsar.broker_settings import web_service
 from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError, refused, unreachable
 
 _MOST_HOPS = 3

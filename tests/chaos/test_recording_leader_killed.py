@@ -44,7 +44,7 @@ async def test_killed_leader_loses_only_the_tail(zookeeper: EmbeddedZooKeeper, c
         assert await cluster.unload(url, bundle) == 204
         broker.unload_status = 503
         unload = asyncio.create_task(cluster.unload(leader.url, another))
-        await eventually(lambda: any(row["kind"] == "began" for row in History(str(folder)).rows(MOVES)))
+        await eventually(lambda: [row["kind"] for row in History(str(folder)).rows(MOVES)].count("began") == 2)
         await eventually(lambda: len(decisions(folder, 1)) >= 8)
         written = decisions(folder, 1)
         leader.kill()

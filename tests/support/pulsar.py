@@ -16,7 +16,7 @@ from support.waiting import patience
 from examples.pulsar.admin import demand
 from examples.pulsar.cluster import Broker, PulsarCluster
 from examples.pulsar.znodes import Transaction, Znode, last_zxid, read_transactions
-from loadmanager.lab.decide.broker_settings import RUNTIME_CONFIGURATION, settings_in
+from loadmanager.pulsar.broker_settings import RUNTIME_CONFIGURATION, settings_in
 
 _MOVED = re.compile(r"Unloading bundle: (\S+) from broker (\S+) to dest broker (\S+)")
 

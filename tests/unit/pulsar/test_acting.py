@@ -213,4 +213,3 @@ async def test_what_was_recorded_beside_a_pulsar_is_decided_and_made_again(harne
     assert outcome.difference is None
     assert outcome.is_equal
     assert outcome.compared["shed"] == node.shedding.cycles == 3
-    assert outcome.compared["step of moves"] > 0

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from loadmanager.core.domain.names import BrokerId
-from loadmanager.lab.decide.broker_settings import BrokerSettings
+from loadmanager.pulsar.broker_settings import BrokerSettings
 from loadmanager.pulsar.broker_settings_poll import BrokerSettingsPoll
 from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.pulsar.take_over import SHEDS

@@ -9,7 +9,7 @@ from support.waiting import patience
 
 from loadmanager.config import PulsarServiceSettings
 from loadmanager.errors import ConfigurationError
-from loadmanager.lab.decide.broker_settings import BrokerSettings
+from loadmanager.pulsar.broker_settings import BrokerSettings
 from loadmanager.pulsar.preflight import ask_settings, find_warning
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError

@@ -6,7 +6,7 @@ import pytest
 
 from loadmanager.config import PulsarServiceSettings, load_settings
 from loadmanager.errors import ConfigurationError
-from loadmanager.lab.decide.broker_settings import BrokerSettings
+from loadmanager.pulsar.broker_settings import BrokerSettings
 from loadmanager.pulsar.planning_settings import PulsarSettings
 
 ADDRESSES = {"adminUrls": ["http://broker:8080"]}

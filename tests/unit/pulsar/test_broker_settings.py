@@ -5,7 +5,7 @@ import json
 import pytest
 
 from loadmanager.errors import ConfigurationError
-from loadmanager.lab.decide.broker_settings import settings_in, web_service
+from loadmanager.pulsar.broker_settings import settings_in, web_service
 
 IMPL = "org.apache.pulsar.broker.loadbalance.impl"
 RUNTIME = {
