@@ -131,10 +131,6 @@ class HistoryEvent(_OneRow):
     subject: str = ""
     body: Json | None = None
 
-    @property
-    def size_bytes(self) -> int:
-        return _BYTES_PER_ENTRY + (len(self.body) if isinstance(self.body, str) else 0)
-
 
 @dataclass(frozen=True, slots=True)
 class StrategyState(_OneRow):

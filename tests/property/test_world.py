@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.waiting import patience
-from support.worlds import EAGER, load_of, violations, world
+from support.worlds import EAGER, brokers_named, load_of, namespaces_dealt, violations, world
 
-from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
 from loadmanager.lab.simulate.fleet_events import (
@@ -28,10 +27,9 @@ from loadmanager.lab.simulate.fleet_events import (
     Event,
     HotSpot,
     NewNamespace,
-    OperatorControls,
     ReportFault,
 )
-from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec, brokers_named, namespaces_dealt
+from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
 from loadmanager.lab.simulate.run_rules import WorldRules
 from loadmanager.lab.simulate.sim_result import Result
 from loadmanager.lab.simulate.workload import Diurnal, Noise, heavy_tailed, random_topics, steady
@@ -60,15 +58,6 @@ _EVENTS = st.one_of(
     ),
     st.builds(BrokerFallsSick, _AT, _BROKER, st.sampled_from([600.0, math.inf])),
     st.builds(BadReports, _AT, _BROKER, st.sampled_from(ReportFault), st.just(600.0)),
-    st.builds(
-        lambda at_s, broker, bundle: OperatorControls(
-            at_s,
-            Controls(held_off={broker: at_s + 200}, pinned={bundle: _BROKERS[0]}, excluded=frozenset({_BROKERS[1]})),
-        ),
-        _AT,
-        _BROKER,
-        st.sampled_from(_BUNDLES),
-    ),
 )
 
 

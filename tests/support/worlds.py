@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 from support.invariants import ownership_violations
 
+from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import FloatArray
 from loadmanager.lab.simulate.fleet_events import Event
-from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec, brokers_named, namespaces_dealt
+from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
 from loadmanager.lab.simulate.run_rules import WorldRules
 from loadmanager.lab.simulate.workload import LoadShape, ShapedWorkload, steady
 from loadmanager.lab.simulate.world import World
@@ -24,6 +25,21 @@ EAGER = PlannerSettings(bundle_unload_min_throughput_threshold=0.0, auto_bundle_
 
 QUIET = replace(EAGER, shedding_enabled=False)
 """Does nothing by itself but placing."""
+
+
+def brokers_named(count: int) -> list[BrokerSpec]:
+    """Brokers with ids from `broker-0000:8080` on."""
+    return [BrokerSpec(BrokerId(f"broker-{number:04d}:8080")) for number in range(count)]
+
+
+def namespaces_dealt(count: int, bundles: int, brokers: Sequence[BrokerId]) -> list[NamespaceSpec]:
+    """Namespaces of equal bundles, dealt to the brokers in turn; without brokers nobody owns them."""
+    specs = []
+    for number in range(count):
+        first = number * bundles
+        owners = [brokers[(first + i) % len(brokers)] for i in range(bundles)] if brokers else None
+        specs.append(NamespaceSpec.of(f"tenant/ns-{number:04d}", bundles, owners))
+    return specs
 
 
 def load_of(mib_per_s: float) -> tuple[float, float, float, float]:

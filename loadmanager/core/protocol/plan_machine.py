@@ -61,9 +61,6 @@ class TrackedStep:
     error: str | None = None
     had_its_turn: bool = False
 
-    def __str__(self) -> str:
-        return self.bundle
-
     @property
     def depends_on(self) -> DependsOn:
         """Return the preconditions of the step, as hashed in the plan."""
@@ -99,9 +96,6 @@ class KeptPlan:
 
     def __post_init__(self) -> None:
         self.hash = hash_plan(self.cluster, self.kind, [step.depends_on for step in self.steps])
-
-    def __str__(self) -> str:
-        return self.hash
 
     @property
     def done(self) -> int:

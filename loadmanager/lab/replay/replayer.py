@@ -293,7 +293,7 @@ class Replay:
         )
 
     def _seed(self, name: str, body: Sequence[Any], _: Item) -> None:
-        short, long, short_samples, long_samples, topics, *by_time = body  # without it in an older history
+        short, long, short_samples, long_samples, topics, *by_time = body
         averages = BundleAverages(
             np.array(short, dtype=np.float64),
             np.array(long, dtype=np.float64),

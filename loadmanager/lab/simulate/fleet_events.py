@@ -1,5 +1,4 @@
-"""Events of a simulated fleet besides its load: brokers join, stop, fail and report wrongly, namespaces are created,
-operators act.
+"""Events of a simulated fleet besides its load: brokers join, stop, fail and report wrongly, namespaces are created.
 
 Times are seconds since the world began. Events of one moment happen in the order in which they were given, and
 before the step that begins then; those of the very beginning after the first step.
@@ -11,7 +10,6 @@ import enum
 import math
 from dataclasses import dataclass
 
-from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
 
@@ -98,14 +96,6 @@ class HotSpot:
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorControls:
-    """These controls hold from now on, in place of those before. Times in them count from the world's beginning."""
-
-    at_s: float
-    controls: Controls
-
-
-@dataclass(frozen=True, slots=True)
 class LeaderElected:
     """Another leader is elected: its first round of shedding comes an interval later. It goes on with what the last one
     remembered.
@@ -151,7 +141,6 @@ Event = (
     | BrokerFallsSick
     | NewNamespace
     | HotSpot
-    | OperatorControls
     | LeaderElected
     | BadReports
 )

@@ -65,26 +65,3 @@ class NamespaceSpec:
 
     def bundle_names(self) -> list[str]:
         return [f"{self.name}/{each}" for each in self.ranges()]
-
-
-def brokers_named(count: int, spec: BrokerSpec | None = None) -> list[BrokerSpec]:
-    """Create `count` brokers with ids from `broker-0000:8080` on; `spec` has everything but the id."""
-    like = spec or BrokerSpec(BrokerId("broker:8080"))
-    return [
-        BrokerSpec(
-            BrokerId(f"broker-{number:04d}:8080"), like.capacity, like.speed, like.version, like.load_manager_class
-        )
-        for number in range(count)
-    ]
-
-
-def namespaces_dealt(
-    count: int, bundles: int, brokers: Sequence[BrokerId], prefix: str = "tenant/ns-"
-) -> list[NamespaceSpec]:
-    """Create `count` namespaces of equal bundles, dealt to the brokers in turn; without brokers nobody owns them."""
-    specs = []
-    for number in range(count):
-        first = number * bundles
-        owners = [brokers[(first + i) % len(brokers)] for i in range(bundles)] if brokers else None
-        specs.append(NamespaceSpec.of(f"{prefix}{number:04d}", bundles, owners))
-    return specs

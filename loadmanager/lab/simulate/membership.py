@@ -93,7 +93,7 @@ class Membership:
         self.sweep()
 
     def sweep(self) -> None:
-        """Reconcile bundles of ended registrations, also after a hold-off has changed."""
+        """Reconcile bundles of ended registrations."""
         self._driver.step(Signal.MEMBERSHIP)
         self._look()
 

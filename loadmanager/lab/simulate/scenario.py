@@ -513,10 +513,6 @@ class Scenario(Part):
         """Those there at the beginning."""
         return [each for each, _ in numbered(self.brokers, 0)]
 
-    def shortened(self, duration_s: float) -> Scenario:
-        """The same for less time."""
-        return self.model_copy(update={"duration_s": min(duration_s, self.duration_s)})
-
 
 def numbered(groups: tuple[ScenarioBrokers, ...], first: int) -> list[tuple[BrokerId, ScenarioBrokers]]:
     """Each broker of the groups with its id; those without one of their own are numbered from `first` on."""

@@ -1,4 +1,4 @@
-"""Simulation of a fleet in virtual time: load, reports, decisions and their execution, failures, operators.
+"""Simulation of a fleet in virtual time: load, reports, decisions and their execution, failures.
 
     step ──▶ loads ──▶ usage ──▶ reports that are due ──▶ the leader's model
                                                               │
@@ -22,11 +22,9 @@ from functools import partial
 
 import numpy as np
 
-from loadmanager.core.domain.controls import NO_CONTROLS, Controls
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Unload
-from loadmanager.core.domain.policies import NO_POLICIES, Policies
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.learned_loads import NOTHING_LEARNED, LearnedLoads
@@ -48,7 +46,6 @@ from loadmanager.lab.simulate.fleet_events import (
     HotSpot,
     LeaderElected,
     NewNamespace,
-    OperatorControls,
 )
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
 from loadmanager.lab.simulate.membership import Membership
@@ -62,7 +59,7 @@ from loadmanager.lab.simulate.sim_result import FirstReport, Result
 from loadmanager.lab.simulate.sim_splits import SimSplitter
 from loadmanager.lab.simulate.workload import Workload
 from loadmanager.lab.simulate.world_recorder import StepRecorder
-from loadmanager.lab.simulate.world_state import WorldState, in_world_time
+from loadmanager.lab.simulate.world_state import WorldState
 
 _DEFAULT_RULES = WorldRules()
 _DEFAULT_COST = CostModel()
@@ -83,8 +80,7 @@ class World:
     """A world runs once. What it is given is checked when it is made.
 
     The rows of the workload are the bundles of `namespaces` in their order, then those of `NewNamespace` events in the
-    order of their times. Times in `controls`, as those of events, count from the world's beginning. Raises `ValueError`
-    or `UnknownStrategyError`.
+    order of their times. Raises `ValueError` or `UnknownStrategyError`.
     """
 
     def __init__(
@@ -97,8 +93,6 @@ class World:
         rules: WorldRules = _DEFAULT_RULES,
         cost: CostModel = _DEFAULT_COST,
         events: Sequence[Event] = (),
-        policies: Policies = NO_POLICIES,
-        controls: Controls = NO_CONTROLS,
         learned: LearnedLoads = NOTHING_LEARNED,
         seed: int = 0,
     ) -> None:
@@ -130,7 +124,7 @@ class World:
         self._step_s = self._next_round_s = 0.0
         self._has_run = False
         self._state.model.set_learned(learned)
-        self._begin(brokers, namespaces, policies, controls)
+        self._begin(brokers, namespaces)
 
     def run(
         self,
@@ -177,16 +171,7 @@ class World:
             verdicts=dict(sorted(state.verdicts.items())),
         )
 
-    def _begin(
-        self,
-        brokers: Sequence[BrokerSpec],
-        namespaces: Sequence[NamespaceSpec],
-        policies: Policies,
-        controls: Controls,
-    ) -> None:
-        state = self._state
-        state.model.set_policies(policies)
-        state.set_controls(in_world_time(controls))
+    def _begin(self, brokers: Sequence[BrokerSpec], namespaces: Sequence[NamespaceSpec]) -> None:
         for spec in brokers:
             self._membership.add(spec)
         for namespace in namespaces:
@@ -245,7 +230,7 @@ class World:
         self._rounds += 1
         self._state.count_verdicts("shed", plan.verdicts)
         steps = [step for step in plan.steps if isinstance(step, Unload)]
-        self._executor.begin_round([] if self._state.controls.dry_run else steps)
+        self._executor.begin_round(steps)
 
     def _happen(self, event: Event) -> None:
         state, members = self._state, self._membership
@@ -263,10 +248,10 @@ class World:
                 state.fleet.set_speed(broker, factor)
             case BadReports() | BrokerFallsSick():
                 state.fleet.afflict(event)
-            case NewNamespace() | HotSpot() | LeaderElected() | OperatorControls():
+            case NewNamespace() | HotSpot() | LeaderElected():
                 self._happen_to_all(event)
 
-    def _happen_to_all(self, event: NewNamespace | HotSpot | LeaderElected | OperatorControls) -> None:
+    def _happen_to_all(self, event: NewNamespace | HotSpot | LeaderElected) -> None:
         """Apply an event that concerns no single broker."""
         state = self._state
         match event:
@@ -276,10 +261,6 @@ class World:
                 state.agenda.put(until_s, state.table.heat(bundles, factor))
             case LeaderElected():
                 self._put_round(state.agenda.now_s + self._rules.shedding_interval_s)
-            case OperatorControls(controls=controls):
-                state.set_controls(in_world_time(controls))
-                self._membership.sweep()
-                self._drains.changed()
 
     def _stop(self, broker: BrokerId, *, drain: bool) -> None:
         """An operator stops a broker, if it is there."""

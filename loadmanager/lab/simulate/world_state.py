@@ -183,12 +183,3 @@ class WorldState:
         self._unowned_bundle_s += self.unowned * (self.agenda.now_s - self._counted_until_s)
         self._counted_until_s = self.agenda.now_s
         return self._unowned_bundle_s
-
-
-def in_world_time(controls: Controls) -> Controls:
-    """Controls with times from the world's beginning, with the times that what decides takes."""
-    return replace(
-        controls,
-        draining={each: order._replace(since_s=START_S + order.since_s) for each, order in controls.draining.items()},
-        held_off={broker: START_S + until_s for broker, until_s in controls.held_off.items()},
-    )

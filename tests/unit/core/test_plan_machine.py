@@ -164,11 +164,6 @@ def test_an_equal_plan_takes_the_place_of_an_older_one_unless_that_is_being_exec
     assert leader.plans.keep(plan(1)) is again
 
 
-def test_plans_and_steps_are_called_by_what_they_are_known_by() -> None:
-    kept = plan(1)
-    assert (str(kept), str(kept.steps[0])) == (kept.hash, "t/0")
-
-
 def test_a_hash_is_of_all_that_a_step_depends_on_and_the_same_as_ever() -> None:
     steps = [{"bundle": f"t/{n}", "version": 1, "source": ["a:1", 1], "destination": ["b:1", 2]} for n in range(3)]
     content = orjson.dumps({"kind": "moves", "steps": steps}, option=orjson.OPT_SORT_KEYS)

@@ -3,9 +3,10 @@ from __future__ import annotations
 import re
 
 import pytest
+from support.worlds import brokers_named, namespaces_dealt
 
 from loadmanager.core.domain.names import BrokerId, InvalidNameError
-from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec, brokers_named, namespaces_dealt
+from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
 from loadmanager.lab.simulate.run_rules import WorldRules
 
 

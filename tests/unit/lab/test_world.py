@@ -4,13 +4,12 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from support.worlds import EAGER, MIB, QUIET, load_of, violations, world
+from support.worlds import EAGER, MIB, QUIET, brokers_named, load_of, namespaces_dealt, violations, world
 
-from loadmanager.core.domain.controls import Controls, DrainOrder
+from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId, BundleRange
 from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
 from loadmanager.core.domain.plan import Plan, Unload
-from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.domain.reasons import ChurnReason, OwnershipReason, PlacementReason, SplitReason
 from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError
 from loadmanager.core.model.cluster_model import ClusterModel
@@ -33,10 +32,9 @@ from loadmanager.lab.simulate.fleet_events import (
     HotSpot,
     LeaderElected,
     NewNamespace,
-    OperatorControls,
     ReportFault,
 )
-from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec, brokers_named, namespaces_dealt
+from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
 from loadmanager.lab.simulate.run_rules import WorldRules
 from loadmanager.lab.simulate.seeds import Purpose, generator
 from loadmanager.lab.simulate.sim_bundles import _Order
@@ -217,7 +215,7 @@ def test_steps_that_wait_when_the_next_round_comes_are_called_off_and_decided_an
 
 def test_what_clients_kept_while_nobody_served_a_bundle_they_send_afterwards() -> None:
     rules = WorldRules(unload_s=20.0, stats_interval_s=10.0, backlog_most_s=15.0, catch_up_factor=2.5)
-    made = world(_WEIGHTS, mib_per_s=10.0, settings=QUIET, rules=rules, events=[_pinned_to_the_second()])
+    made = _pin_to_the_second(world(_WEIGHTS, mib_per_s=10.0, settings=QUIET, rules=rules))
     result = made.run(100.0, 1.0)
     ((move,), series) = result.moves, result.series
     bytes_per_s, gone, back = 2 * 9.0 * 10.0 * MIB, round(move.at_s) - 20, round(move.at_s)
@@ -233,7 +231,7 @@ def test_what_clients_kept_while_nobody_served_a_bundle_they_send_afterwards() -
 @pytest.mark.parametrize(("mib_per_s", "share"), [(5.0, 1.0), (40.0, 0.0)])
 def test_late_messages_show_in_reports(mib_per_s: float, share: float) -> None:
     rules = WorldRules(unload_s=20.0, stats_interval_s=1.0, report_threshold_percent=0.1)
-    made = world(_WEIGHTS, mib_per_s=mib_per_s, settings=QUIET, rules=rules, events=[_pinned_to_the_second()])
+    made = _pin_to_the_second(world(_WEIGHTS, mib_per_s=mib_per_s, settings=QUIET, rules=rules))
     seen: list[float] = []
 
     def note(_: Progress) -> None:
@@ -248,7 +246,7 @@ def test_late_messages_show_in_reports(mib_per_s: float, share: float) -> None:
 def test_clients_that_connect_again_cost_their_broker_cpu_until_it_has_measured_once_more() -> None:
     def used(reconnect_cpu_s: float) -> tuple[Result, FloatArray]:
         rules = WorldRules(stats_interval_s=10.0, reconnect_cpu_s=reconnect_cpu_s, catch_up_factor=1.000001)
-        made = world(_WEIGHTS, mib_per_s=20.0, settings=QUIET, rules=rules, events=[_pinned_to_the_second()])
+        made = _pin_to_the_second(world(_WEIGHTS, mib_per_s=20.0, settings=QUIET, rules=rules))
         result = made.run(100.0, 1.0)
         return result, result.series.worst_usage
 
@@ -264,10 +262,20 @@ def _growing() -> Ramp:
     return Ramp(len(_WEIGHTS), np.arange(len(_WEIGHTS)), 5.0, 0.0, 200.0)
 
 
-def _pinned_to_the_second() -> OperatorControls:
+def _pin(made: World, at_s: float, bundle: str, broker: BrokerId) -> World:
+    """From that time on the bundle is to be at that broker."""
+
+    def hold() -> None:
+        made._state.set_controls(Controls(pinned={bundle: broker}))
+        made._drains.changed()
+
+    made._state.agenda.put(at_s, hold)
+    return made
+
+
+def _pin_to_the_second(made: World) -> World:
     """At 40 s the heaviest bundle is to go to the second broker."""
-    name = namespaces_dealt(1, len(_WEIGHTS), [_broker(0)])[0].bundle_names()[0]
-    return OperatorControls(40.0, Controls(pinned={name: _broker(1)}))
+    return _pin(made, 40.0, made._state.table.names[0], _broker(1))
 
 
 def test_what_nobody_serves_is_a_part_of_all_load_and_of_no_other_figure() -> None:
@@ -329,22 +337,6 @@ def test_bundles_of_a_crashed_broker_are_served_again_once_its_session_has_ended
     assert list(violations(made)) == []
 
 
-def test_bundles_of_a_broker_that_is_held_off_wait_for_it() -> None:
-    controls = Controls(held_off={_broker(0): 200.0})
-    events: list[Event] = [OperatorControls(50.0, controls), BrokerRestarts(100.0, _broker(0), 30.0)]
-    made = world([1.0] * 9, settings=QUIET, events=events)
-    result = made.run(400.0, 10.0)
-    assert result.unowned_bundle_s == pytest.approx(3 * 30.0)
-    assert made._state.table.serving.tolist() == [0, 1, 2] * 3
-
-
-def test_bundles_of_a_broker_that_does_not_come_back_in_time_go_elsewhere() -> None:
-    controls = Controls(held_off={_broker(0): 150.0})
-    events: list[Event] = [OperatorControls(50.0, controls), BrokerStops(100.0, _broker(0), drain=False)]
-    result = world([1.0] * 9, settings=QUIET, events=events).run(400.0, 10.0)
-    assert result.unowned_bundle_s == pytest.approx(3 * (50.0 + 0.05 + 0.5))
-
-
 def test_a_broker_that_is_stopped_is_drained_first_and_then_gone() -> None:
     made = world([1.0] * 12, events=[BrokerStops(100.0, _broker(1))])
     result = made.run(300.0, 10.0)
@@ -355,13 +347,6 @@ def test_a_broker_that_is_stopped_is_drained_first_and_then_gone() -> None:
     assert result.series.brokers[-1] == 2
     assert _broker(1) in made._state.controls.draining, "until another process registers"
     assert list(violations(made)) == []
-
-
-def test_a_drain_that_is_lifted_begins_no_further_move() -> None:
-    draining = Controls(draining={_broker(0): DrainOrder(10.0)})
-    events: list[Event] = [OperatorControls(10.0, draining), OperatorControls(11.0, Controls())]
-    result = world([1.0] * 90, settings=QUIET, events=events).run(100.0, 10.0)
-    assert len(result.moves) == WorldRules().max_concurrent_unloads_per_broker
 
 
 def test_a_broker_that_restarts_is_another_registration_and_known_by_its_first_report() -> None:
@@ -542,36 +527,6 @@ def test_the_extensible_rule_splits_after_so_many_rounds_in_succession() -> None
     assert result.verdicts["split", SplitReason.TOO_FEW_SPLIT_HITS, False] >= 3
 
 
-@pytest.mark.parametrize("control", ["frozen", "dry_run"])
-def test_nothing_moves_while_an_operator_holds_the_balancer(control: str) -> None:
-    controls = Controls(frozen="because") if control == "frozen" else Controls(dry_run=True)
-    settings = replace(
-        EAGER,
-        history_resource_percentage=0.0,
-        auto_bundle_split_enabled=True,
-        namespace_bundle_max_bandwidth_mbytes=100,
-    )
-    made = World(
-        brokers_named(3),
-        namespaces_dealt(1, 12, [_broker(0), _broker(1), _broker(2)]),
-        steady(_WEIGHTS, load_of(20.0)),
-        settings,
-        controls=controls,
-    )
-    result = made.run(600.0)
-    assert result.moves == ()
-    assert result.splits == ()
-
-
-def test_a_pinned_bundle_is_brought_home_and_stays() -> None:
-    bundle = NamespaceSpec.of("tenant/ns-0000", 9).bundle_names()[4]
-    made = world([1.0] * 9, events=[OperatorControls(100.0, Controls(pinned={bundle: _broker(2)}))])
-    result = made.run(300.0, 10.0)
-    assert [(move.bundle, move.destination, move.reason) for move in result.moves] == [
-        (bundle, _broker(2), PlacementReason.PINNED_TO_BROKER)
-    ]
-
-
 @pytest.mark.parametrize("fault", ReportFault)
 def test_a_fault_in_reports_ends_at_its_time(fault: ReportFault) -> None:
     made = world([1.0] * 9, events=[BadReports(0.0, _broker(0), fault, until_s=100.0)])
@@ -723,12 +678,9 @@ _SPLITTING = replace(EAGER, auto_bundle_split_enabled=True, namespace_bundle_max
 
 
 def test_splits_say_why_there_are_none() -> None:
-    pinned = _split_world(_SPLITTING)._state.table.names[0]
-    held = [OperatorControls(10.0, Controls(frozen_bundles={pinned: "because"}))]
     reasons = {
         SplitReason.SPLITTING_DISABLED: _split_world(EAGER),
         SplitReason.SPLIT_NEEDS_TWO_BROKERS: _split_world(_SPLITTING, brokers=1),
-        SplitReason.SHAPE_HELD: _split_world(_SPLITTING, events=held),
         SplitReason.NOTHING_TO_SPLIT: world([0.1] * 3, settings=_SPLITTING),
     }
     for reason, made in reasons.items():
@@ -775,18 +727,10 @@ def test_nothing_is_split_by_a_report_that_is_not_believed() -> None:
     assert result.splits == ()
 
 
-def test_where_something_is_left_alone_it_is_not_said_that_nothing_is_above_a_limit() -> None:
-    held = [OperatorControls(10.0, Controls(frozen_bundles={_split_world(EAGER)._state.table.names[0]: "because"}))]
-    result = _split_world(_SPLITTING, events=held).run(180.0)
-    assert result.verdicts["split", SplitReason.SHAPE_HELD, False] > 0
-    assert ("split", SplitReason.NOTHING_TO_SPLIT, False) not in result.verdicts
-
-
 def test_a_bundle_on_its_way_keeps_its_shape() -> None:
-    bundle = _split_world(_SPLITTING)._state.table.names[0]
-    rules = WorldRules(unload_s=50.0)
-    pin = [OperatorControls(57.0, Controls(pinned={bundle: _broker(1)})), OperatorControls(59.0, Controls())]
-    made = _split_world(_SPLITTING, rules=rules, events=pin)
+    made = _split_world(_SPLITTING, rules=WorldRules(unload_s=50.0))
+    _pin(made, 57.0, made._state.table.names[0], _broker(1))
+    made._state.agenda.put(59.0, lambda: made._state.set_controls(Controls()))
     result = made.run(100.0, 5.0)
     assert result.moves == ()
     assert result.splits == ()
@@ -795,22 +739,11 @@ def test_a_bundle_on_its_way_keeps_its_shape() -> None:
 
 def test_a_step_whose_bundle_has_been_split_meanwhile_is_not_carried_out() -> None:
     rules = WorldRules(max_concurrent_unloads=1, unload_s=100.0)
-    names = _split_world(_SPLITTING)._state.table.names
-    made = _split_world(
-        _SPLITTING, rules=rules, events=[OperatorControls(20.0, Controls(pinned={names[1]: _broker(0)}))]
-    )
+    made = _split_world(_SPLITTING, rules=rules)
+    _pin(made, 20.0, made._state.table.names[1], _broker(0))
     result = made.run(300.0, 10.0)
     assert list(violations(made)) == []
     assert result.splits
-
-
-def test_a_run_goes_by_its_policies() -> None:
-    policies = Policies((IsolationPolicy("p", ("tenant/.*",), ("broker-0002",)),))
-    made = World(
-        brokers_named(3), [NamespaceSpec.of("tenant/ns", 6)], steady([1.0] * 6, load_of(1.0)), QUIET, policies=policies
-    )
-    made.run(60.0, 10.0)
-    assert made._state.table.serving.tolist() == [2] * 6
 
 
 def test_a_namespace_may_be_placed_while_some_of_its_bundles_have_owners() -> None:
