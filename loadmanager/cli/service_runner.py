@@ -246,7 +246,7 @@ def access_of(settings: SessionSettings) -> Access:
             " nobody could write"
         )
     acls = Acls(nodes, agents) if settings.metadata_store_acl == "secure" else Acls()
-    return Access(ours, _tls(settings, enabled=settings.metadata_store_tls_enabled), acls)
+    return Access(ours, _tls(settings), acls)
 
 
 def _check_sasl(key: str, scheme: str) -> None:
@@ -254,17 +254,15 @@ def _check_sasl(key: str, scheme: str) -> None:
         raise ConfigurationError(f"{key} sasl: needs the package pure-sasl: install loadmanager[sasl]")
 
 
-def _tls(settings: SessionSettings, *, enabled: bool) -> Callable[[], ssl.SSLContext] | None:
-    if not enabled:
-        return None
+def _tls(settings: SessionSettings) -> Callable[[], ssl.SSLContext] | None:
+    """TLS to ZooKeeper; None without any of its files."""
     options = TlsOptions(
         trust_certs=settings.metadata_store_tls_trust_certs_file_path,
         certificate=settings.metadata_store_tls_certificate_file_path,
         key=settings.metadata_store_tls_key_file_path,
-        hostname_verification=settings.metadata_store_tls_hostname_verification_enable,
         keys=_KEYS,
     )
-    return RenewedTls(options).context
+    return None if options == TlsOptions(keys=_KEYS) else RenewedTls(options).context
 
 
 def listen(key: str, address: str, port: int) -> socket.socket:

@@ -61,19 +61,15 @@ class SessionSettings(KeyedSettings):
         description="Identities that may read all znodes and register brokers. Empty: agents have the"
         " credentials of nodes.",
     )
-    metadata_store_tls_enabled: bool = Field(
-        False, description="Use TLS for ZooKeeper. The port in metadataStoreUrl is then its secureClientPort."
-    )
     metadata_store_tls_trust_certs_file_path: OptionalPath = Field(
-        None, description="Trusted authorities of ZooKeeper's certificates (PEM). Empty: those of the system."
+        None,
+        description="Trusted authorities of ZooKeeper's certificates (PEM). With this file, or a client certificate,"
+        " ZooKeeper is reached by TLS: metadataStoreUrl then has its secureClientPort.",
     )
     metadata_store_tls_certificate_file_path: OptionalPath = Field(
         None, description="Client certificate for ZooKeeper, which can be an identity (x509)."
     )
     metadata_store_tls_key_file_path: OptionalPath = Field(None, description="Private key of that certificate.")
-    metadata_store_tls_hostname_verification_enable: bool = Field(
-        True, description="ZooKeeper's certificate must name its host."
-    )
 
     @property
     def session_timeout_s(self) -> float:

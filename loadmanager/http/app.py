@@ -8,7 +8,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from loadmanager.config import PulsarServiceSettings, Settings
-from loadmanager.http.broker_routes import BrokerHandlers, BrokerStatsHandlers, HealthHandlers
+from loadmanager.http.broker_routes import BrokerHandlers, BrokerStatsHandlers
 from loadmanager.http.control_routes import ControlHandlers
 from loadmanager.http.decision_routes import AuditHandlers, ExplainHandlers, LoadBalanceHandlers, TimelineHandlers
 from loadmanager.http.drain_routes import DrainingHandlers, PlanHandlers
@@ -61,7 +61,6 @@ def make_app(node: Node, tls: ServerTls | None = None) -> web.Application:
         *PlanHandlers(node.plans, forwarder).operations(),
         *BrokerHandlers(node, node.mirror, node.planner).operations(),
         *BrokerStatsHandlers(node.reports, node.planner).operations(),
-        *HealthHandlers(node.mirror, node.planner, forwarder).operations(),
         *OwnershipHandlers(node, node.mirror).operations(),
         *LoadBalanceHandlers(node, node.planner, node.decision_log, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),

@@ -1,4 +1,4 @@
-"""Routes for brokers: active brokers, the leader, owned bundles, health, and statistics.
+"""Routes for brokers: active brokers, the leader, owned bundles, and statistics.
 
 A Pulsar broker answers for statistics about itself, a node about any broker.
 """
@@ -16,7 +16,6 @@ from loadmanager.core.domain.ownership import OwnershipState, Registration
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.errors import BadRequestError
-from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import TEXT, Operation, Parameter
 from loadmanager.http.responses import json_bytes, json_response, problem
 from loadmanager.leader.candidate import Candidate
@@ -27,7 +26,6 @@ from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data
 from loadmanager.wire.http_bodies import (
     BrokerAssignment,
-    BrokerHealth,
     BrokerInfo,
     MetricsAnswer,
     NamespaceOwnershipStatus,
@@ -140,49 +138,6 @@ def _assignment(policy: IsolationPolicy | None, policies: Policies, broker_id: B
     if policy is not None and policies.is_secondary(policy, broker_id):
         return BrokerAssignment.SECONDARY
     return BrokerAssignment.SHARED
-
-
-class HealthHandlers:
-    """Health of brokers, answered by the leader, which evaluates it once a round."""
-
-    def __init__(self, mirror: ClusterMirror, planner: PlannerService, forwarder: Forwarder) -> None:
-        self._mirror = mirror
-        self._planner = planner
-        self._forwarder = forwarder
-
-    def operations(self) -> list[Operation]:
-        return [
-            Operation(
-                "GET",
-                "/loadbalance/v1/brokers/health",
-                self.brokers,
-                AccessRole.READ,
-                response_model=list[BrokerHealth],
-            )
-        ]
-
-    async def brokers(self, request: web.Request) -> web.Response:
-        """Return the health that each broker reports, and whether it is sick, so that nothing is moved to it."""
-
-        async def act() -> web.Response:
-            return json_response(
-                [self._of(broker).model_dump(by_alias=True) for broker in sorted(self._mirror.brokers)]
-            )
-
-        return await self._forwarder.once_it_leads(request, act)
-
-    def _of(self, broker: BrokerId) -> BrokerHealth:
-        said = self._mirror.brokers[broker].record.get("health") or {}
-        sick = self._planner.snapshot().faults.unwell.get(broker)
-        return BrokerHealth(
-            broker_id=broker,
-            latency_ms=said.get("latencyMs"),
-            error_share=said.get("errorShare"),
-            queue=said.get("queue"),
-            is_sick=sick is not None,
-            sentence=None if sick is None else sick.sentence(),
-            remedy=None if sick is None else sick.remedy(),
-        )
 
 
 _STATS = "/admin/v2/broker-stats"

@@ -10,7 +10,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from loadmanager.http.app import make_application, make_forwarder, make_gate
-from loadmanager.http.broker_routes import BrokerHandlers, BrokerStatsHandlers, HealthHandlers
+from loadmanager.http.broker_routes import BrokerHandlers, BrokerStatsHandlers
 from loadmanager.http.control_routes import ControlHandlers
 from loadmanager.http.decision_routes import AuditHandlers, ExplainHandlers, LoadBalanceHandlers, TimelineHandlers
 from loadmanager.http.drain_routes import DrainingHandlers, PlanHandlers
@@ -133,7 +133,6 @@ def make_pulsar_app(node: PulsarService) -> web.Application:
         *PlanHandlers(node.plans, forwarder).operations(),
         *BrokerHandlers(node, node.mirror, node.planner).operations(),
         *BrokerStatsHandlers(node.reports, node.planner).operations(),
-        *HealthHandlers(node.mirror, node.planner, forwarder).operations(),
         *OwnershipHandlers(node, node.mirror).operations(),
         *LoadBalanceHandlers(node, node.planner, node.decision_log, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),

@@ -257,18 +257,6 @@ class DecisionsAnswer(WireModel):
     decisions: list[DecisionEntry]
 
 
-class BrokerHealth(WireModel):
-    """Health of a broker, as far as it reports it; of a sick one also the reason and the remedy."""
-
-    broker_id: str
-    latency_ms: float | None
-    error_share: float | None
-    queue: float | None
-    is_sick: bool
-    sentence: str | None
-    remedy: str | None
-
-
 class OwnershipAnswer(WireModel):
     """`GET /loadbalance/v1/ownership/...`: ownership of a bundle as this node knows it. Never assigns anything."""
 

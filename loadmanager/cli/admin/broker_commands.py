@@ -119,12 +119,6 @@ def include(broker: Broker) -> AdminRequest:
     return delete(_OWN, broker, "exclusion")
 
 
-@command(APP, "health")
-def health() -> AdminRequest:
-    """Show how brokers serve, and which are sick, so that nothing is moved to them."""
-    return get(_OWN, "health")
-
-
 @command(APP, "hold-off")
 def hold_off(
     broker: Broker,

@@ -43,7 +43,6 @@ class DemoError(LoadManagerError):
 class NodeProcess:
     name: str
     url: str
-    pid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,6 @@ class BrokerProcess:
     broker_id: str
     instance: str
     url: str
-    pid: int
     agent_pid: int
 
 
@@ -66,7 +64,7 @@ class DemoCluster:
         self.history = history
         self.nodes: dict[str, NodeProcess] = {}
         self.brokers: dict[str, BrokerProcess] = {}
-        self.clients: dict[str, int] = {}
+        self.clients: list[str] = []
         self.ended_at_s: dict[str, float] = {}
         self.died_unexpectedly: list[str] = []
         self._settings = settings
@@ -108,13 +106,6 @@ class DemoCluster:
     def node_urls(self) -> list[str]:
         return [node.url for node in self.nodes.values()]
 
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of all running processes."""
-        brokers = [pid for broker in self.brokers.values() for pid in (broker.pid, broker.agent_pid)]
-        nodes = [node.pid for node in self.nodes.values()]
-        return [self._zookeeper.pid, *nodes, *brokers, *self.clients.values()]
-
     async def _all(self, tell: Callable[[str], None], *starts: Awaitable[NodeProcess | BrokerProcess]) -> None:
         for start in asyncio.as_completed(starts):
             started = await start
@@ -124,7 +115,7 @@ class DemoCluster:
         content = node_configuration(self._settings, self._zookeeper.connect_string, self.history)
         configuration = self._write(f"{name}.yaml", content)
         ready = await self._start_loadmanager(name, "serve", configuration)
-        self.nodes[name] = NodeProcess(name, ready["url"], ready["pid"])
+        self.nodes[name] = NodeProcess(name, ready["url"])
         return self.nodes[name]
 
     async def start_broker(self) -> BrokerProcess:
@@ -141,9 +132,7 @@ class DemoCluster:
         ready = await self._start(name, ["-m", "loadmanager.dev.demo.demo_broker", *arguments], files["--ready-file"])
         content = agent_configuration(self._zookeeper.connect_string, ready, self.node_urls)
         agent = await self._start_loadmanager(f"{name}-agent", "agent", self._write(f"{name}-agent.yaml", content))
-        broker = BrokerProcess(
-            name, ready["broker_id"], ready["instance"], ready["url"], ready["pid"], int(agent["pid"])
-        )
+        broker = BrokerProcess(name, ready["broker_id"], ready["instance"], ready["url"], int(agent["pid"]))
         self.brokers[name] = broker
         return broker
 
@@ -152,7 +141,7 @@ class DemoCluster:
 
     async def stop_clients(self) -> None:
         """Let the clients finish what is under way and write their accounts."""
-        names = list(self.clients)
+        names = self.clients.copy()
         self.clients.clear()
         for name in names:
             await asyncio.to_thread(self._processes.signal, name, signal.SIGTERM)
@@ -220,8 +209,8 @@ class DemoCluster:
         )
         path = self._path(f"{name}.json")
         path.write_bytes(CLIENT_CONFIG.dump_json(config))
-        ready = await self._start(name, ["-m", "loadmanager.dev.demo.demo_client", str(path)], config.ready_file)
-        self.clients[name] = ready["pid"]
+        await self._start(name, ["-m", "loadmanager.dev.demo.demo_client", str(path)], config.ready_file)
+        self.clients.append(name)
 
     async def _start_loadmanager(self, name: str, command: str, configuration: Path) -> dict[str, Any]:
         ready_file = self._path(f"{name}.ready")
@@ -232,7 +221,7 @@ class DemoCluster:
         """Start a Python process and wait for its ready file."""
         log_file = self._path(f"{name}.log")
         command = [sys.executable, *arguments]
-        pid = await asyncio.to_thread(self._processes.start, name, command, cwd=_WORKING_FOLDER, log=log_file)
+        await asyncio.to_thread(self._processes.start, name, command, cwd=_WORKING_FOLDER, log=log_file)
         deadline_s = clock.now_s() + _READY_TIMEOUT_S
         while (ready := _read_ready_file(ready_file)) is None:
             code = await asyncio.to_thread(self._processes.find_exit_code, name)
@@ -240,7 +229,7 @@ class DemoCluster:
                 what = f"is not ready after {_READY_TIMEOUT_S:g} s" if code is None else f"ended with exit code {code}"
                 raise DemoError(f"{name} {what}; its log ends with:\n{_last_lines(log_file)}")
             await asyncio.sleep(_POLL_S)
-        return {"pid": pid, **ready}
+        return ready
 
     def _path(self, name: str) -> Path:
         return self.folder / name

@@ -90,7 +90,6 @@ class DemoSummary:
     two_owners: Sequence[Overlap]
     topics_without_owner: Sequence[str]
     died_unexpectedly: Sequence[str]
-    machine_too_busy: bool = False
 
     @property
     def failures(self) -> list[str]:

@@ -235,7 +235,6 @@ class Director:
             two_owners=find_overlaps(intervals),
             topics_without_owner=topics_without_owner(topics, accounts, intervals),
             died_unexpectedly=self._cluster.died_unexpectedly,
-            machine_too_busy=self._state.is_too_busy,
         )
 
     def _imbalances(self, serving_records: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:

@@ -65,7 +65,9 @@ def test_unprintable_text_is_replaced(encoding: str, options: list[str], monkeyp
     with a_recording_node() as node:
         node.status, node.body = 200, '[{"brokerId": "b1:8080", "sentence": "überlastet 🙂"}]'.encode()
         monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding))
-        monkeypatch.setattr("sys.argv", ["loadmanager", "admin", "brokers", "health", "--url", node.url, *options])
+        monkeypatch.setattr(
+            "sys.argv", ["loadmanager", "admin", "broker-stats", "monitoring-metrics", "--url", node.url, *options]
+        )
         with pytest.raises(SystemExit) as ended:
             main()
         sys.stdout.flush()

@@ -58,11 +58,11 @@ def test_an_agent_says_whose_the_znodes_are(credentials: str) -> None:
         ({"metadataStoreNodeIds": ["lm"]}, "metadataStoreNodeIds: 'lm': expected digest:user:hash"),
         ({"metadataStoreAgentIds": ["sasl:agent"]}, "metadataStoreAgentIds: without metadataStoreCredentials or"),
         (
-            {"metadataStoreTlsEnabled": True, "metadataStoreTlsTrustCertsFilePath": "/no/ca.pem"},
+            {"metadataStoreTlsTrustCertsFilePath": "/no/ca.pem"},
             "metadataStoreTlsTrustCertsFilePath /no/ca.pem: No such file",
         ),
         (
-            {"metadataStoreTlsEnabled": True, "metadataStoreTlsCertificateFilePath": "/no/lm.pem"},
+            {"metadataStoreTlsCertificateFilePath": "/no/lm.pem"},
             "metadataStoreTlsCertificateFilePath /no/lm.pem, metadataStoreTlsKeyFilePath",
         ),
     ],
@@ -83,7 +83,7 @@ def test_sasl_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_certificates_are_read_again_and_the_last_good_ones_stay(tmp_path: Path) -> None:
     trusted = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(str(trusted))
-    settings = a_node(metadataStoreTlsEnabled=True, metadataStoreTlsTrustCertsFilePath=str(trusted))
+    settings = a_node(metadataStoreTlsTrustCertsFilePath=str(trusted))
     tls = access_of(settings).tls
     assert tls is not None
     first = tls().get_ca_certs()

@@ -103,13 +103,11 @@ def printed(summary: DemoSummary) -> str:
     return text.getvalue()
 
 
-def test_of_many_failures_a_few_are_shown_and_a_busy_machine_is_named() -> None:
+def test_of_many_failures_a_few_are_shown() -> None:
     many = replace(a_summary(), topics_without_owner=[f"{T}-{i}" for i in range(100)])
     assert len(many.failures) == 100
     assert printed(many).count("FAILED") == 6
     assert "95 more" in printed(many)
-    assert "too busy" not in printed(many)
-    assert "this machine is too busy" in printed(replace(many, machine_too_busy=True))
+    assert "a longer --duration" in printed(many)
     unsafe = replace(many, two_owners=[Overlap(T, "a", "b", 1.0, 0.5)])
     assert "had two owners" in printed(unsafe), "the worst comes first"
-    assert "too busy" not in printed(replace(a_summary(), machine_too_busy=True))

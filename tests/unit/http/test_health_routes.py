@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from support.nodes import a_leader
+from support.nodes import RunningNode, a_leader
 from support.registrations import a_record
 from support.waiting import eventually
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.wire.broker_data import HealthData
 
-HEALTH = "/loadbalance/v1/brokers/health"
 WELL, BAD = HealthData(latencyMs=10.0, errorShare=0.0), HealthData(latencyMs=2_500.0, errorShare=0.5)
 
 
@@ -25,19 +24,11 @@ async def test_each_broker_says_how_it_serves_and_a_sick_one_is_given_nothing() 
                 record["health"] = BAD if number == 2 else WELL
             await cluster.a_broker(f"b{number}:8080", record)
         await node.node.planner.shed()
-        answer = (await node.get(HEALTH)).json()
-        assert [(each["brokerId"], each["latencyMs"], each["queue"], each["isSick"]) for each in answer] == [
-            ("b1:8080", None, None, False),
-            ("b2:8080", 2_500.0, None, True),
-            ("b3:8080", 10.0, None, False),
-            ("b4:8080", 10.0, None, False),
-        ]
-        assert answer[0]["sentence"] is None
-        assert answer[1]["sentence"] == (
-            "Nothing is moved to it because it has been sick for 0 s: its latency came to 2500 ms, that of its peers to"
-            " 10 ms"
-        )
-        assert answer[1]["remedy"].startswith("mend or restart it")
+        assert await sick_brokers(node) == ["b2:8080"]
+        (obstacle,) = (await node.get("/loadbalance/v1/explain/broker/b2:8080")).json()["obstacles"]
+        assert obstacle["sentence"].startswith("Not on b2:8080 because it has been sick for ")
+        assert obstacle["sentence"].endswith(" s: its latency came to 2500 ms, that of its peers to 10 ms")
+        assert obstacle["change"].startswith("mend or restart it")
         assert "loadmanager_brokers_sick{" in (await node.get("/metrics")).body.decode()
         bundles = await cluster.a_namespace()
         for bundle in bundles:
@@ -51,7 +42,12 @@ async def test_each_broker_says_how_it_serves_and_a_sick_one_is_given_nothing() 
             lambda: node.node.mirror.brokers[BrokerId("b2:8080")].record.get("health") == WELL, what="it says so"
         )
         await node.node.planner.shed()
-        assert not any(each["isSick"] for each in (await node.get(HEALTH)).json())
+        assert await sick_brokers(node) == []
+
+
+async def sick_brokers(node: RunningNode) -> list[str]:
+    brokers = (await node.get("/loadbalance/v1/fleet")).json()["brokers"]
+    return [broker for broker, state in zip(brokers["id"], brokers["state"], strict=True) if state == "sick"]
 
 
 async def test_a_stuck_broker_is_given_nothing_and_its_bundles_are_said_to_be_unserved() -> None:
@@ -73,9 +69,9 @@ async def test_a_stuck_broker_is_given_nothing_and_its_bundles_are_said_to_be_un
         remedy = "restart b1:8080, or drain it: loadmanager admin brokers drain b1:8080"
         assert fleet["unserved"] == [{"broker": "b1:8080", "bundles": 1, "why": why, "remedy": remedy}]
         assert "loadmanager_bundles_unserved{" in (await node.get("/metrics")).body.decode()
-        health = (await node.get(HEALTH)).json()[0]
-        assert health["sentence"] == f"Nothing is moved to it because it serves nothing of what it owns: {why}"
-        assert health["remedy"].startswith("restart it")
+        obstacle = (await node.get("/loadbalance/v1/explain/broker/b1:8080")).json()["obstacles"][0]
+        assert obstacle["sentence"] == f"Not on b1:8080 because it serves nothing of what it owns: {why}"
+        assert obstacle["change"].startswith("restart b1:8080")
 
 
 async def test_why_nothing_goes_to_it_is_in_the_decisions() -> None:
