@@ -20,7 +20,7 @@ from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.pipeline.attribution import hour_of
 from loadmanager.pipeline.datasets import raw
 from loadmanager.pipeline.reject_reasons import usable, with_reason
-from loadmanager.pipeline.source import FORMAT, PERMISSIVE, history_at
+from loadmanager.pipeline.source import history_at, read_history
 
 CANNOT_GO_ON = (PySparkException, Py4JError, OSError, pa.ArrowException)
 """Errors of Spark, file systems and Arrow."""
@@ -79,13 +79,10 @@ class HistoryTables:
         return (lambda _: None) if self.leaves_out else None
 
     def _load(self, table: str, *columns: str) -> DataFrame:
-        reader = self._spark.read.format(FORMAT).option("table", table)
-        for name, at_ms in (("from_ms", self.from_ms), ("to_ms", self.to_ms)):
-            reader = reader if at_ms is None else reader.option(name, at_ms)
-        if not self.leaves_out:
-            return reader.option("columns", ",".join(columns)).load(self._url)
-        both = reader.option("mode", PERMISSIVE).option("columns", ",".join((*columns, "damaged"))).load(self._url)
-        return both.where("damaged IS NULL").drop("damaged")
+        asked = (*columns, "damaged") if self.leaves_out else columns
+        limits = {"from_ms": self.from_ms, "to_ms": self.to_ms}
+        rows = read_history(self._spark, self._url, table, asked, leaves_out=self.leaves_out, **limits)
+        return rows.where("damaged IS NULL").drop("damaged") if self.leaves_out else rows
 
 
 def require_range(from_ms: int | None, to_ms: int | None) -> None:

@@ -23,7 +23,7 @@ from loadmanager.pipeline.delta import DAY, Tables
 from loadmanager.pipeline.history_tables import nothing_in, require_range
 from loadmanager.pipeline.incremental import HistoryHours
 from loadmanager.pipeline.reject_reasons import overlapping_files, rejected_rows, usable, with_duplicates, with_reason
-from loadmanager.pipeline.source import FAILFAST, FORMAT, PERMISSIVE, history_at, place_of
+from loadmanager.pipeline.source import history_at, place_of, read_history
 from loadmanager.pipeline.step import Step
 
 if TYPE_CHECKING:
@@ -223,9 +223,8 @@ class Ingest:
         return rows if is_all else rows.where(is_in | (f.col("reason") == "bad_file"))
 
     def _read(self, table: str, files: Sequence[str]) -> DataFrame:
-        mode = PERMISSIVE if self._job.leave_out_bad_files else FAILFAST
-        reader = self._spark.read.format(FORMAT).options(table=table, mode=mode, files=json.dumps(files))
-        return reader.load(self._job.history)
+        leaves_out, listed = self._job.leave_out_bad_files, json.dumps(files)
+        return read_history(self._spark, self._job.history, table, leaves_out=leaves_out, files=listed)
 
 
 def day_of(hour_ms: int) -> str:

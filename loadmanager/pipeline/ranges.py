@@ -31,7 +31,7 @@ from loadmanager.history.table_schemas import BROKER_REPORTS, EVENTS
 from loadmanager.lab.simulate.recorded_world import HOLD_S, RecordedRange
 from loadmanager.lab.simulate.trial import Trial
 from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range
-from loadmanager.pipeline.source import FORMAT, PERMISSIVE
+from loadmanager.pipeline.source import read_history
 
 _HOLD_MS = round(HOLD_S * 1000)
 _FAULT = t.StructType().add("fault", t.StringType())
@@ -81,8 +81,7 @@ class Ranges:
 
     def report_times(self, from_ms: int | None, to_ms: int | None) -> IntArray:
         """Return the times of broker reports, in order: of each `HOLD_S` the first and the last."""
-        limits = {name: at_ms for name, at_ms in (("from_ms", from_ms), ("to_ms", to_ms)) if at_ms is not None}
-        reports = self._load(BROKER_REPORTS, "at_ms", **limits)
+        reports = self._load(BROKER_REPORTS, "at_ms", from_ms=from_ms, to_ms=to_ms)
         period = (f.col("at_ms") / _HOLD_MS).cast("long")
         ends = f.array(f.min("at_ms"), f.max("at_ms")).alias("ends")
         found = (
@@ -133,10 +132,9 @@ class Ranges:
             self._spark, lambda number: work(number, _range_of(url, *ranges[number])), len(replays), schema
         )
 
-    def _load(self, table: str, *columns: str, **options: int) -> DataFrame:
+    def _load(self, table: str, *columns: str, **limits: int | None) -> DataFrame:
         """Columns of a table, with a row for each damaged file."""
-        reader = self._spark.read.format(FORMAT).options(table=table, mode=PERMISSIVE, **options)
-        return reader.option("columns", ",".join([*columns, "file", "damaged"])).load(self._url)
+        return read_history(self._spark, self._url, table, [*columns, "file", "damaged"], leaves_out=True, **limits)
 
     def _tell(self, faults: Iterable[HistoryFileError]) -> None:
         for fault in faults:

@@ -21,15 +21,14 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -37,7 +36,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from loadmanager.errors import HistoryFileError, HistorySchemaError, PipelineError
 from loadmanager.history.files import Directory, HistoryFile
 from loadmanager.history.reader import History, rates_of
-from loadmanager.history.table_schemas import RATE, TABLES, version_of
+from loadmanager.history.table_schemas import RATE, TABLES
 from loadmanager.pipeline.datasets import raw
 
 FORMAT = "loadmanager"
@@ -48,7 +47,6 @@ _TASK_BYTES = 16 << 20
 """Size of the files of one task, before decompression."""
 _FILE_BYTES = 256 << 10
 """Cost of opening a file, as a size."""
-_BATCH_ROWS = 1 << 16
 _ON_PATH = -4
 """Parts of a path that are within the history: table, date, hour and name."""
 
@@ -56,6 +54,21 @@ _ON_PATH = -4
 def register(spark: SparkSession) -> None:
     """Make the format `loadmanager` known to a session."""
     spark.dataSource.register(HistoryDataSource)
+
+
+def read_history(
+    spark: SparkSession,
+    url: str,
+    table: str,
+    columns: Sequence[str] = (),
+    *,
+    leaves_out: bool,
+    **options: str | int | None,
+) -> DataFrame:
+    """Return columns of a table, or all; `leaves_out` is mode PERMISSIVE. Options that are None are not given."""
+    given = {name: value for name, value in options.items() if value is not None}
+    reader = spark.read.format(FORMAT).options(table=table, mode=PERMISSIVE if leaves_out else FAILFAST, **given)
+    return reader.option("columns", ",".join(columns)).load(url)
 
 
 def place_of(path: str) -> str:
@@ -145,38 +158,26 @@ class _HistoryReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Task)
-        history = History(self._source.url)
         for fault in partition.faults:
             yield self._damaged_row(fault, None)
+        history = History(self._source.url)
         for file in partition.files:
-            try:
-                batches = self._batches(history, file)
-                yield from batches if self._source.mode == FAILFAST else list(batches)
-            except FileNotFoundError:  # retention was faster
-                continue
-            except HistoryFileError as error:
-                if self._source.mode == FAILFAST or isinstance(error, HistorySchemaError):
-                    raise
-                yield self._damaged_row(error, file.hour_ms)
+            yield from self._rows(history, file)
 
-    def _batches(self, history: History, file: HistoryFile) -> Iterator[pa.RecordBatch]:
-        """The rows of a file that are asked for. Raises `HistoryFileError` or `FileNotFoundError`."""
-        from_ms, to_ms = self._source.from_ms, self._source.to_ms
-        wanted = TABLES[file.table].only(["at_ms", *self._schema.names])
-        try:
-            with history.open(file) as parquet:
-                version = version_of(parquet.schema_arrow.metadata, file.table, file.path)
-                there = [name for name in wanted.names if name in parquet.schema_arrow.names]
-                for batch in parquet.iter_batches(_BATCH_ROWS, columns=there, use_threads=False):
-                    rows = wanted.conform(pa.Table.from_batches([batch]), version, file.path).combine_chunks()
-                    rows = rows if from_ms is None else rows.filter(pc.field("at_ms") >= from_ms)
-                    rows = rows if to_ms is None else rows.filter(pc.field("at_ms") < to_ms)
-                    for each in rows.to_batches():
-                        yield self._converted(file, each)
-        except FileNotFoundError:
-            raise
-        except (OSError, pa.ArrowException) as error:
-            raise HistoryFileError(f"{file.path}: cannot be read: {' '.join(str(error).split())}") from None
+    def _rows(self, history: History, file: HistoryFile) -> Iterable[pa.RecordBatch]:
+        """Return the rows of a file that are asked for, or the row of a damaged file. Raises `HistoryFileError`."""
+        source, faults = self._source, list[HistoryFileError]()
+        names = ["at_ms", *(name for name in self._schema.names if name in TABLES[file.table].names)]
+        on_fault = None if source.mode == FAILFAST else faults.append
+        found = history.scan_files([file], file.table, source.from_ms, source.to_ms, names, on_fault)
+        rows = (self._converted(file, batch) for batch in found)
+        if source.mode == FAILFAST:
+            return rows
+        held = list(rows)
+        for fault in faults:
+            if isinstance(fault, HistorySchemaError):
+                raise fault
+        return [self._damaged_row(fault, file.hour_ms) for fault in faults] or held
 
     def _converted(self, file: HistoryFile, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Convert to the columns of the query."""

@@ -154,7 +154,7 @@ def with_topics(topics: object, file: Path) -> None:
     ("damage", "why"),
     [
         (cut_in_half, "not a Parquet file that can be read"),
-        (damage_pages, "cannot be read"),
+        (damage_pages, "not a Parquet file that can be read"),
         (foreign, "not a file of bundle_reports"),
         (without_a_column, "has no column topics"),
         (partial(with_topics, "many"), "column topics is string, expected int64"),
