@@ -160,25 +160,18 @@ def _reports_of_overlapping(reports: DataFrame, ranges: DataFrame) -> DataFrame:
 def overlaps(ranges: DataFrame) -> DataFrame:
     """Return pairs of bundles that share hashes: `BUNDLE` of one, `other_lower` and `other_upper` of the other.
 
-    Bundles are brought together in islands, of which no two share hashes, by the highest end so far. In an island the
-    bounds of all bundles cut the hashes into pieces, and bundles that have a piece in common share hashes.
+    Bundles are brought together in islands, of which no two share hashes, by the highest end so far. So each is
+    compared with few others.
     """
     by_lower = Window.partitionBy("namespace").orderBy("range_lower", "range_upper")
     reached = f.max("range_upper").over(by_lower.rowsBetween(*_BEFORE))
     begins = ranges.withColumn("begins", reached.isNull() | (reached <= f.col("range_lower")))
-    island = begins.withColumn("island", f.count_if("begins").over(by_lower.rowsBetween(*_UNTIL_NOW)))
-    size = f.count("*").over(Window.partitionBy("namespace", "island"))
-    shared = island.withColumn("size", size).where(f.col("size") > 1).select(*BUNDLE)
-    bounds = shared.select("namespace", f.explode(f.array("range_lower", "range_upper")).alias("at")).distinct()
-    number = f.row_number().over(Window.partitionBy("namespace").orderBy("at"))
-    numbered = bounds.withColumn("number", number)
-    lower, upper = (numbered.toDF("namespace", f"range_{end}", end) for end in ("lower", "upper"))
-    spans = shared.join(lower, ["namespace", "range_lower"]).join(upper, ["namespace", "range_upper"])
-    piece = f.explode(f.sequence("lower", f.col("upper") - 1)).alias("piece")
-    pieces = spans.select(*BUNDLE, piece)
-    others = pieces.toDF("namespace", "other_lower", "other_upper", "piece")
+    island = f.count_if("begins").over(by_lower.rowsBetween(*_UNTIL_NOW)).alias("island")
+    ones = begins.select(*BUNDLE, island)
+    others = ones.toDF("namespace", "other_lower", "other_upper", "island")
     is_other = (f.col("range_lower") != f.col("other_lower")) | (f.col("range_upper") != f.col("other_upper"))
-    return pieces.join(others, ["namespace", "piece"]).where(is_other).drop("piece").distinct()
+    shares = (f.col("range_lower") < f.col("other_upper")) & (f.col("other_lower") < f.col("range_upper"))
+    return ones.join(others, ["namespace", "island"]).where(is_other & shares).drop("island")
 
 
 def _ends_of(spark: SparkSession, terms: Mapping[int, int]) -> DataFrame:
