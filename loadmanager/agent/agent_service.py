@@ -160,7 +160,12 @@ class Agent:
         self.metrics.leases.labels("granted" if valid_for_ms else "refused").inc()
         if incarnation is None or valid_for_ms == 0:
             return None
-        return LeaseAnswer(broker_id=self._settings.broker_id, incarnation=incarnation, valid_for_ms=valid_for_ms)
+        return LeaseAnswer(
+            broker_id=self._settings.broker_id,
+            incarnation=incarnation,
+            valid_for_ms=valid_for_ms,
+            available=self.namespaces.available,
+        )
 
     def health(self) -> dict[str, object]:
         """Return the body of /healthz."""

@@ -78,9 +78,12 @@ class LoadManagerNodes:
         place = f"{topic.domain}/{topic.namespace}/{quote(topic.local_name, safe='')}"
         await self._ask(f"/loadbalance/v1/ownership/{place}", _claim, settles, _OPINIONS, awaited)
 
-    async def find_bundles(self, namespace: NamespaceName) -> NamespaceBundles | None:
-        """The bundles of a namespace, None when there is no such one; `PeerUnavailableError` when no node answers."""
-        return await self._ask(f"/admin/v2/namespaces/{namespace}", _bundles, lambda _: True, 1)
+    async def find_namespace(self, namespace: NamespaceName) -> tuple[NamespaceBundles, bool] | None:
+        """Return the bundles of a namespace, and whether it is available without a lease; None: there is no such one.
+
+        `PeerUnavailableError` when no node answers.
+        """
+        return await self._ask(f"/admin/v2/namespaces/{namespace}", _namespace, lambda _: True, 1)
 
     async def _ask(
         self,
@@ -139,8 +142,9 @@ def _claim(body: bytes, where: str) -> Claim:
         raise InvalidRecordError(f"{where}: {error}") from None
 
 
-def _bundles(body: bytes, where: str) -> NamespaceBundles:
-    return bundles_of(parse_model(NamespacePolicies, body, where), where)
+def _namespace(body: bytes, where: str) -> tuple[NamespaceBundles, bool]:
+    policies = parse_model(NamespacePolicies, body, where)
+    return bundles_of(policies, where), policies.is_available
 
 
 def bundles_of(policies: NamespacePolicies, where: str) -> NamespaceBundles:
@@ -164,10 +168,13 @@ _KEPT_WHEN_NEW_S = 5.0
 class _Known:
     bundles: NamespaceBundles
     until_s: float
+    is_available: bool = False
 
 
 class NamespaceCache:
-    """Boundaries by namespace. A topic of a namespace that cannot be read is placed as it was granted."""
+    """Boundaries by namespace, and which are available without a lease. A topic of a namespace that cannot be read is
+    placed as it was granted.
+    """
 
     def __init__(self, nodes: LoadManagerNodes, grants: Grants, clock: Callable[[], float]) -> None:
         self._nodes = nodes
@@ -175,6 +182,11 @@ class NamespaceCache:
         self._clock = clock
         self._known: dict[NamespaceName, _Known] = {}
         self._outdated: set[NamespaceName] = set()
+
+    @property
+    def available(self) -> list[str]:
+        """Namespaces whose open topics outlast the broker's lease, sorted."""
+        return sorted(str(namespace) for namespace, known in self._known.items() if known.is_available)
 
     def note(self, bundle: BundleName) -> None:
         """A node named this bundle: boundaries that do not have it are out of date."""
@@ -187,7 +199,8 @@ class NamespaceCache:
         known = self._known.get(namespace)
         changed = known is not None and known.bundles != bundles
         self._outdated.discard(namespace)
-        self._known[namespace] = _Known(bundles, self._clock() + (_KEPT_WHEN_NEW_S if changed else _KEPT_S))
+        until_s = self._clock() + (_KEPT_WHEN_NEW_S if changed else _KEPT_S)
+        self._known[namespace] = _Known(bundles, until_s, known is not None and known.is_available)
 
     async def find_bundles(self, namespace: NamespaceName) -> NamespaceBundles | None:
         """The boundaries in hand, else those that a node names; None for an unknown namespace.
@@ -228,8 +241,10 @@ class NamespaceCache:
 
     async def _read(self, namespace: NamespaceName) -> None:
         self._outdated.discard(namespace)
-        bundles = await self._nodes.find_bundles(namespace)
-        if bundles is None:
+        answer = await self._nodes.find_namespace(namespace)
+        if answer is None:
             self._known.pop(namespace, None)
-        else:
-            self.take(namespace, bundles)
+            return
+        bundles, is_available = answer
+        self.take(namespace, bundles)
+        self._known[namespace].is_available = is_available

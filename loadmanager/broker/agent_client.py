@@ -53,7 +53,10 @@ class AgentClient:
         valid_for_ms = _whole(body, "validForMs", where)
         if not 0 <= valid_for_ms <= _MOST_MS:
             raise NoAnswerError(f"{where}: validForMs: {valid_for_ms}: expected 0 to {_MOST_MS}")
-        return Leased(_whole(body, "incarnation", where), valid_for_ms / 1000)
+        available = body.get("available", [])
+        if not isinstance(available, list) or not all(isinstance(namespace, str) for namespace in available):
+            raise NoAnswerError(f"{where}: available: expected a list of namespaces")
+        return Leased(_whole(body, "incarnation", where), valid_for_ms / 1000, frozenset(available))
 
     async def owner(self, topic: str, wait_ms: int = 0) -> OwnershipAnswered:
         """Ask if this broker owns the topic; the agent may hold a "no" back for `wait_ms`. Raises `NoAnswerError`."""

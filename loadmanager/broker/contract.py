@@ -9,7 +9,8 @@ Passive: `step(event, now_s)` returns the actions for one event, `wake_s` is whe
                 Leased                  of this incarnation            valid from the asking on
                                         of another                     Close all, LAPSED; valid once that is done
                 UNLEASED                                               (the lease in hand lapses by itself)
-                any event               the lease has lapsed           Close all, LAPSED
+                any event               the lease has lapsed           Close all, LAPSED, but for what is open of
+                                                           available namespaces
     Whatever closes all makes void what is asked.
 
     topic       event                   condition                      actions                           next
@@ -23,7 +24,7 @@ Passive: `step(event, now_s)` returns the actions for one event, `wake_s` is whe
     OPENING     Opened                                                 Serve                             ─▶ OPEN
                 NotOpened                                                                                ─▶ unknown
                 UnloadWanted, Leave, END                               Refuse, Close                     ─▶ CLOSING
-    OPEN        TopicWanted                                            Serve
+    OPEN        TopicWanted                                            Serve, also without a lease if it is available
                 UnloadWanted, Leave, END                               Close                             ─▶ CLOSING
     CLOSING     TopicWanted                                            Refuse
                 TopicClosed                                            Confirm unloads that are done     ─▶ unknown
@@ -34,6 +35,9 @@ Passive: `step(event, now_s)` returns the actions for one event, `wake_s` is whe
 Order within one step: the rows of `TopicClosed`, `NotClosed` and `NotOpened` come first, and the lapse of the lease
 after them. With every other event the lapse comes first. A broker that was stopped may notice both at once; what is
 closed already must not be closed again.
+
+An available namespace is one that its operators had rather served twice than not at all, by the answer to the last
+lease question. An open topic of it stays open without a lease, until it is unloaded or another incarnation begins.
 
 OPENING: the broker loads the topic. CLOSING: the broker puts it away. Neither is served.
 """
@@ -93,10 +97,13 @@ class Refusal(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """The answer to the lease question that was asked last."""
+    """The answer to the lease question that was asked last; `available` are the namespaces (tenant/namespace) whose
+    open topics outlast the lease.
+    """
 
     incarnation: int
     valid_for_s: float
+    available: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +300,8 @@ class Contract:
     incarnation: int | None = None
     lease_until_s: float = -math.inf
     """Time at which the broker has to stop serving, or had to."""
+    available: frozenset[str] = frozenset()
+    """Namespaces whose open topics outlast the lease."""
     opened: int = 0
     """Topics opened in this life of the process."""
     _next_until_s: float = -math.inf
@@ -320,7 +329,7 @@ class Contract:
     def serves(self, topic: str, now_s: float) -> bool:
         """Tell if the topic may be served at this moment."""
         held = self._held.get(topic)
-        return held is not None and held.phase is TopicPhase.OPEN and self.has_lease(now_s)
+        return held is not None and held.phase is TopicPhase.OPEN and (self.has_lease(now_s) or self._outlasts(topic))
 
     def phase(self, topic: str) -> TopicPhase | None:
         held = self._held.get(topic)
@@ -369,8 +378,9 @@ class Contract:
         match event:
             case ContractSignal():
                 self._signalled(event, now_s)
-            case Leased(incarnation, valid_for_s):
+            case Leased(incarnation, valid_for_s, available):
                 self._leased(incarnation, valid_for_s, now_s)
+                self.available = available
             case UnloadWanted():
                 self._unload(event)
             case TopicWanted(topic):
@@ -392,7 +402,7 @@ class Contract:
                 self._ask_again(_ASK_AGAIN_S, now_s)
             case _:
                 self._is_ending = True
-                self._stop_everything(CloseReason.ENDED)
+                self._stop(self._held, CloseReason.ENDED)
 
     def _pass_time(self, now_s: float) -> None:
         if self._asked_s is None and now_s >= self._ask_s:
@@ -420,7 +430,8 @@ class Contract:
     def _begin_anew(self, incarnation: int, now_s: float) -> None:
         """Everything of the incarnation before is closed before the new lease is used."""
         self.lease_until_s = min(self.lease_until_s, now_s)
-        self._lapse()
+        self._has_lapsed = True
+        self._stop(self._held, CloseReason.LAPSED)
         self.incarnation, self._is_clearing, self._next_until_s = incarnation, True, -math.inf
 
     def _use_lease(self) -> None:
@@ -430,16 +441,22 @@ class Contract:
 
     def _close_without_lease(self, now_s: float) -> None:
         if not self.has_lease(now_s) and not self._has_lapsed:
-            self._lapse()
+            self._has_lapsed = True
+            lapsing = [
+                topic
+                for topic, held in self._held.items()
+                if held.phase is not TopicPhase.OPEN or not self._outlasts(topic)
+            ]
+            self._stop(lapsing, CloseReason.LAPSED)
 
-    def _lapse(self) -> None:
-        self._has_lapsed = True
-        self._stop_everything(CloseReason.LAPSED)
+    def _outlasts(self, topic: str) -> bool:
+        """Tell if the topic, once open, is served without a lease."""
+        return bool(self.available) and "/".join(topic.partition("://")[2].split("/", 2)[:2]) in self.available
 
-    def _stop_everything(self, reason: CloseReason) -> None:
+    def _stop(self, topics: Iterable[str], reason: CloseReason) -> None:
         self._make_void(self._questions)
-        for topic, held in self._held.items():
-            self._begin_to_close(topic, held, reason)
+        for topic in topics:
+            self._begin_to_close(topic, self._held[topic], reason)
 
     # Topics
 
@@ -449,10 +466,10 @@ class Contract:
             self._to_do.append(Refuse(topic, Refusal.ENDING))
         elif held is not None and held.phase in (TopicPhase.CLOSING, TopicPhase.STUCK):
             self._to_do.append(Refuse(topic, Refusal.CLOSING))
+        elif self.serves(topic, now_s):
+            self._to_do.append(Serve(topic))
         elif not self.has_lease(now_s):
             self._to_do.append(Refuse(topic, Refusal.NO_LEASE))
-        elif held is not None and held.phase is TopicPhase.OPEN:
-            self._to_do.append(Serve(topic))
         elif held is None and topic not in self._questions:
             self._questions[topic] = _Question()
             self._to_do.append(AskOwnership(topic))

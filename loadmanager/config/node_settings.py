@@ -162,6 +162,11 @@ class Settings(
     max_concurrent_unloads_per_broker: int = Field(
         8, ge=1, le=10_000, description="Maximum number of concurrent unloads from one broker, and to one broker."
     )
+    available_namespaces: frozenset[str] = Field(
+        frozenset(),
+        description="Namespaces (tenant/namespace) whose open topics brokers go on to serve while ZooKeeper is"
+        " unreachable. A topic may then have two owners.",
+    )
     reassign_bundles_of_dead_brokers_at_once: bool = Field(
         False, description="Assign the bundles of a lost broker at once instead of at their next lookup."
     )

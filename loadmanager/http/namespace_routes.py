@@ -168,6 +168,7 @@ class AdminHandlers:
             {
                 "bundles": BundlesData.of(bundles).model_dump(by_alias=True),
                 "hashFunction": bundles.hash_function.value,
+                "isAvailable": str(_namespace_of(request)) in self._live.current.available_namespaces,
             }
         )
 

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from loadmanager.config import Settings
 from loadmanager.core.domain.names import BrokerId, NamespaceName, broker_host
 from loadmanager.core.domain.policies import (
     InvalidPolicyError,
@@ -54,9 +55,12 @@ _POLICIES = f"{_CLUSTER}/namespaceIsolationPolicies"
 _DOMAINS = f"{_CLUSTER}/failureDomains"
 _NOT_BROKERS = "{policy:(?!brokers$)[^/]+}"
 _MATCHES = "/loadbalance/v1/matches"
-_EXCLUDED, _COSTS = KEYS["shedding_excluded_namespaces"], KEYS["level_move_costs"]
-_NAMESPACE_KEYS = (_EXCLUDED, _COSTS)
-"""Settings that name namespaces."""
+_NAMED_BY: Mapping[str, Callable[[Settings], frozenset[str]]] = {
+    KEYS["shedding_excluded_namespaces"]: lambda settings: settings.planner_settings().shedding_excluded_namespaces,
+    KEYS["level_move_costs"]: lambda settings: settings.planner_settings().level_move_costs,
+    Settings.key("available_namespaces"): lambda settings: settings.available_namespaces,
+}
+"""Entries of the settings that name namespaces."""
 _SHOWN_MATCHES = 10
 
 _Data = TypeVar("_Data")
@@ -150,7 +154,7 @@ class PolicyHandlers:
             (
                 Parameter("policy", "this isolation policy"),
                 Parameter("failureDomain", "this failure domain"),
-                Parameter("setting", f"this setting: {' or '.join(_NAMESPACE_KEYS)}"),
+                Parameter("setting", f"this setting: {' or '.join(_NAMED_BY)}"),
             ),
             response_model=list[ShownMatch],
             statuses=(200, 400, 404),
@@ -357,15 +361,9 @@ class PolicyHandlers:
 
     def _named_by(self, key: str) -> list[str]:
         """Return the namespaces that a setting names, sorted."""
-        if key not in _NAMESPACE_KEYS:
-            raise BadRequestError(f"setting {key[:80]!r}: expected {' or '.join(_NAMESPACE_KEYS)}")
-        settings = self._live.current
-        entries = (
-            settings.planner_settings().shedding_excluded_namespaces
-            if key == _EXCLUDED
-            else settings.planner_settings().level_move_costs
-        )
-        return sorted(entry.partition("=")[0] for entry in entries)
+        if key not in _NAMED_BY:
+            raise BadRequestError(f"setting {key[:80]!r}: expected {' or '.join(_NAMED_BY)}")
+        return sorted(entry.partition("=")[0] for entry in _NAMED_BY[key](self._live.current))
 
     def _shown_match(self, found: PatternMatch) -> ShownMatch:
         of_namespaces = [self._mirror.namespaces[name] for name in found.matches if name in self._mirror.namespaces]

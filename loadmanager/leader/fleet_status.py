@@ -52,6 +52,7 @@ class FleetStatus:
             "leader": leader and {"id": leader.node_id, "url": leader.service_url, "epoch": mirror.epoch},
             "nodes": sorted(mirror.nodes),
             "openToAnyone": is_open_to_anyone(node.settings, node.settings.bind_address),
+            "availableNamespaces": sorted(node.live.current.available_namespaces),
             "isWhole": briefing is not None,
             "balancing": {
                 "frozen": controls.frozen,

@@ -81,8 +81,15 @@ def collect_node_samples(
             ledger.writes_fenced,
         ),
     )
-    heard = _unlabelled(("loadmanager_leader_heard", "1 while the leader, another node, answers.", watch.hears))
-    samples = collect_samples(node, intake, [*counters, *split_counters(reshaper, reshaping)], heard)
+    gauges = _unlabelled(
+        ("loadmanager_leader_heard", "1 while the leader, another node, answers.", watch.hears),
+        (
+            "loadmanager_namespaces_available",
+            "Namespaces whose topics may have two owners (availableNamespaces).",
+            len(node.live.current.available_namespaces),
+        ),
+    )
+    samples = collect_samples(node, intake, [*counters, *split_counters(reshaper, reshaping)], gauges)
     merges = {reason.value: reshaper.merges[reason] for reason in _MERGE_REASONS}
     return replace(samples, splits=count_splits(reshaper), merges=merges)
 

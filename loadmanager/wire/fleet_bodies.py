@@ -121,7 +121,7 @@ class FleetBody(WireModel):
     """Fleet status. `is_whole`: the leader has answered, so that drains, the breaker, sick and rejected brokers, and
     the `lower_bound` are known. That is the least `highest` of any assignment when the last round was decided; null
     before the first round, as `mean` is without brokers. `moving` lists only some bundles. `faults` by znode.
-    `open_to_anyone`: callers from other hosts need no token.
+    `open_to_anyone`: callers from other hosts need no token. Topics of `available_namespaces` may have two owners.
     """
 
     at: int
@@ -129,6 +129,7 @@ class FleetBody(WireModel):
     leader: FleetLeader | None
     nodes: list[str]
     open_to_anyone: bool
+    available_namespaces: list[str]
     is_whole: bool
     balancing: Balancing
     drains: list[DrainProgress]

@@ -108,10 +108,13 @@ class WantedBundles(WireModel):
 
 
 class NamespacePolicies(WireModel):
-    """Body that creates a namespace; of Pulsar's Policies only the bundles are used."""
+    """Body that creates a namespace; of Pulsar's Policies only the bundles are used. `is_available` is for reading:
+    it is set by `availableNamespaces`.
+    """
 
     bundles: WantedBundles | None = None
     hash_function: HashFunction | None = None
+    is_available: bool = False
 
 
 class BrokerInfo(WireModel):
@@ -269,11 +272,14 @@ class OwnershipAnswer(WireModel):
 
 
 class LeaseAnswer(WireModel):
-    """`GET /loadmanager/v1/lease` of an agent: the time from the request on for which the broker may serve."""
+    """`GET /loadmanager/v1/lease` of an agent: the time from the request on for which the broker may serve, and the
+    namespaces whose open topics it may go on to serve without a lease.
+    """
 
     broker_id: str
     incarnation: int
     valid_for_ms: Annotated[int, Field(ge=0)]
+    available: list[str] = Field(default_factory=list)
 
 
 class OwnerAnswer(WireModel):

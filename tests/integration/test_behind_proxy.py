@@ -48,11 +48,9 @@ async def test_a_client_looks_up_and_follows_there(cluster: Cluster, url: str, e
 async def test_an_agent_asks_there(cluster: Cluster, url: str) -> None:
     async with HttpClient() as http:
         nodes = LoadManagerNodes(http, [f"{url}/"], AgentMetrics(BrokerId("b1:8080")))
-        assert (
-            await nodes.find_bundles(NamespaceName("t", "ns"))
-            == cluster.nodes[0].node.mirror.namespaces["t/ns"].state.bundles
-        )
-        assert await nodes.find_bundles(NamespaceName("t", "none")) is None
+        bundles = cluster.nodes[0].node.mirror.namespaces["t/ns"].state.bundles
+        assert await nodes.find_namespace(NamespaceName("t", "ns")) == (bundles, False)
+        assert await nodes.find_namespace(NamespaceName("t", "none")) is None
 
 
 async def test_the_command_line_asks_and_commands_there(cluster: Cluster, url: str) -> None:

@@ -106,7 +106,8 @@ def _shape(command: str) -> Shape:
     name, *sizes = command.split()
     if name != "cluster":
         raise ValueError(f"{command!r}: the first command is `cluster`")
-    return Shape(**{key: int(value) for key, _, value in (each.partition("=") for each in sizes)})
+    given: dict[str, Any] = {key: int(value) for key, _, value in (each.partition("=") for each in sizes)}
+    return Shape(**given)
 
 
 @dataclass

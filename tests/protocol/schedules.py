@@ -37,6 +37,8 @@ _CLOSES_S = (0.0, 0.0, 0.0, 0.05, 1.0, 3.0)
 """How long it takes to close a topic; the last is longer than one attempt at an unload."""
 _LONG_PAUSES = 1.2
 """Of the nodes' session timeout."""
+_AVAILABLE_IN = 4
+"""In one schedule of so many, open topics outlast leases. Holders of leases obey the same rules as ever."""
 _SESSIONS_S = ((6.0, 6.0), (10.0, 2.7))
 """The timeouts of nodes and of agents: all the same, and those that they have by default."""
 _STUTTERS = ((0.02, 0.05), (0.02, 0.5), (0.002, 3.0), (0.0005, 12.0))
@@ -409,7 +411,13 @@ def draw(seed: int, steps: int = 40) -> Schedule:
     rng = random.Random(seed)
     size = rng.randint(1, 3), rng.randint(2, 3), rng.choice((1, 2, 4)), rng.randint(2, 5)
     node_session_s, agent_session_s = rng.choice(_SESSIONS_S)
-    shape = Shape(*size, clients=1, node_session_s=node_session_s, agent_session_s=agent_session_s)
+    shape = Shape(
+        *size,
+        clients=1,
+        node_session_s=node_session_s,
+        agent_session_s=agent_session_s,
+        available=seed % _AVAILABLE_IN == 0,
+    )
     processes = [f"node-{n}" for n in range(shape.nodes)]
     processes += [f"{kind}-{n}" for n in range(shape.brokers) for kind in ("agent", "broker")]
     hosts = [f"n{n}" for n in range(shape.nodes)] + [f"b{n}" for n in range(shape.brokers)]

@@ -73,7 +73,9 @@ Then = Callable[[int, bytes], None]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Size of a cluster and timeouts of its ZooKeeper sessions; `clients` keep who owns what."""
+    """Size of a cluster and timeouts of its ZooKeeper sessions; `clients` keep who owns what. The namespace is
+    `available` without leases.
+    """
 
     nodes: int
     brokers: int
@@ -82,6 +84,7 @@ class Shape:
     clients: int = 0
     node_session_s: float = SESSION_S
     agent_session_s: float = SESSION_S
+    available: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -194,7 +197,7 @@ class World:
 
     async def _run_node(self, process: Process, party: Party) -> None:
         address = f"{process.host}:{NODE_PORT}"
-        settings = _settings_of_nodes()
+        settings = _settings_of_nodes(available=self.shape.available)
         async with self._a_store(self.shape.node_session_s) as store:
             url = self.advertised.get(process.name, f"http://{address}")
             seed, life = self.rng.getrandbits(32), _VirtualLife(party, self.lives)
@@ -342,8 +345,8 @@ class _VirtualLife(Life):
 
 
 @functools.cache
-def _settings_of_nodes() -> Settings:
-    return node_settings(**_NODE_SETTINGS)
+def _settings_of_nodes(*, available: bool) -> Settings:
+    return node_settings(**_NODE_SETTINGS, available_namespaces={NAMESPACE} if available else frozenset())
 
 
 @functools.cache

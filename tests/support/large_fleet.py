@@ -47,6 +47,7 @@ class LargeFleet:
             "leader": {"id": "n1:8080", "url": self.url, "epoch": 3},
             "nodes": ["n1:8080"],
             "openToAnyone": True,
+            "availableNamespaces": [],
             "isWhole": True,
             "balancing": {"frozen": "", "dryRun": False, "breaker": None},
             "drains": [],

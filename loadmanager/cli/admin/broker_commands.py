@@ -63,7 +63,11 @@ def update_dynamic_config(
 ) -> AdminRequest:
     """Change a key on all nodes; of one that names namespaces, show which there are."""
     change = post(_BASE, "configuration", key, value)
-    names_namespaces = key in (KEYS["shedding_excluded_namespaces"], KEYS["level_move_costs"])
+    names_namespaces = key in (
+        KEYS["shedding_excluded_namespaces"],
+        KEYS["level_move_costs"],
+        "availableNamespaces",
+    )
     return replace(change, then=lambda _: get(MATCHES, setting=key)) if names_namespaces else change
 
 

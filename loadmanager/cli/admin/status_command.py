@@ -114,13 +114,14 @@ _TROUBLED = ("unreadable", "broker_stuck", "sick", "rejected")
 _DROPPED = ("load", "bundles", "most")
 """Columns that a line that is too long does without, in this order."""
 
-_NO_LEADER, _CANNOT, _LIMIT, _FAULT, _UNPLACEABLE, _UNSERVED, _OPEN = (
+_NO_LEADER, _CANNOT, _LIMIT, _FAULT, _UNPLACEABLE, _UNSERVED, _AVAILABLE, _OPEN = (
     "no leader",
     "cannot move",
     "limit",
     "fault",
     "no broker",
     "unserved",
+    "available",
     "open",
 )
 _URGENT = {
@@ -156,6 +157,8 @@ def _head(seen: Json, width: int) -> list[str]:
     rows += [(_FAULT, f"{path}: {told}") for path, told in list(faults.items())[:_SHOWN_FAULTS]]
     if len(faults) > _SHOWN_FAULTS:
         rows.append(("", f"and {len(faults) - _SHOWN_FAULTS} more faults"))
+    if available := seen.get("availableNamespaces"):
+        rows.append((_AVAILABLE, f"topics of {', '.join(available)} may have two owners (availableNamespaces)"))
     rows += [(_OPEN, "to anyone: nobody is asked for a token (docs/security.md)")] if seen.get("openToAnyone") else []
     title = f"{brokers}; {format_clock(seen['at'])}, by {seen['node']}"
     return [*wrap_text(title, width), *format_pairs(rows, width, _URGENT)]

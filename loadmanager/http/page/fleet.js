@@ -40,7 +40,7 @@ export function FleetView() {
 const NOT_WHOLE = "Drains, the breaker, and who is sick are not known here at the moment.";
 
 function Notices({ now }) {
-  const { leader, isWhole, openToAnyone, faults = {}, unplaceable = [], unserved = [], balancing } = now;
+  const { leader, isWhole, openToAnyone, availableNamespaces = [], faults = {}, unplaceable = [], unserved = [], balancing } = now;
   const { frozen, breaker, dryRun, cannotMove = [], limits = [] } = balancing;
   const unreadable = ([path, sentence]) =>
     html`<${Notice} kind="bad" title="A record cannot be read"><code>${path}</code>: ${sentence}<//>`;
@@ -52,6 +52,12 @@ function Notices({ now }) {
       openToAnyone &&
       html`<${Notice} kind="warn" title="Anyone who reaches this node may change anything">
         It asks nobody for a token. Set <code>authenticationEnabled</code>, as <code>docs/security.md</code> describes.<//>`
+    }
+    ${
+      availableNamespaces.length > 0 &&
+      html`<${Notice} kind="info" title="Topics of some namespaces may have two owners">
+        A broker that reaches neither ZooKeeper nor a leader goes on to serve what it has open of
+        ${availableNamespaces.map((name) => html` <code>${name}</code>`)} (<code>availableNamespaces</code>).<//>`
     }
     ${!leader && html`<${Notice} kind="bad" title="Nobody leads">No bundle gets an owner until a node is elected.<//>`}
     ${leader && !isWhole && html`<${Notice} kind="warn" title="The leader does not answer this node">${NOT_WHOLE}<//>`}

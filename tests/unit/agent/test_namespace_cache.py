@@ -23,14 +23,15 @@ class Nodes:
 
     def __init__(self) -> None:
         self.bundles: NamespaceBundles | None = FOUR
+        self.is_available = False
         self.answer = True
         self.asked: list[NamespaceName] = []
 
-    async def find_bundles(self, namespace: NamespaceName) -> NamespaceBundles | None:
+    async def find_namespace(self, namespace: NamespaceName) -> tuple[NamespaceBundles, bool] | None:
         self.asked.append(namespace)
         if not self.answer:
             raise PeerUnavailableError("nobody answers")
-        return self.bundles
+        return None if self.bundles is None else (self.bundles, self.is_available)
 
 
 @pytest.fixture
@@ -53,6 +54,20 @@ async def test_boundaries_are_read_once_a_minute(cache: NamespaceCache, nodes: N
         clock.advance(pause_s)
         await cache.refresh([TOPIC])
         assert nodes.asked == [NAME] * asked
+
+
+async def test_a_namespace_is_available_as_the_last_node_said(
+    cache: NamespaceCache, nodes: Nodes, clock: ManualClock
+) -> None:
+    for is_available in (False, True, False, True):
+        nodes.is_available = is_available
+        clock.advance(60.0)
+        await cache.refresh([TOPIC])
+        assert cache.available == ["t/ns"] * is_available
+    cache.take(NAME, ONE)
+    nodes.answer = False
+    await cache.refresh([TOPIC])
+    assert cache.available == ["t/ns"], "the leader told of other boundaries, and nobody of anything else"
 
 
 async def test_changed_boundaries_are_reread(cache: NamespaceCache, nodes: Nodes, clock: ManualClock) -> None:

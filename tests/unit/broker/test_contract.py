@@ -136,6 +136,50 @@ def test_an_answer_that_nobody_asked_for_counts_from_its_arrival(broker: LeasedC
     assert broker.contract.lease_until_s == 104.0
 
 
+def available_until_s(broker: LeasedContract, *namespaces: str) -> float:
+    broker.contract._ask_s = broker.now_s
+    broker.step(ContractSignal.TIME)
+    broker.step(Leased(7, 3.0, frozenset(namespaces)))
+    return broker.contract.lease_until_s
+
+
+def test_open_topics_of_an_available_namespace_outlast_the_lease(broker: LeasedContract) -> None:
+    other = "persistent://t/others/t"
+    broker.open(T, other)
+    broker.step(TopicWanted(U))
+    broker.now_s = available_until_s(broker, "t/ns")
+    assert broker.step(ContractSignal.TIME)[0] == Close(other, CloseReason.LAPSED)
+    assert (broker.serves(), broker.serves(other)) == (True, False)
+    assert broker.step(TopicWanted(T)) == [Serve(T)]
+    assert broker.step(OwnershipAnswered(U, is_owned=True, incarnation=7)) == [Refuse(U, Refusal.NO_LEASE)]
+    broker.step(ContractSignal.UNLEASED)
+    assert Close(T, CloseReason.LAPSED) not in broker.lease()
+    assert broker.serves()
+
+
+def test_a_topic_of_an_available_namespace_that_is_not_open_yet_lapses(broker: LeasedContract) -> None:
+    broker.step(TopicWanted(T))
+    broker.step(OwnershipAnswered(T, is_owned=True, incarnation=7))
+    broker.now_s = available_until_s(broker, "t/ns")
+    assert broker.step(Opened(T)) == [Refuse(T, Refusal.CLOSING), Close(T, CloseReason.LAPSED)]
+    assert not broker.serves()
+
+
+def test_an_available_topic_is_closed_when_it_is_unloaded_or_another_incarnation_begins(broker: LeasedContract) -> None:
+    broker.open(T, U)
+    broker.now_s = available_until_s(broker, "t/ns") + 100.0
+    assert broker.step(unload(T)) == [Close(T, CloseReason.UNLOADED, unload(T))]
+    assert broker.lease(incarnation=8) == [Close(T, CloseReason.LAPSED), Close(U, CloseReason.LAPSED)]
+    assert not broker.serves(U)
+
+
+def test_a_namespace_is_available_as_the_last_lease_says(broker: LeasedContract) -> None:
+    broker.open(T)
+    available_until_s(broker, "t/ns")
+    broker.now_s = available_until_s(broker)
+    assert broker.step(ContractSignal.TIME)[0] == Close(T, CloseReason.LAPSED)
+
+
 def test_with_the_end_of_the_lease_all_is_closed_and_all_questions_are_void(broker: LeasedContract) -> None:
     broker.open(T)
     broker.step(TopicWanted(U))

@@ -44,6 +44,7 @@ def seen(**others: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of it
         "leader": {"id": "n1:8080", "url": "http://n1:8080", "epoch": 7},
         "nodes": ["n1:8080", "n2:8080"],
         "openToAnyone": False,
+        "availableNamespaces": [],
         "isWhole": True,
         "balancing": {"frozen": "", "dryRun": False, "breaker": None, "cannotMove": [], "limits": []},
         "drains": [],
@@ -119,6 +120,7 @@ def test_all_that_is_wrong_is_said() -> None:
     lines = draw(
         seen(
             openToAnyone=True,
+            availableNamespaces=["t/a", "t/b"],
             isWhole=False,
             balancing={
                 "frozen": "incident 4711",
@@ -150,6 +152,7 @@ def test_all_that_is_wrong_is_said() -> None:
         f"moving       {BUNDLE} from b1:8080 to nobody yet, since 9 s ago, and 3 more",
         "fault        /loadbalance/0: not JSON",
         "unserved     16 bundles of b1:8080: it opens none; restart b1:8080",
+        "available    topics of t/a, t/b may have two owners (availableNamespaces)",
         "open         to anyone: nobody is asked for a token",
         "and 2 more faults",
         "16 bundles  sick",

@@ -58,7 +58,21 @@ async def test_requested_number_of_bundles(node: RunningNode, body: bytes, bound
 async def test_a_namespace_keeps_the_hash_function_it_was_created_with(node: RunningNode, function: str) -> None:
     assert (await node.put(NAMESPACE, json={"hashFunction": function})).status == 204
     policies = (await node.get(NAMESPACE)).json()
-    assert policies == {"bundles": {"boundaries": QUARTERS, "numBundles": 4}, "hashFunction": function}
+    assert policies == {
+        "bundles": {"boundaries": QUARTERS, "numBundles": 4},
+        "hashFunction": function,
+        "isAvailable": False,
+    }
+
+
+async def test_a_namespace_is_available_while_the_setting_names_it(node: RunningNode) -> None:
+    configuration = "/admin/v2/brokers/configuration/availableNamespaces"
+    assert (await node.put(NAMESPACE)).status == 204
+    assert (await node.ask("POST", f"{configuration}/t%2Fother,t%2Fns")).status == 200
+    assert (await node.get(NAMESPACE)).json()["isAvailable"]
+    assert (await node.get("/loadbalance/v1/fleet")).json()["availableNamespaces"] == ["t/ns", "t/other"]
+    matches = (await node.get("/loadbalance/v1/matches?setting=availableNamespaces")).json()
+    assert [(each["pattern"], each["count"]) for each in matches] == [("t/ns", 1), ("t/other", 0)]
 
 
 @pytest.mark.parametrize(
