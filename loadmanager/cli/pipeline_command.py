@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 import yaml
@@ -83,24 +83,16 @@ def run(
 ) -> None:
     """Ingest, balance, forecast, capacity, advice, what-if and report, over a range of a history."""
     with _failing_well():
-        _require_pipeline()
-        from loadmanager.pipeline.job import Job  # noqa: PLC0415 - PySpark may not be installed, see above
-
         wanted = _known_steps(steps)
-        job = Job(
-            located(history),
-            located(out),
-            read_moment("--from", from_),
-            read_moment("--to", to),
-            leave_out,
-            days,
-            headroom,
-            None if scenarios is None else _whatif_in(scenarios),
+        job = _job(
+            *(history, out, from_, to),
+            leave_out_bad_files=leave_out,
+            days=days,
+            headroom=headroom,
+            whatif=None if scenarios is None else _whatif_in(scenarios),
             anew=anew,
             keep_days=keep_days,
         )
-        require_history(history)
-        require_room(out)
         with _session(master, conf, master_timeout, job) as spark:
             summary = _run_steps(spark, job, wanted)
     _tell(summary)
@@ -120,19 +112,7 @@ def whatif(
 ) -> None:
     """Replay a range with other strategies, settings or brokers; the league, and the configuration recommended."""
     with _failing_well():
-        _require_pipeline()
-        from loadmanager.pipeline.job import Job  # noqa: PLC0415 - PySpark may not be installed, see above
-
-        job = Job(
-            located(history),
-            located(out),
-            read_moment("--from", from_),
-            read_moment("--to", to),
-            leave_out,
-            whatif=_whatif_in(scenarios),
-        )
-        require_history(history)
-        require_room(out)
+        job = _job(history, out, from_, to, leave_out_bad_files=leave_out, whatif=_whatif_in(scenarios))
         with _session(master, conf, master_timeout, job) as spark:
             summary = _run_steps(spark, job, ["whatif"])
             league = _league_lines(spark, job.out)
@@ -155,12 +135,7 @@ def stream(
 ) -> None:
     """Run the step ingest once, or again and again while a history grows."""
     with _failing_well():
-        _require_pipeline()
-        from loadmanager.pipeline.job import Job  # noqa: PLC0415 - PySpark may not be installed, see above
-
-        job = Job(located(history), located(out), leave_out_bad_files=leave_out, keep_days=keep_days)
-        require_history(history)
-        require_room(out)
+        job = _job(history, out, leave_out_bad_files=leave_out, keep_days=keep_days)
         stop = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
         with _session(master, conf, master_timeout) as spark:
@@ -176,9 +151,8 @@ def stream(
 def publish(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0, conf: _Conf = None) -> AdminRequest:
     """Have the leader take bundles that it has never seen to carry what was learned of their namespace."""
     with _failing_well():
-        _require_pipeline()
-        from loadmanager.pipeline.delta import Tables  # noqa: PLC0415 - as above
-        from loadmanager.pipeline.publish import learned_from  # noqa: PLC0415 - PySpark may not be installed, see above
+        from loadmanager.pipeline.delta import Tables  # noqa: PLC0415 - PySpark may not be installed
+        from loadmanager.pipeline.publish import learned_from  # noqa: PLC0415 - as above
         from loadmanager.pipeline.step import get_summary  # noqa: PLC0415 - as above
 
         require_run(out)
@@ -190,15 +164,13 @@ def publish(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0,
     return put(_LEARNED, body=learned)
 
 
-def _require_pipeline() -> None:
-    from loadmanager.pipeline.session import require_spark  # noqa: PLC0415 - what it imports may not be installed
-
-    require_spark()
-
-
 @contextmanager
 def _failing_well() -> Iterator[None]:
+    """Require the packages of the pipeline, and end the command with one line for an error."""
+    from loadmanager.pipeline.session import require_spark  # noqa: PLC0415 - what it imports may not be installed
+
     try:
+        require_spark()
         yield
     except LoadManagerError as error:
         is_usage = isinstance(error, _USAGE) or isinstance(error.__cause__, _USAGE)
@@ -208,6 +180,16 @@ def _failing_well() -> Iterator[None]:
 
 
 _USAGE = (ConfigurationError, ScenarioError)
+
+
+def _job(history: str, out: str, from_: str | None = None, to: str | None = None, **options: Any) -> Job:  # noqa: ANN401 - of `Job`
+    """Check where a job reads and writes, and return it."""
+    from loadmanager.pipeline.job import Job  # noqa: PLC0415 - PySpark may not be installed
+
+    from_ms, to_ms = read_moment("--from", from_), read_moment("--to", to)
+    require_history(history)
+    require_room(out)
+    return Job(located(history), located(out), from_ms, to_ms, **options)
 
 
 @contextmanager
