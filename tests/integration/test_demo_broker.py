@@ -35,6 +35,7 @@ async def broker(agent: ControlledAgent, tmp_path: Path) -> AsyncIterator[Broker
 async def test_an_owned_topic_is_served_and_counted(broker: BrokerProcess) -> None:
     counted = (await broker.stats())[TOPIC]
     assert (counted["messagesIn"], counted["bytesIn"]) == (5, 50)
+    assert (counted["messagesOut"], counted["bytesOut"]) == (5, 50)
     (opened,) = broker.serving_log("opened")
     assert opened["topic"] == TOPIC
     assert opened["instance"] == broker.instance

@@ -1,7 +1,8 @@
 """Broker of the demo, one process: `python -m loadmanager.dev.demo.demo_broker --agent-file ...`.
 
-Clients send batches to `POST /publish?topic=NAME&messages=N` on the data port. The broker counts them and keeps
-nothing. The kit decides which topics may be open. Every opening and closing goes into the serving log first.
+Clients send batches to `POST /publish?topic=NAME&messages=N` on the data port. The broker counts them as received and
+as sent to one consumer, and keeps nothing. The kit decides which topics may be open. Every opening and closing goes
+into the serving log first.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ class TopicHost:
         except (RefusedError, ValueError) as error:
             return web.Response(status=web.HTTPConflict.status_code, text=str(error))
         topic.messages_in += messages
+        topic.messages_out += messages
         topic.bytes_in += len(body)
+        topic.bytes_out += len(body)
         self._last_served_s[name] = self._clock()
         return web.Response(text=self.instance)
 
