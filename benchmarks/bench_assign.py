@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from measure import Measured, show
 from support.memory_store import MemoryCluster, MemoryStore
 
-from loadmanager.config import settings_of
+from loadmanager.config.dynamic_settings import settings_of
 from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, NamespaceName, TopicName
 from loadmanager.core.domain.ownership import NamespaceState

@@ -35,7 +35,7 @@ from support.cluster import Cluster, a_cluster, topics_of_bundles
 from support.processes import Processes
 from support.waiting import eventually, patience
 
-from loadmanager.config import AgentSettings
+from loadmanager.config.agent_settings import AgentSettings
 from loadmanager.dev.demo.demo_settings import agent_configuration
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths

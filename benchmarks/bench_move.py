@@ -37,7 +37,8 @@ from support.servers import LoopbackServer
 from support.waiting import eventually
 
 from loadmanager.cli.service_runner import install_fast_loop
-from loadmanager.config import AgentSettings, load_settings
+from loadmanager.config.agent_settings import AgentSettings
+from loadmanager.config.settings_loader import load_settings
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store.metadata_store import Put
 from loadmanager.wire.http_bodies import BrokerStats, OwnerAnswer, TopicsOfBundle, TopicStats, UnloadRequest

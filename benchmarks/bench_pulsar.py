@@ -17,7 +17,7 @@ from pathlib import Path
 from measure import Measured, show
 
 from loadmanager.cli.service_runner import keep_pauses_short
-from loadmanager.config import PulsarServiceSettings
+from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.net.http_client import HttpClient
 from loadmanager.pulsar import pulsar_intake

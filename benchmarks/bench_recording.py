@@ -20,7 +20,7 @@ from measure import Measured, show
 from stall_server import BROKERS, BUNDLES_PER_NAMESPACE, NAMESPACES, NEVER_MINUTES, broker_id, fill
 from support.memory_store import MemoryCluster, MemoryStore
 
-from loadmanager.config import settings_of
+from loadmanager.config.dynamic_settings import settings_of
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BUNDLE_REPORTS
 from loadmanager.leader.audit.recorded_model import RecordedModel

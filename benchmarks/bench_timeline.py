@@ -11,7 +11,7 @@ import orjson
 from bench_core import BROKERS, a_cluster, best_s
 from measure import Measured, show
 
-from loadmanager.config import Settings
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.diagnosis.timeline import (
     Grid,
     draw_brokers,

@@ -14,7 +14,7 @@ from aiohttp import web
 from support.memory_store import MemoryCluster, MemoryStore
 
 from loadmanager.cli.service_runner import install_fast_loop, keep_pauses_short, write_ready_file
-from loadmanager.config import settings_of
+from loadmanager.config.dynamic_settings import settings_of
 from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration

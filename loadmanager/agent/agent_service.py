@@ -19,7 +19,7 @@ from loadmanager.agent.registration import Registrar, StoreRollback
 from loadmanager.agent.reporter import Identity, Reporter
 from loadmanager.agent.unload_handler import UnloadHandler, WarmUp
 from loadmanager.agent.usage_sampler import UsageSampler
-from loadmanager.config import AgentSettings
+from loadmanager.config.agent_settings import AgentSettings
 from loadmanager.core.domain.names import BrokerId, BundleName, broker_host
 from loadmanager.net.auth.gate import AuthGate
 from loadmanager.net.broker_client import BrokerClient, UnloadRefusedError

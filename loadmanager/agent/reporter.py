@@ -16,7 +16,7 @@ from loadmanager.agent.bundle_stats import bundle_loads
 from loadmanager.agent.host_usage import HostUsage, Resource
 from loadmanager.agent.node_queries import NamespaceCache
 from loadmanager.agent.registration import Registrar
-from loadmanager.config import AgentSettings
+from loadmanager.config.agent_settings import AgentSettings
 from loadmanager.core.domain.reasons import ReportReason
 from loadmanager.core.domain.resources import UsedResources
 from loadmanager.core.model.broker_health import has_changed

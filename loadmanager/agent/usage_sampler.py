@@ -26,7 +26,7 @@ from loadmanager.agent.bundle_stats import traffic
 from loadmanager.agent.host_readings import Roots, find_limits, is_in_container, read_host, read_process
 from loadmanager.agent.host_usage import HostReading, HostUsage, usage_between, why_bandwidth_is_unknown
 from loadmanager.agent.presence import BrokerProcess
-from loadmanager.config import AgentSettings
+from loadmanager.config.agent_settings import AgentSettings
 from loadmanager.net.liveness import listens_at
 
 log = structlog.get_logger(__name__)

@@ -22,7 +22,7 @@ from loadmanager.cli.service_runner import (
     start_up,
     tls_of,
 )
-from loadmanager.config import AgentSettings
+from loadmanager.config.agent_settings import AgentSettings
 from loadmanager.errors import StoreError
 from loadmanager.net.http_server import ServerLimits, listen_on, serve_within
 from loadmanager.net.tls_contexts import TlsMetrics

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from loadmanager.config import AgentSettings, render_yaml
+from loadmanager.config.agent_settings import AgentSettings
+from loadmanager.config.settings_loader import render_yaml
 
 config = typer.Typer(help="Print configuration files.")
 
@@ -19,7 +20,7 @@ def defaults(context: typer.Context) -> None:
 @config.command()
 def serve() -> None:
     """Print the configuration of a node of a new fleet."""
-    from loadmanager.config import Settings  # noqa: PLC0415 - an agent is installed without what it needs
+    from loadmanager.config.node_settings import Settings  # noqa: PLC0415 - an agent is installed without what it needs
 
     print(render_yaml(Settings), end="")
 
@@ -33,6 +34,6 @@ def agent() -> None:
 @config.command()
 def pulsar() -> None:
     """Print the default configuration of a process beside a Pulsar."""
-    from loadmanager.config import PulsarServiceSettings  # noqa: PLC0415 - as in `serve`
+    from loadmanager.config.pulsar_service_settings import PulsarServiceSettings  # noqa: PLC0415 - as in `serve`
 
     print(render_yaml(PulsarServiceSettings), end="")

@@ -12,7 +12,8 @@ import typer
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.service_runner import existing_store
 from loadmanager.cli.text.text_tables import write_lines
-from loadmanager.config import Settings, load_settings
+from loadmanager.config.node_settings import Settings
+from loadmanager.config.settings_loader import load_settings
 from loadmanager.errors import ConfigurationError, ForeignStoreError, InvalidRecordError, StoreError
 from loadmanager.lab.decide.cluster_dump import collect_cluster
 from loadmanager.lab.decide.pulsar_dump import collect_pulsar

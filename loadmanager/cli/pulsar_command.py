@@ -24,7 +24,7 @@ from loadmanager.cli.service_runner import (
     start_up,
     until_told_to_stop,
 )
-from loadmanager.config import PulsarServiceSettings
+from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.errors import ConfigurationError, HistoryError, StoreError
 from loadmanager.http.pulsar_routes import make_pulsar_app
 from loadmanager.net.http_server import ServerLimits, listen_on, serve_within

@@ -26,7 +26,7 @@ from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.service_runner import given_settings
 from loadmanager.cli.text.numbers import format_moment, read_moment
 from loadmanager.cli.text.text_tables import write_lines
-from loadmanager.config import Settings
+from loadmanager.config.node_settings import Settings
 from loadmanager.config.overrides import settings_recorded
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.errors import ConfigurationError, HistoryError, HistoryFileError, LoadManagerError, ScenarioError

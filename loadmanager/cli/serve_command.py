@@ -35,8 +35,7 @@ from loadmanager.cli.service_runner import (
     tls_of,
     until_told_to_stop,
 )
-from loadmanager.config import Settings
-from loadmanager.config.node_settings import AUTO_HISTORY
+from loadmanager.config.node_settings import AUTO_HISTORY, Settings
 from loadmanager.errors import HistoryError, StoreError
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import put_aside_if_ahead

@@ -21,8 +21,15 @@ import structlog
 from aiohttp import web
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.config import AuditSettings, AuthSettings, SessionSettings, TlsSettings, load_settings, zookeeper_parts
-from loadmanager.config.shared_settings import require_writable
+from loadmanager.config.auth_settings import AuthSettings
+from loadmanager.config.settings_loader import load_settings
+from loadmanager.config.shared_settings import (
+    AuditSettings,
+    SessionSettings,
+    TlsSettings,
+    require_writable,
+    zookeeper_parts,
+)
 from loadmanager.errors import ConfigurationError, LoadManagerError, StoreError, StoreUnavailableError
 from loadmanager.net.auth.gate import AuthGate, is_open_to_anyone
 from loadmanager.net.http_client import Caller
@@ -36,7 +43,9 @@ from loadmanager.util.atomic_write import whole
 from loadmanager.util.logging import configure_logging
 
 if TYPE_CHECKING:
-    from loadmanager.config import AgentSettings, PulsarServiceSettings, Settings
+    from loadmanager.config.agent_settings import AgentSettings
+    from loadmanager.config.node_settings import Settings
+    from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 
 log = structlog.get_logger(__name__)
 

@@ -15,8 +15,7 @@ import orjson
 import typer
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.config import AuthSettings
-from loadmanager.config.auth_settings import PublicAlgorithm
+from loadmanager.config.auth_settings import AuthSettings, PublicAlgorithm
 from loadmanager.errors import ConfigurationError
 from loadmanager.net.auth.token_keys import (
     KeyPlace,

@@ -17,7 +17,8 @@ import typer
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.service_runner import existing_store
-from loadmanager.config import Settings, load_settings
+from loadmanager.config.node_settings import Settings
+from loadmanager.config.settings_loader import load_settings
 from loadmanager.dev.embedded.embedded_zookeeper import DEFAULT_TICK_TIME_MS, EmbeddedZooKeeper
 from loadmanager.errors import ConfigurationError, EmbeddedServerError, StoreError
 from loadmanager.store.acl_update import AclOutcome, secure, why_locked_out

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from loadmanager.config import NEEDS_RESTART, AuthSettings, Settings, StoreSettings, settings_of, with_overrides
-from loadmanager.config.shared_settings import TlsSettings
+from loadmanager.config.auth_settings import AuthSettings
+from loadmanager.config.dynamic_settings import NEEDS_RESTART, settings_of, with_overrides
+from loadmanager.config.node_settings import Settings
+from loadmanager.config.shared_settings import StoreSettings, TlsSettings
 from loadmanager.core.domain.settings import AS_PULSAR
 from loadmanager.errors import BadRequestError, ConfigurationError, NotDynamicError
 

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from loadmanager.config import PulsarServiceSettings, Settings
+from loadmanager.config.node_settings import Settings
+from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.http.broker_routes import BrokerHandlers, BrokerStatsHandlers
 from loadmanager.http.control_routes import ControlHandlers
 from loadmanager.http.decision_routes import AuditHandlers, ExplainHandlers, LoadBalanceHandlers, TimelineHandlers

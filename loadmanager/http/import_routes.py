@@ -10,7 +10,7 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from loadmanager.config import dynamic_keys, values_as_text
+from loadmanager.config.dynamic_settings import dynamic_keys, values_as_text
 from loadmanager.config.overrides import check_dynamic
 from loadmanager.core.domain.bundles import NamespaceBundles
 from loadmanager.core.domain.names import NamespaceName

@@ -12,7 +12,7 @@ import structlog
 from aiohttp import web
 from yarl import URL
 
-from loadmanager.config import Settings
+from loadmanager.config.node_settings import Settings
 from loadmanager.errors import InvalidRecordError, NoLeaderError, NotLeaderError
 from loadmanager.leader.candidate import Candidate
 from loadmanager.net.auth.gate import PRINCIPAL

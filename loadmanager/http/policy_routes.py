@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from loadmanager.config import Settings
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.names import BrokerId, NamespaceName, broker_host
 from loadmanager.core.domain.policies import (
     InvalidPolicyError,

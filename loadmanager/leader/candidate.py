@@ -11,7 +11,8 @@ from typing import Any
 import structlog
 
 from loadmanager import __version__
-from loadmanager.config import PulsarServiceSettings, Settings
+from loadmanager.config.node_settings import Settings
+from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.certificate.plan_certificate import DecidedRound

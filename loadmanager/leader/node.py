@@ -6,8 +6,7 @@ import asyncio
 
 import structlog
 
-from loadmanager.config import Settings
-from loadmanager.config.node_settings import AUTO_HISTORY
+from loadmanager.config.node_settings import AUTO_HISTORY, Settings
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.protocol.leadership import Term
 from loadmanager.leader.audit.audit_log import AuditTrail

@@ -12,7 +12,8 @@ from typing import Any, Self
 import aiohttp
 from yarl import URL
 
-from loadmanager.config import AuthSettings, TlsSettings
+from loadmanager.config.auth_settings import AuthSettings
+from loadmanager.config.shared_settings import TlsSettings
 from loadmanager.errors import InvalidRecordError, LoadManagerError
 from loadmanager.net.auth.outgoing_token import Token, own_token
 from loadmanager.net.tls_contexts import RenewedTls, client_tls_of

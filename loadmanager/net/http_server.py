@@ -19,7 +19,7 @@ import orjson
 import structlog
 from aiohttp import StreamReader, web
 
-from loadmanager.config import HttpSettings
+from loadmanager.config.shared_settings import HttpSettings
 from loadmanager.net.tls_contexts import ServerTls
 from loadmanager.net.tls_listener import ConnectionLimit, Handshake, TlsListener
 from loadmanager.net.tracing import REQUEST_ID_HEADER, id_of

@@ -20,7 +20,7 @@ from aiohttp import web
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from loadmanager.config import TlsSettings
+from loadmanager.config.shared_settings import TlsSettings
 from loadmanager.errors import ConfigurationError
 
 log = structlog.get_logger(__name__)

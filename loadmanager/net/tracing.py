@@ -20,7 +20,7 @@ import structlog
 from aiohttp import web
 from multidict import istr
 
-from loadmanager.config import TracingSettings
+from loadmanager.config.shared_settings import TracingSettings
 from loadmanager.errors import ConfigurationError
 from loadmanager.util.optional_dependencies import how_to_install
 

@@ -27,7 +27,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from loadmanager.config import Settings, render_fields, settings_of
+from loadmanager.config.dynamic_settings import settings_of
+from loadmanager.config.node_settings import Settings
+from loadmanager.config.settings_loader import render_fields
 from loadmanager.history.files import DAY_MS
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.minimum_history import WHOLE_DAY_HOURS

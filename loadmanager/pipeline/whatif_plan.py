@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from pyspark.sql import DataFrame
 
-from loadmanager.config import settings_of
+from loadmanager.config.dynamic_settings import settings_of
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.model.load import IntArray
 from loadmanager.errors import PipelineError, ScenarioError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from loadmanager.config import PulsarServiceSettings
+from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.core.domain.plan import Plan
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.election.campaign import Election

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import structlog
 
-from loadmanager.config import Settings
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.diagnosis.pulsar_comparison import (
     ComparedRounds,
     ComparisonEntry,

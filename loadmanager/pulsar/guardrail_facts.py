@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from loadmanager.config import PulsarServiceSettings
+from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Ownership, Registration
 from loadmanager.core.domain.plan import Unload, Verdict

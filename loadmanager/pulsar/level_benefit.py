@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmanager.config import Settings
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.plan import Plan, Unload
 from loadmanager.core.model.load import THROUGHPUT_IN, THROUGHPUT_OUT, FloatArray
 from loadmanager.core.model.snapshot import Snapshot

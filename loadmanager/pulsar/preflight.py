@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from loadmanager.config import PulsarServiceSettings
+from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.errors import ConfigurationError
 from loadmanager.pulsar.broker_settings import BrokerSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin

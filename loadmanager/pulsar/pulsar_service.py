@@ -12,7 +12,8 @@ from dataclasses import replace
 
 import structlog
 
-from loadmanager.config import PulsarServiceSettings, settings_of
+from loadmanager.config.dynamic_settings import settings_of
+from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.core.diagnosis.pulsar_comparison import Sighted
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Verdict

@@ -23,7 +23,8 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from loadmanager.config import Settings, values_as_text
+from loadmanager.config.dynamic_settings import values_as_text
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.diagnosis.pulsar_comparison import ComparisonEntry
 from loadmanager.core.diagnosis.pulsar_tally import PeriodTotals, Tally, UsageLevel
 from loadmanager.core.domain.settings import short_class_name

@@ -24,7 +24,7 @@ from typing import Protocol
 import orjson
 import structlog
 
-from loadmanager.config import PulsarServiceSettings
+from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.core.domain.settings import KEYS
 from loadmanager.errors import InvalidRecordError, StoreError
 from loadmanager.pulsar.fenced_znode import FencedRecord

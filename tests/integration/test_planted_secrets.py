@@ -16,7 +16,10 @@ from support.processes import Processes
 from support.tokens import bearer, token_of
 from support.waiting import eventually
 
-from loadmanager.config import AgentSettings, PulsarServiceSettings, Settings, values_as_text
+from loadmanager.config.agent_settings import AgentSettings
+from loadmanager.config.dynamic_settings import values_as_text
+from loadmanager.config.node_settings import Settings
+from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.config.settings_base import is_secret
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.errors import HistoryError

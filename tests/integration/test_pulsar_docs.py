@@ -16,7 +16,8 @@ from support.waiting import eventually_sync
 from typer.testing import CliRunner
 
 from loadmanager.cli.admin_command import admin
-from loadmanager.config import PulsarServiceSettings, load_settings
+from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
+from loadmanager.config.settings_loader import load_settings
 from loadmanager.core.domain.reasons import GuardrailReason
 from loadmanager.pulsar.pulsar_service import PulsarService
 

@@ -19,7 +19,8 @@ from typer.testing import CliRunner, Result
 from loadmanager.cli import zookeeper_command
 from loadmanager.cli.service_runner import store_of
 from loadmanager.cli.zookeeper_command import zookeeper as command
-from loadmanager.config import Settings, load_settings
+from loadmanager.config.node_settings import Settings
+from loadmanager.config.settings_loader import load_settings
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.errors import StoreError
 from loadmanager.store import paths

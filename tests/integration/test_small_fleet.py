@@ -12,7 +12,8 @@ import pytest
 import yaml
 from support.waiting import eventually
 
-from loadmanager.config import Settings, render_yaml
+from loadmanager.config.node_settings import Settings
+from loadmanager.config.settings_loader import render_yaml
 from loadmanager.dev.demo import demo_cluster
 from loadmanager.dev.demo.demo_cluster import DemoCluster
 from loadmanager.dev.demo.demo_settings import TENANT, DemoSettings, DemoWorkload

@@ -14,7 +14,8 @@ from support.collector import Collector
 from support.fake_broker import FakeBroker
 from support.nodes import Cluster, RunningNode, in_memory
 
-from loadmanager.config import TracingSettings, settings_of
+from loadmanager.config.dynamic_settings import settings_of
+from loadmanager.config.shared_settings import TracingSettings
 from loadmanager.errors import ConfigurationError
 from loadmanager.net import otlp
 from loadmanager.net.otlp import CollectorTracing

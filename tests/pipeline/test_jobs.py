@@ -18,7 +18,8 @@ from support.recorded import NOON_MS
 from support.recorded_fleet import BROKERS, BUNDLES, MINUTE_MS, NAMESPACES, record_fleet
 from support.whole_run import Done, Seen, whatif
 
-from loadmanager.config import Settings, load_settings
+from loadmanager.config.node_settings import Settings
+from loadmanager.config.settings_loader import load_settings
 from loadmanager.history.files import Directory
 from loadmanager.pipeline.datasets import DATASETS
 from loadmanager.pipeline.delta import Tables

@@ -23,7 +23,7 @@ from support.recorded_fleet import (
 )
 from support.waiting import patience
 
-from loadmanager.config import settings_of
+from loadmanager.config.dynamic_settings import settings_of
 from loadmanager.errors import ConfigurationError, LoadManagerError, PipelineError, ScenarioError
 from loadmanager.history.entry_rows import HistoryEvent
 from loadmanager.history.files import Directory

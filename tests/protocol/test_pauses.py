@@ -11,7 +11,7 @@ from protocol.schedules import DO, Step, begin, calm, kill, live
 from protocol.world import Shape, World
 from support.deep import deep_except
 
-from loadmanager.config import AgentSettings
+from loadmanager.config.agent_settings import AgentSettings
 from loadmanager.store.store_session import LEASE_RATIO
 
 _PAUSE_S = 1.0

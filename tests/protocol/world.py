@@ -35,7 +35,8 @@ from support.nodes import settings as node_settings
 from loadmanager.agent.agent_service import Agent
 from loadmanager.agent.host_usage import HostUsage
 from loadmanager.client import LookupClient
-from loadmanager.config import AgentSettings, Settings
+from loadmanager.config.agent_settings import AgentSettings
+from loadmanager.config.node_settings import Settings
 from loadmanager.errors import LoadManagerError, NodesUnavailableError, StoreError, ZnodeTooLargeError
 from loadmanager.http.app import make_app
 from loadmanager.leader.node import Node

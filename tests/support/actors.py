@@ -14,7 +14,7 @@ from typing import cast
 from support.memory_store import MemoryStore
 from support.virtual_loop import network
 
-from loadmanager.config import settings_of
+from loadmanager.config.dynamic_settings import settings_of
 from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName
 from loadmanager.core.domain.ownership import (

@@ -15,7 +15,8 @@ from support.servers import end_app, listen, serve_app
 from support.waiting import eventually
 
 from loadmanager.agent.agent_service import Agent
-from loadmanager.config import AgentSettings, load_settings
+from loadmanager.config.agent_settings import AgentSettings
+from loadmanager.config.settings_loader import load_settings
 from loadmanager.net.liveness import Life
 from loadmanager.store import paths, znode_codec
 from loadmanager.store.metadata_store import MetadataStore, Put

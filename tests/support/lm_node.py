@@ -17,7 +17,8 @@ from support.processes import Processes
 from support.servers import end_app, listen, serve_app
 from support.waiting import eventually, patience
 
-from loadmanager.config import Settings, load_settings
+from loadmanager.config.node_settings import Settings
+from loadmanager.config.settings_loader import load_settings
 from loadmanager.http.app import make_app
 from loadmanager.leader.node import Node
 from loadmanager.store.metadata_store import MetadataStore

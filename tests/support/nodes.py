@@ -20,7 +20,7 @@ from support.servers import LoopbackServer, end_app, listen, serve_app
 from support.waiting import eventually, patience
 from yarl import URL
 
-from loadmanager.config import Settings
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.bundles import HashFunction, topic_hash
 from loadmanager.core.domain.names import BrokerId, BundleName, TopicName
 from loadmanager.core.domain.ownership import Ownership, Registration

@@ -19,7 +19,7 @@ from support.stores import MemoryWorld
 from support.waiting import eventually, patience
 from yarl import URL
 
-from loadmanager.config import PulsarServiceSettings
+from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
 from loadmanager.core.domain.reasons import OwnershipReason, Reason

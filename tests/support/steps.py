@@ -25,7 +25,8 @@ from support.servers import end_app, listen, serve_app
 from support.stores import MemoryWorld, StoreWorld
 from support.waiting import eventually, patience
 
-from loadmanager.config import Settings, load_settings
+from loadmanager.config.node_settings import Settings
+from loadmanager.config.settings_loader import load_settings
 from loadmanager.core.diagnosis.invariants import succession_violations
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, NamespaceName, TopicName

@@ -10,17 +10,13 @@ import yaml
 from pydantic.alias_generators import to_camel, to_snake
 
 import loadmanager
-from loadmanager.config import (
-    AgentSettings,
-    PulsarServiceSettings,
-    Settings,
-    load_settings,
-    render_yaml,
-    settings_of,
-    with_overrides,
-    zookeeper_parts,
-)
+from loadmanager.config.agent_settings import AgentSettings
+from loadmanager.config.dynamic_settings import settings_of, with_overrides
+from loadmanager.config.node_settings import Settings
+from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.config.settings_base import KeyedSettings
+from loadmanager.config.settings_loader import load_settings, render_yaml
+from loadmanager.config.shared_settings import zookeeper_parts
 from loadmanager.core.domain.bundles import HashFunction
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.setting_declaration import declared_in

@@ -17,14 +17,12 @@ from pydantic import ValidationError
 from support.command_line import check, root
 
 from loadmanager.cli import COMMANDS
-from loadmanager.config import (
-    ENVIRONMENT_PREFIX,
-    AgentSettings,
-    PulsarServiceSettings,
-    Settings,
-    load_settings,
-    settings_of,
-)
+from loadmanager.config.agent_settings import AgentSettings
+from loadmanager.config.dynamic_settings import settings_of
+from loadmanager.config.node_settings import Settings
+from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
+from loadmanager.config.settings_base import ENVIRONMENT_PREFIX
+from loadmanager.config.settings_loader import load_settings
 
 AnySettings = Settings | AgentSettings | PulsarServiceSettings
 

@@ -11,7 +11,8 @@ from typing import TypeVar
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.service_runner import store_of
-from loadmanager.config import Settings, load_settings
+from loadmanager.config.node_settings import Settings
+from loadmanager.config.settings_loader import load_settings
 from loadmanager.core.domain.bundles import NamespaceBundles
 from loadmanager.core.domain.names import InvalidNameError, NamespaceName
 from loadmanager.errors import ConfigurationError, ForeignStoreError, InvalidRecordError, StoreError

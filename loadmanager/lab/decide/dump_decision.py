@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from loadmanager.config import Settings
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.constraints.filters import (
     CONTROLS,
     SIMPLE,

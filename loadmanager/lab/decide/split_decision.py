@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from loadmanager.config import Settings
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.bundles import HashFunction, TopicLoad, topic_hash
 from loadmanager.core.domain.names import BrokerId, BundleRange, namespace_of
 from loadmanager.core.domain.plan import Verdict

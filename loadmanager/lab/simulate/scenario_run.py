@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadmanager.config import Settings, settings_of, with_overrides
+from loadmanager.config.dynamic_settings import settings_of, with_overrides
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.settings import UnknownStrategyError, get_by_name
 from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, DecidedRound
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES

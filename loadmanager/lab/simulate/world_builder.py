@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from loadmanager.config import Settings
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.names import BrokerId, InvalidNameError
 from loadmanager.core.model.learned_loads import NOTHING_LEARNED, PROFILE_HOURS, LearnedLoads, hour_of_week
 from loadmanager.core.model.load import FloatArray, IntArray

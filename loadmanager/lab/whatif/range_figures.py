@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from loadmanager.config import Settings, values_as_text, with_overrides
+from loadmanager.config.dynamic_settings import values_as_text, with_overrides
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD

@@ -28,7 +28,7 @@ from loadmanager.lab.simulate.recorded_world import (
 )
 
 if TYPE_CHECKING:
-    from loadmanager.config import Settings  # Spark's workers have none
+    from loadmanager.config.node_settings import Settings  # Spark's workers have none
 
 _COMES_OR_GOES = {"broker_registered": True, "broker_gone": False}
 _BEFORE_LOAD_MS = 2_000

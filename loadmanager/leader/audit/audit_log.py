@@ -19,8 +19,7 @@ from typing import Any
 import orjson
 import structlog
 
-from loadmanager.config import AuditSettings
-from loadmanager.config.shared_settings import require_writable
+from loadmanager.config.shared_settings import AuditSettings, require_writable
 from loadmanager.history.entry_rows import OperationRow
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from loadmanager.config import Settings
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.diagnosis.reason_catalogue import reason_of
 from loadmanager.core.domain.names import BundleName, BundleRange
 from loadmanager.core.domain.ownership import IllegalTransitionError, Ownership, OwnershipState, Registration

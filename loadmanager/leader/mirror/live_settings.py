@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from loadmanager.config import Settings
+from loadmanager.config.node_settings import Settings
 from loadmanager.config.overrides import settings_under, usable_overrides
 from loadmanager.core.domain.settings import PlannerSettings
 

@@ -24,8 +24,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from loadmanager.config import AuthSettings, TlsSettings
-from loadmanager.config.auth_settings import EVERYBODY
+from loadmanager.config.auth_settings import EVERYBODY, AuthSettings
+from loadmanager.config.shared_settings import TlsSettings
 from loadmanager.errors import ForbiddenError, UnauthenticatedError
 from loadmanager.net.auth.token_keys import KeySource
 from loadmanager.net.auth.token_verifier import (

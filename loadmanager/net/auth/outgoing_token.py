@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from loadmanager.errors import ConfigurationError
 
 if TYPE_CHECKING:  # takes its time to load, which commands do without
-    from loadmanager.config import AuthSettings
+    from loadmanager.config.auth_settings import AuthSettings
 
 _TOKEN = "token:"  # noqa: S105 - how a setting begins
 FILE_SCHEME = "file:"

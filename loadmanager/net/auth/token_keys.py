@@ -45,8 +45,7 @@ from cryptography.hazmat.primitives.serialization import (
 from jwt import InvalidKeyError
 from jwt.algorithms import HMACAlgorithm
 
-from loadmanager.config import AuthSettings
-from loadmanager.config.auth_settings import PublicAlgorithm
+from loadmanager.config.auth_settings import AuthSettings, PublicAlgorithm
 from loadmanager.errors import ConfigurationError
 from loadmanager.net.auth.outgoing_token import FILE_SCHEME, path_of_file_url
 

@@ -14,7 +14,7 @@ from typing import Any
 import jwt
 from jwt.types import Options
 
-from loadmanager.config import AuthSettings
+from loadmanager.config.auth_settings import AuthSettings
 from loadmanager.errors import ConfigurationError
 from loadmanager.net.auth.token_keys import ValidationKey
 

@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from loadmanager.agent.agent_service import url_of
-from loadmanager.config import AgentSettings, load_settings, render_yaml
+from loadmanager.config.agent_settings import AgentSettings
+from loadmanager.config.settings_loader import load_settings, render_yaml
 from loadmanager.errors import ConfigurationError
 
 FILE = Path(__file__).parents[3] / "config" / "agent.yaml"

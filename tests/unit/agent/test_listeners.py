@@ -16,7 +16,7 @@ from loadmanager.agent.agent_server import AgentServer
 from loadmanager.agent.grants import UnloadRefusal
 from loadmanager.agent.ownership_query import OpenTopics
 from loadmanager.agent.unload_handler import WarmUp
-from loadmanager.config import AuthSettings
+from loadmanager.config.auth_settings import AuthSettings
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.net.auth.gate import AuthGate
 from loadmanager.net.http_client import HttpClient

@@ -9,7 +9,7 @@ from support.clock import ManualClock
 from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.host_usage import HostUsage, Resource
 from loadmanager.agent.reporter import Identity, Reporter, ReportSources, build_report
-from loadmanager.config import AgentSettings
+from loadmanager.config.agent_settings import AgentSettings
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.resources import HealthFigures
 from loadmanager.store import znode_codec

@@ -9,7 +9,7 @@ from support.builders import bundle
 from support.dumps import APP, Line, answers, broker, history, run, stats
 from typer.testing import CliRunner
 
-from loadmanager.config import Settings
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
 from loadmanager.lab.decide.decision_settings import WITHOUT_EFFECT

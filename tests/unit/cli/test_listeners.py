@@ -10,7 +10,8 @@ from support.waiting import patience
 
 from loadmanager.cli.agent_command import local_url_of
 from loadmanager.cli.service_runner import Listeners, listen, listen_at, tls_of
-from loadmanager.config import Settings, load_settings
+from loadmanager.config.node_settings import Settings
+from loadmanager.config.settings_loader import load_settings
 
 
 @pytest.fixture

@@ -8,7 +8,9 @@ import trustme
 from structlog.testing import capture_logs
 
 from loadmanager.cli.service_runner import access_of
-from loadmanager.config import AgentSettings, Settings, load_settings
+from loadmanager.config.agent_settings import AgentSettings
+from loadmanager.config.node_settings import Settings
+from loadmanager.config.settings_loader import load_settings
 from loadmanager.errors import ConfigurationError
 
 REQUIRED = {"pulsarMetadataStoreUrl": "zk:zk:2181", "adminUrls": ["http://b:8080"]}

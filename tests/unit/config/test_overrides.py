@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from loadmanager.config import NEEDS_RESTART, Settings, dynamic_keys, settings_of, values_as_text, with_overrides
+from loadmanager.config.dynamic_settings import NEEDS_RESTART, dynamic_keys, settings_of, values_as_text, with_overrides
+from loadmanager.config.node_settings import Settings
 from loadmanager.config.overrides import (
     BEFORE,
     check_dynamic,

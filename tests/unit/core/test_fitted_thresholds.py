@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.builders import MIB, bundle, report
 
-from loadmanager.config import settings_of
+from loadmanager.config.dynamic_settings import settings_of
 from loadmanager.core.diagnosis.stuck_diagnosis import find_stuck_causes
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration

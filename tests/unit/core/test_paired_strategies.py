@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.config import Settings, load_settings
+from loadmanager.config.node_settings import Settings
+from loadmanager.config.settings_loader import load_settings
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.strategies.shedding import (
     BOUND_STRATEGIES,

@@ -5,7 +5,7 @@ from support.nodes import a_leader
 from support.registrations import write
 from support.waiting import eventually
 
-from loadmanager.config import dynamic_keys
+from loadmanager.config.dynamic_settings import dynamic_keys
 from loadmanager.store import paths
 
 CONFIGURATION = "/admin/v2/brokers/configuration"

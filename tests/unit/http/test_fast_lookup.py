@@ -16,7 +16,7 @@ from support.nodes import RunningNode, a_leader
 from support.tokens import CLOSED, bearer, expired_token_of, token_of
 from support.waiting import eventually
 
-from loadmanager.config import AuthSettings
+from loadmanager.config.auth_settings import AuthSettings
 from loadmanager.core.domain.names import TopicName
 from loadmanager.http.lookup_routes import QuickLookups
 from loadmanager.http.metrics_text import LookupMetrics

@@ -14,7 +14,7 @@ from support.nodes import RunningNode, a_leader, settings
 from support.recorded_cluster import Recorded, a_recorded_leader
 from support.waiting import eventually, patience
 
-from loadmanager.config import Settings
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.model.load import FloatArray
 from loadmanager.errors import NotFoundError
 from loadmanager.leader import timeline_memory

@@ -10,7 +10,7 @@ import pytest
 from support.recorded import NOON_MS
 from support.recorded_fleet import MINUTE_MS, record_fleet
 
-from loadmanager.config import settings_of, values_as_text
+from loadmanager.config.dynamic_settings import settings_of, values_as_text
 from loadmanager.lab.whatif.range_figures import RangeFigures
 from loadmanager.lab.whatif.score_worker import ScoreAnswer, ScoreQuestion, answer
 

@@ -10,7 +10,7 @@ from support.nodes import in_memory
 
 from loadmanager.cli import serve_command
 from loadmanager.cli.serve_command import MOST_BYTES, choose_history_folder
-from loadmanager.config import Settings
+from loadmanager.config.node_settings import Settings
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MetadataStore, Put
 

@@ -7,7 +7,7 @@ from unittest.mock import patch
 from support.virtual_loop import VirtualLoop
 from support.waiting import patience
 
-from loadmanager.config import Settings
+from loadmanager.config.node_settings import Settings
 from loadmanager.leader.mirror.live_settings import LiveSettings
 
 INTERVAL = "loadBalancerSheddingIntervalMinutes"

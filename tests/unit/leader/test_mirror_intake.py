@@ -16,7 +16,7 @@ from support.memory_store import MemoryCluster, MemoryStore
 from support.registrations import a_record, load_of, register, write
 from support.waiting import eventually, patience
 
-from loadmanager.config import Settings
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId, NamespaceName

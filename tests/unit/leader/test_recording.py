@@ -12,7 +12,7 @@ from support.recorded_cluster import NAMESPACE, a_recorded_leader
 from support.waiting import eventually
 
 from loadmanager.cli.replay_command import find_start, planner_settings_of, recorded_items
-from loadmanager.config import Settings
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import FREE
 from loadmanager.core.domain.reasons import OwnershipReason, SplitReason

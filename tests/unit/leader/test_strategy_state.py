@@ -4,7 +4,7 @@ import numpy as np
 from support.builders import broker, bundle, report, snapshot
 from support.stores import MemoryWorld
 
-from loadmanager.config import Settings
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.planning.decision_kinds import as_json
 from loadmanager.core.planning.planner import plan_assignments

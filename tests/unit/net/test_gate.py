@@ -14,7 +14,9 @@ from prometheus_client import CollectorRegistry
 from support.nodes import settings
 from support.tokens import CLOSED, SECRET, bearer, token_of
 
-from loadmanager.config import AuthSettings, Settings, load_settings
+from loadmanager.config.auth_settings import AuthSettings
+from loadmanager.config.node_settings import Settings
+from loadmanager.config.settings_loader import load_settings
 from loadmanager.errors import ConfigurationError, ForbiddenError, UnauthenticatedError
 from loadmanager.net.auth import gate as gate_module
 from loadmanager.net.auth.gate import PRINCIPAL, AccessRole, AuthGate

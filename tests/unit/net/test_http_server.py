@@ -13,7 +13,9 @@ from structlog.testing import capture_logs
 from support.servers import LIMITS, end_app, listen, serve_app
 from support.waiting import eventually
 
-from loadmanager.config import AgentSettings, Settings, load_settings
+from loadmanager.config.agent_settings import AgentSettings
+from loadmanager.config.node_settings import Settings
+from loadmanager.config.settings_loader import load_settings
 from loadmanager.net.http_server import QUICK, ServerLimits, _LimitedConnection
 
 SHORT_S = 0.2

@@ -8,7 +8,8 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 from structlog.testing import capture_logs
 
-from loadmanager.config import AgentSettings, load_settings
+from loadmanager.config.agent_settings import AgentSettings
+from loadmanager.config.settings_loader import load_settings
 from loadmanager.errors import ConfigurationError
 from loadmanager.net.auth.token_keys import KeySource, create_pair
 

@@ -15,7 +15,7 @@ import pytest
 from support.builders import broker, bundle, report, snapshot, throughput
 from support.waiting import eventually
 
-from loadmanager.config import Settings
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.diagnosis.pulsar_comparison import Sighted
 from loadmanager.core.diagnosis.pulsar_round import plan_as_pulsar
 from loadmanager.core.domain.plan import Plan

@@ -10,7 +10,7 @@ import pytest
 from support.pulsar_harness import NAMESPACE, Harness, knows_owners, pulsar_harness
 from support.waiting import eventually
 
-from loadmanager.config import values_as_text
+from loadmanager.config.dynamic_settings import values_as_text
 from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.lab.whatif.score_worker import ScoreQuestion, answer

@@ -7,7 +7,7 @@ from support.fake_pulsar import FakePulsar
 from support.servers import closed_port
 from support.waiting import patience
 
-from loadmanager.config import PulsarServiceSettings
+from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.errors import ConfigurationError
 from loadmanager.pulsar.broker_settings import BrokerSettings
 from loadmanager.pulsar.preflight import ask_settings, find_warning

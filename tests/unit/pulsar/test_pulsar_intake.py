@@ -13,7 +13,7 @@ from support.registrations import write
 from support.stores import MemoryWorld
 from support.waiting import eventually, patience
 
-from loadmanager.config import PulsarServiceSettings
+from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.core.diagnosis.pulsar_comparison import Sighted
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.errors import UnloadFailedError

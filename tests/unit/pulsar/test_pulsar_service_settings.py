@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from loadmanager.config import PulsarServiceSettings, load_settings
+from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
+from loadmanager.config.settings_loader import load_settings
 from loadmanager.errors import ConfigurationError
 from loadmanager.pulsar.broker_settings import BrokerSettings
 from loadmanager.pulsar.planning_settings import PulsarSettings

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from support.waiting import eventually
 
-from loadmanager.config import Settings, settings_of
+from loadmanager.config.dynamic_settings import settings_of
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.diagnosis.pulsar_comparison import ComparisonEntry
 from loadmanager.core.diagnosis.pulsar_tally import UsageLevel
 from loadmanager.core.domain.names import BrokerId

@@ -11,7 +11,7 @@ from support.registrations import write
 from support.stores import MemoryWorld
 from support.waiting import eventually, patience
 
-from loadmanager.config import PulsarServiceSettings
+from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.core.protocol.leadership import Term
 from loadmanager.errors import InvalidRecordError, NotLeaderError, StaleEpochError, TransactionFailedError
 from loadmanager.pulsar.fenced_znode import FencedRecord

@@ -9,7 +9,8 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 from support.certificates import Authority, Signed
 
-from loadmanager.config import AgentSettings, load_settings
+from loadmanager.config.agent_settings import AgentSettings
+from loadmanager.config.settings_loader import load_settings
 from loadmanager.errors import ConfigurationError
 from loadmanager.net.tls_contexts import (
     RenewedTls,

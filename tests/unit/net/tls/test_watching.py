@@ -19,7 +19,7 @@ from support.registrations import a_record
 from support.servers import LIMITS, end_app, listen
 from support.waiting import eventually
 
-from loadmanager.config import Settings
+from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, Registration, Stamp, assign
