@@ -162,6 +162,11 @@ class Grants:
     def highest_epoch(self) -> int:
         return self._highest_epoch
 
+    @property
+    def namespaces(self) -> set[NamespaceName]:
+        """Namespaces with granted topics."""
+        return {name for name, namespace in self._namespaces.items() if namespace.grants}
+
     def __len__(self) -> int:
         return len(self._bundle_of)
 

@@ -27,7 +27,7 @@ from loadmanager.core.domain.names import (
 from loadmanager.core.domain.ownership import OwnershipState, Registration
 from loadmanager.errors import InvalidRecordError
 from loadmanager.net.http_client import HttpClient, PeerUnavailableError
-from loadmanager.wire.http_bodies import NamespacePolicies, OwnershipAnswer
+from loadmanager.wire.http_bodies import NamespaceAnswer, NamespacePolicies, OwnershipAnswer
 from loadmanager.wire.store_records import parse_boundaries
 from loadmanager.wire.validation import parse_model
 
@@ -143,8 +143,8 @@ def _claim(body: bytes, where: str) -> Claim:
 
 
 def _namespace(body: bytes, where: str) -> tuple[NamespaceBundles, bool]:
-    policies = parse_model(NamespacePolicies, body, where)
-    return bundles_of(policies, where), policies.is_available
+    answer = parse_model(NamespaceAnswer, body, where)
+    return bundles_of(answer, where), answer.is_available
 
 
 def bundles_of(policies: NamespacePolicies, where: str) -> NamespaceBundles:
@@ -168,7 +168,8 @@ _KEPT_WHEN_NEW_S = 5.0
 class _Known:
     bundles: NamespaceBundles
     until_s: float
-    is_available: bool = False
+    is_available: bool | None
+    """None: no node was asked yet."""
 
 
 class NamespaceCache:
@@ -200,7 +201,7 @@ class NamespaceCache:
         changed = known is not None and known.bundles != bundles
         self._outdated.discard(namespace)
         until_s = self._clock() + (_KEPT_WHEN_NEW_S if changed else _KEPT_S)
-        self._known[namespace] = _Known(bundles, until_s, known is not None and known.is_available)
+        self._known[namespace] = _Known(bundles, until_s, None if known is None else known.is_available)
 
     async def find_bundles(self, namespace: NamespaceName) -> NamespaceBundles | None:
         """The boundaries in hand, else those that a node names; None for an unknown namespace.
@@ -213,8 +214,10 @@ class NamespaceCache:
         return known.bundles if known else None
 
     async def refresh(self, topics: Iterable[str]) -> None:
-        """Read the boundaries that these topics need and that are missing or old, as far as a node answers."""
-        needed = {TopicName.parse(topic).namespace for topic in topics}
+        """Read the boundaries that these topics, and all granted ones, need and that are missing or old, as far as a
+        node answers.
+        """
+        needed = {TopicName.parse(topic).namespace for topic in topics} | self._grants.namespaces
         for gone in self._known.keys() - needed:
             del self._known[gone]
         self._outdated &= needed
@@ -236,7 +239,7 @@ class NamespaceCache:
 
     def _is_current(self, namespace: NamespaceName) -> bool:
         known = self._known.get(namespace)
-        is_young = known is not None and self._clock() < known.until_s
+        is_young = known is not None and known.is_available is not None and self._clock() < known.until_s
         return is_young and namespace not in self._outdated
 
     async def _read(self, namespace: NamespaceName) -> None:

@@ -14,7 +14,7 @@ from aiohttp import StreamReader, web
 from loadmanager.broker.contract import Leased, OwnershipAnswered
 
 _OWNER_TIMEOUT_S = 5.0
-_MOST_BYTES = 64 * 1024
+_MOST_BYTES = 1 << 20
 _MOST_MS = 86_400_000
 _SHOWN_CHARACTERS = 200
 _OK = 200
@@ -53,9 +53,8 @@ class AgentClient:
         valid_for_ms = _whole(body, "validForMs", where)
         if not 0 <= valid_for_ms <= _MOST_MS:
             raise NoAnswerError(f"{where}: validForMs: {valid_for_ms}: expected 0 to {_MOST_MS}")
-        available = body.get("available", [])
-        if not isinstance(available, list) or not all(isinstance(namespace, str) for namespace in available):
-            raise NoAnswerError(f"{where}: available: expected a list of namespaces")
+        listed = body.get("available")
+        available = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else ()
         return Leased(_whole(body, "incarnation", where), valid_for_ms / 1000, frozenset(available))
 
     async def owner(self, topic: str, wait_ms: int = 0) -> OwnershipAnswered:

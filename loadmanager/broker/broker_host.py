@@ -137,7 +137,7 @@ class Hosting:
 
     @property
     def lease_until_s(self) -> float:
-        """End of the lease on the given `clock`; by then everything has to be closed."""
+        """End of the lease on the given `clock`; after it only open topics of available namespaces are served."""
         return self._contract.lease_until_s
 
     @property

@@ -36,8 +36,8 @@ Order within one step: the rows of `TopicClosed`, `NotClosed` and `NotOpened` co
 after them. With every other event the lapse comes first. A broker that was stopped may notice both at once; what is
 closed already must not be closed again.
 
-An available namespace is one that its operators had rather served twice than not at all, by the answer to the last
-lease question. An open topic of it stays open without a lease, until it is unloaded or another incarnation begins.
+An open topic of an available namespace stays open without a lease, until an unload or another incarnation. The answer
+to the last lease question names these namespaces.
 
 OPENING: the broker loads the topic. CLOSING: the broker puts it away. Neither is served.
 """
@@ -299,7 +299,7 @@ class Contract:
 
     incarnation: int | None = None
     lease_until_s: float = -math.inf
-    """Time at which the broker has to stop serving, or had to."""
+    """End of the lease; after it only open topics of available namespaces are served."""
     available: frozenset[str] = frozenset()
     """Namespaces whose open topics outlast the lease."""
     opened: int = 0

@@ -38,7 +38,7 @@ def demo(
 ) -> None:
     """Start ZooKeeper, nodes, brokers with agents, and clients; move a hot spot, kill a leader and a broker; measure.
 
-    Exits with 1 when a topic ever had two owners at once, ended without one, or messages are unaccounted for.
+    Exits with 1 when a topic ever had two owners at once, ended without one, or nobody took over from the leader.
     """
     console = Console(stderr=as_json)
     history = _history_of(folder)

@@ -26,6 +26,7 @@ from loadmanager.config.shared_settings import (
     WeightSettings,
 )
 from loadmanager.core.domain.bundles import MAX_BUNDLES, HashFunction
+from loadmanager.core.domain.names import NamespaceName
 from loadmanager.core.domain.setting_declaration import declared_in
 from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError, get_by_name
 from loadmanager.core.strategies.level.move_prices import parse_move_cost
@@ -64,6 +65,10 @@ def _known(name: str, strategies: Mapping[str, object]) -> str:
     except UnknownStrategyError:
         raise ValueError(f"unknown strategy; known are {', '.join(sorted(strategies))}") from None
     return name
+
+
+def _namespace(name: str) -> str:
+    return str(NamespaceName.parse(name))
 
 
 def _move_cost(text: str) -> str:
@@ -162,9 +167,9 @@ class Settings(
     max_concurrent_unloads_per_broker: int = Field(
         8, ge=1, le=10_000, description="Maximum number of concurrent unloads from one broker, and to one broker."
     )
-    available_namespaces: frozenset[str] = Field(
+    available_namespaces: frozenset[Annotated[str, AfterValidator(_namespace)]] = Field(
         frozenset(),
-        description="Namespaces (tenant/namespace) whose open topics brokers go on to serve while ZooKeeper is"
+        description="Namespaces (tenant/namespace) whose open topics brokers keep serving while ZooKeeper is"
         " unreachable. A topic may then have two owners.",
     )
     reassign_bundles_of_dead_brokers_at_once: bool = Field(

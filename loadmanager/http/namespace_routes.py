@@ -26,7 +26,7 @@ from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.operator_commands import BundleCommands, NamespaceDeletion
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.bundle_bodies import HOT, LARGEST, MergedBundle, MergeRequest, SplitPositions, TopicHashPositions
-from loadmanager.wire.http_bodies import NamespacePolicies
+from loadmanager.wire.http_bodies import NamespaceAnswer, NamespacePolicies
 from loadmanager.wire.store_records import BundlesData, parse_boundaries
 from loadmanager.wire.validation import describe
 
@@ -74,7 +74,7 @@ class AdminHandlers:
                 statuses=(204, 409, 412),
             ),
             Operation(
-                "GET", _NAMESPACE, self.get_policies, AccessRole.READ, response_model=NamespacePolicies, statuses=found
+                "GET", _NAMESPACE, self.get_policies, AccessRole.READ, response_model=NamespaceAnswer, statuses=found
             ),
             Operation(
                 "GET",

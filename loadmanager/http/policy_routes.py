@@ -55,12 +55,14 @@ _POLICIES = f"{_CLUSTER}/namespaceIsolationPolicies"
 _DOMAINS = f"{_CLUSTER}/failureDomains"
 _NOT_BROKERS = "{policy:(?!brokers$)[^/]+}"
 _MATCHES = "/loadbalance/v1/matches"
-_NAMED_BY: Mapping[str, Callable[[Settings], frozenset[str]]] = {
+_NAMED_BY: Mapping[str, Callable[[Settings], Iterable[str]]] = {
     KEYS["shedding_excluded_namespaces"]: lambda settings: settings.planner_settings().shedding_excluded_namespaces,
-    KEYS["level_move_costs"]: lambda settings: settings.planner_settings().level_move_costs,
+    KEYS["level_move_costs"]: lambda settings: (
+        entry.partition("=")[0] for entry in settings.planner_settings().level_move_costs
+    ),
     Settings.key("available_namespaces"): lambda settings: settings.available_namespaces,
 }
-"""Entries of the settings that name namespaces."""
+"""Namespaces by the setting that names them."""
 _SHOWN_MATCHES = 10
 
 _Data = TypeVar("_Data")
@@ -363,7 +365,7 @@ class PolicyHandlers:
         """Return the namespaces that a setting names, sorted."""
         if key not in _NAMED_BY:
             raise BadRequestError(f"setting {key[:80]!r}: expected {' or '.join(_NAMED_BY)}")
-        return sorted(entry.partition("=")[0] for entry in _NAMED_BY[key](self._live.current))
+        return sorted(_NAMED_BY[key](self._live.current))
 
     def _shown_match(self, found: PatternMatch) -> ShownMatch:
         of_namespaces = [self._mirror.namespaces[name] for name in found.matches if name in self._mirror.namespaces]

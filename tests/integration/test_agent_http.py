@@ -92,7 +92,8 @@ async def reports(beside: RunningAgent, bundles: set[str]) -> bool:
 async def test_a_lease_names_the_incarnation_and_how_long_it_holds(beside: RunningAgent) -> None:
     status, lease = await beside.lease()
     assert status == 200
-    assert lease == {"brokerId": BROKER_ID, "incarnation": await beside.registered(), "validForMs": 600}
+    expected = {"brokerId": BROKER_ID, "incarnation": await beside.registered(), "validForMs": 600, "available": []}
+    assert lease == expected
 
 
 async def test_no_lease_before_the_first_statistics(broker: FakeBroker, node: FakeNode, store: MemoryStore) -> None:

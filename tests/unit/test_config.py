@@ -172,7 +172,11 @@ def test_a_misspelt_environment_variable_is_named_with_what_it_may_have_meant(mo
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [("LOADMANAGER_WEBSERVICEPORT", "x"), ("LOADMANAGER_LOADBALANCERSHEDDINGEXCLUDEDNAMESPACES", "a/b")],
+    [
+        ("LOADMANAGER_WEBSERVICEPORT", "x"),
+        ("LOADMANAGER_LOADBALANCERSHEDDINGEXCLUDEDNAMESPACES", "a/b"),
+        ("LOADMANAGER_AVAILABLENAMESPACES", '["public"]'),
+    ],
 )
 def test_bad_environment_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
     monkeypatch.setenv(variable, value)

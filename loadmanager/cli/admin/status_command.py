@@ -158,7 +158,8 @@ def _head(seen: Json, width: int) -> list[str]:
     if len(faults) > _SHOWN_FAULTS:
         rows.append(("", f"and {len(faults) - _SHOWN_FAULTS} more faults"))
     if available := seen.get("availableNamespaces"):
-        rows.append((_AVAILABLE, f"topics of {', '.join(available)} may have two owners (availableNamespaces)"))
+        named = ", ".join(available) if len(available) <= _SHOWN_FAULTS else f"{len(available)} namespaces"
+        rows.append((_AVAILABLE, f"topics of {named} may have two owners (availableNamespaces)"))
     rows += [(_OPEN, "to anyone: nobody is asked for a token (docs/security.md)")] if seen.get("openToAnyone") else []
     title = f"{brokers}; {format_clock(seen['at'])}, by {seen['node']}"
     return [*wrap_text(title, width), *format_pairs(rows, width, _URGENT)]

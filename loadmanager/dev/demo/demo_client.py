@@ -96,6 +96,9 @@ class TopicClient:
             owner = await lookups.lookup(self._topic, _LOOKUP_TIMEOUT_S)
         except LoadManagerError:
             return None
+        if owner.broker_url is None:
+            lookups.refused(self._topic, owner.broker_id)
+            return None
         try:
             answer = await self._services.http.call(
                 "POST",

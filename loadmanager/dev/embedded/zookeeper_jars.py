@@ -64,7 +64,9 @@ def _find_in_pyspark() -> list[Path]:
         return []
     jars = Path(next(iter(spec.submodule_search_locations))) / "jars"
     found = [sorted(jars.glob(pattern)) for pattern in _NEEDED_OF_PYSPARK]
-    return [jar for each in found for jar in each] if all(found) else []
+    if found[0] and not all(found):  # a PySpark that names them otherwise
+        return [jars / "*"]
+    return [jar for each in found for jar in each]
 
 
 def fetch(repository: str = _MAVEN_CENTRAL, folder: Path | None = None) -> list[Path]:
@@ -77,7 +79,7 @@ def fetch(repository: str = _MAVEN_CENTRAL, folder: Path | None = None) -> list[
             _download(url, files[path], JARS[path])
         except (OSError, ValueError) as error:
             raise EmbeddedServerError(
-                f"no ZooKeeper: {url} cannot be fetched: {error}; or take the jars of PySpark: pip install pyspark"
+                f"no ZooKeeper: {url} cannot be fetched: {error}; or take the jars of PySpark: pip install 'pyspark<5'"
             ) from error
     return list(files.values())
 
@@ -90,9 +92,10 @@ def _download(url: str, file: Path, sha256: str) -> None:
     if found != sha256:
         raise ValueError(f"its SHA-256 is {found}, not {sha256}")
     file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as part:
-        part.write(content)
-    Path(part.name).replace(file)
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        part = Path(folder) / file.name
+        part.write_bytes(content)
+        part.replace(file)
 
 
 if __name__ == "__main__":

@@ -56,8 +56,9 @@ function Notices({ now }) {
     ${
       availableNamespaces.length > 0 &&
       html`<${Notice} kind="info" title="Topics of some namespaces may have two owners">
-        A broker that reaches neither ZooKeeper nor a leader goes on to serve what it has open of
-        ${availableNamespaces.map((name) => html` <code>${name}</code>`)} (<code>availableNamespaces</code>).<//>`
+        A broker without a lease keeps serving the open topics of
+        ${availableNamespaces.length > 3 ? `${whole(availableNamespaces.length)} namespaces` : availableNamespaces.join(", ")}
+        (<code>availableNamespaces</code>).<//>`
     }
     ${!leader && html`<${Notice} kind="bad" title="Nobody leads">No bundle gets an owner until a node is elected.<//>`}
     ${leader && !isWhole && html`<${Notice} kind="warn" title="The leader does not answer this node">${NOT_WHOLE}<//>`}

@@ -70,7 +70,17 @@ async def test_a_namespace_is_available_as_the_last_node_said(
     assert cache.available == ["t/ns"], "the leader told of other boundaries, and nobody of anything else"
 
 
+async def test_a_namespace_that_the_leader_told_of_first_is_asked_for(cache: NamespaceCache, nodes: Nodes) -> None:
+    nodes.is_available = True
+    cache.take(NAME, FOUR)
+    assert cache.available == []
+    await cache.refresh([TOPIC])
+    assert cache.available == ["t/ns"]
+
+
 async def test_changed_boundaries_are_reread(cache: NamespaceCache, nodes: Nodes, clock: ManualClock) -> None:
+    await cache.refresh([TOPIC])
+    nodes.asked.clear()
     cache.take(NAME, ONE)
     cache.take(NAME, FOUR)
     clock.advance(4.9)
@@ -82,7 +92,8 @@ async def test_changed_boundaries_are_reread(cache: NamespaceCache, nodes: Nodes
 
 
 async def test_a_bundle_that_the_boundaries_do_not_have_makes_them_old(cache: NamespaceCache, nodes: Nodes) -> None:
-    cache.take(NAME, FOUR)
+    await cache.refresh([TOPIC])
+    nodes.asked.clear()
     cache.note(BundleName(NAME, FOUR.range_at(2)))
     await cache.refresh([TOPIC])
     assert nodes.asked == []
@@ -93,7 +104,8 @@ async def test_a_bundle_that_the_boundaries_do_not_have_makes_them_old(cache: Na
 
 
 async def test_word_of_the_leader_makes_old_boundaries_good_again(cache: NamespaceCache, nodes: Nodes) -> None:
-    cache.take(NAME, FOUR)
+    await cache.refresh([TOPIC])
+    nodes.asked.clear()
     cache.note(BundleName(NAME, ONE.range_at(0)))
     cache.take(NAME, ONE)
     await cache.refresh([TOPIC])
@@ -117,14 +129,18 @@ async def test_unknown_namespace_has_no_boundaries(cache: NamespaceCache, nodes:
     assert cache.find_bundle(TOPIC) is None
 
 
-def test_without_boundaries_a_topic_is_in_the_bundle_in_which_it_was_granted(clock: ManualClock) -> None:
+async def test_without_boundaries_a_topic_is_in_the_bundle_in_which_it_was_granted(clock: ManualClock) -> None:
     grants = Grants(BrokerId("b1:8080"))
     grants.register(7)
     question = grants.ask(TopicName.parse(TOPIC))
     assert question is not None
     bundle = BundleName(NAME, ONE.range_at(0))
     grants.answer(question, Claim(bundle, OwnershipState.OWNED, Registration(BrokerId("b1:8080"), 7), 1))
-    assert NamespaceCache(cast("LoadManagerNodes", Nodes()), grants, clock).find_bundle(TOPIC) == bundle
+    nodes = Nodes()
+    cache = NamespaceCache(cast("LoadManagerNodes", nodes), grants, clock)
+    assert cache.find_bundle(TOPIC) == bundle
+    await cache.refresh([])
+    assert nodes.asked == [NAME], "of a granted topic it is asked before any statistics tell of it"
 
 
 async def test_boundaries_in_hand_stay_while_no_node_answers(cache: NamespaceCache, nodes: Nodes) -> None:

@@ -528,7 +528,7 @@ async def test_where_the_agent_is_need_not_be_known_yet(caplog: pytest.LogCaptur
         (200, '{"validForMs":true}', "validForMs: expected a whole number"),
         (200, '{"validForMs":-1,"incarnation":1}', "validForMs: -1: expected 0 to"),
         (200, '{"validForMs":3000}', "incarnation: expected a whole number"),
-        (200, " " * 70_000, "more than 65536 bytes"),
+        (200, " " * 1_100_000, "more than 1048576 bytes"),
         (302, "", "answered 302"),
     ],
 )
