@@ -7,7 +7,6 @@ a number that is not finite is the string `NaN`, `Infinity` or `-Infinity`.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from collections.abc import Mapping
@@ -26,7 +25,6 @@ from pydantic import (
     ValidationError,
     with_config,
 )
-from pydantic_core import ErrorDetails
 from typing_extensions import TypedDict, is_typeddict
 
 from loadmanager.errors import InvalidRecordError
@@ -35,14 +33,13 @@ from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats
 from loadmanager.wire.control_records import ControlsData
 from loadmanager.wire.learned_records import LearnedData
 from loadmanager.wire.policy_records import FailureDomain, IsolationData
+from loadmanager.wire.validation import cut, describe
 
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """Numbers that JSON has not, by the texts that stand for them."""
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _MAX_DIGITS = 309
-_SHOWN_FAULTS = 3
-_SHOWN_CHARACTERS = 60
 
 
 class _NotJson:
@@ -52,7 +49,7 @@ class _NotJson:
         self._text = text
 
     def __repr__(self) -> str:
-        return _cut(self._text)
+        return cut(self._text)
 
 
 def _unquoted(value: object) -> object:
@@ -381,11 +378,11 @@ def decode_line(text: str, where: str) -> DumpLine:
     except RecursionError:
         raise InvalidRecordError(f"{where}: nested too deeply") from None
     if not isinstance(content, dict):
-        raise InvalidRecordError(f"{where}: expected a JSON object, got {_cut(text)}")
+        raise InvalidRecordError(f"{where}: expected a JSON object, got {cut(text)}")
     try:
         return _ADAPTER.validate_python(content)
     except ValidationError as error:
-        raise InvalidRecordError(f"{where}: {_describe(error)}") from None
+        raise InvalidRecordError(f"{where}: {describe(error, _KEYS)}") from None
 
 
 def encode(record: Mapping[str, Any]) -> str:
@@ -430,28 +427,3 @@ def _parse_float(text: str) -> float | _NotJson:
 def _parse_int(text: str) -> int | _NotJson:
     """Parse a whole number; one with too many digits fails validation under its key."""
     return int(text) if len(text) <= _MAX_DIGITS else _NotJson(text)
-
-
-def _describe(error: ValidationError) -> str:
-    """Describe the first faults as `key: what is wrong`."""
-    faults = error.errors(include_url=False)
-    shown = "; ".join(_fault(fault) for fault in faults[:_SHOWN_FAULTS])
-    return shown + (f"; and {len(faults) - _SHOWN_FAULTS} more" if len(faults) > _SHOWN_FAULTS else "")
-
-
-def _fault(fault: ErrorDetails) -> str:
-    location = [_cut(str(part)) for part in fault["loc"]]
-    key = ".".join(location)
-    if fault["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(location[-1], _KEYS, n=1)
-        return f"{key}: unknown key" + (f"; did you mean {close[0]!r}?" if close else "")
-    if fault["type"] == "missing":
-        return f"{key}: is missing"
-    message = fault["msg"].removeprefix("Value error, ")
-    return f"{key}: {message} (got {_cut(repr(fault['input']))})"
-
-
-def _cut(text: str) -> str:
-    """Return the start of a long text, with control characters escaped."""
-    text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[: _SHOWN_CHARACTERS + 1])
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Callable, Collection
 from itertools import takewhile
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
+from pydantic_core import ErrorDetails
 
 from loadmanager.errors import InvalidRecordError
 
@@ -48,16 +51,28 @@ def parse_model(model: type[M], data: bytes, where: str) -> M:
         raise InvalidRecordError(f"{where}: {describe(error)}") from None
 
 
-def describe(error: ValidationError) -> str:
-    """Describe the first faults as `field: what is wrong (got value)`."""
-    shown = []
-    for fault in error.errors(include_url=False)[:_SHOWN_ERRORS]:
-        field = ".".join(_cut(str(part)) for part in fault["loc"])
-        got = _cut(repr(_start_of(fault["input"], [_SHOWN_CHARACTERS])))
-        message = fault["msg"].removeprefix("Value error, ")
-        shown.append(f"{field}: {message} (got {got})" if field else f"{message} (got {got})")
-    more = error.error_count() - len(shown)
+def describe(
+    error: ValidationError, keys: Collection[str] = (), is_shown: Callable[[object], bool] = lambda _: True
+) -> str:
+    """Describe the first faults as `field: what is wrong (got value)`, unknown keys first.
+
+    `keys` are those that a file may have, for suggestions; `is_shown` tells which parts of a path the file has.
+    """
+    faults = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
+    shown = [_describe_fault(fault, keys, is_shown) for fault in faults[:_SHOWN_ERRORS]]
+    more = len(faults) - len(shown)
     return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
+
+
+def _describe_fault(fault: ErrorDetails, keys: Collection[str], is_shown: Callable[[object], bool]) -> str:
+    path = [cut(str(part)) for part in fault["loc"] if is_shown(part)]
+    field = f"{'.'.join(path)}: " if path else ""
+    if fault["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(path[-1], keys, n=1)
+        return f"{field}unknown key" + (f"; did you mean {close[0]!r}?" if close else "")
+    message = fault["msg"].removeprefix("Value error, ")
+    got = cut(repr(_start_of(fault["input"], [_SHOWN_CHARACTERS])))
+    return f"{field}{message} (got {got})"
 
 
 def _start_of(value: Any, left: list[int]) -> Any:  # noqa: ANN401 - whatever was in JSON
@@ -74,7 +89,9 @@ def _start_of(value: Any, left: list[int]) -> Any:  # noqa: ANN401 - whatever wa
     return value
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
+    """Return the start of a long text, with control characters escaped."""
+    text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[: _SHOWN_CHARACTERS + 1])
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 

@@ -141,7 +141,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, arguments: tuple[
         (b"name: [", "not valid YAML"),
         (b"\xff\xfe\x00", "not UTF-8 text"),
         (b"- a\n", "expected a mapping with the keys of a scenario"),
-        (b"nam: x\n", "nam: unknown key, did you mean name?"),
+        (b"nam: x\n", "nam: unknown key; did you mean 'name'?"),
     ],
 )
 def test_a_file_that_is_no_scenario_is_refused_with_its_name(tmp_path: Path, content: bytes, complaint: str) -> None:

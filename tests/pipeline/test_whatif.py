@@ -343,8 +343,8 @@ def test_what_cannot_be_tried_is_refused_before_anything_runs(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"strategy": "TransferShedder"}, "strategy: unknown key, did you mean strategies?"),
-        ({"fleets": [{"name": "a", "remove": []}]}, "fleets.0.remove: unknown key, did you mean removed?"),
+        ({"strategy": "TransferShedder"}, "strategy: unknown key; did you mean 'strategies'?"),
+        ({"fleets": [{"name": "a", "remove": []}]}, "fleets.0.remove: unknown key; did you mean 'removed'?"),
         ({"fleets": [{"name": "a"}, {"name": "a"}]}, "fleets: 'a' is there twice"),
         ({"seeds": [1, 1]}, "seeds: 1 is there twice"),
         ({"seeds": []}, "seeds: "),

@@ -8,7 +8,7 @@ loads are those of one bundle.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -21,13 +21,12 @@ from loadmanager.core.domain.names import BrokerId, InvalidNameError, NamespaceN
 from loadmanager.core.domain.reasons import Reason
 from loadmanager.errors import ScenarioError
 from loadmanager.lab.simulate.fleet_events import ReportFault
+from loadmanager.wire.validation import cut, describe
 
 _MOST_BROKERS = 10_000
 _MOST_BUNDLES = 1_000_000
 _MOST_S = 366 * 86_400
 _MOST_ROWS = 10_000_000
-_SHOWN_FAULTS = 3
-_SHOWN_CHARACTERS = 60
 
 Seconds = Annotated[float, Field(ge=0, le=_MOST_S, allow_inf_nan=False)]
 Duration = Annotated[float, Field(gt=0, le=_MOST_S, allow_inf_nan=False)]
@@ -538,39 +537,11 @@ def parse_scenario(content: object, where: str) -> Scenario:
 def parse_as(model: type[P], content: object, where: str) -> P:
     """The same for any model of a file that describes runs."""
     if not isinstance(content, Mapping):
-        raise ScenarioError(f"{where}: expected a mapping with the keys of a scenario, got {_shown(content)}")
+        raise ScenarioError(f"{where}: expected a mapping with the keys of a scenario, got {cut(repr(content))}")
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise ScenarioError(f"{where}: {_faults(error)}") from None
-
-
-def _faults(error: ValidationError) -> str:
-    faults = sorted(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
-    shown = [_fault(each) for each in faults[:_SHOWN_FAULTS]]
-    more = error.error_count() - len(shown)
-    return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
-
-
-def _fault(fault: Any) -> str:  # noqa: ANN401 - pydantic's own dictionary of a fault
-    place = ".".join(_places(fault["loc"]))
-    if fault["type"] == "extra_forbidden":
-        key = str(fault["loc"][-1])
-        close = difflib.get_close_matches(key, _keys(), n=1)
-        return f"{place}: unknown key" + (f", did you mean {close[0]}?" if close else "")
-    message = str(fault["msg"]).removeprefix("Value error, ")
-    got = "" if fault["type"] in {"missing", "value_error"} else f" (got {_shown(fault['input'])})"
-    return f"{place}: {message}{got}" if place else f"{message}{got}"
-
-
-def _places(path: Sequence[object]) -> list[str]:
-    """The keys of the file in pydantic's path to a fault, which names the alternatives of a union too."""
-    return [str(part) for part in path if not (isinstance(part, str) and (part in _KINDS or "[" in part))]
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+        raise ScenarioError(f"{where}: {describe(error, _keys(), _is_in_file)}") from None
 
 
 def _parts(model: type[Part]) -> list[type[Part]]:
@@ -585,3 +556,8 @@ def _keys() -> list[str]:
 _KINDS = frozenset(
     kind for part in _parts(Part) for kind in get_args(part.model_fields.get("kind", FieldInfo()).annotation)
 )
+
+
+def _is_in_file(part: object) -> bool:
+    """Tell if a part of pydantic's path to a fault is a key of the file, and not an alternative of a union."""
+    return not (isinstance(part, str) and (part in _KINDS or "[" in part))

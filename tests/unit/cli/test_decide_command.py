@@ -40,7 +40,7 @@ def brokers(**content: object) -> Line:
         ('{"brokers": {"b": {"msgRateIn": "-Infinity"}}}', "line 1: brokers.b.msgRateIn: expected 0 or more"),
         ('{"brokers": {"b": {"msgRateIn": "12"}}}', "line 1: brokers.b.msgRateIn: "),
         ('{"brokers": {"b": {"msgRateIm": 1}}}', "brokers.b.msgRateIm: unknown key; did you mean 'msgRateIn'?"),
-        ('{"brokers": {"b": {"cpu": {"usage": 1}}}}', "brokers.b.cpu.limit: is missing"),
+        ('{"brokers": {"b": {"cpu": {"usage": 1}}}}', "brokers.b.cpu.limit: Field required"),
         ('{"brokers": {"": {}}}', "brokers"),
         ("{" * 20_000, "line 1: "),
         ("[" * 200_000, "line 1: nested too deeply"),

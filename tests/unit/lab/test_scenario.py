@@ -18,8 +18,8 @@ LOAD_JUMPS = {"kind": "loadJumps", "atS": 1, "untilS": 2, "bundles": ["t/ns#0"],
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"brokrs": 1}, "brokrs: unknown key, did you mean brokers?"),
-        ({"events": [{**LOAD_JUMPS, "factr": 2}]}, "events.0.factr: unknown key, did you mean factor?"),
+        ({"brokrs": 1}, "brokrs: unknown key; did you mean 'brokers'?"),
+        ({"events": [{**LOAD_JUMPS, "factr": 2}]}, "events.0.factr: unknown key; did you mean 'factor'?"),
         ({"events": [{"kind": "loadJump", "atS": 1}]}, "events.0: .*loadJumps"),
         ({"durationS": -1}, r"durationS: Input should be greater than 0 \(got -1\)"),
         ({"durationS": 1, "stepS": 2}, "stepS: expected at most durationS"),
