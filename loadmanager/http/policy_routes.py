@@ -343,7 +343,7 @@ class PolicyHandlers:
         async def act() -> web.Response:  # of the leader alone it is certain that it knows what was just set
             return json_response([self._shown_match(each) for each in self._matches(request.query)])
 
-        return await self._forwarder.on_leader(request, act)
+        return await self._forwarder.once_it_leads(request, act)
 
     def _matches(self, query: Mapping[str, str]) -> list[PatternMatch]:
         mirror = self._mirror

@@ -177,13 +177,13 @@ class Guard:
 GUARDS = {
     guard.name: guard
     for guard in (
-        Guard("epoch: every write of a leader checks that it has not been replaced", _no_epoch, missed_by=58),
+        Guard("epoch: every write of a leader checks that it has not been replaced", _no_epoch, missed_by=74),
         Guard(
             "release: the owner's answer is awaited before anybody else gets the bundle",
             _no_answer_awaited,
             missed_by=1,
         ),
-        Guard("fence: an agent believes no answer from before an unload", _no_fence, missed_by=68),
+        Guard("fence: an agent believes no answer from before an unload", _no_fence, missed_by=106),
         Guard("question: an unload makes void what the agent has asked", _no_void_at_agent),
         Guard(
             "question: an unload, or a lease's end, makes void what the broker has asked",

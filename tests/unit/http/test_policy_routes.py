@@ -5,10 +5,11 @@ from typing import Any
 
 import orjson
 import pytest
-from support.nodes import RunningNode, a_leader
+from support.nodes import Cluster, RunningNode, a_leader
 from support.registrations import write
 from support.waiting import eventually
 
+from loadmanager.leader.mirror.cluster_mirror import OperatorConfig
 from loadmanager.store.metadata_store import MetadataStore, Op
 
 ISOLATION = "/admin/v2/clusters/standalone/namespaceIsolationPolicies"
@@ -126,6 +127,16 @@ async def test_what_patterns_and_names_match_is_told() -> None:
         assert await told("setting=loadBalancerLevelMoveCosts") == stranded
         assert (await leader.get("/loadbalance/v1/matches?policy=q")).status == 404
         assert (await leader.get("/loadbalance/v1/matches?setting=x")).status == 400
+
+
+async def test_a_node_that_does_not_know_a_policy_yet_asks_the_leader_what_it_matches(
+    cluster: Cluster, node: RunningNode
+) -> None:
+    leader, other = node, await cluster.start_node()
+    assert await post(leader, f"{ISOLATION}/p?force=true", json=POLICY) == 204
+    await cluster.known_everywhere(lambda node: "p" in node.node.mirror.operator_config.isolation)
+    other.node.mirror.operator_config = OperatorConfig()
+    assert (await other.get("/loadbalance/v1/matches?policy=p")).status == 200
 
 
 async def test_a_policy_set_again_as_it_was_unloads_nothing_and_nothing_of_other_namespaces() -> None:
