@@ -7,7 +7,8 @@ Passive: `step(event, now_s)` returns the actions for one event, `wake_s` is whe
     -----       -----                   ---------                      -------                           ----
     any         TIME                    the next question is due       AskLease, one at a time
                 Leased                  of this incarnation            valid from the asking on
-                                        of another                     Close all, LAPSED; valid once that is done
+                                        of another, or topics have     Close all, LAPSED; valid once that is done
+                                        outlasted the last one
                 UNLEASED                                               (the lease in hand lapses by itself)
                 any event               the lease has lapsed           Close all, LAPSED, but for what is open of
                                                            available namespaces
@@ -36,8 +37,8 @@ Order within one step: the rows of `TopicClosed`, `NotClosed` and `NotOpened` co
 after them. With every other event the lapse comes first. A broker that was stopped may notice both at once; what is
 closed already must not be closed again.
 
-An open topic of an available namespace stays open without a lease, until an unload or another incarnation. The answer
-to the last lease question names these namespaces.
+An open topic of an available namespace stays open without a lease, until an unload or the next lease, with which it is
+asked for again. The answer to the last lease question names these namespaces.
 
 OPENING: the broker loads the topic. CLOSING: the broker puts it away. Neither is served.
 """
@@ -418,7 +419,7 @@ class Contract:
         asked_s = now_s if self._asked_s is None else self._asked_s
         self._timeout_s = min(max(valid_for_s / 2, _SHORTEST_TIMEOUT_S), _LONGEST_TIMEOUT_S)
         self._ask_again(valid_for_s / 3, now_s)
-        if incarnation != self.incarnation:
+        if incarnation != self.incarnation or self._has_kept_topics():
             self._begin_anew(incarnation, now_s)
         self._next_until_s = max(self._next_until_s, asked_s + valid_for_s)
         self._use_lease()
@@ -426,6 +427,12 @@ class Contract:
     def _ask_again(self, pause_s: float, now_s: float) -> None:
         asked_s = now_s if self._asked_s is None else self._asked_s
         self._asked_s, self._ask_s = None, max(asked_s + pause_s, now_s + _SHORTEST_PAUSE_S)
+
+    def _has_kept_topics(self) -> bool:
+        """Tell if topics outlasted a lease. The incarnation does not tell if they are still ours: a ZooKeeper that lost
+        data may give a number again.
+        """
+        return self._has_lapsed and any(held.phase is TopicPhase.OPEN for held in self._held.values())
 
     def _begin_anew(self, incarnation: int, now_s: float) -> None:
         """Everything of the incarnation before is closed before the new lease is used."""

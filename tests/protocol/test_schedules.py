@@ -48,6 +48,12 @@ def test_a_client_leaves_a_node_that_was_killed_while_its_machine_stood_still_be
     assert not outcome.violations, outcome.violations
 
 
+def test_what_outlasted_a_lease_is_asked_for_again_though_zookeeper_gave_the_same_incarnation() -> None:
+    """ZooKeeper lost data, and its next transactions have the numbers of the lost ones."""
+    outcome = run(draw(3_001_532))
+    assert not outcome.violations, outcome.violations
+
+
 def test_a_seed_is_the_same_schedule_each_time_and_another_one_another() -> None:
     assert draw(7) == draw(7) != draw(8)
     assert run(draw(7)) == run(draw(7))
