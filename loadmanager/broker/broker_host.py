@@ -368,7 +368,7 @@ class Hosting:
             if trouble is None:
                 log.info("the agent gives a lease")
             else:
-                log.warning("no lease from the agent; without one nothing is served: %s", trouble)
+                log.warning("no lease from the agent; only available namespaces need none: %s", trouble)
         self._trouble = trouble
 
     async def _ask_owner(self, topic: str) -> None:

@@ -11,7 +11,7 @@ Passive: `step(event, now_s)` returns the actions for one event, `wake_s` is whe
                                         outlasted the last one
                 UNLEASED                                               (the lease in hand lapses by itself)
                 any event               the lease has lapsed           Close all, LAPSED, but for what is open of
-                                                           available namespaces
+                                                                       available namespaces
     Whatever closes all makes void what is asked.
 
     topic       event                   condition                      actions                           next

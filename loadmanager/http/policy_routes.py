@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
+from pydantic.alias_generators import to_snake
 
-from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.names import BrokerId, NamespaceName, broker_host
 from loadmanager.core.domain.policies import (
     InvalidPolicyError,
@@ -42,6 +42,7 @@ from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.policy_records import (
     FAILURE_DOMAIN,
     ISOLATION_DATA,
+    NAMING_NAMESPACES,
     BrokerUnderPolicy,
     FailureDomain,
     IsolationData,
@@ -55,14 +56,7 @@ _POLICIES = f"{_CLUSTER}/namespaceIsolationPolicies"
 _DOMAINS = f"{_CLUSTER}/failureDomains"
 _NOT_BROKERS = "{policy:(?!brokers$)[^/]+}"
 _MATCHES = "/loadbalance/v1/matches"
-_NAMED_BY: Mapping[str, Callable[[Settings], Iterable[str]]] = {
-    KEYS["shedding_excluded_namespaces"]: lambda settings: settings.planner_settings().shedding_excluded_namespaces,
-    KEYS["level_move_costs"]: lambda settings: (
-        entry.partition("=")[0] for entry in settings.planner_settings().level_move_costs
-    ),
-    Settings.key("available_namespaces"): lambda settings: settings.available_namespaces,
-}
-"""Namespaces by the setting that names them."""
+_MOVE_COSTS = KEYS["level_move_costs"]
 _SHOWN_MATCHES = 10
 
 _Data = TypeVar("_Data")
@@ -156,7 +150,7 @@ class PolicyHandlers:
             (
                 Parameter("policy", "this isolation policy"),
                 Parameter("failureDomain", "this failure domain"),
-                Parameter("setting", f"this setting: {' or '.join(_NAMED_BY)}"),
+                Parameter("setting", f"this setting: {' or '.join(NAMING_NAMESPACES)}"),
             ),
             response_model=list[ShownMatch],
             statuses=(200, 400, 404),
@@ -363,9 +357,10 @@ class PolicyHandlers:
 
     def _named_by(self, key: str) -> list[str]:
         """Return the namespaces that a setting names, sorted."""
-        if key not in _NAMED_BY:
-            raise BadRequestError(f"setting {key[:80]!r}: expected {' or '.join(_NAMED_BY)}")
-        return sorted(_NAMED_BY[key](self._live.current))
+        if key not in NAMING_NAMESPACES:
+            raise BadRequestError(f"setting {key[:80]!r}: expected {' or '.join(NAMING_NAMESPACES)}")
+        entries = getattr(self._live.current, to_snake(key))
+        return sorted(entry.partition("=")[0] for entry in entries) if key == _MOVE_COSTS else sorted(entries)
 
     def _shown_match(self, found: PatternMatch) -> ShownMatch:
         of_namespaces = [self._mirror.namespaces[name] for name in found.matches if name in self._mirror.namespaces]

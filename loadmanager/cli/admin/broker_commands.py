@@ -12,7 +12,7 @@ from loadmanager.cli.admin.drain_commands import drain, rolling_restart
 from loadmanager.cli.admin.node_requests import AdminRequest, delete, get, post, put
 from loadmanager.cli.admin.request_command import MATCHES, AnyCluster, Broker, Cluster, command, group
 from loadmanager.cli.text.numbers import read_duration
-from loadmanager.core.domain.settings import KEYS
+from loadmanager.wire.policy_records import NAMING_NAMESPACES
 
 APP = group("List, drain and restart brokers, and change the dynamic configuration.")
 STATS = group("Show the reports of brokers.")
@@ -63,12 +63,7 @@ def update_dynamic_config(
 ) -> AdminRequest:
     """Change a key on all nodes; of one that names namespaces, show which there are."""
     change = post(_BASE, "configuration", key, value)
-    names_namespaces = key in (
-        KEYS["shedding_excluded_namespaces"],
-        KEYS["level_move_costs"],
-        "availableNamespaces",
-    )
-    return replace(change, then=lambda _: get(MATCHES, setting=key)) if names_namespaces else change
+    return replace(change, then=lambda _: get(MATCHES, setting=key)) if key in NAMING_NAMESPACES else change
 
 
 @command(APP, "delete-dynamic-config")

@@ -100,7 +100,7 @@ def _screen() -> tuple[int, int]:
 
 _LEAST_BAR, _LONGEST_BAR = 10, 40
 _LEAST_BROKERS = 3
-_SHOWN_FAULTS = 3
+_MOST_SHOWN = 3
 _FULL = 100.0
 _RESOURCES = {
     "cpu": "cpu",
@@ -154,11 +154,11 @@ def _head(seen: Json, width: int) -> list[str]:
     rows += [(_UNPLACEABLE, each["sentence"]) for each in seen.get("unplaceable") or ()]
     rows += [(_UNSERVED, _unserved(each)) for each in seen.get("unserved") or ()]
     rows += [("moving", _moving(seen))] if seen["movingInAll"] else []
-    rows += [(_FAULT, f"{path}: {told}") for path, told in list(faults.items())[:_SHOWN_FAULTS]]
-    if len(faults) > _SHOWN_FAULTS:
-        rows.append(("", f"and {len(faults) - _SHOWN_FAULTS} more faults"))
+    rows += [(_FAULT, f"{path}: {told}") for path, told in list(faults.items())[:_MOST_SHOWN]]
+    if len(faults) > _MOST_SHOWN:
+        rows.append(("", f"and {len(faults) - _MOST_SHOWN} more faults"))
     if available := seen.get("availableNamespaces"):
-        named = ", ".join(available) if len(available) <= _SHOWN_FAULTS else f"{len(available)} namespaces"
+        named = ", ".join(available) if len(available) <= _MOST_SHOWN else f"{len(available)} namespaces"
         rows.append((_AVAILABLE, f"topics of {named} may have two owners (availableNamespaces)"))
     rows += [(_OPEN, "to anyone: nobody is asked for a token (docs/security.md)")] if seen.get("openToAnyone") else []
     title = f"{brokers}; {format_clock(seen['at'])}, by {seen['node']}"

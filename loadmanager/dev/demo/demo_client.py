@@ -7,6 +7,7 @@ that its owner did not take is looked up and sent again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -91,15 +92,11 @@ class TopicClient:
 
     async def _send(self, messages: int) -> str | None:
         """Return the broker process that took the batch, None if nobody did."""
-        lookups = self._services.lookups
         try:
-            owner = await lookups.lookup(self._topic, _LOOKUP_TIMEOUT_S)
+            owner = await self._services.lookups.lookup(self._topic, _LOOKUP_TIMEOUT_S)
         except LoadManagerError:
             return None
-        if owner.broker_url is None:
-            lookups.refused(self._topic, owner.broker_id)
-            return None
-        try:
+        with contextlib.suppress(LoadManagerError):
             answer = await self._services.http.call(
                 "POST",
                 f"{owner.broker_url}/publish",
@@ -107,12 +104,9 @@ class TopicClient:
                 params={"topic": self._topic, "messages": messages},
                 data=self._services.payload[: messages * self._services.message_bytes],
             )
-        except LoadManagerError:
-            lookups.refused(self._topic, owner.broker_id)
-            return None
-        if answer.status == web.HTTPOk.status_code:
-            return answer.body.decode()
-        lookups.refused(self._topic, owner.broker_id)
+            if answer.status == web.HTTPOk.status_code:
+                return answer.body.decode()
+        self._services.lookups.refused(self._topic, owner.broker_id)
         return None
 
     def account(self) -> dict[str, object]:

@@ -16,6 +16,7 @@ from loadmanager.core.model.load import (
     FloatArray,
     IntArray,
 )
+from loadmanager.core.planning.certificate.bounds import find_pigeonhole
 from loadmanager.core.strategies.level.level_load import bound_level
 from loadmanager.lab.simulate.sim_brokers import Carried
 from loadmanager.lab.simulate.sim_result import CompletedMove, StepSeries
@@ -118,17 +119,6 @@ def _bound(needs: Mapping[int, FloatArray], scarcest: int, capacity: FloatArray)
 
     `needs` has those of each bundle by resource; `capacity` is (M, 5).
     """
-    indivisible = _find_least_peak(needs[scarcest], len(capacity)) / float(capacity[:, scarcest].max())
+    _, least_need = find_pigeonhole(np.sort(needs[scarcest])[::-1], len(capacity))
+    indivisible = least_need / float(capacity[:, scarcest].max())
     return max(indivisible, bound_level(np.stack(list(needs.values()), axis=1), 1 / capacity[:, list(needs)]))
-
-
-def _find_least_peak(need: FloatArray, brokers: int) -> float:
-    """Return a lower bound of the highest need: the mean, and for each k the least need of a broker with k + 1 of the
-    heaviest bundles, as one of m brokers gets k + 1 of any k * m + 1 bundles.
-    """
-    heaviest_first = np.sort(need)[::-1]
-    most = (len(need) - 1) // brokers if len(need) else -1
-    sums = np.concatenate([[0.0], np.cumsum(heaviest_first)])
-    last = np.arange(most + 1) * brokers + 1
-    pigeonhole = float((sums[last] - sums[last - np.arange(1, most + 2)]).max(initial=0.0))
-    return max(float(heaviest_first.sum()) / brokers, pigeonhole)

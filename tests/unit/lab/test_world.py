@@ -263,7 +263,7 @@ def _growing() -> Ramp:
 
 
 def _pin(made: World, at_s: float, bundle: str, broker: BrokerId) -> World:
-    """From that time on the bundle is to be at that broker."""
+    """Pin the bundle to the broker from that time on."""
 
     def hold() -> None:
         made._state.set_controls(Controls(pinned={bundle: broker}))

@@ -312,14 +312,14 @@ def _pigeonhole(problem: BalancingProblem, places: BoolArray) -> Pigeonhole:
     for brokers in places:
         need = problem.need[confined(problem, brokers)]
         for resource in range(need.shape[1]):
-            each, least = _shared(np.sort(need[:, resource])[::-1], int(brokers.sum()))
+            each, least = find_pigeonhole(np.sort(need[:, resource])[::-1], int(brokers.sum()))
             peak = least * float(problem.per_need[brokers, resource].min(initial=np.inf))
             if peak > highest:
                 best, highest = Pigeonhole(resource, brokers, each), peak
     return best
 
 
-def _shared(largest_first: FloatArray, brokers: int) -> tuple[int, float]:
+def find_pigeonhole(largest_first: FloatArray, brokers: int) -> tuple[int, float]:
     """Find the k for which the k + 1 smallest of the k * m + 1 largest bundles sum to most, and that sum."""
     sums = np.concatenate([[0.0], np.cumsum(largest_first)])
     each = np.arange((len(largest_first) - 1) // brokers + 1)
