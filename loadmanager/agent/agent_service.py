@@ -111,7 +111,7 @@ class Agent:
             lambda: self.watch.loads,
             self.reporter.bundle_unloaded,
             set_back.look,
-            self._unload_answered,
+            self._on_unload_answered,
         )
         questions = OwnershipQuestions(
             self.grants,
@@ -192,7 +192,7 @@ class Agent:
         """Return why the broker is stuck; None while it is not."""
         return self._stuck.find_fault(self._clock())
 
-    def _unload_answered(self, bundle: BundleName, refusal: UnloadRefusedError | None) -> None:
+    def _on_unload_answered(self, bundle: BundleName, refusal: UnloadRefusedError | None) -> None:
         if refusal is None:
             self._stuck.close_bundle(str(bundle))
         else:

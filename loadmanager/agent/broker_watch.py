@@ -300,11 +300,11 @@ class BrokerExit:
         if process is None or process == self._process:
             return
         if self._has_ended():
-            self._ended()
+            self._on_process_ended()
         self.close()
         try:
             self._pidfd = os.pidfd_open(process[0])
-            asyncio.get_running_loop().add_reader(self._pidfd, self._ended)
+            asyncio.get_running_loop().add_reader(self._pidfd, self._on_process_ended)
         except (OSError, AttributeError, NotImplementedError) as error:
             log.info("broker_death_not_seen", pid=process[0], why=str(error))
             self.close()
@@ -353,7 +353,7 @@ class BrokerExit:
         seen.register(self._pidfd, select.POLLIN)
         return bool(seen.poll(0))
 
-    def _ended(self) -> None:
+    def _on_process_ended(self) -> None:
         process = self._process
         assert process is not None, "it is followed"
         self.close()

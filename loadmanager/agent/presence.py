@@ -278,28 +278,28 @@ class Presence:
             case CheckRegistration():
                 self._look(event, now_s)
             case ZnodeRead(znode, session_id):
-                self._found(znode, session_id, now_s)
+                self._on_read(znode, session_id, now_s)
             case MakerRead(znode, maker):
-                self._made(znode, maker, now_s)
+                self._on_created(znode, maker, now_s)
             case WorkFailed(error):
-                self._failed(error, now_s)
+                self._on_failed(error, now_s)
             case Wrote(incarnation, version):
                 self._wrote(incarnation, version)
             case Withdraw(reason):
                 self._withdraw(reason)
             case Died(process):
-                self._died(process)
+                self._on_broker_died(process)
             case _:
-                self._happened(event, now_s)
+                self._on_signal(event, now_s)
         to_do, self._to_do = self._to_do, []
         return to_do
 
-    def _happened(self, event: PresenceSignal, now_s: float) -> None:
+    def _on_signal(self, event: PresenceSignal, now_s: float) -> None:
         match event:
             case PresenceSignal.CREATED:
                 self._to_do.append(Read())
             case PresenceSignal.DELETED:
-                self._gone()
+                self._on_deregistered()
                 self._wait(now_s)
             case PresenceSignal.END:
                 self._is_ending = True
@@ -320,22 +320,22 @@ class Presence:
         else:
             self._wait(now_s + _LOOK_AGAIN_S)
 
-    def _found(self, znode: Znode | None, session_id: int, now_s: float) -> None:
+    def _on_read(self, znode: Znode | None, session_id: int, now_s: float) -> None:
         held = self._held
         if session_id != self._session_id:
             self._wait(now_s)
         elif held is None:
             self._found_while_absent(znode, now_s)
         elif znode is not None and znode.czxid == held.incarnation:
-            self._found_as_made(held, znode, now_s)
+            self._on_own_znode_read(held, znode, now_s)
         elif held.is_withdrawn:
-            self._gone()  # by a delete whose outcome was not known
+            self._on_deregistered()  # by a delete whose outcome was not known
             self._found_while_absent(znode, now_s)
         else:
             self._lose(held, "znode_vanished")
             self._found_while_absent(znode, now_s)
 
-    def _found_as_made(self, held: HeldRegistration, znode: Znode, now_s: float) -> None:
+    def _on_own_znode_read(self, held: HeldRegistration, znode: Znode, now_s: float) -> None:
         if znode.version > held.version:
             self._say("record_written_by_another", version=znode.version)
             self.is_overwritten = True
@@ -364,7 +364,7 @@ class Presence:
         self._to_do.append(Register(znode.czxid))
         self._wait(now_s + _LOOK_AGAIN_S)
 
-    def _made(self, znode: Znode, maker: RegistrationMaker | None, now_s: float) -> None:
+    def _on_created(self, znode: Znode, maker: RegistrationMaker | None, now_s: float) -> None:
         if maker is not None and self._is_former_life(maker) and maker.longest_lease_ms is not None:
             lease_ms = maker.longest_lease_ms
             self._say("leftover_znode", is_warning=False, incarnation=znode.czxid, longest_lease_ms=lease_ms)
@@ -387,7 +387,7 @@ class Presence:
         else:
             self._to_do.append(DeleteRegistration(znode.version, self._session_id))
 
-    def _failed(self, error: Exception, now_s: float) -> None:
+    def _on_failed(self, error: Exception, now_s: float) -> None:
         was_delayed = self._is_delayed
         self._wait(now_s + _RETRY_S)
         self._is_delayed = True
@@ -405,7 +405,7 @@ class Presence:
             self._say("withdrawing", reason=reason, incarnation=held.incarnation)
             self._to_do.append(Forget(reason))
 
-    def _died(self, process: BrokerProcess) -> None:
+    def _on_broker_died(self, process: BrokerProcess) -> None:
         self.leases.ended(process)
         if self._held is not None and self._held.process == process:
             self._withdraw("broker_died")
@@ -416,7 +416,7 @@ class Presence:
         self._held = None
         self._to_do += [CloseTopics(), Forget(reason)]
 
-    def _gone(self) -> None:
+    def _on_deregistered(self) -> None:
         if self._held is not None:
             self._say("deregistered", is_warning=False, incarnation=self._held.incarnation)
             self._held = None

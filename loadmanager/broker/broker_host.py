@@ -213,18 +213,18 @@ class Hosting:
     # Opening
 
     async def _keep(self, name: str) -> Topic:
-        with self._interested(name):
+        with self._count_user(name):
             topic = await self._wait_until_open(name)
             self._kept.add(name)
             return topic
 
     @contextlib.asynccontextmanager
     async def _hold(self, name: str) -> AsyncIterator[Topic]:
-        with self._interested(name):
+        with self._count_user(name):
             yield await self._wait_until_open(name)
 
     @contextlib.contextmanager
-    def _interested(self, name: str) -> Iterator[None]:
+    def _count_user(self, name: str) -> Iterator[None]:
         """Count the users of a topic; without any it is closed, unless it is kept."""
         TopicName.parse(name)
         self._interest[name] += 1
@@ -234,9 +234,9 @@ class Hosting:
             self._interest[name] -= 1
             if not self._interest[name]:
                 del self._interest[name]
-                self._leave_unless_kept(name)
+                self._close_unless_kept(name)
 
-    def _leave_unless_kept(self, name: str) -> None:
+    def _close_unless_kept(self, name: str) -> None:
         if name in self._topics and name not in self._kept:
             self._step(Leave(name))
 
@@ -335,7 +335,7 @@ class Hosting:
             case Open():
                 self._open_topic(action)
             case Serve(topic):
-                self._served(topic)
+                self._on_served(topic)
             case Refuse(topic, refusal, owner, why):
                 if refusal is Refusal.NO_LEASE:
                     why = self._trouble or ""
@@ -381,12 +381,12 @@ class Hosting:
         finally:
             self._step(event)
 
-    def _served(self, name: str) -> None:
+    def _on_served(self, name: str) -> None:
         waiting = self._waiting.pop(name, None)
         if waiting is not None:
             waiting.set_result(None)
         if not self._interest[name]:
-            self._leave_unless_kept(name)
+            self._close_unless_kept(name)
 
     def _fail(self, name: str, error: BaseException) -> None:
         """Pass the error to all who wait for the topic."""

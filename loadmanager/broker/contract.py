@@ -356,15 +356,15 @@ class Contract:
     def step(self, event: Event, now_s: float) -> list[Action]:
         """Return what there is to do now that this has happened; see the module for the order of its parts."""
         if isinstance(event, (TopicClosed, NotClosed, NotOpened)):
-            self._ended(event, now_s)
+            self._on_topic_ended(event, now_s)
             self._close_without_lease(now_s)
         else:
             self._close_without_lease(now_s)
-            self._happened(event, now_s)
+            self._handle(event, now_s)
         to_do, self._to_do = self._to_do, []
         return to_do
 
-    def _ended(self, event: TopicClosed | NotClosed | NotOpened, now_s: float) -> None:
+    def _on_topic_ended(self, event: TopicClosed | NotClosed | NotOpened, now_s: float) -> None:
         held = self._held.get(event.topic)
         if held is None or held.phase is not (
             TopicPhase.OPENING if isinstance(event, NotOpened) else TopicPhase.CLOSING
@@ -375,27 +375,27 @@ class Contract:
         else:
             self._forget(event.topic)
 
-    def _happened(self, event: Event, now_s: float) -> None:
+    def _handle(self, event: Event, now_s: float) -> None:
         match event:
             case ContractSignal():
-                self._signalled(event, now_s)
+                self._on_signal(event, now_s)
             case Leased(incarnation, valid_for_s, available):
-                self._leased(incarnation, valid_for_s, now_s)
+                self._on_lease_granted(incarnation, valid_for_s, now_s)
                 self.available = available
             case UnloadWanted():
                 self._unload(event)
             case TopicWanted(topic):
                 self._want(topic, now_s)
             case OwnershipAnswered() | OwnershipUnanswered():
-                self._answered(event, now_s)
+                self._on_answer(event, now_s)
             case Opened(topic):
-                self._opened(topic)
+                self._on_opened(topic)
             case Leave(topic) if topic in self._held:
                 self._begin_to_close(topic, self._held[topic], CloseReason.LEFT)
 
     # The lease
 
-    def _signalled(self, signal: ContractSignal, now_s: float) -> None:
+    def _on_signal(self, signal: ContractSignal, now_s: float) -> None:
         match signal:
             case ContractSignal.TIME:
                 self._pass_time(now_s)
@@ -412,7 +412,7 @@ class Contract:
         for topic in [topic for topic, retry_s in self._stuck.items() if now_s >= retry_s]:
             self._close(topic, self._held[topic])
 
-    def _leased(self, incarnation: int, valid_for_s: float, now_s: float) -> None:
+    def _on_lease_granted(self, incarnation: int, valid_for_s: float, now_s: float) -> None:
         """Counted from before the question was sent: this process may have been stopped since. Each lease holds by
         itself: a shorter one takes nothing away from the one in hand.
         """
@@ -481,7 +481,7 @@ class Contract:
             self._questions[topic] = _Question()
             self._to_do.append(AskOwnership(topic))
 
-    def _answered(self, event: OwnershipAnswered | OwnershipUnanswered, now_s: float) -> None:
+    def _on_answer(self, event: OwnershipAnswered | OwnershipUnanswered, now_s: float) -> None:
         topic = event.topic
         question = self._questions.pop(topic, None)
         if question is None:
@@ -501,7 +501,7 @@ class Contract:
             refused = Refuse(topic, Refusal.NOT_OWNER, event.owner)
         self._to_do.append(refused)
 
-    def _opened(self, topic: str) -> None:
+    def _on_opened(self, topic: str) -> None:
         held = self._held.get(topic)
         if held is not None and held.phase is TopicPhase.OPENING:
             held.phase = TopicPhase.OPEN

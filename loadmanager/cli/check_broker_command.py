@@ -135,12 +135,12 @@ def _chosen(only: Collection[str], skip: Collection[str]) -> list[Rule]:
 
 
 async def _check(wishes: _Wishes, rules: Sequence[Rule]) -> list[Finding]:
-    async with _staged(wishes) as stage:
+    async with _open_stage(wishes) as stage:
         return await check(stage, rules, _find_unmet(wishes, stage), wishes.timeout_s, _begin, _tell)
 
 
 @asynccontextmanager
-async def _staged(wishes: _Wishes) -> AsyncIterator[RuleStage]:
+async def _open_stage(wishes: _Wishes) -> AsyncIterator[RuleStage]:
     """The broker answers, and nobody at the port of its agent does, yet."""
     async with AsyncExitStack() as stack:
         try:

@@ -75,7 +75,7 @@ def decide(
             decider = _decider(shed, place, bundle, overrides, seed)
         else:
             decider = _split_decider((shed, place), split, bundle, positions, overrides)
-        with _opened(file) as lines:
+        with _open(file) as lines:
             decided = [decider.decide(line, where) for line, where in _read_lines(lines, file)]
     except (LoadManagerError, UnknownStrategyError) as error:
         fail(str(error), EXIT_CONFIGURATION)
@@ -120,7 +120,7 @@ def _positions(text: str) -> list[int]:
 
 
 @contextmanager
-def _opened(file: str) -> Iterator[BinaryIO]:
+def _open(file: str) -> Iterator[BinaryIO]:
     if file == "-":
         if sys.stdin is None:  # closed by whoever started the process
             fail("-: standard input is closed", EXIT_CONFIGURATION)

@@ -118,7 +118,7 @@ def show(
             write_lines(json_line(row) for row in rows)
         else:
             shown, names = list(rows), wanted_columns(table, _split(columns)).names
-            _print_table(names, [[_text(name, row[name]) for name in names] for row in shown])
+            _print_table(names, [[_format_cell(name, row[name]) for name in names] for row in shown])
             if limit and len(shown) == limit:
                 print(f"the first {limit} rows; --limit 0 shows all", file=sys.stderr)
     faults.end()
@@ -214,7 +214,7 @@ def _split(columns: str | None) -> list[str] | None:
     return None if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
 
 
-def _text(name: str, value: object) -> str:
+def _format_cell(name: str, value: object) -> str:
     """A cell for people; all of it is in the JSON."""
     if name == "at_ms" and isinstance(value, int):
         return format_moment(value)

@@ -74,12 +74,20 @@ def replay(
         if not directory.exists():
             fail(f"{url}: no such directory", EXIT_FAILURE)
         history = History(directory)
-        start = find_start(history, from_ms, _named)
+        start = find_start(history, from_ms, _report_left_out)
         if overrides or strategy:
             with _progress("simulated") as advance:
-                before = settings_at(history, start, _named)
+                before = settings_at(history, start, _report_left_out)
                 compared = what_if(
-                    history, from_ms or start.at_ms, to_ms, before, overrides, strategy, step_s, advance, _named
+                    history,
+                    from_ms or start.at_ms,
+                    to_ms,
+                    before,
+                    overrides,
+                    strategy,
+                    step_s,
+                    advance,
+                    _report_left_out,
                 )
             write_lines([_json(asdict(compared))] if as_json else _comparison_lines(compared))
             return
@@ -97,11 +105,11 @@ def _verify(history: History, start: Start, to_ms: int | None) -> ReplayOutcome:
     faults: list[str] = []
 
     def left_out(error: HistoryFileError) -> None:
-        _named(error)
+        _report_left_out(error)
         faults.append(str(error))
 
     under_way = Replay(planner_settings_of)
-    for item in _counted(recorded_items(history, start, to_ms, left_out)):
+    for item in _with_progress(recorded_items(history, start, to_ms, left_out)):
         under_way.take(item)
         if under_way.outcome.difference is not None:
             break
@@ -111,7 +119,7 @@ def _verify(history: History, start: Start, to_ms: int | None) -> ReplayOutcome:
     return outcome
 
 
-def _counted(items: Iterator[Item]) -> Iterator[Item]:
+def _with_progress(items: Iterator[Item]) -> Iterator[Item]:
     """The items, with their number on standard error, if that is a terminal."""
     console = Console(stderr=True)
     with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -130,7 +138,7 @@ def _progress(what: str) -> Iterator[Any]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def _named(error: HistoryFileError) -> None:
+def _report_left_out(error: HistoryFileError) -> None:
     print(f"left out: {error}", file=sys.stderr)
 
 

@@ -112,7 +112,7 @@ def _run_all(cases: Sequence[_ScenarioCase], overrides: dict[str, str], *, as_js
     for case in cases:
         runs = [_run(case, strategy, overrides, quiet=as_json, certify=certify) for strategy in case.strategies]
         held = held and all(each.held for each in runs)
-        write_lines(map(_json, [case.scenario] * len(runs), runs) if as_json else _shown(case, runs))
+        write_lines(map(_json, [case.scenario] * len(runs), runs) if as_json else _format_runs(case, runs))
     return held
 
 
@@ -161,11 +161,16 @@ def _show_list(*, as_json: bool) -> None:
     write_lines(format_table(["Scenario", "Class of trouble", "What it is"], rows, get_terminal_width()))
 
 
-def _shown(case: _ScenarioCase, runs: Sequence[Run]) -> list[str]:
+def _format_runs(case: _ScenarioCase, runs: Sequence[Run]) -> list[str]:
     scenario, width = case.scenario, get_terminal_width()
     lines = wrap_text(f"{scenario.name}: {scenario.about}", width)
     lines += ["", *_figures(runs, width), "", *_checks(runs, width)]
-    lines += [line for each in runs if each.certified for line in ("", f"{_name(each)}: {_certified(each.certified)}")]
+    lines += [
+        line
+        for each in runs
+        if each.certified
+        for line in ("", f"{_name(each)}: {_summarize_certificates(each.certified)}")
+    ]
     return [*lines, ""]
 
 
@@ -218,7 +223,7 @@ def _checks(runs: Sequence[Run], width: int | None) -> list[str]:
     return format_table(["", "Bound", "Strategy", "What was measured"], rows, width)
 
 
-def _certified(rounds: Sequence[CertificateFigures]) -> str:
+def _summarize_certificates(rounds: Sequence[CertificateFigures]) -> str:
     """Over all rounds that moved something."""
     sums = sum_certificates(rounds)
     moved, least = 100 * sums["loadMoved"], 100 * sums["leastLoad"]

@@ -90,7 +90,7 @@ def create(
         claims["exp"] = int(time.time()) + _seconds(expiry_time)
     if audience:
         claims["aud"] = audience
-    made = _or_fail(lambda: _signed(secret, private_key, signature_algorithm, claims))
+    made = _or_fail(lambda: _sign(secret, private_key, signature_algorithm, claims))
     if output is None:
         print(made)
     else:
@@ -136,7 +136,7 @@ class _Alone(AuthSettings):
     reads_environment = False
 
 
-def _signed(secret: str, private_key: str, algorithm: PublicAlgorithm, claims: dict[str, object]) -> str:
+def _sign(secret: str, private_key: str, algorithm: PublicAlgorithm, claims: dict[str, object]) -> str:
     if private_key:
         return create_token(KeyPlace("--private-key", private_key).read(), algorithm, claims)
     key = _secret_key(secret).key

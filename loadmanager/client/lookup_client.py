@@ -121,7 +121,7 @@ class OwnerQueries:
                 self._watches.forget(namespace)
                 raise
             except NodesUnavailableError as error:
-                known = self._owners.last_known(self._owners.place_of(topic), _now_s())
+                known = self._owners.find_last_known(self._owners.place_of(topic), _now_s())
                 if known is not None:
                     return known
                 answer, question.trouble = NotNow(str(error)), error

@@ -93,13 +93,13 @@ class NamespaceWatch:
             self._urls.append(self._urls.pop(0))
             if self._is_live:
                 log.info("%s pushes no more: %s", url, failures[-1] if failures else "the stream has ended")
-                self._ended(failures)
+                self._on_ended(failures)
                 if _now_s() - began_s > _LASTED_S:
                     self._failures = 0
                 return self._pause_s()
         return self._give_up(failures)
 
-    def _ended(self, failures: list[LoadManagerError]) -> None:
+    def _on_ended(self, failures: list[LoadManagerError]) -> None:
         """Fall back to single lookups after an answer of another version; after any other error another node pushes
         soon.
         """

@@ -147,7 +147,7 @@ class Nodes:
                     raise NodeFailedError(f"{url}: {error}") from None
             if response.status == HTTPStatus.SERVICE_UNAVAILABLE:
                 self.pass_over(url)
-                return NotNow(await _shown(url, response), _retry_after_s(response.headers))
+                return NotNow(await _describe(url, response), _retry_after_s(response.headers))
             if response.status == HTTPStatus.NOT_FOUND and (reason := await _reason(response)):
                 raise NamespaceNotFoundError(reason)
             raise await _refusal(url, response)
@@ -187,10 +187,10 @@ def unavailable(failures: Sequence[str]) -> NodesUnavailableError:
 
 async def _refusal(url: str, response: aiohttp.ClientResponse) -> Exception:
     kind = _REFUSALS.get(response.status, NodeFailedError)
-    return kind(await _shown(url, response))
+    return kind(await _describe(url, response))
 
 
-async def _shown(url: str, response: aiohttp.ClientResponse) -> str:
+async def _describe(url: str, response: aiohttp.ClientResponse) -> str:
     return f"{url} answered {response.status} {await _reason(response)}".rstrip()
 
 

@@ -128,7 +128,7 @@ class OwnerMap:
         place = self._topics.find(topic)
         return Place() if place is None or place.pushed is not None else place
 
-    def last_known(self, place: Place, now_s: float) -> Owner | None:
+    def find_last_known(self, place: Place, now_s: float) -> Owner | None:
         """Return the last known owner, until it expires."""
         place.was_named = True
         return place.known if now_s < place.known_until_s else None
@@ -192,7 +192,7 @@ class OwnerMap:
             case "change":
                 self._take_update(parse_change(event.data, self._listener), event.id, now_s)
             case "gone":
-                self._take_gone(parse_gone(event.data), event.id)
+                self._forget_namespace(parse_gone(event.data), event.id)
 
     def expire(self, now_s: float) -> None:
         """Time has passed."""
@@ -212,7 +212,7 @@ class OwnerMap:
         namespace.mark, namespace.heard_s = mark, now_s
         self._catch_up(update.namespace, namespace, now_s)
 
-    def _take_gone(self, name: str, mark: str) -> None:
+    def _forget_namespace(self, name: str, mark: str) -> None:
         namespace = self._namespaces.get(name)
         if namespace is not None:
             self._lose(name, namespace)

@@ -48,7 +48,9 @@ class EventReader:
                 self._fields[name] = value.removeprefix(b" ")
             elif not line and self._fields:
                 fields, self._fields = self._fields, {}
-                yield StreamEvent(_text(fields, b"event"), _text(fields, b"id"), fields.get(b"data", b""))
+                yield StreamEvent(
+                    _decode_field(fields, b"event"), _decode_field(fields, b"id"), fields.get(b"data", b"")
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ def _owner(value: object, where: str, listener: str | None) -> Owner | None:
     return None if named is None else Owner.of_json(named, where)
 
 
-def _text(fields: Mapping[bytes, bytes], name: bytes) -> str:
+def _decode_field(fields: Mapping[bytes, bytes], name: bytes) -> str:
     return fields.get(name, b"").decode(errors="replace")
 
 

@@ -14,13 +14,13 @@ EVERYBODY = "*"
 """In a list of principals: whoever has a token."""
 
 
-def _named(principals: frozenset[str]) -> frozenset[str]:
+def _require_named(principals: frozenset[str]) -> frozenset[str]:
     if EVERYBODY in principals:
         raise ValueError(f"{EVERYBODY} is not taken here: name the principals")
     return principals
 
 
-Named = Annotated[frozenset[str], AfterValidator(_named)]
+Named = Annotated[frozenset[str], AfterValidator(_require_named)]
 
 
 class AuthSettings(KeyedSettings):

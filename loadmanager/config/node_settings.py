@@ -43,23 +43,23 @@ _FIELDS = {name: to_snake(declared.key) for name, declared in _DECLARED.items()}
 
 
 def _known_placement(name: str) -> str:
-    return _known(name, PLACEMENT_STRATEGIES)
+    return _require_known(name, PLACEMENT_STRATEGIES)
 
 
 def known_shedding(name: str) -> str:
     """Return the name if it is a shedding strategy; raise `ValueError` otherwise."""
-    return _known(name, SHEDDING_STRATEGIES)
+    return _require_known(name, SHEDDING_STRATEGIES)
 
 
 def _known_split_algorithm(name: str) -> str:
-    return _known(name, SPLIT_ALGORITHMS)
+    return _require_known(name, SPLIT_ALGORITHMS)
 
 
 def _known_split_algorithms(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(_known(name, SPLIT_ALGORITHMS) for name in names)
+    return tuple(_require_known(name, SPLIT_ALGORITHMS) for name in names)
 
 
-def _known(name: str, strategies: Mapping[str, object]) -> str:
+def _require_known(name: str, strategies: Mapping[str, object]) -> str:
     try:
         get_by_name("", name, strategies)
     except UnknownStrategyError:

@@ -153,7 +153,7 @@ class _Teller:
                     )  # fmt: skip
                 _add_to_move(begun[place], row)
         for entry in begun.values():
-            entry.sentence = _told(entry)
+            entry.sentence = _describe_move(entry)
             yield entry
 
     def _events(self, brokers: set[str]) -> Iterator[_Entry]:
@@ -234,7 +234,7 @@ def _add_to_move(entry: _Entry, row: Row) -> None:
                 detail["error"] = error
 
 
-def _told(move: _Entry) -> str:
+def _describe_move(move: _Entry) -> str:
     detail = move.detail
     match detail.get("end"):
         case "done":

@@ -69,7 +69,7 @@ class Importer:
             return
         entries, self._entries, self._waiting = self._entries, [], 0
         try:
-            for file in pack_entries(entries, _NODE, _refused):
+            for file in pack_entries(entries, _NODE, _refuse):
                 self._directory.write(file.path, file.data)
                 self._files += 1
                 self._rows += file.rows
@@ -97,7 +97,7 @@ def _next_sequence(history: History) -> int:
     return max(files, default=-1) + 1
 
 
-def _refused(placed: Placed, error: Exception) -> None:
+def _refuse(placed: Placed, error: Exception) -> None:
     raise HistoryError(f"{type(placed.entry).__name__} {placed.sequence}: {error}")
 
 

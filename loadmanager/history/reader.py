@@ -111,7 +111,7 @@ class History:
         read = wanted if columns is None else TABLES[table].only([*wanted.names, *KEYS])
         for group in _overlapping(files):
             batches = chain.from_iterable(self._read(file, read, on_fault) for file in group)
-            for batch in _sorted(batches) if len(group) > 1 else batches:
+            for batch in _sort(batches) if len(group) > 1 else batches:
                 kept = _within(batch, from_ms, to_ms)
                 if kept.num_rows:
                     yield kept.select(wanted.names)
@@ -287,7 +287,7 @@ def _overlapping(files: list[HistoryFile]) -> Iterator[list[HistoryFile]]:
         yield group
 
 
-def _sorted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _sort(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Merge the batches, stably sorted: rows of one sequence keep their order."""
     read = list(batches)
     if read:

@@ -103,7 +103,7 @@ class Recalling:
 
     def _rows(self, table: str, kind: str, *columns: str) -> Iterator[dict[str, Any]]:
         for batch in self._batches(table, self._from_ms, self._until_ms, ("kind", *columns)):
-            kinds, code = _coded(batch.column("kind"))
+            kinds, code = _split_dictionary(batch.column("kind"))
             if kind in kinds:
                 yield from batch.filter(pa.array(code == kinds.index(kind))).to_pylist()
 
@@ -116,7 +116,7 @@ class Recalling:
         usage = np.column_stack([batch.column(name).to_numpy() for name in RESOURCE_COLUMNS])
         percent = percent_usage(*usage.reshape(-1, RESOURCES, 2).transpose(2, 0, 1))
         figures = usage_as_figures(100 * weighted_max_usage(percent, self._weights))
-        names, codes = _coded(batch.column("broker"))
+        names, codes = _split_dictionary(batch.column("broker"))
         yield from self._by_step("brokers", batch, _BROKER_STEP_MS, names, codes, figures)
 
     def _of_bundles(self, batch: pa.RecordBatch, sampled_ms: int) -> Iterator[Recalled]:
@@ -151,14 +151,14 @@ def _times(batch: pa.RecordBatch) -> IntArray:
     return np.asarray(batch.column("at_ms").to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def _coded(column: pa.DictionaryArray) -> tuple[tuple[str, ...], IntArray]:
+def _split_dictionary(column: pa.DictionaryArray) -> tuple[tuple[str, ...], IntArray]:
     """Return the distinct values of a text column, and the index of each row's value."""
     return tuple(column.dictionary.to_pylist()), np.asarray(column.indices.to_numpy(), dtype=np.int64)
 
 
 def _bundles(batch: pa.RecordBatch) -> tuple[tuple[str, ...], IntArray]:
     """Return the distinct bundles of a batch, and the index of each row's bundle."""
-    namespaces, code = _coded(batch.column("namespace"))
+    namespaces, code = _split_dictionary(batch.column("namespace"))
     lower, upper = (np.asarray(batch.column(f"range_{end}").to_numpy(), np.int64) for end in ("lower", "upper"))
     begins = (code << 32) | lower
     order = np.lexsort((upper, begins))

@@ -260,7 +260,7 @@ class HistoryWriter:
                     if self._queue.stop:
                         return
                 pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
-            self._written(batch)
+            self._on_written(batch)
             self._sweep()
 
     def _next_batch(self) -> _Batch | None:
@@ -293,17 +293,19 @@ class HistoryWriter:
         try:
             while batch.terms:
                 if not batch.files:
-                    batch.files = deque(pack_entries(self._introduced(batch.terms[0]), self._node, self._refused))
+                    batch.files = deque(
+                        pack_entries(self._with_term_begin(batch.terms[0]), self._node, self._on_refused)
+                    )
                 while batch.files:
                     self.directory.write(batch.files[0].path, batch.files[0].data)
                     self._count(batch.files.popleft())
                 batch.terms.popleft()
                 batch.attempts = 0
         except _FAILURES as error:
-            self._failed(error)
+            self._on_failed(error)
             return False
         except Exception as error:  # noqa: BLE001 - whatever it is, the thread goes on
-            self._surprised(error)
+            self._on_unforeseen(error)
             batch.attempts += 1
             if batch.attempts >= _MOST_ATTEMPTS:
                 self._give_up(batch, error)
@@ -320,7 +322,7 @@ class HistoryWriter:
         with self._condition:
             self._lose(_Lost(first.at_ms, last.at_ms, first.sequence, last.sequence, rows, why))
 
-    def _introduced(self, entries: list[Placed]) -> list[Placed]:
+    def _with_term_begin(self, entries: list[Placed]) -> list[Placed]:
         """Return the entries; before the first of a term insert the end of the history so far, and its gap."""
         began = entries[0]
         if began.sequence or not isinstance(began.entry, HistoryEvent):
@@ -339,10 +341,10 @@ class HistoryWriter:
         except _FAILURES:
             raise
         except Exception as error:  # noqa: BLE001 - what was written before is no reason to write nothing more
-            self._surprised(error)
+            self._on_unforeseen(error)
             return None
 
-    def _refused(self, placed: Placed, error: Exception) -> None:
+    def _on_refused(self, placed: Placed, error: Exception) -> None:
         """Count an entry that does not fit its table: a bug of its producer."""
         why = f"not fit to be recorded: {error}"
         log.error(
@@ -358,7 +360,7 @@ class HistoryWriter:
             self._figures.rows_written += file.rows
             self._figures.last_error = ""
 
-    def _failed(self, error: Exception) -> None:
+    def _on_failed(self, error: Exception) -> None:
         with self._condition:
             self._figures.write_failures += 1
             is_new = not self._figures.last_error
@@ -366,7 +368,7 @@ class HistoryWriter:
         if is_new:
             log.warning("recording_failed", directory=str(self.directory), error=str(error))
 
-    def _surprised(self, error: Exception) -> None:
+    def _on_unforeseen(self, error: Exception) -> None:
         """Log an unforeseen error, a bug, once per type."""
         if type(error) not in self._surprises:
             self._surprises.add(type(error))
@@ -375,7 +377,7 @@ class HistoryWriter:
             self._figures.write_failures += 1
             self._figures.last_error = f"{self.directory}: {error!r}"
 
-    def _written(self, batch: _Batch) -> None:
+    def _on_written(self, batch: _Batch) -> None:
         with self._condition:
             self._figures.queue_rows -= batch.rows
             self._figures.queue_bytes -= batch.size_bytes
@@ -391,9 +393,9 @@ class HistoryWriter:
             deleted = self._retention.apply(self.directory, now_ms) if self._retention else 0
             compacted = self._compaction.apply(self.directory, now_ms) if self._compaction else Compacted(0, 0)
         except _FAILURES as error:
-            self._failed(error)
+            self._on_failed(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the thread goes on
-            self._surprised(error)
+            self._on_unforeseen(error)
         else:
             with self._condition:
                 self._figures.files_deleted += deleted + compacted.deleted

@@ -58,8 +58,8 @@ def _entry(operation: str, request: web.Request, status: int, node: str) -> Audi
         operation=operation,
         path=request.rel_url.raw_path[:_MOST_CHARACTERS],  # as it was sent; a token may be in the query
         status=status,
-        before=_bounded(before),
-        after=_bounded(after),
+        before=_limit_size(before),
+        after=_limit_size(after),
     )
 
 
@@ -80,7 +80,7 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def _bounded(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
+def _limit_size(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
     """Return the value as JSON if it is small enough for a log line, else its size."""
     data = orjson.dumps(value, default=list)
     return orjson.loads(data) if len(data) <= _MOST_BYTES else {"bytesLeftOut": len(data)}

@@ -97,7 +97,7 @@ class ControlHandlers:
         return await self._change(
             request,
             lambda controls: replace(controls, excluded=controls.excluded | {broker}),
-            lambda: self._must_be_known(broker),
+            lambda: self._require_known(broker),
         )
 
     async def include(self, request: web.Request) -> web.Response:
@@ -115,7 +115,7 @@ class ControlHandlers:
         def change(controls: Controls) -> Controls:
             return replace(controls, held_off={**controls.held_off, broker: time.time() + wanted.for_s})
 
-        return await self._change(request, change, lambda: self._must_be_known(broker))
+        return await self._change(request, change, lambda: self._require_known(broker))
 
     async def let_go(self, request: web.Request) -> web.Response:
         """Let the broker's bundles wait no longer."""
@@ -188,7 +188,7 @@ class ControlHandlers:
 
         return await self._forwarder.on_leader(request, act)
 
-    def _must_be_known(self, broker: BrokerId) -> None:
+    def _require_known(self, broker: BrokerId) -> None:
         """Raise `BrokerNotFoundError` unless the broker is registered, or owns bundles while it is away."""
         mirror = self._mirror
         if broker not in mirror.registrations:

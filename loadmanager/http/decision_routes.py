@@ -170,7 +170,7 @@ class TimelineHandlers:
 
     async def timeline(self, request: web.Request) -> web.Response:
         """Return the usage of brokers, or the load of bundles by hash, over time, with moves, splits and leaders."""
-        of = _of(request)
+        of = _parse_subject_kind(request)
         until_ms = parse_time(request, "until")
         until_ms = clock.now_ms() if until_ms is None else until_ms
         since_ms = parse_time(request, "since")
@@ -184,7 +184,7 @@ class TimelineHandlers:
         return json_response(await self._timeline_memory.draw(of, Window(since_ms, until_ms, columns, rows)))
 
 
-def _of(request: web.Request) -> Literal["brokers", "bundles"]:
+def _parse_subject_kind(request: web.Request) -> Literal["brokers", "bundles"]:
     match request.query.get("of", "brokers"):
         case "brokers":
             return "brokers"
@@ -239,26 +239,31 @@ class ExplainHandlers:
         """Explain the place of a bundle, and the result of shedding and placement now."""
         namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
         name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))
-        return await self._explained(request, lambda: self._explainer.bundle(name))
+        return await self._answer_explanation(request, lambda: self._explainer.bundle(name))
 
     async def broker(self, request: web.Request) -> web.Response:
         """Explain what a round of shedding would take from the broker now, and whether it is given bundles."""
         broker = parse_broker_id(request.match_info["broker"])
-        return await self._explained(request, lambda: self._explainer.broker(broker))
+        return await self._answer_explanation(request, lambda: self._explainer.broker(broker))
 
     async def why_not(self, request: web.Request) -> web.Response:
         """Explain why the bundle is not on that broker."""
-        bundle, broker = BundleName.parse(_wanted(request, "bundle")), parse_broker_id(_wanted(request, "broker"))
-        return await self._explained(request, lambda: self._explainer.why_not(bundle, broker))
+        bundle, broker = (
+            BundleName.parse(_require_query(request, "bundle")),
+            parse_broker_id(_require_query(request, "broker")),
+        )
+        return await self._answer_explanation(request, lambda: self._explainer.why_not(bundle, broker))
 
-    async def _explained(self, request: web.Request, explain: Callable[[], Awaitable[WireModel]]) -> web.Response:
+    async def _answer_explanation(
+        self, request: web.Request, explain: Callable[[], Awaitable[WireModel]]
+    ) -> web.Response:
         async def act() -> web.Response:
             return json_response((await explain()).model_dump(by_alias=True))
 
         return await self._forwarder.once_it_leads(request, act)
 
 
-def _wanted(request: web.Request, name: str) -> str:
+def _require_query(request: web.Request, name: str) -> str:
     value = request.query.get(name)
     if not value:
         raise BadRequestError(f"{name} is missing: expected ?bundle=tenant/namespace/0x.._0x..&broker=host:port")

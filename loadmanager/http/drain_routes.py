@@ -138,15 +138,15 @@ class DrainingHandlers:
         bundle = None if wanted is None else str(BundleName.parse(wanted))
 
         async def act() -> web.Response:
-            before = _stopped(self._breaker)
+            before = _breaker_state(self._breaker)
             self._breaker.lift(bundle)
-            note_change(request, before, _stopped(self._breaker))
+            note_change(request, before, _breaker_state(self._breaker))
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.once_it_leads(request, act)
 
 
-def _stopped(breaker: Churn) -> dict[str, object]:
+def _breaker_state(breaker: Churn) -> dict[str, object]:
     figures = breaker.figures()
     return {"sheddingStopped": figures.shedding_stopped_for_s > 0, "frozenBundles": sorted(figures.frozen_for_s)}
 

@@ -73,13 +73,13 @@ class LineageHandlers:
 
         The range may be a bundle of the past.
         """
-        name, since_ms, until_ms, limit = _asked(request)
+        name, since_ms, until_ms, limit = _parse_request(request)
         query = f"?since={since_ms}&until={until_ms}&limit={limit}"
         path = f"{_OF_THIS_NODE.partition('{')[0]}{name}{query}"
         others = {
             node: each.service_url for node, each in self._mirror.nodes.items() if node != self._leadership.node_id
         }
-        asking = asyncio.gather(*(self._of(url, path) for url in others.values()))
+        asking = asyncio.gather(*(self._ask_node(url, path) for url in others.values()))
         own, answers = await asyncio.gather(self._own(name, since_ms, until_ms, limit), asking)
         heard = [own, *(life for life in answers if life is not None)]
         if not any(life.entries for life in heard):
@@ -89,7 +89,7 @@ class LineageHandlers:
 
     async def bundle_here(self, request: web.Request) -> web.Response:
         """Return the lineage by the history of this node alone, for the other nodes."""
-        return json_response((await self._own(*_asked(request))).model_dump(by_alias=True))
+        return json_response((await self._own(*_parse_request(request))).model_dump(by_alias=True))
 
     async def _own(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLineage:
         """Read this node's lineage; empty where it does not record."""
@@ -98,7 +98,7 @@ class LineageHandlers:
         except NotFoundError:
             return BundleLineage(bundle=str(name), since=since_ms, until=until_ms, omitted=0, entries=[])
 
-    async def _of(self, url: str, path: str) -> BundleLineage | None:
+    async def _ask_node(self, url: str, path: str) -> BundleLineage | None:
         """Request the lineage of the node at this URL; None when it does not answer."""
         said = await self._forwarder.ask(url, path, _READING_TIMEOUT_S)
         try:
@@ -107,7 +107,7 @@ class LineageHandlers:
             return None
 
 
-def _asked(request: web.Request) -> tuple[BundleName, int, int, int]:
+def _parse_request(request: web.Request) -> tuple[BundleName, int, int, int]:
     """Parse the bundle, the time range and the limit of a request."""
     namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
     name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))

@@ -165,7 +165,7 @@ class OwnershipHandlers:
         self._leadership = leadership
         self._mirror = mirror
         self._changes: dict[str, asyncio.Event] = {}
-        mirror.on_namespace.append(self._changed)
+        mirror.on_namespace.append(self._on_changed)
 
     def operations(self) -> list[Operation]:
         wait: dict[str, object] = {"type": "integer", "minimum": 0, "maximum": LONGEST_WAIT_MS, "default": 0}
@@ -221,7 +221,7 @@ class OwnershipHandlers:
             epoch=ownership.epoch,
         )
 
-    def _changed(self, namespace: str) -> None:
+    def _on_changed(self, namespace: str) -> None:
         changed = self._changes.pop(namespace, None)
         if changed is not None:
             changed.set()
@@ -262,7 +262,7 @@ class ManyLookupHandlers:
         started_s = time.perf_counter()
         topics = (await parse_body(request, WantedLookups)).topics
         listener = parse_listener(request)
-        known = [self._known(request, topic, listener) for topic in topics]
+        known = [self._find_in_memory(request, topic, listener) for topic in topics]
         answers = [each for each in known if each is not None]
         if len(answers) == len(topics):
             return self._respond(answers, started_s)
@@ -270,7 +270,7 @@ class ManyLookupHandlers:
         async def act() -> web.Response:
             asked = [_parse_topic(topic) for topic, each in zip(topics, known, strict=True) if each is None]
             deadline_s = await self._lookups.have_assigned(asked)
-            now = {topic: self._known(request, topic, listener) for topic in dict.fromkeys(topics)}
+            now = {topic: self._find_in_memory(request, topic, listener) for topic in dict.fromkeys(topics)}
             left = [topic for topic, each in now.items() if each is None]
             chosen = (self._chosen(request, topic, listener, deadline_s) for topic in left)
             now.update(zip(left, await asyncio.gather(*chosen), strict=True))
@@ -278,13 +278,13 @@ class ManyLookupHandlers:
 
         return await self._forwarder.once_it_leads(request, act)
 
-    def _known(self, request: web.Request, topic: str, listener: str | None) -> bytes | None:
+    def _find_in_memory(self, request: web.Request, topic: str, listener: str | None) -> bytes | None:
         """Return the answer from memory; None for a topic without an owner."""
         try:
             owner = self._lookups.find_owner(_parse_topic(topic))
             return None if owner is None else _encode_entry(owner, listener)
         except Exception as error:  # noqa: BLE001 - whatever it was, it is said of this topic
-            return _failed(answer_error(request, error))
+            return _encode_failure(answer_error(request, error))
 
     async def _chosen(self, request: web.Request, topic: str, listener: str | None, deadline_s: float) -> bytes:
         """Return the answer for a topic, with an owner assigned now if there is none."""
@@ -293,7 +293,7 @@ class ManyLookupHandlers:
         except (NotLeaderError, NoLeaderError):
             raise
         except Exception as error:  # noqa: BLE001 - as above
-            return _failed(answer_error(request, error))
+            return _encode_failure(answer_error(request, error))
 
     def _respond(self, answers: Sequence[bytes], started_s: float) -> web.Response:
         failed = sum(each.startswith(_FAILED) for each in answers)
@@ -306,10 +306,10 @@ def _encode_entry(owner: BrokerEntry, listener: str | None) -> bytes:
     if not listener:
         return owner.lookup_body
     answer = answer_with(owner, listener)
-    return _body(answer) if answer.status == HTTPStatus.OK else _failed(answer)
+    return _body(answer) if answer.status == HTTPStatus.OK else _encode_failure(answer)
 
 
-def _failed(answer: web.Response) -> bytes:
+def _encode_failure(answer: web.Response) -> bytes:
     """Return the entry of one topic for the error that a single lookup would have been answered with."""
     return b"%b%d,%b" % (_FAILED, answer.status, _body(answer)[1:])
 

@@ -112,7 +112,7 @@ class NodeCollector(Collector):
         yield self._drains()
         yield from self._strategy()
         if self._scrape.last_round is not None:
-            yield from self._certified(self._scrape.last_round)
+            yield from self._certificate_metrics(self._scrape.last_round)
 
     def _reshaping(self) -> Iterator[Metric]:
         """Splits under Pulsar's names of results and reasons, and merges under ours."""
@@ -139,7 +139,7 @@ class NodeCollector(Collector):
             left.add_metric([self._cluster, broker], bundles)
         return left
 
-    def _certified(self, last: DecidedRound) -> Iterator[Metric]:
+    def _certificate_metrics(self, last: DecidedRound) -> Iterator[Metric]:
         """Return the imbalance of the last round with its lower bound, and the usage after the worst losses."""
         certified, reserve = last.certified(), last.reserve()
         figures = certified.figures

@@ -116,7 +116,7 @@ class AdminHandlers:
 
         async def act() -> web.Response:
             self._leadership.must_lead()
-            before = _shown(self._bundles_of(request))
+            before = _to_json(self._bundles_of(request))
             await self._deletion.delete(name, force=force)
             note_change(request, before, None)
             return web.Response(status=HTTPStatus.NO_CONTENT)
@@ -133,7 +133,7 @@ class AdminHandlers:
 
         async def act() -> web.Response:
             await self._bundles.create_namespace(name, bundles)
-            note_change(request, None, _shown(bundles))
+            note_change(request, None, _to_json(bundles))
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act)
@@ -236,7 +236,7 @@ class AdminHandlers:
         return None
 
 
-def _shown(bundles: NamespaceBundles) -> dict[str, object]:
+def _to_json(bundles: NamespaceBundles) -> dict[str, object]:
     return {"bundles": len(bundles), "hashFunction": bundles.hash_function.value}
 
 

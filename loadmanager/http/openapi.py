@@ -185,7 +185,7 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
         path, method = operation.key
-        paths.setdefault(path, {})[method] = _described(operation, schemas)
+        paths.setdefault(path, {})[method] = _describe_operation(operation, schemas)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -198,7 +198,7 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
     }
 
 
-def _described(operation: Operation, schemas: Mapping[tuple[Any, Any], _JsonSchema]) -> _JsonSchema:
+def _describe_operation(operation: Operation, schemas: Mapping[tuple[Any, Any], _JsonSchema]) -> _JsonSchema:
     """Return the operation object of the document."""
     summary, _, details = (operation.summary or inspect.getdoc(operation.handler) or "").partition("\n\n")
     described: _JsonSchema = {"summary": " ".join(summary.split()), "x-role": operation.role.value}

@@ -499,13 +499,13 @@ class AntiAffinityHandlers:
             return problem(HTTPStatus.PRECONDITION_FAILED, "body: the name of a group is needed")
         if len(group) > _MOST_CHARACTERS or not group.isprintable():
             raise BadRequestError(f"body: expected up to {_MOST_CHARACTERS} printable characters")
-        return await self._put(request, name, group)
+        return await self._change_group(request, name, group)
 
     async def delete_group(self, request: web.Request) -> web.Response:
         """Take the namespace out of its anti-affinity group."""
-        return await self._put(request, self._namespace(request), None)
+        return await self._change_group(request, self._namespace(request), None)
 
-    async def _put(self, request: web.Request, name: str, group: str | None) -> web.Response:
+    async def _change_group(self, request: web.Request, name: str, group: str | None) -> web.Response:
         def change(groups: Mapping[str, str]) -> Mapping[str, str]:
             others = {other: known for other, known in groups.items() if other != name}
             return others if group is None else {**others, name: group}

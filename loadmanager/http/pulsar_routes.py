@@ -81,7 +81,7 @@ class PulsarHandlers:
     async def diary(self, request: web.Request) -> web.Response:
         """Return the diary as text: what Pulsar did and what would have been done here."""
         rounds = parse_number(request, "rounds", _ROUNDS, 1, _MOST_ROUNDS)
-        return await self._text(request, lambda: self._node.diary.text(rounds))
+        return await self._answer_text(request, lambda: self._node.diary.text(rounds))
 
     async def entries(self, request: web.Request) -> web.Response:
         """Return the entries of the diary, newest first."""
@@ -94,7 +94,7 @@ class PulsarHandlers:
 
     async def table(self, request: web.Request) -> web.Response:
         """Return the newest scores as text."""
-        return await self._text(request, self._node.scores.text)
+        return await self._answer_text(request, self._node.scores.text)
 
     async def go_on(self, request: web.Request) -> web.Response:
         """Act again after moves that failed."""
@@ -111,7 +111,7 @@ class PulsarHandlers:
 
         return await self._forwarder.once_it_leads(request, act)
 
-    async def _text(self, request: web.Request, tell: Callable[[], str]) -> web.Response:
+    async def _answer_text(self, request: web.Request, tell: Callable[[], str]) -> web.Response:
         async def act() -> web.Response:
             return web.Response(text=tell())
 

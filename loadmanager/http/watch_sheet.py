@@ -151,7 +151,7 @@ class Sheet:
             source = (ownership.state, ownership.version, owner, destination)
             known = self._bundles.get(text)
             if known is None or known.source != source:
-                self._put(self._bundles, text, source, _bundle(text, ownership, owner, destination))
+                self._append_row(self._bundles, text, source, _bundle(text, ownership, owner, destination))
         if len(self._bundles) > len(self._texts):
             for text in self._bundles.keys() - set(self._texts):
                 self._digest ^= self._bundles.pop(text).digest
@@ -167,11 +167,11 @@ class Sheet:
         for broker in named:
             entry, known = brokers.get(broker), self._brokers.get(broker)
             if known is None or known.source is not entry:
-                self._put(self._brokers, broker, entry, b"" if entry is None else _broker(entry))
+                self._append_row(self._brokers, broker, entry, b"" if entry is None else _broker(entry))
         for broker in self._brokers.keys() - named:
             self._digest ^= self._brokers.pop(broker).digest
 
-    def _put(self, rows: dict[Any, _Row], key: str, source: object, data: bytes) -> None:
+    def _append_row(self, rows: dict[Any, _Row], key: str, source: object, data: bytes) -> None:
         """Put a row behind all others, in the order of changes."""
         known = rows.get(key)
         if known is not None and known.data == data:

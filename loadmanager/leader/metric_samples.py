@@ -71,7 +71,7 @@ def collect_node_samples(
     watch = node.leader_watch
     silent = "Silent leaders that this node was to replace early."
     violated = "Writes refused because they would break an invariant."
-    counters = _unlabelled(
+    counters = _without_labels(
         ("loadmanager_assignments", "Bundles given an owner.", assigner.assignments),
         ("loadmanager_leaders_found_silent", silent, watch.found_silent),
         ("loadmanager_invariants_violated", violated, ledger.invariants_violated),
@@ -81,7 +81,7 @@ def collect_node_samples(
             ledger.writes_fenced,
         ),
     )
-    gauges = _unlabelled(
+    gauges = _without_labels(
         ("loadmanager_leader_heard", "1 while the leader, another node, answers.", watch.hears),
         (
             "loadmanager_namespaces_available",
@@ -100,7 +100,7 @@ def split_counters(reshaper: SplitCounters, reshaping: ReshapeLoop) -> list[Samp
     failed = "Rounds of splits and merges that failed."
     return [
         ("pulsar_lb_bundles_split", "Bundles that the leader has split by itself.", {"metric": "bundlesSplit"}, done),
-        *_unlabelled(
+        *_without_labels(
             ("loadmanager_reshaping_rounds", "Rounds of splits and merges.", reshaping.rounds),
             ("loadmanager_reshaping_rounds_failed", failed, reshaping.rounds_failed),
         ),
@@ -121,7 +121,7 @@ def _counters(node: Candidate, intake: ReportIntake) -> list[Sample]:
     return [
         ("pulsar_lb_unload_broker", "Brokers shed from, summed over rounds.", unloading, shedding.brokers_shed),
         ("pulsar_lb_unload_bundle", "Bundles unloaded.", unloading, node.executor.unloads_completed),
-        *_unlabelled(
+        *_without_labels(
             ("loadmanager_unloads_failed", kept, node.executor.unloads_failed),
             ("loadmanager_stale_steps", "Steps of plans refused as out of date.", node.executor.stale_steps),
             ("loadmanager_bundles_ignored", unknown, node.mirror.model.bundles_ignored),
@@ -154,7 +154,7 @@ def _gauges(node: Candidate) -> list[Sample]:
     unplaceable_meaning = "Namespaces that no broker may own by the isolation policies; /readyz names them."
     needed_meaning = "Least number of brokers that carry the current peak after a loss."
     size = node.stuck_monitor.size  # unknown on a node that does not lead: an autoscaler must not act on a guess
-    return _unlabelled(
+    return _without_labels(
         ("loadmanager_leader", "1 while this node leads.", node.election.term is not None),
         ("loadmanager_epoch", "The current epoch.", mirror.epoch),
         ("loadmanager_lease_seconds", "Time for which the session is certain to live.", lease_s),
@@ -181,7 +181,7 @@ def _churn_gauges(node: Candidate) -> list[Sample]:
     hour = "Part of all load that shedding moved within the hour."
     stopped, frozen = figures.shedding_stopped_for_s > 0, len(figures.frozen_for_s)
     draining = len(node.mirror.operator_config.controls.draining)
-    return _unlabelled(
+    return _without_labels(
         ("loadmanager_moved_per_hour_ratio", hour, leads * figures.moved_within_hour),
         ("loadmanager_moved_again_ratio", again, leads * figures.moved_again),
         ("loadmanager_moved_back_ratio", back, leads * figures.moved_back),
@@ -194,12 +194,12 @@ def _churn_gauges(node: Candidate) -> list[Sample]:
 def _recording_gauges(node: Candidate) -> list[Sample]:
     """Return the state of the history recorder; all 0 on a node that records nothing."""
     figures, failing = node.recorder.figures, "1 while nothing can be written into the recorded history."
-    return _unlabelled(
+    return _without_labels(
         ("loadmanager_recording_queue_rows", "Recorded rows that are not written yet.", figures.queue_rows),
         ("loadmanager_recording", "1 while this node leads and records.", node.recorder.is_recording),
         ("loadmanager_recording_failing", failing, figures.is_failing),
     )
 
 
-def _unlabelled(*samples: tuple[str, str, float]) -> list[Sample]:
+def _without_labels(*samples: tuple[str, str, float]) -> list[Sample]:
     return [(name, text, {}, float(value)) for name, text, value in samples]

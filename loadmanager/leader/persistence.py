@@ -245,7 +245,7 @@ class Persistence:
             while ops and len(batch) < MAX_TRANSACTION_RECORDS and size + _size(ops[-1]) <= MAX_TRANSACTION_BYTES:
                 size += _size(ops[-1])
                 batch.append(ops.pop())
-            errors += await self._commit_what_is_taken(batch)
+            errors += await self._commit_acceptable(batch)
         if errors:
             raise errors[0]
 
@@ -259,7 +259,7 @@ class Persistence:
         await self._store.ensure_path(path.rpartition("/")[0])
         return Create(path, data)
 
-    async def _commit_what_is_taken(self, ops: list[Op]) -> list[StoreError]:
+    async def _commit_acceptable(self, ops: list[Op]) -> list[StoreError]:
         """Commit the operations except those that the store refuses; return the errors of these."""
         errors: list[StoreError] = []
         while ops:

@@ -98,7 +98,7 @@ class TimelineMemory:
             drawn = await worker.run(
                 draw, self._grids[of], window.from_ms, window.until_ms, window.columns, window.rows
             )
-        return {"of": of, **_figures(drawn), **self._happened(window)}
+        return {"of": of, **_figures(drawn), **self._events_within(window)}
 
     async def look(self, of: str, at_ms: int) -> None:
         """Sample brokers or bundles."""
@@ -132,7 +132,7 @@ class TimelineMemory:
         else:
             log.info("timeline_recalled", rows=recalling.rows)
 
-    def _happened(self, window: Window) -> dict[str, Any]:
+    def _events_within(self, window: Window) -> dict[str, Any]:
         def within(moments: Any) -> list[Any]:  # noqa: ANN401 - of one kind
             return [tuple(each) for each in moments if window.from_ms <= each.at_ms < window.until_ms]
 

@@ -238,11 +238,11 @@ class _LimitedConnection(web.RequestHandler):
         requests = self._request_count
         super().data_received(data)
         if self._request_count != requests:
-            self._asked()
+            self._on_request()
         elif self._head_timer is None and (self.is_silent or not requests):  # uvloop reads before anybody waits
             self._head_timer = self._loop.call_later(self._limits.head_s, self.force_close)
 
-    def _asked(self) -> None:
+    def _on_request(self) -> None:
         self._head_is_whole()
         self._all.asked(self)
         body = self._messages[-1][1]

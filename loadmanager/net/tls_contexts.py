@@ -79,7 +79,7 @@ class TlsOptions:
         try:
             context = _default_context(ssl.Purpose.SERVER_AUTH, self.trust_certs)
         except OSError as error:  # of which those of TLS are some
-            raise _untrusted(self, error) from None
+            raise _bad_trust_certs(self, error) from None
         if self.allow_insecure or not self.hostname_verification:
             context.check_hostname = False
         if self.allow_insecure:
@@ -109,7 +109,7 @@ class TlsServerOptions:
             try:
                 context.load_verify_locations(self.trust_certs)
             except OSError as error:
-                raise _untrusted(self, error) from None
+                raise _bad_trust_certs(self, error) from None
             context.verify_mode = ssl.CERT_REQUIRED if self.require_client else ssl.CERT_OPTIONAL
         if self.protocols:
             versions = sorted(_VERSIONS[each] for each in self.protocols)
@@ -286,7 +286,7 @@ def _present(context: ssl.SSLContext, files: TlsFiles) -> None:
         ) from None
 
 
-def _untrusted(files: TlsFiles, error: OSError) -> ConfigurationError:
+def _bad_trust_certs(files: TlsFiles, error: OSError) -> ConfigurationError:
     return ConfigurationError(
         f"{files.keys.trust_certs} {files.trust_certs}: {error.strerror or error}: expected certificates in PEM form"
     )

@@ -126,9 +126,9 @@ class TlsListener:
         except asyncio.CancelledError as aborted:
             raise aborted.with_traceback(None) from None
         except (OSError, RuntimeError) as error:
-            self._failed(error.with_traceback(None))
+            self._on_handshake_failed(error.with_traceback(None))
 
-    def _failed(self, error: Exception) -> None:
+    def _on_handshake_failed(self, error: Exception) -> None:
         """Count and log a failed handshake, with a limited rate; a connection without data is none."""
         if not isinstance(error, ssl.SSLError):
             self._tls.handshakes["broken_off"] += 1

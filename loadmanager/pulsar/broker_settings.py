@@ -58,11 +58,11 @@ def settings_in(body: bytes, url: str) -> BrokerSettings | None:
     told = known_settings(content) if isinstance(content, dict) else {}
     if not isinstance(content, dict) or not all(isinstance(content.get(key), str) for key in (*_OF_PULSAR, *told)):
         return None
-    texts = {key: _as_written(key, text) for key, text in told.items() if text not in _UNSET}
+    texts = {key: _format_value(key, text) for key, text in told.items() if text not in _UNSET}
     return BrokerSettings(url, content[_CLUSTER], texts, content[_LOAD_MANAGER])
 
 
-def _as_written(key: str, text: str) -> str:
+def _format_value(key: str, text: str) -> str:
     if key not in LISTS:
         return text
     return ",".join(part.strip() for part in text.removeprefix("[").removesuffix("]").split(","))

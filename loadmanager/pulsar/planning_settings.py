@@ -33,7 +33,7 @@ class PulsarSettings(LiveSettings):
     """
 
     def __init__(self, broker: BrokerSettings, ours: PulsarServiceSettings) -> None:
-        self._forced = {**_forced(ours), **ours.overrides, **_of_shape(ours)}
+        self._forced = {**_forced_settings(ours), **ours.overrides, **_of_shape(ours)}
         texts, self.faults = usable_settings(broker.texts, f"the broker at {broker.url}")
         settings_for(ours.overrides, _WHERE)
         self._broker_settings = settings_for(texts, _WHERE)
@@ -76,7 +76,7 @@ class PulsarSettings(LiveSettings):
         return f"Pulsar's own rounds may differ from those computed here: {'; '.join(unknown)}." if unknown else ""
 
 
-def _forced(ours: PulsarServiceSettings) -> dict[str, str]:
+def _forced_settings(ours: PulsarServiceSettings) -> dict[str, str]:
     return _texts(
         load_balancer_enabled=True,
         load_balancer_shedding_enabled=True,

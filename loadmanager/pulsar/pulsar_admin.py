@@ -130,7 +130,7 @@ class PulsarAdmin:
 
     async def owned(self, cluster: str, broker: BrokerId) -> list[str]:
         """Return the bundles that a broker owns."""
-        path = f"{_BROKERS}/{cluster}/{_quoted(broker)}/ownedNamespaces"
+        path = f"{_BROKERS}/{cluster}/{_quote(broker)}/ownedNamespaces"
         return rest_answers.owned_bundles(*await self._get(path, broker))
 
     async def namespaces(self) -> list[str]:
@@ -184,7 +184,7 @@ class PulsarAdmin:
         registered; 412: the range is no bundle, or there is no leader; 404: the leader is not registered.
         """
         wanted: dict[str, str] = {} if destination is None else {"destinationBroker": destination}
-        await self._calls.ask(_put(bundle, "unload", wanted), timeout_s)
+        await self._calls.ask(_bundle_request(bundle, "unload", wanted), timeout_s)
 
     async def split(
         self,
@@ -201,7 +201,7 @@ class PulsarAdmin:
         """
         wanted = {"unload": str(unload).lower()} | ({"splitAlgorithmName": algorithm} if algorithm else {})
         body = orjson.dumps(list(positions)) if positions else b""
-        await self._calls.ask(_put(bundle, "split", wanted, body), timeout_s)
+        await self._calls.ask(_bundle_request(bundle, "split", wanted, body), timeout_s)
 
     async def look_up(self, bundle: BundleName, timeout_s: float | None = None) -> BrokerId | None:
         """Look a topic of the bundle up, so that Pulsar places the bundle if nobody owns it; return the owner.
@@ -225,11 +225,11 @@ class PulsarAdmin:
 
     async def set_dynamic(self, key: str, value: str) -> None:
         """Change a key on all brokers; 412 for a key that needs a restart. An invalid value has no effect."""
-        await self._calls.ask(RestRequest("POST", f"{_CONFIGURATION}/{_quoted(key)}/{_quoted(value)}"))
+        await self._calls.ask(RestRequest("POST", f"{_CONFIGURATION}/{_quote(key)}/{_quote(value)}"))
 
     async def delete_dynamic(self, key: str) -> None:
         """Remove a key, so that brokers use their own files again."""
-        await self._calls.ask(RestRequest("DELETE", f"{_CONFIGURATION}/{_quoted(key)}"))
+        await self._calls.ask(RestRequest("DELETE", f"{_CONFIGURATION}/{_quote(key)}"))
 
 
 def _web(url: str) -> URL:
@@ -240,7 +240,7 @@ def _web(url: str) -> URL:
         raise PulsarRefusedError(str(error), 0) from None
 
 
-def _put(bundle: BundleName, verb: str, query: dict[str, str], body: bytes = b"") -> RestRequest:
+def _bundle_request(bundle: BundleName, verb: str, query: dict[str, str], body: bytes = b"") -> RestRequest:
     """`:` is percent-encoded too, as Pulsar's own clients send it and its redirects keep it."""
     path = f"{_ADMIN}/namespaces/{bundle.namespace}/{bundle.range}/{verb}"
     return RestRequest("PUT", f"{path}?{urlencode(query)}" if query else path, body)
@@ -250,7 +250,7 @@ def _lookup(bundle: BundleName, domain: str) -> RestRequest:
     return RestRequest("GET", f"/lookup/v2/topic/{domain}/{bundle.namespace}/{topic_in(bundle, domain)}")
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return quote(text, safe="")
 
 

@@ -175,7 +175,7 @@ class PulsarIntake:
         """
         name = str(bundle)
         asked = {self._owners.get(name), *near} & set(self._mirror.registrations)
-        found = await asyncio.gather(*(self._owned(broker) for broker in asked if broker), return_exceptions=True)
+        found = await asyncio.gather(*(self._read_owned(broker) for broker in asked if broker), return_exceptions=True)
         owners = [
             broker for broker, owned in zip(asked, found, strict=True) if isinstance(owned, list) and name in owned
         ]
@@ -229,7 +229,7 @@ class PulsarIntake:
         try:
             if load_manager is None:
                 raise InvalidRecordError(f"settings of {broker} are unknown: {self._brokers.faults[broker]}")
-            owned = await self._owned(broker)
+            owned = await self._read_owned(broker)
             async with self._turns:
                 if not is_extensible(load_manager):
                     return _Answer(owned, await self._admin.load_report(broker))
@@ -246,7 +246,7 @@ class PulsarIntake:
                 self._unreachable.add(broker)
             return None
 
-    async def _owned(self, broker: BrokerId) -> list[str]:
+    async def _read_owned(self, broker: BrokerId) -> list[str]:
         async with self._turns:
             return await self._admin.owned(self._live.current.cluster_name, broker)
 
@@ -256,7 +256,7 @@ class PulsarIntake:
         owners, disputed = settle_owners(before, listed)
         if disputed:
             with contextlib.suppress(*_FAILURES):
-                again = await asyncio.gather(*map(self._owned, sorted(disputed)))
+                again = await asyncio.gather(*map(self._read_owned, sorted(disputed)))
                 owners, _ = settle_owners(before, {**listed, **dict(zip(sorted(disputed), again, strict=True))})
         return owners
 

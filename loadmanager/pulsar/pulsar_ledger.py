@@ -87,7 +87,9 @@ class PulsarLedger:
             name = BundleName.parse(bundle)
             found = self._mirror.find_ownership(bundle)
             if found is not None and found.state is OwnershipState.RELEASING:
-                self._put(name, _with_owner(replace(found, version=found.version + 1), self._intake.owners.get(bundle)))
+                self._store_ownership(
+                    name, _with_owner(replace(found, version=found.version + 1), self._intake.owners.get(bundle))
+                )
 
     async def _begin(self, name: BundleName, current: Ownership, released: Ownership) -> Ownership:
         self._must_pass(name, released)
@@ -96,7 +98,7 @@ class PulsarLedger:
         if found != current:
             await self._move_log.withdraw(str(name))
             raise StaleStepError(f"it is {found} by now, and not {current}")
-        self._put(name, released)
+        self._store_ownership(name, released)
         return released
 
     def _must_pass(self, name: BundleName, released: Ownership) -> None:
@@ -115,7 +117,7 @@ class PulsarLedger:
             with contextlib.suppress(PulsarRefusedError, PulsarUnreachableError, InvalidRecordError):
                 await self._intake.read_bundles(str(name.namespace))
         ended = _with_owner(following, owner)
-        self._put(name, ended)
+        self._store_ownership(name, ended)
         broker = None if ended.owner is None else ended.owner.broker
         is_cancelled = following.reason == OwnershipReason.UNLOAD_CANCELLED
         await self._move_log.end(str(name), broker, is_cancelled=is_cancelled)
@@ -126,7 +128,7 @@ class PulsarLedger:
         if str(name) in self._move_log.history.under_way:
             await self._move_log.end(str(name), None, is_cancelled=True)
 
-    def _put(self, name: BundleName, ownership: Ownership) -> None:
+    def _store_ownership(self, name: BundleName, ownership: Ownership) -> None:
         entry, index = self._mirror.bundle(name)
         self._mirror.put_namespace(replace(entry, state=entry.state.with_ownerships({index: ownership})))
 

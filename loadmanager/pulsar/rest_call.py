@@ -123,7 +123,7 @@ class PulsarCalls:
         if answer.status == _UNAUTHORIZED:
             answer = await self._follow(asked, request, self._another(token, answer), timeout_s)
             if answer.status == _UNAUTHORIZED:
-                raise self._unauthorized(answer)
+                raise self._explain_unauthorized(answer)
         if answer.status >= 300:  # noqa: PLR2004
             raise refused(answer)
         return answer
@@ -139,14 +139,14 @@ class PulsarCalls:
         except ConfigurationError as error:
             raise refused(answer, str(error)) from None
         if token is None or token == sent or not self._may_have_token(URL(answer.url)):
-            raise self._unauthorized(answer)
+            raise self._explain_unauthorized(answer)
         return token
 
     def _may_have_token(self, asked: URL) -> bool:
         host = _address(asked)[0]
         return host in self._with_token or (asked.scheme == "https" and host.endswith(self._suffixes))
 
-    def _unauthorized(self, answer: HttpAnswer) -> PulsarRefusedError:
+    def _explain_unauthorized(self, answer: HttpAnswer) -> PulsarRefusedError:
         if self._token is None:
             return refused(answer, "it wants to know who asks: give a token file")
         if not self._may_have_token(URL(answer.url)):

@@ -76,16 +76,16 @@ def as_record(entry: ComparisonEntry) -> dict[str, Any]:
         "subject": entry.verdict.subject,
         "reason": entry.reason.value,
         "moved": entry.verdict.acted,
-        "sentence": _rounded(entry.verdict).sentence(),
-        "remedy": _rounded(entry.verdict).remedy(),
+        "sentence": _round_figures(entry.verdict).sentence(),
+        "remedy": _round_figures(entry.verdict).remedy(),
         "bytesPerS": entry.load,
         "why": dict(entry.verdict.why),
         "because": [
             {
                 "subject": each.subject,
                 "reason": each.verdict.value,
-                "sentence": _rounded(each).sentence(),
-                "remedy": _rounded(each).remedy(),
+                "sentence": _round_figures(each).sentence(),
+                "remedy": _round_figures(each).remedy(),
                 "why": dict(each.why),
             }
             for each in entry.because
@@ -102,10 +102,10 @@ def round_figure(figure: float) -> str:
 
 def _format_entry(entry: ComparisonEntry, shown: set[str]) -> str:
     """Return the entry with its explanations and one remedy, without those in `shown`."""
-    own = _rounded(entry.verdict)
+    own = _round_figures(entry.verdict)
     parts = [f"{own.subject}: {own.sentence()}." if own.subject != "pulsar" else f"{own.sentence()}."]
     whose = "We" if entry.reason in PULSARS_MOVES else "Pulsar"
-    explained = [_rounded(each) for each in entry.because[:SHOWN]]
+    explained = [_round_figures(each) for each in entry.because[:SHOWN]]
     parts += [_once(f"{whose}, of {each.subject}: {each.sentence()}.", shown) for each in explained]
     helps = [f"What would help: {each.remedy()}." for each in (own, *explained) if each.remedy()]
     parts += [_once(text, shown) for text in helps[:1]]
@@ -120,7 +120,7 @@ def _once(text: str, shown: set[str]) -> str:
     return text
 
 
-def _rounded(verdict: Verdict) -> Verdict:
+def _round_figures(verdict: Verdict) -> Verdict:
     """Return the verdict with rounded figures; settings stay exact."""
     why: dict[str, Figure] = {
         name: round_figure(figure) if isinstance(figure, float) and name.islower() else figure

@@ -135,7 +135,7 @@ class PulsarReshaper:
             raise
         finally:
             self._under_way.discard(key)
-        self._made(it, owner, boundaries)
+        self._on_split_made(it, owner, boundaries)
         await self._move_log.split(owner.broker)
 
     def _owner_of(self, name: BundleName) -> Registration:
@@ -193,7 +193,7 @@ class PulsarReshaper:
             return error
         return None
 
-    def _made(self, it: Reshaping, owner: Registration, boundaries: Sequence[int]) -> None:
+    def _on_split_made(self, it: Reshaping, owner: Registration, boundaries: Sequence[int]) -> None:
         assert it.because is not None, "a decided split has a reason"
         assert isinstance(it.reason, SplitReason), "nothing is merged"
         why = {**it.because.why, "parts": len(boundaries) + 1}

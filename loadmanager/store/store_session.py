@@ -233,18 +233,18 @@ class Session:
         if event is SessionSignal.CLOSE:
             self._end(SessionPhase.CLOSED)
         elif self.phase is not SessionPhase.CLOSED:
-            self._heard(event, now_s)
+            self._handle(event, now_s)
         elif event is SessionSignal.OPEN:
             self._go(SessionPhase.SEEKING)
         to_do, self._to_do = self._to_do, []
         return to_do
 
-    def _heard(self, event: Event, now_s: float) -> None:
+    def _handle(self, event: Event, now_s: float) -> None:
         match event:
             case Connected():
-                self._connected(event, now_s)
+                self._on_connected(event, now_s)
             case RequestAnswered():
-                self._answered(event)
+                self._on_answered(event)
             case HungUp(address):
                 self._hung_up(address, now_s)
             case ConnectionRefused(address, why):
@@ -254,11 +254,11 @@ class Session:
             case SessionSignal.EXPIRED:
                 self._end(SessionPhase.SEEKING)
             case SessionSignal.DISCONNECTED:
-                self._disconnected()
+                self._on_disconnected()
             case _:
                 self._look(now_s)
 
-    def _connected(self, granted: Connected, now_s: float) -> None:
+    def _on_connected(self, granted: Connected, now_s: float) -> None:
         is_new = self.session_id != granted.session_id
         if is_new:
             self._end(SessionPhase.SEEKING)
@@ -272,7 +272,7 @@ class Session:
         self._to_do.append(Arm())
         self._schedule_heartbeat(now_s)
 
-    def _answered(self, event: RequestAnswered) -> None:
+    def _on_answered(self, event: RequestAnswered) -> None:
         if self.phase is SessionPhase.CONNECTED and event.session_id == self.session_id:
             self._trust(event.sent_at_s)
 
@@ -296,13 +296,13 @@ class Session:
             return
         if now_s >= self.lease_valid_until_s:
             self._say("session_lease_lapsed")
-            self._disconnected()
+            self._on_disconnected()
             self._to_do.append(Drop())
         elif now_s >= self._due_s:
             self._schedule_heartbeat(now_s)
             self._to_do.append(Heartbeat(self.session_id, now_s))
 
-    def _disconnected(self) -> None:
+    def _on_disconnected(self) -> None:
         if self.phase is SessionPhase.CONNECTED:
             self._go(SessionPhase.SUSPENDED)
 

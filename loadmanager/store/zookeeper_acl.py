@@ -162,19 +162,19 @@ ANYBODY = Access()
 
 def grants_all(acl: Sequence[ACL], ids: Iterable[Id]) -> bool:
     """Return True if the ACL grants every permission to one of these, or to everybody; a hash may be hidden from us."""
-    wanted = {_shown(each) for each in [*ids, OPEN_ACL_UNSAFE[0].id]}
-    return any(entry.perms == Permissions.ALL and _shown(entry.id) in wanted for entry in acl)
+    wanted = {_without_password(each) for each in [*ids, OPEN_ACL_UNSAFE[0].id]}
+    return any(entry.perms == Permissions.ALL and _without_password(entry.id) in wanted for entry in acl)
 
 
 def render(acl: Iterable[ACL]) -> str:
     """Format an ACL as ZooKeeper's own client does: `sasl:lm:cdrwa, sasl:agent:r`; of a digest only the user."""
-    return ", ".join(f"{':'.join(_shown(each.id))}:{letters_of(each.perms)}" for each in acl)
+    return ", ".join(f"{':'.join(_without_password(each.id))}:{letters_of(each.perms)}" for each in acl)
 
 
 def letters_of(permissions: int) -> str:
     return "".join(letter for letter, permission in _LETTERS.items() if permissions & permission)
 
 
-def _shown(identity: Id) -> tuple[str, str]:
+def _without_password(identity: Id) -> tuple[str, str]:
     """Return an identity without the hash of its password."""
     return (identity.scheme, identity.id.partition(":")[0] if identity.scheme == "digest" else identity.id)

@@ -165,11 +165,11 @@ def encode_local_broker_data(record: LocalBrokerData, digits: int = ALL_DIGITS) 
     """Encode the record as JSON; the rates of its bundles have so many significant digits."""
     if digits < ALL_DIGITS:
         stats = record.get("lastStats") or {}
-        record = {**record, "lastStats": {name: _rounded(each, digits) for name, each in stats.items()}}
+        record = {**record, "lastStats": {name: _round_figures(each, digits) for name, each in stats.items()}}
     return _ADAPTER.dump_json(record)
 
 
-def _rounded(stats: NamespaceBundleStats, digits: int) -> NamespaceBundleStats:
+def _round_figures(stats: NamespaceBundleStats, digits: int) -> NamespaceBundleStats:
     figures = {name: rounded(value, digits) if isinstance(value, float) else value for name, value in stats.items()}
     return cast("NamespaceBundleStats", figures)
 

@@ -52,7 +52,7 @@ class _NotJson:
         return cut(self._text)
 
 
-def _unquoted(value: object) -> object:
+def _parse_non_finite(value: object) -> object:
     if isinstance(value, _NotJson):
         raise ValueError(f'not a number of JSON: one that is not finite has quotes, such as "NaN", not {value!r}')  # noqa: TRY004 - pydantic takes it for a fault of the value
     return NON_FINITE.get(value, value) if isinstance(value, str) else value
@@ -68,7 +68,7 @@ def _lower_case(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
-Number = Annotated[float, BeforeValidator(_unquoted)]
+Number = Annotated[float, BeforeValidator(_parse_non_finite)]
 Amount = Annotated[Number, AfterValidator(_not_negative)]
 Count = Annotated[int, Field(ge=0, le=2**62)]
 Small = Annotated[int, Field(ge=0, le=2**31 - 1)]

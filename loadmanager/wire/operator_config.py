@@ -128,11 +128,11 @@ def document_of(operator_config: StoredOperatorConfig, exported_at: str, exporte
         exported_at=exported_at,
         exported_from=exported_from,
         namespaces=None if shapes is None else {name: NamespaceShape.of(cut) for name, cut in sorted(shapes.items())},
-        isolation_policies=_sorted(operator_config.isolation),
-        failure_domains=_sorted(operator_config.failure_domains),
-        anti_affinity_groups=_sorted(operator_config.anti_affinity),
+        isolation_policies=_sort(operator_config.isolation),
+        failure_domains=_sort(operator_config.failure_domains),
+        anti_affinity_groups=_sort(operator_config.anti_affinity),
         controls=None if operator_config.controls is None else _standing_data(data_of(operator_config.controls)),
-        configuration=_sorted(operator_config.configuration),
+        configuration=_sort(operator_config.configuration),
         learned=operator_config.learned,
     )
 
@@ -169,7 +169,9 @@ def find_changes(current: StoredOperatorConfig, wanted: StoredOperatorConfig) ->
         *_find("isolation policy", current.isolation, wanted.isolation),
         *_find("failure domain", current.failure_domains, wanted.failure_domains),
         *_find("anti-affinity group", current.anti_affinity, wanted.anti_affinity),
-        *_find("control", _named(current.controls), None if wanted.controls is None else _named(wanted.controls)),
+        *_find(
+            "control", _by_subject(current.controls), None if wanted.controls is None else _by_subject(wanted.controls)
+        ),
         *_find("setting", current.configuration, wanted.configuration),
         *_find("learned", *({"all": each} if each else None for each in (current.learned, wanted.learned))),
     ]
@@ -198,7 +200,7 @@ def _find(kind: str, current: Mapping[str, Any] | None, wanted: Mapping[str, Any
             yield Change(kind=kind, name=name, change="change")
 
 
-def _named(controls: Controls | None) -> dict[str, object]:
+def _by_subject(controls: Controls | None) -> dict[str, object]:
     """Return each standing control by its subject."""
     if controls is None:
         return {}
@@ -241,7 +243,7 @@ def _controls(data: StandingControls) -> Controls:
     )
 
 
-def _sorted(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _sort(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if values is None else dict(sorted(values.items()))
 
 

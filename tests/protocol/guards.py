@@ -80,7 +80,7 @@ def _no_answer_awaited() -> contextlib.AbstractContextManager[object]:
 
 @contextlib.contextmanager
 def _no_second_reading() -> Iterator[None]:
-    notified = MirrorIntake._notified
+    notified = MirrorIntake._on_watch_event
 
     def only_changes(intake: MirrorIntake, path: str) -> None:
         if path != paths.ROOT or not intake._is_watching:
@@ -88,7 +88,7 @@ def _no_second_reading() -> Iterator[None]:
 
     with (
         patch.object(MirrorIntake, "_session_changed", lambda *_: None),
-        patch.object(MirrorIntake, "_notified", only_changes),
+        patch.object(MirrorIntake, "_on_watch_event", only_changes),
     ):
         yield
 
@@ -137,13 +137,13 @@ def _no_registrations_read() -> contextlib.AbstractContextManager[object]:
 
 
 def _no_moment_of_asking() -> contextlib.AbstractContextManager[object]:
-    leased = Contract._leased
+    leased = Contract._on_lease_granted
 
     def later(self: Contract, incarnation: int, valid_for_s: float, now_s: float) -> None:
         self._asked_s = now_s
         leased(self, incarnation, valid_for_s, now_s)
 
-    return patch.object(Contract, "_leased", later)
+    return patch.object(Contract, "_on_lease_granted", later)
 
 
 def _no_version_remembered() -> contextlib.AbstractContextManager[object]:

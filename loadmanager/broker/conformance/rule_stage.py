@@ -104,10 +104,10 @@ class RuleStage:
         begin = len(self.agent.questions)
         self.agent.leases = [reply]
         self._reply_to_leases(reply)
-        await self.lease_asked(begin)
-        await self.lease_asked(len(self.agent.questions))
+        await self.wait_for_lease_question(begin)
+        await self.wait_for_lease_question(len(self.agent.questions))
 
-    async def lease_asked(self, begin: int) -> AgentQuestion:
+    async def wait_for_lease_question(self, begin: int) -> AgentQuestion:
         """The first question for a lease behind the `begin` first ones of all; `LateError` if there is none."""
         question = await self.agent.asked_about("", begin, self.pace.patience_s)
         if question is None:
@@ -121,7 +121,7 @@ class RuleStage:
         self.agent.leases = [HELD]
         begin = len(self.agent.questions)
         self._reply_to_leases(REFUSED)
-        return await self.lease_asked(begin)
+        return await self.wait_for_lease_question(begin)
 
     def _reply_to_leases(self, reply: Reply) -> None:
         for question in self.agent.questions:

@@ -33,13 +33,13 @@ def show(content: object) -> None:
             _print_rows([row for row in content if isinstance(row, dict)])
         case list():
             for entry in content:
-                print(_text(entry))
+                print(_format_value(entry))
         case dict() if content and all(isinstance(value, dict) for value in content.values()):
             _print_rows([{"name": name, **value} for name, value in content.items()])
         case dict():
             _print_object(content)
         case _:
-            print(_text(content))
+            print(_format_value(content))
 
 
 def show_lines(content: object, format_lines: Callable[[Mapping[str, Any], int | None], list[str]]) -> None:
@@ -62,9 +62,11 @@ def _print_object(content: dict[str, object]) -> None:
                 lists[key] = [row for row in value if isinstance(row, dict)]
             case dict() if value and _SENTENCE not in value:
                 inner_key = key if key in _TIMES else ""
-                values += [(f"{key}.{inner}", _text(figure, inner_key or inner)) for inner, figure in value.items()]
+                values += [
+                    (f"{key}.{inner}", _format_value(figure, inner_key or inner)) for inner, figure in value.items()
+                ]
             case _:
-                values.append((key, _text(value, key)))
+                values.append((key, _format_value(value, key)))
     _print_lines(format_pairs(values, get_terminal_width()) or [""])
     for key, rows in lists.items():
         print(f"\n{key}:")
@@ -74,7 +76,7 @@ def _print_object(content: dict[str, object]) -> None:
 def _print_rows(rows: list[dict[str, object]]) -> None:
     """A table without the columns that are empty throughout; a sentence, too long for one, stands below its row."""
     width = get_terminal_width()
-    keys = list(dict.fromkeys(key for row in rows for key in row if _text(row[key], key)))
+    keys = list(dict.fromkeys(key for row in rows for key in row if _format_value(row[key], key)))
     if _SENTENCE not in keys:
         _print_lines(_table(keys, rows, width))
         return
@@ -87,16 +89,16 @@ def _print_rows(rows: list[dict[str, object]]) -> None:
     _print_lines(lines[:heading])
     for line, row in zip(lines[heading:], rows, strict=True):
         _print_lines([line] if keys else [])
-        if sentence := _text(row.get(_SENTENCE)):
+        if sentence := _format_value(row.get(_SENTENCE)):
             _print_lines(wrap_text(sentence, width, "  "))
 
 
 def _table(keys: list[str], rows: list[dict[str, object]], width: int | None) -> list[str]:
-    cells = [[" ".join(_text(row.get(key), key).splitlines()) for key in keys] for row in rows]
+    cells = [[" ".join(_format_value(row.get(key), key).splitlines()) for key in keys] for row in rows]
     return format_table(keys, cells, width)
 
 
-def _text(value: object, key: str = "") -> str:
+def _format_value(value: object, key: str = "") -> str:
     """A value as it stands in a line or a cell; `key` says what it is."""
     match value:
         case None | []:
@@ -110,7 +112,7 @@ def _text(value: object, key: str = "") -> str:
         case float():
             text = format_number(value)
         case [*entries] if not any(isinstance(entry, list | dict) for entry in entries):
-            text = ", ".join(map(_text, entries))
+            text = ", ".join(map(_format_value, entries))
         case {"sentence": str(sentence), **others}:
             change = others.get("change")
             text = f"{sentence}; to change it: {change}" if change else sentence

@@ -256,11 +256,11 @@ def _lines(entry: Json, width: int | None, now_ms: float) -> list[str]:
     head = wrap_text(f"{when}  {entry['who']} from {entry['from']}  {verb} {entry['path']}  {entry['status']}", width)
     lines = [style_text(line, "red" if entry["status"] >= _REFUSED else "") for line in head]
     if entry["before"] is not None or entry["after"] is not None:
-        lines += wrap_text(f"{_text(entry['before'])} -> {_text(entry['after'])}", width, _INDENT)
+        lines += wrap_text(f"{_format_json(entry['before'])} -> {_format_json(entry['after'])}", width, _INDENT)
     return lines
 
 
-def _text(value: object) -> str:
+def _format_json(value: object) -> str:
     return "nothing" if value is None else orjson.dumps(value).decode()
 
 

@@ -59,7 +59,7 @@ class AdminRequest:
     @property
     def target(self) -> str:
         given = [
-            (key, value if isinstance(value, list) else _text(value))
+            (key, value if isinstance(value, list) else _format_value(value))
             for key, value in self.query.items()
             if value is not None and value is not False
         ]
@@ -145,7 +145,7 @@ def _segment(part: object) -> str:
             return quote(str(part), safe=":")
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -206,7 +206,7 @@ def _first(
         try:
             return talk(connection, urlsplit(url).path)
         except (OSError, HTTPException) as error:
-            fault = f"{url}: {_said(error, timeout_s)}"
+            fault = f"{url}: {_describe_failure(error, timeout_s)}"
             if request.method != "GET":
                 raise AnswerLostError(f"{fault}; it may have been done or not") from None
             faults.append(fault)
@@ -219,7 +219,7 @@ def _why_not_reached(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def _said(error: OSError | HTTPException, timeout_s: float) -> str:
+def _describe_failure(error: OSError | HTTPException, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {timeout_s:g} s (--timeout waits longer)"
     return f"no answer ({type(error).__name__}: {error})"

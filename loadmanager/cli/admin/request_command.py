@@ -92,7 +92,7 @@ def command(
                 end(error)
 
         own = inspect.signature(make, eval_str=True)
-        shared = inspect.signature(_shared, eval_str=True).parameters
+        shared = inspect.signature(_add_options, eval_str=True).parameters
         of_all = [each.replace(default=default_url) if each.name == "url" else each for each in shared.values()]
         parameters = [*own.parameters.values(), *of_all]
         run.__signature__ = own.replace(  # type: ignore[attr-defined]  # what Typer reads
@@ -114,7 +114,7 @@ def _run(made: AdminRequest | Procedure, service: Service, shown: Callable[[obje
     _carry_out(request, service, show_json if service.as_json else shown)
 
 
-def _shared(
+def _add_options(
     *,
     url: _Urls = DEFAULT_URL,
     token: GivenToken = "",
@@ -167,7 +167,7 @@ MATCHES = "/loadbalance/v1/matches"
 Force = Annotated[bool, typer.Option("--force", help="Unload also what no broker may own afterwards.")]
 
 
-def _named(parse: Callable[[str], T]) -> Callable[[str], T]:
+def _name_parser(parse: Callable[[str], T]) -> Callable[[str], T]:
     """The parser of a name for Typer, which says what is wrong in a usage error."""
 
     def parser(text: str) -> T:
@@ -211,18 +211,19 @@ def confirm(question: str, *, yes: bool) -> None:
 Namespace = Annotated[
     NamespaceName,
     typer.Argument(
-        parser=_named(NamespaceName.parse),
+        parser=_name_parser(NamespaceName.parse),
         metavar="TENANT/NAMESPACE",
         help="The namespace.",
     ),
 ]
 Topic = Annotated[
-    TopicName, typer.Argument(parser=_named(_topic), metavar="TOPIC", help="The topic, persistent://tenant/ns/name.")
+    TopicName,
+    typer.Argument(parser=_name_parser(_topic), metavar="TOPIC", help="The topic, persistent://tenant/ns/name."),
 ]
 Bundle = Annotated[
     BundleName,
     typer.Argument(
-        parser=_named(BundleName.parse),
+        parser=_name_parser(BundleName.parse),
         metavar="TENANT/NAMESPACE/RANGE",
         help="The bundle, t/ns/0x.._0x...",
     ),
@@ -237,10 +238,14 @@ AnyCluster = Annotated[
 ]
 Range = Annotated[
     BundleRange | None,
-    typer.Option("-b", "--bundle", parser=_named(BundleRange.parse), metavar="RANGE", help="The bundle, 0x.._0x..."),
+    typer.Option(
+        "-b", "--bundle", parser=_name_parser(BundleRange.parse), metavar="RANGE", help="The bundle, 0x.._0x..."
+    ),
 ]
 NeededRange = Annotated[
     BundleRange,
-    typer.Option("-b", "--bundle", parser=_named(BundleRange.parse), metavar="RANGE", help="The bundle, 0x.._0x..."),
+    typer.Option(
+        "-b", "--bundle", parser=_name_parser(BundleRange.parse), metavar="RANGE", help="The bundle, 0x.._0x..."
+    ),
 ]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask first.")]

@@ -152,7 +152,7 @@ def _head(seen: Json, width: int) -> list[str]:
     rows += [(_CANNOT, each["sentence"]) for each in seen["balancing"].get("cannotMove") or ()]
     rows += [(_LIMIT, _limit(each, seen["at"])) for each in seen["balancing"].get("limits") or ()]
     rows += [(_UNPLACEABLE, each["sentence"]) for each in seen.get("unplaceable") or ()]
-    rows += [(_UNSERVED, _unserved(each)) for each in seen.get("unserved") or ()]
+    rows += [(_UNSERVED, _describe_unserved(each)) for each in seen.get("unserved") or ()]
     rows += [("moving", _moving(seen))] if seen["movingInAll"] else []
     rows += [(_FAULT, f"{path}: {told}") for path, told in list(faults.items())[:_MOST_SHOWN]]
     if len(faults) > _MOST_SHOWN:
@@ -165,7 +165,7 @@ def _head(seen: Json, width: int) -> list[str]:
     return [*wrap_text(title, width), *format_pairs(rows, width, _URGENT)]
 
 
-def _unserved(found: Json) -> str:
+def _describe_unserved(found: Json) -> str:
     return f"{found['bundles']} bundles of {found['broker']}: {found['why']}; {found['remedy']}"
 
 

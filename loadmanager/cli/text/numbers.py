@@ -35,15 +35,15 @@ def format_number(figure: float) -> str:
 
 def format_count(figure: float) -> str:
     """A number that is only looked at: 12.3k."""
-    return _scaled(figure, _THOUSAND, _COUNTS, "")
+    return _scale(figure, _THOUSAND, _COUNTS, "")
 
 
 def format_size(figure: float) -> str:
     """Bytes: 12.3 MiB."""
-    return _scaled(figure, _BYTES, _SIZES, " ")
+    return _scale(figure, _BYTES, _SIZES, " ")
 
 
-def _scaled(figure: float, step: float, units: tuple[str, ...], space: str) -> str:
+def _scale(figure: float, step: float, units: tuple[str, ...], space: str) -> str:
     unit = 0
     while abs(figure) >= step and unit < len(units) - 1:
         figure, unit = figure / step, unit + 1

@@ -41,7 +41,7 @@ def format_table(headings: Sequence[str], rows: Sequence[Sequence[str]], width: 
     """Columns below their headings; where they are wider than that, a paragraph for each row."""
     widths = [max(map(cell_len, column)) for column in zip(headings, *rows, strict=True)]
     if width is not None and sum(widths) + _GAP * (len(widths) - 1) > width:
-        return _stacked(headings, rows, width)
+        return _stack(headings, rows, width)
     return [_line(headings, widths), "─" * (sum(widths) + _GAP * (len(widths) - 1)), *format_columns(rows, widths)]
 
 
@@ -74,7 +74,7 @@ def wrap_text(text: str, width: int | None, indent: str = "") -> list[str]:
     )
 
 
-def _stacked(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+def _stack(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
     indent = _indent(headings)
     lines = []
     for row in rows:

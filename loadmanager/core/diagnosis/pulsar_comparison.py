@@ -253,9 +253,9 @@ class _Round:
         self.said = {verdict.subject: verdict for verdict in rounds.ours.verdicts}
         self.pulsars_steps = {step.bundle: step for step in rounds.pulsars.steps if isinstance(step, Unload)}
         self.pulsars_said = {verdict.subject: verdict for verdict in rounds.pulsars.verdicts}
-        self.selected = {**self.pulsars_steps, **dict.fromkeys(self._kept())}
+        self.selected = {**self.pulsars_steps, **dict.fromkeys(self._find_selected_but_kept())}
 
-    def _kept(self) -> Iterator[str]:
+    def _find_selected_but_kept(self) -> Iterator[str]:
         """Yield bundles that Pulsar's strategy selects but that stay."""
         for subject, verdict in self.pulsars_said.items():
             is_selected = isinstance(verdict.verdict, PlacementReason) or verdict.verdict in _KEPT
@@ -299,11 +299,11 @@ class PulsarComparison:
         self._judge_what_is_due()
         match event:
             case SeenBundle():
-                self._seen(event)
+                self._on_bundle_seen(event)
             case RegistrationEnded(owner):
                 self._broker_left(owner)
             case ComparedRounds():
-                self._planned(event)
+                self._on_round_planned(event)
             case _:
                 pass  # what is due was judged
         while self._due and self._due[0][0] != self._due[0][2].due_ms:
@@ -313,7 +313,7 @@ class PulsarComparison:
 
     # Moves
 
-    def _seen(self, seen: SeenBundle) -> None:
+    def _on_bundle_seen(self, seen: SeenBundle) -> None:
         sighted = seen.sighted
         known = self._moves.get(sighted.bundle)
         if known is not None and sighted.before is None and known.after is None:
@@ -376,7 +376,7 @@ class PulsarComparison:
 
     # Wishes
 
-    def _planned(self, rounds: ComparedRounds) -> None:
+    def _on_round_planned(self, rounds: ComparedRounds) -> None:
         self.last, self._round = rounds, _Round(rounds)
         self._forget_before(self._now_ms - _REMEMBERED_MS)
         self._watch_for_stall(self._round, rounds.interval_ms)

@@ -35,14 +35,14 @@ def plan_as_pulsar(
 
     Raises `UnknownStrategyError`.
     """
-    seen = _as_seen(snapshot)
+    seen = _narrow_to_pulsars_view(snapshot)
     plan, state = plan_shedding(seen, settings, state, rng, offers_source=True)
     judged = {verdict.subject for verdict in plan.verdicts}
     holds = _find_holds(seen, (name for name in wanted if name not in judged))
     return replace(plan, verdicts=(*plan.verdicts, *holds)), state
 
 
-def _as_seen(snapshot: Snapshot) -> Snapshot:
+def _narrow_to_pulsars_view(snapshot: Snapshot) -> Snapshot:
     """Return the cluster as Pulsar's leader sees it."""
     settled = np.ones(len(snapshot.brokers), dtype=bool)
     brokers = snapshot.brokers.with_bundles(snapshot.bundles, settled)

@@ -196,7 +196,7 @@ def draw_brokers(grid: Grid, from_ms: int, until_ms: int, columns: int, rows: in
     names, found, begins_ms, step_ms = _over(grid, from_ms, until_ms, columns)
     share = np.linspace(0, len(names), min(rows, len(names)) + 1).astype(np.intp)[:-1]
     cells = _together(found, share)
-    return HeatMap(begins_ms, step_ms, *_named(names, share, _from_to), cells.T - np.uint8(1), None)
+    return HeatMap(begins_ms, step_ms, *_label_rows(names, share, _from_to), cells.T - np.uint8(1), None)
 
 
 def draw_bundles(grid: Grid, from_ms: int, until_ms: int, columns: int, rows: int) -> HeatMap:
@@ -207,7 +207,7 @@ def draw_bundles(grid: Grid, from_ms: int, until_ms: int, columns: int, rows: in
     scale = float(throughput_of(cells.max(initial=1) - 1))
     percent = np.full(256, UNKNOWN, dtype=np.uint8)
     percent[1:] = np.rint(np.minimum(_WHOLE * throughput_of(np.arange(255)) / max(scale, 1.0), _WHOLE))
-    return HeatMap(begins_ms, step_ms, *_named(names, share, _range_of), percent[cells.T], scale)
+    return HeatMap(begins_ms, step_ms, *_label_rows(names, share, _range_of), percent[cells.T], scale)
 
 
 def _over(grid: Grid, from_ms: int, until_ms: int, columns: int) -> tuple[tuple[str, ...], Bytes, int, int]:
@@ -252,7 +252,7 @@ def _together(found: Bytes, share: npt.NDArray[np.intp]) -> Bytes:
     return np.asarray(np.maximum.reduceat(found, share, axis=1), dtype=np.uint8)
 
 
-def _named(
+def _label_rows(
     names: Sequence[str], share: npt.NDArray[np.intp], name: Callable[[str, str], str]
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Label each row by its first and last name, with the number of names."""

@@ -45,7 +45,7 @@ class Verdict:
         if text is not None:
             return text
         words = self.verdict.value.replace("_", " ").capitalize()
-        figures = ", ".join(f"{name} {_text(value)}" for name, value in self.why.items())
+        figures = ", ".join(f"{name} {_format_figure(value)}" for name, value in self.why.items())
         return f"{words}: {figures}" if figures else words
 
     def _first(self, texts: Iterable[str]) -> str | None:
@@ -63,13 +63,15 @@ class Verdict:
     def _figure(self, name: str) -> str:
         """Format a figure, with more digits where rounding would make it equal to a setting."""
         figure = self.why[name]
-        text = _text(figure)
+        text = _format_figure(figure)
         settings = [value for key, value in self.why.items() if not key.islower()]
-        misleads = isinstance(figure, float) and any(_text(each) == text and each != figure for each in settings)
+        misleads = isinstance(figure, float) and any(
+            _format_figure(each) == text and each != figure for each in settings
+        )
         return f"{figure:.9g}" if misleads else text
 
 
-def _text(figure: Figure) -> str:
+def _format_figure(figure: Figure) -> str:
     return f"{figure:z.2f}".rstrip("0").rstrip(".") if isinstance(figure, float) else str(figure)
 
 

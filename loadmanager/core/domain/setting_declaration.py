@@ -80,10 +80,10 @@ def minutes(key: str, default: float, description: str) -> float:
 
 def declared_in(settings: type[Any]) -> dict[str, Declared]:
     """Return the settings declared by a dataclass, by field name."""
-    return {each.name: _of(each) for each in fields(settings) if _DECLARED in each.metadata}
+    return {each.name: _declared_in(each) for each in fields(settings) if _DECLARED in each.metadata}
 
 
-def _of(each: Field[Any]) -> Declared:
+def _declared_in(each: Field[Any]) -> Declared:
     declared = each.metadata[_DECLARED]
     assert isinstance(declared, Declared)
     return declared

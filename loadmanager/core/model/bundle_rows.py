@@ -245,7 +245,7 @@ class NamedRows:
         """Return the name order, updated with recent changes."""
         if self._renamed:
             namespaces = sorted(self._namespaces, key=lambda name: f"{name}/")  # as their bundles' names are sorted
-            self._order = NameOrder(*self._mended(self._order), tuple(namespaces))
+            self._order = NameOrder(*self._update_order(self._order), tuple(namespaces))
             self._renamed.clear()
         return self._order
 
@@ -266,7 +266,7 @@ class NamedRows:
     def nbytes(self) -> int:
         return self.columns.nbytes() + self._order.rows.nbytes
 
-    def _mended(self, former: NameOrder) -> tuple[tuple[str, ...], RowArray]:
+    def _update_order(self, former: NameOrder) -> tuple[tuple[str, ...], RowArray]:
         """Update the sorted names and rows. Stretches between changed names are copied without comparisons."""
         names: list[str] = []
         stays, places, new = np.ones(len(former.names), dtype=bool), list[int](), list[int]()

@@ -54,7 +54,7 @@ class LearnedLoads:
         if profile is None or hours <= 0:
             return 1.0
         ahead_h = np.arange(0.0, hours + _A_LOOK_H / 2, _A_LOOK_H)
-        expected = _expected(profile, hour_of_week(at_s + ahead_h * _HOUR_S))
+        expected = _interpolate(profile, hour_of_week(at_s + ahead_h * _HOUR_S))
         if expected[0] < _NOTHING:
             return 1.0
         return float((expected.mean() / expected[0]).clip(1 / _MOST_CHANGE, _MOST_CHANGE))
@@ -65,7 +65,7 @@ def hour_of_week(at_s: float | FloatArray) -> FloatArray:
     return np.asarray((np.asarray(at_s) / _HOUR_S + _MONDAY_HOUR) % PROFILE_HOURS)
 
 
-def _expected(profile: FloatArray, at_h: FloatArray) -> FloatArray:
+def _interpolate(profile: FloatArray, at_h: FloatArray) -> FloatArray:
     """Interpolate the profile at these hours of the week; a figure applies to the middle of its hour."""
     middles = np.arange(-0.5, PROFILE_HOURS + 1)
     around = np.concatenate((profile[-1:], profile, profile[:1]))

@@ -96,23 +96,23 @@ class RecordedOwners:
 
     def releasing(self) -> list[str]:
         """Return the bundles being released."""
-        return self._named(self._is_recorded(RecordedState.RELEASING))
+        return self._names_where(self._is_recorded(RecordedState.RELEASING))
 
     def freed(self) -> list[str]:
         """Return the bundles that are free because their owner left."""
-        return self._named(self._is_recorded(RecordedState.FREED))
+        return self._names_where(self._is_recorded(RecordedState.FREED))
 
     def owned_by(self, registrations: Iterable[Registration]) -> list[str]:
         """Return the bundles of these registrations, without those they are to release."""
         wanted, known = np.zeros(self.registrations.size + 1, dtype=bool), self.registrations.by_registration
         wanted[[known[each] for each in registrations if each in known]] = True
         is_one = wanted[self._rows.columns.owner[: len(self._rows.names)]]
-        return self._named(is_one & self._is_recorded(RecordedState.OWNED))
+        return self._names_where(is_one & self._is_recorded(RecordedState.OWNED))
 
     def _is_recorded(self, state: RecordedState) -> BoolArray:
         return np.asarray(self._rows.columns.recorded[: len(self._rows.names)] == state)
 
-    def _named(self, which: BoolArray) -> list[str]:
+    def _names_where(self, which: BoolArray) -> list[str]:
         return [self._rows.names[row] for row in np.flatnonzero(which).tolist()]
 
     def _rows_of(self, registration: Registration) -> Rows:

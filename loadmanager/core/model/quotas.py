@@ -159,14 +159,16 @@ class Quotas:
             return kept
         latest_ms = int(snapshot.brokers.last_update_ms.max())
         if kept.last_update_ms is None:
-            jumped = _smoothed(kept, snapshot, np.inf)
+            jumped = _smooth(kept, snapshot, np.inf)
             kept = replace(kept, quota=jumped.quota)
             latest_ms = round(snapshot.taken_at_s * 1000)
         elif latest_ms > kept.last_update_ms:
-            kept = _smoothed(kept, snapshot, latest_ms - kept.last_update_ms)
+            kept = _smooth(kept, snapshot, latest_ms - kept.last_update_ms)
         reported = snapshot.bundles.broker >= 0
         known = kept.known | reported if np.any(reported > kept.known) else kept.known
-        return _flushed(replace(kept, known=known, last_update_ms=latest_ms), latest_ms, flush_interval_minutes)
+        return _store_average_if_due(
+            replace(kept, known=known, last_update_ms=latest_ms), latest_ms, flush_interval_minutes
+        )
 
 
 def _of_bundles(quotas: Quotas, names: tuple[str, ...]) -> Quotas:
@@ -187,7 +189,7 @@ def _of_bundles(quotas: Quotas, names: tuple[str, ...]) -> Quotas:
     )
 
 
-def _smoothed(quotas: Quotas, snapshot: Snapshot, elapsed_ms: float) -> Quotas:
+def _smooth(quotas: Quotas, snapshot: Snapshot, elapsed_ms: float) -> Quotas:
     """Return quotas, average and factors after the snapshot's measurements."""
     samples = Samples.of(snapshot)
     reported = np.flatnonzero(snapshot.bundles.broker >= 0)
@@ -214,7 +216,7 @@ def _smoothed(quotas: Quotas, snapshot: Snapshot, elapsed_ms: float) -> Quotas:
     )
 
 
-def _flushed(quotas: Quotas, now_ms: int, interval_minutes: float) -> Quotas:
+def _store_average_if_due(quotas: Quotas, now_ms: int, interval_minutes: float) -> Quotas:
     """Replace the default by the average, if that is due and they differ."""
     stored_at_ms = now_ms if quotas.stored_at_ms is None else quotas.stored_at_ms
     if now_ms - stored_at_ms < interval_minutes * _MINUTE_MS:

@@ -283,14 +283,14 @@ def recordable(report: BrokerReport) -> BrokerReport:
     return replace(
         report,
         bundle_names=tuple([names[row] for row in order]),
-        bundle_load=_rounded(report.bundle_load[order]),
+        bundle_load=_round_loads(report.bundle_load[order]),
         bundle_topics=report.bundle_topics[order],
         bundle_sessions=report.bundle_sessions[order],
         bundle_cache_bytes=report.bundle_cache_bytes[order],
     )
 
 
-def _rounded(load: FloatArray) -> FloatArray:
+def _round_loads(load: FloatArray) -> FloatArray:
     """Round loads (k, 4); adding zero removes negative zeros, which integers cannot hold."""
     rounded = np.rint(load) + 0.0
     rates = np.minimum(load[:, _RATES], MAX_RATE)

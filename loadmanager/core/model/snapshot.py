@@ -375,7 +375,7 @@ def _bundles_of_reports(
         row, index = holders[name]
         return _first_sample(reports[order[row]], index)
 
-    def last_said(name: str) -> tuple[float, FloatArray] | None:
+    def find_last_report(name: str) -> tuple[float, FloatArray] | None:
         if name not in holders:
             return None
         row, index = holders[name]
@@ -398,7 +398,7 @@ def _bundles_of_reports(
         recently_unloaded=np.array([name in recently_unloaded for name in names], dtype=bool),
         short=np.array([known_averages.short for known_averages in known]).reshape(-1, METRICS),
         long=np.array([known_averages.long for known_averages in known]).reshape(-1, METRICS),
-        time_means=_time_means(known, [last_said(name) for name in names]),
+        time_means=_time_means(known, [find_last_report(name) for name in names]),
         taken_at_s=taken_at_s,
         topics=np.array([known_averages.topics for known_averages in known], dtype=np.int32),
     )

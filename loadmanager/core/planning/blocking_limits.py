@@ -40,7 +40,7 @@ class _Kind(NamedTuple):
     left_s: Callable[[Mapping[str, Figure], RoundPace], float | None]
 
 
-def _as_told(why: Mapping[str, Figure], pace: RoundPace) -> float | None:
+def _seconds_left(why: Mapping[str, Figure], pace: RoundPace) -> float | None:
     del pace
     left_s = why.get("seconds_left")
     return None if left_s is None else float(left_s)
@@ -57,13 +57,13 @@ def _until_return(why: Mapping[str, Figure], pace: RoundPace) -> float:
 
 _KINDS: Mapping[Reason, _Kind] = {
     ChurnReason.MOVED_ENOUGH_THIS_CYCLE: _Kind("bundle", "a round moves no more of all load", _until_next_round),
-    ChurnReason.MOVED_ENOUGH_THIS_HOUR: _Kind("bundle", "no more of all load is moved within an hour", _as_told),
+    ChurnReason.MOVED_ENOUGH_THIS_HOUR: _Kind("bundle", "no more of all load is moved within an hour", _seconds_left),
     ChurnReason.NO_RETURN: _Kind("bundle", "returning to a broker that was left a short time ago", _until_return),
-    ChurnReason.KEEPS_RETURNING: _Kind("bundle", "too many returns to former owners", _as_told),
-    ChurnReason.SHEDDING_STOPPED: _Kind("bundle", "the breaker has stopped shedding", _as_told),
+    ChurnReason.KEEPS_RETURNING: _Kind("bundle", "too many returns to former owners", _seconds_left),
+    ChurnReason.SHEDDING_STOPPED: _Kind("bundle", "the breaker has stopped shedding", _seconds_left),
     LevelReason.BUDGET_SPENT: _Kind("broker", "no more of all load is moved now", _until_next_round),
-    LevelReason.NO_LEVELLING_MOVE: _Kind("broker", "bundles rest where Level has put them", _as_told),
-    LevelReason.RESTS_AFTER_RESTART: _Kind("broker", "nothing is given to a broker that has restarted", _as_told),
+    LevelReason.NO_LEVELLING_MOVE: _Kind("broker", "bundles rest where Level has put them", _seconds_left),
+    LevelReason.RESTS_AFTER_RESTART: _Kind("broker", "nothing is given to a broker that has restarted", _seconds_left),
     SheddingReason.NO_ELIGIBLE_BUNDLE: _Kind(
         "broker", "bundles were unloaded a short time ago", lambda _, pace: pace.grace_s
     ),

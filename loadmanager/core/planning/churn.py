@@ -214,7 +214,7 @@ def noted(
     memory = MoveMemory.of(state).at(at_s, settings)
     move = next_move(memory.moves, at_s, bundle, source, destination, share, is_own=is_own)
     memory = replace(memory, moves=(*memory.moves, move))
-    memory, verdicts = _judged(memory, move) if move.is_own and settings.churn_breaker_enabled else (memory, [])
+    memory, verdicts = _judge(memory, move) if move.is_own and settings.churn_breaker_enabled else (memory, [])
     return memory.into(state), verdicts
 
 
@@ -385,7 +385,7 @@ def _pair(step: Unload) -> frozenset[Registration | None]:
     return frozenset({step.source, step.destination})
 
 
-def _judged(memory: MoveMemory, move: PastMove) -> tuple[MoveMemory, list[Verdict]]:
+def _judge(memory: MoveMemory, move: PastMove) -> tuple[MoveMemory, list[Verdict]]:
     """Return the memory after a move, with the breaker tripped if due, and the verdicts on that."""
     verdicts = []
     returned = is_back(move)

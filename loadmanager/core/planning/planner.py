@@ -121,7 +121,7 @@ def plan_assignments(
         if placement.broker is not None:
             placer.projection.move(namespace_of(name), row, None, placement.broker)
             steps.append(Assign(name, snapshot.brokers.registrations[placement.broker], placement.reason))
-        verdicts.append(_placed(snapshot, name, placement, PlacementReason.NO_BROKER_AVAILABLE))
+        verdicts.append(_placement_verdict(snapshot, name, placement, PlacementReason.NO_BROKER_AVAILABLE))
     return _plan(snapshot, steps, verdicts), placer.state
 
 
@@ -137,7 +137,7 @@ def choose_destination(
     placer = _Placer(snapshot, settings, state, rng)
     excluded = None if exclude is None else snapshot.brokers.find_row(exclude)
     placement = placer.place(bundle, snapshot.bundles.find_row(bundle), excluded)
-    verdict = _placed(
+    verdict = _placement_verdict(
         snapshot, bundle, placement, PlacementReason.NO_OTHER_BROKER if exclude else PlacementReason.NO_BROKER_AVAILABLE
     )
     chosen = None if placement.broker is None else snapshot.brokers.registrations[placement.broker]
@@ -171,7 +171,7 @@ def plan_drain(
         if name in leave:
             continue
         placement = placer.place(name, bundle, source)
-        verdicts.append(_placed(snapshot, name, placement, PlacementReason.NO_OTHER_BROKER))
+        verdicts.append(_placement_verdict(snapshot, name, placement, PlacementReason.NO_OTHER_BROKER))
         if placement.broker is not None:
             placer.projection.move(namespace_of(name), bundle, source, placement.broker)
             steps.append(_unload(snapshot, name, source, placement.broker, OwnershipReason.DRAIN))
@@ -265,7 +265,7 @@ class PlacementTrial:
         self.placement = self._placer.place(bundle, self._bundle, excluded)
         self.candidates = self._placer.candidates
         nobody = PlacementReason.NO_OTHER_BROKER if exclude else PlacementReason.NO_BROKER_AVAILABLE
-        self.verdict = _placed(snapshot, bundle, self.placement, nobody)
+        self.verdict = _placement_verdict(snapshot, bundle, self.placement, nobody)
 
     def choices(self) -> Iterator[Placement]:
         """Yield the choice and its successors in order, each without the alternatives of earlier ones."""
@@ -445,7 +445,7 @@ def _transfer(
         placement = placer.place(name, bundle, None if offers_source else pick.broker, pick.destination)
     if placement.broker == pick.broker:
         return None, _stays(snapshot, name, placement, len(placer.candidates))
-    verdict = _placed(snapshot, name, placement, PlacementReason.NO_OTHER_BROKER)
+    verdict = _placement_verdict(snapshot, name, placement, PlacementReason.NO_OTHER_BROKER)
     if placement.broker is None:
         return None, verdict
     placer.projection.move(namespace, bundle, pick.broker, placement.broker)
@@ -470,7 +470,7 @@ def _stays(snapshot: Snapshot, bundle: str, placement: Placement, candidates: in
     return Verdict(bundle, PlacementReason.OWNER_CHOSEN, acted=False, why=why)
 
 
-def _placed(snapshot: Snapshot, bundle: str, placement: Placement, nobody: Reason) -> Verdict:
+def _placement_verdict(snapshot: Snapshot, bundle: str, placement: Placement, nobody: Reason) -> Verdict:
     if placement.broker is None:
         return Verdict(bundle, nobody, acted=False, why={"brokers": len(snapshot.brokers), **placement.why})
     why = {"broker": snapshot.brokers.ids[placement.broker], **placement.why}

@@ -179,13 +179,13 @@ class AssignmentMachine:
             case BackgroundAssignmentsWanted(bundles):
                 self._backlog.update((bundle, None) for bundle in bundles if not self._is_under_way(bundle))
             case AssignmentsDecided(decide, plan) if decide is self._deciding:
-                self._decided(decide.bundles, plan)
+                self._on_decided(decide.bundles, plan)
             case NotDecided(decide, error) if decide is self._deciding:
                 self._deciding = None
                 for bundle in decide.bundles:
                     self._answer(bundle, error)
             case WriteEnded(write, made) if write in self._writes:
-                self._written(write, made)
+                self._on_written(write, made)
             case Signal.TIME:
                 self._go_on()
         actions, self._actions = self._actions, []
@@ -218,7 +218,7 @@ class AssignmentMachine:
 
     def _begin(self) -> None:
         """Start the next batch: bundles that lookups wait for, then the backlog, each in order of arrival."""
-        asked = self._take_asked()
+        asked = self._take_batch()
         others = list(islice(self._backlog, _BATCH - len(asked)))
         for bundle in others:
             del self._backlog[bundle]
@@ -230,7 +230,7 @@ class AssignmentMachine:
                 undecided, frozenset(bundle for bundle in undecided if asked.get(bundle))
             )
 
-    def _take_asked(self) -> dict[str, bool]:
+    def _take_batch(self) -> dict[str, bool]:
         """Take the bundles of the oldest waiting namespaces, up to the batch size. The rest stays in the queue."""
         taken: dict[str, bool] = {}
         while self._asked and len(taken) < _BATCH:
@@ -264,7 +264,7 @@ class AssignmentMachine:
         self._give(returning)
         return others
 
-    def _decided(self, bundles: list[str], plan: Plan) -> None:
+    def _on_decided(self, bundles: list[str], plan: Plan) -> None:
         self._deciding = None
         verdicts = {verdict.subject: verdict for verdict in plan.verdicts}
         steps = {step.bundle: step for step in plan.steps if isinstance(step, Assign)}
@@ -298,7 +298,7 @@ class AssignmentMachine:
 
         return give
 
-    def _written(self, write: Write, made: Mapping[str, Ownership | Exception]) -> None:
+    def _on_written(self, write: Write, made: Mapping[str, Ownership | Exception]) -> None:
         self._writes.discard(write)
         for bundle in write.transitions:
             outcome = made[bundle]

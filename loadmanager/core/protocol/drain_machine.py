@@ -215,7 +215,7 @@ class DrainMachine:
         self._now_s = now_s
         match event:
             case DrainPlanned(plan):
-                self._planned(plan)
+                self._on_planned(plan)
             case MoveEnded(bundle, outcome):
                 self._move_ended(bundle, outcome)
             case TriedToEnd(broker):
@@ -298,7 +298,7 @@ class DrainMachine:
         self._asked = question
         self._actions.append(question)
 
-    def _planned(self, plan: Plan | None) -> None:
+    def _on_planned(self, plan: Plan | None) -> None:
         asked, self._asked = self._asked, None
         assert asked is not None, "nothing was asked"
         of_drains = isinstance(asked, GiveAway)

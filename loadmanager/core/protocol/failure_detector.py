@@ -270,7 +270,7 @@ class FailureDetector:
     def _heard_of(self, leader: LeaderZnode, event: Event, now_s: float) -> None:
         match event:
             case LeaderAnswered(czxid) if czxid == leader.czxid:
-                self._heard(leader)
+                self._on_heard(leader)
             case LeaderMissed(czxid) if czxid == leader.czxid:
                 self._ask_s = now_s + (self._asked_for_s if self.phase is FailureDetectorPhase.UNHEARD else self.tick_s)
             case LeaderProcessEnded(czxid) if czxid == leader.czxid:
@@ -292,7 +292,7 @@ class FailureDetector:
             case _:
                 pass
 
-    def _heard(self, leader: LeaderZnode) -> None:
+    def _on_heard(self, leader: LeaderZnode) -> None:
         if self._takes_over:
             self._actions.append(CancelTakeOver(leader.czxid))
             self._takes_over = False

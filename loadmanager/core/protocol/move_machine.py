@@ -127,7 +127,7 @@ class Move:
         return frozenset(each.broker for each in (self.owner, self.destination) if each is not None)
 
     @property
-    def why_kept(self) -> Reason:
+    def reason_to_keep(self) -> Reason:
         """Return the reason that is recorded if the owner keeps the bundle."""
         return OwnershipReason.UNLOAD_CANCELLED if self.is_cancelled else OwnershipReason.UNLOAD_FAILED
 
@@ -338,15 +338,15 @@ class MoveMachine:
             case Cancel(move):
                 self._cancel(move)
             case Prepared(move):
-                self._prepared(move)
+                self._on_prepared(move)
             case Committed(move, stored):
-                self._committed(move, stored)
+                self._on_committed(move, stored)
             case NotCommitted(move, error):
                 self._end(move, Failed(error))
             case Unanswered(move, stored, error):
-                self._unanswered(move, stored, error)
+                self._on_unanswered(move, stored, error)
             case OwnerAnswered(move, refusal, is_final):
-                self._answered(move, refusal, is_final=is_final)
+                self._on_answered(move, refusal, is_final=is_final)
             case _:
                 self._look()
         self._grant_permits()
@@ -378,7 +378,7 @@ class MoveMachine:
         else:
             self._release(move)
 
-    def _prepared(self, move: Move) -> None:
+    def _on_prepared(self, move: Move) -> None:
         if move.phase is Phase.PREPARING:
             self._release(move)
 
@@ -406,15 +406,15 @@ class MoveMachine:
 
         return begin
 
-    def _committed(self, move: Move, stored: Ownership) -> None:
+    def _on_committed(self, move: Move, stored: Ownership) -> None:
         if move.phase is Phase.RELEASING:
             self._follow(move, stored)
         elif move.phase is Phase.COMPLETING:
             self._end(move, Moved(stored))
         else:
-            self._end(move, Kept(stored, move.why_kept, move.refusal))
+            self._end(move, Kept(stored, move.reason_to_keep, move.refusal))
 
-    def _unanswered(self, move: Move, stored: Ownership | None, error: Exception) -> None:
+    def _on_unanswered(self, move: Move, stored: Ownership | None, error: Exception) -> None:
         """Resolve a write of unknown outcome from the stored record; repeat a final write that did not happen."""
         before = move.released
         if stored is None:
@@ -422,7 +422,7 @@ class MoveMachine:
         elif before is None:
             is_ours = stored.state is OwnershipState.RELEASING and stored.owner == move.owner
             if is_ours and stored.destination == move.destination:
-                self._committed(move, stored)
+                self._on_committed(move, stored)
             else:
                 self._end(move, Failed(error))
         elif stored.version == before.version:
@@ -431,7 +431,7 @@ class MoveMachine:
             else:
                 self._complete(move)
         elif stored.version == before.version + 1 and stored.epoch >= before.epoch:
-            self._committed(move, stored)
+            self._on_committed(move, stored)
         else:
             self._end(move, Failed(error))
 
@@ -450,7 +450,7 @@ class MoveMachine:
         move.phase = Phase.ASKED
         self._actions.append(AskOwner(move, move.deadline_s - self._now_s))
 
-    def _answered(self, move: Move, refusal: str | None, *, is_final: bool) -> None:
+    def _on_answered(self, move: Move, refusal: str | None, *, is_final: bool) -> None:
         if move.phase is not Phase.ASKED:
             return
         if refusal is None or not (is_final or self.is_registered(move.get_released().owner)):
@@ -505,7 +505,7 @@ class MoveMachine:
     def _keep(self, move: Move) -> None:
         """Return the bundle to its owner, at a higher version than that of the release."""
         move.phase = Phase.KEEPING
-        self._actions.append(Commit(move, _of_release(move.get_released(), abandon), move.why_kept.value))
+        self._actions.append(Commit(move, _of_release(move.get_released(), abandon), move.reason_to_keep.value))
 
     def _end(self, move: Move, outcome: Outcome) -> None:
         move.phase = Phase.ENDED

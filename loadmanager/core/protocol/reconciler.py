@@ -159,7 +159,7 @@ class ReconcilerMachine:
                 self._finish(event, now_s)
                 self._rest(now_s)
             case WriteEnded() if event.write in self._writes:
-                self._written(event)
+                self._on_written(event)
                 self._rest(now_s)
             case Signal.MEMBERSHIP:
                 self._due_s = min(self._due_s, now_s)
@@ -210,7 +210,7 @@ class ReconcilerMachine:
 
         return free
 
-    def _written(self, ended: WriteEnded) -> None:
+    def _on_written(self, ended: WriteEnded) -> None:
         self._writes.discard(ended.write)
         for bundle, outcome in ended.made.items():
             if isinstance(outcome, Ownership):

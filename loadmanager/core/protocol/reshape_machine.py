@@ -304,11 +304,11 @@ class ReshapeMachine:
         if isinstance(event, ReshapeWanted):
             self._under_way[it] = None
         if it in self._under_way:
-            self._happened(it, event)
+            self._handle(it, event)
         actions, self._actions = self._actions, []
         return actions
 
-    def _happened(self, it: Reshaping, event: Event) -> None:
+    def _handle(self, it: Reshaping, event: Event) -> None:
         match event:
             case ReshapeWanted() if it.after:
                 self._write(it)
@@ -323,7 +323,7 @@ class ReshapeMachine:
             case OwnerSilent() if it.divider is not None and not it.divider.needs_topics:
                 self._divide(it)
             case ReshapeCommitted(_, stored):
-                self._written(it, stored)
+                self._on_written(it, stored)
             case DestinationChosen(_, destination, verdict):
                 self._chosen(it, destination, verdict)
             case _:
@@ -363,7 +363,7 @@ class ReshapeMachine:
         it.phase = ReshapePhase.WRITING
         self._actions.append(CommitReshape(it))
 
-    def _written(self, it: Reshaping, stored: NamespaceState) -> None:
+    def _on_written(self, it: Reshaping, stored: NamespaceState) -> None:
         it.phase = ReshapePhase.PLACING
         owner = stored.ownerships[_index(stored, it.after[0])].owner
         ranges = {str(part): part.range for part in it.made}

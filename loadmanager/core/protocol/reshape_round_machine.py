@@ -197,19 +197,19 @@ class ReshapeRoundMachine:
             case RoundDue():
                 self._begin(event)
             case CandidatesFound(looked_at):
-                self._found(looked_at)
+                self._on_found(looked_at)
             case TopicsNamed(asked, topics):
-                self._answered(asked, topics)
+                self._on_answered(asked, topics)
             case OwnerSilent(asked, error):
                 self._silent(asked, error)
             case SplitsDecided(found):
-                self._decided(found)
+                self._on_decided(found)
             case ReshapeEnded(reshaping, error):
                 if error is not None:
-                    self._failed(reshaping, error)
+                    self._on_failed(reshaping, error)
                 self._go_on()
             case _:
-                self._compared(event)
+                self._on_compared(event)
         actions, self._actions = self._actions, []
         return actions
 
@@ -256,7 +256,7 @@ class ReshapeRoundMachine:
             return False
         return True
 
-    def _found(self, looked_at: Sequence[ScannedReport]) -> None:
+    def _on_found(self, looked_at: Sequence[ScannedReport]) -> None:
         """Ask for the topics of bundles above a limit, except those under operator controls."""
         self._stage, self._looked_at = ReshapeStage.ASKING, looked_at
         self._topics, self._left_alone = {}, set()
@@ -277,14 +277,14 @@ class ReshapeRoundMachine:
         self._unanswered[asked] = candidate
         self._actions.append(AskTopics(asked, owner))
 
-    def _answered(self, asked: Reshaping, topics: Sequence[TopicLoad]) -> None:
+    def _on_answered(self, asked: Reshaping, topics: Sequence[TopicLoad]) -> None:
         del self._unanswered[asked]
         self._topics[str(asked.bundle)] = topics
         self._decide_if_known()
 
     def _silent(self, asked: Reshaping, error: Exception) -> None:
         if not self._divider.needs_topics:
-            self._answered(asked, ())
+            self._on_answered(asked, ())
             return
         self._leave_alone(self._unanswered.pop(asked), SplitReason.OWNER_SILENT, {"error": str(error)})
         self._decide_if_known()
@@ -299,7 +299,7 @@ class ReshapeRoundMachine:
             looked_at = [each.without(self._left_alone) for each in self._looked_at]
             self._actions.append(DecideSplits(looked_at, self._topics, self._due.settings))
 
-    def _decided(self, found: Splits) -> None:
+    def _on_decided(self, found: Splits) -> None:
         self._stage = ReshapeStage.SPLITTING
         verdicts = {verdict.subject: verdict for verdict in found.verdicts}
         self._actions += [ReportVerdict("split", verdict) for verdict in found.verdicts if not verdict.acted]
@@ -315,7 +315,7 @@ class ReshapeRoundMachine:
             self._queue.append(reshaping)
         self._go_on()
 
-    def _compared(self, found: MergesFound) -> None:
+    def _on_compared(self, found: MergesFound) -> None:
         self._stage = ReshapeStage.MERGING
         self._actions += [ReportVerdict("merge", verdict) for verdict in found.verdicts]
         for each in found.merges:
@@ -343,7 +343,7 @@ class ReshapeRoundMachine:
         self._stage, self._last_revision = ReshapeStage.IDLE, self._due.revision
         self._actions.append(RoundEnded())
 
-    def _failed(self, it: Reshaping, error: BaseException) -> None:
+    def _on_failed(self, it: Reshaping, error: BaseException) -> None:
         asked, reason = ("split", SplitReason.SPLIT_FAILED) if it.is_split else ("merge", MergeReason.MERGE_FAILED)
         assert it.because is not None, "it was decided, and why"
         self._judge(asked, str(it.bundle), reason, {**it.because.why, "error": str(error)})

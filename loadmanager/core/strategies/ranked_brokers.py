@@ -124,20 +124,20 @@ class Ranking:
         """Return the expected usage (M, 5) in percent, at most 100, with these sums."""
         expected = self.used.copy()
         quotas = expected[:, :EXPECTED_DIRECT]
-        np.maximum(quotas, self._needed(loaded), out=quotas)
-        quotas += self._needed(given)
+        np.maximum(quotas, self._convert_quotas(loaded), out=quotas)
+        quotas += self._convert_quotas(given)
         return _share(expected, self.limit)
 
     def allocated_percent(self, broker: int) -> FloatArray:
         """Return the quotas of a broker row's reported bundles in percent, without its usage: (4,)."""
-        needed = self._needed(self.loaded[broker : broker + 1])[0]
+        needed = self._convert_quotas(self.loaded[broker : broker + 1])[0]
         return _share(needed, self.limit[broker, :EXPECTED_DIRECT])
 
     def messages_per_s(self, loaded: FloatArray, given: FloatArray) -> FloatArray:
         """Return the expected message rate (M,), in and out together."""
         return _rate(loaded) + _rate(given)
 
-    def _needed(self, quotas: FloatArray) -> FloatArray:
+    def _convert_quotas(self, quotas: FloatArray) -> FloatArray:
         """Convert quotas to CPU, memory and bandwidth in and out: (M, 4)."""
         needed = np.empty((len(quotas), EXPECTED_DIRECT))
         needed[:, EXPECTED_CPU] = self.cpu_factor * _rate(quotas)

@@ -42,7 +42,7 @@ class TopicHost:
     ) -> None:
         self.instance = ""
         self.hosting = Hosting(
-            agent, port=port, host=address, on_open=self._opened, on_close=self._close, version=VERSION, clock=clock
+            agent, port=port, host=address, on_open=self._on_opened, on_close=self._close, version=VERSION, clock=clock
         )
         self._serving_log = serving_log
         self._clock = clock
@@ -63,7 +63,7 @@ class TopicHost:
         self._last_served_s[name] = self._clock()
         return web.Response(text=self.instance)
 
-    async def _opened(self, topic: Topic) -> None:
+    async def _on_opened(self, topic: Topic) -> None:
         self._last_served_s[topic.name] = self._clock()
         self._record("opened", topic, at_s=self._last_served_s[topic.name])
 

@@ -244,7 +244,7 @@ class Director:
         windows = dict(self._windows)
         if "before" in windows:
             from_s, _ = windows["before"]
-            unloads = [r["at_s"] for r in _unloaded(serving_records) if r["at_s"] > from_s - _HOT_SPOT_DELAY_S]
+            unloads = [r["at_s"] for r in _find_unloaded(serving_records) if r["at_s"] > from_s - _HOT_SPOT_DELAY_S]
             first_s = min([from_s + _LONGEST_BEFORE_S, *unloads])
             windows["before"] = from_s, max(first_s, from_s + 1.5 * INTERVAL_S)
         return {name: imbalance(self._state.samples, *window) for name, window in windows.items()}
@@ -252,10 +252,10 @@ class Director:
 
 def _bundles_moved(serving_records: Iterable[Mapping[str, Any]]) -> int:
     """Unloads that closed at least one topic."""
-    return len({(record["instance"], record["call"]) for record in _unloaded(serving_records)})
+    return len({(record["instance"], record["call"]) for record in _find_unloaded(serving_records)})
 
 
-def _unloaded(serving_records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+def _find_unloaded(serving_records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Each topic that was closed because its bundle was to leave."""
     closed = (record for record in serving_records if record["event"] == "closed")
     return (record for record in closed if record["reason"] == CloseReason.UNLOADED)

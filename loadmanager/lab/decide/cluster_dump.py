@@ -118,7 +118,7 @@ def _namespace(state: NamespaceState, registered: Mapping[str, Registration], re
     for index, entry in enumerate(state.ownerships):
         text = str(state.bundles.range_at(index))
         if entry.state is not OwnershipState.FREE or f"{state.name}/{text}" in reported:
-            ownership[text] = _owned(entry, registered)
+            ownership[text] = _owner_fields(entry, registered)
     return {
         "boundaries": [f"0x{boundary:08x}" for boundary in state.bundles.boundaries],
         "hashFunction": str(state.bundles.hash_function),
@@ -126,7 +126,7 @@ def _namespace(state: NamespaceState, registered: Mapping[str, Registration], re
     }
 
 
-def _owned(entry: Ownership, registered: Mapping[str, Registration]) -> dict[str, str]:
+def _owner_fields(entry: Ownership, registered: Mapping[str, Registration]) -> dict[str, str]:
     owned = {
         key: str(each.broker)
         for key, each in (("owner", entry.owner), ("destination", entry.destination))
@@ -240,7 +240,7 @@ async def _memory(store: MetadataStore, collected: Collected, registered: Mappin
     starts = {name: data.get("startTimestamp", 0) for name, data in collected.content["brokers"].items()}
     for strategy, state in record.states.items():
         if strategy in StrategyStates.__annotations__:
-            collected.add("state", strategy, _translated(state, registered, starts), path)
+            collected.add("state", strategy, _translate_memory(state, registered, starts), path)
         elif strategy not in RememberedStates.__annotations__:  # of the limits on churn nothing is dumped
             collected.faults.append(f"{path}: {strategy}: no strategy of this version")
     unloaded = {"bundles": record.recently_unloaded, "brokers": record.last_unloaded}
@@ -265,7 +265,7 @@ def _begin_anew(collected: Collected, settings: PlannerSettings) -> None:
     collected.content["state"] = begin_anew(state, overloaded)
 
 
-def _translated(
+def _translate_memory(
     state: Mapping[str, Any], registered: Mapping[str, Registration], starts: Mapping[str, int]
 ) -> dict[str, Any]:
     """The memory with each broker's `startTimestamp` for its incarnation; without that of earlier incarnations."""

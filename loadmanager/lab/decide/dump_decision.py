@@ -185,7 +185,7 @@ class PlaceDecider(Decider):
         """
         rules = rules_of(settings, name)
         question = self._question(snapshot, settings, line)
-        rows = self._asked(snapshot, line)
+        rows = self._find_candidates(snapshot, line)
         asked = np.zeros(len(snapshot.brokers), dtype=bool)
         asked[rows] = True
         allowed, dropped = apply((*CONTROLS, *rules.policies, *rules.limits), asked, question)
@@ -194,7 +194,7 @@ class PlaceDecider(Decider):
         state = self._state.get(name, {})
         if pin is not None:
             return Placement(pin, np.array([pin]), PlacementReason.PINNED_TO_BROKER, {}, state), dropped
-        overloaded = _overloaded(snapshot, settings)
+        overloaded = _find_overloaded(snapshot, settings)
         decided = self._find_decided(snapshot, strategy, state)
         if decided is not None and allowed[decided]:
             healthy = rows[(allowed & ~overloaded)[rows]]
@@ -208,7 +208,7 @@ class PlaceDecider(Decider):
             return self._place(snapshot, strategy, rows[allowed[rows]], placement.state), dropped
         return placement, dropped | passed_over
 
-    def _asked(self, snapshot: Snapshot, line: DumpLine) -> Rows:
+    def _find_candidates(self, snapshot: Snapshot, line: DumpLine) -> Rows:
         """The rows of the line's candidates in their order, of all brokers if it has none."""
         brokers = snapshot.brokers
         listed = line.get("candidates", brokers.ids)
@@ -240,7 +240,7 @@ class PlaceDecider(Decider):
         return replace(choice, state=strategy.remember(self._bundle, snapshot.brokers.ids[choice.broker], state))
 
 
-def _overloaded(snapshot: Snapshot, settings: PlannerSettings) -> BoolArray:
+def _find_overloaded(snapshot: Snapshot, settings: PlannerSettings) -> BoolArray:
     """The brokers (M,) above the overloaded threshold."""
     usage = usage_per_broker(snapshot, settings.resource_weights)
     return np.asarray(usage > settings.broker_overloaded_threshold_percentage / 100)

@@ -45,7 +45,7 @@ def snapshot_of(line: DumpLine, grace_period_ms: float, where: str) -> Snapshot:
     taken_at_ms = line.get("takenAt", 0)
     unloaded = line.get("recentlyUnloaded", {})
     owned = dict(_ownership(line))
-    given = dict(_given(line, owned))
+    given = dict(_find_assignments(line, owned))
     learned = learned_of(line.get("learned"))
     snapshot = build_snapshot(
         taken_at_ms / 1000,
@@ -132,7 +132,7 @@ def _ownership(line: DumpLine) -> Iterator[tuple[str, OwnedBundle]]:
             yield f"{namespace}/{bundle_range}", owned
 
 
-def _given(line: DumpLine, owned: Mapping[str, OwnedBundle]) -> Iterator[tuple[str, BrokerId]]:
+def _find_assignments(line: DumpLine, owned: Mapping[str, OwnedBundle]) -> Iterator[tuple[str, BrokerId]]:
     """The broker that each bundle was given to, whether it reports the bundle or not."""
     for broker, bundles in line.get("preallocated", {}).items():
         yield from ((bundle, BrokerId(broker)) for bundle in bundles)
@@ -193,10 +193,10 @@ def _broker_load(line: DumpLine) -> dict[BrokerId, PublishedLoad] | None:
     if "brokerLoad" not in line:
         return None
     taken_at_ms = line.get("takenAt", 0)
-    return {BrokerId(broker): _published(load, taken_at_ms) for broker, load in line["brokerLoad"].items()}
+    return {BrokerId(broker): _parse_published(load, taken_at_ms) for broker, load in line["brokerLoad"].items()}
 
 
-def _published(load: PublishedBrokerLoad, taken_at_ms: int) -> PublishedLoad:
+def _parse_published(load: PublishedBrokerLoad, taken_at_ms: int) -> PublishedLoad:
     return PublishedLoad(
         load.get("weightedMaxEMA", 1.0),
         load.get("msgThroughputEMA", 0.0),

@@ -56,20 +56,20 @@ class Collected:
         declared = cache(lambda namespace: declared_bundles(line, namespace, THE_DUMP))
         for broker, data in line.get("brokers", {}).items():
             reported = dict.fromkeys((*(data.get("bundles") or ()), *(data.get("lastStats") or ())))
-            gone = self._gone(declared, reported, f"brokers.{broker}")
+            gone = self._find_absent(declared, reported, f"brokers.{broker}")
             if gone:
                 data["bundles"] = [name for name in data.get("bundles") or () if name not in gone]
                 data["lastStats"] = {n: stats for n, stats in (data.get("lastStats") or {}).items() if n not in gone}
-        for name in self._gone(declared, line.get("bundleData", ()), "bundleData"):
+        for name in self._find_absent(declared, line.get("bundleData", ()), "bundleData"):
             del line["bundleData"][name]
         for namespace, content in line.get("namespaces", {}).items():
             names = [f"{namespace}/{each}" for each in content.get("ownership", ())]
-            for name in self._gone(declared, names, f"namespaces.{namespace}.ownership"):
+            for name in self._find_absent(declared, names, f"namespaces.{namespace}.ownership"):
                 del content["ownership"][name.rpartition("/")[2]]
         check(line, THE_DUMP)
         return line
 
-    def _gone(self, declared: _Declared, names: Iterable[str], where: str) -> set[str]:
+    def _find_absent(self, declared: _Declared, names: Iterable[str], where: str) -> set[str]:
         gone = set()
         for name in names:
             try:

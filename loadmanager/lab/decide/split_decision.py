@@ -63,7 +63,9 @@ class SplitDecider(Decider):
         divide = self._divide(settings, line)
         if self._bundle is not None:
             check_bundle(line, self._bundle, where, "--bundle")
-            split, verdict = divide_bundle(_asked(snapshot, self._bundle), SplitReason.ADMIN_SPLIT, divide, settings)
+            split, verdict = divide_bundle(
+                _find_bundle(snapshot, self._bundle), SplitReason.ADMIN_SPLIT, divide, settings
+            )
             return DecidedLine(taken_at_ms, _decisions(snapshot, [split] if split else []), [verdict], self._state)
         if not settings.auto_bundle_split_enabled:
             why = {KEYS["auto_bundle_split_enabled"]: str(settings.auto_bundle_split_enabled)}
@@ -72,7 +74,7 @@ class SplitDecider(Decider):
         latest = goes_by_latest_rates(settings)
         question = SplitQuestion(
             looked_at=tuple(
-                (registration, tuple(_reported(snapshot, row, latest=latest)))
+                (registration, tuple(_find_reported(snapshot, row, latest=latest)))
                 for row, registration in enumerate(snapshot.brokers.registrations)
             ),
             counts=_bundle_counts(snapshot, line, where),
@@ -127,7 +129,7 @@ def _bundle_counts(snapshot: Snapshot, line: DumpLine, where: str) -> Counter[st
     return counts
 
 
-def _reported(snapshot: Snapshot, broker: int, *, latest: bool) -> list[SplitCandidate]:
+def _find_reported(snapshot: Snapshot, broker: int, *, latest: bool) -> list[SplitCandidate]:
     """The bundles in the report of a broker row, by name, with their latest rates, else the long-term ones."""
     report, bundles = snapshot.reports[broker], snapshot.bundles
     found = []
@@ -147,11 +149,11 @@ def _reported(snapshot: Snapshot, broker: int, *, latest: bool) -> list[SplitCan
     return found
 
 
-def _asked(snapshot: Snapshot, bundle: str) -> SplitCandidate:
+def _find_bundle(snapshot: Snapshot, bundle: str) -> SplitCandidate:
     """The bundle as its owner reports it; nothing is known of one that nobody reports."""
     row = snapshot.bundles.find_row(bundle)
     broker = NOBODY if row is None else int(snapshot.bundles.broker[row])
-    reported = [] if broker == NOBODY else _reported(snapshot, broker, latest=True)
+    reported = [] if broker == NOBODY else _find_reported(snapshot, broker, latest=True)
     unknown = SplitCandidate(bundle, parse_bundle(bundle, "--bundle")[1], 0, 0, 0.0, 0.0)
     return next((each for each in reported if each.name == bundle), unknown)
 

@@ -89,7 +89,7 @@ def compare_checkpoints(recorded: ModelCheckpoint, replayed: ModelCheckpoint) ->
     _compare_columns(recorded, replayed)
     registered = [(each.registrations, each) for each in (recorded, replayed)]
     for name in ("reporter", "owner", "destination"):
-        said, came = ([_of(names, at) for at in getattr(each, name).tolist()] for names, each in registered)
+        said, came = ([_at(names, at) for at in getattr(each, name).tolist()] for names, each in registered)
         for bundle, one, other in zip(recorded.names, said, came, strict=True):
             compare_value(bundle, name, one, other)
     compare_value("", "with_record", recorded.with_record, replayed.with_record)
@@ -143,7 +143,7 @@ def _plain(report: Any) -> dict[str, Any] | None:  # noqa: ANN401 - a report or 
     return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
 
 
-def _of(names: Sequence[Any], at: int) -> Any:  # noqa: ANN401 - a registration or None
+def _at(names: Sequence[Any], at: int) -> Any:  # noqa: ANN401 - a registration or None
     return None if at < 0 else names[at]
 
 

@@ -144,18 +144,20 @@ class Replay:
             "term_began": self._begin_term,
             "snapshot": self._take_snapshot,
             "decision_began": self._begin_decision,
-            "broker_gone": lambda broker, _, __: self._known.remove_broker(BrokerId(broker)),
+            "broker_gone": lambda broker, _, __: self._require_model.remove_broker(BrokerId(broker)),
             "namespace": self._set_namespace,
             "namespace_gone": self._remove_namespace,
             "redistributed": self._redistribute,
             "configuration": self._configure,
-            "policies": lambda _, body, __: _set_policies(self._known, body),
-            "controls": lambda _, body, __: _set_controls(self._known, body),
-            "learned": lambda _, body, __: _set_learned(self._known, body),
-            "faults": lambda _, body, __: self._known.set_faults(faults_of(body)),
-            "seeded": self._seed,
-            "unloaded": lambda name, body, _: self._known.mark_unloaded(name, body["atS"], body["source"]),
-            "restored": lambda _, body, __: self._known.restore_unloaded(body["unloaded"], body["unloadedFrom"]),
+            "policies": lambda _, body, __: _set_policies(self._require_model, body),
+            "controls": lambda _, body, __: _set_controls(self._require_model, body),
+            "learned": lambda _, body, __: _set_learned(self._require_model, body),
+            "faults": lambda _, body, __: self._require_model.set_faults(faults_of(body)),
+            "seeded": self._seed_averages,
+            "unloaded": lambda name, body, _: self._require_model.mark_unloaded(name, body["atS"], body["source"]),
+            "restored": lambda _, body, __: self._require_model.restore_unloaded(
+                body["unloaded"], body["unloadedFrom"]
+            ),
             "breaker_lifted": self._lift,
             "memory": lambda _, body, __: self._memory.restore(body),
         }
@@ -171,7 +173,7 @@ class Replay:
             elif item.table == DECISIONS:
                 self._decision(item)
             elif item.table == MOVES and item.columns["kind"] == "done":
-                self._moved(item)
+                self._apply_move(item)
         except Mismatch as mismatch:
             self._differs(item, mismatch)
         except _CANNOT_BE_USED as error:
@@ -192,7 +194,7 @@ class Replay:
         return self.outcome
 
     @property
-    def _known(self) -> ClusterModel:
+    def _require_model(self) -> ClusterModel:
         assert self._model is not None, "only after a checkpoint anything is applied"
         return self._model
 
@@ -262,7 +264,7 @@ class Replay:
             self.outcome.notes.append(f"epoch {epoch}: {missing} rows are missing: {why}")
 
     def _take_snapshot(self, _: str, body: Mapping[str, Any], item: Item) -> None:
-        self._snapshots[item.sequence] = self._known.snapshot(body["atS"], body["gracePeriodS"])
+        self._snapshots[item.sequence] = self._require_model.snapshot(body["atS"], body["gracePeriodS"])
         while len(self._snapshots) > _SNAPSHOTS_KEPT:
             del self._snapshots[next(iter(self._snapshots))]
 
@@ -281,18 +283,18 @@ class Replay:
         else:
             record = record_of(namespace, body)
         self._records[namespace] = record
-        self._known.set_namespace(namespace, *record)
+        self._require_model.set_namespace(namespace, *record)
 
     def _remove_namespace(self, namespace: str, _: Any, __: Item) -> None:  # noqa: ANN401 - there is no body
         self._records.pop(namespace, None)
-        self._known.remove_namespace(namespace)
+        self._require_model.remove_namespace(namespace)
 
     def _redistribute(self, _: str, body: Mapping[str, Any], __: Item) -> None:
-        self._known.redistribute(
+        self._require_model.redistribute(
             {name: PartLoad(np.array(load, dtype=np.float64), topics) for name, (load, topics) in body.items()}
         )
 
-    def _seed(self, name: str, body: Sequence[Any], _: Item) -> None:
+    def _seed_averages(self, name: str, body: Sequence[Any], _: Item) -> None:
         short, long, short_samples, long_samples, topics, *by_time = body
         averages = BundleAverages(
             np.array(short, dtype=np.float64),
@@ -302,11 +304,11 @@ class Replay:
             topics,
             TimeMean(np.array(by_time[0], dtype=np.float64), by_time[1]) if by_time else None,
         )
-        self._known.seed_bundle(name, averages)
+        self._require_model.seed_bundle(name, averages)
 
     def _configure(self, settings_id: str, body: Mapping[str, str], _: Item) -> None:
         self._settings[settings_id] = self._settings_of(body)
-        self._known.set_rules(ReportRules.of(self._settings[settings_id]))
+        self._require_model.set_rules(ReportRules.of(self._settings[settings_id]))
 
     def _lift(self, bundle: str, _: Any, __: Item) -> None:  # noqa: ANN401 - there is no body
         self._memory.churn = churn.lifted(self._memory.churn, bundle or None)
@@ -363,7 +365,7 @@ class Replay:
             self.outcome.left_out[f"{kind}: at an operator's word"] += 1
             return
         if "error" in detail:
-            self._failed(kind, columns)
+            self._skip_failed(kind, columns)
             return
         began = self._find_inputs(kind, detail["snapshot"])
         replayed = replay_decision(kind, began, self._settings[columns["settings_id"]], self._memory, detail)
@@ -380,7 +382,7 @@ class Replay:
         found = self._snapshots.get(snapshot)
         return None if found is None else DecisionInputs.of(found, self._memory)
 
-    def _failed(self, kind: str, columns: Mapping[str, Any]) -> None:
+    def _skip_failed(self, kind: str, columns: Mapping[str, Any]) -> None:
         """Skip a decision that ended in an error, but set its generator as recorded."""
         self.outcome.left_out[f"{kind}: it ended in an error"] += 1
         rng = self._memory.round_rng if kind in RUNS_IN_PARALLEL else self._memory.rng
@@ -395,7 +397,7 @@ class Replay:
         if columns["rng_state"] and replayed.rng is not None:
             compare_value("", "rng_state", content_of(columns["rng_state"]), replayed.rng.bit_generator.state)
 
-    def _moved(self, row: Row) -> None:
+    def _apply_move(self, row: Row) -> None:
         """A move was completed: the memory of moves is told, and has to say the same."""
         if self._model is None:
             return

@@ -208,7 +208,10 @@ def recorded_world(
     _require("removed", change.removed, recorded.broker_ids())
     _require("speeds", change.speeds, recorded.broker_ids())
     _require("loads", change.loads, [spec.name for spec in recorded.namespace_specs()])
-    brokers = [*(_changed(spec, change) for spec in recorded.brokers if spec.id not in change.removed), *change.added]
+    brokers = [
+        *(_apply_change(spec, change) for spec in recorded.brokers if spec.id not in change.removed),
+        *change.added,
+    ]
     if not brokers:
         raise ValueError("removed: no broker is left at the beginning")
     factors = [np.full(len(spec), float(change.loads.get(spec.name, 1.0))) for spec in recorded.namespace_specs()]
@@ -492,7 +495,7 @@ def _added_up(rows: _Rows, which: IntArray, overlaps: _Overlaps) -> _Rows:
     )
 
 
-def _changed(spec: BrokerSpec, change: FleetChange) -> BrokerSpec:
+def _apply_change(spec: BrokerSpec, change: FleetChange) -> BrokerSpec:
     return replace(spec, speed=spec.speed * change.speeds.get(spec.id, 1.0))
 
 
@@ -503,7 +506,7 @@ def _changed_events(recorded: RecordedRange, change: FleetChange) -> Iterator[Ev
                 yield event
             case BrokerJoins(at_s=at_s, broker=spec):
                 if spec.id not in change.removed:
-                    yield BrokerJoins(at_s, _changed(spec, change))
+                    yield BrokerJoins(at_s, _apply_change(spec, change))
             case BrokerStops(broker=broker) | BrokerRestarts(broker=broker):
                 if broker not in change.removed:
                     yield event

@@ -37,14 +37,14 @@ Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 def _namespace(name: str) -> str:
-    return _checked(NamespaceName.parse, name)
+    return _validate_name(NamespaceName.parse, name)
 
 
 def _broker(name: str) -> str:
-    return _checked(parse_broker_id, name)
+    return _validate_name(parse_broker_id, name)
 
 
-def _checked(parse: Callable[[str], object], name: str) -> str:
+def _validate_name(parse: Callable[[str], object], name: str) -> str:
     try:
         return str(parse(name))
     except InvalidNameError as error:

@@ -32,13 +32,13 @@ def check(expect: Expect, result: Result) -> tuple[BoundCheck, ...]:
     if expect.all_owned_within_s is not None:
         found.append(_all_owned(expect.all_owned_within_s, result))
     if expect.levelled is not None:
-        found.append(_levelled(expect.levelled, result))
+        found.append(_check_levelled(expect.levelled, result))
     if expect.relieved is not None:
-        found.append(_relieved(expect.relieved, result))
-    found += [_filled(each, result) for each in expect.filled]
+        found.append(_check_relieved(expect.relieved, result))
+    found += [_check_filled(each, result) for each in expect.filled]
     found += [_moves_of("movesTo", each, result, lambda move: str(move.destination)) for each in expect.moves_to]
     found += [_moves_of("movesFrom", each, result, lambda move: str(move.source)) for each in expect.moves_from]
-    found += [_said(each, result) for each in expect.said]
+    found += [_check_reason(each, result) for each in expect.said]
     return tuple(found)
 
 
@@ -77,20 +77,20 @@ def _numbers(expect: Expect, result: Result) -> Iterator[BoundCheck]:
     for key, measured, what in figures:
         bound = getattr(expect, key)
         if bound is not None:
-            yield _bounded(key, measured, bound, what)
+            yield _check_bound(key, measured, bound, what)
 
 
-def _bounded(key: str, measured: float, bound: float, what: str) -> BoundCheck:
+def _check_bound(key: str, measured: float, bound: float, what: str) -> BoundCheck:
     at_least = key.endswith("at_least")
     held = measured >= bound if at_least else measured <= bound
     words = "at least" if at_least else "at most"
     alias = str(Expect.model_fields[key].alias)
-    return BoundCheck(alias, held, measured, bound, f"{what}: {_text(measured)}, expected {words} {_text(bound)}")
+    return BoundCheck(alias, held, measured, bound, f"{what}: {_format(measured)}, expected {words} {_format(bound)}")
 
 
 def _quiet(from_s: float, result: Result) -> BoundCheck:
     last_s = max((move.at_s for move in own_moves(result)), default=0.0)
-    sentence = f"The last bundle moved after {_text(last_s)} s, expected none after {_text(from_s)} s"
+    sentence = f"The last bundle moved after {_format(last_s)} s, expected none after {_format(from_s)} s"
     return BoundCheck("quietFromS", last_s <= from_s, last_s, from_s, sentence)
 
 
@@ -102,21 +102,21 @@ def _all_owned(within_s: float, result: Result) -> BoundCheck:
         longest = max(longest, run)
     measured = longest * result.step_s
     sentence = (
-        f"Some bundles without service for {_text(measured)} s at a stretch, expected at most {_text(within_s)} s"
+        f"Some bundles without service for {_format(measured)} s at a stretch, expected at most {_format(within_s)} s"
     )
     return BoundCheck("allOwnedWithinS", measured <= within_s, measured, within_s, sentence)
 
 
-def _levelled(wanted: Levelled, result: Result) -> BoundCheck:
+def _check_levelled(wanted: Levelled, result: Result) -> BoundCheck:
     shown_s = _shown_at(result, wanted.after_s, new_brokers=wanted.by == "newBrokers")
     settled_s = result.find_settled(wanted.after_s, wanted.imbalance)
-    return _in_time("levelled", f"imbalance {_text(wanted.imbalance)}", shown_s, settled_s, wanted.within_s)
+    return _in_time("levelled", f"imbalance {_format(wanted.imbalance)}", shown_s, settled_s, wanted.within_s)
 
 
-def _relieved(wanted: Relieved, result: Result) -> BoundCheck:
+def _check_relieved(wanted: Relieved, result: Result) -> BoundCheck:
     shown_s = _shown_at(result, wanted.after_s, new_brokers=False)
     settled_s = result.find_relieved(wanted.after_s, wanted.usage)
-    what = f"every broker at {_text(100 * wanted.usage)} % or less"
+    what = f"every broker at {_format(100 * wanted.usage)} % or less"
     return _in_time("relieved", what, shown_s, settled_s, wanted.within_s)
 
 
@@ -137,11 +137,13 @@ def _in_time(key: str, what: str, shown_s: float | None, settled_s: float | None
             key, held=False, measured=None, bound=within_s, sentence=f"No report has shown what happened: {what}"
         )
     taken_s = max(settled_s - shown_s, 0.0)
-    sentence = f"{what[0].upper()}{what[1:]} {_text(taken_s)} s after the reports, expected within {_text(within_s)} s"
+    sentence = (
+        f"{what[0].upper()}{what[1:]} {_format(taken_s)} s after the reports, expected within {_format(within_s)} s"
+    )
     return BoundCheck(key, taken_s <= within_s, taken_s, within_s, sentence)
 
 
-def _filled(wanted: Filled, result: Result) -> BoundCheck:
+def _check_filled(wanted: Filled, result: Result) -> BoundCheck:
     """By what was moved to the broker less what was moved away, of what one of equals would carry."""
     first_s = min(
         (e.at_s for e in result.first_reports if e.broker == wanted.broker and e.at_s >= wanted.after_s),
@@ -152,8 +154,8 @@ def _filled(wanted: Filled, result: Result) -> BoundCheck:
     share = sum(move.share * ((move.destination == wanted.broker) - (move.source == wanted.broker)) for move in given)
     measured = share * float(result.series.brokers[-1])
     sentence = (
-        f"{wanted.broker} has {_text(measured)} of an equal part {_text(wanted.within_s)} s after its first report,"
-        f" expected {_text(wanted.share)}"
+        f"{wanted.broker} has {_format(measured)} of an equal part {_format(wanted.within_s)} s after its first report,"
+        f" expected {_format(wanted.share)}"
     )
     return BoundCheck("filled", measured >= wanted.share, measured, wanted.share, sentence)
 
@@ -168,7 +170,7 @@ def _moves_of(key: str, wanted: BrokerMoves, result: Result, broker_of: Callable
     return BoundCheck(key, count <= wanted.at_most, count, wanted.at_most, sentence)
 
 
-def _said(wanted: Said, result: Result) -> BoundCheck:
+def _check_reason(wanted: Said, result: Result) -> BoundCheck:
     count = sum(times for (_, reason, _), times in result.verdicts.items() if reason is wanted.reason)
     too_many = wanted.at_most is not None and count > wanted.at_most
     bound = wanted.at_most if wanted.at_most is not None and (too_many or not wanted.at_least) else wanted.at_least
@@ -177,5 +179,5 @@ def _said(wanted: Said, result: Result) -> BoundCheck:
     return BoundCheck("said", not too_many and count >= wanted.at_least, count, bound, sentence)
 
 
-def _text(number: float) -> str:
+def _format(number: float) -> str:
     return f"{number:.3f}".rstrip("0").rstrip(".") if isinstance(number, float) else str(number)

@@ -308,10 +308,10 @@ class BundleTable:
         """Return topics and sessions per bundle; cached until they or the bundles change."""
         known = self._counts
         if known is None or known[0] is not topics or known[1] is not sessions:
-            known = self._counts = (topics, sessions, self._divided(topics), self._divided(sessions))
+            known = self._counts = (topics, sessions, self._divide_counts(topics), self._divide_counts(sessions))
         return known[2], known[3]
 
-    def _divided(self, counts: IntArray) -> IntArray:
+    def _divide_counts(self, counts: IntArray) -> IntArray:
         """Counts of bundles of the workload as counts of the bundles there are; parts add up to the whole."""
         order = self._current_order()
         whole = counts[order.source]

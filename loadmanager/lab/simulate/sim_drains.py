@@ -67,9 +67,9 @@ class SimDrainer:
     def _do(self, action: Action) -> Event | None:
         match action:
             case GiveAway(brokers, most, leave):
-                return self._planned(self._leader.decide("drain", brokers=brokers, most=most, leave=leave))
+                return self._on_planned(self._leader.decide("drain", brokers=brokers, most=most, leave=leave))
             case BringHome(_, leave):
-                return self._planned(self._leader.decide("bring_home", leave=leave))
+                return self._on_planned(self._leader.decide("bring_home", leave=leave))
             case BeginMove(step):
                 self._executor.execute(step, partial(self._move_ended, step.bundle))
             case WithdrawMove(bundle):
@@ -82,7 +82,7 @@ class SimDrainer:
                 return TriedToEnd(broker)
         return None
 
-    def _planned(self, plan: Plan) -> DrainPlanned:
+    def _on_planned(self, plan: Plan) -> DrainPlanned:
         self._state.count_verdicts("drain", plan.verdicts)
         return DrainPlanned(plan)
 

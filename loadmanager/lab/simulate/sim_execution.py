@@ -152,7 +152,7 @@ class SimExecutor:
             case AskOwner(move):
                 self._state.agenda.after(self._state.rules.unload_s, partial(self._answer, move))
             case Ended(move, outcome):
-                self._ended(move, outcome)
+                self._on_ended(move, outcome)
         return None
 
     def _commit(self, it: Commit) -> Event:
@@ -165,14 +165,14 @@ class SimExecutor:
         has_crashed = self._state.is_registered(owner) and self._state.find_serving(owner) is None
         self._driver.step(OwnerAnswered(move, "no answer" if has_crashed else None))
 
-    def _ended(self, move: UnderWay, outcome: Outcome) -> None:
+    def _on_ended(self, move: UnderWay, outcome: Outcome) -> None:
         if isinstance(outcome, Moved):
-            self._completed(move, outcome.done)
+            self._on_completed(move, outcome.done)
         elif isinstance(outcome, Kept):
             self._state.count_verdicts("shed", [Verdict(move.bundle, outcome.reason, acted=True)])
         self._on_end.pop(move)(outcome)
 
-    def _completed(self, move: UnderWay, done: Ownership) -> None:
+    def _on_completed(self, move: UnderWay, done: Ownership) -> None:
         state, owner = self._state, move.get_released().owner
         row = state.table.row_of(move.bundle)
         assert row is not None, "a bundle on its way keeps its shape"

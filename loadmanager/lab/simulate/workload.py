@@ -241,7 +241,7 @@ def heavy_tailed(bundles: int, seed: int, alpha: float = 1.5, largest: float = 1
     smallest. The smaller `alpha` is, the more of the whole is in a few.
     """
     drawn = generator(seed, Purpose.LOADS).random(bundles).tolist()
-    weights = np.array([_rounded(min((1.0 - each) ** (-1.0 / alpha), largest)) for each in drawn])
+    weights = np.array([_round_significant(min((1.0 - each) ** (-1.0 / alpha), largest)) for each in drawn])
     return weights * (bundles / _sum(weights))
 
 
@@ -249,7 +249,7 @@ def zipf(bundles: int, seed: int, exponent: float = 1.0, number: int = 0) -> Flo
     """Weights (N,) with mean 1: the bundle of rank k has 1 / k^exponent of the first one's; who has which rank is
     drawn, for each `number` anew.
     """
-    weights = np.array([_rounded((rank + 1.0) ** -exponent) for rank in range(bundles)])
+    weights = np.array([_round_significant((rank + 1.0) ** -exponent) for rank in range(bundles)])
     ranks = generator(seed, Purpose.LOADS, number).permutation(bundles)
     return weights[ranks] * (bundles / _sum(weights))
 
@@ -284,7 +284,7 @@ def random_topics(
     return BundleTopics(hashes, weights / _sum(weights))
 
 
-def _rounded(number: float) -> float:
+def _round_significant(number: float) -> float:
     return float(f"{number:.{_DIGITS}g}")
 
 

@@ -107,7 +107,7 @@ class World:
         self._leader = Leader(self._state, generator(seed, Purpose.PLANNER))
         self._lookups = Lookups(self._state, self._leader)
         self._executor = SimExecutor(self._state, self._leader, self._lookups)
-        self._drains = SimDrainer(self._state, self._leader, self._executor, self._drained)
+        self._drains = SimDrainer(self._state, self._leader, self._executor, self._on_drained)
         self._splitter = SimSplitter(self._state, self._leader, self._executor, self._lookups)
         self._recorder = StepRecorder(self._state)
         self._membership = Membership(
@@ -218,9 +218,9 @@ class World:
     def _put_round(self, at_s: float) -> None:
         """The next round of shedding is then, and not when it would have been."""
         self._next_round_s = at_s
-        self._state.agenda.put(at_s, partial(self._shed, at_s))
+        self._state.agenda.put(at_s, partial(self._run_shedding, at_s))
 
-    def _shed(self, at_s: float) -> None:
+    def _run_shedding(self, at_s: float) -> None:
         """A round of shedding; it decides anew on the steps of the last one that still wait for their turn."""
         if at_s != self._next_round_s:
             return
@@ -276,7 +276,7 @@ class World:
         self._executor.membership_changed()
         self._drains.changed()
 
-    def _drained(self, broker: BrokerId) -> None:
+    def _on_drained(self, broker: BrokerId) -> None:
         """A draining broker has nothing left: one that is to be stopped is."""
         if self._state.registrations[broker] in self._stopping:
             self._membership.leave(broker)

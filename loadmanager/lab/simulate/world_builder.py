@@ -131,7 +131,7 @@ def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[Recorded
             rules=world_rules(scenario.rules, settings),
             cost=cost_model(scenario.costs),
             events=events,
-            learned=_learned(scenario, bundles) if scenario.learned else NOTHING_LEARNED,
+            learned=_build_profiles(scenario, bundles) if scenario.learned else NOTHING_LEARNED,
             seed=scenario.seed,
         )
     except (ValueError, InvalidNameError) as error:
@@ -161,7 +161,7 @@ def _at_the_beginning(scenario: Scenario, brokers: Sequence[BrokerId], bundles: 
     return namespaces
 
 
-def _learned(scenario: Scenario, bundles: _BundleParts) -> LearnedLoads:
+def _build_profiles(scenario: Scenario, bundles: _BundleParts) -> LearnedLoads:
     """Build the profiles that a pipeline would learn from the diurnal shapes."""
     loads = {row.spec.name: row.load.mean(axis=0) for row in bundles.rows}
     waves = [
@@ -304,7 +304,7 @@ def _shapes(
                 rows = range(count) if shape.bundles is None else bundles.find(shape.bundles, f"{where}: shapes")
                 yield Ramp(count, np.array(rows, dtype=np.int64), shape.factor, shape.from_s, shape.until_s)
     if scenario.traces is not None:
-        yield _traced(scenario.traces, bundles, recorded, scenario.seed, where)
+        yield _follow_traces(scenario.traces, bundles, recorded, scenario.seed, where)
 
 
 def _phases(how: str, seed: int, bundles: _BundleParts) -> FloatArray | float:
@@ -318,7 +318,7 @@ def _phases(how: str, seed: int, bundles: _BundleParts) -> FloatArray | float:
     return 0.0
 
 
-def _traced(
+def _follow_traces(
     traces: files.Traces, bundles: _BundleParts, recorded: Sequence[RecordedSeries], seed: int, where: str
 ) -> FollowedSeries:
     """Every traced bundle follows one of the series, scaled to a mean of 1; the other bundles stay as they are."""

@@ -38,7 +38,7 @@ class StepRecorder:
         new, self._moves = moves[self._moves :], len(moves)
         served = state.table.serving >= 0
         load = loads.throughput()
-        judged = self._judged(carried, loads.load[served], loads.topics[served])
+        judged = self._measure_balance(carried, loads.load[served], loads.topics[served])
         self._rows.append(
             {
                 "t_s": state.agenda.now_s,
@@ -79,7 +79,7 @@ class StepRecorder:
             reports=counts("reports"),
         )
 
-    def _judged(self, carried: Carried, load: FloatArray, topics: IntArray) -> dict[str, float]:
+    def _measure_balance(self, carried: Carried, load: FloatArray, topics: IntArray) -> dict[str, float]:
         """Return the imbalance of the served load, and the usage of the busiest broker."""
         fleet, cost = self._state.fleet, self._state.cost
         up = np.flatnonzero(fleet.up())

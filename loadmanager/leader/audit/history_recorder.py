@@ -190,7 +190,7 @@ class HistoryRecorder:
         self.settings_id = hashlib.sha256(orjson.dumps(texts, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
         return texts
 
-    def snapshot_taken(self, taken_at_s: float, grace_period_s: float) -> None:
+    def record_snapshot(self, taken_at_s: float, grace_period_s: float) -> None:
         self.last_snapshot = self.put(HistoryEvent("snapshot", "", {"atS": taken_at_s, "gracePeriodS": grace_period_s}))
 
     def ask(self, kind: str) -> Asked:

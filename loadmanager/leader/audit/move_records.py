@@ -149,14 +149,14 @@ class MoveRecorder:
             self._awaited = [awaited for awaited in self._awaited if awaited.silent]
             imbalance = self._imbalance()
             for awaited in measured:
-                self._measured(awaited, imbalance)
+                self._record_effect(awaited, imbalance)
 
     def broker_gone(self, broker: BrokerId) -> None:
         """Drop the moves from or to a broker that has left: they cannot be measured any more."""
         self._throughput.pop(broker, None)
         self._awaited = [each for each in self._awaited if broker not in (each.source, each.destination)]
 
-    def _measured(self, awaited: _Awaited, imbalance: float) -> None:
+    def _record_effect(self, awaited: _Awaited, imbalance: float) -> None:
         begun = awaited.begun
         throughput = {
             broker: (before, self._throughput.get(broker, 0.0)) for broker, before in begun.throughput.items()

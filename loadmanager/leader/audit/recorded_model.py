@@ -100,19 +100,19 @@ class RecordedModel(ClusterModel):
 
     def set_namespace(self, namespace: str, bundle_names: Sequence[str], ownerships: Sequence[Ownership]) -> None:
         super().set_namespace(namespace, bundle_names, ownerships)
-        self._put(namespace, (self.own_names(bundle_names), ownerships))
+        self._record_change(namespace, (self.own_names(bundle_names), ownerships))
 
     def set_owners(self, ownerships: Mapping[str, Ownership]) -> None:
         """Apply owners, and record the namespaces that changed as differences."""
         super().set_owners(ownerships)
         for namespace in dict.fromkeys(map(namespace_of, ownerships)):
             names, before = self._records[namespace]
-            self._put(
+            self._record_change(
                 namespace,
                 (names, [ownerships.get(name, owned) for name, owned in zip(names, before, strict=True)]),
             )
 
-    def _put(self, namespace: str, after: Record) -> None:
+    def _record_change(self, namespace: str, after: Record) -> None:
         before, self._records[namespace] = self._records.get(namespace), after
         self._recorder.put(HistoryEvent("namespace", namespace, _RecordChange(before, after)))
 

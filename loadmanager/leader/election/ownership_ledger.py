@@ -302,7 +302,7 @@ class OwnershipLedger:
             await self._store.commit([Check(paths.EPOCH, term.epoch), *ops], session_id=term.session_id)
         except TransactionFailedError as error:
             if error.index == 0:
-                raise self._fenced() from None
+                raise self._on_fenced() from None
             raise
 
     async def run(self) -> None:
@@ -336,13 +336,13 @@ class OwnershipLedger:
         try:
             versions = await self._store.commit(ops, session_id=term.session_id)
         except TransactionFailedError as error:
-            await self._refused(writes, error)
+            await self._on_refused(writes, error)
         except OutcomeUnknownError as error:
             await self._unknown(writes, error)
         except StoreError as error:
             _fail_all(writes, error)
         else:
-            self._committed(writes, versions[1:])
+            self._on_committed(writes, versions[1:])
 
     def _take_batch(self, epoch: int) -> list[_Write]:
         writes: list[_Write] = []
@@ -376,7 +376,7 @@ class OwnershipLedger:
             except (IllegalTransitionError, BundleNotFoundError, BoundariesError) as error:
                 _fail(change, error)
             except InvariantViolatedError as error:
-                self._violated(namespace, error)
+                self._on_violation(namespace, error)
                 _fail(change, error)
         if not applied:
             return None
@@ -384,7 +384,7 @@ class OwnershipLedger:
         self._recent += ((namespace, step) for step in draft.steps)
         return _Write(entry, state, pack(encode_namespace(state)), applied)
 
-    def _violated(self, namespace: str, error: InvariantViolatedError) -> None:
+    def _on_violation(self, namespace: str, error: InvariantViolatedError) -> None:
         """Log the invariant violation with its story, and step down: the state behind this term is wrong."""
         self.invariants_violated += 1
         story = [
@@ -395,7 +395,7 @@ class OwnershipLedger:
         log.critical("invariant_violated", namespace=namespace, error=str(error), story=story)
         self._election.violated()
 
-    def _committed(self, writes: list[_Write], versions: list[int]) -> None:
+    def _on_committed(self, writes: list[_Write], versions: list[int]) -> None:
         for write, version in zip(writes, versions, strict=True):
             self._mirror.commit_namespace(NamespaceEntry(write.state, version, write.entry.czxid, hash(write.data)))
             for change, made in write.changes:
@@ -410,9 +410,9 @@ class OwnershipLedger:
         owned = [each for each in outcomes if isinstance(each, Ownership) and each.state is OwnershipState.OWNED]
         return not all(self._mirror.is_registered(each.owner) for each in owned)
 
-    async def _refused(self, writes: list[_Write], error: TransactionFailedError) -> None:
+    async def _on_refused(self, writes: list[_Write], error: TransactionFailedError) -> None:
         if error.index == 0:
-            _fail_all(writes, self._fenced())
+            _fail_all(writes, self._on_fenced())
             return
         log.info("namespace_record_changed_underneath", path=error.path, cause=error.cause)
         await self._read_again_and_retry(writes, error)
@@ -441,7 +441,7 @@ class OwnershipLedger:
                 else:
                     self._pending[str(write.state.name)].append(change)
 
-    def _fenced(self) -> StaleEpochError:
+    def _on_fenced(self) -> StaleEpochError:
         self.writes_fenced += 1
         self._election.deposed()
         return StaleEpochError("another leader has taken over; this write had no effect")

@@ -296,7 +296,7 @@ class Executor:
             case StopAsking(move):
                 self._tasks.pop(move).cancel()
             case Ended(move, outcome):
-                self._ended(move, outcome)
+                self._on_ended(move, outcome)
 
     def _begin(self, move: Move, work: Coroutine[Any, Any, None]) -> None:
         name, context = f"unload {move.bundle}", self._contexts.get(move)
@@ -393,14 +393,14 @@ class Executor:
             effect=effect,
         )
 
-    def _ended(self, move: Move, outcome: Outcome) -> None:
+    def _on_ended(self, move: Move, outcome: Outcome) -> None:
         name = BundleName.parse_any(move.bundle)
         match outcome:
             case Moved(done):
-                self._moved(name, move.get_released(), done)
+                self._on_moved(name, move.get_released(), done)
                 self._settle(move, done)
             case Kept():
-                self._settle(move, self._kept(name, move.get_released(), outcome))
+                self._settle(move, self._on_kept(name, move.get_released(), outcome))
             case CalledOff(why):
                 self._settle(move, UnloadCancelledError(f"{name}: {why}"))
             case Failed(error):
@@ -416,7 +416,7 @@ class Executor:
             self._churn.ended(BundleName.parse_any(move.bundle), move.released)
         self._ends.tell(move, outcome)
 
-    def _moved(self, name: BundleName, released: Ownership, done: Ownership) -> None:
+    def _on_moved(self, name: BundleName, released: Ownership, done: Ownership) -> None:
         source = released.owner.broker if released.owner else None
         self._mirror.model.mark_unloaded(str(name), time.time(), source)
         self.unloads_completed += 1
@@ -432,7 +432,7 @@ class Executor:
         )
         log.info("unloaded", bundle=str(name), source=str(released.owner), destination=str(done.owner))
 
-    def _kept(self, name: BundleName, released: Ownership, outcome: Kept) -> Exception:
+    def _on_kept(self, name: BundleName, released: Ownership, outcome: Kept) -> Exception:
         kept, reason = outcome.kept, outcome.reason
         self._churn.kept(name, released, reason, outcome.refusal)
         why = Verdict(str(name), reason, acted=True, why={"error": outcome.refusal})

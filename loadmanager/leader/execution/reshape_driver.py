@@ -205,7 +205,7 @@ class ReshapeDriver:
             case CommitReshape(it):
                 return await self._commit(it)
             case Reshaped():
-                self._reshaped(action)
+                self._on_reshaping_done(action)
             case Release(part):
                 self._later(self._unload(part, None, SplitReason.ADMIN_SPLIT))
             case ChooseDestination(it, part):
@@ -237,7 +237,7 @@ class ReshapeDriver:
         except BundleGoneError as error:
             return ReshapeRefused(it, error)
 
-    def _reshaped(self, done: Reshaped) -> None:
+    def _on_reshaping_done(self, done: Reshaped) -> None:
         it, owner, namespace = done.reshaping, done.owner, str(done.reshaping.bundle.namespace)
         self._mirror.model.redistribute(done.loads)
         (self.splits if it.is_split else self.merges)[it.reason] += 1
@@ -281,9 +281,9 @@ class ReshapeDriver:
         """Run work that nobody waits for, unless the term ends before."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_ended)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, NotLeaderError):

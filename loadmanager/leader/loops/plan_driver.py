@@ -152,9 +152,9 @@ class PlanDriver:
             case WithdrawStep(bundle):
                 self._executor.withdraw(bundle)
             case PlanEnded(plan):
-                self._ended(plan)
+                self._on_plan_ended(plan)
 
-    def _ended(self, plan: KeptPlan) -> None:
+    def _on_plan_ended(self, plan: KeptPlan) -> None:
         log.info("plan_executed", hash=plan.hash, done=plan.done, steps=len(plan.steps), stopped_by=plan.stopped_by)
         self._contexts.pop(plan)
         self._ends.pop(plan).set_result(ExecutionAnswer.of(plan))

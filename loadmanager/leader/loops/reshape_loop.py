@@ -179,7 +179,7 @@ class ReshapeLoop:
         snapshot, reports = self._planner.snapshot(), self._reports(look.brokers)
         self._asked = self._planner.recorder.ask("split")
         found = await asyncio.to_thread(
-            find_candidates, reports.items(), self._namespaces(), snapshot, look.settings, self._remembered()
+            find_candidates, reports.items(), self._namespaces(), snapshot, look.settings, self._hits_by_broker()
         )
         return CandidatesFound(found)
 
@@ -190,7 +190,7 @@ class ReshapeLoop:
             counts={name: len(state.bundles) for name, state in self._namespaces().items() if name in namespaces},
             topics=decide.topics,
             under_way=self._reshaper.under_way,
-            before=self._remembered(),
+            before=self._hits_by_broker(),
         )
         found, remembered = find_splits(question, decide.settings)
         if remembered is not None:
@@ -242,7 +242,7 @@ class ReshapeLoop:
     def _namespaces(self) -> dict[str, NamespaceState]:
         return {name: entry.state for name, entry in self._mirror.namespaces.items()}
 
-    def _remembered(self) -> State:
+    def _hits_by_broker(self) -> State:
         """Return by broker its incarnation, and how often in a row each of its bundles was above a limit."""
         found: State = self._planner.split_state.get("hits", {})
         return found

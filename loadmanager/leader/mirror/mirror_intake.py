@@ -112,7 +112,7 @@ class MirrorIntake:
     async def run(self) -> None:
         """Read and apply for as long as the node lives."""
         unsubscribe = [
-            self._store.watch(paths.ROOT, self._notified),
+            self._store.watch(paths.ROOT, self._on_watch_event),
             self._store.on_session(self._session_changed),
         ]
         try:
@@ -143,7 +143,7 @@ class MirrorIntake:
                 f"the write was not confirmed within {_SETTLES_WITHIN_S:g} s: check whether it took effect"
             ) from None
 
-    def _notified(self, path: str) -> None:
+    def _on_watch_event(self, path: str) -> None:
         """Mark the path of a watch event; the root itself says that the watch has just been armed."""
         if path == paths.ROOT:
             self._is_watching = True
@@ -222,7 +222,7 @@ class MirrorIntake:
         awaited = [p for p in batch if p.startswith(prefix) and model.awaits_division(p.removeprefix(prefix))]
         for path, znode in zip(awaited, await self._store.get_many(awaited), strict=True):
             if znode is not None:
-                self._seed(path, znode)
+                self._seed_averages(path, znode)
 
     async def _all_paths(self) -> list[str]:
         brokers = await self._store.children(paths.BROKERS)
@@ -353,9 +353,9 @@ class MirrorIntake:
             part = ordered[first : first + _AT_A_TIME]
             for path, znode in zip(part, await self._store.get_many(part), strict=True):
                 if znode is not None:
-                    self._seed(path, znode)
+                    self._seed_averages(path, znode)
 
-    def _seed(self, path: str, znode: Znode) -> None:
+    def _seed_averages(self, path: str, znode: Znode) -> None:
         namespace = path.removeprefix(f"{paths.BUNDLE_DATA}/")
         try:
             averages = decode_bundle_data(namespace, decode(znode.data, path), path)

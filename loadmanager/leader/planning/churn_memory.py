@@ -110,10 +110,10 @@ class Churn:
         noted |= {"settingsId": self._recorder.settings_id, "tripped": tripped}
         effect = self._moves.done(str(name), released, done, noted)
         for verdict in verdicts:
-            self._tripped(verdict)
+            self._on_breaker_tripped(verdict)
         return effect
 
-    def _tripped(self, verdict: Verdict) -> None:
+    def _on_breaker_tripped(self, verdict: Verdict) -> None:
         self.memory_changed.set()
         self._decision_log.judged("breaker", verdict, epoch=self._mirror.epoch)
         log.warning("breaker_tripped", subject=verdict.subject, sentence=verdict.sentence(), **verdict.why)

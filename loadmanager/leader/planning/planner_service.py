@@ -279,7 +279,7 @@ class PlannerService:
             taken_at_s = time.time()
             grace_period_s = self._live.current.load_balancer_shedding_grace_period_minutes * MINUTE_S
             self._snapshot = model.snapshot(taken_at_s, grace_period_s)
-            self.recorder.snapshot_taken(taken_at_s, grace_period_s)
+            self.recorder.record_snapshot(taken_at_s, grace_period_s)
         return self._snapshot
 
     def _new_snapshot(self) -> Snapshot:

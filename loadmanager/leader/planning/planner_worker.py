@@ -48,7 +48,7 @@ class LostError(Exception):
     """The other side has exited."""
 
 
-def _as_given(found: Any) -> tuple[type, tuple[Any, ...]]:  # noqa: ANN401 - one of the dataclasses below
+def _reduce_to_init_arguments(found: Any) -> tuple[type, tuple[Any, ...]]:  # noqa: ANN401 - one of the dataclasses below
     """Reduce a dataclass to its init arguments: cached results are computed again where needed."""
     of = type(found)
     return of, tuple(getattr(found, field.name) for field in fields(of) if field.init and field.name[0] != "_")
@@ -56,7 +56,8 @@ def _as_given(found: Any) -> tuple[type, tuple[Any, ...]]:  # noqa: ANN401 - one
 
 class _Pickler(pickle.Pickler):
     dispatch_table = copyreg.dispatch_table | dict.fromkeys(
-        (Snapshot, Brokers, Bundles, Policies, IsolationPolicy, Patterns, Verdict, Assign, Unload), _as_given
+        (Snapshot, Brokers, Bundles, Policies, IsolationPolicy, Patterns, Verdict, Assign, Unload),
+        _reduce_to_init_arguments,
     )
 
     def __init__(

@@ -163,7 +163,7 @@ class AuthGate:
             return self._visitor(Claimed(named, math.inf))
         self._known.pop(header, None)
         try:
-            visitor = self._visitor(self._claimed(header))
+            visitor = self._visitor(self._read_claims(header))
         except TokenError as error:
             self.failures[error.fault] += 1
             raise UnauthenticatedError(str(error)) from None
@@ -173,7 +173,7 @@ class AuthGate:
             self._known[header] = visitor
         return visitor
 
-    def _claimed(self, header: str) -> Claimed:
+    def _read_claims(self, header: str) -> Claimed:
         if self._key is None:
             raise TokenError(
                 TokenFault.MISSING, "no certificate, and tokens are not taken: tokenSecretKey or tokenPublicKey"

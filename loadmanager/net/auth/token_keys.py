@@ -95,7 +95,7 @@ class KeyPlace:
     def read(self) -> bytes:
         """Read the key's bytes; raises `ConfigurationError` when there are none."""
         if self.path is None:
-            return _decoded(self._text, self._name)
+            return _decode(self._text, self._name)
         try:
             with self.path.open("rb") as file:
                 content = file.read(_LONGEST_KEY_BYTES + 1)
@@ -222,7 +222,7 @@ def _find_path(text: str, name: str) -> Path | None:
     return Path(text) if text.startswith("/") or os.path.isfile(text) else None  # noqa: PTH113 - takes any text
 
 
-def _decoded(text: str, name: str) -> bytes:
+def _decode(text: str, name: str) -> bytes:
     data_url = _DATA_URL.fullmatch(text)
     if data_url is not None and data_url["base64"] is None:
         return unquote_to_bytes(data_url["data"])

@@ -177,7 +177,7 @@ def test_of_a_namespace_that_is_no_more_nothing_is_known_not_even_the_last_owner
             assert owners.resolve(TOPIC) == A
             owners.expire(61.0)
     assert owners.resolve(TOPIC) is None
-    assert owners.last_known(owners.place_of(TOPIC), 61.0) is None
+    assert owners.find_last_known(owners.place_of(TOPIC), 61.0) is None
     owners.follow(NAMESPACE, 70.0)
     told(owners, OWNED, now_s=70.0)
     assert owners.resolve(TOPIC) == A
@@ -191,7 +191,7 @@ def test_who_refused_is_asked_for_and_named_again_only_by_a_node_or_a_later_chan
     owners.refused(TOPIC, A.broker_id)
     place = owners.place_of(TOPIC)
     assert (owners.resolve(TOPIC), place.refusals) == (None, 1), "however many topics of the bundle it refuses"
-    assert owners.last_known(place, 1e9) == A
+    assert owners.find_last_known(place, 1e9) == A
     owners.answered(place, place.pushed, A, 0.0)
     assert (owners.resolve(TOPIC), place.refusals) == (A, 1)
     owners.refused(TOPIC, A.broker_id)
@@ -209,7 +209,7 @@ def test_moving_bundle_has_owner_and_destination(owners: OwnerMap) -> None:
     owners.refused(TOPIC, B.broker_id)
     place = owners.place_of(TOPIC)
     assert (owners.resolve(TOPIC), place.refusals) == (None, 1)
-    assert owners.last_known(place, 0.0) == A
+    assert owners.find_last_known(place, 0.0) == A
     change(owners, {str(place.pushed.range): {"state": "Owned", "version": 3, "owner": B.broker_id}})  # type: ignore[union-attr]  # it was pushed
     assert (owners.resolve(TOPIC), place.refusals) == (B, 0)
 
@@ -237,8 +237,8 @@ def test_an_answer_about_a_namespace_that_is_not_followed_is_only_a_last_resort_
     owners.answered(place, None, B, 10.0)
     assert owners.resolve(TOPIC) is None
     assert owners.place_of(TOPIC) is place
-    assert owners.last_known(place, 69.9) == B
-    assert owners.last_known(place, 70.0) is None
+    assert owners.find_last_known(place, 69.9) == B
+    assert owners.find_last_known(place, 70.0) is None
     owners.refused(TOPIC, B.broker_id)
     owners.answered(place, None, B, 10.0)
     assert place.refusals == 1

@@ -27,7 +27,7 @@ async def without_agent(stage: RuleStage) -> None:
     await stage.broker.stats()
     await stage.refused(stage.topic("without-agent"), "although there is no agent yet")
     await stage.open_port()
-    await stage.lease_asked(0)
+    await stage.wait_for_lease_question(0)
     await stage.broker.stats()
 
 

@@ -148,20 +148,20 @@ async def opening_is_told(stage: RuleStage) -> None:
     await stage.open(other)
     stays_open = await stage.broker.names(other)
     async with stage.held_question(topic) as (question, client):
-        await _require_named(stage, topic, "while the question about it was outstanding")
+        await _require_listed(stage, topic, "while the question about it was outstanding")
         if not stays_open:
             return
         stage.own(topic)
         stage.agent.reply(question, owned(stage.incarnation))
         while not client.done():
-            await _require_named(stage, topic, "between the answer and its opening")
+            await _require_listed(stage, topic, "between the answer and its opening")
             await asyncio.wait([client], timeout=_BETWEEN_STATISTICS_S)
         if not client.result().served:
             raise UnsettledError(f"the client was not served: {client.result().said}")
-    await _require_named(stage, topic, "when it was open")
+    await _require_listed(stage, topic, "when it was open")
 
 
-async def _require_named(stage: RuleStage, topic: str, when: str) -> None:
+async def _require_listed(stage: RuleStage, topic: str, when: str) -> None:
     stats = await stage.broker.stats()
     if topic not in (stats.opening or ()) and all(each.topic != topic for each in stats.topics):
         stage.require_no_gap()

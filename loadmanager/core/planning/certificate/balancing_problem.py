@@ -104,10 +104,10 @@ def build_problem(
         return BalancingProblem(nothing, nothing, after, after, np.zeros((0, 0), dtype=bool), np.zeros(0))
     owner = snapshot.bundles.assigned.astype(np.int64)
     classes, may_own = _by_rules(snapshot, settings, emptied)
-    classes, may_own = _kept(snapshot, owner, emptied, classes, may_own)
+    classes, may_own = _keep_in_place(snapshot, owner, emptied, classes, may_own)
     may_stay = np.isin(owner, _rows_of(snapshot, emptied), invert=True) | (may_own.sum(axis=1) == 0)[classes]
-    classes, may_own = _opened(classes, may_own, np.where(may_stay, owner, NOBODY))
-    classes, may_own = _opened(classes, may_own, after)
+    classes, may_own = _allow_broker(classes, may_own, np.where(may_stay, owner, NOBODY))
+    classes, may_own = _allow_broker(classes, may_own, after)
     may_own |= ~may_own.any(axis=1, keepdims=True)  # of bundles of nobody
     total = total_load(snapshot)
     cost = carried_load(snapshot) / total if total > 0 else np.zeros(len(owner))
@@ -152,7 +152,7 @@ def _by_rules(snapshot: Snapshot, settings: PlannerSettings, emptied: Collection
     return classes, np.array(may_own, dtype=bool).reshape(-1, len(snapshot.brokers))
 
 
-def _kept(
+def _keep_in_place(
     snapshot: Snapshot, owner: Rows, emptied: Collection[str], classes: Rows, may_own: BoolArray
 ) -> tuple[Rows, BoolArray]:
     """Restrict pinned and frozen bundles to their current or home broker."""
@@ -171,7 +171,7 @@ def _kept(
     return classes, np.concatenate([may_own, *more])
 
 
-def _opened(classes: Rows, may_own: BoolArray, broker: Rows) -> tuple[Rows, BoolArray]:
+def _allow_broker(classes: Rows, may_own: BoolArray, broker: Rows) -> tuple[Rows, BoolArray]:
     """Split classes so that each bundle may also be at this broker (N,); -1 adds nothing."""
     is_new = (broker >= 0) & ~may_own[classes, broker]
     if not is_new.any():

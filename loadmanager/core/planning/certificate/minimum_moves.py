@@ -37,13 +37,13 @@ class Relief:
 
     def least_load(self, problem: BalancingProblem) -> float:
         """Return the minimum share of all load that moves."""
-        forced = _forced(problem)
+        forced = _find_forced(problem)
         return SAFE * (float(self._costs(problem, problem.cost).sum()) + float(problem.cost[forced].sum()))
 
     def least_moves(self, problem: BalancingProblem) -> int:
         """Return the minimum number of bundles that move."""
         costs = self._costs(problem, np.ones(len(problem.cost)))
-        return int(np.ceil(costs * SAFE - (1 - SAFE)).sum()) + int(_forced(problem).sum())
+        return int(np.ceil(costs * SAFE - (1 - SAFE)).sum()) + int(_find_forced(problem).sum())
 
     def _costs(self, problem: BalancingProblem, cost: FloatArray) -> FloatArray:
         """Return the minimum cost (M,) of relieving each broker."""
@@ -68,10 +68,10 @@ def _excess(problem: BalancingProblem, staying: FloatArray, peak: float) -> Floa
 
 def _staying(problem: BalancingProblem) -> FloatArray:
     """Return the load (M, R) of bundles that can stay at each broker."""
-    return problem.load(np.where(_forced(problem), -1, problem.owner))
+    return problem.load(np.where(_find_forced(problem), -1, problem.owner))
 
 
-def _forced(problem: BalancingProblem) -> BoolArray:
+def _find_forced(problem: BalancingProblem) -> BoolArray:
     """Return a mask (N,) of the bundles that cannot stay."""
     return np.asarray(counted(problem) & ~problem.may_own[problem.classes, problem.owner])
 
@@ -90,7 +90,7 @@ class Reliefs:
         self._instance = problem
         self._staying = _staying(problem)
         cost = np.ones(len(problem.cost)) if in_moves else problem.cost
-        self._forced = float(cost[_forced(problem)].sum())
+        self._forced = float(cost[_find_forced(problem)].sum())
         is_hot = _excess(problem, self._staying, lowest) > 0
         leaving = _leaving(problem)
         self._covers = [

@@ -159,7 +159,7 @@ def find_proof(problem: BalancingProblem, after: Rows) -> Proof:
     """Find the best proof for a plan that results in these owners (N,)."""
     bounds = find_bounds(problem)
     lowest = bounds[0][0] if bounds else 0.0
-    peak, moved = problem.peak(after), _moved(problem, after)
+    peak, moved = problem.peak(after), _find_moved(problem, after)
     return Proof(
         bounds=tuple(bound for _, bound in bounds),
         budget=find_least_peak(problem, lowest, float(problem.cost[moved].sum())),
@@ -170,7 +170,7 @@ def find_proof(problem: BalancingProblem, after: Rows) -> Proof:
 
 def compute_figures(problem: BalancingProblem, after: Rows, sigma: FloatArray, proof: Proof) -> CertificateFigures:
     """Compute the figures of that plan, from any proof, also a weak or empty one."""
-    level, moved = problem.level, _moved(problem, after)
+    level, moved = problem.level, _find_moved(problem, after)
     load_moved, peak = float(problem.cost[moved].sum()), problem.peak(after)
     bound = max((each.peak(problem) for each in proof.bounds), default=0.0)
     in_budget = proof.budget.peak if proof.budget.least_load(problem) > load_moved else 0.0
@@ -193,7 +193,7 @@ def _of_peak(relief: Relief, peak: float) -> Relief:
     return Relief(max(relief.peak, peak), relief.resource, relief.price)
 
 
-def _moved(problem: BalancingProblem, after: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _find_moved(problem: BalancingProblem, after: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.asarray((after != problem.owner) & (problem.owner >= 0))
 
 

@@ -135,13 +135,13 @@ class SimpleLoadManagerImpl:
             "top_bundle": snapshot.bundles.names[top],
             **self.settings.as_figures("broker_comfort_load_level_percentage"),
         }
-        if not np.any(comfortable & self._allowed(snapshot, top)):
+        if not np.any(comfortable & self._find_allowed(snapshot, top)):
             return SimpleReason.NO_COMFORTABLE_BROKER, None
         if snapshot.bundles.recently_unloaded[top] or not snapshot.bundles.movable[top]:
             return SimpleReason.TOP_BUNDLE_MOVED_RECENTLY, None
         return SimpleReason.TOP_BUNDLE_SHED, top
 
-    def _allowed(self, snapshot: Snapshot, bundle: int) -> BoolArray:
+    def _find_allowed(self, snapshot: Snapshot, bundle: int) -> BoolArray:
         namespace = namespace_of(snapshot.bundles.names[bundle])
         question = PlacementQuestion(namespace, False, snapshot, Projection(snapshot), self.settings)  # noqa: FBT003 - persistent
         return allowed_brokers(SIMPLE, question)[0]
@@ -178,11 +178,11 @@ def _steps(snapshot: Snapshot, rows: Rows, resource: int) -> FloatArray:
     if resource == MEMORY:
         return np.asarray(samples.objects[rows] // OBJECTS_PER_GROUP, dtype=np.float64)
     if resource == CPU:
-        return _rounded((load[:, MSG_RATE_IN] + load[:, MSG_RATE_OUT]) / _MESSAGES_PER_STEP)
+        return _round_half_up((load[:, MSG_RATE_IN] + load[:, MSG_RATE_OUT]) / _MESSAGES_PER_STEP)
     column = THROUGHPUT_IN if resource == BANDWIDTH_IN else THROUGHPUT_OUT
-    return _rounded(load[:, column] / _BYTES_PER_STEP)
+    return _round_half_up(load[:, column] / _BYTES_PER_STEP)
 
 
-def _rounded(number: FloatArray) -> FloatArray:
+def _round_half_up(number: FloatArray) -> FloatArray:
     """Round to integers, halves up, NaN to 0."""
     return whole(np.floor(number + 0.5))

@@ -226,7 +226,7 @@ class _Cycle:
         self._hits = 0
         for pick in picks:
             self._counters[_DONE[pick.reason]] += len(pick.bundles)
-        return self._shed(picks, {"stdAfter": statistics.std})
+        return self._make_result(picks, {"stdAfter": statistics.std})
 
     def find_margin(self, broker: int) -> dict[str, Figure]:
         fresh, refusal = self._find_fresh()
@@ -448,9 +448,9 @@ class _Cycle:
     def _skip(self, label: Label, why: Mapping[str, Figure]) -> Shed:
         self._counters[f"Skip/{label.value}"] += 1
         self._verdicts.append(Verdict("cluster", _SKIPPED[label], acted=False, why=why))
-        return self._shed([], {})
+        return self._make_result([], {})
 
-    def _shed(self, picks: list[Pick], more: Mapping[str, float]) -> Shed:
+    def _make_result(self, picks: list[Pick], more: Mapping[str, float]) -> Shed:
         counters = dict(sorted(self._counters.items()))
         known = zip(("avg", "std"), self._statistics, strict=False)
         figures = {name: math.nan if value is None else value for name, value in known}

@@ -165,7 +165,7 @@ class UniformLoadShedder:
             KEYS["min_unload_message"]: self.min_messages_per_s,
         }
         enough = need >= self.min_messages_per_s
-        return self._shed(snapshot, rate, need, UniformReason.MSG_RATE_DIFFERENCE, why, state, enough=enough)
+        return self._make_result(snapshot, rate, need, UniformReason.MSG_RATE_DIFFERENCE, why, state, enough=enough)
 
     def _shed_by_throughput(self, snapshot: Snapshot, most: _Extremes, why: dict[str, Figure], state: State) -> Shed:
         need = most.need(self.max_unload)
@@ -177,9 +177,9 @@ class UniformLoadShedder:
             KEYS["min_unload_message_throughput"]: self.min_bytes_per_s,
         }
         enough = need >= self.min_bytes_per_s
-        return self._shed(snapshot, most, need, UniformReason.THROUGHPUT_DIFFERENCE, why, state, enough=enough)
+        return self._make_result(snapshot, most, need, UniformReason.THROUGHPUT_DIFFERENCE, why, state, enough=enough)
 
-    def _shed(
+    def _make_result(
         self,
         snapshot: Snapshot,
         extremes: _Extremes,
