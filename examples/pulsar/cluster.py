@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,13 +171,6 @@ class PulsarCluster:
     def kill(self, broker: Broker) -> None:
         """SIGKILL; what it owned is nobody's once its session has ended, 10 s later."""
         self._running().stop(broker.name, grace_s=0)
-
-    def pause(self, broker: Broker) -> None:
-        """SIGSTOP: connections stay open, and nothing answers."""
-        self._running().signal(broker.name, signal.SIGSTOP)
-
-    def resume(self, broker: Broker) -> None:
-        self._running().signal(broker.name, signal.SIGCONT)
 
     def serving(self) -> list[Broker]:
         """The brokers whose process is there."""

@@ -70,6 +70,9 @@ class PulsarCommand:
     def get(self, path: str) -> Any:  # noqa: ANN401 - JSON
         return demand(self.url, "GET", path).content()
 
+    def post(self, path: str, content: object = None) -> Any:  # noqa: ANN401 - JSON
+        return demand(self.url, "POST", path, content).content()
+
     def tell(self, method: str, path: str, content: object = None) -> int:
         """Tell it what an operator wants; the status of its answer."""
         return ask(self.url, method, path, content).status
