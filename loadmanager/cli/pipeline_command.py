@@ -95,27 +95,7 @@ def run(
         )
         with _session(master, conf, master_timeout, job) as spark:
             summary = _run_steps(spark, job, wanted)
-    _tell(summary)
-
-
-@pipeline.command("whatif")
-def whatif(
-    scenarios: Annotated[Path, typer.Argument(metavar="SCENARIOS", help="A YAML file that says what to try.")],
-    history: _History,
-    out: _Out,
-    from_: _From = None,
-    to: _To = None,
-    leave_out: _LeaveOut = False,  # noqa: FBT002 - a flag
-    master: _Master = None,
-    master_timeout: _Patience = 60.0,
-    conf: _Conf = None,
-) -> None:
-    """Replay a range with other strategies, settings or brokers; the league, and the configuration recommended."""
-    with _failing_well():
-        job = _job(history, out, from_, to, leave_out_bad_files=leave_out, whatif=_whatif_in(scenarios))
-        with _session(master, conf, master_timeout, job) as spark:
-            summary = _run_steps(spark, job, ["whatif"])
-            league = _league_lines(spark, job.out)
+            league = _league_lines(spark, job.out) if wanted == ["whatif"] else []
     write_lines(league)
     _tell(summary)
 

@@ -161,7 +161,7 @@ def recommended_yaml(recommendation: Recommendation, values: Mapping[str, object
         if name in _ALWAYS_NAMED or getattr(settings, name) != getattr(defaults, name)
     ]
     said = [
-        f"Recommended by loadmanager pipeline whatif: {recommendation.configuration}",
+        f"Recommended by loadmanager pipeline: {recommendation.configuration}",
         "Keys that are not here keep their defaults.",
         "",
         *recommendation.why,

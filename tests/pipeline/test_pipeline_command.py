@@ -57,7 +57,7 @@ def test_bad_scenario_file_is_named(pipeline: Pipeline, tmp_path: Path, content:
     path = tmp_path / "what-if.yaml"
     if content is not None:
         path.write_text(content)
-    code, error = pipeline("whatif", path, tmp_path, "--out", tmp_path / "out")
+    code, error = pipeline("run", tmp_path, "--out", tmp_path / "out", "--step", "whatif", "--scenarios", path)
     assert code == 2
     assert str(path) in error
     assert said in error

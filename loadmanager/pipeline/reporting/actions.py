@@ -91,7 +91,8 @@ def _start_brokers(contents: Contents, about: About) -> Action | None:
     if about.to_ms is not None:
         scenario["from"] = moment(about.to_ms - DAY_MS)
     path, out = f"{about.out}/{REPORT}/{MORE_BROKERS}", f"{about.out}/more-brokers"
-    command = _command("pipeline whatif {path} {history} --out {out}", path=path, history=about.history, out=out)
+    tried = "pipeline run {history} --out {out} --step whatif --scenarios {path}"
+    command = _command(tried, path=path, history=about.history, out=out)
     return Action(what, why, "#capacity", (command,), {MORE_BROKERS: yaml.safe_dump(scenario, sort_keys=False)})
 
 
