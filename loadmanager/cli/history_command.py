@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.text.numbers import format_moment, read_moment
+from loadmanager.cli.range_options import From, To, read_range
+from loadmanager.cli.text.numbers import format_moment
 from loadmanager.cli.text.text_tables import format_table, write_lines
 from loadmanager.errors import (
     ConfigurationError,
@@ -56,10 +57,6 @@ _Where = Annotated[
     str, typer.Argument(metavar="URL", help="A directory, or the URL of one, such as s3://bucket/prefix.")
 ]
 _Into = Annotated[str, typer.Argument(metavar="URL", help="The history to bring it into: a directory, or its URL.")]
-_From = Annotated[
-    str | None, typer.Option("--from", metavar="TIME", help="First moment: ISO 8601 (UTC), or ms since 1970.")
-]
-_To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="The moment before which it ends.")]
 _Columns = Annotated[str | None, typer.Option(help="Only these columns, separated by commas.")]
 _Json = Annotated[bool, typer.Option("--json", help="JSON, an object in each line.")]
 
@@ -101,8 +98,8 @@ def ls(url: _Where, as_json: _Json = False) -> None:  # noqa: FBT002 - a flag
 def show(
     url: _Where,
     table: Annotated[str, typer.Argument(help=f"One of {', '.join(TABLES)}.")],
-    from_: _From = None,
-    to: _To = None,
+    from_: From = None,
+    to: To = None,
     columns: _Columns = None,
     limit: Annotated[int, typer.Option(min=0, help="At most so many rows; 0: all.")] = 50,
     as_json: _Json = False,  # noqa: FBT002 - a flag
@@ -110,9 +107,7 @@ def show(
     """Rows of a table, in the order in which they were recorded."""
     faults = _Faults()
     with _failing_well():
-        found = _existing(url).rows(
-            table, read_moment("--from", from_), read_moment("--to", to), _split(columns), faults
-        )
+        found = _existing(url).rows(table, *read_range(from_, to), _split(columns), faults)
         rows = islice(found, limit) if limit else found
         if as_json:
             write_lines(json_line(row) for row in rows)

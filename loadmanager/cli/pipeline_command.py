@@ -25,8 +25,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from loadmanager.cli.admin.node_requests import AdminRequest, put
 from loadmanager.cli.admin.request_command import command, group
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
+from loadmanager.cli.range_options import From, To, read_range
 from loadmanager.cli.service_runner import given_settings
-from loadmanager.cli.text.numbers import read_moment
 from loadmanager.cli.text.text_tables import write_lines
 from loadmanager.config.settings_base import without_password
 from loadmanager.errors import ConfigurationError, HistoryError, LoadManagerError, ScenarioError
@@ -47,8 +47,6 @@ pipeline = group("What a fleet learns from its own history, on Spark.")
 
 _History = Annotated[str, typer.Argument(metavar="HISTORY", help="A history: a directory, or its URL.")]
 _Out = Annotated[str, typer.Option("--out", metavar="DIR", help="Where tables and the report go: a directory, or URL.")]
-_From = Annotated[str | None, typer.Option("--from", metavar="TIME", help="First moment: ISO 8601, UTC, or ms.")]
-_To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="The moment before which the range ends.")]
 _LeaveOut = Annotated[bool, typer.Option("--leave-out-bad-files", help="Go on without files that cannot be used.")]
 _Master = Annotated[
     str | None, typer.Option(metavar="URL", help="Of Spark, such as spark://host:7077 or yarn; else all cores here.")
@@ -67,8 +65,8 @@ def run(
     steps: Annotated[
         list[str] | None, typer.Option("--step", metavar="NAME", help="Only this step; may be repeated. Else all.")
     ] = None,
-    from_: _From = None,
-    to: _To = None,
+    from_: From = None,
+    to: To = None,
     scenarios: Annotated[
         Path | None, typer.Option(metavar="FILE", help="What to try; else five strategies on the last days.")
     ] = None,
@@ -166,10 +164,10 @@ def _job(history: str, out: str, from_: str | None = None, to: str | None = None
     """Check where a job reads and writes, and return it."""
     from loadmanager.pipeline.job import Job  # noqa: PLC0415 - PySpark may not be installed
 
-    from_ms, to_ms = read_moment("--from", from_), read_moment("--to", to)
+    range_ms = read_range(from_, to)
     require_history(history)
     require_room(out)
-    return Job(located(history), located(out), from_ms, to_ms, **options)
+    return Job(located(history), located(out), *range_ms, **options)
 
 
 @contextmanager

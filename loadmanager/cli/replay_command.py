@@ -23,8 +23,9 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
+from loadmanager.cli.range_options import From, To, read_range
 from loadmanager.cli.service_runner import given_settings
-from loadmanager.cli.text.numbers import format_moment, read_moment
+from loadmanager.cli.text.numbers import format_moment
 from loadmanager.cli.text.text_tables import write_lines
 from loadmanager.config.node_settings import Settings
 from loadmanager.config.overrides import settings_recorded
@@ -42,10 +43,8 @@ from loadmanager.util.logging import configure_logging
 
 def replay(
     url: Annotated[str, typer.Option("--history", metavar="URL", help="A directory, or the URL of one.")],
-    from_: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="First moment: ISO 8601 (UTC), or ms since 1970.")
-    ] = None,
-    to: Annotated[str | None, typer.Option("--to", metavar="TIME", help="The moment before which it ends.")] = None,
+    from_: From = None,
+    to: To = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="What would have happened with this; may be repeated."),
@@ -64,9 +63,7 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Take every recorded decision again and compare; with --set or --strategy simulate what would have happened."""
-    from_ms, to_ms = read_moment("--from", from_), read_moment("--to", to)
-    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
-        fail(f"--to {to}: expected a moment after --from", EXIT_CONFIGURATION)
+    from_ms, to_ms = read_range(from_, to)
     overrides = given_settings(settings or ())
     configure_logging(json_lines=False, level="error")
     try:

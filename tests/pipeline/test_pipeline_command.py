@@ -35,6 +35,10 @@ def pipeline(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     [
         ("run {tmp} --out {tmp}/out --step ingst", "--step 'ingst': expected one of ingest, balance"),
         ("run {tmp} --out {tmp}/out --from yesterday", "--from 'yesterday'"),
+        (
+            "run {tmp} --out {tmp}/out --from 2026-02-01 --to 2026-01-01",
+            "--to 2026-01-01: expected a moment after --from",
+        ),
         ("publish --out {tmp} --url http://127.0.0.1:1", "no summary.json: has the pipeline been run into it?"),
     ],
 )
