@@ -1,4 +1,4 @@
-"""How even a scenario would be if nothing ever moved after its bundles were spread once, by all that they are to carry.
+"""Imbalance of a scenario in which nothing moves after bundles were spread once, by their loads over the whole run.
 
 Whoever moves bundles knows less and may do more: this is what noise leaves to everybody, and what standing still costs.
 """

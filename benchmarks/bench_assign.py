@@ -1,4 +1,4 @@
-"""What an assignment costs the leader: lookups of bundles that nobody owns, from the part of a lookup that is the
+"""Cost of an assignment for the leader: lookups of bundles without an owner, from the part of a lookup that is the
 node's to the committed record, without HTTP, over a metadata store in memory, all in this process.
 
 All bundles are asked for, so many at a time, as after a restart of everything; what is shown is processor time for

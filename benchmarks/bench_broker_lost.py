@@ -1,4 +1,4 @@
-"""How long the bundles of a broker have no owner when its process is killed, and when its machine is lost.
+"""Time without an owner for the bundles of a broker whose process is killed, or whose machine is lost.
 
 A real node, real agents and the demo's brokers, each a process, on a real ZooKeeper whose ticks are as short as
 docs/operations.md wants them. From the signal on, all topics of that broker are looked up, in one request after the

@@ -1,4 +1,4 @@
-"""What the pure core costs: absolute, and against whole-array numpy passes over the same data in the same run."""
+"""Cost of the pure core: absolute, and compared with whole-array numpy passes over the same data in the same run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long lookups wait while a node plans: 16 connections, planning cycles back to back, and without any.
+"""Latency of lookups while a node plans: 16 connections, planning cycles back to back, and without any.
 
 The server is a real node over 1,000 brokers and 100,000 bundles in a metadata store in memory. Without cycles, with
 cycles that a thread of the node works out, and with cycles that a process of its own does, in turn; all latencies of
@@ -61,7 +61,7 @@ class Lookups:
 
 @dataclass(slots=True)
 class Cycles:
-    """What the server says of its cycles, by round, and the lookups beside them."""
+    """Cycles of the server, by round, and the lookups beside them."""
 
     where: str
     lookups: Lookups = field(default_factory=Lookups)

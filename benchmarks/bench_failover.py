@@ -1,4 +1,4 @@
-"""How long bundles cannot be assigned when the leader is killed, hangs, or stops in good order.
+"""Time without assignments after the leader is killed, hangs, or stops cleanly.
 
 Real node processes on a real ZooKeeper, all on this machine. Lookups of bundles that nobody owns yet go on all the time
 through the nodes that stay; measured is the time from the signal to the first answer to a lookup that was asked after
@@ -96,13 +96,13 @@ async def measure(cluster: Cluster, signal_name: str, run: int) -> Failover:
 
 
 async def hears(cluster: Cluster, node: NodeProcess) -> bool:
-    """Whether the node watches the leader by now."""
+    """Return True if the node watches the leader."""
     async with cluster.http.get(f"{node.url}/metrics") as answer:
         return re.search(r"^loadmanager_leader_heard\{.*\} 1\.0$", await answer.text(), re.MULTILINE) is not None
 
 
 def stages_of(cluster: Cluster, sent: datetime, took_s: float) -> dict[str, float]:
-    """How long each stage took on the node elected since then; an election in good order has nothing to find."""
+    """Return the duration of each stage on the node elected since then; a clean stop has no detection."""
     logs = {name: node.events("elected") for name, node in cluster.nodes.items()}
     successor = next(name for name, logged in logs.items() if logged and at(logged[-1]) > sent)
     ended_s, stages_s = 0.0, {}
@@ -137,7 +137,7 @@ def report(signal_name: str, runs: list[Failover], target_s: float) -> None:
 
 
 async def report_zookeeper(cluster: Cluster) -> None:
-    """What its part of that may be: a failover takes two transactions, and a few reads, one after the other."""
+    """Show ZooKeeper's share: a failover takes two transactions and a few reads, one after the other."""
     path = "/beside"
     await cluster.witness.ensure_path(path)
     for what, ask in (

@@ -1,4 +1,4 @@
-"""What recording costs: bytes on disk per bundle row, and time of the event loop and of the thread.
+"""Cost of recording: bytes on disk per bundle row, and time of the event loop and of the thread.
 
 1,000 brokers with 100,000 bundles report each minute; loads are heavy-tailed, and change by 20 % from minute to minute.
 """

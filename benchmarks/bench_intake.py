@@ -1,4 +1,4 @@
-"""From the bytes of a load report to the model's columns, against `json.loads` of the same bytes in the same run."""
+"""Intake of a load report, from its bytes to the model's columns, compared with `json.loads` of the same bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Level's search costs, and how near it comes to what is best: 1,000 brokers of two sizes, lognormal bundles that
+"""Cost of Level's search, and its distance from the optimum: 1,000 brokers of two sizes, lognormal bundles that
 need four resources, at random owners at first.
 
 The gap is the highest heat after it over the bound: 1, where all load could be poured over all brokers, or the heat of
@@ -76,7 +76,7 @@ def an_instance(bundles: int, rng: np.random.Generator) -> Task:
 
 
 def moved_by_least(task: Task, found: SearchResult) -> float:
-    """What was moved, divided by what part of some resource had to leave brokers that are now below the highest."""
+    """Return the moved load divided by the least that had to leave brokers that are now below the highest."""
     loads, rows = task.loads, [move.bundle for move in found.moves]
     having = np.divide(1.0, loads.per_need)
     above = np.maximum(loads.usage - found.heat.max() * loads.level, 0.0) * having
@@ -85,7 +85,7 @@ def moved_by_least(task: Task, found: SearchResult) -> float:
 
 
 def bound(task: Task) -> float:
-    """What no assignment can be below: 1, or the least heat that the bundle which is worst off makes."""
+    """Return a lower bound of every assignment: 1, or the least heat of the bundle that is hardest to place."""
     loads = task.loads
     largest = loads.per_need.min(axis=0) / loads.level
     return max(1.0, float((loads.need * largest).max()))

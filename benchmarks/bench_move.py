@@ -1,4 +1,4 @@
-"""How long nobody serves a topic while its bundle moves as planned: with `prepare` at the destination, and without.
+"""Time in which nobody serves a topic during a planned move: with `prepare` at the destination, and without.
 
 A real node (own process, uvloop) on a real ZooKeeper; agents, brokers and clients are in this process. Two pairs of
 brokers have a bundle each, which goes to and fro between them by turns, while a client publishes to its topic, one
@@ -50,7 +50,7 @@ TARGET_MS = 20.0
 
 @dataclass(slots=True)
 class Times:
-    """Of one move (monotonic): when its owner stopped serving and had closed, when the next one was granted the topic
+    """Times of one move (monotonic): its owner stopped serving and had closed, the next one was granted the topic
     and had opened it.
     """
 
@@ -272,7 +272,7 @@ async def measure(connect_string: str, folder: Path, moves: int, close_s: float,
 
 
 async def write_once(cluster: Cluster) -> float:
-    """How long it takes ZooKeeper to write one small znode."""
+    """Return the time in which ZooKeeper writes one small znode."""
     began_s = time.monotonic()
     await cluster.witness.commit([Put("/bench", b"")])
     return time.monotonic() - began_s

@@ -44,7 +44,7 @@ LINEAR = 1.2
 
 
 class Fleet:
-    """Who carries what, the same in every minute."""
+    """Assignment of bundles to brokers, the same in every minute."""
 
     def __init__(self, brokers: int = BROKERS, bundles: int = BUNDLES, namespaces: int = NAMESPACES) -> None:
         self._count, self._bundles, self._per_broker = brokers, bundles, bundles // brokers

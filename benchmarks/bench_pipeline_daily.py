@@ -1,4 +1,4 @@
-"""What the run of a night costs, of which one day of thirty is new: beside a run over all of them, on two cores.
+"""Cost of a nightly run with one new day of thirty, compared with a run over all of them, on two cores.
 
 `bench_pipeline_daily.py [days]`: 30 by default, of 20 brokers with 500 bundles, in files of one report each.
 """

@@ -1,4 +1,4 @@
-"""What recording costs a leader: a minute of its life, with a history and without one, in turn in one process.
+"""Cost of recording for a leader: a minute with a history and without one, in turn in one process.
 
 1,000 brokers with 100,000 bundles all report, and a round of shedding is planned. The leader is a real one over a
 metadata store in memory. What counts is the time of the event loop's thread and of the planning one, which lookups wait

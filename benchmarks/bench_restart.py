@@ -267,7 +267,7 @@ async def measure(world: World, title: str, restart: Callable[[World], Awaitable
 
 
 def is_other(before: Registration | None, after: Registration | None) -> bool:
-    """Whether a bundle went to another broker than it had, whatever its life."""
+    """Return True if a bundle moved to another broker, whatever its incarnation."""
     return before is None or after is None or before.broker != after.broker
 
 

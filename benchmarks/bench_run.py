@@ -1,4 +1,4 @@
-"""How long a whole run of the pipeline takes, on two cores: over a small history, and step by step over many rows.
+"""Duration of a whole pipeline run on two cores: over a small history, and step by step over many rows.
 
 `bench_run.py [million rows]`: 2 by default, of the fleet of `bench_pipeline.py`; 0 for the small history alone. Beside
 the step `ingest` DuckDB works on the same files: it makes windows of 5 minutes of bundles. What-if runs simulate, which
@@ -40,7 +40,7 @@ SIMULATING = "whatif"
 
 @dataclass
 class Costs:
-    """Of each step the seconds and the processor time, in seconds; who is told how far the run is."""
+    """Wall time and CPU time of each step, in seconds; receives the progress of the run."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     processor_s: dict[str, float] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""How what one leader takes grows with the cluster: from 10,000 bundles of 50 brokers to 1,000,000 of 5,000.
+"""Growth of a leader's cost with the cluster: from 10,000 bundles of 50 brokers to 1,000,000 of 5,000.
 
 A real ZooKeeper and real nodes, each in a process of its own; brokers are their znodes alone, with reports of the 200
 bundles that each owns, all made by this process. For each size: what ZooKeeper holds; how long a node takes from its
@@ -83,7 +83,7 @@ class Fleet:
     rng: np.random.Generator
 
     def report(self, number: int) -> bytes:
-        """As a broker writes it: rates with all their digits."""
+        """Encode a report as a broker writes it: rates with all their digits."""
         mine = self.names[number :: len(self.registrations)]
         hot = HOT if number % ONE_IN_HOT == 0 else 1.0
         rates = self.rng.lognormal(0.0, 1.0, (len(mine), 2)) * 10.0 * hot
@@ -190,7 +190,7 @@ async def a_fleet(cluster: Cluster, bundles: int) -> AsyncIterator[Fleet]:
 
 @dataclass(slots=True)
 class Usage:
-    """What a process and its children have used."""
+    """Memory and CPU time of a process and its children."""
 
     memory_bytes: int
     cpu_s: float

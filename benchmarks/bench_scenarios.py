@@ -85,7 +85,7 @@ def cases(scenarios: Sequence[Scenario], seeds: int) -> list[Case]:
 
 
 def run_all(wanted: Sequence[Case], processes: int) -> list[Figures]:
-    """What became of each, of earlier runs where there were any; how far it is goes to standard error."""
+    """Return the result of each, from an earlier run if there is one; progress goes to standard error."""
     KEPT.mkdir(parents=True, exist_ok=True)
     code = code_hash()
     files = {scenario.name: KEPT / f"{scenario.name}-{case_hash(code, scenario)}.csv" for scenario, _ in wanted}
@@ -132,7 +132,7 @@ def written(found: Sequence[Figures]) -> str:
 
 
 def stale(scenarios: Sequence[Scenario], processes: int) -> list[str]:
-    """What is not as the file and the document say; empty: all that was looked at is."""
+    """Return what differs from the file and the document; empty if nothing does."""
     stored = {(each.scenario, each.strategy, each.seed): each for each in read(STORED)}
     found = []
     if written(list(stored.values())) != DOCUMENT.read_text(encoding="utf-8"):

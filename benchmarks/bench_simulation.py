@@ -1,4 +1,4 @@
-"""What a simulated day costs on one core: a fleet with days and nights, noise and heavy tails, in one-minute steps.
+"""Cost of a simulated day on one core: a fleet with days and nights, noise and heavy tails, in one-minute steps.
 
 The small fleet is run for a whole day. Of the large one the first hours are run, in which it is levelled and most of
 its splits and moves come, and the day is what it would be if all of it were like that; `--whole` runs all of it.

@@ -58,7 +58,7 @@ class Instance:
         return float(self.share()[owner != self.owner].sum())
 
     def least_moved(self, highest: float) -> float:
-        """What part of the load of some resource has to leave brokers, that none is above."""
+        """Return the least part of some resource's load that must leave brokers so that none is above."""
         above = np.maximum(self._used(self.owner) - highest * self.capacity, 0.0)
         return float((above.sum(axis=0) / self.need.sum(axis=0)).max())
 
@@ -134,7 +134,7 @@ class Solved:
 
 
 def solve_elsewhere(python: Path, kind: str, instance: Instance, target: float, seconds: float) -> tuple[Solved, float]:
-    """What another solver makes of the instance, and the bound that it has proven."""
+    """Return the solution of another solver, and the bound that it has proven."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "instance.npz"
         np.savez(

@@ -1,4 +1,4 @@
-"""What looking for bundles to split costs by their number, and what each algorithm costs for a bundle of many topics.
+"""Cost of the search for bundles to split by their number, and of each algorithm for a bundle of many topics.
 
 Every hundredth bundle is above a limit. The extensible rule is asked about all bundles as if they were one broker's,
 with as many splits in a cycle as there are bundles. The yardstick is a bare comparison of the same figures with the
@@ -55,7 +55,7 @@ def halve(_name: str, own: BundleRange) -> list[int] | None:
 
 
 def compare(candidates: list[SplitCandidate]) -> int:
-    """How many are above a limit, found by nothing but the comparisons."""
+    """Count those above a limit, by the comparisons alone."""
     rate, throughput = SETTINGS.namespace_bundle_max_msg_rate, SETTINGS.namespace_bundle_max_bandwidth_mbytes * MIB
     topics, sessions = SETTINGS.namespace_bundle_max_topics, SETTINGS.namespace_bundle_max_sessions
     return sum(

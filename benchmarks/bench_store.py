@@ -1,4 +1,4 @@
-"""What the metadata store on ZooKeeper costs: reads of many znodes, transactions, single requests, and the loop's lag.
+"""Cost of the metadata store on ZooKeeper: reads of many znodes, transactions, single requests, and the loop's lag.
 
 Run `python -m benchmarks.bench_store [znodes]`; it starts a ZooKeeper of its own.
 """

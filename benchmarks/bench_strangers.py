@@ -1,4 +1,4 @@
-"""What lookups feel of strangers: the 99th percentile of a node's lookups while somebody without a token does their
+"""Effect of strangers on lookups: the 99th percentile of a node's lookups while somebody without a token does their
 worst, beside the undisturbed one just before; and how much memory the node takes.
 
 Strangers are in a process of their own, on the same machine, so a part of it is that they take one of its cores: a busy

@@ -1,4 +1,4 @@
-"""What each strategy costs by the number of bundles, on 1,000 brokers of which every tenth is hot and owns three times
+"""Cost of each strategy by the number of bundles, on 1,000 brokers of which every tenth is hot and owns three times
 as much as the others.
 
 Each size has a process of its own. The settings make every strategy act: thresholds that the hot brokers exceed, no
@@ -60,7 +60,7 @@ SETTINGS = PlannerSettings(
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one strategy costs at one size. `decision_s` is a shedding decision, or one placement on a ready snapshot;
+    """Cost of one strategy at one size. `decision_s` is a shedding decision, or one placement on a ready snapshot;
     `whole_s` the plan that follows from it, or the first placement on a snapshot. `peak_mib` is what the decision, or
     the first placement, takes at once beside the snapshot; `moves` is how many bundles are moved or placed.
     `reported_s` is the first placement after one broker has reported again, None for shedding.

@@ -1,4 +1,4 @@
-"""What the page costs a node over 1,000 brokers and 100,000 bundles: a look for its streams, the heat map of a day."""
+"""Cost of the page for a node with 1,000 brokers and 100,000 bundles: one update of its streams, a day's heat map."""
 
 from __future__ import annotations
 

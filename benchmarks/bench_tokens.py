@@ -1,4 +1,4 @@
-"""What it costs a lookup that its caller is asked for a token: a node that asks beside one that does not.
+"""Cost of a token check for a lookup: a node that requires tokens beside one that does not.
 
 Both are of one cluster and get the same lookups in turn. The longer head of a request with a token has to be read, too:
 the node that does not ask gets such requests as well, so that this part of the cost can be told apart. What is compared

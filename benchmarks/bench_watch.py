@@ -1,4 +1,4 @@
-"""What it costs to push a change to all who watch a namespace, and how soon it is there: 1,000 and 10,000 watchers of a
+"""Cost and delay of a change pushed to all watchers of a namespace: 1,000 and 10,000 watchers of a
 real node that does not lead, beside streams each of which writes for itself. And what watchers cost who never read.
 
 A change is a write of the namespace's record to a metadata store in memory; it is there when the last byte of its event
@@ -39,7 +39,7 @@ _OPENED_AT_A_TIME = 200
 
 
 class Arrivals:
-    """When each of so many events arrived."""
+    """Arrival times of a number of events."""
 
     def __init__(self) -> None:
         self.at_s: list[float] = []
@@ -148,7 +148,7 @@ class Bench:
 
     @property
     def kib(self) -> float:
-        """What the server holds in memory."""
+        """Return the server's memory in KiB."""
         return float(self._server.process.memory_info().rss) / 1024
 
 

@@ -1,4 +1,4 @@
-"""What the benchmarks of Level's search have it do: level all bundles over all brokers, without any limit."""
+"""Task of the benchmarks of Level's search: level all bundles over all brokers, without any limit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def a_task(need: FloatArray, per_need: FloatArray, owner: RowArray, target: floa
 
 
 def after(task: Task, found: SearchResult) -> RowArray:
-    """Who owns the bundles (N,) then."""
+    """Return the owners (N,) afterwards."""
     owner = task.assigned.copy()
     owner[[move.bundle for move in found.moves]] = [move.destination for move in found.moves]
     return owner

@@ -1,4 +1,4 @@
-"""What the benchmarks share: how figures are shown beside their targets, and what machine they are from."""
+"""Shared code of the benchmarks: figures beside their targets, and a description of the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What strategies made of scenarios: a line for each run in a CSV file, and the tables that are made of them."""
+"""Results of strategies in scenarios: a line for each run in a CSV file, and the tables made from them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Figures:
         return not self.broken
 
     def other_than(self, before: Figures) -> list[str]:
-        """What the tables would say otherwise of it than before."""
+        """Return the figures that differ from those in the tables."""
         found = []
         for name in ("imbalance", "bound", "rest", "moved", "again", "back"):
             old, new = getattr(before, name), getattr(self, name)
@@ -155,7 +155,7 @@ class Tables:
         return {each for each in means if means[each] <= min(means.values()) + AS_GOOD}
 
     def _bound(self, scenario: str) -> float:
-        """Of whatever strategy's run it is lowest: bundles that were split can be spread better."""
+        """Return the lowest bound of all strategies: bundles that were split can be spread better."""
         return min(mean(run.bound for run in self._of(scenario, each)) for each in self._who_ran(scenario))
 
     def _summary(self) -> list[list[str]]:

@@ -79,7 +79,7 @@ class Cycles:
         return web.json_response({})
 
     async def stop(self, _request: web.Request) -> web.Response:
-        """How many cycles there were, of how many steps, and how long one took, in seconds."""
+        """Return the number of cycles, their steps, and the duration of one in seconds."""
         assert self._task is not None
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

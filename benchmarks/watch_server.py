@@ -78,7 +78,7 @@ class Records:
 
 
 class Bare:
-    """What one would write first: each stream waits for the next frame, and writes it."""
+    """Simplest implementation: each stream waits for the next frame, and writes it."""
 
     def __init__(self) -> None:
         self._next: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

@@ -1,1 +1,1 @@
-"""What shows loadmanager at work beside other systems; no part of the package that is installed."""
+"""Examples of loadmanager beside other systems; not part of the installed package."""

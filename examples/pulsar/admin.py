@@ -1,4 +1,4 @@
-"""What an operator asks of a Pulsar broker over HTTP, redirects from broker to broker included."""
+"""HTTP requests to the brokers of a Pulsar; redirects from broker to broker are followed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def ask(base_url: str, method: str, path: str, content: object = None, timeout_s
 
 
 def demand(base_url: str, method: str, path: str, content: object = None) -> Answer:
-    """As `ask`, and `RefusedError` for anything but a success."""
+    """Send a request as `ask` does; raises `RefusedError` for anything but a success."""
     answer = ask(base_url, method, path, content)
     if not 200 <= answer.status < 300:  # noqa: PLR2004
         raise RefusedError(f"{method} {base_url}{path}: {answer.status} {answer.body[:500].decode(errors='replace')}")

@@ -108,7 +108,7 @@ class PulsarCluster:
 
     @property
     def zookeeper(self) -> str:
-        """Where Pulsar's ZooKeeper is, host:port; all is at its root."""
+        """Address of Pulsar's ZooKeeper, host:port; all znodes are below its root."""
         return f"{LOOPBACK}:{self._zookeeper_port}"
 
     @property
@@ -118,7 +118,7 @@ class PulsarCluster:
 
     @property
     def folder(self) -> Path:
-        """Where everything is, until the end."""
+        """Folder of all processes, removed at the end."""
         folder = self._running().folder
         assert folder is not None
         return folder
@@ -129,7 +129,7 @@ class PulsarCluster:
 
     @property
     def separate_cpu(self) -> bool:
-        """Whether each broker reports the CPU that it uses itself, and not that of the machine."""
+        """True if each broker reports its own CPU, False if it reports the machine's."""
         return len(self._cgroups) == len(self.brokers)
 
     def broker(self, name: str) -> Broker:

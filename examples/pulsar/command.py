@@ -78,7 +78,7 @@ class PulsarCommand:
         return ask(self.url, method, path, content).status
 
     def status(self) -> dict[str, Any]:
-        """How it stands, and what keeps it from acting."""
+        """Return its status, with the obstacles to acting."""
         status: dict[str, Any] = self.get("/loadbalance/v1/pulsar")
         return status
 
@@ -93,7 +93,7 @@ class PulsarCommand:
         self.process.wait()
 
     def log(self) -> str:
-        """All that it has said."""
+        """Return its whole log."""
         return (self.folder / "log").read_text(encoding="utf-8", errors="replace")
 
     def __enter__(self) -> Self:

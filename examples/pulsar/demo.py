@@ -50,7 +50,7 @@ _HOT_RATE = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one run. Times in seconds; `imbalances` in the order in which they were sampled."""
+    """Result of one run. Times in seconds; `imbalances` in the order in which they were sampled."""
 
     imbalances: list[float]
     moves: int
@@ -115,13 +115,13 @@ def _let_loose(who: str, cluster: PulsarCluster, operator: Operator) -> Iterator
 
 @dataclass(slots=True)
 class _Reports:
-    """What brokers have said of themselves since messages flow."""
+    """CPU that brokers have reported since messages flow."""
 
     cluster: PulsarCluster
     cpu: dict[str, list[float]] = field(default_factory=dict)
 
     def are_true(self) -> bool:
-        """Whether each has measured its CPU over a whole minute of the load: the third time since its start."""
+        """Return True if each has measured its CPU over a whole minute of the load: the third time since its start."""
         for each in self.cluster.brokers:
             usage = find_cpu(each.web_url)
             seen = self.cpu.setdefault(each.name, [])

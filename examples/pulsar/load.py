@@ -66,7 +66,7 @@ class TopicLoad:
         consumer.acknowledge(message)
 
     def is_settled(self) -> bool:
-        """Whether everything sent was answered, and everything acknowledged received."""
+        """Return True if everything sent was answered, and everything acknowledged was received."""
         return self.acknowledgements + self.refused == self.sent and not self.lost()
 
     def lost(self) -> int:

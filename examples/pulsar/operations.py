@@ -45,12 +45,12 @@ class Operator:
         self._demand("DELETE", f"/admin/v2/brokers/configuration/{key}")
 
     def dynamic(self) -> dict[str, str]:
-        """What is set while brokers run, beside their files."""
+        """Return the dynamic configuration."""
         values: dict[str, str] = self.get("/admin/v2/brokers/configuration/values")
         return values
 
     def settings_of(self, broker: Broker) -> dict[str, str]:
-        """What this broker goes by, every key of it."""
+        """Return every setting of a broker."""
         url = "/admin/v2/brokers/configuration/runtime"
         settings: dict[str, str] = demand(broker.web_url, "GET", url).content()
         return settings
@@ -69,7 +69,7 @@ class Operator:
         return found
 
     def counts(self, namespace: str) -> Counter[str]:
-        """How many bundles each broker owns."""
+        """Count the bundles of each broker."""
         return Counter(self.owners(namespace).values())
 
     def place(self, namespace: str, bundle: str, broker: Broker) -> None:

@@ -24,7 +24,7 @@ _END_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """What is sent. Half of the bundles begin at the first broker, the hot ones among them, the rest at the others.
+    """Skewed load. Half of the bundles begin at the first broker, the hot ones among them, the rest at the others.
 
     No two bundles have the same load, so that which is the hottest is no matter of chance.
     """

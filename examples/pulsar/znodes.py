@@ -29,7 +29,7 @@ _WITH_PATH = _KINDS.keys() - {14}
 
 @dataclass(frozen=True, slots=True)
 class Znode:
-    """What is in a znode, and the transactions that last changed it and its children."""
+    """Content of a znode, and the transactions that last changed it and its children."""
 
     data: bytes
     mzxid: int
@@ -112,7 +112,7 @@ def sessions_of(zookeeper: str, pid: int) -> set[int]:
 
 
 def read_transactions(data: Path, after: int = 0) -> list[Transaction]:
-    """What ZooKeeper has in its log beyond transaction `after`, in order; `data` is its `dataDir`."""
+    """Return the transactions in ZooKeeper's log beyond `after`, in order; `data` is its `dataDir`."""
     logs = (data / "version-2").glob("log.*")
     found = {each.zxid: each for log in logs for each in _in_log(log.read_bytes()) if each.zxid > after}
     return [found[zxid] for zxid in sorted(found)]

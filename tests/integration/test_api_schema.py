@@ -1,4 +1,4 @@
-"""Whatever the OpenAPI document allows, and what it does not: a node answers as the document says, never with a 500.
+"""Requests that the OpenAPI document allows, and others: a node answers as the document says, never with a 500.
 
 So does a process beside a Pulsar.
 """

@@ -1,4 +1,4 @@
-"""What a build of the image does, done in a clean folder: installed from what reaches the build, and started.
+"""Steps of the image's build in a clean folder: install from the files that reach the build, then start.
 
 What each image holds is installed on top of what a smaller one holds, and the tests of the smallest come first: each
 package is fetched and compiled once.

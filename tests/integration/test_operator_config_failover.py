@@ -53,7 +53,7 @@ async def kill_the_leader(cluster: Cluster) -> str:
 
 
 async def owners_of_new_bundles(cluster: Cluster, url: str, namespace: str) -> set[str]:
-    """Where the bundles of a namespace that is created now are placed."""
+    """Create a namespace and return the owners of its bundles."""
     await cluster.create_namespace(url, namespace, 8)
     state = await cluster.state(namespace)
     answers = [await cluster.lookup(url, topic) for topic in topics_of_bundles(state)]

@@ -37,7 +37,7 @@ class Pair:
     http: aiohttp.ClientSession
 
     async def serves(self) -> bool:
-        """Whether the node is ready, leads, and gives a bundle of a namespace to the broker."""
+        """Return True if the node is ready, leads, and assigns a bundle to the broker."""
         if (await get_json(self.http, f"{self.node.url}/readyz"))[0] != 200:
             return False
         async with self.http.put(f"{self.node.url}/admin/v2/namespaces/t/ns") as answer:

@@ -90,7 +90,7 @@ UNEVEN_DAY, IDLE_DAY, CRASHED_DAY, HOT_DAY, INCONSISTENT_DAY, MOVES_DAY = range(
 
 @dataclass(frozen=True)
 class Days:
-    """What was made of a history with a day for each of the above."""
+    """Results of a history with a day for each of the above."""
 
     broker_windows: DataFrame
     bundle_windows: DataFrame

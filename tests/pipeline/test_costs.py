@@ -36,7 +36,7 @@ LIMIT = np.array([800.0, 16_384.0, 8_192.0, 10_000_000.0, 10_000_000.0])
 
 
 def reports(count: int = 500, *, noise: float = 0.0, seed: int = 1, truth: CostModel = TRUE) -> Reports:
-    """What brokers report for which the true model holds, but for noise; no two predictors follow each other."""
+    """Make reports that follow the true model plus noise; no two predictors are correlated."""
     rng = np.random.default_rng(seed)
     predictors = rng.uniform(0, 1, (count, 5)) * np.array([8_000, 12_000, 8e7, 9e7, 2_000])
     usage = truth.usage(predictors[:, :4], predictors[:, 4], np.ones(count))

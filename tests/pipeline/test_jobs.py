@@ -177,7 +177,7 @@ def before(spark: SparkSession, done: Done, tmp_path: Path) -> Iterator[tuple[Jo
 
 
 def failed(spark: SparkSession, job: Job, step: str) -> str:
-    """What a run of the step ends in, which the summary says too."""
+    """Return the error of a run of the step, which the summary has too."""
     with pytest.raises(StepError) as raised:
         run(spark, job, [step], Seen())
     said = orjson.loads((Path(job.out) / SUMMARY).read_bytes())["steps"][-1]

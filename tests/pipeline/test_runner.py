@@ -27,7 +27,7 @@ ROWS: dict[str, list[tuple[object, ...]]] = {
 
 
 class Seen:
-    """What a run has told."""
+    """Progress that a run has reported."""
 
     def __init__(self) -> None:
         self.told: list[object] = []
@@ -55,7 +55,7 @@ class StepRunner:
             return runner.run(self.spark, self.job, list(own), self.seen)
 
     def fails(self, *steps: Step) -> str:
-        """What the run ends in, which the summary says too."""
+        """Return the error of the run, which the summary has too."""
         with pytest.raises(StepError) as raised:
             self.run(*steps)
         said = get_summary(self.job.out).steps[-1]

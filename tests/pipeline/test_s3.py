@@ -42,7 +42,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def root(server: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where tables of a test are, with the settings that docs/pipeline.md names."""
+    """URL of the tables of a test, with the settings that docs/pipeline.md names."""
     settings = {"ENDPOINT_URL": server, "ALLOW_HTTP": "true", "REGION": REGION}
     settings |= dict.fromkeys(("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"), KEY)
     for name, value in settings.items():

@@ -79,7 +79,7 @@ def played(history: History, given: WhatIfPlan, number: int) -> Result:
 
 
 def plain_rows(history: History, given: WhatIfPlan) -> dict[int, dict[str, Any]]:
-    """What becomes of each."""
+    """Return the result of each."""
     return {
         cell.number: {
             "scenario": cell.number,

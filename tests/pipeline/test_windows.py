@@ -104,7 +104,7 @@ def nearest_rank(values: Sequence[float]) -> float:
 
 
 def longer(windows: Mapping[tuple[Any, int], PlainWindow]) -> dict[tuple[int, int, Any], dict[str, float]]:
-    """Of each length, by length, start and whose they are."""
+    """Return windows of each length, by length, start and subject."""
     found = {}
     for length_s, length_ms in WINDOWS_MS.items():
         together: dict[tuple[Any, int], list[PlainWindow]] = defaultdict(list)

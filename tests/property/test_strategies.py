@@ -1,4 +1,4 @@
-"""What must hold of every strategy, whatever the cluster: a new one in the dictionaries is tested by being there.
+"""Properties of every strategy on random clusters: a new one in the dictionaries is tested automatically.
 
 Each shedding strategy has its own case and meets all placement strategies in it, drawn with the cluster.
 """

@@ -105,7 +105,7 @@ def names(given: Snapshot, kept: BoolArray) -> set[str]:
 
 @given(world=worlds, namespace=st.sampled_from(NAMESPACES), non_persistent=st.booleans())
 def test_modular_rules_leave_pulsars_candidates(world: World, namespace: str, *, non_persistent: bool) -> None:
-    """Where a filter fails, Pulsar starts over with the isolation policies alone; here the limits keep holding."""
+    """Difference: when a filter fails, Pulsar starts over with isolation policies alone; our limits hold."""
     asked = question(world, namespace, None, non_persistent=non_persistent)
     allowed, _ = allowed_brokers(MODULAR, asked)
     found = names(asked.snapshot, preferred_brokers(MODULAR, allowed, asked)[0])

@@ -1,4 +1,4 @@
-"""How unloads, and what is to be prepared, may be answered, by an agent that fails or by what is between: none of it is
+"""Answers to unloads and warm-ups by an agent that fails or by something in between: none of it is
 a word that can be taken.
 """
 

@@ -1,4 +1,4 @@
-"""What a world leaves behind, half done, is collected before another test, and is no news."""
+"""Garbage of a simulated world is collected before the next test, without warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of everything that is written to the metadata store, looked at in each transaction."""
+"""Invariants of the metadata store, checked in each transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of what a cluster can be in was seen: a hash of what matters of it, whenever that changes."""
+"""Coverage of cluster states: a hash of the relevant state, whenever it changes."""
 
 from __future__ import annotations
 

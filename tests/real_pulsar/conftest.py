@@ -32,7 +32,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[PulsarCluster]:
 
 @pytest.fixture
 def operator(cluster: PulsarCluster) -> Iterator[Operator]:
-    """Whose dynamic settings are taken back at the end, and whose brokers all serve."""
+    """Operator whose dynamic settings are removed at the end."""
     operator = Operator(cluster)
     yield operator
     for key in operator.dynamic():

@@ -82,7 +82,7 @@ def imbalance(operator: Operator, skew: Skew) -> float:
 
 
 def planned(command: PulsarCommand) -> list[int]:
-    """How many moves each of its rounds of shedding wanted, so far."""
+    """Return the number of moves in each of its rounds of shedding so far."""
     return [int(each) for each in re.findall(r"shedding_cycle .* unloads=(\d+)", command.log())]
 
 

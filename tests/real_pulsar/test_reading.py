@@ -44,7 +44,7 @@ def test_a_decision_is_the_one_that_the_leader_makes(
 
 
 def averages_are_true(cluster: PulsarCluster, operator: Operator, skew: Skew) -> bool:
-    """Whether what the leader has kept of each bundle is what is sent, to within less than bundles differ by."""
+    """Return True if the leader's averages are the sent rates, to within less than bundles differ."""
     known = kept_averages(cluster)
     for i, bundle in enumerate(operator.bundles_of(skew.namespace)):
         data = known.get(f"{skew.namespace}/{bundle}")

@@ -52,7 +52,7 @@ NAMES = [BundleName(NAMESPACE, CUT.range_at(index)) for index in range(len(CUT))
 
 @dataclass(slots=True)
 class Call:
-    """What a process asked of Pulsar, when, and in which term."""
+    """Request of a process to Pulsar, with its time and term."""
 
     actor: Actor
     epoch: int
@@ -93,7 +93,7 @@ class TableOfOwners:
 
 
 class Eyes:
-    """What one process sees of it, and asks of it: a `OwnerSource` and a `MoveClient`."""
+    """View of one process: an `OwnerSource` and a `MoveClient`."""
 
     def __init__(self, pulsar: TableOfOwners, actor: Actor) -> None:
         self._pulsar = pulsar
@@ -197,7 +197,7 @@ class Actor(Candidate):
         self._store_changed()
 
     def _see(self, name: BundleName, owner: Registration | None) -> None:
-        """As the picture of a Pulsar follows it: not a bundle that a move of ours has on its way."""
+        """Update the mirror of a Pulsar, without the bundles that a move of ours has under way."""
         entry, index = self.mirror.bundle(name)
         before = entry.state.ownerships[index]
         if before.state is not OwnershipState.RELEASING:

@@ -88,7 +88,7 @@ class RunningAgent:
         return incarnation
 
     async def record(self) -> LocalBrokerData | None:
-        """What the store says of the broker."""
+        """Return the broker's record in the store."""
         znode = await self.store.get(paths.broker(BROKER_ID))
         return decode_local_broker_data(znode_codec.decode(znode.data, "znode"), "znode") if znode else None
 

@@ -1,4 +1,4 @@
-"""How much memory columns take, to the byte: what numpy has asked for and not let go of."""
+"""Memory of columns, to the byte: what numpy has allocated and not freed."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def a_cluster_in_another_thread(prepare: Callable[[Cluster], Awaitable[None]]) -
 
 @contextmanager
 def in_another_thread(make: Callable[[], AbstractAsyncContextManager[T]]) -> Iterator[T]:
-    """What `make` makes, on a loop of its own; it ends with the block."""
+    """Run what `make` creates on an event loop of its own, until the block ends."""
     ready = threading.Event()
     loop = asyncio.new_event_loop()
     done = asyncio.Event()

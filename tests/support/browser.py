@@ -25,6 +25,6 @@ def find_browser() -> str | None:
 
 
 def shown(browser: str, page: Path) -> str:
-    """What the page has become once the browser has made sense of it."""
+    """Return the page's document after its scripts have run."""
     command = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--dump-dom", f"file://{page}"]
     return subprocess.run(command, capture_output=True, text=True, timeout=patience(), check=True).stdout

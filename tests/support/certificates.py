@@ -20,7 +20,7 @@ class Signed:
     key: Path
 
     def put_in_place_of(self, other: Signed) -> None:
-        """As those do who renew certificates: each file at once, one after the other."""
+        """Replace files as certificate managers do: each atomically, one after the other."""
         for new, old in ((self.certificate, other.certificate), (self.key, other.key)):
             copy = old.with_name(f"{old.name}.new")
             copy.write_bytes(new.read_bytes())

@@ -111,7 +111,7 @@ class Cluster:
         await eventually(known, what=f"{name} is known to every node that is ready")
 
     async def _knows(self, url: str, path: str) -> bool:
-        """Whether the node answers there; one that is not ready need not."""
+        """Return True if the node answers there; one that is not ready need not."""
         if (await get_json(self.http, f"{url}{path}"))[0] == 200:
             return True
         return not await self.is_ready(url)

@@ -27,7 +27,7 @@ class Told:
 
 @dataclass(slots=True)
 class Collector(LoopbackServer):
-    """What it was told, in the order of the telling."""
+    """Items received, in order."""
 
     told: list[Told] = field(default_factory=list)
 

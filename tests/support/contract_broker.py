@@ -93,7 +93,7 @@ class ContractBroker:
         self.thawed.set()
 
     def does(self, rule: str, how: str) -> bool:
-        """Whether it breaks the rule so."""
+        """Return True if it breaks the rule in this way."""
         assert how in BREAKS[rule]
         return self.breaks == (rule, how)
 
@@ -175,7 +175,7 @@ class ContractBroker:
         """Nothing to give back."""
 
     async def _serve(self, name: str) -> str:
-        """Why a client is refused; nothing if it was served."""
+        """Return the reason for which a client is refused, empty if it was served."""
         if not self.may_serve():
             return "no lease"
         if self._incarnation is None:
@@ -249,7 +249,7 @@ class ContractBroker:
             self._topics[name] = OpenTopic(name, first)
 
     async def _ask(self, what: str, **query: str) -> dict[str, Any] | None:
-        """What the agent answers; None for what is no answer."""
+        """Return the agent's answer, None without one."""
         try:
             url = f"{self.agent_url}/loadmanager/v1/{what}"
             answer: HttpAnswer = await self._http.call("GET", url, 30.0, params=query)
@@ -377,7 +377,7 @@ class Hanging:
 
 @dataclass(frozen=True, slots=True)
 class BrokersProcess:
-    """As if the broker were one."""
+    """Stand-in for the broker's process."""
 
     broker: ContractBroker
 

@@ -1,4 +1,4 @@
-"""How long the messages of stores in memory are under way: drawn, by a seed that each test has (`--store-seeds`)."""
+"""Delays of messages of stores in memory: random, by a seed that each test has (`--store-seeds`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Seed:
 
 
 def drawn_turns() -> Callable[[], int]:
-    """What `MemoryCluster` asks how long a message takes."""
+    """Source of the delays of a `MemoryCluster`."""
     chance = random.Random(Seed.value)
     return lambda: chance.choice(TURNS)
 

@@ -154,7 +154,7 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(staying=st.sets(st.sampled_from(BUNDLES)), is_broken=st.sampled_from([False, False, False, True]))
     def decide(self, staying: set[str], *, is_broken: bool) -> None:
-        """As a planner would: some of what may be moved goes, and some stays."""
+        """Decide as a planner: some movable bundles move, and some stay."""
         asked, owners = self.asked.pop(), self.leader.owners
         meant = [bundle for bundle in owners if self.is_meant(bundle, asked) and bundle not in asked.leave]
         way = away if isinstance(asked, GiveAway) else home

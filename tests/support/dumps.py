@@ -26,7 +26,7 @@ def run(lines: Sequence[Line] | str, *arguments: str) -> Result:
 
 
 def answers(lines: Sequence[Line] | Line, *arguments: str) -> list[dict[str, Any]]:
-    """What the command prints with `--json`, an object per line."""
+    """Return the objects that the command prints with `--json`, one per line."""
     result = run([lines] if isinstance(lines, dict) else lines, *arguments, "--json")
     assert result.exit_code == 0, result.output
     return [json.loads(text) for text in result.stdout.splitlines()]

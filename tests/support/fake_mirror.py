@@ -1,4 +1,4 @@
-"""What a leader knows of a cluster, and writes into it, with nothing behind it."""
+"""Mirror and ledger of a leader without a store."""
 
 from __future__ import annotations
 

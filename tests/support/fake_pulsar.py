@@ -218,7 +218,7 @@ class FakePulsar:
         return BrokerId(content["httpUrl"].partition("://")[2]) if content else None
 
     async def move(self, bundle: str, to: str) -> None:
-        """What Pulsar's own shedder does of it in the end: the owner lets go, and another takes it."""
+        """Move a bundle as Pulsar's own shedder does: the owner releases it, and another one takes it."""
         owner = await self.owner(bundle)
         if owner is not None:
             await self.broker(owner).release(bundle)
@@ -359,7 +359,7 @@ class PulsarBroker:
         }
 
     async def effective(self) -> dict[str, str]:
-        """What it goes by: what its file says, under dynamic configuration."""
+        """Return the effective settings: those of its file, overridden by dynamic configuration."""
         here = {
             "clusterName": self.pulsar.cluster,
             "metadataStoreUrl": self.pulsar.metadata_store_url,

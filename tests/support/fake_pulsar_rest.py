@@ -75,7 +75,7 @@ class _Fault:
 
 @dataclass(slots=True)
 class Faults:
-    """What comes instead of answers to requests whose path has `on` in it, at one broker or at any, so many times."""
+    """Fault instead of answers to requests whose path contains `on`, at one broker or at any, a number of times."""
 
     _faults: list[_Fault] = field(default_factory=list)
 
@@ -114,7 +114,7 @@ class Faults:
 
 
 class Door:
-    """What happens to a request before it is one for the broker: it is noted, held up by a fault, or not let in."""
+    """Middleware before the broker's handlers: records a request, delays it by a fault, or rejects it."""
 
     def __init__(self, broker: PulsarBroker) -> None:
         self._broker = broker
@@ -324,7 +324,7 @@ class Rest:
         return web.Response(status=204)
 
     async def _remember(self, request: web.Request, bundle: str, destination: BrokerId) -> web.Response | None:
-        """What is answered if it is not this broker that remembers where the bundle is to go."""
+        """Return the answer of a broker that does not keep the destination itself."""
         leader, registered = await self._pulsar.leader(), await self._registered()
         if destination not in registered:
             return _reason(409, "Not allowed unload namespace bundle to inactive destination broker")
@@ -419,7 +419,7 @@ class Rest:
         return self._broker
 
     async def _decides(self) -> bool:
-        """Whether this broker places bundles: the leader does, and everybody when the leader is not registered."""
+        """Return True if this broker places bundles: the leader, or every broker while the leader is not registered."""
         leader = await self._pulsar.leader()
         return leader == self._broker.broker_id or leader not in await self._registered()
 
@@ -469,7 +469,7 @@ def _reason(status: int, reason: str) -> web.Response:
 
 
 def _redirect(request: web.Request, to: BrokerId, *, is_decided: bool = False, without: str = "") -> web.Response:
-    """As Pulsar sends to another of its brokers: the same path and query, and whether the decision is made."""
+    """Redirect to another broker as Pulsar does: the same path and query, and whether the decision is made."""
     query = {**request.query, "authoritative": str(is_decided).lower()}
     query.pop(without, None)
     path = request.raw_path.partition("?")[0]

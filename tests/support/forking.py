@@ -36,7 +36,7 @@ class Forked(BaseException):
 
 
 class _Child:
-    """What `subprocess.Popen` is to a guardian, for a process that was forked."""
+    """Replacement of `subprocess.Popen` for a guardian, for a forked process."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

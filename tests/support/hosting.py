@@ -33,7 +33,7 @@ class HeldAgent:
         raise NotImplementedError
 
     async def owner(self, topic: str, wait_ms: int = 0) -> OwnershipAnswered:
-        """What it says is decided when it is asked."""
+        """Owner whose answer is decided when it is asked."""
         self.asked.append((topic, wait_ms))
         owned, incarnation = self.owned, self.incarnation
         await self.may_answer.wait()

@@ -23,7 +23,7 @@ _COLUMNS = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
 
 @dataclass(slots=True)
 class LargeFleet:
-    """What is streamed; `pictures` counts what was sent. Each broker's usage goes up and down by a phase of its own."""
+    """Stream of a large fleet; `pictures` counts frames. Each broker's usage goes up and down by a phase of its own."""
 
     brokers: int
     bundles: int

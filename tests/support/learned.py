@@ -1,4 +1,4 @@
-"""What a run of the pipeline may have learned."""
+"""Learned loads as a pipeline run publishes them."""
 
 from __future__ import annotations
 

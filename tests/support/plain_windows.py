@@ -1,4 +1,4 @@
-"""What stood when, worked out moment by moment without Spark: what the windows of the pipeline are compared with."""
+"""Reference implementation of the pipeline's windows, moment by moment and without Spark."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Happened:
 
 @dataclass(slots=True)
 class PlainWindow:
-    """Of anything in 5 minutes: time in ms, and load times ms."""
+    """Window of 5 minutes of any subject: time in ms, and load times ms."""
 
     n: int = 0
     covered_ms: int = 0
@@ -86,7 +86,7 @@ def _not_empty(windows: Windows[Name]) -> Windows[Name]:
 
 
 class _Moment:
-    """What stands now."""
+    """State at one moment."""
 
     def __init__(self, terms: Mapping[int, int]) -> None:
         self._terms = terms
@@ -108,7 +108,7 @@ class _Moment:
             self.bundles |= dict.fromkeys(entry.bundles, entry)
 
     def forget(self, now_ms: int) -> None:
-        """What ends by itself."""
+        """Drop reports that have expired."""
 
         def stands(each: Reported) -> bool:
             return now_ms < min(each.at_ms + STANDS_MS, self._terms.get(each.epoch, now_ms + 1))

@@ -49,7 +49,7 @@ def contents(tree: Mapping[str, Znode], below: str) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Writers:
-    """Who has written to Pulsar's ZooKeeper since this was made: ZooKeeper's log names the session of every write."""
+    """Sessions that have written to Pulsar's ZooKeeper since this was made, from ZooKeeper's log."""
 
     cluster: PulsarCluster
     since_zxid: int
@@ -62,7 +62,7 @@ class Writers:
         return cls(cluster, last_zxid(cluster.zookeeper), pulsars)
 
     def others(self) -> list[Transaction]:
-        """What sessions did that are none of Pulsar's own: beginning and ending alone change nothing."""
+        """Return the transactions of sessions that are not Pulsar's own, without the begins and ends of sessions."""
         pulsars = self.pulsars | self.cluster.own_sessions()
         done = read_transactions(self.cluster.zookeeper_data, self.since_zxid)
         return [each for each in done if each.session not in pulsars]
@@ -82,7 +82,7 @@ class Moved:
 
 @dataclass(slots=True)
 class LeaderLog:
-    """What the brokers' logs say from now on; the leader alone sheds."""
+    """Logs of the brokers from now on; the leader alone sheds."""
 
     cluster: PulsarCluster
     starts: dict[Broker, int]

@@ -94,7 +94,7 @@ class Harness:
             return Reply(answer.status, dict(answer.headers), await answer.read())
 
     async def move_history(self) -> MoveHistory:
-        """What is written down."""
+        """Return the stored history of moves."""
         znode = await self.store.get(paths.PULSAR_MOVES)
         return MoveHistory() if znode is None else decode_move_history(decode(znode.data, znode.path), znode.path)
 
@@ -157,7 +157,7 @@ async def report(harness: Harness, node: PulsarService) -> None:
 
 
 async def counts(harness: Harness) -> list[int]:
-    """How many bundles each broker owns."""
+    """Count the bundles of each broker."""
     return [len(await broker.owned()) for broker in harness.pulsar.brokers]
 
 
@@ -177,7 +177,7 @@ def asked(pulsar: FakePulsar, what: str) -> list[str]:
 
 
 async def knows_owners(harness: Harness, node: PulsarService) -> bool:
-    """Whether a process has seen who owns what, to the last move: of one that was half seen, only that nobody does."""
+    """Return True if a process knows all owners, to the last move."""
     owners = {bundle: owner and owner.broker for bundle, owner in node.intake.owners.items()}
     return owners == {bundle: await harness.pulsar.owner(bundle) for bundle in owners}
 

@@ -1,4 +1,4 @@
-"""What brokers say of themselves, and the znodes in which they, or anybody else, say it."""
+"""Records of brokers, and the znodes that hold them."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Worker:
     folder: Path
 
     def tasks_begun(self) -> int:
-        """How many tasks its executors say that they have begun."""
+        """Return the number of tasks that its executors have begun."""
         return sum(log.read_text(errors="replace").count("Running task ") for log in self.folder.glob("*/*/stderr"))
 
     def lose(self) -> None:

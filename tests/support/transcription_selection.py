@@ -1,4 +1,4 @@
-"""How Pulsar's two load managers narrow down the brokers for a bundle, word by word over dictionaries and sets."""
+"""Selection of candidate brokers by Pulsar's two load managers, transcribed over dictionaries and sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a whole run of the pipeline over an hour of a small fleet has told and left."""
+"""Output of a whole pipeline run over an hour of a small fleet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def whatif(**given: object) -> WhatIf:
 
 
 class Seen:
-    """What a run has told."""
+    """Progress that a run has reported."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []

@@ -50,7 +50,7 @@ def run(line: str, url: str) -> Result:
 
 
 def shown(node: RecordingNode, **changes: Any) -> list[str]:  # noqa: ANN401 - whatever a field may be
-    """What `status` prints of such a process."""
+    """Return what `status` prints for such a process."""
     node.status, node.body = 200, STATUS.model_copy(update=changes).model_dump_json(by_alias=True).encode()
     done = run("status", node.url)
     assert done.exit_code == 0, done.output

@@ -34,7 +34,7 @@ def fleet(*cpu: float, mib_per_s: float = 0.005) -> Snapshot:
 
 
 def moves(snapshot: Snapshot, settings: PlannerSettings) -> int:
-    """How many moves several rounds want of a fleet that stays as it is."""
+    """Count the moves of several rounds over an unchanged fleet."""
     state: State = {}
     wanted = 0
     for number in range(ROUNDS):

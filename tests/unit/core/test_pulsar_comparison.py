@@ -39,7 +39,7 @@ MINUTE_MS = 60_000
 
 
 class Bench:
-    """What was said so far, by a judging whose time the test gives in seconds."""
+    """Comparison with its verdicts so far; the test sets its time in seconds."""
 
     def __init__(self) -> None:
         self.gone: set[str] = set()
@@ -516,7 +516,7 @@ _happened = st.lists(
 
 
 class Tale:
-    """Whatever comes, in an order in which owners follow one another, and what has to be said of it."""
+    """Random events in a consistent order of owners, with the verdicts that must follow."""
 
     def __init__(self) -> None:
         self.bench = Bench()
@@ -554,7 +554,7 @@ class Tale:
         self.bench.step(SeenBundle(Sighted(name, before, after, self.at_ms, by_us)))
 
     def judged(self) -> Counter[str]:
-        """How many moves of each bundle something was said of."""
+        """Count the moves of each bundle that have a verdict."""
         return Counter(entry.verdict.subject for entry in self.bench.said if entry.reason in MOVES)
 
     def count(self, reason: ComparisonReason) -> int:

@@ -32,7 +32,7 @@ UNCHECKED = {"README.md", "SHA256SUMS"}
 
 
 class Page(HTMLParser):
-    """What is in a page: the sections by their names, with their text and pictures, and all that is referred to."""
+    """Content of a page: sections by name, with their text and pictures, and all references."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -40,7 +40,7 @@ def gauges(node: PulsarService) -> dict[str, float]:
 
 
 async def told(harness: Harness, node: PulsarService, reason: str, moves: int = 1) -> str:
-    """What there is in the diary after the next round, once so many moves were seen to their ends and have settled."""
+    """Return the diary after the next round, once a number of moves have been observed and have settled."""
 
     def seen() -> float:
         judged = sum(count for _, _, labels, count in node.comparison.counters() if labels["reason"] == reason)

@@ -37,12 +37,12 @@ async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
 
 
 async def counts(pulsar: FakePulsar) -> list[int]:
-    """How many bundles each broker owns."""
+    """Count the bundles of each broker."""
     return [len(await broker.owned()) for broker in pulsar.brokers]
 
 
 def commands(pulsar: FakePulsar) -> list[str]:
-    """What was asked of Pulsar that changes something."""
+    """Return the requests to Pulsar that change something."""
     return [asked.path for asked in pulsar.asked if asked.method != "GET"]
 
 

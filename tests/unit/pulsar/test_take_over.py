@@ -26,7 +26,7 @@ SHEDS, SPLITS = SWITCHES
 
 @dataclass
 class Leads:
-    """Who has been elected once."""
+    """Election that is won once."""
 
     term: Term | None
 

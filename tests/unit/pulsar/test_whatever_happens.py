@@ -38,7 +38,7 @@ ADMIN_TIMEOUT_S = 10.0
 
 
 class Mishaps:
-    """What may happen to a Pulsar, to the processes beside it, and to their store."""
+    """Faults of a Pulsar, of the processes beside it, and of their store."""
 
     def __init__(self, harness: Harness, cluster: MemoryCluster, chance: random.Random) -> None:
         self.harness = harness
