@@ -16,7 +16,7 @@ from loadmanager.lab.simulate.world_builder import RecordedSeries, broker_spec, 
 from loadmanager.lab.simulate.world_recorder import counted_resources
 
 MOMENTS = 500
-"""So many steps are looked at."""
+"""Number of steps that are evaluated."""
 
 
 def imbalance_at_rest(scenario: Scenario, recorded: Sequence[RecordedSeries] = ()) -> float:

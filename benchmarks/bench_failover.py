@@ -41,10 +41,10 @@ STAGES = {
     "elected": ("elected",),
     "leads": ("leading",),
 }
-"""What the successor logs as each of them ends; the last one, until something is assigned, is the rest."""
+"""Log events of the successor at the end of each stage; the last stage lasts until something is assigned."""
 
 BESIDE = 200
-"""So many requests of ZooKeeper alone."""
+"""Number of requests to ZooKeeper alone."""
 
 
 async def main() -> None:

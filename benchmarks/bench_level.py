@@ -45,9 +45,9 @@ BROKERS = 1_000
 BUNDLES, MANY_BUNDLES = 100_000, 1_000_000
 SIZES = (1.0, 2.0)
 SPREAD, APART = 1.0, 0.3
-"""Of the logarithms of what bundles need in all, and of what they need of each resource beside that."""
+"""Standard deviations of the logarithms of a bundle's needs: in all, and of each resource beside that."""
 USED = 0.5
-"""Of what brokers have."""
+"""Part of the brokers' capacity."""
 TARGET = 1.03
 TARGET_S, TARGET_MANY_S, TARGET_EVENT_S = 0.5, 5.0, 0.02
 TARGET_GAP, TARGET_MOVED, TARGET_MIB = 1.035, 1.15, 1024

@@ -68,11 +68,11 @@ class Broker(LoopbackServer):
     close_s: float = 0.0
     open_s: float = 0.0
     times: list[Times] = field(default_factory=list)
-    """Of all moves of the pair, in their order."""
+    """Times of all moves of the pair, in order."""
     agent: RunningAgent | None = None
     topics: set[str] = field(default_factory=set)
     ready: set[str] = field(default_factory=set)
-    """What it has prepared."""
+    """Prepared topics."""
     gone_to: dict[str, str] = field(default_factory=dict)
     openings: dict[str, asyncio.Task[bool]] = field(default_factory=dict)
 

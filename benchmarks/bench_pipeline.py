@@ -40,7 +40,7 @@ HEAP = "4g"
 TARGET_US = 15.0
 TARGET_TIMES_DUCKDB = 1.5
 LINEAR = 1.2
-"""So many times may the cost of a row be what it was among the fewest."""
+"""Highest ratio of a row's cost to that among the fewest rows."""
 
 
 class Fleet:
@@ -172,7 +172,7 @@ def started() -> list[psutil.Process]:
 
 
 def processor_s() -> float:
-    """That of this process and all that it has started, also of those that have ended."""
+    """Return the CPU time of this process and its children, ended ones included."""
     return sum(_processor_s(each) for each in (psutil.Process(), *started()))
 
 

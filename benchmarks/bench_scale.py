@@ -76,7 +76,7 @@ class Fleet:
 
     store: ZooKeeperStore
     names: list[str]
-    """Of all bundles, in their order, dealt to the brokers in turn: a namespace's bundles all have different owners, as
+    """Names of all bundles, in order, dealt to the brokers in turn: a namespace's bundles have different owners, as
     they have after years.
     """
     registrations: list[Registration]

@@ -37,7 +37,7 @@ DOCUMENT = PROJECT / "docs" / "scenario-results.md"
 BEGIN, END = "<!-- scenarios: begin -->", "<!-- scenarios: end -->"
 SEEDS = 3
 FEW_SEEDS = {"stationary-weeks": 2}
-"""Of one that takes as long as all others together."""
+"""Seeds of a scenario that takes as long as all others together."""
 CHECKED_S = 43_200
 """Scenarios that last longer are not run again to see whether the tables are current."""
 SAID_EVERY_S = 10.0

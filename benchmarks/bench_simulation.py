@@ -26,7 +26,7 @@ HOUR_S = 3600.0
 DAY_H = 24
 MIB = 1024 * 1024
 LOAD = (60.0, 90.0, 1.2 * MIB, 1.8 * MIB)
-"""Of an average bundle: with a hundred of them a broker uses a quarter of what it has."""
+"""Load of an average bundle: with a hundred of them a broker uses a quarter of its capacity."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ PACKAGES = ("rebalancer==1.0.4", "highspy==1.15.1")
 SOLVER_S, EXACT_S = 300, 60
 TARGET = 1.03
 EVENNESS, MOVED = 0.005, 0.005
-"""What counts as the same: of the highest usage beside the mean, and as a part of all load."""
+"""Tolerances: of highest usage divided by the mean, and as a part of all load."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

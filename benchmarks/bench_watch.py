@@ -124,7 +124,7 @@ class Bench:
         await asyncio.sleep(_SETTLED_S)
 
     async def push(self, readers: int, path: str, beside: Callable[[], Awaitable[None]] | None = None) -> Pushed:
-        """So many rounds of one change; `beside` is done before each."""
+        """Push one change per round; `beside` runs before each."""
         p99_s, cpu_s = list[float](), 0.0
         for _ in range(ROUNDS):
             if beside is not None:

@@ -20,7 +20,7 @@ SHORT = {
 AS_GOOD = 0.01
 """Differences of the imbalance up to this one mean nothing."""
 NOTHING = 0.005
-"""Of all load: less is shown as 0 %."""
+"""Part of all load below which 0 % is shown."""
 _DIGITS = 4
 
 

@@ -58,15 +58,15 @@ TOGETHER = {
     "tests/pipeline/": "spark",
     "tests/real_pulsar/": "pulsar",
 }
-"""How the names of tests begin that run one after the other, in one process: they share something that takes long to
+"""Prefixes of tests that run one after the other, in one process: they share something that takes long to
 make, or start so many processes that two of them at a time would be in each other's way.
 """
 
 WAITING = ("tests/chaos/", "tests/integration/", "tests/page/")
-"""How the names of tests begin that mostly wait, for processes that they start."""
+"""Prefixes of tests that mostly wait for processes that they start."""
 
 MANY_SEEDS = "tests/unit/leader/"
-"""How the names of tests begin that run with each of the seeds; all others have the first one."""
+"""Prefix of tests that run with each of the seeds; all others have the first one."""
 
 COVERING = (
     "tests/unit/core/",
@@ -77,7 +77,7 @@ COVERING = (
     "tests/unit/store/",
     "tests/contract/",
 )
-"""How the names of tests begin that have to reach every branch of what decides. All others run without counting, in
+"""Prefixes of tests that must reach every branch of the core. All others run without counting, in
 half the time: what only a whole cluster, or chance, happens to reach is not tried.
 """
 
@@ -183,7 +183,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 _STATE = TemporaryDirectory(prefix="loadmanager-tests-")
-"""Where nodes record of which a test does not say where: nothing is left in anybody's home."""
+"""Folder of histories of nodes that a test gives none: nothing is left in anybody's home."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -20,7 +20,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from loadmanager.broker import Closing, Hosting, RefusedError, Topic
 
 MOST_UNREAD = 1_000
-"""Whoever reads more slowly than others write is cut off, and may come again."""
+"""Number of unread messages at which a slow reader is disconnected."""
 
 
 @dataclass(eq=False)

@@ -25,12 +25,12 @@ import pulsar
 
 _MESSAGE_BYTES = 1024
 _STALL_S = 0.25
-"""What a message waits for longer than this is a stall and not the bookie's work."""
+"""Waiting time above which a message counts as stalled; less is the bookie's work."""
 _LATE_S = 1.0
-"""Whoever is later than this, because the machine is busy, does not catch up: that would be another load."""
+"""Delay above which a topic does not catch up on a busy machine: that would be another load."""
 _TELL_EVERY_S = 1.0
 _PATIENCE_S = 60.0
-"""How long it is waited for what is under way at the end."""
+"""Time to wait for messages under way at the end."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class TopicLoad:
     received: set[int] = field(default_factory=set)
     receipts: int = 0
     stalls: list[tuple[float, float]] = field(default_factory=list)
-    """When each began, in seconds since 1970, and how long it was."""
+    """Begin of each, in seconds since 1970, and its duration in seconds."""
     producer: Any = None
 
     def send(self) -> None:

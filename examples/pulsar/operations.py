@@ -112,7 +112,7 @@ class Operator:
 
 
 def topics_in(namespace: str, bundle: str, count: int) -> list[str]:
-    """So many topics whose hash lies in a bundle's range."""
+    """Return `count` topics whose hash lies in a bundle's range."""
     low, high = (int(edge, 16) for edge in bundle.split("_"))
     found: list[str] = []
     number = 0

@@ -67,9 +67,9 @@ class RunningLoad:
 
     process: subprocess.Popen[bytes]
     told: list[dict[str, Any]] = field(default_factory=list)
-    """What it said so far, a line a second."""
+    """Counts so far, one line a second."""
     outcome: dict[str, Any] = field(default_factory=dict)
-    """What became of all messages, once it has ended."""
+    """Final counts of all messages, once it has ended."""
     _listener: threading.Thread | None = None
 
     def listen(self) -> None:

@@ -42,7 +42,7 @@ NO_LISTENER = "has no advertised listener named"
 """Pulsar answers a listener that the owner does not have with 500."""
 
 EXAMPLES = settings().max_examples // 25
-"""Of each operation, as all of them are asked."""
+"""Number of examples of each operation."""
 
 RANGES = ["0x00000000_0x80000000", "0x80000000_0xffffffff", "0x00000000_0x40000000", "0x40000000_0x80000000"]
 """The two bundles at the start, and those of the first after it was split."""

@@ -39,7 +39,7 @@ BROKERS = 3
 NIC_GBPS = 0.008
 """1,000,000 bytes/s a broker, in and out."""
 HOT_BYTES, COLD_BYTES = (300_000, 250_000, 200_000, 150_000), (20_000, 15_000, 10_000, 5_000)
-"""What goes in and out of the topics of the hot broker, and of the others, a second."""
+"""Bytes per second in and out of the topics of the hot broker, and of the others."""
 STRATEGY = "TransferShedder"
 SHEDS = {
     **CALM,

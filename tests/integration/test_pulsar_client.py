@@ -24,7 +24,7 @@ client = pulsar.Client(sys.argv[1], token, operation_timeout_seconds=15, connect
 client.create_producer(sys.argv[2])
 """
 CONNECT = b"\x08\x02"
-"""How a BaseCommand of type CONNECT begins, behind the sizes of the frame and of the command."""
+"""First bytes of a BaseCommand of type CONNECT, after the sizes of the frame and of the command."""
 
 
 @dataclass(slots=True)

@@ -48,7 +48,7 @@ CRASHED: list[Timed] = [
     (MINUTE_MS, HistoryEvent("broker_gone", "a:8080")),
     (MINUTE_MS, reported("b", {bundle(1): mib(3), bundle(2): mib(3)})),
 ]
-"""From one minute on the other one carries everything; the range ends a minute later."""
+"""Load of a fleet in which one broker carries everything after a minute; the range ends a minute later."""
 
 HOT = {bundle(1): mib(6), bundle(2): mib(3), bundle(3): mib(1), bundle(4): mib(0)}
 TWO = {bundle(2): mib(1), bundle(3): mib(1)}

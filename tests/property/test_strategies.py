@@ -47,7 +47,7 @@ any_placement = st.sampled_from(sorted(PLACEMENT_STRATEGIES))
 NOT_SCALE_FREE = {"SimpleLoadManagerImpl", "TransferShedder", "UniformLoadShedder"}
 """They rank bundles in steps of so many messages or bytes/s, or count in whole ones."""
 COUNTS_MESSAGES = {"leastLoadedServer", "leastMsgPerSecond", "weightedRandomSelection"}
-"""What bundles are expected to need has bounds in messages and bytes/s."""
+"""Strategies whose expected needs of bundles have bounds in messages and bytes/s."""
 GOES_ON = {"TransferShedder", "SimpleLoadManagerImpl", "Level"}
 """One takes few brokers in a round and the next ones later, one looks for a broker that is comfortable now, and one has
 a budget for each round.

@@ -22,7 +22,7 @@ from loadmanager.dev.demo.demo_broker import TopicHost
 from loadmanager.util.clock import now_s
 
 _PREPARES_S = (0.0, 0.0, 0.0, 0.1, 1.0, 3.0)
-"""How long it takes to prepare; the last is longer than anybody waits for it."""
+"""Durations of a warm-up; the last is longer than anybody waits."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Served:
     on_event: Callable[[Mapping[str, Any]], None] = lambda _: None
     """Told of each opening and closing, as the log of the demo's brokers has it."""
     is_owner: Callable[[str, str, int | None], bool] = lambda *_: True
-    """Whether the record gives a topic to a host in an incarnation, or does not take it away yet."""
+    """Returns True if the record gives a topic to a host in an incarnation, or does not take it away yet."""
 
     def joined(self, instance: str, party: Party, hosting: Hosting) -> None:
         self.hosts[instance] = party, hosting

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 COMMANDS = ("/unload", "/prepare")
-"""What their paths end with."""
+"""Last parts of their paths."""
 _CREEPS_S = 3.0
 _WHO_SAYS_YES = "http://yes:1/"
 

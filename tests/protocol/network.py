@@ -40,7 +40,7 @@ _SLOW_S = (0.05, 0.5, 2.5)
 _TRY_AGAIN_S = 0.2
 _TWICE_SHARE = 0.01
 _REDIRECTS = 307
-"""Where that leads, whoever follows is told 204."""
+"""Status of a redirect; its target answers 204."""
 
 
 @dataclass(eq=False, slots=True)
@@ -50,7 +50,7 @@ class Server:
     party: Party
     app: web.Application
     manner: Manner = Manner.OBEYS
-    """How it answers commands."""
+    """Manner of its answers to commands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Network:
     on_message: list[Callable[[Message], None]] = field(default_factory=list)
     slow_share: float = 0.0
     slow_s: float = 0.0
-    """So many messages are slow, and take so long at most: drawn once."""
+    """Longest delay of a slow message; drawn once."""
 
     def __post_init__(self) -> None:
         self.slow_share, self.slow_s = self.rng.choice(_SLOW_SHARES), self.rng.choice(_SLOW_S)

@@ -27,10 +27,10 @@ from contextvars import Context, ContextVar
 from typing import Any
 
 _THREAD_S = 0.02
-"""How long work in a worker thread takes, at most."""
+"""Longest duration of work in a worker thread."""
 
 _CALLBACK_S = 2e-6
-"""How long a callback takes: without any, rounded times could be waited for for ever."""
+"""Duration of a callback: without any, a wait for rounded times might never end."""
 
 
 class StuckError(Exception):
@@ -106,7 +106,7 @@ class _Handle:
         self.is_cancelled = False
         self.timer_of: Party | None = None
         self.frozen_s = 0.0
-        """How long its party had been frozen when it was set."""
+        """Time for which its party had been frozen when it was set."""
 
     def cancel(self) -> None:
         self.is_cancelled = True

@@ -37,7 +37,7 @@ class Records:
     on_change: Callable[[], None] = lambda: None
     transitions: int = 0
     deleted: dict[str, NamespaceState] = field(default_factory=dict)
-    """How each namespace was that is no more."""
+    """Last state of each deleted namespace."""
     released_at_s: dict[tuple[str, int], float] = field(default_factory=dict)
     """Since when each bundle is on its way that is so now, by its name and version."""
     _leading_session: int = 0

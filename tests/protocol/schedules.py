@@ -34,15 +34,15 @@ _TRY_EVERY = 40
 _CREATE_AGAIN_S = 0.2
 _PAUSES_S = (0.01, 0.1, 0.5, 1.5)
 _CLOSES_S = (0.0, 0.0, 0.0, 0.05, 1.0, 3.0)
-"""How long it takes to close a topic; the last is longer than one attempt at an unload."""
+"""Durations of closing a topic; the last is longer than one attempt at an unload."""
 _LONG_PAUSES = 1.2
-"""Of the nodes' session timeout."""
+"""Multiple of the nodes' session timeout."""
 _AVAILABLE_IN = 4
 """In one schedule of so many, open topics outlast leases. Holders of leases obey the same rules as ever."""
 _SESSIONS_S = ((6.0, 6.0), (10.0, 2.7))
 """The timeouts of nodes and of agents: all the same, and those that they have by default."""
 _STUTTERS = ((0.02, 0.05), (0.02, 0.5), (0.002, 3.0), (0.0005, 12.0))
-"""How slow processes are: after so many of their callbacks they stand still, for so many seconds at most."""
+"""Slowness of processes: the share of callbacks after which they stand still, and the longest pause in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,7 @@ _SETTINGS = (
     ("loadBalancerAutoBundleSplitEnabled", "false"),
     ("maxConcurrentUnloads", "as many as there are"),
 )
-"""What operators change; the last one they mistype."""
+"""Settings that operators change; the last one is mistyped."""
 
 
 def _change_a_setting(world: World, step: Step) -> None:
@@ -353,7 +353,7 @@ DO: dict[str, Callable[[World, Step], None]] = {
     "change a setting": _change_a_setting,
     "delete the namespace": _delete,
 }
-"""What may happen, by its name."""
+"""Steps of a schedule, by name."""
 
 _WEIGHTS = {
     "use a topic": 14,

@@ -28,7 +28,7 @@ from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.errors import LoadManagerError
 
 BROKERS = int(os.environ.get("RESTARTED_BROKERS") or 12)
-"""How many are restarted, one after the other; a hundred take two minutes."""
+"""Number of brokers that restart, one after the other; a hundred take two minutes."""
 
 _BUNDLES_PER_BROKER, _TOPICS_PER_BROKER = 2, 4
 _CLIENTS = 3

@@ -14,9 +14,9 @@ from protocol.world import Shape
 from support.deep import deep_except
 
 SEEDS = 1_000
-"""How many schedules `make test-deep` tries; `make protocol` tries others, and more."""
+"""Number of schedules of `make test-deep`; `make protocol` tries others, and more."""
 QUICK = 150
-"""How many of them `make test` tries."""
+"""Number of schedules of `make test`."""
 
 MOST_UNTIL_MISSED = 400
 _AT_A_TIME = 50

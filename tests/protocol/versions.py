@@ -17,7 +17,7 @@ _ASSUMED = "hashFunction"
 """May be missing in a namespace's record: here it is the one that is assumed then."""
 
 _WRITTEN = (paths.NAMESPACES, paths.NODES, paths.BROKERS, paths.LEADER)
-"""Where records are that grow with versions; what operators lay down is refused when it holds anything unknown."""
+"""Records that grow with versions; operators' records are rejected when they hold anything unknown."""
 
 
 def as_another_version(ops: Sequence[Op]) -> list[Op]:

@@ -48,11 +48,11 @@ SESSION_S = 6.0
 NODE_PORT, AGENT_PORT, LOCAL_PORT, BROKER_PORT = 8080, 9090, 9091, 6650
 _OK, _NO_CONTENT = 200, 204
 _ANSWERS = {_OK, 202, _NO_CONTENT, 400, 404, 409, 412, 413, 503, 504}
-"""Whatever is asked for is answered so."""
+"""Statuses that any request may be answered with."""
 DRIFT = 0.0049
-"""Of each clock: one runs a hundredth faster than another, at most, as the contract allows."""
+"""Drift of each clock: one runs at most a hundredth faster than another, as the contract allows."""
 _ANOTHER_VERSION = 0.2
-"""So many lives of nodes and agents are of another version."""
+"""Share of processes of nodes and agents with another version."""
 _PATIENCE_S = 20.0
 UNLOADS_AT_A_TIME = 2
 """By the nodes' own settings; operators only ever allow less."""
@@ -69,7 +69,7 @@ _NODE_SETTINGS = {
 }
 
 Then = Callable[[int, bytes], None]
-"""What is done with an answer: its status and its body."""
+"""Handler of an answer: its status and its body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +138,9 @@ class World:
         self.states = States(self.records, self.served, self.processes.values())
         self.records.on_change = self.served.on_change = self.states.note
         self.advertised: dict[str, str] = {}
-        """Where nodes say that they are reached, by their names, if that is not true."""
+        """Advertised addresses of nodes, by name, where they are wrong."""
         self.owners: dict[str, LookupClient] = {}
-        """What the clients that keep owners have, by their names, while they run."""
+        """Lookup clients by name, while they run."""
         self._people = Party("people", "people")
         for number in range(shape.nodes):
             self._add(f"node-{number}", f"n{number}", self._run_node)
@@ -159,7 +159,7 @@ class World:
 
     @property
     def messages(self) -> int:
-        """So many have arrived so far, of one party at another."""
+        """Return the number of messages that have arrived from one party at another."""
         return self.network.delivered.total() + self.zookeeper.messages
 
     @property

@@ -88,7 +88,7 @@ OnSetBack = Callable[[dict[str, Znode]], None]
 
 
 _Greeting = tuple["Follower", int] | None
-"""Who takes a client, and its session: 0 when that has expired. None: nobody who has seen as much as the client."""
+"""Server that takes a client, and its session, 0 if expired. None: no server has seen as much as the client."""
 
 
 @dataclass(eq=False, slots=True)
@@ -139,20 +139,20 @@ class Ensemble:
         self.is_stopped = False
         self.is_being_set_back = False
         self.era = 0
-        """How often the servers were set back: what was under way before that is lost."""
+        """Number of rollbacks of the servers: messages under way before one are lost."""
         self.has_ended = False
         self.most_lag_s = _LAG_S
-        """How late a follower that does not lag is, at most."""
+        """Longest delay of a follower that does not lag."""
         self.slow_share = rng.choice(_SLOW_SHARES)
-        """So many messages are slow: drawn once."""
+        """Share of slow messages; drawn once."""
         self.cut_hosts: set[str] = set()
         self.most_bytes: int | None = None
-        """How large a znode's data may be, if that is less than ZooKeeper itself takes."""
+        """Largest size of a znode's data, if below ZooKeeper's own limit."""
         self.on_commit: list[OnCommit] = []
         self.on_refusal: list[OnRefusal] = []
         self.on_set_back: list[OnSetBack] = []
         self.clients: dict[int, Party] = {}
-        """Whose each session is, or was."""
+        """Party of each session, ended ones included."""
         self.messages = 0
         self._numbers = 0
         self._held: list[Callable[[], None]] = []

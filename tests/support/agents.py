@@ -26,7 +26,7 @@ from loadmanager.wire.http_bodies import BUNDLE_VERSION_HEADER, EPOCH_HEADER, IN
 
 BROKER_ID = "broker-1.example:8080"
 HIGHEST_EPOCH = 5
-"""So many leaders have been elected before an agent starts beside a fake node."""
+"""Number of elections before an agent starts beside a fake node."""
 
 Reply = tuple[int, Any]
 

@@ -38,7 +38,7 @@ def bundle(number: int, namespace: str = "tenant/ns") -> str:
 
 
 def throughput(mib_per_s: float) -> Load:
-    """So many MiB/s in, and as many out."""
+    """Return a throughput of this many MiB/s in, and as many out."""
     return (0.0, 0.0, mib_per_s * MIB, mib_per_s * MIB)
 
 

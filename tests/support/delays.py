@@ -10,7 +10,7 @@ from support.memory_store import MemoryCluster
 from loadmanager.util.clock import now_s
 
 TURNS = (1, 1, 1, 2, 3, 5, 8, 20)
-"""Of the event loop. Mostly few; sometimes so many that a whole HTTP request comes in between."""
+"""Turns of the event loop: mostly few, sometimes so many that a whole HTTP request comes in between."""
 
 
 class Seed:

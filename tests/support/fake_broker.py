@@ -24,9 +24,9 @@ class FakeBroker(LoopbackServer):
     topics: dict[str, TopicStats] = field(default_factory=dict)
     unloads: list[UnloadRequest] = field(default_factory=list)
     opening: list[str] | None = None
-    """What it says it is about to open; None: it does not say."""
+    """Topics that it reports as opening; None: it does not report them."""
     health: HealthStats | None = None
-    """How it says it serves; None: it does not say."""
+    """Health that it reports; None: it reports none."""
     spoiled_stats: bytes | None = None
     """Sent instead of the statistics."""
     stats_status: int = 200
@@ -34,9 +34,9 @@ class FakeBroker(LoopbackServer):
     prepare_status: int = 204
     prepared: list[TopicsOfBundle] = field(default_factory=list)
     redirect: str = ""
-    """Where an answer with another status than these says to go."""
+    """Location of answers with another status than these."""
     authorizations: set[str] = field(default_factory=set)
-    """What it was asked for statistics with to prove who asks."""
+    """Authorization headers of requests for statistics."""
     asked_for_stats: int = 0
     may_answer_stats: asyncio.Event = field(default_factory=asyncio.Event)
     may_answer_unloads: asyncio.Event = field(default_factory=asyncio.Event)

@@ -25,12 +25,12 @@ class FakeNode(LoopbackServer):
     awaited: list[str] = field(default_factory=list)
     """For which owner each question would wait."""
     authorizations: list[str] = field(default_factory=list)
-    """What each question was asked with to prove who asks."""
+    """Authorization header of each question."""
     spoiled: bytes | None = None
     """Sent instead of any answer."""
     status: int = 200
     redirect: str = ""
-    """Where an answer with another status says to go: the same path there."""
+    """Location of answers with another status: the same path there."""
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     """Cleared: answers are made up at once, as of that moment, but held back."""
 

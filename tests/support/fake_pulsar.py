@@ -67,7 +67,7 @@ SETTINGS: Mapping[str, str] = {
     "namespaceBundleUnloadingTimeoutMs": "60000",
     "preferLaterVersions": "false",
 }
-"""What a broker answers for its runtime configuration, without most of its 528 keys."""
+"""Runtime configuration of a broker, without most of its 528 keys."""
 
 _FIRST_HOST = 21
 _JSON = "application/json"
@@ -98,7 +98,7 @@ class FakePulsar:
         self.lands: dict[str, BrokerId | None] = {}
         """By bundle: where its next placement puts it whatever was asked for; None: nowhere, until it is taken out."""
         self.elects = True
-        """Whether another broker leads at once when the leader goes."""
+        """True if another broker leads at once when the leader goes."""
         self.asked: list[Asked] = []
         self.on_asked: Callable[[], object] = lambda: None
         """Called when a request has come and nothing is done about it yet."""
@@ -109,7 +109,7 @@ class FakePulsar:
         self._hosts = itertools.count(_FIRST_HOST)
         self._starts_with = brokers
         self.dying: set[asyncio.Task[None]] = set()
-        """What kills brokers while they answer."""
+        """Tasks that kill brokers while they answer."""
 
     async def __aenter__(self) -> Self:
         self.operator = await self.world.connect()
@@ -227,7 +227,7 @@ class FakePulsar:
     # Load
 
     def load(self, bundle: str, rate: float, *, bytes_each: float = 1024.0, topics: int = 2) -> None:
-        """So many messages a second in, and as many out, from the next report on."""
+        """Set messages per second in, and as many out, from the next report on."""
         self.loads[bundle] = {
             "msgRateIn": rate,
             "msgThroughputIn": rate * bytes_each,
@@ -269,11 +269,11 @@ class PulsarBroker:
         self.port = 0
         self.started_ms = time.time_ns() // 1_000_000
         self.settings: dict[str, str] = {}
-        """What its own file says, where that is not `SETTINGS`."""
+        """Settings of its own file, where they differ from `SETTINGS`."""
         self.affinity: dict[str, BrokerId] = {}
-        """What it remembers as the leader: where bundles are to go."""
+        """Destinations of bundles that it keeps as the leader."""
         self.reporting = True
-        """Whether `FakePulsar.report` has it write a report."""
+        """True if `FakePulsar.report` makes it write a report."""
         self.cpu: float | None = None
         """Its CPU usage in percent; None: one percent for each 20 messages a second, in or out."""
         self._reported: list[str] = []

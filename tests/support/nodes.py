@@ -176,7 +176,7 @@ class FakeAgent(LoopbackServer):
     body: bytes = b""
     content_type: str = "application/json"
     location: str = ""
-    """Which agent a redirect leads to."""
+    """Agent that a redirect leads to."""
     unloads: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     """The path and the headers of each unload call."""
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)

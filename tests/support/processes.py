@@ -21,7 +21,7 @@ from loadmanager.dev.embedded.processes import ServerProcesses
 
 _LINES_SHOWN = 40
 _FORKED = ["-m", "loadmanager"]
-"""How the arguments of a Python begin that need not be started anew."""
+"""First arguments of a Python that can be forked instead of started."""
 
 
 async def ended(process: asyncio.subprocess.Process) -> tuple[int, str, str]:

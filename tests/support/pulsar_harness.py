@@ -53,7 +53,7 @@ class Harness:
     folder: Path
     nodes: list[PulsarService] = field(default_factory=list)
     apps: list[web.Application] = field(default_factory=list)
-    """What answers for each of them."""
+    """Web application of each."""
     admin_timeout_s: float = field(default_factory=patience)
     _stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 

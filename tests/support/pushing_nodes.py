@@ -85,7 +85,7 @@ def moved_on(state: NamespaceState, chance: random.Random) -> NamespaceState:
 
 
 _HEARTBEAT_S = 10.0
-"""As nodes do: clients leave a node that is silent for three times as long."""
+"""Interval of a node's heartbeats: clients leave a node that is silent for three times as long."""
 
 
 @dataclass
@@ -117,23 +117,23 @@ class ScriptedNode:
     port: int
     node: PushingNode
     is_old: bool = False
-    """Of a version without a watch."""
+    """True for a version without a watch."""
     protocol: int = 1
     nonsense: bytes = b""
-    """What it pushes first of all."""
+    """Bytes that it pushes first."""
     is_silent: bool = False
     """It says nothing more on its streams."""
     owner: str | None = "b1:8080"
-    """Who every lookup answers; None: 503, with a `Retry-After` of 1."""
+    """Owner in the answer to every lookup; None: 503, with a `Retry-After` of 1."""
     status: int = 0
-    """What everything is answered with, if it is not 0."""
+    """Status of every answer, if it is not 0."""
     reason: str = "because"
     asked: list[str] = field(default_factory=list)
     """The topics that were looked up."""
     watched_at_s: list[float] = field(default_factory=list)
-    """When each stream was asked for."""
+    """Times of the requests for streams."""
     heads: list[int] = field(default_factory=list)
-    """How long the first line of each of these requests was."""
+    """Length of the first line of each of these requests."""
     streams: int = 0
     _runner: web.AppRunner | None = None
     _news: asyncio.Event = field(default_factory=asyncio.Event)

@@ -59,7 +59,7 @@ class Recorded:
             await self._report(agent, broker, rounds)
 
     async def live(self, rounds: int) -> int:
-        """So many rounds of shedding and of splits, with new reports before each; how many bundles were moved."""
+        """Run rounds of shedding and of splits, with new reports before each; return the number of moved bundles."""
         moves = 0
         for number in range(rounds):
             await self.report(number)

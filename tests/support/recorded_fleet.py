@@ -25,7 +25,7 @@ BUNDLES = 8
 _LIMITS = (800.0, 16_384.0, 8_192.0, 10_000_000.0, 10_000_000.0)
 
 Loads = Callable[[int, int, int], float]
-"""How many times its usual load a bundle has: by minute, namespace and bundle."""
+"""Factor of a bundle's usual load, by minute, namespace and bundle."""
 
 
 def uneven(minute: int, namespace: int, bundle: int) -> float:
@@ -73,7 +73,7 @@ def report_of(number: int, at_ms: int, bundles: dict[str, float]) -> Report:
 def record_fleet(
     root: Path, minutes: int = 60, loads: Loads = uneven, is_silent: Callable[[int], bool] = lambda _: False
 ) -> History:
-    """So many minutes from noon on, but for those that are silent; bundle i is at broker i modulo their number. What a
+    """Record minutes from noon on, except silent ones; bundle i is at broker i modulo their number. What a
     leader records besides is no load.
     """
     directory = Directory.of(str(root))

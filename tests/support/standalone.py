@@ -26,7 +26,7 @@ _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _DEPLOY = "org.apache.spark.deploy"
 _HOME = Path(pyspark.__file__).parent
 _SCALA = next(_HOME.glob("jars/spark-core_*.jar")).name.removeprefix("spark-core_").partition("-")[0]
-"""Which Spark's own scripts would tell its processes."""
+"""Scala version, which Spark's own scripts would pass to its processes."""
 
 
 @dataclass(frozen=True, slots=True)

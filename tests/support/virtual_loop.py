@@ -23,7 +23,7 @@ _Result = TypeVar("_Result")
 _STARTED_S = 1_000.0
 _WALL_CLOCK_S = 1_800_000_000.0
 _MOST_TURNS = 20_000
-"""Of the loop without any time passing: nothing takes as many, but what does not end."""
+"""Highest number of turns of the loop without time passing: only an endless loop takes as many."""
 _TURNS_OF_A_MICROSECOND = 1_000
 
 

@@ -12,7 +12,7 @@ _POLL_S = 0.02
 _LEAST_S = 60.0
 _MEASURED_EVERY_S = 30.0
 _MOST_SLOWNESS = 10.0
-"""What takes longer is taken for a fault: pytest's own timeout is longer still, so a wait says what it waited for."""
+"""Highest slowness that is taken into account: pytest's own timeout is longer, so a wait says what it waited for."""
 
 
 def patience(least_s: float = _LEAST_S) -> float:

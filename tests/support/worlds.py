@@ -43,7 +43,7 @@ def namespaces_dealt(count: int, bundles: int, brokers: Sequence[BrokerId]) -> l
 
 
 def load_of(mib_per_s: float) -> tuple[float, float, float, float]:
-    """So many MiB/s in and as many out, in messages of 8 KiB."""
+    """Return a load of this many MiB/s in and as many out, in messages of 8 KiB."""
     return (mib_per_s * 128, mib_per_s * 128, mib_per_s * MIB, mib_per_s * MIB)
 
 

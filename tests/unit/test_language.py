@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[2] / "loadmanager"
+TOP = Path(__file__).parents[2]
+PACKAGE = TOP / "loadmanager"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 TREES = {module: ast.parse(module.read_text(encoding="utf-8")) for module in MODULES}
 NAMED_MODULES = [module for module in MODULES if not module.stem.startswith("__")]
@@ -36,9 +37,14 @@ def documented(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def test_docstrings_begin_with_a_noun_or_an_imperative() -> None:
+    others = {
+        module: ast.parse(module.read_text(encoding="utf-8"))
+        for folder in ("benchmarks", "examples", "tests")
+        for module in sorted((TOP / folder).rglob("*.py"))
+    }
     clauses = [
-        f"{module.relative_to(PACKAGE)}: {name}: {line}"
-        for module, tree in TREES.items()
+        f"{module.relative_to(TOP)}: {name}: {line}"
+        for module, tree in {**TREES, **others}.items()
         for name, line in documented(tree)
         if RELATIVE_CLAUSE.match(line)
     ]

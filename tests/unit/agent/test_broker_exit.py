@@ -31,7 +31,7 @@ else:
 sys.stdin.read()
 """
 WAYS = ["unix", "127.0.0.1", "::1"]
-"""Where an IPv4 address comes in IPv6's clothes."""
+"""Addresses on which a broker listens; the last one maps IPv4 addresses to IPv6."""
 
 
 class Asked:

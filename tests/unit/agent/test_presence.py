@@ -401,7 +401,7 @@ class Place:
     granted: int | None = None
     """The incarnation that grants are for."""
     served_until_s: dict[tuple[str, tuple[int, int] | None], float] = field(default_factory=dict)
-    """When the last lease lapses that a life gave to a process, at a broker whose clock is slow; None: to any."""
+    """End of the last lease that a registration gave to a process, by a slow clock; None: to any process."""
     has_closed: bool = False
     is_ending: bool = False
 

@@ -448,9 +448,9 @@ class Witness:
     void: dict[str, bool] = field(default_factory=dict)
     """The questions that are outstanding, and whether their answers are void."""
     alive: dict[str, bool] = field(default_factory=dict)
-    """What was opened and not closed since; True: it has to be closed."""
+    """Open topics; True: the topic has to be closed."""
     former: set[str] = field(default_factory=set)
-    """What was alive when a lease of another incarnation came, and is."""
+    """Topics that were open when a lease of another incarnation came, and still are."""
     unloads: dict[int, set[str]] = field(default_factory=dict)
 
     def step(self, event: Event) -> None:
@@ -580,7 +580,7 @@ paused = st.builds(
     topics,
     st.sampled_from([TopicClosed, lambda topic: NotClosed(topic, "broken"), NotOpened]),
 )
-"""What follows each other so often that chance alone would take long to find it."""
+"""Events that rarely follow each other by chance."""
 
 Happening = Event | float | tuple["Happening", ...]
 happening = st.lists(st.one_of(single, leasing, opening, reborn, late, paused), max_size=40)

@@ -29,7 +29,7 @@ class JumpingBroker(Held):
     def __init__(self, pauses: Sequence[Pause]) -> None:
         self.loaded: set[str] = set()
         self.begun: set[str] = set()
-        """What is loaded, or may be in part."""
+        """Topics that are loaded, or partly loaded."""
         self.pauses = list(pauses)
         self._running: Counter[str] = Counter()
         super().__init__(self._make)

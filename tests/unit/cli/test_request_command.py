@@ -101,7 +101,7 @@ def test_shells_complete() -> None:
 
 
 SLOW = ("aiohttp", "asyncio", "numpy", "pyarrow", "pydantic_settings", "yaml")
-"""What takes its time to load, and is not needed to ask a question."""
+"""Packages that take long to import, and that no request needs."""
 
 
 def test_a_question_is_asked_without_loading_what_takes_its_time() -> None:

@@ -54,7 +54,7 @@ class Standby:
         return self.hears(NodeLeads(leader, SESSION_S, sessions), after_s)
 
     def ticks(self, count: int) -> list[Action]:
-        """So many, each in time; what was to be done in them."""
+        """Pass a number of ticks in time; return their actions."""
         return [each for _ in range(count) for each in self.hears(Signal.TIME, TICK_S)]
 
     def doubts(self) -> None:
@@ -271,7 +271,7 @@ def test_a_take_over_that_another_has_won_costs_no_patience(standby: Standby) ->
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """So many steps, `apart_s` from each other, in which the leader and the store answer so."""
+    """Steps, `apart_s` from each other, in which the leader and the store answer in the same way."""
 
     steps: int
     apart_s: float

@@ -84,7 +84,7 @@ PARTS = st.lists(st.floats(0.001, 0.6), max_size=5)
 
 @given(parts=st.lists(PARTS, min_size=2, max_size=5))
 def test_placed_is_a_way_and_no_way_is_below_the_bound(parts: list[list[float]]) -> None:
-    """That of the least bound is a way, too: what is kept and what is lost is all there."""
+    """Test that the assignment of the lower bound is one, too: kept and lost bundles are all there."""
     loss = look(cluster(None, **{f"b{k}": each for k, each in enumerate(parts)})).broker
     assert loss is not None
     lost = int(loss.lost[1])

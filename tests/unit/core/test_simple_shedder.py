@@ -122,7 +122,7 @@ def test_a_bundle_does_not_count_as_load_of_the_broker_that_is_asked_to_own_it_a
 
 
 def test_what_reports_do_not_change_is_shared_by_later_memories() -> None:
-    """So that neither a burst of lookups nor a change of ownership costs anything by the number of bundles."""
+    """Neither a burst of lookups nor a change of ownership has a cost per bundle."""
     first = rank_brokers(reported_at(1), {}, SETTINGS).model
     later = rank_brokers(reported_at(1), {"model": first}, SETTINGS).model
     assert later.quotas.quota is first.quotas.quota

@@ -112,7 +112,7 @@ async def test_a_session_given_up_is_counted(node: RunningNode, memory: MemoryCl
 
 
 OF_PROCESS = ("process_", "loadmanager_build_info")
-"""What a process says of itself is of no cluster."""
+"""Prefixes of metrics of the process, which have no cluster."""
 
 
 async def test_the_metrics_are_valid_and_have_pulsars_names(cluster: Cluster, node: RunningNode) -> None:

@@ -44,7 +44,7 @@ from loadmanager.lab.simulate.world import Progress, World
 from loadmanager.lab.simulate.world_state import START_S
 
 _WEIGHTS = (9.0, 1.0, 1.0, 8.0, 1.0, 1.0, 7.0, 1.0, 1.0, 6.0, 1.0, 1.0)
-"""Of three brokers the first has the heavy ones."""
+"""Weights of bundles; of three brokers the first has the heavy ones."""
 
 
 def _broker(number: int) -> BrokerId:

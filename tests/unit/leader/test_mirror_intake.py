@@ -472,7 +472,7 @@ class WatchedReads:
     answered: list[weakref.ref[Held]] = field(default_factory=list)
     most_kept: int = 0
     meanwhile: Callable[[], Awaitable[None]] | None = None
-    """What happens, once, when half of everything has been asked for."""
+    """Action that runs once, after half of the reads."""
 
     async def get_many(self, asked: Sequence[str]) -> list[Znode | None]:
         self.asked.append(list(asked))
@@ -491,7 +491,7 @@ BROKERS = 160
 
 @pytest.fixture
 async def many(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> WatchedReads:
-    """So many brokers, whose reports are about to be read with everything else."""
+    """Register brokers, whose reports are about to be read with everything else."""
     data = encode_local_broker_data(a_record())
     await mirror.store.commit([Create(paths.broker(f"b{number:03d}:8080"), data) for number in range(BROKERS)])
     await mirror.read()

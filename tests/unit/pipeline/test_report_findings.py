@@ -15,7 +15,7 @@ START_MS, WINDOW_MS, DAY_MS = 1_789_948_800_000, 300_000, 86_400_000
 
 
 def balance(days: float, overloaded: float = 0.0, ratio: float = 1.1, since: float = 0.0) -> dict[str, pd.DataFrame]:
-    """So many days, overloaded for a part of the time since a moment."""
+    """Make a balance of a number of days, overloaded for a part of the time since a moment."""
     count = int(days * 288)
     is_late = [number >= since * 288 for number in range(count)]
     late = max(1, sum(is_late))

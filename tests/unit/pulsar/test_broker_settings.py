@@ -34,7 +34,7 @@ RUNTIME = {
     "loadBalancerBundleUnloadMinThroughputThreshold": "0.02",
     "preferLaterVersions": "false",
 }
-"""As a broker of Pulsar 4.0.1 writes it, without most of its 528 keys."""
+"""Runtime configuration of a broker of Pulsar 4.0.1, without most of its 528 keys."""
 
 UNSET = ("", "Optional.empty")
 

@@ -235,9 +235,9 @@ class Servers:
     now_s: float = 0.0
     numbers: int = 0
     heard_at_s: dict[int, float] = field(default_factory=dict)
-    """When the servers last heard of each session that they have not ended."""
+    """Time at which the servers last heard of each session that they have not ended."""
     newest_s: dict[int, float] = field(default_factory=dict)
-    """When the newest answered request of each was sent."""
+    """Time at which the newest answered request of each was sent."""
     under_way: list[Event] = field(default_factory=list)
     announced: list[SessionState] = field(default_factory=lambda: [SessionState.LOST])
     beats: list[tuple[int, float]] = field(default_factory=list)
