@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from examples.pulsar.progress import Say
+from examples.pulsar.progress import Report
 from loadmanager.errors import EmbeddedServerError, LoadManagerError
 from loadmanager.util.jvm import CHOICE_VARIABLE, MIN_JAVA_VERSION, get_java
 
@@ -52,12 +52,12 @@ def find_tools() -> Tools:
     return Tools(java, Path(maven))
 
 
-def fetch_jars(tools: Tools, version: str, say: Say) -> Path:
+def fetch_jars(tools: Tools, version: str, report: Report) -> Path:
     """Return the folder with all jars of a version, 230 MB; fetch it if it is not there, in a minute or two."""
     kept = _cache(version) / "lib"
     if kept.is_dir():
         return kept
-    say(f"fetching Apache Pulsar {version} from Maven Central into {kept}, once")
+    report(f"fetching Apache Pulsar {version} from Maven Central into {kept}, once")
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="lib-", dir=kept.parent) as partial:
         fetched = Path(partial) / "lib"

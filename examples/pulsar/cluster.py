@@ -18,7 +18,7 @@ from typing import Self
 from examples.pulsar.admin import ask
 from examples.pulsar.artifacts import CONFIGURATION, fetch_jars, find_tools
 from examples.pulsar.cgroups import Cgroup, make_cgroup
-from examples.pulsar.progress import Say, wait_until
+from examples.pulsar.progress import Report, wait_until
 from examples.pulsar.znodes import four_letters, read_znode, sessions_of
 from loadmanager.dev.embedded.processes import ServerProcesses
 from loadmanager.dev.embedded.server_files import LOOPBACK, free_ports
@@ -91,10 +91,10 @@ class PulsarCluster:
         cores: float = 0.6,
         version: str = VERSION,
         extensible: bool = False,
-        say: Say = print,
+        report: Report = print,
     ) -> None:
         self._tools = find_tools()
-        self._say = say
+        self._report = report
         self._version = version
         self._extensible = extensible
         self._strategy = strategy or ("TransferShedder" if extensible else "UniformLoadShedder")
@@ -141,7 +141,7 @@ class PulsarCluster:
 
     def start(self) -> None:
         """Start everything, and return when every broker serves and one of them leads."""
-        self._jars = fetch_jars(self._tools, self._version, self._say)
+        self._jars = fetch_jars(self._tools, self._version, self._report)
         self._processes = ServerProcesses("loadmanager-pulsar-")
         try:
             self._start_all()
@@ -191,13 +191,13 @@ class PulsarCluster:
         self.stop()
 
     def _start_all(self) -> None:
-        self._say("starting ZooKeeper")
+        self._report("starting ZooKeeper")
         self._write("zoo.cfg", "zoo.cfg", folder=self.zookeeper_data, port=self._zookeeper_port)
         self._start(_ZOOKEEPER, self._java(_MAIN[_ZOOKEEPER], str(self.folder / "zoo.cfg"), heap_mib=160))
         self._wait(_ZOOKEEPER, lambda: "Zxid:" in four_letters(self.zookeeper, "srvr"))
-        self._say("laying out the cluster's metadata")
+        self._report("laying out the cluster's metadata")
         self._initialise()
-        self._say("starting the bookie and the brokers, which takes a minute at most")
+        self._report("starting the bookie and the brokers, which takes a minute at most")
         self._start_bookie()
         self._make_cgroups()
         for broker in self.brokers:
@@ -205,7 +205,7 @@ class PulsarCluster:
             self.start_broker(broker)
         for broker in self.brokers:
             self.wait_for_broker(broker)
-            self._say(f"broker {broker.name} serves")
+            self._report(f"broker {broker.name} serves")
         self._wait(self.brokers[0].name, self._find_leader)
 
     def _initialise(self) -> None:
@@ -238,7 +238,7 @@ class PulsarCluster:
         made = {each.name: make_cgroup(f"{self.folder.name}-{each.address}", self._cores) for each in self.brokers}
         self._cgroups = {name: group for name, group in made.items() if group is not None}
         own = "reports its own CPU, from a cgroup" if self.separate_cpu else "reports the CPU of the whole machine"
-        self._say(f"every broker {own}")
+        self._report(f"every broker {own}")
 
     def _write_broker(self, broker: Broker) -> None:
         self._write(

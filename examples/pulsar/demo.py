@@ -31,7 +31,7 @@ from examples.pulsar.cgroups import make_cgroup
 from examples.pulsar.cluster import VERSION, PulsarCluster
 from examples.pulsar.command import PulsarCommand
 from examples.pulsar.operations import Operator
-from examples.pulsar.progress import Say, wait_until
+from examples.pulsar.progress import Report, wait_until
 from examples.pulsar.skew import RunningLoad, Skew, running_load
 
 PULSAR, OURS, LEVEL = "Pulsar's own shedder", "loadmanager pulsar act", "the same with Level"
@@ -82,24 +82,24 @@ class Outcome:
 
 
 def run_once(
-    who: str, strategy: str, seconds: float, say: Say, *, version: str = VERSION, extensible: bool = False
+    who: str, strategy: str, seconds: float, report: Report, *, version: str = VERSION, extensible: bool = False
 ) -> Outcome:
     """Run one of them on a Pulsar of its own."""
-    say(f"--- {who}")
+    report(f"--- {who}")
     skew = Skew(hot_rate=_HOT_RATE)
-    with PulsarCluster(strategy=strategy, version=version, extensible=extensible, say=say) as cluster:
+    with PulsarCluster(strategy=strategy, version=version, extensible=extensible, report=report) as cluster:
         operator = Operator(cluster)
         with running_load(cluster, skew.prepare(cluster)) as load:
-            say("waiting until every broker has measured its CPU under this load, which takes two to three minutes")
-            wait_until(_Reports(cluster).are_true, "reports of the load", timeout_s=_WARM_UP_S)
-            with _let_loose(who, cluster, operator):
+            report("waiting until every broker has measured its CPU under this load, which takes two to three minutes")
+            wait_until(_CpuReports(cluster).are_current, "reports of the load", timeout_s=_WARM_UP_S)
+            with _balancing(who, cluster, operator):
                 began_s = time.time()
-                imbalances, moves = _watch(operator, skew, seconds, say)
+                imbalances, moves = _watch(operator, skew, seconds, report)
             return _outcome(imbalances, moves, began_s, load)
 
 
 @contextlib.contextmanager
-def _let_loose(who: str, cluster: PulsarCluster, operator: Operator) -> Iterator[None]:
+def _balancing(who: str, cluster: PulsarCluster, operator: Operator) -> Iterator[None]:
     if who == PULSAR:
         operator.set_dynamic(_SHEDDING, "true")
         yield
@@ -114,13 +114,13 @@ def _let_loose(who: str, cluster: PulsarCluster, operator: Operator) -> Iterator
 
 
 @dataclass(slots=True)
-class _Reports:
+class _CpuReports:
     """CPU that brokers have reported since messages flow."""
 
     cluster: PulsarCluster
     cpu: dict[str, list[float]] = field(default_factory=dict)
 
-    def are_true(self) -> bool:
+    def are_current(self) -> bool:
         """Return True if each has measured its CPU over a whole minute of the load: the third time since its start."""
         for each in self.cluster.brokers:
             usage = find_cpu(each.web_url)
@@ -139,7 +139,7 @@ def find_cpu(url: str) -> float:
     return next((float(each["brk_lb_cpu_usage"]) for each in metrics if "brk_lb_cpu_usage" in each), 0.0)
 
 
-def _watch(operator: Operator, skew: Skew, seconds: float, say: Say) -> tuple[list[float], int]:
+def _watch(operator: Operator, skew: Skew, seconds: float, report: Report) -> tuple[list[float], int]:
     """The imbalance every two seconds, and how many bundles have changed their owner."""
     ranges = operator.bundles_of(skew.namespace)
     owners = operator.owners(skew.namespace)
@@ -153,7 +153,7 @@ def _watch(operator: Operator, skew: Skew, seconds: float, say: Say) -> tuple[li
         owners |= now
         imbalances.append(imbalance(operator, skew, ranges, now))
         if changed:
-            say(f"{passed_s:5.0f} s: {len(changed)} moved, imbalance {imbalances[-1]:.2f}")
+            report(f"{passed_s:5.0f} s: {len(changed)} moved, imbalance {imbalances[-1]:.2f}")
     return imbalances, moves
 
 

@@ -28,8 +28,8 @@ _STALL_S = 0.25
 """Waiting time above which a message counts as stalled; less is the bookie's work."""
 _LATE_S = 1.0
 """Delay above which a topic does not catch up on a busy machine: that would be another load."""
-_TELL_EVERY_S = 1.0
-_PATIENCE_S = 60.0
+_PRINT_EVERY_S = 1.0
+_SETTLE_TIMEOUT_S = 60.0
 """Time to wait for messages under way at the end."""
 
 
@@ -55,7 +55,7 @@ class TopicLoad:
         self.sent += 1
         content = number.to_bytes(8, "big").ljust(_MESSAGE_BYTES, b".")
         try:
-            self.producer.send_async(content, lambda result, _: self._answered(number, at_s, result))
+            self.producer.send_async(content, lambda result, _: self._on_answer(number, at_s, result))
         except pulsar.PulsarException:  # more are under way than the client takes
             self.refused += 1
 
@@ -77,7 +77,7 @@ class TopicLoad:
         counts = {"sent": self.sent, "acknowledged": self.acknowledgements, "refused": self.refused}
         return {**counts, "received": len(self.received), "lost": self.lost(), "duplicates": duplicates}
 
-    def _answered(self, number: int, sent_s: float, result: Any) -> None:  # noqa: ANN401
+    def _on_answer(self, number: int, sent_s: float, result: Any) -> None:  # noqa: ANN401
         if result != pulsar.Result.Ok:
             self.refused += 1
             return
@@ -114,15 +114,15 @@ class Load:
         start_s = time.monotonic()
         due = [(start_s + topic.period_s * i / len(self._topics), i) for i, topic in enumerate(self._topics)]
         heapq.heapify(due)
-        told_s = start_s
+        printed_s = start_s
         while not self._ended.is_set():
             now_s = time.monotonic()
-            if now_s - told_s >= _TELL_EVERY_S:
-                told_s = now_s
-                self._tell()
+            if now_s - printed_s >= _PRINT_EVERY_S:
+                printed_s = now_s
+                self._print_counts()
             at_s, i = due[0]
             if at_s > now_s:
-                self._ended.wait(min(at_s - now_s, _TELL_EVERY_S))
+                self._ended.wait(min(at_s - now_s, _PRINT_EVERY_S))
                 continue
             self._topics[i].send()
             at_s = now_s if now_s - at_s > _LATE_S else at_s
@@ -133,7 +133,7 @@ class Load:
 
     def settle(self) -> None:
         """Wait for what is under way."""
-        deadline_s = time.monotonic() + _PATIENCE_S
+        deadline_s = time.monotonic() + _SETTLE_TIMEOUT_S
         while time.monotonic() < deadline_s and not all(topic.is_settled() for topic in self._topics):
             time.sleep(0.1)
 
@@ -144,15 +144,15 @@ class Load:
         stalls = [(topic.name, *stall) for topic in self._topics for stall in topic.stalls]
         return {**totals, "stalls": stalls, "topics": topics}
 
-    def _tell(self) -> None:
+    def _print_counts(self) -> None:
         sent = sum(topic.sent for topic in self._topics)
         acknowledged = sum(topic.acknowledgements for topic in self._topics)
         received = sum(topic.receipts for topic in self._topics)
-        _say({"at_s": time.time(), "sent": sent, "acknowledged": acknowledged, "receipts": received})
+        _print_line({"at_s": time.time(), "sent": sent, "acknowledged": acknowledged, "receipts": received})
 
 
-def _say(what: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
+def _print_line(content: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(content) + "\n")
     sys.stdout.flush()
 
 
@@ -169,7 +169,7 @@ def main(service_url: str, file: str) -> None:
     load.connect()
     load.send_until_ended()
     load.settle()
-    _say({"outcome": load.outcome()})
+    _print_line({"outcome": load.outcome()})
     os._exit(0)  # the client's own threads linger
 
 

@@ -1,4 +1,4 @@
-"""Waiting for what another process has to do first: by a condition, with a limit, and not in silence."""
+"""Waiting for another process: by a condition and with a time limit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from loadmanager.errors import EmbeddedServerError
 
-Say = Callable[[str], None]
-"""Shows one line about what is going on."""
+Report = Callable[[str], None]
+"""Shows one line of progress."""
 
 _POLL_S = 0.1
 

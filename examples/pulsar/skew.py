@@ -66,21 +66,21 @@ class RunningLoad:
     """Our end of a process that sends and receives (`examples.pulsar.load`)."""
 
     process: subprocess.Popen[bytes]
-    told: list[dict[str, Any]] = field(default_factory=list)
+    counts: list[dict[str, Any]] = field(default_factory=list)
     """Counts so far, one line a second."""
     outcome: dict[str, Any] = field(default_factory=dict)
     """Final counts of all messages, once it has ended."""
-    _listener: threading.Thread | None = None
+    _reader: threading.Thread | None = None
 
     def listen(self) -> None:
-        self._listener = threading.Thread(target=self._hear, daemon=True)
-        self._listener.start()
+        self._reader = threading.Thread(target=self._read_counts, daemon=True)
+        self._reader.start()
 
     def wait_until_flowing(self, messages: int = 1) -> None:
         """Return once so many more messages were received."""
-        wanted = messages + (self.told[-1]["receipts"] if self.told else 0)
+        wanted = messages + (self.counts[-1]["receipts"] if self.counts else 0)
         wait_until(
-            lambda: self.told and self.told[-1]["receipts"] >= wanted,
+            lambda: self.counts and self.counts[-1]["receipts"] >= wanted,
             "messages flow",
             timeout_s=_CONNECT_TIMEOUT_S,
             check=self._check,
@@ -99,8 +99,8 @@ class RunningLoad:
     def close(self) -> None:
         """Hear the last of a process that ends. Idempotent."""
         self.process.wait()
-        assert self._listener is not None
-        self._listener.join()
+        assert self._reader is not None
+        self._reader.join()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -109,14 +109,14 @@ class RunningLoad:
         if self.process.poll() is not None:
             raise EmbeddedServerError(f"the load ended with exit code {self.process.returncode}")
 
-    def _hear(self) -> None:
+    def _read_counts(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            heard = json.loads(line)
-            if "outcome" in heard:
-                self.outcome = heard["outcome"]
+            content = json.loads(line)
+            if "outcome" in content:
+                self.outcome = content["outcome"]
             else:
-                self.told.append(heard)
+                self.counts.append(content)
 
 
 @contextlib.contextmanager

@@ -52,7 +52,7 @@ class Transaction:
 
 
 @contextlib.contextmanager
-def looking_at(zookeeper: str) -> Iterator[Any]:
+def connect(zookeeper: str) -> Iterator[Any]:
     """A bare client of ZooKeeper (kazoo has no types)."""
     client = KazooClient(zookeeper, timeout=20.0)
     client.start(timeout=30)
@@ -66,7 +66,7 @@ def looking_at(zookeeper: str) -> Iterator[Any]:
 def read_tree(zookeeper: str, root: str = "/") -> dict[str, Znode]:
     """Every znode below `root`, but those that vanish meanwhile, and ZooKeeper's own."""
     found: dict[str, Znode] = {}
-    with looking_at(zookeeper) as client:
+    with connect(zookeeper) as client:
         open_paths = [root]
         while open_paths:
             path = open_paths.pop()
@@ -80,7 +80,7 @@ def read_tree(zookeeper: str, root: str = "/") -> dict[str, Znode]:
 
 def read_znode(zookeeper: str, path: str) -> Znode | None:
     """One znode; None when it is not there."""
-    with looking_at(zookeeper) as client, contextlib.suppress(NoNodeError):
+    with connect(zookeeper) as client, contextlib.suppress(NoNodeError):
         data, stat = client.get(path)
         return Znode(data, stat.mzxid, stat.pzxid, stat.cversion, stat.ephemeralOwner)
     return None

@@ -19,7 +19,7 @@ from examples.pulsar.command import PulsarCommand
 from examples.pulsar.demo import LEVEL_SETTINGS
 from examples.pulsar.operations import Operator
 from examples.pulsar.skew import RunningLoad, Skew
-from examples.pulsar.znodes import looking_at, sessions_of
+from examples.pulsar.znodes import connect, sessions_of
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store.paths import PULSAR_MOVES
 from loadmanager.wire.pulsar_records import decode_move_history
@@ -168,8 +168,10 @@ def test_acting_levels_a_skewed_load_and_then_lets_it_be(
 
 def assert_nothing_is_lost(load: RunningLoad) -> None:
     """Every message that was acknowledged by now is received in the end: what is under way comes first."""
-    acknowledged = load.told[-1]["acknowledged"]
-    eventually_sync(lambda: load.told[-1]["receipts"] >= acknowledged, "all that was acknowledged", least_s=PATIENCE_S)
+    acknowledged = load.counts[-1]["acknowledged"]
+    eventually_sync(
+        lambda: load.counts[-1]["receipts"] >= acknowledged, "all that was acknowledged", least_s=PATIENCE_S
+    )
 
 
 def test_a_drain_empties_a_broker(
@@ -285,7 +287,7 @@ def test_killed_in_the_middle_of_a_move_the_next_one_sees_it_through(
 ) -> None:
     command = start(overrides=NO_SHEDDING)
     wait_until_acting(command)
-    with looking_at(f"{zookeeper.connect_string}{chroot}") as store:
+    with connect(f"{zookeeper.connect_string}{chroot}") as store:
         orders = order_moves(command, cluster, operator, skew)
         moving = next(bundle for bundle, answer in orders if is_under_way(store, bundle, answer))
         command.kill()

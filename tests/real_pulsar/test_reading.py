@@ -12,7 +12,7 @@ from support.waiting import eventually_sync
 from examples.pulsar.cluster import PulsarCluster
 from examples.pulsar.operations import Operator
 from examples.pulsar.skew import RunningLoad, Skew
-from examples.pulsar.znodes import looking_at, read_tree
+from examples.pulsar.znodes import connect, read_tree
 
 pytestmark = [
     pytest.mark.pulsar,
@@ -77,7 +77,7 @@ def test_what_writes_refuses_a_pulsars_root(cluster: PulsarCluster, tmp_path: Pa
 
 def test_whatever_another_session_writes_is_seen(cluster: PulsarCluster) -> None:
     writers = Writers.watch(cluster)
-    with looking_at(cluster.zookeeper) as client:
+    with connect(cluster.zookeeper) as client:
         client.create("/of-a-test", b"1")
         client.set("/of-a-test", b"2")
         with pytest.raises(NodeExistsError):
