@@ -29,7 +29,7 @@ The memory also holds each broker's noise, the usual relative deviation of its l
 
 As JSON: `{"brokers": {broker: [incarnation, rests_until_s, seen_s, hot_since_s or null, noise, excess_s, cold_since_s
 or null, comebacks, came_s, failures, skips]}, "moved": [[at_s, share, {namespace: share}]], "put": {broker: {bundle:
-at_s}}}`.
+at_s}}, "left": [share, at_s]}`.
 """
 
 from __future__ import annotations
@@ -53,8 +53,10 @@ REST_S = 15_000.0
 """Rest of a bundle where Level has put it. It is more than the four hours within which a return counts as wasted."""
 ROUND_SHARE = 0.10
 """Share of all load that a round moves while no broker is relieved at once: a plan is checked before it goes on."""
-HOUR_SHARE = 0.50
-"""Share of all load that is moved within an hour while no broker is relieved at once."""
+DAY_SHARE = 0.60
+"""Share of all load in a token bucket that refills within a day, so that peaks that recur are not followed forever. It
+does not limit rounds in which a broker lacks headroom or is cold, but their moves use it, down to a round's share.
+"""
 MUCH = 1.30
 """Heat of a broker that is relieved at once."""
 COLD = 0.70
@@ -84,6 +86,7 @@ _MOST_NAMESPACES = 20
 _MOST_SKIPS = 4
 """Maximum number of rounds that skip a broker for which nothing was found."""
 _HOUR_S = 3600.0
+_DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,22 +170,27 @@ class BrokerObservation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LevelMemory:
-    """Memory between rounds: brokers, moved shares by time, and the time when each bundle was put on its broker."""
+    """Memory between rounds: brokers, moved shares by time, the time when each bundle was put on its broker, and what
+    is `left` of the day's share, at a time.
+    """
 
     brokers: Mapping[str, BrokerMemory]
     moved: Sequence[MovedShare]
     put: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    left: Sequence[float] = (DAY_SHARE, 0.0)
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> LevelMemory:
         seen = {broker: BrokerMemory(*entry) for broker, entry in state.get("brokers", {}).items()}
-        return cls(seen, tuple(MovedShare(*each) for each in state.get("moved", ())), state.get("put", {}))
+        moved = tuple(MovedShare(*each) for each in state.get("moved", ()))
+        return cls(seen, moved, state.get("put", {}), state.get("left", (DAY_SHARE, 0.0)))
 
     def as_state(self) -> dict[str, Any]:
         return {
             "brokers": {broker: list(seen) for broker, seen in self.brokers.items()},
             "moved": [list(each) for each in self.moved],
             "put": {broker: dict(bundles) for broker, bundles in self.put.items()},
+            "left": list(self.left),
         }
 
     def after_pass(self, observations: Iterable[BrokerObservation], now_s: float) -> LevelMemory:
@@ -192,7 +200,9 @@ class LevelMemory:
             broker = each.registration.broker
             brokers[broker] = _seen(brokers.get(broker), each, now_s)
         moved = tuple(each for each in self.moved if now_s - each.at_s < _HOUR_S)
-        return LevelMemory(brokers, moved, _put_after(self.put, now_s - REST_S))
+        share, at_s = self.left
+        left = min(DAY_SHARE, share + DAY_SHARE * max(0.0, now_s - at_s) / _DAY_S), now_s
+        return LevelMemory(brokers, moved, _put_after(self.put, now_s - REST_S), left)
 
     def after_moves(
         self, moved: Mapping[str, float], put: Mapping[str, Sequence[str]], relieved: Iterable[str], now_s: float
@@ -211,7 +221,8 @@ class LevelMemory:
             both.setdefault(broker, {}).update(dict.fromkeys(bundles, now_s))
         times = sorted((at_s for bundles in both.values() for at_s in bundles.values()), reverse=True)
         oldest_s = times[MOST_RESTING] if len(times) > MOST_RESTING else -math.inf
-        return LevelMemory(brokers, (*self.moved, entry) if share else self.moved, _put_after(both, oldest_s))
+        left = max(self.left[0] - share, -ROUND_SHARE), self.left[1]
+        return LevelMemory(brokers, (*self.moved, entry) if share else self.moved, _put_after(both, oldest_s), left)
 
     def after_failures(self, brokers: Iterable[str]) -> LevelMemory:
         """Return the memory after a search that found nothing for these brokers."""
@@ -238,12 +249,13 @@ class LevelMemory:
         return np.array([rests(each) for each in registrations], dtype=bool)
 
     def budget(
-        self, settings: PlannerSettings, is_idle: Callable[[str, float], bool], now_s: float, *, in_need: bool
+        self, settings: PlannerSettings, is_idle: Callable[[str, float], bool], now_s: float, most: float
     ) -> Budget:
-        """Return the share of load that a round may move now; moves of idle namespaces do not count."""
-        round_most, hour_most = (math.inf, math.inf) if in_need else (ROUND_SHARE, HOUR_SHARE)
-        a_round, round_setting = _find_limit(settings, "max_load_moved_per_cycle_percentage", round_most)
-        an_hour, hour_setting = _find_limit(settings, "max_load_moved_per_hour_percentage", hour_most)
+        """Return the share of load that a round may move now, at most `most`; in the limit per hour moves of idle
+        namespaces do not count.
+        """
+        a_round, round_setting = _find_limit(settings, "max_load_moved_per_cycle_percentage", most)
+        an_hour, hour_setting = _find_limit(settings, "max_load_moved_per_hour_percentage", math.inf)
         spent = {each.at_s: each.share - _idle_part(each, is_idle) for each in self.moved}
         left = an_hour - sum(spent.values())
         if a_round <= left:
