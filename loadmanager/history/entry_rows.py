@@ -33,7 +33,6 @@ from loadmanager.history.table_schemas import (
     OPERATIONS,
     RATE,
     RESOURCE_COLUMNS,
-    STRATEGY_STATES,
     TABLES,
 )
 from loadmanager.wire.dump_line import quoted
@@ -83,13 +82,12 @@ class _OneRow:
 class Decision(_OneRow):
     """A decision; `steps` are the core's, or mappings with the fields of `schemas.STEP`.
 
-    `settings_id` and `state_hash` name what it was decided with; `rng_state` is only there when it has changed.
+    `settings_id` names the settings it was made with; `rng_state` is only there when it has changed.
     """
 
     kind: str
     cycle: int
     settings_id: str
-    state_hash: str | InColumns
     duration_ms: float
     steps: Sequence[Assign | Unload | Mapping[str, Any]] = ()
     verdicts: Sequence[Verdict] = ()
@@ -133,18 +131,6 @@ class HistoryEvent(_OneRow):
 
 
 @dataclass(frozen=True, slots=True)
-class StrategyState(_OneRow):
-    """Memory of a strategy from this entry on."""
-
-    name: str
-    state: Json
-
-    @property
-    def size_bytes(self) -> int:
-        return _BYTES_PER_ENTRY + (len(self.state) if isinstance(self.state, str) else 0)
-
-
-@dataclass(frozen=True, slots=True)
 class OperationRow(_OneRow):
     """An operator command and its outcome: an entry of the audit log; `address` is the caller's."""
 
@@ -159,7 +145,7 @@ class OperationRow(_OneRow):
     after: Json | None
 
 
-Entry = Report | Decision | MoveRow | HistoryEvent | StrategyState | OperationRow
+Entry = Report | Decision | MoveRow | HistoryEvent | OperationRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,8 +286,6 @@ def thousandths(rates: FloatArray) -> pa.Decimal128Array:
 
 def _decision_row(entry: Decision) -> dict[str, Any]:
     row = _row(entry, "rng_state", "detail")
-    if isinstance(entry.state_hash, InColumns):
-        row["state_hash"] = entry.state_hash.as_json()
     row["steps"] = [_step_row(step) for step in entry.steps]
     row["verdicts"] = [
         {"subject": each.subject, "reason": each.verdict.value, "acted": each.acted, "why": encode_json(each.why)}
@@ -332,13 +316,11 @@ _TABLES_OF: dict[type, tuple[str, ...]] = {
     Decision: (DECISIONS,),
     MoveRow: (MOVES,),
     HistoryEvent: (EVENTS,),
-    StrategyState: (STRATEGY_STATES,),
     OperationRow: (OPERATIONS,),
 }
 _TO_ROW: dict[str, Callable[[Any], dict[str, Any]]] = {
     DECISIONS: _decision_row,
     MOVES: _move_row,
     EVENTS: lambda entry: _row(entry, "body"),
-    STRATEGY_STATES: lambda entry: _row(entry, "state"),
     OPERATIONS: lambda entry: _row(entry, "before", "after"),
 }

@@ -22,7 +22,7 @@ BUNDLE_REPORTS = "bundle_reports"
 DECISIONS = "decisions"
 MOVES = "moves"
 EVENTS = "events"
-STRATEGY_STATES = "strategy_states"
+STRATEGY_STATES = "strategy_states"  # only in older histories; their rows count in the sequence
 OPERATIONS = "operations"
 
 RATE = pa.decimal128(18, 3)
@@ -215,7 +215,7 @@ TABLES: dict[str, TableSchema] = {
                 *_keys(),
                 Column("kind", NAME),
                 Column("cycle", pa.int64()),
-                *_plain(pa.string(), "settings_id", "rng_state", "state_hash"),
+                *_plain(pa.string(), "settings_id", "rng_state"),
                 Column("steps", pa.list_(STEP)),
                 Column("verdicts", pa.list_(VERDICT)),
                 Column("duration_ms", pa.float64()),

@@ -15,7 +15,7 @@ from support.recorded_cluster import OF_STRATEGY, a_recorded_leader
 from support.waiting import eventually_sync, patience
 
 from loadmanager.cli import main
-from loadmanager.history.entry_rows import HistoryEvent, Report, StrategyState
+from loadmanager.history.entry_rows import HistoryEvent, MoveRow, Report
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import DECISIONS, EVENTS
@@ -76,7 +76,7 @@ def test_partial_write(tmp_path: Path, capsys: pytest.CaptureFixture[str], monke
     assert writer.flush(patience())
     for second in range(1, 4):
         writer.put(NOON_MS + second * 1000, HistoryEvent("redistributed", "", {}))
-        writer.put(NOON_MS + second * 1000, StrategyState("ThresholdShedder", {}))
+        writer.put(NOON_MS + second * 1000, MoveRow("began", "t/ns/0x0_0x1", "a", "b", "why"))
     disk.left = 1
     writer.flush(0)
     eventually_sync(lambda: writer.figures.write_failures, what="the second file cannot be written")

@@ -82,7 +82,7 @@ def test_rows_equal_those_of_the_history_reader(load: Callable[..., DataFrame], 
 
 def test_nested_columns_are_read(spark: SparkSession, tmp_path: Path) -> None:
     step = {"kind": "unload", "bundle": "b", "source": "a:1", "reason": "drain"}
-    url = history_of(tmp_path, [(0, Decision("shed", 1, "s", "h", 0.5, [step]))])
+    url = history_of(tmp_path, [(0, Decision("shed", 1, "s", 0.5, [step]))])
     (row,) = rows_of(spark.read.format(FORMAT).option("table", DECISIONS).load(url))
     assert row["steps"][0] | step == row["steps"][0]
 

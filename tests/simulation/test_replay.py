@@ -157,15 +157,11 @@ async def test_each_part_of_a_decision_that_was_changed_is_named(tmp_path: Path)
     def one_less(columns: dict[str, Any]) -> None:
         columns["verdicts"].pop()
 
-    def another_hash(columns: dict[str, Any]) -> None:
-        columns["state_hash"] = "0" * 32
-
     def another_generator(columns: dict[str, Any]) -> None:
         columns["rng_state"] = json.dumps({**json.loads(columns["rng_state"]), "uinteger": 7})
 
     assert found(shed, another_destination) == (shed.sequence, "step.destination", "b9:8080")
     assert found(shed, one_less)[:2] == (shed.sequence, "verdict")
-    assert found(shed, another_hash) == (shed.sequence, "state_hash", "0" * 32)
     assert found(placed, another_generator)[:2] == (placed.sequence, "rng_state")
     done = rows_of(items, "moves", "done")[0]
     assert (

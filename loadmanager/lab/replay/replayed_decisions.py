@@ -16,7 +16,7 @@ from loadmanager.core.planning.decision_kinds import DECISIONS, Request, merged
 from loadmanager.core.planning.planner import State
 from loadmanager.core.planning.shedding_round import shed
 from loadmanager.core.strategies.merging import find_merges
-from loadmanager.core.strategies.splitting.split_round import SPLIT_STRATEGY, find_splits
+from loadmanager.core.strategies.splitting.split_round import find_splits
 from loadmanager.wire.checkpoint_codec import unquoted
 from loadmanager.wire.plan_steps import merge_as_json, split_as_json
 from loadmanager.wire.reshape_codec import merging_of, question_of
@@ -64,13 +64,10 @@ class DecisionInputs:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedDecisions:
-    """Result of a replayed decision: `steps` as core objects or as JSON mappings; `state` is the state kept afterwards,
-    if any, `rng` the generator that was used.
-    """
+    """Result of a replayed decision: `steps` as core objects or as JSON mappings, `rng` the generator used, if any."""
 
     steps: Sequence[Assign | Unload | Mapping[str, Any]]
     verdicts: Sequence[Verdict]
-    state: State | None = None
     rng: np.random.Generator | None = None
 
 
@@ -94,7 +91,7 @@ def replay_decision(
         plan, _ = DECISIONS["drain"](began.snapshot, settings, began.states, began.rng, request)
         return ReplayedDecisions(plan.steps, plan.verdicts)
     plan, memory.states = DECISIONS[kind](began.snapshot, settings, memory.states, memory.rng, request)
-    return ReplayedDecisions(plan.steps, plan.verdicts, memory.states, memory.rng)
+    return ReplayedDecisions(plan.steps, plan.verdicts, memory.rng)
 
 
 def _shed(
@@ -106,7 +103,7 @@ def _shed(
         return ReplayedDecisions(done.plan.steps, done.plan.verdicts)
     memory.states, memory.churn = merged(began.states, done.state, memory.states), done.churn_state
     memory.round_rng.bit_generator.state = began.rng.bit_generator.state
-    return ReplayedDecisions(done.plan.steps, done.plan.verdicts, memory.states, memory.round_rng)
+    return ReplayedDecisions(done.plan.steps, done.plan.verdicts, memory.round_rng)
 
 
 def _split(settings: PlannerSettings, memory: ReplayedMemory, request: Request) -> ReplayedDecisions:
@@ -115,7 +112,7 @@ def _split(settings: PlannerSettings, memory: ReplayedMemory, request: Request) 
     if remembered is not None:
         memory.split_state = remembered
     steps = [split_as_json(split) for split in found.splits]
-    return ReplayedDecisions(steps, found.verdicts, {SPLIT_STRATEGY: memory.split_state})
+    return ReplayedDecisions(steps, found.verdicts)
 
 
 def _merge(settings: PlannerSettings, request: Request) -> ReplayedDecisions:

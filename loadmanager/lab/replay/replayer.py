@@ -392,8 +392,6 @@ class Replay:
 
     def _compare(self, columns: Mapping[str, Any], replayed: ReplayedDecisions) -> None:
         compare_decision(columns, replayed)
-        if columns["state_hash"] and replayed.state is not None:
-            compare_value("", "state_hash", columns["state_hash"], digest_of(replayed.state))
         if columns["rng_state"] and replayed.rng is not None:
             compare_value("", "rng_state", content_of(columns["rng_state"]), replayed.rng.bit_generator.state)
 

@@ -22,10 +22,8 @@ from loadmanager.config.overrides import OF_THE_NODE
 from loadmanager.core.domain.plan import Assign, Unload, Verdict
 from loadmanager.core.model.checkpoint import ModelCheckpoint
 from loadmanager.core.model.report_validation import ReportFaults
-from loadmanager.core.planning import churn
-from loadmanager.core.planning.decision_kinds import InColumns
 from loadmanager.core.planning.planner import State
-from loadmanager.history.entry_rows import Decision, Entry, HistoryEvent, StrategyState
+from loadmanager.history.entry_rows import Decision, Entry, HistoryEvent
 from loadmanager.history.writer import NOT_RECORDED, HistoryWriter, WriterFigures
 from loadmanager.leader.mirror.cluster_mirror import OperatorConfig
 from loadmanager.leader.mirror.live_settings import LiveSettings
@@ -34,13 +32,9 @@ from loadmanager.wire.checkpoint_codec import Later, Record, faults_as_json, hea
 from loadmanager.wire.control_records import encode_controls
 from loadmanager.wire.learned_records import encode_learned, what_decides
 from loadmanager.wire.policy_records import encode_domains, encode_groups, encode_isolation
-from loadmanager.wire.strategy_state import digest_of
 
 _CLOSE_S = 5.0
 """Timeout of a node that stops for writing the last rows, and again for the end of the thread."""
-
-_MOST_HASHED = 2_000
-"""Largest state, in entries, that is hashed after each placement; a larger one only after each round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +87,6 @@ class HistoryRecorder:
         self._writer = writer
         self._is_recording = False
         self._cycle = 0
-        self._states: State = {}
         self.last_snapshot = NOT_RECORDED
         """Sequence number of the last snapshot in the history."""
         self.settings_id = ""
@@ -137,7 +130,7 @@ class HistoryRecorder:
             return
         self._writer.begin_term(epoch, clock.now_ms())
         self._is_recording = True
-        self._cycle, self._states = 0, {}
+        self._cycle = 0
         self.put(HistoryEvent("leader_elected", node_id, {"epoch": epoch}))
         self.checkpoint(model, memory)
 
@@ -207,24 +200,18 @@ class HistoryRecorder:
         asked: Asked,
         steps: Sequence[Assign | Unload | Mapping[str, Any]],
         verdicts: Sequence[Verdict],
-        state: State | None = None,
         rng: np.random.Generator | None = None,
         **detail: Any,  # noqa: ANN401 - the arguments of the decision
     ) -> None:
-        """Record a decision; `state` is the memory of strategies from now on, and `rng` the generator after it.
-
-        Without them the decision neither remembers anything nor draws random numbers.
-        """
+        """Record a decision; `rng` is the generator after it, if it may have drawn from one."""
         if not self._is_recording:
             return
-        is_round = asked.kind == "shed"
-        self._cycle += is_round
+        self._cycle += asked.kind == "shed"
         self.put(
             Decision(
                 kind=asked.kind,
                 cycle=self._cycle,
                 settings_id=asked.settings_id,
-                state_hash="" if state is None else _hash_later(state, always=is_round),
                 duration_ms=(time.monotonic() - asked.at_s) * 1000,
                 steps=steps,
                 verdicts=verdicts,
@@ -235,20 +222,11 @@ class HistoryRecorder:
 
     def failed(self, asked: Asked, error: Exception, rng: np.random.Generator) -> None:
         """Record a decision that raised an error; it may have drawn from `rng` before."""
-        self.decided(asked, (), (), None, rng, error=f"{type(error).__name__}: {error}")
+        self.decided(asked, (), (), rng, error=f"{type(error).__name__}: {error}")
 
     def restored(self, states: State, split_state: State, churn_state: State) -> None:
         """Record memory that was read late, in the middle of a term."""
         self.put(HistoryEvent("memory", "", {"states": states, "splitState": split_state, "churn": churn_state}))
-
-    def remembered(self, states: State) -> None:
-        """Record the memory of strategies after a round, where it has changed."""
-        if not self._is_recording:
-            return
-        for name, state in states.items():
-            if self._states.get(name) != state and (name == churn.KEY or not _holds_columns(state)):
-                self.put(StrategyState(name, state))
-        self._states = states
 
 
 def policies_later(operator_config: OperatorConfig) -> Any:  # noqa: ANN401 - a function of no arguments
@@ -275,17 +253,3 @@ def learned_later(operator_config: OperatorConfig) -> Any:  # noqa: ANN401 - a f
     """Return a function that encodes the learned loads as they are now, without the parts that decide nothing."""
     learned = operator_config.learned
     return lambda: orjson.loads(encode_learned(learned and what_decides(learned)))
-
-
-def _hash_later(state: State, *, always: bool) -> Any:  # noqa: ANN401 - a string, or `Later`
-    if not always and (sum(map(_size, state.values())) > _MOST_HASHED or any(map(_holds_columns, state.values()))):
-        return ""
-    return Later(lambda: digest_of(state))
-
-
-def _size(remembered: Mapping[str, Any]) -> int:
-    return sum(len(part) for part in remembered.values() if isinstance(part, Mapping))
-
-
-def _holds_columns(remembered: Mapping[str, Any]) -> bool:
-    return any(isinstance(part, InColumns) for part in remembered.values())

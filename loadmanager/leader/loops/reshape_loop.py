@@ -41,7 +41,6 @@ from loadmanager.core.protocol.reshape_round_machine import (
 from loadmanager.core.strategies import merging
 from loadmanager.core.strategies.placement.placement_strategy import State
 from loadmanager.core.strategies.splitting.split_round import (
-    SPLIT_STRATEGY,
     SplitQuestion,
     find_candidates,
     find_splits,
@@ -195,9 +194,9 @@ class ReshapeLoop:
         found, remembered = find_splits(question, decide.settings)
         if remembered is not None:
             self._planner.split_state = remembered
-        steps, state = [split_as_json(split) for split in found.splits], {SPLIT_STRATEGY: self._planner.split_state}
+        steps = [split_as_json(split) for split in found.splits]
         content = Later(lambda: question_as_json(question))
-        self._planner.recorder.decided(self._asked, steps, found.verdicts, state, question=content)
+        self._planner.recorder.decided(self._asked, steps, found.verdicts, question=content)
         return SplitsDecided(found)
 
     async def _find_merges(self, look: FindMerges) -> MergesFound:

@@ -150,8 +150,7 @@ class PlannerService:
                 done, under_way = await self._within_limits(proposal, self._worker)
                 self._round_rng = rng
                 self.state, self.churn.state = merged(before, done.state, self.state), done.churn_state
-                self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, self.state, rng, underWay=under_way)
-                self.recorder.remembered({**self.state, **self.churn.state})
+                self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, rng, underWay=under_way)
             self.last_round = DecidedRound(snapshot.afresh(), settings, done.plan.steps)
             current = self._live.current
             pace = RoundPace(
@@ -269,7 +268,7 @@ class PlannerService:
                 raise
             self._rng = rng
             if plan.steps or plan.verdicts:
-                self.recorder.decided(asked, plan.steps, plan.verdicts, self.state, rng, **request)
+                self.recorder.decided(asked, plan.steps, plan.verdicts, rng, **request)
             return plan
 
     def snapshot(self) -> Snapshot:

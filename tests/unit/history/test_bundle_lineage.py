@@ -26,7 +26,7 @@ B1, B2, B3 = "b1:8080", "b2:8080", "b3:8080"
 
 
 def decision(kind: str, steps: Sequence[dict[str, Any]] = (), *verdicts: Verdict) -> Decision:
-    return Decision(kind, 1, "", "", 1.0, steps, verdicts)
+    return Decision(kind, 1, "", 1.0, steps, verdicts)
 
 
 def step(kind: str, bundle: str, source: str | None, destination: str | None, reason: str) -> dict[str, Any]:

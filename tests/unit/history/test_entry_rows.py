@@ -18,7 +18,6 @@ from loadmanager.history.entry_rows import (
     HistoryEvent,
     MoveRow,
     Placed,
-    StrategyState,
     by_table,
     columns_of,
     encode_json,
@@ -44,7 +43,7 @@ def test_a_decision_has_its_steps_and_verdicts_as_lists() -> None:
         {"kind": "split", "bundle": "t/ns/0x2_0x3", "detail": {"boundaries": [1]}},
     ]
     verdicts = [Verdict("b2:8080", ThresholdReason.BROKER_ABOVE_AVERAGE, acted=True, why={"usage_percent": 80.5})]
-    row = row_of(Decision("shed", 4, "s1", "h1", 1.5, steps, verdicts, rng_state={"x": 2**70}, detail="[]"))
+    row = row_of(Decision("shed", 4, "s1", 1.5, steps, verdicts, rng_state={"x": 2**70}, detail="[]"))
     none = dict.fromkeys(("source", "source_incarnation", "destination", "destination_incarnation", "reason", "detail"))
     reason = ThresholdReason.BROKER_ABOVE_AVERAGE.value
     assert row["steps"] == [
@@ -67,7 +66,7 @@ def test_a_move_names_what_it_carries_and_the_row_it_is_about() -> None:
 
 
 def test_what_holds_columns_becomes_json() -> None:
-    assert row_of(StrategyState("AvgShedder", {"b": Columns()}))["state"] == '{"b":{"hits":[1,2]}}'
+    assert row_of(HistoryEvent("x", "y", {"b": Columns()}))["body"] == '{"b":{"hits":[1,2]}}'
     assert row_of(HistoryEvent("x", "y", {"a": np.float64(1.5), "b": np.arange(2)}))["body"] == '{"a":1.5,"b":[0,1]}'
 
 

@@ -23,7 +23,7 @@ def history(tmp_path: Path) -> History:
     with a_writer(directory) as writer:
         writer.begin_term(1, NOON_MS)
         writer.put(NOON_MS, a_report(bundles=2))
-        writer.put(NOON_MS, Decision("shed", 1, "s", "h", 0.5, (), [verdict], detail={"x": 'a "quoted" text'}))
+        writer.put(NOON_MS, Decision("shed", 1, "s", 0.5, (), [verdict], detail={"x": 'a "quoted" text'}))
         assert writer.flush(patience())
     return History(directory)
 

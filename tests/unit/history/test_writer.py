@@ -13,11 +13,11 @@ from support.waiting import eventually_sync, patience
 
 from loadmanager.history import writer as history_writer
 from loadmanager.history.compaction import Retention
-from loadmanager.history.entry_rows import HistoryEvent, StrategyState
+from loadmanager.history.entry_rows import HistoryEvent, MoveRow
 from loadmanager.history.files import HOUR_MS, Directory
 from loadmanager.history.gaps import GAP, TERM_BEGAN, TERM_ENDED, find_gaps
 from loadmanager.history.reader import History
-from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS, STRATEGY_STATES
+from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
 from loadmanager.history.writer import NOT_RECORDED, HistoryWriter, WriterLimits
 
 
@@ -30,7 +30,7 @@ def test_what_is_put_is_read_back_bit_for_bit_and_in_order(directory: Directory)
     with a_writer(directory) as writer:
         writer.begin_term(3, NOON_MS)
         sequences = [writer.put(NOON_MS + number, report) for number, report in enumerate(reports)]
-        sequences.append(writer.put(NOON_MS, StrategyState("ThresholdShedder", {"usage": {"b": [1, 0.5]}})))
+        sequences.append(writer.put(NOON_MS, HistoryEvent("x", "", {"usage": {"b": [1, 0.5]}})))
         assert writer.flush(patience())
     assert sequences == [1, 2, 3, 4, 5, 6]
     read = list(History(directory).reports())
@@ -38,7 +38,7 @@ def test_what_is_put_is_read_back_bit_for_bit_and_in_order(directory: Directory)
         (3, number + 1, NOON_MS + number) for number in range(5)
     ]
     assert all(same(one, other) for one, other in zip(read, reports, strict=True))
-    assert [row["state"] for row in History(directory).rows(STRATEGY_STATES)] == ['{"usage":{"b":[1,0.5]}}']
+    assert [row["body"] for row in History(directory).rows(EVENTS) if row["kind"] == "x"] == ['{"usage":{"b":[1,0.5]}}']
 
 
 def test_outside_a_term_nothing_is_recorded(directory: Directory) -> None:
@@ -105,7 +105,7 @@ def test_a_term_is_not_ended_before_all_of_it_is_there(tmp_path: Path) -> None:
     disk, directory, writer = flushed_writer(tmp_path)
     disk.left = 1
     writer.put(NOON_MS, HistoryEvent("x"))
-    writer.put(NOON_MS, StrategyState("ThresholdShedder", {}))
+    writer.put(NOON_MS, MoveRow("began", "t/ns/0x0_0x1", "a", "b", "why"))
     writer.end_term(NOON_MS)
     eventually_sync(lambda: writer.figures.write_failures)
     abandon(writer)
@@ -176,8 +176,8 @@ def test_rows_that_do_not_fit_into_the_queue_are_counted_and_marked_once_there_i
 def test_the_queue_is_bounded_by_bytes_too(directory: Directory) -> None:
     with a_writer(directory, WriterLimits(queue_bytes=50_000, flush_interval_s=1e6)) as writer:
         writer.begin_term(1, NOON_MS)
-        writer.put(NOON_MS, StrategyState("x", "1" * 60_000))
-        assert writer.figures.rows_lost == 1
+        writer.put(NOON_MS, a_report(bundles=300))
+        assert writer.figures.rows_lost == 301
 
 
 def test_rows_lost_at_the_very_end_are_marked_by_the_end_of_the_term(directory: Directory) -> None:
