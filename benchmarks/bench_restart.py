@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -189,7 +189,7 @@ def topics_of(name: NamespaceName) -> list[str]:
 
 @asynccontextmanager
 async def a_world(
-    connect_string: str, folder: Path, brokers: int, namespaces: int, settings: Mapping[str, object], at_a_time: int
+    connect_string: str, folder: Path, brokers: int, namespaces: int, at_a_time: int
 ) -> AsyncIterator[World]:
     async with a_cluster(connect_string, "/bench", folder) as cluster:
         store = await cluster.a_store()
@@ -201,7 +201,7 @@ async def a_world(
             fleet.append(broker)
         names = [NamespaceName.of("tenant", f"ns-{number:04d}") for number in range(namespaces)]
         await fill(store, names, fleet)
-        node = await cluster.start_node("node", {**SETTINGS, **settings})
+        node = await cluster.start_node("node", SETTINGS)
         await cluster.leader()
         topics = [topic for name in names for topic in topics_of(name)]
         clients = Clients(node.url, at_a_time, topics, {broker.broker_id: broker for broker in fleet})
@@ -275,17 +275,13 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--brokers", type=int, default=100)
     parser.add_argument("--namespaces", type=int, default=650)
-    parser.add_argument("--at-once", action="store_true", help="with reassignBundlesOfDeadBrokersAtOnce")
     parser.add_argument("--batch", action="store_true", help="many lookups in one request")
     parser.add_argument("--shuffled", action="store_true", help="topics of all namespaces in no order")
     parser.add_argument("--only-all", action="store_true", help="not one broker after the other")
     given = parser.parse_args()
     at_a_time = BATCH if given.batch else 1
-    settings = {"reassignBundlesOfDeadBrokersAtOnce": given.at_once}
     with EmbeddedZooKeeper() as zookeeper, tempfile.TemporaryDirectory() as folder:
-        async with a_world(
-            zookeeper.connect_string, Path(folder), given.brokers, given.namespaces, settings, at_a_time
-        ) as world:
+        async with a_world(zookeeper.connect_string, Path(folder), given.brokers, given.namespaces, at_a_time) as world:
             if given.shuffled:
                 random.Random(1).shuffle(world.clients.topics)
             size = f"{given.brokers} brokers, {len(world.clients.topics):,} bundles"

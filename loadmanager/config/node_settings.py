@@ -172,9 +172,6 @@ class Settings(
         description="Namespaces (tenant/namespace) whose open topics brokers keep serving while ZooKeeper is"
         " unreachable. A topic may then have two owners.",
     )
-    reassign_bundles_of_dead_brokers_at_once: bool = Field(
-        False, description="Assign the bundles of a lost broker at once instead of at their next lookup."
-    )
     lookup_timeout_ms: PositiveMs = Field(
         5_000, description="Time that a lookup waits for the assignment of its bundle; then it answers 503."
     )

@@ -101,9 +101,7 @@ class Node(Candidate):
             self.live,
             tracing=self.caller.tracing,
         )
-        self.reconciler = ReconcilerDriver(
-            self.mirror, self.ledger, self.executor, self.assigner, self.decision_log, self.live
-        )
+        self.reconciler = ReconcilerDriver(self.mirror, self.ledger, self.executor, self.assigner, self.decision_log)
         self.drains = DrainLoop(self.mirror, self.planner, self.executor, self.operators, self.decision_log, self.live)
         self.plans = PlanDriver(self.mirror, self.planner, self.executor, self.live)
         self.fleet_status = FleetStatus(self)

@@ -15,7 +15,6 @@ from loadmanager.wire.broker_data import encode_local_broker_data
 pytestmark = pytest.mark.zookeeper
 
 OWNED = OwnershipState.OWNED
-AT_ONCE = pytest.mark.parametrize("cluster", [{"reassignBundlesOfDeadBrokersAtOnce": True}], indirect=True)
 
 
 async def test_the_bundles_of_a_dead_broker_are_placed_at_their_next_lookup_in_one_step(cluster: LocalCluster) -> None:
@@ -25,16 +24,6 @@ async def test_the_bundles_of_a_dead_broker_are_placed_at_their_next_lookup_in_o
     assert await cluster.owner() is not dead
     assert cluster.ownership.version == 2
     assert [entry["source"] for entry in cluster.journalled("assign")] == [None, dead.broker_id]
-
-
-@AT_ONCE
-async def test_the_bundles_of_a_dead_broker_are_placed_at_once_when_told_so(cluster: LocalCluster) -> None:
-    dead = await cluster.owner()
-    await dead.die()
-    await eventually(lambda: cluster.ownership.state is OWNED and cluster.ownership.version == 2)
-    heir = next(broker for broker in cluster.brokers if broker.serves(cluster.bundle) or broker is not dead)
-    assert heir is not dead
-    await eventually(lambda: any(broker.serves(cluster.bundle) for broker in cluster.brokers))
 
 
 async def test_a_broker_that_registers_again_is_a_new_one_and_owns_nothing(cluster: LocalCluster) -> None:

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmanager.core.domain.names import namespace_of
-from loadmanager.core.domain.ownership import Ownership, OwnershipState
-from loadmanager.core.domain.reasons import OwnershipReason
+from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.core.model.learned_loads import NOTHING_LEARNED, LearnedLoads
 from loadmanager.core.model.load import DEFAULT_LOAD, METRICS, Float32Array, FloatArray, RowArray
 from loadmanager.core.model.snapshot import NOBODY
@@ -34,20 +33,13 @@ class RecordedState(enum.IntEnum):
     FREE = 1
     OWNED = 2
     RELEASING = 3
-    FREED = 4
-    """Free because its owner left."""
 
 
-_RECORDED_STATE = {
+RECORDED_STATE = {
     OwnershipState.FREE: RecordedState.FREE,
     OwnershipState.OWNED: RecordedState.OWNED,
     OwnershipState.RELEASING: RecordedState.RELEASING,
 }
-
-
-def recorded_state(ownership: Ownership) -> RecordedState:
-    is_freed = ownership.state is OwnershipState.FREE and ownership.reason == OwnershipReason.OWNER_GONE.value
-    return RecordedState.FREED if is_freed else _RECORDED_STATE[ownership.state]
 
 
 @dataclass(slots=True, eq=False)

@@ -180,10 +180,6 @@ class ClusterModel:
         """Return the bundles being released, by the records."""
         return self._owners.releasing()
 
-    def freed(self) -> list[str]:
-        """Return the bundles that are free because their owner left, by the records."""
-        return self._owners.freed()
-
     def bundles_owned_by(self, registrations: Iterable[Registration]) -> list[str]:
         """Return the bundles that these registrations own in the records, without those they are to release."""
         return self._owners.owned_by(registrations)

@@ -13,7 +13,7 @@ import numpy as np
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Ownership, Registration
-from loadmanager.core.model.bundle_rows import NamedRows, RecordedState, Rows, recorded_state
+from loadmanager.core.model.bundle_rows import RECORDED_STATE, NamedRows, RecordedState, Rows
 from loadmanager.core.model.load import BoolArray, RowArray
 from loadmanager.core.model.snapshot import NOBODY
 
@@ -72,7 +72,7 @@ class RecordedOwners:
 
     def write(self, rows: Rows, ownerships: Sequence[Ownership]) -> None:
         columns, row_of = self._rows.columns, self.registrations.of
-        columns.recorded[rows] = [*map(recorded_state, ownerships)]
+        columns.recorded[rows] = [RECORDED_STATE[each.state] for each in ownerships]
         columns.owner[rows] = [
             NOBODY if ownership.owner is None else row_of(ownership.owner) for ownership in ownerships
         ]
@@ -97,10 +97,6 @@ class RecordedOwners:
     def releasing(self) -> list[str]:
         """Return the bundles being released."""
         return self._names_where(self._is_recorded(RecordedState.RELEASING))
-
-    def freed(self) -> list[str]:
-        """Return the bundles that are free because their owner left."""
-        return self._names_where(self._is_recorded(RecordedState.FREED))
 
     def owned_by(self, registrations: Iterable[Registration]) -> list[str]:
         """Return the bundles of these registrations, without those they are to release."""

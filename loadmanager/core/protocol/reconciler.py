@@ -17,14 +17,10 @@ ends, when bundles are to be freed, and after 30 s at the latest. A scan complet
     Releasing                                                               ResumeRelease, unless a move does
     Owned by a broker that has left       it is held, the broker is back    AssignBundles: the broker gets it
                                           it is held, the broker is away    (wait for the end of the hold)
-                                          not held, `places_at_once`, and
-                                          a broker is registered            AssignBundles
                                           found FREED_AFTER_S ago, and no
                                           assignment is pending, or found
                                           25 s earlier                      Write that it is free
                                           else                              (wait for a lookup)
-    Free since its owner has left         `places_at_once`, and a broker
-                                          is registered                     AssignBundles
 
 A registration never comes back, so nobody serves such a bundle, and a lookup assigns it in one write. When everything
 restarts, each bundle is written once. Bundles without lookups are freed later, one write per namespace, so that no
@@ -70,13 +66,10 @@ _AT_MOST_LATER_S = 25.0
 
 @dataclass(frozen=True, slots=True)
 class RecordsScanned:
-    """Result of a scan: released bundles, unregistered owners of other bundles, and bundles that are free because their
-    owner left (may be omitted unless those are to be placed).
-    """
+    """Result of a scan: released bundles, and unregistered owners of other bundles."""
 
     releasing: Sequence[str]
     gone: Sequence[Registration]
-    freed: Sequence[str] = ()
 
 
 Event = RecordsScanned | WriteEnded | Signal
@@ -125,13 +118,11 @@ Action = ScanRecords | ResumeRelease | AssignBundles | Write | Freed | NotFreed
 
 @dataclass(slots=True)
 class ReconcilerMachine:
-    """State machine of the reconciler. Callables return current values: `places_at_once` if bundles of lost brokers get
-    owners without a lookup; `bundles_of` the unreleased bundles of these owners; `is_assigning` if assignments are
-    pending.
+    """State machine of the reconciler. Callables return current values: `bundles_of` the unreleased bundles of these
+    owners; `is_assigning` if assignments are pending.
     """
 
     mirror: Mirror
-    places_at_once: Callable[[], bool]
     bundles_of: Callable[[Iterable[Registration]], Sequence[str]]
     is_assigning: Callable[[float], bool] = lambda _: False
     least_pause_s: float = 0.05
@@ -177,14 +168,13 @@ class ReconcilerMachine:
         self._former = {}
 
     def _finish(self, scan: RecordsScanned, now_s: float) -> None:
-        """Place or free the bundles of lost owners. Without a registered broker nothing is placed."""
+        """Give held bundles to their broker that is back, and free those of other lost owners."""
         there, holds = self.mirror.registrations, self.mirror.holds()
-        is_placed = bool(there) and self.places_at_once()
-        wanted = [owner for owner in scan.gone if (owner.broker in there if owner.broker in holds else is_placed)]
-        bundles = [*(self.bundles_of(wanted) if wanted else ()), *(scan.freed if is_placed else ())]
+        back = [owner for owner in scan.gone if owner.broker in holds and owner.broker in there]
+        bundles = self.bundles_of(back) if back else ()
         if bundles:
             self._actions.append(AssignBundles(bundles))
-        left = [] if is_placed else [owner for owner in scan.gone if owner.broker not in holds]
+        left = [owner for owner in scan.gone if owner.broker not in holds]
         self._free_s = {owner: self._free_s.get(owner, now_s + FREED_AFTER_S) for owner in left}
         later_s = _AT_MOST_LATER_S if self.is_assigning(now_s) else 0.0
         self._free({owner for owner, free_s in self._free_s.items() if free_s + later_s <= now_s})

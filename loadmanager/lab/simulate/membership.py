@@ -47,7 +47,7 @@ class Membership:
         self._incarnations = 0
         self._gone: list[Registration] = []
         """Those that have ended and may own bundles."""
-        machine = ReconcilerMachine(state, lambda: False, self._bundles_of, least_pause_s=0.0)
+        machine = ReconcilerMachine(state, self._bundles_of, least_pause_s=0.0)
         self._driver = SimDriver(state.agenda, machine, self._do, self._look)
 
     def add(self, spec: BrokerSpec) -> SimBroker:

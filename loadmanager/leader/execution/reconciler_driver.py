@@ -27,7 +27,6 @@ from loadmanager.leader.election.ownership_ledger import OwnershipLedger
 from loadmanager.leader.execution.assignment_driver import AssignmentDriver
 from loadmanager.leader.execution.executor import Executor
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
-from loadmanager.leader.mirror.live_settings import LiveSettings
 
 log = structlog.get_logger(__name__)
 
@@ -42,16 +41,13 @@ class ReconcilerDriver:
         executor: Executor,
         assigner: AssignmentDriver,
         decision_log: DecisionLog,
-        live: LiveSettings,
     ) -> None:
         self._mirror = mirror
         self._ledger = ledger
         self._executor = executor
         self._assigner = assigner
         self._decision_log = decision_log
-        self._live = live
-        bundles_of, is_assigning = mirror.model.bundles_owned_by, assigner.is_assigning
-        self._machine = ReconcilerMachine(mirror, self._places_at_once, bundles_of, is_assigning)
+        self._machine = ReconcilerMachine(mirror, mirror.model.bundles_owned_by, assigner.is_assigning)
         self._driver = MachineDriver(self._machine, self._do)
 
     def wake(self) -> None:
@@ -62,9 +58,6 @@ class ReconcilerDriver:
         """Check every bundle at the start of the term, and then when due, for as long as the term lasts."""
         self._machine.forget()
         await self._driver.run()
-
-    def _places_at_once(self) -> bool:
-        return self._live.current.reassign_bundles_of_dead_brokers_at_once
 
     def _do(self, action: Action) -> Coroutine[Any, Any, Event] | None:
         match action:
@@ -87,4 +80,4 @@ class ReconcilerDriver:
             return RecordsScanned((), ())
         model, is_registered = self._mirror.model, self._mirror.is_registered
         gone = [owner for owner in model.owners() if not is_registered(owner)]
-        return RecordsScanned(model.releasing(), gone, model.freed() if self._places_at_once() else ())
+        return RecordsScanned(model.releasing(), gone)

@@ -95,8 +95,7 @@ class BrokerRecords:
         if self._mirror.registrations.get(registration.broker) != registration:
             self._mirror.drop_broker(registration.broker)
             self._mirror.registrations[registration.broker] = registration
-            at_once = self._live.current.reassign_bundles_of_dead_brokers_at_once
-            if at_once or registration.broker in self._mirror.operator_config.controls.held_off:
+            if registration.broker in self._mirror.operator_config.controls.held_off:
                 self._mirror.unsettled += 1  # bundles may have waited for it
         return registration
 

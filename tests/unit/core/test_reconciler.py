@@ -42,16 +42,13 @@ FREED = owner_gone(assign(FREE, GONE, STAMP), STAMP)
 class ReconcilingHarness(FakeMirror):
     """Reconciling with its records, and a driver that does nothing until it is told to."""
 
-    places_at_once: bool = False
     is_assigning: bool = False
     now_s: float = 100.0
     to_do: list[Action] = field(default_factory=list)
     machine: ReconcilerMachine = field(init=False)
 
     def __post_init__(self) -> None:
-        self.machine = ReconcilerMachine(
-            self, lambda: self.places_at_once, self.bundles_of, lambda _: self.is_assigning
-        )
+        self.machine = ReconcilerMachine(self, self.bundles_of, lambda _: self.is_assigning)
 
     def bundles_of(self, owners: Iterable[Registration | None]) -> list[str]:
         owned = [(bundle, each) for bundle, each in self.records.items() if each.state is OwnershipState.OWNED]
@@ -78,7 +75,7 @@ class ReconcilingHarness(FakeMirror):
     def looked(self) -> RecordsScanned:
         releasing = [bundle for bundle, each in self.records.items() if each.state is OwnershipState.RELEASING]
         gone = list(dict.fromkeys(each.owner for each in self.orphans() if each.owner))
-        return RecordsScanned(releasing, gone, [bundle for bundle, each in self.records.items() if each == FREED])
+        return RecordsScanned(releasing, gone)
 
     def time_passes(self, until_s: float) -> list[Action]:
         """Do the looks that are due until then; what is to be done at last."""
@@ -246,11 +243,9 @@ def test_a_write_of_which_nobody_knows_what_became_is_made_again_later(leader: R
 def test_bundles_wait_for_a_broker_that_is_held_off_and_go_back_to_it(leader: ReconcilingHarness) -> None:
     leader.records["t/ns/b"] = owned(GONE)
     leader.held = {GONE.broker: 20.0}
-    leader.places_at_once = True
     assert leader.look() == []
     leader.registrations[GONE.broker] = Registration(GONE.broker, 12)
     assert leader.look_again() == [AssignBundles(["t/ns/b"])]
-    leader.places_at_once = False
     assert leader.look_again() == [AssignBundles(["t/ns/b"])], "whoever has them placed passes over what has an owner"
     leader.held = {}
     assert leader.look_again() == [], "the time is over: it is another registration"
@@ -268,40 +263,12 @@ def test_what_waits_for_a_broker_that_is_held_off_is_freed_only_after_that(leade
     assert leader.do_write(write) == [Freed("t/ns/b", GONE, FREED)]
 
 
-def test_bundles_of_lost_brokers_are_placed_once_there_is_a_broker(leader: ReconcilingHarness) -> None:
-    leader.places_at_once = True
-    leader.records = {"t/ns/a": owned(GONE), "t/ns/b": owned(A_BEFORE), "t/ns/c": FREE, "t/ns/d": owned(B)}
-    assert leader.look() == [AssignBundles(["t/ns/a", "t/ns/b"])]
-    assert leader.machine.wake_s == 130.0, "and so they are not freed"
-    leader.registrations = {}
-    assert leader.look_again() == [], "there is nobody"
-    leader.registrations = {B.broker: B}
-    assert leader.look_again() == [AssignBundles(["t/ns/a", "t/ns/b"])]
-    leader.places_at_once = False
-    assert leader.look_again() == []
-
-
-def test_freed_bundles_are_placed_with_the_first_broker(leader: ReconcilingHarness) -> None:
-    leader.places_at_once = True
-    leader.registrations = {}
-    leader.records = {"t/ns/a": owned(GONE), "t/ns/c": FREE}
-    leader.look()
-    (write,) = leader.time_passes(until_s=105.0)
-    assert leader.do_write(write) == [Freed("t/ns/a", GONE, FREED)]
-    assert leader.look_again() == []
-    leader.registrations = {B.broker: B}
-    assert leader.look_again() == [AssignBundles(["t/ns/a"])], "and not what nobody ever owned"
-    leader.places_at_once = False
-    assert leader.look_again() == []
-
-
 def test_after_a_term_the_next_one_begins_with_a_look(leader: ReconcilingHarness) -> None:
-    leader.places_at_once = True
-    leader.records["t/ns/b"] = owned(GONE)
+    leader.records["t/ns/b"] = release(owned(A), B, STAMP)
     leader.step(Signal.TIME)
     leader.machine.forget()
     assert leader.step(leader.looked()) == [], "that was the former one's"
-    assert leader.look() == [AssignBundles(["t/ns/b"])]
+    assert leader.look() == [ResumeRelease("t/ns/b")]
 
 
 def test_what_a_former_term_was_freeing_or_would_have_freed_is_its_own(leader: ReconcilingHarness) -> None:
@@ -319,7 +286,7 @@ def test_what_a_former_term_was_freeing_or_would_have_freed_is_its_own(leader: R
 @given(st.data())
 def test_whatever_happens_nobody_loses_what_it_serves_and_in_the_end_nothing_is_unfinished(data: st.DataObject) -> None:
     """A driver that does what it is told in any order, brokers that come and go, and writes that fail."""
-    leader = ReconcilingHarness(places_at_once=data.draw(st.booleans()))
+    leader = ReconcilingHarness()
     names = [f"t/{namespace}/{number}" for namespace in (1, 2) for number in range(3)]
     for _ in range(data.draw(st.integers(1, 40))):
         bundle = data.draw(st.sampled_from(names))
@@ -372,5 +339,5 @@ def _do(leader: ReconcilingHarness, action: Action, data: st.DataObject | None =
             assert bundles
             assert len(set(bundles)) == len(bundles)
             for bundle in bundles:
-                if leader.records[bundle] in (FREED, *leader.orphans()):
+                if leader.records[bundle] in leader.orphans():
                     leader.records[bundle] = owned(next(iter(leader.registrations.values()), GONE))

@@ -54,13 +54,9 @@ async def test_the_bundles_of_a_broker_that_left_go_to_others_in_one_step_when_t
         assert (newest["kind"], newest["source"], newest["destination"]) == ("assign", "b1:8080", "b2:8080")
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-async def test_full_restart_writes_each_bundle_once(
-    at_once: bool,  # noqa: FBT001 - a case
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_full_restart_writes_each_bundle_once(monkeypatch: pytest.MonkeyPatch) -> None:
     may_look = _held_looks(monkeypatch)
-    async with a_leader(reassign_bundles_of_dead_brokers_at_once=at_once) as (cluster, leader):
+    async with a_leader() as (cluster, leader):
         brokers = [f"b{number}:8080" for number in range(3)]
         for broker in brokers:
             await cluster.a_broker(broker)
@@ -81,22 +77,6 @@ async def test_full_restart_writes_each_bundle_once(
         assert [each.version for each in after] == [2] * 16
 
 
-async def test_they_are_placed_at_once_where_that_is_asked_for() -> None:
-    async with a_leader(reassign_bundles_of_dead_brokers_at_once=True) as (cluster, leader):
-        bundle = await _owned(cluster, leader)
-        other = await cluster.a_broker("b2:8080")
-        await cluster.brokers["b1:8080"].leave()
-        await eventually(lambda: leader.ownership(bundle).owner == other.registration)
-
-
-async def test_while_no_broker_is_there_they_wait_and_are_placed_when_one_registers() -> None:
-    async with a_leader(reassign_bundles_of_dead_brokers_at_once=True) as (cluster, leader):
-        bundle = await _owned(cluster, leader)
-        await _all_leave(cluster, leader, "b1:8080")
-        other = await cluster.a_broker("b2:8080")
-        await eventually(lambda: leader.ownership(bundle).owner == other.registration)
-
-
 async def test_what_nobody_asks_for_names_no_owner_that_has_gone_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciler_module, "FREED_AFTER_S", 0.0)
     async with a_leader() as (cluster, leader):
@@ -113,16 +93,6 @@ async def test_what_nobody_asks_for_names_no_owner_that_has_gone_after_a_while(m
         freed = [each for each in leader.node.decision_log.recent(20) if each["kind"] == "freed"]
         assert len(freed) == 8
         assert {each["source"] for each in freed} == {"b1:8080"}
-
-
-async def test_freed_bundles_are_placed_when_a_broker_registers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconciler_module, "FREED_AFTER_S", 0.0)
-    async with a_leader(reassign_bundles_of_dead_brokers_at_once=True) as (cluster, leader):
-        bundle = await _owned(cluster, leader)
-        await cluster.brokers["b1:8080"].leave()
-        await eventually(lambda: leader.ownership(bundle).state is OwnershipState.FREE)
-        other = await cluster.a_broker("b2:8080")
-        await eventually(lambda: leader.ownership(bundle).owner == other.registration)
 
 
 async def test_nothing_is_freed_while_owners_are_found_for_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,8 +115,8 @@ async def test_nothing_is_freed_while_owners_are_found_for_bundles(monkeypatch: 
         await eventually(lambda: leader.ownership(bundle).state is OwnershipState.FREE)
 
 
-async def test_a_bundle_that_nobody_ever_owned_or_that_an_operator_unloaded_waits_for_its_lookup_all_the_same() -> None:
-    async with a_leader(reassign_bundles_of_dead_brokers_at_once=True) as (cluster, leader):
+async def test_a_bundle_that_nobody_ever_owned_or_that_an_operator_unloaded_waits_for_its_lookup() -> None:
+    async with a_leader() as (cluster, leader):
         bundle = await _owned(cluster, leader)
         await leader.unload(bundle)
         (unowned,) = await cluster.a_namespace("t/other", bundles={"numBundles": 1})
