@@ -42,9 +42,6 @@ CHECKED_S = 43_200
 """Scenarios that last longer are not run again to see whether the tables are current."""
 SAID_EVERY_S = 10.0
 
-PULSARS = {key: str(value) for key, value in AS_PULSAR.items()}
-"""Thresholds at Pulsar's values, whatever the load of a scenario."""
-
 Case = tuple[Scenario, str]
 
 
@@ -56,7 +53,7 @@ def traces() -> list[str]:
 def figures(case: Case) -> Figures:
     scenario, strategy = case
     recorded = recorded_for(scenario, PROJECT, traces())
-    done = run(scenario, strategy, PULSARS, recorded=recorded)
+    done = run(scenario, strategy, AS_PULSAR, recorded=recorded)
     result = done.result
     return Figures(
         scenario.name,

@@ -158,11 +158,6 @@ class Settings(
     unload_attempt_timeout_ms: PositiveMs = Field(
         10_000, description="Timeout of one unload call to a broker; then it is repeated."
     )
-    namespace_bundle_prepare_timeout_ms: Annotated[int, Field(ge=0, le=60_000)] = Field(
-        2_000,
-        description="Time for a destination to prepare for a bundle while its owner serves. Then the move"
-        " continues in any case. 0: no preparation.",
-    )
     max_concurrent_unloads: int = Field(16, ge=1, le=10_000, description="Maximum number of concurrent unloads.")
     max_concurrent_unloads_per_broker: int = Field(
         8, ge=1, le=10_000, description="Maximum number of concurrent unloads from one broker, and to one broker."

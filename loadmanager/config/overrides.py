@@ -5,34 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from loadmanager.config.auth_settings import AuthSettings
 from loadmanager.config.dynamic_settings import NEEDS_RESTART, settings_of, with_overrides
 from loadmanager.config.node_settings import Settings
-from loadmanager.config.shared_settings import StoreSettings, TlsSettings
-from loadmanager.core.domain.settings import AS_PULSAR
+from loadmanager.core.domain.settings import AS_PULSAR, KEYS
 from loadmanager.errors import BadRequestError, ConfigurationError, NotDynamicError
 
 _FIELDS = {Settings.key(name): name for name in Settings.model_fields}
 _WHERE = "dynamic configuration"
 _RECORDED = "the recorded settings"
-_APART = {
-    "cluster_name",
-    "bind_address",
-    "web_service_port",
-    "web_service_port_tls",
-    "advertised_address",
-    *StoreSettings.model_fields,
-    *AuthSettings.model_fields,
-    *TlsSettings.model_fields,
-}
 
-OF_THE_NODE = frozenset(
-    Settings.key(name) for name in Settings.model_fields if name in _APART or name.startswith(("history_", "audit_"))
-)
+OF_THE_NODE = frozenset(map(Settings.key, NEEDS_RESTART)).difference(KEYS.values())
 """The keys that say where a node is, whom it speaks to and who to it, and what it records: no decision goes by them."""
-
-BEFORE = {key: str(value) for key, value in AS_PULSAR.items()}
-"""Keys that came later, with what was done before there was such a key."""
 
 
 def check_dynamic(key: str) -> None:
@@ -85,4 +68,4 @@ def settings_recorded(texts: Mapping[str, str]) -> Settings:
     recording get the value that was in effect then.
     """
     known = {key: text for key, text in texts.items() if key in _FIELDS}
-    return with_overrides(settings_of({}, _RECORDED), {**BEFORE, **known}, _RECORDED)
+    return with_overrides(settings_of({}, _RECORDED), {**AS_PULSAR, **known}, _RECORDED)

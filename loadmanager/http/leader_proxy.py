@@ -15,6 +15,7 @@ from yarl import URL
 from loadmanager.config.node_settings import Settings
 from loadmanager.errors import InvalidRecordError, NoLeaderError, NotLeaderError
 from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.execution.executor import PREPARE_S
 from loadmanager.net.auth.gate import PRINCIPAL
 from loadmanager.net.http_client import HttpAnswer, HttpClient, PeerNotReachedError, PeerUnavailableError
 from loadmanager.net.tracing import REQUEST_ID_HEADER, id_of
@@ -49,8 +50,7 @@ _REDIRECTS = range(300, 400)
 
 def unloading_timeout_s(settings: Settings) -> float:
     """Return the timeout of another node for an operation that unloads bundles."""
-    unload_ms = settings.namespace_bundle_prepare_timeout_ms + settings.namespace_bundle_unloading_timeout_ms
-    return unload_ms / 1000 + _MARGIN_S
+    return PREPARE_S + settings.namespace_bundle_unloading_timeout_ms / 1000 + _MARGIN_S
 
 
 class Forwarder:

@@ -21,8 +21,6 @@ from loadmanager.lab.simulate import sim_leader
 from loadmanager.lab.simulate.scenario import Scenario
 from loadmanager.lab.simulate.scenario_run import SIDE_BY_SIDE, run
 
-PULSARS_THRESHOLDS = {key: str(value) for key, value in AS_PULSAR.items()}
-
 SCENARIOS = packaged_scenarios()
 LONGEST_S = 14_400.0
 TRAFFIC = sorted(TRACES.glob("tweets_*.csv"))
@@ -119,7 +117,7 @@ def test_the_default_configuration_holds_all_bounds_but_those_that_are_known(nam
 
 @pytest.mark.parametrize("name", deep_except({"unequal-capacities"}, NOT_HELD_AS_PULSAR))
 def test_pulsars_thresholds_hold_less(name: str) -> None:
-    assert broken(SCENARIOS[name], "", PULSARS_THRESHOLDS) == NOT_HELD_AS_PULSAR[name]
+    assert broken(SCENARIOS[name], "", AS_PULSAR) == NOT_HELD_AS_PULSAR[name]
 
 
 @pytest.mark.parametrize("name", deep_except(QUICK, SCENARIOS))
@@ -180,7 +178,7 @@ def test_what_goes_to_and_fro_is_seen_with_and_without_a_cool_down(cool_down: st
 
 
 def test_each_move_says_when_its_bundle_had_moved_and_when_it_had_left_where_it_went_to() -> None:
-    moves = run(shortened(SCENARIOS["unequal-capacities"], LONGEST_S), "", PULSARS_THRESHOLDS).result.moves
+    moves = run(shortened(SCENARIOS["unequal-capacities"], LONGEST_S), "", AS_PULSAR).result.moves
     for number, move in enumerate(moves):
         before = [each for each in moves[:number] if each.bundle == move.bundle]
         left = [each.at_s for each in before if each.source == move.destination]
@@ -212,7 +210,7 @@ def test_each_event_of_a_file_happens() -> None:
             {"kind": "reportsGoBad", "atS": 480, "broker": "own:8080", "fault": "sum_differs"},
         ],
     )
-    result = run(scenario, "", PULSARS_THRESHOLDS).result
+    result = run(scenario, "", AS_PULSAR).result
     brokers = dict(zip(result.series.t_s.tolist(), result.series.brokers.tolist(), strict=True))
     assert [brokers[t_s] for t_s in (50.0, 100.0, 200.0, 240.0, 300.0)] == [3, 6, 4, 3, 4]
     assert result.bundles == 20

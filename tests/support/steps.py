@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+from unittest.mock import patch
 
 import aiohttp
 from aiohttp import web
@@ -33,6 +34,7 @@ from loadmanager.core.domain.names import BrokerId, NamespaceName, TopicName
 from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.errors import StoreUnavailableError
 from loadmanager.http.app import make_app
+from loadmanager.leader.execution import executor
 from loadmanager.leader.node import Node
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Create, MetadataStore, Op, Put
@@ -53,7 +55,6 @@ _SETTINGS: dict[str, Any] = {
     "loadBalancerSheddingEnabled": False,
     "unloadAttemptTimeoutMs": 1_000,
     "namespaceBundleUnloadingTimeoutMs": 8_000,
-    "namespaceBundlePrepareTimeoutMs": 60_000,
     "lookupTimeoutMs": 5_000,
 }
 _REQUESTS = {
@@ -242,6 +243,7 @@ def in_memory() -> MemoryWorld:
 @asynccontextmanager
 async def a_stepped_cluster(world: StoreWorld) -> AsyncIterator[SteppedCluster]:
     async with AsyncExitStack() as stack:
+        stack.enter_context(patch.object(executor, "PREPARE_S", 60.0))
         stack.push_async_callback(world.close)
         steps, witness = Steps(), await world.connect()
         source, destination, bystander = [await _a_broker(stack, world, steps) for _ in range(3)]

@@ -391,10 +391,12 @@ class PlannerSettings:
 KEYS: Mapping[str, str] = {name: declared.key for name, declared in declared_in(PlannerSettings).items()}
 """Configuration key of each field."""
 
-AS_PULSAR: Mapping[str, Any] = {
-    declared.key: declared.default for declared in declared_in(PlannerSettings).values() if declared.fits is not None
+AS_PULSAR: dict[str, str] = {
+    declared.key: str(declared.default)
+    for declared in declared_in(PlannerSettings).values()
+    if declared.fits is not None
 }
-"""Keys that differ in a new installation, with the values at which strategies decide as Pulsar's do."""
+"""Keys that differ in a new installation, with the values, as text, at which strategies decide as Pulsar's do."""
 
 
 def is_extensible(settings: PlannerSettings) -> bool:

@@ -68,7 +68,9 @@ def configuration_of(settings: Settings) -> dict[str, str]:
     values = values_as_text(settings)
     texts = {key: text for key, text in texts.items() if key not in AS_PULSAR}
     texts |= {
-        key: values[key] for key, pulsars in AS_PULSAR.items() if not values[key] or float(values[key]) != pulsars
+        key: values[key]
+        for key, pulsars in AS_PULSAR.items()
+        if not values[key] or float(values[key]) != float(pulsars)
     }
     return {key: text for key, text in texts.items() if key not in OF_THE_NODE}
 

@@ -82,7 +82,7 @@ def settings_for(
     Raises `ConfigurationError`, which names `where`, the key and what is allowed, and `UnknownStrategyError`.
     """
     given = {key: value for key, value in configuration.items() if key not in WITHOUT_EFFECT}
-    values = {**{key: str(value) for key, value in AS_PULSAR.items()}, **given}
+    values = {**AS_PULSAR, **given}
     for legacy, key in LEGACY_WEIGHTS.items():
         weight = values.pop(legacy, None)
         if weight is not None and _DEFAULT_WEIGHT.fullmatch(values.get(key, "1.0")):

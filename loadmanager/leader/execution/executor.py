@@ -70,17 +70,17 @@ log = structlog.get_logger(__name__)
 _LOOK_AHEAD = 256
 """Steps of a plan that wait at once: more than run at once, so that a busy broker holds up no other."""
 
+PREPARE_S = 2.0
+"""Time for a destination to prepare while the owner serves; one that needs longer answers before it is done."""
+
 
 @dataclass(frozen=True, slots=True)
 class ExecutorSettings:
-    """Limits on unloads: the deadline of one, the concurrency in all and per broker, and the longest warm-up of a
-    destination (0: none).
-    """
+    """Limits on unloads: the deadline of one, and the concurrency in all and per broker."""
 
     deadline_s: float
     concurrency: int
     concurrency_per_broker: int
-    prepare_s: float = 0.0
 
     @classmethod
     def of(cls, settings: Settings) -> ExecutorSettings:
@@ -88,7 +88,6 @@ class ExecutorSettings:
             deadline_s=settings.namespace_bundle_unloading_timeout_ms / 1000,
             concurrency=settings.max_concurrent_unloads,
             concurrency_per_broker=settings.max_concurrent_unloads_per_broker,
-            prepare_s=settings.namespace_bundle_prepare_timeout_ms / 1000,
         )
 
 
@@ -142,7 +141,7 @@ class Executor:
             lambda: (settings().concurrency, settings().concurrency_per_broker),
             lambda: settings().deadline_s,
             mirror.is_registered,
-            lambda each: settings().prepare_s if destinations is not None and destinations.can_prepare(each) else 0.0,
+            lambda each: PREPARE_S if destinations is not None and destinations.can_prepare(each) else 0.0,
         )
         self._ends = Waiters[Move, Ownership]()
         self._because: dict[Move, Sequence[Verdict]] = {}

@@ -5,12 +5,12 @@ import pytest
 from loadmanager.config.dynamic_settings import NEEDS_RESTART, dynamic_keys, settings_of, values_as_text, with_overrides
 from loadmanager.config.node_settings import Settings
 from loadmanager.config.overrides import (
-    BEFORE,
     check_dynamic,
     settings_recorded,
     settings_under,
     usable_overrides,
 )
+from loadmanager.core.domain.settings import AS_PULSAR
 from loadmanager.errors import BadRequestError, NotDynamicError
 
 BASE = Settings(load_balancer_shedding_grace_period_minutes=7)
@@ -148,6 +148,6 @@ def test_all_settings_as_text_are_what_they_are_read_from() -> None:
 def test_a_key_that_a_history_does_not_know_yet_has_the_value_that_was_gone_by_before() -> None:
     texts = values_as_text(BASE)
     assert {key: values_as_text(settings_recorded(texts))[key] for key in texts} == texts
-    former = {key: text for key, text in texts.items() if key not in BEFORE}
+    former = {key: text for key, text in texts.items() if key not in AS_PULSAR}
     assert BASE.planner_settings().fitted
     assert not settings_recorded(former).planner_settings().fitted

@@ -90,10 +90,10 @@ async def test_split_timeout_follows_settings(standby: RunningNode, monkeypatch:
         return await call(client, method, url, timeout_s, **rest)
 
     monkeypatch.setattr(HttpClient, "call", noted)
-    standby.node.live.apply({"namespaceBundleUnloadingTimeoutMs": "120000", "namespaceBundlePrepareTimeoutMs": "3000"})
+    standby.node.live.apply({"namespaceBundleUnloadingTimeoutMs": "120000"})
     bundle = standby.bundle_of("persistent://t/ns/x")
     assert (await standby.put(f"/admin/v2/namespaces/{bundle}/split")).status == 204
-    assert given_s == [128.0]
+    assert given_s == [127.0]
 
 
 async def test_decisions_are_the_leaders_whoever_is_asked(cluster: Cluster, standby: RunningNode) -> None:

@@ -23,6 +23,7 @@ from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.protocol import move_machine
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
 from loadmanager.errors import NotLeaderError, NoUnloadError, UnloadCancelledError, UnloadFailedError
+from loadmanager.leader.execution import executor as executor_module
 from loadmanager.leader.execution.agent_calls import AgentOwnerClient, OwnerRefusal
 from loadmanager.leader.execution.executor import Batch
 from loadmanager.store import paths
@@ -37,9 +38,14 @@ from loadmanager.wire.http_bodies import (
 )
 
 TOPIC = TopicName.parse("persistent://t/ns/x")
-PATIENT = {"namespace_bundle_prepare_timeout_ms": 60_000}
 UNHURRIED = {"namespace_bundle_unloading_timeout_ms": 600_000, "unload_attempt_timeout_ms": 60_000}
 """However long an answer takes, it is waited for."""
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a destination prepares, it is waited for."""
+    monkeypatch.setattr(executor_module, "PREPARE_S", 60.0)
 
 
 async def _owned(cluster: Cluster, leader: RunningNode) -> tuple[FakeAgent, str]:
@@ -511,8 +517,9 @@ async def test_nothing_was_withdrawn_of_a_bundle_that_waits_for_nothing_though_o
         await asyncio.gather(*unloads)
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_destination_prepares_while_the_owner_still_has_the_bundle() -> None:
-    async with a_leader(**PATIENT) as (cluster, leader):
+    async with a_leader() as (cluster, leader):
         owner, bundle = await _owned(cluster, leader)
         owner.topics[str(TOPIC)] = (0.0, 0.0, 0.0, 0.0)
         target = await cluster.a_broker("b2:8080")
@@ -527,9 +534,10 @@ async def test_a_destination_prepares_while_the_owner_still_has_the_bundle() -> 
         assert headers[DESTINATION_HEADER] == target.broker_id
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize(("status", "times"), [(204, 2), (500, 2), (404, 1), (405, 1), (501, 1)])
 async def test_destination_without_warm_up_gets_bundles(status: int, times: int) -> None:
-    async with a_leader(**PATIENT) as (cluster, leader):
+    async with a_leader() as (cluster, leader):
         owner, bundle = await _owned(cluster, leader)
         target = await cluster.a_broker("b2:8080")
         target.prepare_status = status
@@ -539,8 +547,11 @@ async def test_destination_without_warm_up_gets_bundles(status: int, times: int)
         assert len(target.prepared) == times
 
 
-async def test_neither_a_silent_destination_nor_a_silent_owner_holds_a_move_up_for_long() -> None:
-    async with a_leader(namespace_bundle_prepare_timeout_ms=50) as (cluster, leader):
+async def test_neither_a_silent_destination_nor_a_silent_owner_holds_a_move_up_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(executor_module, "PREPARE_S", 0.05)
+    async with a_leader() as (cluster, leader):
         owner, bundle = await _owned(cluster, leader)
         target = await cluster.a_broker("b2:8080")
         target.may_answer_prepares.clear()
@@ -550,16 +561,9 @@ async def test_neither_a_silent_destination_nor_a_silent_owner_holds_a_move_up_f
         assert owner.prepared == [], "what its topics are was not said"
 
 
-async def test_nobody_prepares_where_it_is_set_so() -> None:
-    async with a_leader(namespace_bundle_prepare_timeout_ms=0) as (cluster, leader):
-        _, bundle = await _owned(cluster, leader)
-        target = await cluster.a_broker("b2:8080")
-        assert (await leader.unload(bundle, target.registration)).owner == target.registration
-        assert target.prepared == []
-
-
+@pytest.mark.usefixtures("patient")
 async def test_of_many_topics_as_many_are_named_as_go_into_a_request() -> None:
-    async with a_leader(**PATIENT) as (cluster, leader):
+    async with a_leader() as (cluster, leader):
         owner, bundle = await _owned(cluster, leader)
         names = [f"persistent://t/ns/{number:05}-{'x' * 170}" for number in range(2_000)]
         owner.topics = dict.fromkeys(names, (0.0, 0.0, 0.0, 0.0))
