@@ -18,7 +18,7 @@ import pyarrow as pa
 import structlog
 
 from loadmanager.errors import HistoryError
-from loadmanager.history.compaction import Compacted, Compaction, Retention
+from loadmanager.history.compaction import Compaction, Retention
 from loadmanager.history.entry_rows import Entry, HistoryEvent, Placed
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import GAP, TERM_BEGAN, TERM_ENDED, End, find_end, missing_before
@@ -63,10 +63,7 @@ class WriterFigures:
 
     rows_written: int = 0
     rows_lost: int = 0
-    files_written: int = 0
     write_failures: int = 0
-    files_deleted: int = 0
-    files_compacted: int = 0
     queue_rows: int = 0
     queue_bytes: int = 0
     last_error: str = ""
@@ -356,7 +353,6 @@ class HistoryWriter:
 
     def _count(self, file: PackedFile) -> None:
         with self._condition:
-            self._figures.files_written += 1
             self._figures.rows_written += file.rows
             self._figures.last_error = ""
 
@@ -390,16 +386,14 @@ class HistoryWriter:
         self._swept_at_s = now_s
         now_ms = clock.now_ms()
         try:
-            deleted = self._retention.apply(self.directory, now_ms) if self._retention else 0
-            compacted = self._compaction.apply(self.directory, now_ms) if self._compaction else Compacted(0, 0)
+            if self._retention:
+                self._retention.apply(self.directory, now_ms)
+            if self._compaction:
+                self._compaction.apply(self.directory, now_ms)
         except _FAILURES as error:
             self._on_failed(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the thread goes on
             self._on_unforeseen(error)
-        else:
-            with self._condition:
-                self._figures.files_deleted += deleted + compacted.deleted
-                self._figures.files_compacted += compacted.made
 
 
 def _terms(entries: Sequence[Placed]) -> deque[list[Placed]]:
