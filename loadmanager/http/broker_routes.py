@@ -19,9 +19,7 @@ from loadmanager.errors import BadRequestError
 from loadmanager.http.openapi import TEXT, Operation, Parameter
 from loadmanager.http.responses import json_bytes, json_response, problem
 from loadmanager.leader.candidate import Candidate
-from loadmanager.leader.mirror.broker_records import RawReports
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
-from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data
 from loadmanager.wire.http_bodies import (
@@ -41,10 +39,8 @@ class BrokerHandlers:
     cluster.
     """
 
-    def __init__(self, node: Candidate, mirror: ClusterMirror, planner: PlannerService) -> None:
+    def __init__(self, node: Candidate) -> None:
         self._node = node
-        self._mirror = mirror
-        self._planner = planner
 
     def operations(self) -> list[Operation]:
         return [
@@ -82,12 +78,12 @@ class BrokerHandlers:
     async def list_brokers(self, request: web.Request) -> web.Response:
         """Return the registered brokers."""
         del request
-        return json_response(sorted(self._mirror.brokers))
+        return json_response(sorted(self._node.mirror.brokers))
 
     async def leader(self, request: web.Request) -> web.Response:
         """Return the node of this service that leads; 404 when none does."""
         del request
-        leader = self._mirror.leader
+        leader = self._node.mirror.leader
         if leader is None:
             return problem(HTTPStatus.NOT_FOUND, "no node leads at the moment")
         return json_bytes(BrokerInfo(service_url=leader.service_url, broker_id=leader.node_id).to_json())
@@ -99,7 +95,7 @@ class BrokerHandlers:
         """
         broker_id = request.query.get("brokerId")
         if broker_id is not None:
-            self._mirror.get_registration(BrokerId(broker_id))
+            self._node.mirror.get_registration(BrokerId(broker_id))
         reason = self._node.why_not_ready()
         if reason is not None:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
@@ -112,9 +108,9 @@ class BrokerHandlers:
 
     async def owned(self, request: web.Request) -> web.Response:
         """Return the bundles that a broker owns; one that is being released is not active."""
-        registration = self._mirror.get_registration(BrokerId(request.match_info["broker"]))
-        policies = self._planner.snapshot().policies
-        return json_response(await asyncio.to_thread(_owned_by, registration, self._mirror, policies))
+        registration = self._node.mirror.get_registration(BrokerId(request.match_info["broker"]))
+        policies = self._node.planner.snapshot().policies
+        return json_response(await asyncio.to_thread(_owned_by, registration, self._node.mirror, policies))
 
 
 def _owned_by(registration: Registration, mirror: ClusterMirror, policies: Policies) -> dict[str, dict[str, object]]:
@@ -153,9 +149,8 @@ _USAGE = (
 class BrokerStatsHandlers:
     """Broker statistics, read-only; any node answers."""
 
-    def __init__(self, reports: RawReports, planner: PlannerService) -> None:
-        self._reports = reports
-        self._planner = planner
+    def __init__(self, node: Candidate) -> None:
+        self._node = node
 
     def operations(self) -> list[Operation]:
         return [
@@ -186,13 +181,13 @@ class BrokerStatsHandlers:
         broker_id = BrokerId(request.query.get("brokerId", ""))
         if not broker_id:
             raise BadRequestError("brokerId is missing: a node is no broker; GET /admin/v2/brokers lists them")
-        record = await self._reports.read(broker_id)
+        record = await self._node.reports.read(broker_id)
         return json_bytes(await asyncio.to_thread(encode_local_broker_data, record))
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Return the usage of each broker in per cent, as Pulsar's brokers show it of themselves."""
         del request
-        return json_response(await asyncio.to_thread(_metrics, self._planner.snapshot()))
+        return json_response(await asyncio.to_thread(_metrics, self._node.planner.snapshot()))
 
     async def availability(self, request: web.Request) -> web.Response:
         """Answer 409, as every load manager of Pulsar's but its oldest does."""

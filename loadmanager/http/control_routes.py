@@ -18,8 +18,6 @@ from loadmanager.http.openapi import Operation
 from loadmanager.http.request_bodies import parse_body
 from loadmanager.http.responses import json_response
 from loadmanager.leader.candidate import Candidate
-from loadmanager.leader.election.config_writer import ConfigWriter
-from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.control_records import ControlsData, HoldOff, Pin, Reasoned, data_of
 
@@ -37,12 +35,8 @@ class ControlHandlers:
     succeeds.
     """
 
-    def __init__(
-        self, leadership: Candidate, mirror: ClusterMirror, operators: ConfigWriter, forwarder: Forwarder
-    ) -> None:
-        self._leadership = leadership
-        self._mirror = mirror
-        self._operators = operators
+    def __init__(self, node: Candidate, forwarder: Forwarder) -> None:
+        self._node = node
         self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
@@ -89,7 +83,7 @@ class ControlHandlers:
     async def get_controls(self, request: web.Request) -> web.Response:
         """Return all controls in force."""
         del request
-        return json_response(data_of(self._mirror.operator_config.controls))
+        return json_response(data_of(self._node.mirror.operator_config.controls))
 
     async def exclude(self, request: web.Request) -> web.Response:
         """Give the broker no new bundles."""
@@ -130,8 +124,8 @@ class ControlHandlers:
         broker = BrokerId(wanted.broker)
 
         def check() -> None:
-            self._mirror.bundle(bundle)
-            self._mirror.get_registration(broker)
+            self._node.mirror.bundle(bundle)
+            self._node.mirror.get_registration(broker)
 
         return await self._change(
             request, lambda controls: replace(controls, pinned={**controls.pinned, str(bundle): broker}), check
@@ -149,7 +143,7 @@ class ControlHandlers:
         def change(controls: Controls) -> Controls:
             return replace(controls, frozen_bundles={**controls.frozen_bundles, str(bundle): why.reason})
 
-        return await self._change(request, change, lambda: self._mirror.bundle(bundle))
+        return await self._change(request, change, lambda: self._node.mirror.bundle(bundle))
 
     async def thaw_bundle(self, request: web.Request) -> web.Response:
         """Let the balancer move the bundle again."""
@@ -181,16 +175,16 @@ class ControlHandlers:
         """Change the controls on the leader, if `check` passes there."""
 
         async def act() -> web.Response:
-            self._leadership.get_term()  # only the leader knows for certain what there is
+            self._node.get_term()  # only the leader knows for certain what there is
             check()
-            await noting(request, self._operators.update_controls, change, data_of)
+            await noting(request, self._node.operators.update_controls, change, data_of)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act)
 
     def _require_known(self, broker: BrokerId) -> None:
         """Raise `BrokerNotFoundError` unless the broker is registered, or owns bundles while it is away."""
-        mirror = self._mirror
+        mirror = self._node.mirror
         if broker not in mirror.registrations:
             owners = {ownership.owner.broker for _, _, ownership in mirror.ownerships() if ownership.owner}
             if broker not in owners:

@@ -13,11 +13,7 @@ from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import TIME, Operation, Parameter
 from loadmanager.http.request_bodies import parse_number, parse_time
 from loadmanager.http.responses import json_bytes, json_response
-from loadmanager.leader.audit.audit_log import AuditTrail
-from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.candidate import Candidate
-from loadmanager.leader.planning.explanation_service import ExplanationService
-from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.leader.timeline_memory import TimelineMemory, Window
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.util import clock
@@ -36,12 +32,8 @@ _MAX_LIMIT = 4_000
 class LoadBalanceHandlers:
     """Decisions and balance, read-only."""
 
-    def __init__(
-        self, leadership: Candidate, planner: PlannerService, decisions: DecisionLog, forwarder: Forwarder
-    ) -> None:
-        self._leadership = leadership
-        self._planner = planner
-        self._decisions = decisions
+    def __init__(self, node: Candidate, forwarder: Forwarder) -> None:
+        self._node = node
         self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
@@ -73,8 +65,8 @@ class LoadBalanceHandlers:
         since_ms, until_ms = parse_time(request, "since"), parse_time(request, "until")
 
         async def act() -> web.Response:
-            term = self._leadership.get_term()
-            recent = self._decisions.recent(limit, subject, kinds=kinds, since_ms=since_ms, until_ms=until_ms)
+            term = self._node.get_term()
+            recent = self._node.decision_log.recent(limit, subject, kinds=kinds, since_ms=since_ms, until_ms=until_ms)
             return json_response({"epoch": term.epoch, "decisions": recent})
 
         return await self._forwarder.on_leader(request, act)
@@ -83,7 +75,7 @@ class LoadBalanceHandlers:
         """Return the imbalance of the cluster with the best possible one, and the effect of the worst losses."""
 
         async def act() -> web.Response:
-            return json_response(BalanceAnswer.of(*await self._planner.standing()).model_dump(by_alias=True))
+            return json_response(BalanceAnswer.of(*await self._node.planner.standing()).model_dump(by_alias=True))
 
         return await self._forwarder.once_it_leads(request, act)
 
@@ -97,9 +89,8 @@ _DAY_MS = 86_400_000
 class AuditHandlers:
     """Audit log, answered by the leader, which executes operator commands."""
 
-    def __init__(self, leadership: Candidate, audit: AuditTrail, forwarder: Forwarder) -> None:
-        self._leadership = leadership
-        self._audit = audit
+    def __init__(self, node: Candidate, forwarder: Forwarder) -> None:
+        self._node = node
         self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
@@ -130,8 +121,8 @@ class AuditHandlers:
         limit = parse_number(request, "limit", _LIMIT, 1, _MOST)
 
         async def act() -> web.Response:
-            self._leadership.get_term()
-            entries = await self._audit.recent(since_ms, until_ms, limit)
+            self._node.get_term()
+            entries = await self._node.audit.recent(since_ms, until_ms, limit)
             return json_bytes(AuditAnswer(entries=entries).model_dump_json(by_alias=True).encode())
 
         return await self._forwarder.on_leader(request, act)
@@ -200,8 +191,8 @@ _EXPLAIN = "/loadbalance/v1/explain"
 class ExplainHandlers:
     """`/loadbalance/v1/explain`, read-only; answered by the leader, which alone has the memory of strategies."""
 
-    def __init__(self, explainer: ExplanationService, forwarder: Forwarder) -> None:
-        self._explainer = explainer
+    def __init__(self, node: Candidate, forwarder: Forwarder) -> None:
+        self._node = node
         self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
@@ -239,12 +230,12 @@ class ExplainHandlers:
         """Explain the place of a bundle, and the result of shedding and placement now."""
         namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
         name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))
-        return await self._answer_explanation(request, lambda: self._explainer.bundle(name))
+        return await self._answer_explanation(request, lambda: self._node.explainer.bundle(name))
 
     async def broker(self, request: web.Request) -> web.Response:
         """Explain what a round of shedding would take from the broker now, and whether it is given bundles."""
         broker = parse_broker_id(request.match_info["broker"])
-        return await self._answer_explanation(request, lambda: self._explainer.broker(broker))
+        return await self._answer_explanation(request, lambda: self._node.explainer.broker(broker))
 
     async def why_not(self, request: web.Request) -> web.Response:
         """Explain why the bundle is not on that broker."""
@@ -252,7 +243,7 @@ class ExplainHandlers:
             BundleName.parse(_require_query(request, "bundle")),
             parse_broker_id(_require_query(request, "broker")),
         )
-        return await self._answer_explanation(request, lambda: self._explainer.why_not(bundle, broker))
+        return await self._answer_explanation(request, lambda: self._node.explainer.why_not(bundle, broker))
 
     async def _answer_explanation(
         self, request: web.Request, explain: Callable[[], Awaitable[WireModel]]

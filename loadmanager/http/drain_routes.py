@@ -13,10 +13,7 @@ from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
 from loadmanager.http.request_bodies import parse_body, parse_flag
 from loadmanager.http.responses import MAX_BODY_BYTES, json_response
-from loadmanager.leader.execution.executor import Executor
-from loadmanager.leader.loops.drain_loop import DrainLoop
-from loadmanager.leader.loops.plan_driver import PlanDriver
-from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
+from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.planning.churn_memory import Churn
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.plan_bodies import (
@@ -36,13 +33,8 @@ _BREAKER = f"{_CHURN}/breaker"
 
 
 class DrainingHandlers:
-    def __init__(
-        self, mirror: ClusterMirror, drains: DrainLoop, executor: Executor, breaker: Churn, forwarder: Forwarder
-    ) -> None:
-        self._mirror = mirror
-        self._drains = drains
-        self._executor = executor
-        self._breaker = breaker
+    def __init__(self, node: Candidate, forwarder: Forwarder) -> None:
+        self._node = node
         self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
@@ -70,7 +62,7 @@ class DrainingHandlers:
 
         async def act() -> web.Response:
             before = self._drained_since_s(broker)
-            progress = await self._drains.start(broker, and_return=and_return)
+            progress = await self._node.drains.start(broker, and_return=and_return)
             note_change(request, before, self._drained_since_s(broker))
             return json_response(progress.model_dump(by_alias=True), HTTPStatus.ACCEPTED)
 
@@ -81,7 +73,7 @@ class DrainingHandlers:
         broker = BrokerId(request.match_info["broker"])
 
         async def act() -> web.Response:
-            return json_response(self._drains.progress(broker).model_dump(by_alias=True))
+            return json_response(self._node.drains.progress(broker).model_dump(by_alias=True))
 
         return await self._forwarder.once_it_leads(request, act)
 
@@ -91,14 +83,14 @@ class DrainingHandlers:
 
         async def act() -> web.Response:
             before = self._drained_since_s(broker)
-            await self._drains.stop(broker)
+            await self._node.drains.stop(broker)
             note_change(request, before, self._drained_since_s(broker))
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.once_it_leads(request, act)
 
     def _drained_since_s(self, broker: BrokerId) -> dict[str, float] | None:
-        order = self._mirror.operator_config.controls.draining.get(broker)
+        order = self._node.mirror.operator_config.controls.draining.get(broker)
         return None if order is None else {"drainedSince": order.since_s}
 
     async def cancel_unload(self, request: web.Request) -> web.Response:
@@ -107,7 +99,7 @@ class DrainingHandlers:
         name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))
 
         async def act() -> web.Response:
-            await self._executor.cancel(name)
+            await self._node.executor.cancel(name)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.once_it_leads(request, act)
@@ -116,7 +108,7 @@ class DrainingHandlers:
         """Return the recent moves and returns by shedding, and what the breaker has stopped."""
 
         async def act() -> web.Response:
-            figures = self._breaker.figures()
+            figures = self._node.planner.churn.figures()
             answer = ChurnAnswer(
                 moved_within_hour_percent=100 * figures.moved_within_hour,
                 moved_again_percent=100 * figures.moved_again,
@@ -138,9 +130,9 @@ class DrainingHandlers:
         bundle = None if wanted is None else str(BundleName.parse(wanted))
 
         async def act() -> web.Response:
-            before = _breaker_state(self._breaker)
-            self._breaker.lift(bundle)
-            note_change(request, before, _breaker_state(self._breaker))
+            before = _breaker_state(self._node.planner.churn)
+            self._node.planner.churn.lift(bundle)
+            note_change(request, before, _breaker_state(self._node.planner.churn))
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.once_it_leads(request, act)
@@ -158,8 +150,8 @@ _EXECUTION_TIMEOUT_S = 3_600.0
 
 
 class PlanHandlers:
-    def __init__(self, plans: PlanDriver, forwarder: Forwarder) -> None:
-        self._plans = plans
+    def __init__(self, node: Candidate, forwarder: Forwarder) -> None:
+        self._node = node
         self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
@@ -194,7 +186,7 @@ class PlanHandlers:
         wanted = await parse_body(request, PlanRequest)
 
         async def act() -> web.Response:
-            plan = await self._plans.compute(wanted)
+            plan = await self._node.plans.compute(wanted)
             note_change(request, None, {"plan": plan.hash, "steps": len(plan.steps)})
             return json_response(plan.model_dump(by_alias=True))
 
@@ -204,7 +196,7 @@ class PlanHandlers:
         """Return the plans that the leader keeps, newest first."""
 
         async def act() -> web.Response:
-            return json_response(self._plans.all().model_dump(by_alias=True))
+            return json_response(self._node.plans.all().model_dump(by_alias=True))
 
         return await self._forwarder.once_it_leads(request, act)
 
@@ -212,7 +204,7 @@ class PlanHandlers:
         """Return a plan that the leader keeps."""
 
         async def act() -> web.Response:
-            return json_response(self._plans.get(request.match_info["hash"]).model_dump(by_alias=True))
+            return json_response(self._node.plans.get(request.match_info["hash"]).model_dump(by_alias=True))
 
         return await self._forwarder.once_it_leads(request, act, _PLANNING_TIMEOUT_S)
 
@@ -225,7 +217,7 @@ class PlanHandlers:
 
         async def act() -> web.Response:
             try:
-                report = await self._plans.execute(request.match_info["hash"], even_if_frozen=insists)
+                report = await self._node.plans.execute(request.match_info["hash"], even_if_frozen=insists)
             except PlanDriftedError as error:
                 note_change(request, None, {"executed": error.report["executed"], "reason": str(error)})
                 return json_response(error.report, HTTPStatus.CONFLICT)

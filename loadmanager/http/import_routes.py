@@ -20,10 +20,8 @@ from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
 from loadmanager.http.request_bodies import parse_flag, parse_value
 from loadmanager.http.responses import MAX_BODY_BYTES, json_bytes, json_response
-from loadmanager.leader.election.config_writer import ConfigWriter
-from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
-from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.operator_commands import BundleCommands
+from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.node import Node
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.learned_records import LEARNED_DATA, LearnedData, encode_learned
 from loadmanager.wire.operator_config import (
@@ -43,18 +41,8 @@ _PATIENCE_S = 300.0
 class ImportHandlers:
     """Import by the leader: everything is checked before anything changes, and equal records are not written."""
 
-    def __init__(
-        self,
-        mirror: ClusterMirror,
-        live: LiveSettings,
-        bundles: BundleCommands,
-        operators: ConfigWriter,
-        forwarder: Forwarder,
-    ) -> None:
-        self._mirror = mirror
-        self._live = live
-        self._bundles = bundles
-        self._operators = operators
+    def __init__(self, node: Node, forwarder: Forwarder) -> None:
+        self._node = node
         self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
@@ -84,7 +72,7 @@ class ImportHandlers:
 
         async def act() -> web.Response:
             if wanted.configuration is not None:
-                self._live.check(wanted.configuration)
+                self._node.live.check(wanted.configuration)
             changes = find_changes(self._current(), wanted)
             if not is_dry:
                 await self._create(wanted.namespaces or {})
@@ -95,44 +83,44 @@ class ImportHandlers:
         return await self._forwarder.once_it_leads(request, act, _PATIENCE_S)
 
     def _current(self) -> StoredOperatorConfig:
-        operator_config = self._mirror.operator_config
+        operator_config = self._node.mirror.operator_config
         return StoredOperatorConfig(
-            {name: record.state.bundles for name, record in self._mirror.namespaces.items()},
+            {name: record.state.bundles for name, record in self._node.mirror.namespaces.items()},
             operator_config.isolation,
             operator_config.failure_domains,
             operator_config.anti_affinity,
             standing(operator_config.controls),
-            self._live.overrides,
+            self._node.live.overrides,
             operator_config.learned,
         )
 
     async def _create(self, wanted: Mapping[str, NamespaceBundles]) -> None:
-        missing = [name for name in wanted if name not in self._mirror.namespaces]
+        missing = [name for name in wanted if name not in self._node.mirror.namespaces]
         for first in range(0, len(missing), _CREATED_AT_A_TIME):
             part = missing[first : first + _CREATED_AT_A_TIME]
             await asyncio.gather(*(self._create_one(name, wanted[name]) for name in part))
 
     async def _create_one(self, name: str, bundles: NamespaceBundles) -> None:
         with contextlib.suppress(NamespaceExistsError):
-            await self._bundles.create_namespace(NamespaceName.parse(name), bundles)
+            await self._node.bundles.create_namespace(NamespaceName.parse(name), bundles)
 
     async def _lay_down(self, wanted: StoredOperatorConfig) -> None:
         isolation, domains, groups = wanted.isolation, wanted.failure_domains, wanted.anti_affinity
         controls, configuration = wanted.controls, wanted.configuration
         if isolation is not None:
-            await self._operators.update_isolation(lambda _: isolation)
+            await self._node.operators.update_isolation(lambda _: isolation)
         if domains is not None:
-            await self._operators.update_failure_domains(lambda _: domains)
+            await self._node.operators.update_failure_domains(lambda _: domains)
         if groups is not None:
-            await self._operators.update_anti_affinity(lambda _: groups)
+            await self._node.operators.update_anti_affinity(lambda _: groups)
         if controls is not None:
-            await self._operators.update_controls(
+            await self._node.operators.update_controls(
                 lambda now: replace(controls, draining=now.draining, returning=now.returning, held_off=now.held_off)
             )
         if configuration is not None:
-            await self._operators.update_configuration(lambda _: configuration)
+            await self._node.operators.update_configuration(lambda _: configuration)
         if wanted.learned is not None:
-            await self._operators.update_learned(wanted.learned)
+            await self._node.operators.update_learned(wanted.learned)
 
 
 _LEARNED = "/loadbalance/v1/learned"
@@ -141,9 +129,8 @@ _LEARNED = "/loadbalance/v1/learned"
 class LearnedHandlers:
     """Learned loads: any node reads them, the leader changes and deletes them."""
 
-    def __init__(self, mirror: ClusterMirror, operators: ConfigWriter, forwarder: Forwarder) -> None:
-        self._mirror = mirror
-        self._operators = operators
+    def __init__(self, node: Candidate, forwarder: Forwarder) -> None:
+        self._node = node
         self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
@@ -165,7 +152,7 @@ class LearnedHandlers:
     async def get_learned(self, request: web.Request) -> web.Response:
         """Return the learned loads and their run; an empty object when nothing was published."""
         del request
-        return json_bytes(encode_learned(self._mirror.operator_config.learned))
+        return json_bytes(encode_learned(self._node.mirror.operator_config.learned))
 
     async def put_learned(self, request: web.Request) -> web.Response:
         """Publish learned loads: a bundle without history is taken to carry that of its namespace."""
@@ -178,8 +165,8 @@ class LearnedHandlers:
 
     async def _update(self, request: web.Request, learned: LearnedData | None) -> web.Response:
         async def act() -> web.Response:
-            before = self._mirror.operator_config.learned
-            await self._operators.update_learned(learned)
+            before = self._node.mirror.operator_config.learned
+            await self._node.operators.update_learned(learned)
             note_change(request, _run_of(before), _run_of(learned))
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
@@ -196,9 +183,8 @@ _CONFIGURATION = "/admin/v2/brokers/configuration"
 class ConfigurationHandlers:
     """Dynamic configuration: any node reads its settings, the leader changes those of all nodes."""
 
-    def __init__(self, live: LiveSettings, operators: ConfigWriter, forwarder: Forwarder) -> None:
-        self._live = live
-        self._operators = operators
+    def __init__(self, node: Candidate, forwarder: Forwarder) -> None:
+        self._node = node
         self._forwarder = forwarder
 
     def questions(self) -> list[Operation]:
@@ -233,12 +219,12 @@ class ConfigurationHandlers:
     async def values(self, request: web.Request) -> web.Response:
         """Return the overrides of the nodes' own settings."""
         del request
-        return json_response(dict(sorted(self._live.overrides.items())))
+        return json_response(dict(sorted(self._node.live.overrides.items())))
 
     async def runtime(self, request: web.Request) -> web.Response:
         """Return all settings of this node as they are now."""
         del request
-        return json_response(values_as_text(self._live.current))
+        return json_response(values_as_text(self._node.live.current))
 
     async def set_value(self, request: web.Request) -> web.Response:
         """Override a setting of all nodes.
@@ -248,11 +234,11 @@ class ConfigurationHandlers:
         key, text = request.match_info["key"], request.match_info["value"]
 
         def put(stored: Mapping[str, str]) -> Mapping[str, str]:
-            self._live.check({**self._live.overrides, key: text})
+            self._node.live.check({**self._node.live.overrides, key: text})
             return {**stored, key: text}
 
         async def act() -> web.Response:
-            await noting(request, self._operators.update_configuration, put)
+            await noting(request, self._node.operators.update_configuration, put)
             return web.Response()
 
         return await self._forwarder.on_leader(request, act)
@@ -267,12 +253,12 @@ class ConfigurationHandlers:
         def remove(stored: Mapping[str, str]) -> Mapping[str, str]:
             if key not in stored:
                 check_dynamic(key)
-            others = {name: text for name, text in self._live.overrides.items() if name != key}
-            self._live.check(others)
+            others = {name: text for name, text in self._node.live.overrides.items() if name != key}
+            self._node.live.check(others)
             return {name: text for name, text in stored.items() if name != key}
 
         async def act() -> web.Response:
-            await noting(request, self._operators.update_configuration, remove)
+            await noting(request, self._node.operators.update_configuration, remove)
             return web.Response()
 
         return await self._forwarder.on_leader(request, act)

@@ -17,9 +17,7 @@ from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import TIME, Operation, Parameter
 from loadmanager.http.request_bodies import parse_number, parse_time
 from loadmanager.http.responses import json_response
-from loadmanager.leader.audit.history_queries import LineageReader
 from loadmanager.leader.candidate import Candidate
-from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.util import clock
 from loadmanager.wire.lineage_bodies import BundleLineage, put_together
@@ -32,12 +30,8 @@ _READING_TIMEOUT_S = 30.0
 
 
 class LineageHandlers:
-    def __init__(
-        self, leadership: Candidate, mirror: ClusterMirror, lineage: LineageReader, forwarder: Forwarder
-    ) -> None:
-        self._leadership = leadership
-        self._mirror = mirror
-        self._lineage = lineage
+    def __init__(self, node: Candidate, forwarder: Forwarder) -> None:
+        self._node = node
         self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
@@ -77,13 +71,13 @@ class LineageHandlers:
         query = f"?since={since_ms}&until={until_ms}&limit={limit}"
         path = f"{_OF_THIS_NODE.partition('{')[0]}{name}{query}"
         others = {
-            node: each.service_url for node, each in self._mirror.nodes.items() if node != self._leadership.node_id
+            node: each.service_url for node, each in self._node.mirror.nodes.items() if node != self._node.node_id
         }
         asking = asyncio.gather(*(self._ask_node(url, path) for url in others.values()))
         own, answers = await asyncio.gather(self._own(name, since_ms, until_ms, limit), asking)
         heard = [own, *(life for life in answers if life is not None)]
         if not any(life.entries for life in heard):
-            await self._lineage.of(name, since_ms, until_ms, 1)  # says why, if nothing is recorded
+            await self._node.lineage.of(name, since_ms, until_ms, 1)  # says why, if nothing is recorded
         unheard = [node for node, answer in zip(others, answers, strict=True) if answer is None]
         return json_response(put_together(heard, limit, unheard).model_dump(by_alias=True))
 
@@ -94,7 +88,7 @@ class LineageHandlers:
     async def _own(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLineage:
         """Read this node's lineage; empty where it does not record."""
         try:
-            return await self._lineage.of(name, since_ms, until_ms, limit)
+            return await self._node.lineage.of(name, since_ms, until_ms, limit)
         except NotFoundError:
             return BundleLineage(bundle=str(name), since=since_ms, until=until_ms, omitted=0, entries=[])
 

@@ -161,11 +161,10 @@ LONGEST_WAIT_MS = 1_000
 class OwnershipHandlers:
     """Ownership as this node knows it; agents grant by it."""
 
-    def __init__(self, leadership: Candidate, mirror: ClusterMirror) -> None:
-        self._leadership = leadership
-        self._mirror = mirror
+    def __init__(self, node: Candidate) -> None:
+        self._node = node
         self._changes: dict[str, asyncio.Event] = {}
-        mirror.on_namespace.append(self._on_changed)
+        node.mirror.on_namespace.append(self._on_changed)
 
     def operations(self) -> list[Operation]:
         wait: dict[str, object] = {"type": "integer", "minimum": 0, "maximum": LONGEST_WAIT_MS, "default": 0}
@@ -202,14 +201,14 @@ class OwnershipHandlers:
                     await self._changes.setdefault(str(topic.namespace), asyncio.Event()).wait()
 
     def _is_owned_by(self, broker: str, topic: TopicName) -> bool:
-        entry, index = self._mirror.bundle_of_topic(topic)
+        entry, index = self._node.mirror.bundle_of_topic(topic)
         ownership = entry.state.ownerships[index]
         owner = ownership.owner if ownership.state is OwnershipState.OWNED else None
         return owner is not None and owner.broker == broker
 
     def _answer(self, topic: TopicName) -> OwnershipAnswer:
-        self._leadership.must_be_current()
-        entry, index = self._mirror.bundle_of_topic(topic)
+        self._node.must_be_current()
+        entry, index = self._node.mirror.bundle_of_topic(topic)
         ownership = entry.state.ownerships[index]
         owner = ownership.owner
         return OwnershipAnswer(

@@ -20,10 +20,7 @@ from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
 from loadmanager.http.policy_routes import refuse_to_strand
 from loadmanager.http.request_bodies import parse_body, parse_flag
 from loadmanager.http.responses import json_bytes, json_response, problem
-from loadmanager.leader.candidate import Candidate
-from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
-from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.operator_commands import BundleCommands, NamespaceDeletion
+from loadmanager.leader.node import Node
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.bundle_bodies import HOT, LARGEST, MergedBundle, MergeRequest, SplitPositions, TopicHashPositions
 from loadmanager.wire.http_bodies import NamespaceAnswer, NamespacePolicies
@@ -37,20 +34,9 @@ _BUNDLE = _NAMESPACE + "/{range}"
 class AdminHandlers:
     """Namespaces and bundles: the leader creates, deletes and unloads; any node reads from memory."""
 
-    def __init__(
-        self,
-        leadership: Candidate,
-        bundles: BundleCommands,
-        deletion: NamespaceDeletion,
-        mirror: ClusterMirror,
-        live: LiveSettings,
-        forwarder: Forwarder,
-    ) -> None:
-        self._leadership = leadership
-        self._bundles = bundles
-        self._deletion = deletion
-        self._mirror = mirror
-        self._live = live
+    def __init__(self, node: Node, forwarder: Forwarder) -> None:
+        self._node = node
+        self._mirror = node.mirror
         self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
@@ -115,13 +101,13 @@ class AdminHandlers:
         name, force = _namespace_of(request), parse_flag(request, "force")
 
         async def act() -> web.Response:
-            self._leadership.must_lead()
+            self._node.must_lead()
             before = _to_json(self._bundles_of(request))
-            await self._deletion.delete(name, force=force)
+            await self._node.deletion.delete(name, force=force)
             note_change(request, before, None)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
-        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
+        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._node.live.current))
 
     async def create_namespace(self, request: web.Request) -> web.Response:
         """Create a namespace; of Pulsar's policies only those about bundles are used.
@@ -132,14 +118,14 @@ class AdminHandlers:
         bundles = self._wanted_bundles(await request.read())
 
         async def act() -> web.Response:
-            await self._bundles.create_namespace(name, bundles)
+            await self._node.bundles.create_namespace(name, bundles)
             note_change(request, None, _to_json(bundles))
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act)
 
     def _wanted_bundles(self, body: bytes) -> NamespaceBundles:
-        settings = self._live.current
+        settings = self._node.live.current
         try:
             policies = NamespacePolicies.model_validate_json(body) if body.strip() else NamespacePolicies()
             wanted = policies.bundles
@@ -168,7 +154,7 @@ class AdminHandlers:
             {
                 "bundles": BundlesData.of(bundles).model_dump(by_alias=True),
                 "hashFunction": bundles.hash_function.value,
-                "isAvailable": str(_namespace_of(request)) in self._live.current.available_namespaces,
+                "isAvailable": str(_namespace_of(request)) in self._node.live.current.available_namespaces,
             }
         )
 
@@ -189,11 +175,11 @@ class AdminHandlers:
         async def act() -> web.Response:
             refuse_to_strand(self._mirror, self._mirror.unplaceable(), {str(name)}, force)
             before = self._owners(name)
-            await self._bundles.unload_namespace(name)
+            await self._node.bundles.unload_namespace(name)
             note_change(request, before, self._owners(name))
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
-        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
+        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._node.live.current))
 
     async def unload_bundle(self, request: web.Request) -> web.Response:
         """Release a bundle, or hand it to a broker; 504 when the owner did not do so in time and keeps it.
@@ -205,7 +191,7 @@ class AdminHandlers:
         wanted, force = request.query.get("destinationBroker", ""), parse_flag(request, "force")
 
         async def act() -> web.Response:
-            self._leadership.get_term()  # only the leader knows for certain who is registered
+            self._node.get_term()  # only the leader knows for certain who is registered
             destination = self._destination(wanted)
             if wanted and destination is None:
                 known = ", ".join(sorted(self._mirror.brokers)) or "none"
@@ -213,11 +199,11 @@ class AdminHandlers:
             before = self._owners(name.namespace).get(str(name.range))
             if destination is None and before is not None:
                 refuse_to_strand(self._mirror, self._mirror.unplaceable(), {str(name.namespace)}, force)
-            await self._bundles.unload(name, destination, OwnershipReason.ADMIN_UNLOAD)
+            await self._node.bundles.unload(name, destination, OwnershipReason.ADMIN_UNLOAD)
             note_change(request, before, self._owners(name.namespace).get(str(name.range)))
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
-        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
+        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._node.live.current))
 
     def _owners(self, name: NamespaceName) -> dict[str, str]:
         """Return the owner of each owned bundle of a namespace, by its range."""
@@ -250,9 +236,8 @@ _PARTITION = re.compile(r"-partition-[0-9]+$")
 class BundleHandlers:
     """Bundles: the leader splits and merges them; any node asks their owners for topics."""
 
-    def __init__(self, bundles: BundleCommands, live: LiveSettings, forwarder: Forwarder) -> None:
-        self._bundles = bundles
-        self._live = live
+    def __init__(self, node: Node, forwarder: Forwarder) -> None:
+        self._node = node
         self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
@@ -305,14 +290,14 @@ class BundleHandlers:
         own = None if text in (LARGEST, HOT) else BundleName(namespace, BundleRange.parse(text.lower()))
 
         async def act() -> web.Response:
-            name = own or self._bundles.find(namespace, text)
+            name = own or self._node.bundles.find(namespace, text)
             if name is None:
                 return problem(HTTPStatus.NOT_FOUND, f"{text}: no bundle of namespace {namespace} carries anything")
-            parts = await self._bundles.split(name, algorithm=algorithm, positions=positions, unload=unload)
+            parts = await self._node.bundles.split(name, algorithm=algorithm, positions=positions, unload=unload)
             note_change(request, [str(name)], [str(part) for part in parts] or [str(name)])
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
-        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
+        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._node.live.current))
 
     async def merge(self, request: web.Request) -> web.Response:
         """Merge this bundle and a neighbour of the same owner.
@@ -324,12 +309,12 @@ class BundleHandlers:
         with_ = None if wanted is None else BundleRange.parse(wanted.lower())
 
         async def act() -> web.Response:
-            merged = await self._bundles.merge(name, with_)
+            merged = await self._node.bundles.merge(name, with_)
             neighbours = [str(name)] if with_ is None else [str(name), f"{name.namespace}/{with_}"]
             note_change(request, neighbours, [str(merged)])
             return json_bytes(MergedBundle(bundle=str(merged)).to_json())
 
-        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
+        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._node.live.current))
 
     async def topic_hash_positions(self, request: web.Request) -> web.Response:
         """Return the hashes of a bundle's topics that its owner has open.
@@ -337,7 +322,7 @@ class BundleHandlers:
         412 for a range that is no current bundle, or one that nobody owns.
         """
         name = BundleName(_namespace_of(request), BundleRange.parse(request.match_info["range"].lower()))
-        topics = await self._bundles.get_topics(name)
+        topics = await self._node.bundles.get_topics(name)
         if topics is None:
             return problem(HTTPStatus.PRECONDITION_FAILED, f"bundle {name} has no owner that could name its topics")
         wanted = set(request.query.getall("topics", ()))

@@ -34,10 +34,8 @@ from loadmanager.http.leader_proxy import Forwarder, unloading_timeout_s
 from loadmanager.http.openapi import BOOLEAN, JSON, Operation, Parameter
 from loadmanager.http.request_bodies import parse_flag, parse_value
 from loadmanager.http.responses import json_response, problem
-from loadmanager.leader.election.config_writer import ConfigWriter
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
-from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.operator_commands import BundleCommands
+from loadmanager.leader.node import Node
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.policy_records import (
     FAILURE_DOMAIN,
@@ -117,28 +115,19 @@ class _Kind(Generic[_Data]):
 class PolicyHandlers:
     """Isolation policies and failure domains: any node reads them, the leader changes them."""
 
-    def __init__(
-        self,
-        cluster: str,
-        mirror: ClusterMirror,
-        operators: ConfigWriter,
-        bundles: BundleCommands,
-        live: LiveSettings,
-        forwarder: Forwarder,
-    ) -> None:
-        self._cluster = cluster
-        self._mirror = mirror
-        self._bundles = bundles
-        self._live = live
+    def __init__(self, node: Node, forwarder: Forwarder) -> None:
+        self._node = node
+        self._mirror = node.mirror
+        self._cluster = node.live.current.cluster_name
         self._forwarder = forwarder
         self._isolation: _Kind[IsolationData] = _Kind(
-            "isolation policy", "policy", lambda: mirror.operator_config.isolation, operators.update_isolation
+            "isolation policy", "policy", lambda: node.mirror.operator_config.isolation, node.operators.update_isolation
         )
         self._domains: _Kind[FailureDomain] = _Kind(
             "failure domain",
             "failureDomain",
-            lambda: mirror.operator_config.failure_domains,
-            operators.update_failure_domains,
+            lambda: node.mirror.operator_config.failure_domains,
+            node.operators.update_failure_domains,
         )
 
     def operations(self) -> list[Operation]:
@@ -319,11 +308,11 @@ class PolicyHandlers:
                 await self._unload(namespace, name)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
-        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
+        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._node.live.current))
 
     async def _unload(self, namespace: str, policy: str) -> None:
         try:
-            await self._bundles.unload_namespace(NamespaceName.parse(namespace))
+            await self._node.bundles.unload_namespace(NamespaceName.parse(namespace))
         except UnloadFailedError as error:
             said = f"isolation policy {policy!r} is stored, but not every bundle of {namespace} was unloaded: {error}"
             raise UnloadFailedError(said) from None
@@ -359,7 +348,7 @@ class PolicyHandlers:
         """Return the namespaces that a setting names, sorted."""
         if key not in NAMING_NAMESPACES:
             raise BadRequestError(f"setting {key[:80]!r}: expected {' or '.join(NAMING_NAMESPACES)}")
-        entries = getattr(self._live.current, to_snake(key))
+        entries = getattr(self._node.live.current, to_snake(key))
         return sorted(entry.partition("=")[0] for entry in entries) if key == _MOVE_COSTS else sorted(entries)
 
     def _shown_match(self, found: PatternMatch) -> ShownMatch:
@@ -431,10 +420,10 @@ _MOST_CHARACTERS = 200
 class AntiAffinityHandlers:
     """Anti-affinity groups: any node reads them, the leader changes them."""
 
-    def __init__(self, cluster: str, mirror: ClusterMirror, operators: ConfigWriter, forwarder: Forwarder) -> None:
-        self._cluster = cluster
-        self._mirror = mirror
-        self._operators = operators
+    def __init__(self, node: Node, forwarder: Forwarder) -> None:
+        self._node = node
+        self._mirror = node.mirror
+        self._cluster = node.live.current.cluster_name
         self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
@@ -511,7 +500,7 @@ class AntiAffinityHandlers:
             return others if group is None else {**others, name: group}
 
         async def act() -> web.Response:
-            await noting(request, self._operators.update_anti_affinity, change)
+            await noting(request, self._node.operators.update_anti_affinity, change)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act)

@@ -13,7 +13,6 @@ from loadmanager.http.openapi import TEXT, Operation, Parameter
 from loadmanager.http.request_bodies import parse_number
 from loadmanager.http.responses import json_bytes, problem
 from loadmanager.leader.candidate import Candidate
-from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.net.auth.gate import AccessRole, AuthGate
 from loadmanager.util.process_metrics import choose_format
 from loadmanager.wire.http_bodies import (
@@ -30,12 +29,8 @@ from loadmanager.wire.http_bodies import (
 class OpsHandlers:
     """`/healthz`, `/readyz`, `/status.html`, `/metrics`."""
 
-    def __init__(
-        self, node: Candidate, mirror: ClusterMirror, cluster: str, lookups: CollectorRegistry, gate: AuthGate
-    ) -> None:
+    def __init__(self, node: Candidate, lookups: CollectorRegistry, gate: AuthGate) -> None:
         self._node = node
-        self._mirror = mirror
-        self._cluster = cluster
         self._lookups = lookups
         self._gate = gate
 
@@ -67,11 +62,11 @@ class OpsHandlers:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
         cannot_move = [CannotMove(key=each.key, sentence=each.sentence) for each in self._node.stuck_monitor.found]
         ready = Readiness(
-            epoch=self._mirror.epoch,
-            faults={**self._mirror.faults, **self._node.denied},
+            epoch=self._node.mirror.epoch,
+            faults={**self._node.mirror.faults, **self._node.denied},
             cannot_move=cannot_move,
             limits=[ShownLimit.of(each) for each in self._node.stuck_monitor.limits],
-            unplaceable=[UnplaceableNamespaces.of(each) for each in self._mirror.unplaceable()],
+            unplaceable=[UnplaceableNamespaces.of(each) for each in self._node.mirror.unplaceable()],
             open_to_anyone=self._gate.is_open_to_anyone,
         )
         return json_bytes(ready.to_json())
@@ -85,15 +80,16 @@ class OpsHandlers:
     async def metrics(self, request: web.Request) -> web.Response:
         """Return the metrics in the Prometheus format."""
         encode, content_type = choose_format(",".join(request.headers.getall("Accept", ())))
-        text = await asyncio.to_thread(render, self._node.scrape(), self._cluster, self._lookups, encode)
+        cluster = self._node.live.current.cluster_name
+        text = await asyncio.to_thread(render, self._node.scrape(), cluster, self._lookups, encode)
         return web.Response(body=text, headers={"Content-Type": content_type})
 
 
 class TermHandlers:
     """`/loadbalance/v1/term`; never forwarded: it is about the node that is asked."""
 
-    def __init__(self, leadership: Candidate) -> None:
-        self._leadership = leadership
+    def __init__(self, node: Candidate) -> None:
+        self._node = node
 
     def operations(self) -> list[Operation]:
         hold: dict[str, object] = {"type": "integer", "minimum": 0, "maximum": LONGEST_HOLD_MS, "default": 0}
@@ -116,6 +112,6 @@ class TermHandlers:
         """
         hold_ms = parse_number(request, "holdMs", 0, 0, LONGEST_HOLD_MS)
         if hold_ms:
-            await asyncio.wait({self._leadership.leader_changed}, timeout=hold_ms / 1000)
-        term = await self._leadership.prove_term()
+            await asyncio.wait({self._node.leader_changed}, timeout=hold_ms / 1000)
+        term = await self._node.prove_term()
         return json_bytes(TermAnswer(epoch=term.epoch).to_json())

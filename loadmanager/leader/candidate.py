@@ -27,16 +27,20 @@ from loadmanager.errors import (
 )
 from loadmanager.leader.audit.audit_log import AuditTrail
 from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.leader.audit.history_queries import LineageReader
 from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.leader.election.campaign import Election
+from loadmanager.leader.election.config_writer import ConfigWriter
 from loadmanager.leader.election.leader_watch import LeaderWatch
 from loadmanager.leader.execution.executor import Executor
 from loadmanager.leader.loops.drain_loop import DrainLoop
 from loadmanager.leader.loops.plan_driver import PlanDriver
 from loadmanager.leader.loops.shedding_loop import SheddingLoop
+from loadmanager.leader.mirror.broker_records import RawReports
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.persistence import Persistence
+from loadmanager.leader.planning.explanation_service import ExplanationService
 from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.leader.planning.stuck_monitor import StuckMonitor
 from loadmanager.net.http_client import Caller
@@ -118,7 +122,10 @@ class Candidate(ABC):
     live: LiveSettings
     caller: Caller
     mirror: ClusterMirror
+    reports: RawReports
+    operators: ConfigWriter
     planner: PlannerService
+    explainer: ExplanationService
     executor: Executor
     shedding: SheddingLoop
     drains: DrainLoop
@@ -127,6 +134,7 @@ class Candidate(ABC):
     stuck_monitor: StuckMonitor
     decision_log: DecisionLog
     audit: AuditTrail
+    lineage: LineageReader
     recorder: HistoryRecorder
 
     def __init__(
