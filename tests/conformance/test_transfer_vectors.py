@@ -36,7 +36,7 @@ def carrying(out: float) -> Load:
 
 
 def shed(given: Snapshot) -> Shed:
-    return TransferShedder.of(CONFIGURED).find_bundles_for_unloading(given, {})
+    return TransferShedder(CONFIGURED).find_bundles_for_unloading(given, {})
 
 
 def test_a5_usage_is_the_weighted_maximum_with_memory_and_the_first_figures_are_taken_whole() -> None:

@@ -109,7 +109,7 @@ def run(seed: int) -> Counter[str]:
     """Consecutive cycles of changing clusters; how often what came out."""
     rng = np.random.default_rng(seed)
     rule = random_rule(rng)
-    fast, slow = TransferShedder.of(settings_of(rule)), Shedder(rule)
+    fast, slow = TransferShedder(settings_of(rule)), Shedder(rule)
     state: State = {}
     seen: Counter[str] = Counter()
     for _ in range(CYCLES):

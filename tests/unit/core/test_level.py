@@ -514,7 +514,7 @@ def test_nobody_is_chosen_among_no_candidates() -> None:
     given = cluster(a=carrying("a", [5.0]))
     none = np.empty(0, dtype=np.intp)
     rng = np.random.default_rng(1)
-    placement = LevelPlacement.of(SETTINGS).place(none, None, given, Projection(given), {}, rng)
+    placement = LevelPlacement(SETTINGS).place(none, None, given, Projection(given), {}, rng)
     assert (placement.broker, placement.reason) == (None, PlacementReason.NO_BROKER_AVAILABLE)
 
 

@@ -39,7 +39,7 @@ def hot(bundles: int = 3, first: int = 0, cpu: float = 100) -> BrokerReport:
 
 
 def shed(given: Snapshot, settings: PlannerSettings = SETTINGS, state: State | None = None) -> Shed:
-    return TransferShedder.of(settings).find_bundles_for_unloading(given, state or {})
+    return TransferShedder(settings).find_bundles_for_unloading(given, state or {})
 
 
 def plan(given: Snapshot, settings: PlannerSettings = SETTINGS) -> Plan:

@@ -220,7 +220,7 @@ async def test_a_report_that_does_not_say_when_it_was_made_is_no_old_one(mirror:
     snapshot = mirror.mirror.model.snapshot(time.time(), 0.0)
     assert snapshot.brokers.last_update_ms[0] >= before_ms
     settings = PlannerSettings(shedding_strategy="TransferShedder")
-    shed = TransferShedder.of(settings).find_bundles_for_unloading(snapshot, {})
+    shed = TransferShedder(settings).find_bundles_for_unloading(snapshot, {})
     assert TransferReason.OUT_DATED_DATA not in [verdict.verdict for verdict in shed.verdicts]
 
 

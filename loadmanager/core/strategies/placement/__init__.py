@@ -23,11 +23,11 @@ PLACEMENT_STRATEGIES: dict[str, Callable[[PlannerSettings], PlacementStrategy]] 
     "LeastLongTermMessageRate": LeastLongTermMessageRate.of,
     "LeastResourceUsageWithWeight": LeastResourceUsageWithWeight.of,
     "LeastResourceUsageWithWeightExtensible": LeastResourceUsageWithWeightExtensible.of,
-    "Level": LevelPlacement.of,
+    "Level": LevelPlacement,
     "RoundRobinBrokerSelector": RoundRobinBrokerSelector.of,
-    "leastLoadedServer": LeastLoadedServer.of,
-    "leastMsgPerSecond": LeastMsgPerSecond.of,
-    "weightedRandomSelection": WeightedRandomSelection.of,
+    "leastLoadedServer": LeastLoadedServer,
+    "leastMsgPerSecond": LeastMsgPerSecond,
+    "weightedRandomSelection": WeightedRandomSelection,
 }
 
 _SIMPLE = ("leastLoadedServer", "leastMsgPerSecond")

@@ -34,10 +34,6 @@ _TOLERANCE = 5.0
 class LeastLoadedServer:
     settings: PlannerSettings
 
-    @classmethod
-    def of(cls, settings: PlannerSettings) -> LeastLoadedServer:
-        return cls(settings)
-
     def place(
         self,
         candidates: Rows,

@@ -34,10 +34,6 @@ class ExpectedMessagesReason(Reason):
 class LeastMsgPerSecond:
     settings: PlannerSettings
 
-    @classmethod
-    def of(cls, settings: PlannerSettings) -> LeastMsgPerSecond:
-        return cls(settings)
-
     def place(
         self,
         candidates: Rows,

@@ -31,10 +31,6 @@ class LevelPlacementReason(Reason):
 class LevelPlacement:
     settings: PlannerSettings
 
-    @classmethod
-    def of(cls, settings: PlannerSettings) -> LevelPlacement:
-        return cls(settings)
-
     def place(
         self,
         candidates: Rows,

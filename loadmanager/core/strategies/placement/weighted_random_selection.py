@@ -36,10 +36,6 @@ class WeightReason(Reason):
 class WeightedRandomSelection:
     settings: PlannerSettings
 
-    @classmethod
-    def of(cls, settings: PlannerSettings) -> WeightedRandomSelection:
-        return cls(settings)
-
     def place(
         self,
         candidates: Rows,

@@ -23,8 +23,8 @@ SHEDDING_STRATEGIES: dict[str, Callable[[PlannerSettings], SheddingStrategy]] = 
     "ThresholdShedder": ThresholdShedder.of,
     "UniformLoadShedder": UniformLoadShedder.of,
     "AvgShedder": AvgShedder.of,
-    "TransferShedder": TransferShedder.of,
-    "SimpleLoadManagerImpl": SimpleLoadManagerImpl.of,
+    "TransferShedder": TransferShedder,
+    "SimpleLoadManagerImpl": SimpleLoadManagerImpl,
     "Level": Level.of,
 }
 

@@ -84,10 +84,6 @@ class SimpleReason(Reason):
 class SimpleLoadManagerImpl:
     settings: PlannerSettings
 
-    @classmethod
-    def of(cls, settings: PlannerSettings) -> SimpleLoadManagerImpl:
-        return cls(settings)
-
     def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
         settings, percent = self.settings, snapshot.brokers.usage_percent
         judged = percent[:, _JUDGED]

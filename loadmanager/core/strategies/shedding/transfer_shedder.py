@@ -155,10 +155,6 @@ class LoadStatistics:
 class TransferShedder:
     settings: PlannerSettings
 
-    @classmethod
-    def of(cls, settings: PlannerSettings) -> TransferShedder:
-        return cls(settings)
-
     def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
         with np.errstate(all="ignore"):
             return _Cycle(self.settings, snapshot, state).run()
