@@ -147,7 +147,6 @@ class NodeCollector(Collector):
             ("heat_before", "Usage of the hottest broker over the level, before the last round.", figures.heat_before),
             ("heat_after", "The same once its moves are made.", figures.heat_after),
             ("bound", "Heat that no assignment is below.", figures.bound),
-            ("gap", "Heat after the last round by the bound.", figures.gap),
             ("load_moved_ratio", "Part of all load that it moves.", figures.load_moved),
             ("least_load_ratio", "Part of all load that has to move for its heat.", figures.least_load),
         ):

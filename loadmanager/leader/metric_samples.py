@@ -180,14 +180,12 @@ def _churn_gauges(node: Candidate) -> list[Sample]:
     back = "Part of all load that shedding moved in the last four hours to where it had been within four hours."
     hour = "Part of all load that shedding moved within the hour."
     stopped, frozen = figures.shedding_stopped_for_s > 0, len(figures.frozen_for_s)
-    draining = len(node.mirror.operator_config.controls.draining)
     return _without_labels(
         ("loadmanager_moved_per_hour_ratio", hour, leads * figures.moved_within_hour),
         ("loadmanager_moved_again_ratio", again, leads * figures.moved_again),
         ("loadmanager_moved_back_ratio", back, leads * figures.moved_back),
         ("loadmanager_shedding_stopped", "1 while the breaker has stopped shedding.", leads * stopped),
         ("loadmanager_bundles_frozen_by_breaker", "Bundles not shed as they kept returning.", leads * frozen),
-        ("loadmanager_draining_brokers", "Brokers being drained.", draining),
     )
 
 

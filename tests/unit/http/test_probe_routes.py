@@ -231,7 +231,6 @@ async def test_a_leader_shows_what_its_last_round_came_to_and_what_no_plan_could
         }
         heat, bound = samples["loadmanager_plan_heat_after"][0], samples["loadmanager_plan_bound"][0]
         assert heat >= bound > 0
-        assert samples["loadmanager_plan_gap"][0] == pytest.approx(heat / bound)
         assert samples["loadmanager_plan_bound_info"][1]["by"] in ("volume", "heaviest", "pigeonhole", "prices")
         assert samples["loadmanager_usage_after_loss_of_broker"][1]["lost"] in ("b1:8080", "b2:8080")
         assert "loadmanager_usage_after_loss_of_domain" not in samples
