@@ -24,9 +24,9 @@ from loadmanager.broker.conformance.broker_under_test import (
     started,
 )
 from loadmanager.broker.conformance.probes import Probe, probe_of
-from loadmanager.broker.conformance.rule_runner import check
-from loadmanager.broker.conformance.rule_stage import RulePace, RuleStage
-from loadmanager.broker.conformance.rule_verdicts import EventLog, Finding, Rule, RuleRequirement, RuleVerdict
+from loadmanager.broker.conformance.rule_runner import Finding, check
+from loadmanager.broker.conformance.rule_stage import Rule, RulePace, RuleStage
+from loadmanager.broker.conformance.rule_verdicts import EventLog, RuleRequirement, RuleVerdict
 from loadmanager.broker.conformance.rules import RULES
 from loadmanager.broker.conformance.scripted_agent import ScriptedAgent, bind_port
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail

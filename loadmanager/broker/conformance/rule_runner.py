@@ -6,14 +6,13 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
-from loadmanager.broker.conformance.rule_stage import RuleStage
+from loadmanager.broker.conformance.rule_stage import Rule, RuleStage
 from loadmanager.broker.conformance.rule_verdicts import (
     BrokenError,
-    Finding,
     LateError,
     NotApplicableError,
-    Rule,
     RuleRequirement,
     RuleVerdict,
     UnsettledError,
@@ -25,6 +24,19 @@ TIMES_LATE = 3
 LONGEST_TRY_S = 90.0
 
 _NO_TIME = "no time was left for it (--timeout)"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Verdict about one rule. `why` is the event that broke it, or the missing requirement; `events` is the log of the
+    last attempt of a rule that was not kept.
+    """
+
+    rule: Rule
+    verdict: RuleVerdict
+    took_s: float
+    why: str = ""
+    events: tuple[str, ...] = ()
 
 
 async def check(

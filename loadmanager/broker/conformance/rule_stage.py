@@ -1,4 +1,4 @@
-"""Environment of a rule's scenario: the scripted agent, the broker, its clients, and polling.
+"""Rules of the contract, and the stage of their scenarios: the scripted agent, the broker, its clients, and polling.
 
 How slow the machine is breaks no rule. That a client was served although it must not be is proved by the order of
 events: it sent its request after the broker could not hold a valid lease any more, or after its 204. What must come is
@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import math
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
@@ -19,7 +19,14 @@ from aiohttp import web
 
 from loadmanager.broker.conformance.broker_under_test import BrokerUnderTest, ProcessUnderTest
 from loadmanager.broker.conformance.probes import Probe, ProbeResult
-from loadmanager.broker.conformance.rule_verdicts import BrokenError, EventLog, LateError, UnsettledError, short
+from loadmanager.broker.conformance.rule_verdicts import (
+    BrokenError,
+    EventLog,
+    LateError,
+    RuleRequirement,
+    UnsettledError,
+    short,
+)
 from loadmanager.broker.conformance.scripted_agent import (
     HELD,
     REFUSED,
@@ -260,3 +267,24 @@ class RuleStage:
         await self.refused(question.topic, f"although {event} is void, and later answers were 'not owned'")
         if await self.broker.names(question.topic):
             raise BrokenError(f"{event} was used: the statistics have the topic open")
+
+
+Scenario = Callable[[RuleStage], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A line of the contract's checklist: its name, its text, what it needs, and how it is tried.
+
+    The scenario returns when the rule was kept, and raises one of the errors above otherwise.
+    """
+
+    name: str
+    text: str
+    needs: frozenset[RuleRequirement]
+    scenario: Scenario
+
+
+def rule(name: str, text: str, *needs: RuleRequirement) -> Callable[[Scenario], Rule]:
+    """Makes a rule of the scenario that tries it."""
+    return lambda scenario: Rule(name, text, frozenset(needs), scenario)

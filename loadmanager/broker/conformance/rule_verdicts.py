@@ -1,18 +1,13 @@
-"""Rules of the contract, the verdicts about a broker, and the event log of a check."""
+"""Verdicts about a broker, what a rule needs, and the event log of a check."""
 
 from __future__ import annotations
 
 import enum
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from loadmanager.errors import LoadManagerError
-
-if TYPE_CHECKING:
-    from loadmanager.broker.conformance.rule_stage import RuleStage
 
 
 class RuleVerdict(enum.StrEnum):
@@ -48,40 +43,6 @@ class LateError(UnsettledError):
 
 class NotApplicableError(LoadManagerError):
     """The rule does not apply to this broker; the message says why."""
-
-
-Scenario = Callable[["RuleStage"], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A line of the contract's checklist: its name, its text, what it needs, and how it is tried.
-
-    The scenario returns when the rule was kept, and raises one of the errors above otherwise.
-    """
-
-    name: str
-    text: str
-    needs: frozenset[RuleRequirement]
-    scenario: Scenario
-
-
-def rule(name: str, text: str, *needs: RuleRequirement) -> Callable[[Scenario], Rule]:
-    """Makes a rule of the scenario that tries it."""
-    return lambda scenario: Rule(name, text, frozenset(needs), scenario)
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Verdict about one rule. `why` is the event that broke it, or the missing requirement; `events` is the log of the
-    last attempt of a rule that was not kept.
-    """
-
-    rule: Rule
-    verdict: RuleVerdict
-    took_s: float
-    why: str = ""
-    events: tuple[str, ...] = ()
 
 
 _MOST_EVENTS = 40

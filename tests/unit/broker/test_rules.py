@@ -11,9 +11,9 @@ from support.contract_broker import BREAKS, BrokersProcess, ContractBroker, Hang
 from support.virtual_loop import VirtualLoop, serve
 
 from loadmanager.broker.conformance.broker_under_test import BrokerUnderTest
-from loadmanager.broker.conformance.rule_runner import check
-from loadmanager.broker.conformance.rule_stage import RulePace, RuleStage
-from loadmanager.broker.conformance.rule_verdicts import EventLog, Finding, Rule, RuleVerdict
+from loadmanager.broker.conformance.rule_runner import Finding, check
+from loadmanager.broker.conformance.rule_stage import Rule, RulePace, RuleStage
+from loadmanager.broker.conformance.rule_verdicts import EventLog, RuleVerdict
 from loadmanager.broker.conformance.rules import RULES
 from loadmanager.broker.conformance.scripted_agent import ScriptedAgent
 from loadmanager.net.http_client import HttpClient

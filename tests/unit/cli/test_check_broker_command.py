@@ -11,7 +11,8 @@ from support.background import in_another_thread
 from support.servers import serving
 from typer.testing import CliRunner, Result
 
-from loadmanager.broker.conformance.rule_verdicts import Finding, RuleVerdict
+from loadmanager.broker.conformance.rule_runner import Finding
+from loadmanager.broker.conformance.rule_verdicts import RuleVerdict
 from loadmanager.broker.conformance.rules import RULES
 from loadmanager.cli import check_broker_command as command
 

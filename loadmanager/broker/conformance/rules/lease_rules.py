@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 
-from loadmanager.broker.conformance.rule_stage import RuleStage
+from loadmanager.broker.conformance.rule_stage import RuleStage, rule
 from loadmanager.broker.conformance.rule_verdicts import (
     BrokenError,
     NotApplicableError,
     RuleRequirement,
     UnsettledError,
-    rule,
 )
 from loadmanager.broker.conformance.scripted_agent import lease
 

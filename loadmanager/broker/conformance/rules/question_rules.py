@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from loadmanager.broker.conformance.rule_stage import RuleStage
+from loadmanager.broker.conformance.rule_stage import RuleStage, rule
 from loadmanager.broker.conformance.rule_verdicts import (
     BrokenError,
     LateError,
     NotApplicableError,
     RuleRequirement,
     UnsettledError,
-    rule,
 )
 from loadmanager.broker.conformance.scripted_agent import Reply, lease, owned
 

@@ -8,14 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from loadmanager.broker.conformance.rule_stage import RuleStage
+from loadmanager.broker.conformance.rule_stage import RuleStage, rule
 from loadmanager.broker.conformance.rule_verdicts import (
     BrokenError,
     LateError,
     NotApplicableError,
     RuleRequirement,
     UnsettledError,
-    rule,
 )
 from loadmanager.broker.conformance.scripted_agent import lease, owned, with_unknown_field
 
