@@ -17,9 +17,9 @@ from loadmanager.cli.service_runner import (
     ANSWER_S,
     GRACE_S,
     check_audit_log,
-    keep_pauses_short,
     listen,
     open_store,
+    reading_cluster,
     ready,
     start_up,
     until_told_to_stop,
@@ -36,7 +36,6 @@ from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.store.metadata_store import MetadataStore
-from loadmanager.util.malloc import give_back_memory, map_large_blocks
 
 log = structlog.get_logger(__name__)
 
@@ -159,7 +158,6 @@ async def _serve(
     listener: socket.socket,
     ready_file: Path | None,
 ) -> None:
-    map_large_blocks()
     host = settings.advertised_address or settings.bind_address
     port = listener.getsockname()[1]
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -168,9 +166,8 @@ async def _serve(
     node.diary.show = partial(print, flush=True)
     runner = await serve_within(make_pulsar_app(node), ServerLimits.of(settings), ANSWER_S)
     try:
-        await node.start()
-        keep_pauses_short()
-        give_back_memory()
+        with reading_cluster():
+            await node.start()
         await listen_on(runner, listener)
         of = {"mode": settings.mode, "pulsar": settings.admin_urls[0]}
         stop = ready("pulsar", settings, ready_file, {"url": url}, **of)

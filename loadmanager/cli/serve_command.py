@@ -27,9 +27,9 @@ from loadmanager.cli.service_runner import (
     GRACE_S,
     Listeners,
     check_audit_log,
-    keep_pauses_short,
     open_store,
     patiently,
+    reading_cluster,
     ready,
     start_up,
     tls_of,
@@ -44,7 +44,6 @@ from loadmanager.leader.node import Node
 from loadmanager.net.http_server import ServerLimits, serve_within
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MetadataStore
-from loadmanager.util.malloc import give_back_memory, map_large_blocks
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +63,6 @@ def serve(
 
 
 async def _serve(settings: Settings, ready_file: Path | None) -> None:
-    map_large_blocks()
     tls = tls_of(settings, settings.web_service_port_tls)
     doors = Listeners(settings, settings.bind_address, "web_service_port", "web_service_port_tls", tls)
     host, port = settings.advertised_address or socket.getfqdn(), doors.first.port
@@ -75,9 +73,8 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
     node = Node(settings, store, address, url, secrets.randbits(63))
     runner = await serve_within(make_app(node, tls), ServerLimits.of(settings), ANSWER_S)
     try:
-        await node.start()
-        keep_pauses_short()
-        give_back_memory()
+        with reading_cluster():
+            await node.start()
         await doors.open(runner)
         stop = ready("serving", settings, ready_file, {"url": url}, store=settings.metadata_store_url)
         await until_told_to_stop(stop, node.failure)

@@ -1,0 +1,20 @@
+"""Set-up of the processes that serve."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+READING = """
+import gc
+from loadmanager.cli.service_runner import reading_cluster
+
+with reading_cluster():
+    print(gc.isenabled(), gc.get_freeze_count())
+print(gc.isenabled(), gc.get_freeze_count() > 0)
+"""
+
+
+def test_the_garbage_collector_never_looks_through_what_was_read() -> None:
+    done = subprocess.run([sys.executable, "-c", READING], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "0", "True", "True"]
