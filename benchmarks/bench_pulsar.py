@@ -16,7 +16,7 @@ from pathlib import Path
 
 from measure import Measured, show
 
-from loadmanager.cli.service_runner import keep_pauses_short
+from loadmanager.cli.service_runner import reading_cluster
 from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.net.http_client import HttpClient
@@ -54,8 +54,8 @@ async def measure(load_manager: str, url: str) -> None:
         mirror = ClusterMirror()
         intake = PulsarIntake(admin, BrokerSettingsPoll(admin), mirror, live, 1e6, lambda: None, lambda _: None)
         polling = asyncio.create_task(intake.run())
-        await intake.settled()
-        keep_pauses_short()
+        with reading_cluster():
+            await intake.settled()
         assert len(mirror.registrations) == BROKERS, mirror.faults
         whole_s, whole_bytes = await poll(intake, url, every_s=0.0)
         usual_s, usual_bytes = await poll(intake, url, every_s=1e6)

@@ -13,7 +13,7 @@ import numpy as np
 from aiohttp import web
 from support.memory_store import MemoryCluster, MemoryStore
 
-from loadmanager.cli.service_runner import install_fast_loop, keep_pauses_short, write_ready_file
+from loadmanager.cli.service_runner import install_fast_loop, reading_cluster, write_ready_file
 from loadmanager.config.dynamic_settings import settings_of
 from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, NamespaceName
@@ -166,8 +166,8 @@ async def serve(ready_file: Path) -> None:
     settings = settings_of(dict.fromkeys(intervals, NEVER_MINUTES), "benchmark")
     node = Node(settings, store, "127.0.0.1:1", "http://127.0.0.1:1", 1)
     app = make_app(node)
-    await node.start()
-    keep_pauses_short()
+    with reading_cluster():
+        await node.start()
     await node.leading.wait()
     cycles = Cycles(node, store, records)
     app.router.add_post("/bench/start", cycles.start)

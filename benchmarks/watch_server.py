@@ -13,7 +13,7 @@ from pathlib import Path
 from aiohttp import web
 from support.memory_store import MemoryCluster, MemoryStore
 
-from loadmanager.cli.service_runner import install_fast_loop, keep_pauses_short, write_ready_file
+from loadmanager.cli.service_runner import install_fast_loop, reading_cluster, write_ready_file
 from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, NamespaceName
@@ -115,8 +115,8 @@ async def serve(ready_file: Path) -> None:
     leader = await asyncio.start_server(lambda _, stream: stream.close(), "127.0.0.1", 0)
     node = await a_node(store, f"http://127.0.0.1:{leader.sockets[0].getsockname()[1]}")
     app = make_app(node)
-    await node.start()
-    keep_pauses_short()
+    with reading_cluster():
+        await node.start()
 
     async def move(request: web.Request) -> web.Response:
         at_s = time.monotonic()
