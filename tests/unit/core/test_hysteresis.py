@@ -52,11 +52,17 @@ def looked(
 
 
 def budget(
-    memory: LevelMemory, *, in_need: bool = False, idle: Collection[str] = (), after_s: float = 0.0, **changes: float
+    memory: LevelMemory,
+    *,
+    in_need: bool = False,
+    is_exempt: bool = True,
+    idle: Collection[str] = (),
+    after_s: float = 0.0,
+    **changes: float,
 ) -> Budget:
     settings = replace(SETTINGS, **changes)  # type: ignore[arg-type]
-    most = math.inf if in_need else ROUND_SHARE
-    return memory.budget(settings, lambda namespace, _: namespace in idle, NOW_S + after_s, most)
+    is_idle = lambda namespace, _: namespace in idle  # noqa: E731
+    return memory.budget(settings, is_idle, NOW_S + after_s, in_need=in_need, is_exempt=is_exempt)
 
 
 def looked_each_minute(memory: LevelMemory, minutes: int, excess: float, **more: float) -> LevelMemory:
@@ -177,6 +183,8 @@ def test_of_the_days_share_there_is_left_what_did_not_move_and_it_comes_back_wit
     spent = memory.after_moves({"t/a": DAY_SHARE + 0.3}, {}, [], NOW_S)
     assert spent.left == (-ROUND_SHARE, NOW_S), "what is exempt may move more"
     assert looked(spent, 43_200).left == (pytest.approx(DAY_SHARE / 2 - ROUND_SHARE), NOW_S + 43_200)
+    assert budget(spent, is_exempt=False) == Budget(0.0, 28_800.0)
+    assert budget(looked(spent, 43_200), is_exempt=False) == Budget(ROUND_SHARE)
     assert looked(spent, 2 * 86_400).left == (DAY_SHARE, NOW_S + 2 * 86_400)
     assert looked(spent, -60).left[0] == spent.left[0], "a clock went backwards"
 

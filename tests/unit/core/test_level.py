@@ -425,7 +425,7 @@ def test_peaks_are_followed_while_the_days_share_lasts_which_is_exceeded_for_col
     assert shed(hot).state["left"][0] == pytest.approx(DAY_SHARE - moves(shed(hot)) * 4 / 180)
     kept = shed(hot, spent)
     assert moves(kept) == 0
-    assert "a round may move 0 % of all load: usage " in verdict_of(kept, "a")
+    assert "only 0 % of all load may move in the next 28800 s: usage " in verdict_of(kept, "a")
     full = cluster(a=carrying("a", [5.0] * 20), b=carrying("b", [5.0] * 10))
     filled = cluster(a=carrying("a", [4.0] * 20), b=carrying("b", []))
     assert moves(shed(full, spent)) > 0
@@ -460,6 +460,14 @@ def test_bundles_that_may_not_be_where_they_are_go_first_and_to_good_use() -> No
     assert {pick.destination for pick in found.bundles if pick.broker == 0} == {1}, "where there is room now"
     plan, _ = plan_shedding(apart, SETTINGS, {}, np.random.default_rng(1))
     assert len(plan.steps) == moves(found)
+
+
+def test_bundles_that_may_not_be_where_they_are_move_after_the_days_share_too() -> None:
+    given = cluster(a=carrying("a", [4.0] * 12), b=carrying("b", [4.0] * 12), c=carrying("c", [4.0] * 12))
+    only_c = IsolationPolicy("only-c", ("tenant/b",), ("c.*",), min_limit=1)
+    apart = replace(given, policies=Policies(isolation=(only_c,)), _derived={})
+    found = shed(apart, {"left": [-ROUND_SHARE, NOW_S]})
+    assert {(pick.broker, pick.destination, pick.reason) for pick in found.bundles} == {(1, 2, LevelReason.MISPLACED)}
 
 
 def test_what_may_not_be_where_it_is_moves_within_the_budget_and_stays_where_nobody_may_have_it() -> None:

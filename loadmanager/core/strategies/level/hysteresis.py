@@ -55,7 +55,8 @@ ROUND_SHARE = 0.10
 """Share of all load that a round moves while no broker is relieved at once: a plan is checked before it goes on."""
 DAY_SHARE = 0.60
 """Share of all load in a token bucket that refills within a day, so that peaks that recur are not followed forever. It
-does not limit rounds in which a broker lacks headroom or is cold, but their moves use it, down to a round's share.
+does not limit rounds in which a broker lacks headroom or is cold, or a bundle is misplaced. Their moves use it, down to
+a round's share below nothing.
 """
 MUCH = 1.30
 """Heat of a broker that is relieved at once."""
@@ -150,8 +151,8 @@ class MovedShare(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """Share of all load that a round may move, and the seconds until that changes if it is hourly. `setting` is the
-    field of the settings that limits it, None for a constant.
+    """Share of all load that a round may move, and the seconds until it may move more if the hour or the day limits it.
+    `setting` is the field of the settings that limits it, None for a constant.
     """
 
     share: float
@@ -249,15 +250,25 @@ class LevelMemory:
         return np.array([rests(each) for each in registrations], dtype=bool)
 
     def budget(
-        self, settings: PlannerSettings, is_idle: Callable[[str, float], bool], now_s: float, most: float
+        self,
+        settings: PlannerSettings,
+        is_idle: Callable[[str, float], bool],
+        now_s: float,
+        *,
+        in_need: bool,
+        is_exempt: bool,
     ) -> Budget:
-        """Return the share of load that a round may move now, at most `most`; in the limit per hour moves of idle
-        namespaces do not count.
+        """Return the share of load that a round may move now; `is_exempt` from the day's share. In the limit per hour
+        moves of idle namespaces do not count.
         """
+        most = math.inf if in_need else ROUND_SHARE
         a_round, round_setting = _find_limit(settings, "max_load_moved_per_cycle_percentage", most)
         an_hour, hour_setting = _find_limit(settings, "max_load_moved_per_hour_percentage", math.inf)
         spent = {each.at_s: each.share - _idle_part(each, is_idle) for each in self.moved}
         left = an_hour - sum(spent.values())
+        a_day = math.inf if is_exempt else max(0.0, self.left[0])
+        if a_day < min(a_round, left):
+            return Budget(a_day, max(0.0, ROUND_SHARE - self.left[0]) * _DAY_S / DAY_SHARE)
         if a_round <= left:
             return Budget(a_round, setting=round_setting)
         oldest_s = min((at_s for at_s, share in spent.items() if share > 0), default=now_s)

@@ -38,7 +38,6 @@ from loadmanager.core.strategies.level.hysteresis import (
     CALM_S,
     COLD,
     REST_S,
-    ROUND_SHARE,
     Bands,
     BrokerMemory,
     BrokerObservation,
@@ -243,12 +242,20 @@ class _Round:
         self._hottest = self._loads.hottest_resources()
         self._highest: list[float] = self._loads.usage.max(axis=1, initial=0.0).tolist()
         self._limits = MoveLimits(snapshot, settings)
-        self._limit = self._memory.budget(settings, partial(is_idle, snapshot), self._now_s, self._most())
+        self._misplaced = self._limits.misplaced()
+        settled = snapshot.brokers.settled
+        self._limit = self._memory.budget(
+            settings,
+            partial(is_idle, snapshot),
+            self._now_s,
+            in_need=bool((self._urgent & settled).any()),
+            is_exempt=bool((self._lacks_headroom & settled).any() or self._cold.any() or self._misplaced.any()),
+        )
         self._budget = self._limit.share
 
     def run(self) -> Shed:
         task = self._task()
-        forced, left = find_forced(replace(task, movable=task.movable & self._limits.misplaced()))
+        forced, left = find_forced(replace(task, movable=task.movable & self._misplaced))
         found, reason = self._search(replace(left, movable=task.movable), forced)
         moves = [(move, LevelReason.MISPLACED) for move in forced] + [(move, reason) for move in found.moves]
         given: dict[int, list[LevelReason]] = {}
@@ -263,13 +270,6 @@ class _Round:
         columns = self._excess, self._mean.heat() < COLD, find_deviation(self._snapshot)
         rows = zip(self._snapshot.brokers.registrations, *(each.tolist() for each in columns), strict=True)
         return memory.after_pass((BrokerObservation(*row) for row in rows), self._now_s)
-
-    def _most(self) -> float:
-        """Return the share of load that a round may move, without the limits that are set."""
-        settled = self._snapshot.brokers.settled
-        a_round = math.inf if (self._urgent & settled).any() else ROUND_SHARE
-        is_exempt = (self._lacks_headroom & settled).any() or self._cold.any()
-        return a_round if is_exempt else min(a_round, max(0.0, self._memory.left[0]))
 
     def _cold_for_s(self, seen: BrokerMemory) -> float:
         return -1.0 if seen.cold_since_s is None else self._now_s - seen.cold_since_s
