@@ -10,8 +10,7 @@ With `--batch` 1,000 topics are asked for in one request, over 8 connections; wi
 namespaces. The processor time of the node is shown for each bundle, and how often a bundle was written: on a busy
 machine they alone say something.
 
-    python benchmarks/bench_restart.py [--brokers 100] [--namespaces 650] [--at-once] [--batch] [--shuffled]
-                                       [--only-all]
+    python benchmarks/bench_restart.py [--brokers 100] [--namespaces 650] [--batch] [--shuffled] [--only-all]
 """
 
 from __future__ import annotations

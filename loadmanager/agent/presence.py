@@ -284,7 +284,7 @@ class Presence:
             case WorkFailed(error):
                 self._on_failed(error, now_s)
             case Wrote(incarnation, version):
-                self._wrote(incarnation, version)
+                self._on_written(incarnation, version)
             case Withdraw(reason):
                 self._withdraw(reason)
             case Died(process):
@@ -394,7 +394,7 @@ class Presence:
         if not was_delayed:
             self._say("registration_delayed", phase=self.phase, error=str(error))
 
-    def _wrote(self, incarnation: int, version: int) -> None:
+    def _on_written(self, incarnation: int, version: int) -> None:
         if self._held is not None and self._held.incarnation == incarnation:
             self._held.version, self.is_overwritten = version, False
 

@@ -63,9 +63,9 @@ class PushedBundles:
     @classmethod
     def of(cls, function: HashFunction, places: Iterable[Place], brokers: dict[str, Owner | None]) -> PushedBundles:
         """Raises `InvalidNameError` unless each hash has one place."""
-        ascending = tuple(sorted(places, key=lambda place: _pushed_of(place).range))
+        ascending = tuple(sorted(places, key=lambda place: _get_pushed(place).range))
         boundaries = [0]
-        for each in map(_pushed_of, ascending):
+        for each in map(_get_pushed, ascending):
             if each.range.lower != boundaries[-1]:
                 raise InvalidNameError(f"bundle {each.range}: the one before ends at 0x{boundaries[-1]:08x}")
             boundaries.append(each.range.upper)
@@ -92,7 +92,7 @@ class PushedBundles:
     def is_older_than(self, other: PushedBundles) -> bool:
         """Tell if any bundle has a higher version in the other one. Versions of a hash only grow."""
         return any(
-            _pushed_of(other.place_of_hash(_pushed_of(place).range.lower)).version > _pushed_of(place).version
+            _get_pushed(other.place_of_hash(_get_pushed(place).range.lower)).version > _get_pushed(place).version
             for place in self.places
         )
 
@@ -102,7 +102,7 @@ class PushedBundles:
     def _place_of(self, pushed: PushedBundle) -> Place | None:
         """The place that goes on with it; None for a bundle that was none, or that goes back in time."""
         index = self.shape.find_index(pushed.range)
-        if index is None or _pushed_of(self.places[index]).version > pushed.version:
+        if index is None or _get_pushed(self.places[index]).version > pushed.version:
             return None
         return self.places[index]
 
@@ -110,10 +110,12 @@ class PushedBundles:
         altered = {name for name, owner in brokers.items() if self.brokers.get(name, owner) != owner}
         self.brokers.update(brokers)
         for place in self.places if altered else ():
-            if not altered.isdisjoint((_pushed_of(place).owner, _pushed_of(place).destination)):
-                place.settle(_owner_of(_pushed_of(place), self.brokers))
+            if not altered.isdisjoint((_get_pushed(place).owner, _get_pushed(place).destination)):
+                place.settle(_owner_of(_get_pushed(place), self.brokers))
         if len(self.brokers) > 2 * len(self.places) + len(brokers):
-            named = {name for place in self.places for name in (_pushed_of(place).owner, _pushed_of(place).destination)}
+            named = {
+                name for place in self.places for name in (_get_pushed(place).owner, _get_pushed(place).destination)
+            }
             for name in self.brokers.keys() - named - brokers.keys():
                 del self.brokers[name]
 
@@ -137,6 +139,6 @@ def _owner_of(pushed: PushedBundle, brokers: Mapping[str, Owner | None]) -> Owne
     return None if name is None else brokers.get(name)
 
 
-def _pushed_of(place: Place) -> PushedBundle:
+def _get_pushed(place: Place) -> PushedBundle:
     assert place.pushed is not None, "the place of a bundle has what was pushed of it"
     return place.pushed

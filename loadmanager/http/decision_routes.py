@@ -161,7 +161,7 @@ class TimelineHandlers:
 
     async def timeline(self, request: web.Request) -> web.Response:
         """Return the usage of brokers, or the load of bundles by hash, over time, with moves, splits and leaders."""
-        of = _parse_subject_kind(request)
+        of = _parse_timeline_rows(request)
         until_ms = parse_time(request, "until")
         until_ms = clock.now_ms() if until_ms is None else until_ms
         since_ms = parse_time(request, "since")
@@ -175,7 +175,7 @@ class TimelineHandlers:
         return json_response(await self._timeline_memory.draw(of, Window(since_ms, until_ms, columns, rows)))
 
 
-def _parse_subject_kind(request: web.Request) -> Literal["brokers", "bundles"]:
+def _parse_timeline_rows(request: web.Request) -> Literal["brokers", "bundles"]:
     match request.query.get("of", "brokers"):
         case "brokers":
             return "brokers"

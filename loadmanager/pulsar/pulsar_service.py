@@ -281,13 +281,13 @@ class PulsarService(Candidate):
         await self.persistence.taken_over()
         await self.actuator.recovery.run(self.mirror.epoch)
         group.create_task(self.persistence.run_memory())
-        group.create_task(self._run_first_round())
+        group.create_task(self._run_shedding())
         if self.settings.splits_enabled:
             group.create_task(self._split())
         if self.settings.mode == "act":
             group.create_task(self.drains.run())
 
-    async def _run_first_round(self) -> None:
+    async def _run_shedding(self) -> None:
         """Start the first round at once, for the operator who has just started this process."""
         await self.shedding.run(at_once=True)
 

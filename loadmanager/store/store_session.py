@@ -246,7 +246,7 @@ class Session:
             case RequestAnswered():
                 self._on_answered(event)
             case HungUp(address):
-                self._hung_up(address, now_s)
+                self._on_hung_up(address, now_s)
             case ConnectionRefused(address, why):
                 self._meet("zookeeper_refuses", address, f"refuses: {why}")
             case GivenUp(address):
@@ -306,7 +306,7 @@ class Session:
         if self.phase is SessionPhase.CONNECTED:
             self._go(SessionPhase.SUSPENDED)
 
-    def _hung_up(self, address: str, now_s: float) -> None:
+    def _on_hung_up(self, address: str, now_s: float) -> None:
         self._meet("zookeeper_hangs_up", address, "hangs up: it does not serve, or its data were lost or set back")
         if self.phase is SessionPhase.SUSPENDED and self.is_over(now_s):
             self._to_do.append(GiveUp(self._asked_at_s))

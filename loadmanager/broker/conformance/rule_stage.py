@@ -276,7 +276,7 @@ Scenario = Callable[[RuleStage], Awaitable[None]]
 class Rule:
     """A line of the contract's checklist: its name, its text, what it needs, and how it is tried.
 
-    The scenario returns when the rule was kept, and raises one of the errors above otherwise.
+    The scenario returns when the rule was kept, and raises an error of `rule_verdicts` otherwise.
     """
 
     name: str

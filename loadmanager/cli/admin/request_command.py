@@ -92,7 +92,7 @@ def command(
                 end(error)
 
         own = inspect.signature(make, eval_str=True)
-        shared = inspect.signature(_add_options, eval_str=True).parameters
+        shared = inspect.signature(_shared_options, eval_str=True).parameters
         of_all = [each.replace(default=default_url) if each.name == "url" else each for each in shared.values()]
         parameters = [*own.parameters.values(), *of_all]
         run.__signature__ = own.replace(  # type: ignore[attr-defined]  # what Typer reads
@@ -114,7 +114,7 @@ def _run(made: AdminRequest | Procedure, service: Service, shown: Callable[[obje
     _carry_out(request, service, show_json if service.as_json else shown)
 
 
-def _add_options(
+def _shared_options(
     *,
     url: _Urls = DEFAULT_URL,
     token: GivenToken = "",

@@ -140,19 +140,19 @@ def _failure_domain(case: _Case) -> dict[str, Figure]:
     assert counts is not None, "only a namespace of a group is kept from a failure domain"
     totals = np.bincount(domain[brokers], weights=counts[brokers], minlength=len(brokers)).astype(np.int64)[domain]
     name = snapshot.policies.failure_domain(snapshot.brokers.ids[case.broker])
-    return {"failure_domain": name, **_group(case), **_describe_shortage(totals[case.broker], totals[brokers].min())}
+    return {"failure_domain": name, **_group(case), **_describe_excess(totals[case.broker], totals[brokers].min())}
 
 
 def _group_members(case: _Case) -> dict[str, Figure]:
     counts = find_group_counts(case.question, count_bundles=case.is_extensible)
     assert counts is not None, "only a namespace of a group is kept from its other members"
-    return {**_group(case), **_describe_shortage(counts[case.broker], counts[case.brokers].min())}
+    return {**_group(case), **_describe_excess(counts[case.broker], counts[case.brokers].min())}
 
 
 def _namespace_bundles(case: _Case) -> dict[str, Figure]:
     question = case.question
     counts = question.projection.bundles_per_broker(question.namespace)
-    return {"namespace": question.namespace, **_describe_shortage(counts[case.broker], counts[case.brokers].min())}
+    return {"namespace": question.namespace, **_describe_excess(counts[case.broker], counts[case.brokers].min())}
 
 
 def _version(case: _Case) -> dict[str, Figure]:
@@ -167,7 +167,7 @@ def _group(case: _Case) -> dict[str, Figure]:
     return {"group": case.question.snapshot.policies.find_group(case.question.namespace) or "", "counted": counted}
 
 
-def _describe_shortage(its: np.int64, least: np.int64) -> dict[str, Figure]:
+def _describe_excess(its: np.int64, least: np.int64) -> dict[str, Figure]:
     return {"has": int(its), "least": int(least), "too_many": int(its - least)}
 
 

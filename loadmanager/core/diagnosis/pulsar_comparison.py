@@ -301,7 +301,7 @@ class PulsarComparison:
             case SeenBundle():
                 self._on_bundle_seen(event)
             case RegistrationEnded(owner):
-                self._broker_left(owner)
+                self._on_broker_left(owner)
             case ComparedRounds():
                 self._on_round_planned(event)
             case _:
@@ -353,7 +353,7 @@ class PulsarComparison:
         move.due_ms = self._now_ms + (ASKED_FOR_WITHIN_MS if move.after is None else SETTLED_MS)
         heapq.heappush(self._due, (move.due_ms, next(self._numbers), move))
 
-    def _broker_left(self, owner: Registration) -> None:
+    def _on_broker_left(self, owner: Registration) -> None:
         self._left[owner] = self._now_ms
         for move in self._moves.values():
             move.owner_left |= move.before == owner

@@ -131,7 +131,7 @@ class NamespaceState:
         parent = self.ownerships[index]
         if parent.state is OwnershipState.RELEASING:
             raise IllegalTransitionError(f"cannot split bundle {self.bundle_name(index)}, which is {parent}")
-        part = _follow_version(parent, parent.version, stamp)
+        part = _make_reshaped(parent, parent.version, stamp)
         parts = (part,) * (len(boundaries) + 1)
         ownerships = self.ownerships[:index] + parts + self.ownerships[index + 1 :]
         return replace(self, bundles=self.bundles.split(index, boundaries), ownerships=ownerships)
@@ -148,7 +148,7 @@ class NamespaceState:
                 f"cannot merge bundle {self.bundle_name(index)}, which is {lower}, and bundle"
                 f" {self.bundle_name(index + 1)}, which is {upper}"
             )
-        merged = _follow_version(lower, max(lower.version, upper.version), stamp)
+        merged = _make_reshaped(lower, max(lower.version, upper.version), stamp)
         ownerships = (*self.ownerships[:index], merged, *self.ownerships[index + 2 :])
         return replace(self, bundles=bundles, ownerships=ownerships)
 
@@ -218,7 +218,7 @@ def owner_gone(current: Ownership, stamp: Stamp) -> Ownership:
     return _step(current, Transition.OWNER_GONE, OwnershipState.FREE, None, None, stamp)
 
 
-def _follow_version(before: Ownership, version: int, stamp: Stamp) -> Ownership:
+def _make_reshaped(before: Ownership, version: int, stamp: Stamp) -> Ownership:
     """Return the ownership for a bundle of another shape that follows on `version`."""
     return replace(before, version=version + 1, epoch=stamp.epoch, since_ms=stamp.now_ms, reason=stamp.reason)
 

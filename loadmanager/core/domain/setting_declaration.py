@@ -7,7 +7,7 @@ The configuration of a node is built from it (`loadmanager.config`), and so are 
 
 from __future__ import annotations
 
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, TypeVar
 
 _Value = TypeVar("_Value")
@@ -80,10 +80,4 @@ def minutes(key: str, default: float, description: str) -> float:
 
 def declared_in(settings: type[Any]) -> dict[str, Declared]:
     """Return the settings declared by a dataclass, by field name."""
-    return {each.name: _declared_in(each) for each in fields(settings) if _DECLARED in each.metadata}
-
-
-def _declared_in(each: Field[Any]) -> Declared:
-    declared = each.metadata[_DECLARED]
-    assert isinstance(declared, Declared)
-    return declared
+    return {each.name: each.metadata[_DECLARED] for each in fields(settings) if _DECLARED in each.metadata}

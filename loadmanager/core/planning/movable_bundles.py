@@ -36,8 +36,8 @@ def find_freeze(snapshot: Snapshot) -> Verdict | None:
 def restrain(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot without what may not be shed; the same one if nothing is restrained."""
     controls = snapshot.controls
-    if _find_unmovable(snapshot):
-        snapshot = _without_unmovable(snapshot)
+    if _find_pinned_or_frozen(snapshot):
+        snapshot = _mark_unmovable(snapshot)
     left_out = controls.draining.keys() | snapshot.faults.rejected.keys()
     return _without(snapshot, left_out) if left_out & set(snapshot.brokers.ids) else snapshot
 
@@ -59,10 +59,10 @@ def explain_restraints(snapshot: Snapshot, shed: Shed) -> Iterator[Verdict]:
         if snapshot.brokers.find_row(broker) is not None:
             yield explain_drain(snapshot, broker)
     yield from explain_faults(snapshot)
-    if not _find_unmovable(snapshot):
+    if not _find_pinned_or_frozen(snapshot):
         return
     asked = {verdict.subject for verdict in shed.verdicts if verdict.acted or verdict.verdict in _NOTHING_MAY_MOVE}
-    for name in sorted(_find_unmovable(snapshot)):
+    for name in sorted(_find_pinned_or_frozen(snapshot)):
         row = snapshot.bundles.find_row(name)
         if row is None or not snapshot.bundles.movable[row]:
             continue
@@ -99,15 +99,15 @@ def explain_pin(bundle: str, broker: BrokerId) -> Verdict:
     return Verdict(bundle, SheddingReason.BUNDLE_PINNED, acted=False, why={"pinned_to": broker})
 
 
-def _find_unmovable(snapshot: Snapshot) -> Collection[str]:
+def _find_pinned_or_frozen(snapshot: Snapshot) -> Collection[str]:
     """Return the names of bundles that may not be shed."""
     controls = snapshot.controls
     return controls.pinned.keys() | controls.frozen_bundles.keys()
 
 
-def _without_unmovable(snapshot: Snapshot) -> Snapshot:
+def _mark_unmovable(snapshot: Snapshot) -> Snapshot:
     movable = snapshot.bundles.movable.copy()
-    for name in _find_unmovable(snapshot):
+    for name in _find_pinned_or_frozen(snapshot):
         row = snapshot.bundles.find_row(name)
         if row is not None:
             movable[row] = False

@@ -218,7 +218,7 @@ class AssignmentMachine:
 
     def _begin(self) -> None:
         """Start the next batch: bundles that lookups wait for, then the backlog, each in order of arrival."""
-        asked = self._take_batch()
+        asked = self._take_requested()
         others = list(islice(self._backlog, _BATCH - len(asked)))
         for bundle in others:
             del self._backlog[bundle]
@@ -230,7 +230,7 @@ class AssignmentMachine:
                 undecided, frozenset(bundle for bundle in undecided if asked.get(bundle))
             )
 
-    def _take_batch(self) -> dict[str, bool]:
+    def _take_requested(self) -> dict[str, bool]:
         """Take the bundles of the oldest waiting namespaces, up to the batch size. The rest stays in the queue."""
         taken: dict[str, bool] = {}
         while self._asked and len(taken) < _BATCH:

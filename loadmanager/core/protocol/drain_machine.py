@@ -217,7 +217,7 @@ class DrainMachine:
             case DrainPlanned(plan):
                 self._on_planned(plan)
             case MoveEnded(bundle, outcome):
-                self._move_ended(bundle, outcome)
+                self._on_move_ended(bundle, outcome)
             case TriedToEnd(broker):
                 self._ending.discard(broker)
             case Signal.CHANGED:
@@ -331,7 +331,7 @@ class DrainMachine:
     def _rest(self, bundle: str, why: str, drain: Drain | None) -> None:
         self._resting[bundle] = BackOff(why, self._now_s + REST_S, drain)
 
-    def _move_ended(self, bundle: str, outcome: Outcome) -> None:
+    def _on_move_ended(self, bundle: str, outcome: Outcome) -> None:
         drain = self._moving.pop(bundle)
         if isinstance(outcome, Failed) and isinstance(outcome.error, StaleStepError):
             return  # without an immediate pass: another plan on the same mirror is as stale

@@ -325,7 +325,7 @@ class ReshapeMachine:
             case ReshapeCommitted(_, stored):
                 self._on_written(it, stored)
             case DestinationChosen(_, destination, verdict):
-                self._chosen(it, destination, verdict)
+                self._on_chosen(it, destination, verdict)
             case _:
                 self._end(it, event.error)
 
@@ -385,7 +385,7 @@ class ReshapeMachine:
             it.to_place.pop(0)
         self._end(it)
 
-    def _chosen(self, it: Reshaping, destination: Registration | None, verdict: Verdict) -> None:
+    def _on_chosen(self, it: Reshaping, destination: Registration | None, verdict: Verdict) -> None:
         part = str(it.to_place[0])
         assert it.owner is not None, "only a part that has an owner is placed"
         if destination is None or destination == it.owner:

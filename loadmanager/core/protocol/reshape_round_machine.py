@@ -201,7 +201,7 @@ class ReshapeRoundMachine:
             case TopicsNamed(asked, topics):
                 self._on_answered(asked, topics)
             case OwnerSilent(asked, error):
-                self._silent(asked, error)
+                self._on_silence(asked, error)
             case SplitsDecided(found):
                 self._on_decided(found)
             case ReshapeEnded(reshaping, error):
@@ -282,7 +282,7 @@ class ReshapeRoundMachine:
         self._topics[str(asked.bundle)] = topics
         self._decide_if_known()
 
-    def _silent(self, asked: Reshaping, error: Exception) -> None:
+    def _on_silence(self, asked: Reshaping, error: Exception) -> None:
         if not self._divider.needs_topics:
             self._on_answered(asked, ())
             return

@@ -144,18 +144,18 @@ class Replay:
             "term_began": self._begin_term,
             "snapshot": self._take_snapshot,
             "decision_began": self._begin_decision,
-            "broker_gone": lambda broker, _, __: self._require_model.remove_broker(BrokerId(broker)),
+            "broker_gone": lambda broker, _, __: self._current_model.remove_broker(BrokerId(broker)),
             "namespace": self._set_namespace,
             "namespace_gone": self._remove_namespace,
             "redistributed": self._redistribute,
             "configuration": self._configure,
-            "policies": lambda _, body, __: _set_policies(self._require_model, body),
-            "controls": lambda _, body, __: _set_controls(self._require_model, body),
-            "learned": lambda _, body, __: _set_learned(self._require_model, body),
-            "faults": lambda _, body, __: self._require_model.set_faults(faults_of(body)),
+            "policies": lambda _, body, __: _set_policies(self._current_model, body),
+            "controls": lambda _, body, __: _set_controls(self._current_model, body),
+            "learned": lambda _, body, __: _set_learned(self._current_model, body),
+            "faults": lambda _, body, __: self._current_model.set_faults(faults_of(body)),
             "seeded": self._seed_averages,
-            "unloaded": lambda name, body, _: self._require_model.mark_unloaded(name, body["atS"], body["source"]),
-            "restored": lambda _, body, __: self._require_model.restore_unloaded(
+            "unloaded": lambda name, body, _: self._current_model.mark_unloaded(name, body["atS"], body["source"]),
+            "restored": lambda _, body, __: self._current_model.restore_unloaded(
                 body["unloaded"], body["unloadedFrom"]
             ),
             "breaker_lifted": self._lift,
@@ -194,7 +194,7 @@ class Replay:
         return self.outcome
 
     @property
-    def _require_model(self) -> ClusterModel:
+    def _current_model(self) -> ClusterModel:
         assert self._model is not None, "only after a checkpoint anything is applied"
         return self._model
 
@@ -264,7 +264,7 @@ class Replay:
             self.outcome.notes.append(f"epoch {epoch}: {missing} rows are missing: {why}")
 
     def _take_snapshot(self, _: str, body: Mapping[str, Any], item: Item) -> None:
-        self._snapshots[item.sequence] = self._require_model.snapshot(body["atS"], body["gracePeriodS"])
+        self._snapshots[item.sequence] = self._current_model.snapshot(body["atS"], body["gracePeriodS"])
         while len(self._snapshots) > _SNAPSHOTS_KEPT:
             del self._snapshots[next(iter(self._snapshots))]
 
@@ -283,14 +283,14 @@ class Replay:
         else:
             record = record_of(namespace, body)
         self._records[namespace] = record
-        self._require_model.set_namespace(namespace, *record)
+        self._current_model.set_namespace(namespace, *record)
 
     def _remove_namespace(self, namespace: str, _: Any, __: Item) -> None:  # noqa: ANN401 - there is no body
         self._records.pop(namespace, None)
-        self._require_model.remove_namespace(namespace)
+        self._current_model.remove_namespace(namespace)
 
     def _redistribute(self, _: str, body: Mapping[str, Any], __: Item) -> None:
-        self._require_model.redistribute(
+        self._current_model.redistribute(
             {name: PartLoad(np.array(load, dtype=np.float64), topics) for name, (load, topics) in body.items()}
         )
 
@@ -304,11 +304,11 @@ class Replay:
             topics,
             TimeMean(np.array(by_time[0], dtype=np.float64), by_time[1]) if by_time else None,
         )
-        self._require_model.seed_bundle(name, averages)
+        self._current_model.seed_bundle(name, averages)
 
     def _configure(self, settings_id: str, body: Mapping[str, str], _: Item) -> None:
         self._settings[settings_id] = self._settings_of(body)
-        self._require_model.set_rules(ReportRules.of(self._settings[settings_id]))
+        self._current_model.set_rules(ReportRules.of(self._settings[settings_id]))
 
     def _lift(self, bundle: str, _: Any, __: Item) -> None:  # noqa: ANN401 - there is no body
         self._memory.churn = churn.lifted(self._memory.churn, bundle or None)

@@ -131,7 +131,7 @@ class ConfigWriter:
                 stored, is_damaged = in_force(), True
             changed = change(stored)
             if changed == stored and not is_damaged:
-                return await self._reread(path, stored)
+                return await self._wait_until_mirrored(path, stored)
             data = pack(write(changed))
             op: Op = Create(path, data) if znode is None else Put(path, data, znode.version)
             try:
@@ -144,10 +144,10 @@ class ConfigWriter:
                     raise
                 continue
             log.info("damaged_record_replaced" if is_damaged else "operator_config_written", path=path)
-            return await self._reread(path, changed)
+            return await self._wait_until_mirrored(path, changed)
         raise ConcurrentModificationError(f"Concurrent modification of {path}: nothing was written")
 
-    async def _reread(self, path: str, value: _Value) -> _Value:
+    async def _wait_until_mirrored(self, path: str, value: _Value) -> _Value:
         self._intake.mark_dirty(path)
         await self._intake.settled_soon()
         return value

@@ -302,7 +302,7 @@ class OwnershipLedger:
             await self._store.commit([Check(paths.EPOCH, term.epoch), *ops], session_id=term.session_id)
         except TransactionFailedError as error:
             if error.index == 0:
-                raise self._on_fenced() from None
+                raise self._step_down() from None
             raise
 
     async def run(self) -> None:
@@ -338,7 +338,7 @@ class OwnershipLedger:
         except TransactionFailedError as error:
             await self._on_refused(writes, error)
         except OutcomeUnknownError as error:
-            await self._unknown(writes, error)
+            await self._on_unknown_outcome(writes, error)
         except StoreError as error:
             _fail_all(writes, error)
         else:
@@ -412,12 +412,12 @@ class OwnershipLedger:
 
     async def _on_refused(self, writes: list[_Write], error: TransactionFailedError) -> None:
         if error.index == 0:
-            _fail_all(writes, self._on_fenced())
+            _fail_all(writes, self._step_down())
             return
         log.info("namespace_record_changed_underneath", path=error.path, cause=error.cause)
         await self._read_again_and_retry(writes, error)
 
-    async def _unknown(self, writes: list[_Write], error: OutcomeUnknownError) -> None:
+    async def _on_unknown_outcome(self, writes: list[_Write], error: OutcomeUnknownError) -> None:
         """Fail the changes, and read their records again: the write may have happened."""
         log.warning("outcome_of_write_unknown", error=str(error))
         for write in writes:
@@ -441,7 +441,7 @@ class OwnershipLedger:
                 else:
                     self._pending[str(write.state.name)].append(change)
 
-    def _on_fenced(self) -> StaleEpochError:
+    def _step_down(self) -> StaleEpochError:
         self.writes_fenced += 1
         self._election.deposed()
         return StaleEpochError("another leader has taken over; this write had no effect")

@@ -71,7 +71,7 @@ _LOOK_AHEAD = 256
 """Steps of a plan that wait at once: more than run at once, so that a busy broker holds up no other."""
 
 PREPARE_S = 2.0
-"""Time for a destination to prepare while the owner serves; one that needs longer answers before it is done."""
+"""Time for a destination to prepare while the owner serves; one that needs longer may answer first and continue."""
 
 
 @dataclass(frozen=True, slots=True)

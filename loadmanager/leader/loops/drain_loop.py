@@ -163,10 +163,10 @@ class DrainLoop:
 
     def bundles_left(self) -> Mapping[BrokerId, int]:
         """Return the number of bundles that each draining broker still owns."""
+        known, model = self._mirror.registrations, self._mirror.model
         return {
-            broker: self._mirror.model.count_bundles_of(self._mirror.registrations[broker])
+            broker: model.count_bundles_of(known.get(broker, Registration(broker, 0)))
             for broker in sorted(self._controls.draining)
-            if broker in self._mirror.registrations
         }
 
     async def run(self) -> None:

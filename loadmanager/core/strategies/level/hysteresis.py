@@ -9,7 +9,8 @@
 The trigger is the evenness above the level, or the broker's noise if that is more. For a broker with a bundle that is
 alone above the level, it is that far above what the bundle needs on any broker: no move brings it lower. Excess is the
 heat above the trigger integrated over time. Its threshold depends on the calm period and on the excess of noise alone:
-a broker waits longer if it is less hot or noisier. It is brought down to a target nearer to the level.
+a broker waits longer if it is less hot or noisier. It is brought down to a target nearer to the level. A broker that is
+much too hot, but has headroom, is relieved while something is left of the day's share.
 
     a broker       is seen with a registration    is seen with another one         is not seen for an hour
     -------------  -----------------------------  -------------------------------  -----------------------

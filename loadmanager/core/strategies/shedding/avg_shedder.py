@@ -227,8 +227,8 @@ class AvgShedder:
 
     def _even_out(self, snapshot: Snapshot, pair: _Pair, why: dict[str, Figure]) -> tuple[tuple[int, ...], Reason]:
         """Return the bundles that leave the more used of a pair, and the reason; add the figures to `why`."""
-        need_rate = self._excess_of(snapshot, pair, _RATE)
-        need_throughput = self._excess_of(snapshot, pair, _THROUGHPUT)
+        need_rate = self._compute_need(snapshot, pair, _RATE)
+        need_throughput = self._compute_need(snapshot, pair, _THROUGHPUT)
         by_rate: dict[str, Figure] = {
             "need_msg_rate_per_s": need_rate,
             KEYS["min_unload_message"]: self.min_messages_per_s,
@@ -257,7 +257,7 @@ class AvgShedder:
         why["recently_unloaded"] = count_recently_unloaded(snapshot, pair.high)
         return (), SheddingReason.NO_ELIGIBLE_BUNDLE if why["bundles"] else SheddingReason.NO_BUNDLES
 
-    def _excess_of(self, snapshot: Snapshot, pair: _Pair, columns: tuple[int, int]) -> float:
+    def _compute_need(self, snapshot: Snapshot, pair: _Pair, columns: tuple[int, int]) -> float:
         low, high = snapshot.brokers.load[pair.low].tolist(), snapshot.brokers.load[pair.high].tolist()
         first, second = columns
         return float((high[first] + high[second] - (low[first] + low[second])) * self.max_unload)

@@ -83,7 +83,7 @@ class ThresholdShedder:
         )
 
     def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
-        averages = self._advance(snapshot, _load_averages(snapshot, state))
+        averages = self._advance(snapshot, _restore_averages(snapshot, state))
         mean = _mean(averages)
         if mean == 0:
             idle = Verdict("cluster", ThresholdReason.CLUSTER_IDLE, acted=False, why={"brokers": len(snapshot.brokers)})
@@ -99,7 +99,7 @@ class ThresholdShedder:
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
         """Return points of averaged usage, which follows the usage; without the lower-boundary mode."""
-        averages = self._advance(snapshot, _load_averages(snapshot, state))
+        averages = self._advance(snapshot, _restore_averages(snapshot, state))
 
         def is_reached(points: float) -> bool:
             raised = averages.copy()
@@ -173,7 +173,7 @@ def _mean(averages: FloatArray) -> float:
     return float(np.cumsum(averages)[-1]) / len(averages) if len(averages) else 0.0
 
 
-def _load_averages(snapshot: Snapshot, state: State) -> FloatArray:
+def _restore_averages(snapshot: Snapshot, state: State) -> FloatArray:
     """Return each broker's moving average (M,), NaN for a new or re-registered one."""
     return np.array(list(_find_remembered(snapshot, state)), dtype=np.float64)
 
