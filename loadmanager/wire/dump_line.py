@@ -260,7 +260,6 @@ class LevelState(TypedDict, total=False):
     ]
     moved: list[Annotated[tuple[Number, Amount, dict[Name, Amount]], _LISTED]]
     put: dict[Name, dict[Name, Number]]
-    left: Annotated[tuple[Number, Number], _LISTED]
 
 
 @with_config(_STRICT)

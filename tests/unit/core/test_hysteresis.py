@@ -16,11 +16,9 @@ from loadmanager.core.model.load import FloatArray
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.level.hysteresis import (
     CALM_S,
-    DAY_SHARE,
     MOST_RESTING,
     MUCH,
     REST_S,
-    ROUND_SHARE,
     Bands,
     BrokerObservation,
     Budget,
@@ -52,17 +50,10 @@ def looked(
 
 
 def budget(
-    memory: LevelMemory,
-    *,
-    in_need: bool = False,
-    is_exempt: bool = True,
-    idle: Collection[str] = (),
-    after_s: float = 0.0,
-    **changes: float,
+    memory: LevelMemory, *, in_need: bool = False, idle: Collection[str] = (), after_s: float = 0.0, **changes: float
 ) -> Budget:
     settings = replace(SETTINGS, **changes)  # type: ignore[arg-type]
-    is_idle = lambda namespace, _: namespace in idle  # noqa: E731
-    return memory.budget(settings, is_idle, NOW_S + after_s, in_need=in_need, is_exempt=is_exempt)
+    return memory.budget(settings, lambda namespace, _: namespace in idle, NOW_S + after_s, in_need=in_need)
 
 
 def looked_each_minute(memory: LevelMemory, minutes: int, excess: float, **more: float) -> LevelMemory:
@@ -170,23 +161,9 @@ def test_what_was_moved_within_the_hour_counts_against_the_budget() -> None:
     assert (budget(memory).share, budget(memory, in_need=True).share) == (0.1, 0.5)
     spent = memory.after_moves({"t/a": 0.4, "t/b": 0.05}, {}, [], NOW_S).after_moves({}, {}, [], NOW_S)
     assert len(spent.moved) == 1
-    assert budget(spent, max_load_moved_per_hour_percentage=50).share == pytest.approx(0.05)
-    more = spent.after_moves({"t/a": 0.2}, {}, [], NOW_S + 60)
-    assert budget(more, max_load_moved_per_hour_percentage=50).share == 0.0
-    assert budget(looked(spent, 3600), max_load_moved_per_hour_percentage=50).share == 0.1
-
-
-def test_of_the_days_share_there_is_left_what_did_not_move_and_it_comes_back_within_a_day() -> None:
-    memory = looked(LevelMemory.of({}), 0)
-    assert memory.left == (DAY_SHARE, NOW_S)
-    assert memory.after_moves({"t/a": 0.4}, {}, [], NOW_S).left == (pytest.approx(DAY_SHARE - 0.4), NOW_S)
-    spent = memory.after_moves({"t/a": DAY_SHARE + 0.3}, {}, [], NOW_S)
-    assert spent.left == (-ROUND_SHARE, NOW_S), "what is exempt may move more"
-    assert looked(spent, 43_200).left == (pytest.approx(DAY_SHARE / 2 - ROUND_SHARE), NOW_S + 43_200)
-    assert budget(spent, is_exempt=False) == Budget(0.0, 28_800.0)
-    assert budget(looked(spent, 43_200), is_exempt=False) == Budget(ROUND_SHARE)
-    assert looked(spent, 2 * 86_400).left == (DAY_SHARE, NOW_S + 2 * 86_400)
-    assert looked(spent, -60).left[0] == spent.left[0], "a clock went backwards"
+    assert budget(spent).share == pytest.approx(0.05)
+    assert budget(spent.after_moves({"t/a": 0.2}, {}, [], NOW_S + 60)).share == 0.0
+    assert budget(looked(spent, 3600)).share == 0.1
 
 
 def test_a_budget_is_the_tightest_limit_and_says_when_the_hour_is_over() -> None:
@@ -197,6 +174,7 @@ def test_a_budget_is_the_tightest_limit_and_says_when_the_hour_is_over() -> None
     assert budget(memory, max_load_moved_per_cycle_percentage=5) == Budget(0.05, setting=cycle)
     assert budget(memory, max_load_moved_per_cycle_percentage=10) == Budget(0.1)
     spent = memory.after_moves({"t/a": 0.2}, {}, [], NOW_S + 600)
+    assert budget(spent, after_s=900) == Budget(0.0, 2700.0)
     assert budget(spent, after_s=900, in_need=True).share == 0.5
     assert budget(spent, after_s=900, max_load_moved_per_hour_percentage=40) == Budget(0.0, 2700.0, hour)
     assert budget(spent, after_s=900, max_load_moved_per_hour_percentage=50, in_need=True) == Budget(0.0, 2700.0, hour)
@@ -205,9 +183,8 @@ def test_a_budget_is_the_tightest_limit_and_says_when_the_hour_is_over() -> None
 
 def test_what_was_moved_of_namespaces_that_are_idle_now_uses_up_nothing() -> None:
     memory = looked(LevelMemory.of({}), 0).after_moves({"t/gone": 0.4, "t/b": 0.1}, {}, [], NOW_S)
-    assert budget(memory, max_load_moved_per_hour_percentage=50).share == 0
-    assert budget(memory, idle=["t/gone"], max_load_moved_per_hour_percentage=50).share == 0.1
-    assert budget(memory, idle=["t/b"], max_load_moved_per_hour_percentage=50).share == pytest.approx(0.1)
+    assert budget(memory, idle=["t/gone"]).share == 0.1
+    assert budget(memory, idle=["t/b"]).share == pytest.approx(0.1)
     many = looked(LevelMemory.of({}), 0).after_moves({f"t/{number}": 0.01 for number in range(45)}, {}, [], NOW_S)
     assert len(many.moved[0].by_namespace) == 20
     idle = [f"t/{number}" for number in range(45)]

@@ -26,7 +26,6 @@ from loadmanager.core.model.snapshot import Snapshot, build_snapshot
 from loadmanager.core.model.time_means import STOOD_S
 from loadmanager.core.planning.planner import plan_assignments, plan_shedding
 from loadmanager.core.strategies.level.cost_fit import best_of_none_negative, fit_price
-from loadmanager.core.strategies.level.hysteresis import DAY_SHARE, ROUND_SHARE
 from loadmanager.core.strategies.level.imbalance_score import badness, compute_parts, score
 from loadmanager.core.strategies.level.level_load import LEAST_LEVEL, LevelLoads, bound_level, compute_level
 from loadmanager.core.strategies.level.move_search import find_moves
@@ -411,25 +410,12 @@ def test_why_a_broker_keeps_what_is_too_much_is_said() -> None:
     assert find_verdict(nothing, "a").remedy() == f"{raise_it}CyclePercentage"
     assert find_verdict(spent, "a").remedy() == f"{raise_it}HourPercentage", "a broker is much too hot"
     mild = cluster(a=carrying("a", [5.0] * 12), b=carrying("b", [5.0] * 10))
-    first = shed(mild, {"left": [-1.0, NOW_S]})
+    first = shed(mild, {"moved": [[NOW_S - 10, 1.0]]})
     later = shed(after_s(mild, 360), shed(after_s(mild, 180), first.state).state)
     assert find_verdict(later, "a").verdict is LevelReason.BUDGET_SPENT
     assert find_verdict(later, "a").remedy() == "wait for the next rounds"
     gone = shed(given, {"moved": [[NOW_S - 10, 1.0, {"t/deleted": 1.0}]]})
     assert gone.bundles, "what was moved of a deleted namespace uses up nothing"
-
-
-def test_peaks_are_followed_while_the_days_share_lasts_which_is_exceeded_for_cold_and_full_brokers() -> None:
-    spent = {"left": [-ROUND_SHARE, NOW_S]}
-    hot = cluster(a=carrying("a", [4.0] * 20), b=carrying("b", [4.0] * 12), c=carrying("c", [4.0] * 13))
-    assert shed(hot).state["left"][0] == pytest.approx(DAY_SHARE - moves(shed(hot)) * 4 / 180)
-    kept = shed(hot, spent)
-    assert moves(kept) == 0
-    assert "only 0 % of all load may move in the next 28800 s: usage " in verdict_of(kept, "a")
-    full = cluster(a=carrying("a", [5.0] * 20), b=carrying("b", [5.0] * 10))
-    filled = cluster(a=carrying("a", [4.0] * 20), b=carrying("b", []))
-    assert moves(shed(full, spent)) > 0
-    assert moves(shed(filled, spent)) > 0
 
 
 def test_bundles_of_excluded_namespaces_stay() -> None:
@@ -460,14 +446,6 @@ def test_bundles_that_may_not_be_where_they_are_go_first_and_to_good_use() -> No
     assert {pick.destination for pick in found.bundles if pick.broker == 0} == {1}, "where there is room now"
     plan, _ = plan_shedding(apart, SETTINGS, {}, np.random.default_rng(1))
     assert len(plan.steps) == moves(found)
-
-
-def test_bundles_that_may_not_be_where_they_are_move_after_the_days_share_too() -> None:
-    given = cluster(a=carrying("a", [4.0] * 12), b=carrying("b", [4.0] * 12), c=carrying("c", [4.0] * 12))
-    only_c = IsolationPolicy("only-c", ("tenant/b",), ("c.*",), min_limit=1)
-    apart = replace(given, policies=Policies(isolation=(only_c,)), _derived={})
-    found = shed(apart, {"left": [-ROUND_SHARE, NOW_S]})
-    assert {(pick.broker, pick.destination, pick.reason) for pick in found.bundles} == {(1, 2, LevelReason.MISPLACED)}
 
 
 def test_what_may_not_be_where_it_is_moves_within_the_budget_and_stays_where_nobody_may_have_it() -> None:

@@ -13,12 +13,11 @@ from loadmanager.core.domain.bundles import HashFunction, NamespaceBundles, equa
 from loadmanager.core.domain.names import NamespaceName
 from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.core.model.load import TimeMean
-from loadmanager.core.strategies.level.hysteresis import BrokerObservation, LevelMemory
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.average_records import TimeAverageBrokerData, decode_bundle_data, encode_bundle_data
 from loadmanager.wire.http_bodies import LookupData, OwnershipAnswer
 from loadmanager.wire.store_records import LeaderRecord, decode_namespace, encode_namespace
-from loadmanager.wire.strategy_state import StrategyStateRecord, parse_strategy_state
+from loadmanager.wire.strategy_state import StrategyStateRecord
 from loadmanager.wire.validation import parse_model
 
 NAME = NamespaceName("t", "ns")
@@ -224,13 +223,6 @@ def test_a_leader_record_is_read_with_fields_it_does_not_know() -> None:
 def test_what_strategies_remember_has_to_be_usable(data: bytes, complaint: str) -> None:
     with pytest.raises(InvalidRecordError, match=complaint):
         parse_model(StrategyStateRecord, data, "/the/znode")
-
-
-def test_what_level_remembers_comes_back() -> None:
-    memory = LevelMemory.of({}).after_pass([BrokerObservation(broker("a"), 0.1, is_cold=True, deviation=0.02)], 1e9)
-    state = {"Level": memory.after_moves({"t/a": 0.9}, {"a:8080": [bundle(0)]}, ["a:8080"], 1e9).as_state()}
-    record, fault = parse_strategy_state(StrategyStateRecord(states=state).to_json(), "/the/znode")
-    assert (record.states, fault) == (state, None)
 
 
 def test_a_release_keeps_its_destination() -> None:

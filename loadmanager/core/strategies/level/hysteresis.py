@@ -9,8 +9,7 @@
 The trigger is the evenness above the level, or the broker's noise if that is more. For a broker with a bundle that is
 alone above the level, it is that far above what the bundle needs on any broker: no move brings it lower. Excess is the
 heat above the trigger integrated over time. Its threshold depends on the calm period and on the excess of noise alone:
-a broker waits longer if it is less hot or noisier. It is brought down to a target nearer to the level. A broker that is
-much too hot, but has headroom, is relieved while something is left of the day's share.
+a broker waits longer if it is less hot or noisier. It is brought down to a target nearer to the level.
 
     a broker       is seen with a registration    is seen with another one         is not seen for an hour
     -------------  -----------------------------  -------------------------------  -----------------------
@@ -30,7 +29,7 @@ The memory also holds each broker's noise, the usual relative deviation of its l
 
 As JSON: `{"brokers": {broker: [incarnation, rests_until_s, seen_s, hot_since_s or null, noise, excess_s, cold_since_s
 or null, comebacks, came_s, failures, skips]}, "moved": [[at_s, share, {namespace: share}]], "put": {broker: {bundle:
-at_s}}, "left": [share, at_s]}`.
+at_s}}}`.
 """
 
 from __future__ import annotations
@@ -54,11 +53,8 @@ REST_S = 15_000.0
 """Rest of a bundle where Level has put it. It is more than the four hours within which a return counts as wasted."""
 ROUND_SHARE = 0.10
 """Share of all load that a round moves while no broker is relieved at once: a plan is checked before it goes on."""
-DAY_SHARE = 0.60
-"""Share of all load in a token bucket that refills within a day, so that peaks that recur are not followed forever. It
-does not limit rounds in which a broker lacks headroom or is cold, or a bundle is misplaced. Their moves use it, down to
-a round's share below nothing.
-"""
+HOUR_SHARE = 0.50
+"""Share of all load that is moved within an hour while no broker is relieved at once."""
 MUCH = 1.30
 """Heat of a broker that is relieved at once."""
 COLD = 0.70
@@ -88,7 +84,6 @@ _MOST_NAMESPACES = 20
 _MOST_SKIPS = 4
 """Maximum number of rounds that skip a broker for which nothing was found."""
 _HOUR_S = 3600.0
-_DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +147,8 @@ class MovedShare(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """Share of all load that a round may move, and the seconds until it may move more if the hour or the day limits it.
-    `setting` is the field of the settings that limits it, None for a constant.
+    """Share of all load that a round may move, and the seconds until that changes if it is hourly. `setting` is the
+    field of the settings that limits it, None for a constant.
     """
 
     share: float
@@ -172,27 +167,22 @@ class BrokerObservation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LevelMemory:
-    """Memory between rounds: brokers, moved shares by time, the time when each bundle was put on its broker, and what
-    is `left` of the day's share, at a time.
-    """
+    """Memory between rounds: brokers, moved shares by time, and the time when each bundle was put on its broker."""
 
     brokers: Mapping[str, BrokerMemory]
     moved: Sequence[MovedShare]
     put: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    left: Sequence[float] = (DAY_SHARE, 0.0)
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> LevelMemory:
         seen = {broker: BrokerMemory(*entry) for broker, entry in state.get("brokers", {}).items()}
-        moved = tuple(MovedShare(*each) for each in state.get("moved", ()))
-        return cls(seen, moved, state.get("put", {}), state.get("left", (DAY_SHARE, 0.0)))
+        return cls(seen, tuple(MovedShare(*each) for each in state.get("moved", ())), state.get("put", {}))
 
     def as_state(self) -> dict[str, Any]:
         return {
             "brokers": {broker: list(seen) for broker, seen in self.brokers.items()},
             "moved": [list(each) for each in self.moved],
             "put": {broker: dict(bundles) for broker, bundles in self.put.items()},
-            "left": list(self.left),
         }
 
     def after_pass(self, observations: Iterable[BrokerObservation], now_s: float) -> LevelMemory:
@@ -202,9 +192,7 @@ class LevelMemory:
             broker = each.registration.broker
             brokers[broker] = _seen(brokers.get(broker), each, now_s)
         moved = tuple(each for each in self.moved if now_s - each.at_s < _HOUR_S)
-        share, at_s = self.left
-        left = min(DAY_SHARE, share + DAY_SHARE * max(0.0, now_s - at_s) / _DAY_S), now_s
-        return LevelMemory(brokers, moved, _put_after(self.put, now_s - REST_S), left)
+        return LevelMemory(brokers, moved, _put_after(self.put, now_s - REST_S))
 
     def after_moves(
         self, moved: Mapping[str, float], put: Mapping[str, Sequence[str]], relieved: Iterable[str], now_s: float
@@ -223,8 +211,7 @@ class LevelMemory:
             both.setdefault(broker, {}).update(dict.fromkeys(bundles, now_s))
         times = sorted((at_s for bundles in both.values() for at_s in bundles.values()), reverse=True)
         oldest_s = times[MOST_RESTING] if len(times) > MOST_RESTING else -math.inf
-        left = max(self.left[0] - share, -ROUND_SHARE), self.left[1]
-        return LevelMemory(brokers, (*self.moved, entry) if share else self.moved, _put_after(both, oldest_s), left)
+        return LevelMemory(brokers, (*self.moved, entry) if share else self.moved, _put_after(both, oldest_s))
 
     def after_failures(self, brokers: Iterable[str]) -> LevelMemory:
         """Return the memory after a search that found nothing for these brokers."""
@@ -251,25 +238,14 @@ class LevelMemory:
         return np.array([rests(each) for each in registrations], dtype=bool)
 
     def budget(
-        self,
-        settings: PlannerSettings,
-        is_idle: Callable[[str, float], bool],
-        now_s: float,
-        *,
-        in_need: bool,
-        is_exempt: bool,
+        self, settings: PlannerSettings, is_idle: Callable[[str, float], bool], now_s: float, *, in_need: bool
     ) -> Budget:
-        """Return the share of load that a round may move now; `is_exempt` from the day's share. In the limit per hour
-        moves of idle namespaces do not count.
-        """
-        most = math.inf if in_need else ROUND_SHARE
-        a_round, round_setting = _find_limit(settings, "max_load_moved_per_cycle_percentage", most)
-        an_hour, hour_setting = _find_limit(settings, "max_load_moved_per_hour_percentage", math.inf)
+        """Return the share of load that a round may move now; moves of idle namespaces do not count."""
+        round_most, hour_most = (math.inf, math.inf) if in_need else (ROUND_SHARE, HOUR_SHARE)
+        a_round, round_setting = _find_limit(settings, "max_load_moved_per_cycle_percentage", round_most)
+        an_hour, hour_setting = _find_limit(settings, "max_load_moved_per_hour_percentage", hour_most)
         spent = {each.at_s: each.share - _idle_part(each, is_idle) for each in self.moved}
         left = an_hour - sum(spent.values())
-        a_day = math.inf if is_exempt else max(0.0, self.left[0])
-        if a_day < min(a_round, left):
-            return Budget(a_day, max(0.0, ROUND_SHARE - self.left[0]) * _DAY_S / DAY_SHARE)
         if a_round <= left:
             return Budget(a_round, setting=round_setting)
         oldest_s = min((at_s for at_s, share in spent.items() if share > 0), default=now_s)

@@ -242,20 +242,13 @@ class _Round:
         self._hottest = self._loads.hottest_resources()
         self._highest: list[float] = self._loads.usage.max(axis=1, initial=0.0).tolist()
         self._limits = MoveLimits(snapshot, settings)
-        self._misplaced = self._limits.misplaced()
-        settled = snapshot.brokers.settled
-        self._limit = self._memory.budget(
-            settings,
-            partial(is_idle, snapshot),
-            self._now_s,
-            in_need=bool((self._urgent & settled).any()),
-            is_exempt=bool((self._lacks_headroom & settled).any() or self._cold.any() or self._misplaced.any()),
-        )
+        in_need = bool((self._urgent & snapshot.brokers.settled).any())
+        self._limit = self._memory.budget(settings, partial(is_idle, snapshot), self._now_s, in_need=in_need)
         self._budget = self._limit.share
 
     def run(self) -> Shed:
         task = self._task()
-        forced, left = find_forced(replace(task, movable=task.movable & self._misplaced))
+        forced, left = find_forced(replace(task, movable=task.movable & self._limits.misplaced()))
         found, reason = self._search(replace(left, movable=task.movable), forced)
         moves = [(move, LevelReason.MISPLACED) for move in forced] + [(move, reason) for move in found.moves]
         given: dict[int, list[LevelReason]] = {}
