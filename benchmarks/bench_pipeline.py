@@ -21,7 +21,6 @@ import psutil
 import pyarrow as pa
 from measure import Measured, show
 
-from loadmanager.core.domain.resources import HOT
 from loadmanager.core.model.load import FloatArray, IntArray
 from loadmanager.history.entry_rows import thousandths
 from loadmanager.history.files import Directory, pack, path_of
@@ -113,7 +112,7 @@ def figures_of(millions: int, fleet: Fleet, folder: Path) -> tuple[list[Measured
     for minute in range(minutes):
         fleet.write_minute(directory, minute)
     end_ms = START_MS + minutes * MINUTE_MS
-    ours, theirs = (_apart(work, url, end_ms) for work in (in_spark, in_duckdb))
+    ours, theirs = _apart(in_spark, url), _apart(in_duckdb, url, end_ms)
     return [
         Measured(f"{millions} M rows", ours / millions, "us/row", TARGET_US),
         Measured(f"{millions} M rows, DuckDB", theirs / millions, "us/row"),
@@ -121,12 +120,12 @@ def figures_of(millions: int, fleet: Fleet, folder: Path) -> tuple[list[Measured
     ], ours
 
 
-def in_spark(url: str, end_ms: int) -> float:
+def in_spark(url: str) -> float:
     """Return the processor time of the step, without the start of Spark."""
     spark = spark_session(f"local[{CORES}]", "benchmark", {"spark.driver.memory": HEAP})
     used = processor_s()
-    job = Job(url, f"{url}-out", to_ms=end_ms)
-    Ingest(spark, Tables(spark, job.out), job).run(HOT)
+    job = Job(url, f"{url}-out")
+    Ingest(spark, Tables(spark, job.out), job).run()
     used = processor_s() - used
     spark.stop()
     return used
@@ -162,9 +161,9 @@ def in_duckdb(url: str, end_ms: int) -> float:
     return processor_s() - used
 
 
-def _apart(work: Callable[[str, int], float], url: str, end_ms: int) -> float:
+def _apart(work: Callable[..., float], *given: object) -> float:
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        return process.submit(work, url, end_ms).result()
+        return process.submit(work, *given).result()
 
 
 def started() -> list[psutil.Process]:

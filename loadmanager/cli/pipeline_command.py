@@ -178,7 +178,7 @@ def _session(
 
     settings = given_settings(conf or (), "--conf")
     warnings.filterwarnings("ignore", module="pyspark")  # about its own use of pandas
-    for_few = job is not None and are_few(job.history, job.from_ms, job.to_ms)
+    for_few = job is not None and are_few(job.history)
     spark = spark_session(master, settings=settings, answer_timeout_s=timeout_s, for_few=for_few)
     try:
         yield spark

@@ -135,7 +135,7 @@ def by_window(rows: DataFrame, hours: Collection[int]) -> DataFrame:
     return placed.withColumn("valid_ms", valid_ms).drop("window")
 
 
-def window_of(at_ms: Column, length_ms: int) -> Column:
+def window_of(at_ms: Column, length_ms: Column | int) -> Column:
     """Return when the window of a moment begins."""
     return (f.floor(at_ms / length_ms) * length_ms).cast("long")
 

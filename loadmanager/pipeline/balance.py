@@ -1,7 +1,4 @@
-"""Step `balance`: time above the thresholds, largest bundles, and the effect of moves.
-
-The imbalance of each 5 minutes comes from `windows`.
-"""
+"""Step `balance`: imbalance, time above the thresholds, largest bundles, and the effect of moves."""
 
 from __future__ import annotations
 
@@ -34,9 +31,11 @@ _SETTLED_AFTER = 2
 
 
 def _write_balance(run: JobRun) -> None:
-    windows, bundles, even = (run.read(name) for name in ("broker_windows", "bundle_windows", "imbalance"))
-    run.write("time_above", time_above(even, windows, overloaded=run.recorded.overloaded))
-    run.write("hot_bundles", hot_bundles(bundles))
+    windows, overloaded = run.read("broker_windows"), run.recorded.overloaded
+    run.write("imbalance", imbalance(windows, overloaded))
+    even = run.read("imbalance")
+    run.write("time_above", time_above(even, windows, overloaded=overloaded))
+    run.write("hot_bundles", hot_bundles(run.read("bundle_windows")))
     if run.history.files(MOVES):
         moves = run.history.frame(MOVES)
         run.write("flapping", flapping(moves, run.recorded.settings.planner_settings()))
@@ -50,9 +49,42 @@ def _write_balance(run: JobRun) -> None:
 STEP = Step(
     "balance",
     _write_balance,
-    reads=("broker_windows", "bundle_windows", "imbalance", "totals_compared"),
-    writes=("time_above", "hot_bundles", "flapping", "move_effects", "inconsistent_brokers"),
+    reads=("broker_windows", "bundle_windows", "totals_compared"),
+    writes=("imbalance", "time_above", "hot_bundles", "flapping", "move_effects", "inconsistent_brokers"),
 )
+
+
+def imbalance(broker_windows: DataFrame, overloaded: float, threshold: float = UNEVEN) -> DataFrame:
+    """Return how even the load was over brokers, in each 5 minutes in which a broker was there.
+
+    Load is bytes/s, in and out together. A broker counts for the time that it was there.
+    """
+    rows = _of_length(broker_windows, SHORTEST_S).select(
+        *("start_ms", "broker", "covered_s", "mean_usage"),
+        throughput("mean_").alias("load"),
+    )
+    total = f.sum(f.col("load") * f.col("covered_s"))
+    at_once = Window.partitionBy("start_ms")
+    mean = total.over(at_once) / f.sum("covered_s").over(at_once)
+    off = f.col("load") - f.col("mean")
+    known = f.col("mean_usage").isNotNull()
+    deviation = f.sqrt(f.sum(off * off * f.col("covered_s")) / f.sum("covered_s"))
+    found = (
+        rows.withColumn("mean", mean)
+        .groupBy("start_ms")
+        .agg(
+            f.count("*").alias("brokers"),
+            f.max("covered_s").alias("covered_s"),
+            (total / f.max("covered_s")).alias("load"),
+            f.when(f.max("mean") > 0, f.max("load") / f.max("mean")).otherwise(1.0).alias("max_over_mean"),
+            f.when(f.max("mean") > 0, deviation / f.max("mean")).otherwise(0.0).alias("cv"),
+            f.min_by("broker", f.struct(-f.col("load"), "broker")).alias("worst_broker"),
+            f.max("mean_usage").alias("worst_usage"),
+            f.min_by("broker", f.when(known, f.struct(-f.col("mean_usage"), "broker"))).alias("worst_used_broker"),
+            f.count_if(f.col("mean_usage") > overloaded).alias("overloaded_brokers"),
+        )
+    )
+    return require(found.withColumn("above_threshold", f.col("max_over_mean") > threshold), "imbalance")
 
 
 def time_above(

@@ -57,7 +57,7 @@ def _write_capacity(run: JobRun) -> None:
     reports = run.read("clean_broker_reports")
     run.write("cost_models", cost_models(reports))
     run.require_days()
-    there = registered(reports, run.read("fleet_events"), run.end_ms)
+    there = registered(reports, run.read("fleet_events"), run.summary.to_ms or 0)
     cost = known_cost(run.read_rows("cost_models"))
     windows, job = run.read("broker_windows"), run.job
     rows = capacity(windows, reports, there, job.days, job.headroom, cost, run.recorded.domains)

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 
 from loadmanager.errors import PipelineError
+from loadmanager.history.files import HOUR_MS
 from loadmanager.history.table_schemas import BROKER_REPORTS, LOAD_COLUMNS, RATE, RESOURCE_COLUMNS
 from loadmanager.history.table_schemas import TABLES as HISTORY_TABLES
 
@@ -137,6 +139,22 @@ def schema_of(table: str) -> t.StructType:
     if table not in DATASETS:
         raise PipelineError(f"table {table}: unknown; there are {', '.join(DATASETS)}")
     return DATASETS[table]
+
+
+def time_column(table: str) -> str:
+    """Return the column by which the rows of a table of `ingest` have their place in time."""
+    return next(each for each in ("start_ms", "hour_ms", "at_ms") if each in schema_of(table).names)
+
+
+def in_range(rows: DataFrame, table: str, from_ms: int | None, to_ms: int | None) -> DataFrame:
+    """Return the rows of a table of `ingest` whose window, hour or moment overlaps a range."""
+    at_ms = f.col(time_column(table))
+    length_ms = f.lit(1 if time_column(table) == "at_ms" else HOUR_MS)
+    if "window_s" in rows.columns:
+        length_ms = f.col("window_s") * 1000
+    if from_ms is not None:
+        rows = rows.where(at_ms + length_ms > from_ms)
+    return rows if to_ms is None else rows.where(at_ms < to_ms)
 
 
 def require(frame: DataFrame, table: str) -> DataFrame:

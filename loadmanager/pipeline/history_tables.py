@@ -38,7 +38,6 @@ class HistoryTables:
         *,
         leaves_out: bool = False,
     ) -> None:
-        require_range(from_ms, to_ms)
         self._spark, self._url, self.from_ms, self.to_ms = spark, url, from_ms, to_ms
         self.leaves_out = leaves_out
         self._history = History(history_at(url))
@@ -85,12 +84,6 @@ class HistoryTables:
         return rows.where("damaged IS NULL").drop("damaged") if self.leaves_out else rows
 
 
-def require_range(from_ms: int | None, to_ms: int | None) -> None:
-    """Raise `PipelineError` for a range that ends before it begins."""
-    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
-        raise PipelineError(f"the range {format_range(from_ms, to_ms)} is empty: its end is not after its beginning")
-
-
 def nothing_in(history: History, table: str, from_ms: int | None, to_ms: int | None) -> PipelineError:
     """Return the error for a range without rows of a table, with the range that has some."""
     everything = history.info(table, on_fault=lambda _: None)
@@ -98,7 +91,7 @@ def nothing_in(history: History, table: str, from_ms: int | None, to_ms: int | N
     if everything.from_ms is not None and everything.to_ms is not None:
         there = format_range(everything.from_ms, everything.to_ms + 1)
     return PipelineError(
-        f"{history.directory}: no {table} in the range {format_range(from_ms, to_ms)}; there is: {there}"
+        f"{history.directory}: no {table} in the range {format_range(from_ms, to_ms)} (--from, --to); there is: {there}"
     )
 
 

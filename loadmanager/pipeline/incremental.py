@@ -3,11 +3,11 @@
 The rule:
 
 - Windows of an hour are made from the files of the hour and of the hour before, whose reports are valid into it. They
-  are made again when one of these files is new or replaced, however late, and when something else has changed that they
-  depend on: the end of a term, of the range, the threshold of overload.
+  are made again when one of these files is new or replaced, however late, and when the end of a term has changed, or
+  the last report of the history.
 - An hour of which files are gone, because retention deleted them, keeps its windows. Files that come later for it are
   not counted; the run names them. The hour after it keeps its first 15 minutes.
-- A compacted file stands for the files that it was made of.
+- Files that were compacted are not gone. Their hour is made again from the compacted file.
 - Windows leave the tables `keep_days` after their day.
 
 Rows of all other hours of a day stay as they are in the tables. `<out>/_hours.json` says what each hour was made from.
@@ -35,31 +35,26 @@ SOURCES = (BROKER_REPORTS, BUNDLE_REPORTS, EVENTS)
 """The tables of the history that are read."""
 
 STATE = "_hours.json"
-RULES = 5
+RULES = 6
 """Version of how tables are made. Raise it when rows come out otherwise: all hours are made again."""
 
-_UNFINISHED: list[int] = []
+UNFINISHED = "unfinished"
+"""In place of the inputs of an hour that was finished, and is made again."""
 
 
 @dataclass(slots=True)
 class MadeHour:
-    """Inputs of a made hour: its `files`, digests of those of the hour before and of the rest, and its part in the
-    range.
-    """
+    """The files that an hour was made from, and a digest of its other inputs; "" until it is finished once."""
 
     files: dict[str, str]
-    before: str
-    part: list[int]
-    rest: str
+    inputs: str = ""
 
 
 class HistoryHours:
     """The hours of a history as they are now, next to those that tables were made from."""
 
-    def __init__(
-        self, out: Directory, history: Directory, range_ms: tuple[int | None, int | None], keep_days: int, *, anew: bool
-    ) -> None:
-        self._out, self._history, self._range_ms = out, history, range_ms
+    def __init__(self, out: Directory, history: Directory, keep_days: int, *, anew: bool) -> None:
+        self._out, self._history = out, history
         self.made = self._load(anew=anew)
         self.files: dict[int, dict[str, HistoryFile]] = defaultdict(dict)
         """The files of each hour, by digests of their paths."""
@@ -70,40 +65,32 @@ class HistoryHours:
             for file in files:
                 self.files[file.hour_ms][_digest(file.path)] = file
         for hour_ms in self.made:
-            self._replace_compacted(hour_ms)
+            self._forget_compacted(hour_ms)
         newest_ms = max([*self.files, *self.made], default=0)
         self._oldest_ms = newest_ms // DAY_MS * DAY_MS - (keep_days - 1) * DAY_MS
 
-    def part(self, hour_ms: int) -> list[int]:
-        """Return from when to when the hour is in the range."""
-        from_ms, to_ms = self._range_ms
-        return [max(hour_ms, from_ms or hour_ms), min(hour_ms + HOUR_MS, to_ms or hour_ms + HOUR_MS)]
+    def files_of(self, table: str, hours: Iterable[int]) -> list[HistoryFile]:
+        """Return the files of a table in those of these hours that are young enough to be kept."""
+        young = [hour_ms for hour_ms in hours if hour_ms >= self._oldest_ms]
+        return [file for hour_ms in young for file in self.files.get(hour_ms, {}).values() if file.table == table]
 
-    def is_wanted(self, hour_ms: int) -> bool:
-        """Return whether the hour is in the range and young enough to be kept."""
-        from_ms, to_ms = self.part(hour_ms)
-        return from_ms < to_ms and hour_ms >= self._oldest_ms
-
-    def take_unwanted(self) -> list[int]:
-        """Forget hours that are not wanted. `PipelineError` where the range would erase what cannot be made again."""
-        unwanted = [hour_ms for hour_ms in self.made if not self.is_wanted(hour_ms)]
-        gone = [hour_ms for hour_ms in unwanted if hour_ms >= self._oldest_ms and self.is_gone(hour_ms)]
-        if gone:
-            raise PipelineError(
-                f"{self._out}: has windows of {len(gone)} hours outside the range whose files are gone from the"
-                " history, so that they cannot be made again: use another directory for this range"
-            )
-        for hour_ms in unwanted:
+    def take_old(self) -> list[int]:
+        """Forget the hours of days that are not kept any more."""
+        old = [hour_ms for hour_ms in self.made if hour_ms < self._oldest_ms]
+        for hour_ms in old:
             del self.made[hour_ms]
-        return unwanted
+        return old
 
     def is_gone(self, hour_ms: int) -> bool:
         """Return whether files are gone that the hour was made from."""
         return hour_ms in self.made and not self.made[hour_ms].files.keys() <= self.files.get(hour_ms, {}).keys()
 
+    def can_be_made(self, hour_ms: int) -> bool:
+        return hour_ms >= self._oldest_ms and not self.is_gone(hour_ms)
+
     def keeps_begin(self, hour_ms: int) -> bool:
         """Return whether the first 15 minutes of the hour were made and cannot be made again."""
-        return hour_ms in self.made and self.made[hour_ms].rest != "" and self.is_gone(hour_ms - HOUR_MS)
+        return hour_ms in self.made and self.made[hour_ms].inputs != "" and self.is_gone(hour_ms - HOUR_MS)
 
     def late_files(self) -> list[HistoryFile]:
         """Return files that came after files of their hour were gone."""
@@ -111,25 +98,16 @@ class HistoryHours:
         return [file for hour in gone for key, file in self.files[hour].items() if key not in self.made[hour].files]
 
     def to_clean(self) -> set[int]:
-        """Return the hours whose files, or whose part in the range, are others than those that they were made from."""
-        return {hour_ms for hour_ms in self.files if self._can_be_made(hour_ms) and self._is_new(hour_ms)}
+        """Return the hours whose files are others than those that they were made from, and unfinished ones."""
+        return {hour_ms for hour_ms in self.files if self.can_be_made(hour_ms) and self._is_new(hour_ms)}
 
     def to_make(self, hours: Iterable[int], rest: Callable[[int], object]) -> set[int]:
         """Return which of these hours have other inputs than before; `rest` is what one depends on besides files."""
         return {
             each
             for each in hours
-            if self._can_be_made(each)
-            if self._is_new(each)
-            or (self.made[each].before, self.made[each].rest) != (self._before(each), _digest(rest(each)))
+            if self.can_be_made(each) and (self._is_new(each) or self.made[each].inputs != self._inputs(each, rest))
         }
-
-    def _can_be_made(self, hour_ms: int) -> bool:
-        return self.is_wanted(hour_ms) and not self.is_gone(hour_ms)
-
-    def _is_new(self, hour_ms: int) -> bool:
-        made = self.made.get(hour_ms)
-        return made is None or (made.files, made.part) != (self._stamps(hour_ms), self.part(hour_ms))
 
     def epochs(self, hour_ms: int) -> set[int]:
         """Return the epochs of the reports that the hour is made from."""
@@ -138,15 +116,14 @@ class HistoryHours:
     def begin(self, hours: Iterable[int]) -> None:
         """Note that the tables may have anything of these hours."""
         for hour_ms in hours:
-            made = self.made.setdefault(hour_ms, MadeHour({}, "", _UNFINISHED, ""))
-            made.files, made.part = self._stamps(hour_ms), _UNFINISHED
+            made = self.made.setdefault(hour_ms, MadeHour({}))
+            made.files, made.inputs = self._stamps(hour_ms), made.inputs and UNFINISHED
         self.save()
 
     def end(self, hours: Iterable[int], rest: Callable[[int], object]) -> None:
         """Note that the tables have these hours."""
         for hour_ms in hours:
-            made = self.made[hour_ms]
-            made.before, made.part, made.rest = self._before(hour_ms), self.part(hour_ms), _digest(rest(hour_ms))
+            self.made[hour_ms].inputs = self._inputs(hour_ms, rest)
         self.save()
 
     def save(self) -> None:
@@ -156,57 +133,47 @@ class HistoryHours:
     def _load(self, *, anew: bool) -> dict[int, MadeHour]:
         """Read the state. `PipelineError` for that of another history, which `anew` is to forget."""
         try:
-            with self._out.open(f"{self._out.root}/{STATE}") as file:
-                state = orjson.loads(file.read())
-            made = {int(hour_ms): MadeHour(**each) for hour_ms, each in state["hours"].items()}
-            history, rules = state["history"], state["rules"]
+            state = orjson.loads(self._out.read(STATE))
+            history, is_old = state["history"], anew or state["rules"] != RULES
+            made = {
+                int(hour_ms): MadeHour(each["files"], UNFINISHED if is_old else each["inputs"])
+                for hour_ms, each in state["hours"].items()
+            }
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return {}
-        if history != str(self._history):
-            if anew:
-                return {}
-            raise PipelineError(
-                f"{self._out}: has tables of the history {history}, not of {self._history}: use another directory, or"
-                " add --anew if the history was moved"
-            )
-        for each in made.values() if anew or rules != RULES else ():
-            each.part = _UNFINISHED
-        return made
+        if history == str(self._history):
+            return made
+        if anew:
+            return {}
+        raise PipelineError(
+            f"{self._out}: has tables of the history {history}, not of {self._history}: use another directory, or add"
+            " --anew if the history was moved"
+        )
 
-    def _before(self, hour_ms: int) -> str:
-        """Return a digest of the files of the hour before; of one that is gone those that it was made from."""
+    def _is_new(self, hour_ms: int) -> bool:
+        made = self.made.get(hour_ms)
+        return made is None or made.inputs in {"", UNFINISHED} or made.files != self._stamps(hour_ms)
+
+    def _inputs(self, hour_ms: int, rest: Callable[[int], object]) -> str:
+        """Return a digest of the rest, and of the files of the hour before: if these are gone, of the former ones."""
         before_ms = hour_ms - HOUR_MS
-        return _digest(self.made[before_ms].files if self.is_gone(before_ms) else self._stamps(before_ms))
+        before = self.made[before_ms].files if self.is_gone(before_ms) else self._stamps(before_ms)
+        return _digest([before, rest(hour_ms)])
 
     def _stamps(self, hour_ms: int) -> dict[str, str]:
         """Return what tells each file of an hour from another one in its place."""
         files = self.files.get(hour_ms, {})
-        return {key: _stamp(file.size_bytes, file.mtime_ns) for key, file in files.items()}
+        return {key: f"{file.size_bytes} {file.mtime_ns}" for key, file in files.items()}
 
-    def _replace_compacted(self, hour_ms: int) -> None:
-        """Have compacted files in place of those that they stand for, in what the hour and the next were made from."""
-        made, followed = self.made[hour_ms].files, self.made.get(hour_ms + HOUR_MS)
-        before = _digest(made)
+    def _forget_compacted(self, hour_ms: int) -> None:
+        """Forget files that are gone because a new file of the hour was made of them."""
+        made = self.made[hour_ms].files
         for key, file in self.files.get(hour_ms, {}).items():
-            originals = self._originals(file) if file.is_compacted and key not in made else {}
-            if originals and originals.items() <= made.items():
-                made[key] = _stamp(file.size_bytes, file.mtime_ns)
-            for each in originals:
-                made.pop(each, None)
-        if followed is not None and followed.before == before:
-            followed.before = _digest(made)
-
-    def _originals(self, file: HistoryFile) -> dict[str, str]:
-        """Return the files that a compacted file stands for."""
-        folder = file.path.rpartition("/")[0]
-        with suppress(HistoryFileError, FileNotFoundError), History(self._history).open(file) as parquet:
-            originals = originals_of(parquet.schema_arrow.metadata)
-            return {_digest(f"{folder}/{each.name}"): _stamp(each.size_bytes, each.mtime_ns) for each in originals}
-        return {}
-
-
-def _stamp(size_bytes: int, mtime_ns: int) -> str:
-    return f"{size_bytes} {mtime_ns // 1_000_000}"
+            if not file.is_compacted or key in made:
+                continue
+            with suppress(HistoryFileError, FileNotFoundError), History(self._history).open(file) as parquet:
+                for each in originals_of(parquet.schema_arrow.metadata):
+                    made.pop(_digest(f"{file.path.rpartition('/')[0]}/{each.name}"), None)
 
 
 def _digest(content: object) -> str:

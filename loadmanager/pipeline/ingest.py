@@ -1,4 +1,7 @@
-"""Step `ingest`: clean reports, rejected rows and windows from the files of a history, for the hours that changed."""
+"""Step `ingest`: clean reports, rejected rows and windows from the files of a history, for the hours that changed.
+
+It takes the whole history, to its last report. A range of the run is that of the steps after it.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, EV
 from loadmanager.pipeline import windows as w
 from loadmanager.pipeline.attribution import BUNDLE, FLEET_EVENTS, VALID_MS, carried, hour_of, term_ends, valid_reports
 from loadmanager.pipeline.by_hour import reported_by, totals_compared
-from loadmanager.pipeline.datasets import schema_of
+from loadmanager.pipeline.datasets import schema_of, time_column
 from loadmanager.pipeline.delta import DAY, Tables
-from loadmanager.pipeline.history_tables import nothing_in, require_range
+from loadmanager.pipeline.history_tables import nothing_in
 from loadmanager.pipeline.incremental import HistoryHours
 from loadmanager.pipeline.reject_reasons import overlapping_files, rejected_rows, usable, with_duplicates, with_reason
 from loadmanager.pipeline.source import history_at, place_of, read_history
@@ -30,53 +33,40 @@ if TYPE_CHECKING:
     from loadmanager.pipeline.job import Job, JobRun
 
 CLEAN, HAPPENED, REJECTED = "clean_broker_reports", "fleet_events", "rejected_rows"
-IMBALANCE, REPORTED_BY, TOTALS_COMPARED = "imbalance", "reported_by", "totals_compared"
-TABLES = (CLEAN, HAPPENED, REJECTED, *w.SUBJECTS, IMBALANCE, REPORTED_BY, TOTALS_COMPARED)
+REPORTED_BY, TOTALS_COMPARED = "reported_by", "totals_compared"
+TABLES = (CLEAN, HAPPENED, REJECTED, *w.SUBJECTS, REPORTED_BY, TOTALS_COMPARED)
 """The tables that are written, all by days."""
-
-_FAR_MS = 1 << 62
 
 BATCH_BYTES = 1 << 30
 """Size of the files of days that are made together."""
 
 
 class Ingest:
-    """Update of tables from the history of a job, from `from_ms` to before `to_ms`."""
+    """Update of tables from the history of a job."""
 
     def __init__(self, spark: SparkSession, tables: Tables, job: Job) -> None:
-        require_range(job.from_ms, job.to_ms)
         self._spark, self._tables, self._job, self._history = spark, tables, job, history_at(job.history)
         anew = job.anew or not all(map(tables.has, TABLES))
-        self._hours = HistoryHours(tables.directory, self._history, (job.from_ms, job.to_ms), job.keep_days, anew=anew)
+        self._hours = HistoryHours(tables.directory, self._history, job.keep_days, anew=anew)
         if self._hours.faults and not job.leave_out_bad_files:
             raise self._hours.faults[0]
 
-    def run(self, overloaded: float) -> list[int]:
-        """Make what has changed, and return these hours. A broker with a usage above `overloaded` is overloaded."""
+    def run(self) -> list[int]:
+        """Make what has changed, and return these hours."""
         hours = self._hours
-        self._require_reports()
-        self._remove(hours.take_unwanted())
+        for table in (BROKER_REPORTS, BUNDLE_REPORTS):
+            if not hours.files_of(table, hours.files):
+                raise nothing_in(History(self._history), table, None, None)
+        self._remove(hours.take_old())
         again = set[int]() if self._job.leave_out_bad_files else self._damaged_hours()
         self._clean(sorted(hours.to_clean() | again))
-        rest = self._dependencies(overloaded)
-        end_ms = self.end_ms
-        followers = {hour_ms + HOUR_MS for hour_ms in hours.files if hour_ms + HOUR_MS < end_ms}
+        rest = self._dependencies()
+        followers = {hour_ms + HOUR_MS for hour_ms in hours.files if hour_ms + HOUR_MS < self._end_ms}
         changed = hours.to_make({*hours.files, *followers}, rest) | again
         for batch in self._batches(sorted(changed)):
-            self._make(batch, overloaded)
+            self._make(batch)
             hours.end(batch, rest)
         return sorted(changed)
-
-    @property
-    def range(self) -> tuple[int, int]:
-        """Times of the first report in the tables and after the last one, within the range that was asked for."""
-        first, last = self._tables.times(CLEAN) or (self._job.from_ms or 0, (self._job.to_ms or 0) - 1)
-        return max(first, self._job.from_ms or first), min(last + 1, self._job.to_ms or last + 1)
-
-    @property
-    def end_ms(self) -> int:
-        """The end of the range: where no report is valid any more."""
-        return self._job.to_ms or self.range[1]
 
     @property
     def notes(self) -> Iterator[str]:
@@ -88,33 +78,18 @@ class Ingest:
         for file in self._hours.late_files():
             yield f"left out: {file.path}: came after retention had deleted files of its hour"
 
-    def _require_reports(self) -> None:
-        """Raise `PipelineError` when the range has no files of reports, of brokers or of bundles."""
-        wanted = dict.fromkeys((BROKER_REPORTS, BUNDLE_REPORTS), False)
-        for hour_ms, files in self._hours.files.items():
-            wanted |= {file.table: True for file in files.values() if self._hours.is_wanted(hour_ms)}
-        for table, is_there in wanted.items():
-            if not is_there:
-                raise nothing_in(History(self._history), table, self._job.from_ms, self._job.to_ms)
-
     def _damaged_hours(self) -> set[int]:
         """Return the hours of files that an earlier run has left out: now they are an error."""
         if not self._tables.has(REJECTED):
             return set()
         rows = self._tables.read_rows(REJECTED, pc.field("reason") == "bad_file").to_pylist()
-        return {row["hour_ms"] for row in rows if self._hours.is_wanted(row["hour_ms"])}
+        return {row["hour_ms"] for row in rows if self._hours.can_be_made(row["hour_ms"])}
 
     def _remove(self, hours: Sequence[int]) -> None:
-        """Remove hours from the tables: whole days that are too old, and parts of others."""
+        """Remove hours of whole days from the tables."""
         if hours:
-            left = {day_of(hour_ms) for hour_ms in self._hours.made}
-            days = {day_of(hour_ms) for hour_ms in hours} - left
-            parts = [hour_ms for hour_ms in hours if day_of(hour_ms) in left]
             for name in TABLES:
-                if days:
-                    self._tables.clear(name, days)
-                if parts:
-                    self._replace(name, self._tables.read(name, []), parts)
+                self._tables.clear(name, {day_of(hour_ms) for hour_ms in hours})
             self._hours.save()
 
     def _clean(self, hours: Sequence[int]) -> None:
@@ -131,18 +106,19 @@ class Ingest:
             rejected = rejected.unionByName(rejected_rows(events, EVENTS))
         self._replace(REJECTED, rejected, hours, _is_one_of("hour_ms", hours) & (f.col("table") != BUNDLE_REPORTS))
 
-    def _dependencies(self, overloaded: float) -> Callable[[int], object]:
-        """Return what windows of an hour depend on besides files."""
+    def _dependencies(self) -> Callable[[int], object]:
+        """Find the ends of terms and of the history; return what windows of an hour depend on besides files."""
+        _, last = self._tables.times(CLEAN) or (0, -1)
+        self._end_ms = last + 1
         kinds = f.col("kind").isin(TERM_BEGAN, TERM_ENDED)
         first = self._tables.read(HAPPENED).where(kinds).groupBy("kind", "epoch").agg(f.min("at_ms")).collect()
         epochs = {epoch for hour_ms in self._hours.files for epoch in self._hours.epochs(hour_ms)}
         self._terms = term_ends([tuple(row) for row in first], epochs | {row["epoch"] for row in first})
-        end_ms = self.end_ms
 
         def rest(hour_ms: int) -> object:
             to_ms = hour_ms + HOUR_MS
             ends = {epoch: self._terms[epoch] for epoch in self._hours.epochs(hour_ms) & self._terms.keys()}
-            return min(end_ms, to_ms), sorted(each for each in ends.items() if each[1] < to_ms), overloaded
+            return min(self._end_ms, to_ms), sorted(each for each in ends.items() if each[1] < to_ms)
 
         return rest
 
@@ -159,7 +135,7 @@ class Ingest:
         if batch:
             yield batch
 
-    def _make(self, hours: Sequence[int], overloaded: float) -> None:
+    def _make(self, hours: Sequence[int]) -> None:
         """Make all tables but those of `_clean` of these hours."""
         keeps_begin = [hour_ms for hour_ms in hours if self._hours.keeps_begin(hour_ms)]
         self._hours.begin(hours)
@@ -167,11 +143,15 @@ class Ingest:
         days = {day_of(hour_ms) for hour_ms in before}
         brokers = self._tables.read(CLEAN, days)
         with self._tables.staging() as stage:
-            valid = stage(valid_reports(brokers, self._tables.read(HAPPENED), self._terms, self.end_ms))
+            valid = stage(valid_reports(brokers, self._tables.read(HAPPENED), self._terms, self._end_ms))
             judged = stage(self._judged(BUNDLE_REPORTS, before))
             reports = usable(judged, BUNDLE_REPORTS)
             stays = stage(carried(reports, valid, reports.select(*BUNDLE).distinct(), hours))
-            self._replace_facts(judged.where(_is_one_of("hour_ms", hours)), brokers, hours)
+            of_hours = judged.where(_is_one_of("hour_ms", hours))
+            is_rejected = _is_one_of("hour_ms", hours) & (f.col("table") == BUNDLE_REPORTS)
+            self._replace(REJECTED, rejected_rows(of_hours, BUNDLE_REPORTS), hours, is_rejected)
+            own = brokers.where(_is_one_of("at_ms", hours))
+            self._replace(TOTALS_COMPARED, totals_compared(own, usable(of_hours, BUNDLE_REPORTS)), hours)
             self._replace(REPORTED_BY, reported_by(stays), hours)
             is_made = _is_one_of("start_ms", hours)
             is_made &= ~_is_one_of("start_ms", keeps_begin) | (f.pmod("start_ms", f.lit(HOUR_MS)) >= VALID_MS)
@@ -183,20 +163,10 @@ class Ingest:
             }
             for name, windows in short.items():
                 self._replace(name, windows.where(is_made), hours, is_made)
-        of_hours = {day_of(hour_ms) for hour_ms in hours}
-        even = w.imbalance(self._tables.read("broker_windows", of_hours), overloaded)
-        self._tables.write(IMBALANCE, even.withColumn(DAY, _day("start_ms")), of_hours)
-
-    def _replace_facts(self, judged: DataFrame, brokers: DataFrame, hours: Sequence[int]) -> None:
-        """Replace what is known of the reports of bundles themselves."""
-        reports, own = usable(judged, BUNDLE_REPORTS), brokers.where(_is_one_of("at_ms", hours))
-        is_rejected = _is_one_of("hour_ms", hours) & (f.col("table") == BUNDLE_REPORTS)
-        self._replace(REJECTED, rejected_rows(judged, BUNDLE_REPORTS), hours, is_rejected)
-        self._replace(TOTALS_COMPARED, totals_compared(own, reports), hours)
 
     def _replace(self, name: str, rows: DataFrame, hours: Sequence[int], is_made: Column | None = None) -> None:
         """Replace the rows of these hours, and windows of hours and days by those of all 5 minutes of the day."""
-        at = next(each for each in ("start_ms", "hour_ms", "at_ms") if each in schema_of(name).names)
+        at = time_column(name)
         days = {day_of(hour_ms) for hour_ms in hours}
         if self._tables.has(name):
             kept = self._tables.read(name, days).where(~(_is_one_of(at, hours) if is_made is None else is_made))
@@ -205,22 +175,15 @@ class Ingest:
         self._tables.write(name, rows.withColumn(DAY, _day(at)), days)
 
     def _judged(self, table: str, hours: Sequence[int]) -> DataFrame:
-        """Read rows of these hours that are in the range, with the reason of those that cannot be used."""
-        files = [
-            file
-            for hour_ms in hours
-            for file in self._hours.files.get(hour_ms, {}).values()
-            if file.table == table and self._hours.is_wanted(hour_ms)
-        ]
+        """Read rows of these hours, with the reason of those that cannot be used."""
+        files = self._hours.files_of(table, hours)
         shared = set() if table == EVENTS else overlapping_files(files)
         alone = [place_of(file.path) for file in files if file.path not in shared]
         rows = with_reason(self._read(table, alone), table)
         if shared:
             both = with_reason(self._read(table, [place_of(path) for path in sorted(shared)]), table)
             rows = rows.unionByName(with_duplicates(both, table))
-        is_in = f.col("at_ms").between(self._job.from_ms or -_FAR_MS, (self._job.to_ms or _FAR_MS) - 1)
-        is_all = self._job.from_ms is None and self._job.to_ms is None
-        return rows if is_all else rows.where(is_in | (f.col("reason") == "bad_file"))
+        return rows
 
     def _read(self, table: str, files: Sequence[str]) -> DataFrame:
         leaves_out, listed = self._job.leave_out_bad_files, json.dumps(files)
@@ -242,11 +205,18 @@ def _is_one_of(at_ms: str, hours: Collection[int]) -> Column:
 
 def _ingest(run: JobRun) -> None:
     ingest = Ingest(run.spark, run.tables, run.job)
-    run.done.hours = len(ingest.run(run.recorded.overloaded))
-    run.summary.from_ms, run.summary.to_ms = ingest.range
-    run.kept(*TABLES)
+    run.done.hours = len(ingest.run())
+    run.summarise_range()
+    for table in TABLES:
+        run.tell_rows(table)
     for note in ingest.notes:
         run.note(note)
 
 
-STEP = Step("ingest", _ingest, writes=TABLES)
+def _require_range(run: JobRun) -> None:
+    """Raise `PipelineError` for a range of which neither the tables nor the history have reports."""
+    if run.range is None and not run.history.files(BROKER_REPORTS):
+        raise nothing_in(History(run.history.directory), BROKER_REPORTS, run.job.from_ms, run.job.to_ms)
+
+
+STEP = Step("ingest", _ingest, writes=TABLES, check=_require_range)

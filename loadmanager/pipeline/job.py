@@ -11,9 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from loadmanager.errors import PipelineError
+from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.pipeline import KEEP_DAYS
+from loadmanager.pipeline.datasets import in_range
 from loadmanager.pipeline.delta import Tables
-from loadmanager.pipeline.history_tables import HistoryTables
+from loadmanager.pipeline.history_tables import HistoryTables, format_range
+from loadmanager.pipeline.ingest import CLEAN, TABLES
 from loadmanager.pipeline.minimum_history import hours_known, missing_history
 from loadmanager.pipeline.recorded import Recorded, newest_recorded
 from loadmanager.pipeline.step import Done, NothingToSay, Step, Summary
@@ -34,6 +38,7 @@ class Watch(Protocol):
 class Job:
     """Task of a run: plan capacity for `days`, with the share `headroom` of each broker kept free.
 
+    The step `ingest` takes the whole history, and the steps after it the range from `from_ms` to before `to_ms`.
     `whatif` is what to try; None: a few strategies, with and without one broker. `anew`: make also what has not changed
     since the last run. Windows are kept for `keep_days`.
     """
@@ -75,13 +80,28 @@ class JobRun:
         return newest_recorded(self.history)
 
     @property
-    def end_ms(self) -> int:
-        """After what was ingested."""
-        return self.summary.to_ms or self.history.range[1]
+    def range(self) -> tuple[int, int] | None:
+        """The job's range, from the first report in the tables until after the last one; None without any."""
+        first, last = self.tables.times(CLEAN) or (0, -1)
+        from_ms, to_ms = max(first, self.job.from_ms or first), min(last + 1, self.job.to_ms or last + 1)
+        return (from_ms, to_ms) if from_ms < to_ms else None
+
+    def summarise_range(self) -> None:
+        """Put the range into the summary. `PipelineError` where `--from` and `--to` leave no reports."""
+        found, asked = self.range, (self.job.from_ms, self.job.to_ms)
+        if found is None and asked != (None, None):
+            first, last = self.tables.times(CLEAN) or (0, -1)
+            raise PipelineError(
+                f"{self.tables}: no {BROKER_REPORTS} in the range {format_range(*asked)} (--from, --to); there is:"
+                f" {format_range(first, last + 1)}"
+            )
+        self.summary.from_ms, self.summary.to_ms = found or (None, None)
 
     def read(self, table: str) -> DataFrame:
+        """Return the rows of a table; of a table of `ingest` those whose window, hour or moment overlaps the range."""
         self._step.require_reads(table)
-        return self.tables.read(table)
+        rows = self.tables.read(table)
+        return in_range(rows, table, self.job.from_ms, self.job.to_ms) if table in TABLES else rows
 
     def read_rows(self, table: str, where: pc.Expression | None = None) -> pa.Table:
         """Read rows of a small table in this process, see `Tables.read_rows`."""
@@ -93,27 +113,25 @@ class JobRun:
         return self.tables.has(table)
 
     def write(self, table: str, frame: DataFrame | pd.DataFrame) -> None:
-        """Replace a table, and notify the observer. In a frame of pandas NaN becomes null."""
+        """Replace a table, and tell its rows. In a frame of pandas NaN becomes null."""
         self._step.require_writes(table)
-        is_here = isinstance(frame, pd.DataFrame)
-        self._tell(table, self.tables.write_rows(table, frame) if is_here else self.tables.write(table, frame))
-
-    def kept(self, *tables: str) -> None:
-        """These are kept up with the history, which whoever watches is told, with all rows that they have."""
-        for table in tables:
-            self._step.require_writes(table)
-            self._tell(table, self.tables.rows(table))
-
-    def _tell(self, table: str, rows: int) -> None:
-        self.done.rows[table] = rows
-        if self.watch:
-            self.watch.wrote(self._step.name, table, rows)
+        if isinstance(frame, pd.DataFrame):
+            self.tables.write_rows(table, frame)
+        else:
+            self.tables.write(table, frame)
+        self.tell_rows(table)
 
     def clear(self, table: str) -> None:
         """Have the table without rows."""
         self._step.require_writes(table)
         self.tables.clear(table)
-        self._tell(table, 0)
+        self.tell_rows(table)
+
+    def tell_rows(self, table: str) -> None:
+        """Put the number of rows of a table into the summary, and notify the observer."""
+        rows = self.done.rows[table] = self.tables.rows(table)
+        if self.watch:
+            self.watch.wrote(self._step.name, table, rows)
 
     def note(self, text: str) -> None:
         """Say what was left out, in a sentence."""

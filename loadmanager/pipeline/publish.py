@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 from loadmanager.core.model.learned_loads import PROFILE_HOURS
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import HOUR_MS
-from loadmanager.pipeline.datasets import METRICS
+from loadmanager.pipeline.datasets import METRICS, in_range
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.paired import Significance
 from loadmanager.pipeline.step import Summary
@@ -37,8 +37,9 @@ _DIGITS = 3
 
 
 def learned_from(tables: Tables, summary: Summary) -> LearnedData:
-    """Return the learned data with its provenance. Raises `PipelineError` when there is none."""
-    loads: pd.DataFrame = loads_of_namespaces(tables.read("namespace_windows")).toPandas()
+    """Return the learned data of the last run's range, with its provenance. `PipelineError` when there is none."""
+    windows = in_range(tables.read("namespace_windows"), "namespace_windows", summary.from_ms, summary.to_ms)
+    loads: pd.DataFrame = loads_of_namespaces(windows).toPandas()
     if loads.empty:
         raise PipelineError(f"{tables}/namespace_windows: no namespace carried anything: there is nothing to publish")
     profiles, proved = {}, frozenset[str]()

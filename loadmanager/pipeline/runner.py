@@ -101,6 +101,8 @@ def _run_step(run: JobRun, step: Step) -> None:
     if run.watch:
         run.watch.began(step.name)
     try:
+        if step.reads or step.reads_if_there:
+            run.summarise_range()
         step.function(run)
     except NothingToSay as why:
         run.note(f"{step.name}: {why}")

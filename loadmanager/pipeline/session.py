@@ -82,13 +82,13 @@ def require_spark() -> None:
         raise PipelineError(f"not installed: {', '.join(missing)}; install with: {how_to_install('pipeline')}")
 
 
-def are_few(history: str, from_ms: int | None = None, to_ms: int | None = None) -> bool:
-    """Return whether a history has so few load reports in the range that starting Spark takes longer than its work.
+def are_few(history: str) -> bool:
+    """Return whether a history has so few load reports that starting Spark takes longer than its work.
     Only for a directory of this machine: elsewhere it is not known before Spark runs.
     """
     if ":" in history.partition("/")[0]:
         return False
-    files, _ = Directory.of(history).list_files(BUNDLE_REPORTS, from_ms, to_ms)
+    files, _ = Directory.of(history).list_files(BUNDLE_REPORTS)
     return sum(each.size_bytes for each in files) <= FEW_BYTES
 
 

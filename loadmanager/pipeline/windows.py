@@ -12,7 +12,6 @@ from collections.abc import Collection
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from loadmanager.core.planning.plan_effect import UNEVEN
 from loadmanager.history.table_schemas import LOAD_COLUMNS
 from loadmanager.pipeline.attribution import BUNDLE, FIGURES, SHORTEST_MS, by_window, window_of
 from loadmanager.pipeline.datasets import RESOURCES, require, schema_of
@@ -25,8 +24,6 @@ SUBJECTS = {
     "namespace_windows": ("namespace",),
 }
 _RATED = ("cpu", "direct_memory", "bandwidth_in", "bandwidth_out")
-_MANY = 20
-"""Number of values from which the 95th percentile may be below the highest."""
 
 
 def bundle_windows(carried: DataFrame) -> DataFrame:
@@ -89,43 +86,12 @@ def broker_windows(valid: DataFrame, carried: DataFrame, hours: Collection[int])
 
 def with_longer(name: str, short: DataFrame) -> DataFrame:
     """Add the windows of an hour and of a day to those of 5 minutes."""
-    found = short
-    for window_s in LONGER_S:
-        found = found.unionByName(_longer(name, short, window_s))
-    return require(found, name)
-
-
-def imbalance(broker_windows: DataFrame, overloaded: float, threshold: float = UNEVEN) -> DataFrame:
-    """Return how even the load was over brokers, in each 5 minutes in which a broker was there.
-
-    Load is bytes/s, in and out together. A broker counts for the time that it was there.
-    """
-    rows = broker_windows.where(f.col("window_s") == SHORTEST_S).select(
-        *("start_ms", "broker", "covered_s", "mean_usage"),
-        throughput("mean_").alias("load"),
-    )
-    total = f.sum(f.col("load") * f.col("covered_s"))
-    at_once = Window.partitionBy("start_ms")
-    mean = total.over(at_once) / f.sum("covered_s").over(at_once)
-    off = f.col("load") - f.col("mean")
-    known = f.col("mean_usage").isNotNull()
-    deviation = f.sqrt(f.sum(off * off * f.col("covered_s")) / f.sum("covered_s"))
-    found = (
-        rows.withColumn("mean", mean)
-        .groupBy("start_ms")
-        .agg(
-            f.count("*").alias("brokers"),
-            f.max("covered_s").alias("covered_s"),
-            (total / f.max("covered_s")).alias("load"),
-            f.when(f.max("mean") > 0, f.max("load") / f.max("mean")).otherwise(1.0).alias("max_over_mean"),
-            f.when(f.max("mean") > 0, deviation / f.max("mean")).otherwise(0.0).alias("cv"),
-            f.min_by("broker", f.struct(-f.col("load"), "broker")).alias("worst_broker"),
-            f.max("mean_usage").alias("worst_usage"),
-            f.min_by("broker", f.when(known, f.struct(-f.col("mean_usage"), "broker"))).alias("worst_used_broker"),
-            f.count_if(f.col("mean_usage") > overloaded).alias("overloaded_brokers"),
-        )
-    )
-    return require(found.withColumn("above_threshold", f.col("max_over_mean") > threshold), "imbalance")
+    lengths = f.explode(f.array(*map(f.lit, LONGER_S))).alias("window_s")
+    starts = window_of(f.col("start_ms"), f.col("window_s") * 1000).alias("start_ms")
+    keys = (*SUBJECTS[name], "window_s")
+    figures = [_longer(each, name).alias(each) for each in schema_of(name).names if each not in {*keys, "start_ms"}]
+    longer = short.drop("window_s").select("*", lengths).groupBy(*keys, starts).agg(*figures)
+    return require(short.unionByName(longer), name)
 
 
 def throughput(prefix: str = "") -> Column:
@@ -158,20 +124,16 @@ def _short(sums: DataFrame, subject: str) -> DataFrame:
     return require(sums.where(f.col("covered_ms") > 0).withColumns(columns).select(*schema_of(table).names), table)
 
 
-def _longer(name: str, short: DataFrame, window_s: int) -> DataFrame:
-    starts = window_of(f.col("start_ms"), window_s * 1000).alias("start_ms")
-    figures = {}
-    for each in schema_of(name).names:
-        if each in {"n", "covered_s"}:
-            figures[each] = f.sum(each)
-        elif each.startswith("p95_"):
-            figures[each] = _p95(each.replace("p95_", "mean_"), window_s)
-        elif each.startswith("max_") or (each == "bundles" and name == "namespace_windows"):
-            figures[each] = f.max(each)
-        elif each not in (*SUBJECTS[name], "window_s", "start_ms"):
-            figures[each] = _mean(each, "covered_s")
-    rows = short.groupBy(*SUBJECTS[name], starts).agg(*(figure.alias(each) for each, figure in figures.items()))
-    return rows.withColumn("window_s", f.lit(window_s))
+def _longer(column: str, table: str) -> Column:
+    """Return a column of longer windows, from those of 5 minutes."""
+    if column in {"n", "covered_s"}:
+        return f.sum(column)
+    if column.startswith("p95_"):
+        means = f.sort_array(f.collect_list(column.replace("p95_", "mean_")))
+        return f.element_at(means, f.ceil(f.size(means) * f.lit(0.95)).cast("int"))
+    if column.startswith("max_") or (column == "bundles" and table == "namespace_windows"):
+        return f.max(column)
+    return _mean(column, "covered_s")
 
 
 def _mean_of(name: str) -> str:
@@ -182,10 +144,3 @@ def _mean(name: str, weight: str) -> Column:
     """Return the mean of what is known, by weight."""
     known = f.when(f.col(name).isNotNull(), f.col(weight))
     return f.try_divide(f.sum(f.col(name) * known), f.sum(known))
-
-
-def _p95(name: str, window_s: int) -> Column:
-    if window_s // SHORTEST_S < _MANY:
-        return f.max(name)
-    place = f.ceil(f.count(name) * f.lit(0.95)).cast("int")
-    return f.element_at(f.sort_array(f.collect_list(name)), place)

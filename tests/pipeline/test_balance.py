@@ -20,12 +20,12 @@ from loadmanager.history.table_schemas import MOVES
 from loadmanager.pipeline.balance import (
     flapping,
     hot_bundles,
+    imbalance,
     inconsistent_brokers,
     move_effects,
     time_above,
 )
 from loadmanager.pipeline.history_tables import HistoryTables
-from loadmanager.pipeline.windows import imbalance
 
 
 def mib(each_way: float) -> Load:
@@ -119,9 +119,10 @@ def days(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Days:
             ([(0, reported("a", HOT))], 1),
             (INCONSISTENT, 4),
             (some_moves(start_of(MOVES_DAY)), 20 * MINUTE_MS),
+            ([(0, reported("a", {}))], 1),  # without a later report nothing would be valid after the last one
         ],
     )
-    tables = ingested(spark, url, folder / "out", to_ms=start_of(MOVES_DAY + 1))
+    tables = ingested(spark, url, folder / "out")
     moves = HistoryTables(spark, url).frame(MOVES)
     return Days(tables.read("broker_windows"), tables.read("bundle_windows"), tables.read("totals_compared"), moves)
 

@@ -17,9 +17,9 @@ from support.drawn_fleet import Drawn
 from support.frames import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Timed, files_of, history_of, reported
 from support.ingested import assert_same, flushed, ingested, rows_in, write_files, write_minutes
 
-from loadmanager.core.domain.resources import HOT
 from loadmanager.history.row_packer import PackedFile
 from loadmanager.history.table_schemas import BUNDLE_REPORTS
+from loadmanager.pipeline import windows as w
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.incremental import HistoryHours
 from loadmanager.pipeline.ingest import TABLES, Ingest
@@ -83,7 +83,7 @@ def test_restarted_runs_count_a_report_once(spark: SparkSession, tmp_path: Path,
     folder = tmp_path / "history"
 
     def made() -> list[int]:
-        return Ingest(spark, tables, Job(str(folder), str(tables))).run(HOT)
+        return Ingest(spark, tables, Job(str(folder), str(tables))).run()
 
     write_minutes(folder, range(50, 58), first=0)
     assert made() == [START_MS]
@@ -107,22 +107,22 @@ def minutely(hours: range) -> list[Timed]:
 
 def test_windows_outlive_deleted_files_and_late_ones_count_once(spark: SparkSession, tmp_path: Path) -> None:
     history, out = tmp_path / "history", tmp_path / "out"
-    for hour in range(3):
+    for hour in (0, 1, 2, 26):
         history_of(history, minutely(range(hour, hour + 1)), first=hour * 100)
-    before = ingested(spark, str(history), out, to_ms=START_MS + 4 * HOUR_MS)
-    rows = {name: rows_in(before, name) for name in TABLES}
+    before = ingested(spark, str(history), out)
+    rows = {name: [row for row in rows_in(before, name) if row["start_ms"] < START_MS + DAY_MS] for name in w.SUBJECTS}
     for folder in history.glob("*/date=*/hour=0[01]"):
         shutil.rmtree(folder)
     history_of(history, [(MINUTE_MS, reported("a", {bundle(1): (9e3, 0.0, 0.0, 0.0)}))], first=50)
     late = (2 * HOUR_MS + 16 * MINUTE_MS, reported("a", {bundle(1): LOAD}))
     history_of(history, [late], first=250)
-    history_of(history, minutely(range(24, 25)), first=2400)
+    history_of(history, minutely(range(27, 28)), first=2700)
 
-    tables = ingested(spark, str(history), out, to_ms=START_MS + 25 * HOUR_MS)
+    tables = ingested(spark, str(history), out)
 
     for name in ("bundle_windows", "broker_windows"):
         found = {(row["window_s"], row["start_ms"]): row for row in rows_in(tables, name)}
-        assert (300, START_MS + DAY_MS) in found
+        assert (300, START_MS + 27 * HOUR_MS) in found
         for row in rows[name]:
             again = found[row["window_s"], row["start_ms"]]
             is_of_late = row["start_ms"] + row["window_s"] * 1000 > START_MS + 2 * HOUR_MS + 15 * MINUTE_MS
@@ -131,7 +131,7 @@ def test_windows_outlive_deleted_files_and_late_ones_count_once(spark: SparkSess
             assert again["n"] >= row["n"] if is_of_late else again == row
     day = next(row for row in rows_in(tables, "bundle_windows") if row["window_s"] == 86_400)
     assert day["n"] == 19, "18 reports of three hours, and the late one"
-    assert len(rows_in(tables, "clean_broker_reports")) == 18 + 1 + 6
+    assert len(rows_in(tables, "clean_broker_reports")) == 18 + 1 + 12
 
 
 def test_windows_leave_the_tables_after_their_days(spark: SparkSession, tmp_path: Path) -> None:

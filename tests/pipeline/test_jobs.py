@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -188,20 +189,29 @@ def failed(spark: SparkSession, job: Job, step: str) -> str:
 
 def test_empty_range_is_named_with_the_existing_one(spark: SparkSession, before: tuple[Job, Tables]) -> None:
     job, _ = before
-    text = failed(spark, replace(job, from_ms=NOON_MS + 24 * HOUR_MS), "ingest")
-    assert "no broker_reports in the range 20" in text
-    assert "there is: 20" in text
+    for step in ("ingest", "balance"):
+        text = failed(spark, replace(job, from_ms=NOON_MS + 24 * HOUR_MS), step)
+        assert re.search(r"no broker_reports in the range 20\S+ to the end \(--from, --to\); there is: 20", text)
 
 
-def test_a_range_that_ends_before_it_begins_is_refused(spark: SparkSession, before: tuple[Job, Tables]) -> None:
-    job, _ = before
-    assert "is empty" in failed(spark, replace(job, from_ms=NOON_MS, to_ms=NOON_MS), "ingest")
-
-
-def test_a_range_between_two_reports_has_no_rows(spark: SparkSession, history: Path, tmp_path: Path) -> None:
-    job = Job(str(history), str(tmp_path / "out"), from_ms=NOON_MS + 10_000, to_ms=NOON_MS + 11_000)
-    summary = run(spark, job, ["ingest"], Seen())
-    assert set(summary.steps[0].rows.values()) == {0}
+def test_a_range_is_that_of_the_steps_after_ingest(spark: SparkSession, done: Done, tmp_path: Path) -> None:
+    summary, _, _ = done
+    shutil.copytree(summary.out, tmp_path / "out")
+    job = Job(summary.history, str(tmp_path / "out"))
+    part = replace(job, from_ms=NOON_MS + 21 * MINUTE_MS, to_ms=NOON_MS + 30 * MINUTE_MS + 1)
+    tables = Tables(spark, job.out)
+    for steps, asked, minutes in ((["ingest", "balance"], part, [20, 25, 30]), (["balance"], job, range(0, 60, 5))):
+        found = run(spark, asked, steps, Seen())
+        assert tables.rows("clean_broker_reports") == REPORTS
+        starts = [row["start_ms"] for row in rows_of(tables.read("imbalance"), "start_ms")]
+        assert starts == [NOON_MS + minute * MINUTE_MS for minute in minutes]
+        expected = (asked.from_ms or summary.from_ms, asked.to_ms or summary.to_ms)
+        assert (found.from_ms, found.to_ms) == expected
+    days = rows_of(tables.read("hot_bundles"))
+    assert {row["start_ms"] for row in days} == {NOON_MS - 12 * HOUR_MS}
+    alone = run(spark, part, ["balance"], Seen())
+    assert (alone.from_ms, alone.to_ms) == (part.from_ms, part.to_ms)
+    assert len(rows_of(tables.read("hot_bundles"))) == len(days), "a day that overlaps the range counts as a whole"
 
 
 def test_a_history_that_is_not_there_is_named(spark: SparkSession, before: tuple[Job, Tables], tmp_path: Path) -> None:
@@ -313,19 +323,21 @@ def test_full_disk_keeps_earlier_tables(spark: SparkSession, history: Path, smal
         assert tables.read(table).count() == rows, table
 
 
-def test_table_survives_a_full_disk(spark: SparkSession, history: Path, small_disk: Path) -> None:
-    job = Job(str(history), str(small_disk), to_ms=NOON_MS + 10 * MINUTE_MS)
+def test_table_survives_a_full_disk(spark: SparkSession, history: Path, tmp_path: Path, small_disk: Path) -> None:
+    record_fleet(tmp_path / "history", minutes=10)
+    job = Job(str(tmp_path / "history"), str(small_disk))
     table = "clean_broker_reports"
     to_ms = run(spark, job, ["ingest"], Seen()).to_ms
     tables, filler = Tables(spark, str(small_disk)), small_disk / "filler"
+    shutil.copytree(history, tmp_path / "history", dirs_exist_ok=True)
     fill(filler)
     with pytest.raises(StepError, match=r"step ingest: .*No space left on device"):
-        run(spark, replace(job, to_ms=None), ["ingest"], Seen())
+        run(spark, job, ["ingest"], Seen())
     assert tables.read(table).count() == tables.rows(table) == 10 * BROKERS
     assert get_summary(job.out).to_ms == to_ms
     filler.unlink()
     run(spark, job, ["ingest"], Seen())
-    assert tables.read(table).count() == tables.rows(table) == 10 * BROKERS
+    assert tables.read(table).count() == tables.rows(table) == REPORTS
 
 
 def fill(path: Path) -> None:

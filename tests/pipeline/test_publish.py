@@ -77,7 +77,8 @@ def test_a_profile_begins_on_monday_wherever_the_forecast_does_and_its_mean_is_o
 
 
 def test_published_loads_have_a_source_and_are_accepted(spark: SparkSession, tables: Tables) -> None:
-    tables.write("namespace_windows", spark.createDataFrame([window("t/ns", 2, 8.0)], schema_of("namespace_windows")))
+    rows = [window("t/ns", 2, 8.0), {**window("t/later", 2, 8.0), "start_ms": HOUR_MS}]
+    tables.write("namespace_windows", spark.createDataFrame(rows, schema_of("namespace_windows")))
     steps = [Done("ingest", "run-1"), Done("report", "run-2")]
     learned = learned_from(tables, Summary("run-2", "/history", "/out", 5, 6, steps))
     assert {key: learned[key] for key in ("run", "history", "rangeFrom", "rangeTo")} == {
@@ -86,6 +87,7 @@ def test_published_loads_have_a_source_and_are_accepted(spark: SparkSession, tab
         "rangeFrom": 5,
         "rangeTo": 6,
     }
+    assert list(learned["namespaces"]) == ["t/ns"]
     assert learned["namespaces"]["t/ns"]["msgThroughputOut"] == 16.0
     assert LEARNED_DATA.validate_json(LEARNED_DATA.dump_json(learned)) == learned
 

@@ -9,6 +9,7 @@ from support.window_frames import frame_of
 
 from loadmanager.history.files import HOUR_MS
 from loadmanager.pipeline.delta import Tables
+from loadmanager.pipeline.job import Job, JobRun
 from loadmanager.pipeline.reporting.contents import (
     FORECAST_METRIC,
     broker_totals,
@@ -18,6 +19,8 @@ from loadmanager.pipeline.reporting.contents import (
     namespace_hours,
     over_time,
 )
+from loadmanager.pipeline.step import Summary
+from loadmanager.pipeline.steps.report import STEP
 
 START_MS = 1_790_000_000_000 // 86_400_000 * 86_400_000
 
@@ -80,5 +83,7 @@ def test_a_forecast_goes_on_with_the_last_week_of_the_namespaces_with_the_most_l
     others = [made.assign(kind="bundle"), made.assign(key="t/a"), made.assign(metric="msg_rate_out")]
     tables.write_rows("forecasts", pd.concat([made, *others]))
     tables.write("namespace_windows", frame_of(spark, "namespace_windows", rows))
-    read = collect(tables)["namespace_forecasts"]
+    run = JobRun(spark, Job("", str(tables)), Summary("run", "", str(tables)), None)
+    run.begin(STEP)
+    read = collect(run)["namespace_forecasts"]
     assert read.to_numpy().tolist() == [["t/b", START_MS + 1, 1, 2, 3], ["t/b", START_MS + 2, 1, 2, 3]]

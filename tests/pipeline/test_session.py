@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from support.builders import bundle
-from support.frames import HOUR_MS, START_MS, files_of, history_of, reported
+from support.frames import HOUR_MS, files_of, history_of, reported
 
 from loadmanager.errors import PipelineError
 from loadmanager.history.table_schemas import BUNDLE_REPORTS
@@ -44,14 +44,13 @@ def test_a_session_for_few_rows_prepares_little(spark: SparkSession) -> None:
     assert not {"spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage"} & {*many, *elsewhere}
 
 
-def test_reports_are_few_by_the_size_of_the_files_of_the_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_are_few_by_the_size_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for hour in range(2):
         history_of(tmp_path, [(hour * HOUR_MS, reported("a", {bundle(1): (1.0, 1.0, 1.0, 1.0)}))], first=hour)
     assert are_few(str(tmp_path))
     sizes = [file.stat().st_size for file in files_of(tmp_path, BUNDLE_REPORTS)]
     monkeypatch.setattr(session_module, "FEW_BYTES", max(sizes))
     assert not are_few(str(tmp_path))
-    assert are_few(str(tmp_path), START_MS + HOUR_MS)
     assert not are_few("hdfs://somewhere/history")
     assert not are_few(f"file:{tmp_path}")
 

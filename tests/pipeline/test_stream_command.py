@@ -93,7 +93,7 @@ def test_stop_ends_with_the_open_batch(spark: SparkSession, stream: Stream, tabl
             told(signal.SIGTERM)()
 
     write_minutes(history, range(2), first=0)
-    with once(lambda: tables.has("imbalance"), go_on):
+    with once(lambda: tables.has("broker_windows"), go_on):
         code, said = stream(history, "--every", 1)
     assert (code, set(said)) == (0, {MADE})
     assert 2 <= len(said) <= 3, "a batch may begin between two files"
@@ -113,7 +113,7 @@ def test_killed_batch_is_repeated(spark: SparkSession, stream: Stream, tables: T
         assert others
         processes.signal("stream", signal.SIGKILL)
         eventually_sync(lambda: not any(map(is_alive, others)), least_s=PATIENCE_S)
-    assert not tables.has("imbalance")
+    assert not tables.has("broker_windows")
     write_minutes(history, range(2, 3), first=50)
     assert stream(history) == (0, [MADE])
     assert stream(history) == (0, [])

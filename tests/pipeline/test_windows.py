@@ -65,7 +65,7 @@ def windows(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Wi
     ended = [(entries, max(at for at, _ in entries) + 1) for entries in HISTORIES]
     folder = tmp_path_factory.mktemp("days")
     url = histories_of(folder / "history", ended)
-    tables = ingested(spark, url, folder / "out", to_ms=START_MS + len(HISTORIES) * DAY_MS)
+    tables = ingested(spark, url, folder / "out")
     return Windows(
         *(by(rows_in(tables, f"{subject}_windows"), subject) for subject in ("bundle", "broker", "namespace"))
     )

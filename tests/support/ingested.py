@@ -16,7 +16,6 @@ from support.drawn_fleet import Entries
 from support.frames import MINUTE_MS, Timed, history_of, reported
 from support.plain_windows import Happened
 
-from loadmanager.core.domain.resources import HOT
 from loadmanager.core.model.report_validation import recordable
 from loadmanager.history.entry_rows import Entry, HistoryEvent, Placed, Report
 from loadmanager.history.files import Directory
@@ -43,7 +42,7 @@ _KEYS = (
 def ingested(spark: SparkSession, url: str, out: Path | str, **options: Any) -> Tables:  # noqa: ANN401 - of `Job`
     """Return the tables under `out` after a run."""
     tables = Tables(spark, str(out))
-    Ingest(spark, tables, Job(url, str(out), **options)).run(HOT)
+    Ingest(spark, tables, Job(url, str(out), **options)).run()
     return tables
 
 

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from loadmanager.history.files import DAY_MS, HOUR_MS
 from loadmanager.pipeline.datasets import schema_of
-from loadmanager.pipeline.delta import Tables
+from loadmanager.pipeline.job import JobRun
 from loadmanager.pipeline.minimum_history import hourly, known_hours
 from loadmanager.pipeline.windows import SHORTEST_S, throughput
 
@@ -96,25 +96,25 @@ def table(contents: Contents, name: str) -> pd.DataFrame:
     return empty
 
 
-def collect(tables: Tables) -> Contents:
+def collect(run: JobRun) -> Contents:
     """Read everything that the report shows."""
-    read = {name: _first_rows(tables, name) for name in _ORDERS if tables.has(name)}
-    if tables.has("broker_windows"):
-        windows = tables.read("broker_windows").where(f.col("window_s") == SHORTEST_S)
+    read = {name: _first_rows(run, name) for name in _ORDERS if run.has(name)}
+    if run.has("broker_windows"):
+        windows = run.read("broker_windows").where(f.col("window_s") == SHORTEST_S)
         read["brokers"] = broker_totals(windows)
         read["broker_times"] = over_time(windows, "broker", f.col("mean_usage"), _MOST_BROKERS)
         read["highest_reports"] = highest_reports(windows)
-    if tables.has("bundle_windows"):
-        read["bundle_times"] = bundle_times(tables.read("bundle_windows"))
-    if tables.has("namespace_windows"):
-        hours = read["namespace_hours"] = namespace_hours(tables.read("namespace_windows"))
-        if tables.has("forecasts"):
-            read["namespace_forecasts"] = _namespace_forecasts(tables, hours["namespace"].unique())
+    if run.has("bundle_windows"):
+        read["bundle_times"] = bundle_times(run.read("bundle_windows"))
+    if run.has("namespace_windows"):
+        hours = read["namespace_hours"] = namespace_hours(run.read("namespace_windows"))
+        if run.has("forecasts"):
+            read["namespace_forecasts"] = _namespace_forecasts(run, hours["namespace"].unique())
     return read
 
 
-def _first_rows(tables: Tables, name: str) -> pd.DataFrame:
-    rows = tables.read_rows(name, _WHERE.get(name))
+def _first_rows(run: JobRun, name: str) -> pd.DataFrame:
+    rows = run.read_rows(name, _WHERE.get(name))
     order = [(each.removeprefix("-"), "descending" if each[0] == "-" else "ascending") for each in _ORDERS[name]]
     found: pd.DataFrame = rows.sort_by(order).slice(0, _MOST_CSV_ROWS).to_pandas()
     return found
@@ -202,9 +202,9 @@ def namespace_hours(windows: DataFrame) -> pd.DataFrame:
     return found[found["start_ms"] > found["start_ms"].max() - _WEEK_MS]
 
 
-def _namespace_forecasts(tables: Tables, namespaces: Sequence[str]) -> pd.DataFrame:
+def _namespace_forecasts(run: JobRun, namespaces: Sequence[str]) -> pd.DataFrame:
     """Read the forecasts that `namespace_hours` go on with."""
     metric, key = pc.field("metric") == FORECAST_METRIC, pc.field("key").isin(list(namespaces))
-    rows: pd.DataFrame = tables.read_rows("forecasts", (pc.field("kind") == "namespace") & metric & key).to_pandas()
+    rows: pd.DataFrame = run.read_rows("forecasts", (pc.field("kind") == "namespace") & metric & key).to_pandas()
     made = rows.sort_values(["key", "start_ms"]).rename(columns={"key": "namespace"})
     return made[["namespace", "start_ms"]].assign(**{name: made[name] / _MB for name in ("q10", "q50", "q90")})

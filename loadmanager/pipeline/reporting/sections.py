@@ -49,7 +49,7 @@ TEXTS = {
     "imbalance": Texts(
         "Was load spread evenly?",
         "Imbalance is the load of the busiest broker divided by the mean of all brokers, in bytes/s, every 5 minutes.",
-        *("imbalance", "ingest", "No broker reported in the range."),
+        *("imbalance", "balance", "No broker reported in the range."),
     ),
     "bundles": Texts(
         "Which bundles carry the load, and when?",

@@ -20,7 +20,7 @@ from loadmanager.pipeline.steps.whatif import RECOMMENDED
 def report(run: JobRun) -> None:
     said, directory = run.summary, Directory.of(run.job.out)
     try:
-        contents = collect(run.tables)
+        contents = collect(run)
         recommended = None
         with suppress(FileNotFoundError):
             recommended = directory.read(RECOMMENDED).decode()

@@ -43,7 +43,7 @@ _FIRST_ROUND_S, _FIRST_ROUND_STEPS = 30.0, 10
 
 
 def try_out(run: JobRun) -> None:
-    from_ms, to_ms = run.history.range
+    from_ms, to_ms = run.summary.from_ms, run.summary.to_ms = run.history.range
     if run.job.whatif is None and (missing := missing_day(to_ms - from_ms)):
         _try_nothing(run, missing)
         return

@@ -19,9 +19,6 @@ from loadmanager.history.table_schemas import BUNDLE_REPORTS
 from loadmanager.pipeline import incremental
 from loadmanager.pipeline.incremental import HistoryHours
 
-Range = tuple[int | None, int | None]
-NEVER: Range = (None, None)
-
 
 def at(hour: int) -> int:
     return START_MS + hour * HOUR_MS
@@ -43,13 +40,13 @@ class Kept:
         path.write_text(content)
         return path
 
-    def hours(self, range_ms: Range = NEVER, keep_days: int = 365, *, anew: bool = False) -> HistoryHours:
-        return HistoryHours(self.out, self.history, range_ms, keep_days, anew=anew)
+    def hours(self, keep_days: int = 365, *, anew: bool = False) -> HistoryHours:
+        return HistoryHours(self.out, self.history, keep_days, anew=anew)
 
     def run(self, rest: object = None, *, killed: bool = False, **options: Any) -> list[int]:  # noqa: ANN401 - as above
         """Return the hours that were made, as numbers."""
         hours = self.hours(**options)
-        for hour_ms in hours.take_unwanted():
+        for hour_ms in hours.take_old():
             self.counted.pop(hour_ms, None)
         first, wanted = hours.to_clean(), hours.to_make(set(hours.files), lambda _: rest)
         assert first <= wanted
@@ -123,22 +120,9 @@ def test_windows_leave_the_tables_after_their_days_and_old_files_are_left_alone(
     kept.put(24)
     assert kept.run(keep_days=2) == [1, 24]
     kept.put(48)
-    assert kept.hours(keep_days=2).take_unwanted() == [at(1)]
+    assert kept.hours(keep_days=2).take_old() == [at(1)]
     assert kept.run(keep_days=2) == [48]
     assert kept.run(keep_days=3) == [1]
-
-
-def test_a_range_takes_other_hours_out_unless_they_could_not_be_made_again(kept: Kept) -> None:
-    path = kept.put(1)
-    kept.put(2)
-    kept.run()
-    assert kept.run(range_ms=(at(2) + MINUTE_MS, None)) == [2]
-    assert set(kept.counted) == {at(2)}
-    assert kept.run() == [1, 2]
-    path.unlink()
-    with pytest.raises(PipelineError, match=r"has windows of 1 hours outside the range .*: use another directory"):
-        kept.run(range_ms=(at(2), None))
-    assert kept.run(range_ms=(None, at(3))) == []
 
 
 def test_by_other_rules_and_anew_all_is_made_that_can_be(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,13 +150,17 @@ def test_tables_of_another_history_are_refused(kept: Kept, tmp_path: Path) -> No
     assert kept.run(anew=True) == [1]
 
 
-def test_compacted_files_stand_for_those_that_they_were_made_of(tmp_path: Path) -> None:
+def test_hours_are_made_again_from_compacted_files(tmp_path: Path) -> None:
     kept = Kept(tmp_path)
     for minute in range(0, 120, 10):
         entries: list[Timed] = [(minute * MINUTE_MS, reported("a", {bundle(1): (1.0, 1.0, 1.0, 1.0)}))]
         history_of(Path(kept.history.root), entries, first=minute)
     assert kept.run() == [0, 1]
     assert Compaction().apply(kept.history, START_MS + 100 * DAY_MS).made > 0
+    hours = kept.hours()
+    assert not hours.late_files()
+    assert hours.to_clean() == {at(0), at(1)}
+    assert kept.run() == [0, 1]
     assert kept.run() == []
     history_of(Path(kept.history.root), [(5 * MINUTE_MS, reported("a", {}))], first=500)
     assert kept.run() == [0, 1]

@@ -25,7 +25,7 @@ SECTIONS = [
 ]
 PICTURES = {"brokers": 1, "imbalance": 1, "bundles": 1, "capacity": 1, "forecast": 2, "league": 1, "moves": 1}
 if TYPE_CHECKING:
-    from loadmanager.pipeline.delta import Tables
+    from loadmanager.pipeline.job import JobRun
 
 VENDOR = files("loadmanager.pipeline.reporting") / "page" / "vendor"
 UNCHECKED = {"README.md", "SHA256SUMS"}
@@ -249,7 +249,7 @@ def test_the_tables_are_beside_the_page_with_all_digits_and_the_page_shows_their
 
 def test_a_section_whose_step_has_not_been_run_says_so() -> None:
     page = Page(make_report({}, About("run-1", "/var/history", "/out", None, None))[PAGE].decode())
-    for name, step in (("imbalance", "ingest"), ("league", "whatif"), ("capacity", "capacity"), ("advice", "advice")):
+    for name, step in (("imbalance", "balance"), ("league", "whatif"), ("capacity", "capacity"), ("advice", "advice")):
         assert f"the step {step} has not been run" in page.sections[name]
     assert not any(page.pictures.values())
 
@@ -288,5 +288,5 @@ class ManyWindows:
 
 
 def test_of_more_windows_than_fit_the_newest_are_judged() -> None:
-    read = collect(cast("Tables", ManyWindows()))["imbalance"]["start_ms"]
+    read = collect(cast("JobRun", ManyWindows()))["imbalance"]["start_ms"]
     assert (len(read), read.max()) == (100_000, START_MS + (ManyWindows.rows - 1) * WINDOW_MS)
