@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -25,7 +26,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, create_table_with_add_actions
-from pyarrow import dataset, fs
+from pyarrow import dataset
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
@@ -42,7 +43,10 @@ DAY = "part"
 """The column by which the files of a table are kept apart: a day of UTC, or `WHOLE`."""
 
 WHOLE = "all"
+_STAGING = "_staging"
 _TIME = "at_ms"
+_WITHIN = 3
+"""Parts of the path of a file within its table: the write, the day and the name."""
 _KEPT_H = 24
 _CAUSES = re.compile(r"↳(?:\x1b\[0m)? *(.+)")
 
@@ -66,27 +70,20 @@ class Tables:
         """Return whether Spark writes the files itself. It has no JARs for object stores, where tasks use Arrow."""
         return bool(self._directory.filesystem.type_name == "local")
 
-    def write(self, name: str, frame: DataFrame, days: Collection[str] | None = None) -> int:
-        """Replace the table, or some days of it, and return how many rows were written.
+    def write(self, name: str, frame: DataFrame, days: Collection[str] | None = None) -> None:
+        """Replace the table, or some days of it.
 
         Without `days` the frame is the whole table. Else it has the column `DAY` besides.
         """
         marked = frame.withColumn(DAY, f.lit(WHOLE)) if days is None else frame
         rows = require(marked.drop(DAY), name).columns
-        folder = _new_folder()
         with self._writing(name):
-            try:
-                files = self._write_files(name, marked.select(*rows, DAY), folder)
-            except BaseException:
-                with suppress(OSError):
-                    self._directory.filesystem.delete_dir(f"{self._directory.root}/{name}/{folder}")
-                raise
-            self._commit(name, files, days)
-        return sum(file["num_records"] for file in files)
+            paths = self._write_files(name, marked.select(*rows, DAY).hint("rebalance", DAY))
+            self._commit(name, [*map(self._described, paths)], days)
 
-    def write_rows(self, name: str, frame: pd.DataFrame) -> int:
+    def write_rows(self, name: str, frame: pd.DataFrame) -> None:
         """Replace the table by rows that are known here. NaN becomes null."""
-        return self.write(name, self._spark.createDataFrame(rows_of(frame, name), schema_of(name)))
+        self.write(name, self._spark.createDataFrame(rows_of(frame, name), schema_of(name)))
 
     def clear(self, name: str, days: Collection[str] | None = None) -> None:
         """Remove the rows of the table, or of some days."""
@@ -95,12 +92,8 @@ class Tables:
 
     def read(self, name: str, days: Collection[str] | None = None) -> DataFrame:
         """Return the table, or some days of it. `PipelineError` for one that was never written."""
-        schema, paths = schema_of(name), self._paths(name, days)
-        if not paths:
-            return frame_of(self._spark, schema)
-        if self._is_local:
-            return self._spark.read.schema(schema).parquet(*(f"file:{path}" for path in paths))
-        return self._read_by_tasks(paths, schema)
+        schema = schema_of(name)
+        return self._read_files(self._paths(name, days), schema)
 
     def read_rows(self, name: str, where: pc.Expression | None = None) -> pa.Table:
         """Return rows of a small table, or the few rows of a table that `where` selects, in this process."""
@@ -116,25 +109,17 @@ class Tables:
 
         What follows has a short plan, and outlives the executors that made the rows.
         """
-        folder = f"_staging/{_new_folder()}"
 
         def stage(frame: DataFrame) -> DataFrame:
-            path = f"{folder}/{secrets.token_hex(4)}"
-            try:
-                if not self._is_local:
-                    return self._read_by_tasks(
-                        self._write_by_tasks(frame.withColumn(DAY, f.lit(WHOLE)), path), frame.schema
-                    )
-                frame.write.option("compression", "snappy").parquet(f"file:{self}/{path}")
-            except CANNOT_GO_ON as error:
-                raise PipelineError(f"{self}/{path}: cannot be written: {cause_of(str(error))}") from error
-            return self._spark.read.schema(frame.schema).parquet(f"file:{self}/{path}")
+            marked = frame if self._is_local else frame.withColumn(DAY, f.lit(WHOLE))
+            with self._writing(_STAGING):
+                paths = self._write_files(_STAGING, marked)
+            return self._read_files(paths, frame.schema)
 
         try:
             yield stage
         finally:
-            with suppress(OSError):
-                self._directory.filesystem.delete_dir(f"{self._directory.root}/_staging")
+            self._delete(_STAGING)
 
     def has(self, name: str) -> bool:
         """Return whether the table was ever written."""
@@ -155,14 +140,12 @@ class Tables:
         if table is None:
             raise PipelineError(f"{self}/{name}: there is no such table yet; run the step that writes it")
         files = self._files(table)
-        return [f"{self._directory.root}/{name}/{file['path']}" for file in files if days is None or file[DAY] in days]
+        wanted = [file["path"] for file in files if days is None or file[f"partition.{DAY}"] in days]
+        return [f"{self._directory.root}/{name}/{path}" for path in wanted]
 
     def _files(self, table: DeltaTable | None) -> list[dict[str, Any]]:
-        """Return the files of a table: `path`, `size_bytes`, `num_records`, `DAY`, and the bounds of `at_ms`."""
-        if table is None:
-            return []
-        files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-        return [{**file, DAY: file[f"partition.{DAY}"]} for file in files]
+        """Return the files of a table: `path`, `num_records`, their day, and the bounds of `at_ms`."""
+        return [] if table is None else pa.table(table.get_add_actions(flatten=True)).to_pylist()
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[None]:
@@ -175,48 +158,54 @@ class Tables:
             if table is not None and table.vacuum(_KEPT_H, enforce_retention_duration=False, full=True):
                 table.vacuum(_KEPT_H, dry_run=False, enforce_retention_duration=False, full=True)
 
-    def _write_files(self, name: str, frame: DataFrame, folder: str) -> list[dict[str, Any]]:
-        """Write the rows into a folder where they do not count yet, and describe the files."""
-        root, balanced = f"{self._directory.root}/{name}", frame.hint("rebalance", DAY)
-        if self._is_local:
-            balanced.write.partitionBy(DAY).option("compression", "zstd").parquet(f"file:{root}/{folder}")
-            wanted: Any = fs.FileSelector(f"{root}/{folder}", recursive=True, allow_not_found=True)
-        else:
-            wanted = self._write_by_tasks(balanced, f"{name}/{folder}")
-        infos = self._directory.filesystem.get_file_info(wanted)
-        return [self._described(info, root) for info in infos if info.path.endswith(".parquet")]
+    def _write_files(self, name: str, frame: DataFrame) -> list[str]:
+        """Write the rows into a folder where they do not count yet, by `DAY` if they have one; return the paths."""
+        folder = f"{name}/{clock.now_ms():013d}-{secrets.token_hex(4)}"
+        try:
+            if not self._is_local:
+                written = frame.mapInArrow(partial(_write_files, str(self), folder), "path string").collect()
+                return [f"{self._directory.root}/{row.path}" for row in written]
+            path, days = f"{self._directory.root}/{folder}", [DAY] if DAY in frame.columns else []
+            compression = "zstd" if days else "snappy"
+            frame.write.partitionBy(*days).option("compression", compression).parquet(f"file:{path}")
+        except BaseException:
+            self._delete(folder)
+            raise
+        return [str(file) for file in Path(path).rglob("*.parquet")]
 
-    def _write_by_tasks(self, frame: DataFrame, folder: str) -> list[str]:
-        written = frame.mapInArrow(partial(_write_files, str(self), folder), "path string").collect()
-        return [f"{self._directory.root}/{row.path}" for row in written]
-
-    def _read_by_tasks(self, paths: Sequence[str], schema: t.StructType) -> DataFrame:
+    def _read_files(self, paths: Sequence[str], schema: t.StructType) -> DataFrame:
         if not paths:
             return frame_of(self._spark, schema)
+        if self._is_local:
+            return self._spark.read.schema(schema).parquet(*(f"file:{path}" for path in paths))
         listed = self._spark.createDataFrame([(path,) for path in paths], "path string").repartition(len(paths))
         return listed.mapInArrow(partial(_read_files, str(self), to_arrow_schema(schema)), schema)
 
-    def _described(self, info: Any, root: str) -> dict[str, Any]:  # noqa: ANN401 - Arrow's information on a file
-        with self._directory.open(info.path) as file, pq.ParquetFile(file) as parquet:
-            rows, times = parquet.metadata.num_rows, times_in(parquet)
-        path = info.path.removeprefix(f"{root}/")
-        found = {"path": path, "size_bytes": info.size, "num_records": rows, DAY: path.split("/")[1].partition("=")[2]}
-        return found | ({f"min.{_TIME}": min(times), f"max.{_TIME}": max(times)} if times else {})
+    def _delete(self, folder: str) -> None:
+        with suppress(OSError):
+            self._directory.filesystem.delete_dir(f"{self._directory.root}/{folder}")
 
-    def _commit(self, name: str, files: Sequence[Mapping[str, Any]], days: Collection[str] | None) -> None:
+    def _described(self, path: str) -> AddAction:
+        """Describe a file to Delta: its rows, and the bounds of their times, by which readers pass over files."""
+        with self._directory.open(path) as file, pq.ParquetFile(file) as parquet:
+            size, rows, times = file.size(), parquet.metadata.num_rows, times_in(parquet)
+        statistics: dict[str, Any] = {"numRecords": rows}
+        if times:
+            statistics |= {"minValues": {_TIME: min(times)}, "maxValues": {_TIME: max(times)}}
+        within = "/".join(path.split("/")[-_WITHIN:])
+        day = within.split("/")[1].partition("=")[2]
+        return AddAction(within, size, {DAY: day}, clock.now_ms(), True, orjson.dumps(statistics).decode())  # noqa: FBT003 - its API
+
+    def _commit(self, name: str, files: list[Any], days: Collection[str] | None) -> None:
         """Make these files count in place of those of the days, or of all."""
-        actions: list[Any] = [
-            AddAction(file["path"], file["size_bytes"], {DAY: file[DAY]}, clock.now_ms(), True, _statistics(file))  # noqa: FBT003 - its API
-            for file in files
-        ]
         schema = Schema.from_arrow(to_arrow_schema(schema_of(name)).append(pa.field(DAY, pa.string())))
         table = self._open(name)
         try:
             if table is None:
-                create_table_with_add_actions(f"{self}/{name}", schema, actions, partition_by=[DAY])
+                create_table_with_add_actions(f"{self}/{name}", schema, files, partition_by=[DAY])
             else:
                 replaced = None if days is None else [(DAY, "in", sorted(days))]
-                table.create_write_transaction(actions, "overwrite", schema, [DAY], replaced)
+                table.create_write_transaction(files, "overwrite", schema, [DAY], replaced)
         except DeltaError as error:
             raise PipelineError(f"{self}/{name}: cannot be written: {_in_a_line(error)}") from error
 
@@ -247,19 +236,6 @@ def _read_files(root: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch])
     for batch in batches:
         for path in batch.column("path").to_pylist():
             yield from dataset.dataset(path, schema, format="parquet", filesystem=filesystem).to_batches()
-
-
-def _new_folder() -> str:
-    return f"{clock.now_ms():013d}-{secrets.token_hex(4)}"
-
-
-def _statistics(file: Mapping[str, Any]) -> str:
-    """Encode the number of rows, and the bounds of their times, by which readers of a range pass over files."""
-    found: dict[str, Any] = {"numRecords": file["num_records"]}
-    for bound in ("min", "max"):
-        if f"{bound}.{_TIME}" in file:
-            found[f"{bound}Values"] = {_TIME: file[f"{bound}.{_TIME}"]}
-    return orjson.dumps(found).decode()
 
 
 def _in_a_line(error: Exception) -> str:

@@ -7,10 +7,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
+from deltalake.transaction import AddAction
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from support.frames import HOUR_MS, START_MS, write_three_hours
@@ -82,8 +84,8 @@ def tables(spark: SparkSession, root: str) -> Tables:
 
 
 def commit(tables: Tables, write: str, day: str, rows: int, days: list[str] | None) -> None:
-    file = {"path": f"{write}/{DAY}={day}/rows.parquet", "size_bytes": 100, "num_records": rows, DAY: day}
-    tables._commit(NAME, [file], days)
+    path, statistics = f"{write}/{DAY}={day}/rows.parquet", orjson.dumps({"numRecords": rows}).decode()
+    tables._commit(NAME, [AddAction(path, 100, {DAY: day}, 0, True, statistics)], days)  # noqa: FBT003 - its API
 
 
 def test_uncommitted_data_is_invisible_and_old_versions_readable(tables: Tables, root: str) -> None:
