@@ -91,7 +91,7 @@ def nothing_in(history: History, table: str, from_ms: int | None, to_ms: int | N
     if everything.from_ms is not None and everything.to_ms is not None:
         there = format_range(everything.from_ms, everything.to_ms + 1)
     return PipelineError(
-        f"{history.directory}: no {table} in the range {format_range(from_ms, to_ms)} (--from, --to); there is: {there}"
+        f"{history.directory}: no {table} in the range {format_range(from_ms, to_ms)}; there is: {there}"
     )
 
 
