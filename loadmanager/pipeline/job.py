@@ -92,7 +92,7 @@ class JobRun:
         if found is None and asked != (None, None):
             first, last = self.tables.times(CLEAN) or (0, -1)
             raise PipelineError(
-                f"{self.tables}: no {BROKER_REPORTS} in the range {format_range(*asked)} (--from, --to); there is:"
+                f"{self.tables}: no {BROKER_REPORTS} in the range {format_range(*asked)}; there is:"
                 f" {format_range(first, last + 1)}"
             )
         self.summary.from_ms, self.summary.to_ms = found or (None, None)
