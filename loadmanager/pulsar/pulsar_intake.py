@@ -10,7 +10,7 @@ lookup of a doubtful bundle               any broker     each poll, from a minut
 
 Each broker is asked by the rules of its own load manager, so that a cluster can migrate from one to the other. A broker
 that does not answer keeps its last state, and the mirror is not fresh until it answers or leaves. An extensible broker
-does not report its start: one that refused a connection counts as restarted.
+does not report its start: one that refused a connection, or joined after the first poll, counts as started then.
 """
 
 from __future__ import annotations
@@ -52,6 +52,10 @@ _LOOKUP_TIMEOUT_S = 2.0
 _NEVER = float("-inf")
 _CLIENT_ERRORS = 400
 _DYNAMIC = "/admin/v2/brokers/configuration/values"
+_THERE_AT_FIRST = 1
+"""Incarnation of an extensible broker that a process has seen in its first poll. All processes know it by the same one,
+so a change of leader is no restart of all brokers to Level, which gives nothing to a restarted broker, or to a drain.
+"""
 _FAILURES = (PulsarRefusedError, PulsarUnreachableError, InvalidRecordError)
 
 
@@ -337,7 +341,7 @@ class PulsarIntake:
             before = registrations.get(broker)
             started = (answer.report or {}).get("startTimestamp")
             known = None if before is None or broker in self._unreachable else before.incarnation
-            life = started or known or clock.now_ms()
+            life = started or known or (clock.now_ms() if self._done else _THERE_AT_FIRST)
             self._unreachable.discard(broker)
             self._records.register(broker, Znode(paths.broker(broker), b"", 0, life, 0, 0))
             if registrations[broker] != before:

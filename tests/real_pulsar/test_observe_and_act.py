@@ -97,9 +97,12 @@ def has_led(command: PulsarCommand) -> bool:
 
 
 def wait_until_level(command: PulsarCommand, operator: Operator, skew: Skew) -> None:
-    """Return once three rounds on end have found nothing to do, and the load is level."""
-    eventually_sync(lambda: planned(command)[-3:] == [0, 0, 0], "nothing more to do", least_s=PATIENCE_S)
-    assert imbalance(operator, skew) < 1.4
+    """Return once the load is level, and three rounds on end have found nothing to do."""
+    eventually_sync(
+        lambda: planned(command)[-3:] == [0, 0, 0] and imbalance(operator, skew) < 1.4,
+        "a level load and nothing more to do",
+        least_s=PATIENCE_S,
+    )
 
 
 def wait_until_acting(command: PulsarCommand) -> None:

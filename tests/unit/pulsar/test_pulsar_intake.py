@@ -288,6 +288,11 @@ async def test_the_owner_of_a_bundle_is_asked_of_those_who_may_have_it(loaded: F
         assert await poll.intake.read_owner(name, first.broker_id) is None
 
 
+async def test_two_processes_know_a_broker_by_the_same_incarnation(loaded: FakePulsar) -> None:
+    async with polling(loaded) as first, polling(loaded) as second:
+        assert first.mirror.registrations == second.mirror.registrations
+
+
 async def test_an_extensible_broker_that_took_no_connection_counts_as_restarted(
     loaded: FakePulsar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
