@@ -77,7 +77,7 @@ class TopicLoad:
         counts = {"sent": self.sent, "acknowledged": self.acknowledgements, "refused": self.refused}
         return {**counts, "received": len(self.received), "lost": self.lost(), "duplicates": duplicates}
 
-    def _on_answer(self, number: int, sent_s: float, result: Any) -> None:  # noqa: ANN401
+    def _on_answer(self, number: int, sent_s: float, result: Any) -> None:  # noqa: ANN401 - as above
         if result != pulsar.Result.Ok:
             self.refused += 1
             return

@@ -239,10 +239,8 @@ class ExplainHandlers:
 
     async def why_not(self, request: web.Request) -> web.Response:
         """Explain why the bundle is not on that broker."""
-        bundle, broker = (
-            BundleName.parse(_require_query(request, "bundle")),
-            parse_broker_id(_require_query(request, "broker")),
-        )
+        bundle = BundleName.parse(_require_query(request, "bundle"))
+        broker = parse_broker_id(_require_query(request, "broker"))
         return await self._answer_explanation(request, lambda: self._node.explainer.why_not(bundle, broker))
 
     async def _answer_explanation(

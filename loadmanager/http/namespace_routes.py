@@ -36,7 +36,6 @@ class AdminHandlers:
 
     def __init__(self, node: Node, forwarder: Forwarder) -> None:
         self._node = node
-        self._mirror = node.mirror
         self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
@@ -86,12 +85,12 @@ class AdminHandlers:
     async def list_namespaces(self, request: web.Request) -> web.Response:
         """Return the namespaces of a tenant."""
         prefix = f"{request.match_info['tenant']}/"
-        return json_response(sorted(name for name in self._mirror.namespaces if name.startswith(prefix)))
+        return json_response(sorted(name for name in self._node.mirror.namespaces if name.startswith(prefix)))
 
     async def list_tenants(self, request: web.Request) -> web.Response:
         """Return the tenants that have namespaces."""
         del request
-        return json_response(sorted({name.partition("/")[0] for name in self._mirror.namespaces}))
+        return json_response(sorted({name.partition("/")[0] for name in self._node.mirror.namespaces}))
 
     async def delete_namespace(self, request: web.Request) -> web.Response:
         """Delete a namespace and all its records; 409 while topics are open, unless `force`.
@@ -163,7 +162,7 @@ class AdminHandlers:
         return json_response(BundlesData.of(self._bundles_of(request)).model_dump(by_alias=True))
 
     def _bundles_of(self, request: web.Request) -> NamespaceBundles:
-        return self._mirror.get_namespace(str(_namespace_of(request))).state.bundles
+        return self._node.mirror.get_namespace(str(_namespace_of(request))).state.bundles
 
     async def unload_namespace(self, request: web.Request) -> web.Response:
         """Release every bundle; 504 when an owner did not do so in time.
@@ -173,7 +172,7 @@ class AdminHandlers:
         name, force = _namespace_of(request), parse_flag(request, "force")
 
         async def act() -> web.Response:
-            refuse_to_strand(self._mirror, self._mirror.unplaceable(), {str(name)}, force)
+            refuse_to_strand(self._node.mirror, self._node.mirror.unplaceable(), {str(name)}, force)
             before = self._owners(name)
             await self._node.bundles.unload_namespace(name)
             note_change(request, before, self._owners(name))
@@ -194,11 +193,11 @@ class AdminHandlers:
             self._node.get_term()  # only the leader knows for certain who is registered
             destination = self._destination(wanted)
             if wanted and destination is None:
-                known = ", ".join(sorted(self._mirror.brokers)) or "none"
+                known = ", ".join(sorted(self._node.mirror.brokers)) or "none"
                 return problem(HTTPStatus.CONFLICT, f"destinationBroker {wanted!r} is not registered; known: {known}")
             before = self._owners(name.namespace).get(str(name.range))
             if destination is None and before is not None:
-                refuse_to_strand(self._mirror, self._mirror.unplaceable(), {str(name.namespace)}, force)
+                refuse_to_strand(self._node.mirror, self._node.mirror.unplaceable(), {str(name.namespace)}, force)
             await self._node.bundles.unload(name, destination, OwnershipReason.ADMIN_UNLOAD)
             note_change(request, before, self._owners(name.namespace).get(str(name.range)))
             return web.Response(status=HTTPStatus.NO_CONTENT)
@@ -207,7 +206,7 @@ class AdminHandlers:
 
     def _owners(self, name: NamespaceName) -> dict[str, str]:
         """Return the owner of each owned bundle of a namespace, by its range."""
-        state = self._mirror.get_namespace(str(name)).state
+        state = self._node.mirror.get_namespace(str(name)).state
         return {
             str(state.bundles.range_at(index)): each.owner.broker
             for index, each in enumerate(state.ownerships)
@@ -216,7 +215,7 @@ class AdminHandlers:
 
     def _destination(self, wanted: str) -> Registration | None:
         broker_id = wanted.removeprefix("http://").removeprefix("https://")
-        for registered, entry in self._mirror.brokers.items():
+        for registered, entry in self._node.mirror.brokers.items():
             if registered == broker_id:
                 return entry.registration
         return None

@@ -117,7 +117,6 @@ class PolicyHandlers:
 
     def __init__(self, node: Node, forwarder: Forwarder) -> None:
         self._node = node
-        self._mirror = node.mirror
         self._cluster = node.live.current.cluster_name
         self._forwarder = forwarder
         self._isolation: _Kind[IsolationData] = _Kind(
@@ -269,12 +268,12 @@ class PolicyHandlers:
         """Return the registered brokers, and the policy that names each."""
         check_cluster(self._cluster, request)
         policies = self._policies()
-        return json_response([_under_policy(broker, policies) for broker in sorted(self._mirror.registrations)])
+        return json_response([_under_policy(broker, policies) for broker in sorted(self._node.mirror.registrations)])
 
     async def get_broker(self, request: web.Request) -> web.Response:
         """Return the policy that names a registered broker."""
         check_cluster(self._cluster, request)
-        broker = self._mirror.get_registration(BrokerId(request.match_info["broker"])).broker
+        broker = self._node.mirror.get_registration(BrokerId(request.match_info["broker"])).broker
         return json_response(_under_policy(broker, self._policies()))
 
     def _policies(self) -> list[IsolationPolicy]:
@@ -298,9 +297,11 @@ class PolicyHandlers:
                 usable = _require_usable(changed)
                 old = isolation_policy(name, policies[name]) if name in policies else None
                 scope = data.get("unload_scope", UnloadScope.CHANGED)
-                concerned[:] = namespaces_to_unload(old, policy, scope, sorted(self._mirror.namespaces))
-                unplaceable = find_unplaceable(Policies(usable), self._mirror.registrations, self._mirror.namespaces)
-                refuse_to_strand(self._mirror, unplaceable, concerned, force)
+                concerned[:] = namespaces_to_unload(old, policy, scope, sorted(self._node.mirror.namespaces))
+                unplaceable = find_unplaceable(
+                    Policies(usable), self._node.mirror.registrations, self._node.mirror.namespaces
+                )
+                refuse_to_strand(self._node.mirror, unplaceable, concerned, force)
                 return changed
 
             await noting(request, self._isolation.update, put)
@@ -329,7 +330,7 @@ class PolicyHandlers:
         return await self._forwarder.once_it_leads(request, act)
 
     def _matches(self, query: Mapping[str, str]) -> list[PatternMatch]:
-        mirror = self._mirror
+        mirror = self._node.mirror
         found: list[PatternMatch] = []
         if "policy" in query:
             policy = isolation_policy(query["policy"], self._isolation.get(query["policy"]))
@@ -352,7 +353,9 @@ class PolicyHandlers:
         return sorted(entry.partition("=")[0] for entry in entries) if key == _MOVE_COSTS else sorted(entries)
 
     def _shown_match(self, found: PatternMatch) -> ShownMatch:
-        of_namespaces = [self._mirror.namespaces[name] for name in found.matches if name in self._mirror.namespaces]
+        of_namespaces = [
+            self._node.mirror.namespaces[name] for name in found.matches if name in self._node.mirror.namespaces
+        ]
         are_namespaces = found.kind in ("namespaces", "no broker")
         return ShownMatch(
             kind=found.kind,
@@ -422,7 +425,6 @@ class AntiAffinityHandlers:
 
     def __init__(self, node: Node, forwarder: Forwarder) -> None:
         self._node = node
-        self._mirror = node.mirror
         self._cluster = node.live.current.cluster_name
         self._forwarder = forwarder
 
@@ -458,7 +460,7 @@ class AntiAffinityHandlers:
         if not tenant:
             raise BadRequestError("tenant: is required")
         wanted = request.match_info["group"].strip().lower()
-        groups = self._mirror.operator_config.anti_affinity
+        groups = self._node.mirror.operator_config.anti_affinity
         return json_response(
             sorted(
                 name
@@ -469,7 +471,7 @@ class AntiAffinityHandlers:
 
     async def get_group(self, request: web.Request) -> web.Response:
         """Return the namespace's anti-affinity group, as bare text although it is typed as JSON; 204 without one."""
-        group = self._mirror.operator_config.anti_affinity.get(self._namespace(request))
+        group = self._node.mirror.operator_config.anti_affinity.get(self._namespace(request))
         if group is None:
             return web.Response(status=HTTPStatus.NO_CONTENT)
         return web.Response(text=group, content_type="application/json")
@@ -508,5 +510,5 @@ class AntiAffinityHandlers:
     def _namespace(self, request: web.Request) -> str:
         """Return the namespace in the path; raises `NamespaceNotFoundError` when there is none."""
         name = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
-        self._mirror.get_namespace(str(name))
+        self._node.mirror.get_namespace(str(name))
         return str(name)

@@ -130,8 +130,7 @@ class DrainLoop:
         if order is None:
             self._mirror.get_registration(broker)
             raise BrokerNotFoundError(f"broker {broker} is not being drained")
-        registration = self._mirror.registrations.get(broker, Registration(broker, 0))
-        drain = self._drains.find(broker) or Drain(registration, order.since_s, now_s)
+        drain = self._drains.find(broker) or Drain(self._registration_of(broker), order.since_s, now_s)
         left, rate = self._mirror.model.count_bundles_of(drain.registration), drain.rate_per_s(now_s)
         blocked = [BlockedBundle(bundle=bundle, why=why) for bundle, why in self._drains.blocked(drain).items()]
         return DrainProgress(
@@ -163,11 +162,12 @@ class DrainLoop:
 
     def bundles_left(self) -> Mapping[BrokerId, int]:
         """Return the number of bundles that each draining broker still owns."""
-        known, model = self._mirror.registrations, self._mirror.model
-        return {
-            broker: model.count_bundles_of(known.get(broker, Registration(broker, 0)))
-            for broker in sorted(self._controls.draining)
-        }
+        draining = sorted(self._controls.draining)
+        return {each: self._mirror.model.count_bundles_of(self._registration_of(each)) for each in draining}
+
+    def _registration_of(self, broker: BrokerId) -> Registration:
+        """Return the registration of a broker, or one that owns nothing while the broker is away."""
+        return self._mirror.registrations.get(broker, Registration(broker, 0))
 
     async def run(self) -> None:
         """Step the machine every pause, and when woken, for as long as the term lasts."""
