@@ -25,6 +25,14 @@ if TYPE_CHECKING:  # workers use what is here, and no pandas
     import pandas as pd
 
 
+CLEAN = "clean_broker_reports"
+INGESTED = (
+    *(CLEAN, "fleet_events", "rejected_rows"),
+    *("bundle_windows", "broker_windows", "namespace_windows"),
+    *("reported_by", "totals_compared"),
+)
+"""The tables of the step `ingest`, all by days."""
+
 METRICS = LOAD_COLUMNS
 RESOURCES = tuple(name.removesuffix("_usage") for name in RESOURCE_COLUMNS if name.endswith("_usage"))
 
@@ -129,7 +137,7 @@ _COLUMNS = {
 }
 
 DATASETS: Mapping[str, t.StructType] = MappingProxyType(
-    {"clean_broker_reports": raw(BROKER_REPORTS), **{name: _table(columns) for name, columns in _COLUMNS.items()}}
+    {CLEAN: raw(BROKER_REPORTS), **{name: _table(columns) for name, columns in _COLUMNS.items()}}
 )
 """Tables by name."""
 

@@ -21,7 +21,7 @@ from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, EV
 from loadmanager.pipeline import windows as w
 from loadmanager.pipeline.attribution import BUNDLE, FLEET_EVENTS, VALID_MS, carried, hour_of, term_ends, valid_reports
 from loadmanager.pipeline.by_hour import reported_by, totals_compared
-from loadmanager.pipeline.datasets import schema_of, time_column
+from loadmanager.pipeline.datasets import CLEAN, INGESTED, schema_of, time_column
 from loadmanager.pipeline.delta import DAY, Tables
 from loadmanager.pipeline.history_tables import nothing_in
 from loadmanager.pipeline.incremental import HistoryHours
@@ -32,10 +32,7 @@ from loadmanager.pipeline.step import Step
 if TYPE_CHECKING:
     from loadmanager.pipeline.job import Job, JobRun
 
-CLEAN, HAPPENED, REJECTED = "clean_broker_reports", "fleet_events", "rejected_rows"
-REPORTED_BY, TOTALS_COMPARED = "reported_by", "totals_compared"
-TABLES = (CLEAN, HAPPENED, REJECTED, *w.SUBJECTS, REPORTED_BY, TOTALS_COMPARED)
-"""The tables that are written, all by days."""
+HAPPENED, REJECTED, REPORTED_BY, TOTALS_COMPARED = "fleet_events", "rejected_rows", "reported_by", "totals_compared"
 
 BATCH_BYTES = 1 << 30
 """Size of the files of days that are made together."""
@@ -46,7 +43,7 @@ class Ingest:
 
     def __init__(self, spark: SparkSession, tables: Tables, job: Job) -> None:
         self._spark, self._tables, self._job, self._history = spark, tables, job, history_at(job.history)
-        anew = job.anew or not all(map(tables.has, TABLES))
+        anew = job.anew or not all(map(tables.has, INGESTED))
         self._hours = HistoryHours(tables.directory, self._history, job.keep_days, anew=anew)
         if self._hours.faults and not job.leave_out_bad_files:
             raise self._hours.faults[0]
@@ -88,13 +85,13 @@ class Ingest:
     def _remove(self, hours: Sequence[int]) -> None:
         """Remove hours of whole days from the tables."""
         if hours:
-            for name in TABLES:
+            for name in INGESTED:
                 self._tables.clear(name, {day_of(hour_ms) for hour_ms in hours})
             self._hours.save()
 
     def _clean(self, hours: Sequence[int]) -> None:
         """Make the reports of brokers, and the events, of these hours. Small tables: all hours at once."""
-        if not hours and all(map(self._tables.has, TABLES)):
+        if not hours and all(map(self._tables.has, INGESTED)):
             return
         self._hours.begin(hours)
         brokers, events = (self._judged(table, hours) for table in (BROKER_REPORTS, EVENTS))
@@ -207,7 +204,7 @@ def _ingest(run: JobRun) -> None:
     ingest = Ingest(run.spark, run.tables, run.job)
     run.done.hours = len(ingest.run())
     run.summarise_range()
-    for table in TABLES:
+    for table in INGESTED:
         run.tell_rows(table)
     for note in ingest.notes:
         run.note(note)
@@ -219,4 +216,4 @@ def _require_range(run: JobRun) -> None:
         raise nothing_in(History(run.history.directory), BROKER_REPORTS, run.job.from_ms, run.job.to_ms)
 
 
-STEP = Step("ingest", _ingest, writes=TABLES, check=_require_range)
+STEP = Step("ingest", _ingest, writes=INGESTED, check=_require_range)

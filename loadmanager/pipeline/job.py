@@ -14,10 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from loadmanager.errors import PipelineError
 from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.pipeline import KEEP_DAYS
-from loadmanager.pipeline.datasets import in_range
+from loadmanager.pipeline.datasets import CLEAN, INGESTED, in_range
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.history_tables import HistoryTables, format_range
-from loadmanager.pipeline.ingest import CLEAN, TABLES
 from loadmanager.pipeline.minimum_history import hours_known, missing_history
 from loadmanager.pipeline.recorded import Recorded, newest_recorded
 from loadmanager.pipeline.step import Done, NothingToSay, Step, Summary
@@ -101,7 +100,7 @@ class JobRun:
         """Return the rows of a table; of a table of `ingest` those whose window, hour or moment overlaps the range."""
         self._step.require_reads(table)
         rows = self.tables.read(table)
-        return in_range(rows, table, self.job.from_ms, self.job.to_ms) if table in TABLES else rows
+        return in_range(rows, table, self.job.from_ms, self.job.to_ms) if table in INGESTED else rows
 
     def read_rows(self, table: str, where: pc.Expression | None = None) -> pa.Table:
         """Read rows of a small table in this process, see `Tables.read_rows`."""

@@ -20,9 +20,10 @@ from support.ingested import assert_same, flushed, ingested, rows_in, write_file
 from loadmanager.history.row_packer import PackedFile
 from loadmanager.history.table_schemas import BUNDLE_REPORTS
 from loadmanager.pipeline import windows as w
+from loadmanager.pipeline.datasets import INGESTED
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.incremental import HistoryHours
-from loadmanager.pipeline.ingest import TABLES, Ingest
+from loadmanager.pipeline.ingest import Ingest
 from loadmanager.pipeline.job import Job
 
 LOAD = (10.0, 10.0, 100.0, 100.0)
@@ -75,7 +76,7 @@ def test_runs_killed_before_each_write_equal_one_run(
             with suppress(KilledError):
                 ingested(spark, url, out)
                 break
-    assert number > len(TABLES)
+    assert number > len(INGESTED)
     assert_same(ingested(spark, url, out), ingested(spark, url, tmp_path / "once"))
 
 
@@ -140,6 +141,6 @@ def test_windows_leave_the_tables_after_their_days(spark: SparkSession, tmp_path
     ingested(spark, str(history), out)
     history_of(history, minutely(range(48, 49)), first=1000)
     tables = ingested(spark, str(history), out, keep_days=2)
-    for name in TABLES:
+    for name in INGESTED:
         for row in rows_in(tables, name):
             assert next(row[key] for key in ("start_ms", "hour_ms", "at_ms") if key in row) >= START_MS + 2 * DAY_MS

@@ -27,8 +27,7 @@ from support.ingested import ingested, rows_in
 from loadmanager.errors import PipelineError
 from loadmanager.history.entry_rows import HistoryEvent
 from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS
-from loadmanager.pipeline.datasets import frame_of, raw
-from loadmanager.pipeline.ingest import TABLES
+from loadmanager.pipeline.datasets import INGESTED, frame_of, raw
 from loadmanager.pipeline.reject_reasons import rejected_rows, usable, with_duplicates, with_reason
 
 INFINITY, NAN = float("inf"), float("nan")
@@ -173,11 +172,11 @@ def test_damaged_file(spark: SparkSession, folder: Path, tmp_path: Path, damage:
 def test_windows_outlive_a_damaged_file_that_is_gone(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     cut_in_half(files_of(folder, BUNDLE_REPORTS)[1])
     before = ingested(spark, str(folder), tmp_path / "out", leave_out_bad_files=True)
-    rows = {name: rows_in(before, name) for name in TABLES}
+    rows = {name: rows_in(before, name) for name in INGESTED}
     for hour in folder.glob("*/date=*/hour=01"):
         shutil.rmtree(hour)
     after = ingested(spark, str(folder), tmp_path / "out")
-    assert {name: rows_in(after, name) for name in TABLES} == rows
+    assert {name: rows_in(after, name) for name in INGESTED} == rows
 
 
 def test_kept_events_end_reports_or_name_members(spark: SparkSession, folder: Path, tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ from loadmanager.core.model.report_validation import recordable
 from loadmanager.history.entry_rows import Entry, HistoryEvent, Placed, Report
 from loadmanager.history.files import Directory
 from loadmanager.history.row_packer import PackedFile, pack_entries
+from loadmanager.pipeline.datasets import INGESTED
 from loadmanager.pipeline.delta import Tables
-from loadmanager.pipeline.ingest import TABLES, Ingest
+from loadmanager.pipeline.ingest import Ingest
 from loadmanager.pipeline.job import Job
 
 _KEYS = (
@@ -54,7 +55,7 @@ def rows_in(tables: Tables, name: str) -> list[dict[str, Any]]:
 
 def assert_same(tables: Tables, expected: Tables) -> None:
     """Compare all tables of `ingest`, but for the order in which loads were added up."""
-    for name in TABLES:
+    for name in INGESTED:
         found, wanted = rows_in(tables, name), rows_in(expected, name)
         assert len(found) == len(wanted), name
         for row, other in zip(found, wanted, strict=True):
