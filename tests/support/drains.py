@@ -157,8 +157,7 @@ class AnyOrder(RuleBasedStateMachine):
         """Decide as a planner: some movable bundles move, and some stay."""
         asked, owners = self.asked.pop(), self.leader.owners
         meant = [bundle for bundle in owners if self.is_meant(bundle, asked) and bundle not in asked.leave]
-        way = away if isinstance(asked, GiveAway) else home
-        steps = [way(bundle, owners[bundle]) for bundle in meant if bundle not in staying]
+        steps = [self.planned(bundle, asked) for bundle in meant if bundle not in staying]
         self.step(
             DrainPlanned(None if is_broken else plan(*steps, staying=[each for each in meant if each in staying]))
         )
@@ -169,8 +168,19 @@ class AnyOrder(RuleBasedStateMachine):
             return False
         if isinstance(asked, GiveAway):
             return owner.broker in asked.brokers
-        to = self.leader.controls.homes.get(bundle, owner.broker)
-        return to != owner.broker and to not in self.leader.controls.draining
+        to = self.home_of(bundle)
+        return to not in (None, owner) and to.broker not in self.leader.controls.draining
+
+    def home_of(self, bundle: str) -> Registration | None:
+        """Return the broker that the bundle is pinned or returns to; None if there is none, or it is not registered."""
+        home = self.leader.controls.homes.get(bundle)
+        return None if home is None else self.leader.registrations.get(home)
+
+    def planned(self, bundle: str, asked: GiveAway | BringHome) -> Unload:
+        step = away(bundle, self.leader.owners[bundle])
+        if isinstance(asked, GiveAway):
+            return step
+        return replace(step, destination=self.home_of(bundle), reason=PlacementReason.PINNED_TO_BROKER)
 
     @precondition(lambda self: self.moving)
     @rule(
