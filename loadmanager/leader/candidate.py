@@ -76,7 +76,7 @@ class NodeRegistrar:
         await self._store.commit([*left_over, Create(path, self._record.to_json(), ephemeral=True)])
 
     async def run(self) -> None:
-        """Register, and retry while a leftover of a former process or a lost connection is in the way."""
+        """Register; retry while a former process's registration or a lost connection prevents it."""
         while True:
             try:
                 await self._register()
@@ -114,8 +114,8 @@ class MetricSamples:
 class Candidate(ABC):
     """Base of processes that can lead; subclasses define the leader's work.
 
-    `mirror` copies the store of the election. A leader silent for `patience_s` is replaced early, after a question on
-    behalf of `caller`; 0 disables that. `life` is this process's own. Subclasses make the parts declared here.
+    `mirror` copies the store of the election. A leader that does not answer `caller` for `patience_s` is replaced
+    early; 0 disables that. `life` identifies this process. Subclasses create the attributes declared here.
     """
 
     settings: Settings | PulsarServiceSettings
@@ -156,7 +156,7 @@ class Candidate(ABC):
         self.leader_watch = LeaderWatch(store, mirror, self.election, caller, patience_s, self._life)
         self.leading = asyncio.Event()
         self.leader_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the leader changes or this node begins to lead; then a new future replaces it."""
+        """Completes when the leader changes or this node begins to lead; a new future then replaces it."""
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._elected_in = mirror
         self._announced_url: str | None = None
@@ -187,7 +187,7 @@ class Candidate(ABC):
 
     @abstractmethod
     async def _put_down(self, error: Exception) -> None:
-        """Drop the work of a term that is over; whoever waits for it gets `error`."""
+        """Drop the work of an ended term; callers that wait for it get `error`."""
 
     @property
     def leader_url(self) -> str | None:
@@ -232,8 +232,8 @@ class Candidate(ABC):
     def must_be_current(self) -> None:
         """Raise `OutdatedMirrorError` when the session in which the mirror was read may be over.
 
-        After a store rollback ZooKeeper may reuse the incarnations in the mirror: an agent would believe what was true
-        of another process.
+        After a store rollback ZooKeeper may reuse the incarnations in the mirror. An agent would then accept a claim
+        about another process.
         """
         if self._elected_in.is_of_former_session or clock.now_s() >= self.store.lease_valid_until_s:
             raise OutdatedMirrorError(self.why_not_ready() or "the session with ZooKeeper may be over")
@@ -249,7 +249,7 @@ class Candidate(ABC):
         return self.store.denied
 
     def why_not_ready(self) -> str | None:
-        """Return why this node's answers cannot be relied on now; None when they can."""
+        """Return the reason why this node is not ready to answer; None when it is ready."""
         state = self.store.state
         if state is not SessionState.CONNECTED:
             obstacle = self.store.obstacle
@@ -267,7 +267,7 @@ class Candidate(ABC):
         self._spawn(self.leader_watch.run(), "leader watch")
 
     async def _leave(self) -> None:
-        """Resign and end every task; the next leader finishes what is under way."""
+        """Resign and end every task; the next leader finishes moves in flight."""
         await self.election.resign()
         self.leading.clear()
         self._note_end("this node is stopping")
@@ -331,7 +331,7 @@ class Candidate(ABC):
                 log.info("term_ended_under_way", epoch=term.epoch, error=str(over.exceptions[0]))
 
     async def _patiently(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Run a step of the start, and retry while the store does not answer."""
+        """Run a startup step, and retry while the store does not answer."""
         while True:
             try:
                 await step()

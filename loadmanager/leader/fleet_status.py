@@ -1,4 +1,4 @@
-"""Fleet status: the cluster as this node sees it, and on the leader what only the leader knows."""
+"""Fleet status: the cluster in this node's mirror, and the briefing, which only the leader has."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _RESOURCES = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
 
 
 class FleetStatus:
-    """Builds the fleet status. A node that `only_shows` moves nothing by itself, whatever the controls say."""
+    """Builds the fleet status. A node with `only_shows` never moves bundles by itself, whatever the controls say."""
 
     def __init__(self, node: Candidate, *, only_shows: bool = False) -> None:
         self._node = node
@@ -43,7 +43,7 @@ class FleetStatus:
         self._task: asyncio.Task[None] | None = None
 
     def fleet(self, briefing: Briefing | None) -> dict[str, Any]:
-        """Return a `wire.fleet_bodies.FleetBody` of this moment, without `at`."""
+        """Return the current `wire.fleet_bodies.FleetBody`, without `at`."""
         node, mirror = self._node, self._node.mirror
         summary, controls, leader = mirror.model.summary(), mirror.operator_config.controls, mirror.leader
         highest = _round_figures(100 * weighted_max_usage(summary.usage_percent, node.live.current.resource_weights))
@@ -77,8 +77,9 @@ class FleetStatus:
         }
 
     def briefing(self, after: Mark | None) -> Briefing:
-        """Return what only the leader knows, with the decisions and operations after the mark; raises `NotLeaderError`
-        or `NoLeaderError` on other nodes.
+        """Return the leader's briefing, with the decisions and operations after the mark.
+
+        Raises `NotLeaderError` or `NoLeaderError` on other nodes.
         """
         node = self._node
         node.must_lead()
@@ -108,7 +109,7 @@ class FleetStatus:
         )
 
     def _decisions(self, after: Mark) -> list[MarkedDecision]:
-        """Return the decisions of this term; earlier ones are another leader's."""
+        """Return the decisions after the mark, of this term only."""
         later = self._node.decision_log.later_than(after.place, _MOST)
         return [
             MarkedDecision(mark=str(after._replace(place=place)), decision=entry)
@@ -117,7 +118,7 @@ class FleetStatus:
         ]
 
     def _operations(self, mark: Mark, after: Mark) -> list[MarkedOperation]:
-        """Return operations with marks behind all decisions, which are sent first."""
+        """Return the operations after the mark. Their marks follow those of all decisions, which are sent first."""
         later = self._node.audit.later_than(after.operations, _MOST)
         first = mark.operations - len(later) + 1
         return [
@@ -156,9 +157,7 @@ class FleetStatus:
         }
 
     def _lower_bound(self) -> float | None:
-        """Return the lower bound of the last round that has one, in per cent; that of a newer round is computed
-        meanwhile.
-        """
+        """Return the last computed lower bound, in per cent; that of a newer round is computed in the background."""
         last = self._node.planner.last_round
         if last is None:
             self._bounded = self._bound = None

@@ -48,14 +48,14 @@ class OwnerLookups:
         self._patience_s = patience_s
 
     def find_owner(self, topic: TopicName) -> BrokerEntry | None:
-        """Return the owner of a topic's bundle from memory; None when it has none at the moment."""
+        """Return the current owner of a topic's bundle from memory; None when it has none."""
         entry, index = self._mirror.bundle_of_topic(topic)
         return self._mirror.find_owner(entry.state.ownerships[index])
 
     async def have_assigned(self, topics: Iterable[TopicName]) -> float:
-        """Assign owners to all of these topics that have none, in one batch, which costs less than one by one.
+        """Assign owners to those of the topics that have none, in one batch.
 
-        What came of it `lookup` says, for which there is time until what is returned, by the monotonic clock.
+        Return the deadline to pass to `lookup`, which returns or raises the outcome of each. The clock is monotonic.
         """
         deadline_s = time.monotonic() + self._patience_s
         asked = topics if self._leads() else ()
@@ -68,7 +68,7 @@ class OwnerLookups:
         return deadline_s
 
     def _ask(self, topic: TopicName) -> asyncio.Future[Ownership] | None:
-        """Request an owner for the topic's bundle; None where none is needed, or none can be requested."""
+        """Request an owner for the topic's bundle; None if it has one, is being unloaded, or the request fails."""
         try:
             entry, index = self._mirror.bundle_of_topic(topic)
             ownership = entry.state.ownerships[index]

@@ -172,9 +172,7 @@ def _gauges(node: Candidate) -> list[Sample]:
 
 
 def _churn_gauges(node: Candidate) -> list[Sample]:
-    """Return the figures behind the churn limits, and what the breaker has stopped; all 0 on a node that does not
-    lead.
-    """
+    """Return the inputs of the churn limits, and what the breaker has stopped; all 0 on a node that does not lead."""
     figures, leads = node.planner.churn.figures(), node.is_leading
     again = "Part of all load that shedding moved in the last two hours, and had moved within two hours before."
     back = "Part of all load that shedding moved in the last four hours to where it had been within four hours."

@@ -52,7 +52,7 @@ SERVICE = "loadmanager"
 class Node(Candidate):
     """A node of the load-manager service. `start` returns once the mirror is fresh; `stop` hands leadership over.
 
-    Raises `ConfigurationError` for credentials that cannot be used.
+    Raises `ConfigurationError` for invalid credentials.
     """
 
     settings: Settings
@@ -161,7 +161,7 @@ class Node(Candidate):
     async def start(self) -> None:
         """Read the cluster, register this node and take part in elections; wait while the store does not answer.
 
-        Raises the `StoreError` with which the store refuses what it is asked.
+        Raises the `StoreError` of a request that the store refuses.
         """
         self._follow_session()
         self.recorder.start()
@@ -177,7 +177,7 @@ class Node(Candidate):
         self._stand()
 
     async def stop(self) -> None:
-        """Hand leadership over and end; the next leader finishes what is under way."""
+        """Hand leadership over and stop; the next leader finishes moves in flight."""
         await self._leave()
         await self.executor.close()
         await self.agents.close()
@@ -188,7 +188,7 @@ class Node(Candidate):
     def _on_reshaped(self, namespace: str, owner: Registration | None) -> None:
         self.persistence.reshaped(namespace)
         if owner is not None and not self.mirror.is_registered(owner):
-            self.reconciler.wake()  # if it left at that moment, the reconciler looked for the old bundle names
+            self.reconciler.wake()  # it may have looked for the old bundle names of a broker that has just left
 
     def scrape(self) -> MetricSamples:
         """Collect the metric samples; called on the event loop."""
@@ -230,7 +230,7 @@ class Node(Candidate):
         await self.planner.end_term()
 
     async def _balance(self, group: asyncio.TaskGroup) -> None:
-        """Start the loops that depend on the last leader's memory, or overwrite it, once it is read."""
+        """Read the last leader's memory, then start the loops that depend on it or overwrite it."""
         await self.persistence.taken_over()
         group.create_task(self.shedding.run())
         group.create_task(self.persistence.run())

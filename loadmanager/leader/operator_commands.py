@@ -62,9 +62,9 @@ class BundleCommands:
     async def unload(self, name: BundleName, destination: Registration | None, reason: Reason) -> None:
         """Unload one bundle for an operator, or give it to the destination, whether it has an owner or not.
 
-        Lookups and unloads under way may give it to others meanwhile: then it is tried again. Raises
-        `BundleNotFoundError`, `NotLeaderError`, `IllegalTransitionError` when it kept changing or the destination has
-        left, `UnloadFailedError`, or a `StoreError`.
+        Retried when a concurrent lookup or unload assigns it to another broker. Raises `BundleNotFoundError`,
+        `NotLeaderError`, `IllegalTransitionError` when it keeps changing or the destination has left,
+        `UnloadFailedError`, or a `StoreError`.
         """
         self.must_lead()
         for attempt in range(1, _ATTEMPTS + 1):
@@ -77,7 +77,7 @@ class BundleCommands:
         raise IllegalTransitionError(f"bundle {name} is {self._mirror.get_ownership(name)}: it was not given away")
 
     async def _try_to_unload(self, name: BundleName, destination: Registration | None, reason: Reason) -> bool:
-        """Return whether the bundle is where it shall be; `IllegalTransitionError` if it changed meanwhile."""
+        """Return True if the bundle is at its destination; raises `IllegalTransitionError` if it changed meanwhile."""
         ownership = self._mirror.get_ownership(name)
         if ownership.state is OwnershipState.RELEASING:
             ownership = await self._executor.outcome_of(name, ownership)
@@ -101,9 +101,7 @@ class BundleCommands:
                 raise outcome
 
     def find(self, namespace: NamespaceName, which: str) -> BundleName | None:
-        """Return a bundle by load, as `ReshapeDriver.find_bundle`. Raises `NotLeaderError` on a node without the
-        figures.
-        """
+        """Return a bundle by load, as `ReshapeDriver.find_bundle`. Raises `NotLeaderError` on other nodes."""
         self._get_term()
         return self._reshaper.find_bundle(namespace, which)
 
@@ -117,8 +115,9 @@ class BundleCommands:
     async def split(
         self, name: BundleName, *, algorithm: str, positions: Sequence[int], unload: bool
     ) -> list[BundleName]:
-        """Split a bundle for an operator; raises as `ReshapeDriver.split`, and `ConflictError` if the parts were to be
-        unloaded and no broker could own them then.
+        """Split a bundle for an operator.
+
+        Raises as `ReshapeDriver.split`, and `ConflictError` if the parts shall be unloaded and no broker may own them.
         """
         self.must_lead()
         stranded = [each for each in self._mirror.unplaceable() if str(name.namespace) in each.namespaces]
@@ -139,12 +138,11 @@ class NamespaceDeletion:
     """Deletion of namespaces at an operator's command.
 
         close the namespace: no new owners ──▶ unload every bundle ──▶ delete its record and its operator config in one
-        transaction, on condition that the record is unchanged and all of it is free
+        transaction, on condition that the record is unchanged and all its bundles are free
 
-    So no broker serves any of it when the record goes, or later: each former owner was told, at a version that it does
-    not forget, that the bundle was taken away. A namespace that is created anew under the same name begins at the
-    highest version of all deleted namespaces (`OwnershipLedger`), so its assignments are newer than what former owners
-    were told.
+    So no broker serves a bundle of the namespace once the record is deleted, or later. Each former owner has received
+    an unload, and remembers its version as a fence. A new namespace of the same name starts at the highest version of
+    all deleted namespaces (`OwnershipLedger`), so its assignments pass these fences.
 
     Without force the deletion is refused while a topic is open. A topic that is opened between that check and the
     unload is closed.
@@ -168,8 +166,8 @@ class NamespaceDeletion:
         """Delete a namespace; with `force` also one with open topics, which are closed.
 
         Raises `NamespaceNotFoundError`; `ConflictError` while topics are open, or while another deletion runs;
-        `OwnerSilentError` when an owner does not name its open topics; `UnloadFailedError` when one did not let go:
-        what was released by then stays free. `NotLeaderError` or a `StoreError`.
+        `OwnerSilentError` when an owner does not list its open topics; `UnloadFailedError` when an unload fails:
+        bundles that were released by then stay free. `NotLeaderError` or a `StoreError`.
         """
         self._bundles.must_lead()
         self._mirror.get_namespace(str(name))

@@ -42,7 +42,7 @@ _AGAIN_S = 1.0
 
 
 class Persistence:
-    """Writes the leader's memory to the store; `existing` are the paths known to be there."""
+    """Writes the leader's memory to the store; `existing` are the paths known to exist there."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Persistence:
             await self._try(self.flush)
 
     async def run_memory(self) -> None:
-        """Write the state of strategies soon after a change worth writing, for as long as the term lasts."""
+        """Write the state of strategies soon after `memory_changed`, for as long as the term lasts."""
         changed = self._planner.churn.memory_changed
         while True:
             await changed.wait()
@@ -106,7 +106,7 @@ class Persistence:
             log.warning("history_not_written", error=str(error))
         except NotLeaderError:
             raise
-        except Exception:  # averages are worth less than the leader's other work
+        except Exception:  # losing averages must not end the term
             log.exception("history_not_written")
 
     def resting(self) -> asyncio.Lock:
@@ -121,9 +121,9 @@ class Persistence:
         self._reshaped.discard(namespace)
 
     async def take_over(self) -> None:
-        """Restore what the last leader left: the state of strategies, and the list of records to replace.
+        """Restore the last leader's memory: the state of strategies, and the list of records to replace.
 
-        If the store does not answer, assignments go on without it; see `taken_over`.
+        If the store does not answer, assignments continue without it; see `taken_over`.
         """
         self._written.clear()
         self._flushed_revision = 0
@@ -131,7 +131,7 @@ class Persistence:
         self._is_taken_over = await self._try_to_take_over()
 
     async def taken_over(self) -> None:
-        """Wait until what the last leader left is read. Until then nothing may be shed, or written over it."""
+        """Wait until the last leader's memory is read. Until then do not shed, and do not overwrite it."""
         while not self._is_taken_over:
             await asyncio.sleep(_AGAIN_S)
             self._is_taken_over = await self._try_to_take_over()
@@ -152,7 +152,7 @@ class Persistence:
         return True
 
     def _find_record(self, data: bytes) -> StrategyStateRecord | None:
-        """Return the last leader's record, without its damaged parts; None when none of it can be read."""
+        """Return the last leader's record, without its damaged parts; None when no part can be read."""
         where = paths.STRATEGY_STATE
         try:
             record, fault = parse_strategy_state(decode(data, where), where)
@@ -232,7 +232,7 @@ class Persistence:
         )
 
     async def _write(self, changed: dict[str, bytes], stale: list[str]) -> None:
-        """Write all records that the store takes, then raise the first error that kept one from being written."""
+        """Write all records that the store accepts, then raise the error of the first that it did not."""
         errors: list[StoreError] = []
         ops: list[Op] = [Delete(path) for path in stale]
         for path, data in changed.items():
@@ -288,7 +288,7 @@ class Persistence:
         self.records_written += len(ops)
 
     def _learn(self, error: TransactionFailedError) -> None:
-        """Correct the list of records in the store after a failed write: the next flush goes by it."""
+        """Correct `existing` after a failed write, for the next flush."""
         if error.cause == "node_exists":
             self.existing.add(error.path)
         elif error.cause == "no_node":

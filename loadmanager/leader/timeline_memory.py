@@ -33,13 +33,11 @@ log = structlog.get_logger(__name__)
 _STEP_MS = 10_000
 _SPAN_MS = 24 * 3_600_000
 GRID_BYTES = 32 * 1024 * 1024
-"""Memory for the load of bundles over that time, and as much for the usage of brokers; with more bundles, steps get
-longer.
-"""
+"""Memory limit for the load of bundles, and again for the usage of brokers; with more bundles, steps get longer."""
 _KEPT = 20_000
-"""Moves and splits that are kept."""
+"""Maximum number of moves and splits kept."""
 _SHOWN = 2_000
-"""Newest of these in one answer."""
+"""Maximum number of moves and splits in one answer, the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Window:
 class TimelineMemory:
     """Timeline of one node, `span_ms` long; `run` samples for as long as the node lives.
 
-    Samples are stored and drawn in a thread of their own, one after the other, so nothing else waits for it.
+    A thread of its own stores samples and draws, so nothing else waits for it.
     """
 
     def __init__(
@@ -74,7 +72,7 @@ class TimelineMemory:
         mirror.on_record = self._record_changed
 
     async def run(self) -> None:
-        """Sample the mirror once per step; beside that, read the recorded history first."""
+        """Sample the mirror once per step, and read the recorded history once, concurrently."""
         async with asyncio.TaskGroup() as group:
             if self._history_url:
                 group.create_task(self._recall())

@@ -1,8 +1,8 @@
 """Audit log of operator commands: the newest entries in memory, all of them in a file or the ordinary log, and the
 leader's in the recorded history.
 
-Refused commands are rate-limited, so that a stranger neither fills a disk nor drives the commands of operators out of
-memory. The next entry tells how many were dropped.
+Refused commands are rate-limited, so that a stranger can neither fill a disk nor push the commands of operators out of
+memory. The next entry states how many were dropped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 _FILES = 5
 _MOST_BYTES = 100 * 1024 * 1024
-"""Room for some 300,000 operations; a disk that also holds logs can spare it."""
+"""Enough for about 300,000 operations."""
 _WAITING_LINES = 10_000
 
 
@@ -132,7 +132,7 @@ class AuditTrail:
         return list(islice(self._entries, count))
 
     def begin_term(self) -> None:
-        """Mark the begin of a term: from now on memory holds every operation of the leader."""
+        """Mark the start of a term: from now on memory holds every operation of the leader."""
         self._complete_since_ms = clock.now_ms()
         self.noted_before_term = self.noted
 
@@ -174,7 +174,7 @@ class _Refusals:
         self._unwritten = 0
 
     def let_in(self, now_s: float) -> int | None:
-        """Take a token; return how many entries were dropped since the last one, None if this one is dropped."""
+        """Take a token. Return the number of entries dropped since the last success, None if this one is dropped."""
         gained = (now_s - self._at_s) * _REFUSALS_PER_MINUTE / 60
         self._left, self._at_s = min(float(_REFUSALS_PER_MINUTE), self._left + gained), now_s
         if self._left < 1:

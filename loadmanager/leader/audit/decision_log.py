@@ -3,8 +3,8 @@
 A non-decision that repeats the last one about the same subject is counted, not kept again: "broker b1 is below the
 threshold", every minute for a week, is one entry.
 
-Each entry has a place, by which a follower asks for later ones. An entry whose move is measured gets a new place; its
-sequence number stays.
+Each entry has a place, its position in the log. A follower asks for the entries behind the last place it has seen. When
+the effect of a move is measured, its entries get new places and keep their sequence numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from loadmanager.core.planning.plan_effect import MoveEffect
 from loadmanager.util import clock
 
 _KEPT = 2_000
-"""Some hours of a busy cluster, in a few MiB; the history has the rest."""
+"""Some hours of a busy cluster, in a few MiB. Older entries are in the recorded history."""
 _MOVES = ("unload", "would_unload")
 
 
@@ -31,7 +31,7 @@ _MOVES = ("unload", "would_unload")
 class LoggedDecision:
     """Entry of the decision log. Times are epoch milliseconds; `times` counts consecutive repeats until `last_ms`.
 
-    `round` is the number of the shedding round, of its summary and of its moves.
+    `round` numbers the shedding rounds; the summary of a round and its moves have the same number.
     """
 
     place: int
@@ -96,9 +96,9 @@ class DecisionLog:
         effect: MoveEffect | None = None,
         acted: bool = True,
     ) -> None:
-        """Log an assignment, or the begin, end or failure of an unload; `because` are the verdicts that led to it.
+        """Log an assignment, or the start, end or failure of an unload; `because` are the verdicts that led to it.
 
-        `acted` is false for a move that a dry run, or a move guard, kept from being made.
+        `acted` is false if a dry run or a move guard prevented the move.
         """
         entry = self._entry(kind, bundle, reason, epoch=epoch, acted=acted)
         entry.source = source.broker if source else None
@@ -110,9 +110,7 @@ class DecisionLog:
         self._decisions.append(entry)
 
     def measured(self, effect: MoveEffect) -> None:
-        """Give the entries of a move a new place, now that its effect is measured, so that followers read them
-        again.
-        """
+        """Add the measured effect of a move: its entries get new places, so that followers read them again."""
         for entry in self._decisions:
             if entry.effect is effect:
                 entry.place = self._next_place()

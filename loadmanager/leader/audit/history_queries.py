@@ -44,7 +44,7 @@ class HistoryQueries:
 log = structlog.get_logger(__name__)
 
 _FLUSH_S = 2.0
-"""Timeout for writing the last minute before a read."""
+"""Timeout for writing rows that still wait for the recorder, before a read."""
 
 
 class LineageReader:
@@ -56,8 +56,9 @@ class LineageReader:
         self._readings = HistoryQueries()
 
     async def of(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLineage:
-        """Return the newest of a bundle's lineage within these times; raises `NotFoundError` without a history,
-        `HistoryError` from reading it.
+        """Return the newest entries of a bundle's lineage in a time range.
+
+        Raises `NotFoundError` on a node without a history, `HistoryError` if it cannot be read.
         """
         if not self._recorder.is_on:
             raise NotFoundError(

@@ -1,9 +1,9 @@
 """Recorder of the leader's history: a checkpoint, then every input in the order of its application, and every decision
 with its inputs.
 
-A reader brings an equal cluster to the same point and decides again: see `lab.replay.replayer`. Recording keeps
-references to immutable values and returns; the writer's thread encodes them. A node that does not lead, or has no
-history, records nothing.
+A replay applies the inputs to a model and repeats each decision: see `lab.replay.replayer`. Recording only queues
+references to immutable values; the writer thread encodes them. A node that does not lead, or has no history, records
+nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from loadmanager.wire.learned_records import encode_learned, what_decides
 from loadmanager.wire.policy_records import encode_domains, encode_groups, encode_isolation
 
 _CLOSE_S = 5.0
-"""Timeout of a node that stops for writing the last rows, and again for the end of the thread."""
+"""Shutdown timeout for writing the last rows, and a second time for the exit of the thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Model(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A decision under way: its snapshot, its settings, and its start on the monotonic clock."""
+    """Unfinished decision: its snapshot, its settings, and its start on the monotonic clock."""
 
     kind: str
     snapshot: int
@@ -125,7 +125,7 @@ class HistoryRecorder:
         return self._writer.put(clock.now_ms() if at_ms is None else at_ms, entry)
 
     def begin_term(self, epoch: int, node_id: str, model: Model, memory: PlannerMemory) -> None:
-        """Begin to record: a checkpoint holds everything known and remembered until now."""
+        """Begin to record, with a checkpoint of the model and the memory."""
         if self._writer is None:
             return
         self._writer.begin_term(epoch, clock.now_ms())
@@ -191,7 +191,7 @@ class HistoryRecorder:
         return Asked(kind, self.last_snapshot, self.settings_id, time.monotonic())
 
     def begin(self, kind: str) -> Asked:
-        """Begin a decision that runs beside others, and record that it starts from the present memory."""
+        """Begin a decision that runs concurrently with others, and record that it starts from the current memory."""
         self.put(HistoryEvent("decision_began", kind, {"snapshot": self.last_snapshot}))
         return self.ask(kind)
 
@@ -203,7 +203,7 @@ class HistoryRecorder:
         rng: np.random.Generator | None = None,
         **detail: Any,  # noqa: ANN401 - the arguments of the decision
     ) -> None:
-        """Record a decision; `rng` is the generator after it, if it may have drawn from one."""
+        """Record a decision; `rng` is the generator after it, for decisions that may draw random numbers."""
         if not self._is_recording:
             return
         self._cycle += asked.kind == "shed"
@@ -221,16 +221,16 @@ class HistoryRecorder:
         )
 
     def failed(self, asked: Asked, error: Exception, rng: np.random.Generator) -> None:
-        """Record a decision that raised an error; it may have drawn from `rng` before."""
+        """Record a decision that raised an error, possibly after it had drawn from `rng`."""
         self.decided(asked, (), (), rng, error=f"{type(error).__name__}: {error}")
 
     def restored(self, states: State, split_state: State, churn_state: State) -> None:
-        """Record memory that was read late, in the middle of a term."""
+        """Record memory that was read after the term had begun."""
         self.put(HistoryEvent("memory", "", {"states": states, "splitState": split_state, "churn": churn_state}))
 
 
 def policies_later(operator_config: OperatorConfig) -> Any:  # noqa: ANN401 - a function of no arguments
-    """Return a function that encodes the policies as they are now."""
+    """Return a function that encodes the current policies."""
     isolation, domains, groups = (
         operator_config.isolation,
         operator_config.failure_domains,
@@ -244,12 +244,12 @@ def policies_later(operator_config: OperatorConfig) -> Any:  # noqa: ANN401 - a 
 
 
 def controls_later(operator_config: OperatorConfig) -> Any:  # noqa: ANN401 - a function of no arguments
-    """Return a function that encodes the operator controls as they are now."""
+    """Return a function that encodes the current operator controls."""
     controls = operator_config.controls
     return lambda: orjson.loads(encode_controls(controls))
 
 
 def learned_later(operator_config: OperatorConfig) -> Any:  # noqa: ANN401 - a function of no arguments
-    """Return a function that encodes the learned loads as they are now, without the parts that decide nothing."""
+    """Return a function that encodes the current learned loads, without the fields that no decision uses."""
     learned = operator_config.learned
     return lambda: orjson.loads(encode_learned(learned and what_decides(learned)))

@@ -1,10 +1,10 @@
 """Effects of moves, for the decision log and the recorded history: predicted imbalance, outcome, measured imbalance.
 
     began ──▶ done ──▶ measured, once both brokers have reported again
-          └─▶ kept: the owner did not let go, or an operator cancelled the move
+          └─▶ kept: the unload failed, or an operator cancelled the move
 
 The prediction is for the move alone, on the last snapshot. The measurement is the imbalance of the brokers' reported
-bytes/s, at the begin of the move and afterwards; it includes everything else that happened meanwhile.
+bytes/s, at the start of the move and afterwards. It includes all other load changes in between.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from loadmanager.util import clock
 
 @dataclass(slots=True)
 class _Begun:
-    """A move without a measurement: its row in the history, and the throughput before it."""
+    """Move that is not measured yet: its row in the history, and the throughput before it."""
 
     row: int
     version: int
@@ -60,12 +60,12 @@ class MoveRecorder:
         self._awaited: list[_Awaited] = []
 
     def forget(self) -> None:
-        """Drop the moves of the last term; the history has them as far as they came."""
+        """Drop the unmeasured moves of the last term."""
         self._begun.clear()
         self._awaited.clear()
 
     def began(self, bundle: str, released: Ownership, snapshot: Snapshot) -> MoveEffect:
-        """Record the begin of a move and return its predicted effect; the measured effect is filled in later."""
+        """Record the start of a move and return its predicted effect; the measured effect is filled in later."""
         source, destination = (each.broker if each else None for each in (released.owner, released.destination))
         before, after = imbalance_of_move(snapshot, bundle, source, destination)
         row = snapshot.bundles.find_row(bundle)
@@ -138,7 +138,7 @@ class MoveRecorder:
         )
 
     def reported(self, registration: Registration, report: BrokerReport) -> None:
-        """Take in a report, and measure the moves that waited for this broker alone."""
+        """Store the throughput of a report, and measure the moves that waited only for this broker."""
         self._throughput[registration.broker] = float(report.load[THROUGHPUT_IN] + report.load[THROUGHPUT_OUT])
         if not self._awaited:
             return
@@ -152,7 +152,7 @@ class MoveRecorder:
                 self._record_effect(awaited, imbalance)
 
     def broker_gone(self, broker: BrokerId) -> None:
-        """Drop the moves from or to a broker that has left: they cannot be measured any more."""
+        """Drop the moves from or to a broker that has left: they can no longer be measured."""
         self._throughput.pop(broker, None)
         self._awaited = [each for each in self._awaited if broker not in (each.source, each.destination)]
 
@@ -182,7 +182,7 @@ class MoveRecorder:
         )
 
     def _find(self, bundle: str, released: Ownership) -> _Begun | None:
-        """Return the begin of this very move; None if another leader began it."""
+        """Return the start of this move; None if another leader began it."""
         begun = self._begun.pop(bundle, None)
         return begun if begun is not None and begun.version == released.version else None
 

@@ -67,7 +67,9 @@ class MeasuredModel(ClusterModel):
 
 
 class RecordedModel(ClusterModel):
-    """Cluster model that records each input with `recorder`. No input calls another one."""
+    """Cluster model that records each input with `recorder`. Inputs must not call each other, or they are recorded
+    twice.
+    """
 
     def __init__(
         self, rules: ReportRules, operator_config: OperatorConfig, recorder: HistoryRecorder, moves: MoveRecorder

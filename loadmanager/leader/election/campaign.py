@@ -37,10 +37,10 @@ log = structlog.get_logger(__name__)
 _RETRY_S = 0.1
 _LONG_RETRY_S = 5.0
 _LONG_WITHOUT_LEADER_TIMEOUTS = 3
-"""Session timeouts without a leader from which that is reported: no failover takes so long."""
+"""Report a missing leader after this many session timeouts; a failover takes less."""
 
 _OTHERS_TURN_S = 1.0
-"""Head start of other nodes over one whose connection broke lately: far longer than a campaign takes."""
+"""Delay of a campaign by a node whose connection broke recently, so that other nodes win; a campaign is far faster."""
 
 _OBSTACLES = {
     (paths.EPOCH, "no_node"): f"{paths.EPOCH} is missing: stop nodes and agents, start the agents once a node leads",
@@ -115,17 +115,18 @@ class Election:
         return f"nobody has led for {since_s:.0f} s"
 
     def wake(self) -> None:
-        """Reconsider: something that bears on leadership has changed."""
+        """Step the leadership machine after a change that may affect it."""
         self._wake.set()
 
     def link_changed(self) -> None:
-        """Note a lost or restored connection: for a session timeout from now on it does not count as sound."""
+        """Record a lost or restored connection: it counts as unstable for one session timeout."""
         self._unsound_until_s = clock.now_s() + self._store.session_timeout_s
         self.wake()
 
     def find_other_leader(self) -> LeaderZnode | None:
-        """Return the other node that leads, by a fresh mirror, even one that is to be replaced for its silence; None
-        when there is none.
+        """Return the leader if it is another node, also when it is silent and about to be replaced.
+
+        None when there is no such leader, or the mirror is not fresh.
         """
         known = replace(self._knowledge(), silent_czxid=None)
         if known.term is not None or not known.mirror_is_fresh or open_since(known) is not None:
@@ -133,7 +134,7 @@ class Election:
         return known.leader
 
     async def suspect(self, leader: LeaderZnode) -> bool:
-        """Write a suspicion of the leader into the store; return False when it leads no more."""
+        """Write a suspicion of the leader into the store; return False when it no longer leads."""
         record = SuspicionRecord(node_id=self._node.broker_id, epoch=leader.epoch)
         suspicion = Create(paths.SUSPICION, record.to_json(), ephemeral=True)
         try:
@@ -145,12 +146,12 @@ class Election:
         return True
 
     def found_silent(self, czxid: int | None) -> None:
-        """Note that the leader of that znode answers nobody and is suspected; None: it was heard after all."""
+        """Record that the leader with this znode is suspected and silent; None: it has answered after all."""
         self._silent_czxid = czxid
         self.wake()
 
     def found_ended(self, czxid: int) -> None:
-        """Note that the process of the leader of that znode has exited."""
+        """Record that the process of the leader with this znode has exited."""
         self._ended_czxid = czxid
         self.wake()
 
@@ -160,7 +161,7 @@ class Election:
             self._step_down(StepDownReason.EPOCH_MOVED_ON)
 
     def violated(self) -> None:
-        """Step down: this term was about to write a record that breaks an invariant."""
+        """Step down: this leader was about to write a record that violates an invariant."""
         if self._term is not None:
             self._step_down(StepDownReason.INVARIANT_VIOLATED)
 

@@ -73,7 +73,7 @@ class LeaderWatch:
 
     @property
     def found_silent(self) -> int:
-        """Number of leaders found silent, which this node was to replace."""
+        """Number of leaders that this node has found silent."""
         return self._detector.found_silent
 
     @property
@@ -82,7 +82,7 @@ class LeaderWatch:
         return self._detector.phase is FailureDetectorPhase.HEARD
 
     async def run(self) -> None:
-        """Watch whoever leads, for as long as the node lives."""
+        """Watch the current leader, for as long as the node lives."""
         async with HttpClient(caller=self._caller) as self._http, asyncio.TaskGroup() as group:
             group.create_task(self._driver.run())
             await asyncio.sleep(0)  # it is running then
@@ -90,7 +90,7 @@ class LeaderWatch:
             self.look()
 
     def look(self) -> None:
-        """Choose whom to watch: nobody while this node leads, or does not know who does."""
+        """Select the leader to watch; none while this node leads or the leader is unknown."""
         if self._is_kept:
             sessions = frozenset(self._mirror.node_sessions.values()) if self._mirror.is_fresh else None
             leader, session_s = self._election.find_other_leader(), self._store.session_timeout_s

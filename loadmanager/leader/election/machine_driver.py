@@ -22,7 +22,7 @@ _Told = TypeVar("_Told")
 
 
 class MachineDriver(Generic[_Event, _Action]):
-    """Steps a state machine. `do` carries out an action, or returns a coroutine that ends with the resulting event."""
+    """Steps a state machine. `do` executes an action, or returns a coroutine that returns the resulting event."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class MachineDriver(Generic[_Event, _Action]):
 
 
 class Waiters(Generic[_What, _Told]):
-    """Futures of callers that wait for something to end; each caller has its own, and may go away before."""
+    """Futures of callers that wait for an outcome; each caller has its own, and may be cancelled."""
 
     def __init__(self) -> None:
         self._futures: dict[_What, list[asyncio.Future[_Told]]] = {}
@@ -97,7 +97,7 @@ class Waiters(Generic[_What, _Told]):
 
 
 async def write(ledger: OwnershipLedger, action: Write) -> WriteEnded:
-    """Have the ledger commit the transitions; a failure is the outcome of each of the bundles."""
+    """Have the ledger commit the transitions; a failure of the write becomes the outcome of each bundle."""
     ranges = {bundle: BundleRange.parse(bundle.rpartition("/")[2]) for bundle in action.transitions}
     transitions = {own: action.transitions[bundle] for bundle, own in ranges.items()}
     made: dict[BundleRange, Ownership | Exception]

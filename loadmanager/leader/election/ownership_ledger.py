@@ -58,8 +58,8 @@ MAX_TRANSACTION_RECORDS = 100
 _ATTEMPTS = 5
 
 Reshape = Callable[[NamespaceState, Stamp], NamespaceState]
-"""Function from the bundles of a namespace to other ones, by `NamespaceState.split` or `merge`; it may raise what they
-raise, and `BundleNotFoundError`."""
+"""Function that splits or merges bundles of a namespace. It raises what `NamespaceState.split` and `merge` raise, and
+`BundleNotFoundError`."""
 
 
 Outcomes = dict[BundleRange, Ownership | Exception]
@@ -69,12 +69,14 @@ Outcomes = dict[BundleRange, Ownership | Exception]
 _Step = tuple[BundleRange, Ownership, Ownership]
 
 _STEPS_KEPT = 200
-"""Newest transitions that are kept, for the story of an invariant violation."""
+"""Number of recent transitions kept for the log entry of an invariant violation."""
 
 
 class _Draft:
-    """Next record of a namespace while transitions are applied to it. Raises `InvariantViolatedError` instead of a
-    state that must never be. `steps` are the transitions, each with the ownership before and after.
+    """Next record of a namespace, while transitions are applied to it.
+
+    Raises `InvariantViolatedError` when the result violates an invariant. `steps` are the transitions, each with the
+    ownership before and after.
     """
 
     def __init__(
@@ -217,8 +219,9 @@ class OwnershipLedger:
         return await change.done
 
     async def settled(self) -> None:
-        """Wait until the records behind a write of unknown outcome are read again, or a while: a write on an older
-        record fails for its version.
+        """Wait until the records of a write of unknown outcome are read again, or until a timeout.
+
+        The timeout is safe: a write based on an outdated record fails its version check.
         """
         with contextlib.suppress(OutcomeUnknownError):
             await self._intake.settled_soon()
@@ -226,8 +229,8 @@ class OwnershipLedger:
     async def create_namespace(self, state: NamespaceState) -> None:
         """Write the first record of a namespace, and wait until the mirror has it.
 
-        Its versions continue behind those of all deleted namespaces: agents may remember those of an earlier one of
-        this name. Raises `NamespaceExistsError`, `NotLeaderError` or a `StoreError`.
+        Its versions start above those of all deleted namespaces, because agents may remember versions of a deleted
+        namespace of the same name. Raises `NamespaceExistsError`, `NotLeaderError` or a `StoreError`.
         """
         self.must_be_open(str(state.name))
         path = paths.namespace(str(state.name))
@@ -265,8 +268,8 @@ class OwnershipLedger:
     async def delete_namespace(self, namespace: str, along: Sequence[Op]) -> None:
         """Delete the record of a closed namespace together with the operations `along`; wait until the mirror knows.
 
-        Raises `IllegalTransitionError` unless all of it is free, `TransactionFailedError` when something has changed
-        since it was read (it is read again by then), `NotLeaderError` or another `StoreError`.
+        Raises `IllegalTransitionError` unless all its bundles are free, `TransactionFailedError` when the record has
+        changed (it is read again before the error), `NotLeaderError` or another `StoreError`.
         """
         assert namespace in self._closed, "an open namespace could get an owner meanwhile"
         async with self._one_at_a_time:
@@ -358,7 +361,7 @@ class OwnershipLedger:
         return writes
 
     def _prepare(self, namespace: str, changes: list[_Change], epoch: int) -> _Write | None:
-        """Apply the changes to a draft; None when nothing is left to write. A change that cannot be made fails here."""
+        """Apply the changes to a draft; None when nothing is left to write. Illegal changes fail here."""
         entry = self._mirror.namespaces.get(namespace)
         if entry is None or entry.unreadable is not None:
             fault = entry.unreadable if entry else f"namespace {namespace} is gone"
@@ -385,7 +388,7 @@ class OwnershipLedger:
         return _Write(entry, state, pack(encode_namespace(state)), applied)
 
     def _on_violation(self, namespace: str, error: InvariantViolatedError) -> None:
-        """Log the invariant violation with its story, and step down: the state behind this term is wrong."""
+        """Log the invariant violation with its transitions, and step down: this leader's state is wrong."""
         self.invariants_violated += 1
         story = [
             f"{own}: {before} -> {after} ({after.reason})"
@@ -418,7 +421,7 @@ class OwnershipLedger:
         await self._read_again_and_retry(writes, error)
 
     async def _on_unknown_outcome(self, writes: list[_Write], error: OutcomeUnknownError) -> None:
-        """Fail the changes, and read their records again: the write may have happened."""
+        """Fail the changes, and read their records again: the write may have been committed."""
         log.warning("outcome_of_write_unknown", error=str(error))
         for write in writes:
             self._intake.mark_dirty(paths.namespace(str(write.state.name)))

@@ -1,1 +1,1 @@
-"""Execution of decisions: assign, unload, split and merge bundles, and reconcile what is left unfinished."""
+"""Execution of decisions: assign, unload, split and merge bundles, and finish interrupted work."""

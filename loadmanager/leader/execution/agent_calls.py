@@ -1,7 +1,7 @@
 """HTTP calls to the agents of brokers about bundles: open topics, warm-up, and unloads.
 
 Warm-up is optional: no move depends on it. A broker that does not support it is not asked again until it registers
-anew.
+again.
 """
 
 from __future__ import annotations
@@ -69,9 +69,7 @@ class AgentCalls(_AgentConnection):
         self._unable: dict[BrokerId, Registration] = {}
 
     async def get_topics(self, owner: Registration, bundle: BundleName) -> list[OpenTopic]:
-        """Return the topics of a bundle that its owner may have open; raises `OwnerSilentError` when it does not
-        say.
-        """
+        """Return the topics of a bundle that its owner may have open; raises `OwnerSilentError` without an answer."""
         url = f"{self._url(owner)}/loadmanager/v1/topics"
         body = await self._call("GET", url, HTTPStatus.OK, params={"bundle": str(bundle)})
         try:
@@ -81,8 +79,9 @@ class AgentCalls(_AgentConnection):
         return [topic for topic in answer.topics if topic.hash in bundle.range]
 
     async def tell_bundles(self, broker: Registration, state: NamespaceState) -> None:
-        """Send the broker the bundles of a namespace, by which it counts load from now on; raises `OwnerSilentError`
-        when it does not confirm.
+        """Send the broker the current bundles of a namespace, so that it reports load for these.
+
+        Raises `OwnerSilentError` when it does not confirm.
         """
         data = BundlesData.of(state.bundles)
         policies = NamespacePolicies(
@@ -94,7 +93,7 @@ class AgentCalls(_AgentConnection):
         await self._call("PUT", url, HTTPStatus.NO_CONTENT, data=policies.to_json(), headers=headers)
 
     def can_prepare(self, destination: Registration) -> bool:
-        """True unless this registration of the broker has said that it does not support warm-up."""
+        """True unless the broker has answered, since it registered, that it does not support warm-up."""
         return self._unable.get(destination.broker) != destination
 
     async def prepare(
@@ -110,7 +109,7 @@ class AgentCalls(_AgentConnection):
             log.info("not_prepared", bundle=str(name), destination=str(destination), error=str(error) or "too slow")
 
     async def _ask_to_prepare(self, destination: Registration, bundle: BundleName, topics: Iterable[str]) -> bool:
-        """Return False when the broker does not support warm-up. Names as many topics as fit into one request."""
+        """Return False when the broker does not support warm-up. Sends as many topic names as fit into one request."""
         headers = {
             "Content-Type": "application/json",
             OWNER_HEADER: destination.broker,
@@ -175,27 +174,28 @@ _LONGEST_REFUSAL_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class OwnerRefusal:
-    """Reason for which an owner did not let go, or did not answer. `is_final`: asking again would change nothing."""
+    """Reason why an owner did not unload a bundle, or did not answer. `is_final`: a retry cannot succeed."""
 
     why: str
     is_final: bool = False
 
 
 class OwnerClient(Protocol):
-    """Client that asks owners to let go."""
+    """Client that asks owners to unload bundles."""
 
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...
 
     async def ask(self, name: BundleName, released: Ownership, patience_s: float) -> OwnerRefusal | None:
-        """Ask the owner once to let go of a bundle that is being released; None when it has. Waits at most
-        `patience_s`. Raises `NotLeaderError`.
+        """Ask the owner once to unload a bundle in state *releasing*; None when it has. Waits at most `patience_s`.
+
+        Raises `NotLeaderError`.
         """
 
 
 class AgentOwnerClient(_AgentConnection):
-    """Client that asks owners to let go, by their agents. `longest_s` returns the timeout of one call."""
+    """Client that asks owners to unload bundles, through their agents. `longest_s` returns the timeout of one call."""
 
     def __init__(
         self, mirror: ClusterMirror, election: Election, caller: Caller, longest_s: Callable[[], float]
@@ -222,7 +222,7 @@ class AgentOwnerClient(_AgentConnection):
         }
         if released.destination is not None:
             headers[DESTINATION_HEADER] = released.destination.broker
-        # Never 0 or less, which would mean "without limit" to aiohttp.
+        # Never 0 or less: aiohttp takes that for "no timeout".
         timeout_s = min(self._longest_s(), max(patience_s, _SHORTEST_CALL_S))
         try:
             answer = await self._http.call("PUT", url, timeout_s, most_bytes=_LONGEST_REFUSAL_BYTES, headers=headers)

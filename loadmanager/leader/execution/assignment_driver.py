@@ -1,7 +1,5 @@
 """Driver of `loadmanager.core.protocol.assignment_machine`: waiting callers, decisions of the planner service, and
 writes of the ownership ledger.
-
-Here are the futures of those who wait for one, the decisions at the planner service, and the writes of the ledger.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ log = structlog.get_logger(__name__)
 class AssignmentDriver:
     """Assigns owners to free bundles: lookups of one bundle share one decision, and a burst shares one batch.
 
-    Bundles without a waiting caller fill the room that lookups leave in a batch.
+    Bundles without a waiting caller use the capacity of a batch that lookups leave free.
     """
 
     def __init__(
@@ -70,9 +68,9 @@ class AssignmentDriver:
     def request(self, bundle: str, *, non_persistent: bool = False) -> asyncio.Future[Ownership]:
         """Return a future of the ownership of a bundle that is free now; concurrent requests share one assignment.
 
-        `non_persistent`: for a topic of that domain, which not every broker serves. The future may fail with
+        `non_persistent`: for a non-persistent topic, which not every broker serves. The future may fail with
         `NoBrokerAvailableError`, `NotLeaderError` or a `StoreError`. Raises `NotLeaderError` once the term is over,
-        since the future would wait for the next one, and `NamespaceBeingDeletedError`.
+        since the future would not complete before the next term, and `NamespaceBeingDeletedError`.
         """
         self._ledger.must_be_open(namespace_of(bundle))
         future = self._waiting.future(bundle)
@@ -81,7 +79,7 @@ class AssignmentDriver:
         return future
 
     def place_soon(self, bundles: Sequence[str]) -> None:
-        """Queue bundles that nobody has asked for, behind those that callers wait for."""
+        """Queue bundles without a waiting caller, behind those with one."""
         self._driver.step(BackgroundAssignmentsWanted(bundles))
 
     async def give(self, name: BundleName, destination: Registration, reason: Reason) -> Ownership:

@@ -1,7 +1,7 @@
 """Driver of `loadmanager.core.protocol.move_machine`: executes unloads with the ledger and the owners' agents.
 
-It only waits: a task for each write and each call under way, a timer for the machine's next TIME step, and a future for
-each caller that waits for the end of a move.
+It has a task for each write and each call in flight, a timer for the machine's next TIME step, and a future for each
+caller that waits for the end of a move.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ from loadmanager.net.tracing import NOWHERE, OFF, Tracing, Trail
 log = structlog.get_logger(__name__)
 
 _LOOK_AHEAD = 256
-"""Steps of a plan that wait at once: more than run at once, so that a busy broker holds up no other."""
+"""Number of a plan's steps that wait at the same time: more than can run, so that a busy broker delays no other."""
 
 PREPARE_S = 2.0
-"""Time for a destination to prepare while the owner serves; one that needs longer may answer first and continue."""
+"""Timeout of `prepare`, while the owner still serves; a destination that needs longer may answer early and continue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class ExecutorSettings:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Steps of one round, which can be called off together: those that have not begun are skipped."""
+    """Steps of one round, which can be cancelled together: steps that have not begun are skipped."""
 
     moves: set[Move] = field(default_factory=set)
     is_called_off: bool = False
@@ -109,13 +109,13 @@ class OwnershipWriter(Protocol):
         """
 
     async def settled(self) -> None:
-        """Wait until everything that a write of unknown outcome may have changed is read again."""
+        """Wait until the records that a write of unknown outcome may have changed are read again."""
 
 
 class Executor:
     """Executes unloads of the current leader. `settings` is called for each unload.
 
-    `churn` notes the begin and the end of each unload. Without `destinations` none of them prepares.
+    `churn` records the start and the end of each unload. Without `destinations` there is no warm-up.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Executor:
         await self._owners.close()
 
     async def abort(self) -> None:
-        """Stop following the unloads under way; the next leader finishes them by their records."""
+        """Abandon the unloads in flight; the next leader finishes them from their records."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -173,7 +173,7 @@ class Executor:
     # Commands
 
     async def execute_all(self, steps: Iterable[tuple[Unload, Sequence[Verdict]]], batch: Batch | None = None) -> None:
-        """Execute the steps of a plan in order, within the concurrency limits, until the batch is called off."""
+        """Execute the steps of a plan in order, within the concurrency limits, until the batch is cancelled."""
         remaining, batch = iter(steps), batch or Batch()
 
         async def work() -> None:
@@ -186,7 +186,7 @@ class Executor:
         await asyncio.gather(*(work() for _ in range(_LOOK_AHEAD)))
 
     def call_off(self, batch: Batch) -> None:
-        """Begin no further step of the batch; what has begun is finished."""
+        """Begin no further step of the batch; moves in flight are finished."""
         batch.is_called_off = True
         self._step(CallOff(batch.moves.__contains__, "called off before it began"))
 
@@ -218,9 +218,9 @@ class Executor:
         """Unload an owned bundle when the concurrency limits allow; return the ownership afterwards.
 
         `check` gets the bundle's ownership just before its release is written, and may raise `StaleStepError`. Also
-        raises `UnloadFailedError` when the owner did not let go in time and keeps it, or `UnloadCancelledError`;
+        raises `UnloadFailedError` when the owner did not unload it in time and keeps it, or `UnloadCancelledError`;
         `IllegalTransitionError` when the bundle is not owned or the destination has left; `BundleNotFoundError`,
-        `NotLeaderError`, or a `StoreError`. Cancelling the caller calls the unload off if it has not begun.
+        `NotLeaderError`, or a `StoreError`. Cancelling the caller cancels an unload that has not begun.
         """
         move = Move(str(name), self._mirror.get_ownership(name).owner, destination, reason.value, check)
         if batch is not None:
@@ -235,7 +235,7 @@ class Executor:
             raise
 
     def withdraw(self, bundle: str) -> bool:
-        """Call off the unload of a bundle if it still waits; return whether it did."""
+        """Cancel the unload of a bundle if it still waits; return True if it did."""
         is_waiting = self._moves.is_waiting(bundle)
         self._step(CallOff(lambda move: move.bundle == bundle, "cancelled before it began"))
         return is_waiting
@@ -243,8 +243,8 @@ class Executor:
     async def cancel(self, name: BundleName) -> None:
         """Cancel the unload of a bundle: its owner keeps it, at a higher version if the unload had begun.
 
-        Raises `NoUnloadError` when there is none, or when the owner has let go already; `BundleNotFoundError`,
-        `NotLeaderError`, or a `StoreError`.
+        Raises `NoUnloadError` when there is none, or when the owner has unloaded the bundle already;
+        `BundleNotFoundError`, `NotLeaderError`, or a `StoreError`.
         """
         current = self._mirror.get_ownership(name)
         if current.state is not OwnershipState.RELEASING:
@@ -261,19 +261,17 @@ class Executor:
         raise NoUnloadError(f"too late: {name} is released already, and now {done}")
 
     def resume(self, name: BundleName) -> None:
-        """Finish the unload that the record of a bundle shows; do nothing if there is none, or if it is followed
-        already.
-        """
+        """Finish the unload that the record of a bundle shows, unless there is none or it is in flight here."""
         current = self._mirror.find_ownership(str(name))
         if current is not None and current.state is OwnershipState.RELEASING:
             self._follow(name, current)
 
     async def outcome_of(self, name: BundleName, released: Ownership) -> Ownership:
-        """Wait for the end of an unload under way; raises as `unload` does."""
+        """Wait for the end of an unload in flight; raises as `unload` does."""
         return await self._end_of(self._follow(name, released))
 
     def membership_changed(self) -> None:
-        """Step the machine after a broker has come or gone: an owner that is gone need not be waited for."""
+        """Step the machine after a broker has joined or left: moves stop waiting for an owner that has left."""
         self._step(Signal.MEMBERSHIP)
 
     # The driver
@@ -303,7 +301,7 @@ class Executor:
         task.add_done_callback(lambda done: self._work_ended(move, done))
 
     def _trail(self, move: Move) -> None:
-        """Keep the log context and one trace span of the caller for everything done for the move."""
+        """Use the caller's log context and one trace span for all work of the move."""
         trail = self._trails[move] = self._tracing.begin("move", {"bundle": move.bundle, "reason": move.reason})
         context = self._contexts[move] = contextvars.copy_context()
         context.run(trail.enter)
@@ -367,7 +365,7 @@ class Executor:
     # Outcomes of moves
 
     def _follow(self, name: BundleName, released: Ownership) -> Move:
-        """Return the move that finishes this unload: one under way, or a new one."""
+        """Return the move that finishes this unload: the one in flight, or a new one."""
         move = self._moves.find(str(name), released.version)
         if move is None:
             move = Move(str(name), released.owner, released.destination, released.reason, released=released)

@@ -51,7 +51,7 @@ class ReconcilerDriver:
         self._driver = MachineDriver(self._machine, self._do)
 
     def wake(self) -> None:
-        """Look again: a change may have left a bundle unfinished."""
+        """Check all bundles again after a change that may have left work unfinished."""
         self._driver.step(Signal.MEMBERSHIP)
 
     async def run(self) -> None:

@@ -104,7 +104,7 @@ class ReshapeDriver:
         return self._machine.being_split
 
     async def abort(self) -> None:
-        """End the term: what remains after a commit is left to the next leader, or to nobody."""
+        """Cancel all work at the end of the term. Unloads that follow a committed split may not happen."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -112,9 +112,9 @@ class ReshapeDriver:
     async def split(
         self, name: BundleName, *, algorithm: str = "", positions: Sequence[int] = (), unload: bool = False
     ) -> list[BundleName]:
-        """Split a bundle for an operator; return its parts, none when the algorithm finds no place to cut.
+        """Split a bundle for an operator; return its parts, none when the algorithm finds no split position.
 
-        A bundle without an owner gets one first, and the call waits for an unload under way. Raises
+        A bundle without an owner gets one first, and the call waits for an unload in flight. Raises
         `SplitRefusedError`, and as `carry_out`.
         """
         self._mirror.bundle(name)
@@ -131,7 +131,7 @@ class ReshapeDriver:
     async def merge(self, name: BundleName, with_: BundleRange | None, reason: Reason) -> BundleName:
         """Merge two neighbours of one owner: this bundle and `with_`, by default the one above it.
 
-        Those of owners that have gone are free first. Raises `BoundariesError` for bundles that are no neighbours, and
+        Bundles whose owner has left are freed first. Raises `BoundariesError` for bundles that are not neighbours, and
         as `carry_out`.
         """
         other = BundleName(name.namespace, self._neighbour(name, with_))
@@ -143,10 +143,10 @@ class ReshapeDriver:
         return merge.made[0]
 
     async def carry_out(self, it: Reshaping) -> None:
-        """Execute a split or merge; cancelling it before its commit gives it up.
+        """Execute a split or merge; cancelling the call before the commit cancels it.
 
-        Raises `BundleNotFoundError`, `OwnerSilentError` when the algorithm needs topics that the owner does not name,
-        what an assignment raises, or what `OwnershipLedger.reshape` raises.
+        Raises `BundleNotFoundError`, `OwnerSilentError` when the algorithm needs topics that the owner does not list,
+        and as an assignment and `OwnershipLedger.reshape` do.
         """
         event: Event | None = ReshapeWanted(it)
         try:
@@ -189,7 +189,7 @@ class ReshapeDriver:
         entry, index = self._mirror.bundle(name)
         bundles = entry.state.bundles
         if with_ is None:
-            bundles.merge(index)  # says what is wrong with the last one
+            bundles.merge(index)  # raises for the last bundle
             return bundles.range_at(index + 1)
         other = self._mirror.bundle(BundleName(name.namespace, with_))[1]
         if abs(other - index) != 1:
@@ -269,7 +269,7 @@ class ReshapeDriver:
     async def _unload(
         self, part: BundleName, destination: Registration | None, reason: Reason, because: Sequence[Verdict] = ()
     ) -> None:
-        """Unload a part; if that fails, the split stands all the same."""
+        """Unload a part; a failure does not undo the split."""
         try:
             await self._executor.unload(part, destination, reason, because)
         except NotLeaderError:
@@ -278,7 +278,7 @@ class ReshapeDriver:
             log.warning("part_not_unloaded", bundle=str(part), error=str(error))
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work that nobody waits for, unless the term ends before."""
+        """Run work in the background until the term ends."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._on_task_ended)

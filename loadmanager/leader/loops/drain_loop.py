@@ -52,9 +52,7 @@ _SHOWN_BLOCKED = 20
 
 
 class DrainLoop:
-    """Runs drains, and brings bundles home. `refusal` is the reason for which no drain begins, empty where drains may
-    begin.
-    """
+    """Runs drains, and returns bundles afterwards. `refusal`, unless empty, is the reason to refuse all drains."""
 
     def __init__(
         self,
@@ -98,7 +96,7 @@ class DrainLoop:
     async def start(self, broker: BrokerId, *, and_return: bool = False) -> DrainProgress:
         """Begin to drain a broker; with `and_return`, what it owns now returns after its restart.
 
-        Raises `BrokerNotFoundError`, `NotLeaderError` or a `StoreError`, and `ConflictError` where no drain may begin.
+        Raises `BrokerNotFoundError`, `NotLeaderError` or a `StoreError`, and `ConflictError` with a `refusal`.
         """
         if self._refusal:
             raise ConflictError(
@@ -166,7 +164,7 @@ class DrainLoop:
         return {each: self._mirror.model.count_bundles_of(self._registration_of(each)) for each in draining}
 
     def _registration_of(self, broker: BrokerId) -> Registration:
-        """Return the registration of a broker, or one that owns nothing while the broker is away."""
+        """Return the registration of a broker; while it is not registered, one that owns nothing."""
         return self._mirror.registrations.get(broker, Registration(broker, 0))
 
     async def run(self) -> None:
@@ -250,7 +248,7 @@ class DrainLoop:
         self._tell(TriedToEnd(broker))
 
     async def _update(self, broker: BrokerId, change: Callable[[Controls], Controls]) -> bool:
-        """Change the controls, and return True if that is done; the next pass tries again."""
+        """Change the controls; return False after a failure, which the next pass retries."""
         try:
             await self._operators.update_controls(change)
         except LoadManagerError as error:

@@ -56,13 +56,11 @@ from loadmanager.wire.plan_bodies import ExecutionAnswer, ListedPlan, PlanAnswer
 log = structlog.get_logger(__name__)
 
 _PLANS_KEPT = 20
-"""Operators execute one of their last plans; older ones would fail, as the cluster has changed since."""
+"""Plans kept; older ones would fail the drift check, since the cluster has changed."""
 
 
 class PlanDriver:
-    """Keeps and executes the plans of operators. `refusal` is the reason for which no plan is executed, empty where
-    plans may be.
-    """
+    """Keeps and executes the plans of operators. `refusal`, unless empty, is the reason to execute no plan."""
 
     def __init__(
         self,
@@ -118,8 +116,8 @@ class PlanDriver:
         """Execute exactly this plan; while the balancer is frozen only with `even_if_frozen`.
 
         Raises `PlanNotFoundError`, `PlanBusyError` while it is executing, and `PlanDriftedError` when a step no longer
-        fits: before the first step if that is known by then, otherwise when the turn of that step comes.
-        `ConflictError` where no plan may be executed.
+        fits: before the first step if the drift exists by then, otherwise when that step is due. `ConflictError` with a
+        `refusal`.
         """
         plan = self._get(plan_hash)
         if self._refusal:
@@ -249,7 +247,7 @@ class RequestedPlans:
         return {bundle: clients for bundle, clients in found.items() if clients is not None}
 
     def version_of(self, bundle: str) -> int | None:
-        """Return the version of a bundle's ownership; None if there is no such bundle any more."""
+        """Return the version of a bundle's ownership; None if the bundle no longer exists."""
         current = self._mirror.find_ownership(bundle)
         return None if current is None else current.version
 
@@ -267,7 +265,7 @@ class RequestedPlans:
         return None if refusal is None else refusal.sentence()
 
     def _find_refusal(self, kind: str, bundle: str, destination: BrokerId) -> Verdict | None:
-        """Return the verdict that keeps the bundle from the destination; an operator's own moves obey pins as well."""
+        """Return the verdict that forbids the move; moves requested by an operator must also respect pins."""
         pinned = self._mirror.operator_config.controls.pinned.get(bundle)
         if kind == "moves" and pinned is not None and pinned != destination:
             return explain_pin(bundle, pinned)

@@ -1,6 +1,6 @@
 """Driver of automatic splits and merges, decided by `core.protocol.reshape_round_machine`.
 
-Reports are looked at in a worker thread. Each decision is recorded with what it was taken on.
+Reports are examined in a worker thread. Each decision is recorded with its inputs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _QUESTIONS_AT_A_TIME = 8
 
 
 class Reshapes(Protocol):
-    """Executor of the splits and merges of rounds."""
+    """Executor of automatic splits and merges."""
 
     splits_failed: int
 
@@ -242,7 +242,7 @@ class ReshapeLoop:
         return {name: entry.state for name, entry in self._mirror.namespaces.items()}
 
     def _hits_by_broker(self) -> State:
-        """Return by broker its incarnation, and how often in a row each of its bundles was above a limit."""
+        """Return for each broker its incarnation, and for each of its bundles the consecutive reports above a limit."""
         found: State = self._planner.split_state.get("hits", {})
         return found
 

@@ -41,7 +41,7 @@ class MoveGuard(Protocol):
 
 
 class SheddingLoop:
-    """Plans a round of shedding every interval and executes its steps; a broker that hangs holds up no other.
+    """Plans a round of shedding every interval and executes its steps; a broker that hangs delays no other.
 
     Steps that the move guard stops are logged as in a dry run, with the verdicts that stop them. `on_plan` is called
     with each round as it was decided.
@@ -108,15 +108,15 @@ class SheddingLoop:
         return plan
 
     async def begin_cycle(self) -> Plan:
-        """Run one round of shedding, and begin its moves; a dry run, or a move guard, leaves it at explanations."""
+        """Run one round of shedding, and begin its moves; a dry run or a move guard only logs explanations."""
         with self._tracing.span("shedding round", {"round": self.cycles + 1}):
             return await self._begin_cycle()
 
     async def _begin_cycle(self) -> Plan:
         """Run the round inside its trace span.
 
-        Steps of the last round that still wait are called off first: this round decides anew, on a projection in which
-        the moves under way have arrived.
+        Waiting steps of the last round are cancelled first: this round decides again, on a projection in which the
+        moves in flight are complete.
         """
         self._executor.call_off(self._batch)
         self._batch = Batch()

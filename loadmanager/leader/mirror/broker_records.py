@@ -33,14 +33,14 @@ from loadmanager.wire.broker_data import (
 _ADDRESSES = ("pulsarServiceUrl", "pulsarServiceUrlTls", "webServiceUrl", "webServiceUrlTls")
 _BROKER_PREFIX = f"{paths.BROKERS}/"
 _LONG_BYTES = 32 * 1024
-"""Size from which reports are decoded in a thread, as compressed ones are, so that the event loop goes on."""
+"""Size from which reports are decoded in a thread, as all compressed ones are, so as not to block the event loop."""
 
 _Decoding = asyncio.Future[tuple[LocalBrokerData, BrokerReport]]
 
 
 class BrokerRecords:
-    """Applies broker records. `parse` parses bundle names, as in `report_of`. `find_fault` returns why the load in a
-    record does not count, None when it does.
+    """Applies broker records. `parse` parses bundle names, as in `report_of`. `find_fault` returns the reason to ignore
+    the load in a record, None when there is none.
     """
 
     def __init__(
@@ -58,8 +58,9 @@ class BrokerRecords:
         self.applied = 0
 
     async def decode_long(self, path: str, znode: Znode | None) -> None:
-        """Decode a long report in a thread before it is applied: one at a time, since threads share the interpreter,
-        and a decoded report takes many times the memory of what is kept.
+        """Decode a long report in a thread before it is applied.
+
+        One at a time: threads share the interpreter, and a decoded report needs far more memory than what is kept.
         """
         if znode is None or not path.startswith(_BROKER_PREFIX) or not _is_long(znode.data):
             return
@@ -88,9 +89,7 @@ class BrokerRecords:
         self._refuse_rejected(broker_id, record)
 
     def register(self, name: str, znode: Znode) -> Registration:
-        """Return the registration that the broker's znode stands for, whatever its content; raises
-        `InvalidNameError`.
-        """
+        """Register the broker of a znode, whatever its content; raises `InvalidNameError`."""
         registration = Registration(parse_broker_id(name), znode.czxid)
         if self._mirror.registrations.get(registration.broker) != registration:
             self._mirror.drop_broker(registration.broker)

@@ -51,19 +51,20 @@ class BrokerEntry:
 
     @property
     def command_url(self) -> str | None:
-        """URL of the broker's agent, None when it published none. Never the broker's own: Pulsar's brokers have the
-        same paths, and would obey.
+        """URL of the broker's agent, None when it published none.
+
+        Never the broker's own URL: a Pulsar broker has the same paths and would execute the command.
         """
         return (self.record.get("protocols") or {}).get(AGENT_PROTOCOL)
 
     def answers_as(self, other: BrokerEntry) -> bool:
-        """Return True if lookups of the same owner get the same answer."""
+        """Return True if lookups get the same answer from both entries."""
         listeners = (self.record.get("advertisedListeners"), other.record.get("advertisedListeners"))
         mine, others = (self.registration, self.lookup_body), (other.registration, other.lookup_body)
         return mine == others and listeners[0] == listeners[1]
 
     def find_answer(self, listener: str) -> bytes | None:
-        """Return the answer to a lookup by an advertised listener; None when the broker has none of that name."""
+        """Return the answer to a lookup for an advertised listener; None when the broker has no such listener."""
         answer = lookup_answer(self.registration.broker, self.record, listener)
         return None if answer is None else answer.to_json()
 
@@ -73,8 +74,8 @@ class NamespaceEntry:
     """A namespace's record, as read or committed.
 
     `version` and `czxid` are its znode's, `digest` the hash of the znode's data. `commit` is the number of this node's
-    commit that made it, 0 if it was read. `unreadable` says what is wrong with a newer record that could not be read:
-    `state` is then the last good one, which answers lookups, but is no base for decisions.
+    commit that wrote it, 0 if it was read. `unreadable` is the fault of a newer record that could not be read. `state`
+    is then the last good one: it answers lookups, but decisions must not use it.
     """
 
     state: NamespaceState
@@ -85,7 +86,7 @@ class NamespaceEntry:
     unreadable: str | None = None
 
     def is_record(self, znode: Znode) -> bool:
-        """Return True if the znode holds this very record. After a store rollback, versions and ids can repeat."""
+        """Return True if the znode holds this record. Compares data too: ids can repeat after a store rollback."""
         return (self.czxid, self.version, self.digest) == (znode.czxid, znode.version, hash(znode.data))
 
 
@@ -111,7 +112,7 @@ class ClusterMirror:
     model: ClusterModel = field(default_factory=ClusterModel)
     gate: ReportValidator = field(default_factory=ReportValidator)
     registrations: dict[BrokerId, Registration] = field(default_factory=dict)
-    """Every registered broker, even one whose record cannot be read: it is alive, so its bundles are not free."""
+    """All registered brokers, also those with an unreadable record: they are alive, so their bundles are not free."""
     brokers: dict[BrokerId, BrokerEntry] = field(default_factory=dict)
     namespaces: dict[str, NamespaceEntry] = field(default_factory=dict)
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
@@ -126,14 +127,14 @@ class ClusterMirror:
     """Number of records that this node has committed."""
     is_fresh: bool = False
     is_of_former_session: bool = False
-    """True once the session of the last read is over, until everything is read again in another one."""
+    """True from the end of the session of the last read until everything is read again in a new session."""
     unsettled: int = 0
-    """Counter of changes that may leave work for the reconciler: a registration that ended, or began while bundles
-    waited for it, a foreign record."""
+    """Counter of changes after which the reconciler may have work: a registration that ended, one that began while
+    bundles waited for it, or a record that another process wrote."""
     faults: dict[str, str] = field(default_factory=dict)
     """Faults of znodes by path, while they last."""
     ownerless: list[str] = field(default_factory=list)
-    """Bundles of a Pulsar with clients that nobody has owned for a minute or whose owner refuses lookups."""
+    """Bundles of a Pulsar that have clients, but no owner for a minute, or an owner that refuses lookups."""
     on_record: Callable[[NamespaceEntry, NamespaceEntry], None] = lambda *_: None
     """Called with the old and the new record when one replaces another."""
     on_namespace: list[Callable[[str], None]] = field(default_factory=list)
@@ -142,7 +143,7 @@ class ClusterMirror:
     """Called with each broker whose lookup answer has appeared, changed or gone."""
 
     def unplaceable(self) -> list[Unplaceable]:
-        """Return the namespaces that no registered broker may own, by what keeps them from it."""
+        """Return the namespaces that no registered broker may own, grouped by the reason."""
         return find_unplaceable(self.model.policies, self.registrations, self.namespaces)
 
     def get_namespace(self, name: str) -> NamespaceEntry:
@@ -197,7 +198,7 @@ class ClusterMirror:
         return entry
 
     def is_registered(self, registration: Registration | None) -> bool:
-        """Return True if this very registration of the broker is alive."""
+        """Return True if the broker is registered with this incarnation."""
         return registration is not None and self.registrations.get(registration.broker) == registration
 
     def find_owner(self, ownership: Ownership) -> BrokerEntry | None:
@@ -226,7 +227,7 @@ class ClusterMirror:
             return None
 
     def holds(self) -> dict[BrokerId, float]:
-        """Return the brokers that are held off, with the seconds for which their bundles still wait for them."""
+        """Return the brokers that are held off, with the seconds until their bundles stop waiting for them."""
         return self.operator_config.controls.holds(time.time())
 
     def put_namespace(self, entry: NamespaceEntry) -> None:
@@ -305,7 +306,7 @@ def lookup_answer(broker_id: BrokerId, record: LocalBrokerData, listener: str | 
 
 
 def stuck_brokers(mirror: ClusterMirror) -> dict[BrokerId, str]:
-    """Return the brokers that serve nothing of what they own, each with the reason that its agent reports."""
+    """Return the brokers that serve none of their bundles, each with the reason that its agent reports."""
     found = {broker: known.record.get("stuck", "") for broker, known in sorted(mirror.brokers.items())}
     return {broker: why for broker, why in found.items() if why}
 

@@ -20,9 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class LiveSettings:
-    """Settings that change at run time: `current` is replaced as a whole, and `overrides` are those in force, by
-    key.
-    """
+    """Settings that change at run time: `current` is replaced as a whole; `overrides` are the active ones, by key."""
 
     def __init__(self, base: Settings) -> None:
         self.base = base
@@ -38,8 +36,8 @@ class LiveSettings:
         return settings_under(self.base, overrides)
 
     def apply(self, overrides: Mapping[str, str]) -> list[str]:
-        """Put these overrides in force, except those that cannot be used; return what is wrong with them."""
-        if overrides == self._applied:  # it is read again more often than it is changed
+        """Apply these overrides, except invalid ones; return the errors of those."""
+        if overrides == self._applied:  # read again more often than changed
             return self._faults
         settings, usable, self._faults = usable_overrides(self.base, overrides)
         self._applied = overrides
@@ -52,7 +50,7 @@ class LiveSettings:
         return self._faults
 
     async def pause(self, interval_s: Callable[[Settings], float]) -> None:
-        """Sleep for an interval that may change meanwhile: a shorter one counts from the beginning, too."""
+        """Sleep for an interval that may change meanwhile; a changed one counts from the start of the sleep."""
         started_s = time.monotonic()
         while (left_s := started_s + interval_s(self.current) - time.monotonic()) > 0:
             # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the change.

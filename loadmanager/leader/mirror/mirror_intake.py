@@ -1,11 +1,11 @@
 """Intake from the store into the mirror: a watch marks a path, and the intake reads it again and applies it.
 
 Level-triggered: notifications only mark paths as dirty, so a burst of them costs one read. A load report is applied
-once per write of its znode. After every reconnection everything is read again, and until then the mirror is not fresh:
-a notification may have been missed while nobody was listening.
+once per write of its znode. After every reconnection everything is read again, because notifications may have been
+missed; until then the mirror is not fresh.
 
-A read always wins, even over newer state: the store may have been rolled back. ZooKeeper never answers a session from
-an older state than it has shown it before, so only a read from before a commit of this node can be outdated.
+A read always wins, even over newer state: the store may have been rolled back. Within a session, ZooKeeper's reads
+never go back in time, so only a read that began before a commit of this node can be outdated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 
 class ZnodeFaults:
-    """Keeps `listed` true to the last read; `counted` is the number of faults so far."""
+    """Maintains `listed`, the faults at the last read; `counted` is the number of faults so far."""
 
     def __init__(self, listed: dict[str, str]) -> None:
         self._listed = listed
@@ -55,7 +55,7 @@ class ZnodeFaults:
             self._listed.pop(path, None)
 
     def reject(self, path: str, error: Exception) -> None:
-        """List a fault of a znode until it is mended; each one is counted and logged once."""
+        """List a fault of a znode until it is repaired; each one is counted and logged once."""
         if self._listed.get(path) != str(error):
             self.counted += 1
             log.warning("record_rejected", path=path, error=str(error))
@@ -65,7 +65,7 @@ class ZnodeFaults:
 _SETTLES_WITHIN_S = 10.0
 _RETRY_S = 0.2
 _AT_A_TIME = 32
-"""Znodes that are read before they are applied."""
+"""Number of znodes that are read at a time, before they are applied."""
 _ELECTION_PATHS = (paths.EPOCH, paths.LEADER, paths.SUSPICION)
 _POLICIES: dict[str, tuple[str, Callable[[bytes, str], object]]] = {
     paths.ISOLATION: ("isolation", decode_isolation),
@@ -132,9 +132,7 @@ class MirrorIntake:
         await self._rereading.settled()
 
     async def settled_soon(self) -> None:
-        """Wait as `settled` after a write whose caller waits for an answer; raises `OutcomeUnknownError` when it takes
-        too long.
-        """
+        """Wait as `settled`, for a caller that waits for an answer; raises `OutcomeUnknownError` after a timeout."""
         try:
             async with asyncio.timeout(_SETTLES_WITHIN_S):
                 await self.settled()
@@ -144,17 +142,17 @@ class MirrorIntake:
             ) from None
 
     def _on_watch_event(self, path: str) -> None:
-        """Mark the path of a watch event; the root itself says that the watch has just been armed."""
+        """Mark the path of a watch event; the root means that the watch has just been set."""
         if path == paths.ROOT:
             self._is_watching = True
         self.mark_dirty(path)
 
     async def settle_registrations(self) -> None:
-        """Wait until every broker registered at the call is known, and every change before it is applied.
+        """Wait until every broker registered at the call is known, and every earlier change is applied.
 
-        A former leader may have given bundles to a broker that this node does not know yet: taken for gone, it would
-        lose them while it serves them. The store notifies of a change before it answers a read with it. So after the
-        answer every change is marked, unless a watch was not in force: then everything is read again.
+        A former leader may have assigned bundles to a broker that this node does not know yet. If the node took it for
+        gone, the broker would lose bundles that it serves. The store sends the notification of a change before a read
+        returns the change, so after the read every change is marked. If a watch was not set, everything is read again.
         """
         while True:
             if await self._is_settled():
@@ -182,7 +180,7 @@ class MirrorIntake:
 
     async def _read_and_apply(self, batch: set[str]) -> None:
         for path in batch:
-            if not _is_record(path):  # averages are read at the start only: the next write mends them
+            if not _is_record(path):  # averages are read at startup only: the next write repairs them
                 self._mirror.faults.pop(path, None)
         everything = paths.ROOT in batch
         wanted = set(await self._all_paths()) if everything else {p for p in batch if _is_record(p)}
@@ -204,9 +202,10 @@ class MirrorIntake:
         self._apply_election(*await self._store.get_many(_ELECTION_PATHS))
 
     async def _read_part(self, part: Sequence[str]) -> None:
-        """Read and apply one part, and free it before the next: reports take many times the memory of what is kept.
+        """Read and apply one part of a batch.
 
-        Who leads does not wait for the rest of a large batch.
+        Reading in parts saves memory, since a report needs far more than what is kept of it. After each part, a changed
+        leader is read without waiting for the rest.
         """
         self._commits_when_asked = self._mirror.commits
         for path, znode in zip(part, await self._store.get_many(part), strict=True):
@@ -217,7 +216,7 @@ class MirrorIntake:
             self._on_change()
 
     async def _take_divided(self, batch: set[str]) -> None:
-        """Read the averages that the leader has written for new bundles: it divides them better than this node."""
+        """Read the averages that the leader has written after a split: they are more exact than this node's."""
         prefix, model = f"{paths.BUNDLE_DATA}/", self._mirror.model
         awaited = [p for p in batch if p.startswith(prefix) and model.awaits_division(p.removeprefix(prefix))]
         for path, znode in zip(awaited, await self._store.get_many(awaited), strict=True):
@@ -254,7 +253,7 @@ class MirrorIntake:
             apply(name, znode)
 
     def reject(self, path: str, error: Exception) -> None:
-        """List what is wrong with a znode until it is mended; counted and logged once."""
+        """List the fault of a znode until it is repaired; it is counted and logged once."""
         self._faults.reject(path, error)
 
     def _apply_election(self, epoch: Znode | None, leader: Znode | None, suspicion: Znode | None) -> None:
@@ -277,7 +276,7 @@ class MirrorIntake:
             return
         known = self._mirror.namespaces.get(name)
         if known is not None and known.commit > self._commits_when_asked:
-            return  # the watch of that commit makes it read again
+            return  # the watch event of that commit causes another read
         if known is not None and known.is_record(znode):
             if known.unreadable is not None:
                 raise InvalidRecordError(known.unreadable)
@@ -305,7 +304,7 @@ class MirrorIntake:
         self._mirror.nodes[name] = parse_model(NodeRecord, decode(znode.data, where), where)
 
     def _apply_operator_config(self, name: str, znode: Znode | None) -> None:
-        """Apply policies or controls; one that cannot be read leaves the last good one in force."""
+        """Apply policies or controls; if they cannot be read, the last good ones stay active."""
         where = f"{paths.POLICIES}/{name}"
         data = b"{}" if znode is None else decode(znode.data, where)
         operator_config, model = self._mirror.operator_config, self._mirror.model
@@ -325,7 +324,7 @@ class MirrorIntake:
             )
 
     def _apply_learned(self, _: str, znode: Znode | None) -> None:
-        """Apply the learned loads of bundles without history; if they cannot be read, the last good ones hold."""
+        """Apply the learned loads of bundles without history; if unreadable, the last good ones stay active."""
         data = b"{}" if znode is None else decode(znode.data, paths.LEARNED)
         learned = decode_learned(data, paths.LEARNED)
         if learned != self._mirror.operator_config.learned:
@@ -333,7 +332,7 @@ class MirrorIntake:
             self._mirror.model.set_learned(learned_of(learned))
 
     def _apply_configuration(self, _: str, znode: Znode | None) -> None:
-        """Apply dynamic configuration; overrides that cannot be used are skipped, and listed as a fault."""
+        """Apply dynamic configuration; invalid overrides are skipped and listed as a fault."""
         where = paths.CONFIGURATION
         overrides = {} if znode is None else decode_configuration(decode(znode.data, where), where)
         faults = self._live.apply(overrides)
@@ -343,7 +342,7 @@ class MirrorIntake:
 
     @property
     def overrides(self) -> Mapping[str, str]:
-        """Overrides of settings in force on this node, by key."""
+        """Active overrides of settings on this node, by key."""
         return self._live.overrides
 
     async def load_history(self) -> None:

@@ -21,10 +21,10 @@ _DEBOUNCE_S = 0.002
 
 
 class RereadQueue:
-    """Level-triggered queue. `read_and_apply` gets the paths of a batch, and raises `StoreError` when they have to be
-    read once more.
+    """Level-triggered queue. `read_and_apply` gets the paths of a batch, and raises `StoreError` to have them read
+    again.
 
-    Batches begin at least `apart_s` apart, unless a caller waits in `settled`.
+    The minimum interval between batches is `apart_s`, unless a caller waits in `settled`.
     """
 
     def __init__(self, read_and_apply: Callable[[set[str]], Awaitable[None]], apart_s: float = 0.0) -> None:
@@ -34,7 +34,7 @@ class RereadQueue:
         self._wake = asyncio.Event()
         self._is_awaited = asyncio.Event()
         self._waiting = 0
-        self._marks = 1  # the first read of everything, once watches are in force
+        self._marks = 1  # the first read of everything, once watches are set
         self._marks_applied = 0
         self._waits_for_store = False
         self._settled = asyncio.Condition()

@@ -1,4 +1,4 @@
-"""Churn memory of the leader: past moves, by which shedding is limited, and the thrash breaker."""
+"""Churn memory of the leader: past moves, which limit shedding, and the thrash breaker."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ class ChurnFigures:
 
 
 class Churn:
-    """Churn limits while this node leads; `state` is the memory of `core.planning.churn`. `memory_changed` is set when
-    it is worth writing: the breaker trips or is lifted, or a round has moved something. `snapshot` may return an older
-    snapshot.
+    """Churn limits while this node leads; `state` is the memory of `core.planning.churn`.
+
+    `memory_changed` is set when the memory should be written: the breaker trips or is reset, or a round has moved
+    something. `snapshot` may return an older snapshot.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Churn:
         self._under_way: dict[tuple[str, int], float] = {}
 
     def began(self, name: BundleName, released: Ownership) -> MoveEffect:
-        """Note the begin of an unload; return its predicted effect."""
+        """Record the start of an unload; return its predicted effect."""
         snapshot = self._snapshot()
         effect = self._moves.began(str(name), released, snapshot)
         if released.reason not in AT_AN_OPERATORS_WORD:
@@ -76,20 +77,20 @@ class Churn:
         return effect
 
     def ended(self, name: BundleName, released: Ownership) -> None:
-        """Note that an unload is not followed any more, whatever its outcome."""
+        """Record that an unload is no longer in flight here, whatever its outcome."""
         self._under_way.pop((str(name), released.version), None)
 
     @property
     def share_under_way(self) -> float:
-        """Share of all load that shedding has begun to move, and that has not arrived."""
+        """Share of all load in flight: shedding has begun to move it, and it has not arrived."""
         return sum(self._under_way.values())
 
     def kept(self, name: BundleName, released: Ownership, reason: Reason, error: str) -> None:
-        """Note an unload that was given up: the owner keeps the bundle."""
+        """Record an abandoned unload: the owner keeps the bundle."""
         self._moves.kept(str(name), released, reason.value, error)
 
     def moved(self, name: BundleName, released: Ownership, done: Ownership) -> MoveEffect | None:
-        """Note a completed unload; return its effect, if this leader has seen it begin."""
+        """Record a completed unload; return its effect, None if another leader began it."""
         if released.owner is None:
             return None
         snapshot, at_s, settings = self._snapshot(), time.time(), self._live.planner
@@ -119,7 +120,7 @@ class Churn:
         log.warning("breaker_tripped", subject=verdict.subject, sentence=verdict.sentence(), **verdict.why)
 
     def lift(self, bundle: str | None = None) -> None:
-        """Reset the breaker for an operator, of one bundle or of everything."""
+        """Reset the breaker for an operator, for one bundle or entirely."""
         self.state = churn.lifted(self.state, bundle)
         self._recorder.put(HistoryEvent("breaker_lifted", bundle or ""))
         self.memory_changed.set()
@@ -128,7 +129,7 @@ class Churn:
         log.info("breaker_lifted", subject=verdict.subject)
 
     def figures(self) -> ChurnFigures:
-        """Return the churn figures of this moment."""
+        """Return the current churn figures."""
         now_s = time.time()
         memory = MoveMemory.of(self.state).at(now_s, self._live.planner)
         return ChurnFigures(

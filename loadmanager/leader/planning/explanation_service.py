@@ -1,4 +1,4 @@
-"""Explanation service: explanations of decisions, with their inputs and the age of these."""
+"""Explanation service: explanations of decisions, with their inputs and the age of the inputs."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ _PERCENT = 100
 
 
 class ExplanationService:
-    """Explains decisions on the leader, one at a time among the previews; changes nothing.
+    """Explains decisions on the leader, in the queue of previews; changes nothing.
 
-    Each explanation raises `TooManyPreviewsError` too.
+    Each explanation may also raise `TooManyPreviewsError`.
     """
 
     def __init__(self, mirror: ClusterMirror, planner: PlannerService, decision_log: DecisionLog) -> None:

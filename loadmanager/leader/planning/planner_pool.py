@@ -1,9 +1,9 @@
 """Planner pool: computes rounds of shedding in a thread or, for a large cluster, in a worker process.
 
-A planning thread shares the interpreter with the event loop, so lookups wait for it again and again; the process
-(`planner_worker.py`) has its own interpreter. It starts with the first round that needs it and ends with the term. A
-round's inputs never change, and it draws from a copy of the generator, so a round that was lost with its process is
-repeated with the same result to the last bit.
+A planning thread shares the interpreter with the event loop and delays lookups; the process (`planner_worker.py`) has
+its own interpreter. It starts with the first round that needs it and ends with the term. A round's inputs are immutable
+and it draws from a copy of the generator. So when the process is lost, repeating the round gives exactly the same
+result.
 
 Previews for display have a queue and a thread of their own, so that they never delay a decision.
 """
@@ -42,7 +42,7 @@ from loadmanager.leader.planning.planner_worker import (
 _Found = TypeVar("_Found")
 
 MOST_WAITING = 32
-"""Waiting previews at most: each takes a second or two on a large cluster, and callers time out."""
+"""Maximum number of waiting previews: each takes a second or two on a large cluster, and callers time out."""
 
 
 class Worker:
@@ -52,12 +52,12 @@ class Worker:
         self._pool = ThreadPoolExecutor(1, name)
 
     async def run(self, work: Callable[..., _Found], *given: object) -> _Found:
-        """Run `work` in the thread and return its result. It runs to its end even when nobody waits any more."""
+        """Run `work` in the thread and return its result. Cancelling the caller does not stop it."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work, *given)
 
 
 class Previews:
-    """Queue of computations for display only: one at a time, open to any caller, and never in the way of a decision.
+    """Queue of computations for display only: one at a time, for any caller, without delaying decisions.
 
     Other jobs of `worker` wait for at most one of them.
     """
@@ -83,8 +83,9 @@ class Previews:
 log = structlog.get_logger(__name__)
 
 PROCESS_BUNDLES = 10_000
-"""Number of bundles from which on rounds run in a process, which takes 50 MiB, and 30 more for 100,000 bundles. With
-fewer bundles a round blocks lookups for milliseconds only.
+"""Number of bundles from which rounds run in a process. With fewer, a round blocks lookups for milliseconds only.
+
+The process takes 50 MiB, and 30 MiB more for 100,000 bundles.
 """
 _TRIES = 2
 _LONGEST_S = 600.0
@@ -93,7 +94,7 @@ _COMMAND = (sys.executable, "-m", "loadmanager.leader.planning.planner_worker")
 
 
 class PlannerProcess:
-    """Worker process, with the objects that it holds from one round to the next. Starting it raises `OSError`."""
+    """Worker process, with the objects that it holds between rounds. Starting it may raise `OSError`."""
 
     def __init__(self, command: tuple[str, ...] = _COMMAND) -> None:
         ours, theirs = socket.socketpair()
@@ -144,7 +145,7 @@ class PlannerProcess:
         return proposed
 
     def kill(self) -> None:
-        """Kill the process; whoever waits for it gets `LostError`."""
+        """Kill the process; waiting callers get `LostError`."""
         self._process.kill()
 
     def close(self) -> None:
@@ -169,7 +170,7 @@ class PlannerPool:
         self._is_over = False
 
     async def end_term(self) -> None:
-        """Kill the process; nobody needs its result any more."""
+        """Kill the process; its result is no longer needed."""
         self._is_over = True
         if self._is_used:
             if self._process is not None:

@@ -1,6 +1,6 @@
 """Planner service: makes every decision of a leader, on a snapshot and in a thread.
 
-A round over a hundred thousand bundles never holds up a lookup. `TermHistory` records the terms of a node and their
+A round over a hundred thousand bundles does not delay lookups. `TermHistory` records the terms of a node and their
 checkpoints.
 """
 
@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 MINUTE_S = 60.0
 
 _TRIES = 2
-"""Attempts to apply the churn limits beside the event loop; after these, moves end too quickly and it is done on it."""
+"""Attempts to apply the churn limits in a thread; if moves end during each, they are applied on the event loop."""
 
 SLICE = 200
 """Subjects per slice between two yields to the event loop."""
@@ -51,8 +51,8 @@ class PlannerService:
     """Makes decisions, with the snapshot, the settings, the memory of strategies and the random generators.
 
     Each decision is recorded with its inputs. Small decisions, such as assignments, run one after the other. Rounds of
-    shedding and previews may take long and run beside them, on the memory of their start and with generators of their
-    own. The memory of a round is merged with what the others have remembered meanwhile (see
+    shedding and previews may take long. They run concurrently, on the memory at their start and with generators of
+    their own. The memory of a round is merged with what other decisions have stored meanwhile (see
     `core.planning.decision_kinds.merged`).
     """
 
@@ -68,7 +68,7 @@ class PlannerService:
     ) -> None:
         self.state: planner.State = {}
         self.split_state: planner.State = {}
-        """Memory of the extensible split rule, which decides apart from the strategies."""
+        """Memory of the extensible split rule, separate from that of the strategies."""
         self.recorder = recorder or HistoryRecorder()
         self.churn = Churn(
             mirror, live, decision_log, self._recent_snapshot, self.recorder, moves or MoveRecorder(self.recorder)
@@ -92,7 +92,7 @@ class PlannerService:
         return {**self.state, **self.churn.state, **({SPLIT_STRATEGY: self.split_state} if self.split_state else {})}
 
     def memory_now(self) -> PlannerMemory:
-        """Return the memory for a checkpoint, and drop the snapshot: the next decision takes a new one."""
+        """Return the memory for a checkpoint, and drop the snapshot, so that the next decision takes a new one."""
         self._snapshot = None
         return PlannerMemory(
             self.state,
@@ -109,7 +109,7 @@ class PlannerService:
         return memory
 
     async def restore(self, memory: planner.State) -> None:
-        """Restore a former leader's memory, together with what was remembered since `forget`."""
+        """Restore a former leader's memory, merged with what was stored since `forget`."""
         async with self._small:
             others = {name: state for name, state in memory.items() if name not in (churn.KEY, SPLIT_STRATEGY)}
             self.state = {**self.state, **others}
@@ -161,9 +161,9 @@ class PlannerService:
             return done.plan
 
     async def _within_limits(self, proposal: Proposal, worker: Worker) -> tuple[Round, float]:
-        """Apply the churn limits to a proposal in a thread; return the round, and the share under way that was counted.
+        """Apply the churn limits to a proposal in a thread; return the round, and the share of load in flight.
 
-        Repeated if moves have ended meanwhile: they count, too.
+        Repeated if moves have ended meanwhile, since they count towards the limits.
         """
         for _ in range(_TRIES):
             noted, under_way = self.churn.state, self.churn.share_under_way
@@ -194,7 +194,7 @@ class PlannerService:
             return await worker.run(certify, snapshot, self._live.planner, steps, emptied)
 
     async def standing(self) -> tuple[DecidedRound, DecidedRound | None]:
-        """Return the cluster as it is, as a round without moves, and the last round, both with their certificates."""
+        """Return the current cluster, as a round without moves, and the last round, both with their certificates."""
         async with self.previews.turn() as worker:
             now, last = DecidedRound(self._shown_snapshot(), self._live.planner, ()), self.last_round
             for work_out in (now.certified, now.reserve, *(() if last is None else (last.certified,))):
@@ -202,7 +202,7 @@ class PlannerService:
             return now, last
 
     def look(self) -> DecisionInput:
-        """Return a copy of all inputs of a decision, to be explained: changing it changes no decision."""
+        """Return a copy of all inputs of a decision, for explanations; changing it affects no decision."""
         snapshot, settings = self._shown_snapshot(), self._live.planner
         state = {**shedding.before_round(self.state, snapshot, settings), **self.churn.state}
         return DecisionInput(snapshot, settings, state, copy.deepcopy(self._rng))
@@ -233,7 +233,7 @@ class PlannerService:
         return planner.find_move_refusal(snapshot, bundle, destination, self._live.planner)
 
     def blocking_limits(self) -> list[BlockingLimit]:
-        """Return the limits that keep bundles where they are at this moment."""
+        """Return the limits that currently keep bundles from moving."""
         now_s, under_way = time.time(), self.churn.share_under_way
         standing = churn.standing_limits(
             self.churn.state, self._recent_snapshot(), self._live.planner, now_s, under_way
@@ -247,7 +247,7 @@ class PlannerService:
         )
 
     async def place(self, bundles: list[str], non_persistent: Collection[str] = ()) -> Plan:
-        """Choose owners for free bundles as one batch; `non_persistent` are those requested by such a topic."""
+        """Choose owners for free bundles as one batch; `non_persistent` are those requested for such a topic."""
         return await self._decide("place", bundles=bundles, nonPersistent=list(non_persistent))
 
     async def choose(self, bundle: str) -> tuple[Registration | None, Verdict]:
@@ -282,7 +282,7 @@ class PlannerService:
         return self._snapshot
 
     def _new_snapshot(self) -> Snapshot:
-        """Take a new snapshot: recent moves and silent brokers depend on the time."""
+        """Take a new snapshot also without a change: recent moves and silent brokers depend on the time."""
         settings = self._live.planner
         age_s, weights = settings.broker_load_data_ttl_in_seconds, settings.resource_weights
         patience_s = settings.sick_broker_patience_s
@@ -291,7 +291,7 @@ class PlannerService:
         return self.snapshot()
 
     def _shown_snapshot(self) -> Snapshot:
-        """Take a new snapshot for display only: figures computed on it are not kept with the last snapshot."""
+        """Take a new snapshot for display only, so that its cached figures do not stay in memory."""
         return self._new_snapshot().afresh()
 
     def _recent_snapshot(self) -> Snapshot:
@@ -299,7 +299,7 @@ class PlannerService:
 
 
 _CHECKPOINT_INTERVAL_S = 3_600.0
-"""A replay begins at a checkpoint, so it reads at most one hour of history before the time that is asked for."""
+"""A replay begins at a checkpoint, so it reads at most one hour of history before the requested time."""
 
 
 class TermHistory:

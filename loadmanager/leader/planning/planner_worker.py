@@ -2,8 +2,8 @@
 
 Command: `python -m loadmanager.leader.planning.planner_worker SOCKET`. Both sides use `WorkerChannel`.
 
-The worker's own interpreter keeps lookups from waiting, and its niceness puts them first where processors are short.
-It knows only what arrives over the socket, and exits with the other end. For each round:
+The worker has an interpreter of its own, so lookups do not wait for it, and a niceness that gives them priority. It
+gets all its data over the socket, and exits when the socket closes. For each round:
 
     received                                                 sent
     -------------------------------------------------------  --------------------------------------------------------
@@ -49,7 +49,7 @@ class LostError(Exception):
 
 
 def _reduce_to_init_arguments(found: Any) -> tuple[type, tuple[Any, ...]]:  # noqa: ANN401 - one of the dataclasses below
-    """Reduce a dataclass to its init arguments: cached results are computed again where needed."""
+    """Reduce a dataclass to its init arguments; cached results are computed again where needed."""
     of = type(found)
     return of, tuple(getattr(found, field.name) for field in fields(of) if field.init and field.name[0] != "_")
 
@@ -83,9 +83,9 @@ class WorkerChannel:
     """One end of the socket. Other threads run while it sends or waits, except during pickling. Every call raises
     `LostError`, also after `longest_s` of silence.
 
-    A message is pickled, except for columns: they follow as raw memory, so that sending them costs next to nothing and
-    lets other threads run. Objects that the other side `holds` already, such as the names of all bundles, are sent by
-    name, and arrive as the very object that is held.
+    A message is pickled, except for columns: they follow as raw memory, which is cheap to send and lets other threads
+    run. Objects that the other side `holds` already, such as the names of all bundles, are sent as a reference by name,
+    which the receiver resolves.
     """
 
     def __init__(self, end: socket.socket, longest_s: float | None = None) -> None:
@@ -134,7 +134,7 @@ ASKED, FOUND = "asked", "found"
 SNAPSHOT, SETTINGS = "snapshot", "settings"
 
 _NICE = 10
-"""Niceness: under contention it gets a tenth of the processor time of a serving process."""
+"""Niceness: under contention the worker gets a tenth of the CPU time of a serving process."""
 
 
 def name_round_objects(snapshot: Snapshot, state: State) -> dict[Name, object]:
@@ -165,7 +165,7 @@ def compute_round(channel: WorkerChannel, held: Mapping[Name, object]) -> None:
         found = shedding.propose(snapshot, cast("PlannerSettings", held[SETTINGS]), state, rng)
     except LostError:
         raise
-    except Exception as error:  # noqa: BLE001 - it is the leader's round that fails
+    except Exception as error:  # noqa: BLE001 - sent to the leader, whose round fails
         error.add_note(f"In the planner worker:\n{traceback.format_exc()}")
         found = error
     channel.send((FOUND, found, rng.bit_generator.state), {**held, **name_round_objects(snapshot, state)})

@@ -1,4 +1,4 @@
-"""Stuck monitor: diagnoses, while this node leads, why nothing can be moved, logs each change, and sizes the fleet."""
+"""Stuck monitor of the leader: diagnoses why nothing can be moved, logs each change, and sizes the fleet."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ log = structlog.get_logger(__name__)
 
 
 class StuckMonitor:
-    """Periodic stuck diagnosis; `found` is the last one of this term. `more_limits` returns limits unknown to the
-    planner service. `size` is the fleet size, None while unknown.
+    """Periodic stuck diagnosis; `found` is the last one of this term. `more_limits` returns limits outside the planner
+    service. `size` is the fleet size, None while unknown.
     """
 
     def __init__(
@@ -34,11 +34,11 @@ class StuckMonitor:
         self.size: FleetSize | None = None
         self._size_memory: SizeMemory | None = None
         self._is_running = False
-        self._told: list[str] = []
+        self._logged: list[str] = []
 
     @property
     def limits(self) -> list[BlockingLimit]:
-        """Limits that keep bundles where they are at this moment; none outside a term."""
+        """Limits that currently keep bundles from moving; none outside a term."""
         return [*self._more_limits(), *self._planner.blocking_limits()] if self._is_running else []
 
     async def run(self) -> None:
@@ -49,7 +49,7 @@ class StuckMonitor:
                 await self._live.pause(lambda settings: settings.load_balancer_shedding_interval_minutes * MINUTE_S)
                 await self._try_to_look()
         finally:
-            self.found, self._told, self._is_running = (), [], False
+            self.found, self._logged, self._is_running = (), [], False
             self.size = self._size_memory = None
 
     async def _try_to_look(self) -> None:
@@ -65,11 +65,11 @@ class StuckMonitor:
         found = await asyncio.to_thread(find_stuck_causes, snapshot, self._live.planner)
         keys, before = [each.key for each in found], [each.key for each in self.found]
         self.found = found
-        if keys == before and keys != self._told:  # logged only if it lasts for two looks
-            self._told = keys
-            self._tell(keys)
+        if keys == before and keys != self._logged:  # logged only if two checks in a row agree
+            self._logged = keys
+            self._log_change(keys)
 
-    def _tell(self, keys: list[str]) -> None:
+    def _log_change(self, keys: list[str]) -> None:
         if keys:
             log.warning("nothing_can_move", keys=keys, why=[each.sentence for each in self.found])
         else:
