@@ -15,7 +15,7 @@ _PULSAR_LABELS = ("broker", "metric")
 
 
 class AgentMetrics:
-    """Pulsar's gauges of a broker's usage keep their names; what only an agent has starts with `loadmanager_agent_`."""
+    """Pulsar's gauges of broker usage keep their names. The agent's own metrics start with `loadmanager_agent_`."""
 
     def __init__(self, broker: BrokerId) -> None:
         self.registry = add_process_metrics(CollectorRegistry())
@@ -37,7 +37,7 @@ class AgentMetrics:
         self.unmapped_topics = self._gauge("unmapped_topics", "Open topics whose bundle is not known.")
 
     def show(self, name: str, description: str, value: Callable[[], float]) -> None:
-        """A gauge that asks for its value when it is read."""
+        """Add a gauge whose value is computed on each scrape."""
         self._gauge(name, description).set_function(value)
 
     def show_usage(self, usage: HostUsage) -> None:

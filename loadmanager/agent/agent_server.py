@@ -1,7 +1,7 @@
 """The agent's two HTTP interfaces: one for its broker (lease, owner), one for the leader (prepare, unload, topics,
 bundles) and operators (health, metrics). Each route belongs to one of them.
 
-Where both are served on one port, the broker's routes answer callers of this host alone: whoever else asks for leases
+If one port serves both, the broker's routes answer callers on this host only. A remote caller that asked for leases
 could keep a dead broker registered.
 """
 
@@ -65,7 +65,7 @@ from loadmanager.wire.validation import parse_model
 log = structlog.get_logger(__name__)
 
 _MOST_BODY_BYTES = 256 * 1024
-"""The boundaries of as many bundles as a namespace may have take less."""
+"""More than the boundaries of the largest possible namespace take."""
 
 _NATURAL = re.compile(r"[0-9]{1,18}")
 _STATUS_OF_REFUSAL = {
@@ -88,7 +88,7 @@ _REASON_OF_REFUSAL = {
 
 @dataclass(frozen=True, slots=True)
 class AgentRoute:
-    """One verb of one path, and what its caller must be permitted."""
+    """Method and path of a route, and the role that its caller needs."""
 
     method: str
     path: str
@@ -96,8 +96,8 @@ class AgentRoute:
     role: AccessRole
 
     def definition(self, gate: AuthGate, tracing: Tracing) -> web.RouteDef:
-        """The route, behind the gate but for the broker's own, who is known by where it asks from. Traced is what the
-        leader asks.
+        """Return the aiohttp route. All but the broker's own routes check the caller's role; calls of the leader are
+        traced.
         """
         handler = self.handler if self.role is AccessRole.LOOKUP else gate.permitting(self.role, self.handler)
         if self.role is AccessRole.PEER:
@@ -108,14 +108,14 @@ class AgentRoute:
 
 
 class AgentServer:
-    """The routes, and what they call."""
+    """Routes of the agent and their handlers."""
 
     def __init__(
         self,
         broker_id: BrokerId,
         *,
         grant_lease: Callable[[BaseTransport | None], Awaitable[LeaseAnswer | None]],
-        coming: WarmUp,
+        warm_up: WarmUp,
         unload: Callable[
             [BundleName, Registration, int, int, HashFunction | None, BrokerId | None], Awaitable[UnloadRefusal | None]
         ],
@@ -127,26 +127,26 @@ class AgentServer:
     ) -> None:
         self._broker_id = broker_id
         self._grant_lease = grant_lease
-        self._coming = coming
+        self._warm_up = warm_up
         self._unload = unload
         self._topics = topics
         self._health = health
         self._registry = registry
         self._gate = gate
         self._tracing = tracing
-        self._room = BodyLimit()
+        self._body_limit = BodyLimit()
         gate.show_in(registry, {"broker": broker_id})
 
     def app(self) -> web.Application:
-        """For the leader and operators."""
+        """Application for the leader and operators."""
         return self._application(self.routes())
 
     def broker_app(self) -> web.Application:
-        """For the broker."""
+        """Application for the broker."""
         return self._application(self.broker_routes())
 
     def shared_app(self) -> web.Application:
-        """For all of them, on one port."""
+        """Application for leader, operators and broker on one port."""
         guarded = [replace(each, handler=_of_this_host(each.handler)) for each in self.broker_routes()]
         return self._application([*self.routes(), *guarded])
 
@@ -185,20 +185,20 @@ class AgentServer:
         text = request.query.get("topic")
         if text is None:
             raise InvalidNameError("query parameter topic: missing; expected 'persistent://tenant/namespace/topic'")
-        answer = await self._coming.ask_owner(TopicName.parse(text), _wait_s(request))
+        answer = await self._warm_up.ask_owner(TopicName.parse(text), _wait_s(request))
         return _json(answer.to_json())
 
     async def _prepare(self, request: web.Request) -> web.Response:
         destination = _registration(request)
         try:
-            async with self._room.read(request, _MOST_BODY_BYTES):
+            async with self._body_limit.read(request, _MOST_BODY_BYTES):
                 wanted = parse_model(TopicsOfBundle, await request.read(), request.path)
         except (InvalidRecordError, BadRequestError) as error:
             return _problem(HTTPStatus.BAD_REQUEST, str(error))
         except BodyTooLargeError as error:
             return _problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(error))
         bundle = BundleName.parse(wanted.bundle)
-        done = await self._coming.prepare(destination, wanted)
+        done = await self._warm_up.prepare(destination, wanted)
         if isinstance(done, UnloadRefusal):
             return _problem(_STATUS_OF_REFUSAL[done], f"{bundle}: {_REASON_OF_REFUSAL[done]}")
         if not done:
@@ -225,10 +225,10 @@ class AgentServer:
         return _json(answer.to_json())
 
     async def _put_bundles(self, request: web.Request) -> web.Response:
-        """Pulsar's Policies, of which only what concerns bundles is used: as a node answers for the namespace."""
+        """Take new bundle boundaries. The body is Pulsar's Policies; only its `bundles` and hash function are read."""
         namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
         try:
-            async with self._room.read(request, _MOST_BODY_BYTES):
+            async with self._body_limit.read(request, _MOST_BODY_BYTES):
                 bundles = bundles_of(parse_model(NamespacePolicies, await request.read(), request.path), request.path)
         except (InvalidRecordError, BadRequestError) as error:
             return _problem(HTTPStatus.BAD_REQUEST, str(error))
@@ -313,7 +313,7 @@ def _wait_s(request: web.Request) -> float:
 
 
 def _hash_function(request: web.Request) -> HashFunction | None:
-    """Absent from the call of a leader that does not say; then the whole of what overlaps is closed."""
+    """Hash function of the namespace; None if the leader sent none. Every overlapping grant is revoked then."""
     text = request.headers.get(HASH_FUNCTION_HEADER)
     try:
         return None if text is None else HashFunction(text)

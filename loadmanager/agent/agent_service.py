@@ -50,9 +50,9 @@ def url_of(settings: AgentSettings, scheme: str, port: int) -> str:
 
 
 class Agent:
-    """One broker's agent. Created inside the event loop; `store` is started and closed by whoever made it.
+    """Agent of one broker. Create it inside the event loop; the caller starts and closes `store`.
 
-    `clock` is in seconds, and the one that the store's lease is measured with.
+    `clock` returns seconds and must be the clock of the store's lease.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Agent:
         self.namespaces = NamespaceCache(nodes, self.grants, clock)
         self._stuck = StuckDetector(settings.broker_lease_ms / 1000)
         self.watch = self._make_watch()
-        self._deaths = BrokerExit(self._broker_died)
+        self._broker_exit = BrokerExit(self._broker_died)
         self.sampler = UsageSampler(
             settings, self.watch, self.metrics, clock, roots or Roots(), self._life.count_agents_here
         )
@@ -101,16 +101,16 @@ class Agent:
             self._close_topics,
         )
         self._closing: set[asyncio.Task[bool]] = set()
-        set_back = StoreRollback(store, self.grants, self._withdraw)
+        rollback = StoreRollback(store, self.grants, self._withdraw)
         self.unloads = UnloadHandler(
             self.grants,
             self._broker,
             self.namespaces,
             self.metrics,
-            set_back.read_epoch,
+            rollback.read_epoch,
             lambda: self.watch.loads,
             self.reporter.bundle_unloaded,
-            set_back.look,
+            rollback.look,
             self._on_unload_answered,
         )
         questions = OwnershipQuestions(
@@ -119,10 +119,10 @@ class Agent:
             self.namespaces,
             self.metrics,
             lambda: self.registration.is_certain,
-            set_back.look,
+            rollback.look,
             self.watch.granted,
         )
-        self._coming = WarmUp(self.grants, self._broker, questions.ask, clock)
+        self._warm_up = WarmUp(self.grants, self._broker, questions.ask, clock)
         self._topics = OpenTopics(
             self.namespaces, self.unloads.topics_of, lambda: self.watch.loads, self.reporter.bundles_changed
         )
@@ -130,10 +130,10 @@ class Agent:
         self._show_state()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Do everything until `stop`; then have the broker close its topics, and take its registration back.
+        """Run until `stop`, then have the broker close its topics and withdraw the registration.
 
-        So it is whatever ends it, a cancellation or an error that nobody foresaw (an `ExceptionGroup`) too: on return
-        no lease is valid, or the broker has closed everything, and the session may go.
+        The shutdown also runs after a cancellation or an unexpected error (an `ExceptionGroup`). On return no lease is
+        valid or the broker has closed everything, so the session may be closed.
         """
         try:
             await self._work(stop)
@@ -146,14 +146,14 @@ class Agent:
     async def close(self) -> None:
         for task in self._closing:
             task.cancel()
-        self._deaths.close()
+        self._broker_exit.close()
         self._life.close()
         await self._http.close()
         await self._http_of_nodes.close()
         await asyncio.to_thread(self.caller.tracing.close)
 
     async def grant_lease(self, asked_over: asyncio.BaseTransport | None = None) -> LeaseAnswer | None:
-        holder = await self._deaths.holder(asked_over)
+        holder = await self._broker_exit.holder(asked_over)
         self._stuck.ask_for_lease(self._clock())
         incarnation = self.registration.incarnation
         valid_for_ms = self.registration.grant_lease(holder)
@@ -199,11 +199,11 @@ class Agent:
             self._stuck.refuse_to_close(str(bundle), self._clock())
 
     def _make_server(self) -> AgentServer:
-        """The HTTP interfaces; they may be served from the start, and say so while the broker is not registered."""
+        """Create the HTTP interfaces. They may serve at once; until the broker is registered they answer 503."""
         return AgentServer(
             BrokerId(self._settings.broker_id),
             grant_lease=self.grant_lease,
-            coming=self._coming,
+            warm_up=self._warm_up,
             unload=self.unloads.unload,
             topics=self._topics,
             health=self.health,
@@ -240,7 +240,7 @@ class Agent:
         )
 
     def _close_topics(self) -> None:
-        """Begin to have the broker close everything; nothing waits for it."""
+        """Have the broker close everything, in the background."""
         task = asyncio.create_task(self.unloads.close(self.unloads.everything_open()))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
@@ -250,7 +250,7 @@ class Agent:
         self.registration.wake()
 
     def _broker_changed(self) -> None:
-        self._deaths.follow(self.watch.sole_process)
+        self._broker_exit.follow(self.watch.sole_process)
         self.registration.wake()
 
     def _broker_died(self, process: BrokerProcess) -> None:
@@ -283,7 +283,7 @@ class Agent:
         log.info("agent_stopped", phase=self.registration.phase)
 
     async def _take_back(self, reason: str) -> None:
-        """Nothing more is granted, the broker closes what it has, and only then the znode goes."""
+        """Stop granting, have the broker close its topics, then delete the znode."""
         topics_by_bundle = self.unloads.everything_open()
         if self.registration.withdraw(reason) and await self.unloads.close(topics_by_bundle):
             self.registration.broker_closed_everything()

@@ -2,17 +2,17 @@
 
 `StuckDetector` finds a broker that answers but serves nothing. `BrokerExit` reports the end of its process.
 
-    last seen                                       the broker is
-    ---------                                       -------------
-    statistics, and nothing against it since        SERVING
-    no answer, or garbage, for a while              SERVING (slow is not gone; the last statistics stay)
-    neither statistics nor a lease asked for        GONE after `silence_s`: it has not had a lease for long
-    its port refuses connections                    GONE at once: the process has ended
-    the kernel says that it has ended (`deaths`)    GONE at once
-    statistics, and asks for no lease any more      GONE until it asks again (`stuck`): it serves nothing
-    (nothing yet)                                   GONE
+    last seen                                        the broker is
+    ---------                                        -------------
+    statistics                                       SERVING
+    no answer, or an invalid one, for a while        SERVING (the last statistics stay: slow is not gone)
+    no statistics and no lease request               GONE after `silence_s`: its lease lapsed long before
+    its port refuses connections                     GONE at once: the process has exited
+    the kernel reports the exit (`BrokerExit`)       GONE at once
+    statistics, but no more lease requests           GONE until it requests one (`stuck`): it serves nothing
+    (nothing yet)                                    GONE
 
-A broker with another pid or start time than before is another broker: it has none of the old one's topics open.
+A broker with a new pid or start time is a new process: it has none of the previous one's topics open.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from loadmanager.wire.http_bodies import BrokerStats
 log = structlog.get_logger(__name__)
 
 _LOOKS = 3
-"""Number of polls in a row without a lease request: an agent that was paused first has to read the pending ones."""
+"""Number of polls in a row without a lease request. An agent that was paused must first read the pending requests."""
 
 
 class BrokerWatch:
-    """Follows one broker. `on_change()` is called when it appears, goes, or is another process than before."""
+    """Polls one broker. Calls `on_change()` when the broker appears, is gone, or is a new process."""
 
     def __init__(
         self,
@@ -81,17 +81,17 @@ class BrokerWatch:
 
     @property
     def process(self) -> BrokerProcess | None:
-        """The broker's process, None while there is none to register."""
+        """The broker's process; None if there is none to register."""
         return _process_of(self._stats) if self._stats else None
 
     @property
     def sole_process(self) -> BrokerProcess | None:
-        """The broker's process, where it says that nobody else serves under its leases."""
+        """The broker's process, if it declares that no other process serves under its leases."""
         return self.process if self._stats is not None and self._stats.sole_process else None
 
     @property
     def stats(self) -> BrokerStats | None:
-        """The last usable statistics of the process there is now."""
+        """The last usable statistics of the current process."""
         return self._stats
 
     @property
@@ -110,11 +110,11 @@ class BrokerWatch:
         return self._stats is not None and not self._stats_failed
 
     def granted(self, topic: TopicName) -> None:
-        """Note that the broker opens this topic now: its load is measured from here on."""
+        """Note that the broker opens this topic now; its load is measured from this time."""
         self._granted_at_s[str(topic)] = self._clock()
 
     def died(self, process: BrokerProcess) -> None:
-        """This process has ended for certain, whatever of its answers may still be on the way."""
+        """Note that this process has exited. Ignore its answers that are still in flight."""
         self._dead = process
         if self.process == process:
             self._lose("died")
@@ -125,7 +125,7 @@ class BrokerWatch:
             await asyncio.sleep(min(self._probe_interval_s, self._stats_interval_s))
 
     async def look(self) -> None:
-        """Ask for statistics when they are due, else only whether the process is there."""
+        """Request statistics if they are due; otherwise only check that the process exists."""
         self._looks_without_question += 1
         if not self._stuck.asks_for_no_lease(self._clock()):
             self._looks_without_question = 0
@@ -189,50 +189,50 @@ def _process_of(stats: BrokerStats) -> BrokerProcess:
 
 
 NO_LEASE_S = 10.0
-"""A broker asks three times as often as its lease is long, which is 3 s at most unless it is configured."""
+"""Minimum time without a lease request. Brokers ask three times per lease, and the default lease is at most 3 s."""
 STATISTICS = 3
 REFUSED_S = 45.0
-"""The leader gives up after a minute (`namespaceBundleUnloadingTimeoutMs`), and its calls lie seconds apart."""
+"""Below the minute after which the leader gives up (`namespaceBundleUnloadingTimeoutMs`); calls are seconds apart."""
 KEPT_S = 600.0
 _APART_S = 30.0
-"""Refusals that lie further apart belong to different moves."""
+"""Refusals further apart belong to different moves."""
 
 
 @dataclass(slots=True)
 class StuckDetector:
-    """All times are seconds on the agent's clock.
+    """Passive state machine that finds a broker which answers but serves nothing. Times are seconds, agent's clock.
 
-    A passive state machine. The broker is stuck
+    The broker is stuck
 
-    - while it asks for no lease, although it has before: without a lease it serves nothing;
-    - when topics were granted to it, and several statistics in a row had nothing open or opening;
-    - when it has refused to close a bundle, again and again, for a minute.
+    - if it has stopped asking for leases: without a lease it serves nothing;
+    - if topics were granted to it, but several statistics in a row show none open or opening;
+    - if it has refused to close a bundle for `REFUSED_S`.
 
-    The last two count until the broker opens a topic, or closes that bundle, or has not failed for `KEPT_S`: then it is
-    tried again. A new process of the broker is not stuck.
+    The last two end when the broker opens a topic or closes that bundle, and after `KEPT_S` without another failure:
+    the broker gets another chance. A new broker process is not stuck.
     """
 
     longest_lease_s: float
     _process: tuple[int, int] | None = None
     _asked_s: float | None = None
     _granted_in_time: int = 0
-    """Topics granted when the broker was last seen to open or have one."""
+    """Number of granted topics when the broker last had a topic open or opening."""
     _opened: int | None = None
     _without_topics: int = 0
     _failed_to_open_s: float = -math.inf
     _refused: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """By bundle, the first and the last refusal in a row."""
+    """Times of the first and the last refusal in a row, by bundle."""
 
     def ask_for_lease(self, now_s: float) -> None:
         self._asked_s = now_s
 
     def read_statistics(self, stats: BrokerStats, granted: int, now_s: float) -> None:
-        """Take statistics, and how many topics were granted so far.
+        """Take statistics and the number of topics granted so far.
 
-        Statistics without `opening` do not say what is being opened: nothing is concluded from them.
+        Nothing is concluded from statistics without `opening`: they do not say which topics are being opened.
         """
         if self._process != (stats.pid, stats.start_timestamp):
-            self._begin_anew(stats, granted)
+            self._reset(stats, granted)
         has_opened = self._opened is not None and stats.opened is not None and stats.opened > self._opened
         self._opened = stats.opened
         if stats.topics or stats.opening or has_opened or stats.opening is None:
@@ -243,7 +243,7 @@ class StuckDetector:
             if self._without_topics >= STATISTICS:
                 self._failed_to_open_s, self._granted_in_time = now_s, granted
 
-    def _begin_anew(self, stats: BrokerStats, granted: int) -> None:
+    def _reset(self, stats: BrokerStats, granted: int) -> None:
         self._process, self._asked_s, self._opened = (stats.pid, stats.start_timestamp), None, None
         self._without_topics, self._granted_in_time = 0, granted
         self._failed_to_open_s = -math.inf
@@ -273,30 +273,29 @@ class StuckDetector:
 
 
 _MOST_CONNECTIONS = 64
-"""Maximum number of cached connections of the process."""
+"""Maximum number of cached connections of the followed process."""
 
 
 class BrokerExit:
-    """Follows one process at a time to its end; `on_death()` is told of it in the event loop.
+    """Follows one process at a time until it exits, then calls `on_exit()` in the event loop.
 
-        what has to be known                        how it is
-        --------------------                        ---------
-        that this process has ended                 a pidfd, opened while it lived, says so: of no other with its pid
-        that it asked for the lease                 the kernel says who is at the other end of the connection (`peers`)
-        that nobody else serves under the lease     it says so itself: `soleProcess` in its statistics
+        fact                                        evidence
+        ----                                        --------
+        this process has exited                     a pidfd opened while it ran; a reused pid cannot confuse it
+        this process asked for the lease            the kernel names the process at the other end of the connection
+        no other process serves under the lease     `soleProcess` in the broker's statistics
 
-    What is not known for certain, such as that of a broker in another pid namespace, is not taken for known: then a
-    lease is over when it has lapsed.
+    If one of them is uncertain, as for a broker in another pid namespace, leases end only when they lapse.
     """
 
-    def __init__(self, on_death: Callable[[BrokerProcess], None]) -> None:
-        self._on_death = on_death
+    def __init__(self, on_exit: Callable[[BrokerProcess], None]) -> None:
+        self._on_exit = on_exit
         self._process: BrokerProcess | None = None
         self._pidfd = -1
         self._own: set[int] = set()
 
     def follow(self, process: BrokerProcess | None) -> None:
-        """Follow this process instead of the one before; None: no change."""
+        """Follow this process instead of the previous one; None: no change."""
         if process is None or process == self._process:
             return
         if self._has_ended():
@@ -312,14 +311,14 @@ class BrokerExit:
             self._process = process
 
     async def holder(self, transport: asyncio.BaseTransport | None) -> BrokerProcess | None:
-        """The process that is followed, if it is who asks over this connection, and lives."""
+        """Return the followed process if it is running and owns the other end of this connection."""
         process = self._process
         if process is None or transport is None or not await self._is_asked_by(process[0], transport):
             return None
         return process if self._process == process and not self._has_ended() else None
 
     def close(self) -> None:
-        """Follow nobody."""
+        """Stop following."""
         self._process = None
         self._own.clear()
         pidfd, self._pidfd = self._pidfd, -1
@@ -338,7 +337,7 @@ class BrokerExit:
             return False
         if inode in self._own:
             return True
-        # All descriptors of the broker are looked at, which may be tens of thousands: not in the event loop.
+        # In a thread: this scans all descriptors of the broker, possibly tens of thousands.
         if not await asyncio.to_thread(has_socket, pid, inode):
             return False
         if len(self._own) >= _MOST_CONNECTIONS:
@@ -357,4 +356,4 @@ class BrokerExit:
         process = self._process
         assert process is not None, "it is followed"
         self.close()
-        self._on_death(process)
+        self._on_exit(process)

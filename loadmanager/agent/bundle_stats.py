@@ -1,7 +1,7 @@
 """Bundle statistics, computed from the counters of a broker's topics. Pure functions, no I/O.
 
 A counter that went backwards belongs to a topic that was closed and opened again, so it counts from zero. Elapsed
-time is the broker's own, from its `monotonicS`: how long a call took on the way does not blur a rate.
+time comes from the broker's own clock (`monotonicS`), so network delay does not distort rates.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from loadmanager.wire.http_bodies import BrokerStats, TopicStats
 
 _SHORTEST_INTERVAL_S = 0.01
 _SHORTEST_AGE_S = 10.0
-"""A topic counts as open for at least so long: clients that return send what has waited."""
+"""Minimum age of an open topic in a rate: reconnecting clients send a backlog at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTopicLoad:
-    """Messages and bytes per second of one topic, and who is connected to it."""
+    """Messages and bytes per second of one topic, and its numbers of producers and consumers."""
 
     msg_rate_in: float
     msg_rate_out: float
@@ -33,7 +33,7 @@ class OpenTopicLoad:
 
 @dataclass(frozen=True, slots=True)
 class BundleLoads:
-    """The load by full name of the bundle. `unmapped` are topics whose bundle is not known: in nothing else here."""
+    """Load by full bundle name. `unmapped` topics have no known bundle and are not counted in any."""
 
     bundles: Mapping[str, NamespaceBundleStats]
     unmapped: tuple[str, ...]
@@ -44,8 +44,8 @@ def topic_loads(
 ) -> dict[str, OpenTopicLoad] | None:
     """Return the load of each topic since `previous`, or since it was opened if that is less than `ages_s` ago.
 
-    Without `previous`, or when it is of another process, rates are 0. None when no time has passed on the broker's
-    clock: what was calculated before still holds then.
+    Rates are 0 without `previous`, or if `previous` is from another process. Return None if no time has passed on the
+    broker's clock; the previous result still holds then.
     """
     same_process = previous is not None and _process(previous) == _process(current)
     if previous is None or not same_process:
@@ -62,7 +62,7 @@ def topic_loads(
 
 
 def bundle_loads(loads: Mapping[str, OpenTopicLoad], find_bundle: Callable[[str], str | None]) -> BundleLoads:
-    """Sums of the topics' loads by bundle; `find_bundle` maps a topic to the full name of its bundle."""
+    """Add the topics' loads by bundle; `find_bundle` maps a topic to the full name of its bundle."""
     bundles: dict[str, NamespaceBundleStats] = {}
     unmapped = []
     for topic, load in loads.items():
@@ -75,7 +75,7 @@ def bundle_loads(loads: Mapping[str, OpenTopicLoad], find_bundle: Callable[[str]
 
 
 def traffic(loads: Mapping[str, OpenTopicLoad]) -> Traffic:
-    """All bytes that went through the broker's topics."""
+    """Return the total bytes per second of all topics of the broker."""
     return Traffic(
         in_bytes_per_s=sum(load.msg_throughput_in for load in loads.values()),
         out_bytes_per_s=sum(load.msg_throughput_out for load in loads.values()),
@@ -90,7 +90,7 @@ def _load(before: TopicStats | None, now: TopicStats, elapsed_s: float, age_s: f
     """Return the load of a topic; `age_s` is the time since it was opened, for one that was not open before."""
     deltas = _counters(now)
     growth = None if before is None else tuple(new - old for new, old in zip(deltas, _counters(before), strict=True))
-    # One counter that went backwards is enough: they all started anew.
+    # If one counter went backwards, all of them were reset.
     if growth is None or min(growth) < 0:
         elapsed_s = age_s
     else:

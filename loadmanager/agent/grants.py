@@ -21,24 +21,24 @@ A passive machine: events in, verdicts out, no clock and no I/O.
                          else                                               a revocation     epoch; fence at version
     closed(revocation)   -                                                  -                its topics are forgotten,
                                                                                              unless granted since
-    saw(topics)          -                                                  -                forgotten is what two looks
-                                                                                             in a row were without,
+    saw(topics)          -                                                  -                without grants that are
+                                                                                             missing twice in a row,
                                                                                              unless granted since
 
-The topics of a revocation are those granted in an overlapping bundle, less those whose hash lies outside the revoked
-range where the caller says how the namespace hashes: a part of a split bundle is closed without the other parts.
+A revocation has the topics granted in overlapping bundles. If the caller gives the namespace's hash function, topics
+with a hash outside the revoked range are left out: half of a split bundle is closed without the other half.
 
-Why bundles that *overlap*, and not only the one that is named: boundaries change when bundles are split or merged. For
-each point of the hash space the version only grows, whichever bundle holds the point. So an answer about a bundle is
-out of date as soon as any point of it was revoked at its version or a later one, under any bundle's name.
+Fences cover all *overlapping* bundles, not only the named one, because splits and merges change boundaries. At each
+point of the hash space the version only grows, whichever bundle holds the point. So an answer about a bundle is out of
+date once any point of it was revoked at its version or a later one, under any bundle's name.
 
-What a broker neither has open nor is about to open, it has to ask for again: nothing can come of its grant any more, so
-it need not be named in an unload. A look may have begun before the grant; the one after it began when it had ended.
+`saw` drops a grant only when two reports in a row lack the topic: the first may have been made before the grant. The
+broker must ask for such a topic again before it opens it, so an unload need not name it.
 
-VOID is not needed for the order of versions. It makes the rule as simple for the agent as for the broker: whatever was
-asked before an unload arrived has to be asked again.
+Versions alone would order answers and unloads; VOID keeps the rule simple for agent and broker. Every question that
+was asked before an unload arrived is asked again.
 
-`Leases` grants the broker its leases, and has the time at which the last one has lapsed.
+`Leases` grants leases to the broker and records when the last one lapses.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class UnloadRefusal(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicQuestion:
-    """Asked for one topic, by one registration; `asked_after` counts the unloads that had arrived by then."""
+    """Question about one topic. `asked_after` is the number of unloads that had arrived before it."""
 
     topic: TopicName
     incarnation: int
@@ -84,7 +84,7 @@ class TopicQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Ownership of a bundle as a node states it."""
+    """Ownership of a bundle according to a node."""
 
     bundle: BundleName
     state: OwnershipState
@@ -94,7 +94,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """An unload that was accepted, the `number`-th to arrive; `topics` are those granted so far, in no order."""
+    """An accepted unload, the `number`-th to arrive; `topics` are those granted so far, in no order."""
 
     bundle: BundleName
     version: int
@@ -104,10 +104,10 @@ class Revocation:
 
 @dataclass(frozen=True, slots=True)
 class _Grant:
-    """A topic granted at `version` of its bundle, when `after` unloads had arrived.
+    """A topic granted at `version` of its bundle, after `after` unloads had arrived.
 
-    Which of a grant and an unload came first is told by `after` and not by versions: those of two bundles, such as
-    the parts of a split one, have nothing to do with each other.
+    `after` orders a grant relative to unloads. Versions cannot: the versions of two bundles, such as the halves of a
+    split bundle, are unrelated.
     """
 
     version: int
@@ -116,7 +116,7 @@ class _Grant:
 
 @dataclass(frozen=True, slots=True)
 class _Fence:
-    """A range that was revoked at `version`, by the unload that was the `number`-th to arrive."""
+    """A range revoked at `version` by the `number`-th unload."""
 
     range: BundleRange
     version: int
@@ -136,7 +136,7 @@ class _Namespace:
 
 
 class Grants:
-    """The state of one broker's grants; see the table of the module."""
+    """Grants of one broker; see the table of the module."""
 
     def __init__(self, broker: BrokerId) -> None:
         self.broker = broker
@@ -147,11 +147,11 @@ class Grants:
         self._namespaces: dict[NamespaceName, _Namespace] = {}
         self._bundle_of: dict[str, BundleName] = {}
         self.granted = 0
-        """Topics granted since the agent began."""
+        """Number of topics granted since the agent started."""
 
     @property
     def incarnation(self) -> int | None:
-        """The registration that grants belong to; None while there is none."""
+        """Incarnation of the registration that the grants belong to; None if not registered."""
         return self._registration.incarnation if self._registration else None
 
     @property
@@ -182,11 +182,11 @@ class Grants:
         self._unseen.clear()
 
     def highest_fence(self, bundle: BundleName) -> int:
-        """The highest version at which anything of the bundle was taken away; 0: nothing was."""
+        """The highest version at which any part of the bundle was revoked; 0 if none was."""
         return max((fence.version for fence in self._fences_over(bundle)), default=0)
 
     def ask(self, topic: TopicName) -> TopicQuestion | None:
-        """Begin a question, to be passed to `answer`; None while not registered."""
+        """Start a question, to be passed to `answer`; None if not registered."""
         if self._registration is None:
             return None
         return TopicQuestion(topic, self._registration.incarnation, self._unloads)
@@ -215,10 +215,10 @@ class Grants:
         version: int,
         hash_function: HashFunction | None = None,
     ) -> Revocation | UnloadRefusal:
-        """Take the bundle away from `owner`: from here on nothing in it is granted at `version` or below.
+        """Revoke the bundle from `owner`: from now on nothing in it is granted at `version` or below.
 
-        A call that is meant for another broker, or for another life of this one, has been misled: to confirm it would
-        give the bundle a second owner.
+        Refuse a call for another broker or for another incarnation of this one. It was misrouted, and confirming it
+        would give the bundle a second owner.
         """
         if self._registration is None:
             return UnloadRefusal.NOT_REGISTERED
@@ -242,16 +242,17 @@ class Grants:
         return Revocation(bundle, version, self._unloads, topics)
 
     def closed(self, revocation: Revocation) -> None:
-        """The broker has closed the topics of the revocation."""
+        """Drop the topics of the revocation, which the broker has closed."""
         for topic in revocation.topics:
             bundle = self._bundle_of.get(topic)
             if bundle is not None and self._get(topic, bundle).after < revocation.number:
                 self._drop(topic, bundle)
 
     def saw(self, topics: Container[str]) -> None:
-        """The broker has told `topics`: all that are open, and all that it asks for or is about to open.
+        """Drop grants that are missing twice in a row in `topics`: all topics that the broker has open, asks for or is
+        about to open.
 
-        It is asked again only when it has answered.
+        The reports must not overlap: the second is requested after the first was answered.
         """
         missing = {topic for topic in self._bundle_of if topic not in topics}
         for topic in missing & self._unseen:
@@ -259,11 +260,11 @@ class Grants:
         self._unseen = missing - self._unseen
 
     def find_bundle(self, topic: str) -> BundleName | None:
-        """The bundle in which the topic was granted."""
+        """Return the bundle in which the topic was granted."""
         return self._bundle_of.get(topic)
 
     def topics_by_bundle(self) -> dict[BundleName, list[str]]:
-        """Everything granted."""
+        """Return all granted topics by bundle."""
         return {
             BundleName(name, held): sorted(topics)
             for name, namespace in self._namespaces.items()
@@ -279,7 +280,7 @@ class Grants:
         held = self._bundle_of.get(topic)
         if held is not None:
             known = self._get(topic, held).version
-            if known > version:  # the answer is out of date, though not revoked: what is known of the bundle stays
+            if known > version:  # an outdated answer, though not revoked: keep the newer bundle
                 bundle, version = held, known
             self._drop(topic, held)
         namespace = self._namespaces.setdefault(bundle.namespace, _Namespace())
@@ -299,17 +300,17 @@ class Grants:
 
     def _raise_fence(self, namespace: _Namespace, bundle_range: BundleRange, version: int) -> None:
         raised = _Fence(bundle_range, version, self._unloads)
-        # What the new fence covers entirely, and at no higher version, adds nothing to it.
+        # Drop fences inside the new one that are at no higher version.
         namespace.fences = [f for f in namespace.fences if not _covers(raised, f)] + [raised]
 
 
 def _overlap(one: BundleRange, other: BundleRange) -> bool:
-    """Tell if a hash lies in both. The closed end 0xffffffff belongs to one range only, the highest."""
+    """Tell if the ranges share a hash. The inclusive end 0xffffffff belongs to the highest range only."""
     return one.lower < other.upper and other.lower < one.upper
 
 
 def _concerns(revoked: BundleRange, held: BundleRange, value: int) -> bool:
-    """Tell if a topic granted in `held` is revoked; so is one with a hash outside of it, which was hashed wrongly."""
+    """Tell if a topic granted in `held` is revoked. One whose hash lies outside `held` was hashed wrongly: revoked."""
     return value in revoked or value not in held
 
 
@@ -319,26 +320,26 @@ def _covers(fence: _Fence, other: _Fence) -> bool:
 
 
 _CLOCK_DRIFT_RATIO = 0.01
-"""Maximum rate at which the broker's clock may lag behind the agent's; time daemons slew a clock by 0.05 % at most."""
+"""Maximum rate at which the broker's clock may lag behind the agent's. Time daemons slew a clock by 0.05 % at most."""
 
 
 def lease_ms(now_s: float, session_valid_until_s: float, broker_lease_ms: int) -> int:
-    """The lease to grant at `now_s`: never longer than the own session with the metadata store is certain to live.
+    """Return the lease to grant at `now_s`; 0 if none. It ends before the agent's own session could expire.
 
-    Both times are seconds on the same monotonic clock. 0 when nothing may be granted.
+    Both times are seconds on the same monotonic clock.
     """
     certain_ms = (session_valid_until_s - now_s) * 1000
     return int(max(0.0, min(broker_lease_ms, certain_ms)))
 
 
 class Leases:
-    """Grants leases, and knows when the last of them has lapsed at the broker, whatever became of the broker.
+    """Grants leases, and knows when the last one has lapsed, even if the broker no longer answers.
 
-    A holder is a process that is known for certain to be who asked, and to share its lease with nobody: its leases end
-    with it. All others (None) are over when they have lapsed. All times are seconds on the agent's monotonic clock.
+    A holder is a process that certainly asked for the lease itself and shares it with no other: its leases end when it
+    exits. All other leases (None) end when they lapse. Times are seconds on the agent's monotonic clock.
 
-    The broker asks; the answer holds from the moment *before* it asked. So an answer that waited in a socket while the
-    broker was stopped is out of date by the broker's own clock, and no clock is ever compared with another one.
+    The broker measures a lease from the time *before* it asked. So an answer that waited in a socket while the broker
+    was stopped has lapsed by the broker's own clock, and no two clocks are ever compared.
     """
 
     def __init__(self, broker_lease_ms: int) -> None:
@@ -353,11 +354,11 @@ class Leases:
 
     @property
     def last_granted_at_s(self) -> float | None:
-        """Time of the last granted lease, which is a heartbeat of the broker."""
+        """Time of the last granted lease; serves as the broker's heartbeat."""
         return self._last_granted_at_s
 
     def grant(self, now_s: float, session_valid_until_s: float, holder: Hashable | None = None) -> int:
-        """The lease in milliseconds from the moment the broker asked; 0 refuses it."""
+        """Return the lease in milliseconds, counted from when the broker asked; 0 refuses it."""
         granted_ms = lease_ms(now_s, session_valid_until_s, self._broker_lease_ms)
         if granted_ms > 0:
             self._note(now_s, granted_ms, holder)
@@ -365,11 +366,11 @@ class Leases:
         return granted_ms
 
     def ended(self, holder: Hashable) -> None:
-        """This holder has died: nobody is left to use what it was granted."""
+        """End the leases of this holder, whose process has exited."""
         self._lapse_at_s.pop(holder, None)
 
     def assume_granted_by_predecessor(self, now_s: float, longest_lease_ms: int) -> None:
-        """A former life of this agent may have granted its longest lease a moment ago."""
+        """Assume that an earlier process of this agent granted its longest lease just now."""
         self._note(now_s, longest_lease_ms, None)
 
     def _note(self, granted_at_s: float, granted_ms: int, holder: Hashable | None) -> None:

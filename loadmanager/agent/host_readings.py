@@ -1,8 +1,8 @@
 """Readings of the host or of the broker's process, with the limits that apply to it.
 
-A process may use what the tightest of its control groups, its cpuset and its affinity leave. Control groups are read
-here because a library sees the host, or the group of whoever asks: the broker may be in another container than its
-agent. Both versions are understood. All roots are parameters, so that any tree of files will do in a test.
+A process may use the least that its control groups, its cpuset and its affinity allow. This module reads control
+groups itself: a library shows those of the host or of the caller, and the broker may run in another container than its
+agent. Both cgroup versions are supported. All root folders are parameters, so tests can use any tree of files.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _USABLE_STATES = ("up", "unknown", "dormant")
 _WHOLE_HOST: PidAndStart = (0, 0.0)
 _DEFAULT_ROUTE = "00000000"
 _OUTSIDE = "/.."
-"""Prefix of a control group outside of the namespace of whoever asks."""
+"""Prefix of a control group outside of the caller's cgroup namespace."""
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
-"""Inode of the namespace that every process is in which is in no container (`PROC_PID_INIT_INO`)."""
+"""Inode of the pid namespace of all processes outside containers (`PROC_PID_INIT_INO`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ProcessLimits:
 def read_host(
     roots: Roots, now_s: Callable[[], float], cores: float | None, *, nic_speed_declared: bool
 ) -> HostReading:
-    """The whole machine; `cores` overrides the number of its cores."""
+    """Read the whole machine; `cores` overrides the number of its cores."""
     memory = psutil.virtual_memory()
     return HostReading(
         at_s=now_s(),
@@ -69,7 +69,7 @@ def read_process(
     *,
     nic_speed_declared: bool,
 ) -> HostReading | None:
-    """A process with its children; None when there is no such process, or it may not be looked at."""
+    """Read a process and its children; None if there is no such process or access is denied."""
     try:
         process = psutil.Process(pid)
         family = [process, *process.children(recursive=True)]
@@ -90,9 +90,9 @@ def read_process(
 
 
 def find_limits(pid: int, roots: Roots) -> ProcessLimits:
-    """The tightest limits of a process: control groups, cpuset (part of the affinity) and affinity.
+    """Return the tightest limits of a process: control groups, cpuset (part of the affinity) and affinity.
 
-    `OSError` where there is no such process. Unknown where its control groups cannot be seen from here.
+    `OSError` if there is no such process. Limits are unknown if its control groups are not visible from here.
     """
     affinity = len(os.sched_getaffinity(pid))
     mount = roots.proc / str(pid) / "root" / roots.cgroup.relative_to(roots.cgroup.anchor)
@@ -118,7 +118,7 @@ def find_limits(pid: int, roots: Roots) -> ProcessLimits:
 
 
 def is_in_container(roots: Roots) -> bool:
-    """Return whether this process is in a pid namespace of its own, as containers are."""
+    """Tell if this process has its own pid namespace, as in a container."""
     try:
         return (roots.proc / "self" / "ns" / "pid").stat().st_ino != _INITIAL_PID_NAMESPACE
     except OSError:
@@ -126,7 +126,9 @@ def is_in_container(roots: Roots) -> bool:
 
 
 def read_nics(roots: Roots, *, virtual_if_alone: bool) -> tuple[Nic, ...]:
-    """Physical Ethernet cards that are up; without any, on demand, the virtual one with the default route."""
+    """Return physical Ethernet cards that are up. If there are none and `virtual_if_alone`, return the virtual card
+    that has the default route.
+    """
     try:
         folders = sorted(roots.nics.iterdir())
     except OSError:
@@ -149,7 +151,7 @@ def _quota_v1(group: Path) -> float | None:
 
 
 def _groups(roots: Roots, pid: int, controller: str, mount: Path) -> Iterator[Path]:
-    """The folders of the process's group and of those above it, as far as they are visible under `mount`.
+    """Yield the folders of the process's group and its ancestors, as far as they are visible under `mount`.
 
     A container usually sees its own group as the root, while `/proc/<pid>/cgroup` may name a path outside of it.
     """
@@ -163,7 +165,7 @@ def _groups(roots: Roots, pid: int, controller: str, mount: Path) -> Iterator[Pa
 
 
 def _membership(roots: Roots, pid: int, controller: str) -> str:
-    """The path of the process's group: `0::/path` for version 2, `4:cpu,cpuacct:/path` for version 1."""
+    """Return the path of the process's group: `0::/path` in version 2, `4:cpu,cpuacct:/path` in version 1."""
     for line in (_read(roots.proc / str(pid) / "cgroup") or "").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -203,7 +205,7 @@ def _process_usage(process: psutil.Process) -> tuple[PidAndStart, float, int] | 
 
 
 def _host_cpu_s() -> float:
-    """CPU seconds of the host that were neither idle nor waiting for a disk. Guests are part of `user` already."""
+    """Return the host's busy CPU seconds, without idle and I/O wait. `user` includes guests."""
     times = psutil.cpu_times()
     busy = ("user", "nice", "system", "irq", "softirq", "steal")
     return float(sum(getattr(times, name, 0.0) for name in busy))
@@ -214,7 +216,7 @@ def _host_cores() -> float:
 
 
 def _read(path: Path) -> str | None:
-    """The text of a file of the kernel, None when there is none or it refuses: the speed of a NIC that is down does."""
+    """Return the text of a kernel file; None if it is missing or unreadable, like the speed of a NIC that is down."""
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:

@@ -1,14 +1,14 @@
 """Usage and limits of the host, container or process, computed from kernel counters.
 
-Units are Pulsar's: CPU in percent of one core, memory in MiB, bandwidth in kbit/s. Everything in this module is a
-calculation on readings; `loadmanager.agent.host_readings` takes them.
+Units are Pulsar's: CPU in percent of one core, memory in MiB, bandwidth in kbit/s. This module only computes;
+`loadmanager.agent.host_readings` takes the readings.
 
-A limit that is not known is published as 0, with the usage as measured: every reader of Pulsar's format takes a limit
-of 0 as "0 % used", so an unknown resource neither attracts nor repels bundles by itself. A guess would do both. What
-is unknown is said in the log, in /healthz and in the metric `loadmanager_agent_resource_limit_known`.
+An unknown limit is published as 0, with the usage as measured. Every reader of Pulsar's format takes a limit of 0 as
+"0 % used", so an unknown resource neither attracts nor repels bundles. A guess would. The log, /healthz and the metric
+`loadmanager_agent_resource_limit_known` show unknown limits.
 
-Differs from Pulsar: a NIC whose speed cannot be read makes the limit unknown, where Pulsar adds 0 or -1 Mbit/s to the
-sum; and where there are only virtual NICs (a container) a declared speed applies to the one with the default route.
+Differences from Pulsar: a NIC whose speed cannot be read makes the limit unknown (Pulsar adds 0 or -1 Mbit/s to the
+sum). If there are only virtual NICs (a container), a declared speed applies to the one with the default route.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _BYTES_PER_MIB = 1024 * 1024
 _PERCENT = 100
 
 PidAndStart = tuple[int, float]
-"""A process: its pid and when it was started, so that a reused pid is another process."""
+"""A process: pid and start time, so that a reused pid is a different process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A network card; the speed is None when it cannot be read, or makes no sense (-1 for a virtual one)."""
+    """Network card; the speed is None if it is unreadable or invalid (-1 for a virtual card)."""
 
     name: str
     speed_mbit_per_s: int | None
@@ -42,7 +42,7 @@ class HostReading:
     """Counters and gauges at one moment.
 
     `cpu_s`: CPU seconds used so far, by process (one entry for a whole host or container). `memory_limit_bytes` and
-    `cores` are the tightest limit that applies. `nics` are those that count.
+    `cores` are the tightest limits that apply. `nics` are the cards to count.
     """
 
     at_s: float
@@ -55,7 +55,7 @@ class HostReading:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """`limit` 0: unknown."""
+    """Usage and limit of one resource; `limit` 0: unknown."""
 
     usage: float = 0.0
     limit: float = 0.0
@@ -67,7 +67,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class HostUsage:
-    """The five resources of a report. Direct memory is a JVM's and stays unknown."""
+    """The five resources of a report. Direct memory exists only in a JVM and stays unknown."""
 
     cpu: Resource = field(default=Resource())
     memory: Resource = field(default=Resource())
@@ -89,7 +89,7 @@ class HostUsage:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes per second in and out, where bandwidth is not taken from the NICs' own counters."""
+    """Bytes per second in and out, if bandwidth is not taken from the NICs' own counters."""
 
     in_bytes_per_s: float
     out_bytes_per_s: float
@@ -101,10 +101,10 @@ def usage_between(
     nic_speed_gbps: float | None,
     traffic: Traffic | None = None,
 ) -> HostUsage:
-    """The usage from `previous` to `current`.
+    """Return the usage from `previous` to `current`. Rates are 0 without `previous`.
 
-    `nic_speed_gbps` is the declared speed of each NIC, which goes before a detected one. With `traffic` the bandwidth
-    is the broker's own, against the same limit. Without an earlier reading rates are 0.
+    `nic_speed_gbps` is the declared speed of each NIC and overrides the detected one. With `traffic`, bandwidth usage
+    is the broker's own; the limit is the same.
     """
     elapsed_s = current.at_s - previous.at_s if previous else 0.0
     limit = bandwidth_limit(current.nics, nic_speed_gbps)
@@ -119,7 +119,7 @@ def usage_between(
 
 
 def why_bandwidth_is_unknown(nics: tuple[Nic, ...]) -> str:
-    """Return the reason why `bandwidth_limit` is unknown, for people."""
+    """Return a readable reason why `bandwidth_limit` is unknown."""
     silent = ", ".join(nic.name for nic in nics if nic.speed_mbit_per_s is None)
     return f"no speed is to be read of {silent}" if silent else "there is no physical network card, as in a container"
 
@@ -143,7 +143,7 @@ def _cpu_percent(previous: HostReading | None, current: HostReading, elapsed_s: 
         return 0.0
     used_s = 0.0
     for process, seconds in current.cpu_s.items():
-        # A process that is new since then, such as a restarted broker, has used all its time since then.
+        # A new process, such as a restarted broker, counts from zero.
         used_s += max(0.0, seconds - previous.cpu_s.get(process, 0.0))
     return _PERCENT * used_s / elapsed_s
 
@@ -155,7 +155,7 @@ def _nic_traffic(previous: HostReading | None, current: HostReading, elapsed_s: 
     received = sent = 0
     for nic in current.nics:
         earlier = before.get(nic.name)
-        if earlier is not None:  # a counter that went backwards was reset: the driver was loaded again
+        if earlier is not None:  # a counter that went backwards was reset when the driver was reloaded
             received += max(0, nic.received_bytes - earlier.received_bytes)
             sent += max(0, nic.sent_bytes - earlier.sent_bytes)
     return Traffic(received / elapsed_s, sent / elapsed_s)

@@ -1,6 +1,6 @@
-"""Queries to the load-manager nodes with fail-over, and the cache of bundle boundaries that they fill.
+"""Queries to the load-manager nodes with failover, and a cache of bundle boundaries from their answers.
 
-The node that answered last is asked first.
+Queries start with the node that answered last.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from loadmanager.wire.validation import parse_model
 log = structlog.get_logger(__name__)
 
 TIMEOUT_S = 1.5
-"""A node answers from memory; one that takes longer is passed over for the next."""
+"""Nodes answer from memory. After this time the next node is asked."""
 
 _OPINIONS = 2
 
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """Expected owner of a bundle, and the time to wait for it. A node of an older version answers at once."""
+    """Expected owner of a bundle, and the time to wait for it. Nodes of older versions answer at once."""
 
     broker: BrokerId
     for_s: float
@@ -70,18 +70,18 @@ class LoadManagerNodes:
     async def ask_ownership(
         self, topic: TopicName, settles: Callable[[Claim | None], bool], awaited: Awaited | None = None
     ) -> None:
-        """Hand `settles` what node after node says of the topic's bundle (None: unknown namespace) until it is True.
+        """Query the nodes about the topic's bundle, and pass each answer to `settles` until it returns True.
 
-        A node may lag behind, so a "no" is asked of a second one. `PeerUnavailableError` when no node answers. The
-        first one may hold any other answer back than the one that is `awaited`.
+        The answer is None for an unknown namespace. At most two nodes answer: one node may lag behind. With `awaited`,
+        the first node may delay any other answer. `PeerUnavailableError` if no node answers.
         """
         place = f"{topic.domain}/{topic.namespace}/{quote(topic.local_name, safe='')}"
         await self._ask(f"/loadbalance/v1/ownership/{place}", _claim, settles, _OPINIONS, awaited)
 
     async def find_namespace(self, namespace: NamespaceName) -> tuple[NamespaceBundles, bool] | None:
-        """Return the bundles of a namespace, and whether it is available without a lease; None: there is no such one.
+        """Return the bundles of a namespace, and whether it is available without a lease; None if it does not exist.
 
-        `PeerUnavailableError` when no node answers.
+        `PeerUnavailableError` if no node answers.
         """
         return await self._ask(f"/admin/v2/namespaces/{namespace}", _namespace, lambda _: True, 1)
 
@@ -93,7 +93,7 @@ class LoadManagerNodes:
         opinions: int,
         awaited: Awaited | None = None,
     ) -> T | None:
-        """The answer that settles it, else the last of `opinions`."""
+        """Return the first answer for which `settles` is true, else the last of `opinions`."""
         failures: list[str] = []
         answers: list[T | None] = []
         for url in list(self._urls):
@@ -138,7 +138,7 @@ def _claim(body: bytes, where: str) -> Claim:
         if answer.owner is not None and answer.incarnation is not None:
             owner = Registration(parse_broker_id(answer.owner), answer.incarnation)
         return Claim(BundleName.parse(answer.bundle), OwnershipState(answer.state), owner, answer.version)
-    except ValueError as error:  # an InvalidNameError, or a state that does not exist
+    except ValueError as error:  # an InvalidNameError, or an unknown state
         raise InvalidRecordError(f"{where}: {error}") from None
 
 
@@ -148,7 +148,7 @@ def _namespace(body: bytes, where: str) -> tuple[NamespaceBundles, bool]:
 
 
 def bundles_of(policies: NamespacePolicies, where: str) -> NamespaceBundles:
-    """The bundles of a namespace as a node tells of them; `InvalidRecordError` when they are not all there."""
+    """Return the bundles in a node's answer; `InvalidRecordError` if they are incomplete."""
     if policies.bundles is None or policies.bundles.boundaries is None:
         raise InvalidRecordError(f"{where}: bundles.boundaries: missing")
     try:
@@ -158,10 +158,10 @@ def bundles_of(policies: NamespacePolicies, where: str) -> NamespaceBundles:
         raise InvalidRecordError(f"{where}: bundles: {error}") from None
 
 
-_KEPT_S = 60.0
-"""The leader tells an agent of new boundaries, but it may die before it does, or not reach it."""
-_KEPT_WHEN_NEW_S = 5.0
-"""Boundaries that have just changed may be the word of a node that lags behind."""
+_MAX_AGE_S = 60.0
+"""The leader pushes new boundaries to agents, but it may fail first or not reach the agent."""
+_MAX_AGE_OF_NEW_S = 5.0
+"""Boundaries that have just changed may come from a node that lags behind."""
 
 
 @dataclass(slots=True)
@@ -169,12 +169,12 @@ class _Known:
     bundles: NamespaceBundles
     until_s: float
     is_available: bool | None
-    """None: no node was asked yet."""
+    """None: not yet read from a node."""
 
 
 class NamespaceCache:
-    """Boundaries by namespace, and which are available without a lease. A topic of a namespace that cannot be read is
-    placed as it was granted.
+    """Bundle boundaries by namespace, and the namespaces that are available without a lease. If a namespace cannot be
+    read, a topic stays in the bundle in which it was granted.
     """
 
     def __init__(self, nodes: LoadManagerNodes, grants: Grants, clock: Callable[[], float]) -> None:
@@ -186,27 +186,27 @@ class NamespaceCache:
 
     @property
     def available(self) -> list[str]:
-        """Namespaces whose open topics outlast the broker's lease, sorted."""
+        """Namespaces whose open topics are served without a lease, sorted."""
         return sorted(str(namespace) for namespace, known in self._known.items() if known.is_available)
 
     def note(self, bundle: BundleName) -> None:
-        """A node named this bundle: boundaries that do not have it are out of date."""
+        """Mark the namespace as outdated if its known boundaries lack this bundle, which a node has named."""
         known = self._known.get(bundle.namespace)
         if known is None or known.bundles.find_index(bundle.range) is None:
             self._outdated.add(bundle.namespace)
 
     def take(self, namespace: NamespaceName, bundles: NamespaceBundles) -> None:
-        """Boundaries that the leader has told of, or a node has answered."""
+        """Store boundaries that the leader pushed or a node answered."""
         known = self._known.get(namespace)
         changed = known is not None and known.bundles != bundles
         self._outdated.discard(namespace)
-        until_s = self._clock() + (_KEPT_WHEN_NEW_S if changed else _KEPT_S)
+        until_s = self._clock() + (_MAX_AGE_OF_NEW_S if changed else _MAX_AGE_S)
         self._known[namespace] = _Known(bundles, until_s, None if known is None else known.is_available)
 
     async def find_bundles(self, namespace: NamespaceName) -> NamespaceBundles | None:
-        """The boundaries in hand, else those that a node names; None for an unknown namespace.
+        """Return the cached boundaries, else query a node; None for an unknown namespace.
 
-        `PeerUnavailableError` when no node answers.
+        `PeerUnavailableError` if no node answers.
         """
         if namespace not in self._known:
             await self._read(namespace)
@@ -214,8 +214,8 @@ class NamespaceCache:
         return known.bundles if known else None
 
     async def refresh(self, topics: Iterable[str]) -> None:
-        """Read the boundaries that these topics, and all granted ones, need and that are missing or old, as far as a
-        node answers.
+        """Read missing and outdated boundaries of these topics and of all granted ones. Stop if no node answers; drop
+        all other namespaces.
         """
         needed = {TopicName.parse(topic).namespace for topic in topics} | self._grants.namespaces
         for gone in self._known.keys() - needed:
@@ -230,7 +230,7 @@ class NamespaceCache:
                     return
 
     def find_bundle(self, topic: str) -> BundleName | None:
-        """The bundle of a topic: by the boundaries in hand, else the one it was granted in."""
+        """Return the bundle of a topic by the cached boundaries, else the one it was granted in."""
         name = TopicName.parse(topic).namespace
         known = self._known.get(name)
         if known is None:

@@ -1,4 +1,4 @@
-"""Ownership question of a broker: asked of the nodes, judged by `loadmanager.agent.grants`; and its open topics."""
+"""Ownership questions of the broker, sent to the nodes and judged by `loadmanager.agent.grants`; its open topics."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ _TRIES = 3
 
 
 class NotRegisteredError(LoadManagerError):
-    """The broker is not registered, or that is not certain at this moment: it may open nothing."""
+    """The broker is not registered, or its registration is uncertain: it may not open any topic."""
 
 
 class OwnershipQuestions:
-    """Asks for one topic at a time; `is_certain()` says whether the registration is beyond doubt, `contradicted()`
-    is called when a bundle is said to be ours at a version at which it was taken away, and `granted()` for a topic
-    that the broker may open.
+    """Answers the broker's questions, one topic each.
+
+    `is_certain()` tells if the registration is certain. `contradicted()` is called when a node claims a bundle for this
+    broker at a version that was already revoked. `granted()` is called for each topic that the broker may open.
     """
 
     def __init__(
@@ -50,9 +51,9 @@ class OwnershipQuestions:
         self._granted = granted
 
     async def ask(self, topic: TopicName, wait_s: float = 0.0) -> OwnerAnswer:
-        """The answer for the broker; a node may take so long for another one than that it owns the topic.
+        """Return the answer for the broker. A node may wait up to `wait_s` for this broker to become the owner.
 
-        `NotRegisteredError`, or `PeerUnavailableError` when no node gave an answer that can be relied on.
+        `NotRegisteredError`, or `PeerUnavailableError` if no node gave a reliable answer.
         """
         for _ in range(_TRIES):
             verdict, claim = await self._ask_once(topic, wait_s)
@@ -106,8 +107,10 @@ _IDLE = OpenTopicLoad(0.0, 0.0, 0.0, 0.0, 0, 0)
 
 
 class OpenTopics:
-    """`topics_of(namespace)` are the topics that the broker may have open, `loads()` the loads of those that carry any,
-    `on_new_bundles()` is called when a namespace has other boundaries than before.
+    """Topics that the broker may have open.
+
+    `topics_of(namespace)` returns these topics; `loads()` returns the loads of topics that have any. `on_new_bundles()`
+    is called when the boundaries of a namespace have changed.
     """
 
     def __init__(
@@ -123,9 +126,9 @@ class OpenTopics:
         self._on_new_bundles = on_new_bundles
 
     async def of_bundle(self, bundle: BundleName) -> TopicsAnswer:
-        """The topics whose hash lies in the bundle's range, whether it is a current bundle or not, by name.
+        """Return the topics whose hash lies in the bundle's range, by name. The bundle need not be a current one.
 
-        `InvalidRecordError` for an unknown namespace, `PeerUnavailableError` when no node says how it hashes.
+        `InvalidRecordError` for an unknown namespace, `PeerUnavailableError` if no node knows its hash function.
         """
         bundles = await self._namespaces.find_bundles(bundle.namespace)
         if bundles is None:
@@ -149,7 +152,7 @@ class OpenTopics:
         return TopicsAnswer(bundle=str(bundle), topics=topics)
 
     def take_boundaries(self, namespace: NamespaceName, bundles: NamespaceBundles) -> None:
-        """The leader has split or merged bundles of the namespace: these are the bundles now."""
+        """Store the new bundles of a namespace after the leader has split or merged some."""
         log.info("boundaries_told", namespace=str(namespace), bundles=len(bundles))
         self._namespaces.take(namespace, bundles)
         self._on_new_bundles()

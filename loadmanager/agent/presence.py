@@ -1,51 +1,51 @@
 """State machine of the broker's registration znode.
 
-A passive machine: `step(event, now_s)` takes what has happened and gives what is to be done, at most one piece of work
-at a time, whose outcome is the next event; `wake_s` is when it wants to `CheckRegistration` again at the latest.
+A passive machine: `step(event, now_s)` takes an event and returns actions. At most one action is work on the store; its
+outcome is the next event. `wake_s` is the latest time for the next `CheckRegistration`.
 
     phase         event                      if                                     then
     -----         -----                      --                                     ----
     ABSENT        CheckRegistration          a broker serves, the store answers     Read
-    REGISTERED    CheckRegistration          the session is another                 CloseTopics,      ─▶ ABSENT
+    REGISTERED    CheckRegistration          the session is a new one               CloseTopics,      ─▶ ABSENT
                                                                                     Forget
-                                             the broker is gone, or another         Forget, Read      ─▶ WITHDRAWING
+                                             the broker is gone, or a new process   Forget, Read      ─▶ WITHDRAWING
                                              else                                   Read
-    WITHDRAWING   CheckRegistration          the session is another                 CloseTopics,      ─▶ ABSENT
+    WITHDRAWING   CheckRegistration          the session is a new one               CloseTopics,      ─▶ ABSENT
                                                                                     Forget
                                              else                                   Read
     ABSENT        ZnodeRead nothing                                                 CreateRegistration
                   Created                                                           Read
-                  ZnodeRead, of this session                                        Register          ─▶ REGISTERED
-                  ZnodeRead, of another      it is not known as left over           Identify
-                  MakerRead by a former life  a lease of that may be valid          (until it has lapsed)
+                  ZnodeRead, this session                                           Register          ─▶ REGISTERED
+                  ZnodeRead, other session   it is not known as a leftover          Identify
+                  MakerRead, earlier agent   one of its leases may be valid         (wait until it lapses)
                                              else                                   DeleteRegistration
-                  MakerRead by another                                              (said once)
-    REGISTERED    ZnodeRead as it was made   at a later version than we wrote       (it is overwritten)
-                  ZnodeRead nothing, or another                                     CloseTopics,      ─▶ ABSENT
+                  MakerRead, other agent                                            (log it once)
+    REGISTERED    ZnodeRead, our own         at a later version than we wrote       (it is overwritten)
+                  ZnodeRead, none or other                                          CloseTopics,      ─▶ ABSENT
                                                                                     Forget
                   Withdraw                                                          Forget            ─▶ WITHDRAWING
-    WITHDRAWING   ZnodeRead as it was made   a lease may be valid, and the broker   (until it has lapsed)
+    WITHDRAWING   ZnodeRead, our own         a lease may be valid, and the broker   (wait until it lapses)
                                              has not closed everything
                                              else                                   DeleteRegistration
-                  ZnodeRead nothing, or another                                     (it is gone)      ─▶ ABSENT
+                  ZnodeRead, none or other                                          (it is gone)      ─▶ ABSENT
                   Deleted                                                           (it is gone)      ─▶ ABSENT
-    any           Died                       (its leases are over) it was           Forget            ─▶ WITHDRAWING
-                                             registered
-                  WorkFailed                                                        (again soon)
+    any           Died                       it was registered                      Forget            ─▶ WITHDRAWING
+                                             (its leases are over in any case)
+                  WorkFailed                                                        (retry soon)
 
-A registration that has ended by itself frees its bundles: the broker closes all topics (CloseTopics), although its
-lease may be valid by its own clock. That matters after a pause that its clock has not counted.
+A registration that ends by itself frees its bundles. So the broker closes all topics (CloseTopics) even if its own
+clock shows a valid lease: that clock may have missed a pause.
 
 The incarnation is the znode's `czxid`. The znode is deleted only when no lease can be valid any more, because its
 absence tells the leader that this broker serves nothing.
 
-A znode left over from a former life of this agent is deleted as soon as no lease of that life can be valid: its longest
-one may have been granted the moment before the znode was found. Any other is left to the session that holds it: an
-agent that lives may stand behind it, wherever its address leads from here.
+A znode left over from an earlier process of this agent is deleted once no lease of that process can be valid. Its last
+lease may have been granted just before the znode was found. Any other znode is left to the session that holds it: a
+running agent may own it, whatever address it names.
 
-At the end nothing more is granted (END). Once the broker was asked to close everything (and said that it has:
-CLOSED_EVERYTHING) the session may go (`may_go`) when the registration has been taken back, or, where that does not
-succeed, a while after the last lease has lapsed (LEAVE).
+After END nothing more is granted. CLOSED_EVERYTHING reports that the broker has closed everything. After LEAVE the
+session may be closed (`may_go`) when the registration is deleted. If that fails, it may be closed a while after the
+last lease has lapsed.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ from loadmanager.store.metadata_store import Znode
 
 _RETRY_S = 0.5
 _LOOK_AGAIN_S = 5.0
-_LAST_WORDS_S = 5.0
-"""Time to withdraw a registration once no lease is valid any more; afterwards it ends with the session."""
+_DELETE_TIMEOUT_S = 5.0
+"""Time to delete a registration once no lease is valid any more; afterwards it ends with the session."""
 
 BrokerProcess = tuple[int, int]
-"""One life of the broker: its pid and when it says it was started."""
+"""A broker process: its pid and the start time that it reports."""
 
 
 class PresencePhase(enum.StrEnum):
@@ -75,7 +75,7 @@ class PresencePhase(enum.StrEnum):
 
 @dataclass(slots=True)
 class HeldRegistration:
-    """The znode of one registration, and for which broker process and in which session it was created."""
+    """The znode of a registration, with the broker process and session for which it was created."""
 
     process: BrokerProcess
     session_id: int
@@ -86,7 +86,7 @@ class HeldRegistration:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationMaker:
-    """Agent that created a znode. `is_over`: that process has ended for certain."""
+    """The agent that created a znode. `is_over`: its process has certainly exited."""
 
     life: str
     is_over: bool
@@ -99,7 +99,7 @@ class RegistrationMaker:
 
 @dataclass(frozen=True, slots=True)
 class CheckRegistration:
-    """See what there is to do for the broker process there is, in the session there is (0: none)."""
+    """Check the registration against the current broker process (None: none) and session (0: none)."""
 
     process: BrokerProcess | None
     session_id: int
@@ -108,7 +108,7 @@ class CheckRegistration:
 
 @dataclass(frozen=True, slots=True)
 class ZnodeRead:
-    """The znode as it was read, in this session."""
+    """The znode as read in this session."""
 
     znode: Znode | None
     session_id: int
@@ -116,7 +116,7 @@ class ZnodeRead:
 
 @dataclass(frozen=True, slots=True)
 class MakerRead:
-    """The creator of the znode was read; None: it cannot be read."""
+    """The creator of the znode was read; None: unreadable."""
 
     znode: Znode
     by: RegistrationMaker | None
@@ -124,14 +124,14 @@ class MakerRead:
 
 @dataclass(frozen=True, slots=True)
 class WorkFailed:
-    """The work was not done, or nobody knows."""
+    """The work failed, or its outcome is unknown."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class Wrote:
-    """Our record was replaced by another of ours."""
+    """Our record was replaced by a newer one of ours."""
 
     incarnation: int
     version: int
@@ -139,29 +139,29 @@ class Wrote:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Grant nothing more, and take the registration back."""
+    """Grant nothing more and delete the registration."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """A process of the broker has ended for certain, and none of its leases can be used any more."""
+    """A process of the broker has certainly exited, so its leases are over."""
 
     process: BrokerProcess
 
 
 class PresenceSignal(enum.Enum):
-    """Events that say nothing but that they happened."""
+    """Events without data."""
 
     CREATED = enum.auto()
     DELETED = enum.auto()
     END = enum.auto()
-    """The agent is about to end."""
+    """The agent is about to stop."""
     CLOSED_EVERYTHING = enum.auto()
-    """The broker that is being withdrawn serves nothing."""
+    """The broker has closed everything and serves nothing."""
     LEAVE = enum.auto()
-    """Nothing is left to do but to take the registration back."""
+    """Nothing is left to do but to delete the registration."""
 
 
 Event = CheckRegistration | ZnodeRead | MakerRead | WorkFailed | Wrote | Withdraw | Died | PresenceSignal
@@ -185,7 +185,7 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class CloseTopics:
-    """Have the broker close all topics at once, whatever its lease says: others may own their bundles already."""
+    """Have the broker close all topics at once, even under a valid lease: their bundles may have other owners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,19 +216,19 @@ class DeleteRegistration:
 
 
 Work = Read | Identify | CreateRegistration | DeleteRegistration
-"""Work on the store, one at a time; WorkFailed may answer it instead."""
+"""Work on the store, one at a time. WorkFailed is the answer if it fails."""
 
 Action = Work | Register | CloseTopics | Forget | Say
 
 
 @dataclass(slots=True)
 class Presence:
-    """The registration of one broker by this life of its agent."""
+    """Registration of one broker by this agent process."""
 
     life: str
     leases: Leases
     is_overwritten: bool = False
-    """True if another process has overwritten our record, so that it has to be written again."""
+    """True if another process has overwritten our record; it must be written again."""
     wake_s: float = -math.inf
     _held: HeldRegistration | None = None
     _wanted: BrokerProcess | None = None
@@ -249,11 +249,11 @@ class Presence:
 
     @property
     def registered(self) -> HeldRegistration | None:
-        """Registration that is not being withdrawn."""
+        """The registration; None if there is none or it is being withdrawn."""
         return self._held if self.phase is PresencePhase.REGISTERED else None
 
     def incarnation(self, session_id: int) -> int | None:
-        """The incarnation under which the broker may be told anything: None unless registered in this very session."""
+        """The current incarnation; None unless the broker is registered in this session."""
         held = self.registered
         if held is None or self._is_ending or held.session_id != session_id:
             return None
@@ -262,9 +262,9 @@ class Presence:
     def grant(
         self, now_s: float, session_id: int, session_valid_until_s: float, holder: BrokerProcess | None = None
     ) -> int:
-        """Milliseconds for which the broker may serve, counted from when it asked; 0: not at all.
+        """Return the lease in milliseconds, counted from when the broker asked; 0: none.
 
-        `holder` is the process that asked, where that is certain; see `Leases`.
+        `holder` is the process that asked, if that is certain; see `Leases`.
         """
         return 0 if self.incarnation(session_id) is None else self.leases.grant(now_s, session_valid_until_s, holder)
 
@@ -306,7 +306,7 @@ class Presence:
             case PresenceSignal.CLOSED_EVERYTHING:
                 self._has_nothing_open = self.phase is PresencePhase.WITHDRAWING
             case _:
-                self._may_go_s = max(now_s, self.leases.lapsed_at_s) + _LAST_WORDS_S
+                self._may_go_s = max(now_s, self.leases.lapsed_at_s) + _DELETE_TIMEOUT_S
 
     def _look(self, look: CheckRegistration, now_s: float) -> None:
         self._wanted, self._session_id = look.process, look.session_id
@@ -329,7 +329,7 @@ class Presence:
         elif znode is not None and znode.czxid == held.incarnation:
             self._on_own_znode_read(held, znode, now_s)
         elif held.is_withdrawn:
-            self._on_deregistered()  # by a delete whose outcome was not known
+            self._on_deregistered()  # by a delete whose outcome was unknown
             self._found_while_absent(znode, now_s)
         else:
             self._lose(held, "znode_vanished")
@@ -378,7 +378,7 @@ class Presence:
         self._wait(now_s + _RETRY_S)
 
     def _is_former_life(self, maker: RegistrationMaker) -> bool:
-        """Tell if this agent made the znode, in a former process or an abandoned session."""
+        """Tell if this agent made the znode, in an earlier process or an abandoned session."""
         return maker.is_over or maker.life == self.life
 
     def _delete_when_lapsed(self, znode: Znode, now_s: float) -> None:
@@ -411,7 +411,7 @@ class Presence:
             self._withdraw("broker_died")
 
     def _lose(self, held: HeldRegistration, reason: str) -> None:
-        """The registration has ended without our doing."""
+        """Handle a registration that has ended without our doing."""
         self._say("registration_lost", reason=reason, incarnation=held.incarnation)
         self._held = None
         self._to_do += [CloseTopics(), Forget(reason)]

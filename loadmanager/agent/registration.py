@@ -1,7 +1,7 @@
 """Driver of `loadmanager.agent.presence`: registers the broker in the metadata store.
 
-`Registrar` only waits, for the store's answers and for the next step. `StoreRollback` detects a store that has lost
-writes, and withdraws the registration.
+`Registrar` drives the state machine. `StoreRollback` detects a store that has lost writes, and withdraws the
+registration.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ log = structlog.get_logger(__name__)
 
 
 class Registrar:
-    """Keeps `/loadbalance/brokers/<broker>` as it should be. `first_record()` is what a new znode says."""
+    """Maintains `/loadbalance/brokers/<broker>`. `first_record()` returns the content of a new znode."""
 
     def __init__(
         self,
@@ -84,52 +84,52 @@ class Registrar:
 
     @property
     def is_overwritten(self) -> bool:
-        """Tell if another writer has replaced our record, so that it has to be written again."""
+        """Tell if another writer has replaced our record; it must be written again."""
         return self._presence.is_overwritten
 
     @property
     def incarnation(self) -> int | None:
-        """The incarnation under which the broker may be told anything: None unless registered in this very session."""
+        """The current incarnation; None unless the broker is registered in this session."""
         return self._presence.incarnation(self._store.session_id)
 
     @property
     def is_certain(self) -> bool:
-        """Tell if the broker is registered for certain at this moment."""
+        """Tell if the broker is certainly registered now."""
         return self.incarnation is not None and self._clock() < self._store.lease_valid_until_s
 
     def grant_lease(self, holder: BrokerProcess | None = None) -> int:
-        """Milliseconds for which the broker may serve, counted from when it asked; 0: not at all.
+        """Return the lease in milliseconds, counted from when the broker asked; 0: none.
 
-        `holder` is the process that asked, where that is certain; see `Leases`.
+        `holder` is the process that asked, if that is certain; see `Leases`.
         """
         return self._presence.grant(self._clock(), self._store.session_id, self._store.lease_valid_until_s, holder)
 
     def wake(self) -> None:
-        """Something that may bear on the registration has changed."""
+        """Check the registration now instead of at the next interval."""
         self._wake.set()
 
     def end(self) -> None:
-        """Grant nothing from here on: the agent is about to end."""
+        """Grant nothing from now on: the agent is about to stop."""
         self._tell(PresenceSignal.END)
 
     def withdraw(self, reason: str) -> bool:
-        """Grant nothing more; the znode goes once no lease is valid. False when there was nothing to withdraw."""
+        """Grant nothing more; delete the znode once no lease is valid. False if there was nothing to withdraw."""
         is_registered = self.phase is PresencePhase.REGISTERED
         self._tell(Withdraw(reason))
         return is_registered
 
     def died(self, process: BrokerProcess) -> None:
-        """This process of the broker has ended for certain: its leases need not be waited for."""
+        """Note that this broker process has certainly exited: do not wait for its leases."""
         self._tell(Died(process))
         self.wake()
 
     def broker_closed_everything(self) -> None:
-        """The broker said that it serves nothing: its lease need not be waited for."""
+        """Note that the broker serves nothing: do not wait for its lease."""
         self._tell(PresenceSignal.CLOSED_EVERYTHING)
         self.wake()
 
     async def leave(self) -> None:
-        """Take the registration back, or try to for as long as that is worth it."""
+        """Delete the registration, or try until the session may be closed anyway."""
         self._tell(PresenceSignal.LEAVE)
         while not self._presence.may_go(self._clock()):
             await self.step_and_wait(lambda: None)
@@ -148,15 +148,15 @@ class Registrar:
                 end()
 
     async def step_and_wait(self, wanted: Callable[[], BrokerProcess | None]) -> None:
-        """One step, and the time until there may be another one to do."""
+        """Do one step, then wait until the next one is due or `wake` is called."""
         self._wake.clear()
         wait_s = await self.step(wanted())
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):  # wait_for may swallow a cancellation that meets the wake-up
+            async with asyncio.timeout(wait_s):  # wait_for may swallow a cancellation that coincides with the wake-up
                 await self._wake.wait()
 
     async def step(self, wanted: BrokerProcess | None) -> float:
-        """Do what there is to do now; the seconds after which to look again at the latest."""
+        """Do the pending work; return the seconds until the next check at the latest."""
         is_connected = self._store.state is SessionState.CONNECTED
         work = self._tell(CheckRegistration(wanted, self._store.session_id, is_connected))
         while work is not None:
@@ -164,7 +164,7 @@ class Registrar:
         return max(0.0, self._presence.wake_s - self._clock())
 
     async def publish(self, record: bytes) -> None:
-        """Replace what the znode says; `StoreError` when that did not happen, or is not known to."""
+        """Replace the znode's content; `StoreError` if that failed or its outcome is unknown."""
         held = self._presence.registered
         if held is None:
             raise StoreError("the broker is not registered")
@@ -174,7 +174,7 @@ class Registrar:
         except ZnodeTooLargeError:
             raise
         except StoreError:
-            # The version may have moved on without our knowing; the next look reads it again.
+            # The write may have changed the version; the next check reads it again.
             self.wake()
             raise
         self._tell(Wrote(held.incarnation, version))
@@ -220,7 +220,7 @@ class Registrar:
             case Identify(znode):
                 return MakerRead(znode, self._maker_of(znode))
             case CreateRegistration(session_id):
-                await self._store.ensure_path(paths.BROKERS)  # a store that was wiped has lost it
+                await self._store.ensure_path(paths.BROKERS)  # missing in a store that was wiped
                 create = metadata_store.Create(self._path, await self._first_record(), ephemeral=True)
                 await self._store.commit([create], session_id=session_id)
                 return PresenceSignal.CREATED
@@ -241,21 +241,20 @@ class Registrar:
 
 
 class StoreRollback:
-    """Looks when something contradicts what an unload told; `withdraw` takes the registration back.
+    """Detects a metadata store that has lost writes, by comparing it with the unloads that the agent has received.
 
-    A leader is elected before it asks for anything, and a bundle's release is written before its unload is asked for.
-    So what the store says after a `sync` is never less than what an unload has told the agent, unless writes were lost:
+    `withdraw` removes the registration. A leader is elected before it sends an unload, and it writes a bundle's release
+    before its unload. So unless writes were lost, the store after a `sync` is never behind a received unload:
 
-        what an unload told             what the store says                           then
-        -------------------             -------------------                           ----
+        in the unload                   in the store                                  then
+        -------------                   ------------                                  ----
         its leader's epoch              an older epoch                                writes were lost
         the version of the release      the bundle is Owned by this very              writes were lost
                                         registration, at that version or an older one
-        anything                        anything else, or nothing for certain         nothing is known to be lost
+        anything                        anything else, or the store is unavailable    no loss is proven
 
-    Fences and epochs of before would then stand against what is true now, for ever: nothing would be opened that the
-    record gives to the broker, and no leader could take anything away. So the registration is taken back, and with a
-    new one all that was remembered is forgotten.
+    After a loss, the old fences and epochs would block the restored store for ever: the agent would grant no bundle
+    that the store assigns, and refuse every leader's unloads. A new registration starts without fences and epochs.
     """
 
     def __init__(self, store: MetadataStore, grants: Grants, withdraw: Callable[[str], object]) -> None:
@@ -264,7 +263,7 @@ class StoreRollback:
         self._withdraw = withdraw
 
     async def look(self, bundle: BundleName) -> None:
-        """Compare what was told of the bundle by now with what the store says."""
+        """Compare the fence of the bundle and the highest epoch with the store; withdraw if writes were lost."""
         registration, epoch = self._grants.registration, self._grants.highest_epoch
         fence = self._grants.highest_fence(bundle)
         try:
@@ -277,7 +276,7 @@ class StoreRollback:
             self._withdraw("store_set_back")
 
     async def read_epoch(self) -> int:
-        """The current epoch; `StoreError` when it cannot be read."""
+        """Return the current epoch; `StoreError` if it cannot be read."""
         await self._store.sync()
         znode = await self._store.get(paths.EPOCH)
         return znode.version if znode else 0

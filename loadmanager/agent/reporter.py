@@ -39,7 +39,7 @@ from loadmanager.wire.http_bodies import HealthStats
 log = structlog.get_logger(__name__)
 
 LOAD_MANAGER_CLASS = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
-"""Readers of the format drop brokers whose load manager is another than their own; this is the one we speak as."""
+"""Class name in reports: readers of the format drop brokers whose load manager differs from their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class ReportSources:
-    """Everything else a report is made of; `bundles` is the load by full name of the bundle."""
+    """All other input of a report; `bundles` is the load by full bundle name."""
 
     usage: HostUsage
     bundles: Mapping[str, NamespaceBundleStats]
@@ -90,7 +90,7 @@ class _Report:
 def build_report(
     identity: Identity, now: ReportSources, written: LocalBrokerData | None, now_ms: int
 ) -> LocalBrokerData:
-    """The report of this moment. Gains and losses are counted from `written`, the last one in the store."""
+    """Build the current report. Gains and losses are relative to `written`, the last report in the store."""
     names = sorted(now.bundles)
     before = set((written or {}).get("bundles") or ())
     record = LocalBrokerData(
@@ -134,10 +134,12 @@ def build_report(
 
 
 class Reporter:
-    """Writes the report whenever `report_due` says so, when it has other bundles, limits or health, and once all in it
-    was measured after an unload: until then the leader takes nothing more from this broker.
+    """Writes the load report when it is due.
 
-    `host_usage()` is the last one measured, at `measured_at_s()`; `find_fault()` says why the broker is stuck.
+    It is due when `report_due` says so, when bundles, limits, health or faults change, and after an unload once
+    everything was measured again. Until then the leader moves nothing more from this broker.
+
+    `host_usage()` is the last usage, measured at `measured_at_s()`; `find_fault()` returns why the broker is stuck.
     """
 
     def __init__(
@@ -176,11 +178,11 @@ class Reporter:
         return await asyncio.to_thread(pack_report, self._first.record)
 
     def bundle_unloaded(self) -> None:
-        """The broker has just closed a bundle: what it reported last is no longer its load."""
+        """Note that the broker has closed a bundle: the last report no longer shows its load."""
         self._unloaded_at_s = self._clock()
 
     def bundles_changed(self) -> None:
-        """The broker's topics lie in other bundles than before: what it reported is of bundles that are no more."""
+        """Check now whether a report is due: boundaries have changed, and the last report has the old bundles."""
         self._wake.set()
 
     async def run(self, registration: Registrar) -> None:
@@ -215,31 +217,31 @@ class Reporter:
             await self._write(registration, report, due)
 
     def _unload_reported(self) -> ReportDue | None:
-        """Due for an unload, once the figures are from after it."""
+        """Due after an unload, once all figures were measured after it."""
         if self._unloaded_at_s is None or self._measured_at_s() <= self._unloaded_at_s:
             return None
         return ReportDue(ReportReason.BUNDLE_UNLOADED, "bundles", 0.0)
 
     def _other_bundles(self, report: _Report) -> ReportDue | None:
-        """Due for other bundles than were reported, however many: a new one counts with its old load until then."""
+        """Due if the set of bundles has changed: until then a new one counts with its old load."""
         if self._written is None or self._written.record["bundles"] == report.record["bundles"]:
             return None
         return ReportDue(ReportReason.LOAD_CHANGED, "bundles", 0.0)
 
     def _other_limits(self, report: _Report) -> ReportDue | None:
-        """Due for other limits: the first report is written before anything is measured, and knows none of them."""
+        """Due if limits have changed: the first report is written before any measurement, without limits."""
         if self._written is None or _limits(self._written.record) == _limits(report.record):
             return None
         return ReportDue(ReportReason.LOAD_CHANGED, "limits", 0.0)
 
     def _other_health(self, report: _Report) -> ReportDue | None:
-        """Due for figures of health that are others: no other figure need change when a broker falls sick."""
+        """Due if health figures have changed: no other figure need change when a broker becomes sick."""
         if self._written is None or not has_changed(health_of(self._written.record), health_of(report.record)):
             return None
         return ReportDue(ReportReason.LOAD_CHANGED, "health", 0.0)
 
     def _other_fault(self, report: _Report) -> ReportDue | None:
-        """Due for a broker that has become stuck, or is not any more."""
+        """Due if the broker has become stuck, or is no longer stuck."""
         if self._written is None or ("stuck" in self._written.record) == ("stuck" in report.record):
             return None
         return ReportDue(ReportReason.LOAD_CHANGED, "stuck", 0.0)
@@ -278,7 +280,7 @@ class Reporter:
 
 
 def pack_report(record: LocalBrokerData) -> bytes:
-    """The record as a znode. A thread's work: of many bundles it takes long."""
+    """Encode the record as a znode. Call it in a thread: many bundles take long."""
     return znode_codec.pack_rounded(lambda digits: encode_local_broker_data(record, digits))
 
 

@@ -29,9 +29,11 @@ _UNLOADS_AT_A_TIME = 8
 
 
 class UnloadHandler:
-    """`read_epoch()` asks the metadata store for the current epoch, `open_topics()` are the topics in the broker's last
-    statistics, and `on_unloaded()` is called after each unload; `answered()` with the broker's refusal,
-    or None when it has closed the bundle; `contradicted()` when the epoch of one is too old.
+    """Executes unloads of the leader.
+
+    `read_epoch()` reads the current epoch from the metadata store; `open_topics()` returns the topics in the broker's
+    last statistics. `on_unloaded()` is called after each unload. `answered()` is called with the broker's refusal, or
+    None once the bundle is closed. `contradicted()` is called if the epoch of an unload is too old.
     """
 
     def __init__(
@@ -65,12 +67,12 @@ class UnloadHandler:
         hash_function: HashFunction | None = None,
         destination: BrokerId | None = None,
     ) -> UnloadRefusal | None:
-        """None once the broker has closed the bundle's topics; it is told who is to have them next, if somebody is.
+        """Fence the bundle and have the broker close its topics; None once it has, else the refusal.
 
-        `PeerUnavailableError` when it does not say so, `StoreError` when it cannot be known whether the epoch exists.
+        The broker also learns the `destination`, if there is one. Without the namespace's `hash_function` all topics in
+        overlapping bundles are closed. Repeating an unload is harmless.
 
-        Repeating it is harmless. From the first word of it on, nothing in the bundle is granted any more. Without the
-        namespace's `hash_function` everything is closed that was granted in a bundle which overlaps with this one.
+        `PeerUnavailableError` if the broker does not confirm, `StoreError` if the epoch cannot be checked.
         """
         revocation: Revocation | UnloadRefusal = UnloadRefusal.UNKNOWN_EPOCH
         if await self._was_elected(epoch):
@@ -97,13 +99,13 @@ class UnloadHandler:
         return None
 
     def topics_of(self, namespace: NamespaceName) -> set[str]:
-        """The topics of a namespace that may be open: all that were granted, and what the broker says is open."""
+        """Return the topics of a namespace that may be open: all granted ones, and those the broker reports."""
         granted = self._grants.topics_by_bundle()
         found = {topic for bundle in granted if bundle.namespace == namespace for topic in granted[bundle]}
         return found.union(topic for topic in self._open_topics() if TopicName.parse(topic).namespace == namespace)
 
     def everything_open(self) -> dict[BundleName, list[str]]:
-        """Topics by bundle: all that were granted, and what the broker says is open, where its bundle is known."""
+        """Return by bundle all granted topics, and those the broker reports, if their bundle is known."""
         found = {bundle: set(topics) for bundle, topics in self._grants.topics_by_bundle().items()}
         for topic in self._open_topics():
             bundle = self._grants.find_bundle(topic) or self._namespaces.find_bundle(topic)
@@ -112,7 +114,7 @@ class UnloadHandler:
         return {bundle: sorted(topics) for bundle, topics in found.items()}
 
     async def close(self, topics_by_bundle: Mapping[BundleName, list[str]]) -> bool:
-        """Have the broker close all of it, for a broker that is to serve nothing; whether it said that it has."""
+        """Have the broker close all of these topics; True if it confirmed each bundle."""
         slots = asyncio.Semaphore(_UNLOADS_AT_A_TIME)
 
         async def close_one(bundle: BundleName, topics: list[str]) -> bool:
@@ -127,7 +129,7 @@ class UnloadHandler:
         return all(await asyncio.gather(*(close_one(*entry) for entry in topics_by_bundle.items())))
 
     async def _was_elected(self, epoch: int) -> bool:
-        """Tell if some leader has or had this epoch: after an invented one, every leader would be refused."""
+        """Tell if some leader has or had this epoch: accepting an invented one would lock out every real leader."""
         if epoch <= self._grants.highest_epoch:
             return True
         try:
@@ -138,7 +140,7 @@ class UnloadHandler:
             raise
 
     def _topics(self, revocation: Revocation, hash_function: HashFunction | None) -> list[str]:
-        """Everything granted, and what the broker itself says is open in the bundle."""
+        """Return all granted topics, and those the broker reports in the bundle."""
         bundle = revocation.bundle
 
         def is_here(topic: str) -> bool:
@@ -151,13 +153,13 @@ class UnloadHandler:
         return sorted(revocation.topics.union(filter(is_here, self._open_topics())))
 
 
-COMING_S = 30.0
-"""A bundle that has not come by then is expected no more: nobody is told that a move was called off."""
+EXPECTED_S = 30.0
+"""Stop expecting a bundle after this time. Nobody tells the destination that a move was cancelled."""
 
 LONGEST_WAIT_S = 5.0
 _MOST_BUNDLES = 10_000
 _HELD_S = 0.25
-"""Maximum wait of one node: it may lag behind, and then another one has the answer."""
+"""Maximum wait at one node. It may lag behind while another node has the answer."""
 _MOST_HELD = 32
 """Maximum number of concurrent waits: other questions share the connections."""
 _FIRST_PAUSE_S = 0.002
@@ -167,7 +169,7 @@ _GROWTH = 1.2
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """To a life of the broker, when this was the highest version at which anything of the bundle was taken from it."""
+    """Announced to this incarnation of the broker, when `fence` was the bundle's highest fence."""
 
     incarnation: int
     fence: int
@@ -175,12 +177,12 @@ class _Expected:
 
 
 class WarmUp:
-    """Announced bundles. `ask` answers the broker's questions and may hold a "no" back.
+    """Bundles that the leader announced to this broker. `ask` answers the broker's questions and can delay a "no".
 
-    A question about such a bundle would be asked over and over until the release is over, by each client that has come
-    early. So one of them looks at the nodes, which hold any other answer back than the one that is waited for, and the
-    others ask when it was found. It is asked about in this life of the broker, so a "yes" is none of before. What has
-    come is expected no more, nor is what was taken away since, or announced to a former life of the broker.
+    Each client that connects early would repeat its question until the release is over. So one question per bundle
+    polls the nodes, which wait for the expected owner; the others wait for that poll and then ask once.
+
+    A bundle is no longer expected once it has arrived, was revoked again, or was announced to an earlier incarnation.
     """
 
     def __init__(
@@ -198,8 +200,9 @@ class WarmUp:
         self._looks: dict[str, asyncio.Event] = {}
 
     async def prepare(self, destination: Registration, wanted: TopicsOfBundle) -> UnloadRefusal | bool:
-        """Announce a bundle to the broker, and tell if it has prepared; False if it does not support that. Raises
-        `PeerUnavailableError`. A call for another destination is refused.
+        """Announce a bundle to the broker and return True if it has prepared, False if it does not support that.
+
+        A call for another destination is refused. `PeerUnavailableError` if the broker does not answer.
         """
         if self._grants.registration is None:
             return UnloadRefusal.NOT_REGISTERED
@@ -211,11 +214,11 @@ class WarmUp:
         return is_prepared
 
     async def ask_owner(self, topic: TopicName, wait_s: float = 0.0) -> OwnerAnswer:
-        """The answer for the broker, as it is asked; of a bundle that is coming, a "no" only after so long at most."""
+        """Return the answer for the broker. For an expected bundle, delay a "no" by at most `wait_s`."""
         gives_up_s = self._clock() + min(wait_s, LONGEST_WAIT_S)
         answer = await self._ask(topic, 0.0)
-        while not answer.owned and self._is_coming(answer.bundle) and self._clock() < gives_up_s:
-            assert answer.bundle is not None, "it is coming"
+        while not answer.owned and self._is_expected(answer.bundle) and self._clock() < gives_up_s:
+            assert answer.bundle is not None, "it is expected"
             answer = await self._ask_again(topic, answer.bundle, gives_up_s)
         if answer.owned and answer.bundle is not None:
             self._expected.pop(answer.bundle, None)
@@ -223,12 +226,12 @@ class WarmUp:
 
     def _expect(self, bundle: str, incarnation: int) -> None:
         if len(self._expected) >= _MOST_BUNDLES:
-            self._expected = {each: known for each, known in self._expected.items() if self._is_coming(each)}
+            self._expected = {each: known for each, known in self._expected.items() if self._is_expected(each)}
         if len(self._expected) < _MOST_BUNDLES:
             fence = self._grants.highest_fence(BundleName.parse(bundle))
-            self._expected[bundle] = _Expected(incarnation, fence, self._clock() + COMING_S)
+            self._expected[bundle] = _Expected(incarnation, fence, self._clock() + EXPECTED_S)
 
-    def _is_coming(self, bundle: str | None) -> bool:
+    def _is_expected(self, bundle: str | None) -> bool:
         known = None if bundle is None else self._expected.get(bundle)
         if bundle is None or known is None or self._clock() >= known.until_s:
             return False
@@ -236,7 +239,7 @@ class WarmUp:
         return is_of_this_life and known.fence == self._grants.highest_fence(BundleName.parse(bundle))
 
     async def _ask_again(self, topic: TopicName, bundle: str, gives_up_s: float) -> OwnerAnswer:
-        """Once there is reason to: what is looked for was found, or whoever looked has given up."""
+        """Ask again after the poll for the bundle has found it or given up."""
         looked = self._looks.get(bundle)
         if looked is None:
             return await self._look(topic, bundle, gives_up_s)
@@ -246,14 +249,14 @@ class WarmUp:
         return await self._ask(topic, 0.0)
 
     async def _look(self, topic: TopicName, bundle: str, gives_up_s: float) -> OwnerAnswer:
-        """Again and again, for all who ask about the bundle."""
+        """Poll the nodes, for all questions about the bundle."""
         looked = self._looks[bundle] = asyncio.Event()
         pause_s = _FIRST_PAUSE_S
         try:
             while True:
                 held_s = min(_HELD_S, gives_up_s - self._clock()) if len(self._looks) <= _MOST_HELD else 0.0
                 answer = await self._ask(topic, max(0.0, held_s))
-                if answer.owned or not self._is_coming(bundle) or self._clock() >= gives_up_s:
+                if answer.owned or not self._is_expected(bundle) or self._clock() >= gives_up_s:
                     return answer
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * _GROWTH, _LONGEST_PAUSE_S)

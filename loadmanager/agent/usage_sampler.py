@@ -6,9 +6,9 @@
     process           (any)                                                        its process and children
     auto              is alone on the machine, in no container, without limits     the whole machine
     auto              has neighbours, or limits, or is in a container              its process and children
-    auto              cannot be seen: it is in another container                   nothing; usage and limits are unknown
+    auto              is invisible: it runs in another container                   nothing; usage and limits are unknown
 
-Limits are those of what is measured: never those of the agent.
+Limits belong to the measured machine or process, never to the agent.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from loadmanager.net.liveness import listens_at
 log = structlog.get_logger(__name__)
 
 _FIRST_INTERVAL_S = 1.0
-"""Rates need two readings of one kind; the second is taken soon, so that a broker does not look idle for a minute."""
+"""Rates need two readings. The second follows soon, so that a broker does not look idle for a minute."""
 _LOOK_INTERVAL_S = 2.0
-"""Interval of looks for a neighbour that came, or a broker that was restarted: then something else is measured."""
+"""Interval of checks for a new neighbour or a restarted broker, which changes the scope."""
 _INIT = 1
-"""The first process of a machine, which is no broker; in a container it may be one."""
+"""Pid of the first process. On a machine it is no broker; in a container it may be."""
 NOT_MEASURED = (
     "the broker's process cannot be seen from here, as in another container: share its pid namespace (Kubernetes:"
     " shareProcessNamespace: true; Docker: --pid=container:BROKER), or set hostUsageScope"
@@ -48,8 +48,8 @@ _LIMITS_NOT_SEEN = (
 
 
 class UsageSampler:
-    """`usage` is the last one measured; everything in it is unknown before the first. Everything in it is from
-    `measured_at_s` or later.
+    """Measures usage at intervals. `usage` is the last measurement, taken at `measured_at_s` or later; unknown before
+    the first.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class UsageSampler:
         self._reported_fault = ""
         self._subject: tuple[int, BrokerProcess | None] = (1, None)
         self.scope = "unknown"
-        """Subject of the last measurement: `host`, `process` or `unknown`."""
+        """Scope of the last measurement: `host`, `process` or `unknown`."""
         self.usage = HostUsage()
         self.measured_at_s = clock()
 
@@ -87,7 +87,7 @@ class UsageSampler:
         return self._subject[0]
 
     def fault(self) -> str:
-        """Return why a broker that is there is not measured, and the fix; empty when it is."""
+        """Return why an existing broker cannot be measured, and the fix; empty if it is measured."""
         return NOT_MEASURED if self.scope == "unknown" and self._subject[1] is not None else ""
 
     async def run(self) -> None:
@@ -103,7 +103,7 @@ class UsageSampler:
             keeps_usage = self.scope == "process" and reading is not None
             self._previous, self.scope, self._has_rates = None, scope, False
             log.info("broker_measured", scope=scope, brokers=self.agents_on_host)
-            if keeps_usage:  # it is the broker's: it stands until there are two readings of the machine
+            if keeps_usage:  # keep the process's usage until there are two readings of the machine
                 self._previous = reading
                 return
         if (fault := self.fault()) != self._reported_fault:
@@ -123,7 +123,7 @@ class UsageSampler:
         self._say_what_is_unknown(reading)
 
     async def _pause(self) -> None:
-        """Wait until the next sample is due, or something else has to be measured."""
+        """Wait until the next sample is due or the scope may have changed."""
         due_s = self._clock() + (self._interval_s if self._has_rates else min(_FIRST_INTERVAL_S, self._interval_s))
         while (left_s := due_s - self._clock()) > 0:
             await asyncio.sleep(min(left_s, _LOOK_INTERVAL_S))
@@ -134,7 +134,7 @@ class UsageSampler:
         return await asyncio.to_thread(self._agents_on_host), self._watch.process
 
     def _read(self, agents: int, broker: BrokerProcess | None) -> tuple[str, HostReading | None]:
-        """Return what is measured, and a reading of it; None when nothing is to be seen."""
+        """Return the scope and a reading of it; None if nothing can be measured."""
         declared = self._nic_speed_gbps is not None
         is_auto = self._setting == "auto"
         if self._setting == "host":
@@ -149,11 +149,11 @@ class UsageSampler:
     def _has_no_limits(self, broker: BrokerProcess) -> bool:
         try:
             return not is_in_container(self._roots) and not find_limits(broker[0], self._roots).is_below_host()
-        except OSError:  # it has ended
+        except OSError:  # the process has exited
             return False
 
     def _sees(self, broker: BrokerProcess) -> bool:
-        """Return whether the pid means the broker here: one of another pid namespace means another process, or none."""
+        """Tell if the pid denotes the broker in this pid namespace."""
         pid = broker[0]
         if pid == os.getpid() or (pid == _INIT and not is_in_container(self._roots)):
             return False

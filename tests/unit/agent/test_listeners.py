@@ -33,7 +33,7 @@ def server() -> AgentServer:
     return AgentServer(
         BrokerId("b1:8080"),
         grant_lease=AsyncMock(return_value=LeaseAnswer(broker_id="b1:8080", incarnation=1, valid_for_ms=1)),
-        coming=WarmUp.__new__(WarmUp),
+        warm_up=WarmUp.__new__(WarmUp),
         unload=_unload,
         topics=OpenTopics.__new__(OpenTopics),
         health=lambda: {"registered": True},

@@ -9,7 +9,7 @@ from support.virtual_loop import VirtualLoop
 
 from loadmanager.agent import unload_handler
 from loadmanager.agent.grants import Grants
-from loadmanager.agent.unload_handler import COMING_S, LONGEST_WAIT_S, WarmUp
+from loadmanager.agent.unload_handler import EXPECTED_S, LONGEST_WAIT_S, WarmUp
 from loadmanager.core.domain.names import BrokerId, BundleName, TopicName
 from loadmanager.wire.http_bodies import OwnerAnswer, TopicsOfBundle
 
@@ -89,7 +89,7 @@ def test_a_no_is_held_back_only_of_a_bundle_that_is_coming_and_while_it_is(scene
         scene.bundle = None
         assert await scene.took_s(2.0) == 0.0, "nobody knows the namespace any more"
         scene.bundle = BUNDLE
-        await asyncio.sleep(COMING_S)
+        await asyncio.sleep(EXPECTED_S)
         assert await scene.took_s(2.0) == 0.0, "it did not come"
 
     loop.run(run())
@@ -204,7 +204,7 @@ def test_expected_bundles_are_bounded(scene: Scene, loop: VirtualLoop, monkeypat
         await scene.expect(OTHER)
         await scene.expect()
         assert await scene.took_s(2.0) == 0.0
-        await asyncio.sleep(COMING_S)
+        await asyncio.sleep(EXPECTED_S)
         await scene.expect()
         assert await scene.took_s(2.0) > 0.0
 
