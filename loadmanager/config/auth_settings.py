@@ -11,7 +11,7 @@ from loadmanager.config.settings_base import KeyedSettings
 PublicAlgorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512"]
 
 EVERYBODY = "*"
-"""In a list of principals: whoever has a token."""
+"""In a list of principals: everyone with a token."""
 
 
 def _require_named(principals: frozenset[str]) -> frozenset[str]:

@@ -16,11 +16,11 @@ from loadmanager.errors import ConfigurationError
 
 NEEDS_RESTART = frozenset(
     {
-        *StoreSettings.model_fields,  # the session is opened once
-        *TracingSettings.model_fields,  # as is the way to the collector
-        *HttpSettings.model_fields,  # and so is the port
-        *AuditSettings.model_fields,  # and that file
-        *AuthSettings.model_fields,  # who may change settings is not changed by one
+        *StoreSettings.model_fields,  # the session is opened at the start
+        *TracingSettings.model_fields,  # the exporter is set up at the start
+        *HttpSettings.model_fields,  # the port is opened at the start
+        *AuditSettings.model_fields,  # the file is opened at the start
+        *AuthSettings.model_fields,  # a setting must not decide who may change settings
         "cluster_name",  # a label of every metric, and the cluster that admin paths name
         "bind_address",
         "web_service_port",
@@ -33,17 +33,17 @@ NEEDS_RESTART = frozenset(
         "load_balancer_broker_underloaded_threshold_percentage",  # as in Pulsar
         "load_balancer_broker_comfort_load_level_percentage",  # as in Pulsar
         "lower_boundary_shedding_enabled",  # as in Pulsar
-        "lookup_timeout_ms",  # how long nodes wait for each other goes by it
-        "leader_silence_ms",  # and by this
-        "history_url",  # the history is opened once, and so for all about it
+        "lookup_timeout_ms",  # nodes derive their timeouts for each other from it
+        "leader_silence_ms",  # and from this
+        "history_url",  # the history is opened at the start, so this and all history settings
         "history_flush_interval_s",
         "history_retention_hours",
         "history_max_bytes",
     }
 )
-"""The settings of a node that are not dynamic: all others may be changed while it runs, on all nodes at once.
+"""Settings that need a restart. All others can change at run time, on all nodes at once.
 
-Pulsar's dynamic keys are dynamic here too, and so are our own.
+Every dynamic key of Pulsar is dynamic here too.
 """
 
 
@@ -65,7 +65,7 @@ def settings_of(values: Mapping[str, Any], where: str) -> Settings:
 
 
 def with_overrides(base: Settings, texts: Mapping[str, str], where: str) -> Settings:
-    """Return `base` with other values for some keys, given as text; lists have commas.
+    """Return `base` with other values for some keys, given as text; lists are separated by commas.
 
     Raises `ConfigurationError` naming `where`, the key and what is allowed.
     """

@@ -1,4 +1,4 @@
-"""Settings of a load-manager node. Those that decisions depend on are declared in `core.domain.settings`."""
+"""Settings of a load-manager node. `core.domain.settings` declares those that affect decisions."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES, require_bo
 from loadmanager.core.strategies.splitting import SPLIT_ALGORITHMS, split_algorithm
 
 AUTO_HISTORY = "auto"
-"""The history is where `cli.serve_command` finds a place for it."""
+"""Value of `historyUrl`: `cli.serve_command` chooses the place of the history."""
 
 _DECLARED = declared_in(PlannerSettings)
 _FIELDS = {name: to_snake(declared.key) for name, declared in _DECLARED.items()}
-"""The field of `Settings` by that of `PlannerSettings`."""
+"""Field names of `Settings` by field names of `PlannerSettings`."""
 
 
 def _known_placement(name: str) -> str:
@@ -83,11 +83,11 @@ _CHECKED_TYPES: dict[str, Any] = {
     "supported_split_algorithms": Annotated[tuple[str, ...], AfterValidator(_known_split_algorithms)],
     "level_move_costs": frozenset[Annotated[str, AfterValidator(_move_cost)]],
 }
-"""Types of planner settings with a check that the core does not make, by the field of `PlannerSettings`."""
+"""Planner settings with checks that the core does not make, by field name of `PlannerSettings`."""
 
 
 def _planner_fields() -> dict[str, Any]:
-    """Return a pydantic field for each setting of `PlannerSettings`, by the name of the field of `Settings`."""
+    """Return a pydantic field for each setting of `PlannerSettings`, by its field name in `Settings`."""
     hints = get_type_hints(PlannerSettings)
     types = {name: type_of_core(declared, hints[name]) for name, declared in _DECLARED.items()} | _CHECKED_TYPES
     return {_FIELDS[name]: (types[name], of_core(declared)) for name, declared in _DECLARED.items()}
@@ -216,7 +216,7 @@ class Settings(
         return self
 
     def planner_settings(self) -> PlannerSettings:
-        """Return the settings that decisions depend on."""
+        """Return the settings that affect decisions."""
         given = {name: getattr(self, field) for name, field in _FIELDS.items()}
         fitted = frozenset(name for name, value in given.items() if value is None)
         given = {name: value for name, value in given.items() if name not in fitted}

@@ -15,7 +15,7 @@ _WHERE = "dynamic configuration"
 _RECORDED = "the recorded settings"
 
 OF_THE_NODE = frozenset(map(Settings.key, NEEDS_RESTART)).difference(KEYS.values())
-"""The keys that say where a node is, whom it speaks to and who to it, and what it records: no decision goes by them."""
+"""Keys of a node's address, peers and recordings: no decision depends on them."""
 
 
 def check_dynamic(key: str) -> None:
@@ -30,8 +30,8 @@ def check_dynamic(key: str) -> None:
 def settings_under(base: Settings, overrides: Mapping[str, str]) -> Settings:
     """Return the settings under these overrides.
 
-    Raises `NotDynamicError` for a key that does not exist or takes a restart, `BadRequestError` for a value that cannot
-    be used, which says what is allowed.
+    Raises `NotDynamicError` for a key that is unknown or needs a restart, `BadRequestError` for an invalid value, with
+    the allowed ones.
     """
     for key in overrides:
         check_dynamic(key)
@@ -44,7 +44,7 @@ def settings_under(base: Settings, overrides: Mapping[str, str]) -> Settings:
 def usable_overrides(base: Settings, overrides: Mapping[str, str]) -> tuple[Settings, dict[str, str], list[str]]:
     """Return the settings under the usable overrides, these overrides, and the faults of the others.
 
-    Left out are the keys that a fault names: each by itself, or those that exclude each other once the others are gone.
+    First invalid values are dropped, then those that contradict each other.
     """
     faults: list[str] = []
     usable: dict[str, str] = {}
@@ -64,8 +64,8 @@ def usable_overrides(base: Settings, overrides: Mapping[str, str]) -> tuple[Sett
 
 
 def settings_recorded(texts: Mapping[str, str]) -> Settings:
-    """Return settings from a history, without the environment. Unknown keys are ignored; keys that are newer than the
-    recording get the value that was in effect then.
+    """Return settings from a history, without the environment. Unknown keys are ignored. A key newer than the recording
+    gets the value that had the same effect then.
     """
     known = {key: text for key, text in texts.items() if key in _FIELDS}
     return with_overrides(settings_of({}, _RECORDED), {**AS_PULSAR, **known}, _RECORDED)

@@ -31,13 +31,13 @@ _SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
 def type_of_core(declared: Declared, hint: Any) -> Any:  # noqa: ANN401 - types are values here
-    """Return the type of a setting that the core declares: finite, and optional if it is fitted to the fleet."""
+    """Return the type of a core setting: finite, and optional if it is fitted to the fleet."""
     finite = Finite if hint is float else hint
     return finite if declared.fits is None else Annotated[finite | None, _EMPTY_IS_NONE]
 
 
 def of_core(declared: Declared) -> Any:  # noqa: ANN401 - a field that fits any type
-    """Return the field of a setting that the core declares."""
+    """Return the pydantic field of a core setting."""
     bounds = {name: bound for name in _SIGNS if (bound := getattr(declared, name, None)) is not None}
     default, description = declared.default, declared.description
     if declared.fits is not None:
@@ -66,7 +66,7 @@ def is_secret(field: FieldInfo) -> bool:
 
 
 def without_password(url: str) -> str:
-    """Return a URL with its password replaced by `***`; any other text unchanged."""
+    """Return the URL with its password replaced by `***`; any other text unchanged."""
     return _IN_URL.sub("://***@", url)
 
 
@@ -88,7 +88,7 @@ class KeyedSettings(BaseSettings):
     )
     title: ClassVar[str]
     of_a_new_fleet: ClassVar[Mapping[str, Any]] = {}
-    """Values by field of a generated configuration, where they are not the defaults."""
+    """Values by field name in a generated configuration, if they differ from the defaults."""
     reads_environment: ClassVar[bool] = True
 
     @classmethod

@@ -95,7 +95,7 @@ def _did_you_mean(key: str, known: list[str]) -> str:
 
 
 def faults_of(model: type[KeyedSettings], error: ValidationError, where: str) -> str:
-    """Describe invalid values, by source. The environment overrides the file, so a key in both is a fault of the
+    """Describe invalid values by source. The environment overrides the file, so a key in both is a fault of the
     environment.
     """
     by_source: dict[str, list[str]] = {}
@@ -135,7 +135,7 @@ def _fault(model: type[KeyedSettings], fault: dict[str, Any]) -> str:
 
 
 _NO_WIDTH = 10_000
-"""A line of YAML is never broken."""
+"""Lines of YAML are never wrapped."""
 
 
 def render_yaml(model: type[KeyedSettings]) -> str:
@@ -161,7 +161,7 @@ def render_fields(settings: KeyedSettings, names: Iterable[str]) -> str:
     return "".join(f"{settings.key(name)}: {_yaml_value(getattr(settings, name))}\n" for name in names)
 
 
-def _yaml_value(value: Any) -> str:  # noqa: ANN401 - whatever a field's default is
+def _yaml_value(value: Any) -> str:  # noqa: ANN401 - any field's default
     if isinstance(value, SecretStr):
         value = hidden(value)
     if value is None or value == "":

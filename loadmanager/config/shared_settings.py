@@ -110,9 +110,7 @@ class TracingSettings(KeyedSettings):
 
 
 def require_writable(path: str) -> None:
-    """Raise `ConfigurationError` unless the file can be appended to; create it if it is missing. An empty path
-    passes.
-    """
+    """Raise `ConfigurationError` unless the file can be appended to; create it if missing. An empty path passes."""
     try:
         if path:
             Path(path).open("a").close()

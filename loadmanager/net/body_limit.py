@@ -1,6 +1,6 @@
 """Request body limits: a maximum size per operation, and a limit on concurrent large bodies.
 
-Without that, whoever may connect could have a body of the largest size wait unfinished on each connection.
+Without these limits, anyone who can connect could leave an unfinished body of the maximum size on every connection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aiohttp import web
 from loadmanager.errors import BadRequestError, BodyTooLargeError
 
 SMALL_BYTES = 65_536
-"""Size up to which a body is read without waiting; each connection's buffer may hold as much."""
+"""Bodies up to this size do not count as large: each connection's buffer may hold as much."""
 
 _LARGE_AT_A_TIME = 8
 _SHOWN_CHARACTERS = 40
@@ -29,11 +29,10 @@ class BodyLimit:
 
     @contextlib.asynccontextmanager
     async def read(self, request: web.Request, most_bytes: int) -> AsyncIterator[None]:
-        """Read the body; a large one holds its place until the end of the request. A long wait is a 408, as a slow body
-        is.
+        """Read the body. A large one keeps its slot until the context ends. A long wait ends in 408, like a slow body.
 
-        Raises `BodyTooLargeError`, of a body that says its length before anything of it is read, and `BadRequestError`
-        for one that is packed: a few bytes could become as many as anybody likes.
+        Raises `BodyTooLargeError`, before reading if the length is declared, and `BadRequestError` for a compressed
+        body: a few bytes could expand without limit.
         """
         packed = request.headers.get("Content-Encoding", "identity")
         if packed.lower() != "identity":
@@ -54,6 +53,6 @@ async def _whole(request: web.Request) -> bytes:
     try:
         return await request.read()
     except Exception as error:
-        # The stream keeps its error, which has the frame with what was read: a cycle that is collected much later.
+        # The stream keeps the error, whose frames hold the bytes read, in a cycle that is collected much later.
         traceback.clear_frames(error.__traceback__)
         raise

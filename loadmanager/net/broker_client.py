@@ -13,11 +13,11 @@ from loadmanager.wire.validation import parse_model
 
 STATS_TIMEOUT_S = 5.0
 UNLOAD_TIMEOUT_S = 8.0
-"""Shorter than the leader's patience with one attempt (10 s), so that it hears why an unload did not succeed."""
+"""Shorter than the leader's timeout for one attempt (10 s), so that the leader learns why an unload failed."""
 
 
 class UnloadRefusedError(PeerUnavailableError):
-    """The broker has answered that the topics are not closed."""
+    """The broker answered that it has not closed the topics."""
 
 
 class BrokerClient:
@@ -36,8 +36,8 @@ class BrokerClient:
         self._unload_timeout_s = unload_timeout_s
 
     async def stats(self) -> BrokerStats:
-        """Read the statistics; raises `PeerUnavailableError` without an answer, `InvalidRecordError` if they cannot be
-        true.
+        """Read the statistics; raises `PeerUnavailableError` without an answer, `InvalidRecordError` for impossible
+        figures.
         """
         answer = await self._http.call("GET", f"{self._url}/loadmanager/v1/stats", self._stats_timeout_s)
         if answer.status != HTTPStatus.OK:
@@ -56,7 +56,7 @@ class BrokerClient:
         return answer.status == HTTPStatus.NO_CONTENT
 
     async def unload(self, bundle: str, topics: list[str], destination: str | None = None) -> None:
-        """Wait until the broker has closed the topics; raises `PeerUnavailableError` when it did not confirm in time.
+        """Wait until the broker has closed the topics; raises `PeerUnavailableError` if it did not confirm in time.
         `destination` is the next owner, if known.
         """
         answer = await self._tell("unload", UnloadRequest(bundle=bundle, topics=topics, destination=destination))
@@ -78,11 +78,11 @@ class BrokerClient:
 
 
 _HIGHEST_COUNT = 2**62
-"""Counters above this are garbage: at 100 Gbit/s, 2^62 bytes are twelve years of one topic."""
+"""Higher counters are invalid: at 100 Gbit/s, one topic reaches 2^62 bytes after more than ten years."""
 
 
 def check_stats(stats: BrokerStats, where: str) -> None:
-    """Raise `InvalidRecordError`, naming the topic and the field, for statistics that cannot be true."""
+    """Raise `InvalidRecordError`, naming topic and field, for impossible statistics."""
     seen: set[str] = set()
     for position, entry in enumerate(stats.topics):
         place = f"{where}: topics.{position}"

@@ -1,6 +1,7 @@
 """HTTP client for other processes: no redirects, bounded answers, named failures.
 
-Whoever answers must be the one who was asked: an agent that sends its caller elsewhere has let go of nothing.
+Redirects are refused because only the process that was asked can answer: an agent that redirects its caller has closed
+nothing.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _SHOWN_CHARACTERS = 200
 
 
 class PeerUnavailableError(LoadManagerError):
-    """The other side did not answer, or answered that it cannot; the message names the call and the answer."""
+    """The peer did not answer, or answered that it is unavailable; the message names the call and the answer."""
 
 
 class PeerNotReachedError(PeerUnavailableError):
-    """No connection was made, or the URL is invalid: the other side has not received the command."""
+    """The connection failed, or the URL is invalid: the peer has not received the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class HttpAnswer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def shown(self) -> str:
-        """Describe the answer for a log or an error: its status and the start of its text."""
+        """Describe the answer for a log or an error: its status and the start of its body."""
         text = self.body[:_SHOWN_CHARACTERS].decode("utf-8", errors="replace")
         return f"{self.url} answered {self.status} {text!r}" if text else f"{self.url} answered {self.status}"
 
@@ -51,7 +52,7 @@ class HttpAnswer:
 class Caller:
     """Outgoing identity of a process: its token and certificate, and the certificates that it trusts.
 
-    Without `tls` whoever the system trusts is believed.
+    Without `tls` the system's trust store applies.
     """
 
     token: Token | None = None
@@ -60,7 +61,7 @@ class Caller:
 
     @classmethod
     def of(cls, settings: AuthSettings, tracing: Tracing = OFF) -> Self:
-        """Build it from the settings; raises `ConfigurationError` for a token or files that cannot be used."""
+        """Build it from the settings; raises `ConfigurationError` for an unusable token or file."""
         tls = client_tls_of(settings) if isinstance(settings, TlsSettings) else None
         return cls(own_token(settings), tls, tracing)
 
@@ -73,7 +74,7 @@ NOBODY = Caller()
 
 
 class HttpClient:
-    """HTTP client with at most `connections` connections, on behalf of the caller. Created in a running event loop;
+    """HTTP client with at most `connections` connections, on behalf of the caller. Create it in a running event loop;
     close it, or use `async with`.
     """
 
@@ -101,12 +102,12 @@ class HttpClient:
         connect_timeout_s: float | None = None,
         most_bytes: int | None = None,
         headers: Mapping[str, str] | None = None,
-        **options: Any,  # noqa: ANN401 - handed on to aiohttp as they are
+        **options: Any,  # noqa: ANN401 - passed on to aiohttp
     ) -> HttpAnswer:
-        """Send one request and return its answer, whatever the status: redirects are not followed.
+        """Send one request and return its answer with any status. Redirects are not followed.
 
-        `PeerUnavailableError` without an answer; `InvalidRecordError` for one of more than `most_bytes`,
-        or `LARGEST_ANSWER_BYTES`.
+        `PeerUnavailableError` without an answer; `InvalidRecordError` if it is longer than `most_bytes` (default
+        `LARGEST_ANSWER_BYTES`).
         """
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=connect_timeout_s)
         if self._caller.tls is not None:
@@ -127,7 +128,7 @@ class HttpClient:
 
 
 async def _with_request_id(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Add the id of the causing request to an outgoing one."""
+    """Add the id of the current incoming request to an outgoing one."""
     request_id = current_id()
     if request_id is not None:
         request.headers[REQUEST_ID_HEADER] = request_id
@@ -135,8 +136,8 @@ async def _with_request_id(request: aiohttp.ClientRequest, send: aiohttp.ClientH
 
 
 async def _once_unless_get(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Stop aiohttp from repeating requests other than GET: it repeats PUT and DELETE when the connection ends without
-    an answer, and returns the second outcome alone.
+    """Stop aiohttp from repeating PUT and DELETE. It repeats them when the connection ends without an answer, and hides
+    the first outcome.
     """
     try:
         return await send(request)

@@ -1,7 +1,7 @@
 """HTTP server with limits on each connection and on their number, so that no client can exhaust it.
 
-What aiohttp lacks: a time for the head and for the body of a request, a number of connections, and errors as JSON. For
-a request that arrives at once, as nearly all do, no timer is started.
+It adds to aiohttp: timeouts for the head and the body of a request, a connection limit, and errors as JSON. Nearly all
+requests arrive in one piece and need no timer.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from loadmanager.net.tracing import REQUEST_ID_HEADER, id_of
 log = structlog.get_logger(__name__)
 
 _FILES_PER_CONNECTION = 2
-"""Half of the files that the process may have open are for connections that others open."""
+"""Half of the allowed open files are left for connections and files that the process opens itself."""
 
 _SHOWN_CHARACTERS = 200
 
 _LINGERING_S = 1.0
-"""Time for which an unwanted rest of a body is read after the answer, so that the answer reaches the sender."""
+"""Time to read the rest of a refused body after the answer, so that the sender receives the answer."""
 
 
 Quick = Callable[[bytes], bytes | None]
-"""Makes a whole answer of a whole request, None of one that is to be asked the usual way."""
+"""Fast path: returns the complete answer to a raw request, or None to use the normal path."""
 
 QUICK: web.AppKey[Quick] = web.AppKey("quick")
 """Application key of the fast path for requests that are answered before they are parsed."""
@@ -46,8 +46,8 @@ QUICK: web.AppKey[Quick] = web.AppKey("quick")
 class ServerLimits:
     """Limits of a server: concurrent connections, and the timeouts of a connection in seconds.
 
-    `head_s` counts from the first byte of a request's head, and limits a TLS handshake too. `body_s` is for its body.
-    `idle_s` is the time between two requests. It is longer than the keep-alive of clients and proxies.
+    `head_s` counts from the first byte of a request's head, and also limits a TLS handshake. `body_s` limits the body.
+    `idle_s` is the time between two requests; it exceeds the keep-alive of clients and proxies.
     """
 
     connections: int
@@ -57,10 +57,10 @@ class ServerLimits:
 
     @classmethod
     def of(cls, settings: HttpSettings, servers: int = 1) -> ServerLimits:
-        """Return the configured limits for each of so many `servers` of this process, with no more connections than its
-        open files allow.
+        """Return the configured limits for each of `servers` servers of this process. The limit on open files caps the
+        number of connections.
 
-        Raises the process's own limit on open files as far as it may.
+        Raises the soft limit on open files as far as allowed.
         """
         wanted, files = settings.max_http_server_connections, servers * _FILES_PER_CONNECTION
         connections = min(wanted, _raise_open_files(wanted * files) // files)
@@ -72,16 +72,16 @@ class ServerLimits:
 
 
 def with_trailing_slashes(routes: list[web.RouteDef]) -> list[web.RouteDef]:
-    """Return the routes, then each with a slash at the end of its path, as Pulsar's servers and some scrapers have it.
+    """Return the routes, then each with a trailing slash, which Pulsar's servers and some scrapers use.
 
-    They come last, so that matching the plain paths takes no longer.
+    The latter come last, so that matching plain paths takes no longer.
     """
     plain = [each for each in routes if not each.path.endswith(("/", "*}"))]
     return [*routes, *(web.RouteDef(each.method, f"{each.path}/", each.handler, each.kwargs) for each in plain)]
 
 
 async def serve_within(app: web.Application, limits: ServerLimits, shutdown_timeout_s: float) -> web.AppRunner:
-    """Return a runner that is set up; it serves once it has a site."""
+    """Return a runner that is set up; add a site or `listen_on` to serve."""
     runner = _Runner(
         app,
         limits,
@@ -96,11 +96,11 @@ async def serve_within(app: web.Application, limits: ServerLimits, shutdown_time
 
 
 BACKLOG = 1024
-"""Connections that may wait to be accepted: after a mass failure all clients come at once."""
+"""Length of the accept queue: after a mass failure all clients connect at once."""
 
 
 async def listen_on(runner: web.AppRunner, listener: socket.socket, tls: ServerTls | None = None) -> None:
-    """Serve on one more socket: plain TCP, TLS, or a unix socket."""
+    """Serve on one more socket: plain TCP, TLS, or a Unix socket."""
     await _Site(runner, listener, tls).start()
 
 
@@ -130,7 +130,7 @@ class _Site(web.SockSite):
 
 
 def _raise_open_files(wanted: int) -> int:
-    """Raise the limit on open files as far as allowed and wanted; return it."""
+    """Raise the limit on open files up to `wanted`, as far as allowed; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     if soft == unlimited or soft >= wanted:
@@ -153,7 +153,7 @@ class _Runner(web.AppRunner):
 
 class _Server(web.Server):
     def __init__(self, server: web.Server, limits: ServerLimits, quick: Quick | None) -> None:
-        options = server._kwargs  # noqa: SLF001 - as aiohttp made them of the runner's
+        options = server._kwargs  # noqa: SLF001 - the runner's options, as aiohttp keeps them
         super().__init__(server.request_handler, request_factory=server.request_factory, **options)
         self._limits = limits
         self._quick = quick
@@ -192,7 +192,7 @@ class _LimitedConnection(web.RequestHandler):
 
     @property
     def is_silent(self) -> bool:
-        """True if every request that arrived is answered."""
+        """True if every request received so far is answered."""
         return self._waiter is not None and not self._waiter.done()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -217,8 +217,8 @@ class _LimitedConnection(web.RequestHandler):
     def _answers_at_once(self, data: bytes) -> bool:
         """Answer a request that qualifies for the fast path; return True if it did.
 
-        Nobody may wait for anything else on the connection, take their time to read, or have sent half a request. The
-        time that aiohttp waits between two requests begins anew.
+        It qualifies if nothing else is in progress on the connection: no earlier request, no slow reader and no partial
+        request. The keep-alive timeout restarts.
         """
         if self._quick is None or self._paused or self._head_timer is not None or self._keepalive_handle is None:
             return False
@@ -239,7 +239,7 @@ class _LimitedConnection(web.RequestHandler):
         super().data_received(data)
         if self._request_count != requests:
             self._on_request()
-        elif self._head_timer is None and (self.is_silent or not requests):  # uvloop reads before anybody waits
+        elif self._head_timer is None and (self.is_silent or not requests):  # uvloop reads before the handler waits
             self._head_timer = self._loop.call_later(self._limits.head_s, self.force_close)
 
     def _on_request(self) -> None:
@@ -255,14 +255,14 @@ class _LimitedConnection(web.RequestHandler):
             self._head_timer = None
 
     def _end_slow_body(self, body: StreamReader) -> None:
-        """Answer 408 for a body that has not arrived, and stop waiting for it."""
+        """Answer 408 if the body has not arrived, and stop waiting for it."""
         if not body.is_eof() and body.exception() is None:
             self._lingering_time = 0.0
             reason = f"the body took longer than {self._limits.body_s:g} s"
             body.set_exception(web.HTTPRequestTimeout(reason=reason))
 
     def log_exception(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - as aiohttp calls it
-        if not isinstance(options.get("exc_info"), web.RequestPayloadError):  # the rest of a body that cannot be read
+        if not isinstance(options.get("exc_info"), web.RequestPayloadError):  # the rest of an unreadable body
             super().log_exception(*args, **options)
 
     def finish_response(
@@ -280,7 +280,7 @@ class _LimitedConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer a request that no handler got: a malformed one, or an unforeseen error."""
+        """Answer a request that reached no handler (malformed), or an unexpected error."""
         if request.writer.output_size > 0:
             raise ConnectionError("a part of the answer was sent already")
         if isinstance(exc, web.RequestPayloadError):
@@ -302,5 +302,5 @@ def connections_allowed(request: web.Request) -> float:
 
 
 def unreadable(error: web.RequestPayloadError) -> str:
-    """Describe a body that is not encoded as its headers say."""
+    """Describe a body whose encoding contradicts its headers."""
     return f"body: cannot be read: {error}"

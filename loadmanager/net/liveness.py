@@ -1,13 +1,13 @@
-"""Evidence that a process has exited, and is not merely slow: its address refuses; the kernel reports its end.
+"""Evidence that a process has exited, and is not merely slow: its address refuses, or the kernel confirms the exit.
 
-That a life of a process is over can be told for certain only where it was lived, by what the kernel keeps there and
-nobody can copy: it holds an abstract socket of its own name, which goes with the process. The place is a network
-namespace of one boot of one machine. Of a life elsewhere nothing is known: an address that refuses may be wrong.
+Only the machine on which a process ran can prove that it has exited. Each process holds an abstract Unix socket with
+its own name; the kernel removes it when the process exits, and nobody else can create it. The scope of such a name is
+one network namespace during one boot of a machine. Nothing is concluded about processes elsewhere, and a refusing
+address may be the wrong one.
 
-The process at the other end of a local connection is the one that the kernel reports. Over a unix socket it keeps who
-connected. Over TCP it is asked for the socket at the other end, by its addresses, and a process has that if one of its
-descriptors leads there. What it does not tell (of another pid or network namespace, of another user's process) is not
-known, and never guessed.
+The kernel also names the process at the other end of a local connection. A Unix socket stores the peer's pid. For TCP
+the kernel finds the peer's socket by its addresses; a process owns it if one of its descriptors refers to it. Peers in
+another pid or network namespace, and processes of another user, stay unknown; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SOCKETS = Path("/proc/self/net/unix")
 async def is_refused(url: str) -> bool:
     """Return whether connections to the URL are refused: ECONNREFUSED at each of its addresses, and no other error.
 
-    A process that is gone refuses, one that is slow or paused does not; neither does a URL that cannot be used.
+    A process that has exited refuses; a slow or paused one does not. False for an invalid URL.
     """
     try:
         parts = urlsplit(url)
@@ -53,7 +53,7 @@ async def is_refused(url: str) -> bool:
             for family, address in addresses:
                 if not await _refuses(family, address):
                     return False
-    except (OSError, TimeoutError, UnicodeError):  # UnicodeError: not a name that can be looked up
+    except (OSError, TimeoutError, UnicodeError):  # UnicodeError: not a valid host name
         return False
     return bool(addresses)
 
@@ -69,9 +69,9 @@ async def _refuses(family: int, address: tuple[Any, ...]) -> bool:
 
 
 def _has_source(family: int, address: tuple[Any, ...]) -> bool:
-    """Return whether this host has an address of its own to connect from: without IPv6, `::1` is nobody's.
+    """Return whether this host has a source address of this family. Without IPv6, a refusal by `::1` proves nothing.
 
-    TCP reports a lack of free ports by the same EADDRNOTAVAIL, so UDP is asked, which sends nothing here.
+    TCP also reports EADDRNOTAVAIL if no port is free, so this connects a UDP socket, which sends nothing.
     """
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -82,7 +82,7 @@ def _has_source(family: int, address: tuple[Any, ...]) -> bool:
 
 
 def this_place() -> str:
-    """Return where this process lives; empty where the system does not say, which is like no other place."""
+    """Return this boot and network namespace; empty if unknown, which equals no other place."""
     try:
         return f"{_BOOT_ID.read_text(encoding='ascii').strip()}.{_NETWORK.stat().st_ino}"
     except OSError:
@@ -90,7 +90,7 @@ def this_place() -> str:
 
 
 class Life:
-    """Identity of one run of a process of this `kind`; `name` is unique across hosts."""
+    """Identity of one process run of this `kind`; `name` is unique across hosts."""
 
     def __init__(self, place: str | None = None, kind: str = "agent") -> None:
         self._place = this_place() if place is None else place
@@ -101,11 +101,11 @@ class Life:
         self._close = weakref.finalize(self, os.close, sign.detach())
 
     def close(self) -> None:
-        """End the identity, as the exit of the process would."""
+        """End the identity, as a process exit would."""
         self._close()
 
     def is_over(self, name: str) -> bool:
-        """Return True if the process run of that name has ended for certain; False wherever that is unknown."""
+        """Return True if the process run of that name has certainly exited; False if that is unknown."""
         place, _, _ = name.partition("/")
         return bool(place) and place == self._place and _is_unheld(self._kind, name)
 
@@ -124,13 +124,13 @@ def _is_unheld(kind: str, name: str) -> bool:
             probe.connect(_address(kind, name))
         except ConnectionRefusedError:
             return True
-        except OSError:  # a name that is none, or a limit of this process
+        except OSError:  # an invalid name, or a limit of this process
             return False
     return False
 
 
 def _address(kind: str, name: str) -> str:
-    """Address in Linux's abstract socket namespace, which has no files; at most 107 bytes."""
+    """Return the address in Linux's abstract socket namespace; at most 107 bytes."""
     return f"\0{_prefix(kind)}{name}"
 
 
@@ -152,18 +152,18 @@ _INODE_AT = _HEADER.size + 68
 _ANSWER_BYTES = 8192
 
 Address = tuple[Any, ...]
-"""Host and port first, as sockets name themselves."""
+"""Host and port first, as in `getsockname`."""
 
 
 def pid_that_connected(connection: socket.socket) -> int:
-    """Return the peer's process id of a unix socket; 0 for a process outside this pid namespace."""
+    """Return the pid of the peer of a Unix socket; 0 if the peer is outside this pid namespace."""
     found: int = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0]
     return found
 
 
 def inode_at_other_end(own: Address, other: Address) -> int | None:
-    """Return the inode of the peer's socket of a TCP connection between these addresses, if it is in this network
-    namespace.
+    """Return the inode of the peer's socket of a TCP connection between these addresses; None if it is not in this
+    network namespace.
     """
     ours, theirs = _plain(own[0]), _plain(other[0])
     family = socket.AF_INET if ours.version == 4 else socket.AF_INET6  # noqa: PLR2004 - IPv4
@@ -184,7 +184,7 @@ def inode_at_other_end(own: Address, other: Address) -> int | None:
 
 
 def has_socket(pid: int, inode: int) -> bool:
-    """Return True if the process has this socket open, as far as it may be inspected."""
+    """Return True if the process has this socket open and may be inspected."""
     try:
         with os.scandir(f"/proc/{pid}/fd") as descriptors:
             return any(_is_socket(each, inode) for each in descriptors)
@@ -193,7 +193,7 @@ def has_socket(pid: int, inode: int) -> bool:
 
 
 def listens_at(pid: int, port: int | None) -> bool | None:
-    """Return whether the process listens at the TCP port; None when it may not be looked at."""
+    """Return whether the process listens on the TCP port; None if it may not be inspected."""
     try:
         connections = psutil.Process(pid).net_connections("tcp")
     except psutil.AccessDenied:
@@ -206,7 +206,7 @@ def listens_at(pid: int, port: int | None) -> bool | None:
 def _is_socket(descriptor: os.DirEntry[str], inode: int) -> bool:
     try:
         found = descriptor.stat()
-    except OSError:  # closed meanwhile
+    except OSError:  # closed in the meantime
         return False
     return stat.S_ISSOCK(found.st_mode) and found.st_ino == inode
 

@@ -1,7 +1,7 @@
 """OpenTelemetry export: spans over OTLP/HTTP to a collector.
 
-Lookups are many, so only a part of them begins a trace; what a leader decides and moves by itself always does. What
-belongs to a trace that was begun elsewhere is told if that was.
+Only a fraction of lookups starts a trace, because there are many; the leader's own decisions and moves always do. Work
+that belongs to a caller's trace is exported if the caller sampled it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from loadmanager.net.tracing import Attributes, Handler, Tracing, Trail
 _PATH = "/v1/traces"
 _PATIENCE_S = 5
 SAMPLED_REQUESTS = 0.01
-"""Fraction of requests that are traced if the client sends no trace: enough of thousands of lookups a second. A client
-that wants more sends a sampled `traceparent`.
+"""Fraction of requests that start a trace if the client sends none: enough of thousands of lookups a second. A client
+that needs more sends a sampled `traceparent`.
 """
 _FAILED = 500
 _FORMAT = TraceContextTextMapPropagator()
 
 
 class CollectorTracing(Tracing):
-    """Exports spans to the collector at `endpoint` (its URL without path) as `service`, in a thread of its own; spans
+    """Exports spans of `service` to the collector at `endpoint` (its URL without path), in a background thread. Spans
     that cannot be sent are dropped.
     """
 
@@ -97,7 +97,7 @@ class _SpanTrail(Trail):
 
 
 class _PartOfRequests(Sampler):
-    """Sampler: a share of new request traces, and all other new traces."""
+    """Sampler that keeps a fraction of new request traces, and all other new traces."""
 
     def __init__(self, ratio: float) -> None:
         self._of_requests = TraceIdRatioBased(ratio)

@@ -1,7 +1,7 @@
 """TLS contexts from certificate files, renewed when the files change.
 
-Files that cannot be used are refused at the start, by key and file. Later the last good ones stay in use, with an alarm
-in the log and in the metrics, until the files change again. What is asked at each new connection costs three `stat`s.
+Unusable files are refused at the start, with setting and file. Later the last good ones stay in use, with an alarm in
+log and metrics, until the files change again. The check at each new connection costs three `stat` calls.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from loadmanager.errors import ConfigurationError
 log = structlog.get_logger(__name__)
 
 _TRY_AGAIN_S = 10.0
-"""Interval at which unusable files are tried again without a change: too many open files, or a certificate that becomes
-valid, may have been the cause."""
+"""Interval at which unusable files are tried again without a change. The cause may have been too many open files, or a
+certificate that was not yet valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsKeys:
-    """Names of the settings, or options, of the files, for error messages."""
+    """Names of the files' settings or options, for error messages."""
 
     trust_certs: str = "tlsTrustCertsFilePath"
     certificate: str = "tlsCertificateFilePath"
@@ -64,21 +64,21 @@ class TlsFiles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """TLS options of a client; without `trust_certs` the system's trust store counts."""
+    """TLS options of a client; without `trust_certs` the system's trust store applies."""
 
     trust_certs: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
     allow_insecure: bool = False
-    """Believe anybody."""
+    """Accept any certificate."""
     hostname_verification: bool = True
-    """The certificate has to name the host that was asked."""
+    """The certificate must name the requested host."""
     keys: TlsKeys = _PULSARS
 
     def context(self) -> ssl.SSLContext:
         try:
             context = _default_context(ssl.Purpose.SERVER_AUTH, self.trust_certs)
-        except OSError as error:  # of which those of TLS are some
+        except OSError as error:  # includes TLS errors
             raise _bad_trust_certs(self, error) from None
         if self.allow_insecure or not self.hostname_verification:
             context.check_hostname = False
@@ -90,7 +90,7 @@ class TlsOptions:
 
 @dataclass(frozen=True, slots=True)
 class TlsServerOptions:
-    """TLS options of a server. With `trust_certs` clients are asked for a certificate, which these must have signed;
+    """TLS options of a server. With `trust_certs` clients are asked for a certificate signed by one of these;
     `require_client` refuses clients without one. `protocols` are of `TLSv1.2`, `TLSv1.3`; empty: both.
     """
 
@@ -130,13 +130,13 @@ _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_
 
 
 class RenewedTls:
-    """A context that follows its files; unusable files leave the last good one."""
+    """A TLS context that is renewed when its files change; unusable files leave the last good one in use."""
 
     def __init__(self, files: TlsFiles) -> None:
-        """Load the files; raises `ConfigurationError` if they cannot be used."""
+        """Load the files; raises `ConfigurationError` if they are unusable."""
         self.files = files
         self.fault = ""
-        """Fault of the files as they are; empty while they are usable."""
+        """Fault of the current files; empty while they are usable."""
         self.expires_at: datetime | None = None
         """Expiry of the certificate in use; None without one."""
         self._seen = self._stamps()
@@ -144,7 +144,7 @@ class RenewedTls:
         self._context = self._make()
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for one more connection."""
+        """Return the context for a new connection, renewed if the files have changed."""
         stamps, now_s = self._stamps(), time.monotonic()
         if stamps != self._seen or (self.fault and now_s >= self._try_again_at_s):
             self._seen, self._try_again_at_s = stamps, now_s + _TRY_AGAIN_S
@@ -194,8 +194,8 @@ class ServerTls(RenewedTls):
 
 
 def client_tls_of(settings: TlsSettings) -> RenewedTls | None:
-    """Build the TLS side of outgoing calls to nodes and agents; None where nothing is configured, and the system's
-    trust store counts. Raises `ConfigurationError`.
+    """Build the client TLS options for calls to nodes and agents; None if nothing is configured, and the system's trust
+    store applies. Raises `ConfigurationError`.
     """
     options = TlsOptions(
         trust_certs=settings.broker_client_trust_certs_file_path,
@@ -208,14 +208,14 @@ def client_tls_of(settings: TlsSettings) -> RenewedTls | None:
 
 
 def principal_of(request: web.BaseRequest) -> str | None:
-    """The common name (CN) in the certificate that the caller has shown, which was verified; None without one."""
+    """Return the common name (CN) of the caller's verified certificate; None without one."""
     certificate = request.get_extra_info("peercert") or {}
     names = (value for part in certificate.get("subject", ()) for name, value in part if name == "commonName")
     return next(names, None)
 
 
 class TlsMetrics(Collector):
-    """Collector of TLS metrics of `client` and `server`, with these `labels`; `server` is None without TLS."""
+    """Collector of the TLS metrics of `client` and `server`, with these `labels`; `server` is None without TLS."""
 
     def __init__(
         self, client: RenewedTls | None, server: ServerTls | None, labels: Mapping[str, str] | None = None
@@ -236,7 +236,7 @@ class TlsMetrics(Collector):
             labels=[*self._labels, "side"],
         )
         for side, tls in self._sides.items():
-            tls.context()  # whoever asks nobody for a while is to see changes, too
+            tls.context()  # so that changes show without new connections
             unusable.add_metric([*self._labels.values(), side], bool(tls.fault))
             if tls.expires_at is not None:
                 expires.add_metric([*self._labels.values(), side], tls.expires_at.timestamp())
@@ -254,7 +254,7 @@ class TlsMetrics(Collector):
 
 
 def _default_context(purpose: ssl.Purpose, trust_certs: Path | None = None) -> ssl.SSLContext:
-    """Return Python's default context with TLS 1.2 as the minimum: some builds of Python leave it to OpenSSL."""
+    """Return Python's default context with TLS 1.2 as the minimum, which some builds of Python leave to OpenSSL."""
     context = ssl.create_default_context(purpose, cafile=trust_certs)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
@@ -277,7 +277,7 @@ def _present(context: ssl.SSLContext, files: TlsFiles) -> None:
             raise ConfigurationError(f"{files.keys.key}: without a {files.keys.certificate} nobody asks for it")
         return
     try:
-        # Without a password to give, a key that has one would be asked for on the terminal.
+        # Without a password argument, OpenSSL would prompt for one on the terminal.
         context.load_cert_chain(files.certificate, files.key, password="")
     except OSError as error:
         names = f"{files.keys.certificate} {files.certificate}, {files.keys.key} {files.key}"
@@ -293,14 +293,14 @@ def _bad_trust_certs(files: TlsFiles, error: OSError) -> ConfigurationError:
 
 
 def _end_of(files: TlsFiles, now: datetime) -> datetime | None:
-    """Return the expiry of the certificate, None without one; raises for one that is not valid now."""
+    """Return the expiry of the certificate, None without one; raises if it is not valid now."""
     if files.certificate is None:
         return None
     from cryptography import x509  # noqa: PLC0415 - takes 0.1 s, and most commands have no certificate
 
     try:
         certificate = x509.load_pem_x509_certificates(files.certificate.read_bytes())[0]
-    except (OSError, ValueError) as error:  # it has just been replaced, or says what only OpenSSL understands
+    except (OSError, ValueError) as error:  # just replaced, or readable only by OpenSSL
         raise ConfigurationError(f"{files.keys.certificate} {files.certificate}: {error}") from None
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not begins <= now <= ends:

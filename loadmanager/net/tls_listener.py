@@ -1,7 +1,7 @@
-"""TLS listener and connection limit: each handshake has a timeout, and counts as a connection from its accept on.
+"""TLS listener and connection limit: each handshake has a timeout, and a connection counts from its accept.
 
-asyncio's own servers tell nobody of a connection before its handshake is over, so whoever begins none could take all
-files that the process may open; and they keep one context for good, where certificates are renewed.
+asyncio's servers report a connection only after its handshake, so clients that never start one could use up all open
+files. They also keep one TLS context for ever, while certificates are renewed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from loadmanager.net.tls_contexts import ServerTls
 log = structlog.get_logger(__name__)
 
 SSLProtocol.max_size = 32 * 1024
-"""Read buffer of each TLS connection, idle ones included. With asyncio's default of 256 KiB, the allowed connections
+"""Read buffer of each TLS connection, including idle ones. With asyncio's default of 256 KiB, the allowed connections
 would take more than half a gigabyte."""
 
 _SHUTDOWN_S = 1.0
-"""Timeout of a closed connection for the other side's close notification."""
+"""Time to wait for the peer's close notification."""
 
 _TRY_AGAIN_S = 1.0
 _SAID_EVERY_S = 10.0
@@ -47,7 +47,7 @@ class Handshake:
         return self._task
 
     def take(self) -> socket.socket:
-        """Hand over the socket, which the caller closes."""
+        """Hand over the socket; the caller must close it."""
         self._has_begun = True
         return self._socket
 
@@ -81,7 +81,7 @@ class TlsListener:
         self._listen()
 
     def close(self) -> None:
-        """Stop accepting, and abort the handshakes under way."""
+        """Stop accepting, and abort handshakes in progress."""
         self._loop.remove_reader(self._listener)
         self._listener.close()
         for handshake in list(self._under_way):
@@ -96,7 +96,7 @@ class TlsListener:
             sock, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
-        except OSError as error:  # no file is left, mostly
+        except OSError as error:  # usually too many open files
             log.warning("not_accepting", error=str(error))
             self._loop.remove_reader(self._listener)
             self._loop.call_later(_TRY_AGAIN_S, self._listen)
@@ -122,14 +122,14 @@ class TlsListener:
                 ssl_handshake_timeout=self._handshake_s,
                 ssl_shutdown_timeout=_SHUTDOWN_S,
             )
-        # What ends a handshake holds, by its traceback, all that was made for it until cycles are collected.
+        # Drop the traceback: it would keep everything made for the handshake until cycles are collected.
         except asyncio.CancelledError as aborted:
             raise aborted.with_traceback(None) from None
         except (OSError, RuntimeError) as error:
             self._on_handshake_failed(error.with_traceback(None))
 
     def _on_handshake_failed(self, error: Exception) -> None:
-        """Count and log a failed handshake, with a limited rate; a connection without data is none."""
+        """Count and log a failed handshake, with rate limiting. A connection that sent nothing counts as broken off."""
         if not isinstance(error, ssl.SSLError):
             self._tls.handshakes["broken_off"] += 1
             return
@@ -141,18 +141,18 @@ class TlsListener:
 
 
 class Connection(Protocol):
-    """A counted connection, from its accept on."""
+    """A connection that counts from its accept."""
 
     @property
     def is_silent(self) -> bool:
-        """True if no request is under way."""
+        """True if no request is in progress."""
 
     def abort(self) -> None:
         """Close the connection at once."""
 
 
 class ConnectionLimit:
-    """Open connections, the longest idle first."""
+    """Limit on open connections, ordered by idle time, longest first."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -160,7 +160,7 @@ class ConnectionLimit:
         self._is_full = False
 
     def admit(self, connection: Connection) -> bool:
-        """Return True if there is room for one more, after closing the longest idle connection if need be."""
+        """Return True if the connection is admitted; closes the longest idle connection if necessary."""
         if len(self._open) >= self._most and not self._close_a_silent_one():
             return False
         self._open[connection] = None

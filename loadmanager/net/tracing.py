@@ -1,11 +1,10 @@
 """Tracing: spans of lookups, decisions and moves across processes; and request ids.
 
-This is how it is when nothing is traced, which costs nothing; `loadmanager.net.otlp` tells a collector of
-OpenTelemetry. Which trace something belongs to goes along with its task, and from process to process in the header
-`traceparent`, as W3C's Trace Context has it.
+`Tracing` itself does nothing and costs nothing; `loadmanager.net.otlp` exports to an OpenTelemetry collector. The
+current trace follows the task, and crosses processes in the header `traceparent` (W3C Trace Context).
 
-Request ids are in the answer, in the log lines of the request, and in the requests to others that it causes. One that
-the client gave is taken over if it can stand in a line of a log; else one is made.
+A request id appears in the answer, in the log lines of the request, and in the requests that it causes. The client's id
+is used if it is safe in a log line; otherwise one is made.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Attributes = Mapping[str, str | int]
 
 
 class Trail:
-    """A span that other tasks can continue, or several can share."""
+    """A span that other tasks can continue, or several tasks can share."""
 
     def enter(self) -> None:
         """Make the span current in this context (of `contextvars`)."""
@@ -52,7 +51,7 @@ class Tracing:
         return {}
 
     def serving(self, route: str, handler: Handler) -> Handler:
-        """Wrap the handler of a route so that each request gets a span, in the trace of its caller."""
+        """Wrap a handler so that each request gets a span in its caller's trace."""
         del route
         return handler
 
@@ -67,7 +66,7 @@ class Tracing:
         return NOWHERE
 
     def begin(self, name: str, attributes: Attributes) -> Trail:
-        """Begin a span across tasks, until its trail is ended."""
+        """Begin a span that may cross tasks; it ends when its trail is ended."""
         del name, attributes
         return NOWHERE
 
@@ -98,7 +97,7 @@ _COUNT = count(1)
 
 
 def id_of(request: web.BaseRequest) -> str:
-    """Return the id of the request, the same for its whole life."""
+    """Return the id of the request; it does not change."""
     known = request.get(_IN_REQUEST)
     if known is None:
         given = request.headers.get(_HEADER, "")
@@ -112,7 +111,7 @@ def new_id() -> str:
 
 
 async def name_answer(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Add the id to an answer; for `on_response_prepare` of an application."""
+    """Add the request id to an answer; for `on_response_prepare` of an application."""
     response.headers[_HEADER] = id_of(request)
 
 
@@ -124,6 +123,6 @@ def noted(request: web.BaseRequest) -> Iterator[None]:
 
 
 def current_id() -> str | None:
-    """Return the id of the causing request; None without one."""
+    """Return the id of the request being handled; None without one."""
     known: str | None = structlog.contextvars.get_contextvars().get(_IN_LOGS)
     return known

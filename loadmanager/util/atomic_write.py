@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that replaces `path` at the end; on an error it is deleted."""
+    """Yield a temporary path that replaces `path` at the end; an error deletes it."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         yield partial

@@ -1,9 +1,8 @@
 """Clocks: wall time in milliseconds, and seconds since boot for promises that expire (leases, sessions).
 
-`time.monotonic()` stands still while a machine is suspended, so a process that wakes up would take an expired lease for
-a valid one. CLOCK_BOOTTIME (Linux) and CLOCK_MONOTONIC (macOS) go on. Where neither exists, `time.monotonic()` is used.
-Timers of asyncio and of kazoo use `time.monotonic()` all the same: whoever relies on a promise compares it with this
-clock at that moment.
+`time.monotonic()` stops while a machine is suspended, so after a resume an expired lease would look valid.
+CLOCK_BOOTTIME (Linux) and CLOCK_MONOTONIC (macOS) continue. If neither exists, `time.monotonic()` is used. Timers of
+asyncio and kazoo use `time.monotonic()` anyway, so check an expiry against this clock when it matters.
 """
 
 from __future__ import annotations

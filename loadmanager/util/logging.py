@@ -9,12 +9,12 @@ import structlog
 
 
 def configure_logging(*, json_lines: bool, level: str = "info") -> None:
-    """Send events at `level` and above to standard error, as JSON lines or for people to read.
+    """Send events at `level` and above to standard error, as JSON lines or as readable text.
 
-    What libraries log through the standard module takes the same form, from warnings on; of kazoo's only errors: the
-    store says itself what becomes of its session.
+    Log records of libraries take the same form, from warnings on. Of kazoo only errors: the store logs the state of its
+    session itself.
     """
-    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()  # which escapes by itself
+    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()  # escapes control characters itself
     if not json_lines:
         renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     shared: list[structlog.typing.Processor] = [

@@ -12,14 +12,14 @@ _LARGE_BYTES = 1 << 20
 def map_large_blocks() -> None:
     """Allocate large columns with mmap, so that they return to the system when freed.
 
-    By itself glibc takes blocks as large as any that was ever freed, up to 32 MiB, from among the small ones: what a
-    plan was worked out in then stays with the process.
+    By default glibc raises the threshold to the size of any freed block, up to 32 MiB, and serves such blocks from the
+    heap. Then the memory of a finished plan stays with the process.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def give_back_memory() -> None:
-    """Return free heap memory to the system: much, after a large cluster was read."""
+    """Return free heap memory to the system; useful after a large cluster was read."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -27,11 +27,11 @@ def add_process_metrics(registry: CollectorRegistry) -> CollectorRegistry:
 def choose_format(accept: str) -> tuple[Callable[[Collector], bytes], str]:
     """Return the encoder and the content type of a scrape for this `Accept` header: OpenMetrics or Prometheus text.
 
-    Formats count in the order of their weights. The text format 0.0.4 is the answer to a header that accepts neither.
+    Formats rank by their weights. If the header accepts neither, the text format 0.0.4 is used.
     """
     weights = {each: float(found[1]) if (found := _WEIGHT.search(each)) else 1.0 for each in accept.split(",")}
     for each in sorted(filter(weights.__getitem__, weights), key=weights.__getitem__, reverse=True):
-        with suppress(TypeError, ValueError):  # a version that is no version
+        with suppress(TypeError, ValueError):  # an invalid version
             encode, content_type = choose_encoder(_WEIGHT.sub("", each))
             if content_type.partition(";")[0] == each.partition(";")[0].strip():
                 return encode, content_type

@@ -1,8 +1,8 @@
 """Authentication gate: checks every operation with a role other than ANYONE, on nodes, agents and beside a Pulsar.
 
-A token is checked once. Afterwards it costs one look into a dictionary, which is emptied when the key changes and of
-which each entry ends with its token. Only tokens that were found good are kept, so nobody fills it who has none. Who
-sends no token is known by the certificate that they have shown, if `tlsTrustCertsFilePath` says whose to believe.
+A token is verified once; after that it costs one dictionary lookup. The cache is emptied when the key changes, and
+entries end with their tokens. Only valid tokens are cached, so callers without one cannot fill it. A caller without a
+token is identified by its client certificate, if `tlsTrustCertsFilePath` names the trusted certificates.
 
 `AccessRole` has the roles of operations, and `Permissions` those of a principal; docs/security.md has the table.
 """
@@ -42,22 +42,22 @@ from loadmanager.wire.http_bodies import ORIGINAL_PRINCIPAL_HEADER
 log = structlog.get_logger(__name__)
 
 PRINCIPAL = web.RequestKey("principal", str)
-"""Principals of a request, set once known, whether it is permitted or not."""
+"""Principals of a request, set once known, even if the request is refused."""
 
 _AUTHORIZATION = istr("Authorization")
 _ORIGINAL = istr(ORIGINAL_PRINCIPAL_HEADER)
 _LOOK_AGAIN_S = 1.0
-"""The file of the key is looked at this often, by whoever asks then."""
+"""Minimum interval between checks of the key file, which requests trigger."""
 
 _MOST_KNOWN = 10_000
 _LONGEST_KEPT = 4_096
-"""A token of more characters is checked each time."""
+"""Maximum length of a cached token; longer ones are verified each time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """An authenticated caller: principal, roles, end of the token (seconds since the epoch), and whether it acts for
-    others.
+    """An authenticated caller: principal, roles, expiry of the token (seconds since the epoch), and whether it is a
+    proxy for others.
     """
 
     principal: str
@@ -67,7 +67,7 @@ class Visitor:
 
 
 def is_open_to_anyone(settings: AuthSettings, address: str) -> bool:
-    """Return whether callers from other hosts reach the address, and need no token."""
+    """Return True if callers from other hosts can reach the address and need no token."""
     return not settings.authentication_enabled and not _is_loopback(address)
 
 
@@ -81,7 +81,7 @@ def _is_loopback(address: str) -> bool:
 class AuthGate:
     """Gate with these settings, of a server that listens on `address`. `clock` is in seconds since the epoch.
 
-    `is_open` without `authenticationEnabled`. Raises `ConfigurationError` for a key that cannot be used.
+    `is_open` is True without `authenticationEnabled`. Raises `ConfigurationError` for an unusable key.
     """
 
     def __init__(self, settings: AuthSettings, clock: Callable[[], float] = time.time, *, address: str = "") -> None:
@@ -98,7 +98,7 @@ class AuthGate:
 
     @property
     def key_fault(self) -> str:
-        """Fault of the key file, while the last good key stays in use; empty when there is none."""
+        """Fault of the key file, while the last good key stays in use; empty if there is none."""
         return self._key.fault if self._key is not None else ""
 
     def permitting(self, role: AccessRole, handler: Handler) -> Handler:
@@ -121,15 +121,15 @@ class AuthGate:
         visitor = self._known.get(header)
         if visitor is None or now_s >= visitor.expires_s:
             visitor = self._authenticate(request, header)
-        request[PRINCIPAL] = visitor.principal  # known also of one who is refused
+        request[PRINCIPAL] = visitor.principal  # also set for callers that are refused below
         if role not in visitor.roles:
             raise self._forbidden(visitor.principal, role)
         if visitor.is_proxy or _ORIGINAL in request.headers:
             request[PRINCIPAL] = self._original(request, visitor, role)
 
     def knows(self, header: str, role: AccessRole) -> bool:
-        """Return True if `check` would let this Authorization header pass, by its cache of callers that do not act for
-        others. False means nothing.
+        """Return True if the cache shows that `check` would accept this Authorization header. False means unknown, as
+        for proxies.
         """
         now_s = self._clock()
         if now_s >= self._look_again_s:
@@ -138,7 +138,7 @@ class AuthGate:
         return visitor is not None and now_s < visitor.expires_s and role in visitor.roles and not visitor.is_proxy
 
     def still_permits(self, request: web.Request, role: AccessRole) -> bool:
-        """Return True if a caller may keep its stream: tokens expire and keys change meanwhile."""
+        """Return True if a caller may keep its stream: its token may have expired, or the key may have changed."""
         if self.is_open:
             return True
         try:
@@ -190,9 +190,7 @@ class AuthGate:
         return Visitor(principal, permissions.of(principal), claimed.expires_s, permissions.is_proxy(principal))
 
     def _original(self, request: web.Request, visitor: Visitor, role: AccessRole) -> str:
-        """Return the original principal, as in Pulsar: a proxy must name it, others must not, and both need the
-        role.
-        """
+        """Return the original principal, as in Pulsar: a proxy must name one that has the role; others must not."""
         original = request.headers.get(_ORIGINAL, "").strip()
         if not visitor.is_proxy:
             if original in ("", visitor.principal):
@@ -253,7 +251,7 @@ class _GateMetrics(Collector):
 
 
 class AccessRole(StrEnum):
-    """An access role. None contains another."""
+    """An access role. No role contains another."""
 
     ANYONE = "anyone"
     """Everybody, without a token: probes, and the files of the page."""

@@ -1,4 +1,4 @@
-"""Outgoing authentication token. Never logged, nor part of an error."""
+"""Outgoing authentication token. Never part of a log line or an error."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from urllib.parse import unquote, urlsplit
 
 from loadmanager.errors import ConfigurationError
 
-if TYPE_CHECKING:  # takes its time to load, which commands do without
+if TYPE_CHECKING:  # slow to import, and most commands do not need it
     from loadmanager.config.auth_settings import AuthSettings
 
-_TOKEN = "token:"  # noqa: S105 - how a setting begins
+_TOKEN = "token:"  # noqa: S105 - prefix of a setting, no secret
 FILE_SCHEME = "file:"
 
 
@@ -25,7 +25,7 @@ class TokenAlone:
     """A fixed token."""
 
     def __init__(self, text: str, where: str) -> None:
-        """Check the token; raises `ConfigurationError`, which names `where` it was given."""
+        """Check the token; raises `ConfigurationError`, which names its source `where`."""
         self._token = _one_word(text, where)
 
     def read(self) -> str:
@@ -43,16 +43,16 @@ class TokenFile:
         self.read_again()
 
     def read(self) -> str:
-        """Return the token in the file; the last one while the file cannot be read."""
+        """Return the token in the file; the previous one if the file cannot be read."""
         try:
             if self._stamp() != self._seen:
                 self.read_again()
         except (ConfigurationError, OSError):
-            pass  # It is being replaced; if the last one has ended, whoever is asked says so.
+            pass  # The file is being replaced. If the previous token has expired, the server will say so.
         return self._token
 
     def read_again(self) -> str:
-        """Return the token in the file, changed or not; raises `ConfigurationError` if there is none."""
+        """Return the token in the file, even if unchanged; raises `ConfigurationError` if there is none."""
         try:
             seen = self._stamp()
             text = self.path.read_text("ascii")
@@ -70,16 +70,16 @@ class TokenFile:
 
 
 def own_token(settings: AuthSettings) -> Token | None:
-    """Return the token of `brokerClientAuthenticationParameters`, None without one; raises `ConfigurationError` if it
-    is no token.
+    """Return the token of `brokerClientAuthenticationParameters`, None without one; raises `ConfigurationError` for an
+    invalid one.
     """
     text = settings.broker_client_authentication_parameters.get_secret_value()
     return token_of(text, settings.key("broker_client_authentication_parameters"))
 
 
 def token_of(text: str, where: str) -> Token | None:
-    """Parse `token:...` or `file:///path`, None for an empty text; raises `ConfigurationError`, which names `where` it
-    was given.
+    """Parse `token:...` or `file:///path`; None for an empty text. Raises `ConfigurationError`, which names the source
+    `where`.
     """
     if not text:
         return None
@@ -92,7 +92,7 @@ def token_of(text: str, where: str) -> Token | None:
 
 
 def path_of_file_url(text: str, name: str) -> Path:
-    """Return the path in a `file:` URL of this host; `ConfigurationError` for one of another host or without a path."""
+    """Return the path in a `file:` URL; raises `ConfigurationError` if the URL names another host or has no path."""
     url = urlsplit(text)
     if url.netloc not in {"", "localhost"} or not url.path or url.query or url.fragment:
         raise ConfigurationError(f"{name}: expected file:///path, with three slashes")

@@ -1,17 +1,17 @@
 """Keys of token signatures: reading and creating them, and creating tokens.
 
-Validation keys come from the places where Pulsar looks for them, and are read again when the file changes.
+Validation keys are read from the same places as in Pulsar, and again when the file changes.
 
-| the setting says | the key is |
+| the setting is | the key is |
 |---|---|
-| `file:///path`, or the path of a file | the bytes of the file: a secret as it is, a public key in DER or PEM |
+| `file:///path`, or the path of a file | the content of the file: a secret unchanged, a public key in DER or PEM |
 | `data:;base64,...` | these bytes (RFC 2397) |
 | anything else | base64 of these bytes |
 
-Other forms of `data:` and `file:` are refused. A secret that was probably meant to be decoded or trimmed is used as it
-is, as Pulsar does, with the warning `token_secret_suspect`.
+Other forms of `data:` and `file:` are refused. A secret that should probably be decoded or trimmed is used unchanged,
+as in Pulsar, with the warning `token_secret_suspect`.
 
-A key that cannot be used is refused at the start. Later the last good one stays, and `fault` says what is wrong.
+An unusable key is refused at the start. Later the last good key stays in use, and `fault` describes the problem.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _LONGEST_KEY_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ValidationKey:
-    """A validation key, and the only algorithms that it accepts, whatever a token's header says."""
+    """A validation key and the algorithms that it accepts, whatever a token's header names."""
 
     key: bytes | RSAPublicKey | EllipticCurvePublicKey
     algorithms: tuple[str, ...]
@@ -79,11 +79,11 @@ class KeyPlace:
         self._is_file = self.path is not None and (text.startswith(FILE_SCHEME) or self.path.is_file())
 
     def __str__(self) -> str:
-        """Name the setting, and the file if it is certain to be one: the key itself is never shown."""
+        """Name the setting, and the file if it is certainly one. Never show the key itself."""
         return f"{self._name} {self.path}" if self._is_file else self._name
 
     def stamp(self) -> object:
-        """Stamp of the file, which changes with it."""
+        """Stamp that changes whenever the file changes."""
         if self.path is None:
             return None
         try:
@@ -93,7 +93,7 @@ class KeyPlace:
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
     def read(self) -> bytes:
-        """Read the key's bytes; raises `ConfigurationError` when there are none."""
+        """Read the key's bytes; raises `ConfigurationError` if there are none."""
         if self.path is None:
             return _decode(self._text, self._name)
         try:
@@ -154,12 +154,12 @@ class KeySource:
         self._algorithm = settings.token_public_alg if public else None
         self._place = KeyPlace("tokenPublicKey", public) if public else KeyPlace("tokenSecretKey", secret)
         self.fault = ""
-        """Fault of the file now, while the last good key stays."""
+        """Current fault of the file, while the last good key stays in use."""
         self._seen = self._place.stamp()
         self.current = self._load()
 
     def look_again(self) -> bool:
-        """Read the file if it has changed; return True if the key is a new one."""
+        """Read the file if it has changed; return True if the key has changed."""
         stamp = self._place.stamp()
         if self._place.path is None or (stamp == self._seen and not self.fault):
             return False
@@ -190,7 +190,7 @@ class KeySource:
 
 
 def why_suspect(secret: bytes) -> str | None:
-    """Return why a secret is probably not the one that was meant, None for one without such signs."""
+    """Return why a secret looks wrong, such as undecoded base64; None if it looks right."""
     try:
         text = secret.decode()
     except UnicodeDecodeError:
@@ -214,12 +214,12 @@ def _decoded_strictly(text: str) -> bytes:
 
 
 def _find_path(text: str, name: str) -> Path | None:
-    """Return the file that the setting names, None where it is the key itself."""
+    """Return the file that the setting names; None if the setting is the key itself."""
     if text.startswith(_DATA):
         return None
     if text.startswith(FILE_SCHEME):
         return path_of_file_url(text, name)
-    return Path(text) if text.startswith("/") or os.path.isfile(text) else None  # noqa: PTH113 - takes any text
+    return Path(text) if text.startswith("/") or os.path.isfile(text) else None  # noqa: PTH113 - accepts any text
 
 
 def _decode(text: str, name: str) -> bytes:
@@ -253,8 +253,8 @@ def create_pair(algorithm: PublicAlgorithm) -> tuple[bytes, bytes]:
 
 
 def create_token(key: bytes, algorithm: str, claims: dict[str, object]) -> str:
-    """Create a token with these claims, signed with a secret or a private key; raises `ConfigurationError` for another
-    key.
+    """Create a token with these claims, signed with a secret or a private key; raises `ConfigurationError` for any
+    other key.
     """
     try:
         return jwt.encode(claims, _signing_key(key, algorithm), algorithm=algorithm)
@@ -263,8 +263,8 @@ def create_token(key: bytes, algorithm: str, claims: dict[str, object]) -> str:
 
 
 def algorithm_of_secret(secret: bytes) -> SecretAlgorithm:
-    """Return the algorithm that Pulsar signs with, by the secret's length; raises `ConfigurationError` for a short
-    secret.
+    """Return the algorithm that Pulsar uses for a secret of this length; raises `ConfigurationError` if it is too
+    short.
     """
     for name in reversed(get_args(SecretAlgorithm)):
         if len(secret) >= SECRET_BYTES[name]:

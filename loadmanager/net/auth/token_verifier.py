@@ -1,7 +1,7 @@
 """Token verification as in Pulsar's AuthenticationProviderToken: signature, times, audience, principal.
 
-By which algorithm a signature is checked is fixed by the configuration (`keys.ValidationKey`); what the head of a token
-says of itself decides nothing, so neither "none" nor a public key used as a secret gets anybody in.
+The configuration determines the signature algorithm (`token_keys.ValidationKey`); the header of a token is ignored. So
+neither the algorithm "none" nor a public key used as a secret is accepted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OPTIONS: Options = {
     "verify_sub": False,
     "verify_jti": False,
 }
-"""The audience may be any claim, and of a principal more is asked than PyJWT does: both are looked at here."""
+"""This module checks the audience and the principal itself: its rules differ from PyJWT's."""
 
 
 class TokenFault(StrEnum):
@@ -59,7 +59,7 @@ class Claimed:
 
 
 def bearer_token(authorization: str) -> str | None:
-    """Return the token in an Authorization header, None for another scheme; case does not count (RFC 9110, 11.1)."""
+    """Return the token in an Authorization header; None for another scheme. Case-insensitive (RFC 9110, 11.1)."""
     scheme, space, token = authorization.partition(" ")
     return token.strip() if space and scheme.lower() == "bearer" else None
 
