@@ -1,1 +1,1 @@
-"""The pure core: it turns a snapshot of the cluster into a plan. No clock, socket, random source or global in here."""
+"""The pure core: turns a snapshot of the cluster into a plan, without clock, socket, random source or global state."""

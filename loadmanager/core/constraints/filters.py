@@ -1,17 +1,17 @@
 """Filter chains in front of placement: hard constraints and preferences on the owner of a bundle.
 
 Source: the filters of Pulsar's ModularLoadManagerImpl.selectBroker and of ExtensibleLoadManagerImpl.selectAsync, each
-chain a `FilterRules`. A filter is a pure function from the remaining brokers (a mask) to those that pass, with a reason
-under which dropped ones are counted. Operator controls, policies and limits are hard constraints. Preferences only
-choose among what these leave: they are ignored if they leave nobody, and if the broker chosen by them is overloaded.
+chain a `FilterRules`. A filter is a pure function from the remaining brokers (a mask) to those that pass. Dropped
+brokers are counted under its reason. Operator controls, policies and limits are hard constraints. Preferences choose
+among the brokers that pass these. They are ignored if no broker passes them, or if the chosen broker is overloaded.
 
-Differs from Pulsar in the modular rules: when the chosen broker is overloaded, or a broker's version is unreadable,
-Pulsar continues with all brokers that the isolation policies allow, so those over the topic limit and those of an
-anti-affinity group come back; here the limits keep holding. Brokers that run another load-manager class are dropped
-first, as in the extensible rules, where Pulsar does it after even distribution and so may give up all filters. Brokers
-here do not run load managers, so their class counts only when `loadManagerClassName` is set and some broker runs it.
+Differs from Pulsar in the modular rules. When the chosen broker is overloaded, or a broker's version is unreadable,
+Pulsar continues with all brokers that the isolation policies allow, also those over the topic limit or with members of
+the anti-affinity group; here the limits still apply. Brokers that run another load-manager class are dropped first, as
+in the extensible rules; Pulsar drops them after even distribution and may then discard all filters. Brokers here do not
+run load managers, so their class counts only when `loadManagerClassName` is set and some broker runs it.
 
-Differs from Pulsar in both: topics, bundles of a namespace and namespaces of a group on their way to a broker count.
+Differs from Pulsar in both rules: topics and bundles that are moving to a broker count as its own.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _ABOUT_AS_SICK = 1.5
 class PlacementQuestion:
     """The bundle that needs a broker, and the state to check against.
 
-    `non_persistent`: it holds such a topic. `excluded`: the broker row that the bundle leaves. `is_homeless`: the
-    bundle is unowned, so a sick broker may have it if no other may.
+    `non_persistent`: it holds a non-persistent topic. `excluded`: the broker row that the bundle leaves. `is_homeless`:
+    the bundle is unowned, so a sick broker may own it if no other may.
     """
 
     namespace: str
@@ -115,8 +115,8 @@ def _times_off(verdict: Verdict | None) -> float:
 
 
 def keep_isolated(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Keep the brokers of the namespace's isolation policy: primary ones, and secondary ones if there are fewer than
-    its limit. Without a policy, keep brokers that are no policy's primary.
+    """Keep the brokers of the namespace's isolation policy: primary ones, plus secondary ones if there are fewer
+    primaries than its limit. Without a policy, keep brokers that are not primary in any policy.
     """
     policies = question.snapshot.policies
     if not policies.isolation:
@@ -155,20 +155,20 @@ def keep_same_load_manager(brokers: BoolArray, question: PlacementQuestion) -> B
 
 
 def keep_below_topic_limit(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Keep brokers within the topic limit, bundles on their way included; all if none is."""
+    """Keep brokers within the topic limit, counting incoming bundles; keep all if none is."""
     kept = np.asarray(brokers & (expected_topics(question) <= question.settings.broker_max_topics))
     return kept if kept.any() else brokers
 
 
 def keep_strictly_below_topic_limit(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Keep brokers below the topic limit, bundles on their way included; the extensible rule."""
+    """Keep brokers below the topic limit, counting incoming bundles; the extensible rule."""
     return np.asarray(brokers & (expected_topics(question) < question.settings.broker_max_topics))
 
 
 def keep_fewest_in_failure_domain(
     brokers: BoolArray, question: PlacementQuestion, *, count_bundles: bool = False
 ) -> BoolArray:
-    """Keep the failure domains with the least of the namespace's anti-affinity group."""
+    """Keep the failure domains with the fewest members of the namespace's anti-affinity group."""
     policies = question.snapshot.policies
     counts = find_group_counts(question, count_bundles=count_bundles)
     if counts is None or not (question.settings.failure_domains_enabled and policies.failure_domains):
@@ -179,15 +179,13 @@ def keep_fewest_in_failure_domain(
 
 
 def keep_fewest_of_group(brokers: BoolArray, question: PlacementQuestion, *, count_bundles: bool = False) -> BoolArray:
-    """Keep brokers with the least of the namespace's anti-affinity group: namespaces, or their bundles."""
+    """Keep brokers with the fewest namespaces, or bundles, of the namespace's anti-affinity group."""
     counts = find_group_counts(question, count_bundles=count_bundles)
     return brokers if counts is None else _keep_least(brokers, counts)
 
 
 def keep_fewest_of_namespace(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Keep brokers with the fewest bundles of the namespace, to spread each namespace; the system namespace regardless
-    of the setting.
-    """
+    """Keep brokers with the fewest bundles of the namespace, if the setting is on or it is the system namespace."""
     if not _is_spread(question):
         return brokers
     return _keep_least(brokers, question.projection.bundles_per_broker(question.namespace))
@@ -217,8 +215,8 @@ def keep_latest_readable_version(brokers: BoolArray, question: PlacementQuestion
 class FilterRules(NamedTuple):
     """Filters of one load manager.
 
-    `policies` are evaluated with the broker that the bundle leaves, which counts as a primary one, and `limits` without
-    it. `second_choice`: an overloaded choice is made again without the preferences.
+    `policies` are evaluated with the broker that the bundle leaves, since it counts as a primary broker; `limits` are
+    evaluated without it. `second_choice`: if the chosen broker is overloaded, choose again without the preferences.
     """
 
     policies: tuple[BrokerFilter, ...]
@@ -356,8 +354,8 @@ class FilterCache:
     """Cache of `allowed_brokers` for the bundles of one plan: a step only changes topic counts and anti-affinity
     groups.
 
-    An answer holds for all namespaces with the same isolation policy, until as many topics have moved as the broker
-    nearest to the limit is away from it. For a namespace of a group the filters run each time.
+    An answer is shared by all namespaces with the same isolation policy. It expires when enough topics have moved to
+    fill the broker that is closest to the limit. Namespaces in an anti-affinity group are not cached.
     """
 
     def __init__(
@@ -414,7 +412,7 @@ def find_ban(broker: int, question: PlacementQuestion) -> Reason | None:
 def preferred_brokers(
     rules: FilterRules, allowed: BoolArray, question: PlacementQuestion
 ) -> tuple[BoolArray, dict[str, Figure]]:
-    """Return the preferred ones of the allowed brokers, at least one, and the number skipped per reason."""
+    """Return the preferred brokers among the allowed ones, at least one, and the number skipped per reason."""
     brokers, passed_over = apply(rules.preferences, allowed, question)
     if np.count_nonzero(brokers) or not allowed.any():
         return brokers, passed_over
@@ -449,8 +447,8 @@ def find_isolation_refusal(question: PlacementQuestion) -> dict[str, Figure] | N
 
 
 def find_anti_affinity_refusal(rules: FilterRules, question: PlacementQuestion) -> dict[str, Figure] | None:
-    """Return the figures if a bundle should not leave its broker, `question.excluded`, because of its anti-affinity
-    group: all eligible brokers have equally much of the group, and some. None if it may leave.
+    """Return the figures if a bundle must not leave its broker, `question.excluded`, because of its anti-affinity
+    group: all eligible brokers have the same number of its members, at least one. None if it may leave.
     """
     counts = find_group_counts(question, count_bundles=False)
     if counts is None:
@@ -491,13 +489,13 @@ def _is_spread(question: PlacementQuestion) -> bool:
 
 
 def expected_topics(question: PlacementQuestion) -> IntArray:
-    """Return the topics of each broker (M,), with those of bundles on their way."""
+    """Return the topics of each broker (M,), including those of incoming bundles."""
     columns = question.snapshot.brokers
     return np.asarray(columns.topics + columns.preallocated_topics + question.projection.topics)
 
 
 def topics_left(rules: FilterRules, snapshot: Snapshot, settings: PlannerSettings) -> IntArray:
-    """Return the number of topics (M,) that each broker may get and stay below the limit in any case."""
+    """Return the number of topics (M,) that each broker can take and still be below the limit under either rule."""
     columns = snapshot.brokers
     topics = columns.topics + columns.preallocated_topics
     most = settings.broker_max_topics if rules.limits else np.iinfo(np.int32).max

@@ -32,11 +32,11 @@ from loadmanager.core.domain.settings import KEYS, short_class_name
 from loadmanager.core.model.load import BoolArray
 
 _OF_ANY_BUNDLE = (FilterReason.OTHER_LOAD_MANAGER_CLASS, FilterReason.TOPIC_LIMIT_REACHED)
-"""Filters that keep every bundle from a broker, besides operator controls."""
+"""Filters that apply to every bundle, besides operator controls."""
 
 
 class FilterObstacle(NamedTuple):
-    """A filter that would drop the broker, with its figures. Preferences may be ignored, others not."""
+    """A filter that would drop the broker, with its figures. Only preferences may be ignored."""
 
     reason: Reason
     why: Mapping[str, Figure]
@@ -95,7 +95,7 @@ def _drain(case: _Case) -> dict[str, Figure]:
 
 
 def _exclusion(case: _Case) -> dict[str, Figure]:
-    del case  # an operator's word has no numbers
+    del case  # operator controls have no figures
     return {}
 
 

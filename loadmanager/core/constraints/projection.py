@@ -106,8 +106,10 @@ class Projection:
         return counts
 
     def tally(self, name: str, measure: Callable[[int | None], FloatArray]) -> tuple[FloatArray, FloatArray]:
-        """Return what earlier steps add to and remove from each broker, (M, k) each, read-only, by a measure of bundles
-        (rows, None for an unknown one). The first measure under a name is kept.
+        """Return the sums of a measure over the bundles that earlier steps add to each broker, and remove from it.
+
+        Both are (M, k) and read-only. `measure` maps a bundle row, None for an unknown one, to (k,); a later call with
+        the same name ignores it.
         """
         tally = self._tallies.get(name)
         if tally is None:

@@ -1,7 +1,7 @@
 """Explanations: why a bundle is on its broker, why not on another, and the next decisions about a broker.
 
-An explanation runs the real decision and discards it. Memory is a value that is not kept, and random numbers come from
-copies of the generator: an explanation has no side effects, and tells the decision of that moment.
+An explanation runs the real decision and discards the result. It uses copies of the memory and of the random generator,
+so it has no side effects and shows the decision that would be taken now.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class BundleLoad:
 class PlacementExplained:
     """Placement of a bundle if it left its broker now.
 
-    `drawn_from`: the brokers among which chance decided. `runner_up`: the choice without the chosen broker.
+    `drawn_from`: the brokers of which one was drawn at random. `runner_up`: the choice without the chosen broker.
     `standings`: figures of the current broker, the chosen one and the runner-up. `dropped`: number of brokers dropped
     per filter.
     """
@@ -103,7 +103,7 @@ class PlacementExplained:
 class SheddingExplained:
     """Decision of a shedding round on a bundle now: `step`, or the verdict `stays`.
 
-    `by_rule`: a rule on this bundle alone forbids moves; otherwise the decision is about its broker, as in `because`,
+    `by_rule`: a rule on this bundle alone forbids moves. Otherwise the decision concerns its broker, and `because` has
     the verdicts on that broker and the cluster.
     """
 
@@ -115,7 +115,7 @@ class SheddingExplained:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BundleExplained:
-    """`broker` has the bundle and reports it; `assigned` has it once pending moves are done."""
+    """`broker` owns the bundle and reports it; `assigned` owns it once pending moves are done."""
 
     bundle: str
     broker: BrokerId | None
@@ -129,9 +129,9 @@ class BundleExplained:
 class BrokerExplained:
     """`usage_percent` (5,) by resource, `usage` the weighted maximum; `thresholds` are settings by key.
 
-    `steps`: the steps of a round that concern the broker now, by `verdicts`; `margin`: its distance from being shed
-    from. `obstacles`: filters that keep all bundles away. `certificate`: the gap of that round to the best possible
-    plan. An `is_overloaded` broker receives bundles only if others are no better.
+    `steps`: the steps of a round now that concern the broker, with their `verdicts`; `margin`: its distance from the
+    shedding threshold. `obstacles`: filters that drop it for all bundles. `certificate`: the gap of that round to the
+    best possible plan. An `is_overloaded` broker receives bundles only if others are no better.
     """
 
     broker: BrokerId
@@ -227,7 +227,7 @@ def why_not(situation: DecisionInput, bundle: str, broker: BrokerId) -> WhyNot:
     trial = situation.trial(bundle, _holder(snapshot, row))
     obstacles = [] if asked is None else find_obstacles(trial.rules, trial.question, asked)
     if trial.placement.reason in _DECIDED or np.any(trial.candidates == asked):
-        obstacles = [each for each in obstacles if not each.is_preference]  # they were given up, or not asked
+        obstacles = [each for each in obstacles if not each.is_preference]  # preferences were ignored
     return WhyNot(
         bundle=bundle,
         broker=broker,
@@ -254,12 +254,12 @@ def _broker_at(snapshot: Snapshot, row: int) -> BrokerId | None:
 
 
 def _holder(snapshot: Snapshot, bundle: int) -> BrokerId | None:
-    """Return the broker that has the bundle or is about to."""
+    """Return the broker to which the bundle is assigned."""
     return _broker_at(snapshot, int(snapshot.bundles.assigned[bundle]))
 
 
 def _share_of_broker(snapshot: Snapshot, bundle: int) -> float:
-    """Return the bundle's share of the load of the broker that has it or is about to."""
+    """Return the bundle's share of the load of the broker to which it is assigned."""
     load, assigned = carried_load(snapshot), snapshot.bundles.assigned
     if assigned[bundle] < 0:
         return 0.0
@@ -382,7 +382,7 @@ def _why_not(
 def _compare(bundle: str, asked: int, broker: BrokerId, trial: PlacementTrial, holder: BrokerId | None) -> Verdict:
     """Return the rank of an eligible broker in the order of the strategy, as a verdict."""
     if not np.any(trial.candidates == asked):
-        return trial.verdict  # decided before, or pinned
+        return trial.verdict  # pinned, or the destination was planned before
     why: dict[str, Figure] = {"broker": broker, "candidates": len(trial.candidates)}
     if trial.placement.broker == asked:
         leaves: dict[str, Figure] = {} if holder is None else {"holder": holder}

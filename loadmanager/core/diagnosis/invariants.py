@@ -10,8 +10,8 @@ from loadmanager.core.domain.ownership import NamespaceState, Ownership, Ownersh
 def transition_violations(
     before: Ownership, after: Ownership, is_registered: Callable[[Registration | None], bool]
 ) -> list[str]:
-    """Check a transition of a bundle of unchanged shape: it is legal, at a higher version, and a registered owner loses
-    the bundle only after a release.
+    """Check a transition of a bundle with unchanged boundaries: it is legal, increases the version, and takes the
+    bundle from a registered owner only after a release.
     """
     violations = list(entry_violations(after))
     if after.version <= before.version:
@@ -22,8 +22,8 @@ def transition_violations(
 
 
 def succession_violations(before: NamespaceState, after: NamespaceState) -> list[str]:
-    """Check successive records: the version of each hash never falls, and grows wherever the bundle, its state or its
-    owner changes.
+    """Check successive records: the version at each hash never decreases, and increases wherever the bundle, its state
+    or its owner changes.
     """
     violations = []
     for lower in sorted({*before.bundles.boundaries[:-1], *after.bundles.boundaries[:-1]}):

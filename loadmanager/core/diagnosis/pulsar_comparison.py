@@ -1,7 +1,7 @@
 """Comparison of Pulsar's moves with ours: observations and plans go in, findings come out.
 
-A move of Pulsar's is often observed in two parts: the bundle loses its owner, then gets one. Its judgement is delayed,
-as the end of the source's registration may be observed later.
+A move of Pulsar's is often observed in two parts: the bundle loses its owner, then gets one. It is judged after a
+delay, since the end of the source's registration may be observed later.
 
     a bundle    its owner is gone     it has an owner       another has it        its owner left    time
     ----------  --------------------  --------------------  --------------------  ----------------  --------------------
@@ -9,10 +9,10 @@ as the end of the source's registration may be observed later.
     LEFT        judged; LEFT          ARRIVED               judged; ARRIVED       is noted          judged: nobody asks
     ARRIVED     judged; LEFT          judged; ARRIVED       judged; ARRIVED       is noted          judged
 
-So each move is judged exactly once, by the first of these that holds: it was ours; its owner left; it was unowned; it
-came of a split, or was split; it is unowned; it is back at its source; our last round before it wanted it there, or
-elsewhere; it is where it was within the hour; our round wanted other bundles of that broker; there was no round;
-Pulsar's strategy selects it; none does.
+So each move is judged exactly once, by the first of these that holds: we requested it; its owner left; the bundle was
+unowned before; it was split, or resulted from a split; it is unowned now; it is back at its source; our last round
+before the move wanted it at this broker, or at another; it was at this broker within the last hour; our round wanted
+other bundles of the source; there was no round; Pulsar's strategy selects it; it does not.
 
     a wish of ours    our round wants it    our round does not    the bundle leaves its broker   Pulsar's time is over
     ----------------  --------------------  --------------------  -----------------------------  -----------------------
@@ -47,18 +47,18 @@ from loadmanager.core.domain.reasons import (
 )
 
 ASKED_FOR_WITHIN_MS = 30_000
-"""Clients of a bundle look it up in less than three seconds."""
+"""Time without an owner after which a move is judged. Clients of a bundle look it up in less than three seconds."""
 SETTLED_MS = 5_000
-"""A broker's bundles are lost with its registration; polling once a second shows both by then."""
+"""Delay of a judgement. A broker loses its bundles with its registration; polling shows both within this time."""
 NO_LIFE = 0
 """Incarnation of an unregistered owner."""
 _REMEMBERED_MS = 3_600_000
 _PATIENCE = 1.25
-"""In Pulsar's intervals: by then it has had a round, and bundles have landed."""
+"""Time for Pulsar to make a move that we want, in its intervals: it has had a round, and bundles have arrived."""
 _FRUITLESS = 2
 """Number of rounds without effect that count as a stall."""
 _A_ROUND = 0.9
-"""Part of Pulsar's interval: ours differ slightly."""
+"""Minimum time between rounds, as a part of Pulsar's interval, since our own interval differs slightly."""
 _MS_PER_MINUTE = 60_000
 _MIB = 1024 * 1024
 _NAMED = 3
@@ -80,7 +80,7 @@ PULSARS_MOVES = (
     ComparisonReason.CAME_BACK,
     ComparisonReason.LEFT_WITHOUT_OWNER,
 )
-"""Moves that others decided."""
+"""Reasons of moves that Pulsar or an operator decided."""
 
 OTHER_MOVES = (
     ComparisonReason.OWNER_LEFT,
@@ -205,8 +205,8 @@ class _Left(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Move:
-    """A bundle in motion. `round` is the last one before it, `wish` our wish for this bundle in it; `left_before` is
-    Pulsar's previous move.
+    """An observed move. `round` is our last round before it, `wish` the move of this bundle that it wanted;
+    `left_before` is Pulsar's previous move of the bundle.
     """
 
     bundle: str
@@ -267,14 +267,14 @@ class _Round:
 class PulsarComparison:
     """State machine that compares Pulsar's moves with ours. Events come in order of observation.
 
-    `is_there` tells if a bundle exists now; a split one does not.
+    `is_there` returns True if a bundle exists now; it no longer does after a split.
     """
 
     is_there: Callable[[str], bool]
     wishes: dict[str, Wish] = field(default_factory=dict)
     """Moves that our last round wants and Pulsar has not begun, by bundle."""
     stalled: ComparisonEntry | None = None
-    """Begin and reason of the current stall."""
+    """Start and reason of the current stall."""
     last: ComparedRounds | None = None
     _round: _Round | None = None
     _moves: dict[str, _Move] = field(default_factory=dict)
@@ -305,9 +305,9 @@ class PulsarComparison:
             case ComparedRounds():
                 self._on_round_planned(event)
             case _:
-                pass  # what is due was judged
+                pass  # due moves are judged above
         while self._due and self._due[0][0] != self._due[0][2].due_ms:
-            heapq.heappop(self._due)  # it waits for something else by now, or was judged
+            heapq.heappop(self._due)  # outdated: the move was judged, or waits until another time
         said, self._said = self._said, []
         return said
 
@@ -395,7 +395,7 @@ class PulsarComparison:
                 self._say(bundle, ComparisonReason.NO_LONGER_WANTED, self._figures_of(wish), (), wish.load)
         for bundle, step in now.steps.items():
             if bundle in self._moves:
-                continue  # it was planned before it was seen to move
+                continue  # planned before its move was observed
             wish = self.wishes.setdefault(bundle, Wish(step, self._now_ms, 0.0))
             wish.step, wish.load = step, loads.get(bundle, 0.0)
 
@@ -521,7 +521,7 @@ def _others_of(move: _Move) -> list[str]:
 
 
 def _ours_of(move: _Move) -> tuple[Verdict, ...]:
-    """Moves that our last round wants and Pulsar has not begun, by bundle."""
+    """Return the verdict of our round on the bundle, else on its source, else on the cluster; none without a round."""
     if move.round is None or move.before is None:
         return ()
     said = (move.round.said.get(subject) for subject in (move.bundle, move.before.broker, "cluster"))

@@ -1,11 +1,11 @@
 """Emulation of a shedding round of Pulsar's leader on the same cluster.
 
 Strategies and filters are ours, which decide as Pulsar's do. Our additions are left out: operator controls, report
-validation, waiting for a report after a move, resets of averages, limits on churn. A bundle is offered to its owner
-too; if that one is chosen, it stays.
+validation, waiting for a report after a move, resets of averages, limits on churn. The owner is also a candidate for a
+shed bundle; if it is chosen, the bundle stays.
 
-The memory of Pulsar's leader is not observable. So averages of usage begin with the first emulated round and converge
-to Pulsar's; `historyResourcePercentage` determines how fast.
+The memory of Pulsar's leader is not observable. So averages of usage start with the first emulated round and converge
+to Pulsar's, at a rate given by `historyResourcePercentage`.
 """
 
 from __future__ import annotations

@@ -49,9 +49,11 @@ def level_of(snapshot: Snapshot, weights: ResourceWeights) -> UsageLevel | None:
 
 @dataclass(frozen=True, slots=True)
 class PeriodTotals:
-    """Totals over `from_ms` <= time < `to_ms`. `max_over_mean` is the mean over `known_ms`, the time for which it is
-    known. `agreed` of Pulsar's `moves` are of bundles that we wanted moved too; `alone` are moves that we wanted and
-    Pulsar did not make; `again_load` and `back_load` are of all moves, Pulsar's and ours. Loads are in bytes/s.
+    """Totals over `from_ms` <= time < `to_ms`; loads in bytes/s.
+
+    `max_over_mean` is the mean imbalance over `known_ms`, the time for which it is known. `agreed` counts those of
+    Pulsar's `moves` whose bundle we also wanted to move; `alone` counts moves that we wanted and Pulsar did not make.
+    `again_load` and `back_load` include Pulsar's moves and ours.
     """
 
     from_ms: int
@@ -152,7 +154,7 @@ class Tally:
             self._alone_load += entry.load
 
     def _remember(self, entry: ComparisonEntry) -> None:
-        """Count the move as repeated if it is; entries name brokers without incarnations."""
+        """Count the move as repeated if it is; incarnations are unknown, as entries have none."""
         names = (entry.verdict.why.get(end) for end in ("source", "destination"))
         source, destination = (None if name is None else Registration(BrokerId(str(name)), 0) for name in names)
         if source is not None:

@@ -5,9 +5,9 @@
     a switch that is off         always
     all others                   while load is uneven, relative to capacity
 
-Findings are about the current load: a minimum above all load of the busiest broker, a threshold that one broker would
-not reach with all load, equal usages despite uneven load. A strategy that could move something and chooses not to is
-not stuck; nor are limits that expire or are shown elsewhere: a freeze, a dry run, the breaker.
+Findings depend on the current load: a minimum above the entire load of the busiest broker, a threshold that one broker
+could not reach with the load of all, equal usages despite uneven load. A strategy that could move something but chooses
+not to is not stuck. Limits that expire or are shown elsewhere are not findings: a freeze, a dry run, the breaker.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class StuckDiagnosis(NamedTuple):
 
 
 def find_stuck_causes(snapshot: Snapshot, settings: PlannerSettings) -> tuple[StuckDiagnosis, ...]:
-    """Find the reasons why nothing can move; empty if something can, or need not. Raises `UnknownStrategyError`."""
+    """Find the reasons why nothing can move; empty if moves are possible or needless. Raises `UnknownStrategyError`."""
     with np.errstate(all="ignore"):
         fitted = fit_thresholds(settings, snapshot)
         return tuple(
@@ -242,7 +242,7 @@ class _Uneven:
         yield _finding(StuckReason.USAGE_ALIKE, HOST_USAGE_SCOPE, why)
 
     def out_of_reach(self, name: str, above_average: float) -> _Reasons:
-        """Check for a threshold above the average that no broker could reach even with all load."""
+        """Check for a threshold above the average that a broker could not reach with the load of all."""
         usage, threshold = self._usage, getattr(self.settings, name)
         most = float(usage.sum())
         if usage.any() and most - above_average * most / len(usage) < threshold:
@@ -250,7 +250,7 @@ class _Uneven:
             yield _finding(StuckReason.THRESHOLD_OUT_OF_REACH, KEYS[name], why)
 
     def floor_of_need(self) -> _Reasons:
-        """Check for a minimum above all load of the busiest broker."""
+        """Check for a minimum above the entire load of the busiest broker."""
         mib = float(throughput_per_broker(self.snapshot).max()) / MIB
         if mib < self.settings.bundle_unload_min_throughput_threshold:
             why = {"mib_per_s": mib, **self.settings.as_figures("bundle_unload_min_throughput_threshold")}
@@ -268,7 +268,7 @@ class _Uneven:
             yield _finding(StuckReason.FLOOR_TOO_HIGH, KEYS["min_unload_message"], why)
 
     def single_bundles(self) -> _Reasons:
-        """Check for brokers with a single bundle, which would take all load along."""
+        """Check for brokers with a single bundle, whose move would take all load along."""
         if np.bincount(self._owners).max(initial=0) <= 1:
             bundles = self.snapshot.bundles
             namespace = bundles.namespaces[bundles.namespace[self._kept_row]]

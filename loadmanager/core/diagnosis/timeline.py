@@ -24,7 +24,7 @@ MOST = 254
 """Maximum figure."""
 _FEWEST_ROWS = 64
 _FEWEST_COLUMNS = 24
-"""Minimum number of columns; names that do not fit then are left out."""
+"""Minimum number of columns; names that do not fit beside these are left out."""
 
 
 class Grid:
@@ -77,7 +77,7 @@ class Grid:
     def over(self, from_ms: int, until_ms: int, each: int) -> tuple[tuple[str, ...], Bytes, int]:
         """Return all names sorted, and the highest figures + 1 per `each` steps (columns, names), 0 unknown.
 
-        The third value is the begin of the first column, at or before `from_ms`.
+        The third value is the start of the first column, at or before `from_ms`.
         """
         names, rows = self._in_order()
         first = from_ms // self.step_ms // each * each
@@ -162,9 +162,9 @@ class HeatMap:
 
     `sizes` (rows,) is the number of names per row. The first column begins at `from_ms`.
 
-    Rows of bundles are in the order of namespaces and hashes. Half of them are for the hottest, one each; cold
-    neighbours share the others. A row shows the maximum of its names, not their sum: a thousand cold bundles are not a
-    hot one.
+    Rows of bundles are in the order of namespaces and hashes. Half of them show one of the hottest bundles each; cold
+    neighbours share the others. A row shows the maximum of its names, not their sum, so that many cold bundles do not
+    look like a hot one.
     """
 
     from_ms: int
@@ -214,15 +214,15 @@ def _over(grid: Grid, from_ms: int, until_ms: int, columns: int) -> tuple[tuple[
     """Return the names with figures in the range, their figures, and the begin and step of the columns."""
     each = max(-(-(until_ms - from_ms) // (columns * grid.step_ms)), 1)
     while -(-until_ms // (each * grid.step_ms)) - from_ms // (each * grid.step_ms) > columns:
-        each += 1  # one more begins before the first, or ends after the last
+        each += 1  # columns are aligned, so one more may be needed
     names, found, begins_ms = grid.over(from_ms, until_ms, each)
     known = np.flatnonzero(found.any(axis=0))
     return tuple(names[row] for row in known.tolist()), found.take(known, axis=1), begins_ms, each * grid.step_ms
 
 
 def _hottest_alone(found: Bytes, rows: int) -> npt.NDArray[np.intp]:
-    """Return the first name of each row: half of the rows are for the names with the most load over time, and the
-    longest stretches between them are halved while rows are left.
+    """Return the first name of each row. Half of the rows are for the names with the most load over time. The names
+    between them share the other rows: the longest run is halved while rows are left.
     """
     names = found.shape[1]
     if names <= rows:
@@ -320,7 +320,7 @@ class Moments:
     def recall(
         self, moves: Iterable[MoveMoment], splits: Iterable[SplitMoment], leaders: Iterable[LeaderMoment]
     ) -> None:
-        """Prepend recorded events from before the first one here, as far as they fit."""
+        """Prepend recorded events that are older than the first one here, as many as fit."""
         self.moves = deque((*moves, *self.moves), self.kept)
         self.splits = deque((*splits, *self.splits), self.kept)
         known = {each.epoch for each in self.leaders}

@@ -141,7 +141,7 @@ def cut_at(boundaries: tuple[int, ...], hash_function: HashFunction) -> Namespac
 
 @lru_cache(maxsize=_CUTS_KEPT)
 def _texts_of(boundaries: tuple[int, ...]) -> tuple[str, ...]:
-    """Cache the texts: most namespaces are divided alike, and their records are written often."""
+    """Return the ranges as text. Cached, since most namespaces have the same boundaries and are written often."""
     return tuple(str(BundleRange(lower, upper)) for lower, upper in pairwise(boundaries))
 
 

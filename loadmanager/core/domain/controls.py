@@ -1,6 +1,6 @@
 """Operator controls: brokers drained, excluded or held off, bundles pinned or frozen, the balancer frozen.
 
-Controls hold until they are removed; they are kept in the metadata store, and so outlive every leader.
+Controls apply until they are removed. They are kept in the metadata store, so they survive a change of the leader.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class ReturnOrder(NamedTuple):
 class Controls:
     """All controls at one moment; times in seconds since 1970.
 
-    `draining`: brokers that give away their bundles and receive none. `returning`: the bundles that brokers get back
-    after their drains. `excluded`: brokers that receive no bundles and
-    keep theirs. `held_off`: restarting brokers, with the time until which their bundles wait for them. `pinned`: the
-    home broker of a bundle; it is never shed from there. `frozen_bundles`: bundles that are never moved automatically,
-    with the reason. `frozen`: the reason why nothing is shed, split or merged automatically; empty if not frozen.
-    `dry_run`: shedding decides and explains, and moves nothing.
+    `draining`: brokers that hand over all their bundles and receive none. `returning`: the bundles that brokers get
+    back after their drains. `excluded`: brokers that receive no bundles and keep their own. `held_off`: restarting
+    brokers, with the time until which their bundles wait for them. `pinned`: the home broker of a bundle; it is never
+    shed from there. `frozen_bundles`: bundles that are never moved automatically, with the reason. `frozen`: the reason
+    why nothing is shed, split or merged automatically; empty if not frozen. `dry_run`: shedding decides and explains,
+    but moves nothing.
     """
 
     draining: Mapping[BrokerId, DrainOrder] = field(default_factory=dict)
@@ -63,8 +63,9 @@ class Controls:
         return {bundle: broker for broker, order in ended.items() for bundle in order.bundles} | dict(self.pinned)
 
     def with_drain(self, broker: BrokerId, ordered: DrainOrder, bundles: Iterable[str] = ()) -> Controls:
-        """Add a drain, unless that process of the broker is being drained already; `bundles` return after it, and so
-        do those that have not returned from an earlier drain.
+        """Add a drain, unless that process of the broker is being drained already.
+
+        `bundles` return after it, as do those that have not returned from an earlier drain.
         """
         order, earlier = self.draining.get(broker), self.returning.get(broker)
         bundles = sorted({*bundles, *(earlier.bundles if earlier else ())})
@@ -74,7 +75,7 @@ class Controls:
         return replace(self, draining={**self.draining, broker: ordered}, returning=returning)
 
     def without_drain(self, broker: BrokerId, since_s: float | None = None) -> Controls:
-        """Remove the drain of the broker, and what returns after it; with `since_s` only that drain."""
+        """Remove the drain of the broker and its return order; with `since_s` only if it is that drain."""
         order = self.draining.get(broker)
         kept = self if since_s is not None else self.without_returned(broker)
         if order is None or since_s not in (None, order.since_s):
@@ -82,7 +83,7 @@ class Controls:
         return replace(kept, draining={each: order for each, order in self.draining.items() if each != broker})
 
     def without_returned(self, broker: BrokerId, bundles: Container[str] | None = None) -> Controls:
-        """Return no more of these bundles to the broker; without any, none."""
+        """Remove these bundles from the broker's return order; all of them if `bundles` is None."""
         order = self.returning.get(broker)
         left = () if order is None or bundles is None else (*(b for b in order.bundles if b not in bundles),)
         returning = {each: order for each, order in self.returning.items() if each != broker}
@@ -108,7 +109,7 @@ class Controls:
         return None
 
     def holds(self, now_s: float) -> dict[BrokerId, float]:
-        """Return the held brokers and the seconds for which their bundles still wait; without draining ones."""
+        """Return the held brokers, except draining ones, with the seconds until their bundles stop waiting."""
         left_s = {broker: until_s - now_s for broker, until_s in self.held_off.items() if broker not in self.draining}
         return {broker: each for broker, each in left_s.items() if each > 0}
 

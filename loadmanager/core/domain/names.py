@@ -33,7 +33,7 @@ class InvalidNameError(ValueError):
 class NamespaceName:
     """`tenant/namespace`; in Pulsar's V1 form `tenant/cluster/namespace`, the cluster being part of the local name.
 
-    Our namespaces have no cluster. `parse_any` is for recorded names, which are only compared.
+    Our namespaces have no cluster. `parse_any` accepts both forms, for recorded names.
     """
 
     tenant: str
@@ -184,7 +184,7 @@ def is_self_test_namespace(namespace: str) -> bool:
 
 @lru_cache(maxsize=_NAMESPACES_KEPT)
 def _parse_namespace(text: str) -> NamespaceName:
-    """Cache parsed namespaces: bundles of one namespace are named together."""
+    """Parse a namespace. Cached, since the bundles of a namespace are parsed one after the other."""
     return NamespaceName.parse(text)
 
 

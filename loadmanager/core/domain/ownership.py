@@ -8,18 +8,18 @@
 Once the registration of its owner has ended, nobody serves a bundle. Another owner inherits it in one step, or it is
 freed after a while without a lookup.
 
-Bundles also change shape, by `NamespaceState.split` and `merge`; owners stay the same:
+Bundles also change their boundaries, by `NamespaceState.split` and `merge`; owners stay the same:
 
-    shape    from                                              to
+    change   from                                              to
     -----    ----                                              --
     split    a bundle that is Free or Owned                    its parts, each in its state, with its owner, and at
                                                                its version + 1
     merge    two neighbours, both Free or both Owned by        one bundle in their state, with their owner, and at the
              the same registration                             higher of their versions + 1
 
-A bundle that is Releasing keeps its shape: its owner was asked to release it by name.
+A bundle that is Releasing keeps its boundaries, because its owner was asked by name to release it.
 
-Every transition and every change of shape increments `version`: at each hash the version only grows. A broker refuses a
+Every transition, split and merge increments `version`, so the version at each hash only increases. A broker refuses a
 bundle that it released at that version or a later one, so a stale answer never gives a bundle a second owner.
 """
 
@@ -59,8 +59,8 @@ class Ownership:
     """The ownership of one bundle at one version.
 
     `owner` is the registration that may serve it (None when free); `destination` gets it once a release is complete
-    (None: free until the next lookup). `epoch` is that of the writing leader, `since_ms` the wall clock in epoch
-    milliseconds, `reason` a word for operators on the last transition.
+    (None: free until the next lookup). `epoch` is that of the writing leader, `since_ms` the time of the last
+    transition in milliseconds since 1970, `reason` its reason.
     """
 
     state: OwnershipState = OwnershipState.FREE
@@ -219,7 +219,7 @@ def owner_gone(current: Ownership, stamp: Stamp) -> Ownership:
 
 
 def _make_reshaped(before: Ownership, version: int, stamp: Stamp) -> Ownership:
-    """Return the ownership for a bundle of another shape that follows on `version`."""
+    """Return the ownership of a bundle that results from a split or merge; its version is `version` + 1."""
     return replace(before, version=version + 1, epoch=stamp.epoch, since_ms=stamp.now_ms, reason=stamp.reason)
 
 

@@ -23,7 +23,7 @@ _FIELD = re.compile(r"\{(=?)(\w+)\}")
 class Verdict:
     """Decision on one broker, bundle or the whole cluster (`subject`), with the figures behind it.
 
-    In `why`, a setting stands under its configuration key; units are in the names.
+    In `why`, settings are under their configuration keys; units are part of the names.
     """
 
     subject: str
@@ -37,7 +37,7 @@ class Verdict:
         return self._sentence() + remark
 
     def remedy(self) -> str:
-        """Return the change that would lead to another verdict, without a full stop; empty where only load decides."""
+        """Return the change that would lead to another verdict, without a full stop; empty if only load decides."""
         return self._first(self.verdict.remedies) or ""
 
     def _sentence(self) -> str:
@@ -111,6 +111,6 @@ DependsOn = Mapping[str, object]
 
 
 def hash_plan(cluster: str, kind: str, steps: Sequence[DependsOn]) -> str:
-    """Hash the preconditions of a plan's steps. Old recordings have no cluster."""
+    """Hash the preconditions of a plan's steps. `cluster` is empty in old recordings."""
     content = {**({"cluster": cluster} if cluster else {}), "kind": kind, "steps": list(steps)}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -4,9 +4,9 @@ Source: Pulsar's namespace isolation policies, the anti-affinity group of a name
 Java's: each must match the whole namespace (`tenant/namespace`), or the whole host of a broker (its id up to the last
 colon).
 
-Differs from Pulsar: of several isolation policies that match a namespace the first by name applies, where Pulsar takes
-the first in its hash map; of several failure domains that list a broker, the last by name. RE2 matches the patterns in
-linear time, where Java may take forever; what RE2 does not support is rejected.
+Differs from Pulsar: of several isolation policies that match a namespace, the first by name applies; Pulsar takes the
+first in its hash map. Of several failure domains that list a broker, the last by name applies. RE2 matches the patterns
+in linear time, where Java may need exponential time; patterns that RE2 does not support are rejected.
 
 `match_policy` and `match_names` preview the matches of patterns before a policy is set.
 """
@@ -93,7 +93,8 @@ class Patterns:
 
 @dataclass(frozen=True, slots=True)
 class IsolationPolicy:
-    """Bundles of namespaces that match `namespaces` belong on brokers that match `primary`, which serve no others.
+    """Isolation policy: namespaces that match `namespaces` belong on brokers that match `primary`, which serve no
+    others.
 
     With fewer than `min_limit` primary brokers available, brokers that match `secondary` may own them too.
     `usage_threshold` (percent) is not used, as in Pulsar's placement. Raises `InvalidPolicyError`.
@@ -145,7 +146,7 @@ def namespaces_to_unload(
 ) -> list[str]:
     """Return the namespaces whose bundles need new brokers when `new` replaces `old`.
 
-    With scope `changed`: those that only one covers; or all that either covers, if the brokers changed.
+    With scope `changed`: those that only one of the policies covers; if the brokers changed, all that either covers.
     """
     if scope == UnloadScope.NONE:
         return []
@@ -276,7 +277,7 @@ def _any_may_own(policies: Policies, policy: IsolationPolicy | None, brokers: Co
 
 
 def map_failure_domains(domains: Mapping[str, Iterable[BrokerId]]) -> dict[BrokerId, str]:
-    """Failure domain of brokers that are in none."""
+    """Return the failure domain of each listed broker."""
     return {broker: domain for domain, brokers in sorted(domains.items()) for broker in brokers}
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from loadmanager.core.domain.setting_declaration import weight
 
 HOT = 0.85
-"""Usage above which a broker is hot, with little headroom. Equal to Pulsar's default for an overloaded broker."""
+"""Usage above which a broker has little headroom. Equal to Pulsar's default for an overloaded broker."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ INT_MAX = 2**31 - 1
 
 
 class Fit(NamedTuple):
-    """The measure of a fleet that a threshold is in proportion to, and the mean per broker that its default suits."""
+    """Scaling of a threshold: the measure of load, and the mean per broker for which the default is right."""
 
     measure: Literal["usage", "messages/s", "bytes/s"]
     reference: float
@@ -32,7 +32,7 @@ BY_USAGE = Fit("usage", 0.5)
 class Declared:
     """Declaration of a setting besides its type; its unit is in the description. None: no bound.
 
-    `default` is Pulsar's. A new installation has what suits the load of its fleet in its place, where `fits` is given.
+    `default` is Pulsar's. With `fits`, a new installation scales it to the load of its fleet.
     """
 
     key: str

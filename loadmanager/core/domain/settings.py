@@ -29,7 +29,7 @@ SUPPORTED_SPLIT_ALGORITHMS = (
 )
 
 SICK_AFTER_S = 180.0
-"""Three reports by default: one outlier is no illness. A broker recovers after twice that time."""
+"""Three reports by default, since one outlier proves nothing. A broker recovers after twice that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,11 +376,11 @@ class PlannerSettings:
     )
     resource_weights: ResourceWeights = field(default_factory=ResourceWeights)
     fitted: frozenset[str] = frozenset()
-    """The fields that nobody set: at most their default, in proportion to the load of the fleet."""
+    """Fields without a configured value: scaled with the load of the fleet, up to their default."""
 
     @property
     def sick_broker_patience_s(self) -> float | None:
-        """Seconds that a broker has to be far off its peers to be sick; None without quarantine."""
+        """Seconds for which a broker must be an outlier to count as sick; None without quarantine."""
         return SICK_AFTER_S if self.sick_broker_quarantine_enabled else None
 
     def as_figures(self, *names: str) -> dict[str, Any]:

@@ -14,12 +14,12 @@ A sick broker looks idle because it fails, so every strategy would give it more.
 median absolute deviations above that. For a sick broker the threshold is halved (hysteresis). A report is valid until
 the next one. A re-registered broker starts as WELL.
 
-At most a third of the brokers with figures are sick: if more would be, the cause is common, and none is added. When
-brokers leave and too many are sick for the rest, the latest become suspects again. Suspects beyond the limit receive
+At most a third of the brokers with figures are sick. If more would be, the cause is common, and none is added. When
+brokers leave and the sick ones exceed the limit, the latest become suspects again. Suspects beyond the limit receive
 less than others, in proportion to their figures (`sick_with_others`).
 
-Where the median itself is above the minimum, most brokers may be sick, and the median proves nothing. There a broker
-above three times the lowest figure is a suspect, and counts when more than a third are.
+Where the median itself is above the minimum, most brokers may be sick, so the median proves nothing. Then a broker
+above three times the lowest figure is a suspect, and receives less once more than a third of the brokers are suspects.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from loadmanager.core.domain.reasons import FilterReason, ValidationReason
 from loadmanager.core.domain.resources import HealthFigures
 
 LEAST = HealthFigures(latency_ms=100.0, error_share=0.05, queue=100.0)
-"""Minimum figures of an outlier; a broker below them is healthy, however good its peers are."""
+"""Minimum figures of an outlier; a broker below them is healthy whatever its peers report."""
 FEWEST_PEERS = 3
 """Minimum number of brokers for a comparison."""
 _TIMES_MEDIAN, _DEVIATIONS, _OF_NORMAL = 3.0, 6.0, 1.4826

@@ -165,7 +165,7 @@ class AverageColumns:
         Reports that arrived before the record take precedence: only columns without a sample are filled.
         """
         table, columns = self._rows, self._rows.columns
-        # A former bundle without history stands at the default, which says nothing of what its heirs carry.
+        # A former bundle without history has the default load, which must not be passed on.
         known = columns.long_samples[former] > 0
         untold = columns.long_samples[heirs] == 0
         untold &= np.isin(np.arange(len(heirs)), overlaps.heir[known[overlaps.former]])

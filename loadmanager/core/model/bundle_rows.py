@@ -148,8 +148,8 @@ class NameOrder:
 class NamedRows:
     """Bundles named by a record or a report; `revision` is the model's. `loads_written` counts writes to load columns.
 
-    A new bundle has the expected load that was `learned` of its namespace. `divided_by_range` are those that inherited
-    only by their share of the hash range.
+    A new bundle has the expected load that was `learned` for its namespace. `divided_by_range` are bundles that
+    inherited load by their share of the hash range only.
     """
 
     def __init__(self) -> None:
@@ -297,7 +297,7 @@ class NamedRows:
             self._expect(rows)
 
     def _expect(self, rows: Rows) -> None:
-        """Set the expected load of new bundles from what was learned."""
+        """Set the expected load of new bundles from the learned loads."""
         loads = [self.learned.load_of(namespace_of(self.names[row])) for row in rows.tolist()]
         self.columns.expect(rows, np.array(loads).reshape(-1, METRICS))
 

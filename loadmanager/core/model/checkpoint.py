@@ -1,8 +1,8 @@
 """Checkpoint of a `ClusterModel`: all of its state at one moment, as serializable values.
 
-It holds all that later reports, records and snapshots depend on, except rules, policies and controls, which are set
-separately. Bundle columns of last reports are not included: no snapshot has them, and the next report brings them.
-Bundles are numbered: position i is `names[i]`.
+It holds everything that later reports, records and snapshots depend on, except rules, policies and controls, which are
+set separately. Bundle columns of last reports are not included: snapshots do not need them, and the next report has
+them again. Bundles are numbered: position i is `names[i]`.
 """
 
 from __future__ import annotations

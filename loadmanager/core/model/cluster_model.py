@@ -1,11 +1,11 @@
 """Model of the cluster: mutable columns, written by reports and ownership records.
 
 There is one writer, the driver's event loop; everything else reads snapshots. A bundle is a row in one table, found by
-name; a broker's registration is a row in a second table, so that owners and reporters are numbers, and those of an
-ended registration match no broker.
+name. A broker's registration is a row in a second table, so owners and reporters are numbers, and the row of an ended
+registration matches no broker.
 
-A namespace's record, where there is one, defines its bundles. New bundles inherit the history of those they replace: by
-the share of the hash range after a split, the sum after a merge.
+A namespace's record, if it exists, defines its bundles. New bundles inherit the history of the bundles they replace:
+after a split by their share of the hash range, after a merge the sum.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class ClusterModel:
     def apply_report(self, registration: Registration, report: BrokerReport) -> None:
         """Take in a report: one sample per bundle.
 
-        A re-registered broker starts with fresh averages. A bundle that another broker reports and owns is left to that
-        one: this report predates the move.
+        A re-registered broker starts with new averages. A bundle that another broker reports and owns is ignored: this
+        report predates the move.
         """
         self._rows.revision += 1
         self._reporters.take_in(registration, report, self._policies.has_policy)
@@ -120,13 +120,12 @@ class ClusterModel:
 
     def _reshape(self, previous: Rows, former: Rows, rows: Rows) -> None:
         """Replace the `former` bundles of the record by `rows`; `previous` are all bundles known before."""
-        # Nearly every record has the bundles that it had, and nothing but those was known.
+        # The usual case: the bundles are unchanged.
         if len(former) == len(previous) and np.array_equal(former, np.sort(rows)):
             return
         gone, heirs = previous[~np.isin(previous, rows)], rows[~np.isin(rows, former)]
         replaced = former[~np.isin(former, rows)]
-        # Inherit before the reports of former bundles are dropped, and before an earlier report is sampled: that
-        # sample comes after the inherited history.
+        # Inherit before reports of former bundles are dropped, and before an early report of the new ones is sampled.
         if len(heirs) and len(replaced):
             self._inherit(heirs, replaced)
         if len(gone):
@@ -300,7 +299,7 @@ class ClusterModel:
         return summarize(self._rows, self._owners, self._reporters.in_order())
 
     def throughput(self) -> tuple[tuple[str, ...], FloatArray]:
-        """Return all bundle names (the same tuple while unchanged) and their short-term bytes/s.
+        """Return all bundle names (the same tuple object while unchanged) and their short-term bytes/s.
 
         A bundle that was never reported has 0, not its expected load.
         """

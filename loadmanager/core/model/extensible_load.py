@@ -3,11 +3,14 @@ here from reports.
 
 Source: Pulsar's BrokerLoadData and TopKBundles. Arrays belong to the brokers of a snapshot, row by row.
 
-Differs from Pulsar: a broker there advances its averages every 5 s but publishes them only with its next report, so a
-published average may be 15 minutes old; here averages are advanced for every 5 s that pass, as if the load had stayed
-as last reported. They restart when a broker registers again; Pulsar also restarts them when a bundle comes or goes:
-three minutes later, when the broker may shed again, 2 % of the past are left. Bundles of equal load are ordered by name
-before the busiest are chosen. With a number of bundles of 0 or less no bundle is published, where Pulsar may fail.
+Differs from Pulsar:
+
+- A broker there advances its averages every 5 s but publishes them only with its next report, so a published average
+  may be 15 minutes old. Here averages advance every 5 s as if the load had stayed as last reported.
+- Averages restart when a broker registers again. Pulsar also restarts them when the broker gains or loses a bundle. The
+  difference is small: three minutes later, when the broker may shed again, the past has a weight of 2 %.
+- Bundles of equal load are ordered by name before the busiest are chosen.
+- If the configured number of bundles is 0 or less, no bundle is published; Pulsar may fail.
 """
 
 from __future__ import annotations
@@ -197,7 +200,7 @@ Listed = tuple[RowArray, FloatArray]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TopBundles:
-    """Busiest bundles of each broker, by broker row, found lazily: few brokers are asked about.
+    """Busiest bundles of each broker, by broker row, found lazily, since few brokers are needed.
 
     Rows are those of a snapshot, -1 for a bundle that no longer exists.
     """
@@ -237,8 +240,8 @@ class PublishedLoad:
 class Published:
     """Data that brokers published besides their reports, and the last unload time of each.
 
-    `top_bundles` maps a bundle to its load (4,), ascending. None: nothing was published, compute it; a broker missing
-    from a mapping has published none.
+    `top_bundles` maps a bundle to its load (4,), ascending. A field that is None was not published and is computed; a
+    broker missing from a mapping has published nothing.
     """
 
     broker_load: Mapping[BrokerId, PublishedLoad] | None = None

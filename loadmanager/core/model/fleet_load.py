@@ -1,4 +1,4 @@
-"""Load of the fleet: what its bundles carry, shares of it, and thresholds in proportion to it."""
+"""Load of the fleet: load of its bundles, shares of the total, and thresholds scaled with the load."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IDLE_PART = 0.1
 
 
 def carried_load(snapshot: Snapshot) -> FloatArray:
-    """Return the load (N,) of bundles that a registered broker has or is about to have, 0 for others."""
+    """Return the load (N,) of bundles that are assigned to a registered broker, 0 for others."""
     bundles = snapshot.bundles
     return snapshot.derive(
         "carried load", lambda: np.where(bundles.assigned >= 0, throughput_of(bundles.short), 0.0).astype(np.float64)
@@ -53,16 +53,16 @@ def _present_share(snapshot: Snapshot) -> Mapping[str, float]:
 
 
 _LEAST = 1e-4
-"""The smallest part of a default: a fleet that does next to nothing is not balanced."""
+"""Lower limit of a scaled threshold, as a part of its default, so that an idle fleet is not balanced."""
 _DECLARED = declared_in(PlannerSettings)
 
 
 def fit_thresholds(settings: PlannerSettings, snapshot: Snapshot) -> PlannerSettings:
     """Return the settings with a value for each threshold in `fitted`.
 
-    Pulsar's thresholds are amounts: points of usage, messages/s, bytes/s. In a fleet that is used to 2 % no broker is
-    ever ten points above the mean. Here a threshold that no configuration sets keeps its proportion to the mean load
-    per broker. It is at most Pulsar's.
+    Pulsar's thresholds are absolute: points of usage, messages/s, bytes/s. In a fleet with a usage of 2 % no broker is
+    ever ten points above the mean. So a threshold without a configured value scales with the mean load per broker. It
+    is at most Pulsar's default.
     """
     if not settings.fitted:
         return settings
@@ -82,6 +82,6 @@ def fit_thresholds(settings: PlannerSettings, snapshot: Snapshot) -> PlannerSett
 
 
 def _mean(figures: FloatArray) -> float:
-    """The mean of the figures that are amounts; 0 for none."""
+    """Return the mean of the valid figures; 0 if there are none."""
     amounts = figures[np.isfinite(figures)]
     return float(amounts.mean()) if len(amounts) else 0.0

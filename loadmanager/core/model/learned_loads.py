@@ -1,6 +1,7 @@
 """Expected loads learned from history: of bundles before their first report, and of namespaces by hour of the week.
 
-Differs from Pulsar, which gives every unreported bundle the same load; so does this where nothing was learned.
+Differs from Pulsar, which gives every unreported bundle the same default load; here only namespaces without learned
+loads get that.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ _A_LOOK_H = 0.25
 _NOTHING = 1e-6
 """Part of the mean below which a profile counts as 0."""
 _MOST_CHANGE = 4.0
-"""Limit of the expected change, up or down: near 0 a profile says little."""
+"""Limit of the expected change, up or down, since ratios to a profile near 0 are unreliable."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LearnedLoads:
-    """LearnedLoads loads (4,) per bundle, by namespace; `run` and `at_ms` identify the run that learned them.
+    """Expected load (4,) per bundle, by namespace; `run` and `at_ms` identify the pipeline run that learned them.
 
     `profiles` (168,), by namespace, are expected loads per hour of the week, as parts of the mean; only of namespaces
     whose forecast beat the last observation.

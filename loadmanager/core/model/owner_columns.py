@@ -1,6 +1,6 @@
-"""Ownership by the namespace records: the owner of each bundle, and the destination of one on its way.
+"""Ownership by the namespace records: the owner of each bundle, and the destination of a moving one.
 
-An owner is a registration, as a number: that of an ended registration matches no broker. `UnloadTimes` has the last
+Owners are row numbers of registrations; the row of an ended registration matches no broker. `UnloadTimes` has the last
 unloads, for the grace period after them.
 """
 
@@ -18,14 +18,15 @@ from loadmanager.core.model.load import BoolArray, RowArray
 from loadmanager.core.model.snapshot import NOBODY
 
 _SPARE_REGISTRATIONS = 1024
-"""Slack before rows of ended registrations are collected: the table must exceed twice the number of brokers by this,
-and grow by it again, since each collection scans all bundles.
+"""Slack before rows of ended registrations are garbage collected, since each collection scans all bundles.
+
+The table must exceed twice the number of brokers by this, and have grown by this since the last collection.
 """
 
 
 @dataclass(slots=True, eq=False)
 class RegistrationRows:
-    """Rows of registrations, current ones and those that records still name."""
+    """Rows of registrations: current ones, and ended ones that records still name."""
 
     by_registration: dict[Registration, int] = field(default_factory=dict)
     unused: list[int] = field(default_factory=list)
@@ -52,7 +53,7 @@ class RegistrationRows:
 
 
 class RecordedOwners:
-    """Owners of all bundles; `destinations`, by row, are those of bundles on their way."""
+    """Owners of all bundles; `destinations`, by row, are those of moving bundles."""
 
     def __init__(self, rows: NamedRows) -> None:
         self._rows = rows
@@ -122,7 +123,7 @@ class RecordedOwners:
         return destination
 
     def sweep(self, reporting: Iterable[int], brokers: int) -> None:
-        """Collect rows of ended registrations, once there are many without references."""
+        """Garbage collect the rows of ended registrations, once there are many without references."""
         known = self.registrations.by_registration
         if len(known) > max(2 * brokers, self._swept) + _SPARE_REGISTRATIONS:
             used = set(np.unique(self._rows.columns.owner[: len(self._rows.names)]).tolist())

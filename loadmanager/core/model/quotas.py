@@ -1,17 +1,17 @@
 """Quotas: expected needs of bundles, smoothed from reports.
 
-Source: Pulsar's SimpleLoadManagerImpl. A quota follows measurements within 30 minutes upward and a day downward, by the
-clock of the reports. It starts from a default, which follows the average bundle. So do two factors: CPU per message,
-and memory per group of topics, producers and consumers.
+Source: Pulsar's SimpleLoadManagerImpl. A quota follows rising measurements within 30 minutes and falling ones within a
+day, by the clock of the reports. It starts from a default, which follows the average bundle. Two factors follow the
+average in the same way: CPU per message, and memory per group of topics, producers and consumers.
 
 As JSON, all of it optional: `{"quotas": {bundle: quota}, "fixed": [bundle, ...], "default": quota,
 "average": quota, "cpu_factor": number, "memory_factor": number, "last_update_ms": ms, "stored_at_ms": ms}`; a
 quota is `[messages/s in, messages/s out, bytes/s in, bytes/s out, MB]`, and a fixed one never changes. Without
 `last_update_ms` all quotas jump to the measurement, as at the start of a Pulsar broker.
 
-Differs from Pulsar: quotas are kept as long as a record has the bundle; averages are compared like with like before
-they become the default; a report without usage is of a broker that uses nothing. In a snapshot without `reports`
-short-term averages stand in for measurements, and topics alone for the objects of a bundle.
+Differs from Pulsar: quotas are kept as long as a record has the bundle; the average replaces the default after a
+comparison of the same fields; a report without usage means a broker that uses nothing. In a snapshot without `reports`,
+short-term averages replace measurements, and the number of topics replaces the number of objects of a bundle.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def smooth(old: _Bounds, sample: _Bounds, least: _Bounds, most: _Bounds, elapsed
 
 
 def is_worth_storing(old: FloatArray, new: FloatArray) -> bool:
-    """Return True if a quota changed by at least the smallest quota in any field."""
+    """Return True if any field of a quota changed by at least the smallest quota."""
     return bool(np.any(np.abs(new - old) >= _LEAST))
 
 
@@ -95,7 +95,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quotas:
-    """Quotas of bundles, in columns that successors share as far as they are equal.
+    """Quotas of bundles, in columns; unchanged columns are shared with the next version.
 
     `quota` (N, 5) belongs to `names`. One that is not `known` (N,) was never measured and is the default; one that is
     `fixed` (N,) never changes.

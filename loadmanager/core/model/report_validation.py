@@ -1,13 +1,13 @@
 """Report validation: rejects implausible reports, and defines what replaces them.
 
-A broker with a rejected report keeps the load of its last accepted one, and shedding leaves it alone: it neither gives
-nor receives, until a report is accepted again. A new broker has no accepted report, so its first one counts even if
-rejected: clients have to be served. So does the last report of a broker that has long been silent.
+A broker with a rejected report keeps the load of its last accepted one. Shedding ignores the broker, as source and as
+destination, until a report is accepted again. The first report of a new broker counts even if rejected, because clients
+have to be served. So does the last report of a broker that has long been silent.
 
 `core.model.broker_health` finds sick brokers by the figures of accepted reports.
 
-A limit that is missing is taken from earlier reports. One that was never known is reported: the resource has no part in
-the broker's usage, which does not mean 0 %.
+A missing limit is taken from earlier reports. A limit that was never known is listed as a fault: its resource does not
+count in the broker's usage, which is not the same as 0 %.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ MOST_USED = 2.0
 CAPACITY_CHANGES = 1.5
 """Maximum plausible change of a capacity without a restart, as a factor."""
 ALMOST_NOTHING = 1e-6
-"""Load below this is 0: the rest of a decayed average."""
+"""Load below this counts as 0: it is the remainder of a decayed average."""
 MOST_AHEAD_S = 60.0
 """Maximum plausible clock skew of a broker. Synchronized clocks differ by less than a second; a minute tolerates bad
-ones, and is small next to the maximum age of a report.
+clocks, and is small compared with the maximum age of a report.
 """
 SUM_DIFFERS = 2.0
 """Maximum plausible ratio of a broker's load to the sum of its bundles, above minimum amounts."""
@@ -55,8 +55,8 @@ _LEAST_RATE, _LEAST_THROUGHPUT = 1_000.0, float(_MIB)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReportFaults:
-    """Faults of brokers and reports: brokers to leave alone, other findings, and sick or stuck brokers, which receive
-    nothing; each with the reason.
+    """Faults of brokers and reports, each with the reason: brokers that shedding ignores, other findings, and sick or
+    stuck brokers, which receive nothing.
     """
 
     rejected: Mapping[BrokerId, Verdict] = field(default_factory=dict)
@@ -92,9 +92,9 @@ class ValidatedReport:
 
 @dataclass(slots=True, eq=False)
 class _BrokerState:
-    """Last accepted report of one registration, and the fault of its very last report.
+    """Last accepted report of one registration, and the fault of its latest report.
 
-    `unknown` are the rated resources without a limit in it; `is_recalled`: earlier limits stand in for those.
+    `unknown` are the rated resources without a limit in it; `is_recalled`: earlier limits replace the missing ones.
     """
 
     registration: Registration
@@ -263,7 +263,7 @@ RATE_STEPS_PER_UNIT = 1000
 """Resolution of a bundle's message rate: thousandths."""
 
 MAX_RATE = 1e12
-"""Upper limit of messages/s per bundle: more is a mistake, and is clamped."""
+"""Upper limit of messages/s per bundle; higher rates are implausible and clamped."""
 
 _RATES = (MSG_RATE_IN, MSG_RATE_OUT)
 
@@ -273,10 +273,8 @@ def recordable(report: BrokerReport) -> BrokerReport:
 
     The broker's own figures are kept. The function is idempotent.
 
-    A report is rounded on arrival, before any decision. So the history returns it bit for bit, and replayed decisions
-    are the same.
-
-    Source: none, our own. Differs from Pulsar, which decides on all digits of a double.
+    A report is rounded on arrival, before any decision. So the history returns exactly the same values, and a replay
+    makes the same decisions. Pulsar does not round.
     """
     names = report.bundle_names
     order = sorted(range(len(names)), key=names.__getitem__)

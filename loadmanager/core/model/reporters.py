@@ -1,7 +1,7 @@
 """Reports of brokers: the reporter of each bundle, and each broker's last report.
 
-A report may name bundles that are gone or not yet known, because the record read last is newer or older. Their part of
-the report is kept aside until a record has them.
+A report may name bundles that no longer exist or are not yet known, because the last record read is newer or older than
+the report. Their part of the report is kept until a record has them.
 """
 
 from __future__ import annotations
@@ -135,9 +135,9 @@ class Busiest:
 class ReportingBroker:
     """A registered broker: its registration's row, its last report without bundles, and the rows of those.
 
-    `latest` holds the bundle columns; empty until the first report after a restore. `overtaken`: another broker has
-    since reported one of those bundles. `unknown` is the part of the report on bundles that are not in the record of
-    their namespace.
+    `latest` holds the bundle columns; it is empty until the first report after a restore. `overtaken`: another broker
+    has reported one of those bundles since. `unknown` is the part of the report about bundles that the record of their
+    namespace does not have.
     """
 
     registration: Registration
@@ -179,7 +179,7 @@ class Reporters:
         return [self.brokers[broker_id] for broker_id in sorted(self.brokers)]
 
     def take_in(self, registration: Registration, report: BrokerReport, has_policy: Callable[[str], bool]) -> None:
-        """Sample each bundle of the report, except those left to another broker."""
+        """Sample each bundle of the report, except those that another broker reports and owns."""
         broker = self.brokers.get(registration.broker)
         if broker is None or broker.registration != registration:
             broker = self._register(registration, report)
@@ -209,8 +209,8 @@ class Reporters:
     def forget_unnamed(self, rows: Rows | RowArray) -> None:
         """Forget bundles that neither a namespace record nor a report names."""
         gone = self._rows.forget_unnamed(rows)
-        # They have no reporter. But the last report of a broker that lost a dispute names them, and their rows will
-        # be reused.
+        # They have no reporter, but the report of a broker that is not their owner may still hold their rows, which
+        # will be reused.
         overtaken = [broker for broker in self.brokers.values() if broker.overtaken] if len(gone) else []
         for broker in overtaken:
             broker.keep(self._all_but(gone), self._rows.names)
@@ -254,7 +254,7 @@ class Reporters:
         return sum(broker.rows.nbytes for broker in self.brokers.values())
 
     def sweep_registrations(self) -> None:
-        """Collect rows of ended registrations."""
+        """Garbage collect the rows of ended registrations."""
         self._owners.sweep((broker.row for broker in self.brokers.values()), len(self.brokers))
 
     def _register(self, registration: Registration, report: BrokerReport) -> ReportingBroker:
@@ -290,10 +290,10 @@ class Reporters:
             reporter[rows] = broker.row
 
     def _settle_dispute(self, broker: ReportingBroker, rows: Rows, foreign: BoolArray) -> BoolArray:
-        """Return a mask of the `rows` that this broker reports, when others report some of them (`foreign`) too.
+        """Return a mask of the `rows` that count as reported by this broker, when others report some (`foreign`) too.
 
-        A bundle stays with a reporter that is also its owner. The loser's figures still include its load, until it
-        reports without it.
+        A bundle stays with a reporter that is also its owner. The totals of the other broker include its load until its
+        next report.
         """
         columns = self._rows.columns
         kept = foreign & (columns.owner[rows] == columns.reporter[rows])
@@ -304,7 +304,7 @@ class Reporters:
         return np.asarray(~kept)
 
     def _of_current_bundles(self, broker: ReportingBroker, report: BrokerReport) -> BrokerReport:
-        """Return the report without bundles that the record of their namespace lacks; those are kept aside."""
+        """Return the report without bundles that the record of their namespace lacks; store those in `unknown`."""
         new = [name for name in report.bundle_names if name not in self._rows.by_name]
         unknown = {name for name in new if self._rows.has_record(namespace_of(name))}
         if not unknown:

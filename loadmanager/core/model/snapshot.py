@@ -1,7 +1,7 @@
 """Snapshot of the cluster: read-only columns, the only input of decisions.
 
-Rows are numbers: broker row `i` is `brokers.ids[i]`, bundle row `j` is `bundles.names[j]`, both sorted by name, so that
-"the first of equals" is the lexicographically first everywhere.
+Brokers and bundles are row numbers: broker row `i` is `brokers.ids[i]`, bundle row `j` is `bundles.names[j]`. Both are
+sorted by name, so that ties are broken by name everywhere.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Bundles:
     """All bundles, sorted by name, so that those of one namespace are adjacent.
 
     `namespace` (N,) is the position in `namespaces`. `broker` (N,) is the broker that owns the bundle and reports it,
-    -1 otherwise. `assigned` (N,) is the broker that has it once pending moves are done: the destination of a release,
+    -1 otherwise. `assigned` (N,) is the broker that owns it once pending moves are done: the destination of a release,
     else its owner, -1 for none. `free` (N,): unowned and assignable. `movable` (N,): owned, reported by its owner, and
-    not on its way. `short` and `long` (N, 4) are averages over reports, `time_means` those over time.
+    not moving. `short` and `long` (N, 4) are averages over reports, `time_means` those over time.
     """
 
     names: tuple[str, ...]
@@ -135,13 +135,13 @@ class Preallocated:
 
 
 def _sum_time_averages(bundles: Bundles, brokers: int) -> FloatArray:
-    """Return sums (M, 2, 4) per broker over the bundles that it has and keeps."""
+    """Return sums (M, 2, 4) per broker over the bundles that it reports and keeps."""
     sums = [sum_by_broker(_keeper(bundles), averages.T, brokers) for averages in (bundles.short, bundles.long)]
     return read_only(np.stack(sums, axis=1), brokers, 2, METRICS)
 
 
 def _keeper(bundles: Bundles) -> RowArray:
-    """Return the broker (N,) that has and keeps each bundle; nobody for one that is leaving."""
+    """Return the broker (N,) that reports and keeps each bundle; `NOBODY` for a bundle that is leaving."""
     keeper = bundles.broker.copy()
     keeper[keeper != bundles.assigned] = NOBODY
     return keeper
@@ -311,7 +311,7 @@ class Snapshot:
         return positions.get(namespace)
 
     def bundles_per_broker(self, namespace: int) -> IntArray:
-        """Count the namespace's bundles that each broker has or is about to have: (M,)."""
+        """Count the namespace's bundles that are assigned to each broker: (M,)."""
         assigned = self.bundles.assigned[self.bundles.rows_of_namespace(namespace)]
         return np.bincount(assigned[assigned >= 0], minlength=len(self.brokers)).astype(np.int64)
 
@@ -329,8 +329,8 @@ def build_snapshot(
     """Build a snapshot from reports alone, without ownership records: a bundle belongs to its latest reporter. A bundle
     without averages has its reported load.
 
-    `preallocated` are bundles assigned to a broker that does not report them yet. `published` is what brokers published
-    besides; a bundle in no report belongs to the broker that lists it among its busiest.
+    `preallocated` are bundles assigned to a broker that does not report them yet. `published` is the other data that
+    brokers published; a bundle in no report belongs to the broker that lists it among its busiest.
     """
     published = published or Published()
     reports = published.completed(reports)
@@ -405,8 +405,8 @@ def _bundles_of_reports(
 
 
 def _time_means(averages: Sequence[BundleAverages], said: Sequence[tuple[float, FloatArray] | None]) -> TimeMeans:
-    """Build time means from averages and from the time, in seconds, and load (4,) that a report `said`; None if none
-    did.
+    """Build time means from averages and, in `said`, the time in seconds and the load (4,) of the last report, None
+    without a report.
     """
     means = [each.by_time() for each in averages]
     last = [each or (0.0, mean.load) for each, mean in zip(said, means, strict=True)]
@@ -462,7 +462,7 @@ def usage_per_broker(snapshot: Snapshot, weights: ResourceWeights) -> FloatArray
 
 
 def get_broker_load(snapshot: Snapshot, rules: ReportRules) -> BrokerLoad:
-    """Return the averaged load of each broker: published, else as if all had just reported for the first time."""
+    """Return the averaged load of each broker: published, else computed as from a first report."""
     if snapshot.broker_load is not None:
         return snapshot.broker_load
     brokers, now_ms = snapshot.brokers, round(snapshot.taken_at_s * 1000)

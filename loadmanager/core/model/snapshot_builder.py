@@ -28,8 +28,8 @@ from loadmanager.core.model.time_means import TimeMeans
 
 
 class Last:
-    """Bundles of the last snapshot, while it is in use. As long as no load was written and no name changed, the next
-    snapshot shares nine tenths of its columns: the usual case between assignments.
+    """Bundles of the last snapshot, while it is in use. Unless a load was written or a name changed, the next snapshot
+    shares nine tenths of its columns. This is the usual case between assignments.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ def sorted_bundles(
     """Build the bundles in name order with broker positions, and a mask of settled brokers."""
     order, columns = table.order(), table.columns
     rows = order.rows
-    # An ended registration maps to nobody: its bundles are free, and its reports do not count.
+    # An ended registration maps to `NOBODY`: its bundles are free, and its reports do not count.
     position = owners.registrations.places(broker.row for broker in brokers)
     reporter, owner = position.take(columns.reporter.take(rows)), position.take(columns.owner.take(rows))
     recorded = columns.recorded.take(rows)
@@ -92,7 +92,7 @@ def sorted_bundles(
     unloaded = np.zeros(len(columns.owner), dtype=bool)
     unloaded[[table.by_name[name] for name in unloads.of_bundles if name in table.by_name]] = True
     settled = np.array([not broker.overtaken for broker in brokers], dtype=bool)
-    # A reported bundle that the broker is to release is load in its figures that is about to go.
+    # While a broker releases a bundle that it reports, its totals include load that is about to leave.
     leaving = (reporter >= 0) & (recorded != RecordedState.NO) & ~(owned & reported)
     settled[reporter[leaving]] = False
     carried = last.find(table) or _Carried.of(table)
@@ -128,10 +128,12 @@ def top_bundles(table: NamedRows, brokers: Sequence[ReportingBroker]) -> TopBund
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClusterSummary:
-    """Brokers that have reported, sorted by name, with their last accepted reports: `usage_percent` (M, 5), `load` (M,
-    4), and `reported_ms` (M,), since 1970; usage of a resource without a limit is NaN. `owned` (M,) counts the bundles
-    each owns in the records, including those to release. `releasing` are the names of those, `bundles` is the number of
-    all, `unowned` the number of recorded bundles without a reporting owner.
+    """Brokers that have reported, sorted by name, with figures of their last accepted reports.
+
+    `usage_percent` is (M, 5), NaN for a resource without a limit; `load` is (M, 4), `reported_ms` (M,) since 1970.
+    `owned` (M,) counts the bundles that each owns in the records, including those it is to release. `releasing` are the
+    names of bundles being released, `bundles` is the number of all bundles, `unowned` the number of recorded bundles
+    without a reporting owner.
     """
 
     brokers: tuple[BrokerId, ...]

@@ -13,12 +13,12 @@ the mean restarts, unless it is a spike:
     may be a jump            may be one in the same direction: restarts at it;  restarts at the last report;
                              else continues                                     for readers after `BELIEVED_S`
 
-The deviation is the logarithm of the ratio of bytes/s, in and out together, to the mean: small ones are relative
-deviations, and doubling is as far as halving. A bundle's usual deviation is its `sigma`, over some `_SAMPLES` reports.
-A jump is clamped to the largest deviation that is none. So bursty bundles have a large sigma and hardly ever restart:
-a burst says little of their future load.
+The deviation is the logarithm of the ratio of bytes/s, in and out together, to the mean. Small deviations are about
+relative ones, and doubling deviates as far as halving. A bundle's usual deviation is its `sigma`, over about `_SAMPLES`
+reports. In `sigma`, a jump counts as the largest deviation that is not a jump. So bursty bundles have a large sigma and
+hardly ever restart, since a burst does not predict their future load.
 
-Times are those of reports, by the brokers' clocks; no time passes while a clock goes backwards.
+Times are those of reports, by the brokers' clocks. A clock that goes backwards counts as no time.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ TAU_S = 900.0
 STOOD_S = 75.0
 """A broker measures every minute: by then it has measured again without a change to report."""
 BELIEVED_S = 45.0
-"""Readers accept a jump after this time, so that an overload is relieved in the next round. If the next report denies
-it, the mean continues as if the jump had not been.
+"""Readers accept a jump after this time, so that an overload is relieved in the next round. If the next report does not
+confirm it, the mean continues as if there had been no jump.
 """
 _LEAST_JUMP = math.log(1.30)
 _SIGMAS = 3.0
@@ -46,7 +46,7 @@ _SAMPLES = 20
 _MOST_OFF = 20.0
 """Upper limit of the ratio to the mean, up or down."""
 _A_BYTE = np.float32(1)
-"""Added to both compared values, so that 0 is not infinitely far from almost 0."""
+"""Added to both compared values, so that the ratio of a small value to 0 stays finite."""
 _MOST = 1e18
 """Upper limit of a plausible load."""
 
@@ -98,8 +98,8 @@ class TimeMeans:
         return TimeMeans(mean, last, np.full_like(self.reported_s, now_s), sigma.astype(np.float32))
 
     def _after(self, silent_s: FloatArray, jump: Float32Array, stood_s: float) -> FloatArray:
-        """Return the means (n, 4) after this much silence (n,). A last report with a `jump` (n,) restarts the mean once
-        it has stood for `stood_s`.
+        """Return the means (n, 4) after `silent_s` (n,) without a report. A `jump` (n,) in the last report restarts the
+        mean once it has lasted for `stood_s`.
         """
         stays = np.exp(silent_s / -TAU_S)
         stays[(silent_s >= stood_s) & (jump != 0)] = 0.0

@@ -1,7 +1,7 @@
-"""Limits that block moves at present: the reason of each, and the time when it ends.
+"""Limits that currently block moves: the reason of each, and the time when it ends.
 
-A shedding round refuses moves for many reasons; those that expire by themselves are limits. The refusals of the last
-round are shown until the limit ends or the next round begins.
+A shedding round refuses moves for many reasons. Reasons that expire by themselves are limits. The limits of the last
+round are shown until they end or the next round begins.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _NEEDS_FIGURE: Mapping[Reason, str] = {
     LevelReason.NO_LEVELLING_MOVE: "resting",
     SheddingReason.NO_ELIGIBLE_BUNDLE: "recently_unloaded",
 }
-"""Reasons that are a limit only where this figure is not 0."""
+"""Reasons that are a limit only if this figure is not 0."""
 
 
 def find_round_limits(verdicts: Iterable[Verdict], decided_at_s: float, pace: RoundPace) -> tuple[BlockingLimit, ...]:
@@ -96,7 +96,7 @@ def _first(ends: list[float | None]) -> float | None:
 
 
 def find_active_limits(limits: Iterable[BlockingLimit], now_s: float) -> list[BlockingLimit]:
-    """Return the limits that have not ended, soonest first, the first one of each reason."""
+    """Return the limits that have not ended, by end time, at most one per reason."""
     by_reason: dict[Reason, BlockingLimit] = {}
     for limit in limits:
         if limit.until_s is None or limit.until_s > now_s:

@@ -4,8 +4,8 @@ The memory of completed moves is kept under `KEY` of the state, for no longer th
 drops steps beyond the limits; `noted` adds a completed move and may trip the breaker. Load is that of
 `core.planning.plan_effect`, bytes/s in and out by short-term averages; shares are of all brokers' load.
 
-Only shedding's own moves count against the budgets and the breaker. Operators' moves count in one respect: shedding
-does not return a bundle to a broker from which an operator has just taken it.
+Only moves of shedding count for the budgets and the breaker. Operators' moves matter in one case: shedding does not
+return a bundle to a broker from which an operator has just taken it.
 
 The breaker counts wasted moves (`core.planning.repeated_moves`): bundles that returned within four hours, and bundles
 moved again within two.
@@ -66,8 +66,7 @@ MOST_RETURNS = 2
 MOST_BACK = 0.20
 """Share of all load that may return within four hours before shedding stops."""
 MOST_AGAIN = 0.50
-"""Share of all load that may move again within two hours before shedding stops. Under bursts some of it is the price of
-evenness.
+"""Share of all load that may move again within two hours before shedding stops. Bursty load needs some repeated moves.
 """
 FREEZE_S = 3600.0
 """Duration of a bundle's freeze. It is as long as the default cool-down of a return."""
@@ -116,7 +115,7 @@ class MoveMemory:
         }
 
     def at(self, now_s: float, settings: PlannerSettings) -> MoveMemory:
-        """Drop expired entries; without a breaker, also what it has stopped."""
+        """Drop expired entries; without a breaker, also its freezes and its stop."""
         longest_s = max(BACK_WITHIN_S, settings.return_cool_down_minutes * _MINUTE_S)
         outdated = bisect_right(self.moves, now_s - longest_s, key=lambda move: move.at_s)
         moves = self.moves[max(outdated, len(self.moves) - MOST_MOVES) :]
@@ -129,7 +128,7 @@ class MoveMemory:
         )
 
     def not_after(self, now_s: float) -> MoveMemory:
-        """Clamp future times to now; they were noted by a clock that was ahead."""
+        """Clamp future times to now; they were recorded by a clock that was ahead."""
         return MoveMemory(
             tuple(move._replace(at_s=min(move.at_s, now_s)) for move in self.moves),
             {bundle: min(until_s, now_s + FREEZE_S) for bundle, until_s in self.frozen_until_s.items()},
@@ -362,9 +361,10 @@ class _Allowance:
 
 
 def _drop_broken_exchanges(steps: Sequence[Assign | Unload], refusals: dict[str, Verdict]) -> None:
-    """Refuse the rest of a broken exchange of two brokers: half of it could load the broker that was to be relieved.
+    """Refuse the rest of an exchange between two brokers if one of its steps was refused.
 
-    A refusal names the bundle that broke the exchange.
+    Half of an exchange could add load to the broker that it was to relieve. The refusal names the bundle that was
+    refused first.
     """
     if not refusals:
         return
@@ -386,7 +386,7 @@ def _pair(step: Unload) -> frozenset[Registration | None]:
 
 
 def _judge(memory: MoveMemory, move: PastMove) -> tuple[MoveMemory, list[Verdict]]:
-    """Return the memory after a move, with the breaker tripped if due, and the verdicts on that."""
+    """Return the memory after a move, which may trip the breaker, and the breaker's verdicts."""
     verdicts = []
     returned = is_back(move)
     returns = memory.returns_of(move.bundle, move.at_s) if returned else 0

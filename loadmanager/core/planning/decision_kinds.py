@@ -1,11 +1,11 @@
 """Table of the decisions on one snapshot, which the live leader, the simulator and the replay interpret.
 
-Each is made from the snapshot, the settings, the memory of strategies, a random generator and the request, as the
-history records it; it returns a plan and the new memory. Rounds of shedding are apart (`shedding_round.py`): they also
-depend on the churn limits.
+The input of each decision is the snapshot, the settings, the memory of strategies, a random generator and the request;
+the history records it. The result is a plan and the new memory. Shedding rounds are not in the table
+(`shedding_round.py`), since they also depend on the churn limits.
 
-A decision passes the memory of strategies in and out, often for a hundred thousand bundles. So a part of it may hold
-columns and becomes JSON only when it leaves the process: see `as_json`. Each strategy accepts either form.
+The memory of strategies may cover a hundred thousand bundles. So parts of it may be columns, which become JSON only
+when they leave the process: see `as_json`. Each strategy accepts both forms.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from loadmanager.core.planning.planner import State
 
 @runtime_checkable
 class InColumns(Protocol):
-    """Immutable value in columns that stands for a JSON value."""
+    """Immutable value in columns that has an equivalent JSON value."""
 
     def as_json(self) -> Any: ...  # noqa: ANN401 - whatever JSON can hold
 

@@ -1,13 +1,14 @@
 """Headroom: capacity of the remaining brokers to carry the load of a lost broker or failure domain.
 
-Lost brokers leave their bundles to the others, which keep theirs. Two figures bracket the highest usage that follows,
-as a fraction of capacity: the **bound**, a lower bound for any distribution, and **placed**, the result of a greedy
-one, heaviest first to the least used broker. If placed is at most 1, nobody is overloaded. Bundles that only lost
-brokers may own are **stranded**: nobody would serve them. Idle usage is not counted, as everywhere in Level.
+The bundles of lost brokers go to the remaining ones, which keep their own. Two figures bracket the highest usage
+afterwards, as a fraction of capacity: the **bound** is a lower bound for any distribution; **placed** is the result of
+a greedy distribution, heaviest first to the least used broker. If placed is at most 1, no broker is overloaded. Bundles
+that only lost brokers may own are **stranded**: no broker would serve them. Idle usage is not counted, as everywhere in
+Level.
 
-Every loss is bounded; the ones with the highest bounds are placed as well.
+The bound is computed for every loss, placed only for the losses with the highest bounds.
 
-`size_fleet` returns the number of brokers that keeps such a reserve at the current peak.
+`size_fleet` returns the number of brokers needed to keep such a reserve at the current peak.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class _HeadroomCheck:
 
 
 def _bounds(problem: BalancingProblem, losses: BoolArray) -> FloatArray:
-    """Return the bounds (k,): total load over remaining capacity, or what a remaining broker keeps."""
+    """Return the bounds (k,): total load over remaining capacity, or the usage that a remaining broker has already."""
     load = problem.load(problem.owner)
     capacity, kept = problem.capacity, ~losses
     having = np.stack([np.where(kept, each, 0.0).sum(axis=1) for each in capacity.T], axis=1)
@@ -103,8 +104,8 @@ def _bounds(problem: BalancingProblem, losses: BoolArray) -> FloatArray:
 
 
 def _place(problem: BalancingProblem, owner: Rows, lost: BoolArray) -> tuple[float, int]:
-    """Distribute the bundles of lost brokers (M,): return the highest usage that follows, and the number of bundles
-    that no remaining broker may own.
+    """Distribute the bundles of lost brokers (M,); return the highest usage afterwards, and the number of bundles that
+    no remaining broker may own.
     """
     rows = np.flatnonzero((owner >= 0) & lost[owner])
     load = problem.load(np.where(np.isin(np.arange(len(owner)), rows), -1, owner))
@@ -154,8 +155,8 @@ class FleetSize:
 
 @dataclass(frozen=True, slots=True)
 class SizeMemory:
-    """Memory between two calls: the last number, the begin of the watch, and the load of the last `WINDOW_S`, each with
-    its time.
+    """Memory between two calls: the last number, the time of the first call, and the loads of the last `WINDOW_S` with
+    their times.
     """
 
     needed: int
@@ -173,8 +174,8 @@ def size_fleet(
     with failure domains, after the loss of any one domain, brokers being spread evenly over them. Brokers count as
     alike, and load as divisible.
 
-    Hysteresis: the number rises at once. It falls once load has been watched for `WINDOW_S`, and only to what carries
-    the peak of that time and a tenth more. So a new leader, or a short pause of the load, never takes brokers away.
+    Hysteresis: the number rises at once. It falls only after `WINDOW_S` of observation, and only to a number that
+    carries the peak of that time plus a tenth. So a new leader, or a short pause of the load, never reduces the fleet.
     """
     now_s, brokers = snapshot.taken_at_s, len(snapshot.brokers.ids)
     if not brokers:
@@ -199,7 +200,7 @@ def size_fleet(
 
 
 def count_brokers(load: float, domains: int) -> int:
-    """Return the least number of brokers of which those that remain after a loss carry a load of so many brokers."""
+    """Return the minimum number of brokers such that those remaining after a loss carry `load`, in brokers."""
     count = max(_FEWEST, math.ceil(load))
     while count - (math.ceil(count / domains) if domains > 1 else 1) < load:
         count += 1

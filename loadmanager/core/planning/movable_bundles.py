@@ -1,9 +1,9 @@
-"""The cluster as shedding sees it, without what operators have restrained.
+"""Input of shedding: the snapshot without the brokers and bundles that may not be shed.
 
-Pinned and frozen bundles may not move, so a strategy chooses among the others. A draining broker is left out: its
-bundles leave it by the drain, and its falling load would make all others look overloaded. So is a broker with rejected
-reports (`core.model.report_validation`). Verdicts name each broker left out, and each restrained bundle on a broker
-that gives bundles away or has none that may move.
+Pinned and frozen bundles may not move, so a strategy chooses among the others. A draining broker is left out: the drain
+moves its bundles, and its decreasing load would make all others look overloaded. A broker with rejected reports is left
+out too (`core.model.report_validation`). Verdicts name each omitted broker, and each pinned or frozen bundle on a
+broker that sheds or has no movable bundle.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def find_freeze(snapshot: Snapshot) -> Verdict | None:
 
 
 def restrain(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot without what may not be shed; the same one if nothing is restrained."""
+    """Return the snapshot without brokers and bundles that may not be shed; the same one if there are none."""
     controls = snapshot.controls
     if _find_pinned_or_frozen(snapshot):
         snapshot = _mark_unmovable(snapshot)
@@ -53,7 +53,7 @@ def as_if_draining(snapshot: Snapshot, brokers: Collection[BrokerId]) -> Snapsho
 
 
 def explain_restraints(snapshot: Snapshot, shed: Shed) -> Iterator[Verdict]:
-    """Yield verdicts on what was left out of the `snapshot` for the decision `shed`."""
+    """Yield verdicts on the brokers and bundles omitted from the `snapshot` for the decision `shed`."""
     controls = snapshot.controls
     for broker in sorted(controls.draining):
         if snapshot.brokers.find_row(broker) is not None:
@@ -119,7 +119,7 @@ def _mark_unmovable(snapshot: Snapshot) -> Snapshot:
 def _without(snapshot: Snapshot, left_out: Collection[BrokerId]) -> Snapshot:
     """Return the snapshot without these brokers. Bundles keep their rows; those of an omitted broker become unowned."""
     rows = np.array([row for row, broker in enumerate(snapshot.brokers.ids) if broker not in left_out], dtype=np.int64)
-    position = np.full(len(snapshot.brokers) + 1, NOBODY, dtype=np.int32)  # the last one is that of nobody
+    position = np.full(len(snapshot.brokers) + 1, NOBODY, dtype=np.int32)  # the last entry maps NOBODY to itself
     position[rows] = np.arange(len(rows))
     bundles = snapshot.bundles
     broker = position[bundles.broker]

@@ -1,12 +1,12 @@
 """Phases of a decision: filter brokers, then place; or shed first, then place what was shed.
 
-Source: Pulsar's ModularLoadManagerImpl (selectBroker, doLoadShedding). A shedding round asks the strategy first and
-checks excluded namespaces and destinations afterwards, as Pulsar does, so a round may move nothing although other
-bundles could move: the operator configured that strategy.
+Source: Pulsar's ModularLoadManagerImpl (selectBroker, doLoadShedding). As in Pulsar, a shedding round asks the strategy
+first and checks excluded namespaces and destinations afterwards. So a round may move nothing although other bundles
+could move.
 
-Differs from Pulsar: the broker that sheds a bundle is never its destination, where Pulsar may choose it and then do
-nothing; every choice of a round sees the earlier ones. There is no one-shot affinity, by which Pulsar hands a
-destination from an unload to the next lookup: here the destination is part of the transfer.
+Differs from Pulsar: the broker that sheds a bundle is never its destination; Pulsar may choose it and then do nothing.
+Every choice of a round takes the earlier ones into account. Pulsar passes a destination from an unload to the next
+lookup (one-shot affinity); here the destination is part of the transfer.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def plan_assignments(
 ) -> tuple[Plan, State]:
     """Plan owners for unowned bundles; `non_persistent` names those that hold a non-persistent topic.
 
-    Each bundle gets a verdict: an unknown one is placed with the default load, one that has an owner or is on its way
-    to one is left alone. Raises `UnknownStrategyError`.
+    Each bundle gets a verdict. An unknown bundle is placed with the default load; one that has an owner or a
+    destination is skipped. Raises `UnknownStrategyError`.
     """
     placer = _Placer(snapshot, settings, state, rng)
     steps: list[Assign | Unload] = []
@@ -153,8 +153,7 @@ def plan_drain(
     most: int | None = None,
     leave: Container[str] = (),
 ) -> tuple[Plan, State]:
-    """Plan other brokers for the bundles of these brokers, heaviest first: at most `most` bundles, not those to
-    `leave`.
+    """Plan to move bundles off these brokers, heaviest first: at most `most` bundles, without those in `leave`.
 
     A bundle that no other broker may own stays, with a verdict. Raises `UnknownStrategyError`.
     """
@@ -179,8 +178,9 @@ def plan_drain(
 
 
 def plan_pins(snapshot: Snapshot, settings: PlannerSettings, leave: Container[str] = ()) -> Plan:
-    """Plan the return of bundles to their home brokers, pinned ones and those of drains that have ended; a verdict
-    explains each that must stay.
+    """Plan the return of bundles to their home brokers: pinned bundles, and those of drains that have ended.
+
+    A verdict explains each bundle that must stay.
     """
     steps: list[Assign | Unload] = []
     verdicts = []
@@ -211,7 +211,7 @@ def _find_sickness(snapshot: Snapshot, bundle: str, broker: BrokerId) -> Verdict
 def find_move_refusal(
     snapshot: Snapshot, bundle: str, destination: BrokerId, settings: PlannerSettings
 ) -> Verdict | None:
-    """Return the reason why the broker may not get the bundle even for an operator, None if it may."""
+    """Return the reason why even an operator may not move the bundle to the broker, None if it is allowed."""
     row = snapshot.brokers.find_row(destination)
     if row is None:
         rule = "it is not registered, or has not reported"
@@ -310,7 +310,7 @@ class _Placer:
     ) -> Placement:
         """Filter and place; place again without preferences if the chosen broker is overloaded.
 
-        A `destination` decided earlier is taken if hard limits allow it; a pin comes before everything.
+        A `destination` decided earlier is used if hard limits allow it; a pin takes precedence.
         """
         question = self.ask(name, excluded, non_persistent=non_persistent)
         allowed, dropped = self._answers.allowed(question)
@@ -478,7 +478,7 @@ def _placement_verdict(snapshot: Snapshot, bundle: str, placement: Placement, no
 
 
 def _holder(snapshot: Snapshot, bundle: int) -> str:
-    """Return the broker that has the bundle or is about to; empty while it is released without destination."""
+    """Return the broker to which the bundle is assigned; empty while it is released without destination."""
     assigned = int(snapshot.bundles.assigned[bundle])
     return snapshot.brokers.ids[assigned] if assigned >= 0 else ""
 

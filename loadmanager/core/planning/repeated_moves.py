@@ -1,8 +1,8 @@
 """Completed moves, and detection of repeated ones: bundles moved again, and bundles that returned.
 
-A bundle is moved *again* when shedding moved it in the two hours before. It goes *back* when it returns to the very
-registration that it left, for any reason, in the four hours before. Both are determined when a move is completed and
-depend on no setting: a longer cool-down would only make bundles return later, or go elsewhere.
+A bundle is moved *again* if shedding also moved it in the two hours before. It goes *back* if it returns to a
+registration that it left, for any reason, in the four hours before. Both are determined when a move is completed. The
+times are not settings: a longer cool-down would only make bundles return later, or go elsewhere.
 
 A restarted broker has a new registration: bundles that left it for the restart may come back.
 """

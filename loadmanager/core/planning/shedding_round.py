@@ -1,11 +1,11 @@
 """A shedding round: the strategy's proposal, then the limits on churn.
 
-It has two parts because the first may take long: moves completed meanwhile count for the limits.
+It has two parts because the first may take long, and moves completed in the meantime count for the limits.
 
-A slow average delays the relief of an overloaded broker by several rounds, and repeats the relief of one that was
-relieved already. So averages restart at the current usage for brokers above
+A slow average delays the relief of an overloaded broker by several rounds, and causes a second relief of a broker that
+was relieved already. So averages restart at the current usage for brokers above
 `loadBalancerBrokerOverloadedThresholdPercentage`, for sources and destinations of a round, and for brokers that have
-not reported since. Differs from Pulsar, where averages continue. A decision on a dump takes the averages of the dump; a
+not reported since. Differs from Pulsar, where averages continue. A decision on a dump uses the averages of the dump; a
 dump of our own cluster omits those that the next round resets.
 """
 
@@ -32,7 +32,7 @@ _NAME = ThresholdShedder.__name__
 
 
 def before_round(state: State, snapshot: Snapshot, settings: PlannerSettings) -> State:
-    """Return the strategies' memory at the begin of a round, with the averages of overloaded brokers reset."""
+    """Return the strategies' memory at the start of a round, with the averages of overloaded brokers reset."""
     if _NAME not in state:
         return state
     overloaded = are_overloaded(usage_per_broker(snapshot, settings.resource_weights), settings)

@@ -20,8 +20,8 @@ batch is decided together and written once per namespace. The next batch sees th
     WRITTEN      WriteEnded                  stored                                AnswerWaiters: AssignmentMade
                                              refused, or the outcome is unknown    AnswerWaiters: the error
 
-A lookup for a bundle in the current batch shares its answer. After a write of unknown outcome the caller asks again;
-the record, read again by then, tells if the bundle has an owner.
+A lookup for a bundle in the current batch shares its answer. After a write of unknown outcome the caller retries. The
+record is read again by then and shows if the bundle has an owner.
 
 A bundle is held while its lost owner is in `Mirror.holds`. It is assigned only to a broker that is registered when the
 write happens, and only if it is free or its owner is lost.
@@ -57,9 +57,9 @@ from loadmanager.core.protocol.state_machine import (
 )
 
 _BATCH = 1_000
-"""Maximum batch size: a lookup waits for the current batch and joins the next one."""
+"""Maximum batch size; a lookup waits for the current batch and joins the next one."""
 _COMING_BACK_S = 1.0
-"""Time after an assignment of a lost owner's bundle in which a client sends the next of its many retried lookups."""
+"""Time after the assignment of a lost owner's bundle in which its client probably sends further lookups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class HeldForBroker:
 
 
 Outcome = AssignmentMade | Ownership | HeldForBroker | Verdict | Exception
-"""The assignment made, the owner found meanwhile, or the reason why there is none: an error if something failed."""
+"""The assignment, the current owner if it has one by now, or the reason why there is none: an error if it failed."""
 
 # Events
 
@@ -122,7 +122,7 @@ Event = AssignmentWanted | BackgroundAssignmentsWanted | AssignmentsDecided | No
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecideAssignments:
-    """Have owners found for these bundles, and come back with Decided or NotDecided."""
+    """Choose owners for these bundles; answered by AssignmentsDecided or NotDecided."""
 
     bundles: list[str]
     non_persistent: frozenset[str]
@@ -130,7 +130,7 @@ class DecideAssignments:
 
 @dataclass(frozen=True, slots=True)
 class AnswerWaiters:
-    """Tell whoever waits for the bundle."""
+    """Complete the waiting lookups of the bundle with this outcome."""
 
     bundle: str
     outcome: Outcome
@@ -141,20 +141,20 @@ Action = DecideAssignments | Write | AnswerWaiters
 
 @dataclass(slots=True)
 class AssignmentMachine:
-    """The assignments of one leader."""
+    """State machine for the assignments of one leader."""
 
     mirror: Mirror
     _asked: dict[str, dict[str, bool]] = field(default_factory=dict)
-    """By namespace and bundle whether for a non-persistent topic."""
+    """Waiting bundles by namespace; True if requested for a non-persistent topic."""
     _backlog: dict[str, None] = field(default_factory=dict)
     _batch: set[str] = field(default_factory=set)
-    """Those of it that have no answer yet."""
+    """Bundles of the current batch without an answer yet."""
     _undecided: DecideAssignments | None = None
     _deciding: DecideAssignments | None = None
     _writes: set[Write] = field(default_factory=set)
     _giving: dict[str, tuple[Assign, Verdict]] = field(default_factory=dict)
     _former: dict[str, Registration] = field(default_factory=dict)
-    """The owners, which have gone, of those that are being given away."""
+    """Lost owner of each bundle that is being assigned."""
     _actions: list[Action] = field(default_factory=list)
     _now_s: float = 0.0
     _inherited_s: float = -math.inf
@@ -162,7 +162,7 @@ class AssignmentMachine:
 
     @property
     def wake_s(self) -> float | None:
-        """At once, when something comes next: what is asked for in one moment is in one batch."""
+        """Return the current time if there is work, so that concurrent requests share a batch; None otherwise."""
         is_busy = self._deciding is not None or self._writes
         return None if is_busy or not (self._undecided or self._asked or self._backlog) else self._now_s
 

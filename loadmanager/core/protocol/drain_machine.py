@@ -1,7 +1,7 @@
 """State machine for drains, and for bundles that return to their broker: pinned ones, and those of a drain that ended.
 
 The orders are in the operator controls, and each bundle's record shows the progress of its move. So a new leader
-continues where the last one stopped; only the counters start anew.
+continues where the last one stopped; only the counters restart.
 
     a drain     event               if                                      then
     -------     -----               --                                      ----
@@ -25,10 +25,10 @@ then one for bundles that are away from their broker (BringHome). Each fills the
 unloads; no plan is requested while more than half of the window is MOVING. The next pass is due in a second, or at once
 when something is CHANGED or the window is half empty.
 
-A drain applies to one process of a broker: EndDrain removes the order when another process registers, and TriedToEnd
-follows, so that a restarted broker receives bundles again. A lost session does not end a drain. Pinned and frozen
-bundles leave a draining broker like all others; pinned ones, and those that the order names, return after the drain. A
-bundle to return that nobody owns any more is left to placement.
+A drain applies to one process of a broker. When another process registers, EndDrain removes the order and TriedToEnd
+follows, so a restarted broker receives bundles again. A lost session does not end a drain. Pinned and frozen bundles
+leave a draining broker like all others. Pinned bundles, and those that the order names, return after the drain, unless
+they are unowned by then: those are left to placement.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class DrainMachine:
         return self._drains.get(broker)
 
     def blocked(self, drain: Drain | None) -> dict[str, str]:
-        """Return the bundles of a drain that cannot move at present, with the reasons; None: those that return."""
+        """Return the bundles of a drain that currently cannot move, with the reasons; None: returning bundles."""
         return {bundle: rest.why for bundle, rest in sorted(self._resting.items()) if rest.drain is drain}
 
     def state(self, drain: Drain, left: int) -> str:

@@ -32,20 +32,22 @@ Safety
     replaced by mistake has its next write refused and steps down. At worst an election was needless.
 
 Few false positives
-    Silence counts only while this process itself ran: one tick per step at most, so a stopped or starved standby holds
-    nothing against the leader. A silent leader is asked through the store: the *suspicion* is a znode that a leader
-    deletes when it sees it, and the campaign succeeds only while it exists. So a leader that reaches ZooKeeper stays,
-    even if this node cannot reach it: a firewall or a wrong port refuses connections just as an exited process does. A
-    slow or stopped ZooKeeper proves nothing about the leader: only checks that it answers within a tick count, three in
-    a row. A leader that has never answered (another version, or unreachable from here) is not suspected. On a busy
-    machine answers take longer, so the timeout is at least three times the slowest answer of the last minutes.
+    Silence counts only while this process itself ran, at most one tick per step. So a standby that was paused or
+    starved of CPU does not blame the leader. A silent leader is asked through the store: the *suspicion* is a znode
+    that a live leader deletes, and the campaign succeeds only while it exists. So a leader that reaches ZooKeeper
+    stays, even if this node cannot reach it: a firewall or a wrong port refuses connections just as an exited process
+    does. A slow or stopped ZooKeeper proves nothing about the leader, so only checks that it answers within a tick
+    count, three in a row. A leader that has never answered (another version, or unreachable from here) is not
+    suspected. On a busy machine answers take longer, so the timeout is at least three times the slowest answer of the
+    last minutes.
 
-    Only LeaderProcessEnded needs no suspicion: the leader's address refuses connections, and the kernel of this very
-    machine and network namespace says that the process holding the leader's znode has exited.
+    Only LeaderProcessEnded needs no suspicion: the leader's address refuses connections, and the kernel of this machine
+    and network namespace reports that the process that holds the leader's znode has exited.
 
-No endless take-overs
-    An answered suspicion is valid for a session timeout. A take-over was needless if the replaced leader's session
-    lives on. Each needless one within ten minutes doubles this node's timeout, up to the session timeout; then it is no
+Limited take-overs
+    After the leader has deleted a suspicion, this node raises no other for one session timeout, unless the leader
+    answers it directly before. A take-over was needless if the session of the replaced leader is still alive. Each
+    needless one within ten minutes doubles this node's timeout, up to the session timeout; at that limit, it is no
     faster than session expiry.
 """
 
@@ -65,7 +67,7 @@ _TICKS_UNTIL_SUSPICION = 5
 _MOST_TICKS_A_STEP = 1
 _PROMPT_LOOKS = 3
 _TICKS_HELD = 2
-"""Long polling: the leader may delay its answer for so many ticks."""
+"""Long polling: the leader may delay its answer for this many ticks."""
 
 _REMEMBERED_S = 600.0
 
@@ -74,7 +76,7 @@ _HALF_LIFE_S = 60.0
 """Half-life of the slowest answer time."""
 
 _JUDGED_AFTER_SESSIONS = 1.5
-"""Session timeouts after which the session of an exited process has expired, server ticks included."""
+"""Time until the session of an exited process has expired, in session timeouts, including server ticks."""
 
 _NORMAL_PATIENCE_S = 0.8
 """Polling timeout where silence detection is off."""
@@ -89,7 +91,7 @@ class FailureDetectorPhase(enum.Enum):
     SUSPECTING = enum.auto()
     """A suspicion is in the store."""
     RESTING = enum.auto()
-    """It answered through the store only, or is being replaced."""
+    """The leader answered only through the store, or is being replaced."""
 
 
 # Events
@@ -108,7 +110,7 @@ class NodeLeads:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAnswered:
-    """The leader of that znode answered that it leads."""
+    """The leader with this znode answered that it leads."""
 
     czxid: int
 
@@ -201,7 +203,7 @@ class FailureDetector:
     least_s: float
     phase: FailureDetectorPhase = FailureDetectorPhase.IDLE
     silent_s: float = 0.0
-    """Time of silence so far, as counted here."""
+    """Silence so far, counted as described under "Few false positives"."""
     found_silent: int = 0
     """Number of leaders found silent."""
     _leader: LeaderZnode | None = None
@@ -258,7 +260,7 @@ class FailureDetector:
     def _leads(self, leader: LeaderZnode | None, now_s: float) -> None:
         if leader == self._leader:
             return
-        if self._takes_over and leader is None and self._leader is not None:  # it was elected itself, most likely
+        if self._takes_over and leader is None and self._leader is not None:  # most likely, this node was elected
             lately = [each for each in self._taken_over if each[0] > now_s - _REMEMBERED_S]
             self._taken_over = [*lately, (now_s, self._leader.session_id)]
         self._leader, self._takes_over = leader, False

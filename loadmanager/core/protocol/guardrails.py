@@ -21,8 +21,8 @@ Pure functions: facts go in, each violated guardrail comes out as a verdict. Any
     own moves     round             the limit of moves per round is reached
                   reports           source or destination has not reported since its last move
 
-An own move is one of shedding. Moves for an operator (a drain, a return, a pin, a plan, an unload) do not depend on
-load, so neither settling, reports nor counts block them. The moves of one round were planned together: they need no
+Own moves are those of shedding. Moves for an operator (a drain, a return, a pin, a plan, an unload) do not depend on
+load, so neither settling, reports nor counts block them. The moves of one round were planned together, so they need no
 report in between.
 """
 
@@ -40,7 +40,7 @@ from loadmanager.core.domain.reasons import ChurnReason, GuardrailReason, Reason
 MODULAR = "ModularLoadManagerImpl"
 EXTENSIBLE = "ExtensibleLoadManagerImpl"
 CLUSTER = "cluster"
-"""The subject of what stops everything."""
+"""Subject of verdicts that block everything."""
 
 _OF_PULSAR = Patterns(("pulsar/.*",))
 _SHOWN_BROKERS = 3
@@ -48,9 +48,9 @@ _SHOWN_BROKERS = 3
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """ClusterFacts about one registered broker. `sheds` and `splits` tell if it does so by itself, None if unknown;
+    """Facts about one registered broker. `sheds` and `splits` are True if it does so by itself, None if unknown;
     `load_manager` is the class it runs. Times are wall clock seconds: of its last report, and of the last move of an
-    earlier round that touched it; None if there was none.
+    earlier round from or to it; None if there was none.
     """
 
     sheds: bool | None
@@ -62,9 +62,9 @@ class BrokerFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """Input of the guardrails at `now_s`, wall clock. `open_moves` says why moves of earlier terms are unfinished,
-    `policies_fault` why policies are unusable, both empty if all is well; `quiet_for_s` is the time since a broker last
-    joined or left.
+    """Input of the guardrails at `now_s`, wall clock. `open_moves` is the reason why moves of earlier terms are
+    unfinished, `policies_fault` the reason why policies are unusable; both are empty if there is none. `quiet_for_s` is
+    the time since a broker last joined or left.
     """
 
     now_s: float
@@ -147,7 +147,7 @@ def check_moves(facts: ClusterFacts, limits: GuardrailLimits, moves: Iterable[Wa
 
 
 def check_controls(controls: Controls, brokers: Collection[BrokerId], stopped_for_s: float) -> Iterator[Verdict]:
-    """Yield the operator controls that stop rounds, and the circuit breaker if it stops them for another while."""
+    """Yield the operator controls that stop rounds, and the circuit breaker while it stops them."""
     if controls.frozen:
         yield _stop(SheddingReason.SHEDDING_FROZEN, frozen=controls.frozen)
     if controls.dry_run:
@@ -239,7 +239,7 @@ def _check_namespace(limits: GuardrailLimits, bundle: str) -> Iterator[Verdict]:
 def _check_reports(facts: ClusterFacts, move: WantedMove) -> Iterator[Verdict]:
     for broker in (move.source, move.destination):
         known = None if broker is None else facts.brokers.get(broker)
-        if broker is None or known is None:  # the move itself refuses a broker that has left
+        if broker is None or known is None:  # the move itself fails for a broker that has left
             continue
         if known.touched_at_s is not None and (known.reported_at_s or 0.0) <= known.touched_at_s:
             ago_s = round(facts.now_s - known.touched_at_s)

@@ -10,8 +10,8 @@ Since the epoch makes an early take-over safe, a standby campaigns when there is
 `loadmanager.core.protocol.failure_detector` finds that the leader's process has exited or is silent for too long,
 without waiting for the old session to expire.
 
-A node whose link to the store broke lately lets others campaign first: it deletes its own leader znode and waits a
-little. Otherwise a node with a flapping link would win each time that its link is up.
+A node whose link to the store broke recently lets others campaign first: it deletes its own leader znode and waits a
+short time. Otherwise a node with a flapping link would win whenever its link is up.
 
                     Campaign won
        FOLLOWING ────────────────▶ LEADING
@@ -46,7 +46,7 @@ class LeaderZnode:
     session_id: int
     czxid: int
     life: str = ""
-    """Life of its process, as `loadmanager.net.liveness` names it."""
+    """Name of its process; see `loadmanager.net.liveness`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class Knowledge:
     """Input of the election rules at `now_s` of the monotonic clock.
 
     `mirror_is_fresh`: leader and epoch were read after the last (re)connection. `ended_czxid` is the leader znode (by
-    czxid) whose process has exited, `silent_czxid` the one under suspicion. `is_suspected`: a standby suspects this
-    node. `open_since_s` is the last result of `open_since`. Until `unsound_until_s` the own link counts as unstable:
-    others campaign first for `turn_s` from `open_since_s` on; 0 when there are no others.
+    czxid) whose process has exited, `silent_czxid` the suspected one. `is_suspected`: a standby suspects this node.
+    `open_since_s` is the last result of `open_since`. Until `unsound_until_s` this node's link counts as unstable: it
+    waits until `turn_s` after `open_since_s`, so that others campaign first. `turn_s` is 0 when there are no others.
     """
 
     now_s: float
@@ -148,7 +148,9 @@ def find_end(
     lease_is_valid: bool,
     mirror_is_fresh: bool,
 ) -> StepDownReason | None:
-    """Return the reason why the term is over, None if it is not. Called for each lookup of an unowned bundle."""
+    """Return the reason why the term is over, None if it is not. Must be fast: called for each lookup of an unowned
+    bundle.
+    """
     if session_id != term.session_id:
         return StepDownReason.SESSION_CHANGED
     if not lease_is_valid:
@@ -205,7 +207,7 @@ def _is_open(known: Knowledge) -> bool:
 
 
 def _is_gone(known: Knowledge, leader: LeaderZnode) -> bool:
-    """Return True if the leader is gone for certain, so that no suspicion is needed."""
+    """Return True if the leader is certainly gone, so that no suspicion is needed."""
     return _is_own(known, leader) or leader.session_id == 0 or leader.czxid == known.ended_czxid
 
 

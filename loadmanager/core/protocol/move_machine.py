@@ -1,8 +1,8 @@
 """State machine for moves: unloads that are queued, prepared, released, and completed or kept.
 
-A passive state machine: `step(event, now_s)` returns actions, a driver executes them and reports results as events;
-`wake_s` is when the machine wants a step with `TIME`. The record is valid in every phase, so that the next leader can
-complete any release that it finds.
+A passive state machine: `step(event, now_s)` returns actions, a driver executes them and reports results as events. At
+`wake_s` the machine needs a step with `TIME`. The record is valid in every phase, so the next leader can complete any
+release that it finds.
 
     phase       event                       if                              then
     -----       -----                       --                              ----
@@ -38,12 +38,12 @@ complete any release that it finds.
     KEEPING                                 is another                      Ended: Failed
 
 A destination prepares while the owner still serves, so preparation adds no downtime. The move continues if the
-destination is slow, fails, or cannot prepare; it is not told about a cancelled move.
+destination is slow, fails, or cannot prepare. Nobody notifies the destination of a cancelled move.
 
 A move that ended with Failed may leave its bundle released: the reconciler resumes it. A move holds a permit from
 PREPARING to the end, also while the outcome of a write is unknown; a resumed move takes one regardless of the limits.
-An owner refuses for good where another system places bundles (a real Pulsar) and chose another destination: the commit
-then records the true owner, and the move has failed.
+An owner refuses for good if another system places bundles (a real Pulsar) and chose another destination. The commit
+then records the actual owner, and the move has failed.
 """
 
 from __future__ import annotations
@@ -520,7 +520,7 @@ class MoveMachine:
 def _of_release(
     released: Ownership, transition: Callable[[Ownership, Stamp], Ownership]
 ) -> Callable[[Ownership, Stamp], Ownership]:
-    """Restrict a transition to this very release of the bundle."""
+    """Restrict a transition to this release of the bundle."""
 
     def of_it(current: Ownership, stamp: Stamp) -> Ownership:
         if current.version != released.version:

@@ -26,8 +26,8 @@ destination. So a plan runs as it was shown, or stops where the cluster has chan
                 either              else                                                                ─▶ not_begun
                 StepEnded: lost                                                                         ─▶ unknown
 
-An unknown step has begun, or may have; the leader completes it. Preconditions are checked three times: for all steps
-before the first begins, for each step as it begins, and for each step before its release is written.
+An unknown step may have begun; the leader completes it. Preconditions are checked three times: for all steps before the
+first begins, for each step when it begins, and for each step before its release is written.
 """
 
 from __future__ import annotations

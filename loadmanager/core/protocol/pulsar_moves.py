@@ -12,10 +12,10 @@
     split: failed                                                            + 1
     go on                                                                    0
 
-A move has landed if its destination owns the bundle; without a destination, if any broker does. Pulsar placed a miss
-on another broker, or back on its source: no client lost anything, and the next round decides again. Once failures reach
-their limit only an operator resets them, not a move that lands late. Times are seconds since 1970; expired entries are
-dropped. Splits are never in progress: Pulsar makes each as a whole.
+A move has landed if its destination owns the bundle; without a destination, if any broker does. It has missed if Pulsar
+placed the bundle on another broker, or back on its source. That harms no client, and the next round decides again. Once
+failures reach their limit, only an operator resets them, not a move that lands late. Times are seconds since 1970;
+expired entries are dropped. Splits are never in progress: each is a single request to Pulsar.
 """
 
 from __future__ import annotations

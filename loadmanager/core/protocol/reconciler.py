@@ -22,9 +22,9 @@ ends, when bundles are to be freed, and after 30 s at the latest. A scan complet
                                           25 s earlier                      Write that it is free
                                           else                              (wait for a lookup)
 
-A registration never comes back, so nobody serves such a bundle, and a lookup assigns it in one write. When everything
-restarts, each bundle is written once. Bundles without lookups are freed later, one write per namespace, so that no
-record names a lost owner for long.
+An ended registration never comes back, so nobody serves the bundles of a lost owner, and a lookup assigns each in one
+write. When all brokers restart, each bundle is written only once. Bundles without lookups are freed later, one write
+per namespace, so that no record names a lost owner for long.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from loadmanager.core.protocol.state_machine import (
 )
 
 FREED_AFTER_S = 5.0
-"""Delay before bundles of a lost owner are freed: clients that reconnect at once have looked theirs up by then."""
+"""Delay before bundles of a lost owner are freed. Clients that reconnect at once look their bundles up earlier."""
 
 _LONGEST_PAUSE_S = 30.0
 _SOON_S = 0.05
 _WHILE_ASSIGNING_S = 0.5
 """Pause between scans while assignments are pending, so that scans do not delay them."""
 _AT_MOST_LATER_S = 25.0
-"""Limit of that delay: clients that are refused again and again keep assignments pending all the time."""
+"""Limit of that delay, since clients that keep retrying failed lookups keep assignments pending."""
 
 # Events
 

@@ -1,7 +1,7 @@
 """State machine for splits and merges: ask the owner for topics, choose the cut, write the record, place the parts.
 
-The write of the record is the only step that counts: a crash before it changes nothing, and all that follows it
-recovers by itself.
+The write of the record is the only step that must succeed. A crash before it changes nothing; the cluster recovers from
+a crash after it without help.
 
     phase       event                       if                              then
     -----       -----                       --                              ----
@@ -25,8 +25,8 @@ recovers by itself.
                                             else                            ReportVerdict, as WaitEnded
     any         ReshapeRefused                                              ReshapeEnded with an error
 
-A write of unknown outcome counts as refused. If it did happen, the agent learns of its bundles when it reports those
-that no longer exist, and the averages were divided by hash range.
+A write of unknown outcome counts as refused. If it was committed after all, averages are divided by hash range, and the
+agent gets its new bundles once it reports bundles that no longer exist.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class DestinationChosen:
 
 @dataclass(frozen=True, slots=True)
 class ReshapeRefused:
-    """The last action failed, or nobody waits for the change any more."""
+    """The last action failed, or the caller no longer waits for the change."""
 
     reshaping: Reshaping
     error: BaseException

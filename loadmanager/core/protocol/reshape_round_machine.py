@@ -1,7 +1,7 @@
 """State machine for rounds of automatic splits and merges: find candidates, ask for topics, decide, execute in order.
 
-`reshape_machine` executes each split and merge. There is one round at a time; the driver decides when the next one is
-due, and how a failed one is handled.
+`reshape_machine` executes each split and merge. There is one round at a time. The driver schedules rounds and handles
+failed ones.
 
     stage       event                       if                              then
     -----       -----                       --                              ----
@@ -59,7 +59,7 @@ from loadmanager.core.strategies.splitting.split_finder import SplitCandidate, S
 from loadmanager.core.strategies.splitting.split_round import ScannedReport
 
 CLUSTER = "cluster"
-"""The subject of a verdict about a whole round."""
+"""Subject of a verdict on a whole round."""
 
 _FEWEST_BROKERS = 2  # as in Pulsar
 

@@ -26,7 +26,7 @@ class Signal(enum.Enum):
 
 
 class Machine(Protocol[_In_contra, _Action]):
-    """State machine: `step` processes an event at a time; `wake_s` is when it wants a step with `Signal.TIME`."""
+    """State machine: `step` processes one event; at `wake_s` it needs a step with `Signal.TIME`."""
 
     @property
     def wake_s(self) -> float | None: ...
@@ -57,10 +57,10 @@ class Mirror(Protocol):
         """Return all registered brokers."""
 
     def is_registered(self, registration: Registration | None) -> bool:
-        """Return True if this very registration of the broker still exists."""
+        """Return True if this registration of the broker still exists."""
 
     def holds(self) -> Mapping[BrokerId, float]:
-        """Return the held brokers, with the seconds for which their bundles still wait for them."""
+        """Return the held brokers, with the seconds until their bundles stop waiting for them."""
 
     def find_ownership(self, bundle: str) -> Ownership | None:
         """Find the ownership of a bundle; None for an unknown bundle."""

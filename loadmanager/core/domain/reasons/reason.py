@@ -20,7 +20,7 @@ class ReasonEntry(NamedTuple):
 
 
 def entry(word: str, *sentences: str, remedy: str | tuple[str, ...] = ()) -> ReasonEntry:
-    """Define a reason. Of several sentences, or remedies, the first whose figures all exist is used.
+    """Define a reason. The first sentence whose figures all exist is used, and the first such remedy.
 
     A field of `PlannerSettings` is replaced by its key: `{=field}` with the value, `{#field}` alone.
     """

@@ -1,15 +1,15 @@
 """Load balancing problem in columns, the input of the bounds: bundle needs, broker capacities, eligibility.
 
-N bundles, M brokers, R resources, K classes of eligibility. The usage of a broker is what its bundles need of a
-resource times `per_need`, the inverse of its capacity. The **peak** of an assignment is the highest usage of any
-resource of any broker, and heat is the peak over the level (`core.strategies.level.level_load`).
+N bundles, M brokers, R resources, K classes of eligibility. The usage of a resource is the total need of the broker's
+bundles times `per_need`, the inverse of its capacity. The **peak** of an assignment is the highest usage of any
+resource of any broker. Heat is the peak over the level (`core.strategies.level.level_load`).
 
-A bundle may always stay where it is, unless its owner is to be `emptied`: so bounds hold for every plan, also for one
-that leaves a bundle where no rule would put it.
+A bundle may always stay where it is, unless its owner is to be `emptied`. So bounds hold for every plan, including one
+that leaves a bundle on a broker that the rules do not allow.
 
 Only rules that do not depend on the current owners count: operator controls, isolation policies, the load manager's
-class, pins and frozen bundles. Omitted limits (topics, anti-affinity groups) would restrict choice, so the bounds hold
-without them. The plan's own moves are always allowed.
+class, pins and frozen bundles. Further limits (topics, anti-affinity groups) would only restrict the choice, so the
+bounds also hold with them. The plan's own moves are always allowed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from loadmanager.core.strategies.placement import placement_strategy
 Rows = npt.NDArray[np.integer]
 
 LEAST_CERTIFIED_LEVEL = 0.02
-"""Lower limit of the level in a certificate: below it, heat would be a quotient of two tiny figures."""
+"""Lower limit of the level in a certificate, since heat would otherwise be a ratio of two tiny figures."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,8 +96,8 @@ def build_problem(
 ) -> BalancingProblem:
     """Build the problem; `after` (N,) are the owners after the plan, `emptied` brokers are to own nothing.
 
-    Needs and capacities are rounded to single precision, as answers and histories have them. Without brokers there are
-    no bundles either.
+    Needs and capacities are rounded to single precision, as in answers and histories. Without brokers there are no
+    bundles.
     """
     if not len(snapshot.brokers):
         nothing = np.zeros((0, len(loads.resources)))
@@ -108,7 +108,7 @@ def build_problem(
     may_stay = np.isin(owner, _rows_of(snapshot, emptied), invert=True) | (may_own.sum(axis=1) == 0)[classes]
     classes, may_own = _allow_broker(classes, may_own, np.where(may_stay, owner, NOBODY))
     classes, may_own = _allow_broker(classes, may_own, after)
-    may_own |= ~may_own.any(axis=1, keepdims=True)  # of bundles of nobody
+    may_own |= ~may_own.any(axis=1, keepdims=True)  # classes of unowned bundles
     total = total_load(snapshot)
     cost = carried_load(snapshot) / total if total > 0 else np.zeros(len(owner))
     return BalancingProblem(_single(loads.need), _single(loads.per_need), owner, classes, may_own, _single(cost))

@@ -1,17 +1,17 @@
 """Lower bounds of the peak of any assignment, each with a proof that can be checked from the columns.
 
-`peak` is the consequence of a bound. It holds for any choice of its parts, so a bad choice makes a low bound and never
-a wrong one. Rounding is on the safe side.
+`peak` is the value of a bound. It is valid for any choice of the bound's parameters: a bad choice gives a low bound,
+never a wrong one. Rounding errors only lower it.
 
-    Volume      what only these brokers may own cannot be spread thinner than over all that they have
-    Heaviest    one bundle uses so much even where it uses the least
-    Pigeonhole  of k * m + 1 bundles that only m brokers may own, one of them gets k + 1
-    Prices      let brokers take a price for each resource, all that they have being worth 1: the peak is no less than
-                what it costs to put each bundle where that is cheapest, whatever the prices are (weak duality)
+    Volume      bundles that only these brokers may own, spread evenly over the total capacity of these brokers
+    Heaviest    the usage of one bundle on the broker where it is lowest
+    Pigeonhole  of k * m + 1 bundles that only m brokers may own, one broker gets at least k + 1
+    Prices      each broker has a price per unit of each resource, and its entire capacity costs 1 in total; the peak is
+                at least the cost of all bundles, each at its cheapest broker, whatever the prices (weak duality)
 
-`find_bounds` searches for high ones, one per kind, in time linear in the number of bundles. Prices come from
-multiplicative weights on a sample of bundles. Similar brokers take the same prices without loss. If all are similar,
-prices give no better bound than volumes, and none are searched.
+`find_bounds` searches for high bounds, one per kind, in time linear in the number of bundles. Prices are found with
+multiplicative weights on a sample of bundles. Similar brokers have the same prices, which loses nothing. If all brokers
+are similar, prices give no better bound than volumes and are not searched.
 """
 
 from __future__ import annotations
@@ -131,13 +131,13 @@ def _sum_of_least(need: FloatArray, prices: FloatArray) -> float:
 
 _SAMPLE = 1500
 _STEP_SIZES, _STEPS = (0.5, 0.15, 0.05, 0.015), 40
-"""Exponential step sizes by which the most used resource gets dearer; `_STEPS` steps of each, from the best so far."""
+"""Exponential step sizes for the price of the most used resource; `_STEPS` steps of each size, from the best so far."""
 _TINY = 1e-300
 _OTHERS = 0.5
 _GROUPS = 48
 _FINEST = 8
-"""Brokers are similar if their capacities differ by less than this root of two, or a coarser one if there would be more
-groups.
+"""Brokers are similar if their capacities differ by less than this root of two, or by a coarser one if there would be
+too many groups.
 """
 
 
@@ -213,10 +213,10 @@ def _normal(share: FloatArray) -> FloatArray:
 
 
 _PLACES = 1024
-"""Maximum sets of brokers whose volume is computed; the highest of them are tried as pigeonholes."""
+"""Maximum number of broker sets whose volume is computed; those with the highest volumes are tried as pigeonholes."""
 _PIGEONHOLES = 3
 _AT_ONCE, _LOOKS = 64, 8
-"""Bundles evaluated exactly per pass to find the one that uses most, and maximum passes."""
+"""Number of bundles evaluated exactly per pass to find the heaviest, and maximum number of passes."""
 
 
 def find_bounds(problem: BalancingProblem) -> list[tuple[float, Bound]]:
@@ -243,8 +243,8 @@ def find_bounds(problem: BalancingProblem) -> list[tuple[float, Bound]]:
 
 
 def _places(problem: BalancingProblem) -> BoolArray:
-    """Return sets of brokers (K', M): all brokers, and those to which bundles are confined; the most loaded ones of
-    many.
+    """Return sets of brokers (K', M): all brokers, and the sets to which bundles are confined; if there are many, the
+    most loaded ones.
     """
     used = np.bincount(problem.classes[counted(problem)], minlength=len(problem.may_own)) > 0
     everybody = np.ones((1, len(problem.per_need)), dtype=bool)
@@ -269,7 +269,7 @@ def _volumes(problem: BalancingProblem, places: BoolArray) -> FloatArray:
 
 
 def _heaviest(problem: BalancingProblem) -> int:
-    """Find the bundle with the highest minimum usage, among the candidates for it."""
+    """Find the bundle with the highest minimum usage; only those that may be it are evaluated exactly."""
     least, most = _use_between(problem)
     found = int(np.argmax(least))
     best = least_use(problem, found)

@@ -1,14 +1,14 @@
 """Lower bounds on moves: the least load and the fewest bundles to move for a peak, and the lowest peak of a budget.
 
-For a peak x, broker b has to lose at least `excess` = L_br - x C_br of each resource r, from among its own bundles. Let
-one resource of each broker count, and let it take a price y_b for a unit: a bundle that leaves is worth y_b w_ir and
-costs c_i. Whatever leaves, the cost is no less than
+For a peak x, broker b has to lose at least `excess` = L_br - x C_br of each resource r, by moving its own bundles away.
+Consider one resource per broker, with a price y_b per unit: a bundle that leaves is worth y_b w_ir and costs c_i.
+Whatever leaves, the total cost is at least
 
     sum over brokers of  y_b excess_br - (sum over its bundles of max(0, y_b w_ir - c_i))
 
-for any prices (weak duality of the fractional covering problem), and with the right ones no less than what the cheapest
-parts of bundles cost that cover the excess. What cannot stay where it is comes on top. With a cost of 1 each, that is
-a number of bundles for each broker, and is rounded up.
+for any prices (weak duality of the fractional covering problem). With the best prices this equals the cost of the
+cheapest parts of bundles that cover the excess. The cost of bundles that cannot stay is added. With a cost of 1 each,
+the result is a number of bundles per broker, and is rounded up.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Relief:
 
 
 def _excess(problem: BalancingProblem, staying: FloatArray, peak: float) -> FloatArray:
-    """Return the excess load (M, R) of what is `staying` (M, R), without rounding errors."""
+    """Return the excess (M, R) of the loads `staying` (M, R) above the peak; rounding errors do not count as excess."""
     grows = problem.per_need > 0
     room = np.multiply(peak * (2 - SAFE), problem.capacity, out=np.full_like(staying, np.inf), where=grows)
     return np.maximum(staying - room, 0.0)
@@ -77,7 +77,7 @@ def _find_forced(problem: BalancingProblem) -> BoolArray:
 
 
 def _leaving(problem: BalancingProblem) -> BoolArray:
-    """Return a mask (N,) of the bundles that can leave and need not."""
+    """Return a mask (N,) of the bundles that may stay or leave."""
     choices = problem.may_own.sum(axis=1)[problem.classes]
     return np.asarray(counted(problem) & problem.may_own[problem.classes, problem.owner] & (choices > 1))
 
@@ -155,8 +155,9 @@ class _Cover:
 
 
 def find_least_peak(problem: BalancingProblem, lowest: float, load: float) -> Relief:
-    """Find the highest peak, and its proof, that no plan with this budget of load can go below; see
-    `Relief.least_load`. Peaks below `lowest` are not searched.
+    """Find the highest peak below which no plan with this budget of load can get, with its proof.
+
+    See `Relief.least_load`. Peaks below `lowest` are not searched.
     """
     reliefs = Reliefs(problem, lowest)
     low, high = lowest, max(lowest, problem.peak(problem.owner))

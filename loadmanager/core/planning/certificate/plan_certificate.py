@@ -1,6 +1,7 @@
 """Certificate of a plan: its gap to the best possible plan, with a proof.
 
-All heats are peaks over the level, the peak if all load were divisible. The sentences for operators are made here too.
+All heats are peaks over the level, which is the peak if all load were divisible. Sentences for operators are built here
+too.
 """
 
 from __future__ import annotations
@@ -73,8 +74,10 @@ def _normal(at: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proof:
-    """Bounds of the peak, the best of each kind, highest first; and the dual solutions for the lowest peak of the
-    plan's load, for the least load, and for the fewest bundles to reach its peak.
+    """Bounds of the peak, the best of each kind, highest first; and three dual solutions.
+
+    The dual solutions prove the lowest peak with the plan's moved load, and the least load and the fewest bundles to
+    move for the plan's peak.
     """
 
     bounds: tuple[Bound, ...]
@@ -85,9 +88,9 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class CertificateFigures:
-    """Heats before and after the plan; the lower bound of all assignments; that of plans that move no more; the noise
-    floor. Moves are a fraction of all load and a number of bundles, each with its lower bound for the reached peak.
-    `level` is a usage, a fraction.
+    """Heats before and after the plan, their lower bounds for any plan and for plans that move no more load, and the
+    noise floor. Moves are a fraction of all load and a number of bundles, each with its lower bound for the reached
+    peak. `level` is a usage, a fraction.
     """
 
     level: float
@@ -108,13 +111,13 @@ class CertificateFigures:
 
     @property
     def load_gap(self) -> float | None:
-        """Return the moved load over the least load; None if load moves though none has to."""
+        """Return the moved load over the least load; None if the least load is 0 but some moved."""
         return _ratio(self.load_moved, self.least_load)
 
 
 def sum_certificates(rounds: Sequence[CertificateFigures]) -> dict[str, float]:
-    """Summarize successive plans: mean gaps to the bound and to the bound within the moved load; load moved in all, and
-    the least load for the reached heats.
+    """Summarize successive plans: the mean gaps to both bounds, the total load moved, and the least load for the
+    reached heats.
     """
     in_budget = [each.heat_after / each.bound_in_budget for each in rounds if each.bound_in_budget > 0]
     return {
@@ -263,8 +266,8 @@ def describe(certified: Certified, bound: Bound) -> str:
 class DecidedRound:
     """A decided shedding round: its input and its steps. Two concurrent callers may both compute its figures.
 
-    Figures are computed on request, so decisions do not wait for them. A decided round keeps its columns alive; those
-    of the computation are dropped.
+    Figures are computed on request, so decisions do not wait for them. The columns of the snapshot stay in memory;
+    those of the computation do not.
     """
 
     snapshot: Snapshot
