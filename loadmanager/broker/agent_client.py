@@ -1,4 +1,4 @@
-"""HTTP between a broker and its agent: client of its questions, endpoints for statistics and unloads."""
+"""HTTP between a broker and its agent: client for leases and owners, endpoints for statistics and unloads."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _OK = 200
 
 
 class NoAnswerError(Exception):
-    """The agent did not answer, or not as an agent does; the message says what came, and what to look at."""
+    """The agent did not answer, or gave an invalid answer; the message says what was received, and what to check."""
 
 
 def check_address(address: str) -> str:
-    """Raises `ValueError` for what is no address of an agent."""
+    """Raises `ValueError` for an invalid agent address."""
     parts = urlsplit(address)
     is_url = parts.scheme == "http" and bool(parts.hostname)
     is_socket = parts.scheme == "unix" and parts.path.startswith("/")
@@ -35,7 +35,9 @@ def check_address(address: str) -> str:
 
 
 class AgentClient:
-    """Asks at `address`; a function is asked each time, and may raise `OSError` or `ValueError` while it knows none."""
+    """Client of the agent at `address`. A function is called for each request, and may raise `OSError` or `ValueError`
+    while the address is unknown.
+    """
 
     def __init__(self, address: str | Callable[[], str]) -> None:
         if isinstance(address, str):
@@ -48,7 +50,7 @@ class AgentClient:
             await session.close()
 
     async def lease(self, timeout_s: float) -> Leased:
-        """`NoAnswerError` when there is none to be had."""
+        """Ask for a lease; raises `NoAnswerError` if there is none."""
         where, body = await self._get("/loadmanager/v1/lease", {}, timeout_s)
         valid_for_ms = _whole(body, "validForMs", where)
         if not 0 <= valid_for_ms <= _MOST_MS:
@@ -58,7 +60,7 @@ class AgentClient:
         return Leased(_whole(body, "incarnation", where), valid_for_ms / 1000, frozenset(available))
 
     async def owner(self, topic: str, wait_ms: int = 0) -> OwnershipAnswered:
-        """Ask if this broker owns the topic; the agent may hold a "no" back for `wait_ms`. Raises `NoAnswerError`."""
+        """Ask if this broker owns the topic; the agent may delay a "no" by up to `wait_ms`. Raises `NoAnswerError`."""
         query = {"topic": topic, **({"waitMs": str(wait_ms)} if wait_ms else {})}
         where, body = await self._get("/loadmanager/v1/owner", query, _OWNER_TIMEOUT_S + wait_ms / 1000)
         is_owned, owner = body.get("owned"), body.get("owner")
@@ -95,7 +97,7 @@ class AgentClient:
         return where, body
 
     def _session(self, address: str) -> aiohttp.ClientSession:
-        """One for each address there has been: an agent may be started again at another."""
+        """Return the session for an address. There is one per address: the agent may restart at another one."""
         if address not in self._sessions:
             is_socket = address.startswith("unix:")
             connector = aiohttp.UnixConnector(urlsplit(address).path) if is_socket else aiohttp.TCPConnector(limit=0)
@@ -111,7 +113,7 @@ def _whole(body: dict[str, Any], key: str, where: str) -> int:
 
 
 async def read(content: StreamReader, most_bytes: int) -> bytes:
-    """All of it; `ValueError` for more."""
+    """Read all of the content; raises `ValueError` if it is longer than `most_bytes`."""
     body = bytearray()
     async for chunk in content.iter_any():
         body += chunk
@@ -121,18 +123,18 @@ async def read(content: StreamReader, most_bytes: int) -> bytes:
 
 
 _ENDPOINTS_MOST_BYTES = 64 << 20
-"""An unload names all topics of a bundle that may be open. The list is whole, or of no use: so it is read whatever an
-application that has these routes allows.
+"""An unload names all topics of a bundle that may be open, and an incomplete list is useless. So this limit applies
+even if the application around these routes has a lower one.
 """
 
 
 class NotDoneError(Exception):
-    """The request was not carried out; the agent will ask again."""
+    """The request was not executed; the agent will repeat it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The topics of an unload or a preparation; `bundle` is for logs, `destination` gets the bundle next, if known."""
+    """Topics of an unload or a warm-up. `bundle` is for logs; `destination` is the bundle's next owner, if known."""
 
     bundle: str
     topics: tuple[str, ...]
@@ -140,10 +142,10 @@ class Named:
 
     @classmethod
     def parse(cls, text: bytes) -> Named:
-        """Raises `ValueError`, which names the field."""
+        """Parse a request body; raises `ValueError`, which names the field."""
         body = json.loads(text)
         if not isinstance(body, dict):
-            raise ValueError('expected {"bundle":"...","topics":["..."]}')  # noqa: TRY004 - of a value like any other
+            raise ValueError('expected {"bundle":"...","topics":["..."]}')  # noqa: TRY004 - an invalid value
         bundle, topics, destination = body.get("bundle"), body.get("topics"), body.get("destination")
         if not isinstance(bundle, str):
             raise ValueError("bundle: expected a name")  # noqa: TRY004 - as above

@@ -1,7 +1,7 @@
 """Host of a broker's topics under the contract, for authors of brokers: see docs/broker-contract.md.
 
-`Hosting` asks for the lease, asks before it opens, answers the agent, and says what may be served at this moment. What
-is to be done when, is decided in `loadmanager.broker.contract`; here it is done.
+`Hosting` asks for leases, asks the agent before it opens a topic, answers the agent, and tells which topics may be
+served now. `loadmanager.broker.contract` decides each step; this module executes it.
 """
 
 from __future__ import annotations
@@ -56,26 +56,28 @@ OnClose = Callable[[Topic, Closing], Awaitable[None]]
 OnPrepare = Callable[[str, Sequence[str]], Awaitable[None]]
 
 PREPARED_S = 30.0
-"""Time for which an announced topic is expected."""
+"""Time to expect an announced topic."""
 
 _WAIT_MS = 2_000
-"""Maximum time for which the agent may hold back a "no" for an announced topic."""
+"""Maximum delay of the agent's "no" for an announced topic."""
 
 _SHUTDOWN_S = 5.0
 
 
 class Hosting:
-    """The topics that one broker process serves. To be used with `async with`; its end closes everything.
+    """The topics that one broker process serves. Use it with `async with`; leaving it closes everything.
 
-    `agent` is where the agent answers its broker: `http://127.0.0.1:9091` (agentLocalPort), `unix:/path`
-    (brokerSocketPath), or a function that says so, called for each question. The agent's brokerUrl is `url`: the port
-    is served on `host`, 0 lets the kernel choose one; with None put `routes()` into an aiohttp application of yours.
+    `agent` is the address at which the agent serves its broker: `http://127.0.0.1:9091` (agentLocalPort), `unix:/path`
+    (brokerSocketPath), or a function that returns it, called for each question. The agent's brokerUrl is `url`: `port`
+    is served on `host`, and 0 lets the kernel choose. With None, add `routes()` to your own aiohttp application.
 
-    `on_open(topic)` loads what belongs to a topic; its error is the error of whoever wanted it. `on_close(topic,
-    closing)` disconnects its clients, writes down what is to be kept, and returns once nothing is held: from then on
-    another broker may serve it. It is cancelled, and called again with LAPSED, if the lease lapses meanwhile; when it
-    raises, it is called again; once it has returned, it is not. `on_prepare(bundle, topics)` may make ready what is
-    about to come, in 2 s. `health()` is asked with the statistics. All of it belongs to one event loop.
+    `on_open(topic)` loads a topic; its error is passed to the callers of `open`. `on_close(topic, closing)` disconnects
+    the clients, saves what must be kept, and returns once nothing of the topic is held: another broker may then serve
+    it. If the lease lapses meanwhile, the call is cancelled and repeated with LAPSED. It is repeated after an error,
+    but never after it has returned.
+
+    `on_prepare(bundle, topics)` may prepare for a bundle, in 2 s. `health()` is called for each statistics request. Use
+    all of it in one event loop.
     """
 
     def __init__(
@@ -103,9 +105,9 @@ class Hosting:
         self._contract = Contract()
         self._topics: dict[str, Topic] = {}
         self._work: dict[str, list[asyncio.Task[None]]] = {}
-        """Tasks by topic: the last one counts, the ones before it were cancelled."""
+        """Tasks by topic: the last one is current, the earlier ones were cancelled."""
         self._begun: set[str] = set()
-        """Topics for which `on_open` was called, and `on_close` has not returned since."""
+        """Topics whose `on_open` was called and whose `on_close` has not returned since."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._interest: Counter[str] = Counter()
@@ -121,7 +123,7 @@ class Hosting:
         self._trouble: str | None = "the agent was not asked yet"
         self._runner: web.AppRunner | None = None
 
-    # For the broker
+    # For the author of a broker
 
     @property
     def url(self) -> str:
@@ -132,12 +134,12 @@ class Hosting:
 
     @property
     def incarnation(self) -> int | None:
-        """The life of the broker's registration; None before the first lease."""
+        """The incarnation of the broker's registration; None before the first lease."""
         return self._contract.incarnation
 
     @property
     def lease_until_s(self) -> float:
-        """End of the lease on the given `clock`; after it only open topics of available namespaces are served."""
+        """End of the lease on the given `clock`. Afterwards only open topics of available namespaces are served."""
         return self._contract.lease_until_s
 
     @property
@@ -146,38 +148,38 @@ class Hosting:
 
     @property
     def topics(self) -> list[Topic]:
-        """Those that are open, or being opened or closed."""
+        """All topics that are open, being opened or being closed."""
         return list(self._topics.values())
 
     @property
     def opening(self) -> list[str]:
-        """The names of those that the agent is asked for."""
+        """Names of the topics with a pending ownership question."""
         return self._contract.opening
 
     def serving(self, name: str) -> Topic | None:
-        """The topic if it may be served at this very moment: to be asked in the code that serves, each time."""
+        """Return the topic if it may be served at this moment. Call it before each use of a topic."""
         if self._contract.serves(name, self._clock()):
             return self._topics[name]
         return None
 
     def open(self, name: str) -> Opening:
-        """`await` it, or use it with `async with`, for the open topic.
+        """`await` the result, or use it with `async with`, to get the open topic.
 
-        Awaited, the topic stays open until `close`, or until the contract wants it closed. With `async with` it is
-        closed when the last block that holds it ends. `RefusedError` when it cannot be served here now,
-        `ValueError` for what is no topic's name, and whatever `on_open` raises.
+        After `await` the topic stays open until `close`, or until the contract closes it. With `async with` it is
+        closed when its last block ends. Raises `RefusedError` if it cannot be served here now, `ValueError` for an
+        invalid name, and any error of `on_open`.
         """
         return Opening(self, name)
 
     async def close(self, name: str) -> None:
-        """Close a topic that the broker does not need any more; done on return."""
+        """Close a topic that the broker no longer needs; it is closed on return."""
         self._kept.discard(name)
         self._step(Leave(name))
         while name in self._topics:
             await self._change()
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes for the agent, for an application of your own on a port that only the agent reaches."""
+        """Return the routes for the agent, for your own application on a port that only the agent can reach."""
         return Endpoints(self._stats, self._unload, self._prepare).routes()
 
     async def __aenter__(self) -> Self:
@@ -225,7 +227,7 @@ class Hosting:
 
     @contextlib.contextmanager
     def _count_user(self, name: str) -> Iterator[None]:
-        """Count the users of a topic; without any it is closed, unless it is kept."""
+        """Count the users of a topic; close it without users, unless it is kept."""
         TopicName.parse(name)
         self._interest[name] += 1
         try:
@@ -251,7 +253,7 @@ class Hosting:
                 waiting = self._waiting[name] = asyncio.get_running_loop().create_future()
             self._step(TopicWanted(name))
             await asyncio.shield(waiting)
-        # Between the opening and this line it may have been closed again.
+        # It may have been closed again since it was opened.
         topic = self.serving(name)
         if topic is None:
             raise RefusedError(name, Refusal.CLOSING)
@@ -262,7 +264,7 @@ class Hosting:
         topic = self._topics.get(name)
         return topic is not None and topic.closing is not None and topic.closing.reason is CloseReason.LEFT
 
-    # What the agent asks
+    # Requests of the agent
 
     def _stats(self) -> dict[str, Any]:
         stats = {
@@ -301,10 +303,10 @@ class Hosting:
                 log.exception("on_prepare failed for %s", named.bundle)
                 raise NotDoneError(_say(error)) from error
 
-    # What there is to do
+    # Steps of the contract
 
     def _step(self, event: Event) -> None:
-        """Let the contract know, and do what it says; what comes of that at once is the next event."""
+        """Pass an event to the contract and execute its actions. Events that they cause are queued and handled next."""
         self._events.append(event)
         if self._is_stepping or self._is_over:
             return
@@ -320,7 +322,7 @@ class Hosting:
             self._set_timer()
 
     def _do_surely(self, action: Action) -> None:
-        """Do it; an error of one action must not keep those after it from being done."""
+        """Execute an action; log its error, so that the following actions are still executed."""
         try:
             self._do(action)
         except Exception:
@@ -349,7 +351,7 @@ class Hosting:
 
     def _answer_unload(self, number: int, why_not: str | None) -> None:
         answer = self._unloads.pop(number)
-        if not answer.done():  # the agent may have hung up
+        if not answer.done():  # the agent may have disconnected
             answer.set_result(why_not)
 
     async def _ask_lease(self, timeout_s: float) -> None:
@@ -363,7 +365,7 @@ class Hosting:
             self._step(event)
 
     def _note_trouble(self, trouble: str | None) -> None:
-        """Each is said once, and what ended it."""
+        """Log a problem with the lease once, and its end."""
         if trouble != self._trouble:
             if trouble is None:
                 log.info("the agent gives a lease")
@@ -389,7 +391,7 @@ class Hosting:
             self._close_unless_kept(name)
 
     def _fail(self, name: str, error: BaseException) -> None:
-        """Pass the error to all who wait for the topic."""
+        """Pass the error to all callers that wait for the topic."""
         waiting = self._waiting.pop(name, None)
         if waiting is not None and self._interest[name]:
             waiting.set_exception(error)
@@ -414,7 +416,7 @@ class Hosting:
             if is_given_up and isinstance(error, asyncio.CancelledError):
                 raise
             log.exception("on_open failed for %s", name)
-            self._begun.discard(name)  # nothing of it is left
+            self._begun.discard(name)  # nothing of it is held
             if not is_given_up:
                 self._fail(name, error)
                 self._forget(name)
@@ -433,10 +435,10 @@ class Hosting:
         self._work[topic.name] = [*given_up, self._spawn(self._put_away(topic, closing, given_up))]
 
     async def _put_away(self, topic: Topic, closing: Closing, given_up: Sequence[asyncio.Task[None]]) -> None:
-        """Close the topic, once everything that was begun with it before has ended, and unless that has closed it."""
+        """Close the topic after its earlier tasks have ended, unless one of them has closed it."""
         name = topic.name
         for task in given_up:
-            if not task.cancelling():  # once: a second time would cut short what it does about the first
+            if not task.cancelling():  # a second cancellation would interrupt its clean-up
                 task.cancel()
         if given_up:
             await asyncio.wait(given_up)
@@ -451,7 +453,7 @@ class Hosting:
                 if not is_given_up:
                     self._step(NotClosed(name, f"{name}: {_say(error)}"))
                 return
-            self._begun.discard(name)  # it has returned: done, even if it was given up at that very moment
+            self._begun.discard(name)  # on_close has returned, even if it was superseded at that moment
         if self._is_current(name):
             self._forget(name)
             self._step(TopicClosed(name))
@@ -467,7 +469,7 @@ class Hosting:
         self._changed.set()
 
     async def _change(self) -> None:
-        """Until some topic is closed."""
+        """Wait until some topic is closed."""
         self._changed.clear()
         await self._changed.wait()
 
@@ -494,14 +496,14 @@ class Hosting:
 
 
 class Opening:
-    """A topic that is wanted: to be awaited, or entered."""
+    """A requested topic: await it, or enter it with `async with`."""
 
     def __init__(self, hosting: Hosting, name: str) -> None:
         self._hosting = hosting
         self._name = name
 
     def __await__(self) -> Generator[Any, None, Topic]:
-        return self._hosting._keep(self._name).__await__()  # noqa: SLF001 - the two are one
+        return self._hosting._keep(self._name).__await__()  # noqa: SLF001 - part of Hosting
 
     async def __aenter__(self) -> Topic:
         self._held = self._hosting._hold(self._name)  # noqa: SLF001 - as above

@@ -6,13 +6,13 @@ Passive: `step(event, now_s)` returns the actions for one event, `wake_s` is whe
     lease       event                   condition                      actions                           next
     -----       -----                   ---------                      -------                           ----
     any         TIME                    the next question is due       AskLease, one at a time
-                Leased                  of this incarnation            valid from the asking on
-                                        of another, or topics have     Close all, LAPSED; valid once that is done
-                                        outlasted the last one
-                UNLEASED                                               (the lease in hand lapses by itself)
-                any event               the lease has lapsed           Close all, LAPSED, but for what is open of
+                Leased                  this incarnation               valid from the time of the question
+                                        another one, or topics have    Close all, LAPSED; valid once that is done
+                                        outlasted the last lease
+                UNLEASED                                               (the current lease lapses by itself)
+                any event               the lease has lapsed           Close all, LAPSED, except open topics of
                                                                        available namespaces
-    Whatever closes all makes void what is asked.
+    Closing all also voids all pending ownership questions.
 
     topic       event                   condition                      actions                           next
     -----       -----                   ---------                      -------                           ----
@@ -21,7 +21,7 @@ Passive: `step(event, now_s)` returns the actions for one event, `wake_s` is whe
                                         void                           AskOwnership; the fifth time Refuse  ─▶ unknown
                                         owned, in this incarnation     Open                              ─▶ OPENING
                                         else                           Refuse                            ─▶ unknown
-                UnloadWanted                                           (what is asked is void)
+                UnloadWanted                                           (the pending question is void)
     OPENING     Opened                                                 Serve                             ─▶ OPEN
                 NotOpened                                                                                ─▶ unknown
                 UnloadWanted, Leave, END                               Refuse, Close                     ─▶ CLOSING
@@ -33,14 +33,14 @@ Passive: `step(event, now_s)` returns the actions for one event, `wake_s` is whe
                 the lease lapses        it is not LAPSED yet           Close once more, LAPSED
     STUCK       UnloadWanted, or a second has passed                   Close                             ─▶ CLOSING
 
-Order within one step: the rows of `TopicClosed`, `NotClosed` and `NotOpened` come first, and the lapse of the lease
-after them. With every other event the lapse comes first. A broker that was stopped may notice both at once; what is
-closed already must not be closed again.
+Order within one step: the rows of `TopicClosed`, `NotClosed` and `NotOpened` come first, then the lapse of the lease.
+For all other events the lapse comes first. A broker that was stopped may notice both at once, and must not close a
+topic twice.
 
-An open topic of an available namespace stays open without a lease, until an unload or the next lease, with which it is
-asked for again. The answer to the last lease question names these namespaces.
+An open topic of an available namespace stays open without a lease, until an unload or the next lease; then the agent is
+asked for it again. The answer to the last lease question names these namespaces.
 
-OPENING: the broker loads the topic. CLOSING: the broker puts it away. Neither is served.
+In OPENING the broker loads the topic, in CLOSING it releases it. Neither is served.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 TRIES_TO_ASK = 5
-"""A topic that is unloaded as often while it is asked for is refused: whoever wants it may come again."""
+"""Attempts to ask about a topic that is unloaded meanwhile; then it is refused and the client may retry."""
 
 _ASK_AGAIN_S = 0.1
-"""A broker that has just been registered may be given bundles at once, which nobody serves until it has a lease."""
+"""Short, because a newly registered broker may own bundles at once, and nobody serves them until it has a lease."""
 _SHORTEST_PAUSE_S = 0.02
-"""Between two lease questions: without a lease from asking to asking, and in any case from the last answer."""
+"""Minimum pause between lease questions: from question to question without a lease, and from every answer."""
 
 _SHORTEST_TIMEOUT_S = 0.25
 _LONGEST_TIMEOUT_S = 2.0
@@ -74,13 +74,13 @@ class CloseReason(enum.StrEnum):
     """Reason for closing a topic."""
 
     UNLOADED = "unloaded"
-    """The bundle goes to another broker."""
+    """The bundle moves to another broker."""
     LAPSED = "lapsed"
-    """The lease has ended, or is that of another incarnation: somebody else may serve the topic already."""
+    """The lease has lapsed, or belongs to another incarnation: another broker may serve the topic already."""
     LEFT = "left"
-    """The broker's own wish."""
+    """The broker itself no longer needs the topic."""
     ENDED = "ended"
-    """The broker is about to end."""
+    """The broker is about to stop."""
 
 
 class Refusal(enum.StrEnum):
@@ -98,8 +98,8 @@ class Refusal(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """The answer to the lease question that was asked last; `available` are the namespaces (tenant/namespace) whose
-    open topics outlast the lease.
+    """The answer to the last lease question. `available` are the namespaces (tenant/namespace) whose open topics
+    outlast the lease.
     """
 
     incarnation: int
@@ -109,14 +109,14 @@ class Leased:
 
 @dataclass(frozen=True, slots=True)
 class TopicWanted:
-    """Somebody wants to use the topic here."""
+    """A client wants to use the topic here."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class OwnershipAnswered:
-    """The answer to the ownership question that was asked last of this topic; `owner` may be known if it is another."""
+    """The answer to the topic's last ownership question; `owner` is the other owner, if known."""
 
     topic: str
     is_owned: bool
@@ -126,7 +126,7 @@ class OwnershipAnswered:
 
 @dataclass(frozen=True, slots=True)
 class OwnershipUnanswered:
-    """There will be none."""
+    """The ownership question failed."""
 
     topic: str
     why: str = ""
@@ -141,15 +141,15 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class NotOpened:
-    """It could not be loaded, and nothing of it is left."""
+    """The topic could not be loaded; nothing of it is held."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class UnloadWanted:
-    """The agent wants these topics of a bundle closed, which goes to the broker `destination` next, where that is
-    known. By `number` it is confirmed, or denied.
+    """The agent wants these topics of a bundle closed. `destination` is the bundle's next owner, if known. The unload
+    is confirmed or denied by its `number`.
     """
 
     number: int
@@ -160,34 +160,34 @@ class UnloadWanted:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The broker does not need the topic any more."""
+    """The broker no longer needs the topic."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class TopicClosed:
-    """Nothing of the topic is held any more."""
+    """The topic is closed; nothing of it is held."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class NotClosed:
-    """The closing failed: something may be held still."""
+    """Closing failed; the topic may still be held."""
 
     topic: str
     why: str
 
 
 class ContractSignal(enum.Enum):
-    """Events that say nothing but that they happened."""
+    """Events without data."""
 
     TIME = enum.auto()
     UNLEASED = enum.auto()
-    """The lease question that was asked last brought no lease."""
+    """The last lease question brought no lease."""
     END = enum.auto()
-    """The broker is about to end."""
+    """The broker is about to stop."""
 
 
 Event = (
@@ -209,21 +209,21 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class AskLease:
-    """Ask the agent for a lease, and come back with Leased or UNLEASED; after so long it is UNLEASED."""
+    """Ask the agent for a lease, and return Leased or UNLEASED; UNLEASED after `timeout_s`."""
 
     timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class AskOwnership:
-    """Ask the agent whether this broker owns the topic, and come back with Answered or Unanswered."""
+    """Ask the agent whether this broker owns the topic; return OwnershipAnswered or OwnershipUnanswered."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Load what belongs to the topic, and come back with Opened or NotOpened."""
+    """Load the topic; return Opened or NotOpened."""
 
     topic: str
     incarnation: int
@@ -231,14 +231,14 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Let those who wanted the topic use it."""
+    """Let the waiting clients use the topic."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Refuse those who wanted the topic. `owner` is a hint, `why` is for people."""
+    """Refuse the waiting clients. `owner` is a hint, `why` is for people."""
 
     topic: str
     refusal: Refusal
@@ -248,10 +248,10 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Put away what belongs to the topic, and come back with Closed or NotClosed, once.
+    """Release the topic, and return TopicClosed or NotClosed once.
 
-    It comes twice where the lease lapses meanwhile. Then give the first one up; if that has closed the topic all the
-    same, come back with Closed, and do not begin again.
+    The action is repeated if the lease lapses meanwhile. Then cancel the first attempt; if that has closed the topic
+    anyway, return TopicClosed without a second attempt.
     """
 
     topic: str
@@ -261,14 +261,14 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Everything that this unload named is closed."""
+    """All topics of this unload are closed."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """Something that this unload named could not be closed."""
+    """A topic of this unload could not be closed."""
 
     number: int
     why: str
@@ -279,7 +279,7 @@ Action = AskLease | AskOwnership | Open | Serve | Refuse | Close | Confirm | Den
 
 @dataclass(slots=True)
 class _Question:
-    """Pending ownership question; the answer to one that `is_void` does not count."""
+    """Pending ownership question; if `is_void`, its answer is ignored."""
 
     is_void: bool = False
     tries: int = 1
@@ -287,7 +287,7 @@ class _Question:
 
 @dataclass(slots=True)
 class _Held:
-    """A topic of which something may be held."""
+    """A topic that is, or may be, held."""
 
     phase: TopicPhase = TopicPhase.OPENING
     reason: CloseReason | None = None
@@ -300,26 +300,26 @@ class Contract:
 
     incarnation: int | None = None
     lease_until_s: float = -math.inf
-    """End of the lease; after it only open topics of available namespaces are served."""
+    """End of the lease. Afterwards only open topics of available namespaces are served."""
     available: frozenset[str] = frozenset()
     """Namespaces whose open topics outlast the lease."""
     opened: int = 0
-    """Topics opened in this life of the process."""
+    """Number of topics opened by this process."""
     _next_until_s: float = -math.inf
-    """Until when the latest lease is valid, and whether it waits until nothing of the incarnation before is held."""
+    """End of the latest lease. While `_is_clearing`, it is not used until all topics of before are closed."""
     _is_clearing: bool = False
     _asked_s: float | None = None
     """Time of the outstanding lease question."""
     _ask_s: float = -math.inf
-    """Time at which the next one is due."""
+    """Due time of the next lease question."""
     _timeout_s: float = _LONGEST_TIMEOUT_S
     _has_lapsed: bool = True
-    """True if everything was closed since the lease lapsed."""
+    """True if all topics were closed after the lease lapsed."""
     _is_ending: bool = False
     _questions: dict[str, _Question] = field(default_factory=dict)
     _held: dict[str, _Held] = field(default_factory=dict)
     _unloads: dict[int, set[str]] = field(default_factory=dict)
-    """By number, what each still waits for."""
+    """By number, the topics that each unload still waits for."""
     _stuck: dict[str, float] = field(default_factory=dict)
     """Times at which to retry failed closes."""
     _to_do: list[Action] = field(default_factory=list)
@@ -328,7 +328,7 @@ class Contract:
         return now_s < self.lease_until_s
 
     def serves(self, topic: str, now_s: float) -> bool:
-        """Tell if the topic may be served at this moment."""
+        """Tell if the topic may be served now."""
         held = self._held.get(topic)
         return held is not None and held.phase is TopicPhase.OPEN and (self.has_lease(now_s) or self._outlasts(topic))
 
@@ -338,12 +338,12 @@ class Contract:
 
     @property
     def held(self) -> list[str]:
-        """The topics that are open, and those that are being opened or closed."""
+        """Topics that are open, being opened or being closed."""
         return list(self._held)
 
     @property
     def opening(self) -> list[str]:
-        """The topics that an answer, one given or one still to come, may yet open."""
+        """Topics with a pending ownership question, which may still open them."""
         return list(self._questions)
 
     @property
@@ -354,7 +354,7 @@ class Contract:
         return min(ask_s, lapse_s, *self._stuck.values())
 
     def step(self, event: Event, now_s: float) -> list[Action]:
-        """Return what there is to do now that this has happened; see the module for the order of its parts."""
+        """Return the actions for an event; the module documents the order within a step."""
         if isinstance(event, (TopicClosed, NotClosed, NotOpened)):
             self._on_topic_ended(event, now_s)
             self._close_without_lease(now_s)
@@ -413,8 +413,8 @@ class Contract:
             self._close(topic, self._held[topic])
 
     def _on_lease_granted(self, incarnation: int, valid_for_s: float, now_s: float) -> None:
-        """Counted from before the question was sent: this process may have been stopped since. Each lease holds by
-        itself: a shorter one takes nothing away from the one in hand.
+        """Use a lease. It counts from before the question was sent, because this process may have been stopped since. A
+        shorter lease does not shorten the current one.
         """
         asked_s = now_s if self._asked_s is None else self._asked_s
         self._timeout_s = min(max(valid_for_s / 2, _SHORTEST_TIMEOUT_S), _LONGEST_TIMEOUT_S)
@@ -429,20 +429,20 @@ class Contract:
         self._asked_s, self._ask_s = None, max(asked_s + pause_s, now_s + _SHORTEST_PAUSE_S)
 
     def _has_kept_topics(self) -> bool:
-        """Tell if topics outlasted a lease. The incarnation does not tell if they are still ours: a ZooKeeper that lost
-        data may give a number again.
+        """Tell if topics outlasted a lease. The incarnation cannot prove that they are still ours: after a data loss
+        ZooKeeper may assign the same number again.
         """
         return self._has_lapsed and any(held.phase is TopicPhase.OPEN for held in self._held.values())
 
     def _begin_anew(self, incarnation: int, now_s: float) -> None:
-        """Everything of the incarnation before is closed before the new lease is used."""
+        """Close all topics of the previous incarnation before the new lease is used."""
         self.lease_until_s = min(self.lease_until_s, now_s)
         self._has_lapsed = True
         self._stop(self._held, CloseReason.LAPSED)
         self.incarnation, self._is_clearing, self._next_until_s = incarnation, True, -math.inf
 
     def _use_lease(self) -> None:
-        """Once nothing is held any more of the incarnation before."""
+        """Use the new lease once no topic of the previous incarnation is held."""
         if not self._held or not self._is_clearing:
             self.lease_until_s, self._is_clearing, self._has_lapsed = self._next_until_s, False, False
 
@@ -457,7 +457,7 @@ class Contract:
             self._stop(lapsing, CloseReason.LAPSED)
 
     def _outlasts(self, topic: str) -> bool:
-        """Tell if the topic, once open, is served without a lease."""
+        """Tell if the topic, if open, is served without a lease."""
         return bool(self.available) and "/".join(topic.partition("://")[2].split("/", 2)[:2]) in self.available
 
     def _stop(self, topics: Iterable[str], reason: CloseReason) -> None:
@@ -526,9 +526,7 @@ class Contract:
                 self._begin_to_close(topic, held, CloseReason.UNLOADED, unload)
 
     def _begin_to_close(self, topic: str, held: _Held, reason: CloseReason, unload: UnloadWanted | None = None) -> None:
-        """Begin to close a topic. One that is being closed is closed again only after a failure, or when the lease has
-        ended meanwhile.
-        """
+        """Start closing a topic. One that is closing is closed again only after a failure, or if the lease lapses."""
         is_closing = held.phase is TopicPhase.CLOSING
         if is_closing and (reason is not CloseReason.LAPSED or held.reason is CloseReason.LAPSED):
             return
@@ -552,7 +550,7 @@ class Contract:
             self._to_do.append(Deny(number, event.why))
 
     def _forget(self, topic: str) -> None:
-        """Nothing of it is held any more: who waited for that goes on."""
+        """Drop a topic that is no longer held, and confirm the unloads that waited for it."""
         del self._held[topic]
         for number, waiting in list(self._unloads.items()):
             waiting.discard(topic)

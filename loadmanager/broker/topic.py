@@ -9,8 +9,8 @@ from loadmanager.broker.contract import CloseReason, Refusal
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """Reason for closing a topic. An unload by the agent also has the bundle, the number of the call, which all topics
-    of the call share, and the destination broker (`host:port`) for the clients, if known.
+    """Reason for closing a topic. An unload also has the bundle, the number of the call (shared by all its topics), and
+    the destination broker (`host:port`) for the clients, if known.
     """
 
     reason: CloseReason
@@ -21,7 +21,7 @@ class Closing:
 
 @dataclass(eq=False, slots=True)
 class Topic:
-    """A topic that this broker has open. The counters are the author's to count with, from 0 at the opening on."""
+    """An open topic of this broker. The broker's author updates the counters, which start at 0 when it is opened."""
 
     name: str
     incarnation: int
@@ -32,7 +32,7 @@ class Topic:
     producers: int = 0
     consumers: int = 0
     closing: Closing | None = None
-    """Once it is being closed."""
+    """Set while the topic is being closed."""
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -60,7 +60,7 @@ class Health:
 
 
 class RefusedError(Exception):
-    """The topic cannot be served here now: its client has to look it up again. `owner` may be known, as a hint."""
+    """The topic cannot be served here now; the client must look it up again. `owner` is a hint, if known."""
 
     def __init__(self, topic: str, refusal: Refusal, owner: str | None = None, why: str = "") -> None:
         said = f"{topic}: {refusal}"

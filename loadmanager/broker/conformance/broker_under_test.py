@@ -31,7 +31,7 @@ _KNOWS_NOT_HOW = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatu
 
 @dataclass(slots=True)
 class BrokerUnderTest:
-    """`fault` is the first statistics that cannot be true."""
+    """Client of the broker under test. `fault` describes the first impossible statistics."""
 
     url: str
     http: HttpClient
@@ -41,7 +41,7 @@ class BrokerUnderTest:
     _last: tuple[BrokerStats | None, float] = None, 0.0
 
     async def stats(self) -> BrokerStats:
-        """`LateError` without an answer, `BrokenError` for one that cannot be true."""
+        """Read statistics; `LateError` without an answer, `BrokenError` for impossible figures."""
         sent_s = time.monotonic()
         try:
             stats = await BrokerClient(self.http, self.url).stats()
@@ -71,8 +71,8 @@ class BrokerUnderTest:
         return (await self.counted(topic))[0]
 
     async def unload(self, *topics: str) -> float:
-        """Called until the broker has answered 204, as an agent does; when that was (monotonic). `LateError` if it does
-        not for as long as is waited for anything.
+        """Send the unload until the broker answers 204, as an agent does; return the time of that answer (monotonic).
+        Raises `LateError` after the usual time limit.
         """
         deadline_s = time.monotonic() + self.patience_s
         while True:
@@ -84,7 +84,7 @@ class BrokerUnderTest:
             await asyncio.sleep(_REPEAT_S)
 
     async def unload_once(self, *topics: str, **more: object) -> float:
-        """Send an unload, with `more` fields than an agent has, and return the time of the 204 (monotonic). Raises
+        """Send an unload, with `more` fields than an agent sends, and return the time of the 204 (monotonic). Raises
         `LateError` for no answer, `BrokenError` for another one.
         """
         answer = await self._post("unload", topics, more)
@@ -120,7 +120,7 @@ class BrokerUnderTest:
         return answer
 
     def _compare(self, stats: BrokerStats, sent_s: float) -> None:
-        """With the last ones that had come before these were asked for."""
+        """Compare `monotonicS` with the last statistics that arrived before this request was sent."""
         last, came_s = self._last
         if (
             last is not None
@@ -143,13 +143,13 @@ class ProcessUnderTest(Protocol):
     """Process of the broker under test: pause, resume and end."""
 
     def stop(self) -> None:
-        """It does nothing from now on, until `go_on`. `UnsettledError` if it cannot be stopped."""
+        """Suspend the process until `go_on`. `UnsettledError` if that fails."""
         ...
 
     def go_on(self) -> None: ...
 
     def end(self) -> None:
-        """Tell it to end (SIGTERM)."""
+        """Request termination (SIGTERM)."""
         ...
 
     def has_ended(self) -> bool: ...
@@ -157,7 +157,7 @@ class ProcessUnderTest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalProcess:
-    """A process of this machine."""
+    """A process on this machine."""
 
     process: psutil.Process
 
@@ -182,8 +182,8 @@ class LocalProcess:
 
 
 def find_process(pid: int, url: str) -> LocalProcess | None:
-    """The process of that number if it is the one that listens at the URL: in another container, or on another host,
-    the number means somebody else, who must not be stopped.
+    """Return the process with this pid if it listens at the URL. In another container or on another host, the pid
+    belongs to an unrelated process, which must not be stopped.
     """
     if pid == os.getpid() or not listens_at(pid, URL(url).port):
         return None
@@ -193,7 +193,7 @@ def find_process(pid: int, url: str) -> LocalProcess | None:
 
 
 def process_of(pid: int) -> LocalProcess:
-    """`ConfigurationError` where there is none of that number."""
+    """Return the process with this pid; `ConfigurationError` if there is none."""
     try:
         return LocalProcess(psutil.Process(pid))
     except psutil.Error as error:
@@ -202,7 +202,7 @@ def process_of(pid: int) -> LocalProcess:
 
 @contextmanager
 def started(words: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """The broker, with its output on our standard error; what is left of it afterwards is killed, with its children."""
+    """Start the broker with its output on our standard error; at the end kill it with its children."""
     try:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)  # noqa: S603 - as told
     except OSError as error:

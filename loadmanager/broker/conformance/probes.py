@@ -21,12 +21,12 @@ SERVED = "served"
 _TOPIC = "{topic}"
 _SHOWN_BYTES = 100
 _LONGEST_S = 600.0
-"""Upper limit; each caller has a shorter one of its own."""
+"""Upper limit; each caller has a shorter one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """Result of a client's attempt: an acknowledgement or a message, or the refusal."""
+    """Result of a client's attempt: an acknowledgement, a message or a refusal."""
 
     served: bool
     said: str
@@ -34,14 +34,14 @@ class ProbeResult:
 
 class Probe(Protocol):
     async def try_once(self, topic: str) -> ProbeResult:
-        """One client on the topic, from its request to the answer; may be cancelled."""
+        """Run one client on the topic, from its request to the answer; may be cancelled."""
         ...
 
     async def close(self) -> None: ...
 
 
 def probe_of(text: str) -> Probe:
-    """`[METHOD] http://...{topic}...`, `ws://...{topic}...`, or a command; `ConfigurationError` for what is none."""
+    """Parse `[METHOD] http://...{topic}...`, `ws://...{topic}...`, or a command; `ConfigurationError` if invalid."""
     first, _, rest = text.strip().partition(" ")
     if first.isupper() and rest.startswith(("http://", "https://")):
         return HttpProbe(_with_topic(rest), first)
@@ -65,7 +65,7 @@ def _with_topic(url: str) -> str:
 
 
 class HttpProbe:
-    """One request for each try; a status of 2xx says that it was served."""
+    """One request per attempt; a status of 2xx means served."""
 
     def __init__(self, url: str, method: str) -> None:
         self._url = url
@@ -80,10 +80,10 @@ class HttpProbe:
             answer = await self._http.call(self._method, URL(url, encoded=True), _LONGEST_S, data=b"check")
         except PeerUnavailableError as error:
             return ProbeResult(served=False, said=str(error))
-        except InvalidRecordError as error:  # an answer without end is one
+        except InvalidRecordError as error:  # an endless answer
             return ProbeResult(served=True, said=str(error))
         said = f"{answer.status} {answer.body[:_SHOWN_BYTES].decode(errors='replace')}".rstrip()
-        return ProbeResult(answer.status // 100 == 2, said)  # noqa: PLR2004 - as in 2xx
+        return ProbeResult(answer.status // 100 == 2, said)  # noqa: PLR2004 - 2xx
 
     async def close(self) -> None:
         if self._http is not None:
@@ -91,13 +91,13 @@ class HttpProbe:
 
 
 class WebsocketProbe:
-    """Sends a text of its own for each try: it was served when a text that contains it comes back. The connection to a
-    topic stays open for the next try.
+    """Sends a unique text per attempt; served if a text that contains it comes back. The connection to a topic stays
+    open for the next attempt.
     """
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._session: aiohttp.ClientSession | None = None  # noqa: TID251 - HttpClient speaks no websocket
+        self._session: aiohttp.ClientSession | None = None  # noqa: TID251 - HttpClient has no WebSocket
         self._idle: dict[str, list[aiohttp.ClientWebSocketResponse]] = {}
         self._numbers = itertools.count(1)
 
@@ -131,7 +131,7 @@ class WebsocketProbe:
 
 
 class CommandProbe:
-    """A process for each try, with the topic in its command line; it was served if that ends with 0."""
+    """One process per attempt, with the topic in its command line; served if it exits with 0."""
 
     def __init__(self, words: list[str]) -> None:
         self._words = words
@@ -143,12 +143,12 @@ class CommandProbe:
             return ProbeResult(process.returncode == 0, last or f"exit status {process.returncode}")
 
     async def close(self) -> None:
-        """Nothing outlives a try."""
+        """Nothing to close: each process ends with its attempt."""
 
 
 @dataclass
 class LinesProbe:
-    """Processes that read a topic a line, try it, and answer with a line: `served`, or what they were told."""
+    """Processes that read one topic per line, try it, and answer with one line: `served`, or the reason."""
 
     words: list[str]
     _idle: list[asyncio.subprocess.Process] = field(default_factory=list)
@@ -165,7 +165,7 @@ class LinesProbe:
         except ConnectionError:
             line = b""
         except BaseException:
-            process.kill()  # what it would say to this topic must not be taken for its word on the next one
+            process.kill()  # its late answer would be taken for the next topic's
             raise
         if not line.endswith(b"\n"):
             raise ConfigurationError(f"--probe {self.words[0]!r}: it ended, expected a line for each topic")
@@ -179,7 +179,7 @@ class LinesProbe:
 
 @contextlib.asynccontextmanager
 async def client_process(words: list[str]) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A client with pipes; it is killed if it does not end by itself."""
+    """A client process with pipes; it is killed if it does not exit by itself."""
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""Runner of all rules. A rule is tried again as long as the attempt proves nothing."""
+"""Runner of all rules. A rule is tried again while attempts prove nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NO_TIME = "no time was left for it (--timeout)"
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Verdict about one rule. `why` is the event that broke it, or the missing requirement; `events` is the log of the
-    last attempt of a rule that was not kept.
+    last failed attempt.
     """
 
     rule: Rule
@@ -47,7 +47,7 @@ async def check(
     begin: Callable[[Rule], None] = lambda _: None,
     tell: Callable[[Finding], None] = lambda _: None,
 ) -> list[Finding]:
-    """Check all rules and return the findings. `unmet` are the unmet needs with their reasons; `begin` and `tell` are
+    """Check all rules and return the findings. `unmet` maps missing requirements to reasons; `begin` and `tell` are
     called for each rule. No attempt starts after the timeout.
     """
     until_s = time.monotonic() + timeout_s
@@ -74,7 +74,7 @@ def _is_never_served(findings: Iterable[Finding]) -> bool:
 
 
 async def _judge(stage: RuleStage, rule: Rule, until_s: float) -> Finding:
-    """Try a rule up to `TRIES` times. A slow machine may make the broker late; late `TIMES_LATE` times is broken."""
+    """Try a rule up to `TRIES` times. A slow machine can delay the broker; late `TIMES_LATE` times means broken."""
     began_s = time.monotonic()
     times_late = 0
     for _ in range(TRIES):
@@ -98,7 +98,7 @@ _VERDICTS: dict[type[Exception] | None, RuleVerdict] = {
 
 
 async def _try(stage: RuleStage, rule: Rule, until_s: float) -> tuple[type[Exception] | None, str]:
-    """The kind of error that the scenario ended with, and what it says."""
+    """Return the class of the error that ended the scenario, and its message."""
     limit_s = min(LONGEST_TRY_S, until_s - time.monotonic())
     try:
         async with asyncio.timeout(limit_s):

@@ -1,8 +1,8 @@
 """Rules of the contract, and the stage of their scenarios: the scripted agent, the broker, its clients, and polling.
 
-How slow the machine is breaks no rule. That a client was served although it must not be is proved by the order of
-events: it sent its request after the broker could not hold a valid lease any more, or after its 204. What must come is
-waited for patiently, and what proves nothing is tried again.
+A slow machine must not break a rule. The order of events proves that a client was wrongly served: its request came
+after the last possible lease had lapsed, or after the 204. Required actions have a long time limit, and an attempt that
+proves nothing is repeated.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from loadmanager.util import clock
 NAMESPACE = "persistent://check/broker"
 _BETWEEN_TRIES_S = 0.02
 _ON_THE_WAY = 1 / 6
-"""Share of a lease: a question that took longer to arrive may have been sent so early that the lease lapsed unseen."""
+"""Fraction of a lease. A slower question may have been sent so early that the lease lapsed unnoticed."""
 _LAPSE_MARGIN_S = 0.05
 _TIMES_THE_SLOWEST = 4
 
 
 @dataclass(frozen=True, slots=True)
 class RulePace:
-    """`calm_ms` is a lease that lasts, `short_ms` one that is to lapse; `patience_s` is how long is waited for what
-    must come, `refusal_s` for a client that may be kept waiting.
+    """Times of a check. `calm_ms` is a long lease, `short_ms` one that is meant to lapse. `patience_s` is the time
+    limit of required actions, `refusal_s` that of a client that may be kept waiting.
     """
 
     calm_ms: int = 3_000
@@ -62,7 +62,7 @@ class RulePace:
 
 @dataclass(slots=True)
 class RuleStage:
-    """`incarnation` is that of the leases which are given."""
+    """Stage of the scenarios. `incarnation` is the one in granted leases."""
 
     agent: ScriptedAgent
     broker: BrokerUnderTest
@@ -81,18 +81,18 @@ class RuleStage:
     # The agent
 
     async def open_port(self) -> None:
-        """The agent is there from now on."""
+        """Start the agent."""
         if self._runner is None:
             self._runner = await self.listen(self.agent.app())
 
     async def leave(self) -> None:
-        """The agent is not there any more."""
+        """Stop the agent."""
         self.agent.reply_to_all(REFUSED)
         if self._runner is not None:
             await self._runner.cleanup()
 
     async def begin(self) -> None:
-        """A new try: nothing is owned, and leases are refused."""
+        """Start a new attempt: no topic is owned, and leases are refused."""
         self.agent.leases = [REFUSED]
         self.agent.owners.clear()
         self.agent.reply_to_all(REFUSED)
@@ -101,13 +101,13 @@ class RuleStage:
         self.event_log.begin()
 
     async def calm(self, incarnation: int | None = None) -> None:
-        """A lease that lasts, and is renewed, in another incarnation than before; return when the broker has it."""
+        """Grant long leases under a new incarnation from now on; return when the broker uses one."""
         self.incarnation = incarnation or self.incarnation + 1
         await self.granted(lease(self.incarnation, self.pace.calm_ms))
         self.agent.watch_gaps()
 
     async def granted(self, reply: Reply) -> None:
-        """Leases are answered so from now on; return when the broker has used one: it asks for the next one then."""
+        """Answer lease questions with `reply` from now on; return when the broker, having used one, asks again."""
         begin = len(self.agent.questions)
         self.agent.leases = [reply]
         self._reply_to_leases(reply)
@@ -115,7 +115,7 @@ class RuleStage:
         await self.wait_for_lease_question(len(self.agent.questions))
 
     async def wait_for_lease_question(self, begin: int) -> AgentQuestion:
-        """The first question for a lease behind the `begin` first ones of all; `LateError` if there is none."""
+        """Return the first lease question after the first `begin` questions; `LateError` if there is none."""
         question = await self.agent.asked_about("", begin, self.pace.patience_s)
         if question is None:
             raise LateError(
@@ -124,7 +124,7 @@ class RuleStage:
         return question
 
     async def fresh_lease_question(self) -> AgentQuestion:
-        """A question for a lease that has just come and is held, as are those behind it; what was held is refused."""
+        """Hold new lease questions, refuse held ones, and return the first new one."""
         self.agent.leases = [HELD]
         begin = len(self.agent.questions)
         self._reply_to_leases(REFUSED)
@@ -136,7 +136,7 @@ class RuleStage:
                 self.agent.reply(question, reply)
 
     async def lapse(self) -> None:
-        """No lease comes any more; return when none can be valid."""
+        """Grant no more leases; return when none can be valid."""
         self.agent.leases = [HELD]
         await asyncio.sleep(max(0.0, self.agent.valid_until_s - time.monotonic()) + _LAPSE_MARGIN_S)
         self.event_log.note("no lease can be valid any more")
@@ -148,13 +148,13 @@ class RuleStage:
         self.agent.owners[topic] = not_owned(self.incarnation)
 
     def require_no_gap(self) -> None:
-        """`UnsettledError` if the lease may have lapsed since `calm`: that closes topics, too."""
+        """Raise `UnsettledError` if the lease may have lapsed since `calm`, which also closes topics."""
         if (gap_s := self.agent.gap_s()) > (1 - _ON_THE_WAY) * self.pace.calm_ms / 1000:
             raise UnsettledError(f"the broker asked for no lease for {gap_s:.1f} s, so that it may have lapsed")
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """The broker's process does nothing within."""
+        """Suspend the broker's process inside the context."""
         assert self.process is not None, "rules that stop it say that they need it"
         self.process.stop()
         self.event_log.note("the process is stopped")
@@ -168,12 +168,12 @@ class RuleStage:
 
     @property
     def refusal_limit_s(self) -> float:
-        """Time limit of a client that may be refused: longer where served clients have to wait, too."""
+        """Time limit of a client that may be refused; longer if served clients are slow as well."""
         return self.pace.refusal_s + _TIMES_THE_SLOWEST * self._slowest_s
 
     @asynccontextmanager
     async def hanging(self, topic: str) -> AsyncIterator[None]:
-        """A client of `--hang` is there, which ends by being ended."""
+        """Run a client of `--hang`, which stays connected until the context ends."""
         assert self.hang is not None
         client = asyncio.create_task(self.hang.try_once(topic))
         try:
@@ -186,11 +186,11 @@ class RuleStage:
             await asyncio.gather(client, return_exceptions=True)
 
     def topic(self, name: str) -> str:
-        """A topic that was never heard of."""
+        """Return a topic with a new name."""
         return f"{NAMESPACE}/{name}-{self._run}-{next(self._numbers)}"
 
     async def attempt(self, topic: str) -> ProbeResult:
-        """A client tries to be served."""
+        """Let a client try to be served."""
         assert self.probe is not None, "rules that have clients say that they need a probe"
         number = next(self._numbers)
         self.event_log.note(f"client {number} asks for {short(topic)}")
@@ -199,7 +199,7 @@ class RuleStage:
         return tried
 
     async def open(self, topic: str) -> None:
-        """The agent lets it be opened; return when a client was served. `LateError` if none is."""
+        """Make the broker the owner; return when a client was served. `LateError` if none is."""
         self.own(topic)
         await self.served(topic)
 
@@ -217,7 +217,7 @@ class RuleStage:
         raise LateError(f"no client was served in {self.pace.patience_s:g} s, the last one was told: {said}")
 
     async def refused(self, topic: str, because: str, times: int = 3) -> None:
-        """`BrokenError` if a client is served that comes now. Who is kept waiting is sent away after a while."""
+        """Raise `BrokenError` if a new client is served. One that waits for too long counts as refused."""
         for _ in range(times):
             tried = await self._within(topic, self.refusal_limit_s)
             if tried is not None and tried.served:
@@ -236,9 +236,9 @@ class RuleStage:
     async def held_question(
         self, topic: str, until_s: float = math.inf
     ) -> AsyncIterator[tuple[AgentQuestion, asyncio.Task[ProbeResult]]]:
-        """A client waits for the topic, since the question about it is held: the question, and the client.
+        """Start a client on the topic and hold the broker's question about it. Yield the question and the client.
 
-        `LateError` if there is none by `until_s` (monotonic), or for as long as is waited for anything.
+        `LateError` if there is no question by `until_s` (monotonic) or within the usual time limit.
         """
         self.agent.owners[topic] = HELD
         begin = len(self.agent.questions)
@@ -256,7 +256,7 @@ class RuleStage:
             await asyncio.gather(client, return_exceptions=True)
 
     async def reply_in_vain(self, question: AgentQuestion, client: asyncio.Task[ProbeResult], event: str) -> None:
-        """Reply that the topic is owned: the answer must not open it, and later ones say that it is not owned."""
+        """Reply that the topic is owned. This answer must not open it; later answers say that it is not owned."""
         self.disown(question.topic)
         if question.is_given_up:
             raise UnsettledError("the broker gave the question up before it was answered")
@@ -274,9 +274,9 @@ Scenario = Callable[[RuleStage], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A line of the contract's checklist: its name, its text, what it needs, and how it is tried.
+    """One line of the contract's checklist: name, text, requirements and scenario.
 
-    The scenario returns when the rule was kept, and raises an error of `rule_verdicts` otherwise.
+    The scenario returns if the rule was kept, and raises an error of `rule_verdicts` otherwise.
     """
 
     name: str
@@ -286,5 +286,5 @@ class Rule:
 
 
 def rule(name: str, text: str, *needs: RuleRequirement) -> Callable[[Scenario], Rule]:
-    """Makes a rule of the scenario that tries it."""
+    """Decorator: turn a scenario into a rule."""
     return lambda scenario: Rule(name, text, frozenset(needs), scenario)

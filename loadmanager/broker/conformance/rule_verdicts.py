@@ -11,7 +11,7 @@ from loadmanager.errors import LoadManagerError
 
 
 class RuleVerdict(enum.StrEnum):
-    """`NOT_JUDGED`: it was tried, and what happened proves nothing, as on a machine that is too slow."""
+    """Verdict about a rule. `NOT_JUDGED`: attempts proved nothing, as on a machine that is too slow."""
 
     KEPT = "kept"
     BROKEN = "broken"
@@ -21,7 +21,7 @@ class RuleVerdict(enum.StrEnum):
 
 
 class RuleRequirement(enum.StrEnum):
-    """Requirement of a rule's test; the text is the remedy."""
+    """Requirement of a rule's test; the text is the fix."""
 
     PROBE = "needs --probe: nothing is opened without a client"
     PROCESS = "needs the broker's process on this machine: --start, or --pid"
@@ -49,13 +49,13 @@ _MOST_EVENTS = 40
 
 
 def short(topic: str) -> str:
-    """A topic's last part: all topics of a check have the same namespace."""
+    """Return the topic's last part: all topics of a check have the same namespace."""
     return topic.rpartition("/")[2]
 
 
 @dataclass(slots=True)
 class EventLog:
-    """The last events of one try of a rule."""
+    """Last events of one attempt at a rule."""
 
     _began_s: float = field(default_factory=time.monotonic)
     _events: deque[str] = field(default_factory=lambda: deque(maxlen=_MOST_EVENTS))

@@ -17,7 +17,7 @@ from loadmanager.broker.conformance.rule_verdicts import EventLog, short
 AGENT_ID = "check-broker:0"
 BUNDLE = "check/broker/0x00000000_0xffffffff"
 _CLOCKS_DIFFER_BY = 1.01
-"""One clock may run so much faster than the other, by the contract."""
+"""Maximum ratio of two clocks' rates, by the contract."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +46,19 @@ def not_owned(incarnation: int) -> Reply:
 
 
 def with_unknown_field(reply: Reply) -> Reply:
-    """The same from an agent of a later version."""
+    """Return the reply with a field that a later version of the agent could add."""
     body = orjson.dumps({**orjson.loads(reply.body), "notYetKnown": {"a": [1]}})
     return replace(reply, shown=f"{reply.shown}, and a field that is not known yet", body=body)
 
 
 REFUSED = Reply("503", 503, b'{"reason":"check-broker: no answer for now"}')
 HELD = None
-"""In place of a reply: the question waits until a rule replies to it."""
+"""Instead of a reply: hold the question until a rule replies to it."""
 
 
 @dataclass(eq=False, slots=True)
 class AgentQuestion:
-    """One that the broker has asked: about `topic`, or for a lease where that is empty; it arrived at `asked_s`."""
+    """Question of the broker about `topic`, or for a lease if that is empty; it arrived at `asked_s`."""
 
     topic: str
     asked_s: float
@@ -77,8 +77,8 @@ class AgentQuestion:
 
 @dataclass(slots=True)
 class ScriptedAgent:
-    """`leases` are the replies to come, of which the last one stays; `owners` are those about single topics. Every
-    other topic is somebody else's.
+    """Agent with scripted answers. `leases` are the next replies, and the last one stays. `owners` are the replies for
+    single topics; all other topics belong to another broker.
     """
 
     event_log: EventLog
@@ -88,7 +88,7 @@ class ScriptedAgent:
     valid_until_s: float = 0.0
     """Time at which every lease granted so far has lapsed."""
     longest_gap_s: float = 0.0
-    """Between two questions for a lease that were answered with one, since `watch_gaps`."""
+    """Longest time between two granted lease questions, since `watch_gaps`."""
     _granted_s: float = 0.0
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -102,11 +102,11 @@ class ScriptedAgent:
         self.longest_gap_s, self._granted_s = 0.0, time.monotonic()
 
     def gap_s(self) -> float:
-        """The longest one, or the one that goes on."""
+        """Return the longest gap, including the current one."""
         return max(self.longest_gap_s, time.monotonic() - self._granted_s)
 
     def reply(self, question: AgentQuestion, reply: Reply) -> None:
-        """Answer a question that was held."""
+        """Answer a held question."""
         if question.answer.done():
             return
         if not question.topic and reply.valid_for_ms and reply.status == web.HTTPOk.status_code and not reply.is_cut:
@@ -115,12 +115,12 @@ class ScriptedAgent:
         question.answer.set_result(reply)
 
     def reply_to_all(self, reply: Reply) -> None:
-        """Answer whatever is held."""
+        """Answer all held questions."""
         for question in self.questions:
             self.reply(question, reply)
 
     def first_about(self, topic: str, begin: int) -> AgentQuestion | None:
-        """The first question about the topic (empty: for a lease) behind the `begin` first ones of all."""
+        """Return the first question about the topic (empty: for a lease) after the first `begin` questions."""
         return next((question for question in self.questions[begin:] if question.topic == topic), None)
 
     async def asked_about(self, topic: str, begin: int, limit_s: float) -> AgentQuestion | None:
@@ -173,7 +173,7 @@ async def _send(request: web.Request, reply: Reply) -> web.StreamResponse:
 
 
 Listen = Callable[[web.Application], Awaitable[web.AppRunner]]
-"""Serves an application from now on."""
+"""Function that starts serving an application."""
 
 
 @contextmanager

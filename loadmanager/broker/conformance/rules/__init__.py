@@ -1,4 +1,4 @@
-"""The checklist of the contract, in its order: a function for each line."""
+"""The checklist of the contract, in its order: one function per line."""
 
 from __future__ import annotations
 

@@ -15,14 +15,14 @@ from loadmanager.broker.conformance.rule_verdicts import (
 from loadmanager.broker.conformance.scripted_agent import lease
 
 _LONGER = (1, 2, 4, 8, 16)
-"""Factors of a short lease, by attempt: a slow broker needs some time to open a topic under it."""
+"""Factors of a short lease by attempt: a slow broker needs time to open a topic under it."""
 
 _BETWEEN_TRIES_S = 0.01
 
 
 @rule("without-agent", "Without an agent it starts, serves nothing, and does not crash.", RuleRequirement.PROBE)
 async def without_agent(stage: RuleStage) -> None:
-    """The only rule that is tried before the agent's port is open."""
+    """The only rule that runs before the agent's port is open."""
     await stage.broker.stats()
     await stage.refused(stage.topic("without-agent"), "although there is no agent yet")
     await stage.open_port()
@@ -103,7 +103,7 @@ async def late_lease(stage: RuleStage) -> None:
     RuleRequirement.PROCESS,
 )
 async def stopped(stage: RuleStage) -> None:
-    """A lease is answered while the process is stopped, so that it wakes up with the answer in its socket."""
+    """Answer a lease question while the process is stopped, so that it resumes with the answer in its socket."""
     topic = stage.topic("stopped")
     await stage.calm()
     await stage.open(topic)
@@ -132,7 +132,7 @@ async def stopped(stage: RuleStage) -> None:
     RuleRequirement.PROCESS,
 )
 async def sole_process(stage: RuleStage) -> None:
-    """With the end of that process its bundles are given away, at once."""
+    """The leader gives the bundles of this process away as soon as it exits."""
     topic = stage.topic("sole-process")
     await stage.calm()
     if not (await stage.broker.stats()).sole_process:
@@ -164,7 +164,7 @@ async def incarnation_changes(stage: RuleStage) -> None:
     RuleRequirement.PROBE,
 )
 async def large_incarnation(stage: RuleStage) -> None:
-    """Two that are one as floating-point numbers: an answer for the one is none for the other."""
+    """Two incarnations that are equal as floating-point numbers: an answer for one is not valid for the other."""
     for large in (2**53 + 1, 2**62 + 1):
         topic = stage.topic("large-incarnation")
         await stage.calm(large)

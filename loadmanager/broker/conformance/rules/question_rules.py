@@ -1,4 +1,4 @@
-"""Rules about the question who owns a topic, and about the statistics."""
+"""Rules about ownership questions, and about the statistics."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ _BETWEEN_STATISTICS_S = 0.005
     RuleRequirement.PROBE,
 )
 async def opening_is_told(stage: RuleStage) -> None:
-    """A broker that closes what nobody uses may not have the topic any more when the client hears that it was served:
-    of such a one only the outstanding question is looked at.
+    """Check that a topic is listed while it is opened. A broker that closes unused topics may have closed it when the
+    client hears that it was served: then only the pending question is checked.
     """
     topic, other = stage.topic("opening-is-told"), stage.topic("stays-open")
     await stage.calm()
@@ -174,7 +174,7 @@ async def _require_listed(stage: RuleStage, topic: str, when: str) -> None:
     RuleRequirement.PROBE,
 )
 async def statistics(stage: RuleStage) -> None:
-    """The statistics of all rules before count, too."""
+    """Check the statistics, including those read by all earlier rules."""
     topic = stage.topic("statistics")
     await stage.calm()
     await stage.open(topic)

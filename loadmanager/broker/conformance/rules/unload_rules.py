@@ -23,7 +23,7 @@ _BETWEEN_REQUESTS_S = 0.001
 _HANGING_S = 1.5
 _BETWEEN_STATISTICS_S = 0.1
 _UNTIL_STOPPED_S = (0.0, 0.01)
-"""After an unload was sent: the broker has not heard of it yet, or is in the middle of it, as a rule."""
+"""Pauses after an unload was sent: usually the broker has not received it yet, or is executing it."""
 
 
 @rule("unload-unknown", "An unload that names topics which are not open, or unknown: 204.")
@@ -80,7 +80,7 @@ class _Request:
 
 @asynccontextmanager
 async def _many_clients(stage: RuleStage, topic: str) -> AsyncIterator[list[_Request]]:
-    """Clients that send one request after the other; those that were answered."""
+    """Run clients that send one request after the other; yield the answered requests."""
     requests: list[_Request] = []
 
     async def send() -> None:
@@ -99,7 +99,7 @@ async def _many_clients(stage: RuleStage, topic: str) -> AsyncIterator[list[_Req
 
 
 async def _some_more(stage: RuleStage, requests: list[_Request]) -> None:
-    """Until each client may have been answered twice; those that are kept waiting are not waited for."""
+    """Wait until each client may have been answered twice. Do not wait for clients that are kept waiting."""
     enough, deadline_s = len(requests) + 3 * _CLIENTS, time.monotonic() + stage.refusal_limit_s
     while True:
         if len(requests) >= enough or time.monotonic() >= deadline_s:
@@ -114,7 +114,7 @@ async def _some_more(stage: RuleStage, requests: list[_Request]) -> None:
     RuleRequirement.HANG,
 )
 async def unload_hangs(stage: RuleStage) -> None:
-    """A client of `--hang` keeps the topic from being closed: what is called meanwhile has to be answered."""
+    """A client of `--hang` delays the closing of the topic: meanwhile the broker must answer other calls."""
     topic = stage.topic("unload-hangs")
     await stage.calm()
     await stage.open(topic)
@@ -151,7 +151,7 @@ async def _hangs(stage: RuleStage, unload: asyncio.Task[float]) -> bool:
     RuleRequirement.PROCESS,
 )
 async def unload_stopped(stage: RuleStage) -> None:
-    """The broker wakes up with two things to do at once: to end the closing, and to close without a lease."""
+    """The broker resumes with two things to do at once: finish the closing, and close without a lease."""
     for pause_s in _UNTIL_STOPPED_S:
         topic, other = stage.topic("unload-stopped"), stage.topic("not-unloaded")
         await stage.calm()
@@ -205,7 +205,7 @@ async def unknown_fields(stage: RuleStage) -> None:
 
 @rule("told-to-end", "Told to end (`SIGTERM`), it closes all topics and ends.", RuleRequirement.START)
 async def told_to_end(stage: RuleStage) -> None:
-    """The last rule: there is no broker after it."""
+    """The last rule: afterwards the broker is gone."""
     assert stage.process is not None
     stage.process.end()
     deadline_s = time.monotonic() + stage.pace.patience_s
