@@ -1,7 +1,7 @@
 """A real Pulsar: observe how its brokers balance, compare with our own rounds, and move bundles on request.
 
-It drives the same core as the leader of a node, whose planner, executor, drains, plans and recorder it uses as they
-are. Different here are brokers without agents, and owners that Pulsar decides.
+It uses the core, planner, executor, drains, plans and recorder of a node's leader unchanged. Two things differ:
+brokers have no agents, and Pulsar assigns the owners.
 
 | concern | modules |
 |---|---|

@@ -48,7 +48,7 @@ def _to_nobody(_text: str) -> None:
 
 
 class BoundedFile:
-    """A rotating file: up to `files` former ones beside it, each of about `most_bytes` at most."""
+    """Rotating file: at most `files` older ones beside it, each of about `most_bytes` at most."""
 
     def __init__(self, path: Path, most_bytes: int = _MOST_BYTES, files: int = _FILES) -> None:
         self._path = path
@@ -84,7 +84,7 @@ class BoundedFile:
 
 
 class ActivityLog:
-    """Times are shown in `zone`, None for that of this machine. Without a `folder` the diary is in memory only."""
+    """Diary. Times are in `zone`; None: the time zone of this machine. Without a `folder` it is in memory only."""
 
     def __init__(self, folder: Path | None, *, kept: int = KEPT, zone: tzinfo | None = None) -> None:
         self._text_file = None if folder is None else BoundedFile(folder / "diary.txt")
@@ -99,8 +99,8 @@ class ActivityLog:
         self._rounds = 0
 
     def round(self, at_ms: int, entries: Sequence[ComparisonEntry], level: UsageLevel | None, standing: int) -> None:
-        """Log a round: the entries since the last one, the imbalance, and the number of our moves that Pulsar leaves
-        undone.
+        """Log a round: the entries since the last one, the imbalance, and `standing`, the number of moves of ours that
+        Pulsar does not make.
         """
         self._keep(entries)
         self._rounds += 1
@@ -129,7 +129,7 @@ class ActivityLog:
         self._paragraphs.append(text)
         if self._text_file is not None:
             self._text_file.append(f"{text}\n")
-        with contextlib.suppress(OSError):  # whoever read it has gone
+        with contextlib.suppress(OSError):  # the reader of standard output has exited
             self.show(text)
 
     def text(self, rounds: int) -> str:

@@ -1,4 +1,4 @@
-"""Actuator beside a Pulsar: rounds, drains and plans that move and split bundles, and what stops them."""
+"""Actuator beside a Pulsar: rounds, drains and plans that move and split bundles, and their guardrails."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OBSERVES = "mode is observe, in which nothing is moved: start this process with
 
 
 class Actuator:
-    """Executor and loops of one process. A term begins with `take_over`, then `recovery` runs; it ends with
+    """Executor and loops of one process. A term as leader begins with `take_over`, then `recovery` runs; it ends with
     `put_down`.
     """
 
@@ -88,6 +88,6 @@ class Actuator:
         self.plans.forget()
 
     async def put_down(self) -> None:
-        """Leave the moves under way to the next term."""
+        """Leave in-flight moves to the next term."""
         await self.executor.abort()
         self._ledger.put_down()

@@ -1,8 +1,7 @@
 """Settings of a Pulsar broker, read from its runtime configuration.
 
-Source: `GET /admin/v2/brokers/configuration/runtime` of Pulsar's brokers: every key of theirs and its value as text, a
-list as `[a, b]`, what is not set as an empty text or `Optional.empty`; those of their file, under what dynamic
-configuration has changed.
+Source: `GET /admin/v2/brokers/configuration/runtime` of Pulsar's brokers. It has every key of the broker's file, with
+the changes of dynamic configuration. Values are text: a list is `[a, b]`, an unset value is empty or `Optional.empty`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _UNSET = ("", "Optional.empty")
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """Settings of the broker at `url`, of `cluster`: the keys known here, as a `broker.conf` has them.
+    """Settings of the broker at `url`, of `cluster`. `texts` has the keys known here, in the form of `broker.conf`.
 
     `load_manager` is the class of its load manager.
     """
@@ -36,7 +35,9 @@ class BrokerSettings:
 
 
 def web_service(url: str, given_as: str) -> URL:
-    """The address of a broker's web service; `ConfigurationError`, which names the option, for what is none."""
+    """Parse the address of a broker's web service. An invalid one raises `ConfigurationError`, which names
+    `given_as`.
+    """
     try:
         parsed = URL(url)
         usable = parsed.scheme in ("http", "https") and parsed.host and parsed == parsed.origin() / ""
@@ -50,15 +51,15 @@ def web_service(url: str, given_as: str) -> URL:
 
 
 def settings_in(body: bytes, url: str) -> BrokerSettings | None:
-    """Parse a runtime configuration that the broker at `url` answered with; None for anything else."""
+    """Parse the runtime configuration of the broker at `url`; None if the body is not one."""
     try:
         content = orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
-    told = known_settings(content) if isinstance(content, dict) else {}
-    if not isinstance(content, dict) or not all(isinstance(content.get(key), str) for key in (*_OF_PULSAR, *told)):
+    known = known_settings(content) if isinstance(content, dict) else {}
+    if not isinstance(content, dict) or not all(isinstance(content.get(key), str) for key in (*_OF_PULSAR, *known)):
         return None
-    texts = {key: _format_value(key, text) for key, text in told.items() if text not in _UNSET}
+    texts = {key: _format_value(key, text) for key, text in known.items() if text not in _UNSET}
     return BrokerSettings(url, content[_CLUSTER], texts, content[_LOAD_MANAGER])
 
 

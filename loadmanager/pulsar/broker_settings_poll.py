@@ -1,6 +1,6 @@
 """Settings of each broker: read at its first poll, after a change of dynamic configuration, and every ten minutes.
 
-A broker applies a change later than we see it, so an answer from within 30 s of a change is read again.
+A broker may apply a change later than we see it. So settings that were read within 30 s of a change are read again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class BrokerSettingsPoll:
         await asyncio.gather(*(self._ask(broker, turns) for broker in brokers if self._is_due(broker, now_s)))
 
     def load_manager(self, broker: BrokerId) -> str | None:
-        """Return the class of a broker's load manager, as it answered last; None while it has not."""
+        """Return the class of a broker's load manager in its last answer; None before the first answer."""
         return self._load_managers.get(broker)
 
     def unknown(self) -> list[BrokerId]:
@@ -95,7 +95,7 @@ class BrokerSettingsPoll:
                 if broker not in self.faults:
                     log.warning("broker_settings_unknown", broker=broker, error=str(error))
                 self.faults[broker] = str(error)
-                if isinstance(error, PulsarRefusedError):  # a silent broker keeps its settings
+                if isinstance(error, PulsarRefusedError):  # keep the settings of an unreachable broker
                     self._settings.pop(broker, None)
                 return
         self._settings[broker] = time.monotonic(), settings

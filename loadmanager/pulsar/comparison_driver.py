@@ -57,7 +57,7 @@ _MS_PER_MINUTE = 60_000
 
 @dataclass(frozen=True, slots=True)
 class ComparedSettings:
-    """Settings of Pulsar's leader, our own, and the reason to doubt the former; each is read at each round."""
+    """Settings of Pulsar's leader, our own, and the reason to doubt the former. All are read again in each round."""
 
     theirs: Callable[[], Settings]
     ours: Callable[[], Settings]
@@ -67,8 +67,8 @@ class ComparedSettings:
 class ComparisonDriver:
     """`run` does the work; the other methods queue events on the event loop and return at once.
 
-    `is_bundle` returns True for a current bundle. The first verdict is about a new snapshot from `take_snapshot`: the
-    first round may precede the first report of traffic.
+    `is_bundle` returns True for a current bundle. The first verdict uses a new snapshot from `take_snapshot`, since the
+    snapshot of the first round may have no traffic yet.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class ComparisonDriver:
         ]
 
     def gauges(self) -> list[Sample]:
-        """Return the present state, and the figures of the last whole hour."""
+        """Return the current state, and the figures of the last full hour."""
         none, comparison = dict[str, str](), self._comparison
         return [
             ("loadmanager_pulsar_stalled", "1 while Pulsar has stalled.", none, float(comparison.stalled is not None)),
@@ -226,7 +226,7 @@ class ComparisonDriver:
             return Plan(snapshot.revision, snapshot.taken_at_s, (), (why,)), self._state
 
     def _load_of(self, bundle: str) -> float:
-        """Return the bytes/s of a bundle, in and out, as of the last round."""
+        """Return the bytes/s of a bundle, in and out, at the last round."""
         row = None if self._snapshot is None else self._snapshot.bundles.find_row(bundle)
         if self._snapshot is None or row is None:
             return 0.0
@@ -234,7 +234,7 @@ class ComparisonDriver:
         return float(short[row, THROUGHPUT_IN] + short[row, THROUGHPUT_OUT])
 
     def _add_entries(self, entries: list[ComparisonEntry]) -> None:
-        """Keep entries, without those about a Pulsar whose shedding we have switched off."""
+        """Add entries. While we act, drop those that say that Pulsar's shedding is off: we switched it off."""
         if self._is_acting:
             entries = [entry for entry in entries if entry.reason is not ComparisonReason.WE_ALONE_SHEDDING_OFF]
         self._unwritten += entries
@@ -255,8 +255,8 @@ class ComparisonDriver:
 def log_scores(diary: ActivityLog) -> Callable[[RangeScore], None]:
     """Return a callback that writes a score to the diary: an hour as a line, a day as a table."""
 
-    def tell(score: RangeScore) -> None:
+    def write_score(score: RangeScore) -> None:
         text = line_of(score, diary.zone) if score.period == HOUR else table_of(score, diary.zone)
         diary.remark(clock.now_ms(), *text.splitlines())
 
-    return tell
+    return write_score

@@ -27,7 +27,7 @@ class FencedRecord:
         self._exists = False
 
     def must_lead(self) -> None:
-        """Raise `NotLeaderError` unless this process leads, for actions that no epoch fences."""
+        """Raise `NotLeaderError` unless this process leads. For actions that the epoch cannot fence."""
         self._election.get_term()
 
     async def read(self) -> bytes | None:
@@ -48,6 +48,6 @@ class FencedRecord:
             if error.index == 0:
                 self._election.deposed()
                 raise StaleEpochError("another process has taken over; this write had no effect") from None
-            self._exists = error.cause == "node_exists"  # so that the next write fits the store
+            self._exists = error.cause == "node_exists"  # then the next write uses the right operation
             raise
         self._exists = True

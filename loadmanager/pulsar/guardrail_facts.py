@@ -33,7 +33,7 @@ _HOUR_S = 3600.0
 _LIMITS = frozenset(
     {GuardrailReason.HOUR_IS_FULL, GuardrailReason.BROKERS_SETTLING, GuardrailReason.MOVES_KEEP_FAILING}
 )
-"""Reasons against a round that end by themselves or by an operator's command."""
+"""Verdicts against a round that time or an operator's command ends."""
 
 
 class GuardrailError(ConflictError):
@@ -45,17 +45,17 @@ class GuardrailError(ConflictError):
 
 
 class BrokerSource(Protocol):
-    """Brokers of a Pulsar, as mirrored."""
+    """Brokers of a Pulsar in the mirror."""
 
     @property
     def pulsars_leader(self) -> BrokerId | None: ...
     @property
     def policies_fault(self) -> str | None:
-        """Reason why the cluster's policies are not known, None when they are."""
+        """Reason why the cluster's policies are unknown; None if they are known."""
 
     @property
     def changed_s(self) -> float:
-        """Time at which a broker joined or left last, on the monotonic clock."""
+        """Monotonic time at which the last broker joined or left."""
 
     def reports_at_s(self, broker: BrokerId) -> float | None:
         """Return the time at which the figures of a broker last changed, seconds since 1970; None without any."""
@@ -65,7 +65,7 @@ class BrokerSource(Protocol):
 
 
 class BrokerSwitches(Protocol):
-    """Brokers by the state of their own switches."""
+    """Brokers by the state of their own balancing switches (`pulsar.take_over.SWITCHES`)."""
 
     def unknown(self) -> Collection[BrokerId]: ...
     def shedding(self) -> Collection[BrokerId]: ...
@@ -73,7 +73,7 @@ class BrokerSwitches(Protocol):
 
 
 class GuardrailFacts:
-    """Gathers the facts, and returns the verdicts of the guardrails."""
+    """Collects the facts and returns the verdicts of the guardrails."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class GuardrailFacts:
         return frozenset(namespace for namespace in namespaces if self._excluded[namespace])
 
     def begin_round(self) -> Sequence[Verdict]:
-        """Return the verdicts on the round that begins now. A report must be newer than its broker's last move."""
+        """Return the verdicts on the round that begins now. Each broker's report must be newer than its last move."""
         self._round_began_s = now_s = time.time()
         history = self._move_log.history
         on_their_way = (each for move in history.under_way.values() for each in (move.source, move.destination))
@@ -111,11 +111,11 @@ class GuardrailFacts:
         return self.check_round()
 
     def check_round(self) -> Sequence[Verdict]:
-        """Return the verdicts on a round at this moment."""
+        """Return the verdicts on a round now."""
         return check_round(self._facts(), self._limits())
 
     def limits(self) -> list[BlockingLimit]:
-        """Return the limits that stop rounds at this moment."""
+        """Return the limits that stop rounds now."""
         facts = self._facts()
         return [
             BlockingLimit(stop.verdict, stop.sentence(), self._ends_s(stop, facts))
@@ -140,7 +140,7 @@ class GuardrailFacts:
         return check_split(self._facts(), self._limits(), bundle)
 
     def check(self, bundle: str, released: Ownership) -> None:
-        """Raise `GuardrailError` if anything stops the move that would begin with the bundle being `released`."""
+        """Raise `GuardrailError` if a guardrail stops the move that the `released` state begins."""
         assert released.owner is not None, "what nobody owns cannot be released"
         move = _move(bundle, released.owner, released.destination, is_own=is_own(released.reason))
         stops = check_move(self._facts(), self._limits(), move)

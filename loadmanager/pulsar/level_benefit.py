@@ -18,9 +18,10 @@ _STRATEGIES = ("load_balancer_load_shedding_strategy", "load_balancer_load_place
 
 @dataclass(frozen=True, slots=True)
 class LevelBenefit:
-    """`load` is that of the moved bundles, bytes/s; `before` and `after` are highest / mean of the brokers' traffic.
+    """Moves of a round and their benefit. `load` is the sum over the moved bundles in bytes/s. `before` and `after`
+    are the highest divided by the mean traffic of brokers.
 
-    `idle` are brokers that own no bundle. `reason` says why nothing is taken from the broker with the most traffic.
+    `idle` are brokers that own no bundle. `reason` is the verdict on the broker with the most traffic.
     """
 
     moves: int
@@ -59,12 +60,12 @@ def find_benefit(snapshot: Snapshot, settings: Settings) -> LevelBenefit:
 
 
 def find_reason(plan: Plan, busiest: str) -> str:
-    """Return the deciding verdict on a broker, or on all, as a sentence; remarks on the same subject come after it."""
-    said = [verdict for subject in (busiest, "cluster") for verdict in plan.verdicts if verdict.subject == subject]
-    return f"Of {said[0].subject}: {said[0].sentence()}." if said else ""
+    """Return the first verdict on a broker, else on the cluster, as a sentence. The first one decides."""
+    verdicts = [verdict for subject in (busiest, "cluster") for verdict in plan.verdicts if verdict.subject == subject]
+    return f"Of {verdicts[0].subject}: {verdicts[0].sentence()}." if verdicts else ""
 
 
 def _highest_over_mean(traffic: FloatArray) -> float:
-    """Return 1 for a fleet without traffic."""
+    """Return the highest divided by the mean traffic; 1 without traffic."""
     mean = float(traffic.mean()) if len(traffic) else 0.0
     return float(traffic.max()) / mean if mean > 0 else 1.0

@@ -1,7 +1,7 @@
-"""Move log: the moves under way at a Pulsar, kept in our own store for the next leader.
+"""Move log: the in-flight moves at a Pulsar, kept in our own store for the next leader.
 
-One znode, fenced by the epoch. It is written before Pulsar is asked for a move, and when the move has ended. Changes
-that arrive during a write share the next one. A new leader reads it before it moves anything.
+It is one znode, fenced by the epoch. The leader writes it before it asks Pulsar for a move, and after the move has
+ended. Changes during a write are batched into the next one. A new leader reads the log before it moves anything.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _UNREAD = "the moves of an earlier term are being read"
 
 
 class MoveLog:
-    """`history` holds the moves. `open_moves` is the reason why nothing may be moved yet: moves of earlier terms are
-    unknown, or have not ended. It is empty once they have.
+    """Moves and failures, in `history`. `open_moves` is the reason why nothing may move yet: moves of earlier terms are
+    unknown or have not ended. It is empty after they have ended.
     """
 
     def __init__(self, record: FencedRecord, failures_until_stop: int) -> None:
@@ -38,12 +38,12 @@ class MoveLog:
         self.history = MoveHistory()
         self.open_moves = _UNREAD
         self.misses = 0
-        """Moves that landed on another broker, or back on their source, since this process started."""
+        """Number of moves since the process started that ended at another broker than planned, or at the source."""
         self._returned: set[str] = set()
 
     async def take_over(self) -> None:
-        """Read the log of the last term; waits while the store does not answer. After an unreadable record
-        `open_moves` stays set until an operator calls `go_on`.
+        """Read the log of the last term; retries until the store answers. If the record is unreadable, `open_moves`
+        stays set until an operator calls `go_on`.
         """
         self.history, self._written, self.open_moves = MoveHistory(), None, _UNREAD
         self._returned.clear()
@@ -68,8 +68,8 @@ class MoveLog:
             await asyncio.sleep(_AGAIN_S)
 
     async def begin(self, bundle: str, move: PendingMove) -> None:
-        """Record that a move begins. After `NotLeaderError` or a `StoreError` it has not begun: an entry that may have
-        been written is removed first.
+        """Record that a move begins. On `NotLeaderError` or a `StoreError` the move must not begin: a possibly written
+        entry is removed before the error is raised.
         """
         self.history = self.history.begun(bundle, move)
         try:
@@ -82,13 +82,13 @@ class MoveLog:
             raise
 
     async def withdraw(self, bundle: str) -> None:
-        """Remove the entry of a move that does not begin; waits as `end` does."""
+        """Remove the entry of a move that does not begin; retries as `end` does."""
         self.history = self.history.not_begun(bundle)
-        await self._write_patiently()
+        await self._write_with_retries()
 
     async def end(self, bundle: str, owner: BrokerId | None, *, is_cancelled: bool) -> None:
         """Record that a move has ended with the bundle at `owner`. Retries until the store accepts it; raises
-        `NotLeaderError` when the term is over.
+        `NotLeaderError` after the term.
         """
         move = self.history.under_way[bundle]
         has_missed = move.has_missed(owner) or (bundle in self._returned and owner == move.source)
@@ -101,24 +101,24 @@ class MoveLog:
             is_excused=is_cancelled or has_missed,
             failures_until_stop=self._failures_until_stop,
         )
-        await self._write_patiently()
+        await self._write_with_retries()
 
     def note_return(self, bundle: str) -> None:
-        """Count the move of a bundle as a miss when it ends: Pulsar has placed it back at its source."""
+        """Pulsar has placed the bundle back at its source: count its move as a miss when it ends."""
         self._returned.add(bundle)
 
     async def split(self, owner: BrokerId) -> None:
         """Record a split at this owner; retries as `end`. Raises `NotLeaderError`."""
         self.history = self.history.split(owner, time.time(), failures_until_stop=self._failures_until_stop)
-        await self._write_patiently()
+        await self._write_with_retries()
 
     async def not_split(self) -> None:
         """Record a failed split; retries as `end`."""
         self.history = self.history.not_split()
-        await self._write_patiently()
+        await self._write_with_retries()
 
     async def go_on(self) -> None:
-        """Reset the failures, and forget an unreadable record, by an operator's order. Raises `NotLeaderError` or a
+        """Reset the failures and drop an unreadable record, on an operator's command. Raises `NotLeaderError` or a
         `StoreError`.
         """
         failures = self.history.failures
@@ -135,7 +135,7 @@ class MoveLog:
         """Note that no move of an earlier term is open."""
         self.open_moves = ""
 
-    async def _write_patiently(self) -> None:
+    async def _write_with_retries(self) -> None:
         while True:
             try:
                 return await self._write()
@@ -146,7 +146,7 @@ class MoveLog:
     async def _write(self) -> None:
         async with self._writing:
             history = self.history
-            if history is self._written:  # by an earlier call
+            if history is self._written:  # a concurrent call wrote it
                 return
             await self._record.write(pack(encode_move_history(history)))
             self._written = history

@@ -1,4 +1,4 @@
-"""Owner of a bundle after a move; a bundle that nobody owns is looked up, so that Pulsar places it."""
+"""Search for the owner of a bundle after a move. If nobody owns the bundle, a lookup has Pulsar place it."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ _AGAIN_S = 1.0
 
 
 class OwnerSource(Protocol):
-    """Owners of bundles, as mirrored."""
+    """Owners of bundles in the mirror."""
 
     @property
     def owners(self) -> Mapping[str, Registration | None]:
         """Last known owner of each bundle."""
 
     async def read_owner(self, bundle: BundleName, *near: BrokerId | None) -> Registration | None:
-        """Ask the last known owner, and brokers that may have it; `PulsarRefusedError` or `PulsarUnreachableError`."""
+        """Ask the last known owner and the brokers `near`. Raises `PulsarRefusedError` or `PulsarUnreachableError`."""
 
     async def read_bundles(self, namespace: str) -> None:
-        """Ask for the bundles of a namespace now; raises as `read_owner`, or `InvalidRecordError`."""
+        """Read the bundles of a namespace now. Raises as `read_owner`, or `InvalidRecordError`."""
 
 
 class MoveClient(Protocol):
-    """Pulsar's REST. Each raises `PulsarRefusedError` or `PulsarUnreachableError`."""
+    """Pulsar's REST API. Each method raises `PulsarRefusedError` or `PulsarUnreachableError`."""
 
     async def unload(self, bundle: BundleName, destination: BrokerId | None) -> None:
-        """Have the owner release a bundle, and the destination take it."""
+        """Unload a bundle from its owner to the destination."""
 
     async def look_up(self, bundle: BundleName) -> BrokerId | None:
-        """Have Pulsar place a bundle if nobody owns it, and return its owner."""
+        """Look a bundle up and return its owner. Pulsar places it first if nobody owns it."""
 
 
 class OwnerFinder:
-    """Finds the owner of a bundle, and waits until brokers answer."""
+    """Finds the owner of a bundle; retries until brokers answer."""
 
     def __init__(self, intake: OwnerSource, admin: MoveClient, election: ElectionPort) -> None:
         self._intake = intake
@@ -53,10 +53,10 @@ class OwnerFinder:
         self._election = election
 
     async def find(self, name: BundleName, *near: BrokerId | None) -> Registration | None:
-        """Return the owner of a bundle; if nobody owns it, look it up a few times, so that Pulsar places it.
+        """Return the owner of a bundle. If nobody owns it, look it up a few times, so that Pulsar places it.
 
-        The first lookup fails if the destination has died; Pulsar's leader then forgets it, and the next lookup places
-        the bundle. Waits while brokers do not answer; raises `NotLeaderError` when the term is over.
+        If the destination has died, the first lookup fails, and Pulsar's leader drops the destination. The next lookup
+        places the bundle. Retries until brokers answer; raises `NotLeaderError` after the term.
         """
         placed: BrokerId | None = None
         for _ in range(_LOOKUPS):

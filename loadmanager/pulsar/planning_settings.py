@@ -1,4 +1,4 @@
-"""Settings of a process beside a Pulsar: those of the brokers, with the overrides of its configuration."""
+"""Settings of a process beside a Pulsar: the brokers' settings, with overrides from our configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.pulsar.broker_settings import BrokerSettings
 
 HISTORY = "history"
-"""The folder of the recorded history, in the folder of the process."""
+"""Folder of the recorded history, inside the folder of the process."""
 
 _WHERE = "overrides"
 _EXCLUDED = KEYS["shedding_excluded_namespaces"]
@@ -25,11 +25,11 @@ _STRATEGIES = tuple(
 
 
 class PulsarSettings(LiveSettings):
-    """Settings of a broker at the start, with Pulsar's dynamic configuration and our overrides.
+    """Settings of one broker, read at the start, with Pulsar's dynamic configuration and our overrides.
 
-    Some settings never come from brokers: shedding is on, as Pulsar's must be off while we act; our configuration
-    controls moves and splits; bundles are not merged. `faults` are unusable settings of the brokers. Raises
-    `ConfigurationError` for unusable overrides.
+    Some settings never come from brokers. Shedding is on here, although Pulsar's own must be off while we act. Our
+    configuration controls moves and splits. Bundles are not merged. `faults` are unusable settings of the brokers.
+    Raises `ConfigurationError` for unusable overrides.
     """
 
     def __init__(self, broker: BrokerSettings, ours: PulsarServiceSettings) -> None:
@@ -44,7 +44,7 @@ class PulsarSettings(LiveSettings):
         super().__init__(settings_for({**texts, **self._forced, **_of_process(broker.cluster, ours)}, _WHERE))
 
     def apply(self, overrides: Mapping[str, str]) -> list[str]:
-        """Apply the keys of Pulsar's dynamic configuration that are known here; return the faults."""
+        """Apply the supported keys of Pulsar's dynamic configuration; return the faults."""
         known = {key: text for key, text in overrides.items() if key in _DYNAMIC}
         if known != self._dynamic:
             self._dynamic = known
@@ -66,7 +66,7 @@ class PulsarSettings(LiveSettings):
 
     @property
     def doubt(self) -> str:
-        """Reason why Pulsar's leader may use other strategies than those of `theirs`; empty without one."""
+        """Reason why Pulsar's leader may use other strategies than `theirs` has; empty without one."""
         dynamic = [key for key in _STRATEGIES if key in self._dynamic]
         unknown = [fault for fault in self.faults if any(key in fault for key in _STRATEGIES)]
         if dynamic:

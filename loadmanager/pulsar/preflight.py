@@ -1,4 +1,4 @@
-"""Preflight: asks the configured brokers at the start, and refuses a configuration that cannot work.
+"""Preflight check at the start: ask the configured brokers, and refuse a configuration that cannot work.
 
 | answer | outcome |
 |---|---|
@@ -46,7 +46,7 @@ async def find_warning(admin: PulsarAdmin, told: BrokerSettings) -> str | None:
 
 
 async def _ask(admin: PulsarAdmin, url: str) -> BrokerSettings | PulsarRefusedError | PulsarUnreachableError:
-    """Return the settings of a broker, or a temporary error; raises `ConfigurationError` for a lasting one."""
+    """Return the settings of a broker, or a temporary error. Raises `ConfigurationError` for a permanent error."""
     try:
         return await admin.settings(url)
     except PulsarUnreachableError as error:

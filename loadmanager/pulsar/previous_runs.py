@@ -1,7 +1,7 @@
 """History of earlier processes in the same folder, and the epochs of the state store.
 
-A history has one file per epoch. A store in memory starts with epoch 0 in each process, and an operator may configure
-another store:
+The files of a history are named by epoch, so epochs must only grow. But a store in memory starts at epoch 0 in each
+process, and an operator may configure another store:
 
     our store                                action
     ---------                                ------
@@ -31,6 +31,6 @@ def memory_after(folder: Path, session_timeout_s: float = 10.0) -> LocalStore:
 
 
 async def put_history_of_another_store_aside(folder: Path, store: MetadataStore) -> None:
-    """Put the history aside if it is ahead of the store's epoch; raises `HistoryError` or a `StoreError`."""
+    """Move the history aside if its last epoch is above the store's. Raises `HistoryError` or a `StoreError`."""
     znode = await store.get(paths.EPOCH)
     put_aside_if_ahead(folder / HISTORY, 0 if znode is None else znode.version, "stateStoreUrl")

@@ -1,11 +1,11 @@
-"""Requests to Pulsar's REST API, one method each; `rest_call.py` carries a call out.
+"""Client of Pulsar's REST API with one method per request; `rest_call.py` sends the requests.
 
 Each method raises `PulsarRefusedError` or `PulsarUnreachableError` (`refusals.py`). Source: the admin and lookup REST
-of Pulsar 4.0.
+API of Pulsar 4.0.
 
-Under the modular load manager the answer to an unload means that the owner has released the bundle. Pulsar's leader
-keeps the destination in memory until it gets the next lookup of the bundle. So an unload is followed by a lookup and
-a check of the owner.
+Under the modular load manager the answer to an unload only means that the owner has released the bundle. Pulsar's
+leader keeps the destination in memory until the next lookup of the bundle. So a lookup and a check of the owner must
+follow each unload.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _NO_TLS = TlsOptions()
 
 
 class PulsarAdmin:
-    """Client of one Pulsar, which asks the first of `urls` that answers. Create it in a running event loop, and close
-    it or use it with `async with`.
+    """Client of one Pulsar; asks the first of `urls` that answers. Create it in a running event loop, and close it or
+    use it with `async with`.
 
-    Raises `ConfigurationError` for addresses, a token file or TLS keys that cannot be used. `timeout_s` is for one
-    answer: each redirect restarts it.
+    Raises `ConfigurationError` for unusable addresses, token files or TLS keys. `timeout_s` limits one answer; each
+    redirect restarts it.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class PulsarAdmin:
         await self.close()
 
     def trust(self, brokers: Iterable[BrokerId]) -> None:
-        """Follow redirects to the brokers that are registered now."""
+        """Set the registered brokers, to which redirects are followed."""
         self._calls.trust(map(self.address, brokers))
 
     def address(self, broker: BrokerId) -> str:
-        """Return the web service of a broker: its id by http, its host at the port of the first URL by https."""
+        """Return the URL of a broker's web service. http: its id; https: its host with the port of the first URL."""
         return self._calls.address(broker)
 
     # Reads
@@ -113,19 +113,19 @@ class PulsarAdmin:
         return BrokerId(leader)
 
     async def dynamic(self) -> dict[str, str]:
-        """Return what dynamic configuration overrides, by key."""
+        """Return the values of dynamic configuration by key."""
         return _texts(await self._calls.ask(RestRequest("GET", f"{_CONFIGURATION}/values")))
 
     async def load_report(self, broker: BrokerId) -> rest_answers.Record:
-        """Return the record of a broker under the modular load manager."""
+        """Return the load report of a broker under the modular load manager."""
         return rest_answers.modular_report(*await self._get(f"{_STATS}/load-report", broker))
 
     async def usage(self, broker: BrokerId) -> bytes:
-        """Return the metrics of a broker, usage under the extensible load manager among them."""
+        """Return the metrics of a broker, which include its usage under the extensible load manager."""
         return (await self._get(f"{_STATS}/metrics", broker))[0]
 
     async def bundle_loads(self, broker: BrokerId) -> dict[str, rest_answers.Record]:
-        """Return the load of the bundles whose topics a broker serves."""
+        """Return the load of each bundle that has topics on a broker."""
         return rest_answers.bundle_loads(*await self._get(f"{_STATS}/topics", broker))
 
     async def owned(self, cluster: str, broker: BrokerId) -> list[str]:
@@ -140,7 +140,7 @@ class PulsarAdmin:
         return [name for names in found for name in names]
 
     async def bundles(self, namespace: str) -> NamespaceBundles | None:
-        """Return the bundles of a namespace, None when it is gone."""
+        """Return the bundles of a namespace; None if it does not exist."""
         answer = await self._find(f"{_NAMESPACES}/{namespace}/bundles")
         return None if answer is None else rest_answers.bundles_in(answer.body, answer.url)
 
@@ -150,7 +150,7 @@ class PulsarAdmin:
         return None if answer is None else rest_answers.group_in(answer.body, answer.url)
 
     async def isolation(self, cluster: str) -> dict[str, IsolationData]:
-        """Return the isolation policies of the cluster, by name; Pulsar answers 404 until it has had one."""
+        """Return the isolation policies of the cluster by name. Pulsar answers 404 before the first one is created."""
         answer = await self._find(f"{_CLUSTERS}/{cluster}/namespaceIsolationPolicies")
         return {} if answer is None else rest_answers.isolation_in(answer.body, answer.url)
 
@@ -159,7 +159,7 @@ class PulsarAdmin:
         return rest_answers.domains_in(*await self._get(f"{_CLUSTERS}/{cluster}/failureDomains"))
 
     async def _get(self, path: str, broker: BrokerId | None = None) -> tuple[bytes, str]:
-        """Return the answer of one broker, or of any, and its URL."""
+        """Return the answer of `broker`, or of any broker, and its URL."""
         request = RestRequest("GET", path)
         calls = self._calls
         answer = await (calls.ask(request) if broker is None else calls.ask_at(_web(self.address(broker)), request))
@@ -180,8 +180,8 @@ class PulsarAdmin:
     ) -> None:
         """Have the owner release a bundle, and Pulsar's leader note the destination.
 
-        A bundle that nobody owns stays so; the leader still notes the destination. 409: the destination is not
-        registered; 412: the range is no bundle, or there is no leader; 404: the leader is not registered.
+        A bundle without an owner gets none, but the leader still notes the destination. 409: the destination is not
+        registered. 412: the range is no bundle, or there is no leader. 404: the leader is not registered.
         """
         wanted: dict[str, str] = {} if destination is None else {"destinationBroker": destination}
         await self._calls.ask(_bundle_request(bundle, "unload", wanted), timeout_s)
@@ -195,20 +195,20 @@ class PulsarAdmin:
         unload: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """Split a bundle by `algorithm`, or by the brokers' default; `unload` also unloads the parts.
+        """Split a bundle by `algorithm`, or by the brokers' default. `unload` also unloads the parts.
 
-        `positions` are for `specified_positions_divide`. A bundle that cannot be split stays whole, without an error.
+        `positions` are for `specified_positions_divide`. Pulsar reports no error if the bundle cannot be split.
         """
         wanted = {"unload": str(unload).lower()} | ({"splitAlgorithmName": algorithm} if algorithm else {})
         body = orjson.dumps(list(positions)) if positions else b""
         await self._calls.ask(_bundle_request(bundle, "split", wanted, body), timeout_s)
 
     async def look_up(self, bundle: BundleName, timeout_s: float | None = None) -> BrokerId | None:
-        """Look a topic of the bundle up, so that Pulsar places the bundle if nobody owns it; return the owner.
+        """Look a topic of the bundle up and return the owner. Pulsar places the bundle first if nobody owns it.
 
-        The lookup creates no topic. Without automatic creation, Pulsar answers 404 for a persistent topic that does not
-        exist; a non-persistent one is looked up then. It comes second, because the leader would prefer brokers with
-        non-persistent topics for that bundle afterwards.
+        The lookup creates no topic. If automatic creation is off, Pulsar answers 404 for a persistent topic that does
+        not exist. Then a non-persistent topic is looked up. It comes second: after it the leader prefers brokers with
+        non-persistent topics for the bundle.
         """
         try:
             answer = await self._calls.ask(_lookup(bundle, "persistent"), timeout_s)
@@ -224,7 +224,7 @@ class PulsarAdmin:
             raise not_a_pulsar(answer) from None
 
     async def set_dynamic(self, key: str, value: str) -> None:
-        """Change a key on all brokers; 412 for a key that needs a restart. An invalid value has no effect."""
+        """Set a key on all brokers. 412: the key needs a restart. Pulsar ignores an invalid value."""
         await self._calls.ask(RestRequest("POST", f"{_CONFIGURATION}/{_quote(key)}/{_quote(value)}"))
 
     async def delete_dynamic(self, key: str) -> None:
@@ -233,7 +233,7 @@ class PulsarAdmin:
 
 
 def _web(url: str) -> URL:
-    """Parse the web service that a broker has registered, which may be invalid."""
+    """Parse the web service URL that a broker has registered, which may be invalid."""
     try:
         return web_service(url, "the web service of a broker")
     except ConfigurationError as error:
@@ -241,7 +241,7 @@ def _web(url: str) -> URL:
 
 
 def _bundle_request(bundle: BundleName, verb: str, query: dict[str, str], body: bytes = b"") -> RestRequest:
-    """`:` is percent-encoded too, as Pulsar's own clients send it and its redirects keep it."""
+    """Return the request. Like Pulsar's own clients it percent-encodes `:`, which Pulsar's redirects keep."""
     path = f"{_ADMIN}/namespaces/{bundle.namespace}/{bundle.range}/{verb}"
     return RestRequest("PUT", f"{path}?{urlencode(query)}" if query else path, body)
 
@@ -255,7 +255,7 @@ def _quote(text: str) -> str:
 
 
 def _texts(answer: HttpAnswer) -> dict[str, str]:
-    """Return the answer as an object of texts."""
+    """Return the answer as an object whose values are strings."""
     content = _content(answer)
     if not isinstance(content, dict) or not all(isinstance(each, str) for each in content.values()):
         raise not_a_pulsar(answer)

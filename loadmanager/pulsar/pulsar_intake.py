@@ -8,9 +8,9 @@ owned bundles, load                       each broker    each poll; load of topi
 namespaces, their bundles, policies       any broker     every 30 s; at once for an unknown bundle
 lookup of a doubtful bundle               any broker     each poll, from a minute after its owner lost its topics
 
-Each broker is asked by the rules of its own load manager, so that a cluster can migrate from one to the other. A broker
-that does not answer keeps its last state, and the mirror is not fresh until it answers or leaves. An extensible broker
-does not report its start: one that refused a connection, or joined after the first poll, counts as started then.
+The requests depend on the load manager of each broker, so a cluster can migrate from one to the other. A broker that
+does not answer keeps its last state, and the mirror is not fresh until it answers or leaves. An extensible broker does
+not report its start time. It counts as restarted when it refused a connection or joined after the first poll.
 """
 
 from __future__ import annotations
@@ -53,26 +53,27 @@ _NEVER = float("-inf")
 _CLIENT_ERRORS = 400
 _DYNAMIC = "/admin/v2/brokers/configuration/values"
 _THERE_AT_FIRST = 1
-"""Incarnation of an extensible broker that a process has seen in its first poll. All processes know it by the same one,
-so a change of leader is no restart of all brokers to Level, which gives nothing to a restarted broker, or to a drain.
+"""Incarnation of the extensible brokers in a process's first poll. It is the same in all processes, so a failover does
+not look like a restart of all brokers. Level gives no bundles to a broker that has just restarted, and drains watch for
+restarts too.
 """
 _FAILURES = (PulsarRefusedError, PulsarUnreachableError, InvalidRecordError)
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Answers of one broker."""
+    """Answers of one broker to one poll."""
 
     owned: list[str]
     report: Record | None
-    """None for an extensible broker, whose report is composed from `metrics`."""
+    """None for an extensible broker: its report is composed from `metrics`."""
     metrics: bytes = b""
 
 
 class PulsarIntake:
-    """Keeps a `ClusterMirror` equal to a Pulsar. `on_change` is called after each poll.
+    """Mirrors a Pulsar into a `ClusterMirror`. `on_change` is called after each poll.
 
-    `owners` has the owner of each bundle as Pulsar names it, also during a move of ours.
+    `owners` has the owner of each bundle according to Pulsar, also during our own moves.
     """
 
     def __init__(
@@ -116,18 +117,18 @@ class PulsarIntake:
         self.dynamic: Mapping[str, str] = {}
         self.policies_fault: str | None = None
         self.fault = "Pulsar's brokers have not been polled yet"
-        """Reason why the last poll is not complete, empty if it is."""
+        """Reason why the last poll is incomplete; empty if it is complete."""
         self.changed_s = _NEVER
-        """Monotonic time at which a broker joined or left last; minus infinity if none has since the first poll."""
+        """Monotonic time at which the last broker joined or left; minus infinity if none has since the first poll."""
 
     @property
     def reports_applied(self) -> int:
-        """Number of reports taken in."""
+        """Number of applied reports."""
         return self._records.applied
 
     @property
     def records_rejected(self) -> int:
-        """Number of faults in answers."""
+        """Number of unusable answers."""
         return self._faults.counted
 
     def load_manager(self, broker: BrokerId) -> str:
@@ -135,7 +136,7 @@ class PulsarIntake:
         return self._brokers.load_manager(broker) or ""
 
     def reports_at_s(self, broker: BrokerId) -> float | None:
-        """Return the time of the last change of a broker's figures, seconds since 1970; None without any."""
+        """Return the time at which a broker's figures last changed, in seconds since 1970; None without figures."""
         report = self._reports.get(broker)
         return None if report is None else report["lastUpdate"] / 1000
 
@@ -255,7 +256,7 @@ class PulsarIntake:
             return await self._admin.owned(self._live.current.cluster_name, broker)
 
     async def _settle(self, listed: dict[BrokerId, list[str]], ids: Iterable[BrokerId]) -> dict[str, BrokerId]:
-        """Return the owners; brokers that disagree about a bundle are asked again."""
+        """Return the owners. Ask brokers again if two of them claim a bundle, or if a bundle lost its owner."""
         before = {bundle: broker for bundle, broker in self._owners.items() if broker in ids}
         owners, disputed = settle_owners(before, listed)
         if disputed:
@@ -265,18 +266,18 @@ class PulsarIntake:
         return owners
 
     async def _look_up_doubtful(self) -> None:
-        """Look up bundles that had clients and whose owner has no topic of them; keep the refused ones.
+        """Look up bundles that had clients but have no topics at their owner. Remember which lookups were refused.
 
-        Such a bundle is in a transitional state: its recorded owner serves no client.
+        Such a bundle is in a transitional state: its recorded owner does not serve its clients.
         """
         self._topicless_s = {name: at_s for name, at_s in self._topicless_s.items() if name in self._owners}
         self._refused &= self._topicless_s.keys()
         await asyncio.gather(*map(self._look_up, _older(self._topicless_s)[:_AT_A_TIME]))
 
     async def _look_up(self, bundle: str) -> None:
-        """Look up a bundle: an answer ends the doubt, a lookup that fails or is held is a refusal.
+        """Look up a bundle. An answer ends the doubt; an error of the server or a timeout counts as a refusal.
 
-        A broker that is not reached, or an answer that cannot be used, changes nothing: the next poll asks again.
+        An unreachable broker or an unusable answer changes nothing: the next poll asks again.
         """
         try:
             await self._admin.look_up(BundleName.parse_any(bundle), _LOOKUP_TIMEOUT_S)
@@ -323,7 +324,7 @@ class PulsarIntake:
                 self._namespaces.put_bundles(namespace, bundles, await self._admin.group(namespace))
 
     async def _read_new_bundles(self) -> None:
-        """Read the bundles of namespaces that are new, or in which a bundle was split."""
+        """Read the bundles of new namespaces, and of those in which a bundle was split."""
         await asyncio.gather(*map(self._read_namespace, sorted(self._namespaces.find_unknown())))
 
     # Updates of the mirror
@@ -389,7 +390,7 @@ class PulsarIntake:
                     self._with_clients.add(bundle)
 
     def _apply_configuration(self, dynamic: dict[str, str]) -> None:
-        """Apply Pulsar's dynamic configuration, and list its unusable values."""
+        """Apply Pulsar's dynamic configuration and record its unusable values."""
         self.dynamic = dynamic
         faults = self._live.apply(dynamic)
         self._mirror.model.set_rules(ReportRules.of(self._live.planner))

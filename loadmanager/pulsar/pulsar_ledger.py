@@ -1,4 +1,4 @@
-"""Ownership ledger of a Pulsar: it follows the owners that Pulsar assigns, and writes none.
+"""Ownership ledger of a Pulsar: follows the owners that Pulsar assigns, and assigns none itself.
 
     transition           action
     ----------           ------
@@ -40,7 +40,7 @@ from loadmanager.util import clock
 
 
 class PulsarLedger:
-    """Ledger for an executor. `check` raises `GuardrailError` for a release that may not begin."""
+    """Ledger for the executor. `check` raises `GuardrailError` for a release that must not begin."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class PulsarLedger:
         self._decision_log = decision_log
 
     async def apply(self, namespace: str, bundle_range: BundleRange, transition: Transition, reason: str) -> Ownership:
-        """Apply a transition as the module says; return the ownership in the mirror afterwards.
+        """Apply a transition (see the table of the module) and return the new ownership in the mirror.
 
         Raises `GuardrailError`, `IllegalTransitionError`, `BundleNotFoundError`, `NamespaceNotFoundError`,
         `NotLeaderError`, or a `StoreError`.
@@ -79,10 +79,10 @@ class PulsarLedger:
             raise
 
     async def settled(self) -> None:
-        """Return at once: only this ledger changes a bundle under way."""
+        """Return at once: only this ledger changes a bundle that is being moved."""
 
     def put_down(self) -> None:
-        """Restore the last known owner of each bundle under way, at the end of a term."""
+        """At the end of a term, restore the last known owner of each bundle that is being moved."""
         for bundle in self._move_log.history.under_way:
             name = BundleName.parse(bundle)
             found = self._mirror.find_ownership(bundle)

@@ -1,4 +1,4 @@
-"""Namespaces of a Pulsar in the mirror, from their bundles and the owners of those.
+"""Namespaces of a Pulsar in the mirror, built from their bundles and owners.
 
 bundle in the mirror    owner in Pulsar         afterwards
 --------------------    ---------------         ----------
@@ -7,7 +7,7 @@ Free or Owned           another one, or none    Owned by that one, or Free, at t
 Releasing               any                     unchanged: this process is moving it
 new after a split       any, or none            Owned or Free, at a version above those of the namespace
 
-An owner is a registration of its broker; `NO_LIFE` stands for a broker that is not registered.
+An owner is a registration of its broker, with incarnation `NO_LIFE` if the broker is not registered.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class PulsarNamespaces:
         return self._bundles.keys()
 
     def find_unknown(self) -> list[str]:
-        """Return the namespaces in which a bundle has an owner and is not among the known bundles."""
+        """Return the namespaces with an owned bundle that is not among the known bundles."""
         known = {name: set(bundles.range_texts()) for name, bundles in self._bundles.items() if name in self._touched}
         return [name for name in self._touched if not self._named_owners.get(name, {}).keys() <= known.get(name, set())]
 
     def groups(self) -> dict[str, str]:
-        """Return the anti-affinity group of each namespace that is in one."""
+        """Return the anti-affinity group of each namespace that has one."""
         return dict(self._groups)
 
     def put_bundles(self, namespace: str, bundles: NamespaceBundles, group: str | None) -> None:
-        """Put the bundles of a namespace, and its anti-affinity group."""
+        """Set the bundles of a namespace and its anti-affinity group."""
         if bundles != self._bundles.get(namespace):
             self._bundles[namespace] = bundles
             self._touched.add(namespace)
@@ -58,13 +58,13 @@ class PulsarNamespaces:
             self._groups[namespace] = group
 
     def drop_bundles(self, namespace: str) -> None:
-        """Forget a namespace that is gone, and the owners of its bundles."""
+        """Remove a deleted namespace and the owners of its bundles."""
         for kept in (self._bundles, self._groups, self._named_owners):
             kept.pop(namespace, None)
         self._touched.add(namespace)
 
     def put_owner(self, bundle: str, broker: BrokerId | None) -> None:
-        """Put the owner of a bundle, None when nobody owns it."""
+        """Set the owner of a bundle; None if nobody owns it."""
         namespace, _, text = bundle.rpartition("/")
         named = self._named_owners.setdefault(namespace, {})
         if named.get(text) != broker:
@@ -75,7 +75,7 @@ class PulsarNamespaces:
             named[text] = broker
 
     def find_owner(self, bundle: str) -> Registration | None:
-        """Return the owner that was put last, also for a former bundle."""
+        """Return the last owner that was set, also for a bundle that no longer exists."""
         namespace, _, text = bundle.rpartition("/")
         return self._registration_of(self._named_owners.get(namespace, {}).get(text))
 

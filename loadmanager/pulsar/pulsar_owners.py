@@ -11,9 +11,9 @@
 
 Without a destination the move is over once the owner has released the bundle.
 
-Pulsar's REST API has no fencing by our terms. So the term is checked right before each call. A process that is paused
-between the check and the call may unload one bundle late. Its clients reconnect; there is never a second owner, since
-Pulsar alone assigns bundles.
+Pulsar's REST API cannot be fenced by our epoch, so the term is checked right before each call. A process that pauses
+between the check and the call may unload one bundle late. Its clients then reconnect. There is never a second owner,
+because only Pulsar assigns bundles.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _TOO_MUCH_TO_DO = 429
 
 
 class PulsarOwners:
-    """Carries out single moves; does not close `intake` and `admin`.
+    """Executes single moves; does not close `intake` and `admin`.
 
-    `on_returned` is called with a bundle that Pulsar has placed back at its source.
+    `on_returned` is called with each bundle that Pulsar has placed back at its source.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class PulsarOwners:
     async def close(self) -> None: ...
 
     async def ask(self, name: BundleName, released: Ownership, patience_s: float) -> OwnerRefusal | None:
-        """Move the bundle within this time; see the module."""
+        """Move the bundle within `patience_s`; see the table of the module."""
         source, destination = _broker(released.owner), _broker(released.destination)
         try:
             async with asyncio.timeout(max(patience_s, _SHORTEST_S)):
@@ -94,7 +94,7 @@ class PulsarOwners:
             await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _look_up(self, name: BundleName) -> BrokerId | None:
-        """Look the bundle up; return None after a temporary failure, such as a destination that has just died."""
+        """Look the bundle up; return None on a temporary failure, such as a destination that has just died."""
         self._election.get_term()
         try:
             return await self._admin.look_up(name)

@@ -1,7 +1,7 @@
 """Process that polls the brokers of a Pulsar, and plans, compares and moves bundles while it leads.
 
-It has a store of its own, in which such processes elect the one that plans and keep operator controls. Controls are
-copied into the mirror of the Pulsar, by which decisions are made.
+The processes elect a leader, which plans, through a store of their own. It also holds the operator controls, which are
+copied into the mirror of the Pulsar.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _SHOWN_UNSERVED = 20
 
 
 class PulsarService(Candidate):
-    """Observes or balances a Pulsar. `start` returns once everything is read; `stop` hands over."""
+    """Observes or balances a Pulsar. `start` returns after everything is read; `stop` hands over to the next leader."""
 
     settings: PulsarServiceSettings
     live: PulsarSettings
@@ -131,8 +131,8 @@ class PulsarService(Candidate):
 
     def _make_scores(self) -> Scores:
         file = BoundedFile(self.settings.folder / "scores.jsonl")
-        told = log_scores(self.diary)
-        return Scores(lambda: self.live.current, self.settings.strategies, score_process.ask, told, file)
+        on_score = log_scores(self.diary)
+        return Scores(lambda: self.live.current, self.settings.strategies, score_process.ask, on_score, file)
 
     def _make_comparison(self, seed: int) -> ComparisonDriver:
         live, where = self.live, ServiceLocation(self.settings.folder, self.service_url)
@@ -149,7 +149,7 @@ class PulsarService(Candidate):
         )
 
     async def start(self) -> None:
-        """Read Pulsar's cluster and the operators' records, and join the election; wait while a store is unreachable.
+        """Read Pulsar's cluster and the operators' records, and join the election. Retries until the stores answer.
 
         Raises a `StoreError` if a store refuses a request.
         """
@@ -167,7 +167,7 @@ class PulsarService(Candidate):
         self._stand()
 
     async def stop(self) -> None:
-        """Hand over and stop; the next leader ends the moves under way."""
+        """Hand over and stop; the next leader ends the in-flight moves."""
         await self._give_back()
         await self._leave()
         await self.executor.close()
@@ -183,7 +183,7 @@ class PulsarService(Candidate):
         return f"stateStoreUrl: {why_not}" if why_not and self.store.state is not SessionState.CONNECTED else why_not
 
     def status(self) -> PulsarServiceStatus:
-        """Return the state of this process, and the obstacles to acting."""
+        """Return the state of this process, and the reasons why it does not act."""
         controls, stopped_s = self.mirror.operator_config.controls, self.planner.churn.figures().shedding_stopped_for_s
         by_operators = check_controls(controls, self.mirror.registrations, stopped_s)
         obstacles = [*map(_with_remedy, [*self.actuator.guardrails.check_round(), *by_operators])]
@@ -208,18 +208,18 @@ class PulsarService(Candidate):
         )
 
     async def go_on(self) -> None:
-        """Act again after moves that failed in succession; `NotLeaderError` or a `StoreError`."""
+        """Act again after repeated failed moves. Raises `NotLeaderError` or a `StoreError`."""
         await self.actuator.move_log.go_on()
 
     def scrape(self) -> MetricSamples:
-        """Return the metric samples; called on the event loop."""
+        """Return the metric samples. Must be called on the event loop."""
         reshaper, reshaping = self.actuator.reshaper, self.actuator.reshaping
         counters = [*self.comparison.counters(), *split_counters(reshaper, reshaping)]
         samples = collect_samples(self, self.intake, counters, self.comparison.gauges())
         return replace(samples, splits=count_splits(reshaper))
 
     async def _give_back(self) -> None:
-        """Restore Pulsar's own balancing; log the commands if that is not possible now, as no leader may follow."""
+        """Restore Pulsar's own balancing. On failure log the commands that do so, as there may be no next leader."""
         try:
             async with asyncio.timeout(_GIVE_BACK_S):
                 if self.is_leading:
@@ -246,7 +246,7 @@ class PulsarService(Candidate):
         self._store_changed()
 
     def _on_poll(self) -> None:
-        """React to an applied poll."""
+        """Handle an applied poll."""
         registered = frozenset(self.mirror.registrations.values())
         for each in self._registered - registered:
             self.comparison.note_departure(each, clock.now_ms())
@@ -257,7 +257,7 @@ class PulsarService(Candidate):
             self.executor.membership_changed()
 
     def _on_moved(self, seen: Sighted) -> None:
-        """React to a change of owner."""
+        """Handle a change of owner."""
         self.comparison.note_move(seen)
         if seen.before is not None and not seen.by_us and self.mirror.is_registered(seen.before):
             self.mirror.model.mark_unloaded(seen.bundle, seen.at_ms / 1000, seen.before.broker)
@@ -288,7 +288,7 @@ class PulsarService(Candidate):
             group.create_task(self.drains.run())
 
     async def _run_shedding(self) -> None:
-        """Start the first round at once, for the operator who has just started this process."""
+        """Run shedding rounds, the first one at once: an operator may have just started this process."""
         await self.shedding.run(at_once=True)
 
     async def _split(self) -> None:

@@ -1,4 +1,4 @@
-"""Recovery: ends the moves that an earlier term left under way after a crash, a pause or a lost session.
+"""Recovery: ends the in-flight moves of an earlier term, after a crash, a pause or a lost session.
 
     owner of the bundle           meaning
     -------------------           -------
@@ -6,8 +6,8 @@
     the source, another broker    the move is over: the unload never began, or Pulsar placed the bundle elsewhere
     nobody                        look the bundle up, so that Pulsar places it
 
-Guardrails stop all moves until this is done. A process that was paused may still send one unload afterwards: Pulsar
-then places that bundle anew.
+Guardrails stop all moves until recovery has ended. A paused process may still send one unload afterwards: Pulsar then
+places that bundle again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 
 class Recovery:
-    """`run` returns once no earlier move is open; `healed` counts the moves that it ended."""
+    """Recovery of one process. `run` returns when no earlier move is open; `healed` counts the moves that it ended."""
 
     def __init__(self, move_log: MoveLog, owned: OwnerFinder, decision_log: DecisionLog) -> None:
         self._move_log = move_log
@@ -36,7 +36,7 @@ class Recovery:
         self.healed = 0
 
     async def run(self, epoch: int) -> None:
-        """End the open moves after the term has read the move log; raises `NotLeaderError` when the term is over."""
+        """End the open moves, after the move log was read. Raises `NotLeaderError` after the term."""
         under_way = dict(self._move_log.history.under_way)
         for bundle, move in under_way.items():
             owner = await self._owned.find(BundleName.parse(bundle), move.source, move.destination)

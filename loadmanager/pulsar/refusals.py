@@ -9,7 +9,7 @@ from loadmanager.net.http_client import HttpAnswer, PeerNotReachedError, PeerUna
 
 _SHOWN_CHARACTERS = 200
 FAULTS_OF_ITS_OWN = 500
-"""Lowest status that means a failure of Pulsar, which may pass, instead of a refusal."""
+"""Lowest status that means a failure of Pulsar, which may be temporary, instead of a refusal."""
 
 _REMEDIES = {
     400: "Pulsar rejects the request: is this a Pulsar of a tried version?",
@@ -34,8 +34,8 @@ _NOT_A_PULSAR = "not an answer of a Pulsar: give the web service of a broker, su
 class PulsarRefusedError(LoadManagerError):
     """Pulsar refused a request, or its answer is unusable.
 
-    `status` is that of the answer, also 200 for an unusable body; 0 for a broker whose address is unusable. `reason` is
-    Pulsar's own text, maybe empty.
+    `status` is the HTTP status: 200 for an unusable body, 0 for an unusable broker address. `reason` is Pulsar's own
+    text, maybe empty.
     """
 
     def __init__(self, message: str, status: int, reason: str = "") -> None:
@@ -45,7 +45,7 @@ class PulsarRefusedError(LoadManagerError):
 
 
 class PulsarUnreachableError(LoadManagerError):
-    """No answer came. Unless `was_not_heard`, Pulsar may have carried the request out."""
+    """No answer. Pulsar may have executed the request, unless `was_not_heard`."""
 
     def __init__(self, message: str, *, was_not_heard: bool) -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ class PulsarUnreachableError(LoadManagerError):
 
 
 def refused(answer: HttpAnswer, remedy: str | None = None) -> PulsarRefusedError:
-    """Return the error for a refusal; `remedy` replaces that of the status."""
+    """Return the error for a refusal; `remedy` replaces the default of the status."""
     reason = _find_reason(answer)
     said = f" {reason!r}" if reason else ""
     return PulsarRefusedError(
@@ -62,7 +62,7 @@ def refused(answer: HttpAnswer, remedy: str | None = None) -> PulsarRefusedError
 
 
 def not_a_pulsar(answer: HttpAnswer) -> PulsarRefusedError:
-    """Return the error for an answer that no Pulsar would give."""
+    """Return the error for an answer that is not from a Pulsar."""
     return refused(answer, _NOT_A_PULSAR)
 
 

@@ -11,8 +11,8 @@ clusters/{cluster}/failureDomains                 `domains_in`
 clusters/{cluster}/namespaceIsolationPolicies     `isolation_in`
 
 Source: answers of Pulsar 4.0.1, 4.2.4 and 5.0.0-M1, recorded in `tests/unit/pulsar/answers`. The extensible manager
-keeps topics of its own in bundles of `pulsar/system` that nobody lists as owned: only owned bundles count as load.
-Each function raises `InvalidRecordError`, which names `where`, for an answer of another form.
+keeps topics of its own in bundles of `pulsar/system` that no broker lists as owned. So only owned bundles count as
+load. Each function raises `InvalidRecordError`, which names `where`, for an unexpected answer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _RESOURCES = {
     "bandwidthOut": "brk_lb_bandwidth_out_usage",
 }
 _FRESH_FOR_MS = 60_000
-"""Brokers measure their host once a minute, so unchanged figures count as new after this time."""
+"""Age from which unchanged figures count as new. Brokers measure their host once a minute."""
 
 
 def is_extensible(load_manager: str) -> bool:
@@ -51,7 +51,7 @@ def is_extensible(load_manager: str) -> bool:
 
 
 def modular_report(body: bytes, where: str) -> Record:
-    """Return the broker's own record; `reported` is the time of its last publication."""
+    """Return the broker's own report; `reported` is the time at which the broker published it."""
     record = parse_record(body, where)
     return {**record, "reported": record.get("lastUpdate")}
 
@@ -59,7 +59,7 @@ def modular_report(body: bytes, where: str) -> Record:
 def extensible_report(
     metrics: bytes, owned: Iterable[str], loads: Mapping[str, Record], load_manager: str, url: str
 ) -> Record:
-    """Compose the record that a modular broker would have published. `loads` are those of bundles, by name."""
+    """Compose the report that a modular broker would have published. `loads` has the load of bundles by name."""
     where = f"{url}: broker-stats/metrics"
     stats = {name: loads[name] for name in owned if name in loads}
     sums = {f"num{key[0].upper()}{key[1:]}s": _sum(stats, f"{key}Count") for key in ("consumer", "producer")}
@@ -90,7 +90,7 @@ def bundle_loads(topics: bytes, where: str) -> dict[str, Record]:
 
 
 def owned_bundles(body: bytes, where: str) -> list[str]:
-    """Return the bundles that a broker owns, without those in which it tests itself."""
+    """Return the bundles that a broker owns, without those of its health checks."""
     return sorted(name for name in parse_record(body, where) if not is_self_test_namespace(namespace_of(name)))
 
 
@@ -135,7 +135,7 @@ def settle_owners(
 ) -> tuple[dict[str, BrokerId], set[BrokerId]]:
     """Return the owner of each bundle, and the brokers to ask again because a bundle has two owners or lost its own.
 
-    `listed` are the bundles of the brokers that answered; what others owned `before` stays theirs.
+    `listed` are the bundles of the brokers that answered. Other brokers keep the bundles that they owned `before`.
     """
     owners = {bundle: broker for bundle, broker in before.items() if broker not in listed}
     disputed: set[BrokerId] = set()
@@ -151,9 +151,9 @@ def settle_owners(
 
 
 def stamp(record: Record, before: Record | None, now_ms: int) -> Record:
-    """Set `lastUpdate`: now if figures changed or are old, else as before.
+    """Set `lastUpdate` to now if the figures changed or are old; else keep it.
 
-    The figures are those of the request, and the broker's own `lastUpdate` is not.
+    The broker's own `lastUpdate` is not used: the figures are as of the request.
     """
     known = None if before is None else before["lastUpdate"]
     is_same = before is not None and all(record.get(key) == before.get(key) for key in ("cpu", "lastStats", "reported"))

@@ -3,7 +3,7 @@
 | answer | action |
 |---|---|
 | no connection | ask the next configured address; after the last one raise `PulsarUnreachableError` |
-| none in time | raise `PulsarUnreachableError`, as Pulsar may have heard it; the next call starts at another address |
+| timeout | raise `PulsarUnreachableError`, as Pulsar may have executed it; the next call starts at another address |
 | 401 | read the token file again; try a new token once, else refuse |
 | 401 from a host that is not configured | refuse: the token goes to configured hosts only |
 | 401 that names the role of the token | refuse: the role lacks rights |
@@ -12,9 +12,9 @@
 | another 3xx, 4xx, 5xx | raise `PulsarRefusedError` with a sentence |
 | 2xx | return the answer |
 
-The token has all rights on that Pulsar, and anybody in its network may register as a broker. So it goes to configured
-hosts, and over https to hosts with a configured suffix. Source: brokers of Pulsar 4.0.1, where a follower redirects an
-unload to the leader, and the leader to the owner.
+The token has all rights on the Pulsar, and any host in its network may register as a broker. So it goes only to
+configured hosts, and over https to hosts with a configured suffix. Source: brokers of Pulsar 4.0.1. There a follower
+redirects an unload to the leader, and the leader to the owner.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _CONNECT_TIMEOUT_S = 5.0
 _UNAUTHORIZED = 401
 _TEMPORARY_REDIRECT = 307
 _ROLE = re.compile(rb"clientAppId \[([^\]]+)\]")
-"""In a 401 for a valid token whose role has no rights."""
+"""Part of a 401 for a valid token whose role has no rights."""
 _JSON = {"Accept": "application/json", "Content-Type": "application/json"}
-"""Also without a body: Pulsar answers 415 to any other content type."""
+"""Sent also without a body: Pulsar answers 415 to any other content type."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestRequest:
-    """`path` with its query, both percent-encoded."""
+    """One request. `path` includes the query; both are percent-encoded."""
 
     method: str
     path: str
@@ -54,10 +54,10 @@ class RestRequest:
 
 
 class PulsarCalls:
-    """Asks the brokers of one Pulsar. Create it in a running event loop, and close it.
+    """Sends requests to the brokers of one Pulsar. Create it in a running event loop, and close it.
 
-    `is_encrypted` says whether the first of the addresses is https. Raises `ConfigurationError` for addresses, a token
-    file or TLS keys that cannot be used.
+    `is_encrypted` is True if the first address is https. Raises `ConfigurationError` for unusable addresses, token
+    files or TLS keys.
     """
 
     def __init__(
@@ -96,9 +96,9 @@ class PulsarCalls:
         self._registered = {address: URL(url) for url in urls if (address := _find_address(url)) is not None}
 
     async def ask(self, request: RestRequest, timeout_s: float | None = None) -> HttpAnswer:
-        """Return the answer of the first reachable address: a configured one, else that of a registered broker.
+        """Return the answer of the first reachable address: configured addresses, then those of registered brokers.
 
-        A configured one that was not there is asked last of them from then on.
+        An unreachable configured address moves to the end of the configured ones.
         """
         others = [url for address, url in self._registered.items() if address not in self._configured]
         for admin in (*self._admins, *others):
@@ -113,7 +113,7 @@ class PulsarCalls:
         raise unreached
 
     async def ask_at(self, web: URL, request: RestRequest, timeout_s: float | None = None) -> HttpAnswer:
-        """Return the 2xx answer of `web`, as the table says."""
+        """Return the 2xx answer of `web`; see the table of the module."""
         if self.is_encrypted and web.scheme == "http":
             raise PulsarRefusedError(f"{web}: is not asked, as adminUrls are https and this is not", 0)
         asked = web.join(URL(request.path, encoded=True))
@@ -133,7 +133,7 @@ class PulsarCalls:
         self._admins.append(admin)
 
     def _another(self, sent: str | None, answer: HttpAnswer) -> str:
-        """Return the token of the file if it is not the refused one."""
+        """Return the token in the file if it differs from the refused one."""
         try:
             token = None if self._token is None else self._token.read_again()
         except ConfigurationError as error:

@@ -34,7 +34,7 @@ _TOLD = frozenset((*_FIRST, *PULSARS_MOVES, *WE_ALONE))
 
 
 def is_worth_a_paragraph(entries: Iterable[ComparisonEntry]) -> bool:
-    """Return True if an entry needs a paragraph."""
+    """Tell if any entry needs a paragraph."""
     return any(entry.reason in _TOLD for entry in entries)
 
 
@@ -70,7 +70,7 @@ def format_level(level: UsageLevel | None) -> str:
 
 
 def as_record(entry: ComparisonEntry) -> dict[str, Any]:
-    """Return the entry as a JSON object; `why` has exact figures, sentences have rounded ones."""
+    """Return the entry as a JSON object. Figures in `why` are exact; those in sentences are rounded."""
     return {
         "at": entry.at_ms,
         "subject": entry.verdict.subject,
@@ -94,14 +94,14 @@ def as_record(entry: ComparisonEntry) -> dict[str, Any]:
 
 
 def round_figure(figure: float) -> str:
-    """Return a figure with two significant digits, or as a whole number from 10 on."""
+    """Return a figure with two significant digits; from 10 on as a whole number."""
     if abs(figure) >= 10:  # noqa: PLR2004 - two digits before the point
         return f"{figure:.0f}"
     return f"{figure:.1f}".removesuffix(".0")
 
 
 def _format_entry(entry: ComparisonEntry, shown: set[str]) -> str:
-    """Return the entry with its explanations and one remedy, without those in `shown`."""
+    """Return the entry with its explanations and one remedy; those in `shown` are left out."""
     own = _round_figures(entry.verdict)
     parts = [f"{own.subject}: {own.sentence()}." if own.subject != "pulsar" else f"{own.sentence()}."]
     whose = "We" if entry.reason in PULSARS_MOVES else "Pulsar"

@@ -1,7 +1,7 @@
-"""Computes the scores of a recorded range in a process of its own.
+"""Scores of a recorded range, computed in a subprocess.
 
 An hour of 100 brokers and 10,000 bundles takes about 4 s of one core and 500 MiB for two strategies. The process has
-the lowest priority; one that takes too long is killed.
+the lowest priority and is killed after a timeout.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from loadmanager.lab.whatif.score_worker import ScoreAnswer, ScoreQuestion
 
 LONGEST_S = 600.0
 MOST_MEMORY_BYTES = 4 * 1024**3
-_SAID = 500
-"""Characters of what the process said before it ended."""
+_SHOWN = 500
+"""Maximum number of characters of the process's output in an error."""
 
 
 class ScoringError(LoadManagerError):
-    """No score could be computed; the message says why."""
+    """The score could not be computed."""
 
 
 async def ask(question: ScoreQuestion, longest_s: float = LONGEST_S, command: tuple[str, ...] = ()) -> ScoreAnswer:
@@ -47,12 +47,12 @@ async def ask(question: ScoreQuestion, longest_s: float = LONGEST_S, command: tu
                 process.kill()
             await process.wait()
     if process.returncode:
-        said = errors.decode(errors="replace").strip()[-_SAID:]
-        raise ScoringError(f"the process that computes the score ended with {process.returncode}: {said}")
+        reason = errors.decode(errors="replace").strip()[-_SHOWN:]
+        raise ScoringError(f"the process that computes the score ended with {process.returncode}: {reason}")
     try:
         found = ScoreAnswer.from_json(output)
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise ScoringError(f"the process that computes the score answered {output[:_SAID]!r}") from None
+        raise ScoringError(f"the process that computes the score answered {output[:_SHOWN]!r}") from None
     if found.error:
         raise ScoringError(found.error)
     return found

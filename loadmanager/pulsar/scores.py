@@ -1,12 +1,12 @@
 """Scores of each hour and each day: the imbalance under Pulsar, and the imbalance that strategies would have had.
 
-    measured    counted as it happens (`core.diagnosis.pulsar_tally`): the usage of the busiest broker beside the mean,
-                and the moves with their load
-    modelled    the recorded loads in the simulator, from the real distribution at the start of the hour, balanced by a
-                strategy; computed in a process of its own once the hour is recorded. The real course is put through
-                the same model, so that both can be compared
+    measured    counted live (`core.diagnosis.pulsar_tally`): highest / mean usage of brokers, and the moves with their
+                load
+    modelled    the simulator replays the recorded loads, from the real distribution at the start of the hour, and a
+                strategy balances them. It runs in a subprocess after the hour is recorded. The real distribution is
+                measured in the same model, so that both can be compared
 
-A day is the sum of its hours, each of which starts from the real distribution. A score without a model has a reason.
+A day is the sum of its hours; each hour starts from the real distribution. A score without a model has a reason.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HOUR, DAY = "hour", "day"
 _STEP_S = 60.0
 _FEWEST_STEPS = 5
 _FLUSHED_S = 90.0
-"""Time after which a record is in a file: files are written every 60 s."""
+"""Delay after which a record is certainly in a file. Files are written every 60 s."""
 _KEPT = 24 * 31
 _MIB = 1024 * 1024
 _WIDTH = 110
@@ -57,8 +57,8 @@ _MEANING = (
 
 @dataclass(frozen=True, slots=True)
 class RangeScore:
-    """Score of an hour or a day. `imbalance` is the observed one by the model, `worlds` the modelled ones by strategy,
-    the configured one first; `note` says why there is no model, `left_out` why there is none of a strategy.
+    """Score of an hour or a day. `imbalance` is the real one in the model. `worlds` has the modelled figures by
+    strategy, the configured strategy first. `note` is the reason for a missing model, `left_out` that of a strategy.
     """
 
     period: str
@@ -88,10 +88,10 @@ Ask = Callable[[ScoreQuestion], Awaitable[ScoreAnswer]]
 
 
 class Scores:
-    """Counts entries, and scores each hour and day when it is over; `run` does the work.
+    """Counts entries, and scores each hour and day after its end; `run` does the work.
 
-    `settings` are those of our planner, which name the history; `strategies` are scored in addition. `on_score` is
-    called with each score.
+    `settings` are the settings of our planner, with the URL of the history. `strategies` are scored beside the
+    configured one. `on_score` is called with each score.
     """
 
     def __init__(
@@ -115,10 +115,10 @@ class Scores:
         self._over: asyncio.Queue[tuple[str, PeriodTotals]] = asyncio.Queue()
         self._scores: deque[RangeScore] = deque(maxlen=_KEPT)
 
-    # What is measured
+    # Measured figures
 
     def see(self, at_ms: int, level: UsageLevel | None, entries: Iterable[ComparisonEntry]) -> None:
-        """Count entries, and take the imbalance from now on."""
+        """Count entries, and use `level` as the imbalance from now on."""
         hour, day = self._tallies(at_ms)
         for tally in (hour, day):
             tally.count(entries)
@@ -135,7 +135,7 @@ class Scores:
                 self._day = day = day.follow(end_ms)
 
     def so_far(self, now_ms: int) -> PeriodTotals:
-        """The day that is not over yet."""
+        """Return the totals of the current day."""
         return self._tallies(now_ms)[1].measure(now_ms)
 
     def _tallies(self, at_ms: int) -> tuple[Tally, Tally]:
@@ -146,10 +146,10 @@ class Scores:
     def _date(self, at_ms: int) -> object:
         return datetime.fromtimestamp(at_ms / 1000, self._zone).date()
 
-    # What is modelled
+    # Modelled figures
 
     async def run(self, flushed_s: float = _FLUSHED_S) -> None:
-        """Score closed periods, one after the other, once their records are in files."""
+        """Score closed periods, one after the other, after their records are in files."""
         while True:
             period, measured = await self._over.get()
             if period == HOUR:
@@ -189,7 +189,7 @@ class Scores:
             self._file.append(f"{orjson.dumps(score.to_json()).decode()}\n")
         self._on_score(score)
 
-    # What is shown
+    # Output
 
     def records(self) -> list[dict[str, Any]]:
         """Return the scores as JSON objects, the newest first."""
@@ -267,7 +267,7 @@ def line_of(score: RangeScore, zone: tzinfo | None = None) -> str:
 
 
 def table_of(score: RangeScore, zone: tzinfo | None = None) -> str:
-    """Return the score as a table for a terminal, strategies below the real course."""
+    """Return the score as a table for a terminal: the real figures first, then the strategies."""
     measured = score.measured
     table = Table(box=None, pad_edge=False)
     table.add_column("")

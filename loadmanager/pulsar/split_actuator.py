@@ -1,4 +1,4 @@
-"""Splits of bundles through Pulsar's REST API, as rounds decide them. Pulsar has no merges.
+"""Splits of bundles through Pulsar's REST API. Pulsar has no merges.
 
     state                                    action
     -----                                    ------
@@ -7,18 +7,18 @@
     a guardrail stops the split              log `would_split` with the reason; always so in mode observe
     otherwise                                ask Pulsar, at our boundaries if its brokers support positions, else by
                                              their default algorithm
-    refused, or not heard                    the split has failed
+    refused, or no broker reachable          the split has failed
     accepted, or the outcome is unknown      read the bundles of the namespace, for up to `moveTimeoutMs`
     the parts exist                          log `split` with their boundaries
     timeout                                  the split has failed
 
-Failed splits and failed moves are counted together. Pulsar writes all boundaries at once, so no split stays half done.
-The parts stay at their broker, or, with `loadBalancerAutoUnloadSplitBundlesEnabled`, Pulsar unloads them and places
-them at a lookup.
+Failed splits and failed moves are counted together. Pulsar writes all boundaries at once, so a split is atomic. The
+parts stay at their broker. With `loadBalancerAutoUnloadSplitBundlesEnabled`, Pulsar unloads them and places them at the
+next lookup.
 
 The load of single topics is not read. So only `range_equally_divide` works: `topic_count_equally_divide` and
-`flow_or_qps_equally_divide` need topics, and are refused with `owner_silent`. A bundle that is hot by one topic is
-split until that topic has a bundle of its own, as in Pulsar.
+`flow_or_qps_equally_divide` need topics, and are refused with `owner_silent`. As in Pulsar, a bundle with one hot topic
+is split until that topic has its own bundle.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ _NO_TOPICS = (
 
 
 class SplitFailedError(LoadManagerError):
-    """A split did not appear in time."""
+    """The parts of a split did not appear before the timeout."""
 
 
 class SplitClient(Protocol):
-    """Pulsar's REST."""
+    """Pulsar's REST API."""
 
     async def split(
         self,
@@ -77,7 +77,7 @@ class SplitClient(Protocol):
 
 
 class PulsarReshaper:
-    """Carries out splits. `splits` counts those made by reason, `splits_failed` the failed ones."""
+    """Executes splits. `splits` counts them by reason, `splits_failed` counts the failed ones."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class PulsarReshaper:
         return frozenset(self._under_way)
 
     async def ask_topics(self, it: Reshaping, owner: Registration) -> OwnerSilent:
-        """Return that topics are unknown."""
+        """Return `OwnerSilent`: topics are unknown."""
         del owner
         return OwnerSilent(it, OwnerSilentError(_NO_TOPICS))
 
@@ -116,8 +116,8 @@ class PulsarReshaper:
         """Do nothing: brokers of a Pulsar watch the boundaries themselves."""
 
     async def carry_out(self, it: Reshaping) -> None:
-        """Split a bundle as the module says. Raises `IllegalTransitionError`, `SplitFailedError`, `PulsarRefusedError`,
-        `PulsarUnreachableError`, or `NotLeaderError`.
+        """Split a bundle; see the table of the module. Raises `IllegalTransitionError`, `SplitFailedError`,
+        `PulsarRefusedError`, `PulsarUnreachableError`, or `NotLeaderError`.
         """
         owner = self._owner_of(it.bundle)
         stops = self._guardrails.check_split(str(it.bundle))
@@ -160,7 +160,7 @@ class PulsarReshaper:
             raise SplitFailedError(f"the bundle is not split after {timeout_s:.1f} s{cause}") from None
 
     async def _watch(self, name: BundleName) -> list[int]:
-        """Return the boundaries inside the range of a bundle, once there are any."""
+        """Wait for boundaries inside the range of a bundle, and return them."""
         while True:
             with contextlib.suppress(PulsarRefusedError, PulsarUnreachableError):
                 await self._read_bundles(str(name.namespace))
@@ -172,7 +172,7 @@ class PulsarReshaper:
             await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _ask(self, it: Reshaping, timeout_s: float) -> LoadManagerError | None:
-        """Ask for the split; return an error after which the outcome is unknown."""
+        """Request the split. Return the error if the outcome is unknown."""
         takes_positions = SPECIFIED_POSITIONS in self._live.planner.supported_split_algorithms
         self._election.get_term()
         try:

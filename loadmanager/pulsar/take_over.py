@@ -1,4 +1,4 @@
-"""Take-over: Pulsar's own balancing is switched off while this process acts, and restored afterwards (`takeOver`).
+"""Take-over: switch Pulsar's own balancing off while this process acts, and restore it afterwards (`takeOver`).
 
 The previous value of dynamic configuration is written to our own store before Pulsar is changed, so that the next
 process can restore it after a crash. A switch that an operator of Pulsar changed meanwhile is not restored.
@@ -66,7 +66,7 @@ class TakeOver:
         return [_undo_command(key, before) for key, before in self._before.items()]
 
     async def read_undo_commands(self) -> list[str]:
-        """Return the commands that restore what an earlier term recorded; raises as `begin`."""
+        """Return the commands that restore the values which an earlier term recorded. Raises as `begin`."""
         async with self._turn:
             self._before = _decode(await self._record.read(), self._record.path)
         return self.undo_commands()
@@ -74,7 +74,7 @@ class TakeOver:
     async def begin(self) -> None:
         """Continue the take-over of an earlier term, or restore the switches if `takeOver` is off.
 
-        Raises a `StoreError`, `InvalidRecordError`, `NotLeaderError`, or what `PulsarAdmin` raises.
+        Raises a `StoreError`, `InvalidRecordError`, `NotLeaderError`, or an error of `PulsarAdmin`.
         """
         async with self._turn:
             self._is_over = False
@@ -92,7 +92,7 @@ class TakeOver:
             await self.give_back()
 
     async def run(self, find_on: Callable[[], Collection[str]]) -> None:
-        """Call `begin`, then `take` for the switches that `find_on` returns, until the term ends; retry failures."""
+        """Call `begin`, then `take` with the switches of `find_on` until the term ends. Failures are retried."""
         has_begun, said = False, ""
         while True:
             try:
@@ -109,14 +109,14 @@ class TakeOver:
             await asyncio.sleep(_AGAIN_S)
 
     async def take(self, on: Collection[str]) -> None:
-        """Switch off the switches in `on` that we have not switched off yet; raises as `begin`."""
+        """Switch off those of `on` that we have not switched off yet. Raises as `begin`."""
         async with self._turn:
             wanted = [key for key in SWITCHES if key in on and key not in self._set]
             if not wanted or self._is_over:
                 return
             self._record.must_lead()
             dynamic = await self._admin.dynamic()
-            wanted = [key for key in wanted if dynamic.get(key) != _OFF]  # else brokers are about to hear of it
+            wanted = [key for key in wanted if dynamic.get(key) != _OFF]  # skip those that brokers will apply soon
             await self._write({**{key: dynamic.get(key) for key in wanted}, **self._before})
             for key in wanted:
                 await self._admin.set_dynamic(key, _OFF)
@@ -125,7 +125,7 @@ class TakeOver:
                 log.warning("took_over", key=key, before=before, undo_commands=[_undo_command(key, before)])
 
     async def give_back(self) -> None:
-        """Restore Pulsar's switches, and take nothing over afterwards. Raises as `begin`."""
+        """Restore Pulsar's switches, and switch nothing off afterwards. Raises as `begin`."""
         async with self._turn:
             self._is_over = True
             if not self._before:

@@ -1,4 +1,4 @@
-"""Topic name whose hash lies in a given bundle, for a lookup of the bundle: only its owner knows its real topics.
+"""Name of a topic whose hash lies in a given bundle. A lookup needs one, and only the owner knows the real topics.
 
 Pulsar hashes topics with CRC-32, which is linear: each bit of a name contributes to the hash independently. So the
 name, 32 digits `0` and `1`, is computed by Gaussian elimination instead of a search. Each digit contributes a power of

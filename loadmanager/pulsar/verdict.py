@@ -1,4 +1,4 @@
-"""First verdict on a Pulsar: its imbalance, what it does about it, what Level would do, and what to do next."""
+"""First verdict on a Pulsar: its imbalance, its own rounds, the moves of Level, and the next commands."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _remark(facts: VerdictFacts) -> str:
 
 
 def _level(benefit: LevelBenefit) -> str:
-    """State the benefit of Level, with the configuration line that has it."""
+    """State the benefit of Level, with the configuration line that selects it."""
     traffic = f"traffic highest/mean {benefit.before:.2f}"
     if not benefit.pays:
         return f"Level would move nothing: {traffic}. {benefit.reason}".rstrip()
@@ -80,9 +80,9 @@ def _pulsar(facts: VerdictFacts) -> list[str]:
     """State what Pulsar does about it."""
     measured, pulsars = facts.measured, facts.rounds.pulsars
     if facts.stalled is not None:
-        told = as_record(facts.stalled)
-        help_text = f" What would help: {told['remedy']}." if told["remedy"] else ""
-        return [f"{told['sentence']}.{help_text}"]
+        record = as_record(facts.stalled)
+        help_text = f" What would help: {record['remedy']}." if record["remedy"] else ""
+        return [f"{record['sentence']}.{help_text}"]
     refusal = _of_cluster(pulsars)
     if refusal is not None and not refusal.acted:
         return [f"Pulsar sheds nothing: {refusal.sentence()}."]
