@@ -46,9 +46,9 @@ _BEFORE = (Window.unboundedPreceding, -1)
 
 
 def term_ends(first_ms: Iterable[tuple[str, int, int]], epochs: Iterable[int]) -> dict[int, int]:
-    """Return when the terms of these epochs ended, as far as it is known.
+    """Return the end of the term of each epoch, where known.
 
-    `first_ms` has a kind of event, an epoch, and the time of the first such event.
+    `first_ms` lists (kind of event, epoch, time of the first such event).
     """
     times = {(kind, epoch): at_ms for kind, epoch, at_ms in first_ms if epoch > IMPORTED}
     begun = sorted(epoch for kind, epoch in times if kind == TERM_BEGAN)
@@ -63,9 +63,9 @@ def term_ends(first_ms: Iterable[tuple[str, int, int]], epochs: Iterable[int]) -
 
 
 def valid_reports(broker_reports: DataFrame, events: DataFrame, terms: Mapping[int, int], end_ms: int) -> DataFrame:
-    """Add to reports of brokers until when they are valid: `until_ms` for the broker, `ends_ms` for its bundles.
+    """Add the end of validity to broker reports: `until_ms` for the broker, `ends_ms` for its bundles.
 
-    `ends_ms` leaves out later reports of the bundles. Reports outside a term or the range are left out.
+    `ends_ms` does not consider later reports of the bundles. Reports outside a term or the range are dropped.
     """
     gone = events.where(f.col("kind") == BROKER_GONE).select(*KEYS, f.col("subject").alias("broker"))
     reports = broker_reports.where(f.col("at_ms") < end_ms).withColumn("gone_ms", f.lit(None).cast("long"))
@@ -85,16 +85,16 @@ def valid_reports(broker_reports: DataFrame, events: DataFrame, terms: Mapping[i
 
 
 def carried(bundle_reports: DataFrame, valid: DataFrame, ranges: DataFrame, hours: Collection[int]) -> DataFrame:
-    """Return who carried which bundle in which 5 minutes of these hours: a row for each uninterrupted time.
+    """Return which broker carried which bundle in each 5-minute window of these hours, a row per uninterrupted stay.
 
-    `ranges` are the bundles of the reports, each once. Columns are those of `BUNDLE`, `broker`, `start_ms` of the 5
-    minutes, `from_ms` and `covered_ms` of the time in it, `n` reports that came, `first_ms` and `last_ms` of these,
-    the figures added up over time (load times ms), and the highest load of a report.
+    `ranges` are the distinct bundles of the reports. Columns: `BUNDLE`, `broker`, `start_ms` of the window, `from_ms`
+    and `covered_ms` of the stay within it, `n` reports received, `first_ms` and `last_ms` of these, the figures
+    integrated over time (load times ms), and the highest load of a report.
     """
     reports = bundle_reports.select(*KEYS, *BUNDLE, *FIGURES).join(valid.select(*KEYS, "broker", "ends_ms"), list(KEYS))
     others = _reports_of_overlapping(reports, ranges)
     rows = reports.unionByName(others, allowMissingColumns=True)
-    # By a hash first: comparing numbers is faster than comparing names. By columns alone: Spark sorts once for each
+    # Sort by a hash first, since numbers compare faster than names. Order by plain columns: Spark sorts again for each
     # window function that is ordered by an expression.
     in_turn = Window.partitionBy("hash", *BUNDLE).orderBy(*KEYS, f.desc("is_other"))
     ordered = rows.withColumns({"hash": f.xxhash64(*BUNDLE), "is_other": f.col("broker").isNull()})
@@ -125,7 +125,7 @@ def carried(bundle_reports: DataFrame, valid: DataFrame, ranges: DataFrame, hour
 
 
 def by_window(rows: DataFrame, hours: Collection[int]) -> DataFrame:
-    """Repeat each row for the windows of 5 minutes (`start_ms`) in which it came or was valid, and add `valid_ms`."""
+    """Repeat each row for every 5-minute window (`start_ms`) in which it arrived or was valid, and add `valid_ms`."""
     first = f.floor(f.col("at_ms") / SHORTEST_MS)
     last = f.floor(f.greatest("at_ms", f.col("until_ms") - 1) / SHORTEST_MS)
     windows = rows.withColumn("window", f.explode(f.sequence(first, last)))
@@ -136,12 +136,12 @@ def by_window(rows: DataFrame, hours: Collection[int]) -> DataFrame:
 
 
 def window_of(at_ms: Column, length_ms: Column | int) -> Column:
-    """Return when the window of a moment begins."""
+    """Return the start of the window that contains a time."""
     return (f.floor(at_ms / length_ms) * length_ms).cast("long")
 
 
 def hour_of(at_ms: str) -> Column:
-    """Return when the hour of a moment begins."""
+    """Return the start of the hour that contains a time."""
     return window_of(f.col(at_ms), HOUR_MS)
 
 
@@ -160,8 +160,8 @@ def _reports_of_overlapping(reports: DataFrame, ranges: DataFrame) -> DataFrame:
 def overlaps(ranges: DataFrame) -> DataFrame:
     """Return pairs of bundles that share hashes: `BUNDLE` of one, `other_lower` and `other_upper` of the other.
 
-    Bundles are brought together in islands, of which no two share hashes, by the highest end so far. An island has the
-    parts of one bundle. A namespace has at most a few hundred bundles, so their pairs are few.
+    Ranges sorted by their start are grouped into islands: a new one begins where a range starts at or after the highest
+    end so far. Only pairs within an island can overlap, and an island has the parts of one bundle.
     """
     by_lower = Window.partitionBy("namespace").orderBy("range_lower", "range_upper")
     reached = f.max("range_upper").over(by_lower.rowsBetween(*_BEFORE))

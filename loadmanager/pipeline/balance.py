@@ -55,9 +55,9 @@ STEP = Step(
 
 
 def imbalance(broker_windows: DataFrame, overloaded: float, threshold: float = UNEVEN) -> DataFrame:
-    """Return how even the load was over brokers, in each 5 minutes in which a broker was there.
+    """Return the imbalance in each 5-minute window that has a broker.
 
-    Load is bytes/s, in and out together. A broker counts for the time that it was there.
+    Load is bytes/s, in and out together. Each broker is weighted by the time for which it was registered.
     """
     rows = _of_length(broker_windows, SHORTEST_S).select(
         *("start_ms", "broker", "covered_s", "mean_usage"),
@@ -90,7 +90,7 @@ def imbalance(broker_windows: DataFrame, overloaded: float, threshold: float = U
 def time_above(
     imbalances: DataFrame, broker_windows: DataFrame, threshold: float = UNEVEN, overloaded: float = HOT
 ) -> DataFrame:
-    """Sum the time in which load was uneven, or a broker overloaded, of the time in which that is known."""
+    """Sum the time of uneven load and of overloaded brokers, and the observed time."""
     of_cluster = _time_above(imbalances, "imbalance", f.lit("cluster"), f.col("max_over_mean"), threshold)
     used = _of_length(broker_windows, SHORTEST_S).where(f.col("mean_usage").isNotNull())
     of_brokers = _time_above(used, "usage", f.col("broker"), f.col("mean_usage"), overloaded)
@@ -131,9 +131,9 @@ def flapping(moves: DataFrame, settings: PlannerSettings | None = None) -> DataF
 
 
 def move_effects(moves: DataFrame, imbalances: DataFrame) -> DataFrame:
-    """Compare the predicted and the measured imbalance of each move. The error is measured less predicted.
+    """Compare the predicted and the measured imbalance of each move. The error is measured minus predicted.
 
-    The measurement is that of the leader, or of the windows before and after the move.
+    The measurement comes from the leader, or else from the windows before and after the move.
     """
     windows = imbalances.select("start_ms", f.col("max_over_mean").alias("seen"))
     before, after = (windows.toDF(f"{when}_ms", f"window_{when}") for when in ("before", "after"))
@@ -168,7 +168,7 @@ def move_effects(moves: DataFrame, imbalances: DataFrame) -> DataFrame:
 
 
 def _moves_with_ends(moves: DataFrame) -> DataFrame:
-    """Join each move that began with its end and the leader's measurement, where known."""
+    """Join the start of each move with its end and the leader's measurement, where known."""
     key = "epoch", f.col("move").alias("sequence")
     ended = moves.where(f.col("kind").isin("done", "kept")).select(
         *key,

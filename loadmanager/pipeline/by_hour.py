@@ -1,4 +1,4 @@
-"""Facts of the reports themselves, by hours, for later steps. A report counts in the hour in which it came."""
+"""Hourly facts about the reports, for later steps. A report counts in the hour in which it arrived."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from loadmanager.pipeline.datasets import require
 from loadmanager.pipeline.windows import bundle_name
 
 TOLERANCE = 0.01
-"""The largest difference, as a part, of a broker's total and the sum of its bundles that is consistent."""
+"""Largest relative difference between a broker's total and the sum of its bundles that counts as consistent."""
 
 _FIGURES = (*LOAD_COLUMNS, "topics", "bundles")
 
 
 def reported_by(carried: DataFrame) -> DataFrame:
-    """Return which brokers reported which bundles in each hour, and when first and last."""
+    """Return the brokers that reported each bundle in each hour, with the times of the first and last report."""
     came = carried.where(f.col("n") > 0).withColumn("start_ms", hour_of("start_ms"))
     times = f.min("first_ms").alias("first_ms"), f.max("last_ms").alias("last_ms")
     ranges = came.groupBy("start_ms", *BUNDLE, "broker").agg(*times)
@@ -25,9 +25,9 @@ def reported_by(carried: DataFrame) -> DataFrame:
 
 
 def totals_compared(broker_reports: DataFrame, bundle_reports: DataFrame) -> DataFrame:
-    """Compare the totals of each broker with what the bundles of the same report add up to, by hours.
+    """Compare the totals of each broker with the sums over the bundles of the same report, by hour.
 
-    The worst is the latest of the reports with the largest difference, as a part of the larger of the two, or of 1.
+    Differences are relative to the larger of the two, at least 1. The worst report is the latest with the largest one.
     """
     sums = [f.sum(f.col(name).cast("double")).alias(f"{name}_summed") for name in _FIGURES[:-1]]
     summed = bundle_reports.groupBy(*ORDER).agg(*sums, f.count("*").cast("double").alias("bundles_summed"))

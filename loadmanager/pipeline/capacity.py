@@ -32,7 +32,7 @@ from loadmanager.pipeline.costs import cost_models, known_cost
 from loadmanager.pipeline.datasets import METRICS, schema_of
 from loadmanager.pipeline.forecast.models import QUANTILES, drawn_towards, quantiles_of
 from loadmanager.pipeline.minimum_history import KNOWN_HOUR_S, hourly, whole_days
-from loadmanager.pipeline.step import NothingToSay, Step
+from loadmanager.pipeline.step import NoResult, Step
 
 if TYPE_CHECKING:
     from loadmanager.pipeline.job import JobRun
@@ -65,9 +65,9 @@ def _write_capacity(run: JobRun) -> None:
 
 
 def registered(broker_reports: DataFrame, events: DataFrame, end_ms: int) -> DataFrame:
-    """Return each `broker` that is there before `end_ms`: the last that is known of it is a report or a registration.
+    """Return each `broker` that is registered at `end_ms`: its latest event is a report or a registration.
 
-    A broker that was silent for as long as two reports are valid is gone.
+    A broker that was silent for twice the validity of a report counts as gone.
     """
     is_there = f.when(f.col("kind") == BROKER_GONE, 0).otherwise(1).alias("is_there")
     told = events.where(f.col("kind").isin(BROKER_GONE, BROKER_REGISTERED))
@@ -265,11 +265,11 @@ def plan(
 ) -> pd.DataFrame:
     """Plan from the rows of `by_hour_of`, by time, and the limits of the registered brokers."""
     if brokers.empty:
-        raise NothingToSay("no broker was registered at the end of the range")
+        raise NoResult("no broker was registered at the end of the range")
     limits = brokers[[f"{name}_limit" for name in RATED]].to_numpy(dtype=np.float64)
     unknown = [name for name, each in zip(RATED, limits.T, strict=True) if np.isnan(each).all()]
     if len(unknown) == len(RATED):
-        raise NothingToSay("no limit of any registered broker is known")
+        raise NoResult("no limit of any registered broker is known")
     base = np.array([cost.base[column] for column in RATED.values()])
     own = [domains.get(broker, DEFAULT_DOMAIN) for broker in brokers["broker"]] if domains else []
     fleet = BrokerRoom.of(limits, base, headroom, own)

@@ -1,7 +1,6 @@
 """Tables that the pipeline writes, with their columns, and the columns of the history as Spark sees them.
 
-What is not declared here is neither read nor written. The steps that make these tables are in `pipeline.steps`; the
-list in docs/pipeline.md is that of both.
+Steps access declared tables only. `pipeline.steps` lists the steps; docs/pipeline.md lists both.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from loadmanager.history.files import HOUR_MS
 from loadmanager.history.table_schemas import BROKER_REPORTS, LOAD_COLUMNS, RATE, RESOURCE_COLUMNS
 from loadmanager.history.table_schemas import TABLES as HISTORY_TABLES
 
-if TYPE_CHECKING:  # workers use what is here, and no pandas
+if TYPE_CHECKING:  # workers import this module and have no pandas
     import pandas as pd
 
 
@@ -31,7 +30,7 @@ INGESTED = (
     *("bundle_windows", "broker_windows", "namespace_windows"),
     *("reported_by", "totals_compared"),
 )
-"""The tables of the step `ingest`, all by days."""
+"""The tables of the step `ingest`, partitioned by day."""
 
 METRICS = LOAD_COLUMNS
 RESOURCES = tuple(name.removesuffix("_usage") for name in RESOURCE_COLUMNS if name.endswith("_usage"))
@@ -150,7 +149,7 @@ def schema_of(table: str) -> t.StructType:
 
 
 def time_column(table: str) -> str:
-    """Return the column by which the rows of a table of `ingest` have their place in time."""
+    """Return the time column of a table of `ingest`."""
     return next(each for each in ("start_ms", "hour_ms", "at_ms") if each in schema_of(table).names)
 
 
@@ -191,6 +190,6 @@ def rows_of(frame: pd.DataFrame, table: str) -> pa.Table:
 
 
 def frame_of(spark: SparkSession, schema: t.StructType, rows: Iterable[Sequence[Any]] = ()) -> DataFrame:
-    """Return known rows as a frame. Through Arrow they are a part of the plan, and need no worker in Python."""
+    """Return these rows as a frame. Rows from Arrow become part of the plan, and need no Python worker."""
     table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], to_arrow_schema(schema))
     return spark.createDataFrame(table, schema)

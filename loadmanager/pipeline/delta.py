@@ -1,11 +1,11 @@
-"""Delta tables: a write appears to readers as a whole or not at all, also when the writer is killed half-way.
+"""Delta tables: readers see a write completely or not at all, even if the writer is killed.
 
     <root>/<table>/<write>/part=<day>/*.parquet    rows, written by Spark
-    <root>/<table>/_delta_log/                    the files that count
+    <root>/<table>/_delta_log/                    list of the current files
 
-Spark writes Parquet files into a folder of their own. Then delta-rs, a Python package, commits them to Delta's log in
-place of the former files, of the whole table or of some days. Replaced files are kept for a day, for readers that have
-begun.
+Spark writes Parquet files into a new folder. Then delta-rs, a Python package, commits them to Delta's log, where they
+replace the files of the whole table or of some days. Replaced files are deleted after a day, so that running readers
+can finish.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from loadmanager.errors import PipelineError
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import times_in
 from loadmanager.pipeline.datasets import frame_of, require, rows_of, schema_of
-from loadmanager.pipeline.history_tables import CANNOT_GO_ON, cause_of
+from loadmanager.pipeline.history_tables import ENGINE_ERRORS, cause_of
 from loadmanager.util import clock
 
 DAY = "part"
-"""The column by which the files of a table are kept apart: a day of UTC, or `WHOLE`."""
+"""Partition column of every table: a UTC day, or `WHOLE`."""
 
 WHOLE = "all"
 _STAGING = "_staging"
@@ -67,13 +67,13 @@ class Tables:
 
     @property
     def _is_local(self) -> bool:
-        """Return whether Spark writes the files itself. It has no JARs for object stores, where tasks use Arrow."""
+        """Return True if Spark accesses the files itself. It has no JARs for object stores: tasks use Arrow there."""
         return bool(self._directory.filesystem.type_name == "local")
 
     def write(self, name: str, frame: DataFrame, days: Collection[str] | None = None) -> None:
         """Replace the table, or some days of it.
 
-        Without `days` the frame is the whole table. Else it has the column `DAY` besides.
+        Without `days` the frame is the whole table. With `days` it also has the column `DAY`.
         """
         marked = frame.withColumn(DAY, f.lit(WHOLE)) if days is None else frame
         rows = require(marked.drop(DAY), name).columns
@@ -82,7 +82,7 @@ class Tables:
             self._commit(name, [*map(self._described, paths)], days)
 
     def write_rows(self, name: str, frame: pd.DataFrame) -> None:
-        """Replace the table by rows that are known here. NaN becomes null."""
+        """Replace the table by a pandas frame. NaN becomes null."""
         self.write(name, self._spark.createDataFrame(rows_of(frame, name), schema_of(name)))
 
     def clear(self, name: str, days: Collection[str] | None = None) -> None:
@@ -91,12 +91,12 @@ class Tables:
             self._commit(name, [], days)
 
     def read(self, name: str, days: Collection[str] | None = None) -> DataFrame:
-        """Return the table, or some days of it. `PipelineError` for one that was never written."""
+        """Return the table, or some days of it. Raises `PipelineError` if it was never written."""
         schema = schema_of(name)
         return self._read_files(self._paths(name, days), schema)
 
     def read_rows(self, name: str, where: pc.Expression | None = None) -> pa.Table:
-        """Return rows of a small table, or the few rows of a table that `where` selects, in this process."""
+        """Read a small table, or the few rows that `where` selects, into this process."""
         schema, paths = to_arrow_schema(schema_of(name)), self._paths(name)
         if not paths:
             return schema.empty_table()
@@ -105,9 +105,9 @@ class Tables:
 
     @contextmanager
     def staging(self) -> Iterator[Callable[[DataFrame], DataFrame]]:
-        """Give a function that writes a frame to Parquet for the time being, and returns it read back.
+        """Provide a function that writes a frame to temporary Parquet files and returns a frame that reads them.
 
-        What follows has a short plan, and outlives the executors that made the rows.
+        The plans of later queries stay short, and the rows survive a lost executor.
         """
 
         def stage(frame: DataFrame) -> DataFrame:
@@ -122,7 +122,7 @@ class Tables:
             self._delete(_STAGING)
 
     def has(self, name: str) -> bool:
-        """Return whether the table was ever written."""
+        """Return True if the table was ever written."""
         return self._open(name) is not None
 
     def rows(self, name: str) -> int:
@@ -151,7 +151,7 @@ class Tables:
     def _writing(self, name: str) -> Iterator[None]:
         try:
             yield
-        except CANNOT_GO_ON as error:
+        except ENGINE_ERRORS as error:
             raise PipelineError(f"{self}/{name}: cannot be written: {cause_of(str(error))}") from error
         table = self._open(name)
         with suppress(DeltaError, OSError):
@@ -159,7 +159,7 @@ class Tables:
                 table.vacuum(_KEPT_H, dry_run=False, enforce_retention_duration=False, full=True)
 
     def _write_files(self, name: str, frame: DataFrame) -> list[str]:
-        """Write the rows into a folder where they do not count yet, by `DAY` if they have one; return the paths."""
+        """Write the rows into a new folder, partitioned by `DAY` if they have it. Return the paths, to be committed."""
         folder = f"{name}/{clock.now_ms():013d}-{secrets.token_hex(4)}"
         try:
             if not self._is_local:
@@ -186,7 +186,7 @@ class Tables:
             self._directory.filesystem.delete_dir(f"{self._directory.root}/{folder}")
 
     def _described(self, path: str) -> AddAction:
-        """Describe a file to Delta: its rows, and the bounds of their times, by which readers pass over files."""
+        """Return the log entry of a file, with its row count and time bounds, by which readers skip files."""
         with self._directory.open(path) as file, pq.ParquetFile(file) as parquet:
             size, rows, times = file.size(), parquet.metadata.num_rows, times_in(parquet)
         statistics: dict[str, Any] = {"numRecords": rows}
@@ -197,7 +197,7 @@ class Tables:
         return AddAction(within, size, {DAY: day}, clock.now_ms(), True, orjson.dumps(statistics).decode())  # noqa: FBT003 - its API
 
     def _commit(self, name: str, files: list[Any], days: Collection[str] | None) -> None:
-        """Make these files count in place of those of the days, or of all."""
+        """Commit these files in place of the files of these days, or of the whole table."""
         schema = Schema.from_arrow(to_arrow_schema(schema_of(name)).append(pa.field(DAY, pa.string())))
         table = self._open(name)
         try:
@@ -221,7 +221,7 @@ class Tables:
 
 
 def _write_files(root: str, folder: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write the rows of a task, a file for each day, and return the paths."""
+    """Write the rows of a task, one file per day, and return the paths."""
     directory, task, read = Directory.of(root), secrets.token_hex(8), list(batches)
     rows = pa.Table.from_batches(read) if read else pa.table({DAY: pa.array([], pa.string())})
     for day in rows[DAY].unique().to_pylist():
@@ -239,6 +239,6 @@ def _read_files(root: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch])
 
 
 def _in_a_line(error: Exception) -> str:
-    """Return the error with its causes, without the place in delta-rs."""
+    """Return the error and its causes in one line, without source locations of delta-rs."""
     text = str(error)
     return ": ".join([text.partition("\n")[0], *_CAUSES.findall(text)])

@@ -1,4 +1,4 @@
-"""A range of a history for the steps of a run, read by the data source `loadmanager`."""
+"""A range of a history, read through the data source `loadmanager`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from loadmanager.pipeline.datasets import raw
 from loadmanager.pipeline.reject_reasons import usable, with_reason
 from loadmanager.pipeline.source import history_at, read_history
 
-CANNOT_GO_ON = (PySparkException, Py4JError, OSError, pa.ArrowException)
+ENGINE_ERRORS = (PySparkException, Py4JError, OSError, pa.ArrowException)
 """Errors of Spark, file systems and Arrow."""
 
 
 class HistoryTables:
-    """A history from `from_ms` to before `to_ms`. Bad files are an error, or left out."""
+    """A history from `from_ms` to before `to_ms`. A bad file is an error unless `leaves_out`."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class HistoryTables:
         return self._load(table, *raw(table).names)
 
     def usable_reports(self, table: str) -> DataFrame:
-        """Return the rows of reports of the range that have no reason to be rejected."""
+        """Return the usable reports of the range."""
         return usable(with_reason(self.frame(table).withColumn("hour_ms", hour_of("at_ms")), table), table)
 
     def scan(self, table: str, columns: Sequence[str], hours: Container[int]) -> Iterator[pa.RecordBatch]:
@@ -85,7 +85,7 @@ class HistoryTables:
 
 
 def nothing_in(history: History, table: str, from_ms: int | None, to_ms: int | None) -> PipelineError:
-    """Return the error for a range without rows of a table, with the range that has some."""
+    """Return the error for a range in which a table has no rows; it names the range that has some."""
     everything = history.info(table, on_fault=lambda _: None)
     there = "nothing at all"
     if everything.from_ms is not None and everything.to_ms is not None:

@@ -1,17 +1,17 @@
-"""Incremental processing: the hours of a history that have changed since their windows were made.
+"""Incremental processing: find the hours of a history that have changed since their windows were made.
 
-The rule:
+The rules:
 
-- Windows of an hour are made from the files of the hour and of the hour before, whose reports are valid into it. They
-  are made again when one of these files is new or replaced, however late, and when the end of a term has changed, or
-  the last report of the history.
-- An hour of which files are gone, because retention deleted them, keeps its windows. Files that come later for it are
-  not counted; the run names them. The hour after it keeps its first 15 minutes.
-- Files that were compacted are not gone. Their hour is made again from the compacted file.
-- Windows leave the tables `keep_days` after their day.
+- The windows of an hour are made from the files of that hour and of the hour before, whose reports may still be valid.
+  They are made again if one of these files is new or replaced, however late, and if the end of a term or of the history
+  has changed.
+- If retention has deleted a file of an hour, the hour keeps its windows, and the next hour keeps its first 15 minutes.
+  Later files of such an hour are ignored, and the run names them.
+- A compacted file replaces its originals: its hour is made again.
+- Windows are removed `keep_days` after their day.
 
-Rows of all other hours of a day stay as they are in the tables. `<out>/_hours.json` says what each hour was made from.
-It says that an hour is unfinished before its tables are written, so a run that was killed is made good by the next one.
+The rows of unchanged hours stay in the tables. `<out>/_hours.json` records the inputs of each hour. An hour is marked
+unfinished before its tables are written, so the next run repairs a run that was killed.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ SOURCES = (BROKER_REPORTS, BUNDLE_REPORTS, EVENTS)
 """The tables of the history that are read."""
 
 STATE = "_hours.json"
-RULES = 6
-"""Version of how tables are made. Raise it when rows come out otherwise: all hours are made again."""
+RULES_VERSION = 6
+"""Version of the rules by which tables are made. Raise it if they change: every hour is then made again."""
 
 UNFINISHED = "unfinished"
-"""In place of the inputs of an hour that was finished, and is made again."""
+"""Replaces the inputs of a finished hour while it is made again."""
 
 
 @dataclass(slots=True)
 class MadeHour:
-    """The files that an hour was made from, and a digest of its other inputs; "" until it is finished once."""
+    """Inputs of an hour: its files, and a digest of everything else; "" until it was finished once."""
 
     files: dict[str, str]
     inputs: str = ""
 
 
 class HistoryHours:
-    """The hours of a history as they are now, next to those that tables were made from."""
+    """Current hours of a history, compared with the hours from which the tables were made."""
 
     def __init__(self, out: Directory, history: Directory, keep_days: int, *, anew: bool) -> None:
         self._out, self._history = out, history
@@ -70,39 +70,39 @@ class HistoryHours:
         self._oldest_ms = newest_ms // DAY_MS * DAY_MS - (keep_days - 1) * DAY_MS
 
     def files_of(self, table: str, hours: Iterable[int]) -> list[HistoryFile]:
-        """Return the files of a table in those of these hours that are young enough to be kept."""
+        """Return the files of a table in these hours, without hours older than `keep_days`."""
         young = [hour_ms for hour_ms in hours if hour_ms >= self._oldest_ms]
         return [file for hour_ms in young for file in self.files.get(hour_ms, {}).values() if file.table == table]
 
     def take_old(self) -> list[int]:
-        """Forget the hours of days that are not kept any more."""
+        """Remove and return the hours older than `keep_days`."""
         old = [hour_ms for hour_ms in self.made if hour_ms < self._oldest_ms]
         for hour_ms in old:
             del self.made[hour_ms]
         return old
 
     def is_gone(self, hour_ms: int) -> bool:
-        """Return whether files are gone that the hour was made from."""
+        """Return True if a file that the hour was made from no longer exists."""
         return hour_ms in self.made and not self.made[hour_ms].files.keys() <= self.files.get(hour_ms, {}).keys()
 
     def can_be_made(self, hour_ms: int) -> bool:
         return hour_ms >= self._oldest_ms and not self.is_gone(hour_ms)
 
     def keeps_begin(self, hour_ms: int) -> bool:
-        """Return whether the first 15 minutes of the hour were made and cannot be made again."""
+        """Return True if the first 15 minutes of the hour were made and cannot be made again."""
         return hour_ms in self.made and self.made[hour_ms].inputs != "" and self.is_gone(hour_ms - HOUR_MS)
 
     def late_files(self) -> list[HistoryFile]:
-        """Return files that came after files of their hour were gone."""
+        """Return files that appeared after retention had deleted files of their hour."""
         gone = [hour_ms for hour_ms in self.made if self.is_gone(hour_ms)]
         return [file for hour in gone for key, file in self.files[hour].items() if key not in self.made[hour].files]
 
     def to_clean(self) -> set[int]:
-        """Return the hours whose files are others than those that they were made from, and unfinished ones."""
+        """Return the hours whose files have changed, and unfinished ones."""
         return {hour_ms for hour_ms in self.files if self.can_be_made(hour_ms) and self._is_new(hour_ms)}
 
     def to_make(self, hours: Iterable[int], rest: Callable[[int], object]) -> set[int]:
-        """Return which of these hours have other inputs than before; `rest` is what one depends on besides files."""
+        """Return those of these hours whose inputs have changed; `rest` returns the inputs besides files."""
         return {
             each
             for each in hours
@@ -114,27 +114,27 @@ class HistoryHours:
         return {file.epoch for at in (hour_ms, hour_ms - HOUR_MS) for file in self.files.get(at, {}).values()}
 
     def begin(self, hours: Iterable[int]) -> None:
-        """Note that the tables may have anything of these hours."""
+        """Mark these hours as unfinished: from now on their rows in the tables may be incomplete."""
         for hour_ms in hours:
             made = self.made.setdefault(hour_ms, MadeHour({}))
             made.files, made.inputs = self._stamps(hour_ms), made.inputs and UNFINISHED
         self.save()
 
     def end(self, hours: Iterable[int], rest: Callable[[int], object]) -> None:
-        """Note that the tables have these hours."""
+        """Mark these hours as finished."""
         for hour_ms in hours:
             self.made[hour_ms].inputs = self._inputs(hour_ms, rest)
         self.save()
 
     def save(self) -> None:
-        state = {"history": str(self._history), "rules": RULES, "hours": self.made}
+        state = {"history": str(self._history), "rules": RULES_VERSION, "hours": self.made}
         self._out.write(STATE, pa.py_buffer(orjson.dumps(state, option=orjson.OPT_NON_STR_KEYS)))
 
     def _load(self, *, anew: bool) -> dict[int, MadeHour]:
-        """Read the state. `PipelineError` for that of another history, which `anew` is to forget."""
+        """Read the state. Raises `PipelineError` for the state of another history, unless `anew` discards it."""
         try:
             state = orjson.loads(self._out.read(STATE))
-            history, is_old = state["history"], anew or state["rules"] != RULES
+            history, is_old = state["history"], anew or state["rules"] != RULES_VERSION
             made = {
                 int(hour_ms): MadeHour(each["files"], UNFINISHED if is_old else each["inputs"])
                 for hour_ms, each in state["hours"].items()
@@ -155,18 +155,18 @@ class HistoryHours:
         return made is None or made.inputs in {"", UNFINISHED} or made.files != self._stamps(hour_ms)
 
     def _inputs(self, hour_ms: int, rest: Callable[[int], object]) -> str:
-        """Return a digest of the rest, and of the files of the hour before: if these are gone, of the former ones."""
+        """Return a digest of the rest and of the files of the hour before; of its former files if some were deleted."""
         before_ms = hour_ms - HOUR_MS
         before = self.made[before_ms].files if self.is_gone(before_ms) else self._stamps(before_ms)
         return _digest([before, rest(hour_ms)])
 
     def _stamps(self, hour_ms: int) -> dict[str, str]:
-        """Return what tells each file of an hour from another one in its place."""
+        """Return a stamp (size and modification time) of each file of an hour, which reveals a replaced file."""
         files = self.files.get(hour_ms, {})
         return {key: f"{file.size_bytes} {file.mtime_ns}" for key, file in files.items()}
 
     def _forget_compacted(self, hour_ms: int) -> None:
-        """Forget files that are gone because a new file of the hour was made of them."""
+        """Forget the originals of a new compacted file of the hour."""
         made = self.made[hour_ms].files
         for key, file in self.files.get(hour_ms, {}).items():
             if not file.is_compacted or key in made:

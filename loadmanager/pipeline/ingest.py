@@ -1,6 +1,6 @@
-"""Step `ingest`: clean reports, rejected rows and windows from the files of a history, for the hours that changed.
+"""Step `ingest`: make clean reports, rejected rows and windows from the changed hours of a history.
 
-It takes the whole history, to its last report. A range of the run is that of the steps after it.
+It processes the whole history. The range of a run applies to later steps.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from loadmanager.pipeline.step import Step
 if TYPE_CHECKING:
     from loadmanager.pipeline.job import Job, JobRun
 
-HAPPENED, REJECTED, REPORTED_BY, TOTALS_COMPARED = "fleet_events", "rejected_rows", "reported_by", "totals_compared"
+FLEET, REJECTED, REPORTED_BY, TOTALS_COMPARED = "fleet_events", "rejected_rows", "reported_by", "totals_compared"
 
 BATCH_BYTES = 1 << 30
-"""Size of the files of days that are made together."""
+"""Maximum size of the files of days that are processed together, unless one day is larger."""
 
 
 class Ingest:
@@ -49,7 +49,7 @@ class Ingest:
             raise self._hours.faults[0]
 
     def run(self) -> list[int]:
-        """Make what has changed, and return these hours."""
+        """Process the changed hours and return them."""
         hours = self._hours
         for table in (BROKER_REPORTS, BUNDLE_REPORTS):
             if not hours.files_of(table, hours.files):
@@ -67,7 +67,7 @@ class Ingest:
 
     @property
     def notes(self) -> Iterator[str]:
-        """Sentences on files that were left out."""
+        """Sentences about files that were left out."""
         yield from (f"left out: {fault}" for fault in self._hours.faults)
         if self._job.leave_out_bad_files:
             for row in self._tables.read_rows(REJECTED, pc.field("reason") == "bad_file").to_pylist():
@@ -76,7 +76,7 @@ class Ingest:
             yield f"left out: {file.path}: came after retention had deleted files of its hour"
 
     def _damaged_hours(self) -> set[int]:
-        """Return the hours of files that an earlier run has left out: now they are an error."""
+        """Return the hours of files that an earlier run left out. They are an error in this run."""
         if not self._tables.has(REJECTED):
             return set()
         rows = self._tables.read_rows(REJECTED, pc.field("reason") == "bad_file").to_pylist()
@@ -90,25 +90,25 @@ class Ingest:
             self._hours.save()
 
     def _clean(self, hours: Sequence[int]) -> None:
-        """Make the reports of brokers, and the events, of these hours. Small tables: all hours at once."""
+        """Make the small tables, of broker reports and events, for all these hours at once."""
         if not hours and all(map(self._tables.has, INGESTED)):
             return
         self._hours.begin(hours)
-        brokers, events = (self._judged(table, hours) for table in (BROKER_REPORTS, EVENTS))
+        brokers, events = (self._read_with_reason(table, hours) for table in (BROKER_REPORTS, EVENTS))
         self._replace(CLEAN, usable(brokers, BROKER_REPORTS), hours)
         is_one = f.col("kind").isin(*FLEET_EVENTS) & (hour_of("at_ms") == f.col("hour_ms"))
-        self._replace(HAPPENED, events.where(is_one).select(*schema_of(HAPPENED).names), hours)
+        self._replace(FLEET, events.where(is_one).select(*schema_of(FLEET).names), hours)
         rejected = rejected_rows(brokers, BROKER_REPORTS)
         if self._job.leave_out_bad_files:
             rejected = rejected.unionByName(rejected_rows(events, EVENTS))
         self._replace(REJECTED, rejected, hours, _is_one_of("hour_ms", hours) & (f.col("table") != BUNDLE_REPORTS))
 
     def _dependencies(self) -> Callable[[int], object]:
-        """Find the ends of terms and of the history; return what windows of an hour depend on besides files."""
+        """Find the ends of terms and of the history. Return a function of an hour: its inputs besides files."""
         _, last = self._tables.times(CLEAN) or (0, -1)
         self._end_ms = last + 1
         kinds = f.col("kind").isin(TERM_BEGAN, TERM_ENDED)
-        first = self._tables.read(HAPPENED).where(kinds).groupBy("kind", "epoch").agg(f.min("at_ms")).collect()
+        first = self._tables.read(FLEET).where(kinds).groupBy("kind", "epoch").agg(f.min("at_ms")).collect()
         epochs = {epoch for hour_ms in self._hours.files for epoch in self._hours.epochs(hour_ms)}
         self._terms = term_ends([tuple(row) for row in first], epochs | {row["epoch"] for row in first})
 
@@ -120,7 +120,7 @@ class Ingest:
         return rest
 
     def _batches(self, hours: Sequence[int]) -> Iterator[list[int]]:
-        """Bring the hours of days together, as many days as are not too much."""
+        """Group the hours by days, into batches of about `BATCH_BYTES`."""
         batch: list[int] = []
         size = 0
         for hour_ms in hours:
@@ -133,18 +133,18 @@ class Ingest:
             yield batch
 
     def _make(self, hours: Sequence[int]) -> None:
-        """Make all tables but those of `_clean` of these hours."""
+        """Make all tables except those of `_clean` for these hours."""
         keeps_begin = [hour_ms for hour_ms in hours if self._hours.keeps_begin(hour_ms)]
         self._hours.begin(hours)
         before = sorted({*hours, *(hour_ms - HOUR_MS for hour_ms in hours)})
         days = {day_of(hour_ms) for hour_ms in before}
         brokers = self._tables.read(CLEAN, days)
         with self._tables.staging() as stage:
-            valid = stage(valid_reports(brokers, self._tables.read(HAPPENED), self._terms, self._end_ms))
-            judged = stage(self._judged(BUNDLE_REPORTS, before))
-            reports = usable(judged, BUNDLE_REPORTS)
+            valid = stage(valid_reports(brokers, self._tables.read(FLEET), self._terms, self._end_ms))
+            checked = stage(self._read_with_reason(BUNDLE_REPORTS, before))
+            reports = usable(checked, BUNDLE_REPORTS)
             stays = stage(carried(reports, valid, reports.select(*BUNDLE).distinct(), hours))
-            of_hours = judged.where(_is_one_of("hour_ms", hours))
+            of_hours = checked.where(_is_one_of("hour_ms", hours))
             is_rejected = _is_one_of("hour_ms", hours) & (f.col("table") == BUNDLE_REPORTS)
             self._replace(REJECTED, rejected_rows(of_hours, BUNDLE_REPORTS), hours, is_rejected)
             own = brokers.where(_is_one_of("at_ms", hours))
@@ -162,7 +162,7 @@ class Ingest:
                 self._replace(name, windows.where(is_made), hours, is_made)
 
     def _replace(self, name: str, rows: DataFrame, hours: Sequence[int], is_made: Column | None = None) -> None:
-        """Replace the rows of these hours, and windows of hours and days by those of all 5 minutes of the day."""
+        """Replace the rows of these hours. Longer windows are made again from all 5-minute windows of the day."""
         at = time_column(name)
         days = {day_of(hour_ms) for hour_ms in hours}
         if self._tables.has(name):
@@ -171,8 +171,8 @@ class Ingest:
         rows = w.with_longer(name, rows) if name in w.SUBJECTS else rows
         self._tables.write(name, rows.withColumn(DAY, _day(at)), days)
 
-    def _judged(self, table: str, hours: Sequence[int]) -> DataFrame:
-        """Read rows of these hours, with the reason of those that cannot be used."""
+    def _read_with_reason(self, table: str, hours: Sequence[int]) -> DataFrame:
+        """Read the rows of these hours and add the reject reason of each."""
         files = self._hours.files_of(table, hours)
         shared = set() if table == EVENTS else overlapping_files(files)
         alone = [place_of(file.path) for file in files if file.path not in shared]
@@ -188,7 +188,7 @@ class Ingest:
 
 
 def day_of(hour_ms: int) -> str:
-    """Return the day of an hour, as tables are divided by it."""
+    """Return the UTC day of an hour, the partition of tables."""
     return f"{datetime.fromtimestamp(hour_ms / 1000, UTC):%Y-%m-%d}"
 
 
@@ -211,7 +211,7 @@ def _ingest(run: JobRun) -> None:
 
 
 def _require_range(run: JobRun) -> None:
-    """Raise `PipelineError` for a range of which neither the tables nor the history have reports."""
+    """Raise `PipelineError` if neither the tables nor the history have reports in the range."""
     if run.range is None and not run.history.files(BROKER_REPORTS):
         raise nothing_in(History(run.history.directory), BROKER_REPORTS, run.job.from_ms, run.job.to_ms)
 

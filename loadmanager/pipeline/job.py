@@ -1,4 +1,4 @@
-"""A run of the pipeline: its options, and its state as steps see it."""
+"""A run of the pipeline: its options, and the state that its steps use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.history_tables import HistoryTables, format_range
 from loadmanager.pipeline.minimum_history import hours_known, missing_history
 from loadmanager.pipeline.recorded import Recorded, newest_recorded
-from loadmanager.pipeline.step import Done, NothingToSay, Step, Summary
+from loadmanager.pipeline.step import NoResult, Step, StepResult, Summary
 from loadmanager.pipeline.whatif_file import WhatIf
 
 
@@ -35,11 +35,11 @@ class Watch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Task of a run: plan capacity for `days`, with the share `headroom` of each broker kept free.
+    """Options of a run.
 
-    The step `ingest` takes the whole history, and the steps after it the range from `from_ms` to before `to_ms`.
-    `whatif` is what to try; None: a few strategies, with and without one broker. `anew`: make also what has not changed
-    since the last run. Windows are kept for `keep_days`.
+    The step `ingest` processes the whole history; later steps use the range from `from_ms` to before `to_ms`. Capacity
+    is planned for `days`, with the share `headroom` of each broker kept free. `whatif`: scenarios to replay, by default
+    a few strategies with and without one broker. `anew`: process unchanged hours too. `keep_days`: windows' retention.
     """
 
     history: str
@@ -55,7 +55,7 @@ class Job:
 
 
 class JobRun:
-    """One run under way: its steps, of which one is at work, read and write through it."""
+    """A run in progress. Steps run one at a time, and read and write their tables through it."""
 
     def __init__(self, spark: SparkSession, job: Job, summary: Summary, watch: Watch | None) -> None:
         self.spark = spark
@@ -64,8 +64,8 @@ class JobRun:
         self.watch = watch
         self.tables = Tables(spark, job.out)
 
-    def begin(self, step: Step) -> Done:
-        """This step is at work from now on."""
+    def begin(self, step: Step) -> StepResult:
+        """Begin a step and return its result, which is empty so far."""
         self._step, self.done = step, self.summary.begin(step.name)
         return self.done
 
@@ -80,13 +80,13 @@ class JobRun:
 
     @property
     def range(self) -> tuple[int, int] | None:
-        """The job's range, from the first report in the tables until after the last one; None without any."""
+        """The job's range, limited to the reports in the tables; None if it has none."""
         first, last = self.tables.times(CLEAN) or (0, -1)
         from_ms, to_ms = max(first, self.job.from_ms or first), min(last + 1, self.job.to_ms or last + 1)
         return (from_ms, to_ms) if from_ms < to_ms else None
 
     def summarise_range(self) -> None:
-        """Put the range into the summary. `PipelineError` where `--from` and `--to` leave no reports."""
+        """Put the range into the summary. Raises `PipelineError` if it has no reports."""
         found, asked = self.range, (self.job.from_ms, self.job.to_ms)
         if found is None and asked != (None, None):
             first, last = self.tables.times(CLEAN) or (0, -1)
@@ -112,7 +112,7 @@ class JobRun:
         return self.tables.has(table)
 
     def write(self, table: str, frame: DataFrame | pd.DataFrame) -> None:
-        """Replace a table, and tell its rows. In a frame of pandas NaN becomes null."""
+        """Replace a table and report its number of rows. NaN in a pandas frame becomes null."""
         self._step.require_writes(table)
         if isinstance(frame, pd.DataFrame):
             self.tables.write_rows(table, frame)
@@ -121,7 +121,7 @@ class JobRun:
         self.tell_rows(table)
 
     def clear(self, table: str) -> None:
-        """Have the table without rows."""
+        """Remove all rows of a table."""
         self._step.require_writes(table)
         self.tables.clear(table)
         self.tell_rows(table)
@@ -133,15 +133,15 @@ class JobRun:
             self.watch.wrote(self._step.name, table, rows)
 
     def note(self, text: str) -> None:
-        """Say what was left out, in a sentence."""
+        """Add a sentence about what was left out to the summary."""
         self.done.note(text)
 
     def require_days(self) -> None:
-        """Raises `NothingToSay` where too little is known to speak of days to come."""
+        """Raise `NoResult` if the history is too short for a forecast."""
         if self._why_not is not None:
-            raise NothingToSay(self._why_not)
+            raise NoResult(self._why_not)
 
     @cached_property
     def _why_not(self) -> str | None:
-        """Found once: no step after the first that asks makes windows."""
+        """The reason why the history is too short; None if it is not. Computed once: later steps add no windows."""
         return missing_history(hours_known(self.read("broker_windows")))

@@ -1,4 +1,4 @@
-"""Minimum history of hourly windows for what is said of days to come."""
+"""Minimum history of hourly windows for statements about future days."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     driver:   finds stretches ◀── an outline of each range
     workers:  a row per trial ──▶ the range of its stretch, replayed ──▶ a row per result
 
-Only outlines go through the driver. A worker keeps the range that it replayed last, since trials of a stretch follow
-each other.
+Only outlines pass through the driver. A worker caches the last range that it replayed, since consecutive trials use the
+same stretch.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _OUTLINE = (
 class Outline:
     """All brokers and namespaces of a range, and a digest of its content.
 
-    `first` is the broker that comes first by name at the beginning, and `capacity` is what it has of each resource.
+    `first` is the first broker by name at the beginning, and `capacity` its capacity of each resource.
     """
 
     brokers: tuple[BrokerId, ...]
@@ -70,9 +70,7 @@ class CellReplay(NamedTuple):
 
 
 class Ranges:
-    """Ranges of the history at a URL, as planning a what-if needs them. Unreadable files go to `on_fault`, or are
-    raised.
-    """
+    """Ranges of the history at a URL for the plan of a what-if. Unreadable files go to `on_fault`, or are raised."""
 
     def __init__(self, spark: SparkSession, url: str, on_fault: OnFault | None = None) -> None:
         self._spark = spark
@@ -80,7 +78,7 @@ class Ranges:
         self._on_fault = on_fault
 
     def report_times(self, from_ms: int | None, to_ms: int | None) -> IntArray:
-        """Return the times of broker reports, in order: of each `HOLD_S` the first and the last."""
+        """Return the times of the first and the last broker report in each period of `HOLD_S`, sorted."""
         reports = self._load(BROKER_REPORTS, "at_ms", from_ms=from_ms, to_ms=to_ms)
         period = (f.col("at_ms") / _HOLD_MS).cast("long")
         ends = f.array(f.min("at_ms"), f.max("at_ms")).alias("ends")
@@ -94,7 +92,7 @@ class Ranges:
         return np.unique(np.array([row.ends for row in found if row.damaged is None], dtype=np.int64))
 
     def gaps(self) -> list[Gap]:
-        """Return all gaps that are marked."""
+        """Return all gaps that the leaders have recorded."""
         events = self._load(EVENTS, "epoch", "sequence", "kind", "body")
         found = events.where(f.col("kind").isin(*MARKS) | f.col("damaged").isNotNull()).collect()
         self._tell_damaged(found)
@@ -102,7 +100,7 @@ class Ranges:
         return gaps_in([(row.epoch, row.kind, row.body) for row in marks])
 
     def read(self, stretches: Sequence[Stretch]) -> list[Outline | str]:
-        """Return the outline of the range of each, or the reason why it cannot be replayed."""
+        """Return the outline of each stretch, or the reason why it cannot be replayed."""
         url = self._url
         rows = _map_each(self._spark, lambda number: _outline_row(url, stretches[number]), len(stretches), _OUTLINE)
         found = rows.collect()
@@ -111,7 +109,7 @@ class Ranges:
         return [_outline_in(row) if row.fault is None else row.fault for row in found]
 
     def faults(self, replays: Sequence[CellReplay]) -> list[str | None]:
-        """Return the reason why each trial has no world; None when it has one."""
+        """Return for each trial the reason why it cannot be simulated, or None."""
         rows = self.replay(
             lambda number, recorded: {"fault": fault_of(recorded, replays[number].trial)}, replays, _FAULT
         )
@@ -150,7 +148,7 @@ class Ranges:
 def _map_each(
     spark: SparkSession, work: Callable[[int], dict[str, Any]], count: int, schema: t.StructType
 ) -> DataFrame:
-    """Return a row per number below `count`, in order, each made by a task."""
+    """Return a row per number below `count`, in order, each made by its own task."""
     arrow = to_arrow_schema(schema)
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -191,7 +189,7 @@ def outline_of(recorded: RecordedRange) -> Outline:
 
 
 def digest_of(recorded: RecordedRange) -> str:
-    """Return a digest of all that a trial replays."""
+    """Return a digest of everything that a trial replays."""
     loads, happened = recorded.loads, (recorded.brokers, recorded.namespaces, recorded.events, recorded.duration_s)
     digest = blake2b(repr(happened).encode(), digest_size=16)
     for each in (loads.at_s, loads.bundle, loads.figures):
@@ -218,7 +216,7 @@ def _range_of(url: str, stretch: Stretch, digest: str) -> RecordedRange:
 
 
 def fault_of(recorded: RecordedRange, trial: Trial) -> str | None:
-    """Return why the trial has no world; None when it has one."""
+    """Return the reason why the trial cannot be simulated, or None."""
     try:
         trial.world(recorded)
     except ValueError as error:

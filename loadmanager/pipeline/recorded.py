@@ -25,13 +25,13 @@ _HOURS_FIRST, _TIMES_MORE = 24, 4
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """`domains` is the failure domain of each broker that is in one. Without a leader in the range: the defaults."""
+    """Settings, and the failure domain of each broker that has one. Defaults if the range has no checkpoint."""
 
     settings: Settings = field(default_factory=lambda: settings_of({}, "defaults"))
     domains: Mapping[str, str] = field(default_factory=dict)
 
     def values(self) -> dict[str, Any]:
-        """The settings that are not as by default, by key."""
+        """The settings that differ from their defaults, by key."""
         changed = self.settings.model_dump(exclude_defaults=True)
         return {Settings.key(name): value for name, value in changed.items()}
 
@@ -42,32 +42,32 @@ class Recorded:
 
 
 def newest_recorded(history: HistoryTables) -> Recorded:
-    """Read the newest hours of events, as many as it takes to have a checkpoint, which has all settings."""
+    """Read hours of events, newest first, until one contains a checkpoint: a checkpoint has all settings."""
     hours = sorted({file.hour_ms for file in history.files(EVENTS)}, reverse=True)
     count = _HOURS_FIRST
     while count < len(hours):
-        told = _told(history, hours[:count])
-        if any(kind == _CHECKPOINT for kind, _ in told):
-            return _recorded_in(told)
+        events = _read_events(history, hours[:count])
+        if any(kind == _CHECKPOINT for kind, _ in events):
+            return _recorded_in(events)
         count *= _TIMES_MORE
-    return _recorded_in(_told(history, hours))
+    return _recorded_in(_read_events(history, hours))
 
 
-_Told = Sequence[tuple[str, str]]
-"""The kind and the body of events, in their order."""
+_Events = Sequence[tuple[str, str]]
+"""Kinds and bodies of events, in order."""
 
 
-def _told(history: HistoryTables, hours: Sequence[int]) -> _Told:
-    """Those events of these hours that say what holds."""
+def _read_events(history: HistoryTables, hours: Sequence[int]) -> _Events:
+    """Return the events of these hours that contain settings or policies."""
     batches = history.scan(EVENTS, ("kind", "body", "epoch"), set(hours))
     wanted = pa.array([_CHECKPOINT, _CONFIGURATION, _POLICIES])
     rows = (batch.filter(pc.is_in(batch["kind"].cast(pa.string()), wanted)).to_pylist() for batch in batches)
     return [(row["kind"], row["body"]) for row in chain.from_iterable(rows) if row["epoch"] > IMPORTED]
 
 
-def _recorded_in(told: _Told) -> Recorded:
-    settings = _last(told, _CONFIGURATION, "settings")
-    policies = _last(told, _POLICIES, "policies")
+def _recorded_in(events: _Events) -> Recorded:
+    settings = _last(events, _CONFIGURATION, "settings")
+    policies = _last(events, _POLICIES, "policies")
     domains = decode_domains(orjson.dumps(policies.get("failureDomains", {})), "the recorded failure domains")
     return Recorded(
         settings_recorded(settings),
@@ -75,10 +75,10 @@ def _recorded_in(told: _Told) -> Recorded:
     )
 
 
-def _last(told: _Told, wanted: str, part: str) -> Mapping[str, Any]:
-    """The body of the last event of the kind; or that part of a checkpoint, if one came later."""
-    for kind, body in reversed(told):
+def _last(events: _Events, wanted: str, part: str) -> Mapping[str, Any]:
+    """Return the body of the last event of the kind, or that part of a checkpoint that came later."""
+    for kind, body in reversed(events):
         if kind in (wanted, _CHECKPOINT):
-            said: Mapping[str, Any] = orjson.loads(body)
-            return said[part] if kind == _CHECKPOINT else said
+            content: Mapping[str, Any] = orjson.loads(body)
+            return content[part] if kind == _CHECKPOINT else content
     return {}

@@ -1,4 +1,4 @@
-"""Reject reasons: rows of the history that cannot be used are told apart, counted and kept as examples.
+"""Reject reasons: classify and count rows of the history that cannot be used, and keep examples.
 
 A row is rejected for the first of these reasons that applies:
 
@@ -9,8 +9,8 @@ A row is rejected for the first of these reasons that applies:
     impossible    an amount too large, an empty hash range, a time before 1970 or outside the hour of its folder
     duplicate     another file of the same hour, earlier by name, has the same report (`epoch`, `sequence`)
 
-A broker of Pulsar that does not know the speed of its network reports a negative limit of bandwidth. Usage and limit
-are 0 then, and the row is used.
+A Pulsar broker that does not know its network speed reports a negative bandwidth limit. Its usage and limit are then
+read as 0, and the row is used.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _INFINITY = float("inf")
 
 
 def with_reason(rows: DataFrame, table: str) -> DataFrame:
-    """Add `reason`, which is null for a row that can be used. Duplicates are left to `with_duplicates`."""
+    """Add `reason`, null for a usable row. `with_duplicates` finds duplicates."""
     reason = _reason(table) if table in _AMOUNTS else f.lit(None).cast("string")
     if "damaged" in rows.columns:
         reason = f.when(f.col("damaged").isNotNull(), "bad_file").otherwise(reason)
@@ -66,7 +66,7 @@ def _reason(table: str) -> Column:
 
 
 def with_duplicates(rows: DataFrame, table: str) -> DataFrame:
-    """Add the reason `duplicate` to usable rows whose key an earlier file of their hour has."""
+    """Add the reason `duplicate` to usable rows whose key is also in an earlier file of their hour."""
     is_usable = f.col("reason").isNull()
     copies = Window.partitionBy("hour_ms", is_usable, *_KEYS[table]).orderBy("file")
     is_copy = is_usable & (f.row_number().over(copies) > 1)
@@ -87,7 +87,7 @@ def overlapping_files(files: Iterable[HistoryFile]) -> set[str]:
 
 
 def usable(rows: DataFrame, table: str) -> DataFrame:
-    """Return the rows without a reason, with the columns of the history's table."""
+    """Return the usable rows, with the columns of the history's table."""
     amounts = dict(zip(_AMOUNTS[table], _known_amounts(table), strict=True))
     kept = rows.where(f.col("reason").isNull())
     return kept.select(*(amounts.get(name, f.col(name)).alias(name) for name in raw(table).names))

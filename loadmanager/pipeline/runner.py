@@ -23,17 +23,17 @@ from pyspark.sql import SparkSession
 
 from loadmanager.errors import LoadManagerError, PipelineError
 from loadmanager.history.files import Directory
-from loadmanager.pipeline.history_tables import CANNOT_GO_ON, cause_of
+from loadmanager.pipeline.history_tables import ENGINE_ERRORS, cause_of
 from loadmanager.pipeline.job import Job, JobRun, Watch
-from loadmanager.pipeline.step import SUMMARY, Done, NothingToSay, Step, Summary, get_summary
+from loadmanager.pipeline.step import SUMMARY, NoResult, Step, StepResult, Summary, get_summary
 from loadmanager.pipeline.steps import STEPS
 
 Spark = SparkSession
-"""The session, for those who do not import PySpark."""
+"""The session type, for modules that do not import PySpark."""
 
 
 class StepError(PipelineError):
-    """A step failed; `__cause__` is why. What other steps wrote is intact, and so is what this one wrote before."""
+    """A step failed; `__cause__` is the reason. Tables that were already written are intact."""
 
     def __init__(self, step: str, why: str) -> None:
         super().__init__(f"step {step}: {why}")
@@ -41,7 +41,7 @@ class StepError(PipelineError):
 
 
 def run(spark: SparkSession, job: Job, names: Sequence[str], watch: Watch | None = None) -> Summary:
-    """Run the steps of these names, in their order; the summary is written also when one fails. Raises `StepError`."""
+    """Run these steps in the pipeline's order. A failed run writes the summary too. Raises `StepError`."""
     state, steps = JobRun(spark, job, _summary_after(job), watch), [STEPS[name] for name in STEPS if name in names]
     before = replace(state.summary)
     try:
@@ -50,7 +50,7 @@ def run(spark: SparkSession, job: Job, names: Sequence[str], watch: Watch | None
             _run_step(state, step)
     finally:
         if _is_new(before, state.summary):
-            with suppress(*CANNOT_GO_ON):
+            with suppress(*ENGINE_ERRORS):
                 Directory.of(job.out).write(SUMMARY, pa.py_buffer(state.summary.encode()))
     return state.summary
 
@@ -78,7 +78,7 @@ def _summary_after(job: Job) -> Summary:
 
 
 def _check(run: JobRun, steps: Sequence[Step]) -> None:
-    """Refuse what cannot be done before the first step has taken its time."""
+    """Find steps that cannot run before the first one starts. Raises `StepError`."""
     made = set[str]()
     for step in steps:
         try:
@@ -91,7 +91,7 @@ def _check(run: JobRun, steps: Sequence[Step]) -> None:
                     )
             if step.check is not None:
                 step.check(run)
-        except (LoadManagerError, *CANNOT_GO_ON) as error:
+        except (LoadManagerError, *ENGINE_ERRORS) as error:
             raise _failed(run.begin(step), error) from error
         made |= set(step.writes)
 
@@ -104,12 +104,12 @@ def _run_step(run: JobRun, step: Step) -> None:
         if step.reads or step.reads_if_there:
             run.summarise_range()
         step.function(run)
-    except NothingToSay as why:
+    except NoResult as why:
         run.note(f"{step.name}: {why}")
         for table in step.writes:
             if table not in done.rows:
                 run.clear(table)
-    except (LoadManagerError, *CANNOT_GO_ON) as error:
+    except (LoadManagerError, *ENGINE_ERRORS) as error:
         raise _failed(done, error) from error
     finally:
         done.seconds = time.monotonic() - started_s
@@ -117,6 +117,6 @@ def _run_step(run: JobRun, step: Step) -> None:
         run.watch.ended(step.name, done.seconds)
 
 
-def _failed(done: Done, error: Exception) -> StepError:
+def _failed(done: StepResult, error: Exception) -> StepError:
     done.fault = str(error) if isinstance(error, LoadManagerError) else cause_of(str(error))
     return StepError(done.step, done.fault)

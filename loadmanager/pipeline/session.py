@@ -1,4 +1,4 @@
-"""A Spark session: on this machine with a JVM that is found or comes as a package, or on any cluster."""
+"""Spark session, on this machine (with an installed JVM or the one from PyPI) or on a cluster."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 HERE = "local[*]"
 _NEEDED = ("pyspark", "pandas", "scipy", "deltalake", "jinja2")
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""The variable that spark-submit sets: the JVM is there already."""
+"""Variable set by spark-submit, which has already started the JVM."""
 
 _PYTHON = "PYSPARK_PYTHON"
-"""The variable that says which Python Spark's workers run."""
+"""Variable with the Python interpreter of Spark's workers."""
 
 _STARTED_BY = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS")
-"""Variables that Spark is started by."""
+"""Variables that change how Spark starts."""
 
 _OF_PYTHON = re.compile(r"^((?!org\.|java\.)[\w.]+(?:Error|Exception): .+)", re.MULTILINE)
 _CAUSE = re.compile(r"java\.io\.IOException: (.+)")
@@ -45,11 +45,11 @@ _LOGGING = files("loadmanager.pipeline") / "log4j2.properties"
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # The reports of a day's brokers, which those of bundles are joined with, are few beside these.
+    # Broadcast a day's broker reports: they are few compared with the bundle reports that are joined with them.
     "spark.sql.autoBroadcastJoinThreshold": "64MB",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    # What goes wrong is said once, by us.
+    # The command prints each error once.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 _SETTINGS_HERE = {
@@ -58,7 +58,7 @@ _SETTINGS_HERE = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
-    # Looking for files on this machine takes less time than a task for each of them.
+    # List local files on the driver: a task per file would take longer.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
 }
 
@@ -66,7 +66,7 @@ FEW_BYTES = 1 << 20
 """Size of small input files: at most some 50,000 rows of bundle reports."""
 
 _SETTINGS_FOR_FEW = {
-    # What takes the time is to compile queries, to make that code fast, and to think twice about each plan.
+    # With few rows, most of the time goes into compiling and re-planning queries.
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -76,16 +76,14 @@ _SETTINGS_FOR_FEW = {
 
 
 def require_spark() -> None:
-    """Raises `PipelineError` with the fix when a package is missing that the pipeline needs."""
+    """Raise `PipelineError`, with the command that installs it, if a package of the pipeline is missing."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise PipelineError(f"not installed: {', '.join(missing)}; install with: {how_to_install('pipeline')}")
 
 
 def are_few(history: str) -> bool:
-    """Return whether a history has so few load reports that starting Spark takes longer than its work.
-    Only for a directory of this machine: elsewhere it is not known before Spark runs.
-    """
+    """Return True for a local history with at most `FEW_BYTES` of bundle reports; False for a URL."""
     if ":" in history.partition("/")[0]:
         return False
     files, _ = Directory.of(history).list_files(BUNDLE_REPORTS)
@@ -100,10 +98,10 @@ def spark_session(
     *,
     for_few: bool = False,
 ) -> SparkSession:
-    """A session on `master`; without one on that of spark-submit, or on all cores of this machine.
+    """Return a session on `master`, by default that of spark-submit or all cores of this machine.
 
-    `settings` of Spark win over ours; `for_few` rows (`are_few`) there are others on this machine. Raises
-    `PipelineError`: a package or Java is missing, or the master does not answer in time.
+    `settings` override our Spark settings. `for_few` selects local settings for few rows (`are_few`). Raises
+    `PipelineError` if a package or Java is missing, or if the master does not answer in time.
     """
     require_spark()
     from pyspark.sql import SparkSession  # noqa: PLC0415 - it may not be installed, see above
@@ -140,7 +138,7 @@ def _create(builder: SparkSession.Builder, master: str | None) -> SparkSession:
 
 
 def _of_environment() -> str:
-    """Name the variables that Spark is started by and that nobody has set for this run."""
+    """Name the variables of the environment that change how Spark starts."""
     found = [name for name in _STARTED_BY if name in os.environ]
     return f"; is what the environment says meant for this? It sets {', '.join(found)}" if found else ""
 
@@ -164,7 +162,7 @@ def _is_here(master: str) -> bool:
 
 
 def _use_java() -> None:
-    """And for Python's part of the work the Python that runs this, where the packages are."""
+    """Use our Java, and this interpreter, which has the packages, for the workers."""
     os.environ.setdefault(_PYTHON, sys.executable)
     try:
         os.environ["JAVA_HOME"] = str(spark_java_home(get_java()))
@@ -193,7 +191,7 @@ def _require_master(master: str, timeout_s: float) -> None:
 
 
 def _require_answer(session: SparkSession, master: str, timeout_s: float) -> None:
-    """The cluster has to carry out one small task."""
+    """Run one small task on the cluster. Raises `PipelineError` if it does not end in time."""
     timer = threading.Timer(timeout_s, session.sparkContext.cancelAllJobs)
     timer.start()
     try:
@@ -223,7 +221,7 @@ def _require_python(session: SparkSession, python: str) -> None:
 
 
 def _return_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run on a worker, which imports this module for it."""
+    """Return the batches. A worker that runs it has imported this package."""
     return batches
 
 

@@ -10,9 +10,10 @@ folder). Options:
     files           JSON list of values of `file`: only these are read
     columns         comma-separated list of columns
 
-Files of hours outside the range are not opened, so a row in the folder of another hour than its own is not found by its
-time. The range and `columns` are options, since Spark 4.3 tells a Python data source no columns, and shares filters
-pushed down for one query with all queries on the frame (`PythonDataSourceV2.setReadInfo`), which then miss rows.
+Files of hours outside the range are not opened. A row that lies in the folder of a wrong hour is therefore not found by
+its time. The range and `columns` are options because Spark 4.3 does not pass columns to a Python data source, and
+applies filters pushed down for one query to all queries on the frame (`PythonDataSourceV2.setReadInfo`), which then
+miss rows.
 
 A file of a newer schema is an error in both modes. In mode PERMISSIVE a task holds the rows of one file in memory.
 """
@@ -52,7 +53,7 @@ _ON_PATH = -4
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `loadmanager` known to a session."""
+    """Register the format `loadmanager` in a session."""
     spark.dataSource.register(HistoryDataSource)
 
 
@@ -65,19 +66,19 @@ def read_history(
     leaves_out: bool,
     **options: str | int | None,
 ) -> DataFrame:
-    """Return columns of a table, or all; `leaves_out` is mode PERMISSIVE. Options that are None are not given."""
+    """Return columns of a table, by default all. `leaves_out` selects mode PERMISSIVE. Options may be None."""
     given = {name: value for name, value in options.items() if value is not None}
     reader = spark.read.format(FORMAT).options(table=table, mode=PERMISSIVE if leaves_out else FAILFAST, **given)
     return reader.option("columns", ",".join(columns)).load(url)
 
 
 def place_of(path: str) -> str:
-    """Return the value of the column `file` for the path of a file."""
+    """Return the path within the history, the value of the column `file`."""
     return "/".join(path.split("/")[_ON_PATH:])
 
 
 def history_at(url: str) -> Directory:
-    """Return the directory of a history. Raises `PipelineError` where there is none."""
+    """Return the directory of a history. Raises `PipelineError` if it does not exist."""
     directory = Directory.of(url) if url else None
     if directory is None or not directory.exists():
         from loadmanager.config.settings_base import without_password  # noqa: PLC0415 - few need it, and it takes a second
@@ -87,7 +88,7 @@ def history_at(url: str) -> Directory:
 
 
 class HistoryDataSource(DataSource):
-    """The format `loadmanager`. Raises `PipelineError` for options that cannot be used."""
+    """The format `loadmanager`. Raises `PipelineError` for invalid options."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -126,21 +127,21 @@ class HistoryDataSource(DataSource):
 
 @dataclass
 class _Task(InputPartition):
-    """Files to be read, and files that are known to be unreadable."""
+    """Files to read, and files that are known to be unreadable."""
 
     files: Sequence[HistoryFile] = ()
     faults: Sequence[HistoryFileError] = ()
 
 
 class _HistoryReader(DataSourceReader):
-    """Plans from listings, on the driver; reads files, in tasks."""
+    """Plans tasks on the driver, from listings; reads files in tasks."""
 
     def __init__(self, source: HistoryDataSource, schema: pa.Schema) -> None:
         self._source = source
         self._schema = schema
 
     def partitions(self) -> Sequence[_Task]:
-        """Files in the order of their hours, in tasks of about equal size."""
+        """Return the files, ordered by hour, in tasks of about equal size."""
         source, tasks = self._source, defaultdict[int, list[HistoryFile]](list)
         files, faults = Directory.of(source.url).list_files(source.table, source.from_ms, source.to_ms)
         if source.files is not None:
@@ -165,7 +166,7 @@ class _HistoryReader(DataSourceReader):
             yield from self._rows(history, file)
 
     def _rows(self, history: History, file: HistoryFile) -> Iterable[pa.RecordBatch]:
-        """Return the rows of a file that are asked for, or the row of a damaged file. Raises `HistoryFileError`."""
+        """Return the requested rows of a file, or the row of a damaged file. Raises `HistoryFileError`."""
         source, faults = self._source, list[HistoryFileError]()
         names = ["at_ms", *(name for name in self._schema.names if name in TABLES[file.table].names)]
         on_fault = None if source.mode == FAILFAST else faults.append
@@ -188,7 +189,7 @@ class _HistoryReader(DataSourceReader):
                 columns.append(pa.repeat(pa.scalar(given.get(wanted.name), wanted.type), rows.num_rows))
                 continue
             column = rows.column(wanted.name)
-            is_rate = column.type == RATE  # a cast of decimals would cost a third of the time of reading
+            is_rate = column.type == RATE  # casting decimals would take a third of the reading time
             columns.append(pa.array(rates_of(column), mask=np.asarray(column.is_null())) if is_rate else column)
         return pa.RecordBatch.from_arrays(
             [each.cast(kind) for each, kind in zip(columns, self._schema.types, strict=True)], schema=self._schema

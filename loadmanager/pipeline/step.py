@@ -20,10 +20,10 @@ SUMMARY = "summary.json"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step may read and write the tables that it names here, and no others; and read what it has written itself.
+    """Step of the pipeline. It may access only the tables that it declares.
 
-    `reads` have to be there, `reads_if_there` need not. `check` is asked before any step begins, and raises
-    `LoadManagerError` for what the step could not do. The function raises `NothingToSay` where there is nothing.
+    Tables in `reads` must exist, those in `reads_if_there` may be missing. `check` runs before the first step of a run
+    and raises `LoadManagerError` if the step cannot run. `function` raises `NoResult` if it has no result.
     """
 
     name: str
@@ -46,14 +46,14 @@ class Step:
             raise PipelineError(f"table {table}: not declared as written")
 
 
-class NothingToSay(Exception):  # noqa: N818 - not an error: the run goes on
-    """A step has nothing to say; the text is why. Those of its tables that it has not written are empty then."""
+class NoResult(Exception):  # noqa: N818 - not an error: the run goes on
+    """A step has no result; the text is the reason. Tables that it has not written are then emptied."""
 
 
 @dataclass(slots=True)
-class Done:
-    """Result of a step in a run: `rows` of each table that it wrote, `hours` of the history that step `ingest` made;
-    `notes` name what was left out.
+class StepResult:
+    """Result of a step: number of `rows` per table written, number of `hours` that `ingest` made, and `notes` about
+    what was left out.
     """
 
     step: str
@@ -71,26 +71,23 @@ class Done:
 
 @dataclass(slots=True)
 class Summary:
-    """Result of the last run, with that of earlier runs for the steps that it did not have.
-
-    The range is that of the ingested reports.
-    """
+    """Latest result of each step, from the last run or an earlier one, and the range of the ingested reports."""
 
     run: str
     history: str
     out: str
     from_ms: int | None = None
     to_ms: int | None = None
-    steps: list[Done] = field(default_factory=list)
+    steps: list[StepResult] = field(default_factory=list)
 
     @property
     def notes(self) -> list[str]:
-        """Return a sentence for each thing that was left out."""
+        """Return the notes of all steps."""
         return [note for done in self.steps for note in done.notes]
 
-    def begin(self, step: str) -> Done:
+    def begin(self, step: str) -> StepResult:
         """Replace the result of the step by a new one."""
-        done = Done(step, self.run)
+        done = StepResult(step, self.run)
         self.steps = [*(each for each in self.steps if each.step != step), done]
         return done
 
@@ -103,7 +100,7 @@ def get_summary(out: str) -> Summary:
     directory = Directory.of(out)
     try:
         said = orjson.loads(directory.read(SUMMARY))
-        return Summary(**{**said, "out": out, "steps": [Done(**each) for each in said["steps"]]})
+        return Summary(**{**said, "out": out, "steps": [StepResult(**each) for each in said["steps"]]})
     except OSError:
         raise PipelineError(f"{directory}/{SUMMARY}: cannot be read: has the pipeline been run into it?") from None
     except (ValueError, TypeError, KeyError) as error:

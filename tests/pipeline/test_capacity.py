@@ -26,7 +26,7 @@ from loadmanager.pipeline.capacity import (
 )
 from loadmanager.pipeline.datasets import METRICS
 from loadmanager.pipeline.minimum_history import FEWEST_DAYS, WHOLE_DAY_HOURS, missing_history, whole_days
-from loadmanager.pipeline.step import NothingToSay
+from loadmanager.pipeline.step import NoResult
 
 NAN = float("nan")
 NO_BASE = np.zeros(4)
@@ -306,7 +306,7 @@ def test_brokers_that_have_left_are_not_there_but_their_load_was() -> None:
     ],
 )
 def test_where_nothing_can_be_said_it_is_said_why(hours: int, fleet: pd.DataFrame, why: str) -> None:
-    with pytest.raises(NothingToSay, match=why):
+    with pytest.raises(NoResult, match=why):
         plan(hours_of(hours), fleet, 30, 0.3, cpu_cost(1.0), {})
 
 

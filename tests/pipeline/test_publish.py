@@ -12,7 +12,7 @@ from loadmanager.pipeline.datasets import METRICS, schema_of
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.paired import Significance
 from loadmanager.pipeline.publish import learned_from, loads_of_namespaces, profiles_of, proved_namespaces, weekly_hours
-from loadmanager.pipeline.step import Done, Summary
+from loadmanager.pipeline.step import StepResult, Summary
 from loadmanager.wire.learned_records import LEARNED_DATA
 
 MONDAY_MS = 1_789_948_800_000
@@ -79,7 +79,7 @@ def test_a_profile_begins_on_monday_wherever_the_forecast_does_and_its_mean_is_o
 def test_published_loads_have_a_source_and_are_accepted(spark: SparkSession, tables: Tables) -> None:
     rows = [window("t/ns", 2, 8.0), {**window("t/later", 2, 8.0), "start_ms": HOUR_MS}]
     tables.write("namespace_windows", spark.createDataFrame(rows, schema_of("namespace_windows")))
-    steps = [Done("ingest", "run-1"), Done("report", "run-2")]
+    steps = [StepResult("ingest", "run-1"), StepResult("report", "run-2")]
     learned = learned_from(tables, Summary("run-2", "/history", "/out", 5, 6, steps))
     assert {key: learned[key] for key in ("run", "history", "rangeFrom", "rangeTo")} == {
         "run": "run-1",

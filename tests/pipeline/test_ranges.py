@@ -19,7 +19,7 @@ from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, EV
 from loadmanager.lab.simulate.recorded_world import RecordedRange
 from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range
 from loadmanager.pipeline import ranges as ranges_module
-from loadmanager.pipeline.history_tables import CANNOT_GO_ON, cause_of
+from loadmanager.pipeline.history_tables import ENGINE_ERRORS, cause_of
 from loadmanager.pipeline.ranges import Outline, Ranges, digest_of
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.pipeline.whatif_plan import find_stretches, plan, play
@@ -138,7 +138,7 @@ def test_changed_input_is_not_replayed(ranges: Ranges, history: History) -> None
     given = plan(whatif(strategies=["ThresholdShedder"], stretchS=3600), history, ranges)
     Path(file_of(history, BUNDLE_REPORTS, 1).path).unlink()
 
-    with pytest.raises(CANNOT_GO_ON) as raised:
+    with pytest.raises(ENGINE_ERRORS) as raised:
         play(given, ranges).collect()
     assert cause_of(str(raised.value)).startswith("files of the range have changed while it was replayed")
 

@@ -16,7 +16,7 @@ from loadmanager.pipeline.datasets import frame_of, schema_of
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.job import Job, JobRun
 from loadmanager.pipeline.runner import StepError
-from loadmanager.pipeline.step import NothingToSay, Step, Summary, get_summary
+from loadmanager.pipeline.step import NoResult, Step, Summary, get_summary
 from loadmanager.pipeline.steps import STEPS
 from loadmanager.pipeline.steps import whatif as whatif_step
 
@@ -134,7 +134,7 @@ def test_of_a_step_without_anything_to_say_the_tables_are_empty_and_the_reason_i
 ) -> None:
     def step(run: JobRun) -> None:
         writes(run, "fleet_events")
-        raise NothingToSay("nothing is known")
+        raise NoResult("nothing is known")
 
     summary = step_runner.run(Step("one", step, writes=("fleet_events", "recommendation")))
     assert summary.notes == ["one: nothing is known"]

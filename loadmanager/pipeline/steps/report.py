@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import Directory
-from loadmanager.pipeline.history_tables import CANNOT_GO_ON, cause_of
+from loadmanager.pipeline.history_tables import ENGINE_ERRORS, cause_of
 from loadmanager.pipeline.job import JobRun
 from loadmanager.pipeline.reporting.actions import REPORT
 from loadmanager.pipeline.reporting.contents import TABLES_READ, About, collect
@@ -28,7 +28,7 @@ def report(run: JobRun) -> None:
         about = About(said.run, said.history, said.out, said.from_ms, said.to_ms, notes, recommended)
         for name, data in make_report(contents, about).items():
             directory.write(f"{REPORT}/{name}", pa.py_buffer(data))
-    except CANNOT_GO_ON as error:
+    except ENGINE_ERRORS as error:
         raise PipelineError(f"{directory}/{REPORT}: cannot be written: {cause_of(str(error))}") from error
 
 

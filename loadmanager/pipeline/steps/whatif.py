@@ -15,7 +15,7 @@ from loadmanager.history.files import DAY_MS, HOUR_MS, Directory
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.pipeline.costs import cost_models, known_cost
-from loadmanager.pipeline.history_tables import CANNOT_GO_ON, format_range
+from loadmanager.pipeline.history_tables import ENGINE_ERRORS, format_range
 from loadmanager.pipeline.job import JobRun
 from loadmanager.pipeline.league import (
     FEWEST_DAYS,
@@ -156,7 +156,7 @@ def require_known(run: JobRun) -> None:
     if run.job.whatif is None:
         return
     base = {}
-    with suppress(LoadManagerError, *CANNOT_GO_ON):  # the step that reads it says what is wrong with the history
+    with suppress(LoadManagerError, *ENGINE_ERRORS):  # the step that reads it says what is wrong with the history
         base = run.recorded.values()
     configurations(run.job.whatif, base)
 

@@ -131,7 +131,7 @@ def test_by_other_rules_and_anew_all_is_made_that_can_be(kept: Kept, monkeypatch
     kept.run()
     path.unlink()
     assert kept.run(anew=True) == [2]
-    monkeypatch.setattr(incremental, "RULES", incremental.RULES + 1)
+    monkeypatch.setattr(incremental, "RULES_VERSION", incremental.RULES_VERSION + 1)
     assert kept.run() == [2]
     Path(kept.out.root, incremental.STATE).write_text("{")
     assert kept.run() == [2]
