@@ -1,11 +1,11 @@
 """Dump of a load-manager cluster, read from its metadata store.
 
-Ownership is as records and registrations say it together: an owner that is not registered any more, or again, is none.
-What strategies remember counts incarnations by the znodes of registrations, a dump by `startTimestamp`; so it is
-translated, and forgotten of brokers that registered again.
+Ownership combines records and registrations: an owner whose registration has ended counts as none. The memory of
+strategies identifies incarnations by the znodes of registrations, a dump by `startTimestamp`. So the memory is
+translated; the entries of brokers that have registered again are dropped.
 
-It is not one moment's picture. A leader knows more than it has written down: averages of bundles and strategies'
-memories are those of its last flush, and averaged loads of brokers are only in its memory.
+The dump is not a consistent snapshot, and the leader knows more than the store has. Averages of bundles and memories of
+strategies are those of its last flush; averaged loads of brokers are only in its memory.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ from loadmanager.wire.validation import parse_model
 _Value = TypeVar("_Value")
 
 _BY_INCARNATION = ("usage", "hits")
-"""The parts of strategies' memories that are lists by broker, which begin with its incarnation."""
+"""Keys of strategies' memories with a list per broker that begins with its incarnation."""
 
 
 async def collect_cluster(store: MetadataStore, taken_at_ms: int, settings: Settings) -> Collected:
-    """The state of the cluster in this store; what differs from the defaults in `settings` becomes `configuration`."""
+    """Collect the state of the cluster in this store; `settings` that differ from Pulsar's defaults become
+    `configuration`.
+    """
     collected = Collected({"takenAt": taken_at_ms, "brokers": {}, "bundleData": {}})
     registered = await _brokers(store, collected)
     await _namespaces(store, collected, registered)
@@ -62,7 +64,7 @@ async def collect_cluster(store: MetadataStore, taken_at_ms: int, settings: Sett
 
 
 def configuration_of(settings: Settings) -> dict[str, str]:
-    """The settings that differ from Pulsar's defaults, as a `broker.conf` would have them."""
+    """Return the settings that differ from Pulsar's defaults, as in a `broker.conf`."""
     changed = settings.model_dump(exclude_defaults=True)
     texts = {Settings.key(name): text_of(value) for name, value in changed.items()}
     values = values_as_text(settings)
@@ -76,7 +78,7 @@ def configuration_of(settings: Settings) -> dict[str, str]:
 
 
 async def _brokers(store: MetadataStore, collected: Collected) -> dict[str, Registration]:
-    """Collect the reports; the registrations of the brokers, by id."""
+    """Collect the reports; return the registrations of the brokers by id."""
     registered = {}
     names = await store.children(paths.BROKERS)
     znodes = await store.get_many([paths.broker(name) for name in names])
@@ -139,7 +141,7 @@ def _owner_fields(entry: Ownership, registered: Mapping[str, Registration]) -> d
 
 
 async def _operator_config(store: MetadataStore, collected: Collected) -> None:
-    """Policies, controls and what was learned; groups of namespaces that have no record are left out."""
+    """Collect policies, controls and learned loads; anti-affinity groups only of namespaces with a record."""
     policies = await _read(store, collected, paths.ISOLATION, decode_isolation)
     for name, policy in policies.items():
         collected.add("isolationPolicies", name, policy, paths.ISOLATION)
@@ -159,7 +161,7 @@ async def _operator_config(store: MetadataStore, collected: Collected) -> None:
 
 
 async def _overridden(store: MetadataStore, collected: Collected, settings: Settings) -> Settings:
-    """The settings under dynamic configuration, as nodes go by them."""
+    """Return the settings with dynamic configuration applied, as nodes use them."""
     path = paths.CONFIGURATION
     stored = await _read(store, collected, path, decode_configuration)
     settings, _, faults = usable_overrides(settings, stored)
@@ -243,7 +245,7 @@ async def _memory(store: MetadataStore, collected: Collected, registered: Mappin
     for strategy, state in record.states.items():
         if strategy in StrategyStates.__annotations__:
             collected.add("state", strategy, _translate_memory(state, registered, starts), path)
-        elif strategy not in RememberedStates.__annotations__:  # of the limits on churn nothing is dumped
+        elif strategy not in RememberedStates.__annotations__:  # the memory of churn limits is not dumped
             collected.faults.append(f"{path}: {strategy}: no strategy of this version")
     unloaded = {"bundles": record.recently_unloaded, "brokers": record.last_unloaded}
     for kind, at_s in unloaded.items():
@@ -251,7 +253,7 @@ async def _memory(store: MetadataStore, collected: Collected, registered: Mappin
 
 
 def _begin_anew(collected: Collected, settings: PlannerSettings) -> None:
-    """Leave out the averages that the next round begins anew, so that a decision on the dump is the leader's."""
+    """Drop the averages that the leader's next round resets, so that a decision on the dump equals the leader's."""
     state = collected.content.get("state")
     if state is None:
         return
@@ -259,7 +261,7 @@ def _begin_anew(collected: Collected, settings: PlannerSettings) -> None:
     for broker, record in collected.content["brokers"].items():
         try:
             used, limit = report_of(record, paths.broker(broker)).usage.T
-        except InvalidRecordError:  # the leader goes by an earlier report
+        except InvalidRecordError:  # the leader uses an earlier report
             continue
         usage = weighted_max_usage(percent_usage(used, limit)[np.newaxis], settings.resource_weights)
         if are_overloaded(usage, settings).any():
@@ -270,7 +272,7 @@ def _begin_anew(collected: Collected, settings: PlannerSettings) -> None:
 def _translate_memory(
     state: Mapping[str, Any], registered: Mapping[str, Registration], starts: Mapping[str, int]
 ) -> dict[str, Any]:
-    """The memory with each broker's `startTimestamp` for its incarnation; without that of earlier incarnations."""
+    """Replace each broker's incarnation by its `startTimestamp`; drop entries of earlier incarnations."""
     translated = dict(state)
     for key in _BY_INCARNATION:
         by_broker = state.get(key)

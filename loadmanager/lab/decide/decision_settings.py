@@ -1,4 +1,4 @@
-"""The settings of a decision: Pulsar's keys as a `broker.conf` has them, with values as text."""
+"""Settings of a decision: Pulsar's keys, with values as text, as in a `broker.conf`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LEGACY_WEIGHTS = {
     "loadBalancerBandwithInResourceWeight": "loadBalancerBandwidthInResourceWeight",
     "loadBalancerBandwithOutResourceWeight": "loadBalancerBandwidthOutResourceWeight",
 }
-"""Keys that Pulsar once misspelt, and still reads where the right one is not set."""
+"""Misspelt keys that Pulsar still reads if the correct key is not set, with the correct keys."""
 
 LISTS = frozenset({KEYS["shedding_excluded_namespaces"], KEYS["supported_split_algorithms"]})
-"""Keys whose text is a list with commas."""
+"""Keys with a comma-separated list."""
 
 _EVENLY = KEYS["distribute_bundles_evenly_enabled"]
-"""On by default, but it hides what a placement strategy thinks, so `decide` wants it asked for."""
+"""On by default in Pulsar. It hides the choice of a placement strategy, so `decide` applies it only if it is set."""
 
 _DEFAULT_WEIGHT = re.compile(r"1(\.0*)?")
 
@@ -44,7 +44,7 @@ WITHOUT_EFFECT = frozenset(
         "statsUpdateFrequencyInSecs",
     }
 )
-"""Keys of Pulsar's balancer that decide nothing which a dump could show."""
+"""Keys of Pulsar's balancer that do not affect decisions on a dump."""
 
 
 _KNOWN = ({*map(Settings.key, Settings.model_fields)} - OF_THE_NODE) | WITHOUT_EFFECT | LEGACY_WEIGHTS.keys()
@@ -59,7 +59,7 @@ def known_settings(configuration: Mapping[str, Any]) -> dict[str, Any]:
 def usable_settings(configuration: Mapping[str, str], where: str) -> tuple[dict[str, str], list[str]]:
     """Return the valid settings, and the faults of the others.
 
-    The two strategies are one thing, as Pulsar wants some of them to be the same.
+    The two strategy keys are checked together, because some strategies must be set under both.
     """
     usable, faults = dict[str, str](), list[str]()
     for key, text in configuration.items():
@@ -76,10 +76,9 @@ def usable_settings(configuration: Mapping[str, str], where: str) -> tuple[dict[
 def settings_for(
     configuration: Mapping[str, str], where: str, *, shedding: str | None = None, placement: str | None = None
 ) -> Settings:
-    """The settings under which this strategy is asked, whichever the configuration names; where it says nothing, what
-    Pulsar's would decide.
+    """Return the settings with this strategy in place of the configured one, and Pulsar's defaults for absent keys.
 
-    Raises `ConfigurationError`, which names `where`, the key and what is allowed, and `UnknownStrategyError`.
+    Raises `ConfigurationError`, which names `where`, the key and the allowed values, and `UnknownStrategyError`.
     """
     given = {key: value for key, value in configuration.items() if key not in WITHOUT_EFFECT}
     values = {**AS_PULSAR, **given}
@@ -97,7 +96,11 @@ def settings_for(
 
 
 def _name(values: dict[str, str], key: str, strategy: str, other: str) -> None:
-    """Put the asked strategy under its key; one that has to be both is both, and the other key names no half of one."""
+    """Set the strategy under its key.
+
+    A strategy for both placement and shedding is set under both keys. Otherwise such a strategy is removed from the
+    other key.
+    """
     values[key] = strategy
     if strategy in BOUND_STRATEGIES:
         values[other] = strategy

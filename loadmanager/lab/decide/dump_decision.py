@@ -1,13 +1,13 @@
-"""Decisions of one strategy about the lines of a dump, in their order, with its state between them.
+"""Decisions of one strategy on the lines of a dump, in order; the state is passed from line to line.
 
-The answer is the strategy's own: what it selects, in its order, and where it fixes a destination, that destination.
-What a leader does around it is left out: it would skip a shed bundle of an excluded namespace, or one that no other
-broker may own, and would let placement choose a destination where the strategy fixes none.
+The result is the strategy's own: the selected bundles in its order, each with the destination that it fixes, if any. A
+leader does more, which is left out here: it skips a shed bundle of an excluded namespace, or one that no other broker
+may own, and it has placement choose the missing destinations.
 
-Among the candidates for a placement are only brokers that may own the bundle: isolation policies, anti-affinity groups
-and limits hold. Preferences hide what the strategy thinks of the others. So those of the modular rules count only when
-their settings ask for them, also the one for brokers with fewer bundles of the namespace, which a leader has unless it
-is told not to; and those of the simple rules, which no setting switches off, do not count.
+Candidates for a placement are only brokers that may own the bundle: isolation policies, anti-affinity groups and limits
+apply. Preferences would hide the strategy's opinion of the other brokers. So those of the modular rules apply only if
+set explicitly, also the even distribution of namespaces, which a leader applies by default. Those of the simple rules,
+which no setting switches off, do not apply.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ from loadmanager.wire.dump_line import DumpLine
 
 _MS_PER_MINUTE = 60_000
 _LABELS: dict[Reason, str] = {TransferReason.OVERLOADED: "Overloaded", TransferReason.UNDERLOADED: "Underloaded"}
-"""Reasons that Pulsar has a name for, and counts decisions under."""
+"""Labels of reasons under which Pulsar counts decisions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecidedLine:
-    """The answer for one line. `candidates` are the brokers that a placement was drawn from, None for other decisions.
+    """Result for one line. `candidates` are the brokers from which a placement was drawn, None for other decisions.
 
     `decisions` are JSON objects, as `--json` prints them.
     """
@@ -75,7 +75,7 @@ class DecidedLine:
     candidates: Sequence[str] | None = None
 
     def to_record(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
+        """Return the object that `--json` prints."""
         verdicts = [{"subject": each.subject, "verdict": str(each.verdict), "why": each.why} for each in self.verdicts]
         return {
             "takenAt": self.taken_at_ms,
@@ -88,9 +88,9 @@ class DecidedLine:
 
 
 class Decider(ABC):
-    """Asks one strategy about line after line; `overrides` are settings that win over the lines' own.
+    """Applies one strategy to line after line; `overrides` are settings that take precedence over those of the lines.
 
-    Raises `ConfigurationError` for overrides that cannot be used, and `UnknownStrategyError`.
+    Raises `ConfigurationError` for invalid overrides, and `UnknownStrategyError`.
     """
 
     def __init__(self, overrides: Mapping[str, str]) -> None:
@@ -123,7 +123,7 @@ class Decider(ABC):
 
 
 class ShedDecider(Decider):
-    """One round of shedding a line."""
+    """Decides one shedding round per line."""
 
     def __init__(self, strategy: str, overrides: Mapping[str, str]) -> None:
         self._strategy = strategy
@@ -147,7 +147,7 @@ class ShedDecider(Decider):
 
 
 class PlaceDecider(Decider):
-    """One choice of an owner for `bundle` a line; chance comes from `rng`."""
+    """Chooses an owner for `bundle`, once per line; random numbers come from `rng`."""
 
     def __init__(self, strategy: str, bundle: str, overrides: Mapping[str, str], rng: np.random.Generator) -> None:
         parse_bundle(bundle, "--bundle")
@@ -180,8 +180,9 @@ class PlaceDecider(Decider):
     def _choose(
         self, snapshot: Snapshot, settings: PlannerSettings, strategy: PlacementStrategy, name: str, line: DumpLine
     ) -> tuple[Placement, dict[str, Figure]]:
-        """The strategy's choice, and how many brokers it was not offered, by reason. An overloaded choice is made again
-        without preferences, if these passed over anybody and the rules have it so.
+        """Return the strategy's choice, and the number of brokers excluded before, by reason.
+
+        If the chosen broker is overloaded, and the rules say so, the choice is repeated without preferences.
         """
         rules = rules_of(settings, name)
         question = self._question(snapshot, settings, line)
@@ -209,7 +210,7 @@ class PlaceDecider(Decider):
         return placement, dropped | passed_over
 
     def _find_candidates(self, snapshot: Snapshot, line: DumpLine) -> Rows:
-        """The rows of the line's candidates in their order, of all brokers if it has none."""
+        """Return the rows of the line's candidates in their order; all brokers if it has none."""
         brokers = snapshot.brokers
         listed = line.get("candidates", brokers.ids)
         rows = [row for row in (brokers.find_row(BrokerId(broker)) for broker in listed) if row is not None]
@@ -226,13 +227,13 @@ class PlaceDecider(Decider):
         )
 
     def _find_decided(self, snapshot: Snapshot, strategy: PlacementStrategy, state: State) -> int | None:
-        """The row of the broker that the strategy has in mind for the bundle."""
+        """Return the row of the broker that the strategy has planned for the bundle, None without one."""
         memory = strategy if isinstance(strategy, RemembersDestinations) else None
         broker = None if memory is None else memory.find_destination(self._bundle, state)
         return None if broker is None else snapshot.brokers.find_row(broker)
 
     def _place(self, snapshot: Snapshot, strategy: PlacementStrategy, candidates: Rows, state: State) -> Placement:
-        """The strategy's choice, which it learns of if it wants to know."""
+        """Return the strategy's choice; a strategy that remembers destinations is notified of it."""
         row = snapshot.bundles.find_row(self._bundle)
         choice = strategy.place(candidates, row, snapshot, Projection(snapshot), state, self._rng)
         if choice.broker is None or not isinstance(strategy, RemembersDestinations):
@@ -241,7 +242,7 @@ class PlaceDecider(Decider):
 
 
 def _find_overloaded(snapshot: Snapshot, settings: PlannerSettings) -> BoolArray:
-    """The brokers (M,) above the overloaded threshold."""
+    """Return a mask (M,) of the brokers above the overload threshold."""
     usage = usage_per_broker(snapshot, settings.resource_weights)
     return np.asarray(usage > settings.broker_overloaded_threshold_percentage / 100)
 

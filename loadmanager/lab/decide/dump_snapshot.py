@@ -1,7 +1,7 @@
 """Conversion of a line of a dump to the snapshot that strategies use.
 
 A broker's incarnation is its `startTimestamp`. A bundle belongs to the broker that reports it, in `bundles` or in
-`lastStats`, unless the line says who owns it.
+`lastStats`, unless the line has its owner.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from loadmanager.wire.validation import MAX_TOPICS
 
 
 def snapshot_of(line: DumpLine, grace_period_ms: float, where: str) -> Snapshot:
-    """The cluster as the line has it. A bundle unloaded within the grace period before `takenAt` may not move.
+    """Return the cluster of the line. A bundle unloaded within the grace period before `takenAt` may not move.
 
-    Raises `InvalidRecordError` for policies that cannot be used.
+    Raises `InvalidRecordError` for invalid policies.
     """
     taken_at_ms = line.get("takenAt", 0)
     unloaded = line.get("recentlyUnloaded", {})
@@ -75,13 +75,13 @@ def registration_of(broker: str, data: LocalBrokerData) -> Registration:
 
 
 def load_of(stats: NamespaceBundleStats | MessageAverages | TimeMeanFigures) -> FloatArray:
-    """The rates and throughputs (4,); 0 for those that are absent."""
+    """Return the rates and throughputs (4,); 0 for absent ones."""
     rates = stats.get("msgRateIn", 0.0), stats.get("msgRateOut", 0.0)
     return np.array([*rates, stats.get("msgThroughputIn", 0.0), stats.get("msgThroughputOut", 0.0)])
 
 
 def _report(data: LocalBrokerData, taken_at_ms: int, where: str) -> BrokerReport:
-    """The report with all bundles that it names; nothing is known of those without figures."""
+    """Return the report with all bundles that it names; those without figures have load 0."""
     stats = data.get("lastStats") or {}
     report = report_of(data, where, known_bundles=stats, read_at_ms=taken_at_ms)
     unknown = {name: np.zeros(METRICS) for name in data.get("bundles") or () if name not in stats}
@@ -114,7 +114,7 @@ def _history(history: BundleHistory) -> BundleAverages:
 
 
 def _without_unknown(snapshot: Snapshot, line: DumpLine) -> Snapshot:
-    """Leave bundles alone that are neither in the given `bundleData` nor have figures, as Pulsar does."""
+    """Mark bundles as not movable that have no figures and are not in `bundleData`, as in Pulsar."""
     if "bundleData" not in line:
         return snapshot
     known = set(line["bundleData"])
@@ -133,7 +133,7 @@ def _ownership(line: DumpLine) -> Iterator[tuple[str, OwnedBundle]]:
 
 
 def _find_assignments(line: DumpLine, owned: Mapping[str, OwnedBundle]) -> Iterator[tuple[str, BrokerId]]:
-    """The broker that each bundle was given to, whether it reports the bundle or not."""
+    """Yield the broker to which each bundle is assigned, whether it reports the bundle or not."""
     for broker, bundles in line.get("preallocated", {}).items():
         yield from ((bundle, BrokerId(broker)) for bundle in bundles)
     for name, entry in owned.items():
@@ -173,10 +173,10 @@ def _find_row(snapshot: Snapshot, broker: str | None) -> int:
 
 
 def _with_time_averages(snapshot: Snapshot, averages: Mapping[str, BrokerAverages]) -> Snapshot:
-    """The sums of those brokers that the line has them for; the others' are what their bundles add up to."""
+    """Use the sums in the line for the brokers that have them; for others, the sums over their bundles."""
     if not averages:
         return snapshot
-    sums = snapshot.brokers.time_average.astype(np.float64)  # a copy; without any bundles they are whole numbers
+    sums = snapshot.brokers.time_average.astype(np.float64)  # a copy; integers if there are no bundles
     for row, broker in enumerate(snapshot.brokers.ids):
         if broker in averages:
             sums[row] = _sums(averages[broker])

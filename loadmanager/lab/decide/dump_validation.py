@@ -14,7 +14,7 @@ from loadmanager.wire.store_records import parse_boundaries
 
 _RANGE = re.compile(r"(0x[0-9a-f]{1,8})_(0x[0-9a-f]{1,8})", re.IGNORECASE)
 _LABEL = re.compile(r"[A-Za-z][-.A-Za-z]*[0-9]+")
-"""Name of a bundle in scenarios written by hand, instead of its range, such as `bundle-10`."""
+"""Label that replaces the range of a bundle in hand-written scenarios, such as `bundle-10`."""
 
 
 def check(line: DumpLine, where: str) -> None:
@@ -29,7 +29,7 @@ def check(line: DumpLine, where: str) -> None:
 
 
 def parse_bundle(name: str, where: str) -> tuple[str, BundleRange | None]:
-    """The namespace of a bundle, and its range; None for one with a label that ends in a number in place of a range.
+    """Return the namespace and range of a bundle; the range is None for a bundle with a label.
 
     Hexadecimal digits may have either case, and the namespace either form of Pulsar's. Raises `InvalidRecordError`.
     """
@@ -48,12 +48,12 @@ def parse_bundle(name: str, where: str) -> tuple[str, BundleRange | None]:
 
 
 def is_range(text: str) -> bool:
-    """Tell if the text is a bundle range, `0xLLLLLLLL_0xUUUUUUUU`."""
+    """Return True if the text is a bundle range, `0xLLLLLLLL_0xUUUUUUUU`."""
     return _RANGE.fullmatch(text) is not None
 
 
 def check_bundle(line: DumpLine, name: str, where: str, key: str) -> None:
-    """Raise `InvalidRecordError` when the bundle given as `key` cannot be one beside those of the line."""
+    """Raise `InvalidRecordError` if the bundle given as `key` does not fit the bundles of the line."""
     names = dict.fromkeys((*chain.from_iterable(names for _, names in _bundle_names(line)), name))
     namespace, own = parse_bundle(name, key)
     same_namespace = [each for each in names if namespace_of(each) == namespace]
@@ -64,7 +64,7 @@ def check_bundle(line: DumpLine, name: str, where: str, key: str) -> None:
 
 
 def declared_bundles(line: DumpLine, namespace: str, where: str) -> NamespaceBundles | None:
-    """The bundles of a namespace as its boundaries say, None without any."""
+    """Return the bundles of a namespace by its boundaries; None without boundaries."""
     boundaries = line.get("namespaces", {}).get(namespace, {}).get("boundaries")
     if boundaries is None:
         return None
@@ -75,7 +75,7 @@ def declared_bundles(line: DumpLine, namespace: str, where: str) -> NamespaceBun
 
 
 def _bundle_names(line: DumpLine) -> Iterator[tuple[str, Iterable[str]]]:
-    """The names of bundles that exist at the moment of the line, by the key they stand under."""
+    """Yield the bundles that exist at the time of the line, by the key that names them."""
     for broker, data in line.get("brokers", {}).items():
         yield f"brokers.{broker}.bundles", data.get("bundles") or ()
         yield f"brokers.{broker}.lastStats", data.get("lastStats") or ()
@@ -91,7 +91,7 @@ def _bundle_names(line: DumpLine) -> Iterator[tuple[str, Iterable[str]]]:
 
 
 def _ranges(names: Iterable[str], line: DumpLine, where: str) -> dict[str, dict[str, BundleRange]]:
-    """The ranges of bundles by name, by namespace."""
+    """Return, by namespace, the ranges of its bundles by name."""
     keys = {name: key for key, listed in _bundle_names(line) for name in listed}
     ranges: dict[str, dict[str, BundleRange]] = {}
     bare = full = None
@@ -120,7 +120,7 @@ def _check_declared(line: DumpLine, namespace: str, ranges: dict[str, BundleRang
 
 
 def _check_brokers(line: DumpLine, where: str) -> None:
-    """Check that candidates are brokers of the line, and that a bundle is assigned to one broker only, once."""
+    """Check that candidates are brokers of the line, and that each bundle is assigned to at most one broker, once."""
     brokers = line.get("brokers", {})
     for broker in line.get("candidates", ()):
         if broker not in brokers:

@@ -38,7 +38,7 @@ from loadmanager.wire.pulsar_records import (
 )
 
 _EVERYWHERE = "global"
-"""Entry among the clusters that is no cluster."""
+"""Entry in the list of clusters that is not a cluster."""
 
 _Record = tuple[str, str, dict[str, Any]]
 
@@ -60,7 +60,7 @@ async def _records(
 ) -> list[_Record]:
     """Return name, path and JSON object of each readable znode of `named`, paths by name.
 
-    The names of empty znodes, which are only parents of others, are added to `places` where it is given.
+    If `places` is given, the names of empty znodes, which are only parents of others, are added to it.
     """
     found = []
     znodes = await store.get_many(list(named.values()))
@@ -90,8 +90,8 @@ async def _records_of_namespaces(store: MetadataStore, collected: Collected, roo
 
 
 async def _records_of_bundles(store: MetadataStore, collected: Collected, root: str) -> list[_Record]:
-    """Read the record of each bundle below `root`. A name in place of a range is a namespace of a V1 name, one level
-    above its bundles.
+    """Read the record of each bundle below `root`. In V1 names, the namespace is at the level of a range and its
+    bundles are one level below.
     """
     names = await walk(store, root, 3)
     of_namespaces = await below(store, root, [name for name in names if not is_range(name.rpartition("/")[2])])
@@ -174,8 +174,8 @@ async def _policies(store: MetadataStore, collected: Collected, cluster: str | N
 
 
 async def _configuration(store: MetadataStore, collected: Collected) -> None:
-    """Collect the known keys of dynamic configuration. Pulsar stores any text there; its brokers ignore an invalid
-    value of a key, and so does this.
+    """Collect the known keys of dynamic configuration. Pulsar accepts any text there; its brokers ignore invalid
+    values, and so does this function.
     """
     for _, path, record in await _records(store, collected, {"": DYNAMIC_CONFIGURATION}):
         texts = {key: value for key, value in known_settings(record).items() if isinstance(value, str)}

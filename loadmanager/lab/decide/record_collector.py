@@ -23,13 +23,13 @@ _Declared = Callable[[str], NamespaceBundles | None]
 
 @dataclass(slots=True)
 class Collected:
-    """A dump in the making, and what is wrong with the records that were left out of it."""
+    """Incomplete dump, and the faults of the records that were left out."""
 
     content: dict[str, Any] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
     def add(self, key: str, name: str, value: Mapping[str, Any], where: str) -> None:
-        """Put a record under `key` and its name, if a dump may hold it there."""
+        """Add a record under `key` and its name if it is valid there; otherwise add a fault."""
         try:
             decode_line(encode({key: {name: value}}), where)
         except InvalidRecordError as error:
@@ -48,9 +48,9 @@ class Collected:
             return None
 
     def finish(self) -> DumpLine:
-        """The dump without what brokers report, or averages tell, of bundles that are no more.
+        """Return the dump without reports and averages of bundles that no longer exist.
 
-        Raises `InvalidRecordError` when the records do not fit together.
+        Raises `InvalidRecordError` when the records contradict each other.
         """
         line = decode_line(encode(self.content), THE_DUMP)
         declared = cache(lambda namespace: declared_bundles(line, namespace, THE_DUMP))
@@ -86,7 +86,7 @@ class Collected:
 
 
 async def walk(store: MetadataStore, root: str, levels: int) -> list[str]:
-    """The names below `root` so many levels down, joined by `/`."""
+    """Return the names at this level below `root`, joined by `/`."""
     names = await store.children(root)
     for _ in range(1, levels):
         names = [*chain.from_iterable((await below(store, root, names)).values())]
@@ -100,6 +100,6 @@ async def below(store: MetadataStore, root: str, names: Sequence[str]) -> dict[s
 
 
 def without_empty_averages(averages: Mapping[str, Any], broker: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The time averages of a broker, None for those it starts with: they say nothing of the bundles it has by now."""
+    """Return the time averages of a broker; None if they still have their initial 0 although it has bundles."""
     is_used = bool(broker.get("lastStats")) or bool(broker.get("bundles"))
     return None if is_used and not any(averages.values()) else averages

@@ -1,4 +1,4 @@
-"""Split decisions about the lines of a dump: by the automatic rule, or of one given bundle."""
+"""Split decisions on the lines of a dump: by the automatic rule, or for one given bundle."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _NO_ALGORITHM = ""
 
 
 class SplitDecider(Decider):
-    """One round of splitting a line; with `bundle`, the split of that one, whatever its load.
+    """Decides one round of splits per line; with `bundle`, the split of that bundle, whatever its load.
 
-    `algorithm` is empty for the configured one. `positions` are for the algorithm that is told where to cut.
+    `algorithm` is empty for the configured one. `positions` are for `specified_positions_divide`.
     """
 
     def __init__(
@@ -105,7 +105,9 @@ def _ask_algorithm(
 
 
 def _topics(line: DumpLine, bundle: str) -> list[TopicLoad]:
-    """The topics of a bundle; one without a hash is hashed as its namespace does it, by default as Pulsar's do."""
+    """Return the topics of a bundle. Missing hashes are computed with the hash function of the namespace, by default
+    Pulsar's.
+    """
     namespace = line.get("namespaces", {}).get(namespace_of(bundle), {})
     function = HashFunction(namespace.get("hashFunction", HashFunction.CRC32))
     return [
@@ -120,7 +122,7 @@ def _topics(line: DumpLine, bundle: str) -> list[TopicLoad]:
 
 
 def _bundle_counts(snapshot: Snapshot, line: DumpLine, where: str) -> Counter[str]:
-    """The number of bundles of each namespace: what is said of it, else those that are named anywhere."""
+    """Count the bundles of each namespace: by its boundaries, else the bundles that the line names."""
     counts = Counter(namespace_of(name) for name in snapshot.bundles.names)
     for namespace, content in line.get("namespaces", {}).items():
         declared = declared_bundles(line, namespace, where)
@@ -130,7 +132,7 @@ def _bundle_counts(snapshot: Snapshot, line: DumpLine, where: str) -> Counter[st
 
 
 def _find_reported(snapshot: Snapshot, broker: int, *, latest: bool) -> list[SplitCandidate]:
-    """The bundles in the report of a broker row, by name, with their latest rates, else the long-term ones."""
+    """Return the bundles in the report of a broker row, by name, with latest rates if `latest`, else long-term ones."""
     report, bundles = snapshot.reports[broker], snapshot.bundles
     found = []
     for index, name in sorted(enumerate(report.bundle_names), key=lambda each: each[1]):
@@ -150,7 +152,7 @@ def _find_reported(snapshot: Snapshot, broker: int, *, latest: bool) -> list[Spl
 
 
 def _find_bundle(snapshot: Snapshot, bundle: str) -> SplitCandidate:
-    """The bundle as its owner reports it; nothing is known of one that nobody reports."""
+    """Return the bundle as its owner reports it, without load if no broker does."""
     row = snapshot.bundles.find_row(bundle)
     broker = NOBODY if row is None else int(snapshot.bundles.broker[row])
     reported = [] if broker == NOBODY else _find_reported(snapshot, broker, latest=True)

@@ -42,8 +42,8 @@ class Difference:
     replayed: Any
 
 
-class Mismatch(Exception):  # noqa: N818 - what is found, not something that went wrong
-    """Something recorded is different in the replay."""
+class Mismatch(Exception):  # noqa: N818 - a finding, not a failure
+    """A recorded value differs from the replayed one."""
 
     def __init__(self, subject: str, field: str, recorded: object, replayed: object) -> None:
         super().__init__(subject, field)
@@ -54,13 +54,13 @@ class Mismatch(Exception):  # noqa: N818 - what is found, not something that wen
 
 
 def compare_value(subject: str, field: str, recorded: object, replayed: object) -> None:
-    """Raise `Mismatch` unless both are the same."""
+    """Raise `Mismatch` unless both values are equal."""
     if recorded != replayed:
         raise Mismatch(subject, field, recorded, replayed)
 
 
 def compare_decision(columns: Mapping[str, Any], replayed: ReplayedDecisions) -> None:
-    """Steps and verdicts, in their order."""
+    """Compare steps and verdicts in order; raise `Mismatch` at the first difference."""
     for recorded, step in zip_longest(columns["steps"] or (), map(_step, replayed.steps)):
         subject = (recorded or step)["bundle"]
         if recorded is None or step is None:
@@ -85,7 +85,7 @@ def _compare_verdict(said: Mapping[str, Any] | None, verdict: Verdict | None) ->
 
 
 def compare_checkpoints(recorded: ModelCheckpoint, replayed: ModelCheckpoint) -> None:
-    """The whole model: the bundles, the brokers, and what is noted of them."""
+    """Compare entire models; raise `Mismatch` at the first difference."""
     _compare_columns(recorded, replayed)
     registered = [(each.registrations, each) for each in (recorded, replayed)]
     for name in ("reporter", "owner", "destination"):
@@ -148,12 +148,12 @@ def _at(names: Sequence[Any], at: int) -> Any:  # noqa: ANN401 - a registration 
 
 
 def content_of(text: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
-    """The value of a JSON column; None for none."""
+    """Return the value of a JSON column; None for an empty one."""
     return None if text is None else json.loads(text)
 
 
 def _as_recorded(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
-    """The value as it reads when it was recorded."""
+    """Return the value after a round trip through the recording."""
     return json.loads(json.dumps(quoted(value), default=_number))
 
 

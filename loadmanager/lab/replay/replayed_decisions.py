@@ -42,7 +42,7 @@ class ReplayedMemory:
         return memory
 
     def restore(self, content: Mapping[str, Any]) -> None:
-        """Go on with what is remembered in the content."""
+        """Replace the memory by the recorded one."""
         self.states, self.split_state, self.churn = (
             unquoted(content[key]) for key in ("states", "splitState", "churn")
         )
@@ -78,7 +78,7 @@ def replay_decision(
     memory: ReplayedMemory,
     request: Request,
 ) -> ReplayedDecisions | None:
-    """Replay one of `REPLAYED_KINDS`, and change the memory as it did; return None without its snapshot."""
+    """Replay one of `REPLAYED_KINDS`, and update the memory; return None if its snapshot is missing."""
     if kind == "split":
         return _split(settings, memory, request)
     if kind == "merge":
@@ -122,10 +122,10 @@ def _merge(settings: PlannerSettings, request: Request) -> ReplayedDecisions:
 
 
 RUNS_IN_PARALLEL = frozenset({"shed", "preview_shed", "preview_drain"})
-"""Decisions beside which others may be made; they draw from the generator of rounds."""
+"""Decisions that run concurrently with others; they use the generator of rounds."""
 
 REPLAYED_KINDS = RUNS_IN_PARALLEL | DECISIONS.keys() | {"split", "merge"}
-"""Kinds that are replayed. The other one, `plan`, is what an operator had executed."""
+"""Kinds that are replayed. The other kind, `plan`, is executed for an operator and involves no decision."""
 
 
 def _generator(state: Mapping[str, Any]) -> np.random.Generator:

@@ -5,8 +5,8 @@ again with the recorded settings, memory and random generator.
                          ▲                                                             │
                          └── after a gap, or in another term: the next checkpoint ◀────┘
 
-Everything is compared to the last bit: steps and verdicts with their figures, what is remembered afterwards (by its
-hash), where the generator stands, and at each later checkpoint the whole model. The first difference ends the replay.
+Everything must be exactly equal: steps and verdicts with their figures, the memory afterwards (by its hash), the state
+of the generator, and at each later checkpoint the whole model. The first difference ends the replay.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ from loadmanager.wire.strategy_state import digest_of
 
 DECISIONS, MOVES, EVENTS = "decisions", "moves", "events"
 _SNAPSHOTS_KEPT = 16
-"""A decision goes by the last snapshot, or one that was taken since it began."""
+"""Number of snapshots kept. A decision uses the last one, unless more were taken while it ran."""
 
 _WITHOUT_MODEL = ("checkpoint", "checkpoint_part", "gap", "term_began")
-"""The kinds of events that are applied also where nothing is compared."""
+"""Kinds of events that are applied even without a model, while nothing is compared."""
 
 _CANNOT_BE_USED = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 SettingsOf = Callable[[Mapping[str, str]], PlannerSettings]
-"""The planner's settings from all settings as text, by key."""
+"""Function from all settings, as text by key, to the planner's settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the history that is no report: of which table, and its columns; JSON is text."""
+    """Row of the history that is not a report: its table, and its columns; JSON is text."""
 
     at_ms: int
     epoch: int
@@ -78,7 +78,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedReport:
-    """A report of the history."""
+    """Report in the history."""
 
     at_ms: int
     epoch: int
@@ -92,7 +92,7 @@ Item = Row | ReplayedReport
 
 @dataclass(frozen=True, slots=True)
 class _Hole:
-    """Sequences that are missing, and the time of the row behind them."""
+    """Missing sequence numbers, and the time of the row that follows them."""
 
     epoch: int
     first: int
@@ -104,8 +104,8 @@ class _Hole:
 class ReplayOutcome:
     """Result of a replay. `compared` counts by kind, `left_out` counts decisions that were not replayed, by cause.
 
-    `notes` say what is missing in the history, and where the replay began anew. `is_complete` is False when rows are
-    missing of which the history does not say so.
+    `notes` list missing rows, and the checkpoints at which the replay restarted. `is_complete` is False if rows are
+    missing without a recorded gap.
     """
 
     compared: Counter[str] = field(default_factory=Counter)
@@ -121,7 +121,9 @@ class ReplayOutcome:
 
 
 class Replay:
-    """`take` everything in the order of (epoch, sequence) until `outcome.difference` is there, then `end`."""
+    """Replay of a history. Call `take` with each item in the order of (epoch, sequence), until `outcome.difference` is
+    set; then call `end`.
+    """
 
     def __init__(self, settings_of: SettingsOf) -> None:
         self.outcome = ReplayOutcome()
@@ -181,8 +183,10 @@ class Replay:
             self._differs(item, Mismatch("", "", "a row that can be used", what))
 
     def end(self, unended: tuple[int, int] | None = None) -> ReplayOutcome:
-        """Everything was taken; what came of it. `unended` is the epoch of the last term, if nothing ended it, and
-        from when on (ms) its rows may be missing: what was written together is in several files.
+        """Finish, and return the outcome.
+
+        `unended` is for a last term without a recorded end: its epoch, and the time (ms) from which rows may be
+        missing, because rows that are written together are in several files.
         """
         if unended is not None:
             self._explain_holes(*unended, "its leader has not ended its term, and not all of its last rows are here")
@@ -199,7 +203,7 @@ class Replay:
         return self._model
 
     def _find_hole(self, item: Item) -> None:
-        """Stop until the next checkpoint when another term begins, or rows are missing."""
+        """Suspend until the next checkpoint when another term begins or rows are missing."""
         epoch, sequence = self._place
         self._place = item.epoch, item.sequence
         if item.epoch != epoch:
@@ -242,7 +246,7 @@ class Replay:
         apply(subject, content_of(item.columns["body"]), item)
 
     def _gap(self, _: str, body: Mapping[str, Any], item: Item) -> None:
-        """Rows were dropped, and the history says so."""
+        """Remove the missing rows that this recorded gap explains, and suspend."""
         first, last = body.get("first_sequence", -1), body.get("last_sequence", -1)
         self._holes = [
             hole for hole in self._holes if hole.epoch != item.epoch or not (first <= hole.first and hole.last <= last)
@@ -251,7 +255,7 @@ class Replay:
         self._wait(None)
 
     def _begin_term(self, _: str, body: Mapping[str, Any], __: Item) -> None:
-        """The leader before may have been killed between two files of what it wrote together."""
+        """Explain missing rows of the previous leader, which may have been killed between writing two files."""
         previous, gap = body.get("previous"), body.get("gap")
         if previous and gap:
             self._explain_holes(previous["epoch"], gap["from_ms"], gap["why"])
@@ -325,7 +329,7 @@ class Replay:
             self._finish_checkpoint()
 
     def _finish_checkpoint(self) -> None:
-        """Once all of it is there: compare it with what the replay has come to, and go on from it."""
+        """Once all parts are read: compare the checkpoint with the replayed state, and continue from it."""
         assert self._head is not None, "a checkpoint has begun"
         item, head = self._head
         if len(self._parts) < head["parts"]:
@@ -396,7 +400,7 @@ class Replay:
             compare_value("", "rng_state", content_of(columns["rng_state"]), replayed.rng.bit_generator.state)
 
     def _apply_move(self, row: Row) -> None:
-        """A move was completed: the memory of moves is told, and has to say the same."""
+        """Apply a completed move to the churn memory, and compare the results."""
         if self._model is None:
             return
         columns, detail = row.columns, content_of(row.columns["detail"])
@@ -419,7 +423,7 @@ class Replay:
 
 
 def replay(items: Iterator[Item], settings_of: SettingsOf) -> ReplayOutcome:
-    """Take everything again, up to the first difference."""
+    """Replay all items, up to the first difference."""
     under_way = Replay(settings_of)
     for item in items:
         under_way.take(item)

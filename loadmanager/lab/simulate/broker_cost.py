@@ -24,9 +24,9 @@ _CORE = 100.0
 class CostModel:
     """Usage = base + coefficients * (load, topics), linear in each.
 
-    `base` is what an idle broker uses of the five resources. `coefficients` has a row per resource and in it a number
-    per metric of a load, and one for topics. A broker of speed 2 needs half the CPU for the same load, and no less of
-    the other resources. Raises `ValueError` for numbers that are missing, negative or not finite.
+    `base` is the usage of an idle broker, per resource. `coefficients` has a row per resource, with a number per metric
+    of a load and one for topics. A broker of speed 2 needs half the CPU for the same load, and the same amount of the
+    other resources. Raises `ValueError` for numbers that are missing, negative or not finite.
     """
 
     base: tuple[float, ...] = (10.0, 1024.0, 64.0, 0.0, 0.0)
@@ -46,11 +46,11 @@ class CostModel:
             _check("coefficients", row, METRICS + 1)
 
     def demand(self, load: FloatArray, topics: IntArray | FloatArray) -> FloatArray:
-        """(n, 5): what each load (n, 4) with so many topics (n,) costs a broker of speed 1."""
+        """Return the cost (n, 5) of loads (n, 4) with `topics` (n,), for a broker of speed 1."""
         return np.stack([self.demand_of(resource, load, topics) for resource in range(RESOURCES)], axis=1)
 
     def demand_of(self, resource: int, load: FloatArray, topics: IntArray | FloatArray) -> FloatArray:
-        """(n,): the same of one resource; added up metric by metric, so that it is the same everywhere."""
+        """Return the cost (n,) in one resource; summed in a fixed order, so that it is equal on every machine."""
         found = np.zeros(len(load))
         *metrics, per_topic = self.coefficients[resource]
         for metric, cost in enumerate(metrics):
@@ -61,7 +61,7 @@ class CostModel:
         return found
 
     def usage(self, load: FloatArray, topics: IntArray | FloatArray, speed: FloatArray) -> FloatArray:
-        """(M, 5): what brokers of these speeds (M,) use that carry these loads (M, 4) and topics (M,)."""
+        """Return the usage (M, 5) of brokers with these speeds (M,), loads (M, 4) and topics (M,)."""
         used = self.demand(load, topics)
         used[:, CPU] /= speed
         used += np.array(self.base)

@@ -1,16 +1,16 @@
 """Calibration of a simulated fleet by the reports and moves of a recorded one.
 
-    what                              is told by
+    parameter                         estimated from
     --------------------------------  ---------------------------------------------------------------------------------
-    how often brokers measure         the least time between two reports of a broker, but for a tenth of them
-    by how much a load has to change  the least change between two reports of the same bundles, but for a twentieth
-    how long nobody serves a bundle   the moves, the median
-    when rounds of shedding are       the first round, and when leaders were elected: a round comes an interval later
-    whether usage may be above 100 %  the highest usage
-    whether usage is of before        whether usage fits the load of a broker's last report better than that of this one
-    what load costs                   usage beside load, over all reports (`core.strategies.level.cost_fit`)
+    measuring interval of brokers     the 10th percentile of the times between two reports of a broker
+    change that makes a report due    the 5th percentile of the changes between two reports of the same bundles
+    interruption by an unload         the median duration of the moves
+    times of shedding rounds          the first round, and the elections of leaders: a round follows an interval later
+    usage above 100 % is reported     the highest usage
+    usage lags behind the load        the fit of usage to the load of the broker's previous report and of the same one
+    cost of load                      usage and load in all reports (`core.strategies.level.cost_fit`)
 
-Where there is too little to tell it, it is what a world has by default.
+A parameter without enough data keeps the default of a simulation.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.run_rules import WorldRules
 
 _ENOUGH = 20
-"""Pairs of reports, or reports, from which something can be told."""
+"""Minimum number of reports, or of pairs of reports, for an estimate."""
 _DEFAULT = WorldRules()
 _LONGEST_S, _SHORTEST_S = _DEFAULT.stats_interval_s, 1.0
 _ABOVE = 1.001
-"""Times a limit: what is above is no error of rounding."""
+"""Usage above this multiple of the limit is not a rounding error."""
 _STEADY = 0.1
-"""The part by which the load of a broker may have changed, to be as good as the same."""
+"""Relative change up to which the load of a broker counts as unchanged."""
 _OFTEN, _SMALL = 10, 5
-"""Percentiles of the times between reports, and of the changes between them."""
+"""Percentiles: of the times between reports, and of the changes between them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReportSeries:
-    """Reports (n,) in their order: when, seconds since the range began, by which broker (a number), and what it says of
-    itself: load (n, 4), topics and bundles (n,), usage and limits of each resource (n, 5).
+    """Reports (n,) in order: time in seconds since the start of the range, broker number, load (n, 4), topics and
+    bundles (n,), usage and limits of each resource (n, 5).
     """
 
     at_s: FloatArray
@@ -55,7 +55,7 @@ class ReportSeries:
 
 @dataclass(frozen=True, slots=True)
 class FleetCalibration:
-    """Seconds, percent. `elections_s` are those after the beginning; `first_round_s` None: as in any world."""
+    """Calibration, in seconds and percent. `elections_s` are those after the start; `first_round_s` None: default."""
 
     stats_interval_s: float = _DEFAULT.stats_interval_s
     report_threshold_percent: float = _DEFAULT.report_threshold_percent
@@ -81,7 +81,7 @@ class FleetCalibration:
 
     @property
     def lag_s(self) -> float:
-        """Mean age of a load when the leader reads it."""
+        """Mean age of a load when the leader reads its report."""
         return (
             self.stats_interval_s + min(_DEFAULT.report_check_s, self.stats_interval_s)
         ) / 2 + _DEFAULT.report_delay_s
@@ -95,7 +95,7 @@ def calibrate(
     rounds_s: Sequence[float] = (),
     elections_s: Sequence[float] = (),
 ) -> FleetCalibration:
-    """`unloads_s` are how long moves took; `rounds_s` when rounds began and `elections_s` when leaders were elected."""
+    """Calibrate by these reports, the durations of unloads, and the times of rounds and elections."""
     before, after = _pairs(reported)
     gaps_s = reported.at_s[after] - reported.at_s[before]
     default = FleetCalibration()
@@ -125,18 +125,19 @@ def fitted_cost(reported: ReportSeries) -> CostModel:
     base, coefficients = list(default.base), list(default.coefficients)
     loaded = (reported.load.sum(axis=1) > 0) & _is_steady(reported)
     for resource in range(RESOURCES):
-        told = loaded & (reported.limits[:, resource] > 0) & (reported.used[:, resource] > 0)
-        if np.count_nonzero(told) < _ENOUGH:
+        known = loaded & (reported.limits[:, resource] > 0) & (reported.used[:, resource] > 0)
+        if np.count_nonzero(known) < _ENOUGH:
             continue
-        price = fit_price(resource, reported.load[told], reported.used[told, resource])
+        price = fit_price(resource, reported.load[known], reported.used[known, resource])
         base[resource] = price.idle
         coefficients[resource] = (*price.per_unit.tolist(), 0.0)
     return CostModel(tuple(base), tuple(coefficients))
 
 
 def _is_steady(reported: ReportSeries) -> BoolArray:
-    """Mask (n,) of reports with nearly the load of the broker's report before. A host's usage is measured at other
-    times than its load, so only these pairs belong together.
+    """Return a mask (n,) of reports with nearly the same load as the broker's previous report.
+
+    A host's usage is measured at other times than its load, so the two correspond only in these reports.
     """
     before, after = _pairs(reported)
     load = reported.load.sum(axis=1)
@@ -146,7 +147,7 @@ def _is_steady(reported: ReportSeries) -> BoolArray:
 
 
 def _lags(reported: ReportSeries, cost: CostModel) -> bool:
-    """Tell if the usage of the most used resource follows the load of the report before."""
+    """Return True if the usage of the most used resource follows the load of the previous report."""
     before, after = _pairs(reported)
     changed = ~_is_steady(reported)[after]
     before, after = before[changed], after[changed]
@@ -160,7 +161,7 @@ def _lags(reported: ReportSeries, cost: CostModel) -> bool:
 
 
 def _pairs(reported: ReportSeries) -> tuple[IntArray, IntArray]:
-    """The rows of each two reports of a broker that follow each other, less than the longest time apart."""
+    """Return the rows of consecutive reports of a broker that are less than the maximum report interval apart."""
     order = np.lexsort((np.arange(len(reported.at_s)), reported.broker))
     before, after = order[:-1], order[1:]
     gaps_s = reported.at_s[after] - reported.at_s[before]

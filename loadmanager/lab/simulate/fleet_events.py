@@ -1,7 +1,7 @@
 """Events of a simulated fleet besides its load: brokers join, stop, fail and report wrongly, namespaces are created.
 
-Times are seconds since the world began. Events of one moment happen in the order in which they were given, and
-before the step that begins then; those of the very beginning after the first step.
+Times are seconds since the start of the simulation. Events of the same time are applied in the given order, before the
+step that begins at that time. Events at time 0 are applied after the first step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class BrokerJoins:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStops:
-    """A broker is stopped by an operator: drained, then gone; or without a drain gone at once, its bundles free."""
+    """An operator stops a broker: after a drain, or, without a drain, at once, which frees its bundles."""
 
     at_s: float
     broker: BrokerId
@@ -33,9 +33,9 @@ class BrokerStops:
 
 @dataclass(frozen=True, slots=True)
 class BrokerCrashes:
-    """A broker serves nothing from now on; its registration ends with its session.
+    """A broker stops serving; its registration ends with its session.
 
-    It registers again after `down_s`, as another incarnation, with nothing; None: never.
+    It registers again after `down_s`, as a new incarnation without bundles; None: never.
     """
 
     at_s: float
@@ -45,7 +45,7 @@ class BrokerCrashes:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRestarts:
-    """A broker is gone at once and registers again after `down_s`, as another incarnation, with nothing."""
+    """A broker leaves at once, and registers again after `down_s` as a new incarnation without bundles."""
 
     at_s: float
     broker: BrokerId
@@ -65,7 +65,8 @@ class BrokerSlower:
 class BrokerFallsSick:
     """Until `until_s`, or until it is restarted, the broker serves only the part `carries` of its load.
 
-    It says so, by its latency in ms, the share of requests that fail, and how many wait: where this happens, all do.
+    It reports its latency in ms, the share of failed requests and the queue length. With such an event in a simulation,
+    all brokers report their health.
     """
 
     at_s: float
@@ -79,7 +80,7 @@ class BrokerFallsSick:
 
 @dataclass(frozen=True, slots=True)
 class NewNamespace:
-    """A namespace is created. Its bundles are the next rows of the workload; nobody owns them before a lookup."""
+    """A namespace is created. Its bundles are the next rows of the workload; they have no owner before a lookup."""
 
     at_s: float
     namespace: NamespaceSpec
@@ -87,7 +88,7 @@ class NewNamespace:
 
 @dataclass(frozen=True, slots=True)
 class HotSpot:
-    """Until `until_s` the load of these bundles, by name, is so many times what the workload says."""
+    """Until `until_s` the load of these bundles, by name, is `factor` times that of the workload."""
 
     at_s: float
     until_s: float
@@ -97,8 +98,8 @@ class HotSpot:
 
 @dataclass(frozen=True, slots=True)
 class LeaderElected:
-    """Another leader is elected: its first round of shedding comes an interval later. It goes on with what the last one
-    remembered.
+    """Another leader is elected. Its first shedding round comes an interval later; it continues with the memory of the
+    previous leader.
     """
 
     at_s: float
@@ -108,11 +109,11 @@ class ReportFault(enum.StrEnum):
     """Fault of a broker's reports."""
 
     STALE = "stale"
-    """It goes on reporting in time, but always what it measured last before."""
+    """It keeps reporting on time, but always the last values from before the fault."""
     DECAYED = "decayed"
-    """All rates are almost nothing, though it carries load."""
+    """All rates are almost 0, although it has load."""
     SILENT = "silent"
-    """It does not report, though it stays registered."""
+    """It does not report, although it stays registered."""
     UNKNOWN_NIC = "unknown_nic"
     """The limits of its bandwidth are 0."""
     WRONG_CAPACITY = "wrong_capacity"
@@ -123,7 +124,7 @@ class ReportFault(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BadReports:
-    """Until `until_s` the reports of a broker have this fault; `factor` is for those faults that need one."""
+    """Until `until_s` the reports of a broker have this fault; only some faults use `factor`."""
 
     at_s: float
     broker: BrokerId

@@ -16,7 +16,7 @@ _EIGHT_CORES = (800.0, 16_384.0, 8_192.0, 10_000_000.0, 10_000_000.0)
 
 @dataclass(frozen=True, slots=True)
 class BrokerSpec:
-    """A broker: what it has of each resource, in the units of `lab.simulate.broker_cost`, and how fast its CPU is.
+    """Broker: its capacity per resource, in the units of `lab.simulate.broker_cost`, and the speed of its CPU.
 
     Raises `InvalidNameError` for its id, and `ValueError` for a capacity or a speed that is not above 0.
     """
@@ -37,9 +37,9 @@ class BrokerSpec:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceSpec:
-    """A namespace with the boundaries of its bundles, and which broker owns each; None: whoever placement chooses.
+    """Namespace: the boundaries of its bundles, and the owner of each; None: chosen by placement.
 
-    Without `owners` all are placed by the planner. Raises `InvalidNameError` or `ValueError`.
+    Without `owners` the planner places all bundles. Raises `InvalidNameError` or `ValueError`.
     """
 
     name: str
@@ -57,7 +57,7 @@ class NamespaceSpec:
 
     @classmethod
     def of(cls, name: str, bundles: int, owners: Sequence[BrokerId | None] | None = None) -> NamespaceSpec:
-        """With so many equal bundles."""
+        """Build a namespace with this number of equal bundles."""
         return cls(name, equal_boundaries(bundles), None if owners is None else tuple(owners))
 
     def ranges(self) -> list[BundleRange]:

@@ -46,12 +46,12 @@ class Membership:
         self._on_end = on_end
         self._incarnations = 0
         self._gone: list[Registration] = []
-        """Those that have ended and may own bundles."""
+        """Ended registrations that may still own bundles."""
         machine = ReconcilerMachine(state, self._bundles_of, least_pause_s=0.0)
         self._driver = SimDriver(state.agenda, machine, self._do, self._look)
 
     def add(self, spec: BrokerSpec) -> SimBroker:
-        """A broker that there was not before, registered; it has not reported."""
+        """Add and register a new broker, without a report."""
         rules = self._state.rules
         phase_s, pause_s = (self._rng.random(2) * [rules.stats_interval_s, rules.report_check_s]).tolist()
         broker = self._state.fleet.add(spec, phase_s, pause_s)
@@ -59,7 +59,7 @@ class Membership:
         return broker
 
     def join(self, spec: BrokerSpec) -> None:
-        """A broker that there was not before registers with its first report."""
+        """Add and register a new broker, with its first report."""
         broker = self.add(spec)
         self._send(broker, self._state.fleet.first_report(broker, self._state.agenda.now_s))
 
@@ -82,7 +82,7 @@ class Membership:
             self._session_ended(broker.registration)
 
     def come_back(self, broker_id: BrokerId) -> None:
-        """A broker that is gone registers again, with nothing."""
+        """Register a stopped broker again, without bundles."""
         broker = self._state.fleet.find(broker_id)
         if broker is None or broker.is_up:
             return
@@ -98,11 +98,11 @@ class Membership:
         self._look()
 
     def _look(self) -> None:
-        """All is finished as soon as it is found, and then clients come back for what waits for nobody."""
+        """Run the reconciler; then clients look up the bundles of ended registrations that are not held."""
         rows = self._rows_of(self._gone)
         self._driver.step(Signal.TIME)
         self._gone = [ended for ended in self._gone if self._state.table.rows_owned_by(ended)]
-        self._lookups.ask(row for row in rows if self._lookups.waits_for_nobody(row))
+        self._lookups.ask(row for row in rows if self._lookups.needs_owner(row))
 
     def _do(self, action: Action) -> Event | None:
         match action:
@@ -112,7 +112,7 @@ class Membership:
                 return self._state.write(action)
             case AssignBundles(bundles):
                 self._lookups.place(bundles)
-        return None  # the only leader there is sees through what it has begun
+        return None  # nothing to resume: there is only one leader
 
     def _bundles_of(self, owners: Iterable[Registration]) -> list[str]:
         table = self._state.table

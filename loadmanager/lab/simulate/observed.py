@@ -39,10 +39,13 @@ def observe_range(
     step_s: float,
     turns: Sequence[tuple[float, int, bool]] = (),
 ) -> ObservedRange:
-    """A report holds until the broker's next one, until the broker is gone, or has been silent for twice `HOLD_S`.
-    `turns` are when brokers, by number, came (True) or were gone, in their order: what one had reported is over then.
+    """Compute the observed course.
 
-    Who first reports within `HOLD_S` was there from the beginning, unless it is known when it came.
+    A report is valid until the broker's next one, until the broker leaves, or until it has been silent for twice
+    `HOLD_S`. `turns` are the times, in order, when brokers, by number, registered (True) or left; the last report of a
+    broker ends then.
+
+    A broker that first reports within `HOLD_S` counts as registered from the start, unless the time is known.
     """
     counted = counted_resources(settings)
     demand = cost.demand(rows.load, rows.topics)
@@ -56,7 +59,7 @@ def observe_range(
     done = turned = 0
     for number, t_s in enumerate(steps.tolist()):
         end = int(np.searchsorted(rows.at_s, t_s, side="right"))
-        last[rows.broker[done:end]] = np.arange(done, end)  # of several reports of a broker the last one holds
+        last[rows.broker[done:end]] = np.arange(done, end)  # the last of several reports of a broker counts
         done = end
         while turned < len(turns) and turns[turned][0] <= t_s:
             at_s, broker, _ = turns[turned]

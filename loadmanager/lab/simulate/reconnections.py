@@ -1,11 +1,11 @@
 """Cost of an interruption: clients reconnect, and send what they have buffered.
 
-the bundle is                 its clients
--------------                 -----------
-served by nobody any more     keep what they would have sent, for `backlog_most_s` at the most
-served again                  connect, which costs its broker CPU; and send at up to `catch_up_factor` times the load,
-                              as far as the broker has room for it, until nothing waits any more
-served for the first time     cost nothing: nobody has waited
+the bundle                    its clients
+----------                    -----------
+loses its broker              buffer the messages that they would have sent, for at most `backlog_most_s`
+is served again               reconnect, which costs the broker CPU, and send the backlog: at up to `catch_up_factor`
+                              times the load in total, limited by the free capacity of the broker
+is served for the first time  cost nothing, as there is no backlog
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Clients:
         self._connected: deque[tuple[float, int, int]] = deque()
 
     def unserved(self, rows: IntArray, now_s: float) -> None:
-        """Nobody serves these bundles from now on."""
+        """Begin an interruption of these bundles."""
         self._grow(int(rows.max(initial=-1)) + 1)
         self._unserved_since[rows] = now_s
         self._waiting[rows] -= self._sending[rows] * (now_s - self._then_s)
         self._sending[rows] = 0.0
 
     def served(self, rows: IntArray, sessions: IntArray, broker: int, now_s: float) -> None:
-        """The broker of that number serves these bundles from now on, which have so many sessions each."""
+        """End the interruption of these bundles, now served by this broker (a number); their `sessions` reconnect."""
         self._grow(int(rows.max(initial=-1)) + 1)
         has_waited = ~np.isnan(self._unserved_since[rows])
         again = rows[has_waited]
@@ -61,7 +61,7 @@ class Clients:
             self._connected.append((now_s, broker, clients))
 
     def divided(self, rows: IntArray) -> None:
-        """The bundle of the first row is now the bundles of all of them."""
+        """Copy the state of the first row to the others, after a split of its bundle into these rows."""
         self._grow(int(rows.max()) + 1)
         for column in (self._unserved_since, self._waiting, self._sending):
             column[rows] = column[rows[0]]
@@ -76,8 +76,9 @@ class Clients:
         now_s: float,
         step_s: float,
     ) -> SimLoads:
-        """Return the loads of the step that begins: `loads` plus the backlog that clients send. Brokers have room for
-        that beside `own`, their usage.
+        """Return the loads of the step that begins: `loads` plus the backlog that clients send.
+
+        It is limited by the capacity that brokers have left beside `own`.
         """
         self._grow(len(table))
         self._waiting -= self._sending * (now_s - self._then_s)
@@ -95,7 +96,7 @@ class Clients:
         return SimLoads(load, loads.topics, loads.sessions)
 
     def waiting_s(self, bundles: int, now_s: float) -> FloatArray:
-        """(N,): what has not been sent yet, in seconds of the bundle's load."""
+        """Return the backlog (N,), in seconds of the bundle's load."""
         self._grow(bundles)
         since_s = self._unserved_since[:bundles]
         gap_s = np.where(np.isnan(since_s), 0.0, now_s - since_s)
@@ -103,7 +104,7 @@ class Clients:
         return np.minimum(left_s + gap_s, self._rules.backlog_most_s)
 
     def cpu(self, brokers: int, now_s: float) -> FloatArray:
-        """(M,): what connecting clients cost each broker, percent of one core, over its last statistics interval."""
+        """Return the CPU usage (M,) by reconnecting clients over the last interval, in percent of one core."""
         interval_s, used = self._rules.stats_interval_s, np.zeros(brokers)
         while self._connected and self._connected[0][0] <= now_s - interval_s:
             self._connected.popleft()
@@ -120,7 +121,7 @@ class Clients:
 
 
 def _part_with_room(wanted: FloatArray, broker: IntArray, fleet: SimFleet, cost: CostModel, own: Carried) -> FloatArray:
-    """(M,): the part of the loads `wanted` (k, 4) that their brokers (k,) have room for beside their own."""
+    """Return the part (M,) of the loads `wanted` (k, 4) for which their brokers (k,) have capacity beside `own`."""
     columns = [np.bincount(broker, wanted[:, metric], len(fleet)).astype(np.float64) for metric in range(METRICS)]
     more = cost.demand(np.stack(columns, axis=1), np.zeros(len(fleet)))
     more[:, CPU] /= fleet.speed

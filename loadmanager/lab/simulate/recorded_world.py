@@ -1,14 +1,14 @@
 """Simulation inputs from a recorded range of a history, as plain columns: brokers, bundles and loads.
 
-Reading a history is the caller's business. The bundles of a world are those that the range begins with; what the parts
-of one carried after a split counts as its own, and what a merged one carried is spread over them by their width. A load
-holds until the bundle is reported again. A bundle that its broker's next report does not name has moved, and keeps its
-load, if another report names it within `HOLD_S`; else it carries nothing from then on. What is first reported within
-`HOLD_S` was there from the beginning, unless it is known when it came.
+The caller reads the history. The bundles of a simulation are those at the start of the range. After a split, the loads
+of the parts are added up; after a merge, the load is divided by the widths of the ranges. A load is valid until the
+bundle is reported again. If the broker's next report does not name the bundle, but another report does within `HOLD_S`,
+the bundle has moved and keeps its load; otherwise its load ends. Brokers and bundles that are first reported within
+`HOLD_S` exist from the start, unless the time of their creation is known.
 
-Differs from what happened: a broker of which it is not known when it came and went is gone, or starts again, when it
-did not report for twice `HOLD_S`; brokers have the resources of their first report; bundles that never carried anything
-are one between those that did.
+Differs from the recorded range: a broker without recorded registrations counts as gone, or as restarted, when it does
+not report for twice `HOLD_S`; brokers have the resources of their first report; adjacent bundles that never had load
+are one bundle.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ HOLD_S = 900.0
 _GONE_S = 2 * HOLD_S
 _NO_CALIBRATION = FleetCalibration()
 _SOON = 4
-"""Times the lag of reports: about two reports."""
+"""Multiple of the lag of reports within which a further report is expected: about two reports."""
 _FIGURES = METRICS + 2
 """Number of figures of a bundle: its load, topics and sessions."""
 
@@ -60,7 +60,7 @@ Key = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BrokerRows:
-    """Reports (n,) in their order: when, seconds since the range began, of which broker, and its limits (n, 5)."""
+    """Reports (n,) in order: time in seconds since the start of the range, broker, and its limits (n, 5)."""
 
     at_s: FloatArray
     broker: Names
@@ -74,7 +74,7 @@ class BrokerRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BundleRows:
-    """Bundles (k,) of those reports, in their order: `report` is the row of `BrokerRows` each belongs to."""
+    """Bundles (k,) of the reports, in order; `report` is the row in `BrokerRows`."""
 
     report: IntArray
     namespace: Names
@@ -90,7 +90,7 @@ class BundleRows:
 
 @dataclass(frozen=True, slots=True)
 class BrokerPresence:
-    """A broker registered then, or was gone."""
+    """Time at which a broker registered (`is_there`) or left."""
 
     at_s: float
     broker: str
@@ -99,9 +99,9 @@ class BrokerPresence:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedLoads:
-    """A workload: each `bundle` (c,) has the `figures` (c, 6), load, topics and sessions, from `at_s` (c,) on.
+    """Recorded workload: from `at_s` (c,) on, `bundle` (c,) has the `figures` (c, 6): load, topics and sessions.
 
-    Times ascend. `factors` (N,) multiply loads. Asked for times that ascend it reads each row once.
+    Times ascend. `factors` (N,) multiply loads. Calls with ascending times read each row only once.
     """
 
     bundles: int
@@ -131,11 +131,11 @@ class RecordedLoads:
         return None
 
     def scaled(self, factors: FloatArray) -> RecordedLoads:
-        """The same loads so many times (N,)."""
+        """Return the loads multiplied by these factors (N,)."""
         return RecordedLoads(self.bundles, self.at_s, self.bundle, self.figures, self.factors * factors)
 
     def _counts(self, t_s: float, column: int) -> IntArray:
-        """The same array as long as nothing has changed."""
+        """Return a column of counts; the same array object while it is unchanged."""
         counts = self._until(t_s)[:, column].astype(np.int64)
         before: IntArray | None = self._seen.get(f"counts {column}")
         if before is not None and np.array_equal(before, counts):
@@ -144,12 +144,12 @@ class RecordedLoads:
         return counts
 
     def _until(self, t_s: float) -> FloatArray:
-        """Return the figures (N, 6) that hold at a time."""
+        """Return the figures (N, 6) at that time."""
         end = int(np.searchsorted(self.at_s, t_s, side="right"))
         done, now = self._seen.get("until", (0, None))
         if now is None or end < done:
             done, now = 0, np.zeros((self.bundles, _FIGURES))
-        now[self.bundle[done:end]] = self.figures[done:end]  # of several rows of a bundle the last one holds
+        now[self.bundle[done:end]] = self.figures[done:end]  # the last of several rows of a bundle counts
         self._seen["until"] = (end, now)
         found: FloatArray = now
         return found
@@ -202,8 +202,9 @@ def recorded_world(
     change: FleetChange = _NO_CHANGE,
     seed: int = 0,
 ) -> World:
-    """The world of a range, or of what it could have been; it has not run. Bundles of brokers that are not there are
-    placed at the beginning. Raises `ValueError` naming what is wrong.
+    """Build the simulation of a range, with changes if given. Bundles of removed brokers are placed at the start.
+
+    Raises `ValueError`, which names the fault.
     """
     _require("removed", change.removed, recorded.broker_ids())
     _require("speeds", change.speeds, recorded.broker_ids())
@@ -236,8 +237,10 @@ def recorded_range(
     *,
     starts_empty: bool = False,
 ) -> RecordedRange:
-    """Build the inputs of a simulation from reports. The calibration tells how long a load existed before it was
-    reported; a range that `starts_empty` has no load at its beginning. Raises `ValueError` for reports without load.
+    """Build the inputs of a simulation from reports.
+
+    The calibration has the delay between a load and its report. A range that `starts_empty` has no load at its start.
+    Raises `ValueError` for reports without load.
     """
     if not len(brokers.at_s) or not len(bundles.report):
         raise ValueError("the range has no reports of loaded bundles")
@@ -260,7 +263,7 @@ def recorded_range(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
-    """Loads of bundles (c,), by number, from a time on: `figures` (c, 6)."""
+    """Loads of bundles (c,), by number, with their start times: `figures` (c, 6)."""
 
     at_s: FloatArray
     key: IntArray
@@ -270,7 +273,7 @@ class _Rows:
 def _lives(
     brokers: BrokerRows, duration_s: float, presence: Sequence[BrokerPresence]
 ) -> tuple[list[BrokerSpec], list[BrokerJoins | BrokerStops | BrokerRestarts]]:
-    """The brokers that are there at the beginning, and what comes and goes."""
+    """Return the initial brokers, and the events of brokers that join, restart and leave."""
     specs: list[BrokerSpec] = []
     events: list[BrokerJoins | BrokerStops | BrokerRestarts] = []
     rows_of: dict[str, list[int]] = defaultdict(list)
@@ -300,7 +303,7 @@ def _lives(
 def _life(
     spec: BrokerSpec, known: Sequence[BrokerPresence]
 ) -> tuple[bool, list[BrokerJoins | BrokerStops | BrokerRestarts]]:
-    """Return whether the broker exists at the beginning, and its events, by its recorded presence."""
+    """Return True if the broker exists at the start, and its events, from its recorded registrations."""
     events: list[BrokerJoins | BrokerStops | BrokerRestarts] = []
     begins = is_there = not known[0].is_there
     gone_s: float | None = None
@@ -317,20 +320,20 @@ def _life(
 
 
 def _spec(brokers: BrokerRows, rows: Sequence[int]) -> BrokerSpec:
-    """Build the specification of a broker from the first known limit of each resource in these rows. A limit that is
-    never known is the default.
+    """Build the specification of a broker from the first known limit of each resource in these rows, else the default
+    limit.
     """
     row, unknown = rows[0], BrokerSpec(BrokerId("unknown:1")).capacity
     limits = brokers.capacity[rows]
     known = (limits > 0) & np.isfinite(limits)
-    told = np.where(known.any(axis=0), np.take_along_axis(limits, known.argmax(axis=0)[np.newaxis], axis=0)[0], unknown)
-    capacity = tuple(told.tolist())
+    first = np.take_along_axis(limits, known.argmax(axis=0)[np.newaxis], axis=0)[0]
+    capacity = tuple(np.where(known.any(axis=0), first, unknown).tolist())
     name, version, kind = (str(column[row]) for column in (brokers.broker, brokers.version, brokers.load_manager_class))
     return BrokerSpec(BrokerId(name), capacity, version=version, load_manager_class=kind)
 
 
 def _keys(bundles: BundleRows) -> tuple[list[Key], IntArray]:
-    """Every bundle that was reported, in the order in which it was first, and the number (k,) of that of each row."""
+    """Return all reported bundles in the order of their first report, and the bundle number (k,) of each row."""
     number: dict[Key, int] = {}
     columns = (bundles.namespace.tolist(), bundles.lower.tolist(), bundles.upper.tolist())
     of_row = np.fromiter(
@@ -340,9 +343,7 @@ def _keys(bundles: BundleRows) -> tuple[list[Key], IntArray]:
 
 
 def _rows_with_ends(brokers: BrokerRows, bundles: BundleRows, key_of: IntArray, lag_s: float) -> _Rows:
-    """The figures by the time since when they held, and nothing from when on a bundle was reported no more and had not
-    moved.
-    """
+    """Return the figures with their start times. A bundle that is no longer reported, and has not moved, gets zeros."""
     at_s = brokers.at_s[bundles.report]
     figures = np.column_stack([bundles.load, bundles.topics, bundles.sessions]).astype(np.float64)
     next_report = _next_of_broker(brokers)[bundles.report]
@@ -357,7 +358,7 @@ def _rows_with_ends(brokers: BrokerRows, bundles: BundleRows, key_of: IntArray, 
     ends = np.flatnonzero(~is_named_next & (again_s - unnamed_s > HOLD_S))
     whole = np.flatnonzero(~_is_partial(brokers.broker[bundles.report], at_s, by_key, same, lag_s))
     times = np.concatenate([unnamed_s[ends], at_s[whole]])
-    order = np.argsort(times, kind="stable")  # an end comes before what is reported at that moment
+    order = np.argsort(times, kind="stable")  # ends come before reports of the same time
     return _Rows(
         np.maximum(times[order] - lag_s, 0.0),
         np.concatenate([key_of[ends], key_of[whole]])[order],
@@ -366,9 +367,10 @@ def _rows_with_ends(brokers: BrokerRows, bundles: BundleRows, key_of: IntArray, 
 
 
 def _is_partial(broker: Names, at_s: FloatArray, by_key: IntArray, same: BoolArray, lag_s: float) -> BoolArray:
-    """Mask (k,) of figures that cover only a part of an interval: the first ones of a broker after a move. They are
-    kept where no others follow soon. `by_key` are the rows by bundle and time, `same` (k - 1,) tells if the next row is
-    of the same bundle.
+    """Return a mask (k,) of figures to drop because they cover only a part of an interval.
+
+    These are the first figures of a broker after a move, unless no others follow soon. `by_key` are the rows by bundle
+    and time, `same` (k - 1,) is True if the next row is of the same bundle.
     """
     before, row, after = by_key[:-2], by_key[1:-1], by_key[2:]
     has_come = same[:-1] & (broker[before] != broker[row])
@@ -379,7 +381,7 @@ def _is_partial(broker: Names, at_s: FloatArray, by_key: IntArray, same: BoolArr
 
 
 def _next_of_broker(brokers: BrokerRows) -> IntArray:
-    """The row (n,) of the same broker's next report; -1 for the last one."""
+    """Return the row (n,) of the same broker's next report; -1 for the last one."""
     found = np.full(len(brokers.at_s), -1, dtype=np.int64)
     last: dict[object, int] = {}
     for row, name in enumerate(brokers.broker.tolist()):
@@ -392,7 +394,7 @@ def _next_of_broker(brokers: BrokerRows) -> IntArray:
 def _namespaces(
     keys: Sequence[Key], first_s: FloatArray, owners: Mapping[Key, str], there: set[BrokerId]
 ) -> tuple[list[NamespaceSpec], list[NewNamespace]]:
-    """Those at the beginning, by name, and those that come later, by time."""
+    """Return the initial namespaces by name, and the creation of later ones by time."""
     reported: dict[str, list[tuple[float, Key]]] = defaultdict(list)
     for number, key in enumerate(keys):
         reported[key[0]].append((float(first_s[number]), key))
@@ -413,7 +415,7 @@ def _namespaces(
 
 
 def _apart(keys: Iterator[Key]) -> list[Key]:
-    """Those of the keys, earlier ones first, that have no hash in common."""
+    """Select bundles without overlap; earlier ones take precedence."""
     kept: list[Key] = []
     for key in keys:
         if not any(key[1] < other[2] and other[1] < key[2] for other in kept):
@@ -452,12 +454,12 @@ class _Overlaps:
         return found
 
     def is_whole(self, key: int) -> bool:
-        """Tell if a reported bundle is exactly one simulated bundle, and the only one reported there."""
+        """Return True if a reported bundle is exactly one simulated bundle, and the only one reported there."""
         return len(self.of_key[key]) == 1 and len(self.of_bundle[self.of_key[key][0][0]]) == 1
 
 
 def _loads(order: Sequence[NamespaceSpec], keys: Sequence[Key], rows: _Rows, hold_s: float) -> RecordedLoads:
-    """The rows by bundles of the world; what comes within `hold_s` was there from the beginning."""
+    """Return the loads by simulated bundle; those that start within `hold_s` exist from the start."""
     overlaps = _Overlaps.of(order, keys)
     bundle_of = np.array([own[0][0] for own in overlaps.of_key], dtype=np.int64)
     is_whole = np.array([overlaps.is_whole(key) for key in range(len(keys))], dtype=bool)[rows.key]

@@ -23,25 +23,23 @@ _MAY_BE_ZERO = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class WorldRules:
-    """Intervals, delays and limits; the defaults are those of a leader and of agents, where they have one.
+    """Intervals, delays and limits; the defaults are those of the leader and of agents, if these have one.
 
-    Rounds of shedding come every `shedding_interval_s`. The first comes so long after the leader was elected, which is
-    half an interval after the beginning, and so not always just before brokers measure or just after; or
-    `first_round_s` after the beginning, if that is given. A broker measures every `stats_interval_s`, at a moment of
-    its own as far as the steps of the run allow, looks within `report_check_s` whether its report is due, and the
-    leader knows it `report_delay_s` later. Nobody serves a bundle during its unload, `unload_s`, and clients look a
-    free one up again after `lookup_s`. A broker that crashed is registered for `session_timeout_s` more; an unload that
-    it does not answer is given up after `unload_deadline_s`.
+    Shedding rounds come every `shedding_interval_s`. The first comes at `first_round_s` if that is given. Otherwise it
+    comes one interval after the election of the leader, which is half an interval after the start, so that rounds do
+    not coincide with measurements. A broker measures every `stats_interval_s`, with a phase of its own as far as the
+    steps allow. It checks within `report_check_s` if its report is due, and the leader reads it `report_delay_s` later.
+    An unload interrupts a bundle for `unload_s`, and clients look a free bundle up again after `lookup_s`. A crashed
+    broker stays registered for `session_timeout_s`; an unload that it does not answer fails after `unload_deadline_s`.
 
-    What clients of a bundle would have sent while nobody served it they send afterwards, as much as comes in
-    `backlog_most_s` (for so long a client of Pulsar tries by default), at up to `catch_up_factor` times the load of the
-    bundle: as far as its broker has room for it. Each of them that connects to a broker again costs that
-    `reconnect_cpu_s` seconds of one core: a lookup, a quarter of a millisecond on a real Pulsar, and the opening of a
-    producer or a consumer.
+    After an interruption clients send their backlog: at most the load of `backlog_most_s` (the default timeout of
+    Pulsar's clients), at up to `catch_up_factor` times the load of the bundle, limited by the broker's free capacity.
+    Each reconnection costs the broker `reconnect_cpu_s` seconds of one core: a lookup, which takes a quarter of a
+    millisecond on a real Pulsar, and the opening of a producer or consumer.
 
-    With `reports_at_most_limit` a broker that is asked for more than it has reports that it uses all of it, as a host
-    does. With `host_usage_lags` a report has the usage of the time before that the broker measured, as where a host is
-    looked at by itself. Raises `ValueError` for a number that is negative, not finite, or 0 where that means nothing.
+    With `reports_at_most_limit` an overloaded broker reports a usage of at most 100 %, as a host does. With
+    `host_usage_lags` a report has the usage of the previous measurement, as if the host were measured separately.
+    Raises `ValueError` for a number that is negative, not finite, or 0 where 0 makes no sense.
     """
 
     shedding_interval_s: float = 60.0

@@ -1,8 +1,8 @@
 """Scenario files: fleet, workload, events, and expected results.
 
-The models say what a file may hold; `loadmanager.lab.simulate.scenario_run` makes a world of it. Reading the file is
-the caller's business, and so are the files of recorded series that it names. Times are seconds since the beginning,
-loads are those of one bundle.
+The models define the format; `loadmanager.lab.simulate.scenario_run` builds and runs the simulation. The caller reads
+the file, and the files of recorded series that it names. Times are seconds since the start, loads are those of one
+bundle.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def _reason(name: object) -> Reason:
 Namespace = Annotated[str, AfterValidator(_namespace)]
 Broker = Annotated[str, AfterValidator(_broker)]
 BundleRef = Annotated[str, Field(min_length=1, max_length=400)]
-"""A bundle by its name, `tenant/namespace/0x.._0x..`, or by its place in the namespace, `tenant/namespace#0`."""
+"""A bundle by its name, `tenant/namespace/0x.._0x..`, or by its position in the namespace, `tenant/namespace#0`."""
 BundleRefs = tuple[BundleRef, ...]
-"""Bundles; `tenant/namespace#*` stands for all that the namespace begins with."""
+"""Bundles; `tenant/namespace#*` stands for all initial bundles of the namespace."""
 
 
 class Part(BaseModel):
@@ -83,20 +83,20 @@ class Capacity(Part):
 
 
 class BrokerKind(Part):
-    """Like brokers."""
+    """Properties of a kind of brokers."""
 
-    capacity: Capacity = Field(Capacity(), description="What each of them has.")
-    speed: Positive = Field(1.0, description="How fast the CPU is: with 2 the same load takes half of it.")
-    version: str = Field("1.0.0", description="The version that they report.")
-    load_manager_class: str = Field("", description="The load manager's class that they report.")
+    capacity: Capacity = Field(Capacity(), description="Capacity of each.")
+    speed: Positive = Field(1.0, description="CPU speed; 2: the same load uses half as much CPU.")
+    version: str = Field("1.0.0", description="Version that they report.")
+    load_manager_class: str = Field("", description="Load-manager class that they report.")
 
 
 class ScenarioBrokers(BrokerKind):
     """Group of equal brokers, or one broker with an id."""
 
-    count: int = Field(1, ge=1, le=_MOST_BROKERS, description="How many there are.")
+    count: int = Field(1, ge=1, le=_MOST_BROKERS, description="Number of brokers.")
     id: Broker | None = Field(
-        None, description="host:port of the only one; without it they are broker-0000:8080 and on, across the file."
+        None, description="host:port, if count is 1; else broker-0000:8080 and so on, across the file."
     )
 
     @model_validator(mode="after")
@@ -109,41 +109,41 @@ class ScenarioBrokers(BrokerKind):
 class ScenarioLoad(Part):
     """Mean load of a bundle."""
 
-    msg_rate_in: Amount = Field(500, description="Messages/s that come in.")
-    msg_rate_out: Amount = Field(500, description="Messages/s that go out.")
-    throughput_in: Amount = Field(500_000, description="Bytes/s that come in.")
-    throughput_out: Amount = Field(500_000, description="Bytes/s that go out.")
+    msg_rate_in: Amount = Field(500, description="Incoming messages/s.")
+    msg_rate_out: Amount = Field(500, description="Outgoing messages/s.")
+    throughput_in: Amount = Field(500_000, description="Incoming bytes/s.")
+    throughput_out: Amount = Field(500_000, description="Outgoing bytes/s.")
 
     def columns(self) -> tuple[float, float, float, float]:
         return self.msg_rate_in, self.msg_rate_out, self.throughput_in, self.throughput_out
 
 
 class Steady(Part):
-    """Each bundle carries its weight's times the load."""
+    """The load of each bundle is the mean load times its weight."""
 
     kind: Literal["steady"] = "steady"
     weights: tuple[Factor, ...] | None = Field(
-        None, min_length=1, max_length=_MOST_BUNDLES, description="One for each bundle, or for the first ones, then 1."
+        None, min_length=1, max_length=_MOST_BUNDLES, description="Weights of the first bundles; that of others is 1."
     )
 
 
 class HeavyTailed(Part):
-    """Few bundles carry much of the load, by a Pareto law, drawn by the seed."""
+    """Few bundles have much of the load: a Pareto distribution, drawn with the seed."""
 
     kind: Literal["heavyTailed"] = "heavyTailed"
-    alpha: float = Field(1.5, gt=0.1, le=100, allow_inf_nan=False, description="The smaller, the more is in a few.")
-    largest: float = Field(1000, ge=1, le=1e9, allow_inf_nan=False, description="Largest weight, of the smallest.")
+    alpha: float = Field(1.5, gt=0.1, le=100, allow_inf_nan=False, description="Smaller: more concentrated load.")
+    largest: float = Field(1000, ge=1, le=1e9, allow_inf_nan=False, description="Largest weight over the smallest.")
 
 
 class Zipf(Part):
-    """The bundle of rank k carries 1 / k^exponent of what the first one does; the seed says who has which rank."""
+    """The bundle of rank k has 1 / k^exponent of the load of the first one; ranks are drawn with the seed."""
 
     kind: Literal["zipf"]
-    exponent: float = Field(1, gt=0, le=10, allow_inf_nan=False, description="The larger, the more is in a few.")
+    exponent: float = Field(1, gt=0, le=10, allow_inf_nan=False, description="Larger: more concentrated load.")
 
 
 class TopicContents(Part):
-    """The topics of each bundle, at random places of its range. A split cuts between them."""
+    """Topics of each bundle, at random positions in its range. A split cuts between them."""
 
     count: int = Field(ge=1, le=100_000, description="Topics of a bundle.")
     hot_share: float | None = Field(
@@ -151,29 +151,29 @@ class TopicContents(Part):
         gt=0,
         le=1,
         allow_inf_nan=False,
-        description="The part of the load that one topic carries; else all alike.",
+        description="Part of the load of one topic; without it, topics have equal loads.",
     )
 
 
 class NamespaceGroup(Part):
-    """A namespace, or several alike, with their bundles and what those carry."""
+    """One namespace or several equal ones, with the loads of their bundles."""
 
-    name: Namespace = Field(description="tenant/namespace; of several, what their names begin with.")
-    count: int = Field(1, ge=1, le=100_000, description="How many namespaces.")
-    bundles: int = Field(ge=1, le=MAX_BUNDLES, description="Bundles of each.")
+    name: Namespace = Field(description="tenant/namespace; for several, the prefix of their names.")
+    count: int = Field(1, ge=1, le=100_000, description="Number of namespaces.")
+    bundles: int = Field(ge=1, le=MAX_BUNDLES, description="Bundles per namespace.")
     owners: Literal["placed", "dealt"] | tuple[Broker, ...] = Field(
         "placed",
         description="placed: by the placement strategy at the beginning; dealt: in turn to the brokers there are then;"
         " a list of brokers: to those in turn.",
     )
-    load: ScenarioLoad = Field(ScenarioLoad(), description="What a bundle of weight 1 carries.")
+    load: ScenarioLoad = Field(ScenarioLoad(), description="Load of a bundle of weight 1.")
     weights: Annotated[Steady | HeavyTailed | Zipf, Field(discriminator="kind")] = Field(
-        Steady(), description="How the load is spread over the bundles."
+        Steady(), description="Distribution of the load over the bundles."
     )
-    topics: Count = Field(10, description="Topics of a bundle, where `contents` do not say.")
+    topics: Count = Field(10, description="Topics of a bundle, unless `contents` are given.")
     sessions: Count = Field(20, description="Producers and consumers of a bundle.")
     contents: TopicContents | None = Field(
-        None, description="The topics themselves, for splits; else load lies evenly."
+        None, description="Topics, for splits; without them the load is spread evenly."
     )
 
 
@@ -182,14 +182,14 @@ class Traces(Part):
 
     files: tuple[str, ...] = Field((), description="Files, relative to the scenario's own.")
     directory: str | None = Field(None, description="All *.csv of a directory, relative to the scenario's own.")
-    name: Namespace = Field("traces/ns", description="What the names of the namespaces begin with.")
-    bundles: int = Field(ge=1, le=_MOST_BUNDLES, description="How many bundles, each with one of the series.")
+    name: Namespace = Field("traces/ns", description="Prefix of the names of the namespaces.")
+    bundles: int = Field(ge=1, le=_MOST_BUNDLES, description="Number of bundles; each follows one of the series.")
     bundles_per_namespace: int = Field(16, ge=1, le=MAX_BUNDLES, description="Bundles of a namespace.")
     owners: Literal["placed", "dealt"] = Field("placed", description="As for namespaces.")
-    load: ScenarioLoad = Field(ScenarioLoad(), description="What a bundle carries on average.")
-    shift: bool = Field(default=True, description="Each bundle begins at a place of its own, drawn by the seed.")
+    load: ScenarioLoad = Field(ScenarioLoad(), description="Mean load of a bundle.")
+    shift: bool = Field(default=True, description="Each bundle begins at a random offset, drawn with the seed.")
     tail: float | None = Field(
-        1.5, gt=0.1, le=100, description="Scales bundles by a Pareto law with this exponent; null: not at all."
+        1.5, gt=0.1, le=100, description="Exponent of a Pareto distribution that scales bundles; null: none."
     )
     topics: Count = Field(10, description="Topics of a bundle.")
     sessions: Count = Field(20, description="Producers and consumers of a bundle.")
@@ -202,19 +202,19 @@ class Traces(Part):
 
 
 class NoiseShape(Part):
-    """Every bundle's load deviates by chance."""
+    """Each bundle's load deviates at random."""
 
     kind: Literal["noise"]
     spread: float = Field(ge=0, le=1, allow_inf_nan=False, description="Standard deviation, as a fraction.")
-    period_s: Duration = Field(60, description="It deviates anew so often.")
+    period_s: Duration = Field(60, description="Interval at which deviations are drawn.")
 
 
 class DiurnalShape(Part):
     """A daily wave."""
 
     kind: Literal["diurnal"]
-    amplitude: float = Field(ge=0, le=1, allow_inf_nan=False, description="Up and down from the load, a fraction.")
-    period_s: Duration = Field(86_400, description="A wave takes so long.")
+    amplitude: float = Field(ge=0, le=1, allow_inf_nan=False, description="Maximum deviation, a fraction.")
+    period_s: Duration = Field(86_400, description="Period of the wave.")
     phases: Literal["together", "namespaces", "spread"] = Field(
         "together",
         description="spread: each bundle has its wave at a time of its own, drawn by the seed; namespaces: all bundles"
@@ -223,30 +223,30 @@ class DiurnalShape(Part):
 
 
 class RampShape(Part):
-    """Some bundles' load grows, or shrinks, and stays."""
+    """The load of some bundles grows or shrinks, then stays constant."""
 
     kind: Literal["ramp"]
-    bundles: BundleRefs | None = Field(None, description="Which bundles; without it all.")
-    factor: Factor = Field(description="What it is multiplied by at the end.")
-    from_s: Seconds = Field(0, description="When it begins.")
-    until_s: Seconds = Field(description="When it is over; at once if it is the same.")
+    bundles: BundleRefs | None = Field(None, description="Bundles; without it all.")
+    factor: Factor = Field(description="Final factor.")
+    from_s: Seconds = Field(0, description="Start of the change.")
+    until_s: Seconds = Field(description="End of the change; the same as fromS for a jump.")
 
 
 class DriftShape(Part):
-    """Every bundle's load wanders slowly, each its own way."""
+    """Each bundle's load drifts slowly and independently."""
 
     kind: Literal["drift"]
-    factor: float = Field(ge=1, le=1000, allow_inf_nan=False, description="At most so many times the load, or less.")
-    period_s: Duration = Field(description="It is somewhere else after so long, on a straight line.")
+    factor: float = Field(ge=1, le=1000, allow_inf_nan=False, description="Maximum factor, up or down.")
+    period_s: Duration = Field(description="Interval between drawn factors; linear in between.")
 
 
 class BurstsShape(Part):
-    """All bundles of a namespace carry more for a short time, again and again, each namespace at moments of its own."""
+    """All bundles of a namespace have repeated short bursts of load, at times that differ between namespaces."""
 
     kind: Literal["bursts"]
-    factor: Factor = Field(description="So many times the load.")
-    lasts_s: Duration = Field(description="For so long.")
-    every_s: Duration = Field(description="Once in such a time.")
+    factor: Factor = Field(description="Factor of the load.")
+    lasts_s: Duration = Field(description="Duration.")
+    every_s: Duration = Field(description="Interval with one burst each.")
 
     @model_validator(mode="after")
     def _over_before_the_next(self) -> Self:
@@ -259,60 +259,60 @@ AnyShape = Annotated[NoiseShape | DiurnalShape | RampShape | DriftShape | Bursts
 
 
 class _At(Part):
-    at_s: Seconds = Field(description="When.")
+    at_s: Seconds = Field(description="Time of the event.")
 
 
 class BrokersJoin(_At):
     """New brokers register."""
 
     kind: Literal["brokersJoin"]
-    brokers: ScenarioBrokers = Field(ScenarioBrokers(), description="Which.")
-    every_s: Seconds = Field(0, description="One after the other, so far apart.")
+    brokers: ScenarioBrokers = Field(ScenarioBrokers(), description="The new brokers.")
+    every_s: Seconds = Field(0, description="Interval between two of them.")
 
 
 class BrokersStop(_At):
-    """Brokers are stopped by an operator."""
+    """An operator stops brokers."""
 
     kind: Literal["brokersStop"]
     brokers: tuple[Broker, ...] = Field(min_length=1)
-    drain: bool = Field(default=True, description="Their bundles are moved away before; else they are gone at once.")
+    drain: bool = Field(default=True, description="Drain them first; else they stop at once.")
 
 
 class BrokersCrash(_At):
-    """Brokers die; their registrations end with their sessions."""
+    """Brokers crash; their registrations end with their sessions."""
 
     kind: Literal["brokersCrash"]
     brokers: tuple[Broker, ...] = Field(min_length=1)
-    down_s: Duration | None = Field(None, description="They are back, with nothing, so long after; without it never.")
+    down_s: Duration | None = Field(None, description="Time until they return without bundles; without it never.")
 
 
 class BrokersRestart(_At):
-    """Brokers are restarted, one after the other where `everyS` says so."""
+    """Brokers are restarted, all at once, or one every `everyS`."""
 
     kind: Literal["brokersRestart"]
     brokers: tuple[Broker, ...] = Field(min_length=1)
-    down_s: Duration = Field(30, description="How long each is away.")
-    every_s: Seconds = Field(0, description="So far apart.")
+    down_s: Duration = Field(30, description="Downtime of each.")
+    every_s: Seconds = Field(0, description="Interval between two of them.")
 
 
 class BrokerSlows(_At):
-    """A broker's CPU is slower, or faster, from then on."""
+    """A broker's CPU becomes slower or faster."""
 
     kind: Literal["brokerSlows"]
     broker: Broker
-    factor: Positive = Field(description="0.5: half as fast.")
+    factor: Positive = Field(description="Factor of the CPU speed; 0.5: half as fast.")
 
 
 class SickBroker(_At):
-    """A broker serves badly, and little: its load drops. All brokers say how they serve then."""
+    """A broker serves badly, so that its load drops. All brokers of the simulation then report their health."""
 
     kind: Literal["brokerFallsSick"]
     broker: Broker
-    until_s: Seconds | None = Field(None, description="Until then; without it until it is restarted.")
-    latency_ms: Amount = Field(2_000, description="Its latency.")
-    error_share: Factor = Field(0.5, le=1, description="The share of requests that fail.")
-    queue: Amount = Field(5_000, description="How many wait.")
-    carries: Factor = Field(0.1, le=1, description="The part of its load that it still serves.")
+    until_s: Seconds | None = Field(None, description="End; without it, the next restart.")
+    latency_ms: Amount = Field(2_000, description="Latency in ms.")
+    error_share: Factor = Field(0.5, le=1, description="Share of failed requests.")
+    queue: Amount = Field(5_000, description="Queue length.")
+    carries: Factor = Field(0.1, le=1, description="Part of its load that it still serves.")
 
 
 class NamespaceAppears(_At):
@@ -323,10 +323,10 @@ class NamespaceAppears(_At):
 
 
 class LoadJumps(_At):
-    """Some bundles carry more, or less, for a time."""
+    """Some bundles have more or less load for a time."""
 
     kind: Literal["loadJumps"]
-    until_s: Seconds = Field(description="Until then.")
+    until_s: Seconds = Field(description="End.")
     bundles: BundleRefs = Field(min_length=1)
     factor: Factor
 
@@ -337,8 +337,8 @@ class ReportsGoBad(_At):
     kind: Literal["reportsGoBad"]
     broker: Broker
     fault: ReportFault
-    until_s: Seconds | None = Field(None, description="Until then; without it to the end.")
-    factor: Positive = Field(10, description="For wrong_capacity and sum_differs: how many times as much.")
+    until_s: Seconds | None = Field(None, description="End; without it, the end of the run.")
+    factor: Positive = Field(10, description="Factor for wrong_capacity and sum_differs.")
 
 
 AnyEvent = Annotated[
@@ -358,12 +358,12 @@ AnyEvent = Annotated[
 class Costs(Part):
     """Cost model: usage of each resource by load, see `docs/simulation.md`."""
 
-    base: tuple[Amount, ...] | None = Field(None, min_length=5, max_length=5, description="What an idle broker uses.")
+    base: tuple[Amount, ...] | None = Field(None, min_length=5, max_length=5, description="Usage of an idle broker.")
     coefficients: tuple[tuple[Amount, ...], ...] | None = Field(
         None,
         min_length=5,
         max_length=5,
-        description="A row per resource: per message/s and byte/s, in and out, and topic.",
+        description="A row per resource: cost per message/s and byte/s, in and out, and per topic.",
     )
 
 
@@ -371,51 +371,51 @@ class Rules(Part):
     """Timing of the simulated fleet, besides the settings."""
 
     first_round_s: Seconds | None = Field(
-        None, description="The first round of shedding; else one and a half intervals."
+        None, description="Time of the first shedding round; by default one and a half intervals."
     )
-    stats_interval_s: Duration = Field(60, description="Brokers measure so often (statsUpdateFrequencyInSecs).")
-    report_check_s: Seconds = Field(5, description="Within this time a broker looks whether a report is due.")
-    report_max_interval_s: Duration = Field(900, description="A report is written at least so often.")
-    report_threshold_percent: Factor = Field(10, description="A report is due when something changed by more.")
-    report_delay_s: Seconds = Field(0.5, description="From a broker's report to the leader.")
-    reports_at_most_limit: bool = Field(default=True, description="No broker reports to use more than it has.")
-    unload_s: Seconds = Field(2, description="A moving bundle is served by nobody for so long.")
-    unload_deadline_s: Duration = Field(60, description="An unload without an answer is given up.")
-    lookup_s: Seconds = Field(0.5, description="Until clients look a free bundle up again.")
-    session_timeout_s: Duration = Field(10, description="Until a crashed broker's registration ends.")
-    backlog_most_s: Seconds = Field(30, description="What clients of a bundle without service keep to send it later.")
+    stats_interval_s: Duration = Field(60, description="Measuring interval of brokers (statsUpdateFrequencyInSecs).")
+    report_check_s: Seconds = Field(5, description="Maximum delay until a broker checks if a report is due.")
+    report_max_interval_s: Duration = Field(900, description="Maximum interval between reports.")
+    report_threshold_percent: Factor = Field(10, description="Change that makes a report due.")
+    report_delay_s: Seconds = Field(0.5, description="Delay until the leader reads a report.")
+    reports_at_most_limit: bool = Field(default=True, description="Brokers report a usage of at most 100 %.")
+    unload_s: Seconds = Field(2, description="Interruption of a moving bundle.")
+    unload_deadline_s: Duration = Field(60, description="Timeout of an unload without an answer.")
+    lookup_s: Seconds = Field(0.5, description="Delay until clients look a free bundle up again.")
+    session_timeout_s: Duration = Field(10, description="Delay until a crashed broker's registration ends.")
+    backlog_most_s: Seconds = Field(30, description="Maximum backlog of clients, in seconds of load.")
     catch_up_factor: Annotated[float, Field(gt=1, le=1000, allow_inf_nan=False)] = Field(
-        2, description="So many times their load bundles carry while clients send what they kept."
+        2, description="Maximum factor of a bundle's load while clients send their backlog."
     )
-    reconnect_cpu_s: Seconds = Field(0.001, description="What it costs a broker that a client connects, of one core.")
+    reconnect_cpu_s: Seconds = Field(0.001, description="CPU time of one core per reconnecting client.")
 
 
 class Levelled(Part):
-    """The imbalance is down to a value soon after the leader has seen that it is not, and stays there."""
+    """The imbalance falls to a value soon after the leader could know of the event, and stays there."""
 
-    imbalance: float = Field(ge=1, le=1000, allow_inf_nan=False, description="Busiest broker by mean, at most.")
-    within_s: Duration = Field(description="So soon after the reports show it.")
-    after_s: Seconds = Field(0, description="What has happened then; the reports that show it come later.")
+    imbalance: float = Field(ge=1, le=1000, allow_inf_nan=False, description="Busiest broker over mean, at most.")
+    within_s: Duration = Field(description="Time limit, from the reports that show the event.")
+    after_s: Seconds = Field(0, description="Time of the event; the reports that show it come later.")
     by: Literal["reports", "newBrokers"] = Field(
         "reports", description="reports: shown by the next report; newBrokers: by the first report of every new broker."
     )
 
 
 class Relieved(Part):
-    """No broker is used more than so much soon after the leader has seen it, to the end."""
+    """The highest usage falls to a value soon after the leader could know of the event, and stays there."""
 
-    usage: float = Field(gt=0, le=10, allow_inf_nan=False, description="Of a broker's capacity, a fraction.")
-    within_s: Duration = Field(description="So soon after the reports show it.")
-    after_s: Seconds = Field(0, description="What has happened then.")
+    usage: float = Field(gt=0, le=10, allow_inf_nan=False, description="Maximum usage of any broker, a fraction.")
+    within_s: Duration = Field(description="Time limit, from the reports that show the event.")
+    after_s: Seconds = Field(0, description="Time of the event.")
 
 
 class Filled(Part):
-    """A broker carries its part of the load in time."""
+    """A broker gets its part of the load within a time."""
 
     broker: Broker
-    share: float = Field(gt=0, le=1, allow_inf_nan=False, description="Of what an equal part would be, at least.")
-    within_s: Duration = Field(description="So soon after its first report.")
-    after_s: Seconds = Field(0, description="The first report from then on.")
+    share: float = Field(gt=0, le=1, allow_inf_nan=False, description="Minimum part of an equal share.")
+    within_s: Duration = Field(description="Time limit, from its first report.")
+    after_s: Seconds = Field(0, description="The first report from this time on counts.")
 
 
 class BrokerMoves(Part):
@@ -430,64 +430,68 @@ class BrokerMoves(Part):
 class Said(Part):
     """Verdicts that the balancer must, or must not, give."""
 
-    reason: Annotated[Reason, BeforeValidator(_reason)] = Field(description="Which verdict.")
-    at_least: Count = Field(1, description="So often.")
-    at_most: Count | None = Field(None, description="And no more often.")
+    reason: Annotated[Reason, BeforeValidator(_reason)] = Field(description="Reason of the verdict.")
+    at_least: Count = Field(1, description="Minimum number.")
+    at_most: Count | None = Field(None, description="Maximum number.")
 
 
 class Expect(Part):
-    """Expected results. A bound that is not given is not checked."""
+    """Expected results. Only given bounds are checked."""
 
     moved_again_at_most: Factor | None = Field(
-        None, description="Load of bundles that had moved within two hours before, in shares of all load."
+        None, description="Load moved again within two hours, in shares of all load."
     )
-    thrash_at_most: Factor | None = Field(
-        None, description="Load returned to where it had been within four hours, in shares of all load."
-    )
-    returns_at_most: Count | None = Field(None, description="Moves back to where a bundle had been within four hours.")
+    thrash_at_most: Factor | None = Field(None, description="Load moved back within four hours, in shares of all load.")
+    returns_at_most: Count | None = Field(None, description="Moves back to a broker within four hours.")
     moves_at_most: Count | None = Field(None, description="Moves by the balancer.")
-    moves_at_least: Count | None = Field(None, description="Moves by the balancer: that there is something to judge.")
-    quiet_from_s: Seconds | None = Field(None, description="From then on the balancer moves nothing.")
-    moves_per_bundle_at_most: Count | None = Field(None, description="Moves of any one bundle by the balancer.")
+    moves_at_least: Count | None = Field(
+        None, description="Moves by the balancer, so that other bounds mean something."
+    )
+    quiet_from_s: Seconds | None = Field(None, description="Time from which the balancer moves nothing.")
+    moves_per_bundle_at_most: Count | None = Field(None, description="Moves by the balancer of any single bundle.")
     moved_share_at_most: Factor | None = Field(None, description="Load moved, in shares of all load.")
     splits_at_most: Count | None = Field(None, description="Bundles that were split.")
     splits_at_least: Count | None = None
     bundles_at_most: Count | None = Field(None, description="Bundles at the end.")
-    imbalance_at_most: Factor | None = Field(None, description="The mean over time, from `settledAfterS` on.")
-    worst_usage_at_most: Factor | None = Field(None, description="Of any broker, from `settledAfterS` on; a fraction.")
-    settled_after_s: Seconds = Field(0, description="From when on the two bounds above count.")
-    unowned_s_at_most: Amount | None = Field(None, description="Seconds without service, added up over bundles.")
+    imbalance_at_most: Factor | None = Field(None, description="Mean over time, from `settledAfterS` on.")
+    worst_usage_at_most: Factor | None = Field(
+        None, description="Highest usage of any broker, from `settledAfterS` on; a fraction."
+    )
+    settled_after_s: Seconds = Field(0, description="Start of the two bounds above.")
+    unowned_s_at_most: Amount | None = Field(None, description="Sum over bundles of seconds without service.")
     all_owned_within_s: Duration | None = Field(
-        None, description="Once bundles have lost their broker, everything is served again so soon."
+        None, description="Longest time during which some bundle is not served."
     )
     levelled: Levelled | None = None
     relieved: Relieved | None = None
     filled: tuple[Filled, ...] = ()
-    moves_to: tuple[BrokerMoves, ...] = Field((), description="Bounds on what brokers are given.")
-    moves_from: tuple[BrokerMoves, ...] = Field((), description="Bounds on what is taken from brokers.")
-    said: tuple[Said, ...] = Field((), description="Verdicts that have to be there.")
+    moves_to: tuple[BrokerMoves, ...] = Field((), description="Limits on moves to brokers.")
+    moves_from: tuple[BrokerMoves, ...] = Field((), description="Limits on moves from brokers.")
+    said: tuple[Said, ...] = Field((), description="Required verdicts.")
 
 
 class Scenario(Part):
     """A scenario file."""
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$", description="What it is called: a-z, 0-9 and -.")
-    about: str = Field(min_length=1, max_length=2_000, description="What it is, in a sentence or two.")
-    pathology: str = Field("", max_length=200, description="The class of trouble that it stands for.")
-    duration_s: Duration = Field(description="How long it takes in virtual time.")
-    step_s: Duration = Field(60, description="Loads change, and brokers measure, only so often.")
-    seed: int = Field(0, ge=0, le=2**63 - 1, description="Where chance begins.")
-    brokers: tuple[ScenarioBrokers, ...] = Field(min_length=1, description="Those there at the beginning.")
-    namespaces: tuple[NamespaceGroup, ...] = Field((), description="Those there at the beginning.")
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$", description="Name: a-z, 0-9 and -.")
+    about: str = Field(min_length=1, max_length=2_000, description="Description, in a sentence or two.")
+    pathology: str = Field("", max_length=200, description="Class of the problem.")
+    duration_s: Duration = Field(description="Duration in virtual time.")
+    step_s: Duration = Field(60, description="Step length: loads change, and brokers measure, once per step.")
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="Seed of all random numbers.")
+    brokers: tuple[ScenarioBrokers, ...] = Field(min_length=1, description="Initial brokers.")
+    namespaces: tuple[NamespaceGroup, ...] = Field((), description="Initial namespaces.")
     traces: Traces | None = Field(None, description="Namespaces whose bundles follow recorded series.")
-    shapes: tuple[AnyShape, ...] = Field((), description="What all loads are multiplied by.")
-    learned: bool = Field(default=False, description="The leader knows diurnal shapes, as a pipeline learns them.")
-    events: tuple[AnyEvent, ...] = Field((), description="What happens.")
-    settings: Mapping[str, Any] = Field(default_factory=dict, description="Keys of the configuration; others default.")
-    rules: Rules = Field(Rules(), description="How long things take.")
-    costs: Costs = Field(Costs(), description="What load costs.")
-    strategies: tuple[str, ...] = Field((), description="What it is run with; without any, with what settings say.")
-    expect: Expect = Field(Expect(), description="What has to hold.")
+    shapes: tuple[AnyShape, ...] = Field((), description="Factors of all loads.")
+    learned: bool = Field(default=False, description="The leader knows the diurnal shapes, as learned by a pipeline.")
+    events: tuple[AnyEvent, ...] = Field((), description="Events.")
+    settings: Mapping[str, Any] = Field(
+        default_factory=dict, description="Keys of the configuration; others have their defaults."
+    )
+    rules: Rules = Field(Rules(), description="Timing.")
+    costs: Costs = Field(Costs(), description="Cost of load.")
+    strategies: tuple[str, ...] = Field((), description="Strategies to run; without any, that of the settings.")
+    expect: Expect = Field(Expect(), description="Expected results.")
 
     @model_validator(mode="after")
     def _of_a_size_that_can_be_run(self) -> Self:
@@ -504,17 +508,17 @@ class Scenario(Part):
         return self
 
     def bundles(self) -> int:
-        """Return the number of bundles at the beginning."""
+        """Return the number of initial bundles."""
         traced = self.traces.bundles if self.traces else 0
         return sum(each.count * each.bundles for each in self.namespaces) + traced
 
     def broker_ids(self) -> list[BrokerId]:
-        """Those there at the beginning."""
+        """Return the initial brokers."""
         return [each for each, _ in numbered(self.brokers, 0)]
 
 
 def numbered(groups: tuple[ScenarioBrokers, ...], first: int) -> list[tuple[BrokerId, ScenarioBrokers]]:
-    """Each broker of the groups with its id; those without one of their own are numbered from `first` on."""
+    """Return each broker of the groups with its id; brokers without a given id are numbered from `first` on."""
     found = []
     for group in groups:
         for _ in range(group.count):
@@ -530,12 +534,12 @@ P = TypeVar("P", bound=Part)
 
 
 def parse_scenario(content: object, where: str) -> Scenario:
-    """The scenario in what a YAML file holds. Raises `ScenarioError`: the file, the key, and what is allowed."""
+    """Parse the content of a YAML file. Raises `ScenarioError`, which names file, key and allowed values."""
     return parse_as(Scenario, content, where)
 
 
 def parse_as(model: type[P], content: object, where: str) -> P:
-    """The same for any model of a file that describes runs."""
+    """Parse the content of a YAML file as this model; raises as `parse_scenario`."""
     if not isinstance(content, Mapping):
         raise ScenarioError(f"{where}: expected a mapping with the keys of a scenario, got {cut(repr(content))}")
     try:
@@ -549,7 +553,7 @@ def _parts(model: type[Part]) -> list[type[Part]]:
 
 
 def _keys() -> list[str]:
-    """Every key that a file may have somewhere."""
+    """Return all keys that a file may have."""
     return sorted({str(field.alias) for part in _parts(Part) for field in part.model_fields.values()})
 
 
@@ -559,5 +563,5 @@ _KINDS = frozenset(
 
 
 def _is_in_file(part: object) -> bool:
-    """Tell if a part of pydantic's path to a fault is a key of the file, and not an alternative of a union."""
+    """Return True if a part of pydantic's error path is a key of the file, not an alternative of a union."""
     return not (isinstance(part, str) and (part in _KINDS or "[" in part))

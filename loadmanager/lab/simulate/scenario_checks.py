@@ -15,7 +15,7 @@ from loadmanager.lab.simulate.sim_result import CompletedMove, Result, mean_know
 
 @dataclass(frozen=True, slots=True)
 class BoundCheck:
-    """One bound: its key in the file, whether it held, what was measured (None: it never came to that), and why."""
+    """Result of one bound: its key in the file, if it holds, the measured value (None: never reached), and why."""
 
     key: str
     held: bool
@@ -25,7 +25,7 @@ class BoundCheck:
 
 
 def check(expect: Expect, result: Result) -> tuple[BoundCheck, ...]:
-    """Every bound that is asked for, in the order of the file's keys."""
+    """Check all given bounds, in the order of the file's keys."""
     found = [*_numbers(expect, result)]
     if expect.quiet_from_s is not None:
         found.append(_quiet(expect.quiet_from_s, result))
@@ -43,17 +43,17 @@ def check(expect: Expect, result: Result) -> tuple[BoundCheck, ...]:
 
 
 def own_moves(result: Result) -> list[CompletedMove]:
-    """Those by the balancer, not at an operator's word."""
+    """Return the moves of the balancer, without those for an operator."""
     return [move for move in result.moves if move.is_own]
 
 
 def mean_imbalance(result: Result, from_s: float = 0.0) -> float:
-    """The mean over time of the imbalance from then on; 1 is perfect."""
+    """Return the mean over time of the imbalance from `from_s` on; 1 is perfect."""
     return mean_known(result.series.imbalance[result.series.t_s >= from_s])
 
 
 def _numbers(expect: Expect, result: Result) -> Iterator[BoundCheck]:
-    """The bounds that are one number each."""
+    """Check the bounds that are a single number."""
     moves = own_moves(result)
     per_bundle = max(Counter(move.bundle for move in moves).values(), default=0)
     late = result.series.t_s >= expect.settled_after_s
@@ -121,7 +121,7 @@ def _check_relieved(wanted: Relieved, result: Result) -> BoundCheck:
 
 
 def _shown_at(result: Result, after_s: float, *, new_brokers: bool) -> float | None:
-    """Return when the leader could know of an event at that time: by the next reports."""
+    """Return the time at which the leader could know of an event at `after_s`: that of the next reports."""
     if new_brokers:
         return max((each.at_s for each in result.first_reports if each.at_s >= after_s), default=None)
     series = result.series
@@ -144,7 +144,7 @@ def _in_time(key: str, what: str, shown_s: float | None, settled_s: float | None
 
 
 def _check_filled(wanted: Filled, result: Result) -> BoundCheck:
-    """By what was moved to the broker less what was moved away, of what one of equals would carry."""
+    """Check the load moved to the broker minus the load moved away, relative to an equal share of all load."""
     first_s = min(
         (e.at_s for e in result.first_reports if e.broker == wanted.broker and e.at_s >= wanted.after_s),
         default=math.inf,

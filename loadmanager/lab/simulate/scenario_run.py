@@ -40,14 +40,14 @@ SIDE_BY_SIDE = (
     "SimpleLoadManagerImpl",
     "Level",
 )
-"""Every strategy of shedding, each with the default placement unless it brings its own; the first is the default."""
+"""All shedding strategies, each with the default placement unless it has its own; the first is the default."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """Result of a scenario with one strategy (empty: that of its settings), and the checks of its bounds.
 
-    `certified` are its rounds of shedding that moved something, as their certificates say; none if not asked for.
+    `certified` are the certificates of the shedding rounds that moved something; empty unless requested.
     """
 
     strategy: str
@@ -71,8 +71,8 @@ def run(
 ) -> Run:
     """Run a scenario with this strategy, and with these overrides of its settings.
 
-    `recorded` are the series of its traces; with `certify` each round that moves something gets its certificate.
-    Raises `ScenarioError` or `ConfigurationError`, naming what is wrong.
+    `recorded` are the series of its traces; with `certify`, each round that moves something gets a certificate. Raises
+    `ScenarioError` or `ConfigurationError`, which name the fault.
     """
     world = world_of(scenario, settings_for(scenario, strategy, overrides or {}), recorded)
     certified: list[CertificateFigures] = []
@@ -95,7 +95,7 @@ def settings_for(scenario: Scenario, strategy: str, overrides: Mapping[str, str]
 
 
 def with_strategy(values: Mapping[str, Any], strategy: str) -> dict[str, Any]:
-    """The same keys, with this strategy instead of theirs; empty: with theirs. Raises `ScenarioError`."""
+    """Return the keys with this strategy in place of theirs; unchanged if it is empty. Raises `ScenarioError`."""
     found = dict(values)
     for name in filter(None, strategy.split("+")):
         found |= _strategy_keys(name, found)
@@ -103,7 +103,7 @@ def with_strategy(values: Mapping[str, Any], strategy: str) -> dict[str, Any]:
 
 
 def _strategy_keys(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys that make this the strategy: of shedding or of placement, or both at once where it is bound."""
+    """Return the keys that select this strategy: for shedding, for placement, or for both if it has to be."""
     if name.rpartition(".")[2] == _SIMPLE:
         return {LOAD_MANAGER: _SIMPLE}
     try:

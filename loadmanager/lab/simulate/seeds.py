@@ -1,7 +1,7 @@
 """Random generators: one seed for a run, and an independent stream for each purpose.
 
-What is drawn is whole numbers and uniform fractions, and what is made of them is made by arithmetic that IEEE 754 fixes
-to the last bit: the functions of libm and of vectorised numpy (`exp`, `sin`, normal variates) differ between machines.
+Only integers and uniform fractions are drawn. They are used only in arithmetic for which IEEE 754 defines the exact
+result: functions of libm and of vectorised numpy (`exp`, `sin`, normal variates) differ between machines.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Purpose(enum.IntEnum):
-    """Purpose of a random stream. The numbers are part of what a seed means: append new ones."""
+    """Purpose of a random stream. The numbers must not change, or a seed gives other results: append new ones."""
 
     PLANNER = 0
     REPORTS = 1
@@ -25,5 +25,5 @@ class Purpose(enum.IntEnum):
 
 
 def generator(seed: int, purpose: Purpose, *more: int) -> np.random.Generator:
-    """The generator for a purpose, the child of the seed's sequence with this number; `more` tells apart many."""
+    """Return the generator for a purpose, a child of the seed's sequence; `more` distinguishes several per purpose."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(purpose, *more))))

@@ -37,12 +37,12 @@ _NO_ROWS: RowArray = np.empty(0, dtype=np.int32)
 
 @dataclass(slots=True, eq=False)
 class SimBroker:
-    """One broker; its `number` is the same in all its lives.
+    """Simulated broker; its `number` does not change when it registers again.
 
-    `registration` is None while it is not registered; one that crashed `is_up` no more and is registered for a time.
-    It measures at its own `phase_s`, as far as steps allow; `pause_s` is how long after it it looks whether
-    a report is due. Of the last report there are its figures, itself, and what it named; `has_unloaded` since then.
-    `used` (5,) is what its host used when it measured last.
+    `registration` is None while it is not registered. After a crash `is_up` is False, but it stays registered for a
+    time. It measures with the phase `phase_s`, as far as steps allow, and checks `pause_s` later if a report is due.
+    `written` are the figures of its last report, `report` that report; `rows` and `names` are the bundles with topics
+    that it serves. `has_unloaded` since the report. `used` (5,) is the usage of its host at the last measurement.
     """
 
     number: int
@@ -62,7 +62,7 @@ class SimBroker:
     sickness: BrokerFallsSick | None = None
 
     def begin(self, registration: Registration, now_s: float) -> None:
-        """A new life, of which nothing is reported yet."""
+        """Start with a new registration, without a report."""
         self.registration, self.is_up, self.started_s = registration, True, now_s
         self.written = self.report = self.used = None
         self.has_unloaded = False
@@ -73,7 +73,7 @@ class SimBroker:
         return self.sickness if self.sickness is not None and now_s < self.sickness.until_s else None
 
     def serves_at(self, now_s: float) -> float:
-        """The part of its load that it serves."""
+        """Return the part of its load that it serves."""
         sickness = self.sickness_at(now_s)
         return 1.0 if sickness is None else sickness.carries
 
@@ -94,7 +94,7 @@ class Carried:
 
 
 class SimFleet:
-    """All brokers that ever were, by number, with their capacity (M, 5) and speed (M,)."""
+    """All brokers of the simulation, also past ones, by number, with their capacity (M, 5) and speed (M,)."""
 
     def __init__(self, cost: CostModel, rules: WorldRules, weights: ResourceWeights, start_s: float) -> None:
         self.brokers: list[SimBroker] = []
@@ -109,7 +109,7 @@ class SimFleet:
         self._number_of: dict[BrokerId, int] = {}
         self._grouped = (-1, 0)
         self._grouped_by: IntArray = np.empty(0, dtype=np.int64)
-        """Kept, so that no other array can have its `id`."""
+        """Kept alive, so that no other array gets its `id`."""
 
     def __len__(self) -> int:
         return len(self.brokers)
@@ -131,7 +131,7 @@ class SimFleet:
         return np.array([broker.is_up for broker in self.brokers], dtype=bool)
 
     def set_speed(self, broker_id: BrokerId, factor: float) -> None:
-        """Set the CPU speed to so many times the specified one."""
+        """Set the CPU speed to `factor` times the specified one."""
         broker = self.find(broker_id)
         if broker is not None:
             self.speed[broker.number] = broker.spec.speed * factor
@@ -147,8 +147,9 @@ class SimFleet:
             broker.sickness = event
 
     def measuring(self, now_s: float, step_s: float) -> BoolArray:
-        """Return a mask (M,) of the brokers that measure in the step that begins now: once an interval, each with its
-        own phase.
+        """Return a mask (M,) of the brokers that measure in the step that begins now.
+
+        Each measures once per interval, with its own phase.
         """
         interval_s = self._rules.stats_interval_s
         phase_s = np.array([broker.phase_s for broker in self.brokers])
@@ -191,7 +192,7 @@ class SimFleet:
     def report(
         self, table: BundleTable, loads: SimLoads, carried: Carried, now_s: float, measuring: BoolArray
     ) -> list[tuple[SimBroker, BrokerReport]]:
-        """Those of the brokers that measure now whose reports are due, with the reports."""
+        """Return those of the measuring brokers whose reports are due, with the reports."""
         self._group(table, loads.topics)
         usage = np.minimum(carried.usage, self.capacity) if self._rules.reports_at_most_limit else carried.usage
         usage = self._host_usage(usage, measuring)
@@ -217,7 +218,7 @@ class SimFleet:
         return found
 
     def _host_usage(self, usage: FloatArray, measuring: BoolArray) -> FloatArray:
-        """Return the measured usage (M, 5) of the hosts; with `host_usage_lags` that of the measurement before."""
+        """Return the measured usage (M, 5) of the hosts; with `host_usage_lags` that of the previous measurement."""
         if not self._rules.host_usage_lags:
             return usage
         shown = usage.copy()
@@ -236,7 +237,7 @@ class SimFleet:
         return HealthFigures(sickness.latency_ms, sickness.error_share, sickness.queue)
 
     def _is_due(self, broker: SimBroker, figures: ReportFigures, health: HealthFigures | None) -> bool:
-        """Tell if a report is due: after an unload, by Pulsar's rules, or when bundles or health have changed."""
+        """Return True if a report is due: after an unload, by Pulsar's rules, or if bundles or health have changed."""
         rules = self._rules
         return (
             broker.has_unloaded
@@ -248,7 +249,7 @@ class SimFleet:
         )
 
     def _group(self, table: BundleTable, topics: IntArray) -> None:
-        """Note which bundles with topics each broker serves."""
+        """Update the bundles with topics that each broker serves."""
         if self._grouped == (table.version, id(topics)):
             return
         self._grouped, self._grouped_by = (table.version, id(topics)), topics
@@ -293,11 +294,11 @@ class SimFleet:
 
 
 _ALMOST_NOTHING = 1e-20
-"""Rates that decay without ever being reset, at the end of their decay."""
+"""Factor of rates that have decayed without a reset."""
 
 
 def corrupted(report: BrokerReport, fault: BadReports, last: BrokerReport | None) -> BrokerReport:
-    """The report with the fault; `last` is what the broker reported last."""
+    """Return the report with the fault; `last` is the broker's last report."""
     match fault.fault:
         case ReportFault.STALE:
             return report if last is None else replace(last, last_update_ms=report.last_update_ms)

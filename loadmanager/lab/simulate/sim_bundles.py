@@ -1,4 +1,4 @@
-"""Simulated bundles: load, recorded owner, and the broker that really serves each."""
+"""Simulated bundles: load, recorded owner, and the broker that actually serves each."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class SimLoads:
         self.total_throughput = float(np.cumsum(throughput)[-1]) if len(throughput) else 0.0
 
     def throughput(self) -> FloatArray:
-        """Bytes/s (N,), in and out together."""
+        """Return bytes/s (N,), in and out together."""
         return throughput_of(self.load)
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Position of a bundle in its namespace, and in the bundle of the workload that it is a part of.
+    """Position of a bundle in its namespace, and in the bundle of the workload from which it was split.
 
-    Its part is the share of the load there, and from where to where its topics and sessions are there, fractions.
+    `part` has fractions of that bundle: the share of the load, and the start and end of its topics and sessions.
     """
 
     namespace: str
@@ -65,8 +65,8 @@ class _Place:
 class _Order:
     """Mapping of rows to bundles of the workload (N,), with the part of each, and the rows by name (N,).
 
-    Of its load they have `share` (N,), None where each row is the bundle of the workload with its number; of its topics
-    and sessions those from `first` to `last` (N,), fractions.
+    `share` (N,) is the share of the load, None if rows and bundles of the workload are identical; `first` and `last`
+    (N,) are the start and end of the topics and sessions. All are fractions.
     """
 
     source: IntArray
@@ -84,7 +84,7 @@ class _Order:
         return cls(source, None if is_whole else share, first, last, by_name)
 
     def split(self, rows: Sequence[int], parts: Sequence[_Place]) -> _Order:
-        """The order after a row has become a part of its bundle, and the next rows the parts that follow it."""
+        """Return the order after a split of the first row's bundle into these rows."""
         at, added = rows[0], len(rows) - 1
 
         def column(old: FloatArray, part: int) -> FloatArray:
@@ -100,17 +100,17 @@ class _Order:
 
 
 class BundleTable:
-    """All bundles that there are, a row for each; a row stays with a bundle, or with the lowest part of it.
+    """All current bundles, one row each. After a split, the row of a bundle becomes that of its lowest part.
 
-    `serving` (N,) is the number of the broker that really serves a bundle, -1 for nobody. Records are written by
-    `commit`, into the `model` too.
+    `serving` (N,) is the number of the broker that actually serves a bundle, -1 for none. `commit` writes records, also
+    into the `model`.
     """
 
     def __init__(self, workload: Workload, model: ClusterModel) -> None:
         self.names: list[str] = []
         self.serving: RowArray = np.empty(0, dtype=np.int32)
         self.version = 0
-        """Grows when another broker serves a bundle, or a bundle has become another."""
+        """Incremented when a bundle gets another serving broker, or is created or split."""
         self._workload = workload
         self._model = model
         self._row_of: dict[str, int] = {}
@@ -141,16 +141,16 @@ class BundleTable:
         return {name: len(rows) for name, rows in self._rows.items()}
 
     def states(self) -> Mapping[str, NamespaceState]:
-        """The records of all namespaces."""
+        """Return the records of all namespaces."""
         return self._states
 
     def rows_owned_by(self, registration: Registration) -> list[int]:
-        """The bundles that it owns by the records, those included that it is to release."""
+        """Return the bundles that this registration owns in the records, including those it is to release."""
         number = self._registrations.get(registration)
         return [] if number is None else np.flatnonzero(self._owner == number).tolist()
 
     def create(self, spec: NamespaceSpec, owners: Mapping[BrokerId, Registration], stamp: Stamp) -> list[int]:
-        """A new namespace; its rows. The bundles in it are the next of the workload."""
+        """Create a namespace with the next bundles of the workload; return its rows."""
         bundles = NamespaceBundles(spec.boundaries)
         given = spec.owners or (None,) * len(spec)
         ownerships = tuple(
@@ -171,7 +171,7 @@ class BundleTable:
     def heat(self, bundles: Sequence[str], factor: float) -> Callable[[], None]:
         """Multiply the load of these bundles of the workload by a factor, until the returned function is called.
 
-        A part of a bundle that has been split since is as hot.
+        The factor also applies to the parts of a bundle that is split.
         """
         hot = np.array([self._source_of[name] for name in bundles], dtype=np.int64), factor
         self._hot.append(hot)
@@ -206,7 +206,7 @@ class BundleTable:
         return SimLoads(load, *self._counts_of(topics, sessions))
 
     def find_topics(self, row: int, load: FloatArray) -> list[TopicLoad] | None:
-        """The topics of a bundle that carries `load` (4,) now; None when nobody knows them."""
+        """Return the topics of a bundle with the current `load` (4,); None if they are unknown."""
         place = self._places[row]
         topics = self._workload.find_topics(place.source)
         if topics is None:
@@ -224,7 +224,7 @@ class BundleTable:
         ]
 
     def commit(self, changes: Mapping[int, Ownership]) -> None:
-        """Write the ownership of these bundles, one record for each namespace of theirs."""
+        """Write the ownership of these bundles, one record per namespace."""
         if not changes:
             return
         by_namespace: dict[str, dict[int, Ownership]] = {}
@@ -237,12 +237,12 @@ class BundleTable:
         self._model.set_owners({self.names[row]: ownership for row, ownership in changes.items()})
 
     def serve(self, rows: Sequence[int] | RowArray | IntArray, broker: int) -> None:
-        """Set the broker, by number, that serves these bundles; -1 for nobody."""
+        """Set the broker, by number, that serves these bundles; -1 for none."""
         self.serving[rows] = broker
         self.version += 1
 
     def split(self, row: int, boundaries: Sequence[int], stamp: Stamp, load: FloatArray) -> list[int]:
-        """Cut a bundle that carries `load` (4,); the rows of its parts."""
+        """Split a bundle with the current `load` (4,); return the rows of its parts."""
         parent = self._places[row]
         state = self._states[parent.namespace]
         index = self._index(parent)
@@ -294,7 +294,7 @@ class BundleTable:
         return self._states[place.namespace].bundles.index_of_hash(place.range.lower)
 
     def _write(self, namespace: str) -> None:
-        """Have the model know the record, and who owns what by it."""
+        """Write the record of a namespace into the owner column and the model."""
         state, rows = self._states[namespace], self._rows[namespace]
         self._owner[rows] = [self._number_of(ownership) for ownership in state.ownerships]
         self._model.set_namespace(namespace, [self.names[row] for row in rows], state.ownerships)
@@ -312,13 +312,13 @@ class BundleTable:
         return known[2], known[3]
 
     def _divide_counts(self, counts: IntArray) -> IntArray:
-        """Counts of bundles of the workload as counts of the bundles there are; parts add up to the whole."""
+        """Convert counts of the workload's bundles to counts of the current bundles; parts add up to the whole."""
         order = self._current_order()
         whole = counts[order.source]
         return (np.rint(order.last * whole) - np.rint(order.first * whole)).astype(np.int64)
 
     def _parts_of(self, parent: _Place, boundaries: Sequence[int]) -> list[_Place]:
-        """The parts of a bundle with what they carry: by its topics, or by the width of their ranges."""
+        """Return the parts of a bundle, with shares by topics if known, else by the widths of their ranges."""
         topics = self._workload.find_topics(parent.source)
         whole, begin, end = parent.part
         width = parent.range.upper - parent.range.lower
@@ -349,5 +349,5 @@ class BundleTable:
 
 
 def _end(own: BundleRange) -> int:
-    """The first hash that is not in the range any more."""
+    """Return the first hash behind the range."""
     return own.upper + (own.upper in own)

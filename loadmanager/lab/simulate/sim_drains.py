@@ -31,7 +31,7 @@ from loadmanager.lab.simulate.world_state import WorldState
 
 
 class SimDrainer:
-    """`on_empty` is told of each broker that is drained and owns nothing, at each look."""
+    """Runs drains. `on_empty` is called at each pass with each drained broker that owns no bundle."""
 
     def __init__(
         self, state: WorldState, leader: Leader, executor: SimExecutor, on_empty: Callable[[BrokerId], None]
@@ -50,7 +50,7 @@ class SimDrainer:
         self._driver = SimDriver(state.agenda, drains, self._do, self._look)
 
     def changed(self) -> None:
-        """The controls are others, or a registration has ended."""
+        """Step the machine after a change of the controls, or after the end of a registration."""
         self._driver.step(Signal.CHANGED)
 
     def _owner_of(self, bundle: str) -> Registration | None:

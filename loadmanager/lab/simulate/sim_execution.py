@@ -50,7 +50,7 @@ _PAUSE_S = 2.0
 
 
 class Lookups:
-    """Bundles without an owner get one when clients come back for them: those that wait at one moment ask at once."""
+    """Lookups by clients, which assign owners to free bundles. Bundles that wait at the same time share a batch."""
 
     def __init__(self, state: WorldState, leader: Leader) -> None:
         self._state = state
@@ -61,25 +61,25 @@ class Lookups:
         self.placements = 0
 
     def ask(self, rows: Iterable[int], delay_s: float | None = None) -> None:
-        """Clients will look these bundles up."""
+        """Schedule lookups of these bundles."""
         self._waiting.update(dict.fromkeys(rows))
         if self._waiting and not self._is_due:
             self._is_due = True
-            self._state.agenda.after(self._state.rules.lookup_s if delay_s is None else delay_s, self._come)
+            self._state.agenda.after(self._state.rules.lookup_s if delay_s is None else delay_s, self._look_up)
 
     def place(self, bundles: Sequence[str]) -> None:
-        """Find owners for bundles that nobody asks for."""
+        """Assign owners to bundles without waiting lookups."""
         self._step(BackgroundAssignmentsWanted(bundles))
 
-    def _come(self) -> None:
-        """The clients; they find what has an owner by now without asking, and come again for what gets none."""
+    def _look_up(self) -> None:
+        """Look up the waiting bundles that still need an owner; retry those that get none."""
         self._is_due = False
-        rows, self._waiting = [*filter(self.waits_for_nobody, self._waiting)], {}
+        rows, self._waiting = [*filter(self.needs_owner, self._waiting)], {}
         self._step(*(AssignmentWanted(self._state.table.names[row]) for row in rows))
-        self.ask([*filter(self.waits_for_nobody, rows)], _PAUSE_S)
+        self.ask([*filter(self.needs_owner, rows)], _PAUSE_S)
 
-    def waits_for_nobody(self, row: int) -> bool:
-        """Tell if the bundle is free, or its owner is gone and not held off."""
+    def needs_owner(self, row: int) -> bool:
+        """Return True if the bundle is free, or its owner is gone and not held off."""
         ownership = self._state.table.ownership(row)
         gone = find_gone_owner(self._state, ownership)
         is_free = ownership.state is OwnershipState.FREE
@@ -87,17 +87,17 @@ class Lookups:
 
     def _step(self, *events: Asked) -> None:
         """Step the assignment machine until it has nothing left to do."""
-        happened: deque[Asked] = deque(events)
-        while happened or self._assignments.wake_s is not None:
-            event = happened.popleft() if happened else Signal.TIME
+        pending: deque[Asked] = deque(events)
+        while pending or self._assignments.wake_s is not None:
+            event = pending.popleft() if pending else Signal.TIME
             for action in self._assignments.step(event, self._state.agenda.now_s):
                 match action:
                     case DecideAssignments(bundles):
                         plan = self._leader.decide("place", bundles=bundles, nonPersistent=())
                         self._state.count_verdicts("assign", plan.verdicts)
-                        happened.append(AssignmentsDecided(action, plan))
+                        pending.append(AssignmentsDecided(action, plan))
                     case Write():
-                        happened.append(self._state.write(action))
+                        pending.append(self._state.write(action))
                     case AnswerWaiters(_, outcome):
                         self.placements += isinstance(outcome, AssignmentMade)
 
@@ -105,7 +105,8 @@ class Lookups:
 class SimExecutor:
     """Executor of unloads by the leader's state machine; `moves` are the completed ones.
 
-    A write is done at once. An owner lets go in `unload_s`; one that has crashed, and is registered still, does not.
+    Writes complete at once. An owner releases a bundle in `unload_s`; a crashed owner that is still registered does
+    not.
     """
 
     def __init__(self, state: WorldState, leader: Leader, lookups: Lookups) -> None:
@@ -138,11 +139,11 @@ class SimExecutor:
         return move
 
     def withdraw(self, bundle: str) -> None:
-        """Call the unload of a bundle off if it still waits for its turn."""
+        """Cancel the unload of a bundle if it is still queued."""
         self._driver.step(CallOff(lambda move: move.bundle == bundle, "cancelled before it began"))
 
     def membership_changed(self) -> None:
-        """A registration has ended: whoever waits for that broker to let go need not."""
+        """Step the machine after the end of a registration: moves stop waiting for that owner."""
         self._driver.step(Signal.MEMBERSHIP)
 
     def _do(self, action: Action) -> Event | None:

@@ -29,13 +29,13 @@ class Leader:
         self.split_state: planner.State = {}
         self.churn_state: churn.State = {}
         self.on_round: Callable[[DecidedRound], None] = lambda _: None
-        """Told of each round of shedding."""
+        """Called with each shedding round."""
         self._state = state
         self._rng = rng
         self._snapshot: Snapshot | None = None
 
     def shed(self) -> Plan:
-        """One round of shedding, within the limits on churn."""
+        """Plan a shedding round, within the limits on churn."""
         snapshot, settings = self._new_snapshot(), self._state.settings
         done = shed(snapshot, settings, self.strategy_states, self.churn_state, self._rng)
         self.strategy_states, self.churn_state = done.state, done.churn_state
@@ -54,7 +54,7 @@ class Leader:
         return churn.find_excess(step, self.snapshot(), self._state.settings, self.churn_state)
 
     def moved(self, step: Unload, destination: Registration | None) -> PastMove:
-        """Note a completed unload, as it is remembered."""
+        """Record a completed unload in the churn memory, and return its entry."""
         state = self._state
         self.churn_state, tripped = churn.noted(
             self.churn_state,
@@ -70,14 +70,14 @@ class Leader:
         return MoveMemory.of(self.churn_state).moves[-1]
 
     def snapshot(self) -> Snapshot:
-        """The cluster now; taken anew only when something has changed."""
+        """Return a snapshot of the cluster; a new one is taken only after a change."""
         state = self._state
         if self._snapshot is None or self._snapshot.revision != state.model.revision:
             self._snapshot = state.model.snapshot(state.now_s, state.rules.grace_period_s)
         return self._snapshot
 
     def _new_snapshot(self) -> Snapshot:
-        """Take a new snapshot: the bundles that moved recently depend on the time."""
+        """Take a new snapshot also without a change: recently moved bundles depend on the time."""
         state, settings = self._state, self._state.settings
         age_s, weights = settings.broker_load_data_ttl_in_seconds, settings.resource_weights
         patience_s = settings.sick_broker_patience_s

@@ -16,11 +16,11 @@ from loadmanager.core.planning.repeated_moves import NEVER, is_back, share_again
 
 @dataclass(frozen=True, slots=True)
 class CompletedMove:
-    """A bundle that has left `source` for `destination` (None: for nobody in particular), done at `at_s`.
+    """Move of a bundle from `source` to `destination` (None: left to placement), completed at `at_s`.
 
-    `share` is what it carried of all load (bytes/s, in and out) at that moment, a fraction; `clients` its producers and
-    consumers. `is_own`: by the balancer itself, not at an operator's word. `moved_s` is when the balancer had moved it
-    before, `left_s` when it had left the broker to which it went (see `core.planning.repeated_moves`).
+    `share` is the bundle's share of all load (bytes/s, in and out) at that time, a fraction; `clients` its producers
+    and consumers. `is_own`: by the balancer, not for an operator. `moved_s` is the last time the balancer moved it
+    before, `left_s` the last time it left the destination (see `core.planning.repeated_moves`).
     """
 
     at_s: float
@@ -38,7 +38,7 @@ class CompletedMove:
 
 @dataclass(frozen=True, slots=True)
 class SplitDone:
-    """A bundle that was cut at these boundaries."""
+    """Split of a bundle at these boundaries."""
 
     at_s: float
     bundle: str
@@ -57,19 +57,19 @@ class FirstReport:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepSeries:
-    """Columns (T,) with a row per step, taken when the step begins, before anything is decided in it.
+    """Columns (T,) with a row per step, taken at its start, before any decision.
 
-    The level is where all brokers' usage by load would stand if what they serve were poured over them by capacity; it
-    is that of the resource of which most is needed, and what an idle broker uses does not count. `imbalance` is the
-    usage by load of the busiest broker divided by the level: 1 is perfect, and what an idle fleet has. `lower_bound` is
-    the imbalance that no distribution of the bundles as they are can beat, not a number where it was not worked out.
-    `worst_usage` is the highest usage of a broker, idle usage included, as a fraction of its capacity: above 1 when
-    more is asked of it than it has. Resources without weight in the settings do not count, nor does what clients send
-    late: that goes where there is room, and shows in `backlog` and in reports.
+    The level is the usage that all brokers would have if the served load were spread evenly by capacity, for the
+    scarcest resource and without idle usage. `imbalance` is the usage by load of the busiest broker over the level: 1
+    is perfect, and that of an idle fleet. `lower_bound` is the lowest imbalance that any assignment of the current
+    bundles can reach, NaN where it was not computed. `worst_usage` is the highest usage of a broker, including idle
+    usage, as a fraction of its capacity; above 1 if it is overloaded. Resources without weight in the settings do not
+    count. The backlog that clients send does not count either, since it only uses free capacity; it shows in `backlog`
+    and in reports.
 
-    `brokers` serve. `moves` and `moved_load` (bytes/s), `reports`: done since the step before. `unowned` are the
-    bundles that nobody serves, `unowned_load` what clients would send and receive there: it is a part of `load`, and of
-    no other figure. `backlog` (bytes) is what clients have not sent for want of an owner, and will.
+    `brokers` is the number of serving brokers. `moves`, `moved_load` (bytes/s) and `reports` are since the previous
+    step. `unowned` are the bundles that no broker serves, `unowned_load` the load of their clients, which is a part of
+    `load` and of no other figure. `backlog` (bytes) is what clients have buffered because a bundle has no owner.
     """
 
     t_s: FloatArray
@@ -92,9 +92,11 @@ class StepSeries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """Everything that a run says of itself. `verdicts` counts by what was asked (shed, assign, split, drain, breaker),
-    the reason, and whether it acted. `unowned_bundle_s` are seconds without service, added up over bundles;
-    `reconnections` the producers and consumers that had to connect to a broker, whatever the cause.
+    """Result of a run.
+
+    `verdicts` counts by the decision (shed, assign, split, drain, breaker), the reason, and if it acted.
+    `unowned_bundle_s` is the sum over bundles of the seconds without service, `reconnections` the number of producers
+    and consumers that had to reconnect, for any reason.
     """
 
     seed: int
@@ -113,22 +115,22 @@ class Result:
 
     @property
     def moved_again(self) -> float:
-        """The shares of all load that the balancer moved again within two hours, added up over the run."""
+        """Return the sum of the shares of all load that the balancer moved again within two hours."""
         return share_again(self.moves)
 
     @property
     def returns(self) -> int:
-        """Number of moves by the balancer back to a broker that the bundle had left within four hours."""
+        """Return the number of moves by the balancer back to a broker that the bundle had left within four hours."""
         return sum(move.is_own and is_back(move) for move in self.moves)
 
     @property
     def thrash(self) -> float:
-        """The shares of all load that these took back, added up over the run: 0 is how it should be."""
+        """Return the sum of the shares of all load that these moves took back; ideally 0."""
         return share_back(self.moves)
 
     @property
     def moved_share(self) -> float:
-        """The shares of all load that moved, added up over the run."""
+        """Return the sum of the shares of all load that moved."""
         return sum((move.share for move in self.moves), 0.0)
 
     @property
@@ -140,20 +142,20 @@ class Result:
         return float(self.series.worst_usage.max(initial=0.0))
 
     def time_above(self, imbalance: float) -> float:
-        """The seconds for which the imbalance was above this one, and above what could be reached: the lower bound."""
+        """Return the seconds for which the imbalance was above this one, and above the lower bound."""
         bound = np.where(np.isnan(self.series.lower_bound), 1.0, self.series.lower_bound)
         return self.step_s * int(np.count_nonzero(self.series.imbalance > np.maximum(imbalance, bound)))
 
     def time_overloaded(self, usage: float) -> float:
-        """The seconds for which some broker used more than this fraction of its capacity."""
+        """Return the seconds for which some broker used more than this fraction of its capacity."""
         return self.step_s * int(np.count_nonzero(self.series.worst_usage > usage))
 
     def find_settled(self, after_s: float, imbalance: float) -> float | None:
-        """The first time from `after_s` on since when the imbalance is at most this one to the end, if there is any."""
+        """Return the first time from `after_s` on after which the imbalance stays at or below this one, if any."""
         return self._find_since(after_s, self.series.imbalance <= imbalance)
 
     def find_relieved(self, after_s: float, usage: float) -> float | None:
-        """The same of the worst usage."""
+        """Return the first time from `after_s` on after which the worst usage stays at or below this one, if any."""
         return self._find_since(after_s, self.series.worst_usage <= usage)
 
     def _find_since(self, after_s: float, holds: np.typing.NDArray[np.bool_]) -> float | None:
@@ -162,7 +164,7 @@ class Result:
         return float(self.series.t_s[first]) if first < len(self.series) else None
 
     def digest(self) -> str:
-        """The same for two runs if, and only if, they are the same to the last bit."""
+        """Return a hash that is equal for two runs if and only if they are exactly equal."""
         taken = hashlib.sha256()
         for column in fields(self.series):
             values = getattr(self.series, column.name)
@@ -177,6 +179,6 @@ class Result:
 
 
 def mean_known(values: FloatArray, nothing: float = 1.0) -> float:
-    """Return the mean of the values that are numbers, added up from first to last; `nothing` for none."""
+    """Return the mean of the values that are not NaN, summed in order; `nothing` if there are none."""
     known = values[~np.isnan(values)]
     return float(np.cumsum(known)[-1]) / len(known) if len(known) else nothing

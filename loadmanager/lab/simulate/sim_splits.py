@@ -47,9 +47,9 @@ _Event = reshape_machine.Event | reshape_round_machine.Event
 
 
 class SimSplitter:
-    """One round after another, the next one `split_interval_s` after the last part of the one before is placed.
+    """Runs rounds of splits; each begins `split_interval_s` after the last part of the previous one was placed.
 
-    `splits` are those that were done. Everything is answered at once, but for the unload of a part.
+    `splits` are the completed ones. All actions complete at once, except the unload of a part.
     """
 
     def __init__(self, state: WorldState, leader: Leader, executor: SimExecutor, lookups: Lookups) -> None:
@@ -60,10 +60,10 @@ class SimSplitter:
         self._lookups = lookups
         self._rounds = ReshapeRoundMachine()
         self._reshapings = ReshapeMachine(state, leader.find_excess)
-        self._happened: deque[_Event] = deque()
+        self._pending: deque[_Event] = deque()
 
     def round(self) -> None:
-        """Look for bundles to split, and split them."""
+        """Run a round: find bundles to split, and split them."""
         state = self._state
         brokers = {
             each: state.report_validator.find_fault(broker) for broker, each in sorted(state.registrations.items())
@@ -72,18 +72,18 @@ class SimSplitter:
         self._step(RoundDue(state.settings, state.controls, state.model.revision, brokers, places_parts))
 
     def _step(self, event: _Event) -> None:
-        self._happened.append(event)
-        if len(self._happened) > 1:
-            return  # whoever is at the first comes to this one
-        while self._happened:
-            event = self._happened[0]
+        self._pending.append(event)
+        if len(self._pending) > 1:
+            return  # an outer call is already processing the events
+        while self._pending:
+            event = self._pending[0]
             following: list[_Event | None]
             if isinstance(event, reshape_round_machine.Event):
                 following = [self._do(action) for action in self._rounds.step(event)]
             else:
-                following = [self._see_through(action) for action in self._reshapings.step(event)]
-            self._happened += (each for each in following if each is not None)
-            self._happened.popleft()
+                following = [self._do_reshape(action) for action in self._reshapings.step(event)]
+            self._pending += (each for each in following if each is not None)
+            self._pending.popleft()
 
     def _do(self, action: reshape_round_machine.Action) -> _Event | None:
         match action:
@@ -103,7 +103,7 @@ class SimSplitter:
                 self._state.agenda.after(self._state.rules.split_interval_s, self.round)
         return None
 
-    def _see_through(self, action: reshape_machine.Action) -> _Event | None:
+    def _do_reshape(self, action: reshape_machine.Action) -> _Event | None:
         match action:
             case CommitReshape(it):
                 return self._commit(it)

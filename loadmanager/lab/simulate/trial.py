@@ -16,7 +16,7 @@ from loadmanager.lab.simulate.sim_result import Result, mean_known
 from loadmanager.lab.simulate.world import Progress, World
 
 FULL = 1.0
-"""The usage of a broker, a fraction, above which it has not what is asked of it."""
+"""Usage, a fraction, above which a broker is overloaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class Trial:
     step_s: float
 
     def run(self, recorded: RecordedRange, observe: Callable[[Progress], None] | None = None) -> Result:
-        """Raises `ValueError` naming what is wrong."""
+        """Run the simulation. Raises `ValueError`, which names the fault."""
         return self.world(recorded).run(float(recorded.duration_s), float(self.step_s), observe)
 
     def world(self, recorded: RecordedRange) -> World:
-        """Its world, which has not run. Raises `ValueError` naming what is wrong."""
+        """Build the simulation. Raises `ValueError`, which names the fault."""
         return recorded_world(
             recorded, self.settings, rules=self.rules, cost=self.cost, change=self.change, seed=self.seed
         )
@@ -44,9 +44,9 @@ class Trial:
 def figures(result: Result, band: float) -> dict[str, float | int | str]:
     """Return the figures and the digest of a run.
 
-    Times are in seconds: how long some broker was used above `FULL`, above `HOT`, and the imbalance was above the
-    `band`. `load_moved` is in bytes/s added up over moves; `regret` is the mean over time of the imbalance above the
-    least that anybody could reach who knows all loads and moves bundles for nothing.
+    Times are in seconds: those with some broker's usage above `FULL`, above `HOT`, and with the imbalance above the
+    `band`. `load_moved` is the sum over moves in bytes/s. `regret` is the mean over time of the imbalance above its
+    lower bound, which is for an optimizer that knows all loads and moves bundles for free.
     """
     series = result.series
     known = ~np.isnan(series.imbalance) & ~np.isnan(series.lower_bound)

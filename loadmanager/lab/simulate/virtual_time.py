@@ -14,7 +14,7 @@ from loadmanager.core.protocol.state_machine import Machine, Signal
 
 
 class Agenda:
-    """Things of one moment are done in the order in which they were put here. `now_s` is the moment."""
+    """Event queue. Actions at the same time run in the order of their calls of `put`. `now_s` is the current time."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -22,7 +22,7 @@ class Agenda:
         self._count = 0
 
     def put(self, at_s: float, action: Callable[[], None]) -> None:
-        """Have it done at that time, now if that is over."""
+        """Schedule an action at that time, or now if the time has passed."""
         heapq.heappush(self._entries, (max(at_s, self.now_s), self._count, action))
         self._count += 1
 
@@ -30,7 +30,7 @@ class Agenda:
         self.put(self.now_s + delay_s, action)
 
     def run_until(self, end_s: float) -> None:
-        """Do everything up to that time, and make it the time."""
+        """Run all actions up to that time, then set the clock to it."""
         while self._entries and self._entries[0][0] <= end_s:
             self.now_s, _, action = heapq.heappop(self._entries)
             action()
@@ -42,8 +42,8 @@ _Action = TypeVar("_Action")
 
 
 class SimDriver(Generic[_Event, _Action]):
-    """Steps a machine. `do` does what it says, and gives what came of that if it is known at once; `wake` is called at
-    the time at which it wants to be stepped by itself.
+    """Steps a state machine. `do` executes an action, and returns the resulting event if it completes at once; `wake`
+    is called at the machine's `wake_s`, by default to step it with `Signal.TIME`.
     """
 
     def __init__(
@@ -70,6 +70,6 @@ class SimDriver(Generic[_Event, _Action]):
             self._agenda.put(wake_s, partial(self._ring, wake_s))
 
     def _ring(self, alarm_s: float) -> None:
-        if alarm_s == self._alarm_s:  # no other was set since
+        if alarm_s == self._alarm_s:  # the alarm was not replaced
             self._alarm_s = None
             self._wake()

@@ -1,8 +1,8 @@
 """Workloads of bundles over time: base loads, multiplied by load shapes.
 
-Row i of everything belongs to bundle i of the world: those of its first namespaces in their order, each in the order of
-the ranges, then those of namespaces that are created later. A workload is a function of time: asked again, it says the
-same. Everything random in it comes from its seed, and arithmetic that could differ between machines is avoided.
+Row i belongs to bundle i of the simulation: the bundles of the initial namespaces in order, each in the order of the
+ranges, then those of namespaces that are created later. A workload is a pure function of time. All random numbers come
+from its seed, and arithmetic that could differ between machines is avoided.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from loadmanager.lab.simulate.seeds import Purpose, generator
 
 DAY_S = 86_400.0
 _DIGITS = 9
-"""Drawn weights are rounded to so many digits, so that the last bit of somebody's `pow` does not matter."""
+"""Significant digits of drawn weights, rounded so that differences between implementations of `pow` do not matter."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BundleTopics:
-    """The topics of one bundle: their hashes (k,), ascending, and the share (k,) of its load that each carries."""
+    """Topics of one bundle: their hashes (k,), ascending, and the share (k,) of each in the bundle's load."""
 
     hashes: IntArray
     share: FloatArray
@@ -40,10 +40,10 @@ class BundleTopics:
 
 
 class Workload(Protocol):
-    """Load (N, 4), topics (N,) and sessions (N,) of all bundles at a time, seconds since the world began.
+    """Load (N, 4), topics (N,) and sessions (N,) of all bundles at a time, in seconds since the start.
 
-    Topics and sessions may be the same arrays again and again, and are then read once. `find_topics` says which topics
-    a bundle has, if that is known: else its load lies evenly on its range.
+    While topics or sessions are unchanged, return the same array object, which is then read only once. `find_topics`
+    returns the topics of a bundle, None if unknown: its load is then spread evenly over its range.
     """
 
     def __len__(self) -> int: ...
@@ -58,16 +58,16 @@ class Workload(Protocol):
 
 
 class LoadShape(Protocol):
-    """Factors (N,), or one for all bundles, by which loads are multiplied at a time."""
+    """Function of time that returns factors of the loads: (N,), or one for all bundles."""
 
     def factors_at(self, t_s: float) -> FloatArray | float: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShapedWorkload:
-    """A base `load` (N, 4) multiplied by all `shapes`; `topics` (N,) and `sessions` (N,) stay.
+    """A base `load` (N, 4) multiplied by all `shapes`; `topics` (N,) and `sessions` (N,) are constant.
 
-    Of a bundle whose topics are in `contents`, by its row, their number counts and not the one in `topics`.
+    For a bundle (a row) in `contents`, the number of its topics there replaces the one in `topics`.
     """
 
     load: FloatArray
@@ -112,8 +112,10 @@ class ShapedWorkload:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Each bundle's load deviates anew every `period_s`: by `spread` on average (the standard deviation, a fraction),
-    and by three times that at most; the deviation is the sum of three uniform ones.
+    """Random deviation of each bundle's load, drawn again every `period_s`.
+
+    `spread` is its standard deviation, a fraction. The deviation is the sum of three uniform variates, and so at most
+    three times that.
     """
 
     bundles: int
@@ -128,9 +130,7 @@ class Noise:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Diurnal:
-    """A wave around 1, `amplitude` up and down, once every `period_s`; `phase` (N,) is by what part of a period each
-    bundle is ahead, or one for all.
-    """
+    """A wave around 1 with this `amplitude` and `period_s`; `phase` is in parts of a period, (N,) or one for all."""
 
     amplitude: float
     phase: FloatArray | float = 0.0
@@ -146,7 +146,7 @@ class Diurnal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ramp:
-    """The load of the `rows` rises from 1 to `factor` times between two times, at once if they are equal, and stays."""
+    """The factor of the `rows` changes linearly from 1 to `factor` between two times, at once if they are equal."""
 
     bundles: int
     rows: IntArray
@@ -165,8 +165,8 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Each bundle's load wanders: every `period_s` it is at another place between 1 / `factor` and `factor` times, as
-    often below 1 as above, and in between on the straight line from one to the next.
+    """Random drift of each bundle's load: a factor between 1 / `factor` and `factor`, drawn every `period_s`, and
+    interpolated linearly in between. Half of the factors are below 1.
     """
 
     bundles: int
@@ -187,8 +187,8 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bursts:
-    """Bundles of one group, `group` (N,), burst together: `factor` times their load for `lasts_s`, once in every
-    `every_s`, each group at moments of its own.
+    """Bursts of the bundles of each `group` (N,) together: `factor` times their load for `lasts_s`, once per `every_s`,
+    at a random time for each group.
     """
 
     group: IntArray
@@ -207,10 +207,10 @@ class Bursts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FollowedSeries:
-    """Each bundle follows one recorded series, `which` (N,), from a place of its own, `shift_s` (N,), on.
+    """Each bundle follows one recorded series, `which` (N,), from an offset of its own, `shift_s` (N,).
 
-    A series is a row of numbers `interval_s` apart, straight lines between them, and begins anew after its end. Raises
-    `ValueError` for numbers that are negative or not finite, naming the first.
+    A series has a value every `interval_s`, is interpolated linearly, and repeats after its end. Raises `ValueError`
+    for values that are negative or not finite; it names the first.
     """
 
     series: tuple[FloatArray, ...]
@@ -237,8 +237,10 @@ class FollowedSeries:
 
 
 def heavy_tailed(bundles: int, seed: int, alpha: float = 1.5, largest: float = 1000.0) -> FloatArray:
-    """Weights (N,) with mean 1 by a Pareto law with this exponent; before scaling none is above `largest` times the
-    smallest. The smaller `alpha` is, the more of the whole is in a few.
+    """Return weights (N,) with mean 1, drawn from a Pareto distribution with exponent `alpha`.
+
+    Before scaling, none is above `largest` times the smallest possible. A smaller `alpha` concentrates more of the
+    total in a few weights.
     """
     drawn = generator(seed, Purpose.LOADS).random(bundles).tolist()
     weights = np.array([_round_significant(min((1.0 - each) ** (-1.0 / alpha), largest)) for each in drawn])
@@ -246,8 +248,8 @@ def heavy_tailed(bundles: int, seed: int, alpha: float = 1.5, largest: float = 1
 
 
 def zipf(bundles: int, seed: int, exponent: float = 1.0, number: int = 0) -> FloatArray:
-    """Weights (N,) with mean 1: the bundle of rank k has 1 / k^exponent of the first one's; who has which rank is
-    drawn, for each `number` anew.
+    """Return weights (N,) with mean 1: that of rank k is 1 / k^exponent of the first. Ranks are drawn at random,
+    independently for each `number`.
     """
     weights = np.array([_round_significant((rank + 1.0) ** -exponent) for rank in range(bundles)])
     ranks = generator(seed, Purpose.LOADS, number).permutation(bundles)
@@ -263,7 +265,7 @@ def steady(
     shapes: Sequence[LoadShape] = (),
     contents: Mapping[int, BundleTopics] | None = None,
 ) -> ShapedWorkload:
-    """Bundles that carry `load` times their weight (N,), each with so many topics and sessions."""
+    """Build a workload of bundles with `load` times their weight (N,), each with this number of topics and sessions."""
     column = np.asarray(weights, dtype=np.float64)
     counts = np.ones(len(column), dtype=np.int64)
     return ShapedWorkload(
@@ -274,9 +276,7 @@ def steady(
 def random_topics(
     own: BundleRange, count: int, seed: int, bundle: int, weight: Callable[[int], float] = lambda _: 1.0
 ) -> BundleTopics:
-    """Place topics at random hashes of a bundle's range; `weight(i)` is topic i's share of the load. With a weight that
-    is 0 for all but one, that one topic is hot.
-    """
+    """Place topics at random hashes of a bundle's range; `weight(i)` is the relative load of topic i."""
     drawn = generator(seed, Purpose.TOPICS, bundle)
     upper = own.upper + (own.upper == HASH_SPACE_END)
     hashes = np.sort(drawn.integers(own.lower, upper, count))

@@ -5,13 +5,13 @@
     unload: pause, destination owns ◀── round of shedding ◀───┤
     lookup: one batch of placements ◀── free bundles  ◀───────┘
 
-Loads change, and brokers measure, when a step begins; everything else happens at its own time. A run depends on what is
-given and on nothing else: no clock, no input or output, no order of sets, one seed.
+Loads change, and brokers measure, at the start of a step; everything else happens at its own time. The result depends
+only on the arguments: there is one seed, no clock, no I/O, and no dependence on the order of sets.
 
-What a move costs beside its pause is in `reconnections.py`.
+`reconnections.py` models the cost of a move besides its pause.
 
-Differs from a real fleet: a broker serves all that is asked of it, however overloaded it is, and only its reports and
-figures say so; there is one leader, and it never fails; bundles are never merged.
+Differs from a real fleet: an overloaded broker still serves all its load, and only its reports and figures show the
+overload; the only leader never fails; bundles are never merged.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Progress:
 
 
 class World:
-    """A world runs once. What it is given is checked when it is made.
+    """Simulated fleet; it can run only once. The constructor checks its arguments.
 
     The rows of the workload are the bundles of `namespaces` in their order, then those of `NewNamespace` events in the
     order of their times. Raises `ValueError` or `UnknownStrategyError`.
@@ -133,8 +133,8 @@ class World:
         observe: Callable[[Progress], None] | None = None,
         on_round: Callable[[DecidedRound], None] = lambda _: None,
     ) -> Result:
-        """Let so much time pass in steps of this length; `observe` is told of each step, `on_round` of each round of
-        shedding. Raises `ValueError`.
+        """Simulate `duration_s` in steps of `step_s`. `observe` is called after each step, `on_round` with each
+        shedding round. Raises `ValueError`.
         """
         if not step_s > 0 or not duration_s >= step_s:
             raise ValueError(f"step_s {step_s}, duration_s {duration_s}: expected a step above 0, and one at the least")
@@ -142,7 +142,7 @@ class World:
         self._has_run, self._step_s, self._leader.on_round = True, step_s, on_round
         state, agenda = self._state, self._state.agenda
         for event in self._events:
-            agenda.put(event.at_s, partial(self._happen, event))
+            agenda.put(event.at_s, partial(self._apply, event))
         self._put_round(self._rules.get_first_round_s())
         agenda.put(self._rules.split_interval_s, self._splitter.round)
         steps = int(np.ceil(duration_s / step_s))
@@ -179,7 +179,7 @@ class World:
         self._drains.changed()
 
     def _step(self, *, is_first: bool) -> None:
-        """The load is another; some brokers measure it, and report it if it is due."""
+        """Begin a step with its new load. Some brokers measure, and send a report if it is due."""
         state, fleet = self._state, self._state.fleet
         state.begin_step()
         now_s = state.agenda.now_s
@@ -203,7 +203,7 @@ class World:
         self._state.agenda.after(pause_s + self._rules.report_delay_s, take_in)
 
     def _take_in(self, registration: Registration, report: BrokerReport) -> None:
-        """The leader reads a report, unless that life of the broker is over."""
+        """Have the leader read a report, unless the registration has ended."""
         if not self._state.is_registered(registration):
             return
         if registration not in self._state.reports:
@@ -216,12 +216,12 @@ class World:
             self._state.model.apply_report(registration, judged.report)
 
     def _put_round(self, at_s: float) -> None:
-        """The next round of shedding is then, and not when it would have been."""
+        """Schedule the next shedding round, in place of the one scheduled before."""
         self._next_round_s = at_s
         self._state.agenda.put(at_s, partial(self._run_shedding, at_s))
 
     def _run_shedding(self, at_s: float) -> None:
-        """A round of shedding; it decides anew on the steps of the last one that still wait for their turn."""
+        """Run a shedding round. Queued steps of the last round are cancelled first, and may be decided again."""
         if at_s != self._next_round_s:
             return
         self._put_round(at_s + self._rules.shedding_interval_s)
@@ -232,7 +232,7 @@ class World:
         steps = [step for step in plan.steps if isinstance(step, Unload)]
         self._executor.begin_round(steps)
 
-    def _happen(self, event: Event) -> None:
+    def _apply(self, event: Event) -> None:
         state, members = self._state, self._membership
         match event:
             case BrokerJoins(broker=spec):
@@ -249,9 +249,9 @@ class World:
             case BadReports() | BrokerFallsSick():
                 state.fleet.afflict(event)
             case NewNamespace() | HotSpot() | LeaderElected():
-                self._happen_to_all(event)
+                self._apply_to_all(event)
 
-    def _happen_to_all(self, event: NewNamespace | HotSpot | LeaderElected) -> None:
+    def _apply_to_all(self, event: NewNamespace | HotSpot | LeaderElected) -> None:
         """Apply an event that concerns no single broker."""
         state = self._state
         match event:
@@ -263,7 +263,7 @@ class World:
                 self._put_round(state.agenda.now_s + self._rules.shedding_interval_s)
 
     def _stop(self, broker: BrokerId, *, drain: bool) -> None:
-        """An operator stops a broker, if it is there."""
+        """Stop a broker for an operator; with `drain` only after its drain."""
         registration = self._state.registrations.get(broker)
         if drain and registration is not None:
             self._stopping.add(registration)
@@ -277,7 +277,7 @@ class World:
         self._drains.changed()
 
     def _on_drained(self, broker: BrokerId) -> None:
-        """A draining broker has nothing left: one that is to be stopped is."""
+        """Stop a drained broker, unless it was drained for another reason."""
         if self._state.registrations[broker] in self._stopping:
             self._membership.leave(broker)
 
@@ -310,7 +310,7 @@ def _check_settings(settings: PlannerSettings) -> None:
 
 
 def _check_names(brokers: Sequence[BrokerSpec], namespaces: Sequence[NamespaceSpec], events: Sequence[Event]) -> None:
-    """Everything has one name, and what is named is there."""
+    """Raise `ValueError` unless names are unique, and all referenced names exist."""
     joining = [event.broker for event in events if isinstance(event, BrokerJoins)]
     known = _once([spec.id for spec in (*brokers, *joining)], "broker")
     new = [event.namespace for event in events if isinstance(event, NewNamespace)]

@@ -56,7 +56,7 @@ _SHOWN_BROKERS = 5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedSeries:
-    """Numbers, not negative, that were recorded `interval_s` apart."""
+    """Recorded series of non-negative numbers, `interval_s` apart."""
 
     name: str
     interval_s: float
@@ -65,7 +65,7 @@ class RecordedSeries:
 
 @dataclass(slots=True)
 class _Row:
-    """Bundles that follow each other in the workload: where they begin, and how they were described."""
+    """Consecutive bundles in the workload: their first row, and their description in the file."""
 
     first: int
     load: FloatArray
@@ -77,7 +77,7 @@ class _Row:
 
 @dataclass(slots=True)
 class _BundleParts:
-    """Everything that a workload is made of, as namespaces are read; names are known for references to bundles."""
+    """Parts of a workload, collected while namespaces are read; the names resolve references to bundles."""
 
     rows: list[_Row] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
@@ -98,20 +98,20 @@ class _BundleParts:
         return [self.row_of[each] for each in references]
 
     def _all_of(self, reference: str) -> list[str]:
-        """The bundles of the namespace where it ends with `#*`, else the reference itself."""
+        """Return the bundles of the namespace if the reference ends with `#*`, else the reference itself."""
         name = reference.removesuffix("#*")
         of_namespace = (row.spec.bundle_names() for row in self.rows if name != reference and row.spec.name == name)
         return next(of_namespace, [reference])
 
     def namespaces(self) -> IntArray:
-        """(N,): the number of each bundle's namespace."""
+        """Return the number of each bundle's namespace (N,)."""
         return np.repeat(np.arange(len(self.rows)), [len(row.load) for row in self.rows])
 
 
 def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[RecordedSeries] = ()) -> World:
-    """The world of a scenario under these settings; it has not run. `recorded` are the series of its traces.
+    """Build the simulation of a scenario with these settings. `recorded` are the series of its traces.
 
-    Raises `ScenarioError`, naming what is wrong.
+    Raises `ScenarioError`, which names the fault.
     """
     where = f"scenario {scenario.name}"
     try:
@@ -150,7 +150,7 @@ def workload_of(scenario: Scenario, recorded: Sequence[RecordedSeries] = ()) -> 
 
 
 def _at_the_beginning(scenario: Scenario, brokers: Sequence[BrokerId], bundles: _BundleParts) -> list[NamespaceSpec]:
-    """The first namespaces; their bundles go to `bundles`."""
+    """Return the initial namespaces, and add their bundles to `bundles`."""
     namespaces = [
         spec
         for each in _with_places(scenario.namespaces)
@@ -186,7 +186,7 @@ def broker_spec(name: BrokerId, kind: files.BrokerKind) -> BrokerSpec:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A group of namespaces, and which of all drawn weights are its own."""
+    """A group of namespaces, and the position of its weights among all drawn ones."""
 
     like: files.NamespaceGroup
     drawn_before: int
@@ -279,7 +279,7 @@ def _workload(
 
 
 def _topic_weight(contents: files.TopicContents) -> Callable[[int], float]:
-    """All alike; or one, in the middle of them, that carries a part of everything."""
+    """Return the weight function of topics: equal weights, or one topic in the middle with a part of all load."""
     share, count = contents.hot_share, contents.count
     if share is None or count == 1:
         return lambda _: 1.0
@@ -308,7 +308,7 @@ def _shapes(
 
 
 def _phases(how: str, seed: int, bundles: _BundleParts) -> FloatArray | float:
-    """By what part of a period each bundle is ahead."""
+    """Return the phase of each bundle, in parts of a period."""
     drawn = generator(seed, Purpose.FLEET)
     match how:
         case "spread":
@@ -321,7 +321,7 @@ def _phases(how: str, seed: int, bundles: _BundleParts) -> FloatArray | float:
 def _follow_traces(
     traces: files.Traces, bundles: _BundleParts, recorded: Sequence[RecordedSeries], seed: int, where: str
 ) -> FollowedSeries:
-    """Every traced bundle follows one of the series, scaled to a mean of 1; the other bundles stay as they are."""
+    """Build the shape in which each traced bundle follows a series, scaled to mean 1; other bundles are unchanged."""
     if not recorded:
         raise ScenarioError(f"{where}: traces: no series was read")
     interval_s = recorded[0].interval_s
@@ -357,7 +357,7 @@ def _joining(scenario: Scenario) -> list[BrokerJoins]:
 
 
 def _appearing(scenario: Scenario, brokers: Sequence[BrokerId], bundles: _BundleParts) -> list[NewNamespace]:
-    """In the order of their times, which is that of the workload's rows."""
+    """Return the events that create namespaces, by time, which is the order of the workload's rows."""
     found = []
     events = [event for event in scenario.events if isinstance(event, files.NamespaceAppears)]
     for event in sorted(events, key=lambda each: each.at_s):
@@ -367,7 +367,7 @@ def _appearing(scenario: Scenario, brokers: Sequence[BrokerId], bundles: _Bundle
 
 
 def _events(scenario: Scenario, bundles: _BundleParts, where: str) -> Iterator[Event]:
-    """Those of brokers and of what they carry; brokers and namespaces that are new come from elsewhere."""
+    """Yield the events of brokers and loads; those of new brokers and namespaces are built separately."""
     for event in scenario.events:
         match event:
             case files.BrokersStop() | files.BrokersCrash() | files.BrokersRestart():
@@ -396,7 +396,7 @@ def _events(scenario: Scenario, bundles: _BundleParts, where: str) -> Iterator[E
 
 
 def _ends(event: files.BrokersStop | files.BrokersCrash | files.BrokersRestart) -> Iterator[Event]:
-    """A life of each of the brokers ends."""
+    """Yield the stop, crash or restart of each of the brokers."""
     for number, each in enumerate(event.brokers):
         match event:
             case files.BrokersStop():
@@ -408,7 +408,7 @@ def _ends(event: files.BrokersStop | files.BrokersCrash | files.BrokersRestart) 
 
 
 def _require_brokers(scenario: Scenario, known: set[BrokerId], where: str) -> None:
-    """Raise `ScenarioError` for a broker that is named and that there never is."""
+    """Raise `ScenarioError` for a named broker that never exists."""
     for number, event in enumerate(scenario.events):
         named: tuple[str, ...] = ()
         if isinstance(event, files.BrokersStop | files.BrokersCrash | files.BrokersRestart):
@@ -453,7 +453,9 @@ _HOUR_S = 3600.0
 def learned_of_waves(
     loads: Mapping[str, FloatArray], waves: Sequence[Diurnal], namespace: IntArray, run: str
 ) -> LearnedLoads:
-    """`loads` (4,) are of a bundle of each namespace, in the order of the numbers (N,) of the bundles' namespaces."""
+    """Return learned loads with profiles of these waves. `loads` has the load (4,) of a bundle of each namespace, in
+    the order of the namespace numbers.
+    """
     profiles = np.ones((len(loads), PROFILE_HOURS))
     of_namespace = np.bincount(namespace)
     for hour in range(PROFILE_HOURS):

@@ -33,7 +33,7 @@ class StepRecorder:
         self._moves = 0
 
     def step(self, carried: Carried, moves: list[CompletedMove], reports: int) -> None:
-        """`reports` have come in since the last step."""
+        """Record a step; `reports` is the number of reports since the last step."""
         state, loads = self._state, self._state.loads
         new, self._moves = moves[self._moves :], len(moves)
         served = state.table.serving >= 0
@@ -102,7 +102,7 @@ class StepRecorder:
 
 
 def counted_resources(settings: PlannerSettings) -> list[int]:
-    """The resources with a weight."""
+    """Return the resources with a weight."""
     weights = settings.resource_weights
     by_resource = {
         CPU: weights.cpu,
@@ -115,7 +115,7 @@ def counted_resources(settings: PlannerSettings) -> list[int]:
 
 
 def _bound(needs: Mapping[int, FloatArray], scarcest: int, capacity: FloatArray) -> float:
-    """Return a lower bound of the busiest broker's usage if bundles with these needs could be anywhere.
+    """Return a lower bound of the busiest broker's usage if bundles with these needs could be placed anywhere.
 
     `needs` has those of each bundle by resource; `capacity` is (M, 5).
     """

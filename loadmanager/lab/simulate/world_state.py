@@ -34,11 +34,11 @@ from loadmanager.lab.simulate.virtual_time import Agenda
 from loadmanager.lab.simulate.workload import Workload
 
 START_S = 1_700_000_000.0
-"""Start of every world, in seconds since 1970: decisions take times, and treat 0 as none."""
+"""Start of every simulation, in seconds since 1970; not 0, because decisions treat the time 0 as none."""
 
 
 class WorldState:
-    """Also what is counted: verdicts by what was asked, and the seconds of bundles that nobody serves."""
+    """Shared state, with counters: verdicts by decision, and the seconds of bundles without service."""
 
     def __init__(self, workload: Workload, settings: PlannerSettings, rules: WorldRules, cost: CostModel) -> None:
         self.agenda = Agenda()
@@ -52,12 +52,12 @@ class WorldState:
         self.report_validator = ReportValidator()
         self.registrations: dict[BrokerId, Registration] = {}
         self.reports: dict[Registration, BrokerReport] = {}
-        """The last one of each broker that the leader has read."""
+        """The last report of each broker that the leader has read."""
         self.controls = Controls()
         self._loads: SimLoads | None = None
         self.verdicts: Counter[tuple[str, Reason, bool]] = Counter()
         self.unowned = 0
-        """Bundles that nobody serves."""
+        """Number of bundles that no broker serves."""
         self._step_s = 0.0
         self._unowned_bundle_s = 0.0
         self._counted_until_s = 0.0
@@ -85,16 +85,16 @@ class WorldState:
         return registration is not None and self.registrations.get(registration.broker) == registration
 
     def holds(self) -> dict[BrokerId, float]:
-        """The brokers that are held off: for how many seconds the bundles that they had wait for them at most."""
+        """Return the brokers that are held off, with the seconds until their bundles stop waiting for them."""
         return self.controls.holds(self.now_s)
 
     def find_ownership(self, bundle: str) -> Ownership | None:
-        """None of a bundle that there is not."""
+        """Return the ownership of a bundle; None if the bundle does not exist."""
         row = self.table.row_of(bundle)
         return None if row is None else self.table.ownership(row)
 
     def write(self, action: Write) -> WriteEnded:
-        """At once; what is owned then is served by its owner, all else by nobody."""
+        """Execute the write at once. Afterwards owners serve their bundles; other bundles in it are not served."""
         stamp, made = self.stamp(action.reason), dict[str, Ownership | Exception]()
         changes, by_owner = dict[int, Ownership](), dict[Registration | None, list[int]]()
         for bundle, transition in action.transitions.items():
@@ -124,17 +124,17 @@ class WorldState:
         )
 
     def find_serving(self, registration: Registration | None) -> SimBroker | None:
-        """The broker if this life of it serves."""
+        """Return the broker if it is up with this registration, else None."""
         broker = None if registration is None else self.fleet.find(registration.broker)
         return broker if broker is not None and broker.is_up and broker.registration == registration else None
 
     def set_controls(self, controls: Controls) -> None:
-        """In place of those before; times in seconds since 1970."""
+        """Replace the controls; times in seconds since 1970."""
         self.controls = controls
         self.model.set_controls(controls)
 
     def process_of(self, broker: BrokerId) -> int:
-        """The process of a registered broker; 0 for others. In a simulation each registration is another process."""
+        """Return the process of a registered broker, 0 for others. Each registration counts as a new process."""
         registration = self.registrations.get(broker)
         return 0 if registration is None else registration.incarnation
 
@@ -147,7 +147,7 @@ class WorldState:
             self.verdicts[asked, verdict.verdict, verdict.acted] += 1
 
     def serve(self, rows: Sequence[int], registration: Registration | None) -> None:
-        """Make this registration serve the bundles if its broker is up, else nobody."""
+        """Have this registration serve the bundles if its broker is up; otherwise they are not served."""
         if not len(rows):
             return
         self.unowned_bundle_s()
@@ -163,23 +163,23 @@ class WorldState:
         self.unowned += (len(rows) if broker is None else 0) - before
 
     def created(self, bundles: int) -> None:
-        """Count new bundles that nobody serves."""
+        """Count new bundles without service."""
         self.unowned_bundle_s()
         self.unowned += bundles
         self._loads = None
 
     def split_up(self, rows: Sequence[int]) -> None:
-        """A bundle has become several."""
+        """Update clients and counters after a split into these rows."""
         self.clients.divided(np.asarray(rows))
         self.created(len(rows) - 1 if self.table.serving[rows[0]] < 0 else 0)
 
     def begin_step(self) -> None:
-        """The load is that of now, until the next step begins."""
+        """Use the load of the current time until the next step begins."""
         self._step_s = self.agenda.now_s
         self._loads = None
 
     def unowned_bundle_s(self) -> float:
-        """The seconds without service up to now, added up over bundles."""
+        """Return the sum over bundles of the seconds without service, up to now."""
         self._unowned_bundle_s += self.unowned * (self.agenda.now_s - self._counted_until_s)
         self._counted_until_s = self.agenda.now_s
         return self._unowned_bundle_s

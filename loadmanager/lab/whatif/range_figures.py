@@ -35,9 +35,11 @@ _NONE: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class RangeFigures:
-    """`imbalance` is how the busiest broker compares with the level of all (see `lab.simulate.sim_result`), the mean
-    over time; `worst_usage` the highest usage of any broker, a fraction; `moves` those done, and what their bundles
-    carried: in all, of what the balancer moved again, and of what it moved back (`core.planning.repeated_moves`).
+    """Figures of one course of a range, observed or simulated.
+
+    `imbalance` is the mean over time (see `lab.simulate.sim_result`), `worst_usage` the highest usage of any broker, a
+    fraction. `moves` counts the completed moves; the loads are those of all moved bundles, of those moved again, and of
+    those moved back (`core.planning.repeated_moves`).
     """
 
     imbalance: float
@@ -49,9 +51,9 @@ class RangeFigures:
 
 
 def settings_with(settings: Settings, strategy: str, overrides: Mapping[str, str] = _NONE) -> Settings:
-    """The same settings with this strategy, or NAME+NAME (empty: theirs), and with these overrides.
+    """Return the settings with this strategy, or SHEDDING+PLACEMENT (empty: unchanged), and with these overrides.
 
-    Raises `ScenarioError` or `ConfigurationError`, naming what is wrong.
+    Raises `ScenarioError` or `ConfigurationError`, which name the fault.
     """
     texts = values_as_text(settings)
     chosen = {key: str(value) for key, value in with_strategy(texts, strategy).items() if texts.get(key) != value}
@@ -95,7 +97,7 @@ def loads_moved(moves: Sequence[tuple[Completed, float]]) -> tuple[float, float,
 
 
 def moves_done(history: History, stretch: Stretch, on_fault: OnFault | None = None) -> list[tuple[PastMove, float]]:
-    """The moves of ours that were completed in the range, and what their bundles carried when they began, bytes/s."""
+    """Return our completed moves in the range, each with the load of its bundle at the start, in bytes/s."""
     done: list[tuple[PastMove, float]] = []
     trail = MoveTrail()
     began: dict[tuple[int, int], float] = {}
@@ -109,7 +111,7 @@ def moves_done(history: History, stretch: Stretch, on_fault: OnFault | None = No
 
 
 def _past(trail: MoveTrail, row: Mapping[str, Any]) -> PastMove:
-    """A completed move as it is recorded; in the first histories without the lives of its brokers, and whose it was."""
+    """Read a completed move. The oldest histories have neither incarnations nor the origin of the move."""
     detail = json.loads(row["detail"] or "{}")
     source, destination = (
         None if row[end] is None else Registration(BrokerId(row[end]), _life(detail.get(end)))

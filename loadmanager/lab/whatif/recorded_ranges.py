@@ -28,7 +28,7 @@ from loadmanager.lab.simulate.recorded_world import (
 )
 
 if TYPE_CHECKING:
-    from loadmanager.config.node_settings import Settings  # Spark's workers have none
+    from loadmanager.config.node_settings import Settings  # not available in Spark's workers
 
 _COMES_OR_GOES = {"broker_registered": True, "broker_gone": False}
 _BEFORE_LOAD_MS = 2_000
@@ -38,7 +38,7 @@ _MOST_SEQUENCES = 10**12
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of the range without gaps; it may begin with a fleet that starts, and carries nothing yet."""
+    """Part of the range without gaps. It may begin with a fleet that has just started and has no load."""
 
     number: int
     from_ms: int
@@ -50,7 +50,7 @@ class Stretch:
         return (self.to_ms - self.from_ms) / 1000
 
     def once_begun(self, history: History, on_fault: OnFault | None = None) -> Stretch:
-        """The same without what was before the first load, if brokers registered in that time: the start of a fleet."""
+        """Return the stretch from its first load on, if brokers registered before that: the start of a fleet."""
         read = columns_of(history, BUNDLE_REPORTS, self.from_ms, self.to_ms, ["at_ms"], on_fault)["at_ms"]
         if not len(read):
             return self
@@ -64,8 +64,8 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadReports:
-    """Brokers' reports of a stretch, without the bundles; `order` are their (epoch, sequence); when brokers came and
-    were gone.
+    """Broker reports of a stretch, without bundles, with their (epoch, sequence) in `order`; and the times when brokers
+    registered and left.
     """
 
     rows: BrokerRows
@@ -95,7 +95,7 @@ def read_reports(history: History, stretch: Stretch, on_fault: OnFault | None = 
 def read_range(
     history: History, stretch: Stretch, settings: Settings | None = None, on_fault: OnFault | None = None
 ) -> RecordedRange:
-    """Read the inputs of a simulation; with `settings`, also its calibration. Raises `ValueError` for none."""
+    """Read the inputs of a simulation; with `settings`, also its calibration. Raises `ValueError` without reports."""
     brokers = read_reports(history, stretch, on_fault)
     names = ["epoch", "sequence", "namespace", "range_lower", "range_upper", *LOAD_COLUMNS, "topics", "sessions"]
     bundles = columns_of(history, BUNDLE_REPORTS, stretch.from_ms, stretch.to_ms, names, on_fault)
@@ -129,7 +129,7 @@ def _presence(history: History, stretch: Stretch, on_fault: OnFault | None) -> I
 def _read_calibration(
     history: History, stretch: Stretch, reported: ReportSeries, settings: Settings, on_fault: OnFault | None
 ) -> FleetCalibration:
-    """With when rounds began, leaders were elected, and how long moves took, where a leader has recorded that."""
+    """Calibrate, using the recorded times of rounds and elections, and the durations of moves, where available."""
     times: dict[str, list[float]] = {"decision_began": [], "leader_elected": []}
     for row in history.rows(EVENTS, stretch.from_ms, stretch.to_ms, ["at_ms", "kind", "subject"], on_fault=on_fault):
         if row["kind"] in times and (row["kind"] == "leader_elected" or row["subject"] == "shed"):
@@ -151,7 +151,7 @@ def _read_calibration(
 
 
 def _reports_of(brokers: Mapping[str, Any], bundles: Mapping[str, Any]) -> IntArray:
-    """For each row of a bundle the row of its broker's report; -1 where that is missing. Both are in their order."""
+    """Return for each bundle row the row of its broker's report, -1 if that is missing. Both inputs are ordered."""
     epochs = np.unique(np.concatenate([brokers["epoch"], bundles["epoch"]]))
     own, other = (
         np.searchsorted(epochs, rows["epoch"]).astype(np.int64) * _MOST_SEQUENCES + rows["sequence"]

@@ -1,14 +1,14 @@
 """Worker process that scores a recorded range, observed and with other strategies: `python -m
 loadmanager.lab.whatif.score_worker`.
 
-For whoever runs all day beside a cluster: a process of its own does the work, at the lowest priority and with limited
-memory, and may be killed at any moment. A `ScoreQuestion` comes in as a JSON object, an `ScoreAnswer` goes out as one.
+For a service that runs beside a cluster: a separate process does the work, at the lowest priority and with limited
+memory, and may be killed at any time. It reads a `ScoreQuestion` and writes a `ScoreAnswer`, each a JSON object.
 
-    what goes wrong                              the answer
+    fault                                        answer
     -------------------------------------------  ----------------------------------------------------------
-    a strategy that is not known, or cannot run  `left_out` says why; the others are answered
-    nothing was reported, files cannot be read   `error` says why, and there is nothing else
-    the memory is not enough                     `error` says so
+    a strategy is unknown or cannot run          `left_out` has the reason; the other strategies are scored
+    no reports, or unreadable files              only `error`, with the reason
+    not enough memory                            only `error`, which says so
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ScoreQuestion:
     """Request for the scores of `from_ms` <= time < `to_ms` of the history at `url`. Settings are texts by key; the
     strategy "" is that of the settings.
 
-    `memory_bytes` is how much data the process may have, `step_s` how long a step of a world is.
+    `memory_bytes` limits the data memory of the process; `step_s` is the length of a simulation step.
     """
 
     url: str
@@ -49,7 +49,9 @@ class ScoreQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ScoreAnswer:
-    """`imbalance` is as it was, by the cost model; `worlds` are by strategy, and `left_out` why one is not there."""
+    """Scores: `imbalance` as observed, by the cost model; `worlds` by strategy; `left_out` the reason for each strategy
+    without a score.
+    """
 
     imbalance: float = 1.0
     worlds: Mapping[str, RangeFigures] = field(default_factory=dict)
@@ -58,14 +60,14 @@ class ScoreAnswer:
 
     @classmethod
     def from_json(cls, text: bytes) -> ScoreAnswer:
-        """Raises `ValueError` or `TypeError` for what is no answer."""
+        """Parse an answer; raises `ValueError` or `TypeError` if it is none."""
         content = orjson.loads(text)
         worlds = {name: RangeFigures(**figures) for name, figures in content.pop("worlds").items()}
         return cls(**content, worlds=worlds)
 
 
 def answer(question: ScoreQuestion) -> ScoreAnswer:
-    """Work it out, here and now."""
+    """Compute the answer in this process."""
     history = History(question.url)
     stretch = Stretch(0, question.from_ms, question.to_ms)
     settings = settings_recorded(question.settings)
@@ -85,7 +87,7 @@ def answer(question: ScoreQuestion) -> ScoreAnswer:
 
 
 def main() -> None:
-    """Answer the question that standard input holds."""
+    """Answer the question on standard input."""
     question = ScoreQuestion(**orjson.loads(sys.stdin.buffer.read()))
     os.nice(_LOWEST_PRIORITY)
     resource.setrlimit(resource.RLIMIT_DATA, (question.memory_bytes, question.memory_bytes))
