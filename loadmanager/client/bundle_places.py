@@ -17,7 +17,8 @@ _ENDED = PushedBundle(BundleRange(0, HASH_SPACE_END))
 class Place:
     """Owner of the topics of one bundle. All of them share one object, so a move is one assignment.
 
-    A topic of a namespace that is not followed has one of its own: nothing is pushed to it, and it is always asked for.
+    In a namespace that is not followed each topic has a place of its own. Nothing is pushed to it, so every lookup asks
+    a node.
     """
 
     pushed: PushedBundle | None = None
@@ -27,9 +28,9 @@ class Place:
     """Last known owner, returned when no node can be reached."""
     known_until_s: float = math.inf
     was_named: bool = True
-    """True if the owner was named since its last refusal. Topics of one place are refused together, and count once."""
+    """True if the owner was named since its last refusal. So refusals of several topics of one place count once."""
     refusals: int = 0
-    """Consecutive refusals by the last known owner, at most one each time that it was named."""
+    """Consecutive refusals by the last known owner; at most one for each time it was named."""
 
     @property
     def is_moving(self) -> bool:
@@ -37,23 +38,23 @@ class Place:
 
     @property
     def named(self) -> Owner | None:
-        """Owner whose refusal counts: the one that clients are sent to, else the last known one."""
+        """Owner whose refusal counts: the one that clients use, else the last known one."""
         return self.owner or self.known
 
     def settle(self, owner: Owner | None) -> None:
-        """It was pushed who owns it, or is about to; None: nobody."""
+        """Set the pushed owner, or the announced next one; None: no owner."""
         self.owner = owner
         self.known = self.known if self.is_moving else owner or self.known
         self.was_named, self.refusals = True, 0
 
     def end(self) -> None:
-        """The bundle is no more, or nothing is known of it: its topics are to be looked for elsewhere."""
+        """Mark the place as outdated: the bundle no longer exists or is unknown, so its topics need a new place."""
         self.pushed, self.owner, self.known = _ENDED, None, None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PushedBundles:
-    """A namespace of one shape. Owners change in their places."""
+    """Bundles of a namespace between two splits or merges. A change of owner updates its place."""
 
     shape: NamespaceBundles
     places: tuple[Place, ...]
@@ -62,7 +63,7 @@ class PushedBundles:
 
     @classmethod
     def of(cls, function: HashFunction, places: Iterable[Place], brokers: dict[str, Owner | None]) -> PushedBundles:
-        """Raises `InvalidNameError` unless each hash has one place."""
+        """Build it; raises `InvalidNameError` unless the places cover each hash exactly once."""
         ascending = tuple(sorted(places, key=lambda place: _get_pushed(place).range))
         boundaries = [0]
         for each in map(_get_pushed, ascending):
@@ -73,7 +74,7 @@ class PushedBundles:
 
     @classmethod
     def of_snapshot(cls, update: NamespaceUpdate, function: HashFunction) -> PushedBundles:
-        """Raises as `of` does."""
+        """Build it from a snapshot. Raises as `of` does."""
         brokers = dict(update.brokers)
         return cls.of(function, _places(update.bundles, brokers), brokers)
 
@@ -90,7 +91,7 @@ class PushedBundles:
         return self
 
     def is_older_than(self, other: PushedBundles) -> bool:
-        """Tell if any bundle has a higher version in the other one. Versions of a hash only grow."""
+        """Tell if any bundle has a higher version in `other`. Versions of a hash only grow."""
         return any(
             _get_pushed(other.place_of_hash(_get_pushed(place).range.lower)).version > _get_pushed(place).version
             for place in self.places
@@ -100,7 +101,7 @@ class PushedBundles:
         return self.places[self.shape.index_of_hash(value)]
 
     def _place_of(self, pushed: PushedBundle) -> Place | None:
-        """The place that goes on with it; None for a bundle that was none, or that goes back in time."""
+        """Return the place of this bundle; None if its range is new here, or its known version is higher."""
         index = self.shape.find_index(pushed.range)
         if index is None or _get_pushed(self.places[index]).version > pushed.version:
             return None
@@ -134,7 +135,7 @@ def _places(bundles: Iterable[PushedBundle], brokers: Mapping[str, Owner | None]
 
 
 def _owner_of(pushed: PushedBundle, brokers: Mapping[str, Owner | None]) -> Owner | None:
-    """Return the owner, or the announced next one: that broker lets clients wait until it owns the bundle."""
+    """Return the owner, or the announced next one: that broker makes clients wait until it owns the bundle."""
     name = pushed.owner if pushed.is_owned else pushed.destination if pushed.is_moving else None
     return None if name is None else brokers.get(name)
 

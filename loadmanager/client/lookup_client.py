@@ -26,20 +26,18 @@ from loadmanager.errors import LoadManagerError, NamespaceNotFoundError, NodesUn
 from loadmanager.net.auth.outgoing_token import token_of
 
 _FIRST_NEWS_S = 1.0
-"""A node pushes a namespace within moments; after so long it is asked."""
+"""Time to wait for a pushed namespace before a node is asked."""
 _MOVED_S = 1.0
-"""The next owner of a bundle that moves is pushed; after so long a node is asked."""
+"""Time to wait for the pushed next owner of a moving bundle before a node is asked."""
 _PAUSES_S = (0.05, 1.0)
-"""Between questions that brought nothing, at first and at last."""
+"""Back-off between questions without a result: first and longest pause."""
 _LONGEST_PAUSE_S = 5.0
-"""Maximum pause after a node has said that it will take long."""
+"""Longest pause if a node has announced that it will take longer."""
 
 
 @dataclass(eq=False, slots=True)
 class _Question:
-    """Pending lookup of `topic`, and so of all topics of its bundle, if that is known. The result None means: ask
-    again.
-    """
+    """Pending lookup of `topic`, shared by all topics of its bundle if that is known. Result None: ask again."""
 
     topic: str
     key: str | Place
@@ -52,7 +50,7 @@ class _Question:
 
 
 class OwnerQueries:
-    """Those that are open; `close` ends them."""
+    """Pending lookups; `close` cancels them."""
 
     def __init__(self, owners: OwnerMap, nodes: Nodes, watches: Watches, chance: random.Random) -> None:
         self._owners = owners
@@ -62,7 +60,7 @@ class OwnerQueries:
         self._open: dict[str | Place, _Question] = {}
 
     async def ask(self, topic: str, timeout_s: float) -> Owner:
-        """Raises as `LookupClient.lookup` does."""
+        """Wait for the owner. Raises as `LookupClient.lookup` does."""
         deadline_s = _now_s() + timeout_s
         while (owner := self._owners.resolve(topic)) is None:
             question = self._question_of(topic)
@@ -82,7 +80,7 @@ class OwnerQueries:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _question_of(self, topic: str) -> _Question:
-        """All topics of a bundle have one. In a namespace that is not followed yet the first topic asks for all."""
+        """Return the lookup that the topic shares: one per bundle, or per namespace before its bundles are known."""
         namespace = str(TopicName.parse(topic).namespace)
         place = self._owners.place_of(topic)
         key: str | Place = place
@@ -95,7 +93,7 @@ class OwnerQueries:
         return question
 
     async def _wait(self, question: _Question, timeout_s: float) -> bool:
-        """Tell if the lookup ended within the timeout. It is cancelled when nobody waits for it any more."""
+        """Tell if the lookup ended within the timeout. It is cancelled when no caller waits for it any more."""
         question.waiting += 1
         try:
             await asyncio.wait({question.task}, timeout=max(0.0, timeout_s))
@@ -131,7 +129,7 @@ class OwnerQueries:
                     return answer
                 question.trouble = NoOwnerYetError(f"topic {topic}: {answer.reason}")
                 if question.key == namespace:
-                    return None  # its other topics may have owners
+                    return None  # the namespace's other topics may have owners
             failures += 1
             shortest_s, longest_s = _PAUSES_S
             longest_s = min(max(longest_s, answer.passes_in_s), _LONGEST_PAUSE_S)
@@ -139,7 +137,7 @@ class OwnerQueries:
         return owner
 
     async def _ask_unless_pushed(self, topic: str) -> Owner | NotNow:
-        """Return the answer of a node, or what is pushed meanwhile. Raises as `Nodes.lookup` does."""
+        """Return a node's answer, or the owner if it is pushed first. Raises as `Nodes.lookup` does."""
         place = self._owners.place_of(topic)
         pushed = place.pushed
         asking = asyncio.create_task(self._nodes.lookup(topic))
@@ -159,7 +157,7 @@ class OwnerQueries:
         return answer
 
     def _held_back_s(self, topic: str, namespace: str) -> float:
-        """Return the time without a request: a node is about to push the owner, or the last answers were of no use."""
+        """Return the time to wait before a request: an owner is about to be pushed, or recent owners refused."""
         place = self._owners.place_of(topic)
         if place.is_moving:
             return _MOVED_S
@@ -179,9 +177,9 @@ _LOOK_S = 5.0
 class LookupClient:
     """Topic lookup through the nodes at `urls`. Use it with `async with`, in one event loop.
 
-    `namespaces` are followed from the beginning, others from their first lookup on. `listener` names the advertised
-    listener of brokers whose addresses are wanted. `token` is `token:...` or `file:///path`, which is read again when
-    it changes; `ssl_context` says whom to believe and what to show, None: whom the system trusts, and nothing.
+    `namespaces` are followed from the start, others from their first lookup. `listener` names the advertised listener
+    of the brokers' addresses. `token` is `token:...` or `file:///path`; the file is read again when it changes.
+    `ssl_context` has the trusted certificates and the client's own; None: the system's trust store, and no certificate.
     """
 
     def __init__(
@@ -196,7 +194,7 @@ class LookupClient:
         kept_s: float = KEPT_S,
         chance: random.Random | None = None,
     ) -> None:
-        """Raises `ConfigurationError` or `InvalidNameError` for what cannot be used."""
+        """Raises `ConfigurationError` or `InvalidNameError` for invalid arguments."""
         self._urls = checked_urls(urls)
         self._token = token_of(token, "token")
         self._first = [str(NamespaceName.parse(name)) for name in namespaces]
@@ -207,15 +205,15 @@ class LookupClient:
         self._questions: OwnerQueries | None = None
         self._ending = contextlib.AsyncExitStack()
         self.resolve = self._owners.resolve
-        """`resolve(topic)`: the owner from memory, None for what has to be looked up; from any thread. Raises
-        `InvalidNameError` for what is no topic's name.
+        """`resolve(topic)`: the owner from memory; None: use `lookup`. Callable from any thread. Raises
+        `InvalidNameError`.
         """
         self.refused = self._owners.refused
-        """`refused(topic, broker_id)`: that broker does not serve the topic, or does not any more; from any thread."""
+        """`refused(topic, broker_id)`: report that this broker does not serve the topic. Callable from any thread."""
 
     async def __aenter__(self) -> Self:
-        """Returns once the `namespaces` are known. `NodesUnavailableError` when no node answers, and what they answer
-        to those who may not look topics up.
+        """Return once the `namespaces` are known. Raises `NodesUnavailableError` if no node answers, and the nodes'
+        error if this client may not look topics up.
         """
         async with contextlib.AsyncExitStack() as ending:
             session = await ending.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
@@ -244,10 +242,10 @@ class LookupClient:
         await self._ending.aclose()
 
     async def lookup(self, topic: str, timeout_s: float = LOOKUP_TIMEOUT_S) -> Owner:
-        """The owner of the topic, assigned now if nobody owns it.
+        """Return the owner of the topic; a node assigns one if there is none.
 
-        Raises `InvalidNameError`, `NamespaceNotFoundError`, `UnauthenticatedError` or `ForbiddenError` at once; after
-        `timeout_s` `NodesUnavailableError` where no node answers, else `NoOwnerYetError`.
+        Raises `InvalidNameError`, `NamespaceNotFoundError`, `UnauthenticatedError` or `ForbiddenError` at once. After
+        `timeout_s` it raises `NodesUnavailableError` if no node answers, else `NoOwnerYetError`.
         """
         owner = self.resolve(topic)
         if owner is not None:
@@ -266,7 +264,7 @@ _Result = TypeVar("_Result")
 
 
 class BlockingLookupClient:
-    """A client that no loop has begun to use, for any number of threads. Use it with `with`."""
+    """Blocking wrapper of a `LookupClient` that no loop uses, for any number of threads. Use it with `with`."""
 
     def __init__(self, client: LookupClient) -> None:
         self._client = client
@@ -276,7 +274,7 @@ class BlockingLookupClient:
         self.refused = client.refused
 
     def __enter__(self) -> Self:
-        """Raises as `LookupClient` does when it is entered."""
+        """Enter the client. Raises as `LookupClient.__aenter__` does."""
         self._thread.start()
         try:
             self._run(self._client.__aenter__())
@@ -290,7 +288,7 @@ class BlockingLookupClient:
         self._end()
 
     def lookup(self, topic: str, timeout_s: float = LOOKUP_TIMEOUT_S) -> Owner:
-        """Do `LookupClient.lookup` in the calling thread, which blocks."""
+        """Run `LookupClient.lookup` and block the calling thread."""
         owner = self.resolve(topic)
         return owner if owner is not None else self._run(self._client.lookup(topic, timeout_s))
 
@@ -298,7 +296,7 @@ class BlockingLookupClient:
         running = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return running.result()
-        except BaseException:  # also what interrupts the thread that waits
+        except BaseException:  # includes KeyboardInterrupt in the waiting thread
             running.cancel()
             raise
 

@@ -1,4 +1,4 @@
-"""Watch streams of namespaces, with fail-over between nodes; pushed events update the owner map."""
+"""Watch streams of namespaces, with failover between nodes; pushed events update the owner map."""
 
 from __future__ import annotations
 
@@ -24,38 +24,36 @@ log = logging.getLogger(__name__)
 
 MOST_NAMESPACES = 64
 MOST_CHARACTERS = 3_000
-"""Limits of one stream: its namespaces, and their names together, which have to fit into the head of a request."""
+"""Limits of one stream: the number of its namespaces and the length of their names, which must fit into a URL."""
 PAUSES_S = (1.0, 30.0)
-"""Before a stream that has ended, or a round of nodes that failed, is followed by another: up to so long at first, and
-at last.
-"""
+"""Back-off after a stream has ended or all nodes have failed: bounds of the longest pause, at first and at last."""
 WITHOUT_WATCH_S = (30.0, 60.0)
-"""Bounds of the pause before nodes are asked for a watch again. Topics are looked up one by one meanwhile."""
+"""Bounds of the pause before nodes are asked for a watch again. Meanwhile each topic is looked up."""
 _LASTED_S = 10.0
-"""A stream that lasted so long was none of a node that fails again and again."""
+"""A stream of this length resets the back-off."""
 
 
 class NamespaceWatch:
-    """One stream. `on_news` is called after each change of the map, and when there is trouble."""
+    """One watch stream. Calls `on_news` after each change of the map and after each failure."""
 
     def __init__(self, owners: OwnerMap, nodes: Nodes, on_news: Callable[[], None], chance: random.Random) -> None:
         self.namespaces: dict[str, None] = {}
         self.trouble: LoadManagerError | None = None
-        """Reason why nothing is pushed; None while the stream is up, and until all nodes were asked."""
+        """Reason why nothing is pushed; None while the stream is up, and before all nodes were tried."""
         self.is_answered = False
-        """True if nodes answer all the same."""
+        """True if nodes answer lookups nevertheless."""
         self._owners = owners
         self._nodes = nodes
         self._on_news = on_news
         self._chance = chance
         self._failures = 0
-        """Streams that ended soon, and rounds of nodes that failed, in a row."""
+        """Consecutive failures: short streams, and rounds in which all nodes failed."""
         self._urls = list(nodes.urls)
         self._is_live = False
         self._task: asyncio.Task[None] | None = None
 
     def follow(self, namespace: str) -> None:
-        """This one, too: the stream begins anew, from where each of the others is."""
+        """Add a namespace. The stream restarts; the other namespaces resume at their positions."""
         self.namespaces[namespace] = None
         self.cancel()
         self.trouble = None
@@ -66,12 +64,12 @@ class NamespaceWatch:
         return len(self.namespaces) < MOST_NAMESPACES and characters <= MOST_CHARACTERS
 
     def forget(self, namespace: str) -> None:
-        """Nobody wants to know of it. A stream that there is still has it."""
+        """Remove a namespace. The current stream may still contain it."""
         del self.namespaces[namespace]
         self._owners.forget(namespace)
 
     def cancel(self) -> asyncio.Task[None] | None:
-        """The task that is about to end, if there is one."""
+        """Cancel the stream; return its task, if there is one."""
         if self._task is not None:
             self._task.cancel()
         return self._task
@@ -82,7 +80,7 @@ class NamespaceWatch:
             await asyncio.sleep(wait_s)
 
     async def _follow_any(self) -> float:
-        """Follow the first node that pushes, until it ends; after which pause to look for another."""
+        """Follow the first node that pushes until its stream ends; return the pause before the next one."""
         failures: list[LoadManagerError] = []
         for url in list(self._urls):
             self._is_live, began_s = False, _now_s()
@@ -100,7 +98,7 @@ class NamespaceWatch:
         return self._give_up(failures)
 
     def _on_ended(self, failures: list[LoadManagerError]) -> None:
-        """Fall back to single lookups after an answer of another version; after any other error another node pushes
+        """Fall back to single lookups if the node's version is not supported. After other errors another node will push
         soon.
         """
         if failures and isinstance(failures[-1], NoWatchError):
@@ -108,7 +106,7 @@ class NamespaceWatch:
             self._on_news()
 
     def _give_up(self, failures: list[LoadManagerError]) -> float:
-        """All nodes have failed. Where one is there that knows of no watch, topics are looked up one by one."""
+        """Handle the failure of all nodes. If one of them does not support watches, topics are looked up one by one."""
         said = [str(each) for each in failures]
         refusal = next((each for each in failures if not isinstance(each, NodeFailedError)), None)
         is_unknown = refusal is None and any(isinstance(each, NoWatchError) for each in failures)
@@ -124,7 +122,7 @@ class NamespaceWatch:
         return self._chance.uniform(*WITHOUT_WATCH_S) if is_unknown else self._pause_s()
 
     def _pause_s(self) -> float:
-        """Any part of what is meant, so that those whom one node has left come spread over the whole of it."""
+        """Random fraction of the full pause, so that the clients of a failed node spread over it."""
         self._failures += 1
         return pause_s(self._chance, self._failures, *PAUSES_S, at_least=0.0)
 
@@ -159,7 +157,7 @@ class Watches:
 
     def __init__(self, owners: OwnerMap, nodes: Nodes, chance: random.Random) -> None:
         self.update: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done, and replaced, when something was pushed, or is not going to be."""
+        """Completed, and replaced, after each push and each failure."""
         self._owners = owners
         self._nodes = nodes
         self._chance = chance
@@ -185,12 +183,12 @@ class Watches:
             watch.forget(namespace)
 
     def expects(self, namespace: str) -> bool:
-        """Tell if a node is about to push the snapshot of the namespace."""
+        """Tell if a node will soon push the snapshot of the namespace."""
         watch = self._of.get(namespace)
         return watch is not None and watch.trouble is None and not self._owners.is_settled(namespace)
 
     async def begun(self) -> None:
-        """Returns once all namespaces were pushed, or are not going to be; raises what is in the way of both."""
+        """Return once each namespace was pushed or has failed; raises the failure if nodes answer no lookups either."""
         while any(self.expects(name) for name in self._of):
             await asyncio.wait({self.update})
         for watch in self._all:
@@ -213,8 +211,8 @@ def _now_s() -> float:
 def pause_s(
     chance: random.Random, failures: int, shortest_s: float, longest_s: float, *, at_least: float = 0.5
 ) -> float:
-    """After so many failures in a row, at least one: `shortest_s`, twice that, and so on up to `longest_s`, of which it
-    is any part from `at_least` on.
+    """Return the back-off after `failures` failures in a row: `shortest_s`, doubled each time up to `longest_s`, times
+    a random fraction between `at_least` and 1.
     """
     meant_s = min(shortest_s * 2.0 ** min(failures - 1, 30), longest_s)
     return meant_s * chance.uniform(at_least, 1.0)

@@ -1,4 +1,4 @@
-"""HTTP client of the load-manager nodes, with fail-over."""
+"""HTTP client of the load-manager nodes, with failover."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ WATCH_PATH = "/loadbalance/v1/watch"
 PROTOCOL = 1
 CONNECT_TIMEOUT_S = 3.0
 LOOKUP_TIMEOUT_S = 15.0
-"""A node answers within `lookupTimeoutMs`; one that takes longer than this is passed over."""
+"""Time after which the next node is asked. Nodes answer within `lookupTimeoutMs`."""
 SILENCE_S = 30.0
-"""A node that pushes says something three times as often."""
+"""Longest silence of a watch stream. Nodes send something three times as often."""
 _MOST_LOOKUPS = 64
 """Maximum number of concurrent lookups of one client."""
 _MOST_BYTES = 64 * 1024
@@ -43,33 +43,33 @@ _REFUSALS = {401: UnauthenticatedError, 403: ForbiddenError, 412: InvalidNameErr
 
 @dataclass(frozen=True, slots=True)
 class NotNow:
-    """A node said that nobody can own the topic at the moment, and for how long that may last."""
+    """A node's answer that the topic can have no owner now, and how long this may last."""
 
     reason: str
     passes_in_s: float = 0.0
 
 
 class NodeFailedError(LoadManagerError):
-    """One node did not answer as nodes do; the message begins with its URL."""
+    """One node did not answer as a node should; the message begins with its URL."""
 
 
 class NoWatchError(NodeFailedError):
-    """The node is there and pushes nothing that we understand: it is of another version, or no node."""
+    """The node answers but does not push in our protocol: it has another version, or is no node."""
 
 
 class BusyError(NodeFailedError):
-    """The node is there, and pushes to nobody else at the moment."""
+    """The node answers, but has no capacity for another watch now."""
 
 
 _NOT_PUSHED: dict[int, type[NodeFailedError]] = {
     **dict.fromkeys((400, 404, 405, 412), NoWatchError),
     503: BusyError,
 }
-"""Errors by the status of a node that has no watch, not the requested protocol, or no room."""
+"""Errors by HTTP status of a node without watches, without our protocol, or without capacity."""
 
 
 class Nodes:
-    """The nodes at `urls`, in an order of our own, so that clients spread over them; the one that fails goes last."""
+    """The nodes at `urls`, in random order, so that clients spread over them. A node that fails moves to the end."""
 
     def __init__(
         self,
@@ -92,8 +92,8 @@ class Nodes:
     async def lookup(self, topic: str) -> Owner | NotNow:
         """Return the owner of the topic; the node assigns a free bundle.
 
-        Raises `NamespaceNotFoundError`, `InvalidNameError`, `UnauthenticatedError` or `ForbiddenError` as a node says,
-        `NodesUnavailableError` when none answers.
+        Raises `NamespaceNotFoundError`, `InvalidNameError`, `UnauthenticatedError` or `ForbiddenError` if a node
+        answers so, and `NodesUnavailableError` if no node answers.
         """
         name = TopicName.parse(topic)
         path = f"/lookup/v2/topic/{name.domain}/{name.namespace}/{quote(name.local_name, safe='')}{self._query}"
@@ -103,7 +103,7 @@ class Nodes:
             try:
                 async with self._turns:
                     return await self._lookup_at(url, path)
-            except NamespaceNotFoundError as error:  # the node may lag behind one that has just made it
+            except NamespaceNotFoundError as error:  # the node may not have seen a new namespace yet
                 unknown.append(error)
             except NodeFailedError as error:
                 failures.append(str(error))
@@ -115,7 +115,7 @@ class Nodes:
         raise unavailable(failures)
 
     def pass_over(self, url: str) -> None:
-        """It failed: the others are asked first. Many may notice at once, and only the first of them moves on."""
+        """Move a failed node to the end. If several lookups fail at once, only the first one moves it."""
         if self.urls[0] == url:
             self.urls.append(self.urls.pop(0))
 
@@ -123,7 +123,7 @@ class Nodes:
     async def watching(
         self, url: str, namespaces: Sequence[str], marks: Sequence[str]
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """The stream of one node. Raises `NodeFailedError`, also while it is read."""
+        """Open the watch stream of one node. Raises `NodeFailedError`, also while it is read."""
         query = [("protocol", PROTOCOL), *(("namespace", name) for name in namespaces)]
         marked = {"Last-Event-ID": ",".join(marks)} if marks else {}
         patience = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S)
@@ -137,7 +137,7 @@ class Nodes:
             yield response.content
 
     async def _lookup_at(self, url: str, path: str) -> Owner | NotNow:
-        """Raises as `lookup` does, and `NodeFailedError`."""
+        """Ask one node. Raises as `lookup` does, and `NodeFailedError`."""
         patience = aiohttp.ClientTimeout(total=LOOKUP_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
         async with self._get(url, path, patience) as response:
             if response.status == HTTPStatus.OK:
@@ -171,7 +171,7 @@ class Nodes:
 
 
 def checked_urls(urls: Sequence[str]) -> list[str]:
-    """The URLs of nodes; `ConfigurationError` for what is none."""
+    """Check the URLs of nodes; raises `ConfigurationError`."""
     if not urls or isinstance(urls, str):
         raise ConfigurationError(f"urls {urls!r}: expected the URLs of nodes, such as ['http://node-1:8080']")
     for url in urls:
@@ -195,7 +195,7 @@ async def _describe(url: str, response: aiohttp.ClientResponse) -> str:
 
 
 async def _reason(response: aiohttp.ClientResponse) -> str:
-    """Return the reason in a node's error answer; empty if something else answered."""
+    """Return the reason in a node's error answer; empty if the answer is not from a node."""
     try:
         return text_of(parse_object(await _body(response), "answer"), "reason", "answer") or ""
     except InvalidRecordError:

@@ -1,26 +1,27 @@
 """Owner map: the bundles of followed namespaces, as nodes push them, with an LRU cache of topics.
 
-A passive machine, as `loadmanager.core.protocol.move_machine` is: no loop, clock, chance, input or output. Of each
-namespace that is followed it knows what a node has pushed:
+A passive machine, like `loadmanager.core.protocol.move_machine`: no event loop, clock, randomness or I/O. It keeps the
+pushed state of each followed namespace:
 
     event      if                                                         then
     -----      --                                                         ----
-    snapshot   no bundle is known at a higher version                     it is what is known
-               else the node lags, or its store went back in time         it is set aside, with the changes that follow,
-                                                                          until it has caught up, or for `BEHIND_S`
-    change                                                                each bundle replaces all that it overlaps
-    gone       there is no such namespace, or it cannot be read           nothing is known of it
-    answered   the bundle is as it was when a node was asked              its owner is who was named
-               it has changed since: what was pushed is newer             nothing
-    refused    by whom its topics were sent to last                       it is to be asked for
-    TIME       nothing was heard of the namespace for `kept_s`            nothing is known of it
+    snapshot   no bundle is known at a higher version                     use it
+               else the node lags, or its store was rolled back           hold it back, with later changes, until it
+                                                                          has caught up, or for `BEHIND_S`
+    change                                                                each bundle replaces all overlapping ones
+    gone       the namespace does not exist or cannot be read             forget the namespace
+    answered   the bundle has not changed since the node was asked        use the owner in the answer
+               it has changed: the pushed state is newer                  ignore the answer
+    refused    by the broker to which its topics were sent last           ask a node
+    TIME       nothing was received for `kept_s`                          forget the namespace
 
-Of a bundle that is released the destination is named at once: if it was told to prepare, it keeps who has come until it
-may serve, and if not it refuses, and then the end of the move is waited for.
+For a bundle that is being released, lookups return the destination at once. If the destination has prepared, it makes
+clients wait until it may serve. Otherwise it refuses, and the lookup waits for the end of the move.
 
-A stale answer is harmless, since the broker refuses the topic. So what is known counts until it is refused or replaced.
+A stale answer is harmless, since the broker refuses the topic. So an owner is valid until it is refused or replaced.
 
-One thread tells it of events, any thread may ask it: what these read is replaced by one assignment, and whole.
+One thread applies events; any thread may read. Readers always see a complete state, because it is replaced by one
+assignment.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ Value = TypeVar("Value")
 
 
 class LruCache(Generic[Value]):
-    """The values that were put or found last: at least half of `most`, and never more than `most`.
+    """LRU cache in two generations: keeps the last `most / 2` values put, and never more than `most` values.
 
-    Whoever reads `recent` directly, in whatever thread, has the fast way, and comes here with what is not in it.
+    Any thread may read `recent` directly as a fast path, and call `find` and `put` for keys that are missing there.
     """
 
     def __init__(self, most: int) -> None:
@@ -73,26 +74,26 @@ class LruCache(Generic[Value]):
 
 
 BEHIND_S = 10.0
-"""A node that lags has caught up long before. What is older after that is so because the store went back in time."""
+"""Limit for a lagging node to catch up. Older data after this time means that the store was rolled back."""
 KEPT_S = 3_600.0
 TOPICS_KEPT = 100_000
 
 
 @dataclass(slots=True)
 class _Namespace:
-    """Known state of a namespace, and the state that the followed node has pushed; they differ while that node lags."""
+    """State of a namespace in use, and the state that the node has pushed. They differ while that node lags."""
 
     heard_s: float
     known: PushedBundles | None = None
     said: PushedBundles | None = None
     mark: str = ""
-    """The id of the last event, from which any node can go on; empty: from the beginning."""
+    """Id of the last event, at which any node can resume; empty: from the beginning."""
     behind_since_s: float = math.inf
 
 
 class OwnerMap:
-    """`listener` is the advertised listener of brokers whose addresses are wanted. `topics_kept` bounds the memory: so
-    many topics, about 40 bytes each and their names, need not be hashed again.
+    """Owners by topic. `listener` is the advertised listener of the brokers' addresses. `topics_kept` limits the cache
+    of topics, which saves hashing their names: about 40 bytes each plus the name.
     """
 
     def __init__(self, listener: str | None = None, *, topics_kept: int = TOPICS_KEPT, kept_s: float = KEPT_S) -> None:
@@ -100,7 +101,7 @@ class OwnerMap:
         self._kept_s = kept_s
         self._namespaces: dict[str, _Namespace] = {}
         self._shown: dict[str, PushedBundles] = {}
-        """By how the names of topics begin: `persistent://tenant/namespace`."""
+        """Bundles by topic prefix: `persistent://tenant/namespace`."""
         self._topics: LruCache[Place] = LruCache(topics_kept)
 
     def resolve(self, topic: str) -> Owner | None:
@@ -134,7 +135,7 @@ class OwnerMap:
         return place.known if now_s < place.known_until_s else None
 
     def answered(self, place: Place, asked: PushedBundle | None, owner: Owner, now_s: float) -> None:
-        """A node has said so, which was asked when this was what had been pushed."""
+        """Store a node's answer. `asked` is the pushed bundle when the node was asked."""
         if place.pushed is not asked:
             return
         if place.known is None or place.known.broker_id != owner.broker_id:
@@ -146,7 +147,7 @@ class OwnerMap:
             place.owner = owner
 
     def refused(self, topic: str, broker_id: str) -> None:
-        """Note that the broker does not serve the topic, or not any more. Raises `InvalidNameError`."""
+        """Note that the broker does not serve the topic. Raises `InvalidNameError`."""
         place = self.place_of(topic)
         if place.named is not None and place.named.broker_id == broker_id:
             place.refusals += place.was_named
@@ -157,18 +158,18 @@ class OwnerMap:
         self._namespaces.setdefault(namespace, _Namespace(now_s))
 
     def forget(self, namespace: str) -> None:
-        """Nothing is pushed of it any more: its topics are asked for."""
+        """Stop accepting pushes of the namespace and drop its owners; its topics must be looked up."""
         each = self._namespaces.pop(namespace, None)
         if each is not None:
             self._lose(namespace, each)
 
     def is_settled(self, namespace: str) -> bool:
-        """Tell if the owners in the namespace were pushed, or that it does not exist."""
+        """Tell if the namespace's owners, or its absence, were pushed."""
         each = self._namespaces.get(namespace)
         return each is not None and (each.known is not None or bool(each.mark))
 
     def marks(self, namespaces: Iterable[str]) -> list[str]:
-        """Return the positions (event ids) to resume from; a namespace that has to start over has none."""
+        """Return the positions (event ids) to resume from; omit namespaces that must start over."""
         return [each.mark for each in self._those(namespaces) if each.mark]
 
     def begin_anew(self, namespaces: Iterable[str]) -> None:
@@ -177,7 +178,7 @@ class OwnerMap:
             each.mark = ""
 
     def heard(self, namespaces: Iterable[str], now_s: float) -> None:
-        """The node that is followed is there."""
+        """Note that the followed node is alive."""
         for each in self._those(namespaces):
             each.heard_s = now_s
 
@@ -185,7 +186,7 @@ class OwnerMap:
         return (self._namespaces[name] for name in namespaces if name in self._namespaces)
 
     def take(self, event: StreamEvent, now_s: float) -> None:
-        """Raises `InvalidRecordError` for what makes no sense. Events of other names are of no interest."""
+        """Apply an event; unknown names are ignored. Raises `InvalidRecordError`."""
         match event.name:
             case "snapshot":
                 self._take_update(parse_snapshot(event.data, self._listener), event.id, now_s)
@@ -195,7 +196,7 @@ class OwnerMap:
                 self._forget_namespace(parse_gone(event.data), event.id)
 
     def expire(self, now_s: float) -> None:
-        """Time has passed."""
+        """Drop namespaces without recent news, and use held-back states that are due."""
         for name, each in self._namespaces.items():
             if now_s >= each.heard_s + self._kept_s:
                 self._lose(name, each)
@@ -246,7 +247,7 @@ class OwnerMap:
 
 
 def _after(said: PushedBundles | None, update: NamespaceUpdate) -> PushedBundles:
-    """Apply update to the pushed state; raises `InvalidNameError` for inconsistent ones."""
+    """Apply an update to the pushed state; raises `InvalidNameError` if it is inconsistent."""
     if update.hash_function is not None:
         return PushedBundles.of_snapshot(update, update.hash_function)
     if said is None:

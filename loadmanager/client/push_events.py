@@ -1,4 +1,4 @@
-"""Events that nodes push, their validation, and the owner that they name."""
+"""Events that nodes push, their validation, and the owners in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loadmanager.wire.body_sizes import LARGEST_ANSWER_BYTES
 
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
-    """One server-sent event; `id` is empty where the stream cannot be gone on with from there."""
+    """One server-sent event; `id` is empty if the stream cannot be resumed after it."""
 
     name: str
     id: str
@@ -24,7 +24,7 @@ class StreamEvent:
 
 
 class EventReader:
-    """Server-sent events from a stream of bytes, however that is cut."""
+    """Parser of server-sent events from chunks of bytes."""
 
     def __init__(self, most_bytes: int = LARGEST_ANSWER_BYTES) -> None:
         self._most_bytes = most_bytes
@@ -32,7 +32,7 @@ class EventReader:
         self._fields: dict[bytes, bytes] = {}
 
     def feed(self, chunk: bytes) -> Iterator[StreamEvent]:
-        """The events that are complete by now; `InvalidRecordError` for one with more than `most_bytes` in a line."""
+        """Yield the events completed by this chunk; `InvalidRecordError` if a line exceeds `most_bytes`."""
         self._line += chunk
         if b"\n" in chunk:
             *lines, rest = bytes(self._line).split(b"\n")
@@ -55,9 +55,9 @@ class EventReader:
 
 @dataclass(frozen=True, slots=True)
 class PushedBundle:
-    """A bundle, as its record says. The version grows with each transition.
+    """A bundle in its record's state. The version grows with each transition.
 
-    A bundle that is owned without an `owner` is one whose owner is not registered any more.
+    An owned bundle without `owner` has an owner that is no longer registered.
     """
 
     range: BundleRange
@@ -72,15 +72,15 @@ class PushedBundle:
 
     @property
     def is_moving(self) -> bool:
-        """Tell if the next owner is about to be pushed."""
+        """Tell if the next owner will be pushed soon."""
         return self.state == OwnershipState.RELEASING
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceUpdate:
-    """PushedBundle change of a namespace: the bundles and brokers in it. With a hash function it is a full snapshot.
+    """Pushed bundles and brokers of a namespace. With a hash function it is a full snapshot, else a change.
 
-    A broker that has no listener of the name that is wanted is None.
+    A broker is None if it lacks the requested listener.
     """
 
     namespace: str
@@ -90,7 +90,7 @@ class NamespaceUpdate:
 
 
 def parse_object(data: bytes, where: str) -> Mapping[str, Any]:
-    """A JSON object; `InvalidRecordError`, which names `where` it came from, for anything else."""
+    """Parse a JSON object; `InvalidRecordError`, which names the source `where`, for anything else."""
     try:
         return object_of(json.loads(data), where)
     except (ValueError, RecursionError):
@@ -98,7 +98,7 @@ def parse_object(data: bytes, where: str) -> Mapping[str, Any]:
 
 
 def parse_snapshot(data: bytes, listener: str | None = None) -> NamespaceUpdate:
-    """A whole namespace, with the addresses of that listener; `InvalidRecordError` names what cannot be used."""
+    """Parse a whole namespace, with the addresses of that listener; `InvalidRecordError` names the invalid field."""
     fields = parse_object(data, "snapshot")
     name = text_of(fields, "hashFunction", "snapshot") or ""
     try:
@@ -115,7 +115,7 @@ def parse_change(data: bytes, listener: str | None = None) -> NamespaceUpdate:
 
 
 def parse_gone(data: bytes) -> str:
-    """The namespace of which nothing is known any more; `InvalidRecordError`."""
+    """Return the namespace that no longer exists or cannot be read; raises `InvalidRecordError`."""
     return _namespace(parse_object(data, "gone"), "gone")
 
 
@@ -174,7 +174,7 @@ _ADDRESSES = {
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The broker to go to, and where it listens; None for what it does not offer."""
+    """A broker and its addresses; None for a protocol that it does not offer."""
 
     broker_id: str
     broker_url: str | None = None
@@ -184,7 +184,7 @@ class Owner:
 
     @classmethod
     def of_json(cls, fields: object, where: str) -> Self:
-        """Parse Pulsar's LookupData; raises `InvalidRecordError`, which names its origin `where`."""
+        """Parse Pulsar's LookupData; raises `InvalidRecordError`, which names the source `where`."""
         broker_id = text_of(fields, "brokerId", where)
         if broker_id is None:
             raise InvalidRecordError(f"{where}: brokerId: missing")
@@ -192,7 +192,7 @@ class Owner:
 
 
 def text_of(fields: object, key: str, where: str) -> str | None:
-    """A text of a JSON object, None where it has none; `InvalidRecordError` when either is something else."""
+    """Return a text field of a JSON object, None if it is absent; raises `InvalidRecordError` for other types."""
     value = object_of(fields, where).get(key)
     if value is not None and not isinstance(value, str):
         raise InvalidRecordError(f"{where}: {key}: expected a text")
