@@ -82,7 +82,7 @@ def make_app(node: Node, tls: ServerTls | None = None) -> web.Application:
 
 
 def make_gate(settings: Settings | PulsarServiceSettings, registry: CollectorRegistry, cluster: str) -> AuthGate:
-    """Build the authentication gate; raises `ConfigurationError` for keys that cannot be used."""
+    """Build the authentication gate; raises `ConfigurationError` for unusable keys."""
     gate = AuthGate(settings, address=settings.bind_address)
     gate.show_in(registry, {"cluster": cluster})
     return gate
@@ -102,8 +102,8 @@ def make_application(
     streaming: Sequence[LiveHandlers | WatchHandlers],
     elsewhere: str = "",
 ) -> web.Application:
-    """Build an application of these handlers and their OpenAPI document, behind the authentication gate. `http` is
-    closed with it, and its streams end.
+    """Build an application of these handlers and their OpenAPI document, behind the authentication gate. Its clean-up
+    closes `http` and ends its streams.
     """
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     described = [*operations, *OpenApiHandlers(operations).operations()]

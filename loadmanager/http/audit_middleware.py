@@ -1,7 +1,7 @@
-"""Audit middleware: an audit entry for every operation that changes something, answered or refused.
+"""Audit middleware: writes an audit entry for every operation that changes something, even if it is refused.
 
-An operation that a node has passed on leaves its entry on the leader, which did it; the node leaves one only when it
-answers by itself. Handlers say with `note_change` what was before and what is after.
+The leader writes the entry of a forwarded operation. The forwarding node writes one only if it answers by itself.
+Handlers record the state before and after with `note_change`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Stored = TypeVar("_Stored")
 
 
 def audited(operation: str, handler: Handler, audit: AuditTrail) -> Handler:
-    """Wrap a handler so that each request leaves an audit entry under the name `operation`."""
+    """Wrap a handler so that each request writes an audit entry under the name `operation`."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         with noted(request):
@@ -56,7 +56,7 @@ def _entry(operation: str, request: web.Request, status: int, node: str) -> Audi
         who=request.get(PRINCIPAL, ANONYMOUS)[:_MOST_CHARACTERS],
         from_=_address(request),
         operation=operation,
-        path=request.rel_url.raw_path[:_MOST_CHARACTERS],  # as it was sent; a token may be in the query
+        path=request.rel_url.raw_path[:_MOST_CHARACTERS],  # as sent, without the query, which may contain a token
         status=status,
         before=_limit_size(before),
         after=_limit_size(after),
@@ -64,7 +64,7 @@ def _entry(operation: str, request: web.Request, status: int, node: str) -> Audi
 
 
 def _address(request: web.Request) -> str:
-    """Return the peer's address; of a forwarded request also the caller's address that the forwarding node names."""
+    """Return the peer's address; for a forwarded request also the caller's address from the forwarding node."""
     peer = request.remote or "unknown"
     client = request.headers.get(CLIENT_HEADER, "")
     if FORWARDED_HEADER not in request.headers or not _is_address(client):
@@ -80,14 +80,14 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def _limit_size(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
+def _limit_size(value: object) -> Any:  # noqa: ANN401 - any JSON value
     """Return the value as JSON if it is small enough for a log line, else its size."""
     data = orjson.dumps(value, default=list)
     return orjson.loads(data) if len(data) <= _MOST_BYTES else {"bytesLeftOut": len(data)}
 
 
 def note_change(request: web.Request, before: object, after: object) -> None:
-    """Note the value before and after a change in the request's audit entry; of two objects only the differences."""
+    """Note the value before and after a change in the request's audit entry; for two objects only the differences."""
     request[_CHANGE] = differing(before, after)
 
 

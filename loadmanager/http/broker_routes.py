@@ -31,12 +31,12 @@ from loadmanager.wire.http_bodies import (
 
 _BROKERS = "/admin/v2/brokers"
 _CLUSTER = "{cluster:(?!(?:health|ready|version|configuration|internal-configuration)$)[^/]+}"
-"""Any name but those that mean something else to Pulsar."""
+"""Any name except those with another meaning in Pulsar's paths."""
 
 
 class BrokerHandlers:
-    """Brokers, read-only; any node answers from memory. The cluster in the path is ignored: a node knows one
-    cluster.
+    """Brokers, read-only; any node answers from memory. The cluster in the path is ignored, because a node knows only
+    its own.
     """
 
     def __init__(self, node: Candidate) -> None:
@@ -81,7 +81,7 @@ class BrokerHandlers:
         return json_response(sorted(self._node.mirror.brokers))
 
     async def leader(self, request: web.Request) -> web.Response:
-        """Return the node of this service that leads; 404 when none does."""
+        """Return the leading node of this service; 404 without a leader."""
         del request
         leader = self._node.mirror.leader
         if leader is None:
@@ -89,7 +89,7 @@ class BrokerHandlers:
         return json_bytes(BrokerInfo(service_url=leader.service_url, broker_id=leader.node_id).to_json())
 
     async def health(self, request: web.Request) -> web.Response:
-        """Answer ok when this node can be relied on, and the broker `brokerId`, if one is named, is registered.
+        """Answer ok if this node is reliable and the broker `brokerId`, if given, is registered.
 
         The agent of an unhealthy broker withdraws its registration.
         """
@@ -185,12 +185,12 @@ class BrokerStatsHandlers:
         return json_bytes(await asyncio.to_thread(encode_local_broker_data, record))
 
     async def metrics(self, request: web.Request) -> web.Response:
-        """Return the usage of each broker in per cent, as Pulsar's brokers show it of themselves."""
+        """Return the usage of each broker in per cent, in the form of a Pulsar broker's own metrics."""
         del request
         return json_response(await asyncio.to_thread(_metrics, self._node.planner.snapshot()))
 
     async def availability(self, request: web.Request) -> web.Response:
-        """Answer 409, as every load manager of Pulsar's but its oldest does."""
+        """Answer 409, as all but the oldest load manager of Pulsar do."""
         del request
         return problem(HTTPStatus.CONFLICT, "there are no ranked brokers; see /loadbalance/v1/fleet for their loads")
 

@@ -31,9 +31,7 @@ _Change = Callable[[Controls], Controls]
 
 
 class ControlHandlers:
-    """Operator controls: any node reads them, the leader changes them. Removing a control that is not in force
-    succeeds.
-    """
+    """Operator controls: any node reads them, the leader changes them. Removing an absent control succeeds."""
 
     def __init__(self, node: Candidate, forwarder: Forwarder) -> None:
         self._node = node
@@ -43,7 +41,7 @@ class ControlHandlers:
         return [*self.of_balancing(), *self._of_placement()]
 
     def _of_placement(self) -> list[Operation]:
-        """Return the controls that matter only to a process that assigns free bundles."""
+        """Return the controls for a process that assigns free bundles."""
         return [
             Operation(
                 "PUT",
@@ -57,7 +55,7 @@ class ControlHandlers:
         ]
 
     def of_balancing(self) -> list[Operation]:
-        """Return the controls of moves."""
+        """Return the controls of moves and rounds."""
         of_broker, of_bundle, done = (204, 404, 409), (204, 404, 409, 412), (204, 409)
         return [
             Operation("GET", f"{_OURS}/controls", self.get_controls, AccessRole.READ, response_model=ControlsData),
@@ -95,12 +93,12 @@ class ControlHandlers:
         )
 
     async def include(self, request: web.Request) -> web.Response:
-        """Give the broker bundles again."""
+        """Allow new bundles for the broker again."""
         broker = _broker_of(request)
         return await self._change(request, lambda controls: replace(controls, excluded=controls.excluded - {broker}))
 
     async def hold_off(self, request: web.Request) -> web.Response:
-        """Let the broker's bundles wait for it while it restarts.
+        """Keep the broker's bundles for it while it restarts.
 
         The time counts from now; a repeated call prolongs or shortens it.
         """
@@ -112,7 +110,7 @@ class ControlHandlers:
         return await self._change(request, change, lambda: self._require_known(broker))
 
     async def let_go(self, request: web.Request) -> web.Response:
-        """Let the broker's bundles wait no longer."""
+        """Release the bundles that are kept for the broker."""
         broker = _broker_of(request)
         return await self._change(
             request, lambda controls: replace(controls, held_off=_without(controls.held_off, broker))
@@ -158,11 +156,11 @@ class ControlHandlers:
         return await self._change(request, lambda controls: replace(controls, frozen=why.reason))
 
     async def thaw(self, request: web.Request) -> web.Response:
-        """Let the balancer work again."""
+        """End the freeze of the balancer."""
         return await self._change(request, lambda controls: replace(controls, frozen=""))
 
     async def dry_run(self, request: web.Request) -> web.Response:
-        """Start the dry run: shedding decides, and moves nothing."""
+        """Start the dry run: shedding decides but moves nothing."""
         return await self._change(request, lambda controls: replace(controls, dry_run=True))
 
     async def wet_run(self, request: web.Request) -> web.Response:
@@ -175,7 +173,7 @@ class ControlHandlers:
         """Change the controls on the leader, if `check` passes there."""
 
         async def act() -> web.Response:
-            self._node.get_term()  # only the leader knows for certain what there is
+            self._node.get_term()  # only the leader has certainly the current controls
             check()
             await noting(request, self._node.operators.update_controls, change, data_of)
             return web.Response(status=HTTPStatus.NO_CONTENT)
@@ -183,7 +181,7 @@ class ControlHandlers:
         return await self._forwarder.on_leader(request, act)
 
     def _require_known(self, broker: BrokerId) -> None:
-        """Raise `BrokerNotFoundError` unless the broker is registered, or owns bundles while it is away."""
+        """Raise `BrokerNotFoundError` unless the broker is registered or owns bundles."""
         mirror = self._node.mirror
         if broker not in mirror.registrations:
             owners = {ownership.owner.broker for _, _, ownership in mirror.ownerships() if ownership.owner}

@@ -26,7 +26,7 @@ from loadmanager.wire.validation import WireModel
 
 _DEFAULT_LIMIT = 100
 _MAX_LIMIT = 4_000
-"""A node keeps 2,000 decisions, and as many non-decisions."""
+"""A node keeps 2,000 decisions and 2,000 non-decisions."""
 
 
 class LoadBalanceHandlers:
@@ -113,7 +113,7 @@ class AuditHandlers:
         ]
 
     async def show(self, request: web.Request) -> web.Response:
-        """Return the operations that changed something, newest first, also those of former leaders."""
+        """Return the operations that changed something, newest first, including those of former leaders."""
         now_ms = clock.now_ms()
         given_since_ms, given_until_ms = parse_time(request, "since"), parse_time(request, "until")
         until_ms = now_ms + 1 if given_until_ms is None else given_until_ms
@@ -189,7 +189,7 @@ _EXPLAIN = "/loadbalance/v1/explain"
 
 
 class ExplainHandlers:
-    """`/loadbalance/v1/explain`, read-only; answered by the leader, which alone has the memory of strategies."""
+    """`/loadbalance/v1/explain`, read-only. The leader answers, because only it has the strategies' memory."""
 
     def __init__(self, node: Candidate, forwarder: Forwarder) -> None:
         self._node = node
@@ -233,7 +233,7 @@ class ExplainHandlers:
         return await self._answer_explanation(request, lambda: self._node.explainer.bundle(name))
 
     async def broker(self, request: web.Request) -> web.Response:
-        """Explain what a round of shedding would take from the broker now, and whether it is given bundles."""
+        """Explain what a shedding round would take from the broker now, and whether it can receive bundles."""
         broker = parse_broker_id(request.match_info["broker"])
         return await self._answer_explanation(request, lambda: self._node.explainer.broker(broker))
 

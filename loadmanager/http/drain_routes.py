@@ -57,7 +57,7 @@ class DrainingHandlers:
         ]
 
     async def drain(self, request: web.Request) -> web.Response:
-        """Drain the broker: give away all its bundles, and give it none, until this is lifted or it is gone."""
+        """Drain the broker: move all its bundles away, and give it none until the drain ends or the broker is gone."""
         broker, and_return = BrokerId(request.match_info["broker"]), parse_flag(request, "andReturn")
 
         async def act() -> web.Response:
@@ -94,7 +94,7 @@ class DrainingHandlers:
         return None if order is None else {"drainedSince": order.since_s}
 
     async def cancel_unload(self, request: web.Request) -> web.Response:
-        """Cancel an unload under way: the owner keeps the bundle; 409 when there is none, or it is too late."""
+        """Cancel an unload in progress: the owner keeps the bundle; 409 if there is none, or it is too late."""
         namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
         name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))
 
@@ -105,7 +105,7 @@ class DrainingHandlers:
         return await self._forwarder.once_it_leads(request, act)
 
     async def churn(self, request: web.Request) -> web.Response:
-        """Return the recent moves and returns by shedding, and what the breaker has stopped."""
+        """Return the recent moves and returns by shedding, and the shedding that the circuit breaker has stopped."""
 
         async def act() -> web.Response:
             figures = self._node.planner.churn.figures()
@@ -125,7 +125,7 @@ class DrainingHandlers:
         return await self._forwarder.once_it_leads(request, act)
 
     async def lift(self, request: web.Request) -> web.Response:
-        """Let shedding go on that the breaker has stopped."""
+        """Resume shedding that the circuit breaker has stopped."""
         wanted = request.query.get("bundle")
         bundle = None if wanted is None else str(BundleName.parse(wanted))
 
@@ -146,7 +146,7 @@ def _breaker_state(breaker: Churn) -> dict[str, object]:
 _PLANS = "/loadbalance/v1/plans"
 _PLANNING_TIMEOUT_S = 60.0
 _EXECUTION_TIMEOUT_S = 3_600.0
-"""Timeout of a node for the leader's execution of a plan: as long as its unloads may take."""
+"""Timeout for the leader's execution of a plan. It covers all unloads of the plan."""
 
 
 class PlanHandlers:

@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 _EVENTS_KEPT = 1_000
 _UNHEARD_S = 5.0
-"""Time for which the leader's last briefing counts while it does not answer."""
+"""Time for which the leader's last briefing stays valid if it does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,14 @@ class Frames:
 
     @property
     def beginning(self) -> StreamPosition:
-        """Position of a new stream: it gets the snapshot, and events from now on."""
+        """Position of a new stream: the newest snapshot follows, and future events."""
         return replace(self._newest, snapshot=0)
 
     def forget_snapshot(self) -> None:
         self._body = self._snapshot = b""
 
     def show(self, snapshot: dict[str, Any], at_ms: int) -> None:
-        """Take a snapshot of the fleet, if it differs from the last one in more than its time."""
+        """Store a snapshot of the fleet if more than its time has changed."""
         body = orjson.dumps(snapshot)
         if body != self._body:
             self._body, self._snapshot = body, encode_event("fleet", b'{"at":%d,%b' % (at_ms, body[1:]))
@@ -125,8 +125,8 @@ class Feed:
 
         the node, the leader ──once a second──▶ Feed ──▶ Frames ◀──each at its own pace── streams
 
-    A stream holds only a position in the frames: a slow reader gets the newest snapshot, and the events that are still
-    kept. So no reader makes memory grow, and none holds up another.
+    A stream holds only a position in the frames. A slow reader gets the newest snapshot and the events that still
+    exist. So readers neither increase memory nor delay each other.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Feed:
     ) -> None:
         self.frames = Frames()
         self.changed = asyncio.Event()
-        """Set, and replaced, when there is something new."""
+        """Set, and replaced, on each change."""
         self.readers = 0
         self.is_closed = False
         self._look = look
@@ -207,7 +207,7 @@ class Feed:
             log.exception("fleet_snapshot_failed")
 
     async def _hear(self) -> None:
-        """Request the briefing of the leader, and keep its new decisions and operations."""
+        """Request the leader's briefing, and store its new decisions and operations."""
         try:
             briefing = await self._ask(self._mark)
         except Exception:
@@ -240,9 +240,9 @@ def _mark_of(text: str) -> Mark:
 _BRIEFING = "/loadbalance/v1/briefing"
 _LAST_SEEN = "Last-Event-ID"
 _MAX_STREAMS = 100
-"""Open pages. Each takes 90 KiB/s, so so many take 9 MiB/s."""
+"""Maximum number of open pages. Each takes 90 KiB/s, so together 9 MiB/s."""
 _ASK_S = 3.0
-"""Timeout of the leader's briefing; meanwhile the page shows this node's mirror."""
+"""Timeout of the leader's briefing. Meanwhile the page shows this node's mirror."""
 _IDLE_S = 10.0
 _LOOK_S = 1.0
 """Interval at which a stream checks that its reader is connected."""
@@ -251,9 +251,7 @@ _SLOW_S = 30.0
 
 
 class LiveHandlers:
-    """Fleet status on any node: its own mirror, and the leader's briefing, requested once a second for all streams
-    together.
-    """
+    """Fleet status on any node: its own mirror, and the leader's briefing, which one request a second fetches."""
 
     def __init__(self, fleet_status: FleetStatus, forwarder: Forwarder, gate: AuthGate) -> None:
         self._fleet_status = fleet_status
@@ -309,7 +307,7 @@ class LiveHandlers:
         return response
 
     async def _send(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Send snapshots and events until the node ends, or the reader is gone or not permitted any more."""
+        """Send snapshots and events until the node stops, or the reader is gone or no longer permitted."""
         feed, place, sent_s = self._feed, self._feed.frames.beginning, time.monotonic()
         seen = Mark.parse(request.headers.get(_LAST_SEEN, ""))
         if seen is not None:
@@ -332,9 +330,7 @@ class LiveHandlers:
         await response.write_eof()
 
     async def _ask(self, after: Mark | None) -> Briefing | None:
-        """Request the leader's briefing, which may be this node's; None when there is no leader, or it does not
-        answer.
-        """
+        """Request the leader's briefing, possibly from this node; None if there is no leader, or no answer."""
         try:
             return self._fleet_status.briefing(after)
         except (NotLeaderError, NoLeaderError):

@@ -35,11 +35,11 @@ from loadmanager.wire.operator_config import (
 
 _CREATED_AT_A_TIME = 50
 _PATIENCE_S = 300.0
-"""A restore of some ten thousand namespaces takes minutes."""
+"""Restoring ten thousand namespaces takes minutes."""
 
 
 class ImportHandlers:
-    """Import by the leader: everything is checked before anything changes, and equal records are not written."""
+    """Import by the leader: everything is validated before any change, and unchanged records are not written."""
 
     def __init__(self, node: Node, forwarder: Forwarder) -> None:
         self._node = node
@@ -60,7 +60,7 @@ class ImportHandlers:
         ]
 
     async def put_operator_config(self, request: web.Request) -> web.Response:
-        """Replace namespaces, policies, controls and settings by those of an export; what it lacks stays.
+        """Replace namespaces, policies, controls and settings by those of an export; records absent from it stay.
 
         200 with the changes; 400 or 412 for an unusable document, without any change.
         """
@@ -150,12 +150,12 @@ class LearnedHandlers:
         ]
 
     async def get_learned(self, request: web.Request) -> web.Response:
-        """Return the learned loads and their run; an empty object when nothing was published."""
+        """Return the learned loads and their run; an empty object if nothing was published."""
         del request
         return json_bytes(encode_learned(self._node.mirror.operator_config.learned))
 
     async def put_learned(self, request: web.Request) -> web.Response:
-        """Publish learned loads: a bundle without history is taken to carry that of its namespace."""
+        """Publish learned loads. A bundle without history gets the load of its namespace."""
         learned: LearnedData = await parse_value(request, LEARNED_DATA)
         return await self._update(request, learned)
 
@@ -222,7 +222,7 @@ class ConfigurationHandlers:
         return json_response(dict(sorted(self._node.live.overrides.items())))
 
     async def runtime(self, request: web.Request) -> web.Response:
-        """Return all settings of this node as they are now."""
+        """Return all current settings of this node."""
         del request
         return json_response(values_as_text(self._node.live.current))
 
@@ -246,7 +246,7 @@ class ConfigurationHandlers:
     async def delete_value(self, request: web.Request) -> web.Response:
         """Remove an override, so that each node returns to its own setting.
 
-        200 as in Pulsar; an unusable override goes too, whatever its key.
+        200 as in Pulsar; unusable overrides can be removed as well.
         """
         key = request.match_info["key"]
 

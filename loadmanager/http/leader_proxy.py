@@ -28,20 +28,20 @@ from loadmanager.wire.http_bodies import (
 )
 
 PASSED_ON = web.RequestKey("passed_on", bool)
-"""A request has this once the leader has answered it in this node's stead."""
+"""Set on a request that the leader has answered instead of this node."""
 
 IS_QUESTION = web.RequestKey("is_question", bool)
-"""A request that is no GET and yet changes nothing has this: if its answer is lost, it is asked again."""
+"""Set on a request that changes nothing although it is no GET: it is repeated if its answer is lost."""
 
 log = structlog.get_logger(__name__)
 
 _ASK_AGAIN_S = 0.25
-"""Delay before a leader that was not reached, or denied leading, is asked once more."""
+"""Delay before one retry if the leader was not reached or denied its leadership."""
 
 _MARGIN_S = 5.0
 _SHORTEST_S = 0.5
 _HANDED_ON = ("Content-Type", LISTENER_HEADER, "Authorization", ORIGINAL_PRINCIPAL_HEADER)
-"""Headers of the caller that the leader decides by, as if it had been called directly."""
+"""Headers of the caller that affect the leader's answer."""
 
 _PASSED_ON = ("Content-Type", "Retry-After", "WWW-Authenticate")
 _REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
@@ -54,10 +54,10 @@ def unloading_timeout_s(settings: Settings) -> float:
 
 
 class Forwarder:
-    """Handles a request here when this node leads, and forwards it to the leader otherwise.
+    """Handles a request here if this node leads, and forwards it to the leader otherwise.
 
-    While nobody leads, or this node is about to, it waits for the next leader, up to `patience_s`; then
-    `NoLeaderError`. A request that was passed on once is not passed on again.
+    Without a leader, or while this node becomes leader, it waits for the next leader up to `patience_s`; then it raises
+    `NoLeaderError`. A forwarded request is not forwarded again.
     """
 
     def __init__(self, leadership: Candidate, http: HttpClient, patience_s: float) -> None:
@@ -69,7 +69,7 @@ class Forwarder:
     async def on_leader(
         self, request: web.Request, act: Callable[[], Awaitable[web.Response]], timeout_s: float = 0.0
     ) -> web.Response:
-        """Call `act()` on the leader. A forwarded request gets `timeout_s`, and at least the node's own timeout."""
+        """Call `act()` on the leader. A forwarded request gets `timeout_s`, but at least the node's own timeout."""
         timeout_s = max(timeout_s, self._patience_s + _MARGIN_S)
         deadline_s = time.monotonic() + self._patience_s
         while True:
@@ -93,7 +93,7 @@ class Forwarder:
             await asyncio.wait({changed}, timeout=min(left_s, _ASK_AGAIN_S) if answer else left_s)
 
     def _is_elected(self) -> bool:
-        """True if this node is about to lead, by its term or by its mirror: others may have read it before."""
+        """True if this node will lead soon, by its term or its mirror: other nodes may know of the election first."""
         try:
             self._leadership.get_term()
         except NotLeaderError:
@@ -103,7 +103,7 @@ class Forwarder:
     async def once_it_leads(
         self, request: web.Request, act: Callable[[], Awaitable[web.Response]], timeout_s: float = 0.0
     ) -> web.Response:
-        """Call `act` as `on_leader`, but only once the leader has read everything that former leaders wrote."""
+        """Call `act` as `on_leader`, but only once the leader has read all writes of former leaders."""
 
         async def lead_and_act() -> web.Response:
             self._leadership.must_lead()
@@ -112,17 +112,17 @@ class Forwarder:
         return await self.on_leader(request, lead_and_act, timeout_s)
 
     async def ask_leader(self, path: str, timeout_s: float) -> bytes | None:
-        """Request from the leader, another node, on this node's behalf; None unless it answers 200."""
+        """Send a request of this node itself to the leader, another node; None unless it answers 200."""
         url = self._leadership.leader_url
         return None if url is None or url == self._leadership.service_url else await self.ask(url, path, timeout_s)
 
     async def ask(self, url: str, path: str, timeout_s: float) -> bytes | None:
-        """Request from the node at this URL, as `ask_leader`."""
+        """Send a request to the node at this URL, as in `ask_leader`."""
         headers = {FORWARDED_HEADER: self._leadership.node_id, **self._leadership.caller.headers()}
         try:
             whole = URL(f"{url}{path}", encoded=True)
             answer = await self._http.call("GET", whole, timeout_s, connect_timeout_s=timeout_s, headers=headers)
-        except (PeerUnavailableError, InvalidRecordError, ValueError):  # nobody there, or what it published is no URL
+        except (PeerUnavailableError, InvalidRecordError, ValueError):  # not reachable, or its published URL is invalid
             return None
         self._note_refusal(answer)
         return answer.body if answer.status == HTTPStatus.OK else None
@@ -154,8 +154,8 @@ class Forwarder:
             passing.cancel()
 
     async def _pass_on(self, request: web.Request, url: str, body: bytes, timeout_s: float) -> web.Response | str:
-        """Return the leader's answer; or the reason, when the leader was not reached or no longer leads, and nothing
-        was done.
+        """Return the leader's answer. Return the reason instead if the leader was not reached or no longer leads, so
+        that nothing was done.
         """
         headers = {
             FORWARDED_HEADER: self._leadership.node_id,
@@ -164,7 +164,7 @@ class Forwarder:
         }
         headers |= {name: request.headers[name] for name in _HANDED_ON if name in request.headers}
         if PRINCIPAL in request and not request.headers.get("Authorization"):
-            # Known by a certificate, which cannot be handed on: asked for as by a proxy.
+            # A certificate cannot be forwarded, so this node acts as a proxy for the caller.
             headers = {ORIGINAL_PRINCIPAL_HEADER: request[PRINCIPAL], **headers, **self._leadership.caller.headers()}
         try:
             answer = await self._http.call(
@@ -175,7 +175,7 @@ class Forwarder:
                 data=body,
                 headers=headers,
             )
-        except (PeerNotReachedError, ValueError) as error:  # nobody there, or what it published is no URL
+        except (PeerNotReachedError, ValueError) as error:  # not reachable, or its published URL is invalid
             return f"the leader at {url} cannot be reached ({error})"
         except (PeerUnavailableError, InvalidRecordError) as error:
             if _asks(request):
@@ -183,7 +183,7 @@ class Forwarder:
             raise NoLeaderError(f"the leader's answer was lost ({error}): ask what became of it") from None
         if answer.headers.get(NOT_LEADER_HEADER):
             return f"the node at {url} leads no more"
-        if answer.status in _REDIRECTS:  # no node of ours sends anybody elsewhere
+        if answer.status in _REDIRECTS:  # nodes never redirect
             return f"what answers at {url} is no load-manager node: {answer.shown()}"
         passed_on = {name: answer.headers[name] for name in _PASSED_ON if name in answer.headers}
         return web.Response(body=answer.body, status=answer.status, headers=passed_on)

@@ -1,7 +1,7 @@
 """Bundle lineage from the recorded history: decisions, moves, operator commands and leaders, across terms.
 
-Each node records where it is told to: all of them in one place, or each in a folder of its own machine. So every node
-is asked for what it has, and what they say is put together.
+Nodes record into one common place or each into a folder on its own machine, as configured. So every node is asked for
+its records, and the answers are merged.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class LineageHandlers:
         ]
 
     async def bundle(self, request: web.Request) -> web.Response:
-        """Return the lineage of a bundle and those that overlap with it, by the histories of all nodes, oldest first.
+        """Return the lineage of a bundle and of overlapping bundles from the histories of all nodes, oldest first.
 
         The range may be a bundle of the past.
         """
@@ -77,27 +77,27 @@ class LineageHandlers:
         own, answers = await asyncio.gather(self._own(name, since_ms, until_ms, limit), asking)
         heard = [own, *(life for life in answers if life is not None)]
         if not any(life.entries for life in heard):
-            await self._node.lineage.of(name, since_ms, until_ms, 1)  # says why, if nothing is recorded
+            await self._node.lineage.of(name, since_ms, until_ms, 1)  # raises the reason if nothing is recorded
         unheard = [node for node, answer in zip(others, answers, strict=True) if answer is None]
         return json_response(put_together(heard, limit, unheard).model_dump(by_alias=True))
 
     async def bundle_here(self, request: web.Request) -> web.Response:
-        """Return the lineage by the history of this node alone, for the other nodes."""
+        """Return the lineage from the history of this node only, for the other nodes."""
         return json_response((await self._own(*_parse_request(request))).model_dump(by_alias=True))
 
     async def _own(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLineage:
-        """Read this node's lineage; empty where it does not record."""
+        """Read this node's lineage; empty if it does not record."""
         try:
             return await self._node.lineage.of(name, since_ms, until_ms, limit)
         except NotFoundError:
             return BundleLineage(bundle=str(name), since=since_ms, until=until_ms, omitted=0, entries=[])
 
     async def _ask_node(self, url: str, path: str) -> BundleLineage | None:
-        """Request the lineage of the node at this URL; None when it does not answer."""
+        """Request the lineage from the node at this URL; None if it does not answer."""
         said = await self._forwarder.ask(url, path, _READING_TIMEOUT_S)
         try:
             return None if said is None else BundleLineage.model_validate_json(said)
-        except ValidationError:  # of another version
+        except ValidationError:  # a node of another version
             return None
 
 

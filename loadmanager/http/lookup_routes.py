@@ -48,17 +48,17 @@ _NOT_PARTITIONED = PartitionedTopicMetadata().to_json()
 
 
 _check_topic = lru_cache(maxsize=_TOPICS_KEPT)(TopicName.of)
-"""Checking a topic's name takes longer than all the rest of finding its owner."""
+"""The check of a topic's name takes longer than the rest of the lookup."""
 
 
 def parse_topic(request: web.Request) -> TopicName:
-    """Return the topic in a path; raises `InvalidNameError` when it is none."""
+    """Return the topic in a path; raises `InvalidNameError`."""
     names = request.match_info
     return _check_topic(names["domain"], names["tenant"], names["namespace"], names["topic"])
 
 
 def parse_listener(request: web.Request) -> str | None:
-    """Return the advertised listener that is requested, None for the default."""
+    """Return the requested advertised listener; None for the default."""
     listener = request.query.get("listenerName") if "?" in request.raw_path else None
     return listener or request.headers.get(_LISTENER_HEADER)
 
@@ -119,9 +119,10 @@ class LookupHandlers:
         ]
 
     async def lookup(self, request: web.Request) -> web.Response:
-        """Return the addresses of the topic's owner, which is assigned now if there is none.
+        """Return the addresses of the topic's owner; if there is none, one is assigned.
 
-        The hot path of the service: it guards itself, since another coroutine around it would be felt.
+        This is the hot path of the service. It handles its own errors, because another coroutine around it would cost
+        too much.
         """
         started_s = time.perf_counter()
         try:
@@ -130,7 +131,7 @@ class LookupHandlers:
             response = (
                 answer_with(owner, parse_listener(request)) if owner is not None else await self._assign(request, topic)
             )
-        except Exception as error:  # noqa: BLE001 - the top of the request, as in `guarded`
+        except Exception as error:  # noqa: BLE001 - outermost handler, as in `guarded`
             response = answer_error(request, error)
         if response.status == HTTPStatus.OK:
             self._metrics.answered(time.perf_counter() - started_s)
@@ -145,12 +146,12 @@ class LookupHandlers:
         return await self._forwarder.on_leader(request, act)
 
     async def bundle(self, request: web.Request) -> web.Response:
-        """Return the range of the topic's bundle, as bare text although it is typed as JSON; nothing is assigned."""
+        """Return the range of the topic's bundle, as bare text despite the JSON content type; nothing is assigned."""
         entry, index = self._mirror.bundle_of_topic(parse_topic(request))
         return web.Response(text=str(entry.state.bundles.range_at(index)), content_type="application/json")
 
     async def partitions(self, request: web.Request) -> web.Response:
-        """Return the partitions of the topic, a client's question before a lookup; topics here have none."""
+        """Return the partitions of the topic, which clients request before a lookup; topics here have none."""
         self._mirror.get_namespace(str(parse_topic(request).namespace))
         return json_bytes(_NOT_PARTITIONED)
 
@@ -159,7 +160,7 @@ LONGEST_WAIT_MS = 1_000
 
 
 class OwnershipHandlers:
-    """Ownership as this node knows it; agents grant by it."""
+    """Ownership in this node's mirror, which agents use for grants."""
 
     def __init__(self, node: Candidate) -> None:
         self._node = node
@@ -184,9 +185,9 @@ class OwnershipHandlers:
         ]
 
     async def ownership(self, request: web.Request) -> web.Response:
-        """Return the owner of the topic's bundle as this node knows it; nothing is assigned.
+        """Return the owner of the topic's bundle in this node's mirror; nothing is assigned.
 
-        The answer is as of the end of the wait, with whether the mirror is current then.
+        The answer shows the state at the end of the wait, and whether the mirror is current then.
         """
         topic, awaited = parse_topic(request), request.query.get("owner")
         wait_ms = parse_number(request, "waitMs", 0, 0, LONGEST_WAIT_MS)
@@ -254,9 +255,9 @@ class ManyLookupHandlers:
         ]
 
     async def lookups(self, request: web.Request) -> web.Response:
-        """Return the addresses of the owners of many topics, in their order; each is answered as it would be alone.
+        """Return the addresses of the owners of many topics, in their order; each as a single lookup would.
 
-        From memory if all have owners; else the leader answers all of it.
+        The node answers from memory if all have owners; otherwise the leader answers the whole batch.
         """
         started_s = time.perf_counter()
         topics = (await parse_body(request, WantedLookups)).topics
@@ -282,11 +283,11 @@ class ManyLookupHandlers:
         try:
             owner = self._lookups.find_owner(_parse_topic(topic))
             return None if owner is None else _encode_entry(owner, listener)
-        except Exception as error:  # noqa: BLE001 - whatever it was, it is said of this topic
+        except Exception as error:  # noqa: BLE001 - any error becomes this topic's answer
             return _encode_failure(answer_error(request, error))
 
     async def _chosen(self, request: web.Request, topic: str, listener: str | None, deadline_s: float) -> bytes:
-        """Return the answer for a topic, with an owner assigned now if there is none."""
+        """Return the answer for a topic; an owner is assigned if there is none."""
         try:
             return _encode_entry(await self._lookups.lookup(_parse_topic(topic), deadline_s), listener)
         except (NotLeaderError, NoLeaderError):
@@ -309,7 +310,7 @@ def _encode_entry(owner: BrokerEntry, listener: str | None) -> bytes:
 
 
 def _encode_failure(answer: web.Response) -> bytes:
-    """Return the entry of one topic for the error that a single lookup would have been answered with."""
+    """Return one topic's entry for the error of a single lookup."""
     return b"%b%d,%b" % (_FAILED, answer.status, _body(answer)[1:])
 
 
@@ -319,7 +320,7 @@ def _body(answer: web.Response) -> bytes:
 
 
 _HEADS_KEPT = 1_024
-"""Every client sends its own again and again."""
+"""Every client repeats the same headers."""
 _MOST_BYTES = 4_096
 
 _BEGINNING, _VERSION = b"GET /lookup/v2/topic/", b" HTTP/1.1\r\n"
@@ -333,23 +334,22 @@ _LINE = re.compile(
 
 
 class QuickLookups:
-    """Fast-path handler; called with the bytes that an idle connection has received.
+    """Fast path of lookups; called with the bytes that an idle connection has received.
 
-    A request qualifies when there is nothing in it that anything but finding the owner could depend on:
+    A request qualifies if it contains nothing that could change the answer, except the topic:
 
-        its part      what it has to be
-        --------      -----------------
-        the line      GET /lookup/v2/topic/..., of letters that nobody escapes, without a query
-        the head      whole, and of these lines: Host, User-Agent, Accept and its like, Connection: keep-alive,
+        part          condition
+        ----          ---------
+        the line      GET /lookup/v2/topic/..., without escaped characters and query
+        the head      complete, and only of these lines: Host, User-Agent, Accept*, Connection: keep-alive,
                       Authorization
-        who asks      known to the gate already
+        the caller    in the gate's cache
         the bundle    owned
 
-    Any other request takes the usual way, as if this were not here: it alone refuses, assigns, passes on and explains,
-    and counts as failed.
+    All other requests take the normal path, which refuses, assigns, forwards, explains and counts failures.
 
-    The answer is byte for byte the one that would have been given, the request's id and the time apart. Nothing is
-    answered here where requests are traced.
+    The answer equals the normal one byte for byte, except for request id and time. The fast path is off if requests are
+    traced.
     """
 
     def __init__(self, lookups: OwnerLookups, metrics: LookupMetrics, gate: AuthGate) -> None:
@@ -358,7 +358,7 @@ class QuickLookups:
         self._gate = gate
 
     def __call__(self, received: bytes) -> bytes | None:
-        """Return the complete answer, or None for a request that takes the usual way."""
+        """Return the complete answer, or None for a request that takes the normal path."""
         started_s = time.perf_counter()
         if not received.startswith(_BEGINNING) or len(received) > _MOST_BYTES:
             return None
@@ -370,7 +370,7 @@ class QuickLookups:
             return None
         try:
             owner = self._lookups.find_owner(topic)
-        except Exception:  # noqa: BLE001 - the usual way meets it again, and says it
+        except Exception:  # noqa: BLE001 - the normal path will meet and report it
             return None
         if owner is None:
             return None
@@ -381,7 +381,7 @@ class QuickLookups:
 
 @lru_cache(_TOPICS_KEPT)
 def _find_topic(line: bytes) -> TopicName | None:
-    """Return the topic in the request line, up to the version; None if it does not qualify."""
+    """Return the topic in the request line up to the version; None if it does not qualify."""
     found = _TARGET.fullmatch(line)
     if found is None:
         return None
@@ -393,7 +393,7 @@ def _find_topic(line: bytes) -> TopicName | None:
 
 @lru_cache(_HEADS_KEPT)
 def _find_authorization(head: bytes) -> str | None:
-    """Return the Authorization header, empty without one; None where the headers do not qualify for the fast path."""
+    """Return the Authorization header, empty without one; None if the headers do not qualify for the fast path."""
     at, hosts, found = 0, 0, list[str]()
     while (line := _LINE.match(head, at)) is not None:
         at = line.end()

@@ -1,7 +1,7 @@
 """Metrics in the Prometheus format: Pulsar's names where it has them, `loadmanager_` for the rest.
 
-Differs from Pulsar: this service speaks for all brokers, so the `broker` label is the whole broker id, and what only
-grows is exposed as a counter.
+Differences from Pulsar: this service reports all brokers, so the `broker` label is the whole broker id. Values that
+only grow are counters.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BUCKETS_S = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 
 class LookupMetrics(Collector):
-    """Counters of lookups: the client library's own histogram would cost three times as much on the hot path."""
+    """Counters of lookups. The client library's own histogram would cost three times as much on the hot path."""
 
     def __init__(self, registry: CollectorRegistry, cluster: str) -> None:
         self.failures = Counter(
@@ -56,7 +56,7 @@ class LookupMetrics(Collector):
 
 
 class WatchMetrics(Collector):
-    """Counters of watchers: plain numbers, since a change is pushed to thousands."""
+    """Counters of watchers: plain numbers, since each change is pushed to thousands."""
 
     def __init__(self, registry: CollectorRegistry, cluster: str) -> None:
         self.watchers = 0
@@ -115,7 +115,7 @@ class NodeCollector(Collector):
             yield from self._certificate_metrics(self._scrape.last_round)
 
     def _reshaping(self) -> Iterator[Metric]:
-        """Splits under Pulsar's names of results and reasons, and merges under ours."""
+        """Splits with Pulsar's names of results and reasons, and merges with our own."""
         splits = CounterMetricFamily(
             "pulsar_lb_bundles_split_breakdown",
             "Splits by what came of them and why, those of operators included.",
@@ -165,7 +165,7 @@ class NodeCollector(Collector):
         return gauge
 
     def _strategy(self) -> Iterator[Metric]:
-        """TransferShedder's figures under Pulsar's names: `avg` and `std`, and counters named `Result/Reason`."""
+        """TransferShedder's figures with Pulsar's names: `avg` and `std`, and counters named `Result/Reason`."""
         stats = GaugeMetricFamily(
             "pulsar_lb_resource_usage_stats",
             "Average and standard deviation of the brokers' averaged usage, as fractions.",

@@ -95,7 +95,7 @@ class AdminHandlers:
     async def delete_namespace(self, request: web.Request) -> web.Response:
         """Delete a namespace and all its records; 409 while topics are open, unless `force`.
 
-        503 when an owner does not say; 504 as for an unload.
+        503 if an owner does not answer; 504 as for an unload.
         """
         name, force = _namespace_of(request), parse_flag(request, "force")
 
@@ -109,9 +109,9 @@ class AdminHandlers:
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._node.live.current))
 
     async def create_namespace(self, request: web.Request) -> web.Response:
-        """Create a namespace; of Pulsar's policies only those about bundles are used.
+        """Create a namespace; only the bundle settings of Pulsar's policies are used.
 
-        409 when it exists; 400 for an unusable body; 412 for a bad name.
+        409 if it exists; 400 for an unusable body; 412 for a bad name.
         """
         name = _namespace_of(request)
         bundles = self._wanted_bundles(await request.read())
@@ -165,9 +165,9 @@ class AdminHandlers:
         return self._node.mirror.get_namespace(str(_namespace_of(request))).state.bundles
 
     async def unload_namespace(self, request: web.Request) -> web.Response:
-        """Release every bundle; 504 when an owner did not do so in time.
+        """Release every bundle; 504 if an owner did not do so in time.
 
-        The next lookup places each anew. 409 if no broker could be given one then, unless `force`.
+        The next lookup places each of them. 409 if no broker could own one then, unless `force`.
         """
         name, force = _namespace_of(request), parse_flag(request, "force")
 
@@ -181,16 +181,16 @@ class AdminHandlers:
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._node.live.current))
 
     async def unload_bundle(self, request: web.Request) -> web.Response:
-        """Release a bundle, or hand it to a broker; 504 when the owner did not do so in time and keeps it.
+        """Release a bundle, or move it to a broker; 504 if the owner did not release it in time and keeps it.
 
-        412 for a range that is no current bundle, 409 for an unregistered destination, or if no broker could be given
-        it then, unless `force`.
+        412 for a range that is no current bundle, 409 for an unregistered destination, or if no broker could own it
+        then, unless `force`.
         """
         name = BundleName(_namespace_of(request), BundleRange.parse(request.match_info["range"].lower()))
         wanted, force = request.query.get("destinationBroker", ""), parse_flag(request, "force")
 
         async def act() -> web.Response:
-            self._node.get_term()  # only the leader knows for certain who is registered
+            self._node.get_term()  # only the leader certainly knows the registered brokers
             destination = self._destination(wanted)
             if wanted and destination is None:
                 known = ", ".join(sorted(self._node.mirror.brokers)) or "none"
@@ -278,9 +278,9 @@ class BundleHandlers:
     async def split(self, request: web.Request) -> web.Response:
         """Split a bundle, or the one with the most topics (`LARGEST`) or the highest throughput (`HOT`).
 
-        204 also when there is no place to cut. 412 for a range that is no current bundle or cannot be cut, or an
-        unsupported algorithm; 400 for positions that do not ascend; 404 when `LARGEST` or `HOT` finds nothing; 503 when
-        the owner does not name its topics.
+        204 even if there is no place to cut. 412 for a range that is no current bundle or cannot be cut, or an
+        unsupported algorithm; 400 for positions that do not ascend; 404 if `LARGEST` or `HOT` finds nothing; 503 if the
+        owner does not name its topics.
         """
         namespace, text = _namespace_of(request), request.match_info["range"]
         positions = await parse_positions(request)
@@ -299,9 +299,9 @@ class BundleHandlers:
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._node.live.current))
 
     async def merge(self, request: web.Request) -> web.Response:
-        """Merge this bundle and a neighbour of the same owner.
+        """Merge this bundle with a neighbour of the same owner.
 
-        400 for bundles that are no neighbours, 409 for two owners.
+        400 for bundles that are not adjacent, 409 for two owners.
         """
         name = BundleName(_namespace_of(request), BundleRange.parse(request.match_info["range"].lower()))
         wanted = (await parse_body(request, MergeRequest)).with_
@@ -318,7 +318,7 @@ class BundleHandlers:
     async def topic_hash_positions(self, request: web.Request) -> web.Response:
         """Return the hashes of a bundle's topics that its owner has open.
 
-        412 for a range that is no current bundle, or one that nobody owns.
+        412 for a range that is no current bundle, or has no owner.
         """
         name = BundleName(_namespace_of(request), BundleRange.parse(request.match_info["range"].lower()))
         topics = await self._node.bundles.get_topics(name)
@@ -337,7 +337,7 @@ class BundleHandlers:
 
 
 async def parse_positions(request: web.Request) -> list[int]:
-    """Return the body of a split; an empty body, or `null`, is a split without positions."""
+    """Return the body of a split; an empty body, or `null`, means a split without positions."""
     content = (await request.read()).strip()
     if content in (b"", b"null"):
         return []

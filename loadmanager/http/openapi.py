@@ -1,6 +1,6 @@
 """The routes of a node and the OpenAPI document that describes them, both made from the same operations.
 
-A handler class lists what it answers in `operations()`; there is no other way to a route, so nothing is undocumented.
+A handler class lists its operations in `operations()`. No route exists without one, so every route is documented.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _STRING: _JsonSchema = {"type": "string"}
 BOOLEAN: _JsonSchema = {"type": "boolean", "default": False}
 TIME: _JsonSchema = {"type": "integer", "minimum": 0, "maximum": 999_999_999_999_999}
 _PROBLEM = ("", "")
-"""Stands for the error body among the keys of operations."""
+"""Key of the error body in the schemas of operations."""
 
 _MEANT_FOR_PULSAR = frozenset({"authoritative"})
-"""Query parameters that Pulsar's clients add, and that mean nothing here."""
+"""Query parameters that Pulsar's clients add and that have no effect here."""
 
 _NAME: _JsonSchema = {"type": "string", "pattern": "^[-=:.A-Za-z0-9_]+$"}
 
@@ -84,16 +84,17 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One verb of one path. `path` is as aiohttp writes it; its variables are documented from the path itself. `role`
-    is the permission of the caller; it has no default. The docstring of `handler` is its
-    description, unless there is a `summary`.
+    """One HTTP method of one path. `path` is in aiohttp's form, and its variables are documented from it. `role` is the
+    role that the caller needs; it has no default. The docstring of `handler` is the description, unless `summary`
+    replaces it.
 
-    `body_model` and `response_model` are whatever pydantic has a schema for (a model class, `list[str]`). An answer
-    without a `response_model` has no body, or one of `media_type` that has no schema. Beside `statuses` 503 is always
-    possible, 401 and 403 unless `role` is ANYONE, and 400, 408 and 413 for a request that changes something: it may
-    have no other query parameters than these, since one that is misspelt would change something else, and no body of
-    more than `most_body_bytes`, or `SMALL_BYTES` where there is no `body_model`. `handler` is wrapped in `guarded`
-    unless it `guards_itself`.
+    `body_model` and `response_model` are types with a pydantic schema (a model class, `list[str]`). An answer without
+    `response_model` has no body, or one of `media_type` without a schema. Beside `statuses` an operation may return
+    503, also 401 and 403 unless `role` is ANYONE, and 400, 408 and 413 if it changes something.
+
+    Such an operation accepts no other query parameters, because a misspelt one would change something else, and no body
+    above `most_body_bytes` (`SMALL_BYTES` without a `body_model`). `handler` is wrapped in `guarded` unless it
+    `guards_itself`.
     """
 
     method: str
@@ -129,10 +130,10 @@ class Operation:
         return {*self.statuses, *of_request, *of_role, HTTPStatus.SERVICE_UNAVAILABLE}
 
     def route(self, gate: AuthGate, audit: AuditTrail, room: BodyLimit, tracing: Tracing = OFF) -> web.RouteDef:
-        """Return the route, behind the authentication gate; an operation that changes something leaves an entry in the
-        `audit`, even if it is refused.
+        """Return the route behind the authentication gate. Operations that change something write to the `audit` log,
+        even if they are refused.
 
-        It is traced, unless anyone may ask it all the time, or it is a stream.
+        It is traced, except for streams and operations that anyone may call.
         """
         path = self.key[0]
         traced = tracing if self.role is not AccessRole.ANYONE and self.media_type != EVENTS else OFF
@@ -159,7 +160,7 @@ class Operation:
 
 
 class OpenApiHandlers:
-    """Serves the OpenAPI document of all operations, its own included."""
+    """Serves the OpenAPI document of all operations, including its own."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self._document = cache(lambda: orjson.dumps(document([*operations, *self.operations()])))

@@ -1,8 +1,8 @@
 """Files of the web page in `page/`, which every node serves.
 
-They are read once. A browser asks each time whether what it has is still the same (an entity tag made of the content),
-so a page is never of another version than the node. Nothing may be loaded from elsewhere, nor a script that is no file;
-the page may only ask whether another node answers, to continue there when its own does not.
+The files are read once. A browser revalidates each file by its entity tag (a hash of the content), so page and node
+always have the same version. A content security policy forbids everything from other hosts and inline scripts. The page
+may only probe other nodes, to continue there if its own does not answer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TYPES = {
 }
 _OTHER = "application/octet-stream"
 _WORTH_IT = 0.9
-"""Compressed when that leaves no more than this part."""
+"""Maximum ratio of compressed to original size; otherwise the file is sent uncompressed."""
 
 _SHOWN_CHARACTERS = 80
 _POLICY = (
@@ -58,7 +58,7 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file of the page; `compressed` is None where compression does not pay."""
+    """A file of the page; `compressed` is None if compression does not pay."""
 
     media_type: str
     tag: ETag
@@ -69,12 +69,14 @@ class _File:
     def of(cls, name: str, body: bytes) -> _File:
         media_type = _TYPES.get(name.rpartition(".")[2], _OTHER)
         compressed = gzip.compress(body, mtime=0)
-        tag = ETag(hashlib.sha256(body).hexdigest(), is_weak=True)  # weak: of the file, however it is encoded
+        tag = ETag(hashlib.sha256(body).hexdigest(), is_weak=True)  # weak: the same for all encodings
         return cls(media_type, tag, body, compressed if len(compressed) <= _WORTH_IT * len(body) else None)
 
 
 class PageHandlers:
-    """Anyone may load the page: it contains no data of the cluster. Its requests carry the reader's token."""
+    """Routes of the page. Anyone may load it: it contains no data of the cluster. Its requests carry the reader's
+    token.
+    """
 
     def __init__(self, nodes: Callable[[], Iterable[str]]) -> None:
         self._nodes = nodes

@@ -1,6 +1,6 @@
 """Pulsar's admin paths for isolation policies, failure domains and anti-affinity groups.
 
-An anti-affinity group is bare text, whatever its content type says.
+An anti-affinity group is sent as bare text, whatever the content type.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def refuse_to_strand(
     mirror: ClusterMirror,
     unplaceable: Iterable[Unplaceable],
     namespaces: Collection[str],
-    force: bool,  # noqa: FBT001 - as asked
+    force: bool,  # noqa: FBT001 - a query parameter
 ) -> None:
     """Raise `ConflictError` if unloading bundles of these namespaces would leave them without a possible owner."""
     for each in [] if force else unplaceable:
@@ -86,7 +86,7 @@ def refuse_to_strand(
 class _Kind(Generic[_Data]):
     """A kind of named operator config. `known` returns all by name; `update` stores the result of a change.
 
-    `variable` is that of the path which names one.
+    `variable` is the path's variable for the name.
     """
 
     called: str
@@ -250,7 +250,7 @@ class PolicyHandlers:
         return handle
 
     def _delete(self, kind: _Kind[_Data]) -> Handler:
-        """`DELETE`: 204; nothing is unloaded, and later placements obey the remaining policies."""
+        """`DELETE`: 204; nothing is unloaded, and later placements follow the remaining policies."""
 
         async def handle(request: web.Request) -> web.Response:
             check_cluster(self._cluster, request)
@@ -280,7 +280,7 @@ class PolicyHandlers:
         return [isolation_policy(name, data) for name, data in sorted(self._isolation.known().items())]
 
     async def set_policy(self, request: web.Request) -> web.Response:
-        """Set an isolation policy, and unload the bundles that it concerns by its `unload_scope`.
+        """Set an isolation policy, and unload the affected bundles according to its `unload_scope`.
 
         409 if no broker could own one of these then, unless `force`.
         """
@@ -319,12 +319,12 @@ class PolicyHandlers:
             raise UnloadFailedError(said) from None
 
     async def list_matches(self, request: web.Request) -> web.Response:
-        """Return the present matches of an isolation policy, a failure domain, or a setting that names namespaces.
+        """Return the current matches of an isolation policy, a failure domain, or a setting that names namespaces.
 
         There is a row per pattern or name, and one for namespaces that no broker may own.
         """
 
-        async def act() -> web.Response:  # of the leader alone it is certain that it knows what was just set
+        async def act() -> web.Response:  # only the leader certainly has the latest change
             return json_response([self._shown_match(each) for each in self._matches(request.query)])
 
         return await self._forwarder.once_it_leads(request, act)
@@ -367,7 +367,7 @@ class PolicyHandlers:
         )
 
     async def set_domain(self, request: web.Request) -> web.Response:
-        """Set a failure domain; 409 when one of the brokers is in another domain."""
+        """Set a failure domain; 409 if one of the brokers is in another domain."""
         check_cluster(self._cluster, request)
         name = request.match_info["failureDomain"]
         domain = await parse_value(request, FAILURE_DOMAIN)
@@ -454,7 +454,7 @@ class AntiAffinityHandlers:
         ]
 
     async def members(self, request: web.Request) -> web.Response:
-        """Return the namespaces of an anti-affinity group, whatever the case in which its name is written."""
+        """Return the namespaces of an anti-affinity group; the case of its name is ignored."""
         check_cluster(self._cluster, request)
         tenant = request.query.get("tenant", "")
         if not tenant:
@@ -470,7 +470,7 @@ class AntiAffinityHandlers:
         )
 
     async def get_group(self, request: web.Request) -> web.Response:
-        """Return the namespace's anti-affinity group, as bare text although it is typed as JSON; 204 without one."""
+        """Return the namespace's anti-affinity group, as bare text despite the JSON content type; 204 without one."""
         group = self._node.mirror.operator_config.anti_affinity.get(self._namespace(request))
         if group is None:
             return web.Response(status=HTTPStatus.NO_CONTENT)
@@ -493,7 +493,7 @@ class AntiAffinityHandlers:
         return await self._change_group(request, name, group)
 
     async def delete_group(self, request: web.Request) -> web.Response:
-        """Take the namespace out of its anti-affinity group."""
+        """Remove the namespace from its anti-affinity group."""
         return await self._change_group(request, self._namespace(request), None)
 
     async def _change_group(self, request: web.Request, name: str, group: str | None) -> web.Response:
@@ -508,7 +508,7 @@ class AntiAffinityHandlers:
         return await self._forwarder.on_leader(request, act)
 
     def _namespace(self, request: web.Request) -> str:
-        """Return the namespace in the path; raises `NamespaceNotFoundError` when there is none."""
+        """Return the namespace in the path; raises `NamespaceNotFoundError` if it does not exist."""
         name = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
         self._node.mirror.get_namespace(str(name))
         return str(name)

@@ -47,7 +47,7 @@ class OpsHandlers:
     async def healthz(self, request: web.Request) -> web.Response:
         """Answer 200 while the process works.
 
-        It ignores the store: a restart would not mend ZooKeeper.
+        It ignores the store: a restart of the node would not repair ZooKeeper.
         """
         del request
         if self._node.failure.done():
@@ -55,7 +55,7 @@ class OpsHandlers:
         return json_bytes(HealthBody(node_id=self._node.node_id, leading=self._node.is_leading).to_json())
 
     async def readyz(self, request: web.Request) -> web.Response:
-        """Answer 200 when the mirror of the metadata store is current; else 503 with the reason."""
+        """Answer 200 if the mirror of the metadata store is current; else 503 with the reason."""
         del request
         reason = self._node.why_not_ready()
         if reason is not None:
@@ -72,7 +72,7 @@ class OpsHandlers:
         return json_bytes(ready.to_json())
 
     async def status_page(self, request: web.Request) -> web.Response:
-        """Answer OK as text when the mirror of the metadata store is current: Pulsar's check for load balancers."""
+        """Answer OK as text if the mirror of the metadata store is current: Pulsar's check for load balancers."""
         del request
         reason = self._node.why_not_ready()
         return web.Response(text="OK") if reason is None else problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
@@ -86,7 +86,7 @@ class OpsHandlers:
 
 
 class TermHandlers:
-    """`/loadbalance/v1/term`; never forwarded: it is about the node that is asked."""
+    """`/loadbalance/v1/term`; never forwarded, because it is about the node that is asked."""
 
     def __init__(self, node: Candidate) -> None:
         self._node = node
@@ -106,9 +106,10 @@ class TermHandlers:
         ]
 
     async def term(self, request: web.Request) -> web.Response:
-        """Return the epoch of this node's term, once the store has confirmed that it is still the last one.
+        """Return the epoch of this node's term, once the store has confirmed that it is still the latest.
 
-        The hold limits the rate of standbys and gives them a pending request that ends with the process.
+        The answer is delayed. That limits the request rate of standbys and keeps a connection that ends with the
+        process.
         """
         hold_ms = parse_number(request, "holdMs", 0, 0, LONGEST_HOLD_MS)
         if hold_ms:

@@ -1,4 +1,4 @@
-"""HTTP application of a process beside a Pulsar: a node's without owners and lookups, plus status, diary and scores."""
+"""HTTP application beside a Pulsar: like a node's without owners and lookups, plus status, diary and scores."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ASK_PULSAR = (
 
 
 class PulsarHandlers:
-    """Process beside a Pulsar; diary and scores are the leader's, which alone plans."""
+    """Process beside a Pulsar. Diary and scores come from the leader, because only it plans."""
 
     def __init__(self, node: PulsarService, forwarder: Forwarder) -> None:
         self._node = node
@@ -79,7 +79,7 @@ class PulsarHandlers:
         return await self._json(request, lambda: self._node.status().model_dump(by_alias=True))
 
     async def diary(self, request: web.Request) -> web.Response:
-        """Return the diary as text: what Pulsar did and what would have been done here."""
+        """Return the diary as text: Pulsar's actions, and what this process would have done."""
         rounds = parse_number(request, "rounds", _ROUNDS, 1, _MOST_ROUNDS)
         return await self._answer_text(request, lambda: self._node.diary.text(rounds))
 
@@ -89,7 +89,7 @@ class PulsarHandlers:
         return await self._json(request, lambda: self._node.diary.records(limit))
 
     async def scores(self, request: web.Request) -> web.Response:
-        """Return Pulsar's balance and what it would have been, by hours and days."""
+        """Return Pulsar's balance and the balance that this process would have reached, by hours and days."""
         return await self._json(request, self._node.scores.records)
 
     async def table(self, request: web.Request) -> web.Response:
@@ -97,7 +97,7 @@ class PulsarHandlers:
         return await self._answer_text(request, self._node.scores.text)
 
     async def go_on(self, request: web.Request) -> web.Response:
-        """Act again after moves that failed."""
+        """Resume acting after failed moves."""
 
         async def act() -> web.Response:
             await self._node.go_on()
@@ -119,7 +119,7 @@ class PulsarHandlers:
 
 
 def make_pulsar_app(node: PulsarService) -> web.Application:
-    """Build the HTTP application of a process beside a Pulsar: a node's without owners and lookups."""
+    """Build the HTTP application of a process beside a Pulsar, without owners and lookups."""
     forwarder, http = make_forwarder(node, node.live.current.lookup_timeout_ms / 1000)
     settings, registry = node.live.current, add_process_metrics(CollectorRegistry())
     gate = make_gate(node.settings, registry, settings.cluster_name)

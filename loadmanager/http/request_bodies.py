@@ -74,11 +74,11 @@ _SHOWN_ORIGIN = 80
 
 
 def refuse_foreign_page(request: web.Request) -> None:
-    """Raise `ForbiddenError` for a request from a page of another origin, unless it carries a token.
+    """Raise `ForbiddenError` for a request from a page of another origin, unless it carries a token (CSRF protection).
 
-    Whoever opens that page may be let in by where they are, while nobody is asked for a token, or by a certificate that
-    their browser shows for them. Browsers say of whose page a request is, and pages cannot keep them from it; who is no
-    browser says nothing. No browser sends a bearer token by itself, nor for a page that we have not allowed it.
+    The victim's browser may have access by its network address, while no token is required, or by a client certificate.
+    Browsers name the origin of a request and pages cannot change that; other clients name none. Browsers never add a
+    bearer token by themselves.
     """
     if bearer_token(request.headers.get(_AUTHORIZATION, "")) is not None:
         return
@@ -93,7 +93,7 @@ def refuse_foreign_page(request: web.Request) -> None:
 
 
 def _host_in(origin: str) -> str:
-    """Return the host and port of an origin; empty where there is none."""
+    """Return the host and port of an origin; empty without one."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:

@@ -88,7 +88,7 @@ _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (TooManyPreviewsError, HTTPStatus.SERVICE_UNAVAILABLE),
     (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
 )
-"""The first that fits counts. Pulsar answers a bad name, or a range that is no bundle, with 412."""
+"""HTTP status by error class; the first match counts. As in Pulsar, a bad name or an unknown range is a 412."""
 
 
 def json_response(body: object, status: int = HTTPStatus.OK) -> web.Response:
@@ -120,13 +120,13 @@ def response_of(error: LoadManagerError | InvalidNameError | IllegalTransitionEr
 def guarded(handler: Handler) -> Handler:
     """Wrap a handler so that every error is a JSON answer with its reason, never a stack trace.
 
-    Not a middleware: aiohttp would look one up for every request, and lookups are many.
+    Not a middleware, because aiohttp would look it up for every request.
     """
 
     async def guard(request: web.Request) -> web.StreamResponse:
         try:
             return await handler(request)
-        except Exception as error:  # noqa: BLE001 - the top of every request: whatever it was, it is said
+        except Exception as error:  # noqa: BLE001 - outermost handler of every request
             return answer_error(request, error)
 
     return guard
@@ -142,7 +142,7 @@ def answer_error(request: web.Request, error: Exception) -> web.Response:
         return problem(error.status, f"body: larger than {MAX_BODY_BYTES} bytes")
     if isinstance(error, web.HTTPException):
         return problem(error.status, f"{request.method} {request.path[:_SHOWN_CHARACTERS]}: {error.reason}")
-    if request.transport is not None:  # else the client hung up, and nobody is left to be answered
+    if request.transport is not None:  # else the client has disconnected
         log.error("request_failed", method=request.method, path=request.path, exc_info=error)
     return problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}"[:_SHOWN_CHARACTERS])
 
@@ -150,7 +150,7 @@ def answer_error(request: web.Request, error: Exception) -> web.Response:
 def no_such_route(elsewhere: str = "") -> Handler:
     """Build the handler of unknown routes: 405 with the methods of a known path, else 404.
 
-    `elsewhere` says whom to ask, to be read after a semicolon.
+    `elsewhere` names where to ask instead; it follows a semicolon.
     """
 
     async def refuse(request: web.Request) -> web.Response:
@@ -170,7 +170,7 @@ def no_such_route(elsewhere: str = "") -> Handler:
 
 
 NOTHING_NEW = b": nothing new\n\n"
-"""Tells a reader that the other side is there."""
+"""Heartbeat of a stream."""
 
 
 def event_stream() -> web.StreamResponse:
@@ -181,6 +181,6 @@ def event_stream() -> web.StreamResponse:
 
 
 def encode_event(event: str, data: bytes, identity: object = "") -> bytes:
-    """Encode one event, with the id for a reader that reconnects; `data` is JSON without line ends."""
+    """Encode one event, with the id for a reader that reconnects; `data` is JSON without line breaks."""
     line = f"id: {identity}\n" if identity else ""
     return b"event: %b\n%bdata: %b\n\n" % (event.encode(), line.encode(), data)

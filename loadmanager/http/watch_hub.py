@@ -1,10 +1,10 @@
 """Watch hub and its route: pushes changes of namespaces to the watchers on this node.
 
     the mirror ──notifies──▶ Hub ──look──▶ Sheet ──▶ up-to-date readers: written at once, the same bytes for all
-                                            └──────▶ slow readers: woken, and sent the newest state once there is room
+                                            └──────▶ slow readers: woken, and sent the newest state when writable
 
-A watcher holds a place in each of its sheets and at most one unsent event: none makes memory grow, and none holds up
-another. Pushing works in short turns, and pauses for as long as it worked: lookups of this node come first.
+A watcher has a place in each of its sheets and at most one unsent event, so watchers neither increase memory nor delay
+each other. Pushes run in short batches and pause for as long as they worked, because this node's lookups come first.
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ from loadmanager.net.http_server import connections_allowed
 log = structlog.get_logger(__name__)
 
 HEARTBEAT_S = 10.0
-"""Heartbeat interval of readers without a backlog, give or take a look."""
+"""Heartbeat interval of idle readers, plus up to one check interval."""
 
 _LOOK_S = 1.0
-"""Interval at which each watcher is checked: connected, and permitted."""
+"""Interval of the checks that each watcher is connected and permitted."""
 
 _STALE_LOOKS = 2
-"""Consecutive looks at a stale mirror after which all streams end: a short disconnection ends none."""
+"""Consecutive checks with a stale mirror after which all streams end: short disconnections end none."""
 
 _SLOW_S = 30.0
 """Timeout after which a reader that takes no data counts as gone."""
 
 _FAREWELL_S = 1.0
-"""Timeout for the end of a stream that the node closes."""
+"""Timeout for writing the end of a stream."""
 
 _PIECE_BYTES = 16 * 1024
 _SOCKET_BYTES = 64 * 1024
-"""Unsent bytes per watcher in this process, and in the socket buffer, of which Linux takes twice as much."""
+"""Limit on unsent bytes per watcher in this process, and on the socket buffer, which Linux doubles."""
 
 _MOST_UNKNOWN = 1_000
 """Limit on watched namespaces that do not exist."""
 
 _TURN = 64
-"""Watchers that are written to before others have their turn."""
+"""Batch size: number of watchers to write to before other tasks run."""
 
 _HEARTBEAT = chunk_of(NOTHING_NEW)
 _T = TypeVar("_T")
 
 
 class Watcher:
-    """One stream; it ends when its reader is gone, not permitted any more, or does not read.
+    """One stream. It ends when its reader is gone, no longer permitted, or does not read.
 
-    `places` says how far it has come in each of its sheets, None: it knows nothing.
+    `places` is its position in each of its sheets; None: nothing was sent yet.
     """
 
     def __init__(
@@ -90,17 +90,17 @@ class Watcher:
         return self.request.transport is None
 
     def push(self, sheet: Sheet) -> None:
-        """Write an event at once if it is short and all before it is sent; else leave it to `run`."""
+        """Write an event at once if it is short and all earlier ones are sent; else leave it to `run`."""
         transport = self._free_transport()
         event = b"" if transport is None else self._event_of(sheet)
         if transport is None or len(event) > _PIECE_BYTES:
             self._wake()
             return
         self._write(transport, event)
-        self._come_to(sheet)
+        self._advance(sheet)
 
     def beat(self, now_s: float) -> None:
-        """Write a heartbeat, unless the reader got something lately."""
+        """Write a heartbeat, unless something was sent recently."""
         transport = self._free_transport() if now_s - self.sent_s > HEARTBEAT_S else None
         if transport is not None:
             self._write(transport, _HEARTBEAT)
@@ -110,7 +110,7 @@ class Watcher:
         self._wake()
 
     async def run(self) -> None:
-        """Send everything that is not written at once. Raises `ConnectionError`, and `TimeoutError` for a slow
+        """Send all events that were not written at once. Raises `ConnectionError`, and `TimeoutError` for a slow
         reader.
         """
         while not self._is_over:
@@ -128,7 +128,7 @@ class Watcher:
             self._idle.set_result(None)
 
     def _free_transport(self) -> asyncio.Transport | None:
-        """Return the transport; None while `run` has something to send, or data waits in it."""
+        """Return the transport; None while `run` is sending, or the transport has unsent data."""
         transport = self.request.transport
         if self._idle is None or self._idle.done() or transport is None or transport.is_closing():
             return None
@@ -139,12 +139,10 @@ class Watcher:
         self.sent_s = time.monotonic()
 
     async def _send(self, sheet: Sheet) -> None:
-        """Send an event in pieces, each when there is room for it; the event is built when there is room for the
-        first.
-        """
+        """Send an event in pieces, each when the transport is writable; build it just before its first piece."""
         await self._has_room()
         event = memoryview(self._event_of(sheet))
-        self._come_to(sheet)
+        self._advance(sheet)
         for start in range(0, len(event), _PIECE_BYTES):
             await self._has_room()
             transport = self.request.transport
@@ -159,7 +157,7 @@ class Watcher:
     def _event_of(self, sheet: Sheet) -> bytes:
         return sheet.since(self.places[sheet])
 
-    def _come_to(self, sheet: Sheet) -> None:
+    def _advance(self, sheet: Sheet) -> None:
         place = self.places[sheet]
         self._metrics.events += 1
         self._metrics.compacted += place is not None and sheet.place - place > 1
@@ -167,9 +165,7 @@ class Watcher:
 
 
 class Hub:
-    """All watchers of a node. It hears of changes from the mirror; `permits` says whether a request may go on
-    reading.
-    """
+    """All watchers of a node. The mirror notifies it of changes; `permits` tells if a request may continue reading."""
 
     def __init__(self, mirror: ClusterMirror, permits: Callable[[web.Request], bool], metrics: WatchMetrics) -> None:
         self.watchers: dict[Watcher, None] = {}
@@ -180,19 +176,17 @@ class Hub:
         self._sheets: dict[str, Sheet] = {}
         self._readers: dict[Sheet, dict[Watcher, None]] = {}
         self._changed: dict[str, float] = {}
-        self._told = asyncio.Event()
+        self._has_changes = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         mirror.on_namespace.append(self._namespace_changed)
         mirror.on_address.append(self._address_changed)
 
     def has_room_for(self, names: Collection[str]) -> bool:
-        """Return True if these namespaces may be watched. The number of existing ones bounds itself, that of others is
-        limited.
-        """
+        """Return True if these namespaces may be watched. Only the number of non-existing ones needs a limit."""
         return len(self._sheets) + len(names) <= len(self._mirror.namespaces) + _MOST_UNKNOWN
 
     def sheets(self, names: Iterable[str]) -> list[Sheet]:
-        """Return the sheets of these namespaces as they are now, watched or not."""
+        """Return the current sheets of these namespaces, watched or not."""
         return [self._sheets.get(name) or self._looked_at(Sheet(name)) for name in names]
 
     @contextmanager
@@ -236,7 +230,7 @@ class Hub:
     def _namespace_changed(self, name: str) -> None:
         if name in self._sheets:
             self._changed.setdefault(name, time.monotonic())
-            self._told.set()
+            self._has_changes.set()
 
     def _address_changed(self, broker: BrokerId) -> None:
         for sheet in self._sheets.values():
@@ -248,7 +242,7 @@ class Hub:
         return sheet
 
     def _look(self, sheet: Sheet) -> bool:
-        """Bring a sheet up to date; return True if it has changed."""
+        """Update a sheet from the mirror; return True if it has changed."""
         try:
             record = self._mirror.get_namespace(sheet.name)
         except LoadManagerError as error:
@@ -257,18 +251,18 @@ class Hub:
 
     async def _push(self) -> None:
         while True:
-            await self._told.wait()
-            self._told.clear()
+            await self._has_changes.wait()
+            self._has_changes.clear()
             changed, self._changed = self._changed, {}
             worked_s = 0.0
-            for name, told_s in changed.items():
+            for name, changed_s in changed.items():
                 try:
-                    worked_s += await self._push_namespace(name, told_s)
+                    worked_s += await self._push_namespace(name, changed_s)
                 except Exception:
                     log.exception("watch_failed", namespace=name)
             await asyncio.sleep(worked_s)
 
-    async def _push_namespace(self, name: str, told_s: float) -> float:
+    async def _push_namespace(self, name: str, changed_s: float) -> float:
         """Push a namespace to all its watchers if it has changed; return the seconds of work."""
         sheet = self._sheets.get(name)
         if sheet is None:
@@ -278,7 +272,7 @@ class Hub:
         worked_s = time.monotonic() - began_s
         if is_new:
             worked_s += await self._push_sheet(sheet)
-            self.metrics.lag.observe(time.monotonic() - told_s)
+            self.metrics.lag.observe(time.monotonic() - changed_s)
         return worked_s
 
     async def _push_sheet(self, sheet: Sheet) -> float:
@@ -305,14 +299,14 @@ class Hub:
 
 
 async def _in_turns(each: Sequence[_T]) -> AsyncIterator[Sequence[_T]]:
-    """Yield slices, and let other tasks run between them."""
+    """Yield batches, and let other tasks run between them."""
     for start in range(0, len(each), _TURN):
         yield each[start : start + _TURN]
         await asyncio.sleep(0)
 
 
 def _bound(transport: asyncio.Transport | None) -> None:
-    """Limit the buffers before a reader, so that it gets the newest state instead of a backlog."""
+    """Limit a connection's buffers, so that a slow reader gets the newest state instead of a backlog."""
     if transport is not None:
         transport.set_write_buffer_limits(high=_PIECE_BYTES)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
@@ -322,7 +316,7 @@ PROTOCOL = "1"
 _LAST_SEEN = "Last-Event-ID"
 _MOST_NAMESPACES = 64
 _SHARE = 0.75
-"""Share of all connections that watchers may use: the rest is for requests."""
+"""Share of all connections that watchers may use; requests get the rest."""
 
 _SHOWN_CHARACTERS = 40
 _TEXTS = {"type": "array", "items": {"type": "string"}}
@@ -359,7 +353,7 @@ class WatchHandlers:
         self._hub.close()
 
     async def watch(self, request: web.Request) -> web.StreamResponse:
-        """Stream the owners of namespaces: each as it is, then its changes, from Last-Event-ID on."""
+        """Stream the owners of namespaces: their current state, then changes; resumes after Last-Event-ID."""
         names, ids = _namespaces_of(request), _ids_of(request)
         refusal = self._refusal(request, names)
         if refusal is not None:
@@ -421,6 +415,6 @@ def _namespaces_of(request: web.Request) -> list[str]:
 
 
 def _ids_of(request: web.Request) -> dict[str, str]:
-    """Return the last id that the client has seen of each namespace."""
+    """Return the last id of each namespace that the client has received."""
     texts = [*request.headers.get(_LAST_SEEN, "").split(","), *request.query.getall("from", [])]
     return {text.strip().partition("@")[0]: text.strip() for text in texts}

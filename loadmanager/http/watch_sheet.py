@@ -1,14 +1,13 @@
-"""Sheet of a namespace for its watchers: the whole namespace, or the changes since one of the last steps, encoded
-once.
+"""Sheet of a namespace for its watchers: the full state, or the changes since one of the last steps, encoded once.
 
-    its record, who is registered ──look──▶ Sheet ──since(place)──▶ the event for all who are at that place
+    record, registered brokers ──look──▶ Sheet ──since(place)──▶ the event for all watchers at that place
 
-Each look that finds something else is a **step**, and a watcher holds the number of its last one, its **place**. What
-has changed since a place is told as it is now and not as it came about, so whoever falls behind gets the newest state
-of each bundle once. The event for a place is made when the first one asks for it.
+Each look that finds a change is a **step**. A watcher stores the number of its last step, its **place**. A watcher that
+falls behind gets the newest state of each bundle once, not every intermediate change. The event for a place is encoded
+when the first watcher needs it.
 
-An **id** names what a watcher knows by its contents, not by a step: every node that has seen the same gives it the
-same id, also after a restart, or if the metadata store was set back.
+An **id** is a hash of the contents, not of a step. So all nodes give the same contents the same id, also after a
+restart or a rollback of the metadata store.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from loadmanager.http.responses import encode_event
 from loadmanager.leader.mirror.cluster_mirror import BrokerEntry, NamespaceEntry
 
 STEPS_KEPT = 256
-"""Steps that are kept; a watcher further behind gets the whole namespace."""
+"""Number of steps to keep. A watcher further behind gets the full state."""
 
 _MADE_KEPT = 16
-"""Events kept for as many places at a time: of the slow most are at a few."""
+"""Number of encoded events to keep; slow watchers are at few different places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +59,11 @@ class Sheet:
 
     @property
     def id(self) -> str:
-        """Id of the namespace's contents at this place."""
+        """Id of the current contents."""
         return f"{self.name}@{self._digest:016x}"
 
     def names(self, broker: BrokerId) -> bool:
-        """Return True if a bundle may have the broker as its owner or destination, registered or not."""
+        """Return True if the broker may be owner or destination of a bundle here, registered or not."""
         return broker in self._brokers
 
     def place_of(self, text: str) -> int | None:
@@ -76,7 +75,7 @@ class Sheet:
             return None
 
     def look(self, record: NamespaceEntry, brokers: Mapping[BrokerId, BrokerEntry]) -> bool:
-        """Take the namespace as it is now; return True if that is a new step."""
+        """Update from the current record and brokers; return True if there is a new step."""
         before = self._digest
         bundles = record.state.bundles
         if self._reason or bundles.hash_function != self._function:
@@ -92,7 +91,7 @@ class Sheet:
         return True
 
     def lose(self, reason: str) -> bool:
-        """Note that the namespace is gone or unreadable, and why; return True if that is a new step."""
+        """Note why the namespace is gone or unreadable; return True if there is a new step."""
         if reason == self._reason:
             return False
         self._forget()
@@ -101,7 +100,7 @@ class Sheet:
         return True
 
     def since(self, place: int | None) -> bytes:
-        """Encode the event from a place, None for nothing, to the present one, as an HTTP chunk."""
+        """Encode the event from a place (None: nothing known) to the current one, as an HTTP chunk."""
         oldest = next(iter(self._steps.values()))
         start = place if place is not None and place >= oldest else None
         if start not in self._made:
@@ -112,8 +111,8 @@ class Sheet:
 
     def _event(self, place: int | None) -> bytes:
         if self._reason:
-            told = {"namespace": self.name, "reason": self._reason}
-            return chunk_of(encode_event("gone", orjson.dumps(told), self.id))
+            fields = {"namespace": self.name, "reason": self._reason}
+            return chunk_of(encode_event("gone", orjson.dumps(fields), self.id))
         if place is None:
             head: dict[str, Any] = {**self._head, "hashFunction": self._function}
             bundles: dict[str, _Row] = {text: self._bundles[text] for text in self._texts}
@@ -139,7 +138,7 @@ class Sheet:
             del self._steps[next(iter(self._steps))]
 
     def _forget(self) -> None:
-        """Drop all rows and steps: every watcher gets a new snapshot."""
+        """Drop all rows and steps: every watcher gets the full state."""
         self._reason, self._digest, self._texts = "", 0, ()
         for known in (self._bundles, self._brokers, self._steps):
             known.clear()
@@ -157,7 +156,7 @@ class Sheet:
                 self._digest ^= self._bundles.pop(text).digest
 
     def _take_brokers(self, record: NamespaceEntry, brokers: Mapping[BrokerId, BrokerEntry]) -> None:
-        """Update the brokers that the record names; unregistered ones have no address."""
+        """Update the brokers named in the record; unregistered ones have no address."""
         named = {
             each.broker
             for ownership in record.state.ownerships
@@ -172,7 +171,7 @@ class Sheet:
             self._digest ^= self._brokers.pop(broker).digest
 
     def _append_row(self, rows: dict[Any, _Row], key: str, source: object, data: bytes) -> None:
-        """Put a row behind all others, in the order of changes."""
+        """Store a row behind all others, so that rows are ordered by their last change."""
         known = rows.get(key)
         if known is not None and known.data == data:
             rows[key] = _Row(source, data, known.digest, known.step)
@@ -189,7 +188,7 @@ def chunk_of(frame: bytes) -> bytes:
 
 
 def _reachable(registration: Registration | None, brokers: Mapping[BrokerId, BrokerEntry]) -> BrokerId | None:
-    """Return the broker, if that very registration is alive and readable."""
+    """Return the broker if this registration is current and its record is readable."""
     if registration is None:
         return None
     entry = brokers.get(registration.broker)
@@ -197,12 +196,12 @@ def _reachable(registration: Registration | None, brokers: Mapping[BrokerId, Bro
 
 
 def _bundle(text: str, ownership: Ownership, owner: BrokerId | None, destination: BrokerId | None) -> bytes:
-    told: dict[str, Any] = {"state": ownership.state, "version": ownership.version}
+    fields: dict[str, Any] = {"state": ownership.state, "version": ownership.version}
     if owner is not None:
-        told["owner"] = owner
+        fields["owner"] = owner
     if destination is not None and ownership.state is OwnershipState.RELEASING:
-        told["destination"] = destination
-    return b'"%b":%b' % (text.encode(), orjson.dumps(told))
+        fields["destination"] = destination
+    return b'"%b":%b' % (text.encode(), orjson.dumps(fields))
 
 
 def _broker(entry: BrokerEntry) -> bytes:
@@ -211,13 +210,13 @@ def _broker(entry: BrokerEntry) -> bytes:
         for name in sorted(entry.record.get("advertisedListeners") or {})
         if (answer := entry.find_answer(name)) is not None
     }
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "incarnation": entry.registration.incarnation,
         "lookup": orjson.Fragment(entry.lookup_body),
     }
     if listeners:
-        told["listeners"] = listeners
-    return b"%b:%b" % (orjson.dumps(entry.registration.broker), orjson.dumps(told))
+        fields["listeners"] = listeners
+    return b"%b:%b" % (orjson.dumps(entry.registration.broker), orjson.dumps(fields))
 
 
 def _newer(rows: dict[Any, _Row], place: int) -> dict[Any, _Row]:
@@ -231,5 +230,5 @@ def _newer(rows: dict[Any, _Row], place: int) -> dict[Any, _Row]:
 
 
 def _hash(data: bytes) -> int:
-    """Hash a row; 0 of empty data, so that a row without data does not change the id."""
+    """Hash a row. Empty data has hash 0, so that a row without data does not change the id."""
     return mmh3.hash64(data, signed=False)[0]
