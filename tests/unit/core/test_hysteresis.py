@@ -17,11 +17,11 @@ from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.level.hysteresis import (
     CALM_S,
     MOST_RESTING,
-    MUCH,
     REST_S,
-    Bands,
+    URGENT_HEAT,
     BrokerObservation,
     Budget,
+    HeatThresholds,
     LevelMemory,
     get_noise,
     is_urgent,
@@ -32,7 +32,7 @@ from loadmanager.core.strategies.level.load_noise import find_deviation, noise_o
 from loadmanager.core.strategies.level.move_prices import move_costs, parse_move_cost
 
 SETTINGS = PlannerSettings(shedding_strategy="Level", placement_strategy="Level")
-BANDS = Bands.of(SETTINGS)
+BANDS = HeatThresholds.of(SETTINGS)
 NOW_S = 1_000_000.0
 
 
@@ -62,7 +62,7 @@ def looked_each_minute(memory: LevelMemory, minutes: int, excess: float, **more:
     return memory
 
 
-# Bands
+# HeatThresholds
 
 
 def test_a_broker_is_hot_above_the_evenness_or_above_its_noise() -> None:
@@ -71,7 +71,7 @@ def test_a_broker_is_hot_above_the_evenness_or_above_its_noise() -> None:
 
 
 def test_the_less_is_known_of_a_broker_the_more_excess_it_takes() -> None:
-    still, usual, noisy = BANDS.enough_s(np.array([0.0, 0.02, 0.1])).tolist()
+    still, usual, noisy = BANDS.relief_threshold_s(np.array([0.0, 0.02, 0.1])).tolist()
     assert still == pytest.approx(0.05 * 300), "a broker 5 % above the trigger waits for the calm"
     assert still < usual < noisy
 
@@ -80,17 +80,20 @@ def test_noise_alone_does_not_add_up_in_a_week() -> None:
     """Reports that stand for a quarter of an hour, each as far off as they usually are; and a real excess does."""
     for noise in (0.01, 0.05, 0.15):
         heats = 1 + noise * np.random.default_rng(3).standard_normal((10, 7 * 96))
-        enough_s, trigger = float(BANDS.enough_s(np.array(noise))), 1 + float(BANDS.margin(np.array(noise)))
+        threshold_s, trigger = (
+            float(BANDS.relief_threshold_s(np.array(noise))),
+            1 + float(BANDS.margin(np.array(noise))),
+        )
         for own in heats:
             excess_s = 0.0
             for heat in own.tolist():
                 excess_s = max(0.0, excess_s + (heat - trigger) * 900)
-                assert excess_s < enough_s
-        assert enough_s / (2 * max(noise, 0.03)) < 3 * 3600, "three times the trigger is seen within hours"
+                assert excess_s < threshold_s
+        assert threshold_s / (2 * max(noise, 0.03)) < 3 * 3600, "three times the trigger is seen within hours"
 
 
 def test_hot_brokers_are_urgent_if_much_too_hot_or_nearly_full() -> None:
-    excess, heat = np.array([0.01, -0.01, 0.1, 0.01, -0.01]), np.array([1.04, 1.02, 1.2, MUCH, MUCH])
+    excess, heat = np.array([0.01, -0.01, 0.1, 0.01, -0.01]), np.array([1.04, 1.02, 1.2, URGENT_HEAT, URGENT_HEAT])
     used = np.array([0.9, 0.9, 0.5, 0.5, 0.5])
     assert is_urgent(excess, heat, used).tolist() == [True, False, False, True, False]
     assert lacks_headroom(excess, used).tolist() == [True, False, False, False, False]

@@ -26,7 +26,7 @@ from loadmanager.core.model.snapshot import Snapshot, build_snapshot
 from loadmanager.core.model.time_means import STOOD_S
 from loadmanager.core.planning.planner import plan_assignments, plan_shedding
 from loadmanager.core.strategies.level.cost_fit import best_of_none_negative, fit_price
-from loadmanager.core.strategies.level.imbalance_score import badness, compute_parts, score
+from loadmanager.core.strategies.level.imbalance_score import compute_parts, penalty, score
 from loadmanager.core.strategies.level.level_load import LEAST_LEVEL, LevelLoads, bound_level, compute_level
 from loadmanager.core.strategies.level.move_search import find_moves
 from loadmanager.core.strategies.level.search_task import SearchResult, Task
@@ -226,7 +226,7 @@ def test_a_bundle_needs_what_it_carries_at_present_and_not_its_average_over_repo
 
 
 def test_the_score_is_what_is_above_the_target_and_its_square_by_the_size_of_brokers() -> None:
-    assert badness(np.array([0.5, 1.0, 3.0]), 1.0).tolist() == [0.0, 0.0, 6.0]
+    assert penalty(np.array([0.5, 1.0, 3.0]), 1.0).tolist() == [0.0, 0.0, 6.0]
     part = compute_parts(np.array([[1.0, 0.0], [0.5, 0.0]]))
     assert part[:, 0] == pytest.approx([2 / 3, 4 / 3])
     assert not part[:, 1].any()

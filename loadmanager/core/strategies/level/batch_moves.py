@@ -1,9 +1,8 @@
-"""Batch moves: peel excess load off hot brokers, and refill the others, all brokers at once.
+"""Batch moves: select bundles that leave hot brokers, then choose their destinations, all brokers at once.
 
-Hot brokers are brought down to the lowest heat that the budget allows; no broker is raised above the target, which is
-relaxed if bundles are too large, or their needs too different, to be packed so tightly. A bundle that no broker takes
-within it stays, and others leave in its place. Bundles with limits per move are left to the single-move search, and so
-are brokers that only an exchange helps.
+Hot brokers are relieved to the lowest heat that the budget allows. No destination exceeds the target. The target is
+relaxed if bundles are too large, or their needs too different, to fit. A bundle without a destination stays, and others
+leave in its place. The single-move search handles bundles with limits per move, and brokers that need an exchange.
 """
 
 from __future__ import annotations
@@ -11,25 +10,25 @@ from __future__ import annotations
 import numpy as np
 
 from loadmanager.core.model.load import BoolArray
-from loadmanager.core.strategies.level.peel import peel
-from loadmanager.core.strategies.level.refill import refill
+from loadmanager.core.strategies.level.bundle_selection import select_bundles
+from loadmanager.core.strategies.level.destination_choice import choose_destinations
 from loadmanager.core.strategies.level.search_task import ROUNDING, Draft, Rows
 
 _TRIES = 3
-"""Peel attempts: per goal that the budget allows, and in all if some bundles are not taken."""
+"""Attempts to find a goal that the budget allows; also attempts to replace bundles without a destination."""
 _MANY_BROKERS = 200
 _FEW, _FEW_OF_ALL = 256, 0.05
 _HIGHER = (0.01, 0.02, 0.04, 0.0)
-"""Relaxation of the target: if more bundles than these counts, or parts, find no broker within it, it is raised by this
-much per attempt. From that many brokers on, single moves could not do the rest.
+"""Relaxation of the target. With `_MANY_BROKERS` or more, single moves cannot place the rest. The target is then raised
+by `_HIGHER`, one per attempt, while more than `_FEW` bundles and more than `_FEW_OF_ALL` of them have no destination.
 """
 _BISECTIONS = 20
 _SPENT = 0.98
-"""Part of the budget that is used where it is not enough: a half-peeled broker is not relieved."""
+"""Part of a too small budget to plan for. The margin avoids cutting off the last bundles of a hot broker."""
 
 
 def move_many(draft: Draft) -> float:
-    """Make the moves and return the goal, a heat. Brokers that need single moves are left as they are."""
+    """Make the moves and return the goal, a heat. Brokers that need single moves are left unchanged."""
     task = draft.task
     may_leave = task.movable & ~task.limited
     goal, rows, destinations = _within_reach(draft, may_leave)
@@ -40,16 +39,16 @@ def move_many(draft: Draft) -> float:
         if taken.all() or 2 * np.count_nonzero(taken) < len(taken):
             break
         goal, rows = _affordable(draft, goal, may_leave)
-        destinations = refill(draft, rows, len(rows))
+        destinations = choose_destinations(draft, rows, len(rows))
     return goal
 
 
 def _within_reach(draft: Draft, may_leave: BoolArray) -> tuple[float, Rows, Rows]:
-    """Return the goal, the peeled bundles and their destinations; relax the target if it is out of reach."""
+    """Return the goal, the selected bundles and their destinations; relax the target if it is out of reach."""
     for higher in _HIGHER:
         goal, rows = _affordable(draft, draft.target, may_leave)
         few = len(rows) if len(draft.heat) < _MANY_BROKERS else max(_FEW, int(_FEW_OF_ALL * len(rows)))
-        destinations = refill(draft, rows, few + 1)
+        destinations = choose_destinations(draft, rows, few + 1)
         if np.count_nonzero(destinations < 0) <= few:
             break
         draft.target += higher
@@ -57,15 +56,15 @@ def _within_reach(draft: Draft, may_leave: BoolArray) -> tuple[float, Rows, Rows
 
 
 def _affordable(draft: Draft, goal: float, may_leave: BoolArray) -> tuple[float, Rows]:
-    """Return the lowest heat, at least this one, and the bundles to peel for it, within the budget."""
+    """Return the lowest heat, at least `goal`, that the budget allows, and the bundles to move for it."""
     left = draft.task.budget - draft.moved
-    rows = peel(draft, goal, may_leave)
+    rows = select_bundles(draft, goal, may_leave)
     for _ in range(_TRIES):
         share = float(draft.task.share[rows].sum())
         if share <= left + ROUNDING:
             break
         goal = _goal_for(draft, _above(draft, goal) * _SPENT * left / share)
-        rows = peel(draft, goal, may_leave)
+        rows = select_bundles(draft, goal, may_leave)
     return goal, rows[np.cumsum(draft.task.share[rows]) <= left + ROUNDING]
 
 

@@ -1,4 +1,4 @@
-"""Hysteresis of Level: when hot brokers are relieved and cold ones filled, and what rests meanwhile.
+"""Hysteresis of Level: when hot brokers are relieved, cold ones filled, and which brokers and bundles rest.
 
     a broker       above its trigger              much too hot, or little headroom    not above its trigger
     -------------  -----------------------------  ----------------------------------  -----------------------------
@@ -6,10 +6,10 @@
     HOT            is relieved when its excess    is relieved, except in back-off     its excess decreases; it is
                    reaches the threshold                                              calm at 0
 
-The trigger is the evenness above the level, or the broker's noise if that is more. For a broker with a bundle that is
-alone above the level, it is that far above what the bundle needs on any broker: no move brings it lower. Excess is the
-heat above the trigger integrated over time. Its threshold depends on the calm period and on the excess of noise alone:
-a broker waits longer if it is less hot or noisier. It is brought down to a target nearer to the level.
+The trigger lies above the level by the evenness, or by the broker's noise if that is more. If one bundle alone exceeds
+the level, the trigger lies that far above the heat of the bundle, since no move makes the broker less hot. The excess
+is the heat above the trigger, integrated over time. Its threshold is higher for noisier brokers, so they wait longer,
+and so do brokers that are less hot. A relieved broker is brought to the target, which is nearer to the level.
 
     a broker       is seen with a registration    is seen with another one         is not seen for an hour
     -------------  -----------------------------  -------------------------------  -----------------------
@@ -19,15 +19,15 @@ a broker waits longer if it is less hot or noisier. It is brought down to a targ
                    COLD for the calm period       the calm period; twice, four
                                                   times as long if it repeats
 
-So a new broker is filled at once, and a restarting one is not filled, emptied and filled again. A bundle rests where
-Level has put it, while its broker has headroom, and may still go to a cold broker that came later.
+So a new broker is filled at once, and a restarting one is not filled, emptied and filled again. A bundle that Level has
+moved rests on its broker while that has headroom. It may still go to a cold broker that registered later.
 
-Back-off: a broker for which a search found nothing is searched again after 1, 2, then 4 rounds, also one that is much
-too hot or has little headroom.
+Back-off: if a search finds no move for a broker, the next searches follow after 1, 2, then 4 rounds, even if the broker
+is much too hot or has little headroom.
 
 The memory also holds each broker's noise, the usual relative deviation of its load from the average.
 
-As JSON: `{"brokers": {broker: [incarnation, rests_until_s, seen_s, hot_since_s or null, noise, excess_s, cold_since_s
+As JSON: `{"brokers": {broker: [incarnation, rests_until_s, at_s, hot_since_s or null, noise, excess_s, cold_since_s
 or null, comebacks, came_s, failures, skips]}, "moved": [[at_s, share, {namespace: share}]], "put": {broker: {bundle:
 at_s}}}`.
 """
@@ -46,37 +46,37 @@ from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BoolArray, FloatArray
 
 CALM_S = 300.0
-"""Calm period: how long a broker may be 5 % above its trigger; also how long one that comes back receives nothing.
+"""Calm period: time for which a broker may be 5 % above its trigger, and for which a restarted broker receives nothing.
 Reports and averages need some minutes to show a lasting change.
 """
 REST_S = 15_000.0
-"""Rest of a bundle where Level has put it. It is more than the four hours within which a return counts as wasted."""
+"""Rest of a moved bundle: longer than the four hours within which a move back counts as wasted."""
 ROUND_SHARE = 0.10
-"""Share of all load that a round moves while no broker is relieved at once: a plan is checked before it goes on."""
+"""Maximum share of load per round while no broker is urgent, so that the effect is measured before more is moved."""
 HOUR_SHARE = 0.50
-"""Share of all load that is moved within an hour while no broker is relieved at once."""
-MUCH = 1.30
-"""Heat of a broker that is relieved at once."""
+"""Maximum share of load per hour while no broker is urgent."""
+URGENT_HEAT = 1.30
+"""Heat at which a hot broker is relieved at once."""
 COLD = 0.70
 """Heat below which a broker is cold."""
 NEARLY_FULL = 0.85
-"""Usage from which a broker lacks headroom; Pulsar calls a broker overloaded from the same usage on."""
+"""Usage at which a broker lacks headroom; Pulsar's threshold of an overloaded broker."""
 MOST_RESTING = 5_000
 """Maximum number of remembered moves; the latest are kept."""
 _TARGET_PART = 0.3
-"""Target as a part of the trigger's distance above the level."""
-_PAR = 0.05
+"""Distance of the target above the level, as a part of the evenness."""
+_RELIEF_EXCESS = 0.05
 """Excess per calm period at which a noise-free broker is relieved."""
-_SURE_S = 5000.0
-"""Safety against noise: its excess stays below this times the square of the noise over the trigger's distance above the
-level, for ten brokers and a week, if a report holds for a quarter of an hour.
+_NOISE_SAFETY_S = 5000.0
+"""Safety against noise. Of ten brokers that report every quarter of an hour, noise alone brings none within a week to
+an excess of this times the square of the noise, divided by the distance of the trigger from the level.
 """
 _LONGEST_S = 180.0
-"""Longest gap between passes that counts; longer ones are unknown."""
-_NEWEST = 0.02
+"""Maximum time between passes that adds to the excess."""
+_NOISE_WEIGHT = 0.02
 """Weight of the latest pass in the noise average."""
 _MOST_NOISE = 0.15
-"""Clamp of a deviation, above twice the noise: a larger one may be a change of load."""
+"""Maximum of a deviation, plus twice the noise: a larger one is probably a change of load."""
 _LONGEST_REST = 4.0
 """Longest rest, in calm periods."""
 _MOST_NAMESPACES = 20
@@ -87,14 +87,14 @@ _HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Bands:
+class HeatThresholds:
     """Thresholds: trigger above the level, and target heat."""
 
     evenness: float
     target: float
 
     @classmethod
-    def of(cls, settings: PlannerSettings) -> Bands:
+    def of(cls, settings: PlannerSettings) -> HeatThresholds:
         evenness = settings.level_evenness_percentage / 100
         return cls(evenness=evenness, target=1 + _TARGET_PART * evenness)
 
@@ -102,10 +102,10 @@ class Bands:
         """Return the distance (M,) of the trigger above the heat that brokers with this noise can reach."""
         return np.maximum(self.evenness, noise)
 
-    def enough_s(self, noise: FloatArray) -> FloatArray:
+    def relief_threshold_s(self, noise: FloatArray) -> FloatArray:
         """Return the excess (M,) at which brokers are relieved."""
-        by_noise = _SURE_S * noise * noise / np.maximum(self.evenness, noise)
-        return np.asarray(np.maximum(_PAR * CALM_S, by_noise))
+        by_noise = _NOISE_SAFETY_S * noise * noise / np.maximum(self.evenness, noise)
+        return np.asarray(np.maximum(_RELIEF_EXCESS * CALM_S, by_noise))
 
 
 def lacks_headroom(excess: FloatArray, used: FloatArray) -> BoolArray:
@@ -115,14 +115,14 @@ def lacks_headroom(excess: FloatArray, used: FloatArray) -> BoolArray:
 
 def is_urgent(excess: FloatArray, heat: FloatArray, used: FloatArray) -> BoolArray:
     """Return a mask of hot brokers that are relieved at once: much too hot, or nearly full."""
-    return np.asarray((excess > 0) & (heat >= MUCH) | lacks_headroom(excess, used))
+    return np.asarray((excess > 0) & (heat >= URGENT_HEAT) | lacks_headroom(excess, used))
 
 
 class BrokerMemory(NamedTuple):
-    """Memory of a broker. `hot_since_s` and `cold_since_s` are None while it is not; `noise` is a part of its load;
-    `comebacks` counts registrations within an hour after the rest of the one before; `came_s` is the begin of the first
-    registration, 0 if unknown. `failures` counts searches without result since it was last not hot, `skips` the rounds
-    without another one, the present round included.
+    """Memory of a broker. `at_s`: time of the last pass. `hot_since_s`, `cold_since_s`: None if it is not hot or cold.
+    `noise`: a fraction of its load. `comebacks`: registrations within an hour after the rest of the previous one.
+    `came_s`: time of the first registration, 0 if unknown. `failures`: searches without a move since the broker became
+    hot. `skips`: rounds without a search, including this one.
     """
 
     incarnation: int
@@ -296,7 +296,7 @@ def _noise_after(noise: float, off: float) -> float:
     if math.isnan(off):
         return noise
     off = min(off, _MOST_NOISE + 2 * noise)
-    return math.sqrt((1 - _NEWEST) * noise * noise + _NEWEST * off * off)
+    return math.sqrt((1 - _NOISE_WEIGHT) * noise * noise + _NOISE_WEIGHT * off * off)
 
 
 def _idle_part(moved: MovedShare, is_idle: Callable[[str, float], bool]) -> float:

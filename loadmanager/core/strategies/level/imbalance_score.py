@@ -1,11 +1,11 @@
 """Imbalance score: excess above a target heat, and its square, summed over all brokers and resources.
 
-Load below the target costs nothing, so that no more moves than needed. The sum is convex, so two slightly hot brokers
-are better than one that is twice as hot. Resources count separately, weighted by the broker's part of all capacity.
+Load below the target adds nothing, so no more is moved than needed. The sum is convex: two slightly hot brokers score
+better than one that is twice as hot. Each resource is weighted by the broker's part of all capacity.
 
-By the **usual** scale a move has to pay: half of the load that it moves has to be a gain, a quarter while some broker
-is much too hot; all of it if the source stays above the target and the destination below. Where nothing pays any more,
-what is **left over** counts for more: its square 5 times, then 50 times, and a smaller gain is enough.
+On the **usual** scale a move must gain at least half of the moved load, or a quarter while some broker is urgent. It
+gains all of it if the source stays above the target and the destination below. If no move gains enough, the scales for
+the **left-over** excess follow: its square is weighted 5 times, then 50 times, and the minimum gain is smaller.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmanager.core.model.load import FloatArray
-from loadmanager.core.strategies.level.hysteresis import MUCH
+from loadmanager.core.strategies.level.hysteresis import URGENT_HEAT
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Weight of the squared excess, and the part of the moved load that has to be a gain."""
+    """Weight of the squared excess, and the minimum gain per moved load, usually and while a broker is urgent."""
 
     square: float
     pays: float
@@ -30,7 +30,7 @@ class Scale:
         """Return the minimum gain of score per unit of cost at these heats (M, R); one of M brokers at the level has
         share 1 / M and heat 1.
         """
-        return (self.pays_in_need if heat.max(initial=0.0) >= MUCH else self.pays) * len(heat)
+        return (self.pays_in_need if heat.max(initial=0.0) >= URGENT_HEAT else self.pays) * len(heat)
 
 
 USUAL = Scale(square=1.0, pays=0.5, pays_in_need=0.25)
@@ -40,8 +40,8 @@ LEFT_OVER = (
 )
 
 
-def badness(heat: FloatArray, target: float, scale: Scale = USUAL) -> FloatArray:
-    """Return what each of these heats adds to the score, in the same shape."""
+def penalty(heat: FloatArray, target: float, scale: Scale = USUAL) -> FloatArray:
+    """Return the contribution of each heat to the score, in the same shape."""
     above = np.maximum(heat - target, 0.0)
     return np.asarray(above + scale.square * above * above)
 
@@ -54,4 +54,4 @@ def compute_parts(per_need: FloatArray) -> FloatArray:
 
 def score(heat: FloatArray, part: FloatArray, target: float, scale: Scale = USUAL) -> float:
     """Return the score of heats (M, R) of brokers with these capacities (M, R); 0 if none is above the target."""
-    return float((part * badness(heat, target, scale)).sum())
+    return float((part * penalty(heat, target, scale)).sum())

@@ -16,7 +16,7 @@ import numpy as np
 from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.model.snapshot import NOBODY
 from loadmanager.core.strategies.level.batch_moves import move_many
-from loadmanager.core.strategies.level.imbalance_score import LEFT_OVER, USUAL, badness, score
+from loadmanager.core.strategies.level.imbalance_score import LEFT_OVER, USUAL, penalty, score
 from loadmanager.core.strategies.level.search_task import (
     ROUNDING,
     Draft,
@@ -232,7 +232,7 @@ class _Search:
 
     def _worth(self, broker: int) -> float:
         """Return the maximum cost of bringing the broker to the target."""
-        bad = self.part[broker] * badness(self.heat[broker], self.draft.target, self.scale)
+        bad = self.part[broker] * penalty(self.heat[broker], self.draft.target, self.scale)
         return float(bad.sum()) / self.scale.least_gain(self.heat)
 
     def _affordable(self, broker: int, worth: float) -> Rows:
@@ -279,8 +279,8 @@ class _Search:
         target, scale = self.draft.target, self.scale
         now, with_it = self.heat[brokers], self.heat[brokers] + there * self.per_need[brokers]
         left = self.heat[source] + here * self.per_need[source]
-        relieved = badness(self.heat[source], target, scale) - badness(left, target, scale)
-        burdened = badness(with_it, target, scale) - badness(now, target, scale)
+        relieved = penalty(self.heat[source], target, scale) - penalty(left, target, scale)
+        burdened = penalty(with_it, target, scale) - penalty(now, target, scale)
         gain = (self.part[source] * relieved).sum(axis=2) - (self.part[brokers] * burdened).sum(axis=2)
         is_cooler = np.maximum(with_it.max(axis=2), left.max(axis=2)) < self.heat[source].max()
         return np.where(is_cooler, gain, 0.0)

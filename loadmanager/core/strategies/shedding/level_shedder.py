@@ -38,9 +38,9 @@ from loadmanager.core.strategies.level.hysteresis import (
     CALM_S,
     COLD,
     REST_S,
-    Bands,
     BrokerMemory,
     BrokerObservation,
+    HeatThresholds,
     LevelMemory,
     get_noise,
     is_urgent,
@@ -151,11 +151,11 @@ class LevelReason(Reason):
 @dataclass(frozen=True, slots=True)
 class Level:
     settings: PlannerSettings
-    bands: Bands
+    bands: HeatThresholds
 
     @classmethod
     def of(cls, settings: PlannerSettings) -> Level:
-        return cls(settings, Bands.of(settings))
+        return cls(settings, HeatThresholds.of(settings))
 
     def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
         if not len(snapshot.brokers):
@@ -214,7 +214,7 @@ def _with_indivisible(loads: LevelLoads, snapshot: Snapshot) -> tuple[LevelLoads
 class _Round:
     """One pass over the cluster, and the moves that follow from it."""
 
-    def __init__(self, settings: PlannerSettings, bands: Bands, snapshot: Snapshot, state: State) -> None:
+    def __init__(self, settings: PlannerSettings, bands: HeatThresholds, snapshot: Snapshot, state: State) -> None:
         self._settings = settings
         self._bands = bands
         self._snapshot = snapshot
@@ -229,16 +229,16 @@ class _Round:
         used = _explained(usage_per_broker(snapshot, settings.resource_weights), self._loads)
         self._urgent = is_urgent(self._excess, self._heat, used)
         self._lacks_headroom = lacks_headroom(self._excess, used)
-        self._memory = self._looked(memory)
+        self._memory = self._memory_after_pass(memory)
         self._seen = self._memory.seen(registrations)
-        self._enough_s = bands.enough_s(self._noise)
-        has_waited = np.array([seen.excess_s for seen in self._seen]) >= self._enough_s
+        self._relief_threshold_s = bands.relief_threshold_s(self._noise)
+        has_waited = np.array([seen.excess_s for seen in self._seen]) >= self._relief_threshold_s
         self._due = self._urgent | (self._excess > 0) & has_waited
         self._searched = self._due & np.array([seen.skips == 0 for seen in self._seen])
-        self._takers = np.array([seen.rests_until_s <= self._now_s for seen in self._seen], dtype=bool)
-        self._cold = self._takers & np.array([self._cold_for_s(seen) >= CALM_S for seen in self._seen])
-        self._put_s = self._when_put()
-        self._rests = self._put_s > -math.inf
+        self._receivers = np.array([seen.rests_until_s <= self._now_s for seen in self._seen], dtype=bool)
+        self._cold = self._receivers & np.array([self._cold_for_s(seen) >= CALM_S for seen in self._seen])
+        self._placed_s = self._placement_times()
+        self._rests = self._placed_s > -math.inf
         self._hottest = self._loads.hottest_resources()
         self._highest: list[float] = self._loads.usage.max(axis=1, initial=0.0).tolist()
         self._limits = MoveLimits(snapshot, settings)
@@ -254,12 +254,12 @@ class _Round:
         given: dict[int, list[LevelReason]] = {}
         for move, why in moves:
             given.setdefault(move.source, []).append(why)
-        verdicts = tuple(self._judge(row, given.get(row, []), found) for row in range(len(self._seen)))
-        memory = self._remembering([move for move, _ in moves], task, found)
+        verdicts = tuple(self._verdict(row, given.get(row, []), found) for row in range(len(self._seen)))
+        memory = self._memory_after_moves([move for move, _ in moves], task, found)
         heat = float(self._heat.max(initial=0.0)), float(found.heat.max(initial=0.0))
         return Shed(_picks(moves), verdicts, memory.as_state(), {"heat": heat[0], "heatAfter": heat[1]})
 
-    def _looked(self, memory: LevelMemory) -> LevelMemory:
+    def _memory_after_pass(self, memory: LevelMemory) -> LevelMemory:
         columns = self._excess, self._mean.heat() < COLD, find_deviation(self._snapshot)
         rows = zip(self._snapshot.brokers.registrations, *(each.tolist() for each in columns), strict=True)
         return memory.after_pass((BrokerObservation(*row) for row in rows), self._now_s)
@@ -267,7 +267,7 @@ class _Round:
     def _cold_for_s(self, seen: BrokerMemory) -> float:
         return -1.0 if seen.cold_since_s is None else self._now_s - seen.cold_since_s
 
-    def _when_put(self) -> FloatArray:
+    def _placement_times(self) -> FloatArray:
         """Return the time (N,) at which Level put each bundle in place lately, minus infinity otherwise and where a
         broker lacks headroom.
         """
@@ -299,7 +299,7 @@ class _Round:
             return find_moves(replace(rested, givers=np.zeros_like(task.givers))), LevelReason.ABOVE_LEVEL
         came_s = np.where(self._cold, [seen.came_s for seen in self._seen], -math.inf)
         newest_s = came_s.max()
-        unrested = task.movable & (self._put_s < newest_s)
+        unrested = task.movable & (self._placed_s < newest_s)
         if found.moves or not (unrested & self._rests).any():
             return found, reason
         return self._fill(replace(task, movable=unrested), came_s == newest_s), LevelReason.FILLS_COLD_BROKER
@@ -322,7 +322,7 @@ class _Round:
             assigned=snapshot.bundles.assigned,
             movable=eligible(snapshot) & limits.may_be_shed() & settled[snapshot.bundles.assigned],
             givers=settled,
-            takers=self._takers,
+            takers=self._receivers,
             share=share,
             cost=share * move_costs(snapshot, self._settings.level_move_costs),
             noise=self._noise,
@@ -338,7 +338,7 @@ class _Round:
             made=limits.made,
         )
 
-    def _remembering(self, moves: list[SearchMove], task: Task, found: SearchResult) -> LevelMemory:
+    def _memory_after_moves(self, moves: list[SearchMove], task: Task, found: SearchResult) -> LevelMemory:
         ids, names = self._snapshot.brokers.ids, self._snapshot.bundles.names
         put: dict[str, list[str]] = {}
         moved: dict[str, float] = {}
@@ -353,7 +353,7 @@ class _Round:
         memory = self._memory.after_moves(moved, put, relieved, self._now_s)
         return memory.after_failures(ids[broker] for broker in failed if broker not in sources)
 
-    def _judge(self, broker: int, given: list[LevelReason], found: SearchResult) -> Verdict:
+    def _verdict(self, broker: int, given: list[LevelReason], found: SearchResult) -> Verdict:
         """Build the verdict; `given` are the reasons of the bundles that leave the broker."""
         name = self._snapshot.brokers.ids[broker]
         why = self._why(broker)
@@ -386,13 +386,13 @@ class _Round:
         own = self._rests & (self._snapshot.bundles.assigned == broker)
         if not own.any():
             return LevelReason.NO_LEVELLING_MOVE, {"resting": 0}
-        left_s = float(self._put_s[own].min()) + REST_S - self._now_s
+        left_s = float(self._placed_s[own].min()) + REST_S - self._now_s
         return LevelReason.NO_LEVELLING_MOVE, {"resting": int(own.sum()), "seconds_left": round(left_s)}
 
     def _why_later(self, broker: int) -> tuple[Reason, dict[str, Figure]]:
         """Return the reason why a hot broker is not relieved yet."""
         seen = self._seen[broker]
-        left_s = float((self._enough_s[broker] - seen.excess_s) / self._excess[broker])
+        left_s = float((self._relief_threshold_s[broker] - seen.excess_s) / self._excess[broker])
         hot_s = self._now_s - (self._now_s if seen.hot_since_s is None else seen.hot_since_s)
         return LevelReason.HOT_TOO_SHORTLY, {"seconds": round(hot_s), "seconds_left": round(left_s)}
 
@@ -404,7 +404,7 @@ class _Round:
             return find_refusal(self._snapshot, broker) or LevelReason.INDIVISIBLE, largest
         if self._heat[broker] > 1:
             return LevelReason.NEAR_LEVEL, {}
-        if not self._takers[broker]:
+        if not self._receivers[broker]:
             left_s = round(seen.rests_until_s - self._now_s)
             return LevelReason.RESTS_AFTER_RESTART, {"seconds_left": left_s, "comebacks": seen.comebacks}
         if seen.cold_since_s is not None and not self._cold[broker]:

@@ -1,10 +1,9 @@
-"""Placement of peeled bundles: largest first, to the broker where a convex potential grows least.
+"""Destinations of the selected bundles: largest first, to the broker whose potential increases least.
 
-The potential of a broker is the sum over its resources of exp(40 (heat - target)): nearly full resources become
-expensive, so bundles go where their needs complement others'. Bundles with few eligible brokers go first. The heaviest
-are tried against all brokers, one by one. Light ones are placed in parallel: the coldest brokers are dealt out like
-cards, so that each bundle is tried against its own hand, from coldest to warmest, without collisions. A bundle that
-finds none within the target is tried against all.
+The potential of a broker is the sum over its resources of exp(40 (heat - target)). It grows steeply near the target, so
+bundles go to brokers with room for the resources that they need. Bundles with few eligible brokers come first. The
+heaviest ones are compared with all brokers, one by one. Light ones are placed in parallel: the brokers with room, by
+heat, are divided into disjoint sets of 64, a set per bundle. If none of its set fits, a bundle is compared with all.
 """
 
 from __future__ import annotations
@@ -16,33 +15,32 @@ from loadmanager.core.model.snapshot import NOBODY
 from loadmanager.core.strategies.level.search_task import ROUNDING, Draft, Rows
 
 _STEEPNESS = 40.0
-_HEAVIEST = 128
+_HEAVY_BUNDLES = 128
 """Number of bundles placed one by one."""
-_HAND = 64
-"""Hand size: brokers tried per light bundle."""
-_NOT = 1e30
+_CHOICES = 64
+"""Number of brokers compared per light bundle."""
+_IMPOSSIBLE = 1e30
 
 
-def refill(draft: Draft, rows: Rows, most: int) -> Rows:
-    """Return a broker (n,) for each bundle, `NOBODY` if it would be above the target with it, and for all remaining
-    ones once `most` have failed.
+def choose_destinations(draft: Draft, rows: Rows, most: int) -> Rows:
+    """Return the destination (n,) of each bundle, `NOBODY` if all would exceed the target. After `most` such bundles
+    the others get `NOBODY` too.
     """
-    destinations = _Refill(draft, rows, most).run()
-    while (given_away := _at_home_again(draft.at[rows], destinations)).any():
+    destinations = _Destinations(draft, rows, most).run()
+    while (given_away := _on_full_givers(draft.at[rows], destinations)).any():
         destinations[given_away] = NOBODY
     return destinations
 
 
-def _at_home_again(sources: Rows, destinations: Rows) -> BoolArray:
-    """Return a mask (n,) of bundles placed on a giver that has no room as some of its own stay."""
+def _on_full_givers(sources: Rows, destinations: Rows) -> BoolArray:
+    """Return a mask (n,) of the bundles placed on a giver some of whose own bundles found no destination."""
     return np.asarray((destinations >= 0) & np.isin(destinations, sources[destinations < 0]))
 
 
-class _Refill:
-    """State of the placement. The topic limit counts as a broker's last resource: at the target when no topic may be
-    added.
+class _Destinations:
+    """State of the choice. The topic limit is the last resource of a broker, at the target when no topic may be added.
 
-    `heat` (R + 1, M) is without unplaced bundles, `steep` (R + 1, M) the potential; `need` (n, R + 1).
+    `heat` (R + 1, M) excludes bundles that are not placed yet, `steep` (R + 1, M) is its potential; `need` (n, R + 1).
     """
 
     def __init__(self, draft: Draft, rows: Rows, most: int) -> None:
@@ -67,14 +65,14 @@ class _Refill:
     def run(self) -> Rows:
         heaviest_first = np.argsort(-self.dominant, kind="stable")
         is_heavy = np.zeros(len(heaviest_first), dtype=bool)
-        is_heavy[heaviest_first[:_HEAVIEST]] = True
+        is_heavy[heaviest_first[:_HEAVY_BUNDLES]] = True
         classes = np.unique(self.classes)
         for kind in classes[np.argsort(self.owners[classes].sum(axis=1), kind="stable")].tolist():
             may_own = self.takers & self.owners[kind]
             those = heaviest_first[self.classes[heaviest_first] == kind]
             for each in those[is_heavy[those]].tolist():
                 self._place(each, may_own)
-            for each in self._deal(those[~is_heavy[those]], np.flatnonzero(may_own)):
+            for each in self._place_in_parallel(those[~is_heavy[those]], np.flatnonzero(may_own)):
                 self._place(each, may_own)
         return self.destination
 
@@ -87,37 +85,37 @@ class _Refill:
         self.steep[:, brokers] = self._potential(heat)
 
     def _place(self, bundle: int, may_own: BoolArray) -> None:
-        """Place on the best of all brokers, if one stays within the target."""
+        """Place the bundle on the best broker, if one stays within the target."""
         if not self.left:
             return
         more = self.need[bundle][:, None] * self.per_need
         heat = self.heat + more
-        dearer = (np.expm1(_STEEPNESS * more) * self.steep).sum(axis=0)
-        dearer[~may_own | (heat.max(axis=0) > self.target)] = _NOT
-        best = int(dearer.argmin())
-        if dearer[best] >= _NOT:
+        increase = (np.expm1(_STEEPNESS * more) * self.steep).sum(axis=0)
+        increase[~may_own | (heat.max(axis=0) > self.target)] = _IMPOSSIBLE
+        best = int(increase.argmin())
+        if increase[best] >= _IMPOSSIBLE:
             self.left -= 1
         else:
             self._put(np.array([bundle]), np.array([best]), heat[:, best][:, None])
 
-    def _deal(self, bundles: Rows, brokers: Rows) -> list[int]:
-        """Place each on the best broker of its hand, as many in parallel as there are hands; return the unplaced."""
+    def _place_in_parallel(self, bundles: Rows, brokers: Rows) -> list[int]:
+        """Place each bundle on the best broker of its own set, in parallel; return the bundles not placed."""
         without: list[int] = []
         while len(bundles):
             hottest = self.heat[:, brokers].max(axis=0)
             room = brokers[hottest < self.target - ROUNDING]
-            hands = min(len(room) // _HAND, len(bundles))
-            if not hands:
+            sets = min(len(room) // _CHOICES, len(bundles))
+            if not sets:
                 break
             room = room[np.argsort(self.heat[:, room].max(axis=0), kind="stable")]
-            hand = room[: hands * _HAND].reshape(_HAND, hands).T
-            now, bundles = bundles[:hands], bundles[hands:]
-            more = self.need[now].T[:, :, None] * self.per_need[:, hand]
-            heat = self.heat[:, hand] + more
-            dearer = (np.expm1(_STEEPNESS * more) * self.steep[:, hand]).sum(axis=0)
-            dearer[heat.max(axis=0) > self.target] = _NOT
-            best, those = dearer.argmin(axis=1), np.arange(hands)
-            found = those[dearer[those, best] < _NOT]
-            without += now[dearer[those, best] >= _NOT].tolist()
-            self._put(now[found], hand[found, best[found]], heat[:, found, best[found]])
+            choices = room[: sets * _CHOICES].reshape(_CHOICES, sets).T
+            now, bundles = bundles[:sets], bundles[sets:]
+            more = self.need[now].T[:, :, None] * self.per_need[:, choices]
+            heat = self.heat[:, choices] + more
+            increase = (np.expm1(_STEEPNESS * more) * self.steep[:, choices]).sum(axis=0)
+            increase[heat.max(axis=0) > self.target] = _IMPOSSIBLE
+            best, those = increase.argmin(axis=1), np.arange(sets)
+            found = those[increase[those, best] < _IMPOSSIBLE]
+            without += now[increase[those, best] >= _IMPOSSIBLE].tolist()
+            self._put(now[found], choices[found, best[found]], heat[:, found, best[found]])
         return [*without, *bundles.tolist()]
