@@ -53,12 +53,8 @@ def replay(
         str, typer.Option(metavar="NAME", help="What would have happened with this strategy, or NAME+NAME.")
     ] = "",
     step_s: Annotated[
-        float | None,
-        typer.Option(
-            "--step",
-            min=1,
-            help="Seconds of a step of the world, for --set and --strategy; else as often as the brokers measured.",
-        ),
+        float,
+        typer.Option("--step", min=1, help="Seconds per simulated step, for --set and --strategy."),
     ] = 60,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
