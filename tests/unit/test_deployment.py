@@ -140,6 +140,14 @@ def test_kustomize_builds_the_example_and_all_of_it_is_valid() -> None:
     assert {kind for kind, _ in built} >= OF_THE_OPERATOR
 
 
+def test_autoscaling_keeps_its_replicas_while_nobody_leads() -> None:
+    """KEDA takes a missing value for 0 unless it is told otherwise, and would scale in to the minimum."""
+    recipe = re.search(r"```yaml\n(.*?kind: ScaledObject.*?)```", (TOP / "k8s/README.md").read_text(), re.DOTALL)
+    assert recipe
+    (trigger,) = yaml.safe_load(recipe[1])["spec"]["triggers"]
+    assert trigger["metadata"]["ignoreNullValues"] == "false"
+
+
 def test_the_component_for_tokens_closes_the_nodes_with_files_that_it_mounts() -> None:
     component = yaml.safe_load((TOP / "k8s/components/tokens/kustomization.yaml").read_text(encoding="utf-8"))
     pod = yaml.safe_load(component["patches"][0]["patch"])["spec"]["template"]["spec"]
