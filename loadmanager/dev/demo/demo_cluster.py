@@ -150,7 +150,7 @@ class DemoCluster:
         while None in codes.values() and clock.now_s() < deadline_s:
             await asyncio.sleep(_POLL_S)
             codes = await asyncio.to_thread(self._exit_codes, names)
-        self.died_unexpectedly.extend(name for name, code in codes.items() if code != 0)
+        self.died_unexpectedly.extend(name for name, code in codes.items() if code)
 
     async def kill_node(self, name: str) -> float:
         """SIGKILL a node; the moment, on the clock of leases."""

@@ -34,11 +34,11 @@ class DemoEvent:
 
 @dataclass(slots=True)
 class ShownBroker:
-    """A broker as the view shows it."""
+    """A broker as the view shows it. Its rate is None until it has answered twice, and while it does not answer."""
 
     name: str
     broker_id: str
-    messages_per_s: float = 0.0
+    messages_per_s: float | None = None
     topic_names: frozenset[str] = frozenset()
 
 
@@ -171,7 +171,9 @@ def event_line(state: DemoState, event: DemoEvent) -> str:
 
 
 def status_line(state: DemoState) -> str:
-    rates = "  ".join(f"{row.name} {row.messages_per_s:.0f}/s" for row in state.brokers)
+    rates = "  ".join(
+        f"{row.name} {'?' if row.messages_per_s is None else f'{row.messages_per_s:.0f}/s'}" for row in state.brokers
+    )
     return f"{clock.now_s() - state.started_s:7.1f} s  leader {state.leader_name or 'none'}  {rates}"
 
 

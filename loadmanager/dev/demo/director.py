@@ -16,7 +16,7 @@ from aiohttp import web
 from loadmanager.broker import CloseReason
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.dev.demo.demo_cluster import DemoCluster, DemoError
-from loadmanager.dev.demo.demo_monitor import INTERVAL_S, DemoState, Monitor
+from loadmanager.dev.demo.demo_monitor import INTERVAL_S, DemoState, Monitor, ShownBroker
 from loadmanager.dev.demo.demo_settings import TENANT, DemoSettings
 from loadmanager.dev.demo.demo_summary import (
     DemoSummary,
@@ -122,7 +122,7 @@ class Director:
         """Make topics hot that are on the brokers with the least to do, and the topics that were hot no longer so."""
         workload = self._settings.workload
         able = [row for row in self._state.brokers if len(row.topic_names) >= workload.hot_topics]
-        by_rate = sorted(able or self._state.brokers, key=lambda row: row.messages_per_s)
+        by_rate = sorted(able or self._state.brokers, key=_rate)
         cut = NamespaceBundles(equal_boundaries(self._settings.bundles_per_namespace))
         self._hot_spots += 1
         quietest = by_rate[: min(self._hot_spots, _MOST_HOT)]
@@ -162,7 +162,7 @@ class Director:
     async def _kill_busiest_broker(self) -> None:
         # The last rate may be of topics that have been unloaded since.
         serving = [row for row in self._state.brokers if row.topic_names]
-        busiest = max(serving or self._state.brokers, key=lambda row: row.messages_per_s)
+        busiest = max(serving or self._state.brokers, key=_rate)
         await self._cluster.kill_broker(busiest.name)
         self._state.add_event(f"{busiest.name} and its agent were killed: a machine is lost")
 
@@ -248,6 +248,10 @@ class Director:
             first_s = min([from_s + _LONGEST_BEFORE_S, *unloads])
             windows["before"] = from_s, max(first_s, from_s + 1.5 * INTERVAL_S)
         return {name: imbalance(self._state.samples, *window) for name, window in windows.items()}
+
+
+def _rate(broker: ShownBroker) -> float:
+    return broker.messages_per_s or 0.0
 
 
 def _bundles_moved(serving_records: Iterable[Mapping[str, Any]]) -> int:

@@ -68,8 +68,8 @@ def test_the_same_topic_name_elsewhere_and_the_same_process_again_are_no_second_
     assert find_overlaps(serving_intervals(records, {})) == []
 
 
-def an_account(owner: str | None, at_s: float = 10) -> dict[str, Any]:
-    return {"topic": T, "owner": owner, "at_s": at_s}
+def an_account(owner: str | None, sent_at_s: float = 10, taken_at_s: float = 10) -> dict[str, Any]:
+    return {"topic": T, "owner": owner, "sent_at_s": sent_at_s, "taken_at_s": taken_at_s}
 
 
 def test_a_topic_has_an_owner_when_its_client_and_the_broker_say_so() -> None:
@@ -77,5 +77,10 @@ def test_a_topic_has_an_owner_when_its_client_and_the_broker_say_so() -> None:
     assert topics_without_owner([T], [an_account("a")], intervals) == []
     assert topics_without_owner([T], [an_account(None)], intervals) == [T]
     assert topics_without_owner([T], [an_account("b")], intervals) == [T]
-    assert topics_without_owner([T], [an_account("a", at_s=30)], intervals) == [T]
+    assert topics_without_owner([T], [an_account("a", 30, 31)], intervals) == [T]
     assert topics_without_owner([T], [], intervals) == [T]
+
+
+def test_a_topic_that_moved_while_an_answer_was_late_has_an_owner() -> None:
+    intervals = serving_intervals([opened(1, "a"), closed(20, "a"), opened(21, "b")], {})
+    assert topics_without_owner([T], [an_account("a", 19, 25)], intervals) == []
