@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,11 +15,15 @@ if TYPE_CHECKING:
     from loadmanager.net.tls_contexts import RenewedTls
 from loadmanager.net.auth.outgoing_token import Token, TokenAlone, TokenFile
 
+_TRUST_CERTS_VARIABLE = "LOADMANAGER_TLS_TRUST_CERT_PATH"
+_CERTIFICATE_VARIABLE = "LOADMANAGER_TLS_CERTIFICATE_PATH"
+_KEY_VARIABLE = "LOADMANAGER_TLS_KEY_PATH"
+
 TrustCerts = Annotated[
     Path | None,
     typer.Option(
         "--tls-trust-cert-path",
-        envvar="LOADMANAGER_TLS_TRUST_CERT_PATH",
+        envvar=_TRUST_CERTS_VARIABLE,
         help="Who signs the certificates of those who are asked by https (PEM); else whom the system trusts.",
     ),
 ]
@@ -26,13 +31,13 @@ Certificate = Annotated[
     Path | None,
     typer.Option(
         "--tls-certificate-path",
-        envvar="LOADMANAGER_TLS_CERTIFICATE_PATH",
+        envvar=_CERTIFICATE_VARIABLE,
         help="The certificate to show to those who want one (PEM).",
     ),
 ]
 Key = Annotated[
     Path | None,
-    typer.Option("--tls-key-path", envvar="LOADMANAGER_TLS_KEY_PATH", help="The key of that certificate (PEM)."),
+    typer.Option("--tls-key-path", envvar=_KEY_VARIABLE, help="The key of that certificate (PEM)."),
 ]
 
 
@@ -75,3 +80,17 @@ def given_token(token: str, token_file: Path | None) -> Token | None:
         return None if token_file is None else TokenFile(token_file)
     except ConfigurationError as error:
         fail(str(error), EXIT_CONFIGURATION)
+
+
+def words_to_repeat(
+    token_file: Path | None, trust_certs: Path | None, certificate: Path | None, key: Path | None
+) -> list[str]:
+    """Return these options as words of a command, without those that the environment says as well."""
+    given = {
+        ("--token-file", TOKEN_FILE_VARIABLE): token_file,
+        ("--tls-trust-cert-path", _TRUST_CERTS_VARIABLE): trust_certs,
+        ("--tls-certificate-path", _CERTIFICATE_VARIABLE): certificate,
+        ("--tls-key-path", _KEY_VARIABLE): key,
+    }
+    told = [(option, str(path)) for (option, name), path in given.items() if path and str(path) != os.environ.get(name)]
+    return [word for each in told for word in each]

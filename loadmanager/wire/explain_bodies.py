@@ -127,13 +127,13 @@ class BundleExplanation(WireModel):
 
 
 class UsagePercentages(WireModel):
-    """Usage in per cent of CPU, heap memory, direct memory, bandwidth in and out."""
+    """Usage in per cent of CPU, heap memory, direct memory, bandwidth in and out; null for one without a limit."""
 
-    cpu: float
-    memory: float
-    direct_memory: float
-    bandwidth_in: float
-    bandwidth_out: float
+    cpu: float | None
+    memory: float | None
+    direct_memory: float | None
+    bandwidth_in: float | None
+    bandwidth_out: float | None
 
 
 class RoundMove(WireModel):

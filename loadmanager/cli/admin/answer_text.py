@@ -16,6 +16,15 @@ from loadmanager.cli.text.text_tables import format_pairs, format_table, get_ter
 Json = Mapping[str, Any]
 """An object of an answer, by the keys that it has on the wire."""
 
+RESOURCES = {
+    "cpu": "cpu",
+    "memory": "memory",
+    "directMemory": "direct memory",
+    "bandwidthIn": "net in",
+    "bandwidthOut": "net out",
+}
+"""Words for the resources of a broker, by key."""
+
 _TIMES = frozenset({"at", "draining", "heldOff", "lastAt", "lastUpdate", "since", "startTimestamp", "takenAt"})
 """Keys of times in epoch milliseconds, or of objects of them."""
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from loadmanager.cli.admin.answer_text import (
+    RESOURCES,
     Json,
     find_execution,
     show_balance,
@@ -250,8 +251,12 @@ def _figures_of_broker(content: Json) -> list[tuple[str, str]]:
     standing = content["standing"]
     rates = f"{format_count(standing['msgRatePerS'])} messages/s, {format_number(standing['mibPerS'])} MiB/s"
     thresholds = ", ".join(f"{key} {_figure(value)}" for key, value in content["thresholds"].items())
+    used = {
+        name: "unknown" if content["resources"][key] is None else f"{format_number(content['resources'][key])} %"
+        for key, name in RESOURCES.items()
+    }
     return [
-        ("usage", ", ".join(f"{name} {format_number(percent)} %" for name, percent in content["resources"].items())),
+        ("usage", ", ".join(f"{name} {percent}" for name, percent in used.items())),
         ("load", f"{rates}; {standing['topics']} topics, {standing['bundles']} bundles"),
         ("report", _age(content["inputs"]["reportAgeS"]).removeprefix(", ") or "none"),
         ("decides", f"{content['sheddingStrategy']}{': ' if thresholds else ''}{thresholds}"),
@@ -263,7 +268,7 @@ def _why_not_lines(content: Json, width: int | None) -> list[str]:
     answer = content["answer"]
     lines = [style_text(line, "bold") for line in wrap_text(f"{answer['sentence']}.", width)]
     if answer["change"]:
-        lines += wrap_text(f"To change it: {answer['change']}.", width)
+        lines += wrap_text(f"To change it: {answer['change']}", width)
     for obstacle in content["obstacles"]:
         if obstacle["sentence"] != answer["sentence"]:
             lines += _sentence(obstacle, width)
@@ -294,8 +299,9 @@ def _whereabouts(content: Json, width: int | None) -> list[str]:
 
 
 def _sentence(explanation: Json, width: int | None) -> list[str]:
-    change = f"; to change it: {explanation['change']}" if explanation.get("change") else ""
-    return wrap_text(f"{explanation['sentence']}{change}.", width, _INDENT)
+    change = explanation.get("change")  # without a full stop: it may end with a command, which is copied
+    told = f"{explanation['sentence']}; to change it: {change}" if change else f"{explanation['sentence']}."
+    return wrap_text(told, width, _INDENT)
 
 
 def _standings(standings: Iterable[Json], width: int | None, roles: Mapping[str | None, str]) -> list[str]:

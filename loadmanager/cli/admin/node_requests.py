@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from ssl import SSLCertVerificationError
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
@@ -252,6 +253,7 @@ def _read(response: HTTPResponse) -> AdminAnswer:
 EXIT_UNREACHABLE = 3
 URL_VARIABLE = "LOADMANAGER_ADMIN_URL"
 DEFAULT_URL = "http://127.0.0.1:8080"
+_ADMIN_COMMAND = re.compile("loadmanager admin ([^`]+)")
 _FIXES: dict[int, str] = {
     HTTPStatus.UNAUTHORIZED: "--token-file or LOADMANAGER_TOKEN_FILE names the file with yours",
     HTTPStatus.FORBIDDEN: "docs/security.md says who may do what",
@@ -274,13 +276,17 @@ ASKING_ERRORS = (NoNodeReachableError, AnswerLostError, NodeRefusedError)
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Connection settings of a command: node URLs, timeout, output format, token and TLS."""
+    """Connection settings of a command: node URLs, timeout, output format, token and TLS.
+
+    `options` are those of its words that another command in the same shell has to repeat.
+    """
 
     urls: Sequence[str]
     timeout_s: float
     as_json: bool = False
     token: Token | None = None
     tls: RenewedTls | None = None
+    options: Sequence[str] = ()
 
     def ask(self, request: AdminRequest) -> AdminAnswer:
         answer = ask(self.urls, self._with_token(request), self.timeout_s, self.tls)
@@ -300,15 +306,21 @@ class Service:
         return answer
 
     def command(self, words: str) -> str:
-        """Return an admin command as it runs in this shell: with `--url` unless the environment says the same."""
+        """Return an admin command as it runs in this shell: with the options that the environment does not say."""
         url = ",".join(self.urls)
         options = [] if url == os.environ.get(URL_VARIABLE, DEFAULT_URL) else ["--url", shlex.quote(url)]
-        return " ".join([find_program(), "admin", words, *options])
+        return " ".join([find_program(), "admin", words, *options, *map(shlex.quote, self.options)])
 
-    def complete(self, text: str) -> str:
-        """Return a text in which the admin command at its end runs in this shell."""
-        before, found, words = text.rpartition("loadmanager admin ")
-        return f"{before}{self.command(words)}" if found else text
+    def complete(self, content: T) -> T:
+        """Return an answer whose texts have admin commands that run in this shell, at their end or in backticks."""
+        completed: object = content
+        if isinstance(content, str):
+            completed = _ADMIN_COMMAND.sub(lambda found: self.command(found[1]), content)
+        elif isinstance(content, list):
+            completed = [self.complete(each) for each in content]
+        elif isinstance(content, dict):
+            completed = {key: self.complete(value) for key, value in content.items()}
+        return cast("T", completed)
 
     def _with_token(self, request: AdminRequest) -> AdminRequest:
         if self.token is None:

@@ -30,6 +30,7 @@ from loadmanager.cli.connection_options import (
     TrustCerts,
     given_tls,
     given_token,
+    words_to_repeat,
 )
 from loadmanager.cli.text.text_tables import write_nowhere
 from loadmanager.core.domain.names import BundleName, BundleRange, InvalidNameError, NamespaceName, TopicName
@@ -80,7 +81,8 @@ def command(
             **given: Any,  # noqa: ANN401 - its arguments
         ) -> None:
             tls = given_tls(tls_trust_certs, tls_certificate, tls_key)
-            service = Service(_urls(url), timeout, as_json, given_token(token, token_file), tls)
+            options = words_to_repeat(token_file, tls_trust_certs, tls_certificate, tls_key)
+            service = Service(_urls(url), timeout, as_json, given_token(token, token_file), tls, options)
             try:
                 _run(make(**given), service, shown)
                 sys.stdout.flush()
@@ -147,7 +149,7 @@ def _carry_out(request: AdminRequest, service: Service, show_it: Callable[[objec
     """Ask, and print the answer."""
     answer = service.ask(request)
     if answer.body:
-        show_it(answer.content)
+        show_it(answer.content if service.as_json else service.complete(answer.content))
     if not service.as_json and request.follow_up is not None and (words := request.follow_up(answer.content)):
         print(f"\nTo execute it: {service.command(words)}")
     if request.then is not None:

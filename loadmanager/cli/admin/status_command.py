@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.cells import cell_len
 
-from loadmanager.cli.admin.answer_text import Json, show_lines
+from loadmanager.cli.admin.answer_text import RESOURCES, Json, show_lines
 from loadmanager.cli.admin.node_requests import NodeRefusedError, NoNodeReachableError, Service, get
 from loadmanager.cli.admin.request_command import Procedure, show_json
 from loadmanager.cli.text.numbers import (
@@ -58,15 +58,11 @@ def _look(service: Service) -> dict[str, Any]:
     """The fleet, and the last moves; these are null while no leader can be asked."""
     fleet = service.get(get(_FLEET))
     assert isinstance(fleet, dict), "the fleet"
-    for found in fleet["balancing"].get("cannotMove") or ():
-        found["sentence"] = service.complete(found["sentence"])
-    for found in fleet.get("unserved") or ():
-        found["remedy"] = service.complete(found["remedy"])
     try:
         answer = service.get(get(_DECISIONS, limit=_SHOWN_MOVES, kind=_MOVES))
     except (NoNodeReachableError, NodeRefusedError):
         answer = {}
-    return {**fleet, "lastMoves": answer.get("decisions") if isinstance(answer, dict) else None}
+    return service.complete({**fleet, "lastMoves": answer.get("decisions") if isinstance(answer, dict) else None})
 
 
 def _watch(service: Service) -> None:
@@ -102,13 +98,6 @@ _LEAST_BAR, _LONGEST_BAR = 10, 40
 _LEAST_BROKERS = 3
 _MOST_SHOWN = 3
 _FULL = 100.0
-_RESOURCES = {
-    "cpu": "cpu",
-    "memory": "memory",
-    "directMemory": "direct memory",
-    "bandwidthIn": "net in",
-    "bandwidthOut": "net out",
-}
 _STATES = {"active": "", "held_off": "held off", "broker_stuck": "stuck", "unreadable": "no report"}
 _TROUBLED = ("unreadable", "broker_stuck", "sick", "rejected")
 _DROPPED = ("load", "bundles", "most")
@@ -235,7 +224,7 @@ def _badness(columns: Json, row: int) -> tuple[bool, float]:
 
 def _cells(columns: Json, row: int, drains: Mapping[str, Json]) -> dict[str, str]:
     broker, state = columns["id"][row], columns["state"][row]
-    most = max(_RESOURCES, key=lambda name: columns[name][row] or 0.0)
+    most = max(RESOURCES, key=lambda name: columns[name][row] or 0.0)
     told = _STATES.get(state, state)
     if drain := drains.get(broker):
         eta_s = drain["etaS"]
@@ -243,7 +232,7 @@ def _cells(columns: Json, row: int, drains: Mapping[str, Json]) -> dict[str, str
     return {
         "broker": broker,
         "used": f"{columns['highest'][row]:3.0f} %",
-        "most": _RESOURCES[most] if columns[most][row] else "",
+        "most": RESOURCES[most] if columns[most][row] else "",
         "load": f"{format_count(columns['msgRate'][row])}/s, {format_size(columns['throughput'][row])}/s",
         "bundles": f"{columns['bundles'][row]} bundles",
         "state": told,

@@ -127,7 +127,8 @@ class BundleExplained:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BrokerExplained:
-    """`usage_percent` (5,) by resource, `usage` the weighted maximum; `thresholds` are settings by key.
+    """`usage_percent` (5,) by resource, NaN without a limit; `usage` the weighted maximum; `thresholds`: settings by
+    key.
 
     `steps`: the steps of a round now that concern the broker, with their `verdicts`; `margin`: its distance from the
     shedding threshold. `obstacles`: filters that drop it for all bundles. `certificate`: the gap of that round to the
@@ -203,7 +204,7 @@ def explain_broker(situation: DecisionInput, broker: BrokerId) -> BrokerExplaine
     obstacles = find_general_obstacles(rules, question, row)
     return BrokerExplained(
         broker=broker,
-        usage_percent=snapshot.brokers.usage_percent[row].astype(np.float64),
+        usage_percent=np.where(snapshot.brokers.usage[row, :, 1] > 0, snapshot.brokers.usage_percent[row], np.nan),
         usage=usage,
         standing=_standing(snapshot, row, "", settings),
         is_settled=bool(snapshot.brokers.settled[row]),

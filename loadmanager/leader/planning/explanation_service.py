@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -204,7 +205,8 @@ def _figures(load: FloatArray) -> LoadFigures:
 
 
 def _resources(percent: FloatArray) -> UsagePercentages:
-    cpu, memory, direct_memory, bandwidth_in, bandwidth_out = percent.tolist()
+    known = [None if math.isnan(each) else each for each in percent.tolist()]
+    cpu, memory, direct_memory, bandwidth_in, bandwidth_out = known
     return UsagePercentages(
         cpu=cpu, memory=memory, direct_memory=direct_memory, bandwidth_in=bandwidth_in, bandwidth_out=bandwidth_out
     )

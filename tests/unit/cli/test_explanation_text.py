@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
 from typing import Any
 
 from support.command_line import run_admin
@@ -108,7 +110,7 @@ def test_of_a_bundle_that_would_move_or_stays_by_a_rule_it_says_so(node: Recordi
     pinned = said("No move because it is pinned", change="take back its pin")
     kept = a_bundle(shedding=shedding(stays=pinned, stays_by_rule=True))
     assert shown(node, f"bundle {BUNDLE}", kept)[1:3] == [
-        "  No move because it is pinned; to change it: take back its pin.",
+        "  No move because it is pinned; to change it: take back its pin",
         "",
     ]
     free = a_bundle(ownership={**OWNERSHIP, "state": "Free", "owner": None, "age_s": None})
@@ -116,7 +118,7 @@ def test_of_a_bundle_that_would_move_or_stays_by_a_rule_it_says_so(node: Recordi
 
 
 def test_of_a_broker_it_says_what_a_round_would_take_and_whether_it_is_given_anything(node: RecordingNode) -> None:
-    resources = {"cpu": 1.992, "memory": 0.0, "direct_memory": 0.0, "bandwidth_in": 90.04, "bandwidth_out": 0.0}
+    resources = {"cpu": 1.992, "memory": None, "direct_memory": 0.0, "bandwidth_in": 90.04, "bandwidth_out": 0.0}
     explanation = BrokerExplanation.model_validate({
         "broker_id": "b1:8080", "inputs": INPUTS, "usage_percent": 90.04, "resources": resources,
         "standing": standing("b1:8080", 90.04), "is_settled": True, "shedding_strategy": "ThresholdShedder",
@@ -130,10 +132,10 @@ def test_of_a_broker_it_says_what_a_round_would_take_and_whether_it_is_given_any
         "  Shed 1 of 9 bundles.",
         "",
         "It is given no bundles:",
-        "  It is excluded; to change it: include it.",
+        "  It is excluded; to change it: include it",
         "  It is overloaded: only when others are no better.",
         "",
-        "usage        cpu 1.99 %, memory 0 %, directMemory 0 %, bandwidthIn 90 %, bandwidthOut 0 %",
+        "usage        cpu 1.99 %, memory unknown, direct memory 0 %, net in 90 %, net out 0 %",
         "load         5.29k messages/s, 1.7 MiB/s; 56 topics, 39 bundles",
         "report       1 s old",
         "decides      ThresholdShedder: loadBalancerX 10",
@@ -155,8 +157,8 @@ def test_why_not_has_the_answer_and_its_remedy_first(node: RecordingNode) -> Non
     })  # fmt: skip
     assert shown(node, f"why-not {BUNDLE} b2:8080", explanation)[:9] == [
         "Not on b2:8080 because an operator has excluded it.",
-        "To change it: take back its exclusion.",
-        "  Not on b2:8080 because it is full; to change it: have less on it.",
+        "To change it: take back its exclusion",
+        "  Not on b2:8080 because it is full; to change it: have less on it",
         "",
         f"{BUNDLE} is on b1:8080 for 3 min (admin unload); a round now would leave it there.",
         "  No move because a round takes nothing from b1:8080.",
@@ -171,3 +173,13 @@ def test_an_explanation_of_another_version_is_shown_as_it_is(node: RecordingNode
         mood: str
 
     assert shown(node, f"bundle {BUNDLE}", Other(mood="good")) == ["mood  good"]
+
+
+def test_a_command_in_an_explanation_runs_where_it_is_printed(node: RecordingNode, tmp_path: Path) -> None:
+    (token := tmp_path / "my token").write_text("a.b.c")
+    pinned = said("No move because it is pinned", change=f"loadmanager admin bundles unpin {BUNDLE}")
+    node.status, node.body = 200, a_bundle(shedding=shedding(stays=pinned)).model_dump_json(by_alias=True).encode()
+    options = f"--url {node.url} --token-file '{token}'"
+    line = run_admin(f"explain bundle {BUNDLE} {options}").stdout.splitlines()[1]
+    printed = line.partition("to change it: ")[2]
+    assert shlex.split(printed) == shlex.split(f"loadmanager admin bundles unpin {BUNDLE} {options}")
