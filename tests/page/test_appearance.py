@@ -153,3 +153,36 @@ async def test_the_focus_comes_back_from_a_dialog_and_stays_in_it_meanwhile(show
         assert await shown.page.evaluate(_IS_INSIDE)
     await shown.page.keyboard.press("Escape")
     await expect(button).to_be_focused()
+
+
+# The texts of a drawn heat map above the cells, and the bars: [text or "", left, top, right, bottom].
+_DRAWN_IN_LANE = """async ([from, columns, leaders]) => {
+  const { draw, imageOf, LANE } = await import("/page/heat_drawing.js");
+  const canvas = document.querySelector(".map canvas");
+  const moves = leaders.map(([ms]) => [ms, "t/ns/0x00000000_0x10000000", "b1:8080", "b2:8080", "shed"]);
+  const cells = new Uint8Array(columns).fill(50);
+  const timeline = { of: "brokers", from, stepMs: 1000, columns, rows: ["b1:8080"], cells, moves, splits: [], leaders };
+  const drawn = [], context = canvas.getContext("2d");
+  const note = (text, x, y, width, height) => y + height <= LANE && drawn.push([text, x, y, x + width, y + height]);
+  context.fillRect = (x, y, width, height) => note("", x, y, width, height);
+  context.fillText = (text, x, y) => note(text, x, y - 8, context.measureText(text).width, 10);
+  draw(canvas, 300, 200, { timeline, image: imageOf(canvas, timeline), selection: null, cursor: null });
+  delete context.fillRect;
+  delete context.fillText;
+  return drawn;
+}"""
+
+
+async def test_labels_of_leaders_cover_no_bar_and_stay_on_the_map(shown: Shown) -> None:
+    await shown.open("heat?range=900")
+    await expect(shown.page.locator(".map canvas")).to_be_visible()
+    leaders = [[second * 1000, "n1:8080", epoch] for epoch, second in enumerate((2, 50, 58))]
+    drawn = await shown.page.evaluate(_DRAWN_IN_LANE, [0, 60, leaders])
+    labels, bars = [each for each in drawn if each[0]], [each for each in drawn if not each[0]]
+    assert len(labels) >= 2
+    assert len(bars) == 3
+    for _, left, top, right, bottom in labels:
+        assert left >= 0
+        assert right <= 300
+        assert all(bottom <= bar[2] or bar[4] <= top for bar in bars)
+        assert not any(left < second * 5 < right for second in (2, 50, 58)), "a label that a line goes through"

@@ -9,7 +9,7 @@ import { DrainProgress } from "./drains.js";
 import { Explained, Fact, Standings, Verdicts } from "./explained.js";
 import { Meter, Notice, linesOf, rowOf } from "./fleet.js";
 import { RESOURCES } from "./fleet_words.js";
-import { bytesPerS, duration, percent, perS, said, whole } from "./format.js";
+import { bytesPerS, duration, percent, perS, said, short, whole } from "./format.js";
 import { fleet, operations } from "./live.js";
 import { BrokerLink, Facts, State, SubjectLink, Waiting } from "./parts.js";
 import { linkTo, linkToSubject } from "./route.js";
@@ -39,7 +39,7 @@ function Usage({ row, lines }) {
     <${Meter} value=${row[key]} lines=${row.of === name ? lines : {}} state=${row.state} />`;
   return html`<section class="card" aria-label="Usage">
     <div class="meters">${RESOURCES.map(meter)}</div>
-    <p class="quiet">${whole(row.bundles)} bundles, ${perS(row.msgRate)} messages, ${bytesPerS(row.throughput)}</p>
+    <p class="quiet">${whole(row.bundles)} bundles, ${short(row.msgRate)} messages/s, ${bytesPerS(row.throughput)}</p>
   </section>`;
 }
 

@@ -4,7 +4,8 @@ import { contextOf } from "./bars.js";
 import { clock, minute } from "./format.js";
 import { colours } from "./theme.js";
 
-export const LANE = 26; // above the map: how many moves, and who began to lead
+export const LANE = 40; // above the map: who began to lead, and below that how many moves
+const LABELS = 14; // the part of it for labels
 export const AXIS = 20; // below it
 const UNKNOWN = 255;
 const MOST_MARKS = 600;
@@ -126,7 +127,7 @@ function drawMoves(context, colour, scale, timeline, map) {
   context.fillStyle = colour.bar;
   counts.forEach((count, column) => {
     if (count) {
-      const height = Math.max(2, ((LANE - 8) * count) / most);
+      const height = Math.max(2, ((LANE - LABELS - 8) * count) / most);
       context.fillRect(
         (column * map.width) / timeline.columns,
         LANE - 2 - height,
@@ -136,7 +137,7 @@ function drawMoves(context, colour, scale, timeline, map) {
     }
   });
   context.fillStyle = colour.ink;
-  for (const [ms] of timeline.splits) diamond(context, scale.x(ms), 5);
+  for (const [ms] of timeline.splits) diamond(context, scale.x(ms), LABELS + 5);
   if (timeline.of !== "brokers" || timeline.moves.length > MOST_MARKS) return;
   const y = (name) => {
     const row = name ? rowOf(timeline, name) : -1;
@@ -188,19 +189,22 @@ function drawLeaders(context, colour, scale, timeline, map) {
   context.font = "11px system-ui, sans-serif";
   context.textAlign = "left";
   context.setLineDash([3, 3]);
-  let labelled = Infinity; // where the label to the right begins
-  for (const [ms, , epoch] of [...timeline.leaders].sort((a, b) => b[0] - a[0])) {
-    const x = Math.round(scale.x(ms)) + 0.5;
+  const leaders = [...timeline.leaders].sort((a, b) => a[0] - b[0]);
+  const lines = leaders.map(([ms]) => Math.round(scale.x(ms)) + 0.5);
+  let used = 0; // where the last line or label ends
+  leaders.forEach(([, , epoch], n) => {
+    const x = lines[n];
     context.beginPath();
     context.moveTo(x, 0);
     context.lineTo(x, map.top + map.height);
     context.stroke();
     const text = `epoch ${epoch}`;
-    const at = Math.min(x + 3, map.width - context.measureText(text).width);
-    if (at + context.measureText(text).width + 4 > labelled) continue;
-    context.fillText(text, at, 10);
-    labelled = at;
-  }
+    const { width } = context.measureText(text);
+    const fits = x + 3 + width <= (lines[n + 1] ?? map.width);
+    const at = fits ? x + 3 : x - 3 - width;
+    if (at >= used) context.fillText(text, at, 10);
+    used = fits ? at + width : x;
+  });
   context.setLineDash([]);
 }
 
