@@ -27,7 +27,7 @@ from loadmanager.core.domain.policies import (
     match_policy,
     namespaces_to_unload,
 )
-from loadmanager.core.domain.settings import KEYS
+from loadmanager.core.domain.settings import KEYS, NAMING_NAMESPACES
 from loadmanager.errors import BadRequestError, ConflictError, NotFoundError, UnloadFailedError
 from loadmanager.http.audit_middleware import noting
 from loadmanager.http.leader_proxy import Forwarder, unloading_timeout_s
@@ -40,7 +40,6 @@ from loadmanager.net.auth.gate import AccessRole
 from loadmanager.wire.policy_records import (
     FAILURE_DOMAIN,
     ISOLATION_DATA,
-    NAMING_NAMESPACES,
     BrokerUnderPolicy,
     FailureDomain,
     IsolationData,

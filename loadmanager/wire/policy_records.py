@@ -21,12 +21,8 @@ from loadmanager.core.domain.policies import (
     UnloadScope,
     map_failure_domains,
 )
-from loadmanager.core.domain.settings import KEYS
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.validation import parse_json
-
-NAMING_NAMESPACES = (KEYS["shedding_excluded_namespaces"], KEYS["level_move_costs"], "availableNamespaces")
-"""Keys of the settings that name namespaces."""
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _SCOPES = f"^({'|'.join(UnloadScope)})$"

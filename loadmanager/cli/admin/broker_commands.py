@@ -12,7 +12,7 @@ from loadmanager.cli.admin.drain_commands import drain, rolling_restart
 from loadmanager.cli.admin.node_requests import AdminRequest, delete, get, post, put
 from loadmanager.cli.admin.request_command import MATCHES, AnyCluster, Broker, Cluster, command, group
 from loadmanager.cli.text.numbers import read_duration
-from loadmanager.wire.policy_records import NAMING_NAMESPACES
+from loadmanager.core.domain.settings import NAMING_NAMESPACES
 
 APP = group("List, drain and restart brokers, and change the dynamic configuration.")
 STATS = group("Show the reports of brokers.")

@@ -391,6 +391,9 @@ class PlannerSettings:
 KEYS: Mapping[str, str] = {name: declared.key for name, declared in declared_in(PlannerSettings).items()}
 """Configuration key of each field."""
 
+NAMING_NAMESPACES = (KEYS["shedding_excluded_namespaces"], KEYS["level_move_costs"], "availableNamespaces")
+"""Keys of the settings that name namespaces."""
+
 AS_PULSAR: dict[str, str] = {
     declared.key: str(declared.default)
     for declared in declared_in(PlannerSettings).values()

@@ -20,7 +20,7 @@ from support.servers import closed_port
 from support.waiting import patience
 
 from loadmanager import __version__
-from loadmanager.cli import COMMANDS, main, service_runner
+from loadmanager.cli import COMMANDS, _application, main, service_runner
 from loadmanager.cli.service_runner import ready, warn_if_open, write_ready_file
 
 ROOT = Path(__file__).parents[3]
@@ -100,8 +100,8 @@ def test_shells_complete() -> None:
     assert [completed.partition("\t")[0] for completed in done.stdout.splitlines()] == ["bundle", "broker", "why-not"]
 
 
-SLOW = ("aiohttp", "asyncio", "numpy", "pyarrow", "pydantic_settings", "yaml")
-"""Packages that take long to import, and that no request needs."""
+SLOW = ("aiohttp", "asyncio", "loadmanager.wire.validation", "numpy", "pyarrow", "pydantic_settings", "yaml")
+"""Modules that take long to import, and that no request needs."""
 
 
 def test_a_question_is_asked_without_loading_what_takes_its_time() -> None:
@@ -113,6 +113,21 @@ def test_a_question_is_asked_without_loading_what_takes_its_time() -> None:
     code += "\nmain()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=patience(), check=False)
     assert (done.returncode, done.stdout) == (3, "[]\n")
+
+
+def test_only_the_typed_command_of_a_group_is_prepared() -> None:
+    def prepared(*words: str) -> tuple[int, int]:
+        """Return the numbers of commands and groups of `admin`."""
+        (added,) = [each for each in _application(["admin", *words]).registered_groups if each.name == "admin"]
+        group = added.typer_instance
+        assert group is not None
+        return len(group.registered_commands), len(group.registered_groups)
+
+    everything = prepared()
+    assert min(everything) > 3
+    assert prepared("status", "--json") == (1, 0)
+    assert prepared("brokers", "list") == (0, 1)
+    assert prepared("--help") == prepared("no-command") == everything
 
 
 def test_completion_imports_the_command_that_is_typed_alone() -> None:
