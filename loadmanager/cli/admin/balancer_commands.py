@@ -186,6 +186,7 @@ def lift_breaker(
 
 _INDENT = "  "
 _SHOWN_DECISIONS = 5
+_MIB = 1024**2
 _ANYBODY = "whoever is chosen then"
 
 
@@ -249,7 +250,7 @@ def _broker_lines(content: Json, width: int | None) -> list[str]:
 
 def _figures_of_broker(content: Json) -> list[tuple[str, str]]:
     standing = content["standing"]
-    rates = f"{format_count(standing['msgRatePerS'])} messages/s, {format_number(standing['mibPerS'])} MiB/s"
+    rates = f"{format_count(standing['msgRatePerS'])} messages/s, {_bytes_rate(standing['mibPerS'])}"
     thresholds = ", ".join(f"{key} {_figure(value)}" for key, value in content["thresholds"].items())
     used = {
         name: "unknown" if content["resources"][key] is None else f"{format_number(content['resources'][key])} %"
@@ -305,13 +306,13 @@ def _sentence(explanation: Json, width: int | None) -> list[str]:
 
 
 def _standings(standings: Iterable[Json], width: int | None, roles: Mapping[str | None, str]) -> list[str]:
-    headings = ["broker", "usage", "msgs/s", "MiB/s", "topics", "bundles (of ns)", "role"]
+    headings = ["broker", "usage", "msgs/s", "bytes/s", "topics", "bundles (of ns)", "role"]
     rows = [
         [
             each["brokerId"],
             f"{format_number(each['usagePercent'])} %",
             format_count(each["msgRatePerS"]),
-            format_number(each["mibPerS"]),
+            _bytes_rate(each["mibPerS"]),
             str(each["topics"]),
             f"{each['bundles']} ({each['bundlesOfNamespace']})",
             roles.get(each["brokerId"], ""),
@@ -331,6 +332,10 @@ def _last(decisions: list[Json], width: int | None) -> list[str]:
 
 def _rates(load: Json, way: str) -> str:
     return f"{format_number(load[f'msgRate{way}'])} messages/s, {format_size(load[f'msgThroughput{way}'])}/s"
+
+
+def _bytes_rate(mib_per_s: float) -> str:
+    return f"{format_size(mib_per_s * _MIB)}/s"
 
 
 def _age(seconds: float | None) -> str:
