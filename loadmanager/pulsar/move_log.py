@@ -132,7 +132,7 @@ class MoveLog:
             self.open_moves = ""
 
     def seen_through(self) -> None:
-        """Note that no move of an earlier term is open."""
+        """Record that no move of an earlier term is open."""
         self.open_moves = ""
 
     async def _write_with_retries(self) -> None:

@@ -5,7 +5,7 @@
 | not from a Pulsar, or the token is refused | `ConfigurationError` |
 | none, or a temporary failure | `PulsarUnreachableError`, `PulsarRefusedError`: start again later |
 | from a broker of another cluster | `ConfigurationError` |
-| an untried version | a warning |
+| an untested version | a warning |
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def ask_settings(admin: PulsarAdmin, settings: PulsarServiceSettings) -> B
 
 
 async def find_warning(admin: PulsarAdmin, told: BrokerSettings) -> str | None:
-    """Return the warning for an untried version, None for a tried one."""
+    """Return the warning for an untested version, None for a tested one."""
     version = await admin.version(told.url)
     if version in _TRIED:
         return None

@@ -8,7 +8,7 @@ process, and an operator may configure another store:
     in memory                                continue the epochs after the last one of the history
     at the last epoch of the history, or     continue the history
     beyond it
-    behind the history                       put the history aside: it belongs to another store
+    behind the history                       rename the history: it belongs to another store
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     transition           action
     ----------           ------
     release              check the guardrails, record the move under the epoch, then set the bundle to Releasing
-    complete, abandon    read the owner from Pulsar, looking the bundle up if nobody owns it; put that owner into the
-                         mirror, whatever the transition would have made; record that the move has ended
+    complete, abandon    read the owner from Pulsar, after a lookup if the bundle is unowned; put that owner into the
+                         mirror, whatever the transition's own result; record that the move has ended
 
 A bundle in state Releasing is being moved by this process; nothing else changes it in the mirror. When a term ends,
 `put_down` restores the last known owner of such bundles; the move log is for the next term.

@@ -233,7 +233,7 @@ class PulsarService(Candidate):
         if undo_commands := self.take_over.undo_commands():
             log.error("not_given_back", error=why, undo_commands=undo_commands)
 
-    # What was read
+    # Changes
 
     def _on_own_change(self) -> None:
         """Copy the leader and the operators' controls from our own store into the mirror."""

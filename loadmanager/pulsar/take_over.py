@@ -6,7 +6,7 @@ process can restore it after a crash. A switch that an operator of Pulsar change
 | state of a switch | action |
 |---|---|
 | on at a broker, and this process leads | record the value of dynamic configuration, then set it to false |
-| set to false by us, and on again | none: an operator of Pulsar wants it on |
+| set to false by us, and on again | none: an operator of Pulsar has switched it on |
 | off at every broker | none |
 | recorded when a term begins, and false | treat it as set by us |
 | recorded when a term begins, and not false | forget the record: it was never set, or an operator changed it |

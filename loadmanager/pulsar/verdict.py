@@ -77,7 +77,7 @@ def _level(benefit: LevelBenefit) -> str:
 
 
 def _pulsar(facts: VerdictFacts) -> list[str]:
-    """State what Pulsar does about it."""
+    """State Pulsar's own reaction to the imbalance."""
     measured, pulsars = facts.measured, facts.rounds.pulsars
     if facts.stalled is not None:
         record = as_record(facts.stalled)
@@ -97,7 +97,7 @@ def _pulsar(facts: VerdictFacts) -> list[str]:
 
 
 def _ours(facts: VerdictFacts, steps: Sequence[Unload]) -> list[str]:
-    """State what the configured strategy would do about it, and why."""
+    """State the moves that the configured strategy would make, and the reason."""
     if not steps:
         busiest = "" if facts.level is None else facts.level.busiest
         return [f"The configured strategy would move nothing. {find_reason(facts.rounds.ours, busiest)}".rstrip()]
