@@ -68,9 +68,9 @@ LONG_TERM_SAMPLES = 1000
 
 
 def encode_bundle_data(averages: Mapping[str, BundleAverages], digits: int = ALL_DIGITS) -> bytes:
-    """`/loadbalance/bundle-data/<tenant>/<namespace>`: ranges to Pulsar's BundleData, and our mean over time.
+    """Encode `/loadbalance/bundle-data/<tenant>/<namespace>`: by range, Pulsar's BundleData and our mean over time.
 
-    Figures have so many significant digits.
+    Figures are rounded to `digits` significant digits.
     """
     records = {
         name.rpartition("/")[2]: BundleData(
@@ -116,7 +116,7 @@ class TimeAverageBrokerData(WireModel):
 
     @classmethod
     def of(cls, sums: npt.NDArray[np.float64]) -> TimeAverageBrokerData:
-        """`sums` has shape (2, 4): short and long term, by metric."""
+        """Build from `sums` (2, 4): short and long term, by metric."""
         short, long = sums.tolist()
         return cls(
             short_term_msg_rate_in=short[0],

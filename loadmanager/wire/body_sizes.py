@@ -1,4 +1,4 @@
-"""Maximum body sizes that we read; apart from the bodies, so that a command need not load their models."""
+"""Maximum sizes of bodies that we read. Separate from the models of bodies, which are slow to import."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Load report as columns: from a broker's record to arrays, without an object per bundle.
-
-It is the hottest path of the intake.
-"""
+"""Conversion of a broker's record to columns, without an object per bundle: the hottest path of the intake."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ def report_of(
     """Convert a record's load into columns, in the order of its `lastStats`; names outside `known_bundles` are checked
     by `parse`.
 
-    A record without `lastUpdate` is from the moment it was read, as in Pulsar.
+    A record without `lastUpdate` gets the time at which it was read, as in Pulsar.
     """
     stats = record.get("lastStats") or {}
     check_bundle_names(stats, known_bundles, where, parse)
@@ -75,8 +72,8 @@ def check_bundle_names(
 ) -> None:
     """Raise `InvalidRecordError` for the first name that is not a bundle's.
 
-    Names in `known` parsed before: a report repeats the same names for hours, and parsing them would cost more than
-    all the rest of it.
+    Names in `known` were parsed before and are skipped: reports repeat the same names for hours, and parsing them would
+    cost more than the rest of the report.
     """
     for name in names:
         if name not in known:

@@ -1,7 +1,7 @@
 """LocalBrokerData: a broker's load report in `/loadbalance/brokers/<host:port>`, in Pulsar's JSON.
 
-`wire.broker_columns` makes columns of a record. Source: Pulsar's LocalBrokerData and NamespaceBundleStats as its
-brokers write them.
+`wire.broker_columns` converts a record to columns. Source: Pulsar's LocalBrokerData and NamespaceBundleStats, as
+written by its brokers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Milliseconds = Annotated[int, Field(ge=0, le=MAX_COUNT), "since 1970, or long"]
 BundleKey = Annotated[str, "the name of a bundle"]
 
 AGENT_PROTOCOL = "loadmanager-agent"
-"""The key of `protocols` under which a broker's agent publishes the URL that takes unload calls."""
+"""Key of `protocols` under which a broker's agent publishes its URL for unload calls."""
 
 
 class ResourceUsage(TypedDict):
@@ -64,7 +64,7 @@ class HealthData(TypedDict, total=False):
 
 
 class LocalBrokerData(TypedDict, total=False):
-    """All of Pulsar's fields, and four of our agents; each may be absent, and unknown ones are ignored."""
+    """All of Pulsar's fields, and four of our agents'. Each may be absent; unknown ones are ignored."""
 
     brokerId: str
     webServiceUrl: str
@@ -116,17 +116,17 @@ _RESOURCES = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
 _LOAD = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
 _UNKNOWN_USAGE = ResourceUsage(usage=0.0, limit=0.0)
 _RECORD_DEPTH = 3
-"""The record, its maps, and their entries: no field lies deeper."""
+"""Maximum depth of a field: the record, its maps, and their entries."""
 
 
 MAX_BUNDLES_PER_REPORT = 20_000
-"""An agent's report of about so many bundles fits into a znode. Reading a larger one would block a node."""
+"""Maximum bundles per report: about as many as fit into a znode. Reading a larger report would block a node."""
 
 _OTHER_OBJECTS = 1_000
 """Limit on a record's entries besides its bundles: resources, protocols, listeners."""
 
 _COMMAS_PER_BUNDLE = 16
-"""Fields of a bundle, and its name in each of the record's lists: more than there are."""
+"""Upper limit of the commas per bundle: its fields, and its name in each of the record's lists."""
 
 
 class LoadAndUsage(NamedTuple):
@@ -148,9 +148,9 @@ def decode_local_broker_data(data: bytes, where: str) -> LocalBrokerData:
 
 
 def decode_broker_record(data: bytes, where: str, most_bundles: int) -> LocalBrokerData:
-    """Decode as `decode_local_broker_data`; a record of more than `most_bundles` is refused.
+    """Decode as `decode_local_broker_data`; refuse a record of more than `most_bundles` bundles.
 
-    One that cannot but name more is refused unread: parsing it would hold the interpreter.
+    A record that must have more by its size is refused without parsing, which would block the interpreter.
     """
     most = most_bundles + _OTHER_OBJECTS
     if data.count(b"{") > most or data.count(b",") > most * _COMMAS_PER_BUNDLE:
@@ -162,7 +162,7 @@ def decode_broker_record(data: bytes, where: str, most_bundles: int) -> LocalBro
 
 
 def encode_local_broker_data(record: LocalBrokerData, digits: int = ALL_DIGITS) -> bytes:
-    """Encode the record as JSON; the rates of its bundles have so many significant digits."""
+    """Encode the record as JSON; rates of bundles are rounded to `digits` significant digits."""
     if digits < ALL_DIGITS:
         stats = record.get("lastStats") or {}
         record = {**record, "lastStats": {name: _round_figures(each, digits) for name, each in stats.items()}}
@@ -193,12 +193,12 @@ def _without_nulls(data: bytes) -> bytes:
     try:
         content = orjson.loads(data)
     except orjson.JSONDecodeError:
-        return data  # whoever parses it next says what is wrong
+        return data  # the parser that follows reports the fault
     return orjson.dumps(_drop_nulls(content))
 
 
 def _drop_nulls(value: object, depth: int = _RECORD_DEPTH) -> object:
-    """Return the value without null entries of its objects, so many levels down."""
+    """Return the value without null entries of its objects, down to this depth."""
     if not depth or not isinstance(value, dict):
         return value
     return {key: _drop_nulls(entry, depth - 1) for key, entry in value.items() if entry is not None}

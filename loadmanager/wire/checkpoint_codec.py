@@ -1,7 +1,7 @@
 """Checkpoint of the history: all inputs of decisions, in a head and in parts small enough for one entry each.
 
-What is made of a checkpoint reads back to the last bit. Contents are worked out where they are written, not where the
-checkpoint is taken: until then only references are kept.
+Encoding is exact: decoding gives equal values. Contents are computed by the writer, not when the checkpoint is taken;
+until then only references are kept.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class ReturnData(TypedDict):
 
 @with_config(ConfigDict(extra="forbid", strict=True))
 class ControlsData(TypedDict, total=False):
-    """All controls; an absent one is not in force. Times in milliseconds since 1970."""
+    """All controls; an absent one is not active. Times in milliseconds since 1970."""
 
     draining: dict[Broker, DrainData]
     returning: dict[Broker, ReturnData]
@@ -94,7 +94,7 @@ def controls_of(data: ControlsData) -> Controls:
 
 
 def data_of(controls: Controls) -> ControlsData:
-    """Encode all controls, including those that are not in force."""
+    """Encode all controls, including inactive ones."""
     return ControlsData(
         draining={
             broker: DrainData(since=round(order.since_s * _MS), startTimestamp=order.process)

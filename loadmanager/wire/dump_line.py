@@ -1,8 +1,8 @@
 """Dump line: the state of a cluster that a decision reads, at one moment, as a JSON object.
 
-Records are Pulsar's own JSON. Stricter than Pulsar's mapper where a slip would change a decision unseen: a key that is
-not known, or is there twice, is an error, and numbers have to be numbers. As with that mapper `null` means absent, and
-a number that is not finite is the string `NaN`, `Infinity` or `-Infinity`.
+Records are Pulsar's own JSON. Parsing is stricter than Pulsar's mapper where a mistake would silently change a
+decision: unknown and duplicate keys are errors, and numbers must be JSON numbers. As in that mapper, `null` means
+absent, and a number that is not finite is the string `NaN`, `Infinity` or `-Infinity`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from loadmanager.wire.policy_records import FailureDomain, IsolationData
 from loadmanager.wire.validation import cut, describe
 
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""Numbers that JSON has not, by the texts that stand for them."""
+"""Numbers that JSON cannot represent, by the texts that replace them."""
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _MAX_DIGITS = 309
@@ -76,7 +76,7 @@ Milliseconds = Annotated[int, Field(ge=0, le=2**52)]
 Hash = Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
 Name = Annotated[str, Field(min_length=1)]
 _LISTED = Strict(strict=False)
-"""A tuple that comes as a list, as everything does in JSON."""
+"""Marks a tuple that is a list in JSON."""
 Quota = Annotated[tuple[Amount, Amount, Amount, Amount, Amount], _LISTED]
 HashFunctionName = Annotated[str, BeforeValidator(_lower_case), Field(pattern="^(murmur3_32|crc32)$")]
 
@@ -389,7 +389,7 @@ def encode(record: Mapping[str, Any]) -> str:
     """Encode as one line of JSON, without its end; non-finite numbers are quoted."""
     try:
         return _dumps(record)
-    except (TypeError, ValueError):  # what is no dictionary, or not finite
+    except (TypeError, ValueError):  # a value that is not a plain dictionary, or not finite
         return _dumps(quoted(record))
 
 

@@ -9,8 +9,8 @@ from loadmanager.wire.validation import WireModel
 
 
 class Explanation(WireModel):
-    """A rule that decided: its reason, the sentence, its numbers, and the remedy, if anything but the load can change
-    it.
+    """A rule that decided: its reason, sentence and figures, and the remedy, unless only the load can change the
+    result.
     """
 
     reason: str
@@ -26,8 +26,8 @@ class Obstacle(Explanation):
 
 
 class ExplainInputs(WireModel):
-    """Inputs of the explanation. `report_age_s` is the age of the broker's report, by its own clock; `sample_age_s` of
-    the bundle's last sample, if the broker that has it reports it.
+    """Inputs of the explanation. `report_age_s` is the age of the broker's report, by its own clock. `sample_age_s` is
+    the age of the bundle's last sample, if its owner reports it.
     """
 
     epoch: int
@@ -61,8 +61,8 @@ class LoadFigures(WireModel):
 
 
 class ExplainedLoad(WireModel):
-    """Averages of the bundle, and its share of the bytes/s of its broker and of all brokers. `taken_from` is a sentence
-    with the source of averages that are not its own.
+    """Averages of the bundle, and its share of the bytes/s of its broker and of all brokers. `taken_from` states the
+    source of averages for a bundle without history.
     """
 
     short_term: LoadFigures
@@ -76,8 +76,8 @@ class ExplainedLoad(WireModel):
 
 
 class BrokerStanding(WireModel):
-    """Figures of a broker that strategies compare: usage and MiB/s as reported, long-term messages per second of its
-    bundles, topics and bundles including those in transfer.
+    """Figures of a broker that strategies compare: reported usage and MiB/s, long-term messages per second of its
+    bundles, and its topics and bundles, including incoming ones.
     """
 
     broker_id: str
@@ -90,8 +90,8 @@ class BrokerStanding(WireModel):
 
 
 class ExplainedShedding(WireModel):
-    """Decision of a shedding round about the bundle now. `stays_by_rule`: by a rule for this bundle, whatever its
-    broker's load; `broker_verdicts` are about its broker and the cluster.
+    """Decision of a shedding round on the bundle now. `stays_by_rule`: a rule keeps this bundle in place, whatever its
+    broker's load. `broker_verdicts` are on its broker and the cluster.
     """
 
     would_move: bool
@@ -102,8 +102,8 @@ class ExplainedShedding(WireModel):
 
 
 class ExplainedPlacement(WireModel):
-    """Placement of the bundle now, if it left its broker; the runner-up is the choice without the chosen broker.
-    `standings` are of its broker and of these two. `dropped`: the number of brokers that each filter dropped.
+    """Placement of the bundle if it left its broker now. The runner-up is the choice without the chosen broker.
+    `standings` are those of its broker and of these two. `dropped` is the number of brokers dropped per filter.
     """
 
     chosen: str | None = None
@@ -145,8 +145,8 @@ class RoundMove(WireModel):
 
 class BrokerExplanation(WireModel):
     """`GET /loadbalance/v1/explain/broker/{broker}`. `thresholds` are the settings that decided, by key; `margin` is
-    the distance from being shed from, `certificate` how close the round comes to the best possible. `is_settled`: no
-    bundle has left it, or is leaving, since its report.
+    the distance from the shedding threshold, `certificate` the gap of the round to the best possible one. `is_settled`:
+    no bundle has left it, or is leaving, since its report.
     """
 
     broker_id: str
@@ -169,8 +169,8 @@ class BrokerExplanation(WireModel):
 
 
 class WhyNotExplanation(WireModel):
-    """`GET /loadbalance/v1/explain/why-not`: the `answer` in one sentence, every obstacle between bundle and broker,
-    and what placement and shedding would do instead.
+    """`GET /loadbalance/v1/explain/why-not`: the `answer` in one sentence, all obstacles between bundle and broker, and
+    the decisions of placement and shedding.
     """
 
     bundle: str

@@ -1,6 +1,6 @@
 """Bodies of `/loadbalance/v1/fleet` and of its streams: the fleet status, once a second.
 
-A node shows what it sees itself; what only the leader knows it has from the leader's `Briefing`.
+A node shows its own mirror, and the leader's `Briefing` for what only the leader knows.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from loadmanager.wire.plan_bodies import DrainProgress
 from loadmanager.wire.validation import WireModel
 
 BrokerState = Literal["active", "excluded", "draining", "held_off", "sick", "broker_stuck", "rejected", "unreadable"]
-"""State of a broker, the most urgent one: operator controls first, then faults. `broker_stuck`: it serves nothing of
-what it owns; `rejected`: its reports are rejected; `unreadable`: no report of it can be read."""
+"""State of a broker, the most urgent one: operator controls first, then faults. `broker_stuck`: it serves none of its
+bundles; `rejected`: its reports are rejected; `unreadable`: its report cannot be read."""
 
 
 _PATTERN = r"^([0-9]{1,15}):([0-9]{1,15}):([0-9]{1,15})$"
@@ -25,9 +25,7 @@ _MARK = re.compile(_PATTERN)
 
 
 class Mark(NamedTuple):
-    """Position of a follower: place in the decision log of the leader of that epoch, and number of entries in its audit
-    log.
-    """
+    """Position of a follower: place in the decision log of that epoch's leader, and number of its audit entries."""
 
     epoch: int
     place: int
@@ -73,7 +71,7 @@ class FleetBrokers(WireModel):
 
 
 class BrokersNeeded(WireModel):
-    """Least number of brokers that carry the current peak after a loss, and its reason."""
+    """Minimum number of brokers that can carry the current peak after a loss, and its reason."""
 
     needed: int
     sentence: str
@@ -87,8 +85,8 @@ class Breaker(WireModel):
 
 
 class Balancing(WireModel):
-    """Limits on the balancer: `frozen` is the reason of a freeze, or empty; `cannot_move` tells why nothing can be
-    moved whatever the load; `limits` keep some bundles in place for a time.
+    """Limits on the balancer: `frozen` is the reason of a freeze, or empty; `cannot_move` are the reasons why nothing
+    can be moved; `limits` keep some bundles in place for a time.
     """
 
     frozen: str
@@ -118,10 +116,10 @@ class Unserved(WireModel):
 
 
 class FleetBody(WireModel):
-    """Fleet status. `is_whole`: the leader has answered, so that drains, the breaker, sick and rejected brokers, and
-    the `lower_bound` are known. That is the least `highest` of any assignment when the last round was decided; null
-    before the first round, as `mean` is without brokers. `moving` lists only some bundles. `faults` by znode.
-    `open_to_anyone`: callers from other hosts need no token. Topics of `available_namespaces` may have two owners.
+    """Fleet status. `is_whole`: the leader has answered, so drains, the breaker, sick and rejected brokers, and the
+    `lower_bound` are known. That is the lowest possible `highest` at the time of the last round; null before the first
+    round, as `mean` is without brokers. `moving` lists only some bundles. `faults` are by znode. `open_to_anyone`:
+    callers from other hosts need no token. Topics of `available_namespaces` may have two owners.
     """
 
     at: int
@@ -180,10 +178,10 @@ Moment = list[int | str | None]
 
 
 class Timeline(WireModel):
-    """Heat map. `cells` are bytes in base64, row by row, per cent: of brokers the highest usage of any resource, of
-    bundles the bytes/s by `scale`, that of the hottest cell; 255 where nothing is known. The first column begins at
-    `from`, each is `step_ms` long; a row shows the highest of the `sizes` brokers or bundles that share it. Moves,
-    splits and leaders list the newest, times in ms since 1970.
+    """Heat map. `cells` are bytes in base64, row by row, in per cent: for brokers the highest usage of any resource,
+    for bundles the bytes/s relative to `scale`, the hottest cell; 255 means unknown. The first column begins at `from`,
+    each is `step_ms` long; a row shows the maximum of the `sizes` brokers or bundles that share it. Moves, splits and
+    leaders list the newest, times in ms since 1970.
     """
 
     of: Literal["brokers", "bundles"]

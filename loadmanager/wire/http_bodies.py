@@ -13,7 +13,7 @@ from loadmanager.core.domain.names import HASH_SPACE_END
 from loadmanager.core.domain.resources import MAX_AMOUNT
 from loadmanager.wire.validation import WireModel
 
-if TYPE_CHECKING:  # what agents do without
+if TYPE_CHECKING:  # not installed with agents
     from loadmanager.core.domain.policies import Unplaceable
     from loadmanager.core.planning.blocking_limits import BlockingLimit
 
@@ -25,10 +25,10 @@ EPOCH_HEADER = "X-Loadmanager-Epoch"
 BUNDLE_VERSION_HEADER = "X-Loadmanager-Bundle-Version"
 OWNER_HEADER = "X-Loadmanager-Owner"
 INCARNATION_HEADER = "X-Loadmanager-Incarnation"
-"""Broker that an unload call is for: an agent of another broker, or of another registration, must refuse it."""
+"""Incarnation of the broker in an unload call: the agent of another broker or registration must refuse it."""
 
 HASH_FUNCTION_HEADER = "X-Loadmanager-Hash-Function"
-"""The namespace's, with an unload call: it tells the topics of the bundle from others granted under a former range."""
+"""Hash function of the namespace in an unload call, to find the bundle's topics among those of a former range."""
 
 UNKNOWN = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED})
 """Answers of a broker that does not support a command, such as prepare."""
@@ -37,19 +37,19 @@ DESTINATION_HEADER = "X-Loadmanager-Destination"
 """Next owner in an unload call, if known: the broker may send its clients there."""
 
 FORWARDED_HEADER = "X-Loadmanager-Forwarded"
-"""Set on a request that a node passes on to the leader, so that two confused nodes cannot play ping-pong."""
+"""Set on a request that a node forwards to the leader, so that it is never forwarded twice."""
 
 CLIENT_HEADER = "X-Loadmanager-Client"
-"""The address of whoever sent a request that a node passes on to the leader."""
+"""Address of the client whose request a node forwards to the leader."""
 
 ORIGINAL_PRINCIPAL_HEADER = "X-Original-Principal"
-"""For whom a proxy asks, as in Pulsar; a node passes it on with who asked it."""
+"""Principal on whose behalf a proxy asks, as in Pulsar; a node forwards it with the caller's own."""
 
 LISTENER_HEADER = "X-Pulsar-ListenerName"
 """Advertised listener that a lookup requests."""
 
 NOT_LEADER_HEADER = "X-Loadmanager-Not-Leader"
-"""Marks the answer of a node that was taken for the leader and is not: the request had no effect."""
+"""Marks the answer of a node that is not the leader, to a forwarded request: the request had no effect."""
 
 
 class Problem(WireModel):
@@ -61,7 +61,7 @@ class Problem(WireModel):
 class LookupData(WireModel):
     """Answer to a lookup: the addresses of the topic's owner.
 
-    Old clients read `nativeUrl` and want to see `brokerUrlSsl`, so both are always there.
+    Old clients read `nativeUrl` and require `brokerUrlSsl`, so both are always present.
     """
 
     broker_id: str
@@ -80,7 +80,7 @@ class WantedLookups(WireModel, extra="forbid"):
 
 
 class FailedLookup(WireModel):
-    """Answer that a lookup of that topic alone would have got."""
+    """Error that a lookup of this topic alone would have returned."""
 
     status: int
     reason: str
@@ -93,7 +93,7 @@ class LookupsAnswer(WireModel):
 
 
 class PartitionedTopicMetadata(WireModel):
-    """`{"partitions": 0}`: the topic is not partitioned, which is all this service knows of topics."""
+    """`{"partitions": 0}`: the topic is not partitioned. This service knows nothing else about topics."""
 
     partitions: int = 0
     deleted: bool = False
@@ -168,14 +168,14 @@ class TermAnswer(WireModel):
 
 
 class CannotMove(WireModel):
-    """Stuck diagnosis: why nothing can be moved, and the key of the setting behind it."""
+    """Stuck diagnosis: the reason why nothing can be moved, and the key of the responsible setting."""
 
     key: str
     sentence: str
 
 
 class ShownLimit(WireModel):
-    """A limit that keeps bundles where they are now, and its end in ms since 1970, null if unknown."""
+    """A limit that currently keeps bundles from moving, and its end in ms since 1970, null if unknown."""
 
     reason: str
     sentence: str
@@ -188,7 +188,7 @@ class ShownLimit(WireModel):
 
 
 class UnplaceableNamespaces(WireModel):
-    """Namespaces that no broker may own, their total number, and the isolation policy behind it, "" for none."""
+    """Namespaces that no broker may own, their total number, and the responsible isolation policy, "" for none."""
 
     policy: str
     namespaces: list[str]
@@ -202,8 +202,8 @@ class UnplaceableNamespaces(WireModel):
 
 
 class Readiness(WireModel):
-    """`GET /readyz`; `faults` by znode path; `openToAnyone`: callers from other hosts need no token. `cannotMove` and
-    `limits` are the leader's alone.
+    """`GET /readyz`; `faults` by znode path; `openToAnyone`: callers from other hosts need no token. Only the leader
+    has `cannotMove` and `limits`.
     """
 
     epoch: int
@@ -215,16 +215,16 @@ class Readiness(WireModel):
 
 
 class Imbalances(WireModel):
-    """The load of the busiest broker by the mean, before and after a move."""
+    """Load of the busiest broker over the mean, before and after a move."""
 
     imbalance_before: float
     imbalance_after: float
 
 
 class EffectEntry(WireModel):
-    """Effect of a move: predicted and, once both brokers have reported after it, measured, with whatever else happened
-    meanwhile. `load` is the bundle's, in bytes/s; `source` and `destination` are the reports of these brokers before
-    and afterwards.
+    """Effect of a move: predicted and, once both brokers have reported after it, measured. The measurement includes all
+    other changes of load. `load` is the bundle's, in bytes/s; `source` and `destination` are the reported loads of
+    these brokers before and after.
     """
 
     predicted: Imbalances
@@ -236,7 +236,7 @@ class EffectEntry(WireModel):
 
 
 class DecisionEntry(WireModel):
-    """A decision or a non-decision; times in epoch milliseconds, `times` counts repeats in a row. Moves that this
+    """A decision or a non-decision; times in epoch milliseconds, `times` counts consecutive repeats. Moves that this
     leader has begun have an `effect`.
     """
 
@@ -264,7 +264,7 @@ class DecisionsAnswer(WireModel):
 
 
 class OwnershipAnswer(WireModel):
-    """`GET /loadbalance/v1/ownership/...`: ownership of a bundle as this node knows it. Never assigns anything."""
+    """`GET /loadbalance/v1/ownership/...`: ownership of a bundle in this node's mirror. Never assigns an owner."""
 
     bundle: str
     state: str
@@ -275,8 +275,8 @@ class OwnershipAnswer(WireModel):
 
 
 class LeaseAnswer(WireModel):
-    """`GET /loadmanager/v1/lease` of an agent: the time from the request on for which the broker may serve, and the
-    namespaces whose open topics it may go on to serve without a lease.
+    """`GET /loadmanager/v1/lease` of an agent: the time, from the request on, for which the broker may serve, and the
+    namespaces whose open topics it may keep serving without a lease.
     """
 
     broker_id: str
@@ -286,7 +286,7 @@ class LeaseAnswer(WireModel):
 
 
 class OwnerAnswer(WireModel):
-    """`GET /loadmanager/v1/owner?topic=` of an agent: whether the broker may open this topic."""
+    """`GET /loadmanager/v1/owner?topic=` of an agent: true if the broker may open this topic."""
 
     owned: bool
     bundle: str | None = None
@@ -337,9 +337,9 @@ class HealthStats(WireModel):
 class BrokerStats(WireModel):
     """`GET /loadmanager/v1/stats` of a broker; `monotonic_s` is its clock at the time of counting.
 
-    `opening` are the topics that it asks for or is about to open, None from a broker that does not say; `health` is
-    left out by one that does not say either. `opened` counts the topics opened since the process began, None from one
-    that does not count. `sole_process`: with the end of `pid` nobody serves under its leases.
+    `opening` are the topics that it asks for or is about to open. `opened` counts the topics opened since the process
+    began. A broker may omit these two and `health`. `sole_process`: when `pid` exits, no process serves under its
+    leases.
     """
 
     pid: int
@@ -354,8 +354,8 @@ class BrokerStats(WireModel):
 
 
 class TopicsOfBundle(WireModel):
-    """`POST /loadmanager/v1/prepare` of a broker, and of its agent: a bundle that is about to arrive, with topics in
-    it.
+    """`POST /loadmanager/v1/prepare` of a broker, and of its agent: a bundle that is about to arrive, with some of its
+    topics.
     """
 
     bundle: str

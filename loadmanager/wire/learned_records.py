@@ -1,7 +1,7 @@
 """Learned loads in `/loadbalance/learned`, in our own JSON; also a part of a dump.
 
-Loads decide, and so do profiles of namespaces whose forecast `proved` itself: see `core.model.learned_loads`. The
-others are kept for whoever wants to look at them.
+Decisions use the loads, and the profiles of namespaces whose forecast `proved` itself: see `core.model.learned_loads`.
+Other profiles are only for display.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Milliseconds = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 @with_config(_STRICT)
 class NamespaceLearned(TypedDict):
-    """Load of one bundle, learned from so many `bundles`; `profile` is the expected share of the mean in each hour of
-    the week, and `proved` whether the back-test preferred it to the last value.
+    """Load of one bundle, learned from this number of `bundles`. `profile` is the expected load in each hour of the
+    week, as a part of the mean; `proved`: the back-test preferred it to the last value.
     """
 
     msgRateIn: Amount
@@ -73,7 +73,7 @@ def encode_learned(data: LearnedData | None) -> bytes:
 
 
 def what_decides(data: LearnedData) -> LearnedData:
-    """Return the learned loads without profiles that decide nothing."""
+    """Return the learned loads without profiles that no decision uses."""
     return {**data, "namespaces": {name: _what_decides(each) for name, each in data["namespaces"].items()}}
 
 

@@ -14,8 +14,8 @@ class LineageEntry(WireModel):
     """An event of the bundle, or of one with an overlapping range, or a decision about it.
 
     `kind` is that of the decision (shed, place, drain, split, merge, ...), `move`, `cut`, `operation`, `broker_gone`,
-    `leader` or `gap`. What was said several times in a row without anything being done is one entry, until `last_at`.
-    `detail` has the figures behind the sentence.
+    `leader` or `gap`. Consecutive equal entries without an action are one entry, until `last_at`. `detail` has the
+    figures of the sentence.
     """
 
     at: int
@@ -34,10 +34,10 @@ class LineageEntry(WireModel):
 
 
 class BundleLineage(WireModel):
-    """Lineage of a bundle within these times (ms since 1970), oldest first; `omitted` is the number of older entries
-    left out.
+    """Lineage of a bundle in a time range (ms since 1970), oldest first; `omitted` is the number of older entries left
+    out.
 
-    `unheard` are nodes that may have recorded more, and did not answer.
+    `unheard` are nodes that did not answer, and may have recorded more.
     """
 
     bundle: str
@@ -49,7 +49,7 @@ class BundleLineage(WireModel):
 
 
 def put_together(lives: Sequence[BundleLineage], most: int, unheard: list[str]) -> BundleLineage:
-    """Merge the lineages of several nodes; nodes that record in one place have the same."""
+    """Merge the lineages of several nodes; nodes with a common history have equal entries."""
     known = {(each.epoch, each.sequence, each.kind, each.bundle): each for life in lives for each in life.entries}
     led = {epoch for epoch, *_ in known}
     entries = sorted(
@@ -72,9 +72,9 @@ ANONYMOUS = "anonymous"
 class AuditEntry(WireModel):
     """An operation that changes something, whatever its outcome.
 
-    `at` in epoch milliseconds is when it was answered by `node`, with `status`; `from_` is the address that asked, and
-    `operation` a verb and a path with variables. `before` and `after` say what it changed, and nothing of what it left
-    as it was; None where nothing was changed, or where nothing more is to be said than the path does.
+    `at` is the time of the answer by `node`, in epoch milliseconds, `status` its status, `from_` the caller's address,
+    and `operation` a verb and a path with variables. `before` and `after` contain only what changed; they are None if
+    nothing changed, or if the path says everything.
     """
 
     at: int

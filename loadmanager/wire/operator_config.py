@@ -1,8 +1,7 @@
 """Operator config as one readable document, for export, version control and import.
 
-What the moment has brought about is not part of it: who owns what, averages, what strategies remember, drains and
-brokers that are held off. A kind that is absent is left as it is by an import; one that is there replaces what there
-is, but for namespaces: those are only created.
+Temporary state is not part of it: owners, averages, the memory of strategies, drains, and brokers that are held off. An
+import leaves absent kinds unchanged, and replaces kinds that are present. Namespaces are only created.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ class _Versioned(WireModel):
 
 @dataclass(frozen=True, slots=True)
 class StoredOperatorConfig:
-    """Operator config; None for a kind that the document leaves out. Of the controls only the standing ones."""
+    """Operator config; None for a kind that is absent from the document. Without temporary controls."""
 
     namespaces: Mapping[str, NamespaceBundles] | None = None
     isolation: Mapping[str, IsolationData] | None = None
@@ -104,7 +103,7 @@ class StoredOperatorConfig:
 
 
 class Change(WireModel):
-    """Change by an import, made or to be made; `differs` is a namespace with other bundles, which it keeps."""
+    """Change by an import, made or planned; `differs`: an existing namespace has other bundles, and keeps them."""
 
     kind: str
     name: str
@@ -112,7 +111,7 @@ class Change(WireModel):
 
 
 class Changes(WireModel):
-    """Answer to an import: its changes, made or to be made."""
+    """Answer to an import: its changes, made or planned."""
 
     changes: list[Change]
 
@@ -201,7 +200,7 @@ def _find(kind: str, current: Mapping[str, Any] | None, wanted: Mapping[str, Any
 
 
 def _by_subject(controls: Controls | None) -> dict[str, object]:
-    """Return each standing control by its subject."""
+    """Return each control by its subject, without temporary ones."""
     if controls is None:
         return {}
     return {

@@ -48,9 +48,9 @@ class PlanRequest(WireModel, extra="forbid"):
 
 
 class PlanStep(WireModel):
-    """A step; `version` is the bundle's when the plan was made. `outcome` is planned, under_way, done, failed,
-    not_begun, or unknown when it was begun, or may have been, and is left to the leader. In a plan that is shown, it
-    has the bundle's load, producers and consumers.
+    """A step; `version` is that of the bundle when the plan was made. `outcome` is planned, under_way, done, failed or
+    not_begun; unknown if it has or may have begun, and is left to the leader. A computed plan also has the bundle's
+    load, producers and consumers.
     """
 
     bundle: str
@@ -80,7 +80,7 @@ class PlanStep(WireModel):
 
 
 class PlanVerdict(WireModel):
-    """Reason for which something is in the plan, or is not."""
+    """Reason why a step is in the plan, or is not."""
 
     subject: str
     reason: str
@@ -111,7 +111,7 @@ class PlanBrokers(WireModel):
 
 class PlanEffect(WireModel):
     """Predicted effect. Load is bytes/s, in and out, by the short-term averages of a broker's bundles; the imbalance is
-    highest by mean.
+    the highest over the mean.
     """
 
     imbalance_before: float
@@ -134,10 +134,10 @@ class PlanEffect(WireModel):
 
 
 class PlanCertificate(WireModel):
-    """Distance of the plan from the best possible. Heats are usages of the most used broker over `level`, the usage of
-    all if load were perfectly divisible. `bound` is the lower bound of any assignment, caused by `bound_by`, and
-    `bound_in_budget` of those that move no more; `noise_floor` is the effect of noise on a perfect one. `gap` is heat
-    by bound, `load_gap` the moved load by the least load for that heat, null when nothing has to move.
+    """Distance of the plan from the best possible one. Heats are the usage of the most used broker over `level`, the
+    usage of all if load were divisible. `bound` is the lower bound of any assignment, caused by `bound_by`;
+    `bound_in_budget` that of plans that move no more load; `noise_floor` the heat of a perfect assignment with noise.
+    `gap` is heat over bound, `load_gap` the moved load over the least load for that heat, null if that is 0.
     """
 
     level: float
@@ -177,8 +177,8 @@ class PlanCertificate(WireModel):
 
 
 class LossAnswer(WireModel):
-    """Loss of this broker or failure domain: the lower bound `bound_percent` of the highest usage of the others, its
-    value `placed_percent` after placing the bundles, and the number of bundles that nobody could own.
+    """Loss of this broker or failure domain: the highest usage of the others, as a lower bound (`bound_percent`) and
+    after placement (`placed_percent`), and the number of bundles that no broker could own.
     """
 
     lost: str
@@ -201,8 +201,8 @@ class LossAnswer(WireModel):
 
 
 class BalanceAnswer(WireModel):
-    """Balance of the cluster now and after the last round of shedding of this term, if there was one; and the worst
-    losses of a broker and of a failure domain, if others would be left.
+    """Balance of the cluster now, and after the last shedding round of this term, if any; and the worst loss of a
+    broker, and of a failure domain, if other brokers would remain.
     """
 
     now: PlanCertificate
@@ -252,8 +252,8 @@ class PlanAnswer(WireModel):
 
 
 class ListedPlan(WireModel):
-    """A plan in a list: the number of bundles that it moves, of steps `done`, the predicted imbalance before and after,
-    and why it was stopped, if it was.
+    """A plan in a list: the number of moved bundles and of steps `done`, the predicted imbalance before and after, and
+    the reason if it was stopped.
     """
 
     hash: str
@@ -288,7 +288,7 @@ class PlansAnswer(WireModel):
 
 
 class ExecutionAnswer(WireModel):
-    """Outcome of an executed plan; `reason` is why it was stopped, if it was."""
+    """Outcome of an executed plan; `reason` is set if it was stopped."""
 
     hash: str
     executed: int
@@ -309,10 +309,10 @@ class BlockedBundle(WireModel):
 
 
 class DrainProgress(WireModel):
-    """Progress of a drain. `state` is draining, blocked (nothing that is left can leave), done, or returning:
-    `bundles_left` are still away from the restarted broker. `since` is in milliseconds since 1970. `moved`, `failed`
-    and the recent rate in bundles/s count since this leader leads; `eta_s` is null while nothing has moved. `blocked`
-    lists only some bundles.
+    """Progress of a drain. `state` is draining, blocked (no remaining bundle can leave), done, or returning:
+    `bundles_left` are not back at the restarted broker yet. `since` is in milliseconds since 1970. `moved`, `failed`
+    and the recent rate in bundles/s count from the start of this leader's term; `eta_s` is null while nothing has
+    moved. `blocked` lists only some bundles.
     """
 
     broker: str
@@ -334,8 +334,8 @@ class FrozenBundle(WireModel):
 
 
 class ChurnAnswer(WireModel):
-    """Churn in per cent of all load: returned by shedding within the window, and moved within the hour; moved again
-    within two hours, and back within four; and what the breaker has stopped.
+    """Churn in per cent of all load: moved by shedding within the hour, moved again within two hours, and moved back
+    within four; and what the breaker has stopped.
     """
 
     moved_within_hour_percent: float

@@ -1,7 +1,7 @@
 """Records of a real Pulsar, and two of our own beside it: the history of moves and the status of the process.
 
-Pulsar's znodes: fields that are not known here are left out. Source: Pulsar's NamespaceEphemeralData, LeaderBroker,
-LocalPolicies, NamespaceIsolationDataImpl and BrokerLookupData as its brokers write them.
+Unknown fields of Pulsar's znodes are dropped. Source: Pulsar's NamespaceEphemeralData, LeaderBroker, LocalPolicies,
+NamespaceIsolationDataImpl and BrokerLookupData, as written by its brokers.
 
 The history of moves is kept in `/loadbalance/pulsar/moves`, for the next leader.
 """
@@ -24,7 +24,7 @@ from loadmanager.wire.policy_records import FailoverPolicy, IsolationData
 from loadmanager.wire.validation import MAX_COUNT, WireModel, parse_json
 
 HASH_FUNCTION = "crc32"
-"""By which Pulsar places topics in bundles."""
+"""Hash function by which Pulsar places topics in bundles."""
 
 NO_LOAD = "publishes no load in ZooKeeper"
 _EXTENSIBLE = "ExtensibleLoadManagerImpl"
@@ -47,7 +47,7 @@ def only(record: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 
 
 def owner_in(record: Mapping[str, Any]) -> str:
-    """Return the broker that owns a bundle, or, as Pulsar 4.0 omits it, the id by its address; empty without one."""
+    """Return the broker that owns a bundle, empty without one. Pulsar 4.0 omits it; then use its address."""
     named, given = record.get("brokerId"), record.get("httpUrl") or record.get("httpUrlTls") or ""
     if isinstance(named, str) and named:
         return named
@@ -75,18 +75,17 @@ def isolation_in(policy: object) -> dict[str, Any]:
 
 
 def publishes_no_load(broker: Mapping[str, Any]) -> bool:
-    """Return True for a broker whose load is elsewhere: ExtensibleLoadManagerImpl keeps it in topics."""
+    """Return True for a broker with ExtensibleLoadManagerImpl, which publishes its load in topics instead."""
     return str(broker.get("loadManagerClassName", "")).endswith(_EXTENSIBLE) and "cpu" not in broker
 
 
 class PulsarServiceStatus(WireModel):
     """State of a process that observes or balances a Pulsar.
 
-    `acting` is whether the next round would move what it plans; each of `obstacles` says why not. `misses` counts moves
-    that landed on another broker, or back on their source, `failures` moves that failed in succession; `stopped` says
-    that those were too many, and that an operator has to say go on. `unserved` are bundles with clients that nobody has
-    owned for a minute, or whose owner has lost their topics and refuses lookups, at most 20 of them. Ages are in
-    seconds.
+    `acting`: the next round will execute its plan; otherwise `obstacles` has the reasons. `misses` counts moves that
+    landed on another broker, or back on their source. `failures` counts consecutive failed moves; `stopped`: there were
+    too many, and an operator has to resume with `go-on`. `unserved` are bundles with clients that have no owner for a
+    minute, or whose owner has lost their topics and refuses lookups; at most 20 are listed. Ages are in seconds.
     """
 
     mode: Literal["observe", "act"]

@@ -46,7 +46,7 @@ class BundlesData(WireModel):
 
 
 class OwnershipRecord(TypedDict):
-    """One bundle's entry in its namespace's record. A record has thousands, so it is no model."""
+    """One bundle's entry in its namespace's record. Not a pydantic model, since a record has thousands."""
 
     state: OwnershipState
     owner: NotRequired[str | None]
@@ -111,8 +111,8 @@ def decode_namespace(
 ) -> NamespaceState:
     """Decode a namespace's record; raises `InvalidRecordError` if it is invalid, or does not cover the hash space.
 
-    Owners that are `registered` are those very objects, and what is equal in a record is one object: a node has all
-    records in memory.
+    To save memory, owners that are `registered` become the same objects as there, and equal values of a record become
+    one object: a node has all records in memory.
     """
     record = parse_model(NamespaceRecord, data, where)
     values = _Values(registered)
@@ -175,7 +175,7 @@ def parse_boundaries(texts: list[str]) -> tuple[int, ...]:
 def _position(positions: Mapping[str, int], text: str) -> int:
     index = positions.get(text)
     if index is None:
-        BundleRange.parse(text)  # says what is wrong with it, if it is none
+        BundleRange.parse(text)  # raises with the fault
         raise InvalidNameError(f"ownership of {text}: no such bundle among the boundaries")
     return index
 
@@ -192,7 +192,7 @@ class LeaderRecord(WireModel):
 
 
 class SuspicionRecord(WireModel):
-    """`/loadbalance/suspicion`: the node that does not hear the leader of that epoch."""
+    """`/loadbalance/suspicion`: the node that gets no answer from the leader of this epoch."""
 
     node_id: str
     epoch: Natural
@@ -211,8 +211,8 @@ _CONFIGURATION = TypeAdapter(dict[str, JsonValue])
 
 
 def decode_configuration(data: bytes, where: str) -> dict[str, str]:
-    """Decode `/loadbalance/configuration`: values by key, as text. Other types become text, so that none spoils the
-    rest.
+    """Decode `/loadbalance/configuration`: values by key, as text. Other types are converted, so that one wrong value
+    does not invalidate the rest.
     """
     return {key: _as_text(value) for key, value in parse_json(_CONFIGURATION, data, where).items()}
 

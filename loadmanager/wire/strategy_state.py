@@ -103,7 +103,7 @@ def parse_strategy_state(data: bytes, where: str) -> tuple[StrategyStateRecord, 
     """Parse the record without its faulty parts, and return the fault. A strategy with a faulty state starts without
     one; the memory of others, above all of the breaker, is kept.
 
-    Raises `InvalidRecordError` for what is no such record at all.
+    Raises `InvalidRecordError` if it is not a record of this kind.
     """
     faults: list[str] = []
     while True:

@@ -16,10 +16,10 @@ from loadmanager.errors import InvalidRecordError
 T = TypeVar("T")
 
 MAX_COUNT = 2**53
-"""Counts beyond this are mistakes, and are not exact in JSON."""
+"""Maximum count: larger ones are implausible, and are not exact in JSON."""
 
 MAX_TOPICS = 2**31 - 1
-"""A bundle's history has no room for more topics, here as in Pulsar; more are as many."""
+"""Maximum topics in a bundle's history, as in Pulsar; higher numbers are clamped."""
 
 _SHOWN_ERRORS = 3
 _SHOWN_CHARACTERS = 60
@@ -54,9 +54,10 @@ def parse_model(model: type[M], data: bytes, where: str) -> M:
 def describe(
     error: ValidationError, keys: Collection[str] = (), is_shown: Callable[[object], bool] = lambda _: True
 ) -> str:
-    """Describe the first faults as `field: what is wrong (got value)`, unknown keys first.
+    """Describe the first faults as `field: fault (got value)`, unknown keys first.
 
-    `keys` are those that a file may have, for suggestions; `is_shown` tells which parts of a path the file has.
+    `keys` are the valid keys of a file, for suggestions; `is_shown` returns True for parts of a path that are in the
+    file.
     """
     faults = sorted(error.errors(include_url=False), key=lambda fault: fault["type"] != "extra_forbidden")
     shown = [_describe_fault(fault, keys, is_shown) for fault in faults[:_SHOWN_ERRORS]]
