@@ -1,17 +1,17 @@
-"""kazoo's client with bounded waits and no queue: requests are refused when they cannot be sent now.
+"""kazoo's client with bounded waits and without a queue: a request that cannot be sent now is refused.
 
-Overridden here, each because of something that was seen to go wrong:
+Each override fixes an observed fault:
 
-- `submit` refuses at once what cannot be sent now on the session it is meant for. kazoo itself queues requests while it
-  is connecting, without bound, and may send them on the next session.
-- Events of persistent watches are handed on; kazoo drops those for which it has no one-shot watcher.
-- The timeout that the server granted, and when it was asked, are kept; kazoo forgets both.
-- A connection that sends but gets nothing acknowledged is ended by the kernel, one that does not answer by `drop`.
-- An error in the connection thread costs the connection and not the thread.
-- A session counts as connected once the servers know who we are; kazoo says so before it has told them, gives up for
-  good when they do not like it, and writes credentials into its log.
-- A session that no server takes back is given up. kazoo offers the highest transaction id that it has seen; a server
-  that has not come so far, as its data were lost or set back, hangs up without a word, and kazoo tries again for ever.
+- `submit` refuses at once a request that cannot be sent now on the intended session. kazoo itself queues requests
+  without bound while it connects, and may send them on the next session.
+- Events of persistent watches are passed on. kazoo drops events without a one-shot watcher.
+- The granted timeout, and the time of the handshake request, are stored. kazoo drops both.
+- The kernel ends a connection without acknowledgements; `drop` ends one without answers.
+- An error in the connection thread costs the connection, not the thread.
+- A session counts as connected once the servers have authenticated us. kazoo reports it earlier, gives up for ever if
+  authentication fails, and logs credentials.
+- A session that no server takes back is given up. kazoo sends the highest transaction id that it has seen. A server
+  behind that id, after a data loss or a rollback, closes the connection silently, and kazoo retries for ever.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from loadmanager.store.store_probe import ServerRefusedError, Sockets, say, sess
 from loadmanager.store.zookeeper_acl import ANYBODY, Access, Credentials
 
 if TYPE_CHECKING:
-    from kazoo.protocol.connection import PendingReply, WireRequest  # protocols that only our stubs of kazoo have
+    from kazoo.protocol.connection import PendingReply, WireRequest  # protocols that exist only in our stubs of kazoo
 
 log = structlog.get_logger(__name__)
 
@@ -50,16 +50,16 @@ _TRIES_WITHOUT_END = -1
 
 
 class Listener(Protocol):
-    """Callbacks in kazoo's connection thread, which waits for them: implementations only hand the event over."""
+    """Callbacks in kazoo's connection thread, which waits for them: implementations must only hand the event over."""
 
     def on_session(self, event: store_session.Event) -> None: ...
 
     def on_change(self, full_path: str) -> None:
-        """Report a change at `full_path`, which lies below a watch."""
+        """Report a change at `full_path`, below a watched path."""
 
 
 class PromptClient(KazooClient):
-    """A kazoo client that refuses rather than queues, and reports to `Listener`. `clock` is read in kazoo's thread."""
+    """kazoo client that refuses instead of queueing, and reports to `Listener`. `clock` is read in kazoo's thread."""
 
     def __init__(
         self,
@@ -82,10 +82,10 @@ class PromptClient(KazooClient):
         self.add_listener(self._report)
 
     def submit(self, request: KazooRequest[T], reply: PendingReply, session_id: int) -> bool:
-        """Hand the request to the connection thread; return False if it cannot be sent now, on that very session.
+        """Pass the request to the connection thread; return False if it cannot be sent now on this session.
 
-        The state is looked at and the request queued under the lock that guards changes of state, which empty the
-        queue: so a request goes out on the connection there is now, or fails with it, and never on a later one.
+        A lock guards the check of the state and the queueing. Changes of state take the same lock and empty the queue.
+        So a request is sent on the current connection or fails with it, and never goes out on a later one.
         """
         with self._gate:
             if self._state != KeeperState.CONNECTED or self._session_id != session_id:
@@ -95,7 +95,7 @@ class PromptClient(KazooClient):
 
     @property
     def granted_session_id(self) -> int:
-        """Id of the current session, or of the last one."""
+        """Id of the current session, or of the previous one."""
         return self._session_id or 0
 
     @property
@@ -104,22 +104,22 @@ class PromptClient(KazooClient):
         return self._session_id is None
 
     def awaited_reply(self) -> PendingReply | None:
-        """Return the handler of the answer to the oldest request under way; the close request has none."""
+        """Return the handler of the oldest pending request; None for the close request."""
         _, reply, _ = self._pending[0]
         return reply
 
     def drop(self) -> None:
-        """Drop the connection (not the session) without waiting for the server; kazoo reconnects."""
+        """Drop the connection, not the session, without waiting for the server; kazoo reconnects."""
         self._wire.drop()
 
     def give_up(self, asked_at_s: float) -> None:
-        """Give the session up if a server that grants sessions hangs up on it: it is over by our own clock, unless it
-        was re-established after `asked_at_s`.
+        """Give the session up if a server grants other sessions but closes this one's connection. The session has
+        expired by our own clock, unless it was re-established after `asked_at_s`.
         """
         self._wire.over_asked_at_s = asked_at_s
 
     def reconnect(self) -> None:
-        """Reconnect after an error that kazoo does not foresee, as if the server had closed the connection."""
+        """Reconnect after an unexpected error in kazoo, as if the server had closed the connection."""
         self._session_callback(KeeperState.CONNECTING)
 
     def shut_down(self) -> None:
@@ -132,7 +132,7 @@ class PromptClient(KazooClient):
             super()._session_callback(state)
 
     def _report(self, state: str) -> None:
-        """Report connections when the servers have authenticated us, not at kazoo's own event."""
+        """Report lost connections and sessions. New ones are reported after authentication, not at kazoo's event."""
         if state != KazooState.CONNECTED:
             is_lost = state == KazooState.LOST
             self._listener.on_session(
@@ -141,8 +141,8 @@ class PromptClient(KazooClient):
 
 
 class _Connection(ConnectionHandler):
-    """kazoo's connection thread. `granted`: session timeout of the last handshake, and when it was requested;
-    `over_asked_at_s`: the handshake whose session is over.
+    """kazoo's connection thread. `granted`: session timeout of the last handshake, and when it was requested.
+    `over_asked_at_s`: request time of the handshake whose session has expired.
     """
 
     client: PromptClient
@@ -167,8 +167,8 @@ class _Connection(ConnectionHandler):
     def drop(self) -> None:
         connection = self._socket
         if connection is not None:
-            with contextlib.suppress(OSError):  # the thread closed it a moment ago
-                socket.socket.shutdown(connection, socket.SHUT_RDWR)  # under TLS, too, whose state is that thread's
+            with contextlib.suppress(OSError):  # the thread has just closed it
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)  # plain shutdown: TLS state belongs to the thread
 
     def _connect(self, host: str, hostip: str, port: int) -> tuple[float, float]:
         address = f"[{hostip}]:{port}" if ":" in hostip else f"{hostip}:{port}"
@@ -177,7 +177,7 @@ class _Connection(ConnectionHandler):
             self._say_who_we_are(timeouts[1])
         except (AuthFailedError, SASLException, ServerRefusedError) as error:
             if isinstance(error, AuthFailedError) and isinstance(error.__cause__, ConnectionDropped):
-                # During SASL. A server that refuses us says so.
+                # Closed during SASL: not a refusal, which a server would report.
                 self._listener.on_session(store_session.HungUp(address))
                 raise ConnectionDropped(str(error)) from error
             why = str(error) if isinstance(error, ServerRefusedError) else f"it does not take {self._access.who}"
@@ -196,7 +196,7 @@ class _Connection(ConnectionHandler):
                 raise
             self._close_socket()
         try:
-            return super()._connect(host, hostip, port)  # perhaps it serves only now, and goes on with all sessions
+            return super()._connect(host, hostip, port)  # it may have just started and accept the session
         except _HungUpError as error:
             self._listener.on_session(store_session.GivenUp(address))
             raise SessionExpiredError(f"given up: {address} does not take it back") from error
@@ -207,7 +207,7 @@ class _Connection(ConnectionHandler):
             self._invoke(timeout_ms / 1000, auth("digest", f"{ours.user}:{ours.password}"), AUTH_XID)
 
     def _invoke(self, timeout: float, request: WireRequest, xid: int | None = None) -> object:
-        """Send a request before the session is connected; a server slower than our timeout is given up for the next."""
+        """Send a request of the handshake; after our timeout the next server is tried."""
         asked_at_s = self._clock()
         try:
             answer = super()._invoke(min(timeout, self._patience_s), request, xid)
@@ -220,7 +220,7 @@ class _Connection(ConnectionHandler):
         return answer
 
     def _connect_loop(self, retry: KazooRetry) -> object:
-        """Keep the thread alive: kazoo ends it for unforeseen errors, name resolution included."""
+        """Keep the thread alive: kazoo ends it after unexpected errors, including failed name resolution."""
         try:
             return super()._connect_loop(retry)
         except ForceRetryError:
@@ -231,7 +231,7 @@ class _Connection(ConnectionHandler):
             raise ForceRetryError("unforeseen") from error
 
     def _read_response(self, header: object, buffer: bytes, offset: int) -> object:
-        """Fail the waiting request if its answer cannot be read: kazoo forgets it for some errors."""
+        """Fail the pending request if its answer cannot be read: kazoo forgets it after some errors."""
         reply = self.client.awaited_reply()
         try:
             return super()._read_response(header, buffer, offset)
@@ -250,7 +250,7 @@ class _Connection(ConnectionHandler):
 
 
 class _HungUpError(ConnectionDropped):
-    """A server accepted the connection, and closed it before it answered the handshake."""
+    """A server accepted the connection and closed it before it answered the handshake."""
 
 
 def _sasl_options(credentials: Credentials | None) -> dict[str, str] | None:

@@ -1,9 +1,8 @@
 """Requests of ZooKeeper's protocol that the store sends, including those that kazoo lacks.
 
-kazoo has neither multi-read (many znodes in one request) nor add-watch (persistent recursive watches), both of
-ZooKeeper 3.6, nor who-am-I (3.7), and would write credentials into its log. The others are here as well because of
-where kazoo serialises: in its connection thread, which ends, and the session with it, when that raises. A
-`KazooRequest` is serialised by the caller that makes it.
+kazoo lacks multi-read (many znodes in one request) and add-watch (persistent recursive watches), both of ZooKeeper 3.6,
+and who-am-I (3.7); it would also log credentials. The other requests are here because kazoo serialises in its
+connection thread: an error there ends the thread and the session. A `KazooRequest` is serialised by its creator.
 """
 
 from __future__ import annotations
@@ -66,12 +65,12 @@ class KazooRequest(Generic[T]):
         return self._payload
 
     def deserialize(self, buffer: bytes, offset: int) -> T:
-        """Read the answer's body, which begins at `offset`; called in kazoo's connection thread."""
+        """Read the answer's body at `offset`; called in kazoo's connection thread."""
         return self._parse(buffer, offset)
 
 
 def get_data(full_path: str, path: str) -> KazooRequest[Znode]:
-    """Read the znode at `full_path`; `path` is its name inside the chroot, which the result has."""
+    """Read the znode at `full_path`; the result has `path`, its name inside the chroot."""
     return KazooRequest(
         _GET_DATA, write_string(full_path) + _NO_WATCH, lambda buffer, offset: _read_znode(path, buffer, offset)[0]
     )
@@ -86,17 +85,17 @@ def sync(full_path: str) -> KazooRequest[None]:
 
 
 def add_watch(full_path: str) -> KazooRequest[None]:
-    """Watch `full_path` and all below it until the connection ends."""
+    """Watch `full_path` and everything below it until the connection ends."""
     return KazooRequest(_ADD_WATCH, write_string(full_path) + int_struct.pack(_PERSISTENT_RECURSIVE), _ignore)
 
 
 def multi_read(full_paths: Sequence[str], paths: Sequence[str]) -> KazooRequest[list[Znode | None]]:
-    """Read many znodes at one moment; None for those that do not exist."""
+    """Read many znodes in one consistent state; None for those that do not exist."""
     return _multi_read(_GET_DATA, full_paths, paths, [partial(_read_znode, path) for path in paths])
 
 
 def multi_children(full_paths: Sequence[str], paths: Sequence[str]) -> KazooRequest[list[list[str] | None]]:
-    """List the children of many znodes at one moment; None for those that do not exist."""
+    """List the children of many znodes in one consistent state; None for those that do not exist."""
     return _multi_read(_GET_CHILDREN, full_paths, paths, [_read_strings] * len(full_paths))
 
 
@@ -106,8 +105,8 @@ def _multi_read(
     paths: Sequence[str],
     readers: Sequence[Callable[[bytes, int], tuple[T, int]]],
 ) -> KazooRequest[list[T | None]]:
-    """Parse the answer with one reader per part; a reader gets the bytes and its offset, and returns the end. An error
-    names the path.
+    """Parse the answer with one reader per part, which gets the bytes and an offset and returns its end. Errors name
+    the path.
     """
     header = multiheader_struct.pack(opcode_of_each, _MORE, _ERROR)
     payload = b"".join(header + write_string(full_path) + _NO_WATCH for full_path in full_paths)
@@ -134,8 +133,8 @@ def _multi_read(
 def multi(
     ops: Sequence[Op], full_path: Callable[[str], str], acl_of: Callable[[str], list[ACL]]
 ) -> KazooRequest[list[tuple[int, int]]]:
-    """Commit all operations or none; returns per operation its error code (0 if none) and the version after a `Put`.
-    `acl_of` returns the ACL for each full path that is created.
+    """Commit all operations or none; return per operation its error code (0 if none) and the version after a `Put`.
+    `acl_of` returns the ACL for each created full path.
     """
     payload = b"".join(_serialize_op(op, full_path(op.path), acl_of) for op in ops)
     return KazooRequest(_MULTI, payload + _END_OF_MULTI, _read_outcomes)
@@ -146,12 +145,12 @@ def get_acl(full_path: str) -> KazooRequest[list[ACL]]:
 
 
 def set_acl(full_path: str, acl: Sequence[ACL]) -> KazooRequest[None]:
-    """Replace the ACL of the znode, whatever its version."""
+    """Replace the ACL of the znode at any version."""
     return KazooRequest(_SET_ACL, write_string(full_path) + _serialize_acl(acl) + int_struct.pack(ANY_VERSION), _ignore)
 
 
 def who_am_i() -> KazooRequest[list[Id]]:
-    """Return the identities by which the servers know this session; of a digest only the user."""
+    """Return our identities as the servers know them; for a digest only the user."""
     return KazooRequest(_WHO_AM_I, b"", lambda buffer, offset: _read_vector(buffer, offset, _read_id)[0])
 
 
@@ -243,4 +242,4 @@ def _read_vector(buffer: bytes, offset: int, read: Callable[[bytes, int], tuple[
 
 
 def _ignore(_buffer: bytes, _offset: int) -> None:
-    """Read nothing: an answer without an error is enough."""
+    """Read nothing: the absence of an error is the answer."""

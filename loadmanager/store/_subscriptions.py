@@ -12,8 +12,8 @@ from loadmanager.store.metadata_store import SessionState, Unsubscribe
 class Subscriptions:
     """The callbacks of one store.
 
-    Each call is scheduled on the event loop by itself (`call_soon`, in the order of what happened): a callback may call
-    the store, its exceptions are the loop's affair and no other callback's, and after it was unsubscribed it is silent.
+    Each call is scheduled on the event loop separately (`call_soon`), in the order of the changes. So a callback may
+    call the store, and its exception does not affect the others. After unsubscribing a callback is not called.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Subscriptions:
 
     @property
     def paths(self) -> list[str]:
-        """Return the paths that are watched."""
+        """Return the watched paths."""
         return list(self._watches)
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -60,12 +60,12 @@ class Subscriptions:
             self._get_loop().call_soon(self._tell_state, number, state)
 
     def disarmed(self) -> None:
-        """Note that no watch is in force any more."""
+        """Note that no watch is armed any more."""
         for callbacks in self._watches.values():
             self._unarmed.update(callbacks)
 
     def armed(self, path: str) -> None:
-        """Note that the watch of `path` is in force, and notify subscribers that may have missed changes."""
+        """Note that the watch of `path` is armed, and notify subscribers that may have missed changes."""
         for number in self._watches.get(path, ()):
             if number in self._unarmed:
                 self._unarmed.remove(number)

@@ -1,7 +1,7 @@
 """ACL update: compares the ACLs of existing znodes with the configured ones, and sets them.
 
-A secure cluster and an open one look the same to who may do everything; `refuse_strangers` finds, at the start of a
-process, that it is taken for somebody else than it is meant to be, before its writes fail one after the other.
+A process with all permissions cannot tell a secured cluster from an open one. `refuse_strangers` checks at the start
+that the servers know a process by its configured identity, before its writes fail one by one.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def refuse_strangers(store: ZooKeeperStore, process: AclProcess) -> None:
 
 @dataclass(slots=True)
 class AclOutcome:
-    """Result of an update: the number of znodes that were right, that were changed (or would be, in a dry run), and the
+    """Result of an update: the numbers of correct znodes and of changed ones (in a dry run, those to change), and the
     failures.
     """
 

@@ -1,6 +1,6 @@
-"""Metadata store of one process alone, in memory, with ZooKeeper's versions and refusals.
+"""Metadata store in the memory of one process, with ZooKeeper's versions and errors.
 
-No other process has a session with it, so it is connected from `start` to `close`.
+No other process can connect to it, so it is connected from `start` to `close`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROOT = Znode("/", b"", 0, 0, 0, 0)
 
 
 class LocalStore:
-    """A `MetadataStore` that begins with these znodes."""
+    """A `MetadataStore` with these initial znodes."""
 
     obstacle: str | None = None
     denied: Mapping[str, str] = {}
@@ -113,7 +113,7 @@ class LocalStore:
 
 
 class StagedTransaction:
-    """A transaction in progress: each operation sees the effects of those before it. None in `changes`: deleted."""
+    """A transaction in progress: each operation sees the effects of earlier ones. In `changes`, None means deleted."""
 
     def __init__(self, znodes: Mapping[str, Znode], zxid: int, session_id: int) -> None:
         self.changes: dict[str, Znode | None] = {}

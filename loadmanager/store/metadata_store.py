@@ -1,8 +1,8 @@
 """Port to the metadata store: the operations on ZooKeeper that the rest of the package may use.
 
-`loadmanager.store.zookeeper_store.ZooKeeperStore` and the tests' store in memory keep one contract (`tests/contract`);
-`loadmanager.store.local_store.LocalStore` is that of a single process. Everything is level-triggered: a watch says
-"read again", never what to apply.
+`loadmanager.store.zookeeper_store.ZooKeeperStore` and the tests' in-memory store pass the same tests
+(`tests/contract`). `loadmanager.store.local_store.LocalStore` serves a single process. Watches are level-triggered:
+they say "read again", never which change to apply.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from loadmanager.errors import ZnodeTooLargeError
 
 ANY_VERSION = -1
 MAX_ZNODE_BYTES = 1_000_000
-"""Largest data accepted for one znode. ZooKeeper's limit is 1 MiB for a whole packet, and breaking it costs the
-connection, so it is enforced on our side, with room for the path and the rest of the request."""
+"""Maximum data of one znode. ZooKeeper limits a whole packet to 1 MiB and closes the connection above it. So the limit
+is enforced here, with space for the path and the rest of the request."""
 
 MAX_TRANSACTION_BYTES = 1_040_000
-"""Largest transaction accepted, all its data, paths and framing together: it travels as one packet too."""
+"""Maximum size of a transaction with all data, paths and framing: it is sent as one packet."""
 
 _FRAMING_BYTES_PER_OP = 64
-"""More than the header, the lengths, the version and an open access list of any operation take on the wire."""
+"""Upper bound of the encoded header, lengths, version and open ACL of one operation."""
 
 _FORBIDDEN_IN_PATHS = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
@@ -33,8 +33,8 @@ _FORBIDDEN_IN_PATHS = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff
 class Znode:
     """A znode as read.
 
-    `version` counts the changes of the data; `czxid` and `mzxid` are the transaction ids of its creation and of its
-    last change: they only grow, over the whole store. `ephemeral_owner` is the session id, 0 for a persistent znode.
+    `version` counts the changes of the data. `czxid` and `mzxid` are the transaction ids of its creation and its last
+    change; transaction ids only grow over the whole store. `ephemeral_owner` is the session id, 0 if persistent.
     """
 
     path: str
@@ -55,7 +55,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create `path`; fails with `node_exists`, or `no_node` when the parent is missing."""
+    """Create `path`; fails with `node_exists`, or `no_node` if the parent is missing."""
 
     path: str
     data: bytes
@@ -73,7 +73,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete `path` if it is at `version`; fails with `not_empty` when it has children."""
+    """Delete `path` if it is at `version`; fails with `not_empty` if it has children."""
 
     path: str
     version: int = ANY_VERSION
@@ -83,7 +83,7 @@ Op = Check | Create | Put | Delete
 
 
 def check_path(path: str) -> str:
-    """Return the path if ZooKeeper accepts it; raises `ValueError`: a malformed path is a bug of the caller."""
+    """Return the path if ZooKeeper accepts it; raises `ValueError`, because a malformed path is a bug of the caller."""
     names = path.split("/")[1:]
     well_formed = path == "/" or (path.startswith("/") and not {"", ".", ".."}.intersection(names))
     if not well_formed or _FORBIDDEN_IN_PATHS.search(path):
@@ -92,8 +92,8 @@ def check_path(path: str) -> str:
 
 
 def check_sizes(ops: Sequence[Op], *, extra_bytes: int = 0) -> None:
-    """Raise `ZnodeTooLargeError` when a znode, or the whole transaction, exceeds the store's limit; `extra_bytes` are
-    for the chroot and ACLs, per operation.
+    """Raise `ZnodeTooLargeError` if a znode or the whole transaction exceeds the store's limit. `extra_bytes` per
+    operation are for the chroot and ACLs.
     """
     total_bytes = 0
     for op in ops:
@@ -120,17 +120,18 @@ Unsubscribe = Callable[[], None]
 
 
 class MetadataStore(Protocol):
-    """An asynchronous session with the metadata store. Every method is called on the event loop that started it.
+    """An asynchronous session with the metadata store. Call every method on the event loop that started it.
 
-    Requests are refused with `StoreUnavailableError` while there is no connection (they never queue up), and every
-    request ends within the session timeout: a read with `StoreUnavailableError`, a write with `OutcomeUnknownError`.
-    What an access list forbids is an `AccessDeniedError`, in a transaction its cause `no_access`. Any other refusal by
-    the server is a `StoreError`, a malformed path a `ValueError`.
+    Without a connection, requests are refused with `StoreUnavailableError`; they never queue. Every request ends within
+    the session timeout: a read with `StoreUnavailableError`, a write with `OutcomeUnknownError`.
+
+    A denial by an ACL raises `AccessDeniedError`; in a transaction its cause is `no_access`. Any other refusal by the
+    server is a `StoreError`, and a malformed path a `ValueError`.
     """
 
     @property
     def session_id(self) -> int:
-        """The id of the current session, 0 while there is none (before the first one, after a loss, after `close`)."""
+        """Id of the current session; 0 without one (before the first one, after a loss, after `close`)."""
 
     @property
     def session_timeout_s(self) -> float:
@@ -141,16 +142,16 @@ class MetadataStore(Protocol):
 
     @property
     def lease_valid_until_s(self) -> float:
-        """End of the lease, on the injected monotonic clock: until then the session is certain to live.
+        """End of the lease on the injected monotonic clock: until then the session certainly has not expired.
 
-        It is the moment at which the newest *answered* heartbeat was sent, plus two thirds of the session timeout:
-        the server restarts its timer later than that moment, and the remaining third covers clock drift and a
-        step-down that takes time. It is in the past when the connection is dead, even if nothing else noticed.
+        It is the time at which the newest *answered* heartbeat was sent, plus two thirds of the session timeout. The
+        server restarts its timer later than that; the remaining third covers clock drift and the duration of a
+        step-down. With a dead connection it passes, even if nothing else has noticed.
         """
 
     @property
     def obstacle(self) -> str | None:
-        """Reason for which the store cannot connect, if known; None while it is connected."""
+        """Reason why the store cannot connect, if known; None while it is connected."""
 
     @property
     def denied(self) -> Mapping[str, str]:
@@ -158,53 +159,53 @@ class MetadataStore(Protocol):
 
     @property
     def sessions_given_up(self) -> int:
-        """Number of sessions given up because the servers, after a data loss or a rollback, did not take them back."""
+        """Number of sessions given up because the servers, after a data loss or rollback, did not take them back."""
 
     async def start(self) -> None:
-        """Open the session; `StoreUnavailableError` when no server answers within the connect timeout."""
+        """Open the session; `StoreUnavailableError` if no server answers within the connect timeout."""
 
     async def close(self) -> None:
-        """End the session: its ephemeral znodes vanish at once (or, without a connection, with the session timeout).
+        """End the session. Its ephemeral znodes vanish at once or, without a connection, after the session timeout.
 
-        Idempotent, never raises for the state of the connection; the session's callbacks hear of it as `LOST`.
+        Idempotent; never raises for the state of the connection. Session callbacks receive `LOST`.
         """
 
     async def get(self, path: str) -> Znode | None: ...
 
     async def get_many(self, paths: Sequence[str]) -> list[Znode | None]:
-        """Read many znodes with few requests, in the order asked; None where there is no such znode.
+        """Read many znodes with few requests, in the given order; None for a missing znode.
 
-        It is not one moment's picture: each request reads one moment, a later one a later moment.
+        The result is not one consistent state: each request sees one state, and later requests see later ones.
         """
 
     async def children(self, path: str) -> list[str]:
-        """Return the names of the children, sorted; empty when `path` does not exist."""
+        """Return the names of the children, sorted; empty if `path` does not exist."""
 
     async def children_many(self, paths: Sequence[str]) -> list[list[str]]:
-        """List the children of many znodes with few requests, in the order asked; each request sees one moment."""
+        """List the children of many znodes with few requests, in the given order; each request sees one state."""
 
     async def commit(self, ops: Sequence[Op], *, session_id: int | None = None) -> list[int]:
         """Commit all operations or none; return the new version per operation (Create: 0, Check: as given, Delete:
         -1).
 
-        With `session_id` the transaction is refused (`StoreUnavailableError`) unless that session is the current one.
-        Raises `TransactionFailedError` when the store refuses it, `ZnodeTooLargeError` before sending what cannot fit.
+        With `session_id` the transaction is refused (`StoreUnavailableError`) unless that is the current session.
+        Raises `TransactionFailedError` if the store refuses it, and `ZnodeTooLargeError` before sending.
         """
 
     async def ensure_path(self, path: str) -> None:
-        """Create `path` and its parents, persistent and empty, where they are missing."""
+        """Create missing znodes of `path` and its parents, persistent and empty."""
 
     async def sync(self) -> None:
-        """Wait until this session's reads see every write committed before the call."""
+        """Wait until reads of this session see every write committed before this call."""
 
     def watch(self, path: str, on_change: Callable[[str], None]) -> Unsubscribe:
         """Call `on_change(changed_path)` on the event loop after any change of `path` or of anything below it.
 
-        It is also called with `path` itself each time the watch has been armed, that is once after this call and after
-        every reconnection: everything below may have changed meanwhile, read again. `path` need not exist. Changes
-        may be merged: one call stands for any number of them. While the watch is in force, whoever gets an answer that
-        shows a change, or the outcome of a transaction after it, gets it after that call, or the call comes as soon as
-        they wait.
+        It is also called with `path` each time the watch is armed: after this call, and after every reconnection. Read
+        again then, because anything below may have changed. `path` need not exist. Several changes may cause one call.
+
+        While the watch is armed, the call for a change is scheduled before an answer that shows the change, or that of
+        a later transaction, is delivered. It runs at the latest when the receiver of the answer waits.
         """
 
     def on_session(self, callback: Callable[[SessionState], None]) -> Unsubscribe:

@@ -8,7 +8,7 @@ NODES = f"{ROOT}/nodes"
 LEADER = f"{ROOT}/leader"
 EPOCH = f"{ROOT}/epoch"
 SUSPICION = f"{ROOT}/suspicion"
-"""There while a standby asks the leader, whom it does not hear, whether it is alive."""
+"""Exists while a standby that cannot reach the leader asks whether it is alive."""
 
 NAMESPACES = f"{ROOT}/namespaces"
 BUNDLE_DATA = f"{ROOT}/bundle-data"
@@ -16,7 +16,7 @@ BROKER_TIME_AVERAGE = f"{ROOT}/broker-time-average"
 STRATEGY_STATE = f"{ROOT}/strategy-state"
 
 DELETED = f"{ROOT}/deleted"
-"""Memory of deleted namespaces; exists once one was deleted."""
+"""Versions of deleted namespaces; created with the first deletion."""
 
 POLICIES = f"{ROOT}/policies"
 ISOLATION = f"{POLICIES}/isolation"
@@ -29,16 +29,16 @@ PULSAR = f"{ROOT}/pulsar"
 """Data of processes beside a Pulsar; only in their own store."""
 
 PULSAR_MOVES = f"{PULSAR}/moves"
-"""Moves under way of the process that acts."""
+"""Moves in progress of the process that acts."""
 
 TAKEN_OVER = f"{PULSAR}/taken-over"
-"""Settings to give back to Pulsar."""
+"""Pulsar's settings to restore."""
 
 OPERATOR_CONFIG = (ISOLATION, FAILURE_DOMAINS, ANTI_AFFINITY, CONTROLS, LEARNED, CONFIGURATION)
-"""Operator config, and published data; each exists once it was written."""
+"""Operator config and published data; each exists once it was written."""
 
 PERSISTENT_PARENTS = (BROKERS, NODES, EPOCH, NAMESPACES, BUNDLE_DATA, BROKER_TIME_AVERAGE, POLICIES)
-"""Created by every node at start, so that writers never meet a missing parent."""
+"""Created by every node at its start, so that writers find all parents."""
 
 
 def broker(broker_id: str) -> str:

@@ -1,11 +1,11 @@
 """Pulsar's znodes in the metadata store: their paths, and detection of a Pulsar cluster, where nothing is written.
 
-A Pulsar that finds our leader in its place stops shedding, and its brokers take what we write below `/loadbalance` for
-their own. Source: the znodes that Pulsar's brokers and its `initialize-cluster-metadata` write.
+A Pulsar that finds our leader in place of its own stops shedding, and its brokers take our records below `/loadbalance`
+for theirs. Source: the znodes written by Pulsar's brokers and its `initialize-cluster-metadata`.
 
-A namespace is `tenant/namespace` or, in Pulsar's V1 form, `tenant/cluster/namespace`, in the same trees. The namespaces
-of brokers' self-tests have both forms too: `pulsar/<broker>` and `pulsar/<cluster>/<broker>`. Parent znodes are empty,
-and stay when their children are deleted.
+A namespace is `tenant/namespace` or, in Pulsar's V1 form, `tenant/cluster/namespace`, in the same trees. Namespaces of
+brokers' health checks also have both forms: `pulsar/<broker>` and `pulsar/<cluster>/<broker>`. Parent znodes are empty,
+and remain when their children are deleted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OF_PULSAR = "org.apache.pulsar."
 
 
 async def refuse_pulsar(store: MetadataStore) -> None:
-    """Raise `ForeignStoreError` if a Pulsar cluster lives here, or the `StoreError` that hides it."""
+    """Raise `ForeignStoreError` if a Pulsar cluster uses this store, or the `StoreError` that prevents the check."""
     znode = await find_pulsar(store)
     if znode is not None:
         raise ForeignStoreError(
@@ -52,7 +52,7 @@ async def refuse_pulsar(store: MetadataStore) -> None:
 
 
 async def find_pulsar(store: MetadataStore) -> str | None:
-    """Return the evidence of a Pulsar cluster, a path with or without contents; None when there is none."""
+    """Return the evidence of a Pulsar cluster, a path with or without contents; None if there is none."""
     read = await store.get_many([*_PULSARS, paths.LEADER])
     for path, znode in zip(_PULSARS, read, strict=False):
         if znode is not None:
@@ -79,7 +79,7 @@ def _find_broker(records: Iterable[tuple[str, Znode | None]]) -> str | None:
 
 
 def _content(znode: Znode | None, path: str) -> Mapping[str, Any]:
-    """Return the JSON object in a znode; empty when it cannot be read, which is no evidence."""
+    """Return the JSON object in a znode; empty if unreadable, which is no evidence."""
     if znode is None:
         return {}
     try:

@@ -1,10 +1,10 @@
-"""Sockets of kazoo with bounded waits, and over TLS where configured; probe of a metadata store that uses them.
+"""Sockets for kazoo with bounded waits and optional TLS; probe of a metadata store that uses them.
 
-kazoo connects without a time limit. Its own TLS reads the certificates again for each connection and does not say why
-they cannot be used. It also misses answers that TLS has decrypted already, because `select` does not report them.
+kazoo connects without a time limit. Its TLS reads the certificates again for each connection, and does not report why
+they are unusable. It also misses answers that TLS has already decrypted, because `select` does not report them.
 
-The probe opens a session, the only proof that a store serves. A server that listens, or even answers four-letter
-commands, may still be without a quorum.
+The probe opens a session; nothing less proves that a store serves. A server that listens, or even answers four-letter
+commands, may lack a quorum.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 from kazoo.protocol.connection import ConnectionDropped
 
 TlsContext = Callable[[], ssl.SSLContext]
-"""Makes the context of one connection."""
+"""Returns the context for a new connection."""
 
 
 class ServerRefusedError(ConnectionDropped):
-    """The TLS or authentication handshake with the server failed; the message says why."""
+    """The TLS or authentication handshake with the server failed; the message has the reason."""
 
 
 class Sockets(SequentialThreadingHandler):
-    """Socket factory. Connecting takes at most `patience_s`, and so does an acknowledgement. With `named`, the server's
-    certificate must be for that host, whatever address is used.
+    """Socket factory. Connecting, and each acknowledgement, take at most `patience_s`. With `named`, the server's
+    certificate must name that host, whatever address is used.
     """
 
     def __init__(self, patience_s: float, tls: TlsContext | None, named: str | None = None) -> None:
@@ -54,7 +54,7 @@ class Sockets(SequentialThreadingHandler):
     def select(
         self, readable: Sequence[object], writable: Sequence[object], failed: Sequence[object], timeout: float | None
     ) -> tuple[list[object], list[object], list[object]]:
-        """Wait as the kernel's select does, but return TLS sockets with buffered data at once."""
+        """Wait like the kernel's select, but return TLS sockets with buffered data at once."""
         ready = [each for each in readable if isinstance(each, ssl.SSLSocket) and each.pending()]
         found = super().select(readable, writable, failed, 0 if ready else timeout)
         return [*ready, *(each for each in found[0] if each not in ready)], found[1], found[2]
@@ -64,21 +64,21 @@ def say(error: ssl.SSLError) -> str:
     """Describe the TLS error."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"TLS: its certificate is not trusted: {error.verify_message}"
-    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # one or the other, by the build of OpenSSL
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # depends on the build of OpenSSL
         return "TLS: the server closed the connection; this port may not speak TLS"
     return f"TLS: {error.reason or error}"
 
 
 SESSION_TIMEOUT_S = 4.0
 
-_silent = logging.getLogger(__name__)  # refused connections are what is being waited through, not news
+_silent = logging.getLogger(__name__)  # refused connections are expected here
 _silent.setLevel(logging.CRITICAL)
 
 
 def session_works(connect_string: str, timeout_s: float, tls: TlsContext | None = None, *, named: str = "") -> bool:
     """Return True if a session could be opened within `timeout_s`, which takes a write by a quorum. Blocks.
 
-    Over TLS the server's certificate has to be of the host `named`, or of the one that is asked.
+    Over TLS the server's certificate must name the host `named`, or the requested one.
     """
     patience_s = min(SESSION_TIMEOUT_S, timeout_s)
     client = KazooClient(connect_string, patience_s, handler=Sockets(patience_s, tls, named or None), logger=_silent)

@@ -1,44 +1,45 @@
 """Session state machine: connection state, heartbeats, and the lease until which the session can be trusted.
 
-A passive machine: `step(event, now_s)` takes what has happened and gives what is to be done; `wake_s` is when it wants
-to be stepped by itself, with `TIME`. Every store has one, whatever carries its bytes.
+A passive machine: `step(event, now_s)` takes an event and returns actions; `wake_s` is the time of the next `TIME`
+event. Every store has one, for any transport.
 
     phase         event                         then
     -----         -----                         ----
     CLOSED        OPEN                                                                              ─▶ SEEKING
-    SEEKING       Connected                     (the lease counts from when it was asked for) Say
+    SEEKING       Connected                     (the lease counts from the handshake request) Say
                                                 session_connected, Announce CONNECTED, Arm          ─▶ CONNECTED
-    SUSPENDED,    Connected, same session       as from SEEKING
-    CONNECTED     Connected, another one        EXPIRED, then as from SEEKING
-    CONNECTED     RequestAnswered               (the lease counts from when that was sent)
+    SUSPENDED,    Connected, same session       as in SEEKING
+    CONNECTED     Connected, another session    EXPIRED, then as in SEEKING
+    CONNECTED     RequestAnswered               (the lease counts from the sending of that request)
                   TIME, a heartbeat is due      Heartbeat
                   TIME, the lease has lapsed    Say session_lease_lapsed, Announce SUSPENDED, Drop  ─▶ SUSPENDED
                   DISCONNECTED                  Announce SUSPENDED                                  ─▶ SUSPENDED
-    SEEKING,      HungUp, ConnectionRefused     (that is the obstacle) Say zookeeper_hangs_up or
-    SUSPENDED                                   zookeeper_refuses, the first time since it was connected
-    SUSPENDED     HungUp, certainly over        GiveUp, too
+    SEEKING,      HungUp, ConnectionRefused     (becomes the obstacle) Say zookeeper_hangs_up or
+    SUSPENDED                                   zookeeper_refuses, once until the next connection
+    SUSPENDED     HungUp, certainly expired     also GiveUp
     SUSPENDED,    GivenUp                       (counted) Say session_given_up, then EXPIRED
     CONNECTED     EXPIRED                       Announce LOST                                       ─▶ SEEKING
     any           CLOSE                         Announce LOST                                       ─▶ CLOSED
 
-What is not in the table has come too late and changes nothing; a state is announced only when it is another. A
-heartbeat is due a twelfth of the timeout after the last one, answered or not: a slow answer does not delay the next.
+All other events come too late and change nothing. A state is announced only when it changes. Heartbeats are due every
+twelfth of the timeout, answered or not: a slow answer does not delay the next one.
 
 The lease
-    A client that is busy takes a dead connection for a live one, and learns that a session expired only from the next
-    server it reaches. So it keeps its own time: a heartbeat or a write is a request that the leader of the ensemble has
-    to answer, and the session is trusted for two thirds of its timeout after the newest answered one was *sent*. That
-    bound holds even when the server that we are connected to dies with what it has not yet told the leader about our
-    session, provided that the timeout is at least three of the servers' ticks. A server that grants a longer timeout
-    than was asked for has long ticks, half of that as a rule: then the session is trusted for half of it only, which
-    is said (session_timeout_raised).
+    A busy client does not notice a dead connection, and learns that its session has expired only from the next server
+    it reaches. So it keeps its own time. Heartbeats and writes are answered by the leader of the ensemble. The session
+    is trusted for two thirds of its timeout after the newest answered one was *sent*.
 
-Certainly over
-    A session is given up, and another begun with nothing seen, when a server grants others and yet hangs up on it: its
-    data were lost, or set back to an older state, and it refuses whoever has seen more. That is not done before twice
-    the timeout has passed since the newest answered request was sent, long after the lease lapsed (`is_over`): until
-    then it may be a server that lags behind the others. While no server grants any session nothing is given up:
-    ZooKeeper that comes back goes on with the sessions it knew.
+    The bound holds even if our server fails before it has told the leader about our session, provided that the timeout
+    is at least three ticks of the servers. A longer timeout than requested means long ticks, usually half of it. Then
+    the session is trusted for half of its timeout, and session_timeout_raised is logged.
+
+Certainly expired
+    A session is given up for a new one if a server grants other sessions but closes the connection of this one. The
+    server's data were lost or rolled back, and it refuses clients that have seen newer data.
+
+    This needs twice the timeout since the newest answered request was sent, long after the lease lapsed (`is_over`).
+    Before that, the server may only lag behind the others. While no server grants sessions nothing is given up: a
+    restarted ZooKeeper continues its sessions.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ from loadmanager.core.protocol.state_machine import Say
 from loadmanager.store.metadata_store import SessionState
 
 LEASE_RATIO = 2 / 3
-"""Share of its timeout for which a session is trusted, counted from the sending of an answered request."""
+"""Fraction of the timeout for which a session is trusted, counted from the sending of an answered request."""
 
 RAISED_LEASE_RATIO = 1 / 2
-"""The same for a timeout that is longer than was asked for."""
+"""The same for a timeout that is longer than requested."""
 
 HEARTBEATS_PER_TIMEOUT = 12
-"""Heartbeats per session timeout: a lease bounded by a short session outlasts a pause of a second."""
+"""Heartbeats per session timeout: even with a short session, a lease outlasts a pause of a second."""
 
 _MS = 0.001
 _LONG_TICKS = "ZooKeeper grants two of its ticks at least: tickTime should be a third of the timeout, or less"
@@ -69,10 +70,10 @@ OVER_AFTER_TIMEOUTS = 2
 class SessionPhase(enum.Enum):
     CLOSED = enum.auto()
     SEEKING = enum.auto()
-    """Open, and without a session: none was begun yet, or the last one is over."""
+    """Open but without a session: none was started, or the last one has expired."""
     CONNECTED = enum.auto()
     SUSPENDED = enum.auto()
-    """Without a connection; the session may live."""
+    """Without a connection; the session may still exist."""
 
 
 # Events
@@ -104,7 +105,7 @@ class HungUp:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionRefused:
-    """The handshake with the server at `address` failed: credentials, or certificates."""
+    """The handshake with the server at `address` failed, because of credentials or certificates."""
 
     address: str
     why: str
@@ -112,7 +113,7 @@ class ConnectionRefused:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """The server at `address` grants sessions, but did not take back this one, which is over: it was dropped."""
+    """The server at `address` grants sessions but did not take back this expired one, which was dropped."""
 
     address: str
 
@@ -123,9 +124,9 @@ class SessionSignal(enum.Enum):
     TIME = enum.auto()
     OPEN = enum.auto()
     DISCONNECTED = enum.auto()
-    """The connection has ended; the session may live."""
+    """The connection has ended; the session may still exist."""
     EXPIRED = enum.auto()
-    """The servers say that the session is over."""
+    """The servers report that the session has expired."""
     CLOSE = enum.auto()
 
 
@@ -161,7 +162,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Drop the session from now on, and report GivenUp, if a server that grants other sessions hangs up on it; not if
+    """Drop the session, and report GivenUp, if a server that grants other sessions closes its connection. Do nothing if
     it was re-established after `asked_at_s`.
     """
 
@@ -173,7 +174,7 @@ Action = Announce | Arm | Heartbeat | Drop | GiveUp | Say
 
 @dataclass(slots=True)
 class Session:
-    """Session of one store, and its successors. `timeout_s` is first the requested timeout, then the granted one;
+    """Session of one store, and its successors. `timeout_s` is the requested timeout, later the granted one;
     `session_id` is 0 without a session.
     """
 
@@ -184,7 +185,7 @@ class Session:
     given_up: int = 0
     """Number of sessions given up."""
     obstacle: str | None = None
-    """Obstacle to a connection, if known."""
+    """Reason why there is no connection, if known."""
     _asked_s: float = field(init=False)
     _asked_at_s: float = -math.inf
     _due_s: float = math.inf
@@ -212,14 +213,12 @@ class Session:
         return min(self._due_s, self.lease_valid_until_s)
 
     def is_over(self, now_s: float) -> bool:
-        """True if the session has ended for certain, by our own clock."""
+        """True if the session has certainly expired, by our own clock."""
         unanswered_timeouts = OVER_AFTER_TIMEOUTS - self._lease_ratio
         return now_s >= self.lease_valid_until_s + unanswered_timeouts * self.timeout_s
 
     def why_not(self, now_s: float, session_id: int | None = None) -> str | None:
-        """Return the reason for which no request may be sent now, on the session of that id if given; None if one
-        may.
-        """
+        """Return the reason why no request may be sent now (on the session `session_id`, if given); None if it may."""
         if session_id is not None and session_id != self.session_id:
             return f"session {session_id:#x} is not the current one any more"
         if self.phase is not SessionPhase.CONNECTED:
@@ -277,7 +276,7 @@ class Session:
             self._trust(event.sent_at_s)
 
     def _trust(self, sent_at_s: float) -> None:
-        """Extend the lease from this moment: the server began to count later."""
+        """Extend the lease. It counts from the sending; the server's timer started later."""
         self.lease_valid_until_s = max(self.lease_valid_until_s, sent_at_s + self._lease_ratio * self.timeout_s)
 
     @property

@@ -1,4 +1,4 @@
-"""Znode encoding: JSON that an operator can read with `get`, compressed only when large."""
+"""Znode encoding: JSON that an operator can read with `get`, compressed only if it is large."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pack(data: bytes) -> bytes:
 
 
 def pack_rounded(encode: Callable[[int], bytes]) -> bytes:
-    """Pack with as many significant digits as fit into a znode; `encode` gets their number."""
+    """Pack with the most significant digits that fit into a znode; `encode` gets their number."""
     for digits in _DIGITS:
         data = pack(encode(digits))
         if len(data) <= MAX_ZNODE_BYTES:
@@ -40,7 +40,7 @@ def is_packed(data: bytes) -> bool:
 def decode(data: bytes, where: str) -> bytes:
     """Return the UTF-8 text in `data`, which may be compressed; raises `InvalidRecordError`, which names `where`.
 
-    What it decompresses to is bounded by `MAX_DECODED_BYTES`: a small record cannot fill the memory.
+    `MAX_DECODED_BYTES` limits the decompressed size, so that a small record cannot fill the memory.
     """
     if is_packed(data):
         data = _decompress(data, where)

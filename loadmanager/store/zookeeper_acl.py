@@ -8,8 +8,8 @@ path                      nodes    agents   anybody else
 /loadbalance/brokers/*    ra       rw       nothing
 everything else           cdrwa    r        nothing
 
-ZooKeeper asks for the permission to delete at the parent: whoever may take its own registration away may take those of
-others. What is above the chroot belongs to nobody, and stays open to everybody.
+ZooKeeper checks the permission to delete at the parent: a process that may delete its own registration may delete all
+others. Znodes above the chroot are not ours, and stay open to everybody.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TABLE = {paths.BROKERS: ("cdrwa", "cdr"), f"{paths.BROKERS}/*": ("ra", "rw")}
 _EVERYTHING_ELSE = ("cdrwa", "r")
 _DIGEST = re.compile(r"[^:]+:[A-Za-z0-9+/]{27}=")
 _BYTES_PER_ENTRY = 16
-"""Permissions and the lengths of both texts, with some room."""
+"""Permissions and the lengths of both texts, with a margin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Credentials:
 def read_credentials(key: str, source: str, scheme: Literal["digest", "sasl"]) -> Credentials | None:
     """Read the credentials at `source`: `file:///path`, `env:NAME`, or empty for none.
 
-    Raises `ConfigurationError`, which names the key and where it looked, and never what it found.
+    Raises `ConfigurationError`, which names the key and the source, but never the content.
     """
     if not source:
         return None
@@ -110,7 +110,7 @@ def identities_of(key: str, texts: Iterable[str]) -> tuple[Id, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Acls:
-    """ACL table (see the module docstring) for these identities; without node identities everything is open."""
+    """ACL table (see the module docstring) for these identities; everything is open without node identities."""
 
     nodes: tuple[Id, ...] = ()
     agents: tuple[Id, ...] = ()
@@ -126,7 +126,7 @@ class Acls:
         return sum(len(f"{each.scheme}{each.id}".encode()) + _BYTES_PER_ENTRY for each in ids)
 
     def of(self, path: str) -> list[ACL]:
-        """Return the ACL of a znode, by its path below the chroot, which itself is `/`."""
+        """Return the ACL of a znode by its path below the chroot; `/` is the chroot itself."""
         if self.are_open:
             return OPEN_ACL_UNSAFE
         of_nodes, of_agents = _TABLE.get(path) or _TABLE.get(f"{path.rpartition('/')[0]}/*") or _EVERYTHING_ELSE
@@ -143,7 +143,7 @@ def _permissions(letters: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Access to a ZooKeeper: credentials, TLS (a context per connection) and ACLs. `key` is the setting of the
+    """Access to a ZooKeeper: credentials, TLS (a context per connection) and ACLs. `key` is the setting with the
     credentials.
     """
 
@@ -161,13 +161,13 @@ ANYBODY = Access()
 
 
 def grants_all(acl: Sequence[ACL], ids: Iterable[Id]) -> bool:
-    """Return True if the ACL grants every permission to one of these, or to everybody; a hash may be hidden from us."""
+    """Return True if the ACL grants all permissions to one of these, or to everybody. A hash may be hidden from us."""
     wanted = {_without_password(each) for each in [*ids, OPEN_ACL_UNSAFE[0].id]}
     return any(entry.perms == Permissions.ALL and _without_password(entry.id) in wanted for entry in acl)
 
 
 def render(acl: Iterable[ACL]) -> str:
-    """Format an ACL as ZooKeeper's own client does: `sasl:lm:cdrwa, sasl:agent:r`; of a digest only the user."""
+    """Format an ACL as ZooKeeper's own client does: `sasl:lm:cdrwa, sasl:agent:r`; for a digest only the user."""
     return ", ".join(f"{':'.join(_without_password(each.id))}:{letters_of(each.perms)}" for each in acl)
 
 

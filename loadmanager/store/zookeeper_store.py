@@ -1,10 +1,9 @@
 """Metadata store on ZooKeeper (3.6 or newer), through kazoo.
 
-kazoo's threads carry bytes and nothing else: an answer, an event or a change of state that arrives there only wakes the
-event loop, and everything is decided there.
+kazoo's threads only transport bytes. An answer, an event or a change of state only wakes the event loop, which decides.
 
-When the session may be trusted, and when it is over, is decided by `loadmanager.store.store_session`, of which this is
-the driver: it sends the heartbeats, each a `sync`, which writes nothing.
+`loadmanager.store.store_session` decides when the session can be trusted and when it has expired. This module drives
+it, and sends the heartbeats: `sync` requests, which write nothing.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 _MAX_REQUESTS_UNDER_WAY = 64
-"""kazoo wakes its thread by one byte per request through a socket that holds some 270 of them, and then blocks."""
+"""kazoo wakes its thread with one byte per request, through a socket that blocks after about 270 of them."""
 
 _FIRST_READ_ZNODES = 32
 _MAX_READ_ZNODES = 1000
@@ -98,19 +97,19 @@ _CAUSES = {
 }
 
 _NO_ANSWERS = (ConnectionLoss, OperationTimeoutError, SessionExpiredError, SessionMovedError)
-"""Errors of ZooKeeper, or of kazoo in its name, that do not tell what became of a request."""
+"""Errors of ZooKeeper, or of kazoo on its behalf, that leave the outcome of a request unknown."""
 
 
 class _UnansweredError(Exception):
-    """A request was sent, or may have been, without a readable answer."""
+    """A request was sent, or may have been sent, without a readable answer."""
 
 
 class ZooKeeperStore(OfSession):
     """A `MetadataStore` on the ZooKeeper at `hosts` (`host:port,host:port`), with all paths below `chroot`.
 
-    The chroot is created at start where it is missing, unless `create_chroot` is off: then it is an error. `access`
-    says who we are there, and what may be done by whom with what is created. `clock` is the clock of the
-    lease, in seconds; it is also read in kazoo's thread. `connect_timeout_s` bounds `start`.
+    The chroot is created at the start if it is missing, unless `create_chroot` is off: then `start` fails. `access` has
+    our identity, and the ACLs of created znodes. `clock` is the clock of the lease, in seconds; kazoo's thread reads it
+    too. `connect_timeout_s` limits `start`.
     """
 
     def __init__(
@@ -144,8 +143,8 @@ class ZooKeeperStore(OfSession):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Open the session, as in the port; raises `StoreError` for a server older than 3.6. It can be repeated after a
-        failure.
+        """Open the session, as in the port; raises `StoreError` for a server older than 3.6. It may be called again
+        after a failure.
         """
         if self._client is not None or self._closed:
             raise RuntimeError("a store is started once")
@@ -216,14 +215,14 @@ class ZooKeeperStore(OfSession):
         await self._read(requests.sync(self._full("/")), "/")
 
     async def get_acl(self, path: str) -> list[ACL] | None:
-        """Return the ACL of the znode, None where there is none; without the admin permission, hashes are hidden."""
+        """Return the ACL of the znode; None if it does not exist. Without the admin permission hashes are hidden."""
         try:
             return await self._read(requests.get_acl(self._full(path)), path)
         except NoNodeError:
             return None
 
     async def set_acl(self, path: str, acl: Sequence[ACL]) -> bool:
-        """Replace the ACL of the znode; return False where there is none."""
+        """Replace the ACL of the znode; return False if it does not exist."""
         try:
             await self._read(requests.set_acl(self._full(path), acl), path)
         except NoNodeError:
@@ -231,8 +230,8 @@ class ZooKeeperStore(OfSession):
         return True
 
     async def who_am_i(self) -> list[Id]:
-        """Return our identities as the servers see them; of servers older than 3.7, as configured. Of a digest they
-        show only the user, and they believe any identity that we add.
+        """Return our identities as the servers know them; for servers older than 3.7, as configured. For a digest they
+        return only the user. Servers accept any digest identity that we add.
         """
         ours = [self._access.credentials.identity] if self._access.credentials else []
         try:
@@ -256,7 +255,7 @@ class ZooKeeperStore(OfSession):
     # The session
 
     def _step(self, event: Event) -> None:
-        """Step the session on the event loop, whatever thread the event comes from."""
+        """Step the session on the event loop, for an event from any thread."""
         try:
             do_all(self._session.step(event, self._clock()), self._do)
         finally:
@@ -300,7 +299,7 @@ class ZooKeeperStore(OfSession):
             self._timer = asyncio.get_running_loop().call_later(pause_s, self._step, SessionSignal.TIME)
 
     def _send_heartbeat(self, beat: Heartbeat) -> None:
-        """Send a `sync` at once: on a starved machine each turn of the event loop takes part of the lease."""
+        """Send a `sync` at once: on an overloaded machine each turn of the event loop costs part of the lease."""
 
         def end(answer: asyncio.Future[None]) -> None:
             error = answer.exception()
@@ -339,9 +338,7 @@ class ZooKeeperStore(OfSession):
     async def _prepare(self) -> None:
         """Check that the server knows the requests we use, and create the chroot."""
         try:
-            with contextlib.suppress(
-                NoAuthError
-            ):  # it knows the request, and who may read the root is not for us to say
+            with contextlib.suppress(NoAuthError):  # it knows the request; permission to read the root is not needed
                 await self._exchange(requests.multi_read(["/"], ["/"]))
             if self._chroot and self._create_chroot:
                 await self._ensure(self._chroot)
@@ -356,7 +353,7 @@ class ZooKeeperStore(OfSession):
             raise StoreUnavailableError(f"the ZooKeeper at {self._hosts} hung up") from error
 
     async def _disconnect(self) -> None:
-        """End the session and kazoo's threads, after holders of ephemeral state have heard of it."""
+        """End the session and kazoo's threads, after the session callbacks were scheduled."""
         client, self._client = self._client, None
         connected = self.state is SessionState.CONNECTED
         self._step(SessionSignal.CLOSE)
@@ -373,7 +370,7 @@ class ZooKeeperStore(OfSession):
             self._spawn(self._arm(path))
 
     async def _arm(self, path: str) -> None:
-        """Ask the server to report changes below `path`; after a reconnection it is asked again."""
+        """Ask the server to report changes below `path`; repeated after every reconnection."""
         try:
             await self._exchange(requests.add_watch(self._full(path)))
         except (StoreUnavailableError, _UnansweredError):
@@ -396,7 +393,7 @@ class ZooKeeperStore(OfSession):
         paths: Sequence[str],
         size_of: Callable[[T], int],
     ) -> list[T | None]:
-        """Read each path; sizes seen so far limit each request to a moderate reply."""
+        """Read each path; the sizes seen so far keep each reply moderate."""
         full_paths = [self._full(path) for path in paths]
         found: list[T | None] = []
         size = _FIRST_READ_ZNODES
@@ -411,7 +408,7 @@ class ZooKeeperStore(OfSession):
         return found
 
     async def _read(self, request: KazooRequest[T], path: str) -> T:
-        """Return the answer; raises `NoNodeError` when the one znode requested does not exist."""
+        """Return the answer; raises `NoNodeError` if the requested znode does not exist."""
         try:
             answer = await self._exchange(request)
         except NoNodeError:
@@ -426,7 +423,7 @@ class ZooKeeperStore(OfSession):
         return answer
 
     def _deny(self, what: str, path: str) -> str:
-        """Keep an access denial, and log it once."""
+        """Store an access denial, and log it once."""
         if (path, what) not in self._denied:
             log.error("zookeeper_denies_access", path=path, what=what, who=self._access.who)
         sentence = f"the ACL of {path}, or of what it is in, does not let us {what} it; we are {self._access.who}"
@@ -459,12 +456,12 @@ class ZooKeeperStore(OfSession):
             if cause == "no_access":
                 self._deny("write", ops[failed].path)
             raise TransactionFailedError(failed, ops[failed].path, cause)
-        self._step(RequestAnswered(*asked))  # a failed one may have found the session expired
+        self._step(RequestAnswered(*asked))  # not for a failed one: its session may have expired
         self._let_through("write", [op.path for op in ops])
         return [_new_version(op, version) for op, (_, version) in zip(ops, outcomes, strict=True)]
 
     def _acl_of(self, full_path: str) -> list[ACL]:
-        """Return the ACL for a new znode; above the chroot it is open."""
+        """Return the ACL for a new znode; open above the chroot."""
         path = full_path.removeprefix(self._chroot)
         is_ours = path != full_path or not self._chroot
         return self._access.acls.of(path or "/") if is_ours else OPEN_ACL_UNSAFE
@@ -492,7 +489,8 @@ class ZooKeeperStore(OfSession):
     async def _exchange(self, request: KazooRequest[T], session_id: int | None = None) -> T:
         """Send a request and wait for its answer, for at most a session timeout.
 
-        Raises `StoreUnavailableError` when it was not sent, `_UnansweredError` when it was, and what the server says.
+        Raises `StoreUnavailableError` if it was not sent, `_UnansweredError` if it was sent without an answer, and the
+        server's error.
         """
         is_sent = False
         try:
@@ -506,7 +504,7 @@ class ZooKeeperStore(OfSession):
             raise StoreUnavailableError("too many requests wait for answers; this one was not sent") from error
 
     def _submit(self, request: KazooRequest[T], session_id: int | None = None) -> asyncio.Future[T]:
-        """Hand a request to kazoo's thread, bound to the session that this loop knows."""
+        """Pass a request to kazoo's thread, for the session that this loop knows."""
         why_not = self._session.why_not(self._clock(), session_id)
         if self._client is None or why_not is not None:
             raise StoreUnavailableError(f"ZooKeeper at {self._hosts}: {why_not}")
@@ -522,7 +520,7 @@ class ZooKeeperStore(OfSession):
 class _Reply(Generic[T]):
     """Handler of an answer in kazoo's thread, which completes a future of the event loop.
 
-    Any exception but an error that ZooKeeper answered with becomes `_UnansweredError`, kazoo's own faults included.
+    Any exception other than ZooKeeper's own errors becomes `_UnansweredError`, including faults in kazoo.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -549,7 +547,7 @@ class _Reply(Generic[T]):
 
 
 class _LoopListener:
-    """Listener that forwards kazoo's events to the event loop; many events at once are one call."""
+    """Listener that forwards kazoo's events to the event loop; queued events share one call."""
 
     def __init__(
         self,
@@ -573,7 +571,7 @@ class _LoopListener:
             _call_soon(self._loop, self._drain)
 
     def _drain(self) -> None:
-        """Handle queued events on the loop; the flag is cleared first, so that a later event wakes us again."""
+        """Handle queued events on the loop. The flag is cleared first, so that a later event wakes the loop again."""
         self._is_woken = False
         paths: dict[str, None] = {}
         with contextlib.suppress(IndexError):
@@ -589,7 +587,7 @@ def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[*Ts], None],
 
 
 async def _shut_down(client: PromptClient, patience_s: float) -> None:
-    """End the session through the server; after the timeout, drop kazoo's connection."""
+    """End the session at the server; after the timeout, drop kazoo's connection."""
     loop = asyncio.get_running_loop()
     executor = ThreadPoolExecutor(max_workers=1)
     ending = loop.run_in_executor(executor, client.shut_down)
@@ -608,7 +606,7 @@ async def _shut_down(client: PromptClient, patience_s: float) -> None:
 
 
 def _end_of_chunk(full_paths: Sequence[str], begin: int, size: int) -> int:
-    """Return the end of a request that begins at `begin`: after `size` paths, or earlier where the request would get
+    """Return the end of a request that begins at `begin`: after `size` paths, or earlier if the request would become
     too long.
     """
     request_bytes = 0
