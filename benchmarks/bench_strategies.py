@@ -33,7 +33,7 @@ from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import State, plan_assignments, plan_shedding
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
-from loadmanager.core.strategies.shedding import BOUND_STRATEGIES, SHEDDING_STRATEGIES, shedding_strategy
+from loadmanager.core.strategies.shedding import PAIRED_STRATEGIES, SHEDDING_STRATEGIES, shedding_strategy
 
 BROKERS = 1_000
 SIZES = (10_000, 100_000, 1_000_000)
@@ -130,7 +130,7 @@ def peak_mib(model: ClusterModel, action: Callable[[Snapshot], object]) -> float
 
 def shedding_cost(model: ClusterModel, name: str, rng: np.random.Generator, repeats: int) -> Cost:
     settings = replace(SETTINGS, shedding_strategy=name)
-    if name in BOUND_STRATEGIES:
+    if name in PAIRED_STRATEGIES:
         settings = replace(settings, placement_strategy=name)
     _, strategy = shedding_strategy(settings)
     plans: list[Plan] = []

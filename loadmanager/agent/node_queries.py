@@ -36,7 +36,8 @@ log = structlog.get_logger(__name__)
 TIMEOUT_S = 1.5
 """Nodes answer from memory. After this time the next node is asked."""
 
-_OPINIONS = 2
+_MAX_ANSWERS = 2
+"""Maximum number of nodes that answer: one may lag behind."""
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ class LoadManagerNodes:
         the first node may delay any other answer. `PeerUnavailableError` if no node answers.
         """
         place = f"{topic.domain}/{topic.namespace}/{quote(topic.local_name, safe='')}"
-        await self._ask(f"/loadbalance/v1/ownership/{place}", _claim, settles, _OPINIONS, awaited)
+        await self._ask(f"/loadbalance/v1/ownership/{place}", _claim, settles, _MAX_ANSWERS, awaited)
 
     async def find_namespace(self, namespace: NamespaceName) -> tuple[NamespaceBundles, bool] | None:
         """Return the bundles of a namespace, and whether it is available without a lease; None if it does not exist.

@@ -17,9 +17,9 @@ outcome is the next event. `wake_s` is the latest time for the next `CheckRegist
                   Created                                                           Read
                   ZnodeRead, this session                                           Register          ─▶ REGISTERED
                   ZnodeRead, other session   it is not known as a leftover          Identify
-                  MakerRead, earlier agent   one of its leases may be valid         (wait until it lapses)
+                  CreatorRead, earlier agent   one of its leases may be valid         (wait until it lapses)
                                              else                                   DeleteRegistration
-                  MakerRead, other agent                                            (log it once)
+                  CreatorRead, other agent                                            (log it once)
     REGISTERED    ZnodeRead, our own         at a later version than we wrote       (it is overwritten)
                   ZnodeRead, none or other                                          CloseTopics,      ─▶ ABSENT
                                                                                     Forget
@@ -85,7 +85,7 @@ class HeldRegistration:
 
 
 @dataclass(frozen=True, slots=True)
-class RegistrationMaker:
+class RegistrationCreator:
     """The agent that created a znode. `is_over`: its process has certainly exited."""
 
     life: str
@@ -115,11 +115,11 @@ class ZnodeRead:
 
 
 @dataclass(frozen=True, slots=True)
-class MakerRead:
+class CreatorRead:
     """The creator of the znode was read; None: unreadable."""
 
     znode: Znode
-    by: RegistrationMaker | None
+    by: RegistrationCreator | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class PresenceSignal(enum.Enum):
     """Nothing is left to do but to delete the registration."""
 
 
-Event = CheckRegistration | ZnodeRead | MakerRead | WorkFailed | Wrote | Withdraw | Died | PresenceSignal
+Event = CheckRegistration | ZnodeRead | CreatorRead | WorkFailed | Wrote | Withdraw | Died | PresenceSignal
 
 # Actions
 
@@ -195,7 +195,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Identify:
-    """Find the process that created the znode; answered by MakerRead."""
+    """Find the process that created the znode; answered by CreatorRead."""
 
     znode: Znode
 
@@ -279,7 +279,7 @@ class Presence:
                 self._look(event, now_s)
             case ZnodeRead(znode, session_id):
                 self._on_read(znode, session_id, now_s)
-            case MakerRead(znode, maker):
+            case CreatorRead(znode, maker):
                 self._on_created(znode, maker, now_s)
             case WorkFailed(error):
                 self._on_failed(error, now_s)
@@ -364,7 +364,7 @@ class Presence:
         self._to_do.append(Register(znode.czxid))
         self._wait(now_s + _LOOK_AGAIN_S)
 
-    def _on_created(self, znode: Znode, maker: RegistrationMaker | None, now_s: float) -> None:
+    def _on_created(self, znode: Znode, maker: RegistrationCreator | None, now_s: float) -> None:
         if maker is not None and self._is_former_life(maker) and maker.longest_lease_ms is not None:
             lease_ms = maker.longest_lease_ms
             self._say("leftover_znode", is_warning=False, incarnation=znode.czxid, longest_lease_ms=lease_ms)
@@ -377,7 +377,7 @@ class Presence:
             self._say("broker_id_in_use", agent_url=maker.url, life=maker.life, incarnation=znode.czxid)
         self._wait(now_s + _RETRY_S)
 
-    def _is_former_life(self, maker: RegistrationMaker) -> bool:
+    def _is_former_life(self, maker: RegistrationCreator) -> bool:
         """Tell if this agent made the znode, in an earlier process or an abandoned session."""
         return maker.is_over or maker.life == self.life
 

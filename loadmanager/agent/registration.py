@@ -20,18 +20,18 @@ from loadmanager.agent.presence import (
     CheckRegistration,
     CloseTopics,
     CreateRegistration,
+    CreatorRead,
     DeleteRegistration,
     Died,
     Event,
     Forget,
     Identify,
-    MakerRead,
     Presence,
     PresencePhase,
     PresenceSignal,
     Read,
     Register,
-    RegistrationMaker,
+    RegistrationCreator,
     Withdraw,
     Work,
     WorkFailed,
@@ -218,7 +218,7 @@ class Registrar:
                 znode = await self._store.get(self._path)
                 return ZnodeRead(znode, self._store.session_id)
             case Identify(znode):
-                return MakerRead(znode, self._maker_of(znode))
+                return CreatorRead(znode, self._maker_of(znode))
             case CreateRegistration(session_id):
                 await self._store.ensure_path(paths.BROKERS)  # missing in a store that was wiped
                 create = metadata_store.Create(self._path, await self._first_record(), ephemeral=True)
@@ -228,7 +228,7 @@ class Registrar:
                 await self._store.commit([metadata_store.Delete(self._path, version)], session_id=session_id)
                 return PresenceSignal.DELETED
 
-    def _maker_of(self, znode: Znode) -> RegistrationMaker | None:
+    def _maker_of(self, znode: Znode) -> RegistrationCreator | None:
         try:
             record = decode_local_broker_data(znode_codec.decode(znode.data, self._path), self._path)
         except InvalidRecordError as error:
@@ -237,7 +237,7 @@ class Registrar:
             return None
         life = record.get("agentLife", "")
         url = (record.get("protocols") or {}).get(AGENT_PROTOCOL)
-        return RegistrationMaker(life, self._life.is_over(life), record.get("brokerLeaseMs"), url)
+        return RegistrationCreator(life, self._life.is_over(life), record.get("brokerLeaseMs"), url)
 
 
 class StoreRollback:

@@ -37,7 +37,8 @@ SILENCE_S = 30.0
 _MOST_LOOKUPS = 64
 """Maximum number of concurrent lookups of one client."""
 _MOST_BYTES = 64 * 1024
-_OPINIONS = 2
+_CONFIRMATIONS = 2
+"""Number of nodes that must not know a namespace: one may lag behind."""
 _REFUSALS = {401: UnauthenticatedError, 403: ForbiddenError, 412: InvalidNameError}
 
 
@@ -108,7 +109,7 @@ class Nodes:
             except NodeFailedError as error:
                 failures.append(str(error))
                 self.pass_over(url)
-            if len(unknown) == _OPINIONS:
+            if len(unknown) == _CONFIRMATIONS:
                 break
         if unknown:
             raise unknown[0]

@@ -31,7 +31,7 @@ from loadmanager.core.domain.setting_declaration import declared_in
 from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError, get_by_name
 from loadmanager.core.strategies.level.move_prices import parse_move_cost
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
-from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES, require_bound
+from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES, require_pair
 from loadmanager.core.strategies.splitting import SPLIT_ALGORITHMS, split_algorithm
 
 AUTO_HISTORY = "auto"
@@ -207,7 +207,7 @@ class Settings(
 
     @model_validator(mode="after")
     def _strategies_are_bound(self) -> Self:
-        require_bound(self.planner_settings())
+        require_pair(self.planner_settings())
         return self
 
     @model_validator(mode="after")

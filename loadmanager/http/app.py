@@ -17,13 +17,13 @@ from loadmanager.http.fleet_routes import LiveHandlers
 from loadmanager.http.import_routes import ConfigurationHandlers, ImportHandlers, LearnedHandlers
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.lineage_routes import LineageHandlers
-from loadmanager.http.lookup_routes import LookupHandlers, ManyLookupHandlers, OwnershipHandlers, QuickLookups
+from loadmanager.http.lookup_routes import BatchLookupHandlers, FastLookups, LookupHandlers, OwnershipHandlers
 from loadmanager.http.metrics_text import LookupMetrics, WatchMetrics
 from loadmanager.http.namespace_routes import AdminHandlers, BundleHandlers
 from loadmanager.http.openapi import OpenApiHandlers, Operation
 from loadmanager.http.page_routes import PageHandlers
 from loadmanager.http.policy_routes import AntiAffinityHandlers, PolicyHandlers
-from loadmanager.http.probe_routes import OpsHandlers, TermHandlers
+from loadmanager.http.probe_routes import ProbeHandlers, TermHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
 from loadmanager.http.watch_hub import WatchHandlers
 from loadmanager.leader.candidate import Candidate
@@ -49,7 +49,7 @@ def make_app(node: Node, tls: ServerTls | None = None) -> web.Application:
     watch = WatchHandlers(node.node_id, node.mirror, gate, WatchMetrics(registry, cluster))
     operations = [
         *LookupHandlers(node.lookups, node.mirror, forwarder, metrics).operations(),
-        *ManyLookupHandlers(node.lookups, forwarder, metrics).operations(),
+        *BatchLookupHandlers(node.lookups, forwarder, metrics).operations(),
         *AdminHandlers(node, forwarder).operations(),
         *BundleHandlers(node, forwarder).operations(),
         *PolicyHandlers(node, forwarder).operations(),
@@ -72,11 +72,11 @@ def make_app(node: Node, tls: ServerTls | None = None) -> web.Application:
         *watch.operations(),
         *TimelineHandlers(node.timeline_memory).operations(),
         *TermHandlers(node).operations(),
-        *OpsHandlers(node, registry, gate).operations(),
+        *ProbeHandlers(node, registry, gate).operations(),
     ]
     app = make_application(node, operations, http, gate, (live, watch))
     if node.caller.tracing is OFF:
-        quick: Quick = QuickLookups(node.lookups, metrics, gate)
+        quick: Quick = FastLookups(node.lookups, metrics, gate)
         app[QUICK] = quick
     return app
 

@@ -77,7 +77,7 @@ class LoadBalanceHandlers:
         async def act() -> web.Response:
             return json_response(BalanceAnswer.of(*await self._node.planner.standing()).model_dump(by_alias=True))
 
-        return await self._forwarder.once_it_leads(request, act)
+        return await self._forwarder.run_on_leader(request, act)
 
 
 _LIMIT = 100
@@ -249,7 +249,7 @@ class ExplainHandlers:
         async def act() -> web.Response:
             return json_response((await explain()).model_dump(by_alias=True))
 
-        return await self._forwarder.once_it_leads(request, act)
+        return await self._forwarder.run_on_leader(request, act)
 
 
 def _require_query(request: web.Request, name: str) -> str:

@@ -66,7 +66,7 @@ class DrainingHandlers:
             note_change(request, before, self._drained_since_s(broker))
             return json_response(progress.model_dump(by_alias=True), HTTPStatus.ACCEPTED)
 
-        return await self._forwarder.once_it_leads(request, act)
+        return await self._forwarder.run_on_leader(request, act)
 
     async def progress(self, request: web.Request) -> web.Response:
         """Return the progress of the drain."""
@@ -75,7 +75,7 @@ class DrainingHandlers:
         async def act() -> web.Response:
             return json_response(self._node.drains.progress(broker).model_dump(by_alias=True))
 
-        return await self._forwarder.once_it_leads(request, act)
+        return await self._forwarder.run_on_leader(request, act)
 
     async def stop(self, request: web.Request) -> web.Response:
         """End the drain."""
@@ -87,7 +87,7 @@ class DrainingHandlers:
             note_change(request, before, self._drained_since_s(broker))
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
-        return await self._forwarder.once_it_leads(request, act)
+        return await self._forwarder.run_on_leader(request, act)
 
     def _drained_since_s(self, broker: BrokerId) -> dict[str, float] | None:
         order = self._node.mirror.operator_config.controls.draining.get(broker)
@@ -102,7 +102,7 @@ class DrainingHandlers:
             await self._node.executor.cancel(name)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
-        return await self._forwarder.once_it_leads(request, act)
+        return await self._forwarder.run_on_leader(request, act)
 
     async def churn(self, request: web.Request) -> web.Response:
         """Return the recent moves and returns by shedding, and the shedding that the circuit breaker has stopped."""
@@ -122,7 +122,7 @@ class DrainingHandlers:
             )
             return json_response(answer.model_dump(by_alias=True))
 
-        return await self._forwarder.once_it_leads(request, act)
+        return await self._forwarder.run_on_leader(request, act)
 
     async def lift(self, request: web.Request) -> web.Response:
         """Resume shedding that the circuit breaker has stopped."""
@@ -135,7 +135,7 @@ class DrainingHandlers:
             note_change(request, before, _breaker_state(self._node.planner.churn))
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
-        return await self._forwarder.once_it_leads(request, act)
+        return await self._forwarder.run_on_leader(request, act)
 
 
 def _breaker_state(breaker: Churn) -> dict[str, object]:
@@ -190,7 +190,7 @@ class PlanHandlers:
             note_change(request, None, {"plan": plan.hash, "steps": len(plan.steps)})
             return json_response(plan.model_dump(by_alias=True))
 
-        return await self._forwarder.once_it_leads(request, act, _PLANNING_TIMEOUT_S)
+        return await self._forwarder.run_on_leader(request, act, _PLANNING_TIMEOUT_S)
 
     async def all(self, request: web.Request) -> web.Response:
         """Return the plans that the leader keeps, newest first."""
@@ -198,7 +198,7 @@ class PlanHandlers:
         async def act() -> web.Response:
             return json_response(self._node.plans.all().model_dump(by_alias=True))
 
-        return await self._forwarder.once_it_leads(request, act)
+        return await self._forwarder.run_on_leader(request, act)
 
     async def get(self, request: web.Request) -> web.Response:
         """Return a plan that the leader keeps."""
@@ -206,7 +206,7 @@ class PlanHandlers:
         async def act() -> web.Response:
             return json_response(self._node.plans.get(request.match_info["hash"]).model_dump(by_alias=True))
 
-        return await self._forwarder.once_it_leads(request, act, _PLANNING_TIMEOUT_S)
+        return await self._forwarder.run_on_leader(request, act, _PLANNING_TIMEOUT_S)
 
     async def execute(self, request: web.Request) -> web.Response:
         """Execute exactly this plan.
@@ -224,4 +224,4 @@ class PlanHandlers:
             note_change(request, None, {"executed": report.executed})
             return json_response(report.model_dump(by_alias=True))
 
-        return await self._forwarder.once_it_leads(request, act, _EXECUTION_TIMEOUT_S)
+        return await self._forwarder.run_on_leader(request, act, _EXECUTION_TIMEOUT_S)

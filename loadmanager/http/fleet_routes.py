@@ -289,7 +289,7 @@ class LiveHandlers:
         async def act() -> web.Response:
             return json_response(self._fleet_status.briefing(after).model_dump(by_alias=True))
 
-        return await self._forwarder.once_it_leads(request, act)
+        return await self._forwarder.run_on_leader(request, act)
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Stream the fleet status when it has changed, each decision and each operation, from Last-Event-ID on."""

@@ -80,7 +80,7 @@ class ImportHandlers:
                 note_change(request, None, [f"{each.change} {each.kind} {each.name}" for each in changes] or None)
             return json_bytes(Changes(changes=changes).to_json())
 
-        return await self._forwarder.once_it_leads(request, act, _PATIENCE_S)
+        return await self._forwarder.run_on_leader(request, act, _PATIENCE_S)
 
     def _current(self) -> StoredOperatorConfig:
         operator_config = self._node.mirror.operator_config

@@ -100,7 +100,7 @@ class Forwarder:
             return self._leadership.leader_url == self._leadership.service_url
         return True
 
-    async def once_it_leads(
+    async def run_on_leader(
         self, request: web.Request, act: Callable[[], Awaitable[web.Response]], timeout_s: float = 0.0
     ) -> web.Response:
         """Call `act` as `on_leader`, but only once the leader has read all writes of former leaders."""

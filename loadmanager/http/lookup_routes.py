@@ -232,7 +232,7 @@ _FAILED = b'{"status":'
 _parse_topic = lru_cache(maxsize=_TOPICS_KEPT)(TopicName.parse)
 
 
-class ManyLookupHandlers:
+class BatchLookupHandlers:
     """Batch lookup of owners."""
 
     def __init__(self, lookups: OwnerLookups, forwarder: Forwarder, metrics: LookupMetrics) -> None:
@@ -269,14 +269,14 @@ class ManyLookupHandlers:
 
         async def act() -> web.Response:
             asked = [_parse_topic(topic) for topic, each in zip(topics, known, strict=True) if each is None]
-            deadline_s = await self._lookups.have_assigned(asked)
+            deadline_s = await self._lookups.assign_many(asked)
             now = {topic: self._find_in_memory(request, topic, listener) for topic in dict.fromkeys(topics)}
             left = [topic for topic, each in now.items() if each is None]
             chosen = (self._chosen(request, topic, listener, deadline_s) for topic in left)
             now.update(zip(left, await asyncio.gather(*chosen), strict=True))
             return self._respond([each for topic in topics if (each := now[topic]) is not None], started_s)
 
-        return await self._forwarder.once_it_leads(request, act)
+        return await self._forwarder.run_on_leader(request, act)
 
     def _find_in_memory(self, request: web.Request, topic: str, listener: str | None) -> bytes | None:
         """Return the answer from memory; None for a topic without an owner."""
@@ -333,7 +333,7 @@ _LINE = re.compile(
 )
 
 
-class QuickLookups:
+class FastLookups:
     """Fast path of lookups; called with the bytes that an idle connection has received.
 
     A request qualifies if it contains nothing that could change the answer, except the topic:

@@ -326,7 +326,7 @@ class PolicyHandlers:
         async def act() -> web.Response:  # only the leader certainly has the latest change
             return json_response([self._shown_match(each) for each in self._matches(request.query)])
 
-        return await self._forwarder.once_it_leads(request, act)
+        return await self._forwarder.run_on_leader(request, act)
 
     def _matches(self, query: Mapping[str, str]) -> list[PatternMatch]:
         mirror = self._node.mirror

@@ -26,7 +26,7 @@ from loadmanager.wire.http_bodies import (
 )
 
 
-class OpsHandlers:
+class ProbeHandlers:
     """`/healthz`, `/readyz`, `/status.html`, `/metrics`."""
 
     def __init__(self, node: Candidate, lookups: CollectorRegistry, gate: AuthGate) -> None:

@@ -21,7 +21,7 @@ from loadmanager.http.lineage_routes import LineageHandlers
 from loadmanager.http.lookup_routes import OwnershipHandlers
 from loadmanager.http.openapi import TEXT, Operation, Parameter
 from loadmanager.http.page_routes import PageHandlers
-from loadmanager.http.probe_routes import OpsHandlers, TermHandlers
+from loadmanager.http.probe_routes import ProbeHandlers, TermHandlers
 from loadmanager.http.request_bodies import parse_number
 from loadmanager.http.responses import json_response
 from loadmanager.net.auth.gate import AccessRole
@@ -103,19 +103,19 @@ class PulsarHandlers:
             await self._node.go_on()
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
-        return await self._forwarder.once_it_leads(request, act)
+        return await self._forwarder.run_on_leader(request, act)
 
     async def _json(self, request: web.Request, tell: Callable[[], object]) -> web.Response:
         async def act() -> web.Response:
             return json_response(tell())
 
-        return await self._forwarder.once_it_leads(request, act)
+        return await self._forwarder.run_on_leader(request, act)
 
     async def _answer_text(self, request: web.Request, tell: Callable[[], str]) -> web.Response:
         async def act() -> web.Response:
             return web.Response(text=tell())
 
-        return await self._forwarder.once_it_leads(request, act)
+        return await self._forwarder.run_on_leader(request, act)
 
 
 def make_pulsar_app(node: PulsarService) -> web.Application:
@@ -141,6 +141,6 @@ def make_pulsar_app(node: PulsarService) -> web.Application:
         *PageHandlers(lambda: node.mirror.nodes).operations(),
         *live.operations(),
         *TimelineHandlers(node.timeline_memory).operations(),
-        *OpsHandlers(node, registry, gate).operations(),
+        *ProbeHandlers(node, registry, gate).operations(),
     ]
     return make_application(node, operations, http, gate, (live,), _ASK_PULSAR)

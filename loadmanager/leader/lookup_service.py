@@ -52,7 +52,7 @@ class OwnerLookups:
         entry, index = self._mirror.bundle_of_topic(topic)
         return self._mirror.find_owner(entry.state.ownerships[index])
 
-    async def have_assigned(self, topics: Iterable[TopicName]) -> float:
+    async def assign_many(self, topics: Iterable[TopicName]) -> float:
         """Assign owners to those of the topics that have none, in one batch.
 
         Return the deadline to pass to `lookup`, which returns or raises the outcome of each. The clock is monotonic.

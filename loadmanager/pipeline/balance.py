@@ -12,7 +12,7 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.resources import HOT
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD, MoveMemory, noted
+from loadmanager.core.planning.churn import OPERATOR_REASONS, MoveMemory, noted
 from loadmanager.core.planning.plan_effect import UNEVEN
 from loadmanager.core.planning.repeated_moves import is_again, is_back
 from loadmanager.history.table_schemas import MOVES, ORDER
@@ -115,7 +115,7 @@ def flapping(moves: DataFrame, settings: PlannerSettings | None = None) -> DataF
     detail = {
         name: f.get_json_object("detail", f"$.{name}") for name in ("share", "isOwn", "atS", "source", "destination")
     }
-    by_itself = ~f.coalesce(f.col("reason"), f.lit("")).isin(*(reason.value for reason in AT_AN_OPERATORS_WORD))
+    by_itself = ~f.coalesce(f.col("reason"), f.lit("")).isin(*(reason.value for reason in OPERATOR_REASONS))
     done = moves.where(f.col("kind") == "done").select(
         *("bundle", "at_ms", *ORDER, "source", "destination"),
         f.coalesce(detail["share"].cast("double"), f.lit(0.0)).alias("share"),

@@ -115,7 +115,7 @@ def paired_differences(outcomes: pd.DataFrame) -> pd.DataFrame:
         pairs = {metric: _by(over, rows, metric) for metric in METRICS}
         for metric, (one, other) in itertools.product(METRICS, itertools.combinations(names, 2)):
             each = interval((pairs[metric][one] - pairs[metric][other]).dropna().to_numpy())
-            shown = each.shows(MARGINS.get(metric, 0.0)) if over == "day" else Significance.NOTHING
+            shown = each.shows(MARGINS.get(metric, 0.0)) if over == "day" else Significance.INCONCLUSIVE
             found.append(
                 (fleet, metric, one, other, each.mean, each.low, each.high, each.pairs, f"{over}s", str(shown))
             )

@@ -41,11 +41,11 @@ class Significance(enum.StrEnum):
 
         the interval of the mean difference, one less the other      shows
         -----------------------------------------------------------  --------------------------------------------------
-        of fewer than five pairs                                     NOTHING: it may be any of the others
+        of fewer than five pairs                                     INCONCLUSIVE: it may be any of the others
         wholly within the margin, to both sides                      EQUAL: whatever it is, it does not matter
         wholly below 0                                               BETTER: the one is
         wholly above 0                                               WORSE
-        any other                                                    NOTHING
+        any other                                                    INCONCLUSIVE
 
     So missing data never shows equality (equivalence is shown by two one-sided tests), and a certain difference too
     small to matter is equal.
@@ -54,7 +54,7 @@ class Significance(enum.StrEnum):
     BETTER = "better"
     EQUAL = "equal"
     WORSE = "worse"
-    NOTHING = "nothing"
+    INCONCLUSIVE = "inconclusive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ class MeanDifference:
     def shows(self, margin: float) -> Significance:
         """Classify the difference; within `margin` it does not matter."""
         if self.low is None or self.high is None or self.pairs < FEWEST_PAIRS:
-            return Significance.NOTHING
+            return Significance.INCONCLUSIVE
         if max(-self.low, self.high) <= margin:
             return Significance.EQUAL
         if self.high < 0:
             return Significance.BETTER
-        return Significance.WORSE if self.low > 0 else Significance.NOTHING
+        return Significance.WORSE if self.low > 0 else Significance.INCONCLUSIVE

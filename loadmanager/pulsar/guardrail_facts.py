@@ -13,7 +13,7 @@ from loadmanager.core.domain.plan import Unload, Verdict
 from loadmanager.core.domain.policies import Patterns
 from loadmanager.core.domain.reasons import GuardrailReason
 from loadmanager.core.planning.blocking_limits import BlockingLimit
-from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD
+from loadmanager.core.planning.churn import OPERATOR_REASONS
 from loadmanager.core.protocol.guardrails import (
     BrokerFacts,
     ClusterFacts,
@@ -194,4 +194,4 @@ def _move(bundle: str, source: Registration, destination: Registration | None, *
 
 def is_own(reason: str) -> bool:
     """Return True for a move of shedding, False for one of an operator."""
-    return reason not in AT_AN_OPERATORS_WORD
+    return reason not in OPERATOR_REASONS

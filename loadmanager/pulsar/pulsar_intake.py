@@ -52,7 +52,7 @@ _LOOKUP_TIMEOUT_S = 2.0
 _NEVER = float("-inf")
 _CLIENT_ERRORS = 400
 _DYNAMIC = "/admin/v2/brokers/configuration/values"
-_THERE_AT_FIRST = 1
+_FIRST_INCARNATION = 1
 """Incarnation of the extensible brokers in a process's first poll. It is the same in all processes, so a failover does
 not look like a restart of all brokers. Level gives no bundles to a broker that has just restarted, and drains watch for
 restarts too.
@@ -342,7 +342,7 @@ class PulsarIntake:
             before = registrations.get(broker)
             started = (answer.report or {}).get("startTimestamp")
             known = None if before is None or broker in self._unreachable else before.incarnation
-            life = started or known or (clock.now_ms() if self._done else _THERE_AT_FIRST)
+            life = started or known or (clock.now_ms() if self._done else _FIRST_INCARNATION)
             self._unreachable.discard(broker)
             self._records.register(broker, Znode(paths.broker(broker), b"", 0, life, 0, 0))
             if registrations[broker] != before:

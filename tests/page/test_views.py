@@ -12,7 +12,7 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import ChurnReason, SheddingReason
 from loadmanager.core.planning.blocking_limits import BlockingLimit
-from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD
+from loadmanager.core.planning.churn import OPERATOR_REASONS
 from loadmanager.core.strategies.shedding.level_shedder import LevelReason
 from loadmanager.core.strategies.shedding.transfer_shedder import TransferReason
 
@@ -125,10 +125,10 @@ async def test_a_round_is_shown_instead_of_its_moves(shown: Shown) -> None:
 async def test_moves_that_somebody_asked_for_are_shown_beside_rounds(shown: Shown) -> None:
     log, epoch = shown.node.node.decision_log, shown.node.node.get_term().epoch
     source, destination = (shown.node.node.mirror.registrations[BrokerId(each)] for each in ("b1:8080", "b3:8080"))
-    for bundle, reason in zip(shown.bundles[: len(AT_AN_OPERATORS_WORD)], AT_AN_OPERATORS_WORD, strict=True):
+    for bundle, reason in zip(shown.bundles[: len(OPERATOR_REASONS)], OPERATOR_REASONS, strict=True):
         log.moved("unload", bundle, reason, epoch=epoch, source=source, destination=destination)
     await shown.open("decisions?text=b1:8080 → b3:8080")
-    for bundle in shown.bundles[: len(AT_AN_OPERATORS_WORD)]:
+    for bundle in shown.bundles[: len(OPERATOR_REASONS)]:
         await expect(_entries(shown).filter(has_text=bundle)).to_have_count(1)
 
 

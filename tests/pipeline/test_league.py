@@ -170,7 +170,7 @@ def test_stretches_and_seeds_of_a_day_count_once() -> None:
 
     found = difference(pd.DataFrame(rows), REGRET, "one", "other")
 
-    assert (found["pairs"], found["paired_over"], found["shown"]) == (2, "days", "nothing")
+    assert (found["pairs"], found["paired_over"], found["shown"]) == (2, "days", "inconclusive")
 
 
 def test_seeds_are_the_pairs_where_there_is_one_day_and_show_nothing() -> None:
@@ -182,7 +182,7 @@ def test_seeds_are_the_pairs_where_there_is_one_day_and_show_nothing() -> None:
 
     found = difference(pd.DataFrame(rows), REGRET, "one", "other")
 
-    assert (found["pairs"], found["paired_over"], found["shown"]) == (9, "seeds", "nothing")
+    assert (found["pairs"], found["paired_over"], found["shown"]) == (9, "seeds", "inconclusive")
     assert found["high"] == pytest.approx(-10)
 
 

@@ -26,7 +26,7 @@ from loadmanager.net.liveness import listens_at
 from loadmanager.wire.http_bodies import BrokerStats
 
 _REPEAT_S = 0.2
-_KNOWS_NOT_HOW = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
+_NOT_SUPPORTED = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class BrokerUnderTest:
         an invalid one.
         """
         answer = await self._post("prepare", topics, {})
-        if answer.status in _KNOWS_NOT_HOW:
+        if answer.status in _NOT_SUPPORTED:
             return False
         if answer.status != HTTPStatus.NO_CONTENT:
             raise BrokenError(f"to prepare: {answer.shown()}, expected 204, or 501 of a broker that does not know how")

@@ -18,7 +18,7 @@ PROFILE_HOURS = 168
 _MONDAY_HOUR = 72
 """Offset of the epoch: 1970 began on a Thursday."""
 _HOUR_S = 3600.0
-_A_LOOK_H = 0.25
+_STEP_H = 0.25
 """Sampling step of the expected mean, in hours."""
 _NOTHING = 1e-6
 """Part of the mean below which a profile counts as 0."""
@@ -54,7 +54,7 @@ class LearnedLoads:
         profile = self.profiles.get(namespace)
         if profile is None or hours <= 0:
             return 1.0
-        ahead_h = np.arange(0.0, hours + _A_LOOK_H / 2, _A_LOOK_H)
+        ahead_h = np.arange(0.0, hours + _STEP_H / 2, _STEP_H)
         expected = _interpolate(profile, hour_of_week(at_s + ahead_h * _HOUR_S))
         if expected[0] < _NOTHING:
             return 1.0

@@ -46,7 +46,7 @@ KEY = "churn"
 
 _MEMORY = "memory"
 
-AT_AN_OPERATORS_WORD = frozenset(
+OPERATOR_REASONS = frozenset(
     {
         OwnershipReason.ADMIN_UNLOAD,
         OwnershipReason.DRAIN,

@@ -11,7 +11,7 @@ from loadmanager.config.node_settings import Settings
 from loadmanager.config.overrides import OF_THE_NODE
 from loadmanager.core.domain.settings import AS_PULSAR, KEYS, get_by_name, short_class_name
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
-from loadmanager.core.strategies.shedding import BOUND_STRATEGIES, SHEDDING_STRATEGIES
+from loadmanager.core.strategies.shedding import PAIRED_STRATEGIES, SHEDDING_STRATEGIES
 from loadmanager.errors import ConfigurationError
 
 PLACEMENT = KEYS["placement_strategy"]
@@ -102,7 +102,7 @@ def _name(values: dict[str, str], key: str, strategy: str, other: str) -> None:
     other key.
     """
     values[key] = strategy
-    if strategy in BOUND_STRATEGIES:
+    if strategy in PAIRED_STRATEGIES:
         values[other] = strategy
-    elif short_class_name(values.get(other, "")) in BOUND_STRATEGIES:
+    elif short_class_name(values.get(other, "")) in PAIRED_STRATEGIES:
         del values[other]

@@ -11,7 +11,7 @@ from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.settings import UnknownStrategyError, get_by_name
 from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, DecidedRound
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
-from loadmanager.core.strategies.shedding import BOUND_STRATEGIES, SHEDDING_STRATEGIES
+from loadmanager.core.strategies.shedding import PAIRED_STRATEGIES, SHEDDING_STRATEGIES
 from loadmanager.errors import ScenarioError
 from loadmanager.lab.simulate.scenario import Scenario
 from loadmanager.lab.simulate.scenario_checks import BoundCheck, check
@@ -110,9 +110,9 @@ def _strategy_keys(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
         short, _ = get_by_name("--strategy", name, {**SHEDDING_STRATEGIES, **PLACEMENT_STRATEGIES})
     except UnknownStrategyError as error:
         raise ScenarioError(str(error)) from None
-    if short in BOUND_STRATEGIES:
+    if short in PAIRED_STRATEGIES:
         return {SHEDDING: short, PLACEMENT: short}
     key, other = (SHEDDING, PLACEMENT) if short in SHEDDING_STRATEGIES else (PLACEMENT, SHEDDING)
-    if values.get(other) in BOUND_STRATEGIES:
+    if values.get(other) in PAIRED_STRATEGIES:
         return {key: short, other: _DEFAULTS[other]}
     return {key: short}

@@ -12,7 +12,7 @@ from loadmanager.core.model.fleet_load import share_of
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn, planner
 from loadmanager.core.planning.certificate.plan_certificate import DecidedRound
-from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD, MoveMemory
+from loadmanager.core.planning.churn import OPERATOR_REASONS, MoveMemory
 from loadmanager.core.planning.decision_kinds import DECISIONS
 from loadmanager.core.planning.repeated_moves import PastMove
 from loadmanager.core.planning.shedding_round import shed
@@ -64,7 +64,7 @@ class Leader:
             share_of(self._snapshot or self.snapshot(), step.bundle),
             state.settings,
             at_s=state.now_s,
-            is_own=step.reason not in AT_AN_OPERATORS_WORD,
+            is_own=step.reason not in OPERATOR_REASONS,
         )
         state.count_verdicts("breaker", tripped)
         return MoveMemory.of(self.churn_state).moves[-1]

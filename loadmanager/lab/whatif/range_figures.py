@@ -13,7 +13,7 @@ from loadmanager.config.dynamic_settings import values_as_text, with_overrides
 from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD
+from loadmanager.core.planning.churn import OPERATOR_REASONS
 from loadmanager.core.planning.repeated_moves import Completed, MoveTrail, PastMove, is_again, is_back
 from loadmanager.errors import HistoryError
 from loadmanager.history.reader import History, OnFault, columns_of
@@ -118,7 +118,7 @@ def _past(trail: MoveTrail, row: Mapping[str, Any]) -> PastMove:
         for end in ("source", "destination")
     )
     assert source is not None, "what is released has an owner"
-    is_own = detail.get("isOwn", row["reason"] not in AT_AN_OPERATORS_WORD)
+    is_own = detail.get("isOwn", row["reason"] not in OPERATOR_REASONS)
     return trail.add(detail.get("atS", row["at_ms"] / 1000), row["bundle"], source, destination, is_own=is_own)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.reasons import Reason
-from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD
+from loadmanager.core.planning.churn import OPERATOR_REASONS
 from loadmanager.core.planning.plan_effect import MoveEffect
 from loadmanager.util import clock
 
@@ -105,7 +105,7 @@ class DecisionLog:
         entry.destination = destination.broker if destination else None
         entry.because, entry.effect = because, effect
         epoch_of_round, number = self._last_round
-        if kind in _MOVES and reason not in AT_AN_OPERATORS_WORD and epoch == epoch_of_round:
+        if kind in _MOVES and reason not in OPERATOR_REASONS and epoch == epoch_of_round:
             entry.round = number
         self._decisions.append(entry)
 

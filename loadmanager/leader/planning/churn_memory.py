@@ -17,7 +17,7 @@ from loadmanager.core.domain.reasons import ChurnReason, Reason
 from loadmanager.core.model.fleet_load import share_of
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn
-from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD, MoveMemory, State
+from loadmanager.core.planning.churn import OPERATOR_REASONS, MoveMemory, State
 from loadmanager.core.planning.plan_effect import MoveEffect
 from loadmanager.history.entry_rows import HistoryEvent
 from loadmanager.leader.audit.decision_log import DecisionLog
@@ -72,7 +72,7 @@ class Churn:
         """Record the start of an unload; return its predicted effect."""
         snapshot = self._snapshot()
         effect = self._moves.began(str(name), released, snapshot)
-        if released.reason not in AT_AN_OPERATORS_WORD:
+        if released.reason not in OPERATOR_REASONS:
             self._under_way[str(name), released.version] = share_of(snapshot, str(name))
         return effect
 
@@ -95,7 +95,7 @@ class Churn:
             return None
         snapshot, at_s, settings = self._snapshot(), time.time(), self._live.planner
         share = share_of(snapshot, str(name))
-        is_own = released.reason not in AT_AN_OPERATORS_WORD
+        is_own = released.reason not in OPERATOR_REASONS
         self.state, verdicts = churn.noted(
             self.state,
             str(name),

@@ -75,7 +75,7 @@ class Judgement:
     seasonal: Score | None = None
     baseline: str | None = None
     baseline_score: Score | None = None
-    shown: Significance = Significance.NOTHING
+    shown: Significance = Significance.INCONCLUSIVE
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,19 +15,19 @@ from loadmanager.agent.presence import (
     CheckRegistration,
     CloseTopics,
     CreateRegistration,
+    CreatorRead,
     DeleteRegistration,
     Died,
     Event,
     Forget,
     HeldRegistration,
     Identify,
-    MakerRead,
     Presence,
     PresencePhase,
     PresenceSignal,
     Read,
     Register,
-    RegistrationMaker,
+    RegistrationCreator,
     Withdraw,
     Work,
     WorkFailed,
@@ -43,8 +43,8 @@ LEASE_MS = 3000
 LEASE_S = 3.03
 NOW_S = 1000.0
 LOOK = CheckRegistration(PROCESS, OURS, is_connected=True)
-FORMER = RegistrationMaker("former", is_over=True, longest_lease_ms=LEASE_MS, url=None)
-OTHER = RegistrationMaker("other", is_over=False, longest_lease_ms=LEASE_MS, url="http://other:1")
+FORMER = RegistrationCreator("former", is_over=True, longest_lease_ms=LEASE_MS, url=None)
+OTHER = RegistrationCreator("other", is_over=False, longest_lease_ms=LEASE_MS, url="http://other:1")
 
 
 def a_znode(session_id: int = OURS, czxid: int = 50, version: int = 0) -> Znode:
@@ -269,14 +269,14 @@ def test_znode_after_an_unknown_deletion(withdrawing: Presence, instead: Znode |
     assert without_words(to_do) == [CreateRegistration(OURS) if instead is None else Identify(instead)]
 
 
-def found(presence: Presence, znode: Znode, maker: RegistrationMaker | None, now_s: float = NOW_S) -> list[Action]:
+def found(presence: Presence, znode: Znode, maker: RegistrationCreator | None, now_s: float = NOW_S) -> list[Action]:
     presence.step(LOOK, now_s)
     assert presence.step(ZnodeRead(znode, OURS), now_s) == [Identify(znode)]
-    return presence.step(MakerRead(znode, maker), now_s)
+    return presence.step(CreatorRead(znode, maker), now_s)
 
 
 @pytest.mark.parametrize("maker", [FORMER, replace(FORMER, life="own", is_over=False)], ids=["former", "given up"])
-def test_leftover_stands_until_its_leases_lapse(absent: Presence, maker: RegistrationMaker) -> None:
+def test_leftover_stands_until_its_leases_lapse(absent: Presence, maker: RegistrationCreator) -> None:
     leftover = a_znode(THEIRS, version=4)
     said = Say("leftover_znode", {"incarnation": 50, "longest_lease_ms": LEASE_MS}, is_warning=False)
     assert found(absent, leftover, maker) == [said]
@@ -309,7 +309,7 @@ def test_what_the_broker_has_closed_of_its_own_shortens_no_lease_of_a_leftover(w
     withdrawing.step(PresenceSignal.CLOSED_EVERYTHING, NOW_S)
     withdrawing.step(CheckRegistration(PROCESS, THEIRS, is_connected=True), NOW_S)
     withdrawing.step(ZnodeRead(a_znode(), THEIRS), NOW_S)
-    assert without_words(withdrawing.step(MakerRead(a_znode(), FORMER), NOW_S)) == []
+    assert without_words(withdrawing.step(CreatorRead(a_znode(), FORMER), NOW_S)) == []
     assert withdrawing.wake_s == pytest.approx(NOW_S + LEASE_S)
 
 
@@ -323,7 +323,7 @@ def test_the_record_of_another_that_lives_is_left_alone_and_said_once(absent: Pr
 
 
 @pytest.mark.parametrize("maker", [None, replace(FORMER, longest_lease_ms=None)], ids=["unreadable", "no lease"])
-def test_incomplete_record_is_left_to_its_session(absent: Presence, maker: RegistrationMaker | None) -> None:
+def test_incomplete_record_is_left_to_its_session(absent: Presence, maker: RegistrationCreator | None) -> None:
     assert found(absent, a_znode(THEIRS), maker) == []
     assert absent.wake_s == NOW_S + 0.5
     assert found(absent, a_znode(THEIRS), maker, NOW_S + 100) == []
@@ -396,7 +396,7 @@ class Place:
     living: tuple[int, int] = PROCESS
     """The one that there is."""
     znode: Znode | None = None
-    maker: RegistrationMaker = OTHER
+    maker: RegistrationCreator = OTHER
     work: Work | None = None
     granted: int | None = None
     """The incarnation that grants are for."""
@@ -446,13 +446,15 @@ class Place:
             case Read():
                 event: Event = ZnodeRead(self.znode, self.session_id)
             case Identify(znode):
-                event = MakerRead(znode, self.maker if self.znode == znode else None)
+                event = CreatorRead(znode, self.maker if self.znode == znode else None)
             case CreateRegistration(session_id):
                 event = PresenceSignal.CREATED
                 if self.znode is not None or session_id != self.session_id:
                     event = WorkFailed(OSError("refused"))
                 else:
-                    self.make(RegistrationMaker("own", is_over=False, longest_lease_ms=LEASE_MS, url=None), session_id)
+                    self.make(
+                        RegistrationCreator("own", is_over=False, longest_lease_ms=LEASE_MS, url=None), session_id
+                    )
             case DeleteRegistration(version, session_id):
                 event = self.delete(version, session_id)
         self.tell(event if is_answered else WorkFailed(OSError("no answer")))
@@ -470,7 +472,7 @@ class Place:
         self.znode = None
         return PresenceSignal.DELETED
 
-    def make(self, maker: RegistrationMaker, session_id: int) -> None:
+    def make(self, maker: RegistrationCreator, session_id: int) -> None:
         self.zxid += 1
         # Versions are unlike each other's, as those of long-lived records are: a new one may be at any.
         self.znode, self.maker = Znode("/z", b"", self.zxid * 10, self.zxid, self.zxid, session_id), maker

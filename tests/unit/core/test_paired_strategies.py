@@ -8,9 +8,9 @@ from loadmanager.config.node_settings import Settings
 from loadmanager.config.settings_loader import load_settings
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.strategies.shedding import (
-    BOUND_STRATEGIES,
-    HalfBoundStrategyError,
-    require_bound,
+    PAIRED_STRATEGIES,
+    UnpairedStrategyError,
+    require_pair,
 )
 from loadmanager.errors import ConfigurationError
 
@@ -24,15 +24,15 @@ HALVES = pytest.mark.parametrize(
 
 @HALVES
 def test_half_of_a_strategy_is_refused_with_both_keys(shedding: str, placement: str) -> None:
-    with pytest.raises(HalfBoundStrategyError, match=BOTH_KEYS):
-        require_bound(PlannerSettings(shedding_strategy=shedding, placement_strategy=placement))
+    with pytest.raises(UnpairedStrategyError, match=BOTH_KEYS):
+        require_pair(PlannerSettings(shedding_strategy=shedding, placement_strategy=placement))
 
 
 def test_the_whole_of_a_strategy_and_two_that_are_not_bound_are_fine() -> None:
-    require_bound(PlannerSettings())
-    for name in BOUND_STRATEGIES:
-        require_bound(PlannerSettings(shedding_strategy=PACKAGE + name, placement_strategy=name))
-    assert "AvgShedder" in BOUND_STRATEGIES
+    require_pair(PlannerSettings())
+    for name in PAIRED_STRATEGIES:
+        require_pair(PlannerSettings(shedding_strategy=PACKAGE + name, placement_strategy=name))
+    assert "AvgShedder" in PAIRED_STRATEGIES
 
 
 @HALVES

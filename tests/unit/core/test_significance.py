@@ -15,8 +15,8 @@ AMOUNTS = st.floats(-10, 10)
     [
         (-0.3, -0.1, Significance.BETTER),
         (0.1, 0.3, Significance.WORSE),
-        (-0.3, 0.3, Significance.NOTHING),
-        (-0.01, 0.3, Significance.NOTHING),
+        (-0.3, 0.3, Significance.INCONCLUSIVE),
+        (-0.01, 0.3, Significance.INCONCLUSIVE),
         (-0.02, 0.02, Significance.EQUAL),
         (0.005, 0.01, Significance.EQUAL),  # certain, and too little to matter
         (0.0, 0.0, Significance.EQUAL),
@@ -27,8 +27,8 @@ def test_an_interval_shows_one_thing(low: float, high: float, shown: Significanc
 
 
 def test_a_few_pairs_show_nothing_not_even_that_it_is_equal() -> None:
-    assert MeanDifference(0.0, 0.0, 0.0, FEWEST_PAIRS - 1).shows(0.02) is Significance.NOTHING
-    assert MeanDifference(0.5, None, None, 1).shows(0.02) is Significance.NOTHING
+    assert MeanDifference(0.0, 0.0, 0.0, FEWEST_PAIRS - 1).shows(0.02) is Significance.INCONCLUSIVE
+    assert MeanDifference(0.5, None, None, 1).shows(0.02) is Significance.INCONCLUSIVE
 
 
 @given(AMOUNTS, AMOUNTS, st.floats(0, 10), st.integers(1, 20))
@@ -37,5 +37,5 @@ def test_significance_is_symmetric_and_monotonic(one: float, other: float, margi
     shown = MeanDifference((low + high) / 2, low, high, pairs).shows(margin)
 
     assert MeanDifference(-(low + high) / 2, -high, -low, pairs).shows(margin) is MIRRORED.get(shown, shown)
-    if shown is Significance.NOTHING:
-        assert MeanDifference((low + high) / 2, low - 1, high + 1, pairs).shows(margin) is Significance.NOTHING
+    if shown is Significance.INCONCLUSIVE:
+        assert MeanDifference((low + high) / 2, low - 1, high + 1, pairs).shows(margin) is Significance.INCONCLUSIVE

@@ -18,7 +18,7 @@ from support.waiting import eventually
 
 from loadmanager.config.auth_settings import AuthSettings
 from loadmanager.core.domain.names import TopicName
-from loadmanager.http.lookup_routes import QuickLookups
+from loadmanager.http.lookup_routes import FastLookups
 from loadmanager.http.metrics_text import LookupMetrics
 from loadmanager.net.auth.gate import AuthGate
 from loadmanager.net.http_server import QUICK, Quick, _LimitedConnection
@@ -89,9 +89,9 @@ async def owned(**settings: Any) -> AsyncIterator[RunningNode]:  # noqa: ANN401 
         yield leader
 
 
-def quick_of(node: RunningNode) -> QuickLookups:
+def quick_of(node: RunningNode) -> FastLookups:
     quick: Quick = node.app[QUICK]
-    assert isinstance(quick, QuickLookups)
+    assert isinstance(quick, FastLookups)
     return quick
 
 
@@ -103,13 +103,13 @@ async def answers_counted(node: RunningNode, headers: dict[str, str] | None = No
 
 async def test_the_answer_is_the_one_of_before_but_for_the_id_and_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[bytes | None] = []
-    of_old = QuickLookups.__call__
+    of_old = FastLookups.__call__
 
-    def noting(self: QuickLookups, received: bytes) -> bytes | None:
+    def noting(self: FastLookups, received: bytes) -> bytes | None:
         answers.append(of_old(self, received))
         return answers[-1]
 
-    monkeypatch.setattr(QuickLookups, "__call__", noting)
+    monkeypatch.setattr(FastLookups, "__call__", noting)
     async with owned() as node:
         async with connected(node) as client:
             first, body = await client.ask(PLAIN.replace(HEAD, f"{HEAD}X-Whatever: 1\r\n"))
@@ -231,7 +231,7 @@ class OneOwner:
 def test_what_is_answered_is_one_whole_request_for_that_topic() -> None:
     """A fast answer needs what aiohttp would parse as one request without a body."""
     owner, answered = OneOwner(), 0
-    quick = QuickLookups(owner, LookupMetrics(CollectorRegistry(), "c"), AuthGate(AuthSettings()))  # type: ignore[arg-type]
+    quick = FastLookups(owner, LookupMetrics(CollectorRegistry(), "c"), AuthGate(AuthSettings()))  # type: ignore[arg-type]
     with closing(asyncio.new_event_loop()) as loop:
         for text, target in some_requests():
             received = text.encode()

@@ -1,6 +1,6 @@
 """Registry of the shedding strategies. To add one, add a file here and a line below.
 
-`require_bound` rejects half of a strategy that covers shedding and placement.
+`require_pair` rejects half of a strategy that covers shedding and placement.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ def shedding_strategy(settings: PlannerSettings) -> tuple[str, SheddingStrategy]
     return name, factory(settings)
 
 
-BOUND_STRATEGIES = frozenset(PLACEMENT_STRATEGIES.keys() & SHEDDING_STRATEGIES.keys())
+PAIRED_STRATEGIES = frozenset(PLACEMENT_STRATEGIES.keys() & SHEDDING_STRATEGIES.keys())
 
 
-class HalfBoundStrategyError(ValueError):
+class UnpairedStrategyError(ValueError):
     """A strategy for shedding and placement together is configured for only one of them."""
 
 
-def require_bound(settings: PlannerSettings) -> None:
-    """Raise `HalfBoundStrategyError` for half of a pair, `UnknownStrategyError` for an unknown strategy."""
+def require_pair(settings: PlannerSettings) -> None:
+    """Raise `UnpairedStrategyError` for half of a pair, `UnknownStrategyError` for an unknown strategy."""
     shedding, placement = shedding_strategy(settings)[0], placement_strategy(settings)[0]
     for name in (shedding, placement):
-        if name in BOUND_STRATEGIES and shedding != placement:
-            raise HalfBoundStrategyError(
+        if name in PAIRED_STRATEGIES and shedding != placement:
+            raise UnpairedStrategyError(
                 f"{KEYS['shedding_strategy']} {settings.shedding_strategy!r} and {KEYS['placement_strategy']}"
                 f" {settings.placement_strategy!r}: {name} has to be both or neither"
             )
