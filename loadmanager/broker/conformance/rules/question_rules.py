@@ -99,8 +99,8 @@ async def opened_once(stage: RuleStage) -> None:
 
 @rule(
     "broken-answers",
-    "An answer that is cut off, no JSON, or has another status than 200 is none: no lease comes of it, it opens no"
-    " topic, and the broker goes on.",
+    "An answer that is cut off, not JSON, or has another status than 200 gives no lease and opens no topic, and the"
+    " broker goes on.",
     RuleRequirement.PROBE,
 )
 async def broken_answers(stage: RuleStage) -> None:

@@ -173,7 +173,7 @@ async def unload_stopped(stage: RuleStage) -> None:
 
 @rule(
     "prepare",
-    "If there is `prepare`: nothing is served after it but what was asked for and granted.",
+    "If there is `prepare`: after it, only topics that were asked for and granted are served.",
     RuleRequirement.PROBE,
 )
 async def prepare(stage: RuleStage) -> None:
