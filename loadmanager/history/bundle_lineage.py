@@ -1,11 +1,11 @@
 """Bundle lineage: everything in a history about a bundle, and about those with overlapping ranges, across terms.
 
-| table | what of it |
+| table | contribution |
 |---|---|
-| decisions | steps with the verdicts that led to them, and verdicts that led to nothing |
-| moves | each in one entry, with its end and what was predicted and measured |
-| operations | what somebody told the service about it, its namespace, or a broker that it was on |
-| events | how its namespace was cut, who led, brokers that it was on and that went away, gaps |
+| decisions | steps with the verdicts behind them, and verdicts without a step |
+| moves | one entry each, with its end, and its predicted and measured effect |
+| operations | operator commands on the bundle, its namespace, or a broker that owned it |
+| events | boundaries of its namespace, leaders, lost brokers that had owned it, gaps |
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _Teller:
         return list(_said_once(entries))
 
     def _is_it(self, bundle: str | None) -> bool:
-        """Return True if the bundle is this one, or overlaps with it."""
+        """Return True if the bundle is this one or overlaps with it."""
         if not bundle or not bundle.startswith(self._prefix):
             return False
         try:
@@ -109,7 +109,7 @@ class _Teller:
                     yield from self._decision(row)
 
     def _rows_about(self, batch: pa.RecordBatch, column: str, field: str) -> list[int]:
-        """Yield the rows that name a bundle of this namespace."""
+        """Return the rows that name a bundle of this namespace."""
         lists = batch.column(column)
         names = pc.list_flatten(lists).field(field)
         rows: list[int] = pc.list_parent_indices(lists).filter(pc.starts_with(names, self._prefix)).unique().to_pylist()
@@ -138,7 +138,7 @@ class _Teller:
                     )  # fmt: skip
 
     def _moves(self) -> Iterator[_Entry]:
-        """Yield one entry per move, at its begin; at its end if another leader began it."""
+        """Yield one entry per move, at its begin, or at its end if another leader began it."""
         begun: dict[tuple[int, int], _Entry] = {}
         for batch in self._scan(MOVES):
             mask = pc.starts_with(batch.column("bundle").cast(pa.string()), self._prefix)

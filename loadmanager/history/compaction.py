@@ -1,13 +1,14 @@
 """Compaction and retention of the history.
 
-Finished hours become one file per table, hour and epoch instead of sixty.
+The files of a finished hour, usually sixty, become one file per table, hour and epoch.
 
     01 ... 60                  an hour as it was flushed
-    compacted, 01 ... 60       readers take the compacted one alone, from the moment that it is there
-    compacted                  six hours later, when nobody reads any more what was listed before
+    compacted, 01 ... 60       from now on readers use the compacted file only
+    compacted                  six hours later, when no reader still uses an older listing
 
-A compacted file says which files it stands for. Killed at any step, the next pass goes on: what it would write is what
-is there already. What does not follow each other (`_are_in_order`), is damaged, or of another schema stays as it is.
+A compacted file names the files that it replaces. If the process is killed at any step, the next pass continues: it
+would write the same file again. Files that are not consecutive (`_are_in_order`), damaged, or of another schema stay
+unchanged.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from loadmanager.history.table_schemas import TABLES
 log = structlog.get_logger(__name__)
 
 COMPACTED_KEY = b"loadmanager.compacted"
-"""The key of a compacted file's metadata under which the files stand that it stands for."""
+"""Metadata key of a compacted file; its value names the replaced files."""
 
 _SETTLED_MS = 2 * HOUR_MS
-"""Time after the end of an hour from which nobody writes into it any more."""
+"""Time after the end of an hour when no process writes into it any more."""
 _KEPT_NS = 6 * HOUR_MS * 1_000_000
 _ROWS_TOGETHER = 250_000
-"""In a row group: what is in memory at a time, and what a reader may skip."""
+"""Rows per row group: the unit of memory use, and of what a reader can skip."""
 _PASS_S = 5.0
-"""Time limit of a pass, after which it begins no other file: recording waits for it."""
+"""Time limit of a pass, after which it starts no further file: recording waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class Compaction:
         try:
             data = compact_files(History(directory), files)
         except FileNotFoundError:
-            return False  # retention was faster
+            return False  # retention has deleted it
         except (HistoryFileError, pa.ArrowException, OSError) as error:
             self._leave_alone(files[0], error)
             return False
@@ -111,7 +112,7 @@ class Compaction:
         return deleted
 
     def _originals(self, directory: Directory, compacted: HistoryFile) -> tuple[Original, ...]:
-        """Return the originals that a compacted file names; none if it cannot be read, so that they stay."""
+        """Return the originals named in a compacted file; none if it is unreadable, so that they stay."""
         try:
             with History(directory).open(compacted) as parquet:
                 return originals_of(parquet.schema_arrow.metadata)
@@ -128,7 +129,7 @@ class Compaction:
 
 
 def originals_of(metadata: dict[bytes, bytes] | None) -> tuple[Original, ...]:
-    """Return the originals that a file's metadata name; none for a file that was not compacted."""
+    """Return the originals named in a file's metadata; none for a file that is not compacted."""
     said = (metadata or {}).get(COMPACTED_KEY)
     return () if said is None else tuple(Original(*each) for each in orjson.loads(said))
 
@@ -142,7 +143,7 @@ def compact_files(history: History, files: Sequence[HistoryFile]) -> pa.Buffer:
             times = times_in(parquet)
             if not parquet.schema_arrow.remove_metadata().equals(table.schema.remove_metadata()) or not times:
                 raise HistoryFileError(f"{file.path}: of another schema, or without rows")
-            said = parquet.schema_arrow.metadata  # of the last one: the end of a term is looked for by it
+            said = parquet.schema_arrow.metadata  # of the last file, which shows if its term was ended
             rows += parquet.metadata.num_rows
         originals.append([file.name, file.size_bytes, file.mtime_ns, max(times)])
     schema = table.schema.with_metadata({**said, COMPACTED_KEY: orjson.dumps(originals)})
@@ -184,15 +185,15 @@ def _to_be_compacted(directory: Directory, now_ms: int) -> Iterator[list[History
 
 
 def _are_in_order(of_epoch: list[HistoryFile], places: list[int]) -> bool:
-    """Return True if the files of an hour, at these indexes, have consecutive sequences, without rows of other files
-    between them: only then nothing else can be mistaken for an original.
+    """Return True if the files of an hour, at these indexes, have consecutive sequences without other files between
+    them. Otherwise another file could be mistaken for an original.
     """
     near = of_epoch[max(0, places[0] - 1) : places[-1] + 2]
     return len(places) == places[-1] - places[0] + 1 and all(one.last < other.first for one, other in pairwise(near))
 
 
 _ABANDONED_AFTER = timedelta(hours=1)
-"""A file that was begun so long ago and never finished is left from a process that is gone."""
+"""Age at which an unfinished file is taken to belong to a process that no longer exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ class Retention:
     def apply(self, directory: Directory, now_ms: int) -> int:
         """Delete what exceeds the limits; return the number of files. Raises `OSError`.
 
-        Only files that are the history's by place and name are touched, and those it never finished.
+        Only files with the place and name of history files are deleted, and unfinished ones.
         """
         hours: dict[int, list[HistoryFile]] = defaultdict(list)
         for table in TABLES:

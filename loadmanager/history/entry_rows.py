@@ -1,7 +1,7 @@
 """History entries, and their conversion into rows; columns are copied in bulk.
 
-Entries keep references only; they are turned into columns later, in another thread. Whoever puts one never changes
-what it refers to.
+Entries only hold references; another thread converts them into columns later. The producer of an entry must never
+change the referenced objects.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from loadmanager.wire.dump_line import quoted
 from loadmanager.wire.plan_steps import step_as_json
 
 Json = Mapping[str, Any] | Sequence[Any] | str | InColumns
-"""A value of JSON; a text is taken for JSON that is written already, and what is in columns is worked out later."""
+"""A JSON value. Text counts as encoded JSON; columns are encoded later, in the thread."""
 
 _BYTES_PER_BUNDLE = 250
 _BYTES_PER_ENTRY = 2_000
@@ -82,7 +82,7 @@ class _OneRow:
 class Decision(_OneRow):
     """A decision; `steps` are the core's, or mappings with the fields of `schemas.STEP`.
 
-    `settings_id` names the settings it was made with; `rng_state` is only there when it has changed.
+    `settings_id` names the settings behind it; `rng_state` is only set if it has changed.
     """
 
     kind: str
@@ -103,7 +103,7 @@ class Decision(_OneRow):
 class MoveRow(_OneRow):
     """A fact about a move: its begin, its end, or its measured effect.
 
-    `move` is the sequence of the row it is about, `load` (4,) what the bundle carried; what is not known is None.
+    `move` is the sequence of the row that began the move, `load` (4,) the bundle's load; None: unknown.
     """
 
     kind: str
@@ -123,7 +123,7 @@ class MoveRow(_OneRow):
 
 @dataclass(frozen=True, slots=True)
 class HistoryEvent(_OneRow):
-    """Any other event: `kind` is its type, `subject` what it is about."""
+    """Any other event: `kind` is its type, `subject` its object."""
 
     kind: str
     subject: str = ""
@@ -159,7 +159,7 @@ class Placed:
 
 
 def encode_json(value: Json | None) -> str | None:
-    """Encode as one line of JSON; non-finite numbers are quoted, as in a dump."""
+    """Encode as one line of JSON; non-finite numbers become strings, as in a dump."""
     if value is None or isinstance(value, str):
         return value
     try:
@@ -169,7 +169,7 @@ def encode_json(value: Json | None) -> str | None:
         return json.dumps(quoted(resolved), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def _json_value(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
+def _json_value(value: object) -> Any:  # noqa: ANN401 - any JSON value
     if isinstance(value, InColumns):
         return value.as_json()
     if isinstance(value, np.ndarray | np.generic):
@@ -180,7 +180,7 @@ def _json_value(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
 
 
 def by_table(placed: Iterable[Placed]) -> dict[str, list[Placed]]:
-    """Group the entries by table; a report may be in two."""
+    """Group the entries by table; a report may belong to two."""
     found: dict[str, list[Placed]] = defaultdict(list)
     for each in placed:
         for table in _TABLES_OF[type(each.entry)]:
@@ -267,7 +267,7 @@ def _bundle_reports(placed: Sequence[Placed]) -> pa.Table:
 
 
 def _ranges(bundles: Iterable[str]) -> tuple[pa.DictionaryArray, IntArray, IntArray]:
-    """Return the namespaces, lower and upper bounds of bundles, in bulk: a range has a fixed width."""
+    """Return the namespaces, lower and upper bounds of bundles in bulk; the text of a range has a fixed width."""
     names = pa.array(bundles, pa.string())
     namespaces = pc.utf8_slice_codeunits(names, 0, -_RANGE_WIDTH - 1).dictionary_encode()
     text = pc.utf8_slice_codeunits(names, -_RANGE_WIDTH).cast(pa.binary(_RANGE_WIDTH))
@@ -280,7 +280,7 @@ def thousandths(rates: FloatArray) -> pa.Decimal128Array:
     """Convert rates (k,) into decimals of three digits, without an object per value."""
     words = np.empty((len(rates), 2), dtype=np.int64)
     words[:, 0] = np.rint(rates * RATE_STEPS_PER_UNIT)
-    words[:, 1] = words[:, 0] >> 63  # the sign, in the upper half of 128 bits
+    words[:, 1] = words[:, 0] >> 63  # the sign, in the upper 64 of 128 bits
     return pa.Array.from_buffers(RATE, len(rates), [None, pa.py_buffer(words)])
 
 

@@ -1,8 +1,8 @@
 """File layout of the history: folders and names, atomic writes, and listings.
 
 `<root>/<table>/date=YYYY-MM-DD/hour=HH/<epoch>-<first>-<last>-<node>.parquet`, in UTC, by the time of the rows; first
-and last are sequences. In place of the node stands `compacted` where a file stands for several (`compaction`). A name
-that begins with a dot or an underscore is not a file of the history (yet).
+and last are sequences. A file that replaces several has `compacted` instead of the node (see `compaction`). Names that
+begin with a dot or an underscore are not files of the history, or not yet.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 TEMPORARY = ".tmp-"
 SINCE_KEY = b"loadmanager.since_ms"
-"""The key of a file's metadata under which the time stands from which on its process may not have written the rest."""
+"""Metadata key of a file; its value is the time from which rows of its process may be missing."""
 
 _OBJECT_STORES = ("s3", "gcs", "abfs")
-"""Filesystems in which a file cannot be seen before it is closed, and where renaming would be copying."""
+"""Filesystems that show a file only when it is closed, and where a rename would be a copy."""
 
 _PARAMETERS = {"s3": "allow_delayed_open=true", "gs": "retry_limit_seconds=60"}
-"""Parameters of Arrow's URLs by their schemes."""
+"""Parameters of Arrow's URLs by scheme."""
 
 _PARTITION = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=([01]\d|2[0-3])")
 _NAME = re.compile(r"(\d{10,})-(\d{12,})-(\d{12,})-([-.\w]*)\.parquet", re.ASCII)
 _COMPACTED = "compacted"
-"""In place of the node in the name of a file that stands for others."""
+"""Replaces the node in the name of a compacted file."""
 _UNUSABLE_IN_NAMES = re.compile(r"[^-.\w]", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryFile:
-    """A file, as its path describes it: rows of one epoch, and of the hour that begins at `hour_ms`.
+    """A file as described by its path: rows of one epoch, and of the hour that begins at `hour_ms`.
 
-    `mtime_ns` is when it was written, 0 where that is not known. One that `is_compacted` is in place of others.
+    `mtime_ns` is the time of its write, 0 if unknown. A file that `is_compacted` replaces others.
     """
 
     table: str
@@ -72,13 +72,13 @@ class HistoryFile:
         return (from_ms is None or self.hour_ms + HOUR_MS > from_ms) and (to_ms is None or self.hour_ms < to_ms)
 
     def stands_for(self, other: HistoryFile) -> bool:
-        """Return True if this is a compacted file with the rows of the other file."""
+        """Return True if this is a compacted file that contains the rows of the other one."""
         is_there = (self.hour_ms, self.epoch) == (other.hour_ms, other.epoch) and self.path != other.path
         return self.is_compacted and is_there and self.first <= other.first and other.last <= self.last
 
 
 def partition_of(at_ms: int) -> str:
-    """Return the folder of a row of this time, below its table's."""
+    """Return the folder, below the table's, of rows at this time."""
     return f"{datetime.fromtimestamp(at_ms // 1000, UTC):date=%Y-%m-%d/hour=%H}"
 
 
@@ -89,7 +89,7 @@ def path_of(table: str, at_ms: int, epoch: int, sequences: tuple[int, int], node
 
 
 def compacted_path_of(table: str, hour_ms: int, epoch: int, sequences: tuple[int, int]) -> str:
-    """Return the path of a compacted file, the same on every node that compacts."""
+    """Return the path of a compacted file; every node that compacts gets the same one."""
     return _path_of(table, hour_ms, epoch, sequences, _COMPACTED)
 
 
@@ -99,7 +99,7 @@ def _path_of(table: str, at_ms: int, epoch: int, sequences: tuple[int, int], who
 
 
 def pack(table: str, rows: pa.Table, since_ms: int) -> pa.Buffer:
-    """Encode rows as a file; `since_ms` is the first time of all rows written together with them."""
+    """Encode rows as a file; `since_ms` is the first time of all rows written together."""
     sink = pa.BufferOutputStream()
     metadata = {**rows.schema.metadata, SINCE_KEY: str(since_ms).encode()}
     pq.write_table(rows.replace_schema_metadata(metadata), sink, **TABLES[table].write_options())
@@ -107,7 +107,7 @@ def pack(table: str, rows: pa.Table, since_ms: int) -> pa.Buffer:
 
 
 def _without_originals(files: list[HistoryFile]) -> list[HistoryFile]:
-    """Drop the originals of compacted files, of one table."""
+    """Drop the originals of one table's compacted files."""
     compacted = defaultdict(list)
     for file in files:
         if file.is_compacted:
@@ -137,7 +137,7 @@ class Directory:
     def of(cls, url: str) -> Directory:
         """Open the directory at a path or a URL of an Arrow filesystem. Raises `HistoryError`.
 
-        `s3a://`, as Hadoop has it, is `s3://`. Small files go to S3 in one request; GCS is given up after a minute.
+        `s3a://`, Hadoop's form, means `s3://`. Small files go to S3 in one request; GCS requests end after a minute.
         """
         if url.startswith("file:/") or "://" not in url:
             path = f"/{url.removeprefix('file:').lstrip('/')}" if url.startswith("file:/") else url
@@ -145,7 +145,7 @@ class Directory:
         try:
             filesystem, root = fs.FileSystem.from_uri(_with_defaults(re.sub("^s3a:", "s3:", url)))
         except (pa.ArrowException, OSError, ValueError) as error:
-            from loadmanager.config.settings_base import without_password  # noqa: PLC0415 - Spark's workers have no settings
+            from loadmanager.config.settings_base import without_password  # noqa: PLC0415 - not available in Spark workers
 
             raise HistoryError(
                 f"history {without_password(url)}: {without_password(str(error))}; expected a directory, or a URL such"
@@ -159,15 +159,15 @@ class Directory:
         return self.root
 
     def exists(self) -> bool:
-        """Return True if it exists; an object store has no empty directories."""
+        """Return True if it exists; in an object store an empty directory does not exist."""
         found: bool = self.filesystem.get_file_info(self.root).type == fs.FileType.Directory
         return found
 
     def list_files(
         self, table: str, from_ms: int | None = None, to_ms: int | None = None, *, with_originals: bool = False
     ) -> tuple[list[HistoryFile], list[HistoryFileError]]:
-        """List the files of a table that may have rows of that time, in order, and the foreign ones; without originals
-        of compacted files, unless asked for.
+        """Return the files of a table that may have rows of that time, in order, and the errors of foreign files.
+        Originals of compacted files are left out unless `with_originals`.
         """
         files, faults = [], []
         for info in self._infos(table, from_ms, to_ms):
@@ -232,7 +232,7 @@ class Directory:
             with self.filesystem.open_output_stream(temporary) as stream:
                 stream.write(data)
             self._sync(temporary)
-            if not self._is_local:  # HDFS does not rename over a file
+            if not self._is_local:  # HDFS cannot rename onto an existing file
                 with suppress(FileNotFoundError):
                     self.filesystem.delete_file(target)
             self.filesystem.move(temporary, target)
@@ -265,9 +265,9 @@ class Directory:
         return [info for info in self._infos(table, None, None) if info.base_name.startswith(TEMPORARY)]
 
     def delete(self, path: str) -> None:
-        """Delete a file if it still exists: nodes of one machine may apply retention to one history.
+        """Delete a file if it still exists: several nodes on one machine may apply retention to one history.
 
-        On this machine also the folders of its hour and day, when nothing else is in them.
+        On a local disk, empty folders of its hour and day are deleted too.
         """
         with suppress(FileNotFoundError):
             self.filesystem.delete_file(path)

@@ -1,8 +1,8 @@
 """Gaps of a history: marked by events, or implied by a term without an end.
 
-A leader's first row is `term_began`, its last one `term_ended`. In between, `gap` says that rows were dropped. Whoever
-begins a term looks at how the history ends, and says in `term_began` what may be missing before it. A history whose
-epochs are ahead is of another metadata store, and is put aside.
+A leader's first row is `term_began`, its last one `term_ended`. Between them, `gap` marks dropped rows. At the begin of
+a term the writer reads the end of the existing history, and `term_began` records what may be missing before it. A
+history with later epochs belongs to another metadata store and is renamed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TERM_BEGAN, TERM_ENDED, GAP = MARKS = "term_began", "term_ended", "gap"
 _NEXT_BUT_ONE = 2
 
 IMPORTED = 0
-"""The epoch of what was imported; a leader's epochs start at 1."""
+"""Epoch of imported rows; a leader's epochs start at 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """End of a history: its newest position, and the time from which rows may be missing, unless its term was ended."""
+    """End of a history: its newest position, and the time from which rows may be missing unless its term was ended."""
 
     epoch: int
     sequence: int
@@ -76,9 +76,9 @@ def last_epoch(history: History) -> int:
 
 
 def find_end(history: History, epoch: int, at_ms: int) -> End | None:
-    """Return the end of the recorded history before the term of this epoch and begin; None when it is empty.
+    """Return the end of the recorded history before the term of this epoch and start time; None if it is empty.
 
-    Raises `HistoryError` when the term has no place: its epoch is there already, or a later one was there before it.
+    Raises `HistoryError` if the term does not fit in: its epoch exists already, or a later epoch existed before it.
     """
     files = [file for table in TABLES for file in history.files(table, on_fault=_ignore) if file.epoch != IMPORTED]
     later = min((file for file in files if file.epoch >= epoch), key=lambda file: file.order, default=None)
@@ -94,7 +94,7 @@ def find_end(history: History, epoch: int, at_ms: int) -> End | None:
 
 
 def missing_before(epoch: int, at_ms: int, end: End | None) -> dict[str, Any] | None:
-    """Describe the gap between that end and a term that begins now; None when there is none."""
+    """Describe the gap between that end and a term that begins now; None if there is none."""
     if end is None or (end.ended and end.epoch == epoch - 1):
         return None
     if end.epoch == epoch - 1:
@@ -117,7 +117,7 @@ def _since_ms(history: History, newest: HistoryFile) -> int:
 
 
 def _has_ended(history: History, newest: HistoryFile) -> bool:
-    """Return True if the newest row is the one that ends its term."""
+    """Return True if the newest row ends its term."""
     if newest.table != EVENTS:
         return False
     try:
@@ -136,9 +136,9 @@ log = structlog.get_logger(__name__)
 
 
 def put_aside_if_ahead(history: Path, epoch: int, key: str) -> None:
-    """Rename the folder if it holds entries of a later epoch than the present one.
+    """Rename the folder if it holds entries of a later epoch than the current one.
 
-    `key` is that of the store's URL. Raises `HistoryError`.
+    `key` is the setting of the store's URL. Raises `HistoryError`.
     """
     if last_epoch(History(str(history))) <= epoch:
         return

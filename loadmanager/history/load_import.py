@@ -1,9 +1,8 @@
 """Import of foreign load into a history, and its rows as lines of JSON.
 
-Imported rows have epoch 0, each import behind the last one.
+Imported rows have epoch 0; each import continues the sequence of the previous one.
 
-What is imported is written by whoever imports it, and a failure is an error: unlike in recording, nobody has anything
-more important to do.
+The importing process writes by itself, and a failure is an error. Recording differs: it must not disturb its leader.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from loadmanager.history.row_packer import pack_entries
 from loadmanager.history.table_schemas import TABLES
 
 Progress = Callable[[int, int], None]
-"""Called with how much is done, and of how much."""
+"""Called with the completed amount and the total."""
 
 _NODE = "import"
 _ROWS_PER_FILE = 250_000
@@ -42,7 +41,7 @@ class Imported:
 
 
 class Importer:
-    """Appends entries behind earlier imports, until `finish`. Raises `HistoryError` when it cannot write."""
+    """Appends entries after earlier imports, until `finish`. Raises `HistoryError` if it cannot write."""
 
     def __init__(self, directory: Directory, source: str, at_ms: int) -> None:
         self._directory = directory
@@ -102,15 +101,15 @@ def _refuse(placed: Placed, error: Exception) -> None:
 
 
 _JSON_COLUMNS = frozenset({"body", "state", "rng_state", "detail", "why"})
-"""Columns, also of a column's parts, that hold JSON as text."""
+"""Columns, and parts of columns, that hold JSON as text."""
 
 
 def json_line(row: Mapping[str, Any]) -> str:
-    """Encode a row as a JSON object; JSON columns are embedded as they are."""
+    """Encode a row as a JSON object; JSON columns are embedded unchanged."""
     return orjson.dumps(_as_json(row), default=_number).decode()
 
 
-def _as_json(value: Any) -> Any:  # noqa: ANN401 - whatever a column can hold
+def _as_json(value: Any) -> Any:  # noqa: ANN401 - any column's value
     if isinstance(value, list):
         return [_as_json(each) for each in value]
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Reader of the history, in the order in which the leader recorded it: by epoch and sequence."""
+"""Reader of the history in the order of recording: by epoch and sequence."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from loadmanager.history.table_schemas import (
 )
 
 OnFault = Callable[[HistoryFileError], None]
-"""Handler of an unusable file; the others are read all the same."""
+"""Handler of an unusable file; the others are still read."""
 
 _BATCH_ROWS = 65_536
 
@@ -91,7 +91,7 @@ class History:
     ) -> Iterator[pa.RecordBatch]:
         """Yield record batches of the rows with `from_ms` <= `at_ms` < `to_ms`, in the order of (epoch, sequence).
 
-        They have these columns, or all; a file that cannot be used goes to `on_fault`, or is raised.
+        They have these columns, or all. An unusable file is passed to `on_fault`; without one its error is raised.
         """
         yield from self.scan_files(
             self.files(table, from_ms, to_ms, on_fault), table, from_ms, to_ms, columns, on_fault
@@ -147,7 +147,7 @@ class History:
                     rows += parquet.metadata.num_rows
                     times += times_in(parquet)
             except FileNotFoundError:
-                continue  # retention was faster
+                continue  # retention has deleted it
             except HistoryFileError as error:
                 _report(error, on_fault)
         return TableInfo(
@@ -180,7 +180,7 @@ class History:
                     table = wanted.conform(pa.Table.from_batches([batch]), version, file.path)
                     yield from table.combine_chunks().to_batches()
         except FileNotFoundError:
-            return  # retention was faster
+            return  # retention has deleted it
         except HistoryFileError as error:
             _report(error, on_fault)
         except (OSError, pa.ArrowException) as error:
@@ -192,10 +192,10 @@ class _ReportRows:
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
-        self._waiting: pa.RecordBatch | None = None  # what was read and is not handed out yet
+        self._waiting: pa.RecordBatch | None = None  # read but not handed out
 
     def take(self, epoch: int, sequence: int) -> pa.RecordBatch | None:
-        """Return all rows of this report, None when it has none. Reports must come in order."""
+        """Return all rows of this report; None if it has none. Request reports in order."""
         found = []
         while (batch := self._next()) is not None:
             first, last = _place(batch, epoch, sequence)
@@ -244,7 +244,7 @@ def _report_of(row: dict[str, Any], bundles: pa.RecordBatch | None) -> RecordedR
 
 
 def _bundle_columns(bundles: pa.RecordBatch | None) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return the names and columns of a report's bundles; of no bundles for None."""
+    """Return the names and columns of a report's bundles; None means no bundles."""
     count = 0 if bundles is None else bundles.num_rows
     load = np.empty((count, METRICS))
     if bundles is None:
@@ -273,7 +273,7 @@ def rates_of(column: pa.Decimal128Array) -> FloatArray:
 def _overlapping(files: list[HistoryFile]) -> Iterator[list[HistoryFile]]:
     """Group the files so that each group has earlier sequences than the next.
 
-    A group of more than one is what a clock that was set back leaves: its rows went to an hour before.
+    Groups of several files arise if a clock was set back: later rows went into an earlier hour.
     """
     group: list[HistoryFile] = []
     end = (-1, -1)

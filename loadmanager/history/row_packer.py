@@ -1,4 +1,4 @@
-"""Packing of entries into files: one per table and hour, for entries that are written together."""
+"""Packing of entries into files: one per table and hour, for each batch of entries."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from loadmanager.history.files import HOUR_MS, pack, path_of
 from loadmanager.history.table_schemas import EVENTS
 
 Refused = Callable[[Placed, Exception], None]
-"""Handler of an entry that does not fit its table; the others are written all the same."""
+"""Handler of an entry that does not fit its table; the others are still written."""
 
 _PIECE_ROWS = 5_000
-"""Rows converted at once: between slices other threads get the interpreter."""
+"""Rows to convert at once; other threads can run between slices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class PackedFile:
 
 
 def pack_entries(entries: Sequence[Placed], node: str, refused: Refused) -> list[PackedFile]:
-    """Pack ordered entries of one epoch into files, in writing order: events come last, since one of them ends the
-    term, and everything must be there by then.
+    """Pack ordered entries of one epoch into files, in writing order. Events come last: one of them ends the term, and
+    all other rows must be written by then.
     """
     columns: dict[str, list[pa.Table]] = defaultdict(list)
     for piece in _pieces(entries):
@@ -47,10 +47,10 @@ def pack_entries(entries: Sequence[Placed], node: str, refused: Refused) -> list
 
 
 def _columns(table: str, placed: list[Placed], refused: Refused) -> list[pa.Table]:
-    """Convert the entries into columns; if one is faulty, each by itself."""
+    """Convert the entries into columns; if one is faulty, convert them one by one."""
     try:
         return [columns_of(table, placed)]
-    except Exception as error:  # noqa: BLE001 - whatever it is, the others are kept
+    except Exception as error:  # noqa: BLE001 - any error must cost only the faulty entry
         if len(placed) == 1:
             refused(placed[0], error)
             return []

@@ -28,7 +28,7 @@ from loadmanager.history.load_import import Importer, Progress, check_moment
 
 _HEADERS = (["timestamp", "value"], ["timestamp", "series", "value"])
 _TAIL = 1.5
-"""The exponent of the Pareto distribution of the factors: a finite mean, of 1, and no finite variance."""
+"""Exponent of the Pareto distribution of the factors: mean 1, infinite variance."""
 
 _TOPICS = 10
 _BUNDLES_PER_NAMESPACE = 1000
@@ -36,14 +36,14 @@ _UNUSABLE_IN_NAMES = re.compile(r"[^-=:.\w]", re.ASCII)
 _MEAN_OF_SIZES = 0.5
 
 _MS_PER_UNIT = ((1e11, 1e3), (1e14, 1.0), (1e17, 1e-3), (1e20, 1e-6))
-"""Below which number since 1970 the unit of a time is s, ms, us or ns, and how many milliseconds one has."""
+"""Upper bound of a time since 1970 in s, ms, us and ns, and the milliseconds per unit."""
 
 _LARGEST_CLOCK_CHANGE = timedelta(hours=3)
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values at equal steps, from `start_ms` on."""
+    """Values at equal steps, starting at `start_ms`."""
 
     name: str
     where: str
@@ -56,7 +56,7 @@ class Series:
 class SyntheticFleet:
     """Size of the synthetic fleet: numbers of bundles and brokers, and the mean load per bundle.
 
-    `duration_s` None: as long as the shortest series.
+    `duration_s` None: the length of the shortest series.
     """
 
     bundles: int
@@ -82,7 +82,7 @@ def read_series(paths: Sequence[Path], max_missing: int = 0) -> list[Series]:
     """Read the series in these CSV files; up to `max_missing` missing values in a row repeat the last one.
 
     A file has the columns `timestamp,value` and is one series, or `timestamp,series,value`. `HistoryFileError` names
-    file, row and column of what cannot be used.
+    file, row and column of an invalid value.
     """
     found: dict[str, Series] = {}
     for path in paths:
@@ -156,7 +156,7 @@ class _DrawnBundles:
             yield Report(Registration(BrokerId(f"broker-{number:04d}:8080"), start_ms), recordable(report))
 
     def _load(self, step: int) -> FloatArray:
-        """Return the load (N, 4) of every bundle: as much out as in."""
+        """Return the load (N, 4) of every bundle; outgoing equals incoming."""
         values = np.empty(len(self._of))
         for number, series in enumerate(self._series):
             own = self._of == number
@@ -168,13 +168,13 @@ class _DrawnBundles:
 
 
 def _around_one(values: FloatArray) -> FloatArray:
-    """Scale the series to a mean of 1; a series of zeros stays as it is."""
+    """Scale the series to a mean of 1; a series of zeros is unchanged."""
     mean = float(values.mean())
     return values / mean if mean else values
 
 
 def _names(series: Sequence[str], of: IntArray) -> list[str]:
-    """Return a bundle name for each entry of `of`: each series has its own namespaces, cut into equal ranges."""
+    """Return a bundle name for each entry of `of`: each series has its own namespaces, divided into equal ranges."""
     names = []
     for number, name in enumerate(series):
         left, part = int((of == number).sum()), 1
@@ -216,7 +216,7 @@ def _read(path: Path) -> Mapping[str, _SeriesRows]:
 
 
 def _time_ms(text: str, where: str) -> tuple[int, bool]:
-    """Return the time of a cell, and whether its distance from UTC is known: a number, or ISO 8601 with an offset."""
+    """Return the time of a cell (a number, or ISO 8601), and whether its offset from UTC is known."""
     try:
         if text.replace(".", "", 1).isdigit():
             number = float(text)
@@ -245,8 +245,8 @@ def _value(text: str, where: str) -> float:
 
 
 def _even(name: str, rows: _SeriesRows, max_missing: int) -> Series:
-    """Resample the rows to equal steps, the commonest step between them."""
-    if len(rows.times_ms) < 2:  # noqa: PLR2004 - a step takes two
+    """Resample the rows to equal steps, at the most frequent step between them."""
+    if len(rows.times_ms) < 2:  # noqa: PLR2004 - a step needs two rows
         raise HistoryFileError(f"{rows.where}: series {name!r} has one row only: expected two or more")
     differences = np.diff(rows.times_ms).tolist()
     step_ms = Counter(differences).most_common(1)[0][0]
@@ -275,8 +275,8 @@ def _even(name: str, rows: _SeriesRows, max_missing: int) -> Series:
 
 
 def _refuse_clock_change(before_ms: int, after_ms: int, step_ms: int, where: str) -> None:
-    """Raise `HistoryFileError` if the times look like local times across a clock change: one step apart, or equal.
-    Times without an offset are UTC.
+    """Raise `HistoryFileError` if two rows look like local times at a clock change: equal, or one local step apart.
+    Times without an offset count as UTC.
     """
     step = timedelta(milliseconds=step_ms)
     before, after = (datetime.fromtimestamp(ms / 1000, UTC).replace(tzinfo=None) for ms in (before_ms, after_ms))

@@ -1,7 +1,7 @@
 """Table schemas of the history: columns, versions, and encodings.
 
-A file names its table and the version it was written with in its metadata (`SCHEMA_KEY`). A column that came later than
-the version of a file is filled with nulls when the file is read; a file of a newer version is refused.
+A file's metadata names its table and schema version (`SCHEMA_KEY`). Columns that are newer than the file are filled
+with nulls when it is read; a file of a newer version is refused.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import pyarrow as pa
 from loadmanager.errors import HistoryError, HistoryFileError, HistorySchemaError
 
 SCHEMA_KEY = b"loadmanager.schema"
-"""The key of a Parquet file's metadata under which it says `table/version`."""
+"""Metadata key of a Parquet file; its value is `table/version`."""
 
 BROKER_REPORTS = "broker_reports"
 BUNDLE_REPORTS = "bundle_reports"
 DECISIONS = "decisions"
 MOVES = "moves"
 EVENTS = "events"
-STRATEGY_STATES = "strategy_states"  # only in older histories; their rows count in the sequence
+STRATEGY_STATES = "strategy_states"  # only in older histories; its rows count in the sequence
 OPERATIONS = "operations"
 
 RATE = pa.decimal128(18, 3)
 """Messages/s of a bundle, in thousandths."""
 
 NAME = pa.dictionary(pa.int32(), pa.string())
-"""Text of which a file holds few different values."""
+"""Text with few distinct values per file."""
 
 ORDER = ("epoch", "sequence")
-"""Total order: the leader's epoch, and its sequence over all tables together."""
+"""Total order of rows: the leader's epoch, and its sequence over all tables."""
 
 KEYS = ("at_ms", *ORDER)
-"""The columns that every table has, in every version."""
+"""Columns of every table in every version."""
 
 _ZSTD_LEVEL = 3
 _DELTA, _SPLIT = "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"
@@ -43,7 +43,7 @@ _DELTA, _SPLIT = "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column; `since` is the table version that added it. Without `encoding` it has a dictionary, where one helps."""
+    """A column; `since` is the table version that added it. Without `encoding` it has a dictionary if that helps."""
 
     name: str
     type: pa.DataType
@@ -82,7 +82,7 @@ class TableSchema:
         }
 
     def conform(self, table: pa.Table, version: int, where: str) -> pa.Table:
-        """Convert columns of an older file to this schema; raises `HistoryFileError` for what does not fit."""
+        """Convert columns of an older file to this schema; raises `HistoryFileError` if they do not fit."""
         arrays = []
         for wanted in self.schema:
             at = table.schema.get_field_index(wanted.name)
@@ -106,7 +106,7 @@ def _cast(column: pa.ChunkedArray, wanted: pa.Field, where: str) -> pa.ChunkedAr
     if column.type == wanted.type:
         return column
     said = f"{where}: column {wanted.name} is {column.type}, expected {wanted.type}"
-    if _is_text(column.type) and not _is_text(wanted.type):  # Arrow would read numbers from it, as long as it can
+    if _is_text(column.type) and not _is_text(wanted.type):  # Arrow would parse numbers in it
         raise HistoryFileError(said)
     try:
         return column.cast(wanted.type)
@@ -121,7 +121,7 @@ def _is_text(kind: pa.DataType) -> bool:
 def version_of(metadata: Mapping[bytes, bytes] | None, table: str, where: str) -> int:
     """Return the table version in a file's metadata.
 
-    Raises `HistoryFileError` for a file that is not of this table, `HistorySchemaError` for one of a newer version.
+    Raises `HistoryFileError` for a file of another table, `HistorySchemaError` for a newer version.
     """
     known = TABLES[table].version
     said = (metadata or {}).get(SCHEMA_KEY, b"").decode(errors="replace")

@@ -1,8 +1,8 @@
 """Recall of the timeline from the history, for the time before a node's start: figures of brokers and bundles, and
 events.
 
-It is a picture to look at, so it may be had cheaply: of each step of the timeline one report of a bundle is enough, and
-what would take too many rows is left out, the oldest first.
+The timeline is only for display, so it is sampled: one report of a bundle per step is enough. If there are too many
+rows, the oldest are left out.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from loadmanager.history.table_schemas import (
 log = structlog.get_logger(__name__)
 
 _REPORT_MS = 60_000
-"""Within so long each broker has reported once, as a rule."""
+"""Time within which each broker usually reports once."""
 _SAMPLED_MS = 300_000
-"""Before the last hour or two, bundles are looked at once in so long."""
+"""Sampling interval of bundles before the newest hour."""
 _MOST_ROWS = 5_000_000
 _BROKER_STEP_MS = 10_000
 
@@ -57,9 +57,9 @@ class Recalled:
 
 
 class Recalling:
-    """Reads the history from `from_ms` to `until_ms`; slow, for a thread. `rows` counts the rows read.
+    """Reads the history from `from_ms` to `until_ms`; slow, so call it in a thread. `rows` counts the rows read.
 
-    `step_ms` is how long a step of bundles is. A file that cannot be read is left out.
+    `step_ms` is the length of a step of bundles. Unreadable files are left out.
     """
 
     def __init__(self, url: str, from_ms: int, until_ms: int, weights: ResourceWeights, step_ms: int) -> None:
@@ -136,7 +136,7 @@ class Recalling:
         codes: IntArray,
         figures: Bytes,
     ) -> Iterator[Recalled]:
-        """Return the highest figure of each name in each step."""
+        """Yield the highest figure of each name in each step."""
         self.rows += len(codes)
         steps = _times(batch) // step_ms
         for step in np.unique(steps).tolist():

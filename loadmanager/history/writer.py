@@ -1,8 +1,8 @@
 """Writer of the history: the event loop queues references, and a thread writes them as files.
 
-The queue is bounded, by rows and by bytes: what does not fit is dropped and counted, and a `gap` says so as soon as
-there is room again. While the disk fails, what was taken is kept and tried again. What fails for a reason that is
-not known is tried again a few times, and then left out and counted too. Nobody ever waits, and nothing is raised.
+The queue is limited by rows and bytes. Entries that do not fit are dropped and counted, and a `gap` records this once
+there is space again. If the disk fails, queued entries are kept and written later. After an unknown error they are
+tried a few times, then dropped and counted as well. Producers never wait, and nothing is raised.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from loadmanager.util import clock
 log = structlog.get_logger(__name__)
 
 NOT_RECORDED = -1
-"""The sequence of what was put while there is no term."""
+"""Sequence of an entry that was put outside a term."""
 
 _SWEEP_INTERVAL_S = 600.0
 _LONGEST_RETRY_S = 30.0
 _FAILURES = (OSError, pa.ArrowException, HistoryError)
 _MOST_ATTEMPTS = 3
-"""Attempts to write what fails for a reason that is not known, before it is left out: it would fail for ever."""
+"""Attempts to write after an unknown error, before the entries are dropped: it might fail for ever."""
 _FULL = "the queue was full: written too slowly, or not at all"
 
 
@@ -43,8 +43,8 @@ _FULL = "the queue was full: written too slowly, or not at all"
 class WriterLimits:
     """Limits of the queue in memory, and the rows or seconds after which a file is written.
 
-    `flush_interval_s` is what a crash may lose; after a failure the next attempt is made `retry_s`
-    later, then twice that, and so on.
+    A crash loses up to `flush_interval_s`. After a failure the next attempt is made `retry_s` later; this delay doubles
+    each time.
     """
 
     queue_rows: int = 500_000
@@ -56,9 +56,9 @@ class WriterLimits:
 
 @dataclass(slots=True)
 class WriterFigures:
-    """Counters since the start, and the present queue; `last_error` is empty while writing works.
+    """Counters since the start, and the current queue; `last_error` is empty while writing works.
 
-    `is_failing`: what is recorded is not written at the moment, or the thread that would write it has ended.
+    `is_failing`: entries are not being written now, or the writer thread has ended.
     """
 
     rows_written: int = 0
@@ -90,7 +90,7 @@ class _Lost:
 class _Batch:
     """Batch in progress: entries by term, and the files of the first term. Its rows leave the queue last.
 
-    `attempts` counts those to write the first term that failed for a reason that is not known.
+    `attempts` counts the attempts to write the first term that ended in an unknown error.
     """
 
     terms: deque[list[Placed]]
@@ -140,7 +140,7 @@ class HistoryWriter:
 
     @property
     def figures(self) -> WriterFigures:
-        """A copy of the current figures."""
+        """Return a copy of the current figures."""
         with self._condition:
             has_died = self._thread is not None and not self._thread.is_alive() and not self._queue.stop
             return replace(self._figures, is_failing=has_died or bool(self._figures.last_error))
@@ -151,7 +151,7 @@ class HistoryWriter:
         self._thread.start()
 
     def begin_term(self, epoch: int, at_ms: int) -> None:
-        """Begin to record under this epoch."""
+        """Start recording under this epoch."""
         self.end_term(at_ms)
         self._epoch, self._sequence = epoch, 0
         with self._condition:
@@ -218,7 +218,7 @@ class HistoryWriter:
         figures.queue_bytes += size_bytes
         if queue.waits_since_s is None:
             queue.waits_since_s = time.monotonic()
-            self._condition.notify_all()  # the thread may be waiting without end
+            self._condition.notify_all()  # the thread may wait without a timeout
         return sequence
 
     def _drop(self, at_ms: int, rows: int) -> int:
@@ -277,7 +277,7 @@ class HistoryWriter:
         return _Batch(_terms(entries), rows, size_bytes)
 
     def _wait_s(self) -> float | None:
-        """Return the seconds until the queue is to be written; None while it is empty."""
+        """Return the seconds until the queue must be written; None while it is empty."""
         queue = self._queue
         if queue.waits_since_s is None:
             return None
@@ -286,7 +286,7 @@ class HistoryWriter:
         return queue.waits_since_s + self._limits.flush_interval_s - time.monotonic()
 
     def _try_to_write(self, batch: _Batch) -> bool:
-        """Write the rest of the batch; return False when the filesystem failed."""
+        """Write the rest of the batch; return False if a write failed."""
         try:
             while batch.terms:
                 if not batch.files:
@@ -301,7 +301,7 @@ class HistoryWriter:
         except _FAILURES as error:
             self._on_failed(error)
             return False
-        except Exception as error:  # noqa: BLE001 - whatever it is, the thread goes on
+        except Exception as error:  # noqa: BLE001 - the thread must survive any error
             self._on_unforeseen(error)
             batch.attempts += 1
             if batch.attempts >= _MOST_ATTEMPTS:
@@ -320,7 +320,7 @@ class HistoryWriter:
             self._lose(_Lost(first.at_ms, last.at_ms, first.sequence, last.sequence, rows, why))
 
     def _with_term_begin(self, entries: list[Placed]) -> list[Placed]:
-        """Return the entries; before the first of a term insert the end of the history so far, and its gap."""
+        """Return the entries; the first one of a term gets the end of the existing history, and the gap after it."""
         began = entries[0]
         if began.sequence or not isinstance(began.entry, HistoryEvent):
             return entries
@@ -337,7 +337,7 @@ class HistoryWriter:
             return find_end(History(self.directory), began.epoch, began.at_ms)
         except _FAILURES:
             raise
-        except Exception as error:  # noqa: BLE001 - what was written before is no reason to write nothing more
+        except Exception as error:  # noqa: BLE001 - a fault in old files must not stop recording
             self._on_unforeseen(error)
             return None
 
@@ -365,7 +365,7 @@ class HistoryWriter:
             log.warning("recording_failed", directory=str(self.directory), error=str(error))
 
     def _on_unforeseen(self, error: Exception) -> None:
-        """Log an unforeseen error, a bug, once per type."""
+        """Log an unexpected error, a bug, once per type."""
         if type(error) not in self._surprises:
             self._surprises.add(type(error))
             log.error("recording_failed", directory=str(self.directory), exc_info=error)
