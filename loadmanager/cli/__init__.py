@@ -1,6 +1,6 @@
 """Command line. Only the module of the requested command is imported.
 
-An agent-only installation lacks the dependencies of some commands: they are listed with the way to install them.
+An agent-only installation lacks dependencies of some commands. The list of commands says how to install them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COMMANDS = (
 )
 
 _COMPLETING = "_LOADMANAGER_COMPLETE"
-"""Set by the shell when it wants to know how a command line may go on; the line is then in one of the next two."""
+"""Variable that the shell sets when it asks for completions. The command line is then in one of the next two."""
 
 _LINE_OF_BASH, _LINE_OF_OTHERS = "COMP_WORDS", "_TYPER_COMPLETE_ARGS"
 
@@ -57,8 +57,9 @@ def main() -> None:
 
 @contextmanager
 def _importing() -> Iterator[None]:
-    """Meanwhile nothing is garbage, and what there is at the end stays: to look through it all again and again, and
-    once more at the end of the process, takes a third of what a command's start takes.
+    """Disable garbage collection during imports, and freeze the imported objects afterwards.
+
+    Imports create no garbage. Scanning them repeatedly, and again at exit, takes a third of a command's start-up time.
     """
     gc.disable()
     try:
@@ -79,7 +80,7 @@ def _application(words: Sequence[str]) -> typer.Typer:
     app.callback()(_root)
     for name in COMMANDS:
         if asked not in (name, "", "--help"):
-            app.command(name)(_root)  # its name is all that is needed
+            app.command(name)(_root)  # only its name is needed
         elif asked == name:
             _add(app, name, import_module(module_of(name)), words[1:])
         elif module := find_module(name):
@@ -98,9 +99,9 @@ def _add(app: typer.Typer, name: str, module: ModuleType, words: Sequence[str] =
 
 
 def _with_only(group: typer.Typer, words: Sequence[str]) -> typer.Typer:
-    """Return a group with the typed command alone, or all of it if no command was typed.
+    """Return a group with only the typed command; the whole group if no command of it was typed.
 
-    To prepare every command of `admin` takes a quarter of the CPU time of one.
+    Preparing all commands of `admin` would take a quarter of the CPU time of a command.
     """
     asked = next(iter(words), "")
     commands = [each for each in group.registered_commands if each.name == asked]
@@ -116,7 +117,7 @@ def _with_only(group: typer.Typer, words: Sequence[str]) -> typer.Typer:
 
 
 def _typed_words() -> list[str]:
-    """Return what was typed; while a shell completes it, the command alone, or a name that is no command."""
+    """Return the typed words. While a shell completes them, return the first one, or "-" if there is none."""
     if _COMPLETING not in os.environ:
         return sys.argv[1:]
     line = os.environ.get(_LINE_OF_BASH) or os.environ.get(_LINE_OF_OTHERS, "")
@@ -143,12 +144,12 @@ LACKING = f"Not in this installation: needs {' and '.join(_OF_NODES)}."
 
 
 def module_of(command: str) -> str:
-    """The name of a command's module."""
+    """Return the module name of a command."""
     return f"loadmanager.cli.{command.replace('-', '_')}_command"
 
 
 def find_module(command: str) -> ModuleType | None:
-    """The module of a command; None where it lacks a package that only nodes need."""
+    """Import the module of a command; None if a package is missing that only nodes need."""
     try:
         return import_module(module_of(command))
     except ModuleNotFoundError as error:
@@ -159,7 +160,7 @@ def find_module(command: str) -> ModuleType | None:
 
 @contextmanager
 def or_how_to_install() -> Iterator[None]:
-    """Ends the process with the fix where what is done within lacks such a package."""
+    """End the process, with the install command, if the block needs a missing package of nodes."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
-"""`loadmanager admin`: pulsar-admin's commands for load balancing, and those for what Pulsar lacks.
+"""`loadmanager admin`: pulsar-admin's commands for load balancing, and our own.
 
-Exit codes: 0 done; 1 refused, with the node's reason on standard error; 2 wrong usage; 3 no node can be reached;
-of `drain --wait` also 4 and 5, see `cli/admin/drain_commands.py`.
+Exit codes: 0 done; 1 refused, with the node's reason on standard error; 2 wrong usage; 3 no node can be reached.
+`drain --wait` also uses 4 and 5, see `cli/admin/drain_commands.py`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _show_pulsar_status(content: object) -> None:
 
     try:
         status = PulsarServiceStatus.model_validate(content)
-    except ValidationError:  # of another version
+    except ValidationError:  # a process of another version
         show(content)
         return
     age = "none yet" if status.oldest_report_s is None else f"{status.oldest_report_s:.0f} s old"
@@ -75,7 +75,7 @@ def _show_text(content: object) -> None:
 
 @command(PULSAR, "status", shown=_show_pulsar_status, default_url=_URL)
 def status() -> AdminRequest:
-    """Show how it stands, and what keeps it from acting."""
+    """Show the state of the process, and what keeps it from acting."""
     return get(_BASE)
 
 

@@ -46,7 +46,7 @@ def agent(
 
 
 async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
-    # The ports first: while they are ours, no former life of this agent can be handing out leases behind them.
+    # Listen first: while this process has the ports, no earlier process of this agent can grant leases through them.
     tls = tls_of(settings, settings.agent_port_tls)
     doors = Listeners(settings, settings.bind_address, "agent_port", "agent_port_tls", tls)
     of_broker = _listen_for_broker(settings)
@@ -67,7 +67,7 @@ async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
     stop = ready("agent_started", settings, ready_file, {"url": url, "localUrl": local_url}, **of)
     try:
         await beside.run(stop)
-    except (ExceptionGroup, StoreError) as failure:  # the top of the process: whatever it was, say it and end
+    except (ExceptionGroup, StoreError) as failure:  # top level of the process: report any error and exit
         causes = failure.exceptions if isinstance(failure, ExceptionGroup) else (failure,)
         said = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
         fail(f"the agent cannot go on: {said}", EXIT_FAILURE)
@@ -79,7 +79,7 @@ async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
 
 
 def _listen_for_broker(settings: AgentSettings) -> socket.socket | None:
-    """Open the listener for the broker alone; None if it shares a port with nodes and operators."""
+    """Open the listener for the broker; None if the broker uses the port of nodes and operators."""
     if settings.broker_socket_path is not None:
         return listen_at(settings.key("broker_socket_path"), settings.broker_socket_path)
     if settings.agent_local_port is not None:

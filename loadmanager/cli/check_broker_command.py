@@ -1,4 +1,4 @@
-"""`loadmanager check-broker`: does a broker keep the contract? Its agent is played, rule by rule."""
+"""`loadmanager check-broker`: test a broker against each rule of the contract, in the place of its agent."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _AGENT = "{agent}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Wishes:
-    """The command line."""
+class _Options:
+    """Options of the command."""
 
     url: str
     agent_port: int
@@ -112,11 +112,11 @@ def check_broker(
     broken, 2 if the check could not be made, and 3 if none was broken, but not all could be tried and judged.
     """
     rules = _chosen(only or (), skip or ())
-    wishes = _Wishes(url.rstrip("/"), agent_port, probe, hang, start, pid, lease_ms, start_timeout, timeout)
+    options = _Options(url.rstrip("/"), agent_port, probe, hang, start, pid, lease_ms, start_timeout, timeout)
     if not agent_port and start is None:
         fail("expected --agent-port PORT, at which the broker asks its agent, or --start COMMAND", EXIT_CONFIGURATION)
     try:
-        findings = asyncio.run(_check(wishes, rules))
+        findings = asyncio.run(_check(options, rules))
     except ConfigurationError as error:
         fail(str(error), EXIT_CONFIGURATION)
     if as_json:
@@ -134,36 +134,36 @@ def _chosen(only: Collection[str], skip: Collection[str]) -> list[Rule]:
     return [rule for rule in RULES if (not only or rule.name in only) and rule.name not in skip]
 
 
-async def _check(wishes: _Wishes, rules: Sequence[Rule]) -> list[Finding]:
-    async with _open_stage(wishes) as stage:
-        return await check(stage, rules, _find_unmet(wishes, stage), wishes.timeout_s, _begin, _tell)
+async def _check(options: _Options, rules: Sequence[Rule]) -> list[Finding]:
+    async with _open_stage(options) as stage:
+        return await check(stage, rules, _find_unmet(options, stage), options.timeout_s, _begin, _show_finding)
 
 
 @asynccontextmanager
-async def _open_stage(wishes: _Wishes) -> AsyncIterator[RuleStage]:
-    """The broker answers, and nobody at the port of its agent does, yet."""
+async def _open_stage(options: _Options) -> AsyncIterator[RuleStage]:
+    """Wait until the broker answers. The port of its agent is bound but does not answer yet."""
     async with AsyncExitStack() as stack:
         try:
-            listen, port = stack.enter_context(bind_port(wishes.agent_port))
+            listen, port = stack.enter_context(bind_port(options.agent_port))
         except OSError as error:
-            raise ConfigurationError(f"--agent-port {wishes.agent_port}: {error.strerror}") from None
+            raise ConfigurationError(f"--agent-port {options.agent_port}: {error.strerror}") from None
         running = None
-        if wishes.start is not None:
-            running = stack.enter_context(started(_words(wishes.start.replace(_AGENT, f"http://127.0.0.1:{port}"))))
+        if options.start is not None:
+            running = stack.enter_context(started(_words(options.start.replace(_AGENT, f"http://127.0.0.1:{port}"))))
         http = await stack.enter_async_context(HttpClient())
-        pid = await _first_answer(wishes, BrokerClient(http, wishes.url), running.poll if running else lambda: None)
-        event_log, pace = EventLog(), RulePace(wishes.lease_ms)
-        process = process_of(wishes.pid) if wishes.pid else find_process(pid, wishes.url)
+        pid = await _first_answer(options, BrokerClient(http, options.url), running.poll if running else lambda: None)
+        event_log, pace = EventLog(), RulePace(options.lease_ms)
+        process = process_of(options.pid) if options.pid else find_process(pid, options.url)
         if process is None and running is not None:
             process = LocalProcess(psutil.Process(running.pid))
         stage = RuleStage(
             ScriptedAgent(event_log),
-            BrokerUnderTest(wishes.url, http, event_log, pace.patience_s),
+            BrokerUnderTest(options.url, http, event_log, pace.patience_s),
             event_log,
             pace,
             listen,
-            _probe(stack, wishes.probe),
-            _probe(stack, wishes.hang),
+            _probe(stack, options.probe),
+            _probe(stack, options.hang),
             process,
         )
         stack.push_async_callback(stage.leave)
@@ -188,9 +188,9 @@ def _probe(stack: AsyncExitStack, text: str | None) -> Probe | None:
     return probe
 
 
-async def _first_answer(wishes: _Wishes, client: BrokerClient, exit_status: Callable[[], int | None]) -> int:
-    """The broker's pid; `ConfigurationError` if it is not there in time, or is no broker."""
-    deadline_s = time.monotonic() + wishes.start_timeout_s
+async def _first_answer(options: _Options, client: BrokerClient, exit_status: Callable[[], int | None]) -> int:
+    """Return the broker's pid. Raises `ConfigurationError` if it does not answer in time, or is no broker."""
+    deadline_s = time.monotonic() + options.start_timeout_s
     while True:
         try:
             return (await client.stats()).pid
@@ -199,18 +199,18 @@ async def _first_answer(wishes: _Wishes, client: BrokerClient, exit_status: Call
                 raise ConfigurationError(f"no broker answers: {error}") from None
         except (PeerUnavailableError, InvalidRecordError) as error:
             raise ConfigurationError(
-                f"{wishes.url} is no broker by the contract, whose statistics have a `pid` and a `monotonicS`: {error}"
+                f"{options.url} is no broker by the contract, whose statistics have a `pid` and a `monotonicS`: {error}"
             ) from None
         if (status := exit_status()) is not None:
-            raise ConfigurationError(f"--start {wishes.start!r}: it ended with {status} before it answered")
+            raise ConfigurationError(f"--start {options.start!r}: it ended with {status} before it answered")
         await asyncio.sleep(_LOOK_AGAIN_S)
 
 
-def _find_unmet(wishes: _Wishes, stage: RuleStage) -> dict[RuleRequirement, str]:
+def _find_unmet(options: _Options, stage: RuleStage) -> dict[RuleRequirement, str]:
     there = {
         RuleRequirement.PROBE: stage.probe is not None,
         RuleRequirement.PROCESS: stage.process is not None,
-        RuleRequirement.START: wishes.start is not None,
+        RuleRequirement.START: options.start is not None,
         RuleRequirement.HANG: stage.hang is not None,
     }
     return {need: need.value for need, is_there in there.items() if not is_there}
@@ -220,7 +220,7 @@ def _begin(rule: Rule) -> None:
     print(f"{rule.name} ...", file=sys.stderr, flush=True)
 
 
-def _tell(finding: Finding) -> None:
+def _show_finding(finding: Finding) -> None:
     print(f"{finding.rule.name}: {finding.verdict}, {finding.took_s:.1f} s", file=sys.stderr, flush=True)
 
 

@@ -42,10 +42,10 @@ Key = Annotated[
 
 
 def given_tls(trust_certs: Path | None, certificate: Path | None, key: Path | None) -> RenewedTls | None:
-    """Load the client TLS of these options, None without any. The process ends when a file cannot be used."""
+    """Load the client TLS of these options; None without any. The process ends for an unusable file."""
     if not (trust_certs or certificate or key):
         return None
-    # It takes its time to load, and most who ask need none.
+    # Slow to import, and most commands do not need it.
     from loadmanager.net.tls_contexts import RenewedTls, TlsKeys, TlsOptions  # noqa: PLC0415
 
     keys = TlsKeys("--tls-trust-cert-path", "--tls-certificate-path", "--tls-key-path")
@@ -73,7 +73,7 @@ GivenTokenFile = Annotated[
 
 
 def given_token(token: str, token_file: Path | None) -> Token | None:
-    """The token of these options; the process ends when they name none that can be used."""
+    """Return the token of these options. The process ends for an unusable one."""
     try:
         if token:
             return TokenAlone(token.removeprefix("token:"), f"--token, {TOKEN_VARIABLE}")

@@ -33,7 +33,7 @@ _NO_TEXT = {
 
 
 class _OptionalSplitName(TyperCommand):
-    """Lets `--split` stand alone, without the name of an algorithm, which Typer has no option for."""
+    """Allows `--split` without the name of an algorithm, which Typer does not support."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - Typer's own context
         words: list[str] = []
@@ -112,7 +112,7 @@ def _split_decider(
 
 
 def _positions(text: str) -> list[int]:
-    """The hashes in a text with commas, decimal or with 0x."""
+    """Parse comma-separated hashes, decimal or with 0x."""
     try:
         return [int(part, 0) for part in text.split(",") if part.strip()]
     except ValueError:
@@ -122,7 +122,7 @@ def _positions(text: str) -> list[int]:
 @contextmanager
 def _open(file: str) -> Iterator[BinaryIO]:
     if file == "-":
-        if sys.stdin is None:  # closed by whoever started the process
+        if sys.stdin is None:  # the parent process closed it
             fail("-: standard input is closed", EXIT_CONFIGURATION)
         yield sys.stdin.buffer
         return
@@ -162,7 +162,7 @@ def _decision_lines(decisions: Sequence[Mapping[str, Any]], width: int | None) -
 
 
 def _read_lines(lines: Iterable[bytes], where: str) -> Iterator[tuple[DumpLine, str]]:
-    """Each line that is not blank, and its name in errors. Raises `InvalidRecordError`, also when there is none."""
+    """Yield each non-blank line with its name in errors. Raises `InvalidRecordError`, also if all lines are blank."""
     number = found = 0
     for number, data in enumerate(lines, start=1):
         name = f"{where}: line {number}"

@@ -1,4 +1,4 @@
-"""`loadmanager demo`: a whole cluster of real processes on this machine, and what happens to it."""
+"""`loadmanager demo`: a cluster of real processes on this machine, with a hot spot and failures."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def demo(
 
 
 def _history_of(folder: Path | None) -> Path:
-    """Create the history folder of this run, which outlives it."""
+    """Create the history folder of this run. It is kept after the run."""
     return (folder or Path()) / _HISTORY / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
 
 
 async def _run(
     settings: DemoSettings, console: Console, folder: Path | None, history: Path, *, forever: bool
 ) -> DemoSummary:
-    """The demo and its view. The first Ctrl-C stops the traffic and sums up; the next one ends everything at once."""
+    """Run the demo and its view. The first Ctrl-C stops the traffic and sums up; the next ends everything at once."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     state = DemoState()

@@ -10,6 +10,6 @@ EXIT_CONFIGURATION = 2
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """Say what is wrong on standard error and end the process."""
+    """Print an error to standard error and end the process."""
     print(f"loadmanager: {message}", file=sys.stderr)
     raise SystemExit(code)

@@ -1,6 +1,6 @@
-"""`loadmanager history`: what a history holds, its rows, and load brought into it from elsewhere.
+"""`loadmanager history`: list the tables of a history, show rows, and import load from other sources.
 
-Exit codes: 0 done; 1 a file that cannot be used, or a filesystem that fails; 2 wrong usage.
+Exit codes: 0 done; 1 an unusable file or a failing file system; 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def csv_series(
 
 
 class _Faults:
-    """Files that cannot be used: each is named at once, and the exit code says that there were some."""
+    """Unusable files: each is reported at once, and the exit code is 1 if there were any."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
@@ -176,7 +176,7 @@ def _failing_well() -> Iterator[None]:
 
 @contextmanager
 def _importing(url: str, source: str) -> Iterator[Importer]:
-    """An import, which is ended also when it is interrupted: what was written until then stays."""
+    """Import rows. An interrupted import is closed too: the rows written so far are kept."""
     with _failing_well():
         importer = Importer(Directory.of(url), source, clock.now_ms())
         try:
@@ -189,7 +189,7 @@ def _importing(url: str, source: str) -> Iterator[Importer]:
 
 
 def _existing(url: str) -> History:
-    """The history there; a mistyped path is an error, not an empty history."""
+    """Open an existing history; a mistyped path is an error, not an empty history."""
     directory = Directory.of(url)
     if not directory.exists():
         raise HistoryError(f"{url}: no such directory")
@@ -198,7 +198,7 @@ def _existing(url: str) -> History:
 
 @contextmanager
 def _progress(what: str) -> Iterator[Progress]:
-    """A bar on standard error, if that is a terminal; a total of 0 is one that is not known."""
+    """Show a progress bar on standard error, if that is a terminal. A total of 0 means unknown."""
     console = Console(stderr=True)
     with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)
@@ -210,7 +210,7 @@ def _split(columns: str | None) -> list[str] | None:
 
 
 def _format_cell(name: str, value: object) -> str:
-    """A cell for people; all of it is in the JSON."""
+    """Format a cell for people, possibly shortened; JSON has the full value."""
     if name == "at_ms" and isinstance(value, int):
         return format_moment(value)
     if name in _BOUNDS and isinstance(value, int):
@@ -222,5 +222,5 @@ def _format_cell(name: str, value: object) -> str:
 
 
 def _print_table(headings: list[str], rows: list[list[Any]]) -> None:
-    """Print a table of full width; narrow terminals can scroll it."""
+    """Print a table at full width, also on narrow terminals."""
     write_lines(format_table(headings, [[str(cell) for cell in row] for row in rows], None))

@@ -1,7 +1,7 @@
-"""`loadmanager pipeline`: what a fleet learns from its own history, on Spark.
+"""`loadmanager pipeline`: forecasts, advice and a report from a fleet's history, on Spark.
 
-Exit codes: 0 done; 1 something failed, named on standard error, and what was written before is intact; 2 wrong usage,
-or a file of scenarios that cannot be used; 130 interrupted. `publish` ends as `loadmanager admin` does.
+Exit codes: 0 done; 1 a failure, described on standard error, after which all earlier output is intact; 2 wrong usage,
+or an unusable file of scenarios; 130 interrupted. `publish` uses the exit codes of `loadmanager admin`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def run(
     conf: _Conf = None,
 ) -> None:
     """Ingest, balance, forecast, capacity, advice, what-if and report, over a range of a history."""
-    with _failing_well():
+    with _one_line_errors():
         wanted = _known_steps(steps)
         job = _job(
             *(history, out, from_, to),
@@ -95,7 +95,7 @@ def run(
             summary = _run_steps(spark, job, wanted)
             league = _league_lines(spark, job.out) if wanted == ["whatif"] else []
     write_lines(league)
-    _tell(summary)
+    _show_summary(summary)
 
 
 @pipeline.command("stream")
@@ -112,7 +112,7 @@ def stream(
     conf: _Conf = None,
 ) -> None:
     """Run the step ingest once, or again and again while a history grows."""
-    with _failing_well():
+    with _one_line_errors():
         job = _job(history, out, leave_out_bad_files=leave_out, keep_days=keep_days)
         stop = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -128,7 +128,7 @@ def stream(
 @command(pipeline, "publish")
 def publish(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0, conf: _Conf = None) -> AdminRequest:
     """Have the leader take bundles that it has never seen to carry what was learned of their namespace."""
-    with _failing_well():
+    with _one_line_errors():
         from loadmanager.pipeline.delta import Tables  # noqa: PLC0415 - PySpark may not be installed
         from loadmanager.pipeline.publish import learned_from  # noqa: PLC0415 - as above
         from loadmanager.pipeline.step import get_summary  # noqa: PLC0415 - as above
@@ -143,8 +143,8 @@ def publish(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0,
 
 
 @contextmanager
-def _failing_well() -> Iterator[None]:
-    """Require the packages of the pipeline, and end the command with one line for an error."""
+def _one_line_errors() -> Iterator[None]:
+    """Check for the packages of the pipeline, and end the command with one line on an error."""
     from loadmanager.pipeline.session import require_spark  # noqa: PLC0415 - what it imports may not be installed
 
     try:
@@ -161,7 +161,7 @@ _USAGE = (ConfigurationError, ScenarioError)
 
 
 def _job(history: str, out: str, from_: str | None = None, to: str | None = None, **options: Any) -> Job:  # noqa: ANN401 - of `Job`
-    """Check where a job reads and writes, and return it."""
+    """Return a job whose input and output directories have been checked."""
     from loadmanager.pipeline.job import Job  # noqa: PLC0415 - PySpark may not be installed
 
     range_ms = read_range(from_, to)
@@ -177,7 +177,7 @@ def _session(
     from loadmanager.pipeline.session import are_few, spark_session  # noqa: PLC0415 - may not be installed
 
     settings = given_settings(conf or (), "--conf")
-    warnings.filterwarnings("ignore", module="pyspark")  # about its own use of pandas
+    warnings.filterwarnings("ignore", module="pyspark")  # warnings about PySpark's own use of pandas
     for_few = job is not None and are_few(job.history)
     spark = spark_session(master, settings=settings, answer_timeout_s=timeout_s, for_few=for_few)
     try:
@@ -217,7 +217,7 @@ def _run_steps(spark: Spark, job: Job, steps: Sequence[str]) -> Summary:
 
 
 def _league_lines(spark: Spark, out: str) -> list[str]:
-    """The league, a line for each configuration."""
+    """Format the league, one line per configuration."""
     from loadmanager.pipeline.delta import Tables  # noqa: PLC0415 - PySpark may not be installed
 
     rows = Tables(spark, out).read_rows("league").sort_by([("fleet", "ascending"), ("place", "ascending")])
@@ -230,14 +230,14 @@ def _league_lines(spark: Spark, out: str) -> list[str]:
     ]
 
 
-def _tell(summary: Summary) -> None:
+def _show_summary(summary: Summary) -> None:
     for note in summary.notes:
         print(note, file=sys.stderr)
     print(f"{summary.out.rstrip('/')}/{_result_of(summary)}")
 
 
 def _result_of(summary: Summary) -> str:
-    """The file that a reader opens first."""
+    """Return the file to open first."""
     from loadmanager.pipeline.league import NOTHING  # noqa: PLC0415 - PySpark may not be installed
 
     steps = {done.step for done in summary.steps if done.run == summary.run}
@@ -261,12 +261,12 @@ _SUMMARY = "summary.json"
 
 
 def located(url: str) -> str:
-    """Return a path in full, for messages that are read elsewhere; a URL as it is."""
+    """Return an absolute path, for messages that are read in another folder; a URL as it is."""
     return url if "://" in url or url.startswith("file:") else str(Path(url).absolute())
 
 
 def require_history(url: str) -> None:
-    """Raise `ConfigurationError` where there is none, or its file system cannot be reached."""
+    """Raise `ConfigurationError` if there is no history, or its file system cannot be reached."""
     directory = _reached("HISTORY", url)
     is_local = directory.filesystem.type_name == "local"
     if not directory.exists():
@@ -278,7 +278,7 @@ def require_history(url: str) -> None:
 
 
 def require_room(out: str) -> None:
-    """Raise `ConfigurationError` where nothing can be written, or its file system cannot be reached."""
+    """Raise `ConfigurationError` if the output is not writable, or its file system cannot be reached."""
     directory = _reached("--out", out)
     if directory.filesystem.type_name != "local":
         return
@@ -291,7 +291,7 @@ def require_room(out: str) -> None:
 
 
 def require_run(out: str) -> None:
-    """Raise `ConfigurationError` where the pipeline has left nothing."""
+    """Raise `ConfigurationError` if there is no output of a pipeline run."""
     try:
         _reached("--out", out).read(_SUMMARY)
     except OSError:
@@ -299,7 +299,7 @@ def require_run(out: str) -> None:
 
 
 def _reached(name: str, url: str) -> Directory:
-    """Return the directory. Raises `ConfigurationError` for an unknown scheme, without access or an answer."""
+    """Return the directory. Raises `ConfigurationError` for an unknown scheme, missing permissions or no answer."""
     try:
         directory = Directory.of(url)
         directory.exists()
@@ -310,7 +310,7 @@ def _reached(name: str, url: str) -> Directory:
 
 
 class ProgressView:
-    """Progress of a run on standard error: a line for each table and step, and on a terminal the present one."""
+    """Progress of a run on standard error: a line per table and step, and on a terminal the current one."""
 
     def __init__(self, steps: Sequence[str]) -> None:
         self._steps = steps

@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 pulsar = typer.Typer(help="Observe how a Pulsar balances its brokers, or balance it.", no_args_is_help=True)
 
 _ADMIN_TIMEOUT_S = 10.0
-"""Timeout of a request to a broker; long enough for a pause by its garbage collector."""
+"""Timeout of a request to a broker: longer than a pause of its garbage collector."""
 _Admin = Annotated[
     list[str] | None,
     typer.Option(metavar="URL", help="The web service of a broker, http://broker:8080; for more, say it again."),

@@ -1,9 +1,9 @@
-"""`loadmanager replay`: every recorded decision taken again; or what would have happened with other settings.
+"""`loadmanager replay`: repeat every recorded decision, or simulate the recorded load with other settings.
 
 Also the reader of a recorded range: its first checkpoint, its items and its settings.
 
-Exit codes: 0 all decisions are the same, or the question is answered; 1 a difference, or a history that is of no use;
-2 wrong usage.
+Exit codes: 0 all decisions are equal, or the simulation has ended; 1 a difference, or an unusable history; 2 wrong
+usage.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _verify(history: History, start: Start, to_ms: int | None) -> ReplayOutcome:
 
 
 def _with_progress(items: Iterator[Item]) -> Iterator[Item]:
-    """The items, with their number on standard error, if that is a terminal."""
+    """Yield the items, and show their number on standard error, if that is a terminal."""
     console = Console(stderr=True)
     with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("rows", total=None)
@@ -201,7 +201,7 @@ def _json(content: Mapping[str, Any]) -> str:
 
 
 _CLOCK_SLACK_MS = 3_600_000
-"""A clock that was set back may have put rows this much before those that they follow."""
+"""Tolerance for clocks that were set back: a row may be dated this much before its predecessors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +214,9 @@ class Start:
 
 
 def find_start(history: History, from_ms: int | None, on_fault: OnFault | None = None) -> Start:
-    """The last checkpoint that a leader recorded at or before that time, else the first one after it.
+    """Return the last checkpoint at or before that time, else the first one after it.
 
-    Raises `HistoryError` when there is none.
+    Raises `HistoryError` if there is none.
     """
     found: Start | None = None
     for row in history.rows(EVENTS, columns=["at_ms", "epoch", "sequence", "kind"], on_fault=on_fault):
@@ -233,7 +233,7 @@ def find_start(history: History, from_ms: int | None, on_fault: OnFault | None =
 def recorded_items(
     history: History, start: Start, to_ms: int | None, on_fault: OnFault | None = None
 ) -> Iterator[Item]:
-    """Everything from there on, in the order of (epoch, sequence); `to_ms` is the moment before which it ends."""
+    """Yield all items from the checkpoint on, up to but excluding `to_ms`, in the order of (epoch, sequence)."""
     from_ms = start.at_ms - _CLOCK_SLACK_MS
     tables = [
         _rows(history, table, from_ms, to_ms, on_fault)
@@ -245,7 +245,7 @@ def recorded_items(
 
 
 def planner_settings_of(texts: Mapping[str, str]) -> PlannerSettings:
-    """The settings that were recorded; keys that this version does not know any more are left out."""
+    """Return the recorded settings, without keys that this version does not support."""
     return settings_recorded(texts).planner_settings()
 
 

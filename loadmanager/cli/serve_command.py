@@ -1,6 +1,6 @@
-"""`loadmanager serve`: one node of the load-manager service, until it is told to stop.
+"""`loadmanager serve`: run one node of the load-manager service.
 
-Also the choice and the lock of the folder for its history.
+This module also chooses and locks the folder for its history.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
 
 
 async def _with_history(settings: Settings, store: MetadataStore) -> Settings:
-    """The settings with a place for the history."""
+    """Return the settings with a folder for the history."""
     try:
         return await patiently(lambda: choose_history_folder(settings, store, os.environ))
     except StoreError as error:
@@ -97,7 +97,7 @@ async def _with_history(settings: Settings, store: MetadataStore) -> Settings:
 
 
 def _check_history(url: str) -> None:
-    """End the process when nothing could ever be recorded there; a disk that fails is another matter."""
+    """End the process if the URL is invalid. A failing disk does not end it."""
     try:
         Directory.of(url)
     except HistoryError as error:
@@ -105,23 +105,23 @@ def _check_history(url: str) -> None:
 
 
 MOST_BYTES = 1024**3
-"""Size limit of a history that was not configured."""
+"""Size limit of a history in the default folder."""
 _NAME = "loadmanager"
 _VAR_LIB = Path("/var/lib") / _NAME
 _UNUSABLE_IN_NAMES = re.compile(r"[^-.\w]", re.ASCII)
 
 
 async def choose_history_folder(settings: Settings, store: MetadataStore, environment: Mapping[str, str]) -> Settings:
-    """Return the settings with a folder in place of `auto`, empty if none can be written; raises a `StoreError`.
+    """Return the settings with a folder in place of `auto`, empty if none is writable. Raises a `StoreError`.
 
         $STATE_DIRECTORY                set by systemd for the service
         $XDG_STATE_HOME/loadmanager     if that is set
         /var/lib/loadmanager            if it exists
         ~/.local/state/loadmanager      if there is a home
 
-    The first one that is writable gets `history/<cluster>-<store>`; nodes of one machine and one cluster share it.
-    Without any, nothing is recorded, and a warning names the fix: a container with a read-only file system must still
-    start. A history of another store in its place, as after ZooKeeper's data were deleted, is put aside.
+    The folder is `history/<cluster>-<store>` in the first writable one. Nodes of one cluster on one machine share it.
+    Without a writable folder nothing is recorded, and a warning names the fix: a container with a read-only file system
+    must still start. A history of another store, as after ZooKeeper's data were deleted, is moved aside.
     """
     if settings.history_url != AUTO_HISTORY:
         return settings
@@ -141,7 +141,7 @@ async def choose_history_folder(settings: Settings, store: MetadataStore, enviro
 
 
 def _prepare_folder(settings: Settings, epoch: int, environment: Mapping[str, str]) -> Path:
-    """Return the folder, with the history of any other store put aside. Raises `HistoryError`."""
+    """Return the folder, after moving the history of another store aside. Raises `HistoryError`."""
     folder = _find_base(environment) / _name_folder(settings)
     with _lock(folder.parent):
         put_aside_if_ahead(folder, epoch, settings.key("metadata_store_url"))

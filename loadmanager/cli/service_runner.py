@@ -54,12 +54,12 @@ S = TypeVar("S", bound=SessionSettings)
 _Answer = TypeVar("_Answer")
 
 _CONNECT_TIMEOUT_S = 15.0
-"""Time that a starting process waits for ZooKeeper; a longer session timeout means a slower link, and is waited for."""
+"""Minimum connect timeout for ZooKeeper at start. A longer session timeout replaces it, as it means a slower link."""
 ANSWER_S = 0.5
-"""Time for pending requests after the signal to stop."""
+"""Grace period for pending requests after the signal to stop."""
 
 GRACE_S = 5.0
-"""Time for the rest of the shutdown."""
+"""Grace period for the rest of the shutdown."""
 
 _TRY_AGAIN_S = 0.5
 _SWITCH_INTERVAL_S = 0.0005
@@ -90,8 +90,8 @@ def start_up(model: type[S], config: Path | None, overrides: Mapping[str, Any] |
     try:
         settings = load_settings(model, config, overrides)
         if isinstance(settings, AuthSettings):
-            AuthGate(settings)  # refuses keys that cannot be used, before anything else is begun
-            Caller.of(settings)  # and so does this a token
+            AuthGate(settings)  # refuses unusable keys before anything is started
+            Caller.of(settings)  # refuses an unusable token
     except ConfigurationError as error:
         fail(str(error), EXIT_CONFIGURATION)
     install_fast_loop()
@@ -99,7 +99,7 @@ def start_up(model: type[S], config: Path | None, overrides: Mapping[str, Any] |
 
 
 def check_audit_log(settings: AuditSettings) -> None:
-    """End the process when the log of the audit cannot be written."""
+    """End the process if the audit log is not writable."""
     try:
         require_writable(settings.audit_log_file)
     except ConfigurationError as error:
@@ -107,7 +107,7 @@ def check_audit_log(settings: AuditSettings) -> None:
 
 
 def warn_if_open(settings: AuthSettings, address: str) -> None:
-    """Say it, once it serves at the address, when whoever reaches that may give commands."""
+    """Log a warning if everybody who reaches the address may give commands."""
     if is_open_to_anyone(settings, address):
         log.warning(
             "open_to_anyone",
@@ -120,9 +120,9 @@ def warn_if_open(settings: AuthSettings, address: str) -> None:
 def store_of(
     url: str, settings: SessionSettings, *, create_chroot: bool = True, access: Access | None = None
 ) -> ZooKeeperStore:
-    """The store at `url`, not started, by default with the `access` that the settings say.
+    """Return the store at `url`, not started; `access` is by default that of the settings.
 
-    Raises `ConfigurationError` for what cannot be used.
+    Raises `ConfigurationError` for unusable settings.
     """
     hosts, chroot = zookeeper_parts(url)
     return ZooKeeperStore(
@@ -137,7 +137,7 @@ def store_of(
 
 @asynccontextmanager
 async def existing_store(settings: Settings) -> AsyncIterator[ZooKeeperStore]:
-    """Open the store of the settings for a command; its chroot is not created."""
+    """Open the configured store for a command, without creating its chroot."""
     store = store_of(settings.metadata_store_url, settings, create_chroot=False)
     await store.start()
     try:
@@ -149,7 +149,7 @@ async def existing_store(settings: Settings) -> AsyncIterator[ZooKeeperStore]:
 async def open_store(
     key: str, url: str, settings: SessionSettings, listener: Closable, process: AclProcess = AclProcess.NODE
 ) -> ZooKeeperStore:
-    """A session with a ZooKeeper of ours; without one the process gives the port back and ends, naming the `key`."""
+    """Open a session with our ZooKeeper. On failure close the listener and end the process; the error names `key`."""
     try:
         store = store_of(url, settings)
         await store.start()
@@ -182,8 +182,10 @@ def ready(
     where: Mapping[str, str],
     **said: object,
 ) -> asyncio.Event:
-    """Say that the process serves, in the log and in the file, which says `where`. What is given back is set on SIGTERM
-    or SIGINT: whoever has heard that it serves can end it in order.
+    """Announce that the process serves, in the log and in the ready file, which contains `where`.
+
+    Return an event that SIGTERM and SIGINT set. The handlers are installed first, so a process that is ready always
+    shuts down in order.
     """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -196,7 +198,7 @@ def ready(
 
 
 async def until_told_to_stop(stop: asyncio.Event, failure: asyncio.Future[None]) -> None:
-    """Return once told to `stop`; the process ends with the `failure` of a task that must not end."""
+    """Wait for `stop`. The process ends with the `failure` of a task that must not end."""
     failure.add_done_callback(lambda _: stop.set())
     await stop.wait()
     if failure.done():
@@ -204,7 +206,7 @@ async def until_told_to_stop(stop: asyncio.Event, failure: asyncio.Future[None])
 
 
 def install_fast_loop() -> None:
-    """Use uvloop where it is installed (extra `fast`)."""
+    """Use uvloop if it is installed (extra `fast`)."""
     try:
         import uvloop  # noqa: PLC0415 - optional
     except ImportError:
@@ -216,10 +218,10 @@ def install_fast_loop() -> None:
 def reading_cluster() -> Iterator[None]:
     """Tune memory, garbage collection and threads of a process that reads the cluster in this block, then serves.
 
-    What is read lives as long as the process. The garbage collector hardly runs meanwhile: it would look through all of
-    it again and again, a quarter of the CPU time of a start with 1,000,000 bundles. Later it need not look at it again,
-    which takes 0.2 s for 100,000 bundles, and runs less often than by default, which takes a fifth of all time when
-    every bundle changes its owner. A thread that plans hands the interpreter back after 0.5 ms instead of 5.
+    The objects read here live as long as the process. So the garbage collector hardly runs in the block: its scans
+    would take a quarter of the CPU time of a start with 1,000,000 bundles. Afterwards these objects are frozen, because
+    one scan takes 0.2 s for 100,000 bundles. Collections are also rarer than by default: they would take a fifth of
+    all time when every bundle changes its owner. Planning threads yield the interpreter after 0.5 ms instead of 5.
     """
     map_large_blocks()
     gc.set_threshold(_READING_THRESHOLD)
@@ -232,7 +234,7 @@ def reading_cluster() -> Iterator[None]:
 
 
 def write_ready_file(path: Path, where: Mapping[str, str]) -> None:
-    """Tell whoever started this process where it answers; the file appears whole or not at all."""
+    """Write the addresses and the pid of this process atomically, for the process that started it."""
     with whole(path) as partial:
         partial.write_bytes(orjson.dumps({**where, "pid": os.getpid()}))
 
@@ -250,7 +252,7 @@ _KEYS = TlsKeys(
 
 
 def access_of(settings: SessionSettings) -> Access:
-    """To the store of our own; `ConfigurationError` names the key, and the file, of what cannot be used."""
+    """Return credentials, TLS and ACLs for our own store. `ConfigurationError` names the unusable key and file."""
     key = settings.key("metadata_store_credentials")
     ours = read_credentials(key, settings.metadata_store_credentials, settings.metadata_store_auth_scheme)
     _check_sasl(settings.key("metadata_store_auth_scheme"), settings.metadata_store_auth_scheme)
@@ -272,7 +274,7 @@ def _check_sasl(key: str, scheme: str) -> None:
 
 
 def _tls(settings: SessionSettings) -> Callable[[], ssl.SSLContext] | None:
-    """TLS to ZooKeeper; None without any of its files."""
+    """Return the TLS context for ZooKeeper; None if no file is configured."""
     options = TlsOptions(
         trust_certs=settings.metadata_store_tls_trust_certs_file_path,
         certificate=settings.metadata_store_tls_certificate_file_path,
@@ -283,7 +285,7 @@ def _tls(settings: SessionSettings) -> Callable[[], ssl.SSLContext] | None:
 
 
 def listen(key: str, address: str, port: int) -> socket.socket:
-    """A listening socket; the process ends, naming the configuration `key` of the port, when it cannot be had."""
+    """Open a listening socket. On failure the process ends; the error names the configuration `key` of the port."""
     listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -296,9 +298,9 @@ def listen(key: str, address: str, port: int) -> socket.socket:
 
 
 def listen_at(key: str, path: Path) -> socket.socket:
-    """A unix socket that its owner and group may connect to; the process ends, naming the `key`, when it cannot be had.
+    """Open a Unix socket for its owner and group. On failure the process ends; the error names the `key`.
 
-    One that a former life left behind is replaced.
+    A socket that an earlier process left behind is replaced.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -324,7 +326,7 @@ def _is_left_over(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ListenerSpec:
-    """A port that listens, plain or by TLS."""
+    """A listening port, plain or TLS."""
 
     listener: socket.socket
     tls: ServerTls | None = None
@@ -340,9 +342,10 @@ class ListenerSpec:
 
 
 class Listeners:
-    """The ports of a process on one address, by the fields of its settings; others are told to come to the `first`.
+    """Listening ports of a process on one address. `plain` and `by_tls` are fields of the settings. The process
+    advertises the `first` port to others.
 
-    The process ends, naming the key, when one cannot be had.
+    If a port cannot be opened, the process ends; the error names the key.
     """
 
     def __init__(self, settings: TlsSettings, address: str, plain: str, by_tls: str, tls: ServerTls | None) -> None:
@@ -361,7 +364,7 @@ class Listeners:
 
     @property
     def plain(self) -> ListenerSpec:
-        """`StopIteration` where there is none."""
+        """Plain port; raises `StopIteration` if there is none."""
         return next(each for each in self.doors if each.tls is None)
 
     async def open(self, runner: web.AppRunner) -> None:
@@ -374,7 +377,7 @@ class Listeners:
 
 
 def tls_of(settings: TlsSettings, tls_port: int | None) -> ServerTls | None:
-    """Load the server TLS of a port, if there is one. The process ends when it cannot be used."""
+    """Load the server TLS; None without a TLS port. The process ends for unusable files."""
     try:
         return None if tls_port is None else ServerTls.of(settings)
     except ConfigurationError as error:

@@ -1,8 +1,8 @@
 """`loadmanager simulate`: a fleet in virtual time, balanced by one strategy or by several side by side.
 
-Also the reader of scenario files and of the recorded traces that they name.
+This module also reads scenario files and the recorded traces that they name.
 
-Exit codes: 0 every bound held; 1 some did not; 2 input that cannot be used.
+Exit codes: 0 every bound held; 1 some did not; 2 unusable input.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class _ScenarioCase:
-    """A scenario to run, with what it takes."""
+    """A scenario to run, with its traces and strategies."""
 
     scenario: Scenario
     recorded: list[RecordedSeries]
@@ -104,9 +104,9 @@ def _case(
 
 
 def _run_all(cases: Sequence[_ScenarioCase], overrides: dict[str, str], *, as_json: bool, certify: bool) -> bool:
-    """Run and show them; whether all bounds hold."""
+    """Run and show the scenarios. Return True if all bounds hold."""
     for case in cases:
-        for strategy in case.strategies:  # all is checked before the first one runs
+        for strategy in case.strategies:  # check all before the first run
             settings_for(case.scenario, strategy, overrides)
     held = True
     for case in cases:
@@ -139,7 +139,7 @@ def _progress(label: str, *, quiet: bool) -> Iterator[_Advance]:
 
 @dataclass(frozen=True, slots=True)
 class _Advance:
-    """Shows how far a world is."""
+    """Updates the progress bar of a simulation."""
 
     bar: Progress
     task: TaskID
@@ -213,7 +213,7 @@ def _figures(runs: Sequence[Run], width: int | None) -> list[str]:
 
 
 def _checks(runs: Sequence[Run], width: int | None) -> list[str]:
-    """Format every bound of one strategy; of several strategies those that did not hold."""
+    """Format the bounds: all of a single strategy, or the failed ones of several."""
     rows = [
         ["held" if check.held else "NOT", check.key, _name(each), check.sentence]
         for each in runs
@@ -224,7 +224,7 @@ def _checks(runs: Sequence[Run], width: int | None) -> list[str]:
 
 
 def _summarize_certificates(rounds: Sequence[CertificateFigures]) -> str:
-    """Over all rounds that moved something."""
+    """Summarize the certificates of all rounds that moved something."""
     sums = sum_certificates(rounds)
     moved, least = 100 * sums["loadMoved"], 100 * sums["leastLoad"]
     return (
@@ -282,7 +282,7 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 def packaged_scenarios() -> dict[str, Scenario]:
-    """Those that come with the package, by name."""
+    """Return the scenarios of the package by name."""
     folder = resources.files("loadmanager.lab.simulate").joinpath("scenarios")
     files = sorted((each for each in folder.iterdir() if each.name.endswith(_SUFFIXES)), key=lambda each: each.name)
     found = [_parse(each.read_text(encoding="utf-8"), each.name) for each in files]
@@ -290,9 +290,9 @@ def packaged_scenarios() -> dict[str, Scenario]:
 
 
 def load_scenario(name: str) -> tuple[Scenario, Path]:
-    """The scenario in that file, or of that name, and the directory that paths in it start from.
+    """Return the scenario in that file or of that name, and the base directory of its paths.
 
-    Raises `ScenarioError`, naming the file, the key and what is allowed.
+    Raises `ScenarioError`, which names the file, the key and the allowed values.
     """
     path = Path(name)
     if path.suffix in _SUFFIXES or path.is_file():
@@ -311,9 +311,9 @@ def load_scenario(name: str) -> tuple[Scenario, Path]:
 def recorded_for(
     scenario: Scenario, directory: Path, given: Sequence[str] = (), most_missing: int = 0
 ) -> list[RecordedSeries]:
-    """The series of its traces: of the files and directories `given`, or of those that it names itself.
+    """Read the recorded series of a scenario, from the `given` files and directories or else from its own.
 
-    Where at most so many values in a row are missing, the last one stands for them.
+    Up to `most_missing` missing values in a row are replaced by the last value.
 
     Raises `ScenarioError` or `HistoryFileError`, which names file, row and column.
     """

@@ -1,4 +1,4 @@
-"""`loadmanager token`: keys and tokens for a start, as `pulsar tokens` makes them."""
+"""`loadmanager token`: create and check keys and tokens, like `pulsar tokens`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def create_secret_key(
         SecretAlgorithm, typer.Option("--signature-algorithm", "-a", help="Says how long it is.")
     ] = "HS256",
 ) -> None:
-    """Create a secret with which tokens are signed and checked: whoever has it can make tokens."""
+    """Create a secret key that signs and checks tokens: whoever has it can make tokens."""
     _write(output, new_secret(signature_algorithm), 0o600)
 
 
@@ -60,7 +60,7 @@ def create_key_pair(
     output_public_key: Annotated[Path, typer.Option(help="The file for the key that nodes check them with.")],
     signature_algorithm: _Algorithm = "RS256",
 ) -> None:
-    """Create a key pair: with the private one tokens are made, the public one is all that nodes need."""
+    """Create a key pair: the private key signs tokens, and nodes need only the public key."""
     private, public = create_pair(signature_algorithm)
     _write(output_private_key, private, 0o600)
     _write(output_public_key, public, 0o644)
@@ -99,7 +99,7 @@ def create(
 
 @token.command("show")
 def show(given: _Given) -> None:
-    """Print what a token says; whether it is signed with anybody's key is not looked at."""
+    """Print the contents of a token; its signature is not checked."""
     try:
         decoded = jwt.decode_complete(_token(given), options={"verify_signature": False})
     except jwt.PyJWTError:
@@ -116,7 +116,7 @@ def validate(
     public: Annotated[str, typer.Option("--public-key", help=f"The public key: {_TAKEN_FROM}.")] = "",
     signature_algorithm: _Algorithm = "RS256",
 ) -> None:
-    """Say whether a node with this key would take a token, and whose it is."""
+    """Tell whether a node with this key would accept a token, and name its principal."""
     if bool(secret) == bool(public):
         fail("--secret-key and --public-key: give one of them", EXIT_CONFIGURATION)
     key = _or_fail(
@@ -130,7 +130,7 @@ def validate(
 
 
 class _Alone(AuthSettings):
-    """The defaults, whatever the environment says."""
+    """Default settings; environment variables are ignored."""
 
     title = ""
     reads_environment = False
@@ -173,7 +173,7 @@ def _seconds(text: str) -> int:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """A new file: a key that is overwritten would make void all tokens that were made with it."""
+    """Write a new file; never overwrite one. Replacing a key would invalidate all tokens that it signed."""
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)

@@ -1,6 +1,6 @@
-"""`loadmanager zookeeper`: a real ZooKeeper on this machine, for trying things out and for development.
+"""`loadmanager zookeeper`: a real ZooKeeper on this machine, for trials and development.
 
-`loadmanager zookeeper secure` is about any ZooKeeper, and where nodes run.
+`loadmanager zookeeper secure` works with any ZooKeeper; run it where the nodes run.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ async def _secure(settings: Settings, *, is_open: bool, do: bool) -> AclOutcome:
 
 
 def _refuse_to_guess_nodes(settings: Settings, store: ZooKeeperStore) -> None:
-    """Raise `ConfigurationError` without `metadataStoreNodeIds`: the credentials at hand may be an agent's."""
+    """Raise `ConfigurationError` without `metadataStoreNodeIds`: the credentials may be those of an agent."""
     credentials = store.access.credentials
     if credentials is not None and not settings.metadata_store_node_ids:
         scheme, identity = credentials.identity

@@ -1,4 +1,4 @@
-"""Answers for people: lines and tables of any answer, and the layouts of plans, drains and balance."""
+"""Text of answers: lines and tables for any answer, and layouts for plans, drains and balance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadmanager.cli.text.numbers import format_duration, format_number, format_
 from loadmanager.cli.text.text_tables import format_pairs, format_table, get_terminal_width, style_text, wrap_text
 
 Json = Mapping[str, Any]
-"""An object of an answer, by the keys that it has on the wire."""
+"""JSON object of an answer, with its keys as sent."""
 
 RESOURCES = {
     "cpu": "cpu",
@@ -26,15 +26,15 @@ RESOURCES = {
 """Words for the resources of a broker, by key."""
 
 _TIMES = frozenset({"at", "draining", "heldOff", "lastAt", "lastUpdate", "since", "startTimestamp", "takenAt"})
-"""Keys of times in epoch milliseconds, or of objects of them."""
+"""Keys whose values are times in epoch milliseconds, or objects of such times."""
 
 _SENTENCE = "sentence"
-_SAID_BY_SENTENCE = frozenset({"why"})
-"""Keys that are left out beside a sentence, which says the same."""
+_IN_SENTENCE = frozenset({"why"})
+"""Keys that are left out if the row has a sentence, which contains them."""
 
 
 def show(content: object) -> None:
-    """Print what a node answered: values in lines, an object as a table, a list of objects as a table with columns."""
+    """Print an answer: values in lines, an object as pairs, a list of objects as a table."""
     match content:
         case None:
             return
@@ -52,7 +52,7 @@ def show(content: object) -> None:
 
 
 def show_lines(content: object, format_lines: Callable[[Mapping[str, Any], int | None], list[str]]) -> None:
-    """Print an answer as formatted, or as `show` does where it is of another version."""
+    """Print an answer as `format_lines` formats it, or as `show` does if a node of another version sent it."""
     try:
         assert isinstance(content, Mapping)
         lines = format_lines(content, get_terminal_width())
@@ -63,7 +63,7 @@ def show_lines(content: object, format_lines: Callable[[Mapping[str, Any], int |
 
 
 def _print_object(content: dict[str, object]) -> None:
-    """Single values first, then each list of objects as a table of its own."""
+    """Print single values first, then each list of objects as a table."""
     values, lists = [], {}
     for key, value in content.items():
         match value:
@@ -83,13 +83,13 @@ def _print_object(content: dict[str, object]) -> None:
 
 
 def _print_rows(rows: list[dict[str, object]]) -> None:
-    """A table without the columns that are empty throughout; a sentence, too long for one, stands below its row."""
+    """Print a table without empty columns. Sentences are too long for a column and follow below their rows."""
     width = get_terminal_width()
     keys = list(dict.fromkeys(key for row in rows for key in row if _format_value(row[key], key)))
     if _SENTENCE not in keys:
         _print_lines(_table(keys, rows, width))
         return
-    keys = [key for key in keys if key != _SENTENCE and key not in _SAID_BY_SENTENCE]
+    keys = [key for key in keys if key != _SENTENCE and key not in _IN_SENTENCE]
     lines = _table(keys, rows, None) if keys else [""] * len(rows)
     if width is not None and max(map(cell_len, lines)) > width:
         _print_lines(_table([*keys, _SENTENCE], rows, width))
@@ -108,7 +108,7 @@ def _table(keys: list[str], rows: list[dict[str, object]], width: int | None) ->
 
 
 def _format_value(value: object, key: str = "") -> str:
-    """A value as it stands in a line or a cell; `key` says what it is."""
+    """Format a value for a line or a cell; `key` decides the format."""
     match value:
         case None | []:
             text = ""
@@ -140,7 +140,7 @@ _PLANNED = "planned"
 
 
 def show_plan(content: object) -> None:
-    """Show the moves of a plan, their effect, and how near it comes to the best possible."""
+    """Show the moves of a plan, their effect, and its distance from the best possible."""
     show_lines(content, _plan_lines)
 
 
@@ -155,12 +155,12 @@ def show_execution(content: object) -> None:
 
 
 def show_drain(content: object) -> None:
-    """Show the progress of a drain, and the reasons of bundles that stay."""
+    """Show the progress of a drain, and the reasons why bundles stay."""
     show_lines(content, _drain_lines)
 
 
 def show_balance(content: object) -> None:
-    """Show how even the load is, and what the loss of a broker or a failure domain would mean."""
+    """Show the balance of the load, and the effect of losing a broker or a failure domain."""
     show_lines(content, _balance_lines)
 
 
@@ -226,7 +226,7 @@ def _summarize(content: Json) -> str:
 
 
 def _steps(steps: list[Json], width: int | None) -> list[str]:
-    """Format the moves; outcomes only once there are any."""
+    """Format the moves, with outcomes if there are any."""
     rows = [
         [
             each["source"],

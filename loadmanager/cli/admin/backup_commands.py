@@ -1,6 +1,6 @@
 """`loadmanager admin export` and `import`: the operator config in a readable file.
 
-An export is read from ZooKeeper, so that it can be taken while no node runs. An import is the leader's work.
+An export reads ZooKeeper, so it works while no node runs. The leader executes an import.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _text_of(operator_config: StoredOperatorConfig, url: str) -> str:
 
 
 def _write(text: str, file: Path) -> None:
-    """Whole, or not at all."""
+    """Write the text to standard output, or atomically to a file."""
     try:
         with whole(file) as partial, partial.open("w", encoding="utf-8") as written:
             written.write(text)
@@ -97,7 +97,7 @@ def import_(
 
 
 def _content_of(file: Path) -> bytes:
-    """The document as JSON, checked as far as can be done here; the process ends when it cannot be used."""
+    """Return the document as JSON, after the checks that need no node. An unusable document ends the process."""
     import yaml  # noqa: PLC0415 - it takes its time to load, and so does the next
 
     from loadmanager.wire.operator_config import decode_operator_config  # noqa: PLC0415

@@ -91,7 +91,7 @@ def cancel_unload(bundle: Bundle) -> AdminRequest:
 @command(PLANS, "create", shown=show_plan)
 def create_plan(
     kind: Annotated[
-        PlanKind, typer.Argument(help="shed: as the balancer would; drain: empty a broker; moves: as told.")
+        PlanKind, typer.Argument(help="shed: as the balancer would; drain: empty a broker; moves: the given ones.")
     ],
     broker: Annotated[str | None, typer.Option("--broker", help="With drain: which broker.")] = None,
     move: Annotated[
@@ -160,19 +160,19 @@ def dry_run(
 
 @command(BALANCER, "controls")
 def controls() -> AdminRequest:
-    """Show everything that operators have told the balancer."""
+    """Show all operator controls."""
     return get(f"{_BASE}/controls")
 
 
 @command(BALANCER, "balance", shown=show_balance)
 def balance() -> AdminRequest:
-    """Show how even the load lies beside what no assignment can beat, and whether a loss could be borne."""
+    """Show the balance of the load beside the best possible, and whether the fleet could bear the loss of a broker."""
     return get(f"{_BASE}/balance")
 
 
 @command(BALANCER, "churn")
 def churn() -> AdminRequest:
-    """Show what shedding has moved of late, and what the breaker has stopped."""
+    """Show what shedding has moved recently, and what the breaker has stopped."""
     return get(f"{_BASE}/churn")
 
 
@@ -191,12 +191,12 @@ _ANYBODY = "whoever is chosen then"
 
 
 def show_bundle(content: object) -> None:
-    """Show the place of a bundle and what a round would do with it, then its possible placement and the brokers."""
+    """Show the owner of a bundle and what a round would do with it, then its possible placement and the brokers."""
     show_lines(content, _bundle_lines)
 
 
 def show_broker(content: object) -> None:
-    """Show what a round would take from a broker and whether it is given bundles, then its figures."""
+    """Show what a round would take from a broker and whether it gets bundles, then its figures."""
     show_lines(content, _broker_lines)
 
 
@@ -207,7 +207,7 @@ def show_why_not(content: object) -> None:
 
 def _bundle_lines(content: Json, width: int | None) -> list[str]:
     placement, load = content["placement"], content["load"]
-    lines = [*_whereabouts(content, width), ""]
+    lines = [*_owner_lines(content, width), ""]
     if placement["chosen"]:
         lines += wrap_text(f"Without its broker it would be given to {placement['chosen']}:", width)
     lines += _sentence(placement["verdict"], width)
@@ -229,8 +229,8 @@ def _bundle_lines(content: Json, width: int | None) -> list[str]:
 def _broker_lines(content: Json, width: int | None) -> list[str]:
     moves = content["wouldShed"]
     would = f"would take {len(moves)} of its bundles" if moves else "would take nothing from it"
-    told = f"{content['brokerId']} is used to {format_number(content['usagePercent'])} %; a round now {would}."
-    lines = [style_text(line, "bold") for line in wrap_text(told, width)]
+    summary = f"{content['brokerId']} is used to {format_number(content['usagePercent'])} %; a round now {would}."
+    lines = [style_text(line, "bold") for line in wrap_text(summary, width)]
     for explanation in (*content["verdicts"], content["margin"]):
         lines += _sentence(explanation, width) if explanation else []
     lines += [
@@ -273,14 +273,14 @@ def _why_not_lines(content: Json, width: int | None) -> list[str]:
     for obstacle in content["obstacles"]:
         if obstacle["sentence"] != answer["sentence"]:
             lines += _sentence(obstacle, width)
-    lines += ["", *_whereabouts(content, width), ""]
+    lines += ["", *_owner_lines(content, width), ""]
     lines += [*wrap_text(f"{content['placement']['sentence']}.", width), ""]
     roles = {content["brokerId"]: "asked for", content["ownership"]["owner"]: "has it"}
     standings = _standings(content["standings"], width, roles)
     return [*lines, *standings, *_last(content["decisions"], width)]
 
 
-def _whereabouts(content: Json, width: int | None) -> list[str]:
+def _owner_lines(content: Json, width: int | None) -> list[str]:
     """Format the owner of the bundle, and what a round would do with it now."""
     ownership, shedding = content["ownership"], content["shedding"]
     owner, age_s = ownership["owner"], ownership["ageS"]
@@ -290,8 +290,8 @@ def _whereabouts(content: Json, width: int | None) -> list[str]:
     if age_s is not None:
         place += f" for {format_duration(age_s)} ({ownership['reason'].replace('_', ' ')})"
     would = f"move it to {shedding['destination'] or _ANYBODY}" if shedding["wouldMove"] else "leave it there"
-    told = f"{content['bundle']} {place}{f'; a round now would {would}' if owner else ''}."
-    lines = [style_text(line, "bold") for line in wrap_text(told, width)]
+    summary = f"{content['bundle']} {place}{f'; a round now would {would}' if owner else ''}."
+    lines = [style_text(line, "bold") for line in wrap_text(summary, width)]
     because = [shedding["stays"]] if shedding["stays"] else []
     because += [] if shedding["staysByRule"] else shedding["brokerVerdicts"]
     for explanation in because:

@@ -1,4 +1,4 @@
-"""`loadmanager admin brokers` and `broker-stats`: pulsar-admin's commands, and what operators do to a broker here."""
+"""`loadmanager admin brokers` and `broker-stats`: pulsar-admin's commands, and our own operator controls of brokers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def namespaces(
 def healthcheck(
     broker: Annotated[str | None, typer.Option("--broker-id", help="A broker; without it the node is asked.")] = None,
 ) -> AdminRequest:
-    """Say ok when the node can be relied on."""
+    """Print ok if the node, or the broker, is healthy."""
     return get(_BASE, "health", brokerId=broker)
 
 
@@ -68,7 +68,7 @@ def update_dynamic_config(
 
 @command(APP, "delete-dynamic-config")
 def delete_dynamic_config(key: _Key) -> AdminRequest:
-    """Take a change back: nodes return to the value of their own file."""
+    """Remove a change: nodes return to the value of their own file."""
     return delete(_BASE, "configuration", key)
 
 

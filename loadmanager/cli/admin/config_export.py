@@ -32,13 +32,13 @@ _Value = TypeVar("_Value")
 
 @dataclass(slots=True)
 class ConfigReader:
-    """Reads operator config; `faults` lists the records that cannot be read, whose contents are missing."""
+    """Reads operator config. `faults` lists the unreadable records, whose contents are missing."""
 
     store: MetadataStore
     faults: list[str] = field(default_factory=list)
 
     async def read(self) -> StoredOperatorConfig:
-        """Read all records, which is not one consistent moment; raises `StoreError`."""
+        """Read all records, one after the other and not atomically. Raises `StoreError`."""
         controls = await self._one(paths.CONTROLS, decode_controls)
         return StoredOperatorConfig(
             await self._namespaces(),
@@ -51,7 +51,7 @@ class ConfigReader:
         )
 
     async def _one(self, path: str, read: Callable[[bytes, str], _Value]) -> _Value | None:
-        """Return the decoded znode, or an empty value if there is none; None when it cannot be read."""
+        """Return the decoded znode, an empty value if it does not exist, or None if it is unreadable."""
         znode = await self.store.get(path)
         try:
             return read(b"{}" if znode is None else decode(znode.data, path), path)
@@ -82,7 +82,7 @@ class ConfigReader:
 def read_operator_config(
     config: Path | None, metadata_store_url: str | None
 ) -> tuple[str, StoredOperatorConfig, list[str]]:
-    """Return the ZooKeeper's URL, the operator config in it, and faults of unreadable records. The process ends when
+    """Return the URL of the ZooKeeper, its operator config, and the faults of unreadable records. The process ends if
     ZooKeeper cannot be reached.
     """
     configure_logging(json_lines=False, level="error")

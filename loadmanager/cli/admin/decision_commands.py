@@ -1,7 +1,7 @@
-"""`loadmanager admin decisions`, `why` and `audit`: decisions and commands, as a list or as they happen.
+"""`loadmanager admin decisions`, `why` and `audit`: decisions and commands, as a list or as a live stream.
 
-A followed stream comes from any node. When it begins anew, because the node went away or another one leads, the command
-first asks for the decisions made meanwhile. A decision is shown once, and again when its move was measured.
+Any node can serve the stream. If it breaks, because the node stopped or another one leads, the command reconnects and
+first asks for the decisions that it has missed. It shows a decision once, and again when its move has been measured.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def decision_lines(entry: Json, width: int | None, when: Callable[[float], str])
 
 
 def _effect(entry: Json) -> str:
-    """Format the predicted and the measured effect of a move, for the entry of its beginning."""
+    """Format the predicted and the measured effect of a move, for the entry that begins it."""
     effect = entry.get("effect")
     if not effect or entry["kind"] != MOVE_BEGINS:
         return ""
@@ -62,7 +62,7 @@ def _effect(entry: Json) -> str:
 
 
 def show_decisions(content: object) -> None:
-    """Print them, the newest last."""
+    """Print decisions, the newest last."""
     if not isinstance(content, Mapping) or "decisions" not in content:
         show(content)
         return
@@ -73,7 +73,7 @@ def show_decisions(content: object) -> None:
 
 
 def show_with_time(entry: Json) -> None:
-    """Print one as it happens."""
+    """Print one decision with its time."""
     for line in decision_lines(entry, get_terminal_width(), format_clock):
         print(line)
 
@@ -109,11 +109,11 @@ def decisions(
 
 
 MOVE_BEGINS = "unload"
-"""The kind of entry that is said again once its move was measured; its other entries say the same."""
+"""Kind of the entry that is shown again when its move has been measured. Other entries of the move have no effect."""
 
 _LIVE = "/loadbalance/v1/live"
 _SILENCE_S = 30.0
-"""A stream says something every ten seconds."""
+"""Timeout of the stream without data. Nodes send something every ten seconds."""
 
 _AGAIN_S = 1.0
 _REMEMBERED = 10_000
@@ -121,7 +121,7 @@ _REMEMBERED = 10_000
 
 
 class DecisionFollower:
-    """Shows what `request` asks for, and then goes on with it until the process is stopped."""
+    """Shows the decisions that `request` returns, then follows the live stream until the process is stopped."""
 
     def __init__(self, request: AdminRequest, show: Callable[[Json], None]) -> None:
         self._request = request
@@ -144,10 +144,10 @@ class DecisionFollower:
             finally:
                 stream.close()
             time.sleep(_AGAIN_S)
-            stream, missed = self._begin_again(service)
+            stream, missed = self._reconnect(service)
 
     def _begin(self, service: Service) -> tuple[Stream, list[Json]]:
-        """The stream, and what was decided before it began, oldest first."""
+        """Open the stream; return it with the decisions that were made before, oldest first."""
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": self._place} if self._place else {})
         stream = service.stream(AdminRequest("GET", _LIVE, headers=headers), _SILENCE_S)
         try:
@@ -157,18 +157,18 @@ class DecisionFollower:
             raise
         return stream, content["decisions"][::-1] if isinstance(content, dict) else []
 
-    def _begin_again(self, service: Service) -> tuple[Stream, list[Json]]:
-        """The same, once it can be had again; who may not have it any more is told so."""
+    def _reconnect(self, service: Service) -> tuple[Stream, list[Json]]:
+        """Reconnect: retry `_begin` until a node answers. Raises `NodeRefusedError` for a permanent refusal."""
         while True:
             try:
                 begun = self._begin(service)
             except (NoNodeReachableError, NodeRefusedError) as error:
                 if isinstance(error, NodeRefusedError) and not error.passes_by:
                     raise
-                self._tell(f"{error}; asking again")
+                self._report_fault(f"{error}; asking again")
                 time.sleep(_AGAIN_S)
             else:
-                self._tell("")
+                self._report_fault("")
                 return begun
 
     def _decisions(self, stream: Stream) -> Iterator[Json]:
@@ -178,8 +178,8 @@ class DecisionFollower:
             if event == "decision":
                 yield orjson.loads(data)
 
-    def _tell(self, fault: str) -> None:
-        """Say once that nobody can be followed, and once that somebody can again."""
+    def _report_fault(self, fault: str) -> None:
+        """Print once that the stream is lost, and once that it is back."""
         if bool(fault) != bool(self._fault):
             print(f"loadmanager: {fault or 'following again'}", file=sys.stderr)
         self._fault = fault
@@ -201,7 +201,7 @@ class DecisionFollower:
 
 
 def events(lines: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Server-sent events: the kind, the id (empty when it has none) and the data of each."""
+    """Parse server-sent events: kind, id (empty if it has none) and data of each."""
     kind, place, data = "message", "", list[str]()
     for line in lines:
         name, _, value = line.partition(":")
@@ -296,7 +296,7 @@ def why(
 
 
 def show_lineage(content: object) -> None:
-    """Print it, the newest last."""
+    """Print the lineage of a bundle, the newest entry last."""
     if not isinstance(content, Mapping) or "entries" not in content:
         show(content)
         return
@@ -304,8 +304,8 @@ def show_lineage(content: object) -> None:
 
 
 def _read(url: str, bundle: BundleName, since_ms: int, until_ms: int, limit: int) -> dict[str, Any]:
-    """The same from the files; what cannot be used of them is named on standard error."""
-    # Arrow takes its time to load, and those who ask a node do not need it.
+    """Read the lineage from the files of a history. Unusable files are named on standard error."""
+    # Arrow is slow to import, and requests to a node do not need it.
     from loadmanager.history.bundle_lineage import read_lineage  # noqa: PLC0415
     from loadmanager.history.files import Directory  # noqa: PLC0415
     from loadmanager.history.reader import History  # noqa: PLC0415

@@ -1,9 +1,9 @@
 """`loadmanager admin brokers drain` and `rolling-restart`.
 
-Drains and returns are orders in the cluster: an interrupted rolling restart leaves only the current broker's behind.
+Drains and returns are stored in the cluster. An interrupted rolling restart leaves those of the current broker only.
 
-Exit codes beside those of every command: 4 the time of `--wait` is over and the drain goes on; 5 nothing that is left
-can leave; 130 interrupted, and the drain goes on.
+Exit codes, in addition to those of every command: 4 `--wait` timed out and the drain goes on; 5 none of the remaining
+bundles can leave; 130 interrupted, and the drain goes on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BASE = "/loadbalance/v1/brokers"
 _LOOK_S = 1.0
 _SAY_S = 10.0
 _BLOCKED_S = 10.0
-"""Time without a possible move after which a drain counts as blocked: a short obstacle does not."""
+"""Time without a possible move after which a drain counts as blocked. Short obstacles do not count."""
 
 
 def drain(
@@ -57,7 +57,7 @@ def drain(
 
 
 class DrainWaiter:
-    """Begins a drain and looks at it until it is over."""
+    """Starts a drain and polls it until it is over."""
 
     def __init__(self, broker: str, order: AdminRequest, at_most_s: float | None = None) -> None:
         self._broker = broker
@@ -81,7 +81,7 @@ class DrainWaiter:
             print(f"{self._broker} is drained: {self._progress['moved']} bundles moved in {took}; it can be stopped")
 
     def wait(self, service: Service) -> None:
-        """Begin the drain, and wait until the broker has nothing."""
+        """Start the drain, and wait until the broker owns no bundle."""
         self._progress = _progress(service.get(self._order))
         blocked_since_s: float | None = None
         while self._progress["state"] != "done":
@@ -98,7 +98,7 @@ class DrainWaiter:
         self._line.end()
 
     def wait_for_return(self, service: Service) -> None:
-        """Wait until another process of the broker has the bundles again."""
+        """Wait until the restarted broker has its bundles back."""
         while True:
             try:
                 self._look(service)
@@ -110,7 +110,7 @@ class DrainWaiter:
             time.sleep(_LOOK_S)
 
     def _look(self, service: Service) -> None:
-        """Note the current progress, unless no node answers; raises `NodeRefusedError` if the drain is over."""
+        """Read the progress; keep the last one if no node answers. Raises `NodeRefusedError` after the drain."""
         try:
             self._progress = _progress(service.get(get(_BASE, self._broker, "drain")))
         except (NoNodeReachableError, NodeRefusedError) as error:
@@ -125,7 +125,7 @@ class DrainWaiter:
 
 
 class _Line:
-    """One line on standard error, redrawn on a terminal; elsewhere said again after a while, if it is another."""
+    """Progress line on standard error: redrawn on a terminal, else printed again at intervals if it has changed."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()
@@ -134,7 +134,7 @@ class _Line:
 
     def show(self, text: str) -> None:
         if self._is_terminal:
-            fitting = text[: shutil.get_terminal_size().columns - 1]  # what is cut stands whole in what is said last
+            fitting = text[: shutil.get_terminal_size().columns - 1]  # the last line is not cut
             print(f"\r\x1b[2K{fitting}", end="", file=sys.stderr, flush=True)
         elif text != self._said and time.monotonic() - self._said_s >= (_SAY_S if self._said else 0.0):
             print(text, file=sys.stderr, flush=True)
@@ -204,7 +204,7 @@ class _RollingRestart:
         waiter.wait_for_return(service)
 
     def _is_returning(self, service: Service, broker: str) -> bool:
-        """Return True if a former run has drained and restarted the broker."""
+        """Tell if an earlier run has drained and restarted the broker."""
         try:
             progress: Any = service.get(get("/loadbalance/v1/brokers", broker, "drain"))
         except NodeRefusedError as error:

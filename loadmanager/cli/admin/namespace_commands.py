@@ -98,7 +98,7 @@ def unload(
     *,
     force: Force = False,
 ) -> AdminRequest:
-    """Have the bundles of a namespace, or one of them, released by their owner."""
+    """Have the owners release the bundles of a namespace, or one bundle."""
     if bundle is not None:
         return put(_BASE, namespace, bundle, "unload", destinationBroker=destination, force=force)
     if destination is not None:
@@ -181,7 +181,7 @@ def list_tenants() -> AdminRequest:
 
 @command(TOPICS, "lookup")
 def lookup(topic: Topic) -> AdminRequest:
-    """Show who owns a topic; an owner is chosen if there is none."""
+    """Show the owner of a topic; one is assigned if there is none."""
     return get(_LOOKUP, topic)
 
 
@@ -254,7 +254,7 @@ def delete_policy(cluster: Cluster, policy: _Policy) -> AdminRequest:
 
 @command(POLICIES, "brokers")
 def policy_brokers(cluster: Cluster) -> AdminRequest:
-    """Show what each broker is by the policies."""
+    """Show the role of each broker by the policies."""
     return get(_CLUSTERS, cluster, _ISOLATION, "brokers")
 
 
@@ -262,7 +262,7 @@ def policy_brokers(cluster: Cluster) -> AdminRequest:
 def policy_broker(
     cluster: Cluster, broker: Annotated[str, typer.Option("--broker", help="The broker's id, host:port.")]
 ) -> AdminRequest:
-    """Show what one broker is by the policies."""
+    """Show the role of one broker by the policies."""
     return get(_CLUSTERS, cluster, _ISOLATION, "brokers", broker)
 
 

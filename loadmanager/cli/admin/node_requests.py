@@ -33,19 +33,19 @@ T = TypeVar("T")
 
 
 class NoNodeReachableError(Exception):
-    """No node could be asked; nothing was done."""
+    """No node could be reached; nothing was changed."""
 
 
 class AnswerLostError(Exception):
-    """A node was asked to change something and did not answer: it may have done it or not."""
+    """No answer to a change; the node may or may not have executed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdminRequest:
     """One HTTP request. `body` is JSON unless it is bytes; query parameters that are None or false are left out.
 
-    `for_programs` replaces it for JSON, where this one is answered with text for people. `then` makes the next request
-    from the answer. `follow_up` names the command that people may want next.
+    With `--json`, `for_programs` is sent instead, if this request returns text. `then` makes the next request from the
+    answer. `follow_up` is the command to suggest afterwards.
     """
 
     method: str
@@ -82,7 +82,7 @@ class AdminAnswer:
 
     @property
     def content(self) -> object:
-        """The body as JSON, or as text where it is none; None without a body."""
+        """Body as JSON, else as text; None without a body."""
         if not self.body:
             return None
         try:
@@ -99,13 +99,13 @@ class AdminAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """An answer that goes on until one side ends it."""
+    """An endless answer, which either side may close."""
 
     connection: HTTPConnection
     response: HTTPResponse
 
     def lines(self) -> Iterator[str]:
-        """Its lines, until it ends, breaks, or is silent for too long."""
+        """Yield the lines until the stream ends, breaks, or times out."""
         with suppress(OSError, HTTPException):
             while line := self.response.readline(_LONGEST_LINE_BYTES):
                 yield line.decode(errors="replace").rstrip("\r\n")
@@ -132,7 +132,7 @@ def delete(*path: object, **query: object) -> AdminRequest:
 
 
 def path_of(base: object, *parts: object) -> str:
-    """A path from a base that is taken as it is, and names, which are percent-encoded."""
+    """Join a base, taken as it is, and names, which are percent-encoded."""
     return "/".join([str(base), *map(_segment, parts)])
 
 
@@ -151,10 +151,10 @@ def _format_value(value: object) -> str:
 
 
 def ask(urls: Sequence[str], request: AdminRequest, timeout_s: float, tls: RenewedTls | None = None) -> AdminAnswer:
-    """The answer of the first node that can be reached.
+    """Return the answer of the first reachable node.
 
-    A question is put to the next node when a node breaks off; a change is not, since it may have been made. Raises
-    `NoNodeReachableError`, `AnswerLostError`.
+    If the connection breaks, a GET is retried at the next node. A change is not, because it may have been executed.
+    Raises `NoNodeReachableError`, `AnswerLostError`.
     """
 
     def exchange(connection: HTTPConnection, base: str) -> AdminAnswer:
@@ -169,8 +169,8 @@ def ask(urls: Sequence[str], request: AdminRequest, timeout_s: float, tls: Renew
 def open_stream(
     urls: Sequence[str], request: AdminRequest, silence_s: float, tls: RenewedTls | None = None
 ) -> Stream | AdminAnswer:
-    """The endless answer of the first node that can be reached, or its refusal; `silence_s` is the longest it may be
-    silent. Raises `NoNodeReachableError`.
+    """Return the stream of the first reachable node, or its refusal. The stream fails after `silence_s` without data.
+    Raises `NoNodeReachableError`.
     """
 
     def begin(connection: HTTPConnection, base: str) -> Stream | AdminAnswer:
@@ -195,7 +195,7 @@ def _first(
     tls: RenewedTls | None,
     talk: Callable[[HTTPConnection, str], T],
 ) -> T:
-    """Talk to the first node that can be reached. `talk` also gets the path of its URL, which begins all others."""
+    """Call `talk` for the first reachable node, with its connection and the base path of its URL."""
     faults = []
     for url in urls:
         connection = _connection(url, tls)
@@ -261,7 +261,7 @@ _FIXES: dict[int, str] = {
 
 
 class NodeRefusedError(Exception):
-    """A node has answered, and not as was wished."""
+    """A node refused the request."""
 
     def __init__(self, answer: AdminAnswer) -> None:
         fix = _FIXES.get(answer.status)
@@ -306,13 +306,13 @@ class Service:
         return answer
 
     def command(self, words: str) -> str:
-        """Return an admin command as it runs in this shell: with the options that the environment does not say."""
+        """Return an admin command as it runs in this shell: with the options that the environment does not set."""
         url = ",".join(self.urls)
         options = [] if url == os.environ.get(URL_VARIABLE, DEFAULT_URL) else ["--url", shlex.quote(url)]
         return " ".join([find_program(), "admin", words, *options, *map(shlex.quote, self.options)])
 
     def complete(self, content: T) -> T:
-        """Return an answer whose texts have admin commands that run in this shell, at their end or in backticks."""
+        """Complete the admin commands in an answer, at the end of texts or in backticks, so that they run here."""
         completed: object = content
         if isinstance(content, str):
             completed = _ADMIN_COMMAND.sub(lambda found: self.command(found[1]), content)
@@ -329,7 +329,7 @@ class Service:
 
 
 def end(error: Exception) -> NoReturn:
-    """End the process with what went wrong when a node was asked."""
+    """End the process with the error of a request."""
     if isinstance(error, NoNodeReachableError):
         fail(f"{error}; --url or {URL_VARIABLE} says where nodes answer", EXIT_UNREACHABLE)
     fail(str(error), EXIT_FAILURE)

@@ -61,9 +61,9 @@ def group(help_text: str) -> typer.Typer:
 def command(
     app: typer.Typer, name: str, *, shown: Callable[[object], None] = show, default_url: str = DEFAULT_URL
 ) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
-    """Make a function that returns a request the command `name`, with the options that every command has.
+    """Register a function that returns a request as the command `name`, with the options of every command.
 
-    `shown` prints the answer for people. A command that asks more than once returns a `Procedure`.
+    `shown` prints the answer for people. A command of several requests returns a `Procedure`.
     """
 
     def register(make: Callable[..., Made]) -> Callable[..., Made]:
@@ -113,7 +113,7 @@ def _run(made: AdminRequest | Procedure, service: Service, shown: Callable[[obje
         made(service)
         return
     request = made.for_programs if service.as_json and made.for_programs is not None else made
-    _carry_out(request, service, show_json if service.as_json else shown)
+    _execute(request, service, show_json if service.as_json else shown)
 
 
 def _shared_options(
@@ -145,32 +145,32 @@ def _urls(text: str) -> list[str]:
     return urls
 
 
-def _carry_out(request: AdminRequest, service: Service, show_it: Callable[[object], None]) -> None:
-    """Ask, and print the answer."""
+def _execute(request: AdminRequest, service: Service, show_it: Callable[[object], None]) -> None:
+    """Send a request and print the answer."""
     answer = service.ask(request)
     if answer.body:
         show_it(answer.content if service.as_json else service.complete(answer.content))
     if not service.as_json and request.follow_up is not None and (words := request.follow_up(answer.content)):
         print(f"\nTo execute it: {service.command(words)}")
     if request.then is not None:
-        _carry_out(request.then(answer.content), service, show_it)
+        _execute(request.then(answer.content), service, show_it)
 
 
 def show_json(content: object) -> None:
-    """Print it as a program reads it."""
+    """Print an answer as indented JSON."""
     print(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode())
 
 
 T = TypeVar("T")
 
 MATCHES = "/loadbalance/v1/matches"
-"""Route by which a node tells what patterns and names match now."""
+"""Route that returns the current matches of patterns and names."""
 
 Force = Annotated[bool, typer.Option("--force", help="Unload also what no broker may own afterwards.")]
 
 
 def _name_parser(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """The parser of a name for Typer, which says what is wrong in a usage error."""
+    """Return a parser of names for Typer. An invalid name is a usage error."""
 
     def parser(text: str) -> T:
         try:
@@ -182,19 +182,19 @@ def _name_parser(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def _topic(text: str) -> TopicName:
-    """A topic; `persistent` unless it says otherwise, and in `public/default` when it is a bare name, as in Pulsar."""
+    """Parse a topic with Pulsar's defaults: domain `persistent`, and `public/default` for a bare name."""
     domain, separator, name = text.rpartition("://")
     full = name if "/" in name else f"public/default/{name}"
     return TopicName.parse(f"{domain if separator else 'persistent'}://{full}")
 
 
 def words(text: str) -> list[str]:
-    """The parts of a list separated by commas."""
+    """Split a comma-separated list."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def pairs(text: str) -> dict[str, str]:
-    """`key=value` pairs separated by commas."""
+    """Parse comma-separated `key=value` pairs."""
     found = {}
     for word in words(text):
         key, separator, value = word.partition("=")
@@ -205,7 +205,7 @@ def pairs(text: str) -> dict[str, str]:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something is done, where somebody sits who can answer; no ends the process with 1."""
+    """Ask for confirmation, on a terminal only. The answer no ends the process with 1."""
     if not yes and sys.stdin.isatty() and sys.stderr.isatty():
         typer.confirm(question, abort=True, err=True)
 

@@ -1,4 +1,4 @@
-"""`loadmanager admin status`: the whole service on one screen, once or again and again.
+"""`loadmanager admin status`: the whole service on one screen, once or continuously.
 
 Problems come first, then the brokers, most used first.
 """
@@ -55,7 +55,7 @@ def status(
 
 
 def _look(service: Service) -> dict[str, Any]:
-    """The fleet, and the last moves; these are null while no leader can be asked."""
+    """Read the fleet status and the last moves; the moves are null without a leader."""
     fleet = service.get(get(_FLEET))
     assert isinstance(fleet, dict), "the fleet"
     try:
@@ -82,8 +82,8 @@ def _watch(service: Service) -> None:
         if service.as_json and not fault:
             show_json(seen)
         elif is_terminal:
-            told = [*(style_text(line, "red") for line in wrap_text(fault, width)), *lines] if fault else lines
-            print("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in told[: height - 1]) + "\x1b[J", end="", flush=True)
+            shown = [*(style_text(line, "red") for line in wrap_text(fault, width)), *lines] if fault else lines
+            print("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in shown[: height - 1]) + "\x1b[J", end="", flush=True)
         else:
             print("\n".join([fault] if fault else [*lines, ""]), flush=True)
         time.sleep(_AGAIN_S)
@@ -101,7 +101,7 @@ _FULL = 100.0
 _STATES = {"active": "", "held_off": "held off", "broker_stuck": "stuck", "unreadable": "no report"}
 _TROUBLED = ("unreadable", "broker_stuck", "sick", "rejected")
 _DROPPED = ("load", "bundles", "most")
-"""Columns that a line that is too long does without, in this order."""
+"""Columns to drop from a line that is too long, in this order."""
 
 _NO_LEADER, _CANNOT, _LIMIT, _FAULT, _UNPLACEABLE, _UNSERVED, _AVAILABLE, _OPEN = (
     "no leader",
@@ -120,7 +120,7 @@ _URGENT = {
 
 
 def draw(seen: Json, width: int, height: int) -> list[str]:
-    """The lines of a screen of this size: as many brokers as there is room for, the worst first."""
+    """Draw a screen of this size, with as many brokers as fit, the worst first."""
     above, below = _head(seen, width), _last_moves(seen, width)
     room = max(height - len(above) - len(below) - 3, _LEAST_BROKERS)
     return [*above, "", *_brokers(seen, width, room), *below]
@@ -143,7 +143,7 @@ def _head(seen: Json, width: int) -> list[str]:
     rows += [(_UNPLACEABLE, each["sentence"]) for each in seen.get("unplaceable") or ()]
     rows += [(_UNSERVED, _describe_unserved(each)) for each in seen.get("unserved") or ()]
     rows += [("moving", _moving(seen))] if seen["movingInAll"] else []
-    rows += [(_FAULT, f"{path}: {told}") for path, told in list(faults.items())[:_MOST_SHOWN]]
+    rows += [(_FAULT, f"{path}: {fault}") for path, fault in list(faults.items())[:_MOST_SHOWN]]
     if len(faults) > _MOST_SHOWN:
         rows.append(("", f"and {len(faults) - _MOST_SHOWN} more faults"))
     if available := seen.get("availableNamespaces"):
@@ -160,7 +160,7 @@ def _describe_unserved(found: Json) -> str:
 
 def _hindrances(balancing: Json) -> list[str]:
     breaker = balancing["breaker"] or {"stoppedS": 0, "bundles": 0}
-    told = {
+    sentences = {
         f"frozen: {balancing['frozen']}": balancing["frozen"],
         "dry run: nothing is moved": balancing["dryRun"],
         f"the breaker has stopped shedding for {format_duration(breaker['stoppedS'])} more": breaker["stoppedS"],
@@ -168,7 +168,7 @@ def _hindrances(balancing: Json) -> list[str]:
         "nothing can move": balancing.get("cannotMove"),
         "limits keep bundles where they are": balancing.get("limits"),
     }
-    return [sentence for sentence, is_so in told.items() if is_so]
+    return [sentence for sentence, is_so in sentences.items() if is_so]
 
 
 def _limit(limit: Json, now_ms: float) -> str:
@@ -183,12 +183,12 @@ def _moving(seen: Json) -> str:
     if first is None:
         return f"{seen['movingInAll']} bundles"
     age = format_relative(first["since"], seen["at"])
-    told = f"{first['bundle']} from {first['source']} to {first['destination'] or 'nobody yet'}, since {age}"
-    return f"{told}{f', and {others} more' if others else ''}"
+    text = f"{first['bundle']} from {first['source']} to {first['destination'] or 'nobody yet'}, since {age}"
+    return f"{text}{f', and {others} more' if others else ''}"
 
 
 def _brokers(seen: Json, width: int, room: int) -> list[str]:
-    """A line a broker: its name, a bar, what it uses most, its load, and what is to be known of it."""
+    """Draw one line per broker: name, usage bar, most used resource, load, bundles and state."""
     columns, drains = seen["brokers"], {drain["broker"]: drain for drain in seen["drains"]}
     order = sorted(range(len(columns["id"])), key=lambda row: _badness(columns, row), reverse=True)
     shown = order if len(order) <= room else order[: room - 1]
@@ -225,17 +225,17 @@ def _badness(columns: Json, row: int) -> tuple[bool, float]:
 def _cells(columns: Json, row: int, drains: Mapping[str, Json]) -> dict[str, str]:
     broker, state = columns["id"][row], columns["state"][row]
     most = max(RESOURCES, key=lambda name: columns[name][row] or 0.0)
-    told = _STATES.get(state, state)
+    text = _STATES.get(state, state)
     if drain := drains.get(broker):
         eta_s = drain["etaS"]
-        told = f"{drain['state']}: {drain['bundlesLeft']} left{f', {format_duration(eta_s)}' if eta_s else ''}"
+        text = f"{drain['state']}: {drain['bundlesLeft']} left{f', {format_duration(eta_s)}' if eta_s else ''}"
     return {
         "broker": broker,
         "used": f"{columns['highest'][row]:3.0f} %",
         "most": RESOURCES[most] if columns[most][row] else "",
         "load": f"{format_count(columns['msgRate'][row])}/s, {format_size(columns['throughput'][row])}/s",
         "bundles": f"{columns['bundles'][row]} bundles",
-        "state": told,
+        "state": text,
     }
 
 
@@ -252,7 +252,7 @@ def _sum_up(seen: Json, width: int) -> list[str]:
     if seen["mean"] is None:
         return ["no brokers are registered"] if not seen["brokers"]["id"] else []
     lowest, highest = seen["lowerBound"], max(seen["brokers"]["highest"], default=0.0)
-    # One of a round long ago says nothing of a load that has fallen since.
+    # The bound is from the last round. The load may have fallen below it since.
     bound = f"; best possible {format_number(lowest)} %" if lowest is not None and lowest <= highest else ""
     return wrap_text(f"mean {format_number(seen['mean'])} % (│){bound}", width)
 
@@ -265,6 +265,6 @@ def _last_moves(seen: Json, width: int) -> list[str]:
     for entry in moves:
         failed = ", failed" if entry["kind"] != "unload" else ""
         way = f"{entry['subject']}  {entry['source']} -> {entry['destination'] or 'nobody'}"
-        told = f"{format_relative(entry['at'], seen['at'])}  {way}  {entry['reason'].replace('_', ' ')}{failed}"
-        lines += wrap_text(told, width, "  ")
+        text = f"{format_relative(entry['at'], seen['at'])}  {way}  {entry['reason'].replace('_', ' ')}{failed}"
+        lines += wrap_text(text, width, "  ")
     return lines

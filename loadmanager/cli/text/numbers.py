@@ -15,7 +15,7 @@ from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, fail
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3_600, 86_400
 _NOW_S = 2
 _DATE_FROM_S = 14 * _DAY_S
-"""Distance from which a time is shown by its date."""
+"""Distance from now at which a time is shown as a date."""
 
 _DIGITS = 3
 _THOUSAND = 1000.0
@@ -25,7 +25,7 @@ _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def format_number(figure: float) -> str:
-    """Three digits that count; whole numbers have all of theirs."""
+    """Format a number with three significant digits; whole numbers keep all digits."""
     if not math.isfinite(figure):
         return str(figure)
     if figure == round(figure) or abs(figure) >= 10**_DIGITS:
@@ -34,12 +34,12 @@ def format_number(figure: float) -> str:
 
 
 def format_count(figure: float) -> str:
-    """A number that is only looked at: 12.3k."""
+    """Format a number in short form: 12.3k."""
     return _scale(figure, _THOUSAND, _COUNTS, "")
 
 
 def format_size(figure: float) -> str:
-    """Bytes: 12.3 MiB."""
+    """Format bytes: 12.3 MiB."""
     return _scale(figure, _BYTES, _SIZES, " ")
 
 
@@ -64,7 +64,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_relative(at_ms: float, now_ms: float) -> str:
-    """`3 min ago`, `in 3 min`, or the date when that is far away."""
+    """Format a time as `3 min ago` or `in 3 min`, or as a date if it is far away."""
     seconds = (now_ms - at_ms) / 1000
     if abs(seconds) < _NOW_S:
         return "now"
@@ -74,7 +74,7 @@ def format_relative(at_ms: float, now_ms: float) -> str:
 
 
 def format_clock(at_ms: float) -> str:
-    """The time of day, in UTC as everywhere."""
+    """Format the time of day in UTC."""
     return f"{_utc(at_ms):%H:%M:%S}Z"
 
 
@@ -88,7 +88,9 @@ _PART = re.compile(r"([\d.]+)(min|[smhdw])", re.ASCII)
 
 
 def read_moment(option: str, text: str | None) -> int | None:
-    """Return ms since 1970; `12h` is that long ago. An invalid time ends the process and names the option."""
+    """Parse a time to ms since 1970; `12h` means 12 hours ago. An invalid time ends the process; the error names the
+    option.
+    """
     if text is None:
         return None
     if text.isascii() and text.isdigit():
@@ -107,7 +109,9 @@ def read_moment(option: str, text: str | None) -> int | None:
 
 
 def read_duration(option: str, text: str) -> float:
-    """Seconds, of `90`, `90s`, `30m`, `12h`, `2d` or `1h30m`; the process ends, naming the option, otherwise."""
+    """Parse `90`, `90s`, `30m`, `12h`, `2d` or `1h30m` to seconds. Anything else ends the process; the error names the
+    option.
+    """
     try:
         seconds = float(text) if text.replace(".", "", 1).isdigit() else _duration_s(text)
     except ValueError:

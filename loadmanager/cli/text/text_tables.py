@@ -1,6 +1,6 @@
 """Tables and lines on standard output, for limited encodings and closed pipes.
 
-No name is cut or broken, since names are copied: a table that is too wide is printed record by record.
+Names are never cut or wrapped, so that they can be copied. A table that is too wide is printed record by record.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _STYLES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36
 
 
 def get_terminal_width() -> int | None:
-    """Return the width of the terminal; None where output goes into a file or another program."""
+    """Return the width of the terminal; None if the output goes to a file or a program."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def style_text(text: str, style: str) -> str:
-    """The text in a colour, on a terminal that wants colours."""
+    """Colour the text, if the terminal supports colours."""
     if not style or not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
         return text
     return f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
 
 
 def format_table(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """Columns below their headings; where they are wider than that, a paragraph for each row."""
+    """Format a table with headings. If it is wider than `width`, format each row as a paragraph."""
     widths = [max(map(cell_len, column)) for column in zip(headings, *rows, strict=True)]
     if width is not None and sum(widths) + _GAP * (len(widths) - 1) > width:
         return _stack(headings, rows, width)
@@ -46,14 +46,14 @@ def format_table(headings: Sequence[str], rows: Sequence[Sequence[str]], width: 
 
 
 def format_columns(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
-    """Cells below each other, as wide as it takes."""
+    """Format rows as columns of these widths."""
     return (_line(row, widths) for row in rows)
 
 
 def format_pairs(
     rows: Sequence[tuple[str, str]], width: int | None, styles: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
-    """Names and values, in the style of their names; a long value goes on below itself, at a space."""
+    """Format names and values; `styles` are by name. Long values wrap at spaces, indented below their first line."""
     indent = _indent(name for name, _ in rows)
     return [
         style_text(line, styles.get(name, "")) for name, value in rows for line in _pair(name, value, indent, width)
@@ -61,7 +61,7 @@ def format_pairs(
 
 
 def wrap_text(text: str, width: int | None, indent: str = "") -> list[str]:
-    """Text in lines of that width, broken at spaces only."""
+    """Wrap text at spaces only."""
     if width is None:
         return [f"{indent}{text}"]
     return textwrap.wrap(
@@ -101,29 +101,29 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 _ERRORS = "loadmanager_replace"
 _PLAIN = str.maketrans("─│·█", "-|.#")
-"""Characters that tables and bars are drawn with."""
+"""ASCII replacements of the characters in tables and bars."""
 
 
 def find_program() -> str:
-    """Return the words that start `loadmanager` in the shell that started it."""
+    """Return the command that runs `loadmanager` in the current shell."""
     if shutil.which("loadmanager") or Path(sys.argv[0]).name != "loadmanager":
         return "loadmanager"
     return shlex.quote(sys.argv[0])
 
 
 def replace_unencodable() -> None:
-    """Have every later `print` replace the characters that standard output cannot encode.
+    """Make `print` replace characters that standard output cannot encode.
 
-    Those of tables and bars become ASCII ones, all others escapes of JSON, so that JSON stays valid.
+    Characters of tables and bars become ASCII. All others become JSON escapes, so that JSON stays valid.
     """
-    if isinstance(sys.stdout, io.TextIOWrapper):  # not closed by whoever started the process
+    if isinstance(sys.stdout, io.TextIOWrapper):  # unless the parent process closed it
         sys.stdout.reconfigure(errors=_ERRORS)
 
 
 def write_lines(lines: Iterable[str]) -> None:
-    """Write lines to standard output: for a terminal in its encoding, for files and other programs in UTF-8.
+    """Write lines to standard output: in the encoding of a terminal, in UTF-8 to files and programs.
 
-    The process ends when they cannot be written; but a reader that went away is no fault.
+    A write error ends the process. A closed pipe is no error.
     """
     encoding = sys.stdout.encoding if sys.stdout.isatty() else "utf-8"
     try:
@@ -138,7 +138,7 @@ def write_lines(lines: Iterable[str]) -> None:
 
 
 def write_nowhere() -> None:
-    """Let go of a reader of standard output that went away: what is still buffered must not fail again at the exit."""
+    """Redirect standard output to /dev/null after its pipe was closed, so that the flush at exit does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
