@@ -1,9 +1,9 @@
-"""Automatic merges of cold neighbours. Pulsar has no such rule: its bundles only multiply.
+"""Automatic merges of cold neighbours. Pulsar has no such rule, so its number of bundles only grows.
 
 Two neighbours of one owner are merged when their total load is at most a limit, and at most half of each split limit,
-so that a merged bundle has to double before it is split again. They must have kept owner and shape for a while, and a
-namespace keeps a minimum of bundles. Each round merges at most one pair per namespace: the coldest, by bytes, then by
-messages.
+so that a merged bundle has to double before it is split again. Owner and boundaries must not have changed for a while,
+and a namespace keeps a minimum number of bundles. Each round merges at most one pair per namespace: the coldest, by
+bytes, then by messages.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from loadmanager.core.strategies.splitting.split_algorithm import MIB
 from loadmanager.core.strategies.splitting.split_round import long_term
 
 MIN_BUNDLES = 4
-"""Pulsar creates namespaces with so many bundles; fewer could not be spread over brokers."""
+"""Minimum bundles per namespace: as many as Pulsar creates by default; fewer could not be spread over brokers."""
 MIN_AGE_S = 3_600.0
-"""Neither bundle changed its owner or its shape for so long, or merges would follow splits at once."""
+"""Minimum time since the last change of owner or boundaries, so that merges do not follow splits at once."""
 _MAX_TOPICS, _MAX_SESSIONS, _MAX_MSG_RATE, _MAX_MIB = 100, 100, 1_000, 5
-"""A tenth or less of Pulsar's default limits for splits: a merged bundle stays small."""
+"""Limits of a merged bundle: at most a tenth of Pulsar's default limits for splits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def find_candidates(
 ) -> dict[str, list[MergeCandidate]]:
     """Return all bundles by namespace; `reports` are accepted ones of registered brokers.
 
-    A bundle that its owner does not report carries nothing. `now_s` is in seconds since 1970.
+    A bundle that its owner does not report has no load. `now_s` is in seconds since 1970.
     """
     counted = {owner: _counts_in(report) for owner, report in reports.items()}
     found = {}

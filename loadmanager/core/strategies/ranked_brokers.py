@@ -1,12 +1,12 @@
 """Ranking of brokers by expected load.
 
 Source: Pulsar's SimpleLoadManagerImpl. A broker's load is the larger of its usage and the quotas of its bundles (see
-`core/model/quotas.py`), plus the quotas of bundles on their way to it, as a share of its capacity.
+`core/model/quotas.py`), plus the quotas of incoming bundles, as a share of its capacity.
 
 The strategies' memory is `{"model": Model}`, or the JSON of the quotas in place of the `RememberedQuotas`.
 
-Differs from Pulsar: a bundle counts as on its way to a broker by its ownership record, where Pulsar keeps every promise
-forever; a report without usage is of a broker without usage and capacity.
+Differs from Pulsar: a bundle counts as incoming by its ownership record; Pulsar keeps every earlier assignment forever.
+A report without usage means a broker without usage and capacity.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Carried:
     """Sums of quotas per broker, with their inputs.
 
     `loaded` and `given` (M, 6) are sums of the quotas (N, 5), and the number of bundles: of those that a broker reports
-    (`holder`), and of those on their way to it, which are `assigned` to it and have another holder; broker rows (N,).
+    (`holder`), and of incoming ones, which are `assigned` to it and have another holder; both are broker rows (N,).
     """
 
     brokers: tuple[BrokerId, ...]
@@ -100,8 +100,8 @@ class Ranking:
     """Brokers ranked by expected load.
 
     `quota` (N, 5) and `default` (5,) are of bundles; `loaded` and `given` (M, 6) are sums per broker, with the count in
-    the last column: of the bundles that it reports, and of those on their way to it. `used` and `limit` (M, 5) are as
-    reported, in the order of `percent`. `capacity` (M,) is the number of default bundles that fit an empty broker.
+    the last column: of the bundles that it reports, and of incoming ones. `used` and `limit` (M, 5) are as reported, in
+    the order of `percent`. `capacity` (M,) is the number of default bundles that fit an empty broker.
     `model` is the memory to keep.
     """
 
@@ -213,7 +213,7 @@ def _add_up_again(
     """Update the sums after the `changed` rows went from brokers `left` to `now`: the affected brokers are summed from
     scratch, so that the result is bitwise equal to a full sum.
     """
-    concerned = np.zeros(len(sums) + 1, dtype=bool)  # the last one stands for nobody
+    concerned = np.zeros(len(sums) + 1, dtype=bool)  # the last entry is for NOBODY
     concerned[left] = concerned[now[changed]] = True
     concerned[NOBODY] = False
     added_up = _add_up(np.where(concerned.take(now, mode="wrap"), now, np.int32(NOBODY)), quota, len(sums))
@@ -221,7 +221,7 @@ def _add_up_again(
 
 
 def _expected_by(holder: RowArray, assigned: RowArray) -> RowArray:
-    """Return the broker that each bundle is on its way to, if it is."""
+    """Return the broker to which each bundle is moving, `NOBODY` if it is not."""
     return np.where(assigned != holder, assigned, np.int32(NOBODY))
 
 

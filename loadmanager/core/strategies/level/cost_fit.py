@@ -1,8 +1,8 @@
 """Cost model: resource usage per unit of load, fitted over all brokers by non-negative least squares.
 
 Bandwidth is proportional to the bytes/s of its direction. CPU and direct memory have a price for each of the four
-metrics and an idle usage: ridge regression towards equal shares, for brokers too similar to separate the metrics. Only
-shares of sums are fitted, so the unit of a load does not matter.
+metrics, and an idle usage. Ridge regression pulls the prices towards equal shares, in case brokers are too similar to
+separate the metrics. Only shares of sums are fitted, so the units of the load do not matter.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from loadmanager.core.model.load import (
 )
 
 _METRICS_OF = {BANDWIDTH_IN: (THROUGHPUT_IN,), BANDWIDTH_OUT: (THROUGHPUT_OUT,)}
-"""All others use every metric."""
+"""Metrics per resource; other resources use all metrics."""
 _DRAWN, _DRAWN_TO_NO_IDLE = 1e-3, 0.1
-"""Regularization: weight of equal shares against the data, and of no idle usage, as all usage looks idle once brokers
-are level.
+"""Regularization: weights of equal shares, and of zero idle usage, because all usage looks idle once brokers are level.
 """
 
 

@@ -1,7 +1,7 @@
-"""Forced moves of misplaced bundles: each to the broker that is least hot with it, heaviest first.
+"""Forced moves of misplaced bundles: heaviest first, each to the broker that is least hot with it.
 
-Misplaced are bundles whose owner the isolation policies no longer allow. They move first, within the budget of the
-round, and the search for other moves starts from the result.
+A bundle is misplaced if the isolation policies do not allow its owner. Misplaced bundles move first, within the budget
+of the round; the search for other moves starts from the result.
 """
 
 from __future__ import annotations

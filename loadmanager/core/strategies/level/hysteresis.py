@@ -147,7 +147,7 @@ class MovedShare(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """Share of all load that a round may move, and the seconds until that changes if it is hourly. `setting` is the
+    """Share of all load that a round may move; for an hourly limit, also the seconds until it changes. `setting` is the
     field of the settings that limits it, None for a constant.
     """
 
@@ -200,7 +200,7 @@ class LevelMemory:
         """Return the memory after these moves: shares of all load by namespace, bundles by broker (`put`), from brokers
         that were not hot (`relieved`).
 
-        A bundle whose move is not executed stays where it was and does not rest there.
+        A bundle whose move is not executed does not rest.
         """
         share = math.fsum(moved.values())
         most = sorted(moved, key=lambda namespace: (-moved[namespace], namespace))[:_MOST_NAMESPACES]

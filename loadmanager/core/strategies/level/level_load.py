@@ -1,14 +1,14 @@
 """Load model of Level: needs of bundles and usage of brokers, per resource, by assignment.
 
-A bundle needs its current load (`core/model/time_means.py`), or the expected mean of the next hours where a profile of
-its namespace was learned (`core/model/learned_loads.py`): growing load is relieved before, shrinking load is left
-alone. A bundle on its way counts at its destination. A broker's usage is the need of its bundles over its capacity; the
-CPU capacity of a broker that uses more, or less, than expected for its load is scaled accordingly. Idle usage is left
-out: no move changes it. The **level** is the usage if all load were divisible, of the scarcest resource. Heat is usage
-over the level.
+The need of a bundle is its current load (`core/model/time_means.py`). With a learned profile of its namespace
+(`core/model/learned_loads.py`) it is the expected mean of the next hours, so that growing load is relieved early, and
+shrinking load stays. A moving bundle counts at its destination. A broker's usage is the need of its bundles over its
+capacity. The CPU capacity of a broker that uses more, or less, than expected for its load is scaled accordingly. Idle
+usage is not counted, since no move changes it. The **level** is the usage of the scarcest resource if all load were
+divisible. Heat is usage over the level.
 
-Where brokers of one host all report the CPU of the whole host, each counts in proportion to its load. Where no limit is
-known at all, needs are the bundles' load, and all brokers are equal.
+If brokers of one host all report the CPU of the whole host, it is divided in proportion to their load. If no limit is
+known at all, needs are the load of the bundles, and all brokers are equal.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from loadmanager.core.strategies.level.cost_fit import Price, fit_price
 LEAST_LEVEL = 1e-4
 """Minimum level: a fleet that uses less needs no moves."""
 _BLIND_LEVEL = 0.5
-"""Level where no limit is known: any value will do, as only heat counts then."""
+"""Level if no limit is known. The value does not matter, since only heat counts then."""
 _CARRIED = -1
 _NAMES = {**RATED, _CARRIED: "what it carries, as no limit is known"}
 """Names of resources, including the substitute where no limit is known."""
@@ -53,18 +53,18 @@ _LEAST_LOAD = 1.0
 _MOST = 1e18
 """Upper limit of a plausible load."""
 _SATURATED = 0.95
-"""Usage above which a broker may need more than it shows: it does not count as fast."""
+"""Usage above which a broker may need more CPU than it gets, and does not count as fast."""
 _SLOW_FROM, _SLOWEST = 1.15, 4.0
 """Ratio of used to expected CPU from which a broker counts as slow, and the limit of the ratio both ways."""
 _REFITS = 3
 _FORGIVEN = 0.05
-"""Part of its CPU that a broker may use otherwise without counting as slow."""
+"""Part of its CPU that a broker may use for other purposes without counting as slow."""
 FORECAST_HOURS = 2.0
-"""Hours ahead that a learned profile is used for: long enough to relieve a broker before the load comes, and shorter
+"""Forecast horizon of learned profiles, in hours: long enough to relieve a broker before the load rises, and shorter
 than the rest of a moved bundle.
 """
 _ALIKE = 0.2
-"""Tolerance within which CPU usages of one host count as the host's, sampled at different times."""
+"""Tolerance within which CPU usages of brokers on one host count as that of the host, sampled at different times."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +83,7 @@ class LevelLoads:
 
     @classmethod
     def of(cls, snapshot: Snapshot, settings: PlannerSettings, hours: float = FORECAST_HOURS) -> LevelLoads:
-        """Return the loads expected of the next hours; of 0 hours, those of the present."""
+        """Return the expected loads of the next hours; with 0 hours, the current ones."""
         weights = settings.resource_weights
         return snapshot.derive(("level loads", weights, hours), lambda: _loads_of(snapshot, weights, hours))
 
@@ -92,7 +92,7 @@ class LevelLoads:
         return compute_heat(self.usage, self.level)
 
     def level_without(self, resting: BoolArray) -> float:
-        """Return the level if resting brokers (M,) keep what they have; at least that of all."""
+        """Return the level if resting brokers (M,) keep their bundles; at least the level of all."""
         needs = np.divide(self.usage, self.per_need, out=np.zeros_like(self.usage), where=self.per_need > 0)
         return max(compute_level(needs[~resting].sum(axis=0), self.per_need[~resting]), self.level)
 
@@ -134,11 +134,11 @@ def compute_level(used: FloatArray, per_need: FloatArray, least: float = LEAST_L
 
 
 def bound_level(need: FloatArray, per_need: FloatArray) -> float:
-    """Return a lower bound of the highest usage that any assignment of bundles (N, R) to brokers (M, R) reaches.
+    """Return a lower bound of the highest usage in any assignment of bundles (N, R) to brokers (M, R).
 
-    By weak duality: each broker is priced by the resource that it runs out of first under the total need, so that the
-    total costs the same everywhere, and each bundle pays its lowest price. Exact if all bundles need resources in the
-    same proportion; the level of a single resource ignores that brokers run out of different ones.
+    By weak duality: each broker has a price only for its scarcest resource under the total need, scaled so that the
+    total need costs the same everywhere; each bundle pays its lowest price. The bound is exact if all bundles need
+    resources in the same proportion. The level of a single resource is lower if the scarcest resources differ.
     """
     total = need.sum(axis=0)
     alone = (total * per_need).max(axis=1, initial=0.0)
@@ -187,8 +187,8 @@ def _loads_of(snapshot: Snapshot, weights: ResourceWeights, hours: float) -> Lev
 
 
 def _own_cpu(ids: Sequence[BrokerId], used: FloatArray, limit: FloatArray, carried: FloatArray) -> FloatArray:
-    """Return the CPU (M,) that each broker uses. Where all brokers of a host report the same usage despite different
-    loads in bytes/s (M,), it is the host's, and is divided in proportion to their load.
+    """Return the CPU usage (M,) of each broker. If all brokers of a host report the same usage despite different loads
+    in bytes/s (M,), it is that of the host, and is divided in proportion to their load.
     """
     own = used.copy()
     for rows in _on_one_host(ids):

@@ -1,8 +1,8 @@
 """Noise of broker load: its usual relative deviation from the average. A smaller imbalance proves nothing.
 
-It is the higher of two estimates. The sum over the bundles' deviations, as if independent, is known after a few
-reports. It counts by half, as the average of independent deviations is steadier than they are. The deviation of the
-broker's own reports includes correlated bundles, whose peaks last; it is learned slowly
+It is the higher of two estimates. The first sums the deviations of the bundles, as if independent, and is known after a
+few reports. It counts by half, as averages over time deviate less than single reports. The second is the deviation of
+the broker's own reports, which includes correlated bundles; it is learned slowly
 (`core/strategies/level/hysteresis.py`). A broker with little data gets the typical noise.
 """
 
@@ -16,9 +16,9 @@ from loadmanager.core.model.snapshot import Snapshot, sum_by_broker
 from loadmanager.core.strategies.level.level_load import LevelLoads
 
 _OF_MEAN = 0.5
-"""Deviation of a mean over 15 minutes, as a part of that of reports, if loads deviate for five minutes at a time."""
+"""Deviation of a mean over 15 minutes relative to that of a report, if each deviation lasts for five minutes."""
 _SILENT_S = 75.0
-"""Time after which a report is no news: a broker measures every minute, and reports what has changed."""
+"""Age from which a report is not new: a broker measures every minute, and reports changes."""
 _MS_PER_S = 1000.0
 
 

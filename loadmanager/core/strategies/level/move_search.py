@@ -1,12 +1,12 @@
 """Local search for moves that level the load: batch moves first (`batch_moves.py`), then single ones.
 
-A step takes the hottest broker above the target that may give. A bounded number of its bundles, nearest in size to the
-excess, is tried against a bounded number of brokers, those least hot with one of them. The allowed move with the best
-gain of score per cost is made; cost is the moved load plus a fixed disturbance. Where no move helps, exchanges with
-bundles of the least hot brokers are tried; then moving a large bundle to a broker that small ones leave for it. A
-broker that nothing helps is skipped. Skipped brokers are tried again on scales where excess counts for more
-(`imbalance_score.py`). A bundle may be moved by several steps and counts as one move. At the end, needless moves and
-changes below the noise are undone. Work is bounded by counts, never by a clock.
+A step takes the hottest broker above the target that may give. It tries a bounded number of its bundles, nearest in
+size to the excess, on a bounded number of brokers, those that are least hot with one of them. It makes the allowed move
+with the best gain of score per cost; cost is the moved load plus a fixed disturbance. If no move helps, it tries
+exchanges with bundles of the least hot brokers, then to move a large bundle to a broker that small ones leave to make
+room. A broker that cannot be relieved is skipped. Skipped brokers are tried again on scales where excess counts for
+more (`imbalance_score.py`). A bundle may be moved by several steps and counts as one move. At the end, needless moves
+and changes below the noise are undone. Work is bounded by counts, never by a clock.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _BUNDLES, _BROKERS = 48, 12
 _EXCHANGED, _EXCHANGED_OF_EACH = 48, 24
 """Bundles of the hot broker, and of each other broker, tried for an exchange."""
 _MOST_ASKED = 64
-"""Moves of a step that are checked against the limits."""
+"""Maximum number of moves per step that are checked against the limits."""
 _LARGE, _ROOMS, _LEAVE = 3, 3, 16
-"""Making room: large bundles tried, brokers per bundle, and bundles that may leave for one of them."""
+"""Making room: number of large bundles tried, of brokers per bundle, and of bundles that may leave a broker."""
 _MOST_ROOMS = 100
 """Maximum attempts to make room."""
 _COST_POWER = 0.75
-"""Exponent of the cost; below 1, so that large bundles move while there is room for them."""
+"""Exponent of the cost; below 1, so that large bundles move first, while there is room for them."""
 _LEAST_GAIN = 1e-9
 _LEAST_CHANGE = 0.01
-"""Smallest relative change of heat that is no noise, however steady the load."""
+"""Minimum relative change of heat that does not count as noise, however steady the load."""
 
 
 def find_moves(task: Task) -> SearchResult:
@@ -49,8 +49,8 @@ def find_moves(task: Task) -> SearchResult:
 
 
 class _Search:
-    """`heat` (M, R) and `at` (N,) are those of the draft, `owned` the movable bundles at each broker, from the first
-    step on.
+    """State of the search: `heat` (M, R) and `at` (N,) are those of the draft; `owned` are the movable bundles of each
+    broker, set by the first step.
     """
 
     def __init__(self, task: Task) -> None:
@@ -83,7 +83,7 @@ class _Search:
         return SearchResult(self._moves(), self.draft.moved, before, self._score(), heat, self.stuck, self.spent)
 
     def _level(self) -> None:
-        """Relieve the hottest broker repeatedly, until all are at the target or nothing helps."""
+        """Relieve the hottest broker repeatedly, until all are at the target or no step helps."""
         self.stuck[:] = False
         while self.steps < MOST_STEPS:
             self.steps += 1
@@ -213,8 +213,9 @@ class _Search:
                 self._put(SearchMove(row, int(self.at[row]), origin))
 
     def _drop_noise(self, before: FloatArray) -> None:
-        """Undo all moves of a broker whose heat they change by no more than its noise without reaching the target. When
-        filling, receivers count. `before` (M, R) is the initial heat.
+        """Undo all moves of brokers that change their heat by at most their noise, unless they reach the target.
+
+        When filling, receivers count instead of givers. `before` (M, R) is the initial heat.
         """
         task = self.task
         rows = np.flatnonzero(self.at != task.assigned)
@@ -254,7 +255,7 @@ class _Search:
         return np.asarray(rows[np.argsort(np.abs(size - excess), kind="stable")[:_BUNDLES]])
 
     def _spread(self, rows: Rows, resource: int, most: int) -> Rows:
-        """Return at most so many of the bundles, of all sizes."""
+        """Return at most `most` of the bundles, of all sizes."""
         rows = rows[np.argsort(-self.task.loads.need[rows, resource], kind="stable")]
         return np.asarray(rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).astype(np.intp)])
 

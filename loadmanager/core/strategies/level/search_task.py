@@ -29,12 +29,12 @@ class SearchMove:
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
     """Input of the search: masks of `movable` bundles (N,), and of brokers (M,) that may give or take. `share` (N,) of
-    all load counts against the budget, `cost` (N,), in the same unit, against gains. `noise` (M,) is a part of each
-    broker's load. `fills`: moves fill receivers in place of relieving givers.
+    all load counts towards the budget; gains are compared with `cost` (N,), in the same unit. `noise` (M,) is a part of
+    each broker's load. `fills`: moves fill receivers instead of relieving givers.
 
-    Bundles of one of the `classes` (N,) have the same eligible `owners` (K, M), before any move. For a `limited` (N,)
-    one, `may_move` is called before each move, and for all where topics run out: brokers may get `topics_left` (M,)
-    more, each bundle has `topics` (N,). It is told the moves `made` so far.
+    Bundles of the same class, `classes` (N,), have the same eligible `owners` (K, M) before any move. `may_move` is
+    called before each move of a `limited` (N,) bundle, and of any bundle if topics are short: brokers can take
+    `topics_left` (M,) more, and each bundle has `topics` (N,). `made` is called with each move.
     """
 
     loads: LevelLoads
@@ -65,8 +65,8 @@ class Task:
 class SearchResult:
     """Moves, grouped by source and destination, their share of all load, and the score before and after.
 
-    `heat` (M,) is that afterwards; `stuck` are brokers that stay hot for want of a move, `spent` tells if the budget
-    prevented one.
+    `heat` (M,) is the heat afterwards; `stuck` are brokers that stay hot because no move helps; `spent`: the budget
+    prevented a move.
     """
 
     moves: list[SearchMove]

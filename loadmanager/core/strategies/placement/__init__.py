@@ -36,7 +36,7 @@ _SIMPLE = ("leastLoadedServer", "leastMsgPerSecond")
 def placement_strategy(settings: PlannerSettings) -> tuple[str, PlacementStrategy]:
     """Return the configured strategy and its short name; accepts Pulsar's full Java class names.
 
-    With SimpleLoadManagerImpl it is that of `loadBalancerPlacementStrategy`, where any other text stands for
+    With SimpleLoadManagerImpl it is that of `loadBalancerPlacementStrategy`; unknown names mean
     weightedRandomSelection, as in Pulsar. Raises `UnknownStrategyError`.
     """
     if is_simple(settings):

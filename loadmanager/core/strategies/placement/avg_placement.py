@@ -1,15 +1,16 @@
 """AvgShedder as placement: the destination planned by shedding, else the remembered one, else random.
 
 Source: Pulsar's AvgShedder, with destinations kept by bundle name, and its choice among healthy brokers. A shed bundle
-goes to its planned destination as long as that broker may own it. An overloaded destination gives way to a healthy
-broker, if there is one. Any other bundle gets a random broker, and returns to it while that is remembered: until the
-next shedding round, or until enough others were placed.
+goes to its planned destination as long as that broker may own it. If the destination is overloaded, a healthy broker is
+used if there is one. Any other bundle gets a random broker. It gets the same broker again until the next shedding
+round, or until enough others were placed.
 
 The state is shared with the shedding side, `core/strategies/shedding/avg_shedder.py`: `{"hits": ..., "planned":
 {bundle: destination}, "placed": {bundle: broker}}`.
 
-Differs from Pulsar: each new bundle gets a random broker of its own, where Pulsar's value-keyed map sent all of them to
-one; an overloaded broker is drawn only when all candidates are; no candidate gives no broker.
+Differs from Pulsar: each new bundle gets a random broker of its own; Pulsar's map, keyed by value, sends all of them to
+the same broker. An overloaded broker is drawn only when all candidates are overloaded. Without candidates there is no
+result.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Fill-up placement: the best broker that has bundles, and an idle one only when that one is loaded enough.
 
-Source: Pulsar's SimpleLoadManagerImpl (findLeastLoadedBroker), for leastLoadedServer and leastMsgPerSecond. Idle
-brokers do not compete for best. An idle one is opened when the best one's load is above the underloaded threshold, or
-all are idle. When even the best one is overloaded, the one with the most free capacity is chosen, and when that is
-full, all in turn. The state holds the memory of `core/strategies/ranked_brokers.py`, and the turn: `{"model": ...,
-"cursor": n}`.
+Source: Pulsar's SimpleLoadManagerImpl (findLeastLoadedBroker), for leastLoadedServer and leastMsgPerSecond. The best
+broker is chosen among those with bundles. An idle broker is chosen instead if the load of the best one is above the
+underloaded threshold, or all are idle. If even the best one is overloaded, the broker with the most free capacity is
+chosen; if that is full, all take turns. The state holds the memory of `core/strategies/ranked_brokers.py`, and the
+turn: `{"model": ..., "cursor": n}`.
 
 As in Pulsar: candidates are visited in the order of their total load at the snapshot, equals by name.
 
-Differs from Pulsar: a bundle has no claim to a broker it was promised, since ownership is recorded; bundles count for
-even distribution of their namespace from their assignment on, where Pulsar misses them for one pass.
+Differs from Pulsar: earlier choices for a bundle do not bind, since ownership is recorded. Bundles count for the even
+distribution of their namespace from their assignment on; Pulsar misses them for one pass.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Source: Pulsar's SimpleLoadManagerImpl. Of two brokers the better one has the lower load, heap, CPU, bandwidth in or
 bandwidth out: by the first of these in which they differ by more than 5 points, else by load.
 
-As in Pulsar: this is no total order, since small differences add up: the result depends on the visiting order, and may
-be the most loaded one of three.
+As in Pulsar, this is not a total order, since small differences add up. So the result depends on the order of the
+brokers, and may be the most loaded one of three.
 """
 
 from __future__ import annotations

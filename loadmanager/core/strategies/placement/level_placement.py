@@ -1,8 +1,8 @@
 """Level as placement: the broker whose most used resource is least used with the bundle. Ties are broken at random.
 
-Needs and usage are those of the shedding side (`core/strategies/level/level_load.py`); a bundle without history needs
-its expected load. Bundles on their way and earlier steps of the plan count. There is no even distribution of namespaces
-besides: it would hide the least used broker.
+Needs and usage are those of shedding (`core/strategies/level/level_load.py`); a bundle without history needs its
+expected load. Moving bundles and earlier steps of the plan count. Namespaces are not distributed evenly in addition,
+which could exclude the least used broker.
 """
 
 from __future__ import annotations

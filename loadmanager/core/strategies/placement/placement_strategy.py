@@ -25,7 +25,7 @@ Rows = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:
-    """The chosen broker row (None: nobody), the rows drawn from at random, the reason, and the next state."""
+    """The chosen broker row, None for none; the rows from which it was drawn; the reason, and the next state."""
 
     broker: int | None
     drawn_from: Rows
@@ -50,9 +50,9 @@ class PlacementStrategy(Protocol):
 
 @runtime_checkable
 class RemembersDestinations(Protocol):
-    """A placement strategy that plans destinations of some bundles, by name, and learns where each was placed.
+    """A placement strategy that plans destinations of some bundles, by name, and is notified where each was placed.
 
-    A planned destination is taken if the broker may own the bundle; an overloaded one only if all others are.
+    A planned destination is used if the broker may own the bundle; an overloaded one only if all others are overloaded.
     """
 
     def find_destination(self, bundle: str, state: State) -> BrokerId | None: ...

@@ -1,12 +1,12 @@
 """weightedRandomSelection: random, weighted by free capacity.
 
 Source: Pulsar's SimpleLoadManagerImpl. A broker's weight is the number of default bundles that it could carry when
-empty, times the square of its free share, truncated to an integer. Weight 0 gets nothing while another has more; if all
-are 0, all are equal. The state holds the memory of `core/strategies/ranked_brokers.py`: `{"model": ...}`.
+empty, times the square of its free share, truncated to an integer. A broker with weight 0 gets nothing unless all are
+0; then all are equal. The state holds the memory of `core/strategies/ranked_brokers.py`: `{"model": ...}`.
 
 As in Pulsar: weights are those of the snapshot; earlier placements of the plan do not change them.
 
-Differs from Pulsar: weights are limited to 2^31 - 1, where Pulsar's overflow and may find nobody.
+Differs from Pulsar: weights are limited to 2^31 - 1; Pulsar's may overflow, and then no broker is found.
 """
 
 from __future__ import annotations

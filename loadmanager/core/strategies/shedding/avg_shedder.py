@@ -1,22 +1,22 @@
-"""AvgShedder: pair the most used broker with the least used one, the next with the next, and even out each pair.
+"""AvgShedder: pair the most used broker with the least used one, and so on inwards, and even out each pair.
 
 Source: Pulsar's AvgShedder (PIP-364), with destinations kept by bundle name. A broker's score is its usage in points.
-A pair whose scores are `low.points` or more apart counts a low hit for both, and a high hit too from `high.points` on;
-hits count while they are consecutive. Once one of the two has enough of either, both counts start again, and the more
-used one sheds to the other: `max_unload` of the difference of their message rates if that exceeds a minimum, else of
-their throughputs. The largest bundles leave first, each if it still fits into the need. The destination is fixed with
-the decision; placement, which has to be AvgShedder too, follows it (see `core/strategies/placement/avg_placement.py`).
+If the scores of a pair differ by `low.points` or more, both brokers get a low hit, and from `high.points` on also a
+high hit; hits count while they are consecutive. When one of the two has enough hits of either kind, both counts restart
+and the more used broker sheds to the other: `max_unload` of the difference of their message rates if that exceeds a
+minimum, else of their throughputs. The largest bundles leave first, each if it fits into the remaining need. The
+destination is fixed with the decision; placement has to be AvgShedder too and uses it (see
+`core/strategies/placement/avg_placement.py`).
 
 The state is `{"hits": {broker: [incarnation, low, high]}, "planned": {bundle: destination}, "placed": ...}`, shared
 with placement. A round forgets all earlier destinations.
 
-As in Pulsar: hits belong to a broker and not to its pair, and start again also when nothing could be moved; a broker's
-only bundle moves if it fits; a need has to exceed its minimum; the broker in the middle of an odd number is its own
+As in Pulsar: hits belong to a broker, not to its pair, and restart even if nothing could be moved; a broker's only
+bundle moves if it fits; a need has to exceed its minimum; with an odd number of brokers, the middle one is its own
 partner.
 
-Differs from Pulsar: a broker that registered again starts without hits; brokers of equal score and bundles of equal
-load are ordered by name; a broker is left alone, and its hits are kept, while a bundle is leaving it or has left it
-since its report.
+Differs from Pulsar: a re-registered broker starts without hits; brokers of equal score and bundles of equal load are
+ordered by name; a broker is skipped, and keeps its hits, while a bundle is leaving it or has left it since its report.
 """
 
 from __future__ import annotations

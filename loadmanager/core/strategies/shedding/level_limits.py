@@ -21,9 +21,11 @@ from loadmanager.core.strategies.level.search_task import SearchMove
 
 
 class MoveLimits:
-    """Eligibility by the namespace's isolation policy and anti-affinity group: bundles of one class, `classes` (N,),
-    have the same `owners` (K, M). Those of a group are `limited` (N,): each move changes eligibility. So are all where
-    brokers run out of topics; each may get `topics_left` (M,) after the moves `made`.
+    """Eligibility by the namespace's isolation policy and anti-affinity group.
+
+    Bundles of one class, `classes` (N,), have the same `owners` (K, M). Bundles in an anti-affinity group are `limited`
+    (N,), since each move changes eligibility. All are limited if brokers may reach the topic limit; each can take
+    `topics_left` (M,) topics after the moves `made`.
     """
 
     def __init__(self, snapshot: Snapshot, settings: PlannerSettings) -> None:
@@ -50,7 +52,7 @@ class MoveLimits:
         return ~np.array(excluded, dtype=bool)[bundles.namespace]
 
     def misplaced(self) -> BoolArray:
-        """Return a mask (N,) of bundles on brokers that no isolation policy allows them."""
+        """Return a mask (N,) of bundles whose isolation policy does not allow their broker."""
         assigned = self._snapshot.bundles.assigned
         if not self._snapshot.policies.isolation or not len(assigned):
             return np.zeros(len(assigned), dtype=bool)
@@ -58,7 +60,7 @@ class MoveLimits:
         return np.asarray((assigned >= 0) & ~allowed[self.classes, assigned])
 
     def may_move(self, moves: tuple[SearchMove, ...]) -> bool:
-        """Return True if each of the moves is allowed, after those made."""
+        """Return True if each of the moves is allowed, given the moves already made."""
         return all(self._may_move(move) for move in moves)
 
     def made(self, move: SearchMove) -> None:
@@ -68,14 +70,14 @@ class MoveLimits:
     def _may_move(self, move: SearchMove) -> bool:
         if not self.limited[move.bundle] and self.topics_left[move.destination] >= self.topics[move.bundle]:
             return bool(self.owners[self.classes[move.bundle], move.destination])
-        self._tell()
+        self._update_projection()
         question = self._answers.question(self._namespace_of(move), move.source)
         if find_anti_affinity_refusal(self._rules, question) is not None:
             return False
         return bool(self._answers.allowed(question)[0][move.destination])
 
-    def _tell(self) -> None:
-        """Add the moves made to the projection, lazily."""
+    def _update_projection(self) -> None:
+        """Add the latest moves to the projection."""
         for move in self._untold:
             self._projection.move(self._namespace_of(move), move.bundle, move.source, move.destination)
         self._untold.clear()

@@ -1,21 +1,21 @@
 """Level: bring hot brokers down to the level, the balanced usage, with as few moves as possible.
 
-Not one of Pulsar's. A bundle's need of each resource is its current load at prices fitted over all brokers; usage is
-need over capacity, by assignment, so that bundles on their way count at their destination
-(`core/strategies/level/level_load.py`). A broker is hot if its most used resource is further above the level than the
-evenness and its noise (`core/strategies/level/load_noise.py`); `core/strategies/level/hysteresis.py` decides when it is
-relieved, and when a cold one is filled. Then all brokers above the target, nearer to the level, give.
+Pulsar does not have this strategy. A bundle's need of each resource is its current load at prices fitted over all
+brokers. Usage is need over capacity, by assignment, so moving bundles count at their destination
+(`core/strategies/level/level_load.py`). A broker is hot if its most used resource is above the level by more than the
+evenness and its noise (`core/strategies/level/load_noise.py`). `core/strategies/level/hysteresis.py` decides when it is
+relieved, and when a cold one is filled. Then all brokers above the target, which is nearer to the level, give.
 
-A broker that is not due gives only while its heat is more than half of its noise above the level. The level rises to
-the need of the largest bundle, to 75 % usage at most. Searches that find nothing back off, for urgent brokers too.
+A broker that is not due gives only if its heat is above the level by more than half of its noise. The level rises to
+the need of the largest bundle, to 75 % usage at most. Searches without result back off, for urgent brokers too.
 
-The search lowers a convex score of all resources together, at the least load moved
+The search lowers a convex score over all resources while moving as little load as possible
 (`core/strategies/level/move_search.py`). Destinations are fixed with the decision; the planner checks them against the
 filters. Placement has to be Level too (`core/strategies/placement/level_placement.py`).
 
 Bundles on a broker that their isolation policy does not allow move first (`core/strategies/level/forced_moves.py`). The
-state is that of `core/strategies/level/hysteresis.py`. A broker is left alone while a bundle is leaving it or has left
-it since its report.
+state is that of `core/strategies/level/hysteresis.py`. A broker is skipped while a bundle is leaving it or has left it
+since its report.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _LEAST_EXPLAINED = 0.75
 """Minimum part of a broker's usage that its bundles have to explain; idle usage is the rest."""
 
 _NOISE_LEFT = 0.5
-"""Part of its noise above the level from which a broker that is not due gives together with others."""
+"""Heat above the level, as a part of the noise, from which a broker that is not due gives together with others."""
 _MOST_RAISED = 0.75
 """Maximum usage to which a single large bundle raises the level: the other brokers keep headroom."""
 
@@ -164,7 +164,7 @@ class Level:
             return _Round(self.settings, self.bands, snapshot, state).run()
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
-        """Return the points of its most used resource until the broker is hot."""
+        """Return the usage points by which the broker's most used resource is below the trigger."""
         loads, indivisible = _with_indivisible(LevelLoads.of(snapshot, self.settings), snapshot)
         hottest = int(np.argmax(loads.usage[broker]))
         margin = self.bands.margin(_noise(snapshot, loads, state))
@@ -188,8 +188,8 @@ def _noise(snapshot: Snapshot, loads: LevelLoads, state: State) -> FloatArray:
 
 
 def _explained(used: FloatArray, loads: LevelLoads) -> FloatArray:
-    """Return the reported usage (M,), 0 where bundles explain less than `_LEAST_EXPLAINED`: a sudden rise is acted on
-    once the bundles behind it are known.
+    """Return the reported usage (M,), 0 where bundles explain less than `_LEAST_EXPLAINED`. So there is no reaction to
+    a sudden rise until its bundles are known.
     """
     used = np.nan_to_num(used, nan=0.0, neginf=0.0)
     return np.where(loads.usage.max(axis=1, initial=0.0) >= _LEAST_EXPLAINED * used, used, 0.0)
@@ -201,10 +201,10 @@ def _reachable(loads: LevelLoads, resting: BoolArray) -> LevelLoads:
 
 
 def _with_indivisible(loads: LevelLoads, snapshot: Snapshot) -> tuple[LevelLoads, FloatArray]:
-    """Return the loads relative to the level that the largest bundle allows, and the usage (M,) that remains of each
-    broker's largest bundle, 0 if that is not above the level.
+    """Return the loads relative to the level that the largest bundle allows, and the usage (M,) that each broker's
+    largest bundle causes on any broker, 0 if that is not above the level.
 
-    The highest usage does not fall when brokers below the largest bundle's are relieved.
+    Relieving brokers with less usage than that of the largest bundle would not lower the highest usage.
     """
     indivisible = loads.usage_of_indivisible(snapshot.bundles.assigned)
     level = max(loads.level, min(float(indivisible.max(initial=0.0)), _MOST_RAISED))
@@ -268,8 +268,8 @@ class _Round:
         return -1.0 if seen.cold_since_s is None else self._now_s - seen.cold_since_s
 
     def _placement_times(self) -> FloatArray:
-        """Return the time (N,) at which Level put each bundle in place lately, minus infinity otherwise and where a
-        broker lacks headroom.
+        """Return the time (N,) at which Level put each bundle on its broker; minus infinity if it does not rest, or if
+        the broker lacks headroom.
         """
         bundles, brokers = self._snapshot.bundles, self._snapshot.brokers
         put_s = np.full(len(bundles), -math.inf)
@@ -284,9 +284,10 @@ class _Round:
         return put_s
 
     def _search(self, task: Task, forced: list[SearchMove]) -> tuple[SearchResult, LevelReason]:
-        """Search for moves after the forced ones, and return the reason: from hot brokers that are due, else to cold
-        ones; if that moves nothing, to the latest cold one, from brokers where bundles rest that were put there before
-        it came.
+        """Search for moves after the forced ones; return them with their reason.
+
+        Moves go from due hot brokers, else to cold ones. If filling finds no move, the latest cold broker may get
+        bundles that rest since before it joined.
         """
         task.movable[[move.bundle for move in forced]] = False
         rested = replace(task, movable=task.movable & ~self._rests)
@@ -310,8 +311,8 @@ class _Round:
         return replace(found, heat=found.heat * self._mean.level / self._loads.level)
 
     def _task(self) -> Task:
-        """Build the search for bringing all brokers to the target, except those awaiting a report, which give nothing,
-        also not in an exchange.
+        """Build the search that brings all brokers to the target. Brokers awaiting a report give nothing, not even in
+        an exchange.
         """
         snapshot, settled = self._snapshot, self._snapshot.brokers.settled
         total = total_load(snapshot)
@@ -397,7 +398,7 @@ class _Round:
         return LevelReason.HOT_TOO_SHORTLY, {"seconds": round(hot_s), "seconds_left": round(left_s)}
 
     def _why_calm(self, broker: int) -> tuple[Reason, dict[str, Figure]]:
-        """Return the reason why a broker that is not hot gives nothing, or gets nothing if it is cold."""
+        """Return the reason why a broker that is not hot gives nothing or, if it is cold, gets nothing."""
         seen = self._seen[broker]
         if self._indivisible[broker] > 0:
             largest: dict[str, Figure] = {"largest_percent": 100 * float(self._indivisible[broker])}

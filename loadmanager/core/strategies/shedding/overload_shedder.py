@@ -1,10 +1,10 @@
 """OverloadShedder: relieve every broker whose usage has reached the overload threshold.
 
-Source: Pulsar's OverloadShedder. A broker at or above `threshold_percentage` sheds so much throughput that its usage
-would drop 5 points below the threshold. It is stateless.
+Source: Pulsar's OverloadShedder. A broker at or above `threshold_percentage` sheds enough throughput to bring its usage
+5 points below the threshold. It is stateless.
 
-Differs from Pulsar: bundles of equal throughput leave in the order of their names; a broker is left alone while a
-bundle is leaving it or has left it since its report.
+Differs from Pulsar: bundles of equal throughput leave in the order of their names; a broker is skipped while a bundle
+is leaving it or has left it since its report.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ MARGIN = 0.05
 """Distance below its threshold to which a broker is brought, as a fraction: 5 points."""
 
 _MOST_POINTS = 1000.0
-"""Limit of the margin: a broker that needs more usage than this is never shed from for usage."""
+"""Limit of the margin; if a broker would need more usage than this, its usage never causes shedding."""
 _POINTS_RESOLUTION = 0.001
 
 
@@ -35,8 +35,8 @@ _POINTS_RESOLUTION = 0.001
 class Pick:
     """Bundle rows that leave one broker, in the order they were selected.
 
-    `destination` is the broker row fixed with the decision, None if placement is to choose. An `is_final` one has
-    passed the filters already; any other is taken only if they allow it.
+    `destination` is the broker row fixed with the decision, None if placement is to choose. With `is_final` it has
+    passed the filters already; otherwise it is used only if they allow it.
     """
 
     broker: int
@@ -67,8 +67,8 @@ class SheddingStrategy(Protocol):
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
         """Return the distance of the broker (a row) from its shedding threshold, all other brokers unchanged.
 
-        `usage_points` more usage, or `msg_rate_per_s` or `mib_per_s` more load, and the number of `rounds`. Empty if it
-        has reached its threshold, or never would. The state is that before the round.
+        It is `usage_points` more usage, or `msg_rate_per_s` or `mib_per_s` more load, for a number of `rounds`. Empty
+        if the broker has reached its threshold or never would. The state is that before the round.
         """
         ...
 
@@ -123,7 +123,7 @@ def relieve(snapshot: Snapshot, hot: Sequence[Hot], reason: Reason) -> tuple[lis
 
 
 def find_refusal(snapshot: Snapshot, broker: int) -> Reason | None:
-    """Return the reason why nothing may leave this broker, None if something may."""
+    """Return the reason why no bundle may leave this broker, None if one may."""
     brokers = snapshot.brokers
     if not brokers.settled[broker]:
         return SheddingReason.AWAITING_REPORT

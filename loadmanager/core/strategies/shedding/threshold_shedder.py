@@ -1,22 +1,22 @@
 """ThresholdShedder: relieve every broker whose usage is well above the average.
 
 Source: Pulsar's ThresholdShedder, with its lower-boundary mode. A broker's usage is its exponential moving average,
-with weight `history` for the past. A broker at or above average + threshold sheds so much throughput that its usage
-would drop to average + threshold - 5 points, unless that is less than a minimum. If nothing was shed, the
-lower-boundary mode is on, and some broker is below average - threshold, the most used broker sheds half a threshold's
-share of its throughput. The state holds the moving averages: `{"usage": {broker: [incarnation, fraction]}}`.
+with weight `history` for the past. A broker at or above average + threshold sheds enough throughput to bring its usage
+to average + threshold - 5 points, unless that is less than a minimum. If nothing was shed, the lower-boundary mode is
+on, and some broker is below average - threshold, the most used broker sheds half a threshold's share of its throughput.
+The state holds the moving averages: `{"usage": {broker: [incarnation, fraction]}}`.
 
-Pulsar sheds a part of the throughput equal to the excess points of usage, which is too little. It weighs bundles by
-averages over ten reports, which lag behind new load, so it moves too many. The broker is left hot, or emptied. `Level`
-does neither.
+Pulsar's rule has two weaknesses. It sheds a part of the throughput equal to the excess points of usage, which is too
+little. It weighs bundles by averages over ten reports, which lag behind new load, so it moves too many. The broker
+stays hot, or is emptied. `Level` avoids both.
 
 Differs from Pulsar: a re-registered broker starts with its first usage, as a new one; equal bundles leave in the order
-of their names, and of equally used brokers the first by name counts as the most used; a broker is left alone while a
-bundle is leaving it or has left it since its report. As in Pulsar the lower-boundary mode, when it runs, advances the
-moving averages a second time.
+of their names, and of equally used brokers the first by name counts as the most used; a broker is skipped while a
+bundle is leaving it or has left it since its report. As in Pulsar, the lower-boundary mode advances the moving averages
+a second time.
 
-Thresholds that no configuration sets follow the load of the fleet (`core.model.fleet_load`). Limits on churn may
-hold back what is shed here (`core.planning.churn`).
+Thresholds without a configured value follow the load of the fleet (`core.model.fleet_load`). Limits on churn may block
+moves that are decided here (`core.planning.churn`).
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class ThresholdShedder:
             else:
                 why |= self._why_need(bytes_per_s)
                 is_below_minimum = bytes_per_s < self.min_throughput_mib_per_s * MIB
-                if not is_below_minimum:  # nor is what is not a number, as in Pulsar
+                if not is_below_minimum:  # also NaN, as in Pulsar
                     hot.append(Hot(broker, bytes_per_s, why))
                     continue
                 refusal = SheddingReason.NEED_BELOW_MINIMUM

@@ -1,23 +1,28 @@
 """TransferShedder: level the averaged usage of brokers by moving bundles from the most used to the least used.
 
-Source: Pulsar's TransferShedder, the shedder of its extensible load manager. Brokers are sorted by averaged usage. When
-for more than so many cycles the standard deviation is above a target, or the least used broker is far below the
-average, or the most used one is overloaded and far above it, the most used broker hands half of the difference, as a
-share of its throughput, to the least used one; then the next most used is looked at. A broker's busiest bundles are
-tried from the least busy on, and the first that does not fit ends it, unless bundles of the other broker can be taken
-in exchange. Its last bundle in that list never moves alone. A report that is not yet so much newer than the last unload
-from its broker stops the whole cycle. With transfers disabled a bundle's destination is left to placement.
+Source: Pulsar's TransferShedder, the shedder of its extensible load manager. Brokers are sorted by averaged usage. A
+cycle counts a hit if the standard deviation is above a target, or the least used broker is far below the average, or
+the most used one is overloaded and far above it. After more consecutive hits than a threshold, the most used broker
+hands half of the difference, as a share of its throughput, to the least used one; then the next most used broker
+follows. A broker's busiest bundles are tried from the least busy on. The first that does not fit ends the transfer,
+unless bundles of the other broker can be taken in exchange. The last bundle of that list never moves alone. If the
+report of a broker is not newer than the last unload from it by a delay, the whole cycle is skipped. With transfers
+disabled, destinations are left to placement.
 
-The state holds the consecutive cycles, the counters of all cycles and the last figures: `{"hits": n, "counters":
-{"Skip/HitCount": n, ...}, "statistics": [average, standard deviation]}`; `null` there is not a number.
+The state holds the consecutive hits, the counters of all cycles and the last figures: `{"hits": n, "counters":
+{"Skip/HitCount": n, ...}, "statistics": [average, standard deviation]}`; `null` there is NaN.
 
-Differs from Pulsar: what was taken in exchange always counts, where Pulsar counts it in its debug mode only and
-predicts a wrong deviation, and too much outflow, without it; a broker whose report is too old neither gives nor gets,
-where Pulsar only leaves it out of the average; the published load of a broker that is not registered is not looked at;
-bundles taken in exchange must be owned by that broker, in no excluded namespace, and not recently unloaded, as all
-others; later bundles see where earlier ones of the cycle went; a broker gives nothing while a bundle is leaving it, or
-has left it since its report, nor when it has no usage at all, of which Pulsar takes half to be everything. Equally used
-brokers are in the order of their names.
+Differs from Pulsar:
+
+- Exchanged bundles always count. Pulsar counts them in its debug mode only; without it, it predicts a wrong deviation
+  and too much outflow.
+- A broker whose report is too old neither gives nor receives; Pulsar only leaves it out of the average.
+- The published load of an unregistered broker is ignored.
+- Exchanged bundles must be owned by that broker, in no excluded namespace, and not recently unloaded, as all others.
+- Later bundles take the moves of earlier ones in the cycle into account.
+- A broker gives nothing while a bundle is leaving it or has left it since its report. A broker without any usage gives
+  nothing; Pulsar would count half of that usage as all of its throughput.
+- Equally used brokers are ordered by name.
 """
 
 from __future__ import annotations
@@ -129,7 +134,7 @@ _DONE: dict[Reason, str] = {
 
 @dataclass(slots=True)
 class LoadStatistics:
-    """Mean and population standard deviation of broker usages, updated as load is moved."""
+    """Mean and population standard deviation of broker usages, updated with each move of load."""
 
     mean: float
     squares: float
@@ -315,7 +320,7 @@ class _Cycle:
         return first
 
     def _begin(self, source: int, destination: int, reason: Reason, why: Mapping[str, Figure]) -> _Transfer | None:
-        """Begin a transfer; None, counted and with a verdict, if there are no bundles to choose from."""
+        """Begin a transfer. Return None, after counting and explaining it, if there are no bundles to choose from."""
         top = self._top.of_broker(source)
         if not self._snapshot.brokers.settled[source]:
             refusal = SheddingReason.AWAITING_REPORT

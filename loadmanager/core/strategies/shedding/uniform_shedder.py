@@ -1,18 +1,18 @@
 """UniformLoadShedder: bring the broker with the most traffic closer to the one with the least.
 
-Source: Pulsar's UniformLoadShedder. When the highest message rate is more than `rate_percentage` above the lowest, the
-broker that has it sheds by message rate; else, when the highest throughput is more than `throughput_multiplier` times
-the lowest, its broker sheds by throughput. A threshold that is not positive turns its rule off. The need is
-`max_unload` of the difference, and nothing happens below a minimum. The largest bundles leave first, each if it still
-fits into the need. One broker sheds per round; the strategy is stateless.
+Source: Pulsar's UniformLoadShedder. If the highest message rate is more than `rate_percentage` above the lowest, its
+broker sheds by message rate. Otherwise, if the highest throughput is more than `throughput_multiplier` times the
+lowest, its broker sheds by throughput. A threshold that is not positive turns its rule off. The need is `max_unload` of
+the difference; nothing happens below a minimum. The largest bundles leave first, each if it fits into the remaining
+need. One broker sheds per round; the strategy is stateless.
 
-As in Pulsar: a lowest value of about 0 counts as 1, so the difference to an idle broker is the highest value itself; a
-rate rule that applies hides the throughput rule, even if nothing moves; the need is an integer of at most 2^31 - 1, and
-so is what a bundle takes off it; a bundle without load fits into any need, so that all such leave, as far as
-`max_bundles` allows.
+As in Pulsar: a lowest value of about 0 counts as 1, so the difference to an idle broker is the highest value itself. If
+the rate rule applies, the throughput rule is not tried, even if nothing moves. The need is an integer of at most
+2^31 - 1, and each bundle reduces it by an integer. Bundles without load fit into any need, so all of them leave, up to
+`max_bundles`.
 
 Differs from Pulsar: of equally loaded brokers the first by name counts, and bundles of equal load leave in the order of
-their names; a broker is left alone while a bundle is leaving it or has left it since its report.
+their names; a broker is skipped while a bundle is leaving it or has left it since its report.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from loadmanager.core.strategies.shedding.shedding_strategy import (
 
 _MAX_INT = 2**31 - 1
 _NEXT_TO_NOTHING = 1e-6
-"""Lowest value up to which it counts as 1."""
+"""Values up to this one count as 1 if they are the lowest."""
 
 
 class UniformReason(Reason):
@@ -93,7 +93,7 @@ class _Extremes:
         return cls(columns, broker, highest, 1.0 if abs(lowest) <= _NEXT_TO_NOTHING else lowest)
 
     def need(self, max_unload: float) -> int:
-        """Return the load that is to leave the highest, as a 32-bit integer."""
+        """Return the load to shed from the broker with the highest load, as a 32-bit integer."""
         need = (self.highest - self.lowest) * max_unload
         return 0 if math.isnan(need) else math.trunc(min(max(need, -_MAX_INT - 1), _MAX_INT))
 
@@ -138,7 +138,7 @@ class UniformLoadShedder:
         return Shed((), (Verdict("cluster", UniformReason.DIFFERENCES_SMALL, acted=False, why=why),), state)
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:  # noqa: ARG002 - it remembers nothing
-        """Return the margin of each rule, as if the other one did not apply."""
+        """Return the margin of each rule, ignoring the other one."""
         margin: dict[str, Figure] = {}
         if len(snapshot.brokers) <= 1:
             return margin

@@ -2,9 +2,9 @@
 
 Source: Pulsar's FlowOrQpsEquallyDivideBundleSplitAlgorithm.
 
-As in Pulsar, topics without load do not count, and of topics with the same hash the figures of the last count, once for
-each of them. Differs from Pulsar: it gets the load of topics whichever algorithm is the default one, where Pulsar fails
-unless it is itself the default.
+As in Pulsar, topics without load do not count; for topics with the same hash, the figures of the last one count once
+for each of them. Differs from Pulsar: it gets the load of topics whichever algorithm is the default; Pulsar fails
+unless this one is the default.
 """
 
 from __future__ import annotations

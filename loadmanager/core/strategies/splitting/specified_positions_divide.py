@@ -1,7 +1,7 @@
 """Cut at given positions. Source: Pulsar's SpecifiedPositionsBundleSplitAlgorithm.
 
-Positions outside the bundle are ignored, and as in Pulsar duplicates stay; the caller cuts there once, where Pulsar's
-split fails. Differs from Pulsar: the caller's list is not sorted in place.
+Positions outside the bundle are ignored. As in Pulsar, duplicates stay; the caller cuts once per position, while
+Pulsar's split fails. Differs from Pulsar: the caller's list is not sorted in place.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ The modular rule compares long-term rates and splits at once; the extensible one
 to be above a limit for more consecutive rounds than a threshold.
 
 Differs from Pulsar: a bandwidth limit of 2048 MiB/s or more does not overflow; a bundle reported by two brokers counts
-once, as its owner reports it; a pending split blocks its neighbours of the same namespace only, not of one whose name
-begins alike; the extensible rule too may cut a bundle at several boundaries. If the maximum number of bundles does not
-allow all boundaries, some are used, in even steps. A bundle whose load is that of one topic, if topic loads are known,
-is not cut: the part with that topic would be as hot, and cut again.
+once, as its owner reports it; a pending split blocks neighbours in the same namespace only, not in one whose name
+begins with the same characters; the extensible rule too may cut a bundle at several boundaries. If the maximum number
+of bundles does not allow all boundaries, some are used, at even intervals. If topic loads are known and one topic has
+nearly all load of a bundle, the bundle is not cut: the part with that topic would be as hot, and be cut again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from loadmanager.core.domain.settings import KEYS, PlannerSettings
 from loadmanager.core.strategies.splitting.split_algorithm import MIB, MIN_TOPICS, is_splittable, usable
 
 HOT_TOPIC_SHARE = 0.9
-"""Share of its bundle's load from which a topic above a limit makes a split useless."""
+"""Share of its bundle's load from which a single topic makes a split useless."""
 
 LIMIT_KEYS = {
     SplitReason.TOPICS: KEYS["namespace_bundle_max_topics"],
@@ -124,9 +124,10 @@ def find_for_modular(
     *,
     counts_splits: bool = True,
 ) -> Splits:
-    """Apply the modular rule to bundles in report order; `bundle_counts` by namespace. Bundles above a limit count
-    against the maximum, cut or not, except in Pulsar's simple load manager (`counts_splits` is False), whose rule is
-    the same otherwise, on latest rates.
+    """Apply the modular rule to bundles in report order; `bundle_counts` by namespace.
+
+    Bundles above a limit count against the maximum even if they are not cut. In Pulsar's simple load manager they do
+    not (`counts_splits` is False); its rule is the same otherwise, on latest rates.
     """
     judge = _Judge(settings, divide, find_topics, bundle_counts)
     splits, verdicts = [], []
@@ -312,7 +313,7 @@ class _Judge:
         return self.bundle_counts.get(namespace, 1) + self.extra[namespace]
 
     def _find_hot_topic(self, candidate: SplitCandidate, reason: SplitReason) -> Verdict | None:
-        """Refuse a split that would leave the load together because it is that of one topic."""
+        """Refuse a split that cannot divide the load because it is that of one topic."""
         topics = self.find_topics(candidate.name) if reason in _SHARES else ()
         if not topics:
             return None

@@ -132,7 +132,7 @@ def find_candidates(
     found = []
     for registration, report in reports:
         before = read_hits(remembered, registration)
-        # All are looked at as columns first: hardly any of a hundred thousand is above a limit.
+        # Check all as columns first: hardly any of a hundred thousand is above a limit.
         above = (report.bundle_topics > settings.namespace_bundle_max_topics) | _has_many_sessions(report, settings)
         if is_latest:
             above |= _carries_much(report.bundle_load, settings)

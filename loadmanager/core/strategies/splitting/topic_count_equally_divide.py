@@ -1,7 +1,7 @@
 """Cut between the two middle topics. Source: Pulsar's TopicCountEquallyDivideBundleSplitAlgorithm.
 
-As in Pulsar, the boundary is the hash of the left one if both hashes are equal or adjacent: that topic then goes right,
-or, at the first hash of the bundle, there is no cut.
+As in Pulsar, the boundary is the hash of the left topic if both hashes are equal or adjacent. That topic then belongs
+to the right part; if its hash is the first of the bundle, there is no cut.
 """
 
 from __future__ import annotations
