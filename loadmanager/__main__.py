@@ -8,7 +8,7 @@ from loadmanager.util.optional_dependencies import how_to_install
 
 
 def main() -> None:
-    """Entry point of `loadmanager`, also where nothing but a kit is installed."""
+    """Entry point of `loadmanager`, also for an installation of the broker kit only."""
     try:
         from loadmanager.cli import main as run  # noqa: PLC0415 - only so can it be said what is lacking
     except ModuleNotFoundError as error:

@@ -1,18 +1,18 @@
-"""Errors at the edges of the service, each named for the situation it reports.
+"""Errors outside the core.
 
-The pure core raises its own (`loadmanager.core.domain.names.InvalidNameError` and the like); expected refusals, such as
-a stale step of a plan, are return values and not errors.
+The pure core has its own, such as `loadmanager.core.domain.names.InvalidNameError`. Expected refusals, such as a stale
+step of a plan, are return values and not errors.
 """
 
 from __future__ import annotations
 
 
 class LoadManagerError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base class of the errors of this package."""
 
 
 class ConfigurationError(LoadManagerError):
-    """The configuration cannot be used; the message names the key, the value and what is allowed."""
+    """The configuration is unusable; the message names the key, the value and the allowed values."""
 
 
 class ForeignStoreError(ConfigurationError):
@@ -28,7 +28,7 @@ class StoreUnavailableError(StoreError):
 
 
 class OutcomeUnknownError(StoreError):
-    """A write was sent and no answer came: it may or may not have happened. Read again before deciding anything."""
+    """A write was sent but not answered: it may or may not have been executed. Read again before deciding anything."""
 
 
 class AccessDeniedError(StoreError):
@@ -36,7 +36,7 @@ class AccessDeniedError(StoreError):
 
 
 class TransactionFailedError(StoreError):
-    """The store refused a transaction as a whole; nothing of it happened.
+    """The store refused a transaction; none of its operations was executed.
 
     `index` is the position of the first operation that failed, `cause` one of `bad_version`, `no_node`,
     `node_exists`, `not_empty`, `no_access`, `other`.
@@ -54,11 +54,11 @@ class ZnodeTooLargeError(StoreError):
 
 
 class InvalidRecordError(LoadManagerError):
-    """A znode or a request body holds something that cannot be used; the message names the place and the field."""
+    """A znode or a request body is unusable; the message names the place and the field."""
 
 
 class BadRequestError(LoadManagerError):
-    """A body or parameter of a request cannot be used; the message names it and what is allowed."""
+    """A body or parameter of a request is unusable; the message names it and the allowed values."""
 
 
 class UnauthenticatedError(LoadManagerError):
@@ -74,7 +74,7 @@ class NotFoundError(LoadManagerError):
 
 
 class ConflictError(LoadManagerError):
-    """The change contradicts the present state; nothing was changed."""
+    """The change conflicts with the current state; nothing was changed."""
 
 
 class NotDynamicError(LoadManagerError):
@@ -82,11 +82,11 @@ class NotDynamicError(LoadManagerError):
 
 
 class ConcurrentModificationError(LoadManagerError):
-    """Others kept changing the same znode; nothing was written."""
+    """Other writers kept changing the znode; nothing was written."""
 
 
 class NotLeaderError(LoadManagerError):
-    """This node does not lead (any more); the caller may ask the leader."""
+    """This node is not, or no longer, the leader; the caller may ask the leader."""
 
 
 class StaleEpochError(NotLeaderError):
@@ -98,7 +98,7 @@ class NoLeaderError(LoadManagerError):
 
 
 class OutdatedMirrorError(LoadManagerError):
-    """This node's mirror may be outdated after a store rollback; another node may know better."""
+    """This node's mirror may be outdated after a store rollback; another node may be up to date."""
 
 
 class TooManyPreviewsError(LoadManagerError):
@@ -110,7 +110,7 @@ class NoBrokerAvailableError(LoadManagerError):
 
 
 class NoOwnerYetError(LoadManagerError):
-    """The topic got no owner in time; the message has the last answers of the nodes."""
+    """The topic got no owner before the timeout; the message has the last answers of the nodes."""
 
 
 class NodesUnavailableError(LoadManagerError):
@@ -118,7 +118,7 @@ class NodesUnavailableError(LoadManagerError):
 
 
 class HeldForOwnerError(NoBrokerAvailableError):
-    """The bundle waits for its broker, which is held off; `retry_after_s` is the longest wait."""
+    """The bundle waits for its broker, which is held off; `retry_after_s` is the maximum wait."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
@@ -173,7 +173,7 @@ class DestinationInactiveError(ConflictError):
 
 
 class PlanNotFoundError(NotFoundError):
-    """No such plan is kept by the leader; the message says why."""
+    """The leader does not keep this plan; the message says why."""
 
 
 class PlanBusyError(ConflictError):
@@ -193,7 +193,7 @@ class OwnerSilentError(LoadManagerError):
 
 
 class SplitRefusedError(LoadManagerError):
-    """A split is impossible as requested, whatever the bundle holds; the message says what is allowed."""
+    """The requested split is impossible for any load of the bundle; the message names what is allowed."""
 
 
 class HistoryError(LoadManagerError):
@@ -201,15 +201,15 @@ class HistoryError(LoadManagerError):
 
 
 class HistoryFileError(HistoryError):
-    """A file of the history that cannot be used: damaged, or not ours; the message names it. The others still can."""
+    """A file of the history is damaged or not ours; the message names it. Other files remain usable."""
 
 
 class HistorySchemaError(HistoryFileError):
-    """A file of the history was written by a newer loadmanager than this one."""
+    """A file of the history was written by a newer version of loadmanager."""
 
 
 class ScenarioError(LoadManagerError):
-    """A scenario cannot be run; the message names the file, the key and what is allowed."""
+    """A scenario cannot be run; the message names the file, the key and the allowed values."""
 
 
 class PipelineError(LoadManagerError):
@@ -217,4 +217,4 @@ class PipelineError(LoadManagerError):
 
 
 class EmbeddedServerError(LoadManagerError):
-    """The embedded ZooKeeper, or the JVM it needs, could not be started; the message says what was tried."""
+    """The embedded ZooKeeper or its JVM could not be started; the message lists the attempts."""

@@ -23,10 +23,10 @@ def _set_event() -> asyncio.Event:
 
 @dataclass(eq=False, slots=True)
 class ControlledAgent:
-    """Agent of one broker; it answers as its fields say.
+    """Agent of one broker; its fields control its answers.
 
-    It calls its broker at `broker_url`, and lookups send clients to `client_url`. Leases last `valid_for_ms`; None: it
-    gives none. An answer about an owner is decided when the question arrives, and sent once `may_answer` is set.
+    It calls its broker at `broker_url`, and lookups send clients to `client_url`. Leases last `valid_for_ms`; with None
+    it grants none. A question about an owner is decided when it arrives, and answered when `may_answer` is set.
     """
 
     broker_id: str = "127.0.0.1:1"
@@ -69,7 +69,7 @@ class ControlledAgent:
 class ControlPlane:
     """A node at `url`, and the `agents` of brokers by id. Use it with `async with`.
 
-    A lookup of a topic that the test has not assigned is answered with 503. Clear `may_answer` to answer lookups late.
+    The answer to a lookup of an unassigned topic is 503. Clear `may_answer` to delay the answers to lookups.
     """
 
     def __init__(self) -> None:
@@ -90,13 +90,13 @@ class ControlPlane:
         await self._servers.aclose()
 
     async def add_broker(self, broker_id: str, client_url: str = "", broker_url: str = "") -> ControlledAgent:
-        """Start the agent of a broker. The broker asks it at `url`."""
+        """Start the agent of a broker. The broker reaches it at `url`."""
         agent = self.agents[broker_id] = ControlledAgent(broker_id, client_url, broker_url)
         agent.url = await self._serve(agent.routes())
         return agent
 
     def assign(self, broker_id: str, *topics: str) -> None:
-        """Assign topics, taken from their owners without a word, as after a crash."""
+        """Assign topics without notifying their current owners, as after a crash."""
         for agent in self.agents.values():
             agent.owned.difference_update(topics)
         self.agents[broker_id].owned.update(topics)
@@ -118,7 +118,7 @@ class ControlPlane:
         self.assign(broker_id, *topics)
 
     def crash(self, broker_id: str) -> None:
-        """End the registration of a broker: it gets no lease, and owns nothing."""
+        """End the registration of a broker: it gets no lease and owns nothing."""
         self.agents[broker_id].valid_for_ms = None
         self.agents[broker_id].owned.clear()
 

@@ -51,9 +51,9 @@ class TimeMeanData(WireModel):
 
 
 class BundleData(WireModel):
-    """One bundle's short and long running means, and its number of topics at the last report.
+    """Short-term and long-term running means of one bundle, and its number of topics at the last report.
 
-    Older records, and Pulsar's, have no `time_mean`.
+    Records of older versions and of Pulsar have no `time_mean`.
     """
 
     short_term_data: TimeAverageMessageData

@@ -56,7 +56,7 @@ class AdvertisedListener(TypedDict, total=False):
 
 
 class HealthData(TypedDict, total=False):
-    """Health figures of a broker, as far as it reports them: latency in milliseconds, error ratio, queue length."""
+    """Health figures of a broker, all optional: latency in milliseconds, error ratio, queue length."""
 
     latencyMs: Amount
     errorShare: Share
@@ -123,7 +123,7 @@ MAX_BUNDLES_PER_REPORT = 20_000
 """Maximum bundles per report: about as many as fit into a znode. Reading a larger report would block a node."""
 
 _OTHER_OBJECTS = 1_000
-"""Limit on a record's entries besides its bundles: resources, protocols, listeners."""
+"""Limit on the number of entries other than bundles: resources, protocols, listeners."""
 
 _COMMAS_PER_BUNDLE = 16
 """Upper limit of the commas per bundle: its fields, and its name in each of the record's lists."""
@@ -175,7 +175,7 @@ def _round_figures(stats: NamespaceBundleStats, digits: int) -> NamespaceBundleS
 
 
 def load_and_usage_of(record: LocalBrokerData) -> LoadAndUsage:
-    """Return the totals of a record; the number of bundles is that of its names, as in Pulsar's decisions."""
+    """Return the totals of a record. The number of bundles is the number of names, as in Pulsar's decisions."""
     return LoadAndUsage(
         load=tuple(_number(record, name) for name in _LOAD),
         usage=tuple(_usage(record, name) for name in _RESOURCES),
@@ -184,7 +184,7 @@ def load_and_usage_of(record: LocalBrokerData) -> LoadAndUsage:
 
 
 def health_of(record: LocalBrokerData) -> HealthFigures | None:
-    """Return the broker's health figures; None when it reports none."""
+    """Return the broker's health figures; None if it reports none."""
     said = record.get("health")
     return HealthFigures(said.get("latencyMs"), said.get("errorShare"), said.get("queue")) if said else None
 

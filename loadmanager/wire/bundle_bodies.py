@@ -12,9 +12,9 @@ from loadmanager.core.domain.names import HASH_SPACE_END
 from loadmanager.wire.validation import WireModel
 
 LARGEST = "LARGEST"
-"""Instead of a range: the bundle of the namespace with the most topics."""
+"""Alias of a range: the bundle of the namespace with the most topics."""
 HOT = "HOT"
-"""Instead of a range: the bundle of the namespace with the highest long-term throughput."""
+"""Alias of a range: the bundle of the namespace with the highest long-term throughput."""
 
 Hash = Annotated[int, Field(ge=0, le=HASH_SPACE_END, strict=True)]
 

@@ -25,7 +25,7 @@ from loadmanager.core.model.time_means import TimeMeans
 from loadmanager.wire.dump_line import NON_FINITE
 
 BUNDLES, BROKERS, NAMESPACES = "bundles", "brokers", "namespaces"
-"""Kind of a part."""
+"""Kinds of parts."""
 
 _BUNDLES_PER_PART = 500
 _BROKERS_PER_PART = 50
@@ -59,7 +59,7 @@ Record = tuple[Sequence[str], Sequence[Ownership]]
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A JSON value that is computed when it is written: see `core.planning.decision_kinds.InColumns`."""
+    """JSON value that is computed when it is written; see `core.planning.decision_kinds.InColumns`."""
 
     work_out: Callable[[], Any]
 

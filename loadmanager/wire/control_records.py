@@ -34,7 +34,7 @@ def _printable(text: str) -> str:
 
 @with_config(ConfigDict(extra="forbid", strict=True))
 class DrainData(TypedDict):
-    """A drain: its begin, and the `startTimestamp` of the broker process that it is for."""
+    """A drain: its begin, and the `startTimestamp` of the drained broker process."""
 
     since: Milliseconds
     startTimestamp: Milliseconds
@@ -42,7 +42,7 @@ class DrainData(TypedDict):
 
 @with_config(ConfigDict(extra="forbid", strict=True))
 class ReturnData(TypedDict):
-    """Bundles that return to a broker after its drain: the begin of the drain, and the bundles."""
+    """Bundles that return to a broker after its drain, and the begin of the drain."""
 
     since: Milliseconds
     bundles: list[Bundle]
@@ -114,18 +114,18 @@ def data_of(controls: Controls) -> ControlsData:
 
 
 class Reasoned(WireModel, extra="forbid"):
-    """Body that freezes something: the reason, for everybody who asks."""
+    """Body of a freeze: the reason, which is shown to everybody."""
 
     reason: Annotated[Why, AfterValidator(_printable)]
 
 
 class HoldOff(WireModel, extra="forbid"):
-    """Body that holds off a broker: the time that its bundles wait for it, in seconds."""
+    """Body of a hold-off: the time in seconds for which the broker's bundles wait for it."""
 
     for_s: Annotated[float, Field(gt=0, le=LONGEST_HOLD_S, allow_inf_nan=False)]
 
 
 class Pin(WireModel, extra="forbid"):
-    """Body that pins a bundle: the broker on which it belongs."""
+    """Body of a pin: the broker of the bundle."""
 
     broker: Broker

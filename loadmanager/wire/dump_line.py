@@ -43,7 +43,7 @@ _MAX_DIGITS = 309
 
 
 class _NotJson:
-    """A number outside JSON or outside every limit: unquoted `NaN`, or one that overflows."""
+    """Invalid number: an unquoted `NaN`, or one that overflows a double."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -94,7 +94,7 @@ _IN_A_DUMP: tuple[tuple[object, object], ...] = (
 
 
 def _in_a_dump(given: Any) -> Any:  # noqa: ANN401 - a type, which has none
-    """Return the type with the limits of a dump; a record forbids unknown fields. Null is absent."""
+    """Return the type with the limits of a dump. Records forbid unknown fields; null means absent."""
     for declared, dumped in _IN_A_DUMP:
         if given == declared:
             return dumped
@@ -139,7 +139,7 @@ class TimeMeanFigures(TypedDict, total=False):
 
 @with_config(_STRICT)
 class BundleHistory(TypedDict, total=False):
-    """Pulsar's BundleData, and the mean over time, which Pulsar does not know."""
+    """Pulsar's BundleData, and our mean over time."""
 
     shortTermData: MessageAverages
     longTermData: MessageAverages
@@ -171,8 +171,8 @@ class RecentlyUnloaded(TypedDict, total=False):
 
 @with_config(_STRICT)
 class PublishedBrokerLoad(TypedDict, total=False):
-    """Fields of Pulsar's BrokerLoadData that decide; a new one is fully used, and published at the moment of the
-    dump.
+    """Fields of Pulsar's BrokerLoadData that decisions use. By default the usage is full, and the time of publication
+    is that of the dump.
     """
 
     weightedMaxEMA: Number
@@ -190,7 +190,7 @@ class TopBundle(TypedDict):
 
 @with_config(_STRICT)
 class OwnedBundle(TypedDict):
-    """Ownership of a bundle in our records, which a report alone does not contain."""
+    """Ownership of a bundle in our records. Reports do not contain it."""
 
     state: Annotated[str, Field(pattern="^(Free|Owned|Releasing)$")]
     owner: NotRequired[Name]
@@ -199,7 +199,7 @@ class OwnedBundle(TypedDict):
 
 @with_config(_STRICT)
 class Namespace(TypedDict, total=False):
-    """Bundles of a namespace, and their owners by range; without `ownership` the broker that reports a bundle owns
+    """Bundles of a namespace, and their owners by range. Without `ownership`, the broker that reports a bundle owns
     it.
     """
 
@@ -222,14 +222,14 @@ class DumpedTopic(TypedDict):
 
 @with_config(_STRICT)
 class MovingAverages(TypedDict):
-    """Averaged usage per broker, with its incarnation; a fraction."""
+    """Average usage of each broker as a fraction, with the broker's incarnation."""
 
     usage: NotRequired[dict[Name, Annotated[tuple[int, Number], _LISTED]]]
 
 
 @with_config(_STRICT)
 class AvgShedderState(TypedDict, total=False):
-    """State of AvgShedder: per broker its incarnation, low and high hits; per bundle its destination, and its last
+    """State of AvgShedder: by broker its incarnation and its low and high hits; by bundle its destination and its last
     placement.
     """
 
@@ -292,7 +292,7 @@ class QuotasState(TypedDict, total=False):
 
 @with_config(_STRICT)
 class SplitState(TypedDict, total=False):
-    """State of the split rule: per broker its incarnation, and per bundle how often in a row it was above a limit."""
+    """State of the split rule: by broker its incarnation; by bundle the number of rounds in a row above a limit."""
 
     hits: dict[Name, Annotated[tuple[int, dict[Name, Small]], _LISTED]]
 
@@ -386,7 +386,7 @@ def decode_line(text: str, where: str) -> DumpLine:
 
 
 def encode(record: Mapping[str, Any]) -> str:
-    """Encode as one line of JSON, without its end; non-finite numbers are quoted."""
+    """Encode as one line of JSON without the newline; non-finite numbers are quoted."""
     try:
         return _dumps(record)
     except (TypeError, ValueError):  # a value that is not a plain dictionary, or not finite
@@ -397,7 +397,7 @@ _dumps = partial(json.dumps, ensure_ascii=False, separators=(",", ":"), allow_na
 
 
 def quoted(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
-    """Return the value with non-finite numbers as the strings that Pulsar writes for them."""
+    """Return the value with non-finite numbers as strings, as Pulsar writes them."""
     if isinstance(value, Mapping):
         return {key: quoted(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

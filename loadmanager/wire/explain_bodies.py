@@ -20,7 +20,7 @@ class Explanation(WireModel):
 
 
 class Obstacle(Explanation):
-    """A filter that keeps bundles from a broker; a preference is dropped when no broker would be left."""
+    """Filter that excludes a broker. A preference is ignored if it would exclude all brokers."""
 
     is_preference: bool = False
 

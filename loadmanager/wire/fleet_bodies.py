@@ -51,9 +51,9 @@ class FleetLeader(WireModel):
 
 
 class FleetBrokers(WireModel):
-    """Columns, sorted by `id`, unreadable brokers last. Usage in per cent of the limit, null for a resource without a
-    limit; `highest` is the weighted maximum that decisions use. Messages/s and bytes/s are in and out together.
-    `bundles` are owned by the records. `reported_at` in ms since 1970, null of a broker without a readable report.
+    """Columns, sorted by `id`, unreadable brokers last. Usage is in per cent of the limit, null without a limit;
+    `highest` is the weighted maximum that decisions use. Messages/s and bytes/s are sums of in and out. `bundles`
+    counts owned bundles by the records. `reported_at` is in ms since 1970, null without a readable report.
     """
 
     id: list[str]
@@ -78,7 +78,7 @@ class BrokersNeeded(WireModel):
 
 
 class Breaker(WireModel):
-    """Effect of the breaker: the seconds for which shedding is still stopped, and the number of frozen bundles."""
+    """Effect of the breaker: remaining seconds without shedding, and the number of frozen bundles."""
 
     stopped_s: int
     bundles: int
@@ -97,7 +97,7 @@ class Balancing(WireModel):
 
 
 class MovingBundle(WireModel):
-    """A bundle that its owner is releasing, since that time in ms since 1970."""
+    """A bundle that its owner is releasing. `since` is in ms since 1970."""
 
     bundle: str
     source: str | None
@@ -156,8 +156,8 @@ class MarkedOperation(WireModel):
 
 
 class Briefing(WireModel):
-    """State that only the leader knows. `decisions` and `operations` are the last ones after the requested mark, each
-    with its own mark; `mark` is for the next request.
+    """State that only the leader knows. `decisions` and `operations` are the newest ones after the requested mark, each
+    with its own mark. `mark` is for the next request.
     """
 
     mark: MarkText

@@ -34,7 +34,7 @@ UNKNOWN = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPSt
 """Answers of a broker that does not support a command, such as prepare."""
 
 DESTINATION_HEADER = "X-Loadmanager-Destination"
-"""Next owner in an unload call, if known: the broker may send its clients there."""
+"""Next owner in an unload call, if known. The broker may send its clients there."""
 
 FORWARDED_HEADER = "X-Loadmanager-Forwarded"
 """Set on a request that a node forwards to the leader, so that it is never forwarded twice."""
@@ -53,7 +53,7 @@ NOT_LEADER_HEADER = "X-Loadmanager-Not-Leader"
 
 
 class Problem(WireModel):
-    """The body of every error."""
+    """Body of every error."""
 
     reason: str
 
@@ -108,7 +108,7 @@ class WantedBundles(WireModel):
 
 
 class NamespacePolicies(WireModel):
-    """Body that creates a namespace; of Pulsar's Policies only the bundles are used."""
+    """Body that creates a namespace: Pulsar's Policies, of which only the bundles are used."""
 
     bundles: WantedBundles | None = None
     hash_function: HashFunction | None = None
@@ -136,7 +136,7 @@ class BrokerAssignment(StrEnum):
 
 
 class NamespaceOwnershipStatus(BaseModel):
-    """Status of a bundle on its owner; Pulsar writes these names with underscores."""
+    """Status of a bundle on its owner. Pulsar's names have underscores here."""
 
     broker_assignment: BrokerAssignment
     is_controlled: bool
@@ -325,8 +325,8 @@ class TopicStats(WireModel):
 
 
 class HealthStats(WireModel):
-    """Health figures of a broker, as far as it reports them: latency in milliseconds and error ratio, since the last
-    request or over some minutes, and queue length.
+    """Health figures of a broker, all optional: latency in milliseconds and error ratio, since the last request or over
+    some minutes, and queue length.
     """
 
     latency_ms: Amount | None = None
@@ -363,8 +363,8 @@ class TopicsOfBundle(WireModel):
 
 
 class UnloadRequest(TopicsOfBundle):
-    """`POST /loadmanager/v1/unload` of a broker: close these topics and answer when they are closed. `destination` is
-    the id of the next owner, if known.
+    """`POST /loadmanager/v1/unload` of a broker: close these topics, then answer. `destination` is the id of the next
+    owner, if known.
     """
 
     destination: str | None = None

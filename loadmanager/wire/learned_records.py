@@ -74,10 +74,10 @@ def encode_learned(data: LearnedData | None) -> bytes:
 
 def what_decides(data: LearnedData) -> LearnedData:
     """Return the learned loads without profiles that no decision uses."""
-    return {**data, "namespaces": {name: _what_decides(each) for name, each in data["namespaces"].items()}}
+    return {**data, "namespaces": {name: _without_unproved_profile(each) for name, each in data["namespaces"].items()}}
 
 
-def _what_decides(learned: NamespaceLearned) -> NamespaceLearned:
+def _without_unproved_profile(learned: NamespaceLearned) -> NamespaceLearned:
     found = learned.copy()
     if not found.get("proved"):
         found.pop("profile", None)

@@ -60,7 +60,7 @@ def put_together(lives: Sequence[BundleLineage], most: int, unheard: list[str]) 
 
 
 def _is_filled(entry: LineageEntry, led: Collection[int]) -> bool:
-    """Return True if the entry is a gap of whole terms that other nodes have recorded."""
+    """Tell if the entry is a gap of whole terms that other nodes have recorded."""
     previous = entry.detail.get("previous") if entry.kind == "gap" else None
     between = range(previous["epoch"] + 1, entry.epoch) if previous and previous["ended"] else ()
     return bool(between) and all(epoch in led for epoch in between)

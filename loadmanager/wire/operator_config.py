@@ -69,7 +69,7 @@ class StandingControls(TypedDict, total=False):
 
 
 class OperatorConfigDocument(WireModel, extra="forbid"):
-    """The document; times as text, for people."""
+    """The document. Times are text, for people."""
 
     format: Literal["loadmanager export"] = "loadmanager export"
     version: Literal[1] = 1

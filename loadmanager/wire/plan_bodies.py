@@ -18,15 +18,15 @@ MOST_MOVES = 10_000
 
 
 class PlannedMove(WireModel, extra="forbid"):
-    """A move that an operator requests: of a bundle, from any owner, to a broker."""
+    """A move that an operator requests: of a bundle, whoever owns it, to a broker."""
 
     bundle: Bundle
     destination: Broker
 
 
 class PlanRequest(WireModel, extra="forbid"):
-    """Kind of the plan: `shed` is the next round of shedding, `drain` moves everything off a `broker`, and `moves` are
-    the operator's own.
+    """Request for a plan: `shed` is the next shedding round, `drain` empties a `broker`, and `moves` are given by the
+    operator.
     """
 
     kind: Literal["shed", "drain", "moves"]
@@ -222,7 +222,7 @@ class BalanceAnswer(WireModel):
 
 
 class PlanAnswer(WireModel):
-    """A kept plan. `state` is computed, executing, executed or stopped; `at` milliseconds since 1970."""
+    """A kept plan. `state` is computed, executing, executed or stopped; `at` is in milliseconds since 1970."""
 
     hash: str
     kind: str
@@ -302,7 +302,7 @@ class ExecutionAnswer(WireModel):
 
 
 class BlockedBundle(WireModel):
-    """A bundle that does not leave its broker, with the reason."""
+    """A bundle that cannot leave its broker, with the reason."""
 
     bundle: str
     why: str

@@ -1,4 +1,4 @@
-"""Steps of a decision, as the history keeps them and a replay compares them."""
+"""JSON form of a decision's steps: the history stores it, and a replay compares it."""
 
 from __future__ import annotations
 

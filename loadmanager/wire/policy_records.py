@@ -1,6 +1,6 @@
 """Ownership policies of operators, in Pulsar's JSON: isolation policies, failure domains, anti-affinity groups.
 
-Kept in the metadata store as one znode of each kind (see `docs/znodes.md`), and part of a dump.
+The metadata store has one znode per kind (see `docs/znodes.md`). They are also part of a dump.
 """
 
 from __future__ import annotations
@@ -84,9 +84,7 @@ def isolation_policy(name: str, data: IsolationData) -> IsolationPolicy:
 
 
 def isolation_policies(isolation: Mapping[str, IsolationData]) -> tuple[IsolationPolicy, ...]:
-    """Compile all isolation policies; raises `InvalidPolicyError` for a bad one, and before compiling if there are too
-    many.
-    """
+    """Compile all isolation policies. Raises `InvalidPolicyError` for an invalid one, or if there are too many."""
     patterns = sum(map(_count_patterns, isolation.values()))
     if patterns > MAX_PATTERNS:
         raise InvalidPolicyError(f"isolation policies: {patterns} patterns; all have {MAX_PATTERNS} together at most")
@@ -143,7 +141,7 @@ def encode_groups(groups: Mapping[str, str]) -> bytes:
 
 class ShownMatch(TypedDict):
     """Matches of one pattern or name: the number of brokers or namespaces, some of them, and the bundles of these
-    namespaces. `sentence` says what is wrong with it, or is empty.
+    namespaces. `sentence` describes the fault of the pattern, or is empty.
     """
 
     kind: str

@@ -54,7 +54,7 @@ def owner_in(record: Mapping[str, Any]) -> str:
     return urlsplit(given).netloc if isinstance(given, str) else ""
 
 
-def boundaries_in(local_policies: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as it was written, whatever that is
+def boundaries_in(local_policies: Mapping[str, Any]) -> Any:  # noqa: ANN401 - not validated
     """Return the bundle boundaries in a namespace's local policies, None without them."""
     bundles = local_policies.get("bundles")
     return (bundles.get("boundaries") or None) if isinstance(bundles, dict) else None
@@ -111,7 +111,7 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 
 @with_config(_STRICT)
 class MoveData(TypedDict):
-    """A move; without a destination Pulsar places the bundle. `own`: requested by shedding, not by an operator."""
+    """A move. Without a destination, Pulsar places the bundle. `own`: requested by shedding, not by an operator."""
 
     source: Broker
     destination: NotRequired[Broker]

@@ -35,7 +35,7 @@ NOBODY_REGISTERED: Mapping[BrokerId, Registration] = MappingProxyType({})
 
 
 class BundlesData(WireModel):
-    """The boundaries of a namespace's bundles: Pulsar's own format, `0x%08x` ascending."""
+    """Boundaries of a namespace's bundles in Pulsar's format: `0x%08x`, ascending."""
 
     boundaries: list[str]
     num_bundles: int
@@ -60,7 +60,7 @@ class OwnershipRecord(TypedDict):
 
 
 class NamespaceRecord(WireModel):
-    """`/loadbalance/namespaces/<tenant>/<namespace>`: everything a lookup needs, and the unit of compare-and-set.
+    """`/loadbalance/namespaces/<tenant>/<namespace>`: all data for a lookup, and the unit of compare-and-set.
 
     `ownership` maps ranges to entries; a range without one never had an owner.
     """
@@ -77,7 +77,7 @@ class DeletedRecord(WireModel):
 
 
 def encode_namespace(state: NamespaceState) -> bytes:
-    """Encode a `NamespaceRecord` without building the model: each transition of a bundle writes the whole record."""
+    """Encode a `NamespaceRecord` without building the model, for speed: each transition writes the whole record."""
     entries = zip(state.bundles.range_texts(), state.ownerships, strict=True)
     record = {
         "bundles": _boundaries_as_json(state.bundles),
@@ -89,7 +89,7 @@ def encode_namespace(state: NamespaceState) -> bytes:
 
 @lru_cache(_BOUNDARIES_KEPT)
 def _boundaries_as_json(bundles: NamespaceBundles) -> orjson.Fragment:
-    """Encode boundaries, cached: most namespaces have the same, and records are written often."""
+    """Encode boundaries. Cached: most namespaces have equal boundaries, and records are written often."""
     return orjson.Fragment(orjson.dumps(BundlesData.of(bundles).model_dump(by_alias=True)))
 
 
@@ -181,8 +181,8 @@ def _position(positions: Mapping[str, int], text: str) -> int:
 
 
 class LeaderRecord(WireModel):
-    """`/loadbalance/leader`: the leader, its epoch and its URL, in Pulsar's fields plus the epoch. `life` identifies
-    its process, so that others on its machine notice its exit.
+    """`/loadbalance/leader`: Pulsar's fields, with the leader and its URL, plus the epoch. `life` identifies its
+    process, so that nodes on its machine notice its exit.
     """
 
     broker_id: str

@@ -62,13 +62,13 @@ class RememberedStates(StrategyStates, total=False):
 _REMEMBERED: TypeAdapter[RememberedStates] = TypeAdapter(RememberedStates)
 
 _STORED = object()
-"""Validation context of a state that was read from a znode, not from the memory of this process."""
+"""Validation context of a state that was read from a znode, in contrast to the memory of this process."""
 
 _Where = tuple[str | int, ...]
 
 
-def _looked_through(states: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
-    """Return the states; those from a znode must have their strategy's form, with finite numbers only."""
+def _validate_stored(states: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
+    """Validate states from a znode: each must have its strategy's form, with finite numbers only."""
     if info.context is _STORED:
         wrong = [
             InitErrorDetails(type="finite_number", loc=where, input=figure)
@@ -92,7 +92,7 @@ class StrategyStateRecord(WireModel):
     move, and `last_unloaded` brokers to the time of the last move from them: seconds since 1970.
     """
 
-    states: Annotated[dict[str, dict[str, Any]], AfterValidator(_looked_through), PlainSerializer(as_json)] = Field(
+    states: Annotated[dict[str, dict[str, Any]], AfterValidator(_validate_stored), PlainSerializer(as_json)] = Field(
         default_factory=dict
     )
     recently_unloaded: dict[str, _EpochSeconds] = Field(default_factory=dict)
@@ -131,6 +131,6 @@ def _without_faults(data: bytes, error: ValidationError) -> bytes | None:
 
 
 def digest_of(state: Mapping[str, Mapping[str, Any]]) -> str:
-    """Digest of states by strategy name: equal for states equal to the last bit, in columns or in JSON."""
+    """Return a digest of states by strategy name. Equal states have equal digests, in columns or in JSON."""
     content = orjson.dumps(as_json(state), option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)
     return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -77,7 +77,7 @@ def _describe_fault(fault: ErrorDetails, keys: Collection[str], is_shown: Callab
 
 
 def _start_of(value: Any, left: list[int]) -> Any:  # noqa: ANN401 - whatever was in JSON
-    """Return a prefix of the value for display, with `left` parts: formatting a large value takes seconds."""
+    """Return a prefix of the value with `left` parts, for display: formatting a large value takes seconds."""
     left[0] -= 1
     if isinstance(value, str | bytes):
         return value[: _SHOWN_CHARACTERS + 1]

@@ -1,8 +1,8 @@
 """Broker of the demo, one process: `python -m loadmanager.dev.demo.demo_broker --agent-file ...`.
 
 Clients send batches to `POST /publish?topic=NAME&messages=N` on the data port. The broker counts them as received and
-as sent to one consumer, and keeps nothing. The kit decides which topics may be open. Every opening and closing goes
-into the serving log first.
+as sent to one consumer, and stores nothing. The kit decides which topics may be open. The broker writes each opening
+and closing to the serving log before it takes effect.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TopicHost:
         self._last_served_s: dict[str, float] = {}
 
     async def publish(self, request: web.Request) -> web.Response:
-        """Take a batch: 200 with the name of this process, or 409 with the reason why not."""
+        """Accept a batch: 200 with the name of this process, or 409 with the reason for the refusal."""
         name, messages = request.query["topic"], int(request.query["messages"])
         body = await request.read()
         try:
@@ -68,8 +68,8 @@ class TopicHost:
         self._record("opened", topic, at_s=self._last_served_s[topic.name])
 
     async def _close(self, topic: Topic, closing: Closing) -> None:
-        # Without a lease nothing was served, so serving ended with the lease even if nobody could notice at once.
-        # The last moment at which the topic did serve is the evidence that overrides that claim.
+        # Serving ended with the lease, even if this process noticed later. A batch that was served afterwards
+        # contradicts that, so its time takes precedence.
         now_s = self._clock()
         ended_at_s = max(self._last_served_s.pop(topic.name), min(now_s, self.hosting.lease_until_s))
         self._record("closed", topic, at_s=ended_at_s, written_at_s=now_s, reason=closing.reason, call=closing.call)

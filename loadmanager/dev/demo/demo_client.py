@@ -1,7 +1,7 @@
-"""Client process of the demo: publishes to many topics, and writes down how long batches waited for a new owner.
+"""Client process of the demo: publishes to many topics, and records how long batches waited for a new owner.
 
-Run as `python -m loadmanager.dev.demo.demo_client CONFIG`. Each topic is looked up with `loadmanager.client`. A batch
-that its owner did not take is looked up and sent again.
+Run as `python -m loadmanager.dev.demo.demo_client CONFIG`. Topics are looked up with `loadmanager.client`. If the owner
+refuses a batch, the client looks the topic up and sends the batch again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from loadmanager.net.http_client import HttpClient
 from loadmanager.util import clock
 
 SETTLE_TIMEOUT_S = 40.0
-"""Time that a topic has to find its owner at the end: far longer than any fault lasts, also on a busy machine."""
+"""Timeout for finding the owner of a topic at the end: far longer than any fault, also on a busy machine."""
 
 _PUBLISH_TIMEOUT_S = 3.0
 _LOOKUP_TIMEOUT_S = 10.0
@@ -50,7 +50,7 @@ class ClientServices:
 
 
 class TopicClient:
-    """Publisher of one topic. `owner` is the broker process that took the last batch, None after a failed attempt."""
+    """Publisher of one topic. `owner` is the broker process that took the last batch; None after a failure."""
 
     def __init__(self, topic: str, rate: Callable[[], float], services: ClientServices) -> None:
         self.is_stopping = False
@@ -63,7 +63,7 @@ class TopicClient:
         self._sent_at_s = self._taken_at_s = 0.0
 
     async def run(self) -> None:
-        """Publish at the topic's rate; while it is stopping, until one more batch is taken."""
+        """Publish at the topic's rate. When stopped, continue until one more batch is taken."""
         due, then_s = 1.0, clock.now_s()
         while True:
             stopping = self.is_stopping
@@ -79,7 +79,7 @@ class TopicClient:
             then_s = now_s
 
     async def _publish(self, messages: int) -> None:
-        """Send a batch to the owner until one takes it. Journal the wait if the owner is new, or failed at first."""
+        """Send a batch until an owner takes it. Record the wait if the owner is new, or if the first attempt failed."""
         from_s = clock.now_s()
         failed = False
         self._sent_at_s = from_s
@@ -95,7 +95,7 @@ class TopicClient:
             self._services.journal.append({**gap, "from_instance": before, "to_instance": owner})
 
     async def _send(self, messages: int) -> str | None:
-        """Return the broker process that took the batch, None if nobody did."""
+        """Return the broker process that took the batch; None if none did."""
         try:
             owner = await self._services.lookups.lookup(self._topic, _LOOKUP_TIMEOUT_S)
         except LoadManagerError:
@@ -114,7 +114,7 @@ class TopicClient:
         return None
 
     def account(self) -> dict[str, object]:
-        """Return the journal's record of the topic: its messages, and who took the last of them between which times."""
+        """Return the final record of the topic: its messages, and the owner and the times of the last batch."""
         record = {"event": "account", "topic": self._topic, "messages": self._messages, "owner": self._owner}
         return {**record, "sent_at_s": self._sent_at_s, "taken_at_s": self._taken_at_s}
 
@@ -131,7 +131,7 @@ class ClientConfig:
 
 
 CLIENT_CONFIG = TypeAdapter(ClientConfig)
-"""JSON of the file that a client process is started with."""
+"""Parser of a client process's configuration file."""
 
 
 class ClientProcess:
@@ -151,7 +151,7 @@ class ClientProcess:
         ]
 
     async def run(self, stopped: asyncio.Event) -> None:
-        """Publish until `stopped`, then let every topic find its owner once more, and write the accounts."""
+        """Publish until `stopped`. Then have each topic find its owner once more, and write the accounts."""
         publishing = [asyncio.create_task(topic.run()) for topic in self._topics]
         tasks = [*publishing, asyncio.create_task(self._follow_hot_spot())]
         write_ready_file(self._config.ready_file, {"pid": os.getpid()})
@@ -184,7 +184,7 @@ async def run(config: ClientConfig) -> None:
 
 
 async def _first_of(awaited: asyncio.Task[Any], *others: asyncio.Task[Any]) -> None:
-    """Return when `awaited` has ended, or raise the error of whichever task failed before."""
+    """Wait for `awaited`, or raise the error of the first task that fails."""
     done, _ = await asyncio.wait((awaited, *others), return_when=asyncio.FIRST_COMPLETED)
     awaited.cancel()
     for task in done:

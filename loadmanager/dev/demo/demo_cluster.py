@@ -1,6 +1,6 @@
 """The demo's processes: one ZooKeeper, load-manager nodes, brokers with an agent each, and clients.
 
-All of them are children of a guardian process that ends them when this one ends, however it ends.
+All are children of a guardian process, which ends them when this process ends, even after a SIGKILL.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HOT_SPOT_FILE = "hot-spot.json"
 _HISTORY = "history"
 _LOADMANAGER = ("-c", "from loadmanager.cli import main; main()")
 _WORKING_FOLDER = Path(loadmanager.__file__).parent.parent
-"""Folder in which `python -m loadmanager...` finds the package even when it is not installed."""
+"""Working folder of the processes: there `python -m loadmanager...` finds the package even if it is not installed."""
 
 
 class DemoError(LoadManagerError):
@@ -47,7 +47,7 @@ class NodeProcess:
 
 @dataclass(frozen=True, slots=True)
 class BrokerProcess:
-    """A broker and its agent: a machine, as far as the demo is concerned."""
+    """A broker and its agent. They stand for one machine."""
 
     name: str
     broker_id: str
@@ -57,7 +57,7 @@ class BrokerProcess:
 
 
 class DemoCluster:
-    """Starts, kills and watches the processes; everything they write is in `folder`."""
+    """Starts, kills and watches the processes. All their files are in `folder`."""
 
     def __init__(self, settings: DemoSettings, processes: ServerProcesses, folder: Path, history: Path) -> None:
         self.folder = folder
@@ -82,11 +82,11 @@ class DemoCluster:
         history: Path | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> AsyncIterator[DemoCluster]:
-        """ZooKeeper, nodes and brokers, all answering; ended on exit. A given `folder` is kept.
+        """Start ZooKeeper, nodes and brokers, wait until all answer, and end them on exit. A given `folder` is kept.
 
-        What leaders record goes to `history`, by default in that folder. `tell` hears of each step of the start.
+        Leaders record to `history`, by default in that folder. `tell` is called with each step of the start.
         """
-        # The guardian of a temporary folder ends its processes at once: only nodes have something to save.
+        # With a temporary folder the guardian kills its processes. So end the nodes first: they have data to save.
         processes = ServerProcesses(_TEMPORARY_PREFIX)
         home = _home(folder or processes.folder)
         cluster = cls(settings, processes, home, (history or home / _HISTORY).absolute())
@@ -95,7 +95,7 @@ class DemoCluster:
             await asyncio.to_thread(cluster._zookeeper.start)
             tell(f"ZooKeeper answers; {settings.nodes} load-manager nodes start")
             await cluster._all(tell, *(cluster.start_node(f"node-{i + 1}") for i in range(settings.nodes)))
-            tell(f"look at {cluster.node_urls[-1]}/")  # the first to start leads, and the leader is killed
+            tell(f"look at {cluster.node_urls[-1]}/")  # not the first node: it leads, and the demo kills the leader
             tell(f"{settings.brokers} brokers with their agents start")
             await cluster._all(tell, *(cluster.start_broker() for _ in range(settings.brokers)))
             yield cluster
@@ -119,7 +119,7 @@ class DemoCluster:
         return self.nodes[name]
 
     async def start_broker(self) -> BrokerProcess:
-        """A new broker, then its agent, which needs the broker's addresses."""
+        """Start a new broker, then its agent, which needs the broker's addresses."""
         self._brokers_started += 1
         name = f"broker-{self._brokers_started}"
         agent_file = self._path(f"{name}-agent.ready")
@@ -140,7 +140,7 @@ class DemoCluster:
         await asyncio.gather(*(self._start_client(i) for i in range(self._settings.client_processes)))
 
     async def stop_clients(self) -> None:
-        """Let the clients finish what is under way and write their accounts."""
+        """Stop the clients; they finish their batches and write their accounts."""
         names = self.clients.copy()
         self.clients.clear()
         for name in names:
@@ -153,18 +153,18 @@ class DemoCluster:
         self.died_unexpectedly.extend(name for name, code in codes.items() if code)
 
     async def kill_node(self, name: str) -> float:
-        """SIGKILL a node; the moment, on the clock of leases."""
+        """SIGKILL a node; return the time on the clock of leases."""
         del self.nodes[name]
         return await asyncio.to_thread(self._processes.kill, name)
 
     async def kill_broker(self, name: str) -> BrokerProcess:
-        """SIGKILL a broker and its agent at once: the machine is lost. The agent first: it sees its broker's death."""
+        """SIGKILL a broker and its agent, as when a machine is lost. The agent first, because it watches its broker."""
         broker = self.brokers.pop(name)
         self.ended_at_s[broker.instance] = await asyncio.to_thread(self._processes.kill, f"{name}-agent", name)
         return broker
 
     async def watch(self) -> list[str]:
-        """Names of processes that have ended by themselves since the last call."""
+        """Return the names of processes that have exited unexpectedly since the last call."""
         codes = await asyncio.to_thread(self._exit_codes, self._running())
         ended = {name for name, code in codes.items() if code is not None} - set(self.died_unexpectedly)
         gone = [name for name in self._running() if name in ended]
@@ -187,7 +187,7 @@ class DemoCluster:
         return {name: self._processes.find_exit_code(name) for name in names}
 
     def _close(self) -> None:
-        """End the nodes in order, so that all that was recorded is written, and everything else at once."""
+        """Stop the nodes gracefully, so that they write their records; kill everything else."""
         with contextlib.suppress(EmbeddedServerError):
             for name in self.nodes:
                 self._processes.signal(name, signal.SIGTERM)
@@ -235,7 +235,7 @@ class DemoCluster:
         return self.folder / name
 
     def _write(self, name: str, content: Mapping[str, object]) -> Path:
-        """A configuration file; JSON is YAML too."""
+        """Write a configuration file. JSON is also YAML."""
         path = self._path(name)
         path.write_text(json.dumps(content, indent=2), encoding="utf-8")
         return path

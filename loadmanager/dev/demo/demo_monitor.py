@@ -26,7 +26,7 @@ _TIMEOUT_S = 0.9
 
 @dataclass(frozen=True, slots=True)
 class DemoEvent:
-    """Something that happened, at a moment of the clock of leases."""
+    """An event, with its time on the clock of leases."""
 
     at_s: float
     text: str
@@ -34,7 +34,7 @@ class DemoEvent:
 
 @dataclass(slots=True)
 class ShownBroker:
-    """A broker as the view shows it. Its rate is None until it has answered twice, and while it does not answer."""
+    """A broker in the view. Its rate is None until it has answered twice, and while it does not answer."""
 
     name: str
     broker_id: str
@@ -44,7 +44,7 @@ class ShownBroker:
 
 @dataclass(slots=True)
 class DemoState:
-    """State of the demo, for the screen and the summary; times are of the lease clock."""
+    """State of the demo, for the screen and the summary. Times are on the clock of leases."""
 
     started_s: float = field(default_factory=clock.now_s)
     is_started: bool = False
@@ -69,7 +69,7 @@ class Monitor:
         self._counted: dict[str, tuple[float, dict[str, int]]] = {}
 
     async def run(self) -> None:
-        """Look once a second, until cancelled."""
+        """Poll once a second until cancelled."""
         while True:
             started_s = clock.now_s()
             await self.look()
@@ -95,7 +95,7 @@ class Monitor:
         self._show_page()
 
     def _show_page(self) -> None:
-        """Announce the page's address, on a node that is not the leader: that one is killed."""
+        """Announce the page's address, on a standby: the demo kills the leader."""
         urls = self._cluster.node_urls
         if self._state.page_url not in urls:
             standbys = [url for url in urls if url != self._state.leader_url]
@@ -103,14 +103,14 @@ class Monitor:
             self._state.add_event(f"look at it: {self._state.page_url}/")
 
     def _rate(self, instance: str, stats: BrokerStats) -> float | None:
-        """Messages per second since the last look; None at the first look."""
+        """Return the messages per second since the last poll; None at the first poll."""
         counters = {topic.topic: topic.messages_in for topic in stats.topics}
         before = self._counted.get(instance)
         self._counted[instance] = stats.monotonic_s, counters
         if before is None:
             return None
         then_s, old = before
-        # Counters start at zero when a topic is opened: a smaller one than before belongs to another opening.
+        # A topic's counter restarts at zero when it is opened. A smaller value means that it was reopened.
         grown = sum(
             count - old[topic] if old.get(topic, count + 1) <= count else count for topic, count in counters.items()
         )
@@ -124,7 +124,7 @@ class Monitor:
             return None
 
     async def _look_at_leader(self) -> None:
-        """Note the leader, as the leader sees it, or any node while nobody leads."""
+        """Update the leader, asking the last known leader, or any node if none is known."""
         url = self._state.leader_url if self._state.leader_url in self._cluster.node_urls else None
         body = await self._find(f"{url or self._cluster.node_urls[0]}/loadbalance/v1/fleet")
         if body is None:
@@ -152,7 +152,7 @@ _MOST_FAILURES = 5
 
 
 async def show_lines(state: DemoState, console: Console, run: asyncio.Task[T]) -> T:
-    """Print each event as it comes, and a status line every few seconds, until `run` has ended; its result."""
+    """Print events, and a status line every few seconds, until `run` has ended; return its result."""
     printed = 0
     next_line_s = clock.now_s() + _LINE_INTERVAL_S
     while not run.done():

@@ -1,7 +1,7 @@
-"""Sizes, times and traffic of the demo, and the configuration of its processes: seconds where real life has minutes.
+"""Sizes, times and traffic of the demo, and the configuration of its processes: seconds instead of minutes.
 
-Placement spreads topics so well that a hot spot at random places would often change little. So it is put where it
-hurts: on topics of one broker, each in another bundle if possible, which is the case that shedding exists for.
+Placement spreads topics well, so a hot spot on random topics would change little. The demo puts it on topics of one
+broker, each in another bundle if possible. This is the case for which shedding exists.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ TENANT = "demo"
 
 @dataclass(frozen=True, slots=True)
 class DemoWorkload:
-    """`zipf_exponent` says how heavy the tail is: the topic of rank r weighs `1 / r ** zipf_exponent`.
+    """Traffic. The topic of rank r has the weight `1 / r ** zipf_exponent`.
 
-    While there is a hot spot, `hot_share` of all messages goes to `hot_topics` topics; the total stays the same, so
-    that only the place of the load changes.
+    During a hot spot, `hot_share` of all messages goes to `hot_topics` topics. The total stays the same, so only the
+    distribution of the load changes.
     """
 
     seed: int = 7
@@ -38,21 +38,21 @@ class DemoWorkload:
     hot_topics: int = 8
 
     def topic_names(self) -> tuple[str, ...]:
-        """Full names; the namespaces take turns."""
+        """Full names of all topics, assigned to the namespaces in turn."""
         count = len(self.namespaces)
         return tuple(
             f"persistent://{TENANT}/{self.namespaces[i % count]}/topic-{i // count:03d}" for i in range(self.topics)
         )
 
     def rates(self, hot: tuple[int, ...] = ()) -> tuple[float, ...]:
-        """Messages per second of each topic while the topics at these positions are hot."""
+        """Return the messages per second of each topic while the topics at the positions `hot` are hot."""
         return _rates(self, hot)
 
     def choose_hot_topics(
         self, candidates: Iterable[str], bundle_of: Callable[[str], Hashable], turn: int
     ) -> tuple[int, ...]:
-        """Return the positions of the topics that are hot next, out of the `candidates`: as few as possible in the same
-        bundle. `turn` makes one choice differ from the next: others are hot, and up to twice as many.
+        """Return the positions of the next hot topics among the `candidates`, as few as possible in the same bundle.
+        Each `turn` chooses other topics, and up to twice as many.
         """
         positions = {name: i for i, name in enumerate(self.topic_names())}
         chance = random.Random(f"{self.seed} hot {turn}")  # noqa: S311 - traffic, not a secret
@@ -91,7 +91,7 @@ class HotSpotFile:
             partial.write_text(json.dumps(hot), encoding="utf-8")
 
     def read(self) -> tuple[int, ...]:
-        """The positions of the hot topics; none before the first was written."""
+        """Return the positions of the hot topics; empty before the first write."""
         try:
             changed_ns = self._path.stat().st_mtime_ns
         except FileNotFoundError:
@@ -103,7 +103,7 @@ class HotSpotFile:
 
 
 NIC_GBPS = 0.015
-"""The bandwidth each broker claims to have, so small that the demo's traffic is a load worth balancing."""
+"""Configured bandwidth of each broker, so low that the demo's traffic is a significant load."""
 
 _BY_LATEST_REPORTS = {
     "loadBalancerLoadSheddingStrategy": "TransferShedder",
@@ -113,23 +113,24 @@ _BY_LATEST_REPORTS = {
     "loadBalanceSheddingDelayInSeconds": 0,
     "loadBalancerHistoryResourcePercentage": 0.1,
 }
-"""Level believes a jump once it has stood for a minute, and ThresholdShedder goes by ten reports: both are for days."""
+"""Strategies that react to the latest report. Level waits a minute before it acts on a jump, and ThresholdShedder uses
+ten reports: both are too slow for the demo."""
 
 _HOURS_IN_MINUTES = {
     "loadBalancerReturnCoolDownMinutes": 0.5,
     "loadBalancerMaxLoadMovedPerHourPercentage": 1_000,
     "loadBalancerChurnBreakerEnabled": False,
 }
-"""Limits on churn are for hours, in which the load of the demo's minutes would be everywhere."""
+"""Limits on churn, scaled from hours to the minutes of the demo."""
 
 _REPORT_S = 2
-"""Rates over less than this would be noise."""
+"""Interval of reports. Rates over a shorter time would be noise."""
 _SECONDS_PER_MINUTE = 60
 
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """`duration_s` is the length of the script, from the start of the traffic to its end."""
+    """Settings of the demo. `duration_s` is the length of the script, from the start of the traffic to its end."""
 
     duration_s: float = 90.0
     nodes: int = 3
@@ -139,7 +140,7 @@ class DemoSettings:
     workload: DemoWorkload = field(default_factory=DemoWorkload)
 
     def at_s(self, share: float) -> float:
-        """A moment of the script, as a share of its length, in seconds from the start of the traffic."""
+        """Convert a share of the script's length to seconds from the start of the traffic."""
         return share * self.duration_s
 
     @property
@@ -169,7 +170,7 @@ def node_configuration(settings: DemoSettings, connect_string: str, history: Pat
 
 
 def agent_configuration(connect_string: str, broker_ready: dict[str, Any], node_urls: Sequence[str]) -> dict[str, Any]:
-    """`broker_ready` is what the broker wrote when it was ready."""
+    """Return the configuration of an agent. `broker_ready` is the content of its broker's ready file."""
     return {
         "metadataStoreUrl": f"zk:{connect_string}",
         **_weights(),
@@ -193,5 +194,5 @@ def agent_configuration(connect_string: str, broker_ready: dict[str, Any], node_
 
 
 def _weights() -> dict[str, Any]:
-    """Only bandwidth counts: the CPU of the machine is shared by all the brokers, and by whatever else runs on it."""
+    """Return weights by which only bandwidth counts: all brokers and other processes share the CPU of the machine."""
     return {"loadBalancerCPUResourceWeight": 0.0}

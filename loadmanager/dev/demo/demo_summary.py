@@ -1,4 +1,4 @@
-"""Summary and verdict of a demo run, computed from the evidence that its processes left."""
+"""Summary and verdict of a demo run, computed from the logs of its processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAME_BROKER = "same_broker"
 
 @dataclass(frozen=True, slots=True)
 class GapSummary:
-    """Seconds that batches waited until the next broker took them, for one cause."""
+    """Seconds for which batches waited for a new owner, for one cause."""
 
     gaps: int
     topics: int
@@ -27,7 +27,7 @@ class GapSummary:
 
 
 def summarize_gaps(gaps: Iterable[Mapping[str, Any]], killed: Iterable[str]) -> dict[str, GapSummary]:
-    """By cause; `killed` names broker processes."""
+    """Summarize gaps by cause; `killed` are the killed broker processes."""
     killed = frozenset(killed)
     durations: dict[str, list[float]] = defaultdict(list)
     topics: dict[str, set[str]] = defaultdict(set)
@@ -45,23 +45,23 @@ def summarize_gaps(gaps: Iterable[Mapping[str, Any]], killed: Iterable[str]) -> 
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest of the values that at least `percent` per cent of them do not exceed."""
+    """Return the nearest-rank percentile."""
     ordered = sorted(values)
     return round(ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)], 3)
 
 
 @dataclass(frozen=True, slots=True)
 class RateSample:
-    """Messages per second of each broker that was alive, at a moment of the clock of leases."""
+    """Messages per second of each live broker at a time on the clock of leases."""
 
     at_s: float
     by_broker: Mapping[str, float]
 
 
 def imbalance(samples: Iterable[RateSample], from_s: float, to_s: float) -> float | None:
-    """The busiest broker's mean rate over the mean of all brokers' in a window; None without traffic in it.
+    """Return the highest divided by the mean of the brokers' mean rates in a window; None without traffic.
 
-    Only brokers that were alive through the whole window count.
+    Only brokers that were alive during the whole window count.
     """
     window = [sample.by_broker for sample in samples if from_s <= sample.at_s < to_s]
     if not window:
@@ -73,9 +73,9 @@ def imbalance(samples: Iterable[RateSample], from_s: float, to_s: float) -> floa
 
 @dataclass(frozen=True, slots=True)
 class DemoSummary:
-    """Everything `loadmanager demo --json` prints. The script was not completed when it was interrupted.
+    """Output of `loadmanager demo --json`. `was_completed` is False if the script was interrupted.
 
-    `leader_failover_s` is the time from SIGKILL of the leader until a fresh bundle had an owner.
+    `leader_failover_s` is the time from the SIGKILL of the leader until a new bundle had an owner.
     """
 
     was_completed: bool
@@ -93,7 +93,7 @@ class DemoSummary:
 
     @property
     def failures(self) -> list[str]:
-        """All failures; empty for a good run."""
+        """All failures; empty after a successful run."""
         return [
             *(f"{o.topic} had two owners for {o.overlap_s:.3f} s: {o.first}, {o.second}" for o in self.two_owners),
             *(f"{name} ended by itself" for name in self.died_unexpectedly),

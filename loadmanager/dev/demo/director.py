@@ -29,9 +29,9 @@ from loadmanager.util import clock
 
 _FOREVER_SHARE = 1.0
 _MOST_HOT = 3
-"""Brokers that a hot spot is on, at most: the first is on one, and the next ones are wider."""
+"""Maximum number of brokers with a hot spot. The first hot spot is on one broker, the next ones are on more."""
 _HOT_SPOT_DELAY_S = 1.25
-"""Until the clients have noticed, and a whole interval of the measurement lies behind it."""
+"""Delay until the clients have noticed the hot spot and a full measurement interval has passed."""
 
 _LONGEST_BEFORE_S = 6.0
 _NEXT_STRETCH_S = 2.5 * INTERVAL_S
@@ -46,7 +46,7 @@ _START_TIMEOUT_S = 90.0
 
 
 class Director:
-    """One run of the demo on a cluster that has started."""
+    """One run of the demo on a started cluster."""
 
     def __init__(self, settings: DemoSettings, cluster: DemoCluster, state: DemoState, http: HttpClient) -> None:
         self._settings = settings
@@ -61,7 +61,7 @@ class Director:
         self._end_s = 0.0
 
     async def run(self, stopped: asyncio.Event, *, forever: bool) -> DemoSummary:
-        """The whole script, or as much of it as there is until `stopped`; `forever` goes on after it."""
+        """Run the script until its end or `stopped`. With `forever`, continue after its end."""
         await self._wait_for_brokers()
         await self._create_namespaces()
         monitor = Monitor(self._cluster, self._state, self._http)
@@ -108,7 +108,7 @@ class Director:
             await asyncio.sleep(self._settings.at_s(_FOREVER_SHARE))
 
     async def _become_even(self) -> None:
-        """Give the leader the time that it needs on this machine, within bounds; what is measured comes after it."""
+        """Wait, up to a limit, until the load is balanced. The measurements come afterwards."""
         deadline_s = clock.now_s() + _EVEN_WITHIN_S
         while (now_s := clock.now_s()) < deadline_s:
             last = [sample for sample in self._state.samples if sample.at_s >= now_s - _EVEN_FOR_S]
@@ -119,7 +119,7 @@ class Director:
             await asyncio.sleep(INTERVAL_S)
 
     def _move_hot_spot(self) -> None:
-        """Make topics hot that are on the brokers with the least to do, and the topics that were hot no longer so."""
+        """Move the hot spot to topics of the least loaded brokers."""
         workload = self._settings.workload
         able = [row for row in self._state.brokers if len(row.topic_names) >= workload.hot_topics]
         by_rate = sorted(able or self._state.brokers, key=_rate)
@@ -135,7 +135,7 @@ class Director:
         self._state.add_event(f"hot spot on {', '.join(row.name for row in quietest)}: {share}")
 
     async def _kill_leader(self) -> None:
-        """Kill it, and look up a topic of a new namespace until it has an owner: the next leader assigns it."""
+        """Kill the leader, and look up a topic of a new namespace until the next leader has assigned it."""
         await self._change_namespace("PUT", _PROBE_NAMESPACE)
         name = await self._get_leader()
         killed_at_s = await self._cluster.kill_node(name)
@@ -148,7 +148,7 @@ class Director:
             if clock.now_s() > killed_at_s + _MEASURED_WITHIN_S:
                 break
             await asyncio.sleep(_LOOKUP_EVERY_S)
-        with contextlib.suppress(DemoError, PeerUnavailableError):  # nothing uses it any more
+        with contextlib.suppress(DemoError, PeerUnavailableError):  # the namespace is no longer used
             await self._change_namespace("DELETE", _PROBE_NAMESPACE)
 
     async def _is_assigned(self, node_url: str) -> bool:
@@ -160,14 +160,14 @@ class Director:
         return answer.status == web.HTTPOk.status_code
 
     async def _kill_busiest_broker(self) -> None:
-        # The last rate may be of topics that have been unloaded since.
+        # A broker without topics may still have the rate of topics that were unloaded since.
         serving = [row for row in self._state.brokers if row.topic_names]
         busiest = max(serving or self._state.brokers, key=_rate)
         await self._cluster.kill_broker(busiest.name)
         self._state.add_event(f"{busiest.name} and its agent were killed: a machine is lost")
 
     async def _get_leader(self) -> str:
-        """The name of the node that leads."""
+        """Return the name of the leader."""
         deadline_s = clock.now_s() + _LEADER_TIMEOUT_S
         while self._state.leader_name is None:
             if clock.now_s() > deadline_s:
@@ -176,7 +176,7 @@ class Director:
         return self._state.leader_name
 
     async def _wait_for_brokers(self) -> None:
-        """Until every node knows every broker: the first one to register would be given everything otherwise."""
+        """Wait until every node knows every broker. Otherwise the first broker would get all bundles."""
         deadline_s = clock.now_s() + _START_TIMEOUT_S
         waiting = self._cluster.node_urls
         while waiting:
@@ -201,13 +201,13 @@ class Director:
             raise DemoError(f"namespace {name}: {answer.shown()}")
 
     async def _reach(self, share: float) -> None:
-        """Wait for a moment of the script, given as a share of its length."""
+        """Wait for a point of the script, given as a share of its length."""
         await asyncio.sleep(max(0.0, self._start_s + self._settings.at_s(share) - clock.now_s()))
 
     async def _measure(self, name: str, from_share: float, until_share: float) -> None:
-        """Wait for a stretch of the script, and note it as the window of a measurement of the imbalance.
+        """Wait for a section of the script, and record it as the window in which the imbalance is measured.
 
-        Where the machine is so busy that nobody was asked, or answered, in that stretch, the next one is taken.
+        If the machine was too busy to sample that window, use the next one.
         """
         await self._reach(from_share)
         from_s = clock.now_s()
@@ -240,7 +240,7 @@ class Director:
         )
 
     def _imbalances(self, serving_records: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
-        """By window. The one before any shedding ends with the first unload, but not before there is a measurement."""
+        """Return the imbalance by window. `before` ends with the first unload, but is long enough for one sample."""
         windows = dict(self._windows)
         if "before" in windows:
             from_s, _ = windows["before"]
@@ -255,12 +255,12 @@ def _rate(broker: ShownBroker) -> float:
 
 
 def _bundles_moved(serving_records: Iterable[Mapping[str, Any]]) -> int:
-    """Unloads that closed at least one topic."""
+    """Count the unloads that closed at least one topic."""
     return len({(record["instance"], record["call"]) for record in _find_unloaded(serving_records)})
 
 
 def _find_unloaded(serving_records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Each topic that was closed because its bundle was to leave."""
+    """Return the records of topics that were closed by an unload."""
     closed = (record for record in serving_records if record["event"] == "closed")
     return (record for record in closed if record["reason"] == CloseReason.UNLOADED)
 
@@ -274,7 +274,7 @@ async def run_demo(
     forever: bool,
     history: Path | None = None,
 ) -> DemoSummary:
-    """Start everything, play the script, end everything; what it amounts to."""
+    """Start all processes, run the script, end all processes, and return the summary."""
     started = DemoCluster.started(settings, folder, history, state.add_event)
     async with started as cluster, HttpClient() as http:
         state.add_event(f"everything runs, in {cluster.folder}")

@@ -1,6 +1,6 @@
-"""Files of JSON lines in which the demo's processes leave evidence, and the ownership intervals computed from them.
+"""Logs of the demo's processes, as JSON lines, and the ownership intervals computed from them.
 
-A line is in the kernel when `append` returns. Overlaps of intervals are double ownership.
+A line is in the kernel when `append` returns. Overlapping intervals are double ownership.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from loadmanager.util.atomic_write import whole
 
 
 class DemoJournal:
-    """One file; what was appended survives a SIGKILL of the process."""
+    """One log file; its lines survive a SIGKILL of the process."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -40,7 +40,7 @@ class DemoJournal:
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """The records of a file, which may be missing; a last line cut off in the middle is left out."""
+    """Return the records of a file, which may be missing. An incomplete last line is left out."""
     if not path.exists():
         return []
     *lines, _cut_off = path.read_bytes().split(b"\n")
@@ -52,14 +52,14 @@ def read_journals(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def write_ready_file(path: Path, content: Mapping[str, object]) -> None:
-    """Say that this process is ready; whoever waits sees the whole file or none."""
+    """Write the ready file of this process atomically."""
     with whole(path) as partial:
         partial.write_text(json.dumps(content), encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ServingInterval:
-    """One broker process had the topic open from `from_s` to `to_s`, on the clock of leases."""
+    """Interval in which one broker process had a topic open. Times are on the clock of leases."""
 
     topic: str
     from_s: float
@@ -69,7 +69,7 @@ class ServingInterval:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Two broker processes served one topic at the same time, for `overlap_s`."""
+    """Double ownership: two broker processes served one topic at the same time, for `overlap_s`."""
 
     topic: str
     first: str
@@ -79,10 +79,10 @@ class Overlap:
 
 
 def serving_intervals(records: Iterable[Mapping[str, Any]], ended_at_s: Mapping[str, float]) -> list[ServingInterval]:
-    """The intervals in serving-log `records`.
+    """Return the intervals in serving-log `records`.
 
-    `ended_at_s` has the broker processes that ended without a word, and when: that ended what they had open. What
-    is open in any other process is open for ever.
+    `ended_at_s` has the times at which broker processes were killed, which closed their topics. A topic that another
+    process did not close is open for ever.
     """
     opened: dict[tuple[str, str], float] = {}
     intervals = []
@@ -98,7 +98,7 @@ def serving_intervals(records: Iterable[Mapping[str, Any]], ended_at_s: Mapping[
 
 
 def find_overlaps(intervals: Iterable[ServingInterval]) -> list[Overlap]:
-    """Every case of a topic opened by one process while another still had it."""
+    """Return the overlaps of intervals of different processes."""
     by_topic: dict[str, list[ServingInterval]] = defaultdict(list)
     for interval in sorted(intervals):
         by_topic[interval.topic].append(interval)
@@ -115,10 +115,10 @@ def find_overlaps(intervals: Iterable[ServingInterval]) -> list[Overlap]:
 def topics_without_owner(
     topics: Iterable[str], accounts: Iterable[Mapping[str, Any]], intervals: Iterable[ServingInterval]
 ) -> list[str]:
-    """The topics whose clients had no owner when they wrote their account, or one that did not serve the topic.
+    """Return the topics whose clients had no owner at the end, or one that did not serve the topic.
 
     The owner took the last batch between its sending and its answer, which a busy machine may delay. So a topic that
-    moved in between is not without an owner.
+    moved in between has an owner.
     """
     serving = defaultdict(list)
     for interval in intervals:

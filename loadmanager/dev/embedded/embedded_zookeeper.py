@@ -1,7 +1,6 @@
-"""A real ZooKeeper as a child process that cannot outlive us.
+"""A real Apache ZooKeeper as a child process that cannot outlive this process.
 
-It is Apache ZooKeeper itself. It listens on loopback only.
-Every method here blocks; on an event loop call them with `asyncio.to_thread`.
+It listens on loopback only. All methods here block; on an event loop call them with `asyncio.to_thread`.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from loadmanager.store.store_probe import session_works
 from loadmanager.util.jvm import Java, get_java
 
 DEFAULT_HEAP_MIB = 1024
-"""The most it may take: ZooKeeper keeps its last 500 transactions in memory, and a namespace's record is up to 1 MB."""
+"""Maximum heap. ZooKeeper keeps its last 500 transactions in memory, and a namespace's record has up to 1 MB."""
 
 DEFAULT_TICK_TIME_MS = 200
-"""ZooKeeper grants session timeouts from two ticks on, and ends a session up to a tick after its timeout."""
+"""ZooKeeper's shortest session timeout is two ticks, and a session ends up to a tick after its timeout."""
 
 _TEMPORARY_PREFIX = "loadmanager-zookeeper-"
 TRIES_TO_FIND_PORTS = 3
@@ -45,7 +44,7 @@ _LINES_OF_LOG = 15
 
 
 class PortTakenError(EmbeddedServerError):
-    """Somebody else listens on the port."""
+    """Another process listens on the port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +86,18 @@ class ZooKeeperServer:
 
     @property
     def pid(self) -> int:
-        """The process id of the JVM that was started last."""
+        """Process id of the JVM that was started last."""
         if self._pid is None:
             raise EmbeddedServerError("this ZooKeeper has not been started")
         return self._pid
 
     @property
     def is_running(self) -> bool:
-        """Tell if the process exists; a paused one does."""
+        """Tell if the process exists; True for a paused one."""
         return self._is_open() and self._pid is not None and self._find_exit_code() is None
 
     def start(self) -> None:
-        """Start and return when a session works; nothing happens when it runs already."""
+        """Start the server if it is not running, and return when a session works."""
         if self.is_running:
             return
         try:
@@ -109,30 +108,30 @@ class ZooKeeperServer:
             raise
 
     def stop(self) -> None:
-        """End the server in order; a paused one is woken for it. Idempotent."""
+        """Stop the server gracefully; a paused one is resumed first. Idempotent."""
         if self.is_running:
             self._get_place().processes.stop(self._get_place().name)
 
     def kill(self) -> None:
-        """SIGKILL; returns when the process is gone."""
+        """SIGKILL; returns when the process has exited."""
         self._get_place().processes.stop(self._get_place().name, grace_s=0)
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers."""
+        """SIGSTOP: connections stay open, but the server does not answer."""
         self._get_place().processes.signal(self._get_place().name, signal.SIGSTOP)
 
     def resume(self) -> None:
         self._get_place().processes.signal(self._get_place().name, signal.SIGCONT)
 
     def restart(self) -> None:
-        """Stop in order, if it runs, and start again."""
+        """Stop the server gracefully if it runs, and start it again."""
         place = self._get_place()
         if self.is_running:
             place.processes.stop(place.name)
         self.start()
 
     def counters(self) -> dict[str, str]:
-        """The server's own counters: its answer to the four-letter command `mntr`."""
+        """Return the server's answer to the four-letter command `mntr`."""
         text = self._four_letter_command(b"mntr")
         counters = dict(line.split("\t", 1) for line in text.splitlines() if "\t" in line)
         if not counters:
@@ -148,7 +147,7 @@ class ZooKeeperServer:
         self._pid = place.processes.start(place.name, place.command, cwd=place.folder, log=self.log_file)
 
     def wait_until_serving(self) -> None:
-        """Return once a session works; raises, with the end of the server's log, when it dies or takes too long."""
+        """Wait until a session works. If the server exits or times out, raise an error with the end of its log."""
         deadline_s = time.monotonic() + self._start_timeout_s
         while not self._serves():
             code = self._find_exit_code()
@@ -201,7 +200,7 @@ class ZooKeeperServer:
             raise EmbeddedServerError(f"ZooKeeper at {self.connect_string} does not answer: {error}") from error
 
     def last_lines(self) -> str:
-        """The end of what the server printed since it was last started, without the frames of stack traces."""
+        """Return the end of the output since the last start, without the frames of stack traces."""
         with self.log_file.open("rb") as log:
             log.seek(self._log_start)
             lines = log.read().decode(errors="replace").splitlines()
@@ -212,9 +211,9 @@ class ZooKeeperServer:
 class EmbeddedZooKeeper(ZooKeeperServer):
     """A ZooKeeper of one server.
 
-    Without `port` it takes a free one, without `data_dir` a temporary folder, removed by `stop`. Session timeouts from
-    two ticks to 10 minutes are granted. `java` is found by `get_java` when it is not given. `security` may ask more of
-    clients than to come, at other ports too; at `port` sessions have to work without TLS.
+    Without `port` it uses a free one. Without `data_dir` it uses a temporary folder, which `stop` removes. Session
+    timeouts may be from two ticks to 10 minutes. `java` defaults to `get_java`. `security` may require authentication
+    or add TLS ports, but sessions at `port` must work without TLS.
     """
 
     def __init__(
@@ -237,7 +236,7 @@ class EmbeddedZooKeeper(ZooKeeperServer):
         self._java = java
 
     def start(self) -> None:
-        """Start and return when a session works; after `kill` on the same port and data."""
+        """Start and return when a session works. After `kill` port and data stay the same."""
         if self._is_open():
             super().start()
             return
@@ -252,12 +251,12 @@ class EmbeddedZooKeeper(ZooKeeperServer):
                 return
 
     def stop(self) -> None:
-        """End the server and, if its folder is a temporary one, remove that. Idempotent."""
+        """Stop the server and remove a temporary folder. Idempotent."""
         if self._place is not None:
             self._place.processes.close()
 
     def _settle(self) -> None:
-        """Processes, folder, port and configuration for a first start, or for one after `stop`."""
+        """Set up processes, folder, port and configuration, for the first start and after `stop`."""
         java = self._java or get_java()
         command = tuple(server_command(java, STANDALONE_MAIN, self._heap_mib, self._security.jvm_options))
         port = self._given_port or free_ports(1)[0]
@@ -269,7 +268,9 @@ class EmbeddedZooKeeper(ZooKeeperServer):
 
 
 def open_folder(given: Path | None) -> tuple[ServerProcesses, Path]:
-    """A given folder, made if it is missing and kept at the end, or a temporary one that ends with the processes."""
+    """Return processes and their folder: the given one, which is created and kept, or a temporary one, which is removed
+    with the processes.
+    """
     if given is not None:
         try:
             given.mkdir(parents=True, exist_ok=True)

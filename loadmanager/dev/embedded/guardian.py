@@ -1,11 +1,11 @@
-"""Guardian process of the started servers: their parent, which ends them when this process dies.
+"""Guardian process: the parent of the servers, which ends them when the main process exits.
 
-Run as a script (`python -I -S guardian.py`), with the standard library only, so that it starts at once and in any
-environment. It is the parent of every server; we talk to it through a pipe, one JSON object a line each way. When that
-pipe ends, for whatever reason (normal exit, exception, Ctrl-C, SIGTERM, SIGKILL, out of memory), it ends the servers
-and removes the temporary folder. Nothing in our own process has to run for that.
+It is run as a script (`python -I -S guardian.py`) with the standard library only, so it starts fast and in any
+environment. The main process sends it requests through a pipe, one JSON object per line in each direction. The pipe
+ends with the main process, after any kind of exit (normal, exception, Ctrl-C, SIGTERM, SIGKILL, out of memory). Then
+the guardian ends the servers and removes the temporary folder. The main process need not run any code for that.
 
-It lives in a session of its own: Ctrl-C in a terminal reaches our process, which decides, and not the servers.
+The guardian has its own session: Ctrl-C in a terminal reaches the main process only, not the servers.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _REMOVAL_TRIES = 5
 
 
 class Guardian:
-    """The servers by name, and the temporary folder they may share."""
+    """Servers by name, and their temporary folder, if any."""
 
     def __init__(self, temporary_prefix: str | None = None) -> None:
         self._servers: dict[str, subprocess.Popen[bytes]] = {}
         self.folder = tempfile.mkdtemp(prefix=temporary_prefix) if temporary_prefix else None
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Do what one line asks for; the answer is one line too."""
+        """Execute one request and return its answer."""
         match request["do"]:
             case "start":
                 return {"pid": self._start(request["name"], request["command"], request["cwd"], request["log"])}
@@ -56,12 +56,12 @@ class Guardian:
         raise ValueError(f"unknown request {request['do']!r}")
 
     def reap(self) -> None:
-        """Collect servers that ended by themselves, so that none is left as a zombie."""
+        """Reap servers that exited by themselves, so that no zombies remain."""
         for server in self._servers.values():
             server.poll()
 
     def end(self) -> None:
-        """Stop everything. What lives in a temporary folder is killed at once: nobody will read its data."""
+        """Stop all servers. Those in a temporary folder are killed at once: their data are not needed."""
         for server in self._servers.values():
             stop(server, 0.0 if self.folder else GRACE_AT_THE_END_S)
         for _ in range(_REMOVAL_TRIES):
@@ -84,7 +84,7 @@ class Guardian:
 
 
 def stop(server: subprocess.Popen[bytes], grace_s: float) -> int:
-    """Ask to end, then insist; the exit code. A stopped (SIGSTOP) server is woken to be able to end in order."""
+    """SIGTERM, then SIGKILL after `grace_s`; return the exit code. A paused server is resumed to exit gracefully."""
     if grace_s > 0:
         server.send_signal(signal.SIGTERM)
         server.send_signal(signal.SIGCONT)
@@ -97,7 +97,7 @@ def stop(server: subprocess.Popen[bytes], grace_s: float) -> int:
 
 
 def kill(servers: Sequence[subprocess.Popen[bytes]]) -> float:
-    """All of them, one right after the other, before any is waited for; when that was, on the monotonic clock."""
+    """SIGKILL all servers before waiting for any; return the monotonic time after the last signal."""
     for server in servers:
         server.kill()
     at_s = time.monotonic()
@@ -107,7 +107,7 @@ def kill(servers: Sequence[subprocess.Popen[bytes]]) -> float:
 
 
 def die_with_parent() -> Callable[[], None] | None:
-    """On Linux the kernel itself kills a server whose guardian was killed; elsewhere there is nothing like it."""
+    """Return a `preexec_fn` by which Linux kills a server when its guardian exits; None on other systems."""
     if not sys.platform.startswith("linux"):
         return None
     prctl = ctypes.CDLL(None).prctl
@@ -119,11 +119,11 @@ def die_with_parent() -> Callable[[], None] | None:
 
 
 def _carry_on(_signal: int, _frame: FrameType | None) -> None:
-    """A handler and not SIG_IGN: a server inherits what is ignored, and a JVM then ignores SIGTERM for good."""
+    """Ignore a signal. Not SIG_IGN: servers would inherit it, and a JVM would ignore SIGTERM permanently."""
 
 
 def _requests(parent_pid: int, idle: Callable[[], None]) -> Iterator[dict[str, Any]]:
-    """Requests until the pipe ends or our parent is gone (a process forked from it may hold the pipe open)."""
+    """Yield requests until the pipe ends or the parent exits (a process forked from it may hold the pipe open)."""
     pending = b""
     while os.getppid() == parent_pid:
         readable, _, _ = select.select([_PIPE], [], [], POLL_S)
@@ -155,8 +155,8 @@ def main(parent_pid: int, make_guardian: Callable[[], Guardian]) -> None:
             except (OSError, ValueError, KeyError) as error:
                 answer = {"error": f"{type(error).__name__}: {error}"}
             _answer(sys.stdout.buffer, {"id": request["id"], **answer})
-    except BrokenPipeError:  # nobody reads the answer any more: the same as the end of the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python says the rest of it as it ends
+    except BrokenPipeError:  # the main process has exited: same as the end of the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's flush at exit
     finally:
         guardian.end()
 

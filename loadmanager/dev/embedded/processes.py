@@ -1,4 +1,4 @@
-"""Client of the guardian process, over a pipe; see `loadmanager.dev.embedded.guardian` for its purpose."""
+"""Client of the guardian process, over a pipe; see `loadmanager.dev.embedded.guardian`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _CLOSE_TIMEOUT_S = 30.0
 
 
 class ServerProcesses:
-    """Server processes, by name, that end when this process does, however it does.
+    """Server processes by name, which end when this process ends, even after a SIGKILL.
 
-    `folder` is the temporary folder made for them (None when none was asked for); it is removed with them.
-    Safe to use from several threads; requests are answered one after the other.
+    `folder` is their temporary folder, which is removed with them; None if none was requested. Thread-safe; requests
+    are executed one after the other.
     """
 
     _COMMAND: ClassVar[Sequence[str]] = (sys.executable, "-I", "-S", guardian.__file__)
@@ -51,31 +51,31 @@ class ServerProcesses:
         return self._guardian.stdin is None or self._guardian.stdin.closed
 
     def start(self, name: str, command: Sequence[str], *, cwd: Path, log: Path) -> int:
-        """Start a server; its process id. Its output is appended to `log`."""
+        """Start a server and return its process id. Its output is appended to `log`."""
         answer = self._ask(do="start", name=name, command=list(command), cwd=str(cwd), log=str(log))
         return int(answer["pid"])
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a signal; nothing happens when the server has ended (its process id is never given to another one)."""
+        """Send a signal. No effect if the server has exited, even if the kernel has reused its process id."""
         self._ask(do="signal", name=name, signal=int(number))
 
     def stop(self, name: str, grace_s: float = STOP_GRACE_S) -> int:
-        """SIGTERM, after `grace_s` SIGKILL (at once when it is 0); the exit code, negative for a signal."""
+        """SIGTERM, then SIGKILL after `grace_s` (0: at once). Return the exit code, negative for a signal."""
         return int(self._ask(do="stop", name=name, grace_s=grace_s)["exit_code"])
 
     def kill(self, *names: str) -> float:
-        """SIGKILL servers together, as when a machine is lost; the moment from which on none of them does anything any
-        more, on the monotonic clock. They are gone when this returns.
+        """SIGKILL servers together, as when a machine is lost, and wait for their exit. Return the monotonic time from
+        which on none of them runs.
         """
         return float(self._ask(do="kill", names=names)["at_s"])
 
     def find_exit_code(self, name: str) -> int | None:
-        """None while the server runs."""
+        """Return the exit code; None while the server runs."""
         code = self._ask(do="poll", name=name)["exit_code"]
         return None if code is None else int(code)
 
     def close(self) -> None:
-        """End every server and remove the temporary folder; returns when that is done. Idempotent."""
+        """End all servers and remove the temporary folder; returns afterwards. Idempotent."""
         with self._lock:
             for pipe in (self._guardian.stdin, self._guardian.stdout):
                 with contextlib.suppress(OSError):
@@ -100,7 +100,7 @@ class ServerProcesses:
         return answer
 
     def _read_answer(self, number: int) -> dict[str, Any]:
-        """The answer to request `number`; earlier ones nobody waited for (Ctrl-C in between) are passed over."""
+        """Return the answer to request `number`. Skip earlier answers, whose wait was interrupted by Ctrl-C."""
         pipe = self._guardian.stdout
         while line := pipe.readline() if pipe is not None else b"":
             answer: dict[str, Any] = json.loads(line)

@@ -1,11 +1,10 @@
 """Files and command line of a ZooKeeper server: `zoo.cfg`, logging.
 
-The server runs inside its own folder and all its paths are relative: `zoo.cfg` is read as ISO-8859-1 with backslash
-escapes, so the name of a folder could not be written there safely.
+The server runs in its own folder, and all its paths are relative. Java reads `zoo.cfg` as ISO-8859-1 with backslash
+escapes, so it could not contain every folder name.
 
-A server that is stopped and started again must not have a port of the range that the kernel takes outgoing connections
-from: while it is down, any client may be given its port as a source port, and a client that keeps reconnecting to it
-can even end up connected to itself. So its ports come from below that range.
+Ports come from below the kernel's range of ephemeral ports. From that range, the kernel could give the port of a
+stopped server to a client as its source port. A client that keeps reconnecting could even connect to itself.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ appender.console.layout.pattern = %d{ISO8601} %-5p [%t:%c{1}] %m%n
 rootLogger.level = warn
 rootLogger.appenderRef.console.ref = console
 """
-# Tuned for a quick start and a small footprint; UsePerfData would leave files in /tmp after a SIGKILL.
+# Tuned for a fast start and little memory. UsePerfData would leave files in /tmp after a SIGKILL.
 _JVM_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
@@ -48,8 +47,8 @@ _JVM_OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Client authentication and TLS of a server: lines of `zoo.cfg`, options of the JVM, and the files that these name,
-    relative to the server's folder.
+    """Client authentication and TLS of a server: keys of `zoo.cfg`, options of the JVM, and the files that they name,
+    by path relative to the server's folder.
     """
 
     keys: Mapping[str, object] = field(default_factory=dict)
@@ -83,9 +82,9 @@ def write_server_files(
     my_id: int | None = None,
     security: Security = OPEN,
 ) -> None:
-    """Write the configuration into the server's folder; `ensemble` are the keys of `zoo.cfg` that its members share.
+    """Write the configuration into the server's folder. `ensemble` has the keys of `zoo.cfg` that its members share.
 
-    Without `durable` writes are not forced to the disk: they survive the server's death, not the machine's.
+    Without `durable` there is no fsync: writes survive a crash of the server, but not of the machine.
     """
     keys: dict[str, object] = {
         "tickTime": tick_time_ms,
@@ -94,7 +93,7 @@ def write_server_files(
         "dataDir": f"./{DATA_FOLDER}",
         "clientPort": port,
         "clientPortAddress": LOOPBACK,
-        "maxClientCnxns": 0,  # all clients share one address here, and the default stops at 60
+        "maxClientCnxns": 0,  # all clients share one address; the default limit is 60
         "admin.enableServer": "false",
         "4lw.commands.whitelist": "srvr,mntr,ruok",
         "autopurge.purgeInterval": 1,
@@ -121,7 +120,7 @@ _TRIES = 200
 
 
 def is_free(port: int) -> bool:
-    """Tell if a server could listen on `port` of the loopback interface; connections in TIME_WAIT do not count."""
+    """Tell if a server could listen on `port` of the loopback interface. Connections in TIME_WAIT are ignored."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -133,7 +132,7 @@ def is_free(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different ports nobody listens on at the moment; another process may still be quicker to take one."""
+    """Return `count` different free ports. Another process may still take one before it is used."""
     found: list[int] = []
     span = _first_ephemeral_port() - _LOWEST_PORT
     for _ in range(_TRIES if span > 0 else 0):
@@ -154,7 +153,9 @@ def _first_ephemeral_port() -> int:
 
 
 def _ports_from_kernel(count: int) -> list[int]:
-    """The fall-back where the kernel's own range covers everything; all are held at once, so that they differ."""
+    """Return free ports from the kernel: the fall-back if its range covers all ports. All are held open, so they
+    differ.
+    """
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

@@ -1,6 +1,6 @@
 """Class path of a ZooKeeper server: its jars from the package PySpark if that is installed, else from Maven Central.
 
-`python -m loadmanager.dev.embedded.zookeeper_jars` fetches them beforehand.
+`python -m loadmanager.dev.embedded.zookeeper_jars` fetches them in advance.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from loadmanager.util.jvm import cache_folder
 
 _MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 _TIMEOUT_S = 30.0
-# SHA-256 by path in a Maven repository: what a server without TLS needs, 7 MB, in the versions of the pinned PySpark.
+# SHA-256 by path in a Maven repository: the jars of a server without TLS, 7 MB, in the versions of the pinned PySpark.
 JARS = {
     "org/apache/zookeeper/zookeeper/3.9.5/zookeeper-3.9.5.jar": (
         "936d025db1a85f085edea25048c3f5b3de5fc29329c371a10925e3b78b0b38a0"
@@ -45,7 +45,7 @@ JARS = {
         "50485d06037fea3d6e40c968386feeca6338cc9872e25549593ff3eb352cefcc"
     ),
 }
-# PySpark's folder holds over two hundred jars; opening only these makes the start three times as quick.
+# PySpark has over two hundred jars. Opening only these makes the start three times as fast.
 _NEEDED_OF_PYSPARK = (
     *(f"{path.split('/')[-3]}-[0-9]*.jar" for path in JARS),
     "netty-*.jar",  # for TLS
@@ -53,24 +53,24 @@ _NEEDED_OF_PYSPARK = (
 
 
 def class_path() -> str:
-    """Return the jars as one value of Java's option `-cp`; raises `EmbeddedServerError`."""
+    """Return the jars as a value of Java's option `-cp`. Raises `EmbeddedServerError`."""
     return os.pathsep.join(map(str, _find_in_pyspark() or fetch()))
 
 
 def _find_in_pyspark() -> list[Path]:
-    """Return the jars inside `pyspark`, without importing it; none where it is not installed."""
+    """Return the jars inside `pyspark`, without importing it; empty if it is not installed."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
         return []
     jars = Path(next(iter(spec.submodule_search_locations))) / "jars"
     found = [sorted(jars.glob(pattern)) for pattern in _NEEDED_OF_PYSPARK]
-    if found[0] and not all(found):  # a PySpark that names them otherwise
+    if found[0] and not all(found):  # this PySpark has other names for them
         return [jars / "*"]
     return [jar for each in found for jar in each]
 
 
 def fetch(repository: str = _MAVEN_CENTRAL, folder: Path | None = None) -> list[Path]:
-    """Return the jars in `folder`, by default one in the user's cache; fetch those that are not there yet."""
+    """Return the jars in `folder`, by default in the user's cache; fetch missing ones."""
     folder = folder or cache_folder() / "zookeeper"
     files = {path: folder / path.rpartition("/")[2] for path in JARS}
     for path in (path for path in JARS if not files[path].exists()):
@@ -85,7 +85,7 @@ def fetch(repository: str = _MAVEN_CENTRAL, folder: Path | None = None) -> list[
 
 
 def _download(url: str, file: Path, sha256: str) -> None:
-    """Write a checked file atomically: another process may be fetching it at this moment."""
+    """Download a file, check its hash, and write it atomically: another process may be fetching it too."""
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - the callers' own http(s) address
         content = answer.read()
     found = hashlib.sha256(content).hexdigest()
