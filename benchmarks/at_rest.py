@@ -1,6 +1,7 @@
-"""Imbalance of a scenario in which nothing moves after bundles were spread once, by their loads over the whole run.
+"""Imbalance of a scenario if bundles are spread once, by their loads over the whole run, and never moved.
 
-Whoever moves bundles knows less and may do more: this is what noise leaves to everybody, and what standing still costs.
+A reference for strategies: it shows the effect of noise, and the cost of not moving. Strategies cannot know future
+loads, but they may move bundles.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ MOMENTS = 500
 
 
 def imbalance_at_rest(scenario: Scenario, recorded: Sequence[RecordedSeries] = ()) -> float:
-    """The mean over time; not a number where brokers come, go or change, or loads jump."""
+    """Return the mean imbalance over time; NaN if brokers join, leave or change, or if loads jump."""
     if not all(isinstance(event, ReportsGoBad) for event in scenario.events):
         return float("nan")
     workload, cost = workload_of(scenario, recorded), cost_model(scenario.costs)
@@ -34,7 +35,7 @@ def imbalance_at_rest(scenario: Scenario, recorded: Sequence[RecordedSeries] = (
 
 
 def _capacity(scenario: Scenario) -> FloatArray:
-    """(M, 5): what the brokers have; a faster CPU counts as a larger one."""
+    """Return the capacity of the brokers (M, 5); a faster CPU counts as a larger one."""
     specs = [broker_spec(name, kind) for name, kind in numbered(scenario.brokers, 0)]
     capacity = np.array([spec.capacity for spec in specs])
     capacity[:, CPU] *= [spec.speed for spec in specs]
@@ -42,7 +43,7 @@ def _capacity(scenario: Scenario) -> FloatArray:
 
 
 def _spread(need: FloatArray, capacity: FloatArray) -> IntArray:
-    """The largest first, each to where the most used resource is least used with it."""
+    """Assign bundles greedily, the largest first, each to the broker whose highest usage is then lowest."""
     owner = np.zeros(len(need), dtype=np.int64)
     used = np.zeros_like(capacity)
     for row in np.argsort(-(need / capacity.sum(axis=0)).max(axis=1), kind="stable").tolist():

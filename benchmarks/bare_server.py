@@ -1,4 +1,4 @@
-"""The yardstick of bench_lookup: an aiohttp handler that returns fixed bytes whatever it is asked."""
+"""Baseline of bench_lookup: an aiohttp handler that returns fixed bytes for any request."""
 
 from __future__ import annotations
 

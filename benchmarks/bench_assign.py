@@ -1,9 +1,9 @@
-"""Cost of an assignment for the leader: lookups of bundles without an owner, from the part of a lookup that is the
-node's to the committed record, without HTTP, over a metadata store in memory, all in this process.
+"""Cost of an assignment for the leader: lookups of bundles without an owner, from the node's part of a lookup to the
+committed record. It runs in this process, without HTTP, over a metadata store in memory.
 
-All bundles are asked for, so many at a time, as after a restart of everything; what is shown is processor time for
-each, the least of some rounds, and what of it is spent in the thread that decides. The yardstick is what a write cannot
-do without: the record encoded, once for each batch that changed it.
+All bundles are looked up in batches, as after a restart of the whole cluster. The result is CPU time per bundle, the
+minimum of several rounds, and its share in the planning thread. The baseline is the unavoidable part of a write: the
+record is encoded once for each batch that changes it.
 
     python benchmarks/bench_assign.py [--profile] [--at-a-time 512]
 """
@@ -73,7 +73,7 @@ async def main() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Processor time for each bundle, in microseconds."""
+    """CPU time per bundle, in microseconds."""
 
     spent_us: float
     deciding_us: float
@@ -83,7 +83,7 @@ class Round:
 async def a_round(
     node: Node, topics: Sequence[TopicName], names: Sequence[NamespaceName], at_a_time: int, *, is_profiled: bool
 ) -> Round:
-    """Every bundle is asked for once; with a profile its figures are shown too, and count for little."""
+    """Look each bundle up once. With a profile its figures are printed too, and times are not representative."""
     gc.collect()
     profile = cProfile.Profile()
     begun_s, begun_here_s = time.process_time(), time.thread_time()
@@ -99,7 +99,7 @@ async def a_round(
 
 
 def topics_of(name: NamespaceName) -> list[TopicName]:
-    """One of each bundle."""
+    """Return one topic of each bundle."""
     found: dict[int, TopicName] = {}
     number = 0
     while len(found) < BUNDLES_PER_NAMESPACE:
@@ -147,7 +147,7 @@ async def look_up_all(node: Node, topics: Sequence[TopicName], at_a_time: int) -
 
 
 def encoding_us(node: Node, names: Sequence[NamespaceName], at_a_time: int) -> float:
-    """For each bundle: its namespace is written once for each batch of lookups that falls into it."""
+    """Return the cost of encoding per bundle: each batch of lookups writes its namespaces once."""
     batches = max(1, BUNDLES_PER_NAMESPACE // at_a_time)
     begun_s = time.process_time()
     for name in names:

@@ -1,9 +1,9 @@
 """Time without an owner for the bundles of a broker whose process is killed, or whose machine is lost.
 
-A real node, real agents and the demo's brokers, each a process, on a real ZooKeeper whose ticks are as short as
-docs/operations.md wants them. From the signal on, all topics of that broker are looked up, in one request after the
-other, until each has another owner; beside it when ZooKeeper no longer had the broker's znode. A machine is lost when
-broker and agent are killed at once.
+A real node, real agents and the demo's brokers, each in its own process, on a real ZooKeeper with the short ticks that
+docs/operations.md recommends. After the signal all topics of that broker are looked up repeatedly, until each has
+another owner. The time until ZooKeeper has removed the broker's znode is shown too. To lose a machine, broker and
+agent are killed together.
 
     python benchmarks/bench_broker_lost.py [--runs 10] [--session-ms 10000] [--tick-ms 500]
 """
@@ -46,7 +46,7 @@ KILLED_S, LOST_S = 0.3, 3.0
 _POLL_S = 0.005
 _REPOSITORY = Path(__file__).resolve().parents[1]
 _IN_DEMO = {"metadataStoreUrl", "brokerLeaseMs", "metadataStoreSessionTimeoutMillis", "loadBalancerCPUResourceWeight"}
-"""Keys whose value is the demo's, or another here."""
+"""Keys that keep the value of the demo, or that this benchmark sets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ async def ready(file: Path) -> dict[str, Any]:
 
 
 async def measure(fleet: Fleet, victim: Machine, pids: Iterable[int]) -> tuple[float, float]:
-    """Seconds from the signal until the znode was gone, and until each bundle of it had another owner."""
+    """Return the seconds from the signal until the znode was removed, and until all its bundles had another owner."""
     (node,) = fleet.cluster.nodes.values()
     names = topics_of_bundles(await fleet.cluster.state(NAMESPACE))
     topics = [f"persistent://{name}" for name in names]
@@ -125,7 +125,7 @@ async def measure(fleet: Fleet, victim: Machine, pids: Iterable[int]) -> tuple[f
 
 
 async def all_owners(fleet: Fleet, url: str, topics: list[str]) -> list[str]:
-    """Return the owner of each topic; ask again while the node names none, as it may on a busy machine."""
+    """Return the owner of each topic; retry while the node returns none, as it may on a busy machine."""
     while True:
         async with fleet.cluster.http.post(f"{url}/loadbalance/v1/lookups", json={"topics": topics}) as answer:
             body = orjson.loads(await answer.read())
@@ -138,7 +138,7 @@ async def all_owners(fleet: Fleet, url: str, topics: list[str]) -> list[str]:
 async def rounds(
     fleet: Fleet, machines: list[Machine], runs: int, *, with_agent: bool
 ) -> tuple[list[float], list[float]]:
-    """Measure each run; one without an outcome in time is left out. A lost machine is replaced by another."""
+    """Measure each run; one that times out is left out. A lost machine is replaced."""
     gone_s, assigned_s = list[float](), list[float]()
     for _ in range(runs):
         victim = machines.pop(0)

@@ -1,7 +1,7 @@
-"""Owners of topics from the client's own memory, on one thread: those that it has met, and those that it has not.
+"""Cost of finding a topic's owner in the client's memory, on one thread, for known topics and for new ones.
 
-The map is made of the bytes that a node sends. A dictionary from topic to owner, which nobody keeps current, is the
-yardstick: rounds of it and of `resolve` follow on each other, and each figure is the median of the rounds.
+The map is built from the bytes that a node sends. The baseline is a static dictionary from topic to owner. Rounds of it
+and of `resolve` alternate, and each figure is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def a_map(function: HashFunction, version: int = 1) -> OwnerMap:
 
 
 def said(function: HashFunction, version: int, bundles: slice = slice(None)) -> bytes:
-    """The namespace, or some of its bundles, as it is pushed."""
+    """Return the namespace, or some of its bundles, as a node pushes it."""
     ranges = [str(each) for each in NamespaceBundles(equal_boundaries(BUNDLES)).ranges()]
     owned = {
         text: {"state": "Owned", "version": version, "owner": f"b{index % BROKERS}:1"}
@@ -52,7 +52,7 @@ def said(function: HashFunction, version: int, bundles: slice = slice(None)) -> 
 
 
 def per_topic_s(find: Callable[[str], Owner | None], topics: Sequence[str]) -> float:
-    """The processor's time; that of the loop around is in it."""
+    """Return the CPU time per topic, including that of the loop."""
     began_s = time.process_time()
     for topic in topics:
         find(topic)
@@ -60,7 +60,7 @@ def per_topic_s(find: Callable[[str], Owner | None], topics: Sequence[str]) -> f
 
 
 def just_read() -> list[str]:
-    """The topics as texts that nobody has hashed yet, such as those that come with a request."""
+    """Return the topics as new strings without a cached hash, like those from a request."""
     return [name.encode().decode() for name in NAMES]
 
 

@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 
 
 def best_s(action: Callable[[], object], repeats: int) -> float:
-    """The fastest of `repeats` runs: the others were disturbed."""
+    """Return the fastest of `repeats` runs: slower ones were disturbed."""
     times = []
     for _ in range(repeats):
         start_s = time.perf_counter()
@@ -63,7 +63,7 @@ def namespace_bundles(namespace: str, bundles: int) -> list[str]:
 
 
 def a_cluster(rng: np.random.Generator) -> ClusterModel:
-    """Each bundle has an owner that reports it, but for one namespace that has none; a tenth of the brokers is hot."""
+    """Return a cluster in which a tenth of the brokers is hot. All bundles but those of one namespace have an owner."""
     model = ClusterModel()
     registrations = [Registration(BrokerId(f"broker-{i:04d}:8080"), i + 1) for i in range(BROKERS)]
     owned: list[list[str]] = [[] for _ in range(BROKERS)]
@@ -82,7 +82,7 @@ def a_cluster(rng: np.random.Generator) -> ClusterModel:
 
 
 def report_cost(rng: np.random.Generator) -> tuple[float, float]:
-    """Seconds for one report of 200 bundles, and for numpy's bare update of 200 rows of averages."""
+    """Return the seconds for one report of 200 bundles, and for a bare numpy update of 200 rows of averages."""
     model = a_cluster(rng)
     names = tuple(namespace_bundles("tenant/reported", REPORTED_BUNDLES))
     registration = Registration(BrokerId("reporter:8080"), 1)

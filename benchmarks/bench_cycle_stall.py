@@ -1,8 +1,7 @@
-"""Latency of lookups while a node plans: 16 connections, planning cycles back to back, and without any.
+"""Latency of lookups over 16 connections while a node plans without a pause, and while it does not plan.
 
-The server is a real node over 1,000 brokers and 100,000 bundles in a metadata store in memory. Without cycles, with
-cycles that a thread of the node works out, and with cycles that a process of its own does, in turn; all latencies of
-all rounds count.
+The server is a real node with 1,000 brokers and 100,000 bundles in a metadata store in memory. Rounds alternate between
+no planning, planning in a thread of the node, and planning in a worker process. All latencies of all rounds count.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ TOPIC_PATHS = [
 
 @dataclass(slots=True)
 class Lookups:
-    """All latencies, in seconds; and by round lookups/s, and the processor time of the node for each, in seconds."""
+    """All latencies in seconds; by round, lookups/s and the node's CPU time per lookup in seconds."""
 
     latencies_s: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
@@ -61,7 +60,7 @@ class Lookups:
 
 @dataclass(slots=True)
 class Cycles:
-    """Cycles of the server, by round, and the lookups beside them."""
+    """Planning cycles of the server by round, and the lookups at the same time."""
 
     where: str
     lookups: Lookups = field(default_factory=Lookups)

@@ -1,8 +1,7 @@
-"""A broker with 1,000 bundles is drained: how long it takes, whether lookups are answered, and whether limits are kept.
+"""Drain of a broker with 1,000 bundles: duration, answers to lookups meanwhile, and compliance with limits.
 
-A real node (own process, uvloop) on a real ZooKeeper, and scripted brokers in this process, which take as long for an
-unload as they are told. Clients look up topics of the bundles all the while. The lower bound is what the limit on
-unloads at a time allows at best.
+A real node (own process, uvloop) on a real ZooKeeper, and scripted brokers in this process with a given unload time.
+Clients look up topics of the bundles all the time. The lower bound follows from the limit on concurrent unloads.
 
     python benchmarks/bench_drain.py [--bundles 1000] [--unload-ms 50]
 """
@@ -50,7 +49,7 @@ SETTINGS = {
 
 @dataclass(slots=True)
 class Busy:
-    """Unloads that the brokers are at, and the most at a time; `pause_s` is what each takes."""
+    """Concurrent unloads: current and maximum number; each takes `pause_s`."""
 
     pause_s: float
     now: int = 0
@@ -78,7 +77,7 @@ async def brokers_of(cluster: Cluster, busy: Busy) -> AsyncIterator[list[Scripte
 
 
 async def fill(cluster: Cluster, owner: ScriptedBroker, bundles: int) -> NamespaceState:
-    """A namespace of which the broker owns everything."""
+    """Create a namespace whose bundles all belong to the broker."""
     owned = Ownership(OwnershipState.OWNED, Registration(BrokerId(owner.broker_id), owner.incarnation), None, 1)
     state = NamespaceState(NAME, NamespaceBundles(equal_boundaries(bundles)), (owned,) * bundles)
     path = paths.namespace(str(NAME))

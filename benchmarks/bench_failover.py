@@ -1,9 +1,9 @@
 """Time without assignments after the leader is killed, hangs, or stops cleanly.
 
-Real node processes on a real ZooKeeper, all on this machine. Lookups of bundles that nobody owns yet go on all the time
-through the nodes that stay; measured is the time from the signal to the first answer to a lookup that was asked after
-it. An answer goes out only after the assignment is committed. The stages are those that the successor logs. What
-ZooKeeper takes is measured beside it: a transaction of one small write, and a read, alone and in the same run.
+Real node processes on a real ZooKeeper, all on this machine. Clients continuously look up unowned bundles through the
+remaining nodes. The result is the time from the signal to the first answer to a lookup that was sent after it. A node
+answers only after the assignment is committed. The stages are those in the log of the new leader. The cost of ZooKeeper
+is measured in the same run: a transaction with one small write, and a read.
 
     python benchmarks/bench_failover.py [--runs 10]
 """
@@ -41,10 +41,10 @@ STAGES = {
     "elected": ("elected",),
     "leads": ("leading",),
 }
-"""Log events of the successor at the end of each stage; the last stage lasts until something is assigned."""
+"""Log events of the new leader at the end of each stage. The last stage lasts until the first assignment."""
 
 BESIDE = 200
-"""Number of requests to ZooKeeper alone."""
+"""Number of requests for the cost of ZooKeeper."""
 
 
 async def main() -> None:
@@ -64,14 +64,14 @@ async def main() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Failover:
-    """Seconds from the signal to the next committed assignment, and of that each stage in the successor's log."""
+    """Seconds from the signal to the next committed assignment, in total and by stage in the new leader's log."""
 
     took_s: float
     stages_s: dict[str, float]
 
 
 async def measure(cluster: Cluster, signal_name: str, run: int) -> Failover:
-    """The node is started again afterwards."""
+    """Measure one failover, and restart the node afterwards."""
     leader = await cluster.leader()
     for node in cluster.nodes.values():
         if node is not leader:
@@ -119,7 +119,7 @@ def at(logged: dict[str, Any]) -> datetime:
 
 
 def fresh(topics: list[str]) -> Iterator[str]:
-    """Each topic once: an answer that was not a new assignment would not count."""
+    """Yield each topic once: only new assignments count."""
     yield from topics
 
 

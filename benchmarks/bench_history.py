@@ -1,6 +1,6 @@
-"""Cost of recording: bytes on disk per bundle row, and time of the event loop and of the thread.
+"""Cost of recording: bytes on disk per bundle row, and time of the event loop and of the writing thread.
 
-1,000 brokers with 100,000 bundles report each minute; loads are heavy-tailed, and change by 20 % from minute to minute.
+1,000 brokers with 100,000 bundles report each minute. Loads are heavy-tailed and change by 20 % from minute to minute.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TARGET_PUT_US = 20
 
 
 def bundle_names(rng: np.random.Generator) -> list[str]:
-    """Half of the namespaces are cut into equal ranges, in the others bundles were split again and again."""
+    """Return names of bundles: equal ranges in half of the namespaces, repeatedly split ones in the others."""
     names = []
     for number in range(NAMESPACES):
         if number % 2:
@@ -58,7 +58,7 @@ def bundle_names(rng: np.random.Generator) -> list[str]:
 
 
 class Fleet:
-    """Bundles, the brokers that have them, and what they carry on average."""
+    """Bundles, their brokers and their mean loads."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -78,7 +78,7 @@ class Fleet:
         return np.clip(1 + 0.2 * self._rng.standard_normal(BUNDLES), 0, None)
 
     def minute(self, number: int) -> list[tuple[int, Report]]:
-        """A report of every broker, with its time, all digits of a double in every rate."""
+        """Return a report of each broker with its time; rates have all digits of a double."""
         at_ms = START_MS + number * 60_000
         rate_in, rate_out = self._rate * self._noise(), self._rate * self._fan_out * self._noise()
         bytes_in = rate_in * self._message_bytes * self._rng.normal(1, 0.01, BUNDLES)
@@ -116,7 +116,7 @@ class Fleet:
 
 
 def size_with_defaults(minutes: Sequence[Sequence[tuple[int, Report]]]) -> float:
-    """Bytes per bundle row as Arrow writes a table of the same columns, doubles with all their digits."""
+    """Return the bytes per bundle row if Arrow writes the same columns with its defaults, with full doubles."""
     reports = [(at_ms, each.registration.broker, each.report) for minute in minutes for at_ms, each in minute]
     sizes = [len(report.bundle_names) for _, _, report in reports]
     load = np.concatenate([report.bundle_load for _, _, report in reports])

@@ -30,7 +30,7 @@ BROKER = Registration(BrokerId("broker-1.example.com:8080"), 1)
 
 
 def a_record(rng: np.random.Generator) -> LocalBrokerData:
-    """A report as a broker writes it: every field that Pulsar has, rates with all their digits."""
+    """Return a report like that of a broker: all fields of Pulsar, rates with all digits."""
     names = bundle_names("my-tenant/my-namespace", BUNDLES)
     stats = {
         name: {
@@ -74,7 +74,7 @@ def bundle_names(namespace: str, bundles: int) -> list[str]:
 
 
 def a_model() -> ClusterModel:
-    """The reported bundles, all owned by the broker, among a great many others."""
+    """Return a large model in which the broker owns the reported bundles."""
     model = ClusterModel()
     for number in range(BUNDLES_OF_MODEL // BUNDLES_PER_NAMESPACE):
         namespace = f"tenant/namespace-{number:04d}"

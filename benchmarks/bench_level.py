@@ -1,11 +1,10 @@
 """Cost of Level's search, and its distance from the optimum: 1,000 brokers of two sizes, lognormal bundles that
 need four resources, at random owners at first.
 
-The gap is the highest heat after it over the bound: 1, where all load could be poured over all brokers, or the heat of
-one bundle that no broker is large enough for. What is moved is divided by what has to be moved, of any resource, to
-reach what was reached. An event makes one of the brokers that are level half as hot again. All are processor time of
-one core; each search stands beside numpy adding up the loads of all brokers and sorting bundles by size once, in the
-same run.
+The gap is the highest heat afterwards divided by the bound. The bound is 1, as if load were perfectly divisible, or the
+least heat of a bundle that is too large for every broker. The moved load is divided by the least load, of any resource,
+that must move to reach the same heat. An event increases the heat of one balanced broker by half. Times are CPU time of
+one core. The baseline in the same run is numpy: sum the loads of all brokers and sort the bundles by size once.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ BROKERS = 1_000
 BUNDLES, MANY_BUNDLES = 100_000, 1_000_000
 SIZES = (1.0, 2.0)
 SPREAD, APART = 1.0, 0.3
-"""Standard deviations of the logarithms of a bundle's needs: in all, and of each resource beside that."""
+"""Standard deviations of the logarithms of a bundle's needs: common to all resources, and separate for each."""
 USED = 0.5
-"""Part of the brokers' capacity."""
+"""Used part of the brokers' capacity."""
 TARGET = 1.03
 TARGET_S, TARGET_MANY_S, TARGET_EVENT_S = 0.5, 5.0, 0.02
 TARGET_GAP, TARGET_MOVED, TARGET_MIB = 1.035, 1.15, 1024
@@ -59,7 +58,7 @@ SETTINGS = PlannerSettings(shedding_strategy="Level", placement_strategy="Level"
 
 
 def processor_s(action: Callable[[], object], repeats: int = REPEATS) -> float:
-    """The least of so many runs."""
+    """Return the minimum of `repeats` runs."""
     times = []
     for _ in range(repeats):
         start_s = time.process_time()
@@ -85,14 +84,14 @@ def moved_by_least(task: Task, found: SearchResult) -> float:
 
 
 def bound(task: Task) -> float:
-    """Return a lower bound of every assignment: 1, or the least heat of the bundle that is hardest to place."""
+    """Return a lower bound for any assignment: 1, or the least heat of the bundle that is hardest to place."""
     loads = task.loads
     largest = loads.per_need.min(axis=0) / loads.level
     return max(1.0, float((loads.need * largest).max()))
 
 
 def hotter(task: Task, owner: RowArray) -> Task:
-    """All bundles of the first broker need half as much again."""
+    """Increase the needs of all bundles of the first broker by half."""
     need = task.loads.need.copy()
     need[owner == 0] *= 1.5
     return a_task(need, task.loads.per_need, owner, TARGET)
@@ -121,7 +120,7 @@ def searched(title: str, task: Task, target_s: float, repeats: int = REPEATS) ->
 
 
 def a_cluster(task: Task) -> tuple[ClusterModel, list[str]]:
-    """The instance as brokers report it, and the names of its bundles."""
+    """Return the instance as a reported cluster, and the names of its bundles."""
     model, registrations = ClusterModel(), [Registration(BrokerId(f"b-{i:04d}:8080"), i + 1) for i in range(BROKERS)]
     names: list[str] = []
     for first in range(0, len(task.assigned), BUNDLES_PER_NAMESPACE):
@@ -136,7 +135,7 @@ def a_cluster(task: Task) -> tuple[ClusterModel, list[str]]:
 
 
 def the_report(task: Task, broker: int, names: list[str]) -> BrokerReport:
-    """Bundles carry in messages/s and MiB/s, each way, what they need of four resources."""
+    """Return a report in which messages/s and MiB/s, in and out, are the bundles' needs of the four resources."""
     rows = np.flatnonzero(task.assigned == broker)
     need = task.loads.need[rows]
     load = need * np.array([1.0, 1.0, MIB, MIB])
@@ -148,7 +147,7 @@ def the_report(task: Task, broker: int, names: list[str]) -> BrokerReport:
 
 
 def planned(title: str, model: ClusterModel, target_s: float) -> None:
-    """A round as the leader makes it: loads, search, and each destination put through the filters once more."""
+    """Measure a complete round of the leader: loads, search, and a filter check of each destination."""
     snapshots = [model.snapshot(0.0, 0.0) for _ in range(REPEATS)]
 
     def plan(snapshot: Snapshot) -> int:

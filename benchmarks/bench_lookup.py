@@ -1,8 +1,7 @@
 """Lookups of owned bundles from a real node, against a bare aiohttp handler that returns the same bytes.
 
-Both get the same requests: one process for each server, 64 connections to one of them at a time, in turn; the ratio is
-the median over the rounds.
-The processor time per request is shown beside it: it hardly depends on what else the machine has to do.
+Each server is a process. Both get the same requests over 64 connections, in alternating rounds; the ratio is the median
+of the rounds. The CPU time per request is shown too: it hardly depends on other load of the machine.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ _READY_S = 60.0
 
 @dataclass(slots=True)
 class Server:
-    """A running server, and per round the requests/s and the processor time per request, in seconds. `more` are further
-    lines of each request's head.
+    """A running server, and per round the requests/s and the CPU time per request in seconds. `more` are additional
+    header lines of each request.
     """
 
     url: str
@@ -58,7 +57,7 @@ class Server:
     cpu_s: list[float] = field(default_factory=list)
 
     async def measure(self, topic_paths: list[str]) -> list[float]:
-        """One round; the latencies in it, in seconds."""
+        """Run one round and return its latencies in seconds."""
         before_s = sum(self.process.cpu_times()[:2])
         rate, latencies_s = await load(self.url, topic_paths, CONNECTIONS, ROUND_S, self.more)
         self.requests_per_s.append(rate)
@@ -66,14 +65,14 @@ class Server:
         return latencies_s
 
     def forget(self) -> None:
-        """Start anew after a round that only warmed up."""
+        """Drop the figures of the warm-up rounds."""
         self.requests_per_s.clear()
         self.cpu_s.clear()
 
 
 @contextlib.contextmanager
 def a_server(folder: Path, name: str, command: list[str]) -> Iterator[Server]:
-    """A server process that writes its URL to the ready file, the last argument of `command`."""
+    """Run a server process. It writes its URL to the ready file, the last argument of `command`."""
     ready_file = folder / f"{name}.ready"
     with (folder / f"{name}.log").open("wb") as log:
         process = subprocess.Popen([sys.executable, *command, str(ready_file)], stdout=log, stderr=log)
@@ -90,9 +89,9 @@ def a_server(folder: Path, name: str, command: list[str]) -> Iterator[Server]:
 
 
 async def give_owner(store: ZooKeeperStore, url: str, headers: Mapping[str, str] | None = None) -> bytes:
-    """Register a broker, create the namespace, and have each of its bundles assigned; the answer to every lookup.
+    """Register a broker, create the namespace, and have all its bundles assigned. Return the answer to every lookup.
 
-    `headers` are those of whoever asks.
+    `headers` are sent with each request.
     """
     web_url, service_url = "http://broker-1.example.com:8080", "pulsar://broker-1.example.com:6650"
     record = LocalBrokerData(webServiceUrl=web_url, pulsarServiceUrl=service_url, lastStats={})

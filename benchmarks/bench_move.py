@@ -1,10 +1,10 @@
-"""Time in which nobody serves a topic during a planned move: with `prepare` at the destination, and without.
+"""Downtime of a topic during a planned move, with and without `prepare` at the destination.
 
-A real node (own process, uvloop) on a real ZooKeeper; agents, brokers and clients are in this process. Two pairs of
-brokers have a bundle each, which goes to and fro between them by turns, while a client publishes to its topic, one
-message after the other. Brokers take as long as they are told to close a topic and to open one. Those of one pair know
-nothing of `prepare` and do not say where a topic went, so their client looks it up at once, without a pause; those of
-the other open what they need beforehand, and send the client on, whose request waits there.
+A real node (own process, uvloop) on a real ZooKeeper; agents, brokers and clients are in this process. Each of two
+pairs of brokers moves one bundle back and forth, while a client publishes to its topic, one message after the other.
+The times to close and to open a topic are given. One pair does not support `prepare` and does not redirect: its client
+looks the topic up repeatedly without a pause. The other pair prepares the topic and redirects the client, whose request
+waits at the destination.
 
     python benchmarks/bench_move.py [--moves 100] [--close-ms 2] [--open-ms 50]
 """
@@ -50,7 +50,7 @@ TARGET_MS = 20.0
 
 @dataclass(slots=True)
 class Times:
-    """Times of one move (monotonic): its owner stopped serving and had closed, the next one was granted the topic
+    """Monotonic times of one move: the old owner stopped serving, and had closed; the new owner was granted the topic,
     and had opened it.
     """
 
@@ -62,7 +62,7 @@ class Times:
 
 @dataclass(slots=True)
 class Broker(LoopbackServer):
-    """Keeps the contract as far as a move goes; leases are taken and not looked at, since nothing stops here."""
+    """Broker that implements the parts of the contract that a move needs. It ignores the expiry of leases."""
 
     prepares: bool = False
     close_s: float = 0.0
@@ -155,7 +155,7 @@ class Broker(LoopbackServer):
 
 @dataclass(slots=True)
 class Publisher:
-    """A client of one topic. `gaps_s` are the pauses between two acknowledgements of different brokers."""
+    """Client of one topic. `gaps_s` are the pauses between acknowledgements of different brokers."""
 
     http: aiohttp.ClientSession
     node_url: str
@@ -195,7 +195,7 @@ class Publisher:
 
 @dataclass(slots=True)
 class Pair:
-    """Two brokers and what goes to and fro between them."""
+    """Two brokers and the bundle that moves between them."""
 
     brokers: list[Broker]
     times: list[Times]
@@ -203,7 +203,7 @@ class Pair:
     bundle: str
 
     async def begin(self, cluster: Cluster) -> None:
-        """Its bundle may have been given to any broker: it comes here, which does not count."""
+        """Move the bundle from any broker to this pair; this move is not measured."""
         if self.publisher.owner not in {each.broker_id for each in self.brokers}:
             await self.move(cluster)
         self.times.clear()
@@ -217,7 +217,7 @@ class Pair:
 
 
 async def start(stack: AsyncExitStack, cluster: Cluster, node_url: str, broker: Broker) -> None:
-    """The broker, with its agent, until the end."""
+    """Run the broker with its agent until `stack` is closed."""
     await stack.enter_async_context(broker)
     settings = {
         "brokerId": broker.broker_id,

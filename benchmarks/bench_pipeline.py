@@ -1,8 +1,8 @@
-"""The step `ingest` on Spark beside DuckDB: processor time of a row, over minutes of 100,000 bundles.
+"""CPU time per row of the step `ingest` on Spark, compared with DuckDB, over minutes of 100,000 bundles.
 
 `bench_pipeline.py [million rows ...]`: 2 and 20 by default. The rows are those of 1,000 brokers with 100,000 bundles
-that report each minute, in files of one minute each, as the leader writes them. DuckDB makes the windows of 5 minutes
-of bundles alone. Each runs in a process of its own, with two threads. Starting Spark is left out.
+that report each minute, in files of one minute each, as the leader writes them. DuckDB computes only the 5-minute
+windows of bundles. Each runs in its own process with two threads. The start of Spark is not measured.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEAP = "4g"
 TARGET_US = 15.0
 TARGET_TIMES_DUCKDB = 1.5
 LINEAR = 1.2
-"""Highest ratio of a row's cost to that among the fewest rows."""
+"""Maximum ratio of the cost per row to that at the smallest number of rows."""
 
 
 class Fleet:
@@ -105,7 +105,7 @@ def _constant(kind: object, rows: int) -> object:
 
 
 def figures_of(millions: int, fleet: Fleet, folder: Path) -> tuple[list[Measured], float]:
-    """Lines to show for so many rows, and the processor time of ingest in seconds."""
+    """Return the lines to show for this number of rows, and the CPU time of ingest in seconds."""
     url = str(folder / str(millions))
     directory = Directory.of(url)
     minutes = millions * MILLION // BUNDLES
@@ -121,7 +121,7 @@ def figures_of(millions: int, fleet: Fleet, folder: Path) -> tuple[list[Measured
 
 
 def in_spark(url: str) -> float:
-    """Return the processor time of the step, without the start of Spark."""
+    """Return the CPU time of the step, without the start of Spark."""
     spark = spark_session(f"local[{CORES}]", "benchmark", {"spark.driver.memory": HEAP})
     used = processor_s()
     job = Job(url, f"{url}-out")
@@ -132,7 +132,7 @@ def in_spark(url: str) -> float:
 
 
 def in_duckdb(url: str, end_ms: int) -> float:
-    """The same windows: means weighted by the time each report stood in them, and highest figures."""
+    """Compute the same windows: maxima, and means weighted by the time for which each report was current."""
     used = processor_s()
     figures = [*LOAD_COLUMNS, "topics", "sessions"]
     means = ", ".join(f"sum({name}::double * stood) / sum(stood) as mean_{name}" for name in figures)

@@ -1,4 +1,4 @@
-"""Cost of a nightly run with one new day of thirty, compared with a run over all of them, on two cores.
+"""Cost of a nightly run with one new day out of thirty, compared with a run over all thirty, on two cores.
 
 `bench_pipeline_daily.py [days]`: 30 by default, of 20 brokers with 500 bundles, in files of one report each.
 """
@@ -24,7 +24,7 @@ TARGET = 0.1
 
 
 class Unwatched:
-    """Nobody is told how far a run is."""
+    """Progress callbacks that do nothing."""
 
     def began(self, step: str) -> None: ...
 
@@ -62,7 +62,7 @@ def write_days(fleet: Fleet, directory: Directory, days: range) -> None:
 
 
 def made(spark: Spark, history: str, out: str) -> tuple[float, float]:
-    """The seconds, and the processor time, that a run takes."""
+    """Run the pipeline and return the seconds of wall time and of CPU time."""
     begun, used = time.perf_counter(), processor_s()
     run(spark, Job(history, out), ["ingest"], Unwatched())
     return time.perf_counter() - begun, processor_s() - used

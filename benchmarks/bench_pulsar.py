@@ -1,7 +1,7 @@
-"""Cost of polling a large Pulsar every 10 s: bytes that its brokers send, CPU time of the process that polls.
+"""Cost of polling a large Pulsar every 10 s: bytes that its brokers send, and CPU time of the polling process.
 
-The brokers are stand-ins in one process whose answers have the size of real ones; their own cost is not measured. Every
-third poll asks for topics (extensible), namespaces and policies too.
+The brokers are simulated in one process; their answers have real sizes, and their own cost is not measured. Every third
+poll also reads topics (extensible), namespaces and policies.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Cost of recording for a leader: a minute with a history and without one, in turn in one process.
+"""Cost of recording for a leader: minutes with and without a history alternate in one process.
 
-1,000 brokers with 100,000 bundles all report, and a round of shedding is planned. The leader is a real one over a
-metadata store in memory. What counts is the time of the event loop's thread and of the planning one, which lookups wait
-for; the thread that writes is shown apart.
+1,000 brokers with 100,000 bundles all report, and a shedding round is planned. The leader is a real one over a metadata
+store in memory. The result is the time of the event loop's thread and of the planning thread, for which lookups wait.
+The writing thread is shown separately.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TARGET_BYTES = 20.0
 
 @dataclass(slots=True)
 class Leader:
-    """A node that leads, its store, and what its brokers report."""
+    """A leader, its store, and the reports of its brokers."""
 
     node: Node
     store: MemoryStore
@@ -57,7 +57,7 @@ class Leader:
         return cls(node, store, records, history)
 
     async def minute(self, number: int) -> tuple[float, float]:
-        """Seconds of the event loop's thread, and of the clock, for all reports and a round."""
+        """Return the CPU seconds of the event loop's thread, and the wall time, for all reports and a round."""
         changed = [with_load(record, number) for record in self.records]
         loop_s, started_s = time.thread_time(), time.perf_counter()
         for broker, record in enumerate(changed):
@@ -76,7 +76,7 @@ class Leader:
 
 
 def with_load(record: bytes, number: int) -> bytes:
-    """The record of another minute: each load is a bit different."""
+    """Return the record of another minute, with slightly different loads."""
     content = orjson.loads(record)
     factors = np.random.default_rng(number).uniform(0.9, 1.1, len(content["lastStats"])).tolist()
     for stats, factor in zip(content["lastStats"].values(), factors, strict=True):

@@ -1,14 +1,13 @@
-"""Every broker of a large cluster restarts: how long until each bundle can be looked up again, and how often it moved.
+"""Restart of all brokers of a large cluster: time until each bundle can be looked up again, and number of moves.
 
-A real node (own process, uvloop) on a real ZooKeeper; 100 light brokers with scripted agents in this process, and
-65,000 bundles that they own. All brokers at once; then one after the other, each held off, as an operator who restarts
-a cluster does it. Clients look up a topic of every bundle meanwhile, over 512 connections, until each was sent to a
-broker that is there; those that were answered before the last broker was back ask once more. The yardstick is the same
-when nothing happens: looking up so many topics takes its time too.
+A real node (own process, uvloop) on a real ZooKeeper; 100 light brokers with scripted agents in this process own 65,000
+bundles. First all brokers restart together. Then they restart one after the other, each held off, as in a rolling
+restart by an operator. Meanwhile clients look up a topic of every bundle, over 512 connections, until each gets a
+running broker. Clients that got an answer before the last broker was back ask once more. The baseline is the same
+number of lookups without a restart.
 
-With `--batch` 1,000 topics are asked for in one request, over 8 connections; with `--shuffled` in no order of their
-namespaces. The processor time of the node is shown for each bundle, and how often a bundle was written: on a busy
-machine they alone say something.
+With `--batch`, one request asks for 1,000 topics, over 8 connections. With `--shuffled`, topics are in random order.
+The node's CPU time and the number of writes per bundle are shown too. On a busy machine only these are meaningful.
 
     python benchmarks/bench_restart.py [--brokers 100] [--namespaces 650] [--batch] [--shuffled] [--only-all]
 """
@@ -63,9 +62,10 @@ BUNDLES = NamespaceBundles(equal_boundaries(BUNDLES_PER_NAMESPACE))
 
 @dataclass(slots=True)
 class Clients:
-    """One for each bundle: it asks until it is sent to a broker that is there. `longest_s`: of all their questions.
+    """One client per bundle, which retries until it gets a running broker. `longest_s` is the longest request.
 
-    `asked_s`: when each last asked a question that was answered so. `at_a_time`: so many ask in one request.
+    `asked_s` are the times at which the clients sent their last successful request. `at_a_time` clients share a
+    request.
     """
 
     url: str
@@ -89,7 +89,7 @@ class Clients:
             await writer.wait_closed()
 
     async def ask_all(self, before_s: float = math.inf) -> None:
-        """Until every one that has not asked since `before_s` is sent to a broker that is there."""
+        """Retry until each client that has not asked since `before_s` gets a running broker."""
         self.waiting.extend(each for each in range(len(self.topics)) if self.asked_s.get(each, -math.inf) < before_s)
         self.left = len(self.waiting)
         self.longest_s = 0.0
@@ -144,25 +144,25 @@ class World:
         return self.clients.url
 
     def cpu_s(self) -> float:
-        """Processor time of the node so far."""
+        """Return the CPU time of the node so far."""
         (node,) = self.cluster.nodes.values()
         return sum(psutil.Process(node.pid).cpu_times()[:2])
 
     async def assignments(self) -> int:
-        """Bundles given an owner so far, as the node counts them."""
+        """Return the number of assignments so far, from the node's metrics."""
         async with self.cluster.http.get(f"{self.url}/metrics") as answer:
             lines = (await answer.text()).splitlines()
         (value,) = [line.rpartition(" ")[2] for line in lines if line.startswith("loadmanager_assignments_total{")]
         return int(float(value))
 
     async def records(self) -> list[Ownership]:
-        """The ownership of every bundle, as the records say."""
+        """Return the ownership of every bundle from the records."""
         states = [await self.cluster.state(str(name)) for name in self.namespaces]
         return [ownership for state in states for ownership in state.ownerships]
 
 
 async def fill(store: MetadataStore, namespaces: Iterable[NamespaceName], brokers: list[ScriptedBroker]) -> None:
-    """Records in which all bundles are owned, by the brokers in turn."""
+    """Write records in which the brokers own all bundles in turn."""
     owners = [Registration(BrokerId(each.broker_id), each.incarnation) for each in brokers]
     await store.ensure_path(f"{paths.NAMESPACES}/tenant")
     for number, name in enumerate(namespaces):
@@ -176,7 +176,7 @@ async def fill(store: MetadataStore, namespaces: Iterable[NamespaceName], broker
 
 
 def topics_of(name: NamespaceName) -> list[str]:
-    """A topic in each bundle of a namespace."""
+    """Return a topic in each bundle of a namespace."""
     found: dict[int, str] = {}
     number = 0
     while len(found) < BUNDLES_PER_NAMESPACE:
@@ -221,7 +221,7 @@ async def all_at_once(world: World) -> float:
 
 
 async def one_after_the_other(world: World) -> float:
-    """Each broker is held off before it stops, as its operator says that it will be back."""
+    """Restart the brokers one after the other; each is held off before it stops."""
     for broker in world.brokers:
         url = f"{world.url}/loadbalance/v1/brokers/{broker.broker_id}/hold-off"
         async with world.cluster.http.put(url, json={"forS": HELD_OFF_S}) as answer:

@@ -1,8 +1,8 @@
 """Duration of a whole pipeline run on two cores: over a small history, and step by step over many rows.
 
-`bench_run.py [million rows]`: 2 by default, of the fleet of `bench_pipeline.py`; 0 for the small history alone. Beside
-the step `ingest` DuckDB works on the same files: it makes windows of 5 minutes of bundles. What-if runs simulate, which
-`bench_whatif.py` measures: of many rows they are left out.
+`bench_run.py [million rows]`: 2 by default, of the fleet of `bench_pipeline.py`; 0 for the small history only. The step
+`ingest` is compared with DuckDB, which computes 5-minute windows of bundles from the same files. What-if runs are left
+out for many rows: `bench_whatif.py` measures them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def ran(url: str, out: str, steps: Sequence[str], *, for_few: bool = False) -> R
 
 
 def apart(url: str, out: str, steps: Sequence[str], *, for_few: bool = False) -> Ran:
-    """In a process, and a JVM, of its own."""
+    """Run the steps in a separate process with its own JVM."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(ran, url, out, steps, for_few=for_few).result()
 
@@ -123,14 +123,14 @@ def rows_of(step: str, millions: int, costs: Costs, beside: Mapping[str, tuple[f
 
 
 def measured(work: Callable[[], object]) -> tuple[float, float]:
-    """Seconds, and processor time in seconds."""
+    """Return the wall time and the CPU time in seconds."""
     begun, used = time.perf_counter(), processor_s()
     work()
     return time.perf_counter() - begun, processor_s() - used
 
 
 def end_ms_of(url: str) -> int:
-    """After the last report."""
+    """Return the time after the last report."""
     with duckdb.connect() as connection:
         connection.execute(f"select max(at_ms) from read_parquet('{url}/{BUNDLE_REPORTS}/*/*/*.parquet')")
         (last,) = connection.fetchall()

@@ -1,10 +1,10 @@
 """Growth of a leader's cost with the cluster: from 10,000 bundles of 50 brokers to 1,000,000 of 5,000.
 
-A real ZooKeeper and real nodes, each in a process of its own; brokers are their znodes alone, with reports of the 200
-bundles that each owns, all made by this process. For each size: what ZooKeeper holds; how long a node takes from its
-start until it leads and has read everything, and the memory that it and its helpers have then; lookups; what it costs
-to read all reports again; a plan of shedding; what is written while nothing happens; and how long nothing can be
-assigned after the leader was killed, and what its successor, which stood by, has to do for it.
+A real ZooKeeper and real nodes, each in its own process. Brokers are only znodes, with reports of the 200 bundles that
+each owns, all written by this process. Measured for each size: the data in ZooKeeper; the time from a node's start
+until it leads and has read everything, and its memory then, with its helper processes; lookups; reading all reports
+again; a shedding plan; writes at rest; and the time without assignments after the leader was killed, with the work of
+the standby that takes over.
 
     python benchmarks/bench_scale.py [--bundles 10000 100000 1000000]
 """
@@ -49,7 +49,7 @@ SIZES = (10_000, 100_000, 1_000_000)
 BUNDLES_PER_BROKER = 200
 BUNDLES_PER_NAMESPACE = 1_000
 ONE_IN_HOT, HOT = 10, 3.0
-"""One broker in so many carries so many times as much as the others."""
+"""One broker out of `ONE_IN_HOT` carries `HOT` times the load of the others."""
 
 AT_A_TIME = 64
 CONNECTIONS, LOAD_S = 16, 3.0
@@ -72,18 +72,18 @@ FREE = "tenant/free"
 
 @dataclass(slots=True)
 class Fleet:
-    """Brokers that are znodes, and nothing else; `store` has their session."""
+    """Brokers that exist only as znodes; `store` has their session."""
 
     store: ZooKeeperStore
     names: list[str]
-    """Names of all bundles, in order, dealt to the brokers in turn: a namespace's bundles have different owners, as
-    they have after years.
+    """Names of all bundles in order. The brokers own them in turn, so the bundles of a namespace have different owners,
+    as in an old cluster.
     """
     registrations: list[Registration]
     rng: np.random.Generator
 
     def report(self, number: int) -> bytes:
-        """Encode a report as a broker writes it: rates with all their digits."""
+        """Encode a report like that of a broker: rates with all digits."""
         mine = self.names[number :: len(self.registrations)]
         hot = HOT if number % ONE_IN_HOT == 0 else 1.0
         rates = self.rng.lognormal(0.0, 1.0, (len(mine), 2)) * 10.0 * hot
@@ -143,7 +143,7 @@ class Fleet:
         await some_at_a_time(one, len(self.registrations))
 
     async def own(self) -> None:
-        """The records in which all bundles are owned."""
+        """Write records in which all bundles are owned."""
         await self.store.ensure_path(f"{paths.NAMESPACES}/tenant")
         for first in range(0, len(self.names), BUNDLES_PER_NAMESPACE):
             owned = tuple(
@@ -206,19 +206,19 @@ def usage_of(node: NodeProcess) -> Usage:
 
 
 def forget_highest(node: NodeProcess) -> None:
-    """Have Linux count the most memory that it had from now on."""
+    """Reset Linux's peak memory of the node."""
     Path(f"/proc/{node.pid}/clear_refs").write_text("5")
 
 
 def highest_bytes(node: NodeProcess) -> int:
-    """The most memory that it had since then."""
+    """Return the node's peak memory since the reset."""
     lines = Path(f"/proc/{node.pid}/status").read_text().splitlines()
     (said,) = (line for line in lines if line.startswith("VmHWM:"))
     return int(said.split()[1]) * 1024
 
 
 async def started(cluster: Cluster, name: str, brokers: int) -> tuple[NodeProcess, float]:
-    """A node that has read everything, and how long it took it."""
+    """Start a node; return it after it has read everything, with the seconds that this took."""
     began_s = time.monotonic()
     node = await cluster.start_node(name, SETTINGS)
 
@@ -232,7 +232,7 @@ async def started(cluster: Cluster, name: str, brokers: int) -> tuple[NodeProces
 
 
 async def settled(node: NodeProcess) -> float:
-    """The processor time of a node once it has nothing to do, in seconds."""
+    """Wait until a node is idle; return its CPU time in seconds."""
     last_s = -1.0
     while (now_s := usage_of(node).cpu_s) - last_s > 0.05:
         last_s = now_s
@@ -241,7 +241,7 @@ async def settled(node: NodeProcess) -> float:
 
 
 def zxid(zookeeper: EmbeddedZooKeeper) -> int:
-    """The server's last transaction."""
+    """Return the server's last transaction id."""
     said = zookeeper._four_letter_command(b"srvr")  # noqa: SLF001 - `mntr` does not tell
     (found,) = [line.partition(": ")[2] for line in said.splitlines() if line.startswith("Zxid")]
     return int(found, 16)
@@ -282,7 +282,7 @@ async def measure_lookups(leader: NodeProcess) -> list[Measured]:
 
 
 async def measure_reports(leader: NodeProcess, fleet: Fleet) -> list[Measured]:
-    """All brokers report at once, as fast as this process writes."""
+    """Measure reports of all brokers, written as fast as this process can."""
     before_s, began_s = await settled(leader), time.monotonic()
     await fleet.report_all()
     took_s = time.monotonic() - began_s
@@ -295,7 +295,7 @@ async def measure_reports(leader: NodeProcess, fleet: Fleet) -> list[Measured]:
 
 
 async def measure_plan(cluster: Cluster, leader: NodeProcess) -> list[Measured]:
-    """The second of two: what the first keeps is there as the second is made."""
+    """Measure the second of two plans, when the caches of the first exist."""
     took_s = 0.0
     for _ in range(2):
         forget_highest(leader)

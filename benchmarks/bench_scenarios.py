@@ -1,11 +1,11 @@
 """Every strategy in every packaged scenario, with several seeds: the bounds that hold, and the load moved.
 
-Without options, check that `scenarios.csv` and the tables in docs/scenario-results.md are current: run the first seed
-of all scenarios but the longest again, and exit with 1 on a difference. `--write` runs all and writes both. Runs of the
-same code and scenario are not repeated, so it may be interrupted.
+Without options, check that `scenarios.csv` and the tables in docs/scenario-results.md are current: repeat the first
+seed of all scenarios except the longest, and exit with 1 on a difference. `--write` runs all and writes both files.
+Results are cached by code and scenario, so an interrupted run can be continued.
 
-Recorded traffic runs if its series exist: *.csv in `traces` of the directory that LOADMANAGER_SHARED names. Without
-them, its lines of the file stay.
+Scenarios of recorded traffic need its series: *.csv in `traces` of the directory LOADMANAGER_SHARED. Without them,
+their lines of the file stay unchanged.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ DOCUMENT = PROJECT / "docs" / "scenario-results.md"
 BEGIN, END = "<!-- scenarios: begin -->", "<!-- scenarios: end -->"
 SEEDS = 3
 FEW_SEEDS = {"stationary-weeks": 2}
-"""Seeds of a scenario that takes as long as all others together."""
+"""Number of seeds of a scenario that takes as long as all others together."""
 CHECKED_S = 43_200
-"""Scenarios that last longer are not run again to see whether the tables are current."""
+"""Maximum duration of the scenarios that are repeated by the check."""
 SAID_EVERY_S = 10.0
 
 Case = tuple[Scenario, str]
 
 
 def traces() -> list[str]:
-    """Series without gaps."""
+    """Return the series without gaps."""
     return [str(path) for path in sorted(TRACES.glob("tweets_*.csv"))]
 
 
@@ -71,7 +71,7 @@ def figures(case: Case) -> Figures:
 
 
 def cases(scenarios: Sequence[Scenario], seeds: int) -> list[Case]:
-    """All with the first seed, then all with the next."""
+    """Return all scenarios with the first seed, then all with the next one."""
     return [
         (scenario.model_copy(update={"seed": seed}), strategy)
         for seed in range(1, seeds + 1)
@@ -102,7 +102,7 @@ def run_all(wanted: Sequence[Case], processes: int) -> list[Figures]:
 
 
 def code_hash() -> bytes:
-    """Another one for other code of the package."""
+    """Return a hash of the package's code."""
     taken = hashlib.sha256()
     for path in sorted((PROJECT / "loadmanager").rglob("*.py")):
         taken.update(f"{path.relative_to(PROJECT)}\n".encode() + path.read_bytes())
@@ -122,7 +122,7 @@ def show_broken(found: Sequence[Figures]) -> None:
 
 
 def written(found: Sequence[Figures]) -> str:
-    """The document with the tables of these."""
+    """Return the document with the tables of these results."""
     before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{Tables(found, SIDE_BY_SIDE).markdown()}\n\n{END}{after}"

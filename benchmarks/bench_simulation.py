@@ -1,7 +1,7 @@
 """Cost of a simulated day on one core: a fleet with days and nights, noise and heavy tails, in one-minute steps.
 
-The small fleet is run for a whole day. Of the large one the first hours are run, in which it is levelled and most of
-its splits and moves come, and the day is what it would be if all of it were like that; `--whole` runs all of it.
+The small fleet runs for a whole day. The large one runs for the first hours, which have most splits and moves, and the
+result is extrapolated to a day. `--whole` runs the whole day.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HOUR_S = 3600.0
 DAY_H = 24
 MIB = 1024 * 1024
 LOAD = (60.0, 90.0, 1.2 * MIB, 1.8 * MIB)
-"""Load of an average bundle: with a hundred of them a broker uses a quarter of its capacity."""
+"""Load of an average bundle: a hundred of them use a quarter of a broker's capacity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Size:
     hours: int
     target_s: float
     all_report: bool = False
-    """Every broker every minute, whether its load has changed or not."""
+    """All brokers report every minute, even if their load has not changed."""
 
 
 SIZES = (

@@ -1,12 +1,12 @@
-"""Level's search beside other solvers, on the same instances: Meta's Rebalancer for how good it is, HiGHS for how near
-the least highest usage is to what we reach.
+"""Level's search compared with other solvers on the same instances: Meta's Rebalancer for the quality of the solution,
+and HiGHS for a lower bound of the highest usage.
 
-Both run in an environment that is made for this alone, `.venv-solvers`, by a Python of 3.12 or newer: `python3.12`, or
-what LOADMANAGER_SOLVERS_PYTHON names. Rebalancer gets 300 s an instance, and is told how even ours is: then it need not
-be more so, and can spare moves. `bench_solvers.py 60` gives it 60 s.
+Both run in their own environment `.venv-solvers`, made with Python 3.12 or newer: `python3.12`, or the one in
+LOADMANAGER_SOLVERS_PYTHON. Rebalancer gets 300 s per instance and our imbalance as its target: it need not be better,
+and can minimize moves instead. `bench_solvers.py 60` gives it 60 s.
 
-with_rebalancer.py and with_highs.py are given an .npz: need (N, R), capacity (M, R), owner (N,), share (N,) of all load
-and the target, a part of the mean usage. They answer in FILE.out.npz: the owners, and the bound that they have proven.
+The input of with_rebalancer.py and with_highs.py is an .npz: need (N, R), capacity (M, R), owner (N,), share (N,) of
+all load and the target, relative to the mean usage. Their output FILE.out.npz has the owners and the proven bound.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ PACKAGES = ("rebalancer==1.0.4", "highspy==1.15.1")
 SOLVER_S, EXACT_S = 300, 60
 TARGET = 1.03
 EVENNESS, MOVED = 0.005, 0.005
-"""Tolerances: of highest usage divided by the mean, and as a part of all load."""
+"""Tolerances of the highest usage divided by the mean, and of the moved part of all load."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instance:
-    """`need` (N, R), `capacity` (M, R) of which the mean usage is 1, `owner` (N,)."""
+    """Instance: `need` (N, R), `capacity` (M, R) at which the mean usage is 1, and `owner` (N,)."""
 
     name: str
     need: FloatArray
@@ -58,7 +58,7 @@ class Instance:
         return float(self.share()[owner != self.owner].sum())
 
     def least_moved(self, highest: float) -> float:
-        """Return the least part of some resource's load that must leave brokers so that none is above."""
+        """Return the least part of a resource's load that must leave brokers so that none is above `highest`."""
         above = np.maximum(self._used(self.owner) - highest * self.capacity, 0.0)
         return float((above.sum(axis=0) / self.need.sum(axis=0)).max())
 
@@ -78,9 +78,9 @@ def make(
     owning: int | None = None,
     at_first: float = 0.0,
 ) -> Instance:
-    """Lognormal bundles whose resources differ by `apart`, and brokers of these sizes in turn.
+    """Make lognormal bundles whose resources differ by `apart`, and brokers of these sizes in turn.
 
-    Owners are random, of the first `owning` brokers, and a part of the bundles is at the first of all.
+    Owners are random among the first `owning` brokers; a part of the bundles is at the first broker.
     """
     rng = np.random.default_rng(brokers + bundles)
     need = np.exp(rng.normal(0, spread, bundles))[:, None] * np.exp(rng.normal(0, apart, (bundles, METRICS)))
@@ -113,7 +113,7 @@ def small_instances() -> list[Instance]:
 
 
 def solve(instance: Instance, target: float = TARGET) -> tuple[RowArray, float]:
-    """The owners that Level's search finds, and the seconds that took."""
+    """Return the owners that Level's search finds, and its seconds."""
     task = a_task(instance.need, 1 / instance.capacity, instance.owner, target)
     start_s = time.perf_counter()
     found = find_moves(task)
@@ -155,7 +155,7 @@ def solve_elsewhere(python: Path, kind: str, instance: Instance, target: float, 
 
 
 def environment() -> Path | None:
-    """The Python of the solvers' own environment, made if it is not there; None without one that can make it."""
+    """Return the Python of the solvers' environment, which is created if missing; None if no Python can create it."""
     python = ENVIRONMENT / "bin" / "python"
     if not python.exists():
         base = os.environ.get("LOADMANAGER_SOLVERS_PYTHON") or shutil.which("python3.12")

@@ -1,8 +1,8 @@
-"""Cost of the search for bundles to split by their number, and of each algorithm for a bundle of many topics.
+"""Cost of the search for bundles to split, by the number of bundles, and of each algorithm for a bundle of many topics.
 
-Every hundredth bundle is above a limit. The extensible rule is asked about all bundles as if they were one broker's,
-with as many splits in a cycle as there are bundles. The yardstick is a bare comparison of the same figures with the
-limits; for an algorithm it is sorting the hashes of its topics.
+Every hundredth bundle is above a limit. For the extensible rule all bundles belong to one broker, and the number of
+splits per cycle is not limited. The baseline is a bare comparison of the same figures with the limits. For an algorithm
+the baseline is sorting the hashes of the topics.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def halve(_name: str, own: BundleRange) -> list[int] | None:
 
 
 def compare(candidates: list[SplitCandidate]) -> int:
-    """Count those above a limit, by the comparisons alone."""
+    """Count the bundles above a limit by bare comparisons."""
     rate, throughput = SETTINGS.namespace_bundle_max_msg_rate, SETTINGS.namespace_bundle_max_bandwidth_mbytes * MIB
     topics, sessions = SETTINGS.namespace_bundle_max_topics, SETTINGS.namespace_bundle_max_sessions
     return sum(

@@ -1,6 +1,6 @@
 """Cost of the metadata store on ZooKeeper: reads of many znodes, transactions, single requests, and the loop's lag.
 
-Run `python -m benchmarks.bench_store [znodes]`; it starts a ZooKeeper of its own.
+Run `python -m benchmarks.bench_store [znodes]`; it starts its own ZooKeeper.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DATA = b"x" * 100
 
 @contextlib.asynccontextmanager
 async def measured(what: str, count: int) -> AsyncIterator[None]:
-    """Print how long it took, and the longest the event loop was held up meanwhile."""
+    """Print the duration of the block, and the longest stall of the event loop in it."""
     longest_s = 0.0
 
     async def watch_the_loop() -> None:

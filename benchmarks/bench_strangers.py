@@ -1,8 +1,8 @@
-"""Effect of strangers on lookups: the 99th percentile of a node's lookups while somebody without a token does their
-worst, beside the undisturbed one just before; and how much memory the node takes.
+"""Effect of attacks without a token on lookups: the 99th percentile of a node's lookups during an attack, compared with
+the one just before it; and the memory of the node.
 
-Strangers are in a process of their own, on the same machine, so a part of it is that they take one of its cores: a busy
-process that leaves the node alone is the yardstick for that.
+The attacker is a process on the same machine, so it also uses one of its cores. The baseline for that is a busy process
+that does not connect to the node.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Attack = Callable[[str, int, asyncio.Event], Awaitable[None]]
 
 
 async def idle(host: str, port: int, stop: asyncio.Event) -> None:
-    """Connect, and say nothing."""
+    """Connect and send nothing."""
     writers = []
     for _ in range(IDLE):
         if stop.is_set():
@@ -54,7 +54,7 @@ async def idle(host: str, port: int, stop: asyncio.Event) -> None:
 
 
 async def slow_bodies(host: str, port: int, stop: asyncio.Event) -> None:
-    """Say that there is a body, and send a byte of it each second."""
+    """Announce a body, and send one byte of it per second."""
 
     async def one() -> None:
         while not stop.is_set():
@@ -90,7 +90,7 @@ def _bodies(request: str, size: int, chunk: bytes) -> Attack:
 
 
 async def pipelined(host: str, port: int, stop: asyncio.Event) -> None:
-    """Ask again and again, read no answer, and end with what is no request."""
+    """Send many requests, read no answer, and end with an invalid request."""
     asked = b"GET /loadbalance/v1/controls HTTP/1.1\r\nHost: x\r\n\r\n" * 1_000
 
     async def one() -> None:
@@ -107,7 +107,7 @@ async def pipelined(host: str, port: int, stop: asyncio.Event) -> None:
 
 
 async def busy(host: str, port: int, stop: asyncio.Event) -> None:
-    """Take a core, and leave the node alone."""
+    """Use a core without connecting to the node."""
     del host, port
     while not stop.is_set():
         sum(range(100_000))

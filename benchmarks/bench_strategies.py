@@ -1,10 +1,10 @@
-"""Cost of each strategy by the number of bundles, on 1,000 brokers of which every tenth is hot and owns three times
-as much as the others.
+"""Cost of each strategy by the number of bundles, on 1,000 brokers. Every tenth broker is hot and owns three times as
+much as the others.
 
-Each size has a process of its own. The settings make every strategy act: thresholds that the hot brokers exceed, no
-minimum for what moves, and no rounds to wait. A decision is what the strategy itself does on a snapshot that nobody has
-used yet; a plan is the decision and a destination for each bundle it moves. A placement is measured on a snapshot that
-is used already, on a fresh one, as after each change of ownership, and on a fresh one after a report.
+Each size runs in its own process. The settings make every strategy act: hot brokers exceed the thresholds, there is no
+minimum for moves, and strategies do not wait for further rounds. A decision is the strategy alone on an unused
+snapshot. A plan is the decision plus a destination for each moved bundle. A placement is measured on a used snapshot,
+on a new one, as after each change of ownership, and on a new one after a report.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ SETTINGS = PlannerSettings(
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of one strategy at one size. `decision_s` is a shedding decision, or one placement on a ready snapshot;
-    `whole_s` the plan that follows from it, or the first placement on a snapshot. `peak_mib` is what the decision, or
-    the first placement, takes at once beside the snapshot; `moves` is how many bundles are moved or placed.
-    `reported_s` is the first placement after one broker has reported again, None for shedding.
+    """Cost of one strategy at one size. `decision_s` is a shedding decision, or one placement on a used snapshot.
+    `whole_s` is the complete plan, or the first placement on a snapshot. `peak_mib` is the peak memory of the decision,
+    or of the first placement, without the snapshot. `moves` is the number of moved or placed bundles. `reported_s` is
+    the first placement after a new report of one broker, None for shedding.
     """
 
     decision_s: float
@@ -74,7 +74,7 @@ class Cost:
 
 
 def a_cluster(bundles: int, rng: np.random.Generator) -> tuple[ClusterModel, str]:
-    """Each bundle has an owner that reports it, but for one, whose name is returned."""
+    """Return a cluster, and the name of its only bundle without an owner."""
     model = ClusterModel()
     registrations = [Registration(BrokerId(f"broker-{i:04d}:8080"), i + 1) for i in range(BROKERS)]
     share = np.where(np.arange(BROKERS) % ONE_IN_HOT == 0, HOT_OWNS, 1.0)
@@ -97,7 +97,7 @@ def a_cluster(bundles: int, rng: np.random.Generator) -> tuple[ClusterModel, str
 
 
 def best_on_fresh_s(model: ClusterModel, repeats: int, action: Callable[[Snapshot], object]) -> float:
-    """The fastest of `repeats` runs, each on a snapshot of its own."""
+    """Return the fastest of `repeats` runs, each on a new snapshot."""
     times = []
     for _ in range(repeats):
         snapshot = model.snapshot(0.0, 0.0)
@@ -106,7 +106,7 @@ def best_on_fresh_s(model: ClusterModel, repeats: int, action: Callable[[Snapsho
 
 
 def best_after_report_s(model: ClusterModel, repeats: int, action: Callable[[Snapshot], object]) -> float:
-    """The fastest of `repeats` runs, each on a snapshot after one more report of the first broker, as it was before."""
+    """Return the fastest of `repeats` runs, each on a new snapshot after an unchanged report of the first broker."""
     before = model.snapshot(0.0, 0.0)
     registration, rng = before.brokers.registrations[0], np.random.default_rng(2)
     names = tuple(before.bundles.names[row] for row in np.flatnonzero(before.bundles.broker == 0).tolist())
@@ -119,7 +119,7 @@ def best_after_report_s(model: ClusterModel, repeats: int, action: Callable[[Sna
 
 
 def peak_mib(model: ClusterModel, action: Callable[[Snapshot], object]) -> float:
-    """The most memory that is taken at once while the action runs on a fresh snapshot, beside what was taken before."""
+    """Return the additional peak memory of the action on a new snapshot."""
     snapshot = model.snapshot(0.0, 0.0)
     tracemalloc.start()
     action(snapshot)
@@ -143,7 +143,7 @@ def shedding_cost(model: ClusterModel, name: str, rng: np.random.Generator, repe
 
 
 def placement_cost(model: ClusterModel, bundle: str, name: str, rng: np.random.Generator, repeats: int) -> Cost:
-    """One placement after the other, each with the state that the one before has left."""
+    """Measure successive placements, each with the state of the one before."""
     settings = replace(SETTINGS, placement_strategy=name)
     state: State = {}
 
@@ -164,7 +164,7 @@ def placement_cost(model: ClusterModel, bundle: str, name: str, rng: np.random.G
 
 
 def measure_size(bundles: int) -> dict[str, object]:
-    """The costs of all strategies at this size, how long building the cluster took, and the peak of the process."""
+    """Return the costs of all strategies at this size, the time to build the cluster, and the peak memory."""
     rng = np.random.default_rng(1)
     start_s = time.perf_counter()
     model, unowned = a_cluster(bundles, rng)
@@ -179,8 +179,8 @@ def measure_size(bundles: int) -> dict[str, object]:
 
 
 def show(title: str, whole: str, by_size: dict[int, dict[str, Cost]], target_ms: float) -> None:
-    """A row per strategy and size; `whole` is the heading of what comes beside the decision: the whole plan, or
-    the first placement on a snapshot."""
+    """Show a row per strategy and size. `whole` is the heading of the second column: the complete plan, or the first
+    placement on a snapshot."""
     table = Table(title=title, title_justify="left", title_style="bold", min_width=98)
     headings = ("", "bundles", "moves", "decision", "", whole, "after a report", "peak", "grows")
     for heading in headings:

@@ -1,4 +1,4 @@
-"""Cost of the page for a node with 1,000 brokers and 100,000 bundles: one update of its streams, a day's heat map."""
+"""Cost of the page for a node with 1,000 brokers and 100,000 bundles: an update of its streams, a day's heat map."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLUMNS, ROWS = 240, 200
 
 
 def looks(model: ClusterModel) -> list[Measured]:
-    """Each look: the picture and its bytes, and what each stream finds of it."""
+    """Measure an update: the fleet status, its encoding, and the part of each stream."""
     settings = Settings()
     node = SimpleNamespace(
         node_id="node:8080", mirror=ClusterMirror(model), live=LiveSettings(settings), settings=settings
@@ -57,7 +57,7 @@ def looks(model: ClusterModel) -> list[Measured]:
 
 
 def heat_map(model: ClusterModel, rng: np.random.Generator) -> list[Measured]:
-    """A day is put down, as finely as there is room by default, and drawn."""
+    """Measure the recording and the drawing of a day at the default resolution."""
     names, throughput = model.throughput()
     bundles, brokers = Grid(DAY_MS, STEP_MS, GRID_BYTES), Grid(DAY_MS, STEP_MS, GRID_BYTES)
     start_s = time.perf_counter()

@@ -1,8 +1,7 @@
-"""Cost of a token check for a lookup: a node that requires tokens beside one that does not.
+"""Cost of a token check for a lookup: a node that requires tokens compared with one that does not.
 
-Both are of one cluster and get the same lookups in turn. The longer head of a request with a token has to be read, too:
-the node that does not ask gets such requests as well, so that this part of the cost can be told apart. What is compared
-is the processor time per request.
+Both belong to one cluster and get the same lookups in turn. A request with a token also has a longer head. To separate
+that cost, the node without the check gets such requests too. The result is the CPU time per request.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ async def in_turn(open_to_all: Server, longer: Server, closed: Server) -> None:
 
 
 def more_percent(one: Server, other: Server) -> float:
-    """By so much the other takes longer, in the median of the rounds."""
+    """Return the additional cost of the other server in per cent, the median of the rounds."""
     return (statistics.median(b / a for a, b in zip(one.cpu_s, other.cpu_s, strict=True)) - 1) * 100
 
 

@@ -1,8 +1,8 @@
-"""Cost and delay of a change pushed to all watchers of a namespace: 1,000 and 10,000 watchers of a
-real node that does not lead, beside streams each of which writes for itself. And what watchers cost who never read.
+"""Cost and delay of a change pushed to all watchers of a namespace: 1,000 and 10,000 watchers of a standby, compared
+with streams that each write for themselves. Also the cost of watchers that never read.
 
-A change is a write of the namespace's record to a metadata store in memory; it is there when the last byte of its event
-has been read. All clients are in one process, which takes a part of that time.
+A change is a write of the namespace's record to a metadata store in memory. It has arrived when the last byte of its
+event is read. All clients are in one process, whose work is part of that time.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Arrivals:
 
 
 class Reader(asyncio.Protocol):
-    """Notes the first event, and each one thereafter."""
+    """Records the arrival of the first event, and of each later one."""
 
     def __init__(self, request: bytes, arrivals: Arrivals) -> None:
         self._request = request
@@ -82,8 +82,8 @@ class Reader(asyncio.Protocol):
 
 
 class Pushed(NamedTuple):
-    """The 99th percentile from the write to the reader, of the median and the worst round, and the processor time that
-    each reader cost the server in a round.
+    """99th percentile of the time from the write to the reader, in the median and the worst round, and the server's CPU
+    time per reader and round.
     """
 
     p99_ms: float
@@ -92,7 +92,7 @@ class Pushed(NamedTuple):
 
 
 class Bench:
-    """The readers of one server, and what was measured of them."""
+    """Readers of one server, and their measurements."""
 
     def __init__(self, server: Server, http: aiohttp.ClientSession) -> None:
         self._server = server
@@ -154,7 +154,7 @@ class Bench:
 
 @contextlib.contextmanager
 def silent_readers(url: str, path: str, count: int) -> Iterator[None]:
-    """Connections on which somebody asks for a stream, and never reads."""
+    """Open connections that request a stream and never read it."""
     parts = urlsplit(url)
     with contextlib.ExitStack() as closing:
         for _ in range(count):

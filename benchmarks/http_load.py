@@ -1,5 +1,5 @@
-"""An HTTP/1.1 client that costs the machine much less than any server it is pointed at: requests ready-made as bytes,
-answers of one known length, no parsing beyond the status line.
+"""HTTP/1.1 load generator that costs much less CPU than the servers: requests are prebuilt bytes, answers have a known
+length, and only the status line is parsed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _END_OF_HEAD = b"\r\n\r\n"
 
 
 def request_bytes(url: str, paths: Iterable[str], more: str = "") -> list[bytes]:
-    """`more` are further lines of the head, each with its end."""
+    """Build the requests. `more` are additional header lines, each with its line end."""
     head = f"Host: {urlsplit(url).netloc}\r\nAccept: application/json\r\n{more}\r\n"
     return [f"GET {path} HTTP/1.1\r\n{head}".encode() for path in paths]
 
@@ -27,7 +27,7 @@ def _address(url: str) -> tuple[str, int]:
 
 
 async def fetch(url: str, path: str, more: str = "") -> tuple[bytes, int]:
-    """The body of an answer with status 200, and the length of that answer in bytes, its head included."""
+    """Return the body of an answer with status 200, and the length of the answer in bytes with its head."""
     reader, writer = await asyncio.open_connection(*_address(url))
     writer.write(request_bytes(url, [path], more)[0])
     head = await reader.readuntil(_END_OF_HEAD)
@@ -41,7 +41,7 @@ async def fetch(url: str, path: str, more: str = "") -> tuple[bytes, int]:
 
 
 class Connection(asyncio.Protocol):
-    """Sends the next request as soon as an answer is complete; `latencies_s` of all answers while it runs."""
+    """Connection that sends the next request when an answer is complete. `latencies_s` has all latencies."""
 
     def __init__(self, requests: Sequence[bytes], first: int, answer_bytes: int) -> None:
         self._requests = itertools.cycle([*requests[first:], *requests[:first]])
@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol):
         self.latencies_s: list[float] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are none of asyncio's classes
+        self._transport = cast("asyncio.Transport", transport)  # transports of uvloop have no class of asyncio
         self._send()
 
     def data_received(self, data: bytes) -> None:
@@ -79,7 +79,7 @@ class Connection(asyncio.Protocol):
                 self.closed.set_exception(exc or RuntimeError("the server closed the connection"))
 
     def stop(self) -> None:
-        """Close after the answer that is on its way."""
+        """Close after the pending answer."""
         self._stopping = True
 
     def _send(self) -> None:
@@ -92,9 +92,9 @@ class Connection(asyncio.Protocol):
 async def load(
     url: str, paths: Sequence[str], connections: int, duration_s: float, more: str = ""
 ) -> tuple[float, list[float]]:
-    """Requests per second over `duration_s`, and the latency of each in seconds, ascending.
+    """Return the requests per second over `duration_s`, and their latencies in seconds, ascending.
 
-    Each connection asks for all of `paths` in turn, from a place of its own on; all answers must have the same length.
+    Each connection requests all `paths` in turn, from a different start. All answers must have the same length.
     """
     _, answer_bytes = await fetch(url, paths[0], more)
     loop = asyncio.get_running_loop()

@@ -10,7 +10,7 @@ from loadmanager.core.strategies.level.search_task import SearchResult, Task
 
 
 def a_task(need: FloatArray, per_need: FloatArray, owner: RowArray, target: float) -> Task:
-    """To bring brokers with these figures (M, 4) to the target; bundles need so much (N, 4), and have owners (N,)."""
+    """Return a task: brokers with `per_need` (M, 4), bundles with `need` (N, 4) and `owner` (N,), and the target."""
     bundles, brokers = len(need), len(per_need)
     used = np.stack([np.bincount(owner, each, brokers) for each in need.T], axis=1)
     level = compute_level(used.sum(axis=0), per_need)

@@ -1,4 +1,4 @@
-"""Shared code of the benchmarks: figures beside their targets, and a description of the machine."""
+"""Shared code of the benchmarks: figures with their targets, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One figure. `target` is the limit it should keep, None for one that is only for comparison."""
+    """One figure. `target` is its limit; None for a figure that is only for comparison."""
 
     what: str
     figure: float
@@ -45,7 +45,7 @@ def show(title: str, rows: Sequence[Measured]) -> None:
 
 
 def describe_machine() -> str:
-    """Processor, cores that may be used, memory, load, and the versions that matter."""
+    """Describe the machine: processor, usable cores, memory, load, and relevant versions."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("aiohttp", "uvloop", "numpy", "orjson", "pydantic"))
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     cores = len(os.sched_getaffinity(0))
@@ -58,7 +58,7 @@ def describe_machine() -> str:
 
 
 def percentile(sorted_values: Sequence[float], percent: float) -> float:
-    """The nearest-rank percentile of values that ascend."""
+    """Return the nearest-rank percentile of ascending values."""
     rank = max(1, -(-len(sorted_values) * percent // 100))
     return sorted_values[int(rank) - 1]
 

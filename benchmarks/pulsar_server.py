@@ -23,7 +23,7 @@ NAMESPACE_BUNDLES = 100
 TOPICS_EACH = 10
 ANSWERS = Path(__file__).parents[1] / "tests" / "unit" / "pulsar" / "answers"
 OTHER_METRICS = {f"brk_ml_{number}_of_a_managed_ledger": 0.0 for number in range(450)}
-"""Metrics of no interest, which a broker answers with those of its load: 15 kB."""
+"""Other metrics, which a broker returns together with those of its load: 15 kB."""
 
 
 class Cluster:
@@ -46,7 +46,7 @@ class Cluster:
         self._topics: dict[str, bytes] = {}
 
     def answer(self, broker: str, path: str) -> object:
-        """Return what a broker answers to a GET; None for what is not there."""
+        """Return a broker's answer to a GET; None for an unknown path."""
         last = path.rpartition("/")[2]
         fixed = {
             "brokers": self.brokers,

@@ -1,7 +1,7 @@
-"""Run benchmarks, each in a process of its own, one after the other: `run.py [name ...]`, as in `run.py lookup`.
+"""Run benchmarks one after the other, each in its own process: `run.py [name ...]`, as in `run.py lookup`.
 
-What they print goes to the terminal and, after each benchmark, into `RESULTS.md` beside this file. A missed target is
-shown as missed and is no failure. A benchmark that cannot run is a failure, and the others run all the same.
+Their output goes to the terminal and, after each benchmark, into `RESULTS.md` beside this file. A missed target is
+shown as missed and is no failure. A benchmark that cannot run is a failure, and the others still run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _UNFINISHED = "could not be measured to the end"
 
 
 def benchmarks() -> dict[str, Path]:
-    """Every module `bench_<name>.py` beside this one, by name."""
+    """Return the modules `bench_<name>.py` of this folder by name."""
     return {path.stem.removeprefix(_PREFIX): path for path in sorted(_FOLDER.glob(f"{_PREFIX}*.py"))}
 
 
@@ -48,7 +48,7 @@ def main(names: list[str]) -> int:
 
 
 def _run(script: Path) -> tuple[str, int]:
-    """Return what a benchmark printed, shown line by line meanwhile, and its exit status."""
+    """Run a benchmark and show its output line by line; return the output and the exit status."""
     lines = []
     with subprocess.Popen([sys.executable, "-u", str(script)], stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout or ():

@@ -18,17 +18,17 @@ SHORT = {
     "SimpleLoadManagerImpl": "Simple",
 }
 AS_GOOD = 0.01
-"""Differences of the imbalance up to this one mean nothing."""
+"""Differences of the imbalance up to this one are not significant."""
 NOTHING = 0.005
-"""Part of all load below which 0 % is shown."""
+"""Part of all load below which the tables show 0 %."""
 _DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One run. `broken` are the bounds that did not hold. `imbalance`, its lower `bound` and what it would be at `rest`
-    (see `at_rest`) are means over time. Loads that were `moved`, moved `again` within two hours, and went `back` to a
-    former owner within four are shares of all load, added up over the run.
+    """One run. `broken` are the bounds that did not hold. `imbalance`, its lower `bound` and the imbalance at `rest`
+    (see `at_rest`) are means over time. The loads `moved`, moved `again` within two hours, and moved `back` to a former
+    owner within four hours are shares of all load, summed over the run.
     """
 
     scenario: str
@@ -58,7 +58,7 @@ class Figures:
 
 
 def read(path: Path) -> list[Figures]:
-    """Those in the file; none where there is no file."""
+    """Read the results in the file; empty if there is no file."""
     if not path.exists():
         return []
     with path.open(encoding="utf-8", newline="") as lines:
@@ -73,7 +73,7 @@ def write(path: Path, found: Iterable[Figures]) -> None:
 
 
 def add(path: Path, one: Figures) -> None:
-    """Another line at the end."""
+    """Append a line to the file."""
     if not path.exists():
         write(path, [])
     with path.open("a", encoding="utf-8", newline="") as lines:
@@ -129,7 +129,7 @@ class Tables:
     def _rows(
         self, cell: Callable[[list[Figures]], str], counts: Callable[[Figures], float] | None = None
     ) -> list[list[str]]:
-        """A row for each scenario, or for each with a run in which something `counts`."""
+        """Return a row for each scenario, or only for those with a run for which `counts` is not zero."""
         return [
             [scenario, *(cell(self._of(scenario, strategy)) for strategy in self._strategies)]
             for scenario in self._scenarios
@@ -176,7 +176,7 @@ class Tables:
         return sum(all(run.held for run in runs) for runs in ran if runs)
 
     def _mean(self, strategy: str, figure: Callable[[Figures], float]) -> float:
-        """Over scenarios, each of which counts alike however many seeds it was run with."""
+        """Return the mean over scenarios, which all have the same weight, whatever their number of seeds."""
         ran = [self._of(scenario, strategy) for scenario in self._scenarios]
         return mean(mean(figure(run) for run in runs) for runs in ran if runs)
 
@@ -187,7 +187,7 @@ def mean(numbers: Iterable[float]) -> float:
 
 
 def interval(numbers: Sequence[float], digits: int) -> str:
-    """The mean, and the lowest and the highest where they are not the same."""
+    """Format the mean, with the lowest and the highest value if they differ."""
     if not numbers:
         return ""
     middle, low, high = (f"{each:.{digits}f}" for each in (mean(numbers), min(numbers), max(numbers)))

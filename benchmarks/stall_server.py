@@ -1,4 +1,4 @@
-"""The server of bench_cycle_stall: a real node over a large cluster in memory, which plans cycles when told to."""
+"""Server of bench_cycle_stall: a real node with a large cluster in memory, which plans cycles on request."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NEVER_MINUTES = 100_000
 
 
 class PlansOnly(Executor):
-    """Counts the steps of a plan instead of carrying them out: every cycle meets the same cluster."""
+    """Executor that only counts the steps of a plan, so that each cycle has the same cluster."""
 
     steps = 0
 
@@ -53,7 +53,7 @@ class PlansOnly(Executor):
 
 
 class Cycles:
-    """Planning cycles back to back; before each of them a broker reports, so that each takes a new snapshot."""
+    """Planning cycles without a pause. A broker reports before each cycle, so each takes a new snapshot."""
 
     def __init__(self, node: Node, store: MemoryStore, records: list[bytes]) -> None:
         limits = ExecutorSettings(60.0, concurrency=16, concurrency_per_broker=8)
@@ -71,7 +71,7 @@ class Cycles:
         self._started_s = 0.0
 
     async def start(self, request: web.Request) -> web.Response:
-        """Cycles that are planned where the query says: in a `thread`, or in a `process`."""
+        """Start cycles in a `thread` or in a `process`, as the query says."""
         self._node.planner.planning.least_bundles = int(request.query["in"] == "process")
         self._executor.steps, self._loop.cycles = 0, 0
         self._started_s = time.perf_counter()
@@ -93,7 +93,7 @@ class Cycles:
         while True:
             await self._store.commit([Put(paths.broker(broker_id(number % BROKERS)), self._records[number % BROKERS])])
             number += 1
-            await asyncio.sleep(0.01)  # the intake takes the report in
+            await asyncio.sleep(0.01)  # for the intake of the report
             await self._loop.cycle()
 
 
@@ -102,7 +102,7 @@ def broker_id(number: int) -> BrokerId:
 
 
 async def fill(store: MemoryStore) -> list[bytes]:
-    """Write every broker's report and every namespace's record; the reports, by the number of their broker."""
+    """Write all reports and all namespace records; return the reports by broker number."""
     rng = np.random.default_rng(1)
     bundles = NamespaceBundles(equal_boundaries(BUNDLES_PER_NAMESPACE), HashFunction.MURMUR3_32)
     names = [NamespaceName.of("tenant", f"namespace-{number:04d}") for number in range(NAMESPACES)]
@@ -130,7 +130,7 @@ async def fill(store: MemoryStore) -> list[bytes]:
 
 
 def a_record(number: int, names: list[str], rng: np.random.Generator) -> bytes:
-    """One broker in ten is far above the average, so that there is something to plan."""
+    """Return a report. One broker in ten is far above the average, so that rounds have moves."""
     rates = rng.uniform(0, 2 * 2**20, (len(names), 4)) * np.array([1e-4, 1e-4, 1, 1])
     keys = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
     sums = dict(zip(keys, rates.sum(axis=0).tolist(), strict=True))

@@ -1,5 +1,5 @@
-"""The server of bench_watch: a real node that does not lead, over a metadata store in memory, of which records change
-when it is told to; beside it the bare streams of aiohttp that it is measured against.
+"""Server of bench_watch: a real standby with a metadata store in memory, whose records change on request, and the
+baseline, bare streams of aiohttp.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ BUNDLES = {"tenant/watched": 64, "tenant/large": 4_096}
 CONNECTIONS = 100_000
 _STAMP = Stamp(1, 0, "bench")
 _AS_MUCH = b"x" * 450
-"""About as many bytes as a change has."""
+"""About the size of a change."""
 
 
 class Records:
-    """The namespaces as they stand in the store, and how one of their bundles moves."""
+    """Namespaces in the store, whose bundles can be moved."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -98,7 +98,7 @@ class Bare:
 
 
 async def a_node(store: MemoryStore, url: str) -> Node:
-    """It follows whoever answers at this URL."""
+    """Start a node that follows the leader at this URL."""
     leader = LeaderRecord(broker_id="another", service_url=url, epoch=1)
     await store.commit([Create(paths.LEADER, leader.to_json())])
     return Node(Settings(history_url=""), store, "127.0.0.1:1", "http://127.0.0.1:1", 1)

@@ -1,6 +1,7 @@
-"""The least highest usage of one instance, as a mixed-integer program: `with_highs.py FILE SECONDS` (bench_solvers.py).
+"""Minimize the highest usage of one instance, as a mixed-integer program: `with_highs.py FILE SECONDS`
+(bench_solvers.py).
 
-What is moved does not count. Beside the owners goes the bound that was proven within that time.
+Moves are free. The output has the owners, and the bound that was proven within that time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Levels one instance with Meta's Rebalancer: `with_rebalancer.py FILE SECONDS`; see bench_solvers.py for the files.
+"""Level one instance with Meta's Rebalancer: `with_rebalancer.py FILE SECONDS`; see bench_solvers.py for the files.
 
-Local search of single moves and swaps: first no resource above the target, then as little load moved as can be.
+It is a local search with single moves and swaps. The first goal is that no resource is above the target, the second is
+the least moved load.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import numpy as np
 from rebalancer import ProblemSolver
 
 _MOVED = 1e-3
-"""The weight of load moved. It decides only between assignments that are as even."""
+"""Weight of the moved load. It decides only between equally balanced assignments."""
 _RELATIVE_TO_USAGE = 3
-"""`BalanceSpecBoundType.RELATIVE_UTIL`: the bindings take numbers where their types say words."""
+"""`BalanceSpecBoundType.RELATIVE_UTIL`: the bindings accept only numbers, although their types are names."""
 
 
 def main(file: str, seconds: str) -> None:

@@ -1,9 +1,9 @@
-"""A chat server. People come by websocket, each room is a topic, and the servers of a fleet share the rooms.
+"""A chat server. Users connect by websocket, each room is a topic, and the servers of a fleet share the rooms.
 
 usage: python examples/chat/server.py --port 9001 --agent http://127.0.0.1:7001 --broker-port 6001
 
-`ws://127.0.0.1:9001/chat?topic=persistent://chat/rooms/lobby` is the lobby, if this server has it. Else the answer is
-409, and whoever asked has to look the room up again. Whatever is said in a room is sent to everybody in there.
+`ws://127.0.0.1:9001/chat?topic=persistent://chat/rooms/lobby` is the lobby, if this server owns it. Otherwise the
+answer is 409, and the client has to look the room up again. Each message in a room goes to everybody in it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_UNREAD = 1_000
 
 @dataclass(eq=False)
 class Person:
-    """Somebody in a room, and what they have not been sent yet."""
+    """A user in a room, with the messages that are still to be sent."""
 
     socket: web.WebSocketResponse
     connection: asyncio.BaseTransport | None
@@ -33,14 +33,14 @@ class Person:
 
 
 class Chat:
-    """The rooms that this server has."""
+    """Rooms of this server."""
 
     def __init__(self, agent: str, broker_port: int) -> None:
         self.hosting = Hosting(agent, port=broker_port, on_close=self.close)
         self.people: dict[str, set[Person]] = defaultdict(set)
 
     async def come(self, request: web.Request) -> web.StreamResponse:
-        """Somebody wants to be in a room, until they leave, or until the room goes elsewhere."""
+        """Serve a user in a room, until they leave or the room moves to another server."""
         try:
             async with self.hosting.open(request.query.get("topic", "")) as room:
                 person = Person(web.WebSocketResponse(heartbeat=20, timeout=1), request.transport)
@@ -53,7 +53,7 @@ class Chat:
             return web.json_response({"reason": str(error)}, status=400)
 
     async def stay(self, person: Person, room: Topic) -> None:
-        if self.hosting.serving(room.name) is not room:  # it was closed while we shook hands
+        if self.hosting.serving(room.name) is not room:  # the room was closed during the handshake
             await person.socket.close(code=WSCloseCode.SERVICE_RESTART)
             return
         self.people[room.name].add(person)
@@ -71,9 +71,9 @@ class Chat:
             room.consumers -= 1
 
     def say(self, text: str, room: Topic) -> None:
-        """Accept what was said, if this server has the room at this very moment."""
+        """Accept a message, if this server owns the room right now."""
         if self.hosting.serving(room.name) is not room:
-            return  # whoever said it is about to hear that the room is closed
+            return  # the sender will be disconnected: the room is being closed
         room.messages_in += 1
         room.bytes_in += len(text)
         for person in self.people[room.name]:
@@ -92,7 +92,7 @@ class Chat:
             await person.socket.send_str(text)
 
     async def close(self, room: Topic, closing: Closing) -> None:
-        """Send everybody away; once this returns, another server may have the room."""
+        """Disconnect everybody. After this returns, another server may own the room."""
         people = self.people.pop(room.name, set())
         await asyncio.gather(
             *(each.socket.close(code=WSCloseCode.SERVICE_RESTART, message=closing.reason.encode()) for each in people)
@@ -100,7 +100,7 @@ class Chat:
 
 
 async def run(port: int, agent: str, broker_port: int) -> None:
-    """Serve until SIGTERM or SIGINT; then close the rooms, and end."""
+    """Serve until SIGTERM or SIGINT, then close the rooms and stop."""
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

@@ -1,10 +1,9 @@
-"""Talk in a room, from a terminal: each line is said, and what is said is printed.
+"""Chat client for a terminal: sends each typed line to a room, and prints the room's messages.
 
 usage: python examples/chat/talk.py http://127.0.0.1:8080 persistent://chat/rooms/lobby
 
-Load-manager nodes push who has the room. A server that sends us away, or is not there, has it no more, and we go to the
-next one. A line counts as said when it has come back; until then it is said again, so that in a bad moment it may be
-heard twice.
+Load-manager nodes push the owner of the room. If a server disconnects us or is unreachable, it no longer owns the room,
+and we connect to the next owner. A line is sent again until it comes back, so it may be delivered twice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A broker of counters with the kit: `python examples/counter/broker.py --agent http://127.0.0.1:8091 --port 8081
---clients 9001 --folder /tmp/counters`. It does what broker.js beside it does without.
+--clients 9001 --folder /tmp/counters`. broker.js in this folder is the same broker without the kit.
 
-Each topic is a counter. A client adds to it (POST) or reads it (GET) at /count?topic=persistent://tenant/namespace/name.
+Each topic is a counter. A client increments it (POST) or reads it (GET) at
+/count?topic=persistent://tenant/namespace/name.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from loadmanager.broker import Hosting, RefusedError
 
 
 class Counters:
-    """The counts are files in a folder that all brokers share: they write to one of a topic that they serve alone."""
+    """Counters in files of a folder that all brokers share. Only the broker that serves a topic writes its file."""
 
     def __init__(self, hosting: Hosting, folder: Path) -> None:
         self._hosting = hosting
@@ -28,18 +29,18 @@ class Counters:
     async def count(self, request: web.Request) -> web.Response:
         name = request.query.get("topic", "")
         with contextlib.suppress(RefusedError, ValueError):
-            await self._hosting.open(name)  # asks the agent, unless it is open
-        topic = self._hosting.serving(name)  # looks at the lease, at this very moment
+            await self._hosting.open(name)  # asks the agent, unless the topic is open
+        topic = self._hosting.serving(name)  # checks the lease now
         if topic is None:
             return web.json_response({"reason": f"{name}: not served here, look it up"}, status=421)
-        # From that look to the answer nothing else of this process happens: there is no await in between.
+        # No other code of this process runs between that check and the answer, because there is no await.
         file = self._folder / quote(name, safe="")
         count = int(file.read_text()) if file.exists() else 0
         if request.method == "POST":
             count += 1
             new = file.with_suffix(".new")
             new.write_text(str(count))
-            new.replace(file)  # whole or not at all, if the process is killed
+            new.replace(file)  # atomic, even if the process is killed
             topic.messages_in += 1
             topic.bytes_in += 1
         if self._hosting.serving(name) is None:

@@ -1,5 +1,7 @@
-"""Counts: `python examples/counter/client.py --node http://127.0.0.1:8080 --counters 40 --rate 100` adds to counters in
-turn, at the broker that a node names as the owner of each, and tells once a second how many were counted where.
+"""Client of the counters: `python examples/counter/client.py --node http://127.0.0.1:8080 --counters 40 --rate 100`.
+
+It increments the counters in turn, each at the owner that a node returns, and prints the increments per broker once a
+second.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ class Client:
             await asyncio.sleep(every_s)
 
     async def count(self, name: str) -> None:
-        """Add to a counter; who does not serve it any more is looked up again, until it is counted."""
+        """Increment a counter. If the broker no longer serves it, look the owner up and try again."""
         while True:
             try:
                 owner = self._owners[name] = self._owners.get(name) or await self._look_up(name)

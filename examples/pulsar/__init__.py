@@ -1,5 +1,5 @@
-"""A small, real Apache Pulsar on this machine, with a load that its brokers share unevenly.
+"""A small, real Apache Pulsar on this machine, with an unbalanced load.
 
-`python -m examples.pulsar` runs one until Ctrl-C. Needs Linux, a JDK of version 17 or newer, Maven, and Maven Central
-the first time.
+`python -m examples.pulsar` runs one until Ctrl-C. It needs Linux, a JDK of version 17 or newer, Maven, and Maven
+Central for the first run.
 """

@@ -24,11 +24,11 @@ class Answer:
 
 
 class RefusedError(Exception):
-    """A broker answered with what is no success; the message has the request, the status and its reason."""
+    """A broker answered with an error; the message has the request, the status and its reason."""
 
 
 def ask(base_url: str, method: str, path: str, content: object = None, timeout_s: float = _TIMEOUT_S) -> Answer:
-    """One request, repeated with its method wherever a broker sends it; raises `OSError` when nobody answers."""
+    """Send a request and follow redirects with the same method. Raises `OSError` without an answer."""
     url = base_url + path
     body = None if content is None else json.dumps(content)
     for _ in range(_HOPS):
@@ -40,7 +40,7 @@ def ask(base_url: str, method: str, path: str, content: object = None, timeout_s
             response = connection.getresponse()
             answer = Answer(response.status, response.read(_MOST_BYTES))
             where = response.headers.get("Location")
-        except http.client.HTTPException as error:  # a broker that is starting or ending breaks off
+        except http.client.HTTPException as error:  # a starting or stopping broker closes connections
             raise ConnectionError(f"{method} {url}: {error!r}") from error
         finally:
             connection.close()
@@ -51,7 +51,7 @@ def ask(base_url: str, method: str, path: str, content: object = None, timeout_s
 
 
 def demand(base_url: str, method: str, path: str, content: object = None) -> Answer:
-    """Send a request as `ask` does; raises `RefusedError` for anything but a success."""
+    """Send a request as `ask` does. Raises `RefusedError` unless it succeeds."""
     answer = ask(base_url, method, path, content)
     if not 200 <= answer.status < 300:  # noqa: PLR2004
         raise RefusedError(f"{method} {base_url}{path}: {answer.status} {answer.body[:500].decode(errors='replace')}")

@@ -1,4 +1,4 @@
-"""The jars of a Pulsar broker, fetched by Maven once and kept: ZooKeeper and BookKeeper are among them."""
+"""Jars of a Pulsar broker, fetched once by Maven and cached. They include ZooKeeper and BookKeeper."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _FETCH_TIMEOUT_S = 1200.0
 
 
 class NotPossibleHereError(LoadManagerError):
-    """This machine lacks what a Pulsar needs; the message begins with `needs:`."""
+    """This machine lacks a requirement of Pulsar; the message begins with `needs:`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The executables that were found."""
+    """Executables of Java and Maven."""
 
     java: Path
     maven: Path
 
 
 def find_tools() -> Tools:
-    """Java and Maven of this machine; `NotPossibleHereError` names all that is not there."""
+    """Find Java and Maven on this machine. `NotPossibleHereError` names all missing ones."""
     lacking = [] if sys.platform.startswith("linux") else ["Linux"]
     maven = shutil.which("mvn")
     if maven is None:
@@ -53,7 +53,7 @@ def find_tools() -> Tools:
 
 
 def fetch_jars(tools: Tools, version: str, report: Report) -> Path:
-    """Return the folder with all jars of a version, 230 MB; fetch it if it is not there, in a minute or two."""
+    """Return the folder with all jars of a version, 230 MB. The first call fetches them in a minute or two."""
     kept = _cache(version) / "lib"
     if kept.is_dir():
         return kept
@@ -62,7 +62,7 @@ def fetch_jars(tools: Tools, version: str, report: Report) -> Path:
     with tempfile.TemporaryDirectory(prefix="lib-", dir=kept.parent) as partial:
         fetched = Path(partial) / "lib"
         _copy_dependencies(tools, version, fetched)
-        if not kept.is_dir():  # another process may have been quicker
+        if not kept.is_dir():  # another process may have fetched them meanwhile
             fetched.rename(kept)
     return kept
 

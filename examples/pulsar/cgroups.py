@@ -1,6 +1,6 @@
-"""A cgroup for each broker: brokers on one machine otherwise all report the CPU of the whole machine as theirs.
+"""A cgroup for each broker. Otherwise all brokers on one machine report the CPU of the whole machine.
 
-Needs root, mostly, and a kernel whose cgroups can be written to. Where they cannot, brokers differ in messages alone.
+This usually needs root, and writable cgroups. Without them, brokers differ only in messages.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _RETRY_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """One group of processes, as the folders that the kernel shows it by: one (version 2), or one a controller (1)."""
+    """A cgroup, as its folders: one in version 2, one per controller in version 1."""
 
     folders: tuple[Path, ...]
 
     def entering(self, command: list[str]) -> list[str]:
-        """The command, run in this group from its first instruction on."""
+        """Wrap a command so that it runs in this group from its start."""
         places = " ".join(f"'{folder}/cgroup.procs'" for folder in self.folders)
         return ["/bin/sh", "-c", f'for place in {places}; do echo $$ > "$place"; done; exec "$@"', "sh", *command]
 
     def remove(self) -> None:
-        """Once its processes have ended, which the kernel may notice a moment later than we."""
+        """Remove the group after its processes have exited. Retries, as the kernel may be late to notice the exit."""
         for folder in self.folders:
             for _ in range(_REMOVAL_TRIES):
                 with contextlib.suppress(OSError):
@@ -39,7 +39,7 @@ class Cgroup:
 
 
 def make_cgroup(name: str, cores: float) -> Cgroup | None:
-    """A group whose processes get so many cores together; None where this process may make none."""
+    """Create a group whose processes share `cores` cores; None if this process may not create one."""
     group = Cgroup(_folders(name))
     try:
         for folder in group.folders:

@@ -1,7 +1,7 @@
-"""ZooKeeper, one bookie and some brokers: processes of this machine that end when ours does.
+"""ZooKeeper, one bookie and some brokers: processes on this machine that end with this process.
 
-Every broker has a loopback address of its own, since Pulsar's policies tell brokers apart by their hosts, and a cgroup
-of its own where one can be made. All ports are free ones.
+Each broker has its own loopback address, because Pulsar's policies identify brokers by their hosts, and its own cgroup
+if possible. All ports are free ones.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _OPENED = (
     *("java.base/java.lang", "java.base/java.nio", "java.base/java.util.zip", "java.base/jdk.internal.loader"),
     *("java.base/jdk.internal.misc", "java.base/sun.net", "java.base/sun.nio.ch"),
     *("java.management/sun.management", "jdk.management/com.sun.management.internal"),
-    "java.base/jdk.internal.platform",  # by which a broker reads what its own cgroup uses
+    "java.base/jdk.internal.platform",  # for a broker's reading of its cgroup
 )
 _JVM = (
-    # Short lives on shared cores: compiling quickly is worth more than compiling well.
+    # These processes live shortly and share cores, so fast compilation matters more than fast code.
     *("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ActiveProcessorCount=2", "-Xshare:auto"),
     *("-Dio.netty.tryReflectionSetAccessible=true", "-Dzookeeper.forceSync=no"),
-    "-Djava.net.preferIPv4Stack=true",  # a bookie of Pulsar 5 otherwise takes the name of the IPv6 loopback
+    "-Djava.net.preferIPv4Stack=true",  # else a bookie of Pulsar 5 uses the name of the IPv6 loopback
     "-Dbookkeeper.metadata.bookie.drivers=org.apache.pulsar.metadata.bookkeeper.PulsarMetadataBookieDriver",
     "-Dbookkeeper.metadata.client.drivers=org.apache.pulsar.metadata.bookkeeper.PulsarMetadataClientDriver",
     *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
@@ -55,7 +55,7 @@ _JVM = (
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker by its place; `name` is what Pulsar calls its id."""
+    """Address of a broker; `name` is its id in Pulsar."""
 
     address: str
     web_port: int
@@ -77,10 +77,9 @@ class Broker:
 class PulsarCluster:
     """A Pulsar in a temporary folder.
 
-    `strategy` is the shedding strategy of its brokers, which is off until somebody switches it on; they have
-    the modular load manager, or the `extensible` one. `cores` is what each broker gets where cgroups can be made:
-    `separate_cpu` says whether they could.
-    Raises `NotPossibleHereError` on a machine without Java or Maven, and `EmbeddedServerError` when a part of it dies.
+    `strategy` is the shedding strategy of its brokers. Shedding is off until it is switched on. The load manager is the
+    modular or the `extensible` one. Each broker gets `cores` cores if cgroups can be created: see `separate_cpu`.
+    Raises `NotPossibleHereError` without Java or Maven, and `EmbeddedServerError` if one of its processes exits.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class PulsarCluster:
 
     @property
     def service_url(self) -> str:
-        """For clients: all brokers."""
+        """Service URL for clients, with all brokers."""
         return "pulsar://" + ",".join(f"{each.address}:{each.service_port}" for each in self.brokers)
 
     @property
@@ -133,14 +132,14 @@ class PulsarCluster:
         return len(self._cgroups) == len(self.brokers)
 
     def broker(self, name: str) -> Broker:
-        """The broker with this id."""
+        """Return the broker with this id."""
         return next(each for each in self.brokers if each.name == name)
 
     def log_of(self, broker: Broker) -> Path:
         return self._log(broker.name)
 
     def start(self) -> None:
-        """Start everything, and return when every broker serves and one of them leads."""
+        """Start all processes, and return when every broker serves and there is a leader."""
         self._jars = fetch_jars(self._tools, self._version, self._report)
         self._processes = ServerProcesses("loadmanager-pulsar-")
         try:
@@ -150,7 +149,7 @@ class PulsarCluster:
             raise
 
     def stop(self) -> None:
-        """End everything, its data too. Idempotent."""
+        """End all processes and delete their data. Idempotent."""
         if self._processes is not None:
             self._processes.close()
         for each in self._cgroups.values():
@@ -158,26 +157,26 @@ class PulsarCluster:
         self._cgroups.clear()
 
     def start_broker(self, broker: Broker) -> None:
-        """Start a broker without waiting for it: once more after `kill`."""
+        """Start a broker, also after `kill`, without waiting for it."""
         file = self.folder / f"{broker.name}.conf"
         command = self._java(_BROKER_MAIN, "--broker-conf", str(file), heap_mib=320, direct_mib=192)
         group = self._cgroups.get(broker.name)
         self._start(broker.name, group.entering(command) if group else command)
 
     def wait_for_broker(self, broker: Broker) -> None:
-        """Return once it serves and has registered."""
+        """Wait until the broker serves and has registered."""
         self._wait(broker.name, lambda: self._serves(broker))
 
     def kill(self, broker: Broker) -> None:
-        """SIGKILL; what it owned is nobody's once its session has ended, 10 s later."""
+        """SIGKILL a broker. Its bundles have no owner after the end of its session, 10 s later."""
         self._running().stop(broker.name, grace_s=0)
 
     def serving(self) -> list[Broker]:
-        """The brokers whose process is there."""
+        """Return the brokers whose process is running."""
         return [each for each in self.brokers if self._running().find_exit_code(each.name) is None]
 
     def own_sessions(self) -> set[int]:
-        """The sessions of ZooKeeper's that Pulsar's own processes have at the moment."""
+        """Return the current ZooKeeper sessions of Pulsar's own processes."""
         names = (_BOOKIE, *(each.name for each in self.serving()))
         return set().union(*(sessions_of(self.zookeeper, self._pids[name]) for name in names))
 

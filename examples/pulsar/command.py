@@ -1,4 +1,4 @@
-"""`loadmanager pulsar`, a process beside the Pulsar of an example, by what it is told and what it tells."""
+"""Process `loadmanager pulsar` beside the Pulsar of an example, and its admin requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LINES_OF_LOG = 30
 
 @dataclass(slots=True)
 class PulsarCommand:
-    """One process with `folder` as its own. `options` are further keys of its configuration."""
+    """One process with its own `folder`. `options` are additional keys of its configuration."""
 
     cluster: PulsarCluster
     folder: Path
@@ -34,7 +34,7 @@ class PulsarCommand:
     _process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and return when it has read everything and answers."""
+        """Start the process, and return when it has read everything and answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._ready_file().unlink(missing_ok=True)
         given = {
@@ -44,7 +44,7 @@ class PulsarCommand:
             **self.options,
         }
         config = self.folder / "pulsar.yaml"
-        config.write_text(json.dumps(given), encoding="utf-8")  # which YAML is more of
+        config.write_text(json.dumps(given), encoding="utf-8")  # JSON is also YAML
         command = [sys.executable, "-m", "loadmanager", "pulsar", self.mode, "--config", str(config), *self.arguments]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -74,7 +74,7 @@ class PulsarCommand:
         return demand(self.url, "POST", path, content).content()
 
     def tell(self, method: str, path: str, content: object = None) -> int:
-        """Tell it what an operator wants; the status of its answer."""
+        """Send an operator's request; return the status of the answer."""
         return ask(self.url, method, path, content).status
 
     def status(self) -> dict[str, Any]:
@@ -83,12 +83,12 @@ class PulsarCommand:
         return status
 
     def stop(self) -> int:
-        """In order; its exit code."""
+        """Stop the process gracefully; return its exit code."""
         self.process.terminate()
         return self.process.wait(_END_TIMEOUT_S)
 
     def kill(self) -> None:
-        """SIGKILL: it has no time for anything."""
+        """SIGKILL the process, without a graceful shutdown."""
         self.process.kill()
         self.process.wait()
 

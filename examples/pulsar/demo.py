@@ -1,12 +1,11 @@
 """`make pulsar-demo`: Pulsar's own shedder, then `loadmanager pulsar act` with the same strategy, and then with Level.
 
-Each is on a Pulsar of its own from the same start.
-
     python -m examples.pulsar.demo [--version V] [--extensible] [--seconds S] [--repeat N] [--output FILE]
 
-All have the same brokers, settings, load and start. Each is let loose once the brokers report what they have to carry,
-and looked at every two seconds from then on. Imbalance is the most loaded broker as a multiple of the mean, by the
-messages per second that are sent to what it owns; a bundle on its way counts for nobody.
+Each runs on its own Pulsar, with the same brokers, settings, load and initial distribution. Balancing starts when the
+brokers report their full load. From then on the imbalance is sampled every two seconds. It is the highest load of a
+broker divided by the mean, in messages per second that are sent to the broker's bundles. Bundles that are moving count
+for no broker.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _HOT_RATE = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of one run. Times in seconds; `imbalances` in the order in which they were sampled."""
+    """Result of one run. Times are in seconds; `imbalances` are in the order of sampling."""
 
     imbalances: list[float]
     moves: int
@@ -74,7 +73,7 @@ class Outcome:
 
     @property
     def level_after_s(self) -> float:
-        """After how long it was below 1.3 for good; infinite if it never was."""
+        """Return the time after which the imbalance stayed below 1.3; infinite if it did not."""
         above = [i for i, each in enumerate(self.imbalances) if each >= _LEVEL]
         if not above:
             return 0.0
@@ -84,7 +83,7 @@ class Outcome:
 def run_once(
     who: str, strategy: str, seconds: float, report: Report, *, version: str = VERSION, extensible: bool = False
 ) -> Outcome:
-    """Run one of them on a Pulsar of its own."""
+    """Run one balancer on its own Pulsar."""
     report(f"--- {who}")
     skew = Skew(hot_rate=_HOT_RATE)
     with PulsarCluster(strategy=strategy, version=version, extensible=extensible, report=report) as cluster:
@@ -115,13 +114,13 @@ def _balancing(who: str, cluster: PulsarCluster, operator: Operator) -> Iterator
 
 @dataclass(slots=True)
 class _CpuReports:
-    """CPU that brokers have reported since messages flow."""
+    """CPU figures that brokers have reported since messages began to flow."""
 
     cluster: PulsarCluster
     cpu: dict[str, list[float]] = field(default_factory=dict)
 
     def are_current(self) -> bool:
-        """Return True if each has measured its CPU over a whole minute of the load: the third time since its start."""
+        """Tell if each broker has measured its CPU over a full minute of the load: the third figure since its start."""
         for each in self.cluster.brokers:
             usage = find_cpu(each.web_url)
             seen = self.cpu.setdefault(each.name, [])
@@ -140,7 +139,7 @@ def find_cpu(url: str) -> float:
 
 
 def _watch(operator: Operator, skew: Skew, seconds: float, report: Report) -> tuple[list[float], int]:
-    """The imbalance every two seconds, and how many bundles have changed their owner."""
+    """Sample the imbalance every two seconds; return the samples and the number of changes of owners."""
     ranges = operator.bundles_of(skew.namespace)
     owners = operator.owners(skew.namespace)
     imbalances, moves = [imbalance(operator, skew, ranges, owners)], 0
@@ -158,7 +157,7 @@ def _watch(operator: Operator, skew: Skew, seconds: float, report: Report) -> tu
 
 
 def imbalance(operator: Operator, skew: Skew, ranges: Sequence[str], owners: dict[str, str]) -> float:
-    """The most loaded broker as a multiple of the mean."""
+    """Return the highest load of a broker divided by the mean."""
     sent = dict.fromkeys((each.name for each in operator.cluster.brokers), 0.0)
     for i, each in enumerate(ranges):
         if each in owners:
@@ -181,7 +180,7 @@ def _outcome(imbalances: list[float], moves: int, began_s: float, load: RunningL
 
 
 def usual_strategy() -> str:
-    """Pulsar's default, which goes by the CPU of brokers; where that cannot be told apart, one that goes by bytes."""
+    """Return Pulsar's default strategy, which uses the CPU of brokers, or one by bytes if brokers share the CPU."""
     group = make_cgroup(f"loadmanager-trial-{os.getpid()}", 1.0)
     if group is None:
         return "UniformLoadShedder"
@@ -204,7 +203,7 @@ ROWS: dict[str, Callable[[Outcome], float]] = {
 
 
 def show(outcomes: dict[str, list[Outcome]], console: Console) -> None:
-    """A table of them: the median, and the lowest and highest where there were several runs."""
+    """Show a table of the medians, with the lowest and highest values of several runs."""
     table = Table("", *outcomes, title="the same brokers, load and start")
     for row, find in ROWS.items():
         table.add_row(row, *(_spread([find(each) for each in runs]) for runs in outcomes.values()))

@@ -1,12 +1,12 @@
-"""Producers and consumers of Pulsar's own client, each message numbered and accounted for. A process of its own.
+"""Process with producers and consumers of Pulsar's own client, which numbers and tracks each message.
 
-`python -m examples.pulsar.load SERVICE_URL FILE`, where the file is a JSON object: messages per second by topic. It
-says a line of JSON a second: what was sent, acknowledged and received so far. When its input ends it sends no more,
-waits for what is still under way, and says as its last line what became of all of it (`outcome`).
+`python -m examples.pulsar.load SERVICE_URL FILE`; the file is a JSON object with messages per second by topic. Each
+second the process prints a line of JSON: the messages sent, acknowledged and received so far. At the end of its input
+it stops sending, waits for in-flight messages, and prints the totals (`outcome`) as its last line.
 
-Every topic has one producer, one consumer, and counts of its own. A message that was acknowledged and that nobody
-receives is lost; one that comes twice is a duplicate, which Pulsar's clients make when they reconnect. A stall is a
-time in which a topic took no message: how long the first of those that had to wait did wait.
+Each topic has one producer, one consumer and its own counts. An acknowledged message that is never received is lost.
+One that is received twice is a duplicate; Pulsar's clients produce duplicates when they reconnect. A stall is a time in
+which a topic accepted no message: the wait of the first message that had to wait.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ import pulsar
 
 _MESSAGE_BYTES = 1024
 _STALL_S = 0.25
-"""Waiting time above which a message counts as stalled; less is the bookie's work."""
+"""Wait above which a message counts as stalled. Shorter waits are the work of the bookie."""
 _LATE_S = 1.0
-"""Delay above which a topic does not catch up on a busy machine: that would be another load."""
+"""Delay above which a topic skips messages instead of catching up, which would be another load."""
 _PRINT_EVERY_S = 1.0
 _SETTLE_TIMEOUT_S = 60.0
-"""Time to wait for messages under way at the end."""
+"""Maximum wait for in-flight messages at the end."""
 
 
 @dataclass(slots=True)
 class TopicLoad:
-    """One topic's messages, numbered from 0."""
+    """Messages of one topic, numbered from 0."""
 
     name: str
     period_s: float
@@ -46,17 +46,17 @@ class TopicLoad:
     received: set[int] = field(default_factory=set)
     receipts: int = 0
     stalls: list[tuple[float, float]] = field(default_factory=list)
-    """Begin of each, in seconds since 1970, and its duration in seconds."""
+    """Begin of each stall in seconds since 1970, and its duration in seconds."""
     producer: Any = None
 
     def send(self) -> None:
-        """One more message, which is acknowledged later."""
+        """Send one more message, which is acknowledged later."""
         number, at_s = self.sent, time.time()
         self.sent += 1
         content = number.to_bytes(8, "big").ljust(_MESSAGE_BYTES, b".")
         try:
             self.producer.send_async(content, lambda result, _: self._on_answer(number, at_s, result))
-        except pulsar.PulsarException:  # more are under way than the client takes
+        except pulsar.PulsarException:  # too many in-flight messages for the client
             self.refused += 1
 
     def receive(self, consumer: Any, message: Any) -> None:  # noqa: ANN401 - the client has no types
@@ -66,7 +66,7 @@ class TopicLoad:
         consumer.acknowledge(message)
 
     def is_settled(self) -> bool:
-        """Return True if everything sent was answered, and everything acknowledged was received."""
+        """Tell if all sent messages were answered, and all acknowledged ones were received."""
         return self.acknowledgements + self.refused == self.sent and not self.lost()
 
     def lost(self) -> int:
@@ -110,7 +110,7 @@ class Load:
             )
 
     def send_until_ended(self) -> None:
-        """Send at each topic's pace, and tell how it goes."""
+        """Send at each topic's rate, and print the counts, until the input ends."""
         start_s = time.monotonic()
         due = [(start_s + topic.period_s * i / len(self._topics), i) for i, topic in enumerate(self._topics)]
         heapq.heapify(due)
@@ -132,13 +132,13 @@ class Load:
         self._ended.set()
 
     def settle(self) -> None:
-        """Wait for what is under way."""
+        """Wait for in-flight messages."""
         deadline_s = time.monotonic() + _SETTLE_TIMEOUT_S
         while time.monotonic() < deadline_s and not all(topic.is_settled() for topic in self._topics):
             time.sleep(0.1)
 
     def outcome(self) -> dict[str, object]:
-        """Totals, every topic by itself, and all stalls as topic, beginning in seconds since 1970, and seconds."""
+        """Return totals, figures by topic, and all stalls: topic, begin in seconds since 1970, and seconds."""
         topics = {topic.name: topic.outcome() for topic in self._topics}
         totals = {key: sum(int(str(each[key])) for each in topics.values()) for key in next(iter(topics.values()))}
         stalls = [(topic.name, *stall) for topic in self._topics for stall in topic.stalls]
@@ -170,7 +170,7 @@ def main(service_url: str, file: str) -> None:
     load.send_until_ended()
     load.settle()
     _print_line({"outcome": load.outcome()})
-    os._exit(0)  # the client's own threads linger
+    os._exit(0)  # the client's threads would delay the exit
 
 
 if __name__ == "__main__":

@@ -20,12 +20,12 @@ _HASHES = 2**32
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Asks whichever broker serves; brokers pass on what is another one's."""
+    """Operator of a Pulsar. Any serving broker takes a request and redirects it if needed."""
 
     cluster: PulsarCluster
 
     def make_namespace(self, namespace: str, bundles: int) -> None:
-        """A namespace of a tenant, both made, cut into so many bundles of the same width."""
+        """Create a namespace with equal bundles, and its tenant."""
         tenant, _, _ = namespace.partition("/")
         if tenant not in self.get("/admin/v2/tenants"):
             self._demand("PUT", f"/admin/v2/tenants/{tenant}", {"allowedClusters": [CLUSTER]})
@@ -33,12 +33,12 @@ class Operator:
         self._demand("PUT", f"/admin/v2/namespaces/{namespace}", policies)
 
     def bundles_of(self, namespace: str) -> list[str]:
-        """The ranges of its bundles, in order: `0x00000000_0x10000000` ..."""
+        """Return the ranges of its bundles, in order: `0x00000000_0x10000000` ..."""
         edges = self.get(f"/admin/v2/namespaces/{namespace}/bundles")["boundaries"]
         return [f"{low}_{high}" for low, high in itertools.pairwise(edges)]
 
     def set_dynamic(self, key: str, value: str) -> None:
-        """A setting of all brokers, at once and until it is taken back."""
+        """Change a setting on all brokers until it is removed."""
         self._demand("POST", f"/admin/v2/brokers/configuration/{key}/{quote(value, safe='')}")
 
     def unset_dynamic(self, key: str) -> None:
@@ -56,11 +56,11 @@ class Operator:
         return settings
 
     def leader(self) -> Broker:
-        """The broker whose shedder is at work."""
+        """Return the leader, whose shedder is active."""
         return self.cluster.broker(self.get("/admin/v2/brokers/leaderBroker")["brokerId"])
 
     def owners(self, namespace: str) -> dict[str, str]:
-        """The broker of each bundle that has one, by the bundle's range."""
+        """Return the owners of bundles by range."""
         found: dict[str, str] = {}
         path = f"/admin/v2/brokers/{CLUSTER}/{{}}/ownedNamespaces"
         for broker in self.cluster.serving():
@@ -73,7 +73,7 @@ class Operator:
         return Counter(self.owners(namespace).values())
 
     def place(self, namespace: str, bundle: str, broker: Broker) -> None:
-        """Have a bundle owned by this broker: unload it towards it, and ask for a topic of it, until it is there."""
+        """Move a bundle to this broker: unload it there and look up a topic of it, until the broker owns it."""
         topic = topics_in(namespace, bundle, 1)[0]
         wait_until(
             lambda: self._placed(namespace, bundle, topic, broker),
@@ -82,12 +82,12 @@ class Operator:
         )
 
     def spread(self, namespace: str, where: Mapping[str, Broker]) -> None:
-        """`place` for many bundles, by their ranges."""
+        """Call `place` for many bundles, by their ranges."""
         for bundle, broker in where.items():
             self.place(namespace, bundle, broker)
 
     def look_up(self, topic: str) -> str:
-        """The broker (its id) that owns a topic, from now on if nobody did."""
+        """Return the id of the broker that owns a topic; Pulsar assigns one if needed."""
         found = self.get(f"/lookup/v2/topic/{topic.replace('://', '/')}")
         return str(found["httpUrl"]).removeprefix("http://")
 
@@ -101,7 +101,7 @@ class Operator:
             where = f"/admin/v2/namespaces/{namespace}/{bundle}/unload?destinationBroker={quote(broker.name)}"
             self._demand("PUT", where)
             self.look_up(topic)
-        except RefusedError:  # in the middle of another unload
+        except RefusedError:  # another unload is in progress
             return False
         return self.owners(namespace).get(bundle) == broker.name
 

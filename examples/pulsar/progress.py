@@ -16,9 +16,9 @@ _POLL_S = 0.1
 def wait_until(
     condition: Callable[[], object], what: str, *, timeout_s: float, check: Callable[[], None] = lambda: None
 ) -> None:
-    """Return once the condition holds; `check` is asked in between, and raises when it never will.
+    """Wait until the condition holds. `check` is called in between and raises if it can never hold.
 
-    Raises `EmbeddedServerError` after `timeout_s`. Errors of connections count as not yet.
+    Raises `EmbeddedServerError` after `timeout_s`. Connection errors count as a condition that does not hold yet.
     """
     deadline_s = time.monotonic() + timeout_s
     while not _holds(condition):

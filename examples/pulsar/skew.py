@@ -1,4 +1,4 @@
-"""A load that one broker has most of: a few hot bundles, all at the same broker, and many cool ones everywhere."""
+"""Skewed load: a few hot bundles, all at the same broker, and many cool ones everywhere."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _END_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """Skewed load. Half of the bundles begin at the first broker, the hot ones among them, the rest at the others.
+    """Skewed load. Half of the bundles, with the hot ones, begin at the first broker, the rest at the others.
 
-    No two bundles have the same load, so that which is the hottest is no matter of chance.
+    No two bundles have the same load, so their order by load is unique.
     """
 
     namespace: str = "shop/orders"
@@ -34,18 +34,18 @@ class Skew:
     topics_each: int = 2
     hot_bundles: int = 6
     hot_rate: float = 50.0
-    """Messages per second of a topic in the hottest bundle; each further one has a tenth of it less."""
+    """Messages per second of a topic in the hottest bundle; each following bundle has a tenth of it less."""
     cool_rate: float = 4.0
-    """The same of the hottest cool bundle; each further one has a twentieth of it less."""
+    """Messages per second of a topic in the hottest cool bundle; each following one has a twentieth of it less."""
 
     def rate(self, bundle: int) -> float:
-        """Messages per second of each topic in this bundle, by its place in the namespace."""
+        """Return the messages per second of each topic in the bundle with this index."""
         if bundle < self.hot_bundles:
             return self.hot_rate * (1 - bundle / 10)
         return self.cool_rate * (1 - (bundle - self.hot_bundles) / 20)
 
     def prepare(self, cluster: PulsarCluster) -> dict[str, float]:
-        """Make the namespace, if it is not there, and put every bundle where it begins; the rate of each topic."""
+        """Create the namespace if needed, and place the bundles; return the rate of each topic."""
         operator = Operator(cluster)
         if self.namespace not in _namespaces(operator, self.namespace):
             operator.make_namespace(self.namespace, self.bundles)
@@ -63,13 +63,13 @@ class Skew:
 
 @dataclass(slots=True)
 class RunningLoad:
-    """Our end of a process that sends and receives (`examples.pulsar.load`)."""
+    """Handle of a process that sends and receives (`examples.pulsar.load`)."""
 
     process: subprocess.Popen[bytes]
     counts: list[dict[str, Any]] = field(default_factory=list)
-    """Counts so far, one line a second."""
+    """Counts so far, one entry per second."""
     outcome: dict[str, Any] = field(default_factory=dict)
-    """Final counts of all messages, once it has ended."""
+    """Final counts of all messages, after its end."""
     _reader: threading.Thread | None = None
 
     def listen(self) -> None:
@@ -77,7 +77,7 @@ class RunningLoad:
         self._reader.start()
 
     def wait_until_flowing(self, messages: int = 1) -> None:
-        """Return once so many more messages were received."""
+        """Wait until `messages` more messages were received."""
         wanted = messages + (self.counts[-1]["receipts"] if self.counts else 0)
         wait_until(
             lambda: self.counts and self.counts[-1]["receipts"] >= wanted,
@@ -87,7 +87,7 @@ class RunningLoad:
         )
 
     def finish(self) -> dict[str, Any]:
-        """Send no more, wait for what is under way; what became of all messages."""
+        """Stop sending and wait for in-flight messages; return the final counts."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(_END_TIMEOUT_S)
@@ -97,7 +97,7 @@ class RunningLoad:
         return self.outcome
 
     def close(self) -> None:
-        """Hear the last of a process that ends. Idempotent."""
+        """End the process and read its last output. Idempotent."""
         self.process.wait()
         assert self._reader is not None
         self._reader.join()
@@ -121,7 +121,7 @@ class RunningLoad:
 
 @contextlib.contextmanager
 def running_load(cluster: PulsarCluster, rates: Mapping[str, float], name: str = "load") -> Iterator[RunningLoad]:
-    """Messages flow inside; whoever wants to know what became of them calls `finish`."""
+    """Run the load in this block. Call `finish` for the final counts."""
     file = cluster.folder / f"{name}.json"
     file.write_text(json.dumps(rates), encoding="utf-8")
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Pulsar's znodes as they are, and who wrote them: ZooKeeper's own log of transactions names each one's session."""
+"""Reader of Pulsar's znodes and of their writers: ZooKeeper's transaction log names the session of each write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kazoo.exceptions import NoNodeError
 _ANSWER_TIMEOUT_S = 10.0
 _LOG_HEADER = struct.Struct(">4siq")
 _RECORD_HEADER = struct.Struct(">qi")
-"""A checksum, and how long the transaction is; zeros where the log has been made larger ahead of time."""
+"""Checksum and length of a transaction; zeros in the preallocated part of the log."""
 _TRANSACTION_HEADER = struct.Struct(">qiqqi")
 _LENGTH = struct.Struct(">i")
 _CREATE_SESSION, _CLOSE_SESSION = -10, -11
@@ -53,7 +53,7 @@ class Transaction:
 
 @contextlib.contextmanager
 def connect(zookeeper: str) -> Iterator[Any]:
-    """A bare client of ZooKeeper (kazoo has no types)."""
+    """Open a kazoo client, which has no types."""
     client = KazooClient(zookeeper, timeout=20.0)
     client.start(timeout=30)
     try:
@@ -64,7 +64,7 @@ def connect(zookeeper: str) -> Iterator[Any]:
 
 
 def read_tree(zookeeper: str, root: str = "/") -> dict[str, Znode]:
-    """Every znode below `root`, but those that vanish meanwhile, and ZooKeeper's own."""
+    """Read all znodes below `root`, without ZooKeeper's own and those that are deleted meanwhile."""
     found: dict[str, Znode] = {}
     with connect(zookeeper) as client:
         open_paths = [root]
@@ -79,7 +79,7 @@ def read_tree(zookeeper: str, root: str = "/") -> dict[str, Znode]:
 
 
 def read_znode(zookeeper: str, path: str) -> Znode | None:
-    """One znode; None when it is not there."""
+    """Read a znode; None if it does not exist."""
     with connect(zookeeper) as client, contextlib.suppress(NoNodeError):
         data, stat = client.get(path)
         return Znode(data, stat.mzxid, stat.pzxid, stat.cversion, stat.ephemeralOwner)
@@ -87,7 +87,7 @@ def read_znode(zookeeper: str, path: str) -> Znode | None:
 
 
 def four_letters(zookeeper: str, word: str) -> str:
-    """ZooKeeper's answer to one of its four-letter commands; raises `OSError` when it does not serve."""
+    """Return ZooKeeper's answer to a four-letter command. Raises `OSError` if it does not serve."""
     host, _, port = zookeeper.partition(":")
     with socket.create_connection((host, int(port)), _ANSWER_TIMEOUT_S) as connection:
         connection.sendall(word.encode())
@@ -96,7 +96,7 @@ def four_letters(zookeeper: str, word: str) -> str:
 
 
 def last_zxid(zookeeper: str) -> int:
-    """The number of the newest transaction."""
+    """Return the id of the newest transaction."""
     found = re.search(r"^Zxid: (0x[0-9a-f]+)$", four_letters(zookeeper, "srvr"), re.MULTILINE)
     if found is None:
         raise OSError("ZooKeeper does not serve")
@@ -104,7 +104,7 @@ def last_zxid(zookeeper: str) -> int:
 
 
 def sessions_of(zookeeper: str, pid: int) -> set[int]:
-    """The sessions that a process has at the moment, by the connections that ZooKeeper has and the kernel knows of."""
+    """Return the current sessions of a process, by comparing ZooKeeper's connections with those of the kernel."""
     sockets = (each.laddr for each in psutil.Process(pid).net_connections("tcp") if each.laddr)
     local = {f"{each.ip.removeprefix('::ffff:')}:{each.port}" for each in sockets}
     connections = re.findall(r"/([\d.]+:\d+)\[\d+\]\(.*?sid=(0x[0-9a-f]+)", four_letters(zookeeper, "cons"))
@@ -112,7 +112,7 @@ def sessions_of(zookeeper: str, pid: int) -> set[int]:
 
 
 def read_transactions(data: Path, after: int = 0) -> list[Transaction]:
-    """Return the transactions in ZooKeeper's log beyond `after`, in order; `data` is its `dataDir`."""
+    """Return the transactions after `after` in ZooKeeper's log, in order; `data` is its `dataDir`."""
     logs = (data / "version-2").glob("log.*")
     found = {each.zxid: each for log in logs for each in _in_log(log.read_bytes()) if each.zxid > after}
     return [found[zxid] for zxid in sorted(found)]
@@ -127,7 +127,7 @@ def _in_log(log: bytes) -> Iterator[Transaction]:
             return
         session, _, zxid, _, kind = _TRANSACTION_HEADER.unpack_from(log, at)
         yield Transaction(zxid, session, _name(kind), _path_in(log, at + _TRANSACTION_HEADER.size, kind))
-        at += length + 1  # a mark behind each
+        at += length + 1  # an end mark follows each
 
 
 def _name(kind: int) -> str:
