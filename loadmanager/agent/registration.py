@@ -189,8 +189,8 @@ class Registrar:
 
     def _do_at_once(self, action: Action) -> None:
         match action:
-            case Say(said, fields, is_warning):
-                (log.warning if is_warning else log.info)(said, path=self._path, **fields)
+            case Say(event, fields, is_warning):
+                (log.warning if is_warning else log.info)(event, path=self._path, **fields)
             case Register(incarnation):
                 self._grants.register(incarnation)
                 self._metrics.registrations.inc()

@@ -124,8 +124,8 @@ def build_report(
         record["pulsarServiceUrlTls"] = identity.service_url_tls
     if identity.web_service_url_tls:
         record["webServiceUrlTls"] = identity.web_service_url_tls
-    if now.health is not None and (said := now.health.model_dump(by_alias=True, exclude_none=True)):
-        record["health"] = cast("HealthData", said)
+    if now.health is not None and (figures := now.health.model_dump(by_alias=True, exclude_none=True)):
+        record["health"] = cast("HealthData", figures)
     if now.stuck is not None:
         record["stuck"] = now.stuck
     _add_sums(record, now.bundles.values())

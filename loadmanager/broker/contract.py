@@ -420,7 +420,7 @@ class Contract:
         self._timeout_s = min(max(valid_for_s / 2, _SHORTEST_TIMEOUT_S), _LONGEST_TIMEOUT_S)
         self._ask_again(valid_for_s / 3, now_s)
         if incarnation != self.incarnation or self._has_kept_topics():
-            self._begin_anew(incarnation, now_s)
+            self._close_former(incarnation, now_s)
         self._next_until_s = max(self._next_until_s, asked_s + valid_for_s)
         self._use_lease()
 
@@ -434,7 +434,7 @@ class Contract:
         """
         return self._has_lapsed and any(held.phase is TopicPhase.OPEN for held in self._held.values())
 
-    def _begin_anew(self, incarnation: int, now_s: float) -> None:
+    def _close_former(self, incarnation: int, now_s: float) -> None:
         """Close all topics of the previous incarnation before the new lease is used."""
         self.lease_until_s = min(self.lease_until_s, now_s)
         self._has_lapsed = True

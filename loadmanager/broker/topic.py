@@ -63,9 +63,9 @@ class RefusedError(Exception):
     """The topic cannot be served here now; the client must look it up again. `owner` is a hint, if known."""
 
     def __init__(self, topic: str, refusal: Refusal, owner: str | None = None, why: str = "") -> None:
-        said = f"{topic}: {refusal}"
-        said += f": {why}" if why else f": {owner} is" if owner else ""
-        super().__init__(said)
+        message = f"{topic}: {refusal}"
+        message += f": {why}" if why else f": {owner} is" if owner else ""
+        super().__init__(message)
         self.topic = topic
         self.refusal = refusal
         self.owner = owner

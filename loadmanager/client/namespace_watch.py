@@ -107,14 +107,14 @@ class NamespaceWatch:
 
     def _give_up(self, failures: list[LoadManagerError]) -> float:
         """Handle the failure of all nodes. If one of them does not support watches, topics are looked up one by one."""
-        said = [str(each) for each in failures]
+        reasons = [str(each) for each in failures]
         refusal = next((each for each in failures if not isinstance(each, NodeFailedError)), None)
         is_unknown = refusal is None and any(isinstance(each, NoWatchError) for each in failures)
         self.is_answered = refusal is None and any(isinstance(each, NoWatchError | BusyError) for each in failures)
-        trouble = refusal or unavailable(said)
+        trouble = refusal or unavailable(reasons)
         if self.trouble is None or str(trouble) != str(self.trouble):
             then = "topics are looked up one by one" if is_unknown else "what is known counts"
-            log.warning("nobody pushes who owns what, and %s: %s", then, "; ".join(said))
+            log.warning("nobody pushes who owns what, and %s: %s", then, "; ".join(reasons))
         self.trouble = trouble
         for name in self.namespaces if is_unknown else ():
             self._owners.forget(name)
@@ -138,7 +138,7 @@ class NamespaceWatch:
                     for event in reader.feed(chunk):
                         self._take(event, url)
                 except InvalidRecordError as error:
-                    self._owners.begin_anew(names)
+                    self._owners.drop_marks(names)
                     raise NoWatchError(f"{url}: {error}") from None
 
     def _take(self, event: StreamEvent, url: str) -> None:

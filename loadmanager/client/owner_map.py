@@ -85,7 +85,7 @@ class _Namespace:
 
     heard_s: float
     known: PushedBundles | None = None
-    said: PushedBundles | None = None
+    pushed: PushedBundles | None = None
     mark: str = ""
     """Id of the last event, at which any node can resume; empty: from the beginning."""
     behind_since_s: float = math.inf
@@ -172,7 +172,7 @@ class OwnerMap:
         """Return the positions (event ids) to resume from; omit namespaces that must start over."""
         return [each.mark for each in self._those(namespaces) if each.mark]
 
-    def begin_anew(self, namespaces: Iterable[str]) -> None:
+    def drop_marks(self, namespaces: Iterable[str]) -> None:
         """Drop the positions to resume from. Known owners stay known."""
         for each in self._those(namespaces):
             each.mark = ""
@@ -207,7 +207,7 @@ class OwnerMap:
         if namespace is None:
             return
         try:
-            namespace.said = _after(namespace.said, update)
+            namespace.pushed = _after(namespace.pushed, update)
         except InvalidNameError as error:
             raise InvalidRecordError(f"namespace {update.namespace}: {error}") from None
         namespace.mark, namespace.heard_s = mark, now_s
@@ -220,18 +220,18 @@ class OwnerMap:
             namespace.mark = mark
 
     def _catch_up(self, name: str, namespace: _Namespace, now_s: float) -> None:
-        known, said = namespace.known, namespace.said
-        if said is known or said is None:
+        known, pushed = namespace.known, namespace.pushed
+        if pushed is known or pushed is None:
             return
-        if known is None or not said.is_older_than(known) or now_s >= namespace.behind_since_s + BEHIND_S:
-            namespace.known, namespace.behind_since_s = said, math.inf
-            self._show(name, known, said)
+        if known is None or not pushed.is_older_than(known) or now_s >= namespace.behind_since_s + BEHIND_S:
+            namespace.known, namespace.behind_since_s = pushed, math.inf
+            self._show(name, known, pushed)
         else:
             namespace.behind_since_s = min(namespace.behind_since_s, now_s)
 
     def _lose(self, name: str, namespace: _Namespace) -> None:
         self._show(name, namespace.known, None)
-        namespace.known = namespace.said = None
+        namespace.known = namespace.pushed = None
         namespace.mark, namespace.behind_since_s = "", math.inf
 
     def _show(self, name: str, before: PushedBundles | None, now: PushedBundles | None) -> None:
@@ -246,10 +246,10 @@ class OwnerMap:
             place.end()
 
 
-def _after(said: PushedBundles | None, update: NamespaceUpdate) -> PushedBundles:
+def _after(pushed: PushedBundles | None, update: NamespaceUpdate) -> PushedBundles:
     """Apply an update to the pushed state; raises `InvalidNameError` if it is inconsistent."""
     if update.hash_function is not None:
         return PushedBundles.of_snapshot(update, update.hash_function)
-    if said is None:
-        raise InvalidNameError("a change of what was never said")
-    return said.take(update)
+    if pushed is None:
+        raise InvalidNameError("a change before any snapshot")
+    return pushed.take(update)

@@ -86,7 +86,7 @@ class _Teller:
         entries += self._events(brokers)
         entries += self._operations(brokers, planned=any(entry.reason == _PLANNED for entry in entries))
         entries.sort(key=lambda entry: (entry.epoch, entry.sequence))
-        return list(_said_once(entries))
+        return list(_merge_repeats(entries))
 
     def _is_it(self, bundle: str | None) -> bool:
         """Return True if the bundle is this one or overlaps with it."""
@@ -124,9 +124,9 @@ class _Teller:
             if self._is_it(step["bundle"]):
                 moved.add(step["bundle"])
                 because = [*verdicts.get(step["source"] or "", ()), *verdicts.get(step["bundle"], ())]
-                said = ". ".join(each.sentence() for each in because if each.acted) or _words(step["reason"])
+                sentence = ". ".join(each.sentence() for each in because if each.acted) or _words(step["reason"])
                 yield _entry(
-                    row, row["kind"], step["bundle"], said, step["reason"] or "",
+                    row, row["kind"], step["bundle"], sentence, step["reason"] or "",
                     source=step["source"], destination=step["destination"],
                 )  # fmt: skip
         for subject, about in verdicts.items():
@@ -174,8 +174,8 @@ class _Teller:
                 elif kind == _CUT and subject == self._namespace and (row["body"] or "").startswith(_CUT_ANEW):
                     after = self._parts(orjson.loads(row["body"])["ranges"])
                     if before is not None and after != before:
-                        said = f"cut anew: {', '.join(before)} became {', '.join(after)}"
-                        yield _entry(row, "cut", None, said, detail={"before": before, "after": after})
+                        sentence = f"cut anew: {', '.join(before)} became {', '.join(after)}"
+                        yield _entry(row, "cut", None, sentence, detail={"before": before, "after": after})
                     before = after
 
     def _parts(self, ranges: Iterable[str]) -> list[str]:
@@ -185,17 +185,17 @@ class _Teller:
         """Yield operator commands on the bundle, its namespace, or a broker that owned it; and executed plans."""
         for row in self._history.rows(OPERATIONS, *self._bounds, on_fault=self._on_fault):
             path = row["path"]
-            told = f"{path} {row['before']} {row['after']}"
+            text = f"{path} {row['before']} {row['after']}"
             concerns = (
                 path.endswith((self._namespace, f"{self._namespace}/unload"))
-                or any(self._is_it(f"{self._prefix}{word[:21]}") for word in told.split(self._prefix)[1:])
+                or any(self._is_it(f"{self._prefix}{word[:21]}") for word in text.split(self._prefix)[1:])
                 or any(f"/brokers/{broker}/" in path for broker in brokers)
                 or (planned and path.endswith("/execute"))
             )
             if concerns:
-                said = f"{row['operation']} by {row['who']} from {row['address']}: {row['status']}"
+                sentence = f"{row['operation']} by {row['who']} from {row['address']}: {row['status']}"
                 detail = {name: row[name] for name in ("who", "address", "path", "status", "request_id")}
-                yield _entry(row, "operation", None, said, detail=detail)
+                yield _entry(row, "operation", None, sentence, detail=detail)
 
 
 def _entry(row: Row, kind: str, bundle: str | None, sentence: str, reason: str = "", **others: Any) -> _Entry:  # noqa: ANN401 - fields
@@ -238,21 +238,21 @@ def _describe_move(move: _Entry) -> str:
     detail = move.detail
     match detail.get("end"):
         case "done":
-            told = "moved" if move.destination else "released"
+            outcome = "moved" if move.destination else "released"
         case "kept":
-            told = f"not moved: {detail.get('error') or _words(str(detail['outcome']))}; its owner kept it"
+            outcome = f"not moved: {detail.get('error') or _words(str(detail['outcome']))}; its owner kept it"
         case _:
-            told = "moving; its end is not recorded"
+            outcome = "moving; its end is not recorded"
     took = f" in {detail['tookMs']} ms" if "tookMs" in detail else ""
     figures = [f"{name} {detail[name]:.3g}" for name in ("imbalance", "predicted", "measured") if detail.get(name)]
-    return f"{told}{took} ({_words(move.reason)}){': ' if figures else ''}{', '.join(figures)}"
+    return f"{outcome}{took} ({_words(move.reason)}){': ' if figures else ''}{', '.join(figures)}"
 
 
 def _words(reason: str | None) -> str:
     return (reason or "").replace("_", " ")
 
 
-def _said_once(entries: Iterable[_Entry]) -> Iterator[_Entry]:
+def _merge_repeats(entries: Iterable[_Entry]) -> Iterator[_Entry]:
     """Merge repeats of a non-decision with the same reason into one entry with a count."""
     last: dict[tuple[str, str | None], _Entry] = {}
     for entry in entries:

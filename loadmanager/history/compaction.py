@@ -101,8 +101,8 @@ class Compaction:
         for file in directory.list_files(table, with_originals=True)[0]:
             places[file.hour_ms, file.epoch].append(file)
         deleted = 0
-        for compacted, there in ((each, files) for files in places.values() for each in files if each.is_compacted):
-            known = {file.name: file for file in there if compacted.stands_for(file)}
+        for compacted, group in ((each, files) for files in places.values() for each in files if each.is_compacted):
+            known = {file.name: file for file in group if compacted.stands_for(file)}
             if not known or not compacted.mtime_ns or compacted.mtime_ns + _KEPT_NS > now_ms * 1_000_000:
                 continue
             for each in self._originals(directory, compacted):
@@ -130,23 +130,23 @@ class Compaction:
 
 def originals_of(metadata: dict[bytes, bytes] | None) -> tuple[Original, ...]:
     """Return the originals named in a file's metadata; none for a file that is not compacted."""
-    said = (metadata or {}).get(COMPACTED_KEY)
-    return () if said is None else tuple(Original(*each) for each in orjson.loads(said))
+    value = (metadata or {}).get(COMPACTED_KEY)
+    return () if value is None else tuple(Original(*each) for each in orjson.loads(value))
 
 
 def compact_files(history: History, files: Sequence[HistoryFile]) -> pa.Buffer:
     """Merge the rows of these files in order; return the bytes of the new file. Raises `HistoryFileError`."""
     table = TABLES[files[0].table]
-    originals, rows, said = [], 0, dict[bytes, bytes]()
+    originals, rows, metadata = [], 0, dict[bytes, bytes]()
     for file in files:
         with history.open(file) as parquet:
             times = times_in(parquet)
             if not parquet.schema_arrow.remove_metadata().equals(table.schema.remove_metadata()) or not times:
                 raise HistoryFileError(f"{file.path}: of another schema, or without rows")
-            said = parquet.schema_arrow.metadata  # of the last file, which shows if its term was ended
+            metadata = parquet.schema_arrow.metadata  # of the last file, which shows if its term was ended
             rows += parquet.metadata.num_rows
         originals.append([file.name, file.size_bytes, file.mtime_ns, max(times)])
-    schema = table.schema.with_metadata({**said, COMPACTED_KEY: orjson.dumps(originals)})
+    schema = table.schema.with_metadata({**metadata, COMPACTED_KEY: orjson.dumps(originals)})
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, schema, **table.write_options()) as writer:
         for part in _parts(history, files):

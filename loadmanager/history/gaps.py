@@ -110,10 +110,10 @@ def missing_before(epoch: int, at_ms: int, end: End | None) -> dict[str, Any] | 
 def _since_ms(history: History, newest: HistoryFile) -> int:
     try:
         with history.open(newest) as parquet:
-            said = (parquet.schema_arrow.metadata or {}).get(SINCE_KEY, b"")
+            value = (parquet.schema_arrow.metadata or {}).get(SINCE_KEY, b"")
     except (HistoryFileError, FileNotFoundError):
         return newest.hour_ms
-    return int(said) if said.isdigit() else newest.hour_ms
+    return int(value) if value.isdigit() else newest.hour_ms
 
 
 def _has_ended(history: History, newest: HistoryFile) -> bool:

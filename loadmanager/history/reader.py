@@ -175,8 +175,8 @@ class History:
         try:
             with self.open(file) as parquet:
                 version = version_of(parquet.schema_arrow.metadata, file.table, file.path)
-                there = [name for name in wanted.names if name in parquet.schema_arrow.names]
-                for batch in parquet.iter_batches(_BATCH_ROWS, columns=there):
+                existing = [name for name in wanted.names if name in parquet.schema_arrow.names]
+                for batch in parquet.iter_batches(_BATCH_ROWS, columns=existing):
                     table = wanted.conform(pa.Table.from_batches([batch]), version, file.path)
                     yield from table.combine_chunks().to_batches()
         except FileNotFoundError:

@@ -105,13 +105,13 @@ class TableSchema:
 def _cast(column: pa.ChunkedArray, wanted: pa.Field, where: str) -> pa.ChunkedArray:
     if column.type == wanted.type:
         return column
-    said = f"{where}: column {wanted.name} is {column.type}, expected {wanted.type}"
+    fault = f"{where}: column {wanted.name} is {column.type}, expected {wanted.type}"
     if _is_text(column.type) and not _is_text(wanted.type):  # Arrow would parse numbers in it
-        raise HistoryFileError(said)
+        raise HistoryFileError(fault)
     try:
         return column.cast(wanted.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise HistoryFileError(f"{said}: {error}") from None
+        raise HistoryFileError(f"{fault}: {error}") from None
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -124,10 +124,10 @@ def version_of(metadata: Mapping[bytes, bytes] | None, table: str, where: str) -
     Raises `HistoryFileError` for a file of another table, `HistorySchemaError` for a newer version.
     """
     known = TABLES[table].version
-    said = (metadata or {}).get(SCHEMA_KEY, b"").decode(errors="replace")
-    name, _, version = said.rpartition("/")
+    value = (metadata or {}).get(SCHEMA_KEY, b"").decode(errors="replace")
+    name, _, version = value.rpartition("/")
     if name != table or not version.isascii() or not version.isdigit():
-        found = f"says it is {said!r}" if said else f"has no {SCHEMA_KEY.decode()} in its metadata"
+        found = f"says it is {value!r}" if value else f"has no {SCHEMA_KEY.decode()} in its metadata"
         raise HistoryFileError(f"{where}: not a file of {table}: it {found}; move it out of the history")
     if int(version) > known:
         raise HistorySchemaError(

@@ -225,10 +225,11 @@ class Feed:
 
 
 def _events_of(briefing: Briefing) -> Iterator[FeedEvent]:
-    for said in briefing.decisions:
-        yield FeedEvent("decision", orjson.dumps(said.decision), _mark_of(said.mark))
-    for done in briefing.operations:
-        yield FeedEvent("operation", orjson.dumps(done.operation.model_dump(by_alias=True)), _mark_of(done.mark))
+    for decision in briefing.decisions:
+        yield FeedEvent("decision", orjson.dumps(decision.decision), _mark_of(decision.mark))
+    for operation in briefing.operations:
+        body = orjson.dumps(operation.operation.model_dump(by_alias=True))
+        yield FeedEvent("operation", body, _mark_of(operation.mark))
 
 
 def _mark_of(text: str) -> Mark:
@@ -335,9 +336,9 @@ class LiveHandlers:
             return self._fleet_status.briefing(after)
         except (NotLeaderError, NoLeaderError):
             query = "" if after is None else f"?after={after}"
-            said = await self._forwarder.ask_leader(f"{_BRIEFING}{query}", _ASK_S)
+            body = await self._forwarder.ask_leader(f"{_BRIEFING}{query}", _ASK_S)
         try:
-            return None if said is None else Briefing.model_validate_json(said)
+            return None if body is None else Briefing.model_validate_json(body)
         except ValidationError:  # a node of another version
             return None
 

@@ -94,9 +94,9 @@ class LineageHandlers:
 
     async def _ask_node(self, url: str, path: str) -> BundleLineage | None:
         """Request the lineage from the node at this URL; None if it does not answer."""
-        said = await self._forwarder.ask(url, path, _READING_TIMEOUT_S)
+        body = await self._forwarder.ask(url, path, _READING_TIMEOUT_S)
         try:
-            return None if said is None else BundleLineage.model_validate_json(said)
+            return None if body is None else BundleLineage.model_validate_json(body)
         except ValidationError:  # a node of another version
             return None
 

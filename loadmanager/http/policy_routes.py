@@ -314,8 +314,8 @@ class PolicyHandlers:
         try:
             await self._node.bundles.unload_namespace(NamespaceName.parse(namespace))
         except UnloadFailedError as error:
-            said = f"isolation policy {policy!r} is stored, but not every bundle of {namespace} was unloaded: {error}"
-            raise UnloadFailedError(said) from None
+            reason = f"isolation policy {policy!r} is stored, but not every bundle of {namespace} was unloaded: {error}"
+            raise UnloadFailedError(reason) from None
 
     async def list_matches(self, request: web.Request) -> web.Response:
         """Return the current matches of an isolation policy, a failure domain, or a setting that names namespaces.

@@ -263,8 +263,8 @@ class ZooKeeperStore(OfSession):
 
     def _do(self, action: Action) -> None:
         match action:
-            case Say(said, fields, is_warning):
-                (log.warning if is_warning else log.info)(said, **fields)
+            case Say(event, fields, is_warning):
+                (log.warning if is_warning else log.info)(event, **fields)
             case Announce(state):
                 self._announce(state)
             case Arm():

@@ -123,7 +123,7 @@ def _no_closing_at_new_life() -> contextlib.AbstractContextManager[object]:
     def go_on(contract: Contract, incarnation: int, _: float) -> None:
         contract.incarnation = incarnation
 
-    return patch.object(Contract, "_begin_anew", go_on)
+    return patch.object(Contract, "_close_former", go_on)
 
 
 def _no_leftover() -> contextlib.AbstractContextManager[object]:

@@ -121,10 +121,10 @@ class BrokerUnderTest:
 
     def _compare(self, stats: BrokerStats, sent_s: float) -> None:
         """Compare `monotonicS` with the last statistics that arrived before this request was sent."""
-        last, came_s = self._last
+        last, received_s = self._last
         if (
             last is not None
-            and came_s <= sent_s
+            and received_s <= sent_s
             and _life(last) == _life(stats)
             and stats.monotonic_s < last.monotonic_s
         ):

@@ -29,7 +29,7 @@ class ProbeResult:
     """Result of a client's attempt: an acknowledgement, a message or a refusal."""
 
     served: bool
-    said: str
+    reply: str
 
 
 class Probe(Protocol):
@@ -79,11 +79,11 @@ class HttpProbe:
         try:
             answer = await self._http.call(self._method, URL(url, encoded=True), _LONGEST_S, data=b"check")
         except PeerUnavailableError as error:
-            return ProbeResult(served=False, said=str(error))
+            return ProbeResult(served=False, reply=str(error))
         except InvalidRecordError as error:  # an endless answer
-            return ProbeResult(served=True, said=str(error))
-        said = f"{answer.status} {answer.body[:_SHOWN_BYTES].decode(errors='replace')}".rstrip()
-        return ProbeResult(answer.status // 100 == 2, said)  # noqa: PLR2004 - 2xx
+            return ProbeResult(served=True, reply=str(error))
+        reply = f"{answer.status} {answer.body[:_SHOWN_BYTES].decode(errors='replace')}".rstrip()
+        return ProbeResult(answer.status // 100 == 2, reply)  # noqa: PLR2004 - 2xx
 
     async def close(self) -> None:
         if self._http is not None:
@@ -111,10 +111,12 @@ class WebsocketProbe:
             while (message := await connection.receive()).type in {aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY}:
                 if text in (message.data if isinstance(message.data, str) else message.data.decode(errors="replace")):
                     idle.append(connection)
-                    return ProbeResult(served=True, said="the text came back")
-            return ProbeResult(served=False, said=f"closed with {connection.close_code} {message.extra or ''}".rstrip())
+                    return ProbeResult(served=True, reply="the text came back")
+            return ProbeResult(
+                served=False, reply=f"closed with {connection.close_code} {message.extra or ''}".rstrip()
+            )
         except (aiohttp.ClientError, OSError) as error:
-            return ProbeResult(served=False, said=f"{type(error).__name__} {error}".rstrip())
+            return ProbeResult(served=False, reply=f"{type(error).__name__} {error}".rstrip())
         finally:
             if connection is not None and connection not in idle:
                 await connection.close()
@@ -170,8 +172,8 @@ class LinesProbe:
         if not line.endswith(b"\n"):
             raise ConfigurationError(f"--probe {self.words[0]!r}: it ended, expected a line for each topic")
         self._idle.append(process)
-        said = line.decode(errors="replace").strip()
-        return ProbeResult(said == SERVED, said)
+        reply = line.decode(errors="replace").strip()
+        return ProbeResult(reply == SERVED, reply)
 
     async def close(self) -> None:
         await self._all.aclose()

@@ -179,7 +179,7 @@ class RuleStage:
         try:
             await asyncio.sleep(self.refusal_limit_s)
             if client.done():
-                raise UnsettledError(f"the client of --hang ended by itself: {client.result().said}")
+                raise UnsettledError(f"the client of --hang ended by itself: {client.result().reply}")
             yield
         finally:
             client.cancel()
@@ -195,7 +195,7 @@ class RuleStage:
         number = next(self._numbers)
         self.event_log.note(f"client {number} asks for {short(topic)}")
         tried = await self.probe.try_once(topic)
-        self.event_log.note(f"client {number} is {'served' if tried.served else 'refused'}: {tried.said}")
+        self.event_log.note(f"client {number} is {'served' if tried.served else 'refused'}: {tried.reply}")
         return tried
 
     async def open(self, topic: str) -> None:
@@ -205,23 +205,23 @@ class RuleStage:
 
     async def served(self, topic: str) -> None:
         deadline_s = time.monotonic() + self.pace.patience_s
-        said = "no answer"
+        reply = "no answer"
         while (left_s := deadline_s - time.monotonic()) > 0:
             began_s = time.monotonic()
             tried = await self._within(topic, left_s)
             if tried is not None and tried.served:
                 self._slowest_s = max(self._slowest_s, time.monotonic() - began_s)
                 return
-            said = said if tried is None else tried.said
+            reply = reply if tried is None else tried.reply
             await asyncio.sleep(_BETWEEN_TRIES_S)
-        raise LateError(f"no client was served in {self.pace.patience_s:g} s, the last one was told: {said}")
+        raise LateError(f"no client was served in {self.pace.patience_s:g} s, the last one was told: {reply}")
 
     async def refused(self, topic: str, because: str, times: int = 3) -> None:
         """Raise `BrokenError` if a new client is served. One that waits for too long counts as refused."""
         for _ in range(times):
             tried = await self._within(topic, self.refusal_limit_s)
             if tried is not None and tried.served:
-                raise BrokenError(f"a client was served ({tried.said}) {because}")
+                raise BrokenError(f"a client was served ({tried.reply}) {because}")
             await asyncio.sleep(_BETWEEN_TRIES_S)
 
     async def _within(self, topic: str, limit_s: float) -> ProbeResult | None:
@@ -263,7 +263,7 @@ class RuleStage:
         self.agent.reply(question, owned(self.incarnation))
         done, _ = await asyncio.wait([client], timeout=self.refusal_limit_s)
         if done and client.result().served:
-            raise BrokenError(f"{event} was used: the client that waited was served ({client.result().said})")
+            raise BrokenError(f"{event} was used: the client that waited was served ({client.result().reply})")
         await self.refused(question.topic, f"although {event} is void, and later answers were 'not owned'")
         if await self.broker.names(question.topic):
             raise BrokenError(f"{event} was used: the statistics have the topic open")

@@ -147,9 +147,9 @@ class KeySource:
         """Read the key; raises `ConfigurationError`, which names the setting and the file."""
         secret, public = settings.token_secret_key.get_secret_value(), settings.token_public_key
         if bool(secret) == bool(public):
-            said = "both are set" if secret else "neither is set"
+            fault = "both are set" if secret else "neither is set"
             raise ConfigurationError(
-                f"tokenSecretKey and tokenPublicKey: {said}: authenticationEnabled takes one of them"
+                f"tokenSecretKey and tokenPublicKey: {fault}: authenticationEnabled takes one of them"
             )
         self._algorithm = settings.token_public_alg if public else None
         self._place = KeyPlace("tokenPublicKey", public) if public else KeyPlace("tokenSecretKey", secret)

@@ -102,8 +102,8 @@ def check_token(token: str, key: ValidationKey, settings: AuthSettings) -> Claim
 def _check_audience(claims: dict[str, Any], settings: AuthSettings) -> None:
     if not settings.token_audience_claim:
         return
-    said = claims.get(settings.token_audience_claim)
-    if said is None or settings.token_audience not in (said if isinstance(said, list) else [said]):
+    audience = claims.get(settings.token_audience_claim)
+    if audience is None or settings.token_audience not in (audience if isinstance(audience, list) else [audience]):
         raise TokenError(
             TokenFault.AUDIENCE, f"the claim {settings.token_audience_claim} of the token names somebody else"
         )
@@ -111,9 +111,9 @@ def _check_audience(claims: dict[str, Any], settings: AuthSettings) -> None:
 
 def _principal(claims: dict[str, Any], claim: str) -> str:
     """Return the principal, as in Pulsar: a string, or the first of a list."""
-    said = claims.get(claim)
-    if isinstance(said, list) and said:
-        said = said[0]
-    if not isinstance(said, str) or not said.strip() or not said.isprintable():
+    principal = claims.get(claim)
+    if isinstance(principal, list) and principal:
+        principal = principal[0]
+    if not isinstance(principal, str) or not principal.strip() or not principal.isprintable():
         raise TokenError(TokenFault.PRINCIPAL, f"the token has no claim {claim} that says whose it is")
-    return said
+    return principal

@@ -91,15 +91,15 @@ async def test_a_websocket_that_is_closed_or_none_serves_nobody() -> None:
 
 
 async def test_a_command_with_the_topic_serves_by_its_exit_status() -> None:
-    assert await tried(f"sh -c 'test {{topic}} = {TOPIC}'") == [ProbeResult(served=True, said="exit status 0")]
+    assert await tried(f"sh -c 'test {{topic}} = {TOPIC}'") == [ProbeResult(served=True, reply="exit status 0")]
     assert await tried("sh -c 'echo first; echo not here; exit 3; # {topic}'") == [
-        ProbeResult(served=False, said="not here")
+        ProbeResult(served=False, reply="not here")
     ]
 
 
 async def test_a_command_without_the_topic_answers_each_line() -> None:
     found = await tried("""sh -c 'read topic; echo served; read topic; echo "no: $topic"; read topic'""", times=2)
-    assert found == [ProbeResult(served=True, said="served"), ProbeResult(served=False, said=f"no: {TOPIC}")]
+    assert found == [ProbeResult(served=True, reply="served"), ProbeResult(served=False, reply=f"no: {TOPIC}")]
 
 
 async def test_a_client_that_is_called_off_is_not_asked_again() -> None:

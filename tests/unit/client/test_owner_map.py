@@ -84,7 +84,7 @@ class Walk:
             case 4:
                 self.followed = chance.choice(self.nodes)
                 if chance.random() < 0.3:
-                    self.owners.begin_anew([NAMESPACE])
+                    self.owners.drop_marks([NAMESPACE])
             case 5 if self.said is not None:
                 self.owners.take(self.said, now_s)
         self.owners.expire(now_s)
@@ -251,7 +251,7 @@ def test_an_answer_about_a_namespace_that_is_not_followed_is_only_a_last_resort_
 def test_a_node_that_lags_is_not_believed_until_it_has_caught_up(owners: OwnerMap) -> None:
     newest = moving()
     told(owners, OWNED, newest)
-    owners.begin_anew([NAMESPACE])
+    owners.drop_marks([NAMESPACE])
     lagging = told(owners, unowned(), now_s=1.0)
     assert known_to(owners) == owners_of(newest)
     owners.expire(BEHIND_S)
@@ -269,7 +269,7 @@ def test_a_node_that_lags_is_not_believed_until_it_has_caught_up(owners: OwnerMa
 
 def test_what_stays_older_is_believed_after_a_time_since_the_store_went_back(owners: OwnerMap) -> None:
     told(owners, OWNED)
-    owners.begin_anew([NAMESPACE])
+    owners.drop_marks([NAMESPACE])
     told(owners, unowned(), now_s=1.0)
     owners.expire(1.0 + BEHIND_S)
     assert known_to(owners) == owners_of(unowned())
@@ -305,8 +305,8 @@ def test_change_with_a_gap_is_refused(owners: OwnerMap, bundles: dict[str, Any],
     assert known_to(owners) == owners_of(OWNED)
 
 
-def test_a_change_of_what_was_never_said_is_refused() -> None:
-    with pytest.raises(InvalidRecordError, match="never said"):
+def test_a_change_before_any_snapshot_is_refused() -> None:
+    with pytest.raises(InvalidRecordError, match="before any snapshot"):
         change(a_map(), {})
 
 

@@ -121,7 +121,7 @@ async def stopped(stage: RuleStage) -> None:
     await asyncio.gather(*waiting, return_exceptions=True)
     for client in done:
         if client.result().served:
-            raise BrokenError(f"a client that came while the process was stopped was served: {client.result().said}")
+            raise BrokenError(f"a client that came while the process was stopped was served: {client.result().reply}")
     await stage.refused(topic, "after the process woke up, and before it was given another lease")
 
 

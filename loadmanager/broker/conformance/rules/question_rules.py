@@ -156,7 +156,7 @@ async def opening_is_told(stage: RuleStage) -> None:
             await _require_listed(stage, topic, "between the answer and its opening")
             await asyncio.wait([client], timeout=_BETWEEN_STATISTICS_S)
         if not client.result().served:
-            raise UnsettledError(f"the client was not served: {client.result().said}")
+            raise UnsettledError(f"the client was not served: {client.result().reply}")
     await _require_listed(stage, topic, "when it was open")
 
 
