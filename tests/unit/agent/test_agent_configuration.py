@@ -15,11 +15,11 @@ FILE = Path(__file__).parents[3] / "config" / "agent.yaml"
 REQUIRED = {"brokerId": "a.example:8080", "brokerUrl": "http://127.0.0.1:7070", "loadManagerUrls": ["http://lm:8080"]}
 
 
-def test_the_configuration_file_is_what_the_settings_are_rendered_to() -> None:
+def test_configuration_file_is_the_rendered_settings() -> None:
     assert FILE.read_text(encoding="utf-8") == render_yaml(AgentSettings)
 
 
-def test_the_configuration_file_works_once_the_required_keys_are_filled_in() -> None:
+def test_configuration_file_is_valid_once_required_keys_are_set() -> None:
     values: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     assert load_settings(AgentSettings, None, {**values, **REQUIRED}) == load_settings(AgentSettings, None, REQUIRED)
 
@@ -35,7 +35,7 @@ def test_the_configuration_file_works_once_the_required_keys_are_filled_in() -> 
         ({"bindAddress": "0.0.0.0", "agentUrl": "https://agent.example/"}, "https://agent.example"),
     ],
 )
-def test_the_agents_url_is_as_configured_or_where_the_broker_is(settings: dict[str, Any], url: str) -> None:
+def test_agent_url_is_built_from_bind_address_or_broker_host(settings: dict[str, Any], url: str) -> None:
     assert url_of(load_settings(AgentSettings, None, {**REQUIRED, **settings}), "http", 9999) == url
 
 
@@ -66,12 +66,12 @@ BY_TLS_ALONE = {
         ({"tlsRequireTrustedClientCertOnConnect": True}, "nobody's would be trusted: give tlsTrustCertsFilePath"),
     ],
 )
-def test_listeners_that_cannot_work_are_refused_by_key(settings: dict[str, Any], said: str) -> None:
+def test_invalid_listener_settings_are_rejected_by_key(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         load_settings(AgentSettings, None, {**REQUIRED, **settings})
 
 
-def test_what_is_empty_is_not_set() -> None:
+def test_empty_values_count_as_unset() -> None:
     settings = load_settings(AgentSettings, None, {**REQUIRED, "agentLocalPort": "", "brokerSocketPath": ""})
     assert settings.shares_a_port
     assert settings == load_settings(AgentSettings, None, REQUIRED)

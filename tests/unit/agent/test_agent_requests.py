@@ -72,7 +72,7 @@ def grants() -> Grants:
     return grants
 
 
-async def test_a_node_that_knows_nothing_is_no_answer_and_the_next_one_is_asked(grants: Grants) -> None:
+async def test_next_node_is_asked_when_one_does_not_know_the_bundle(grants: Grants) -> None:
     topic = TopicName.parse(TOPICS[0])
     owned = Claim(bundle_of(TOPICS[0]), OwnershipState.OWNED, B1, 1)
     nodes = cast("LoadManagerNodes", Nodes(None, owned))
@@ -86,7 +86,7 @@ async def test_a_node_that_knows_nothing_is_no_answer_and_the_next_one_is_asked(
     assert contradicted.bundles == []
 
 
-async def test_outdated_grant_is_checked(grants: Grants) -> None:
+async def test_outdated_grant_is_reported_as_contradiction(grants: Grants) -> None:
     bundle, contradicted = bundle_of(TOPICS[0]), Contradicted()
     grants.revoke(bundle, B1, epoch=1, version=2)
     nodes = cast("LoadManagerNodes", Nodes(Claim(bundle, OwnershipState.OWNED, B1, 1)))
@@ -98,7 +98,7 @@ async def test_outdated_grant_is_checked(grants: Grants) -> None:
     assert opened == []
 
 
-async def test_without_a_hash_function_what_is_open_in_the_bundle_by_the_boundaries_is_closed(grants: Grants) -> None:
+async def test_unload_without_hash_function_closes_open_topics_of_the_bundle(grants: Grants) -> None:
     cache, broker, unloaded, contradicted = a_cache(grants), ClosingBroker(), list[None](), Contradicted()
     cache.take(NAME, FOUR)
     metrics = AgentMetrics(B1.broker)

@@ -94,7 +94,7 @@ def kill_unheard(pid: int) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_the_process_at_the_other_end_is_known_and_its_death_is_told_once(way: str, tmp_path: Path) -> None:
+async def test_holder_of_a_connection_is_found_and_its_exit_reported_once(way: str, tmp_path: Path) -> None:
     told = asyncio.Queue[BrokerProcess]()
     async with asked_by_a_process(way, tmp_path) as asked:
         with following(told) as deaths:
@@ -112,7 +112,7 @@ async def test_the_process_at_the_other_end_is_known_and_its_death_is_told_once(
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_process_that_did_not_ask_holds_nothing(way: str, tmp_path: Path) -> None:
+async def test_process_that_did_not_connect_is_not_the_holder(way: str, tmp_path: Path) -> None:
     """A number may mean another process in another pid namespace."""
     async with asked_by_a_process(way, tmp_path) as asked:
         with following(asyncio.Queue()) as deaths:
@@ -120,7 +120,7 @@ async def test_a_process_that_did_not_ask_holds_nothing(way: str, tmp_path: Path
             assert await deaths.holder(asked.transport) is None
 
 
-async def test_a_death_that_was_not_told_yet_is_told_when_the_next_process_is_followed(tmp_path: Path) -> None:
+async def test_unreported_exit_is_reported_when_another_process_is_followed(tmp_path: Path) -> None:
     told = asyncio.Queue[BrokerProcess]()
     async with asked_by_a_process("unix", tmp_path) as asked:
         with following(told) as deaths:
@@ -132,7 +132,7 @@ async def test_a_death_that_was_not_told_yet_is_told_when_the_next_process_is_fo
             assert told.empty(), "who lives is followed no more"
 
 
-async def test_what_is_not_there_or_cannot_be_followed_is_not(tmp_path: Path) -> None:
+async def test_process_without_pidfd_or_already_exited_is_not_followed(tmp_path: Path) -> None:
     async with asked_by_a_process("unix", tmp_path) as asked:
         with following(asyncio.Queue()) as deaths:
             with patch("os.pidfd_open", side_effect=OSError("no such call")):
@@ -143,20 +143,20 @@ async def test_what_is_not_there_or_cannot_be_followed_is_not(tmp_path: Path) ->
             assert await deaths.holder(asked.transport) is None, "it was reaped, and so has no number any more"
 
 
-async def test_more_connections_than_are_remembered_are_looked_at_again(tmp_path: Path) -> None:
+async def test_connections_beyond_the_cache_are_looked_up_again(tmp_path: Path) -> None:
     async with asked_by_a_process("127.0.0.1", tmp_path) as asked:
         with following(asyncio.Queue()) as deaths, patch("loadmanager.agent.broker_watch._MOST_CONNECTIONS", 0):
             deaths.follow(asked.life)
             assert [await deaths.holder(asked.transport) for _ in range(2)] == [asked.life, asked.life]
 
 
-def test_a_connection_that_the_kernel_does_not_know_has_nobody_at_its_other_end() -> None:
+def test_connection_unknown_to_the_kernel_has_no_inode() -> None:
     assert inode_at_other_end(("127.0.0.1", 1), ("127.0.0.1", 1)) is None
     with patch("socket.socket", side_effect=OSError("no such family")):
         assert inode_at_other_end(("127.0.0.1", 1), ("127.0.0.1", 1)) is None
 
 
-def test_a_process_that_may_not_be_looked_at_has_no_socket_that_is_known(tmp_path: Path) -> None:
+def test_process_without_readable_descriptors_has_no_socket(tmp_path: Path) -> None:
     assert not has_socket(2**22 + 1, 1), "there is none with so high a number"
     gone = tmp_path / "gone"
     gone.symlink_to("nowhere")
@@ -164,7 +164,7 @@ def test_a_process_that_may_not_be_looked_at_has_no_socket_that_is_known(tmp_pat
         assert not any(liveness._is_socket(each, 1) for each in entries)
 
 
-async def test_descriptors_are_looked_at_outside_of_the_event_loop(tmp_path: Path) -> None:
+async def test_descriptors_are_read_outside_the_event_loop(tmp_path: Path) -> None:
     threads: list[int] = []
 
     def look(*_: int) -> bool:
@@ -179,7 +179,7 @@ async def test_descriptors_are_looked_at_outside_of_the_event_loop(tmp_path: Pat
     assert threads[0] != threading.get_ident()
 
 
-async def test_a_process_that_is_followed_no_more_holds_nothing(tmp_path: Path) -> None:
+async def test_process_holds_nothing_after_close(tmp_path: Path) -> None:
     looking, may_go_on = threading.Event(), threading.Event()
 
     def look(*_: int) -> bool:
@@ -196,7 +196,7 @@ async def test_a_process_that_is_followed_no_more_holds_nothing(tmp_path: Path) 
             assert await holder is None
 
 
-async def test_what_is_no_socket_of_the_kernels_is_asked_by_nobody() -> None:
+async def test_transport_without_kernel_socket_has_no_holder() -> None:
     class Stub(asyncio.BaseTransport):
         pass
 

@@ -77,7 +77,7 @@ async def test_broker_whose_port_is_closed_is_lost_at_once(watched: Watched) -> 
     assert watched.changes == 2, "it is told once that the broker came, and once that it went"
 
 
-async def test_broker_that_asks_for_no_lease_is_lost_at_the_third_look_in_a_row(watched: Watched) -> None:
+async def test_broker_without_lease_requests_is_lost_at_the_third_check(watched: Watched) -> None:
     assert await watched.look_after(0.0)
     watched.stuck.ask_for_lease(watched.clock())
     assert [await watched.look_after(seconds) for seconds in (NO_LEASE_S + 1, 1.0, 1.0)] == [True, True, False]

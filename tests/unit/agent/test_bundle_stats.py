@@ -21,7 +21,7 @@ def counted(topic: str = A, messages_in: int = 0, bytes_in: int = 0, **others: i
     return TopicStats(topic=topic, messages_in=messages_in, bytes_in=bytes_in, **others)
 
 
-def test_a_rate_is_the_growth_of_a_counter_by_the_brokers_own_clock() -> None:
+def test_rate_is_counter_growth_by_the_clock_of_the_broker() -> None:
     before = stats(100.0, counted(messages_in=10, messages_out=0, bytes_in=1_000, bytes_out=50))
     now = stats(102.0, counted(messages_in=30, messages_out=4, bytes_in=5_000, bytes_out=150, producers=2, consumers=3))
     loads = topic_loads(before, now)
@@ -32,7 +32,7 @@ def test_a_rate_is_the_growth_of_a_counter_by_the_brokers_own_clock() -> None:
     assert (load.producers, load.consumers) == (2, 3)
 
 
-def test_a_topic_that_was_opened_again_counts_from_zero() -> None:
+def test_counters_of_a_reopened_topic_start_at_zero() -> None:
     before = stats(0.0, counted(messages_in=1_000, bytes_in=10_000))
     loads = topic_loads(before, stats(10.0, counted(messages_in=50, bytes_in=20_000)))
     assert loads is not None
@@ -40,7 +40,7 @@ def test_a_topic_that_was_opened_again_counts_from_zero() -> None:
     assert loads[A].msg_throughput_in == 2_000.0
 
 
-def test_a_topic_opened_since_counts_from_zero() -> None:
+def test_counters_of_a_new_topic_start_at_zero() -> None:
     loads = topic_loads(stats(0.0), stats(10.0, counted(messages_in=50)))
     assert loads is not None
     assert loads[A].msg_rate_in == 5.0
@@ -49,21 +49,21 @@ def test_a_topic_opened_since_counts_from_zero() -> None:
 @pytest.mark.parametrize(
     ("age_s", "rate"), [(20.0, 5.0), (1.0, 10.0), (90.0, 100 / 60)], ids=["since it was open", "at least 10 s", "later"]
 )
-def test_a_topic_opened_within_the_interval_is_measured_from_then_on(age_s: float, rate: float) -> None:
+def test_topic_opened_within_the_interval_is_measured_since_it_was_opened(age_s: float, rate: float) -> None:
     for before in (stats(0.0), stats(0.0, counted(messages_in=1_000))):
         loads = topic_loads(before, stats(60.0, counted(messages_in=100)), {A: age_s})
         assert loads is not None
         assert loads[A].msg_rate_in == pytest.approx(rate)
 
 
-def test_a_topic_that_was_granted_again_while_it_was_open_is_measured_over_the_interval() -> None:
+def test_topic_granted_again_while_open_is_measured_over_the_interval() -> None:
     loads = topic_loads(stats(0.0, counted(messages_in=40)), stats(60.0, counted(messages_in=100)), {A: 20.0})
     assert loads is not None
     assert loads[A].msg_rate_in == 1.0
 
 
 @pytest.mark.parametrize("previous", [None, stats(0.0, counted(), pid=2), stats(0.0, counted(), start_timestamp=6)])
-def test_without_earlier_statistics_of_the_same_process_rates_are_zero(previous: BrokerStats | None) -> None:
+def test_rates_are_zero_without_earlier_statistics_of_the_process(previous: BrokerStats | None) -> None:
     loads = topic_loads(previous, stats(10.0, counted(messages_in=50, producers=1)))
     assert loads is not None
     assert loads[A].msg_rate_in == 0.0
@@ -71,11 +71,11 @@ def test_without_earlier_statistics_of_the_same_process_rates_are_zero(previous:
 
 
 @pytest.mark.parametrize("at_s", [10.0, 9.0, 10.001])
-def test_when_no_time_has_passed_for_the_broker_nothing_is_calculated(at_s: float) -> None:
+def test_no_load_is_computed_when_the_broker_clock_stands_still(at_s: float) -> None:
     assert topic_loads(stats(10.0, counted()), stats(at_s, counted(messages_in=10**9))) is None
 
 
-def test_bundles_are_sums_of_their_topics_and_unknown_topics_are_named() -> None:
+def test_bundle_loads_are_sums_of_topics_and_unknown_topics_are_named() -> None:
     loads = topic_loads(
         stats(0.0),
         stats(1.0, counted(A, 10, 100, consumers=1), counted(B, 20, 200, producers=2), counted(C, 1, 1)),
@@ -107,7 +107,7 @@ def test_bundles_are_sums_of_their_topics_and_unknown_topics_are_named() -> None
         ([counted(A, producers=10**400)], "producers of"),
     ],
 )
-def test_statistics_that_cannot_be_true_are_refused_by_name(topics: list[TopicStats], said: str) -> None:
+def test_impossible_statistics_are_rejected_by_name(topics: list[TopicStats], said: str) -> None:
     with pytest.raises(InvalidRecordError, match="stats") as refusal:
         check_stats(stats(0.0, *topics), "stats")
     assert said in str(refusal.value)
@@ -118,7 +118,7 @@ def test_statistics_that_cannot_be_true_are_refused_by_name(topics: list[TopicSt
     now=st.dictionaries(st.sampled_from([A, B, C]), st.tuples(COUNT, COUNT, COUNT, COUNT)),
     elapsed_s=st.floats(0.01, 1e6),
 )
-def test_rates_are_never_negative_and_never_more_than_what_the_counters_say(
+def test_rates_are_between_zero_and_the_counters(
     before: dict[str, tuple[int, ...]], now: dict[str, tuple[int, ...]], elapsed_s: float
 ) -> None:
     loads = topic_loads(stats(50.0, *_topics(before)), stats(50.0 + elapsed_s + 0.01, *_topics(now)))

@@ -46,7 +46,7 @@ def revoked(grants: Grants, bundle: BundleName = WHOLE, version: int = 5, epoch:
     return revocation
 
 
-def test_a_topic_is_granted_when_its_bundle_is_owned_by_this_very_registration(grants: Grants) -> None:
+def test_topic_is_granted_when_this_registration_owns_its_bundle(grants: Grants) -> None:
     grant(grants)
     assert grants.registration == Registration(ME, INCARNATION)
     assert grants.find_bundle(str(TOPIC)) == WHOLE
@@ -65,12 +65,12 @@ def test_a_topic_is_granted_when_its_bundle_is_owned_by_this_very_registration(g
     ],
     ids=["releasing", "free", "of another broker", "of a former life", "of a life to come", "of nobody"],
 )
-def test_a_bundle_that_is_not_settled_on_this_registration_grants_nothing(grants: Grants, claim: Claim) -> None:
+def test_topic_is_not_granted_unless_this_registration_owns_its_bundle(grants: Grants, claim: Claim) -> None:
     assert grants.answer(asked(grants), claim) is GrantVerdict.NOT_OWNER
     assert len(grants) == 0
 
 
-def test_nothing_can_be_asked_while_not_registered() -> None:
+def test_unregistered_agent_asks_nothing_and_revokes_nothing() -> None:
     grants = Grants(ME)
     assert (grants.registration, grants.highest_epoch) == (None, 0)
     for _ in range(2):
@@ -80,11 +80,11 @@ def test_nothing_can_be_asked_while_not_registered() -> None:
         grants.forget()
 
 
-def test_a_claim_about_a_bundle_of_another_namespace_is_garbage(grants: Grants) -> None:
+def test_claim_about_a_bundle_of_another_namespace_is_foreign(grants: Grants) -> None:
     assert grants.answer(asked(grants), a_claim(ELSEWHERE)) is GrantVerdict.FOREIGN_BUNDLE
 
 
-def test_an_unload_names_every_topic_that_was_granted_in_the_bundle_and_no_other(grants: Grants) -> None:
+def test_unload_names_exactly_the_topics_granted_in_the_bundle(grants: Grants) -> None:
     grant(grants, LEFT, topic=TOPIC)
     grant(grants, RIGHT, topic=OTHER_TOPIC)
     revocation = revoked(grants, LEFT, version=6)
@@ -92,12 +92,12 @@ def test_an_unload_names_every_topic_that_was_granted_in_the_bundle_and_no_other
     assert revocation.topics == {str(TOPIC)}
 
 
-def test_a_bundle_may_be_granted_at_its_first_version_and_revoked_at_the_one_it_was_granted_at(grants: Grants) -> None:
+def test_bundle_can_be_revoked_at_the_version_of_its_grant(grants: Grants) -> None:
     grant(grants, version=1)
     assert revoked(grants, version=1).topics == {str(TOPIC)}
 
 
-def test_a_repeated_unload_names_the_topics_again_until_the_broker_has_closed_them(grants: Grants) -> None:
+def test_repeated_unload_names_topics_until_they_are_closed(grants: Grants) -> None:
     grant(grants)
     assert revoked(grants).topics == revoked(grants).topics == {str(TOPIC)}
     grants.closed(revoked(grants))
@@ -119,38 +119,38 @@ def test_revoked_version_grants_nothing(grants: Grants, bundle: BundleName, vers
     assert grants.answer(asked(grants), claim) is GrantVerdict.STALE
 
 
-def test_a_late_repeat_of_an_earlier_unload_takes_nothing_back_from_a_later_one(grants: Grants) -> None:
+def test_repeated_earlier_unload_does_not_lower_the_fence(grants: Grants) -> None:
     revoked(grants, version=9)
     revoked(grants, version=5)
     assert grants.answer(asked(grants), a_claim(version=8)) is GrantVerdict.STALE
 
 
-def test_the_bundle_is_granted_again_at_a_version_above_the_revoked_one(grants: Grants) -> None:
+def test_bundle_is_granted_again_above_the_revoked_version(grants: Grants) -> None:
     revoked(grants, version=5)
     grant(grants, version=6)
 
 
-def test_what_was_asked_before_an_unload_arrived_grants_nothing_after_it_at_any_version(grants: Grants) -> None:
+def test_question_asked_before_an_unload_is_void(grants: Grants) -> None:
     question = asked(grants)
     revoked(grants, version=5)
     assert grants.answer(question, a_claim(version=6)) is GrantVerdict.VOID
     assert grants.answer(asked(grants), a_claim(version=6)) is GrantVerdict.GRANTED
 
 
-def test_an_unload_of_another_bundle_does_not_void_a_question(grants: Grants) -> None:
+def test_unload_of_another_bundle_does_not_void_a_question(grants: Grants) -> None:
     question = asked(grants)
     revoked(grants, RIGHT)
     revoked(grants, ELSEWHERE)
     assert grants.answer(question, a_claim(LEFT)) is GrantVerdict.GRANTED
 
 
-def test_a_question_of_a_former_registration_is_void(grants: Grants) -> None:
+def test_question_of_a_former_registration_is_void(grants: Grants) -> None:
     question = asked(grants)
     grants.register(INCARNATION + 1)
     assert grants.answer(question, a_claim()) is GrantVerdict.VOID
 
 
-def test_a_new_registration_knows_nothing_of_the_former_one(grants: Grants) -> None:
+def test_new_registration_starts_without_grants_fences_and_epoch(grants: Grants) -> None:
     grant(grants, version=9)
     revoked(grants, version=10, epoch=5)
     grants.register(INCARNATION + 1)
@@ -167,20 +167,20 @@ def test_unload_for_another_broker_or_life_is_refused(grants: Grants, owner: Reg
     grant(grants, version=4)
 
 
-def test_a_leader_that_was_replaced_is_refused(grants: Grants) -> None:
+def test_unload_with_an_older_epoch_is_refused(grants: Grants) -> None:
     revoked(grants, epoch=3, version=5)
     assert grants.revoke(WHOLE, Registration(ME, INCARNATION), 2, 6) is UnloadRefusal.STALE_EPOCH
     assert isinstance(grants.revoke(WHOLE, Registration(ME, INCARNATION), 3, 6), Revocation)
 
 
-def test_an_unload_from_before_the_bundle_was_granted_anew_is_refused_and_closes_nothing(grants: Grants) -> None:
+def test_unload_older_than_the_newest_grant_is_refused(grants: Grants) -> None:
     revoked(grants, version=5)
     grant(grants, version=6)
     assert grants.revoke(WHOLE, Registration(ME, INCARNATION), 1, 5) is UnloadRefusal.STALE_VERSION
     assert len(grants) == 1
 
 
-def test_a_late_word_that_topics_are_closed_does_not_forget_those_granted_since(grants: Grants) -> None:
+def test_late_close_keeps_topics_granted_since(grants: Grants) -> None:
     grant(grants, version=4)
     first = revoked(grants, version=5)
     grant(grants, version=6)
@@ -188,7 +188,7 @@ def test_a_late_word_that_topics_are_closed_does_not_forget_those_granted_since(
     assert revoked(grants, version=7).topics == {str(TOPIC)}
 
 
-def test_late_answer_for_one_part_keeps_grants_of_another(grants: Grants) -> None:
+def test_late_close_of_one_half_keeps_grants_of_the_other(grants: Grants) -> None:
     grant(grants, WHOLE, version=4)
     first = revoked(grants, RIGHT, version=9)
     grant(grants, LEFT, version=5)
@@ -196,26 +196,26 @@ def test_late_answer_for_one_part_keeps_grants_of_another(grants: Grants) -> Non
     assert revoked(grants, LEFT, version=6).topics == {str(TOPIC)}
 
 
-def test_an_outdated_answer_does_not_change_what_is_known_of_a_granted_topics_bundle(grants: Grants) -> None:
+def test_older_claim_does_not_change_the_bundle_of_a_granted_topic(grants: Grants) -> None:
     grant(grants, LEFT, version=15)
     grant(grants, WHOLE, version=8)
     assert grants.topics_by_bundle() == {LEFT: [str(TOPIC)]}
     assert isinstance(grants.revoke(RIGHT, Registration(ME, INCARNATION), 1, 10), Revocation)
 
 
-def test_an_unload_of_a_part_names_what_was_granted_in_the_bundle_before_it_was_split(grants: Grants) -> None:
+def test_unload_of_a_half_names_topics_granted_before_the_split(grants: Grants) -> None:
     grant(grants, WHOLE, version=4)
     assert revoked(grants, LEFT, version=6).topics == {str(TOPIC)}
 
 
-def test_a_topic_granted_again_in_another_bundle_is_held_once(grants: Grants) -> None:
+def test_topic_granted_again_in_another_bundle_counts_once(grants: Grants) -> None:
     grant(grants, WHOLE, version=4)
     grant(grants, LEFT, version=5)
     assert grants.topics_by_bundle() == {LEFT: [str(TOPIC)]}
     assert len(grants) == 1
 
 
-def test_a_topic_granted_again_in_another_bundle_at_the_same_version_is_that_ones(grants: Grants) -> None:
+def test_newest_grant_wins_at_equal_versions(grants: Grants) -> None:
     grant(grants, LEFT, version=5)
     grant(grants, WHOLE, version=5)
     assert grants.find_bundle(str(TOPIC)) == WHOLE
@@ -234,7 +234,7 @@ def test_a_topic_granted_again_in_another_bundle_at_the_same_version_is_that_one
         ((WHOLE, 5), (RIGHT, 9), False),
     ],
 )
-def test_a_fence_is_kept_unless_another_covers_it_entirely_and_at_no_lower_version(
+def test_fence_is_dropped_only_when_a_newer_one_covers_it(
     grants: Grants, first: tuple[BundleName, int], second: tuple[BundleName, int], *, is_covered: bool
 ) -> None:
     revoked(grants, *first)
@@ -242,7 +242,7 @@ def test_a_fence_is_kept_unless_another_covers_it_entirely_and_at_no_lower_versi
     assert len(grants._namespaces[WHOLE.namespace].fences) == (1 if is_covered else 2)
 
 
-def test_a_fence_over_the_whole_replaces_the_fences_over_its_parts(grants: Grants) -> None:
+def test_fence_over_the_whole_replaces_older_fences_over_its_halves(grants: Grants) -> None:
     revoked(grants, LEFT, version=5)
     revoked(grants, RIGHT, version=9)
     revoked(grants, WHOLE, version=7)
@@ -257,7 +257,7 @@ def topics_by_half() -> tuple[list[TopicName], list[TopicName]]:
     return left, [each for each in topics if each not in left]
 
 
-def test_a_part_of_a_split_bundle_is_revoked_without_the_topics_of_the_other_part(grants: Grants) -> None:
+def test_unload_of_a_half_keeps_topics_that_hash_to_the_other_half(grants: Grants) -> None:
     left, right = topics_by_half()
     for topic in (*left, *right):
         grant(grants, WHOLE, 4, topic)
@@ -270,7 +270,7 @@ def test_a_part_of_a_split_bundle_is_revoked_without_the_topics_of_the_other_par
         assert grants.answer(asked(grants, topic), a_claim(WHOLE, 4)) is GrantVerdict.STALE
 
 
-def test_a_topic_granted_in_a_bundle_that_cannot_hold_it_is_revoked_too(grants: Grants) -> None:
+def test_topic_granted_in_a_bundle_of_another_hash_range_is_revoked(grants: Grants) -> None:
     left, right = topics_by_half()
     grant(grants, LEFT, 4, right[0])
     grant(grants, LEFT, 4, left[0])
@@ -284,7 +284,7 @@ def seen(grants: Grants, *topics: TopicName) -> None:
     grants.saw({str(topic) for topic in topics})
 
 
-def test_a_topic_that_two_looks_in_a_row_are_without_is_forgotten(grants: Grants) -> None:
+def test_topic_missing_from_two_statistics_in_a_row_is_forgotten(grants: Grants) -> None:
     grant(grants, topic=TOPIC)
     grant(grants, topic=OTHER_TOPIC)
     seen(grants, TOPIC)
@@ -294,7 +294,7 @@ def test_a_topic_that_two_looks_in_a_row_are_without_is_forgotten(grants: Grants
     assert revoked(grants).topics == {str(TOPIC)}
 
 
-def test_a_topic_that_is_seen_in_between_is_kept(grants: Grants) -> None:
+def test_topic_present_in_every_other_statistics_is_kept(grants: Grants) -> None:
     grant(grants)
     for _ in range(3):
         seen(grants)
@@ -302,7 +302,7 @@ def test_a_topic_that_is_seen_in_between_is_kept(grants: Grants) -> None:
     assert len(grants) == 1
 
 
-def test_a_topic_granted_again_is_looked_for_anew(grants: Grants) -> None:
+def test_grant_restarts_the_count_of_statistics_without_the_topic(grants: Grants) -> None:
     grant(grants)
     seen(grants)
     grant(grants)
@@ -312,7 +312,7 @@ def test_a_topic_granted_again_is_looked_for_anew(grants: Grants) -> None:
     assert len(grants) == 0
 
 
-def test_a_new_registration_is_looked_at_anew(grants: Grants) -> None:
+def test_new_registration_restarts_the_count_of_statistics_without_a_topic(grants: Grants) -> None:
     grant(grants)
     seen(grants)
     grants.register(INCARNATION + 1)
@@ -321,7 +321,7 @@ def test_a_new_registration_is_looked_at_anew(grants: Grants) -> None:
     assert len(grants) == 1
 
 
-def test_a_topic_that_was_forgotten_stays_fenced(grants: Grants) -> None:
+def test_forgotten_topic_stays_fenced(grants: Grants) -> None:
     grant(grants, version=4)
     revocation = revoked(grants, version=5)
     seen(grants)

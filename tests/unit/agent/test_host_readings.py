@@ -59,27 +59,27 @@ def names(roots: Roots, *, virtual_if_alone: bool = False) -> list[str]:
     return [nic.name for nic in read_nics(roots, virtual_if_alone=virtual_if_alone)]
 
 
-def test_without_control_groups_the_affinity_and_the_hosts_memory_are_the_limits(roots: Roots) -> None:
+def test_limits_without_control_groups_are_affinity_and_host_memory(roots: Roots) -> None:
     assert find_limits(OWN, roots) == ProcessLimits(cores(), TOTAL)
     assert not ProcessLimits(psutil.cpu_count() or 1, TOTAL).is_below_host()
     assert not ProcessLimits(0.0, 0).is_below_host(), "they are not known"
 
 
-def test_the_limits_of_a_container_with_control_groups_version_2_are_found(roots: Roots) -> None:
+def test_limits_are_read_from_control_groups_version_2(roots: Roots) -> None:
     a_group_v2(roots.cgroup, cpu_max="50000 100000", memory_max=str(512 * MIB))
     assert find_limits(OWN, roots) == ProcessLimits(0.5, 512 * MIB)
     assert ProcessLimits(0.5, TOTAL).is_below_host()
     assert ProcessLimits(psutil.cpu_count() or 1, 512 * MIB).is_below_host()
 
 
-def test_a_group_without_a_limit_of_its_own_has_the_tightest_of_those_above(roots: Roots) -> None:
+def test_limits_are_inherited_from_parent_control_groups(roots: Roots) -> None:
     write(roots.proc / str(OWN) / "cgroup", "0::/system.slice/broker.service")
     a_group_v2(roots.cgroup / "system.slice", cpu_max="20000 100000", memory_max=str(256 * MIB))
     a_group_v2(roots.cgroup / "system.slice" / "broker.service")
     assert find_limits(OWN, roots) == ProcessLimits(0.2, 256 * MIB)
 
 
-def test_the_limits_of_a_container_with_control_groups_version_1_are_found(roots: Roots) -> None:
+def test_limits_are_read_from_control_groups_version_1(roots: Roots) -> None:
     write(roots.proc / str(OWN) / "cgroup", "4:cpu,cpuacct:/docker/abc\n3:memory:/docker/abc")
     write(roots.cgroup / "cpu" / "docker" / "abc" / "cpu.cfs_quota_us", "50000")
     write(roots.cgroup / "cpu" / "docker" / "abc" / "cpu.cfs_period_us", "100000")
@@ -87,7 +87,7 @@ def test_the_limits_of_a_container_with_control_groups_version_1_are_found(roots
     assert find_limits(OWN, roots) == ProcessLimits(0.5, 64 * MIB)
 
 
-def test_a_broker_in_another_container_has_the_limits_of_that_container(roots: Roots) -> None:
+def test_limits_of_a_broker_in_another_container_are_those_of_that_container(roots: Roots) -> None:
     write(roots.proc / str(OWN) / "cgroup", "0::/../broker.scope")
     a_group_v2(roots.cgroup, cpu_max="10000 100000", memory_max=str(64 * MIB))  # the agent's own
     assert find_limits(OWN, roots) == ProcessLimits(0.0, 0), "unknown while the broker's cannot be read"
@@ -96,7 +96,7 @@ def test_a_broker_in_another_container_has_the_limits_of_that_container(roots: R
     assert find_limits(OWN, roots) == ProcessLimits(0.7, 512 * MIB)
 
 
-def test_a_quota_of_minus_one_and_a_limit_above_the_hosts_memory_are_no_limits(roots: Roots) -> None:
+def test_negative_quota_and_memory_limit_above_the_host_are_no_limits(roots: Roots) -> None:
     write(roots.cgroup / "cpu" / "cpu.cfs_quota_us", "-1")
     write(roots.cgroup / "cpu" / "cpu.cfs_period_us", "100000")
     write(roots.cgroup / "memory" / "memory.limit_in_bytes", "9223372036854771712")
@@ -104,7 +104,7 @@ def test_a_quota_of_minus_one_and_a_limit_above_the_hosts_memory_are_no_limits(r
 
 
 @pytest.mark.parametrize("garbage", ["", "nonsense", "100000", "0 0", "-5 100000"])
-def test_files_that_make_no_sense_are_no_limits(roots: Roots, garbage: str) -> None:
+def test_malformed_cpu_max_is_no_limit(roots: Roots, garbage: str) -> None:
     a_group_v2(roots.cgroup, cpu_max=garbage)
     assert find_limits(OWN, roots).cores == cores()
 
@@ -121,14 +121,14 @@ def test_only_physical_ethernet_cards_that_are_up_count(roots: Roots) -> None:
 
 
 @pytest.mark.parametrize("speed", ["-1", "0", "fast", None])
-def test_a_speed_that_cannot_be_is_unknown(roots: Roots, speed: str | None) -> None:
+def test_invalid_nic_speed_is_unknown(roots: Roots, speed: str | None) -> None:
     a_nic(roots, "eth0", speed=speed)
     (nic,) = read_nics(roots, virtual_if_alone=False)
     assert nic.speed_mbit_per_s is None
     assert (nic.received_bytes, nic.sent_bytes) == (1000, 500)
 
 
-def test_in_a_container_a_declared_speed_applies_to_the_virtual_nic_with_the_default_route(roots: Roots) -> None:
+def test_declared_speed_selects_the_virtual_nic_of_the_default_route(roots: Roots) -> None:
     a_nic(roots, "eth0", kind="virtual")
     a_nic(roots, "docker0", kind="virtual")
     write(roots.proc / "net" / "route", "Iface\tDestination\tGateway\ndocker0\t000011AC\t0\neth0\t00000000\t0101A8C0")
@@ -136,25 +136,25 @@ def test_in_a_container_a_declared_speed_applies_to_the_virtual_nic_with_the_def
     assert names(roots, virtual_if_alone=False) == []
 
 
-def test_a_virtual_nic_never_counts_beside_a_physical_one(roots: Roots) -> None:
+def test_virtual_nic_is_ignored_beside_a_physical_one(roots: Roots) -> None:
     a_nic(roots, "eth0")
     a_nic(roots, "tun0", kind="virtual")
     write(roots.proc / "net" / "route", "Iface\tDestination\ntun0\t00000000")
     assert names(roots, virtual_if_alone=True) == ["eth0"]
 
 
-def test_this_host_can_be_read(roots: Roots) -> None:
+def test_host_reading_has_cores_memory_and_cpu_time(roots: Roots) -> None:
     reading = read_host(roots, time.monotonic, None, nic_speed_declared=False)
     assert reading.cores == psutil.cpu_count()
     assert 0 < reading.memory_used_bytes < reading.memory_limit_bytes == psutil.virtual_memory().total
     assert sum(reading.cpu_s.values()) > 0
 
 
-def test_declared_cores_go_before_those_that_are_found(roots: Roots) -> None:
+def test_declared_cores_override_detected_ones(roots: Roots) -> None:
     assert read_host(roots, time.monotonic, 8.0, nic_speed_declared=False).cores == 8.0
 
 
-def test_this_process_can_be_read(roots: Roots) -> None:
+def test_process_reading_has_own_cpu_time_and_memory(roots: Roots) -> None:
     reading = read_process(os.getpid(), roots, time.monotonic, 2.0, nic_speed_declared=False)
     assert reading is not None
     assert (os.getpid(), psutil.Process().create_time()) in reading.cpu_s
@@ -162,9 +162,7 @@ def test_this_process_can_be_read(roots: Roots) -> None:
     assert reading.cores == 2.0
 
 
-def test_cpu_of_a_process_is_that_of_its_own_code_and_of_the_kernel(
-    roots: Roots, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_process_cpu_is_user_plus_system_time(roots: Roots, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil.Process, "cpu_times", Mock(return_value=Mock(user=2.0, system=1.0)))
     reading = read_process(os.getpid(), roots, time.monotonic, 2.0, nic_speed_declared=False)
     assert reading is not None
@@ -172,5 +170,5 @@ def test_cpu_of_a_process_is_that_of_its_own_code_and_of_the_kernel(
 
 
 @pytest.mark.parametrize("pid", [-1, 0x7FFFFFFF])
-def test_a_process_that_is_not_there_has_no_reading(roots: Roots, pid: int) -> None:
+def test_missing_process_has_no_reading(roots: Roots, pid: int) -> None:
     assert read_process(pid, roots, time.monotonic, None, nic_speed_declared=False) is None

@@ -46,7 +46,7 @@ def test_limit_of_bandwidth(speeds: list[int | None], declared: float | None, li
     assert bandwidth_limit(nics, declared) == (None if limit is None else pytest.approx(limit))
 
 
-def test_usage_is_what_was_used_between_two_readings() -> None:
+def test_usage_is_the_difference_of_two_readings() -> None:
     before = a_reading(at_s=10.0, cpu_s=5.0, nics=(a_nic(received=0, sent=1_000_000),))
     now = a_reading(at_s=20.0, cpu_s=25.0, nics=(a_nic(received=12_500_000, sent=3_500_000),))
     usage = usage_between(before, now, None)
@@ -66,7 +66,7 @@ def test_rates_are_zero_when_no_time_has_passed() -> None:
     assert usage_between(a_reading(cpu_s=1), a_reading(cpu_s=9), None).cpu.usage == 0.0
 
 
-def test_an_unknown_limit_is_published_as_zero_with_the_usage_as_measured() -> None:
+def test_unknown_limit_is_zero_and_usage_is_as_measured() -> None:
     before = a_reading(at_s=0.0, nics=(a_nic(speed=None),))
     now = a_reading(at_s=1.0, nics=(a_nic(speed=None, received=1000),))
     usage = usage_between(before, now, None)
@@ -74,31 +74,31 @@ def test_an_unknown_limit_is_published_as_zero_with_the_usage_as_measured() -> N
     assert usage.unknown_limits() == ("directMemory", "bandwidthIn", "bandwidthOut")
 
 
-def test_a_nic_whose_counter_was_reset_or_that_is_new_adds_nothing() -> None:
+def test_nic_that_is_new_or_was_reset_adds_no_traffic() -> None:
     before = a_reading(at_s=0.0, nics=(a_nic("eth0", received=10_000),))
     now = a_reading(at_s=1.0, nics=(a_nic("eth0", received=10), a_nic("eth1", received=10**9)))
     assert usage_between(before, now, None).bandwidth_in.usage == 0.0
 
 
-def test_a_process_of_the_family_that_ended_takes_nothing_away() -> None:
+def test_exited_child_process_does_not_lower_cpu_usage() -> None:
     before = replace(a_reading(at_s=0.0), cpu_s={BROKER: 5.0, CHILD: 100.0})
     now = replace(a_reading(at_s=10.0), cpu_s={BROKER: 6.0})
     assert usage_between(before, now, None).cpu.usage == pytest.approx(10.0)
 
 
-def test_a_restarted_broker_has_used_all_its_cpu_time_since_the_last_reading() -> None:
+def test_restarted_broker_counts_all_its_cpu_time() -> None:
     before = replace(a_reading(at_s=0.0), cpu_s={(100, 1.0): 5000.0})
     now = replace(a_reading(at_s=10.0), cpu_s={(100, 9.0): 2.0})
     assert usage_between(before, now, None).cpu.usage == pytest.approx(20.0)
 
 
-def test_a_brokers_own_traffic_is_held_against_the_declared_speed() -> None:
+def test_broker_traffic_is_compared_with_the_declared_speed() -> None:
     usage = usage_between(a_reading(at_s=0.0), a_reading(at_s=1.0), 1.0, Traffic(125_000.0, 250_000.0))
     assert usage.bandwidth_in == Resource(1_000.0, 1_000_000.0)
     assert usage.bandwidth_out == Resource(2_000.0, 1_000_000.0)
 
 
-def test_what_keeps_the_bandwidth_from_being_known_is_said() -> None:
+def test_reason_for_unknown_bandwidth_is_stated() -> None:
     known, silent = Nic("eth0", 10_000, 0, 0), Nic("eth1", None, 0, 0)
     assert why_bandwidth_is_unknown((known, silent)) == "no speed is to be read of eth1"
     assert why_bandwidth_is_unknown(()) == "there is no physical network card, as in a container"

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from loadmanager.agent.grants import Leases, lease_ms
 
 
-def test_a_lease_is_as_long_as_set_while_the_session_is_certain_for_longer() -> None:
+def test_lease_has_full_length_while_the_session_outlasts_it() -> None:
     assert lease_ms(100.0, 110.0, 3000) == 3000
 
 
-def test_a_lease_is_no_longer_than_the_session_is_certain() -> None:
+def test_lease_ends_with_the_session() -> None:
     assert lease_ms(100.0, 101.2345, 3000) == 1234
 
 
@@ -23,7 +23,7 @@ def test_no_lease_is_granted_once_the_session_is_in_doubt() -> None:
     assert lease_ms(100.0, float("-inf"), 3000) == 0
 
 
-def test_a_lease_that_was_refused_changes_nothing_about_when_all_have_lapsed() -> None:
+def test_refused_lease_does_not_move_the_lapse_time() -> None:
     leases = Leases(3000)
     leases.grant(100.0, 110.0)
     lapsed_at_s = leases.lapsed_at_s
@@ -31,7 +31,7 @@ def test_a_lease_that_was_refused_changes_nothing_about_when_all_have_lapsed() -
     assert leases.lapsed_at_s == lapsed_at_s
 
 
-def test_a_former_life_is_taken_to_have_granted_its_longest_lease() -> None:
+def test_predecessor_is_assumed_to_have_granted_its_longest_lease() -> None:
     leases = Leases(100)
     leases.assume_granted_by_predecessor(50.0, 3000)
     assert 53.0 < leases.lapsed_at_s < 53.1
@@ -52,7 +52,7 @@ def test_no_lease_outlives_the_session(grants: list[tuple[float, float]], lease_
     assert max(ends) <= max(leases.lapsed_at_s, now_s)
 
 
-def test_without_a_lease_there_was_no_sign_of_life_and_none_to_lapse() -> None:
+def test_refused_lease_sets_neither_grant_time_nor_lapse_time() -> None:
     leases = Leases(3000)
     assert leases.last_granted_at_s is None
     assert leases.grant(100.0, 100.0) == 0
@@ -61,20 +61,20 @@ def test_without_a_lease_there_was_no_sign_of_life_and_none_to_lapse() -> None:
 
 
 @pytest.mark.parametrize("lease_length_ms", [1, 3000])
-def test_every_lease_is_a_sign_of_life_and_lapses_a_hundredth_late(lease_length_ms: int) -> None:
+def test_lease_sets_the_grant_time_and_lapses_one_percent_late(lease_length_ms: int) -> None:
     leases = Leases(lease_length_ms)
     assert leases.grant(105.0, 115.0) == lease_length_ms
     assert leases.last_granted_at_s == 105.0
     assert leases.lapsed_at_s - 105.0 == pytest.approx(lease_length_ms / 1000 * 1.01)
 
 
-def test_the_lease_of_a_former_life_lapses_a_hundredth_late() -> None:
+def test_lease_of_a_predecessor_lapses_one_percent_late() -> None:
     leases = Leases(3000)
     leases.assume_granted_by_predecessor(100.0, 3000)
     assert leases.lapsed_at_s - 100.0 == pytest.approx(3.03)
 
 
-def test_what_a_holder_was_granted_ends_with_it_and_nothing_else_does() -> None:
+def test_exit_of_a_holder_ends_only_its_own_leases() -> None:
     leases = Leases(3000)
     leases.grant(100.0, 200.0, "dead")
     leases.grant(100.5, 200.0, "alive")

@@ -77,12 +77,12 @@ async def asked(path: str, caller: str, own: str) -> int:
         ("::ffff:10.0.0.6", "::ffff:10.0.0.5", 403),
     ],
 )
-async def test_on_one_port_the_brokers_questions_are_for_this_host_alone(caller: str, own: str, status: int) -> None:
+async def test_broker_routes_on_the_shared_port_are_for_this_host_only(caller: str, own: str, status: int) -> None:
     assert await asked(LEASE, caller, own) == status
     assert await asked("/healthz", caller, own) == 200
 
 
-async def test_strangers_who_take_every_connection_keep_no_broker_from_its_lease() -> None:
+async def test_exhausted_connections_of_other_clients_do_not_block_leases() -> None:
     agent, limits = server(), replace(LIMITS, connections=2)
     listener, of_broker = listen(), listen()
     runners = [await serve_app(agent.app(), listener, limits), await serve_app(agent.broker_app(), of_broker, limits)]

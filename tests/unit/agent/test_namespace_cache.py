@@ -56,7 +56,7 @@ async def test_boundaries_are_read_once_a_minute(cache: NamespaceCache, nodes: N
         assert nodes.asked == [NAME] * asked
 
 
-async def test_a_namespace_is_available_as_the_last_node_said(
+async def test_namespace_availability_is_that_of_the_last_answer(
     cache: NamespaceCache, nodes: Nodes, clock: ManualClock
 ) -> None:
     for is_available in (False, True, False, True):
@@ -70,7 +70,7 @@ async def test_a_namespace_is_available_as_the_last_node_said(
     assert cache.available == ["t/ns"], "the leader told of other boundaries, and nobody of anything else"
 
 
-async def test_a_namespace_that_the_leader_told_of_first_is_asked_for(cache: NamespaceCache, nodes: Nodes) -> None:
+async def test_namespace_taken_from_the_leader_is_asked_for(cache: NamespaceCache, nodes: Nodes) -> None:
     nodes.is_available = True
     cache.take(NAME, FOUR)
     assert cache.available == []
@@ -91,7 +91,7 @@ async def test_changed_boundaries_are_reread(cache: NamespaceCache, nodes: Nodes
     assert nodes.asked == [NAME]
 
 
-async def test_a_bundle_that_the_boundaries_do_not_have_makes_them_old(cache: NamespaceCache, nodes: Nodes) -> None:
+async def test_unknown_bundle_makes_boundaries_outdated(cache: NamespaceCache, nodes: Nodes) -> None:
     await cache.refresh([TOPIC])
     nodes.asked.clear()
     cache.note(BundleName(NAME, FOUR.range_at(2)))
@@ -103,7 +103,7 @@ async def test_a_bundle_that_the_boundaries_do_not_have_makes_them_old(cache: Na
     assert nodes.asked == [NAME]
 
 
-async def test_word_of_the_leader_makes_old_boundaries_good_again(cache: NamespaceCache, nodes: Nodes) -> None:
+async def test_boundaries_from_the_leader_are_not_outdated(cache: NamespaceCache, nodes: Nodes) -> None:
     await cache.refresh([TOPIC])
     nodes.asked.clear()
     cache.note(BundleName(NAME, ONE.range_at(0)))
@@ -129,7 +129,7 @@ async def test_unknown_namespace_has_no_boundaries(cache: NamespaceCache, nodes:
     assert cache.find_bundle(TOPIC) is None
 
 
-async def test_without_boundaries_a_topic_is_in_the_bundle_in_which_it_was_granted(clock: ManualClock) -> None:
+async def test_topic_without_boundaries_belongs_to_the_bundle_of_its_grant(clock: ManualClock) -> None:
     grants = Grants(BrokerId("b1:8080"))
     grants.register(7)
     question = grants.ask(TopicName.parse(TOPIC))
@@ -143,7 +143,7 @@ async def test_without_boundaries_a_topic_is_in_the_bundle_in_which_it_was_grant
     assert nodes.asked == [NAME], "of a granted topic it is asked before any statistics tell of it"
 
 
-async def test_boundaries_in_hand_stay_while_no_node_answers(cache: NamespaceCache, nodes: Nodes) -> None:
+async def test_known_boundaries_are_kept_while_no_node_answers(cache: NamespaceCache, nodes: Nodes) -> None:
     cache.take(NAME, FOUR)
     cache.note(BundleName(NAME, ONE.range_at(0)))
     nodes.answer = False

@@ -79,7 +79,7 @@ def withdrawing(registered: Presence) -> Presence:
     return registered
 
 
-def test_a_broker_that_serves_is_registered_by_a_znode_of_this_session(absent: Presence) -> None:
+def test_serving_broker_is_registered_in_this_session(absent: Presence) -> None:
     assert absent.wake_s <= NOW_S, "at once"
     assert absent.step(LOOK, NOW_S) == [Read()]
     assert absent.step(ZnodeRead(None, OURS), NOW_S) == [CreateRegistration(OURS)]
@@ -101,13 +101,13 @@ def test_no_request_while_broker_or_store_is_down(absent: Presence, look: CheckR
     assert absent.wake_s == NOW_S + 5
 
 
-def test_what_was_read_in_another_session_is_read_again_at_once(absent: Presence) -> None:
+def test_znode_read_in_another_session_is_read_again_at_once(absent: Presence) -> None:
     absent.step(LOOK, NOW_S)
     assert absent.step(ZnodeRead(a_znode(THEIRS), THEIRS), NOW_S) == []
     assert (absent.phase, absent.wake_s) == (PresencePhase.ABSENT, NOW_S)
 
 
-def test_told_of_nothing_but_its_own_session_the_broker_has_an_incarnation(registered: Presence) -> None:
+def test_incarnation_and_leases_exist_only_in_the_own_session(registered: Presence) -> None:
     assert registered.incarnation(OURS) == 50
     assert registered.incarnation(THEIRS) is None
     assert registered.incarnation(0) is None
@@ -119,14 +119,14 @@ def test_told_of_nothing_but_its_own_session_the_broker_has_an_incarnation(regis
     assert registered.phase is PresencePhase.REGISTERED
 
 
-def test_a_registration_is_looked_at_every_five_seconds(registered: Presence) -> None:
+def test_registration_is_checked_every_five_seconds(registered: Presence) -> None:
     assert registered.step(LOOK, NOW_S + 5) == [Read()]
     assert registered.step(ZnodeRead(a_znode(), OURS), NOW_S + 5) == []
     assert registered.wake_s == NOW_S + 10
     assert not registered.is_overwritten
 
 
-def test_a_record_that_another_wrote_is_to_be_written_again(registered: Presence) -> None:
+def test_record_overwritten_by_another_client_must_be_written_again(registered: Presence) -> None:
     registered.step(Wrote(50, 1), NOW_S)
     registered.step(LOOK, NOW_S)
     assert registered.step(ZnodeRead(a_znode(version=1), OURS), NOW_S) == []
@@ -143,7 +143,7 @@ def test_a_record_that_another_wrote_is_to_be_written_again(registered: Presence
     assert registered.registered == HeldRegistration(PROCESS, OURS, 50, 3)
 
 
-def test_with_its_session_the_registration_is_lost_and_made_anew(registered: Presence) -> None:
+def test_registration_is_lost_with_its_session_and_recreated(registered: Presence) -> None:
     to_do = registered.step(CheckRegistration(PROCESS, THEIRS, is_connected=True), NOW_S)
     lost = Say("registration_lost", {"reason": "session_lost", "incarnation": 50})
     assert to_do == [lost, CloseTopics(), Forget("session_lost"), Read()]
@@ -151,7 +151,7 @@ def test_with_its_session_the_registration_is_lost_and_made_anew(registered: Pre
     assert registered.step(ZnodeRead(None, THEIRS), NOW_S) == [CreateRegistration(THEIRS)]
 
 
-def test_while_there_is_no_session_nothing_is_asked_for(registered: Presence) -> None:
+def test_nothing_is_read_without_a_session(registered: Presence) -> None:
     to_do = registered.step(CheckRegistration(PROCESS, 0, is_connected=False), NOW_S)
     assert without_words(to_do) == [CloseTopics(), Forget("session_lost")]
 
@@ -188,13 +188,13 @@ def test_lost_broker_is_withdrawn_first(registered: Presence, process: tuple[int
     assert registered.incarnation(OURS) is None
 
 
-def test_a_registration_is_withdrawn_once(registered: Presence) -> None:
+def test_withdrawal_happens_once(registered: Presence) -> None:
     assert without_words(registered.step(Withdraw("stopped"), NOW_S)) == [Forget("stopped")]
     assert registered.step(Withdraw("stopped"), NOW_S) == []
     assert without_words(registered.step(CheckRegistration(None, OURS, is_connected=True), NOW_S)) == [Read()]
 
 
-def test_it_is_deleted_as_it_was_found_once_the_last_lease_has_lapsed(withdrawing: Presence) -> None:
+def test_znode_is_deleted_at_its_version_once_the_last_lease_lapsed(withdrawing: Presence) -> None:
     withdrawing.step(LOOK, NOW_S + 1)
     assert withdrawing.step(ZnodeRead(a_znode(), OURS), NOW_S + 1) == []
     assert withdrawing.wake_s == pytest.approx(NOW_S + LEASE_S)
@@ -207,13 +207,13 @@ def test_it_is_deleted_as_it_was_found_once_the_last_lease_has_lapsed(withdrawin
     assert (withdrawing.phase, withdrawing.wake_s) == (PresencePhase.ABSENT, NOW_S + 4)
 
 
-def test_its_lease_is_not_waited_for_when_the_broker_has_closed_everything(withdrawing: Presence) -> None:
+def test_znode_is_deleted_at_once_when_the_broker_closed_everything(withdrawing: Presence) -> None:
     withdrawing.step(PresenceSignal.CLOSED_EVERYTHING, NOW_S)
     withdrawing.step(LOOK, NOW_S)
     assert withdrawing.step(ZnodeRead(a_znode(), OURS), NOW_S) == [DeleteRegistration(0, OURS)]
 
 
-def test_the_lease_of_a_process_that_died_for_certain_is_not_waited_for(registered: Presence) -> None:
+def test_lease_of_an_exited_process_is_not_waited_for(registered: Presence) -> None:
     registered.grant(NOW_S, OURS, NOW_S + 60, PROCESS)
     said = Say("withdrawing", {"reason": "broker_died", "incarnation": 50})
     assert registered.step(Died(PROCESS), NOW_S) == [said, Forget("broker_died")]
@@ -238,7 +238,7 @@ def test_exit_of_another_process_withdraws_nothing(registered: Presence) -> None
     assert Presence("own", Leases(LEASE_MS)).step(Died(PROCESS), NOW_S) == []
 
 
-def test_that_a_process_which_is_withdrawn_already_died_makes_its_lease_end_at_once(registered: Presence) -> None:
+def test_exit_during_withdrawal_ends_the_lease_at_once(registered: Presence) -> None:
     registered.grant(NOW_S, OURS, NOW_S + 60, PROCESS)
     registered.step(CheckRegistration(None, OURS, is_connected=True), NOW_S)
     assert registered.step(ZnodeRead(a_znode(), OURS), NOW_S) == []
@@ -247,7 +247,7 @@ def test_that_a_process_which_is_withdrawn_already_died_makes_its_lease_end_at_o
     assert registered.step(ZnodeRead(a_znode(), OURS), NOW_S) == [DeleteRegistration(0, OURS)]
 
 
-def test_that_it_has_counts_for_the_registration_that_is_being_withdrawn_and_no_other(registered: Presence) -> None:
+def test_closed_everything_does_not_shorten_a_later_lease(registered: Presence) -> None:
     registered.step(PresenceSignal.CLOSED_EVERYTHING, NOW_S)
     registered.grant(NOW_S, OURS, NOW_S + 60)
     registered.step(Withdraw("stopped"), NOW_S)
@@ -289,12 +289,12 @@ def test_leftover_stands_until_its_leases_lapse(absent: Presence, maker: Registr
     assert absent.wake_s == NOW_S + LEASE_S
 
 
-def test_a_leftover_whose_leases_have_lapsed_is_deleted_at_once(absent: Presence) -> None:
+def test_leftover_with_lapsed_leases_is_deleted_at_once(absent: Presence) -> None:
     leftover = a_znode(THEIRS, version=4)
     assert without_words(found(absent, leftover, replace(FORMER, longest_lease_ms=0))) == [DeleteRegistration(4, OURS)]
 
 
-def test_a_leftover_that_stood_before_a_registration_is_not_known_after_it(absent: Presence) -> None:
+def test_leftover_seen_before_a_registration_is_identified_again(absent: Presence) -> None:
     leftover = a_znode(THEIRS)
     found(absent, leftover, FORMER)
     absent.step(ZnodeRead(a_znode(czxid=51), OURS), NOW_S)
@@ -305,7 +305,7 @@ def test_a_leftover_that_stood_before_a_registration_is_not_known_after_it(absen
     ]
 
 
-def test_what_the_broker_has_closed_of_its_own_shortens_no_lease_of_a_leftover(withdrawing: Presence) -> None:
+def test_closed_everything_does_not_shorten_leases_of_a_leftover(withdrawing: Presence) -> None:
     withdrawing.step(PresenceSignal.CLOSED_EVERYTHING, NOW_S)
     withdrawing.step(CheckRegistration(PROCESS, THEIRS, is_connected=True), NOW_S)
     withdrawing.step(ZnodeRead(a_znode(), THEIRS), NOW_S)
@@ -313,7 +313,7 @@ def test_what_the_broker_has_closed_of_its_own_shortens_no_lease_of_a_leftover(w
     assert withdrawing.wake_s == pytest.approx(NOW_S + LEASE_S)
 
 
-def test_the_record_of_another_that_lives_is_left_alone_and_said_once(absent: Presence) -> None:
+def test_record_of_a_live_agent_is_kept_and_reported_once(absent: Presence) -> None:
     theirs = a_znode(THEIRS)
     in_use = Say("broker_id_in_use", {"agent_url": "http://other:1", "life": "other", "incarnation": 50})
     assert found(absent, theirs, OTHER) == [in_use]
@@ -329,7 +329,7 @@ def test_incomplete_record_is_left_to_its_session(absent: Presence, maker: Regis
     assert found(absent, a_znode(THEIRS), maker, NOW_S + 100) == []
 
 
-def test_what_fails_is_tried_again_soon_and_said_once_until_it_succeeds(absent: Presence) -> None:
+def test_failure_is_retried_soon_and_logged_once_until_success(absent: Presence) -> None:
     delayed = Say("registration_delayed", {"phase": PresencePhase.ABSENT, "error": "no"})
     for said in ([delayed], []):
         absent.step(LOOK, NOW_S)
@@ -341,7 +341,7 @@ def test_what_fails_is_tried_again_soon_and_said_once_until_it_succeeds(absent: 
     assert words(absent.step(WorkFailed(OSError("no")), NOW_S)) == ["registration_delayed"]
 
 
-def test_the_session_may_go_with_the_registration_or_a_while_after_the_last_lease(withdrawing: Presence) -> None:
+def test_session_may_end_once_deregistered_or_after_the_last_lease(withdrawing: Presence) -> None:
     assert Presence("own", Leases(LEASE_MS)).may_go(NOW_S)
     assert not withdrawing.may_go(NOW_S + 1000)
     withdrawing.step(PresenceSignal.LEAVE, NOW_S)
@@ -371,7 +371,7 @@ def read_transitions() -> Iterator[tuple[str, str]]:
             yield "REGISTERED" if phase == "any" else phase, following.strip()
 
 
-def test_the_transitions_of_the_table_happen_and_no_others() -> None:
+def test_transitions_match_the_table() -> None:
     registering = (LOOK, ZnodeRead(a_znode(), OURS))
     seen = set()
     for events in ((ZnodeRead(None, OURS),), (Withdraw("test"), PresenceSignal.DELETED), (Died(PROCESS),)):

@@ -105,14 +105,14 @@ def a_past_life(place: str | None = None) -> Life:
     return life
 
 
-async def test_the_folder_of_registrations_is_made_where_the_store_has_none(beside: Beside) -> None:
+async def test_missing_parent_znode_is_created(beside: Beside) -> None:
     """It may be the first thing there, or have lost everything."""
     await beside.store.commit([Delete(paths.BROKERS)])
     assert await beside.registered()
 
 
 @pytest.mark.parametrize("path", [paths.BROKERS, PATH])
-async def test_an_access_list_that_is_in_the_way_is_waited_for(beside: Beside, path: str) -> None:
+async def test_denied_access_is_retried_and_logged_once(beside: Beside, path: str) -> None:
     beside.cluster.shut[path] = "no access"
     with capture_logs() as logs:
         for _ in range(2):
@@ -123,7 +123,7 @@ async def test_an_access_list_that_is_in_the_way_is_waited_for(beside: Beside, p
     await beside.registered()
 
 
-async def test_the_znodes_czxid_is_the_incarnation_and_the_grants_are_for_it(beside: Beside) -> None:
+async def test_czxid_of_the_znode_is_the_incarnation_of_the_grants(beside: Beside) -> None:
     incarnation = await beside.registered()
     znode = await beside.znode()
     assert znode is not None
@@ -131,14 +131,14 @@ async def test_the_znodes_czxid_is_the_incarnation_and_the_grants_are_for_it(bes
     assert znode.ephemeral_owner == beside.store.session_id
 
 
-async def test_nothing_is_registered_and_no_lease_granted_while_there_is_no_broker(beside: Beside) -> None:
+async def test_absent_broker_gets_no_registration_and_no_lease(beside: Beside) -> None:
     await beside.registration.step(None)
     assert beside.phase() is PresencePhase.ABSENT
     assert beside.registration.grant_lease() == 0
     assert await beside.znode() is None
 
 
-async def test_after_a_lost_session_the_broker_is_a_new_incarnation(beside: Beside) -> None:
+async def test_lost_session_leads_to_a_new_incarnation(beside: Beside) -> None:
     first = await beside.registered()
     beside.cluster.expire(beside.store)
     assert beside.registration.incarnation is None
@@ -148,7 +148,7 @@ async def test_after_a_lost_session_the_broker_is_a_new_incarnation(beside: Besi
     assert beside.closed == [first], "while it was known still what the broker may have open"
 
 
-async def test_leases_end_before_the_session_is_in_doubt_and_come_back_with_the_connection(beside: Beside) -> None:
+async def test_leases_end_with_session_certainty_and_return_on_reconnection(beside: Beside) -> None:
     incarnation = await beside.registered()
     beside.cluster.partition(beside.store, noticed=True)
     assert beside.registration.grant_lease() == LEASE_MS
@@ -162,7 +162,7 @@ async def test_leases_end_before_the_session_is_in_doubt_and_come_back_with_the_
     assert beside.registration.incarnation == incarnation
 
 
-async def test_the_znode_of_a_broker_that_is_gone_stays_until_its_last_lease_has_lapsed(beside: Beside) -> None:
+async def test_znode_of_a_lost_broker_stays_until_its_last_lease_lapsed(beside: Beside) -> None:
     await beside.registered()
     assert beside.registration.grant_lease() == LEASE_MS
     beside.clock.advance(1)
@@ -177,7 +177,7 @@ async def test_the_znode_of_a_broker_that_is_gone_stays_until_its_last_lease_has
     assert await beside.znode() is None
 
 
-async def test_a_broker_that_is_gone_is_granted_nothing_while_the_store_does_not_answer_either(beside: Beside) -> None:
+async def test_lost_broker_gets_no_lease_while_the_store_is_unreachable(beside: Beside) -> None:
     await beside.registered()
     beside.cluster.partition(beside.store, noticed=True)
     await beside.registration.step(None)
@@ -211,13 +211,13 @@ async def test_znode_of_a_successor_stays(beside: Beside, monkeypatch: pytest.Mo
     assert znode.data == b"theirs"
 
 
-async def test_the_znode_goes_at_once_when_no_lease_was_ever_granted(beside: Beside) -> None:
+async def test_znode_is_deleted_at_once_when_no_lease_was_granted(beside: Beside) -> None:
     await beside.registered()
     await beside.registration.step(None)
     assert await beside.znode() is None
 
 
-async def test_a_lease_need_not_be_waited_for_when_the_broker_has_closed_everything(beside: Beside) -> None:
+async def test_lease_is_not_waited_for_when_the_broker_closed_everything(beside: Beside) -> None:
     await beside.registered()
     beside.registration.grant_lease()
     assert beside.registration.withdraw("stopped")
@@ -226,7 +226,7 @@ async def test_a_lease_need_not_be_waited_for_when_the_broker_has_closed_everyth
     assert await beside.znode() is None
 
 
-async def test_a_broker_that_comes_back_while_it_is_withdrawn_is_a_new_incarnation(beside: Beside) -> None:
+async def test_broker_returning_during_withdrawal_is_a_new_incarnation(beside: Beside) -> None:
     first = await beside.registered()
     beside.registration.grant_lease()
     await beside.registration.step(None)
@@ -250,7 +250,7 @@ async def test_new_pid_is_a_new_incarnation_after_the_old_leases(beside: Beside)
     assert beside.registration.incarnation > first
 
 
-async def test_a_znode_that_somebody_deleted_ends_the_registration(beside: Beside) -> None:
+async def test_deleted_znode_leads_to_a_new_registration(beside: Beside) -> None:
     first = await beside.registered()
     operator = await beside.another_store()
     await operator.commit([Delete(PATH)])
@@ -259,7 +259,7 @@ async def test_a_znode_that_somebody_deleted_ends_the_registration(beside: Besid
     assert beside.registration.incarnation > first
 
 
-async def test_a_leftover_of_a_former_life_is_deleted_when_its_leases_must_have_lapsed(beside: Beside) -> None:
+async def test_leftover_of_a_former_life_is_deleted_after_its_leases(beside: Beside) -> None:
     await beside.leftover_of(a_past_life())
     leftover = await beside.znode()
     wait_s = await beside.registration.step(PROCESS)
@@ -272,14 +272,14 @@ async def test_a_leftover_of_a_former_life_is_deleted_when_its_leases_must_have_
     await beside.registered()
 
 
-async def test_a_leftover_that_vanishes_by_itself_is_not_waited_for(beside: Beside) -> None:
+async def test_vanished_leftover_is_not_waited_for(beside: Beside) -> None:
     former = await beside.leftover_of(a_past_life())
     await beside.registration.step(PROCESS)
     await former.close()
     await beside.registered()
 
 
-async def test_a_leftover_of_a_life_with_longer_leases_is_waited_for_by_their_length(beside: Beside) -> None:
+async def test_leftover_is_waited_for_by_its_own_lease_length(beside: Beside) -> None:
     await beside.leftover_of(a_past_life(), lease_ms=30_000)
     leftover = await beside.znode()
     assert 30 <= await beside.registration.step(PROCESS) <= 31
@@ -291,7 +291,7 @@ async def test_a_leftover_of_a_life_with_longer_leases_is_waited_for_by_their_le
     await beside.registered()
 
 
-async def test_a_leftover_of_this_very_life_in_a_session_given_up_is_its_own(beside: Beside) -> None:
+async def test_leftover_of_this_life_in_an_abandoned_session_is_replaced(beside: Beside) -> None:
     await beside.leftover_of(beside.life)
     beside.clock.advance(await beside.registration.step(PROCESS))
     await beside.registration.step(PROCESS)
@@ -324,7 +324,7 @@ async def test_znode_of_an_unknown_agent_is_left_to_its_session(beside: Beside, 
     await beside.registered()
 
 
-async def test_an_agent_elsewhere_that_has_ended_is_waited_for_until_its_session_has(beside: Beside) -> None:
+async def test_ended_agent_on_another_host_is_waited_for_until_its_session_ends(beside: Beside) -> None:
     other = await beside.leftover_of(a_past_life("another-host"))
     await beside.registration.step(PROCESS)
     beside.clock.advance(LEASE_S)
@@ -334,7 +334,7 @@ async def test_an_agent_elsewhere_that_has_ended_is_waited_for_until_its_session
     await beside.registered()
 
 
-async def test_no_lease_is_granted_once_the_agent_is_about_to_end(beside: Beside) -> None:
+async def test_no_lease_is_granted_once_the_agent_is_stopping(beside: Beside) -> None:
     await beside.registered()
     beside.registration.end()
     assert beside.registration.grant_lease() == 0
@@ -342,7 +342,7 @@ async def test_no_lease_is_granted_once_the_agent_is_about_to_end(beside: Beside
     assert beside.phase() is PresencePhase.REGISTERED
 
 
-async def test_a_leftover_that_cannot_be_read_is_left_to_expire_and_counted(beside: Beside) -> None:
+async def test_unreadable_leftover_is_left_to_expire_and_counted(beside: Beside) -> None:
     await beside.leftover(b"\x1f\x8bgarbage")
     await beside.registration.step(PROCESS)
     beside.clock.advance(LEASE_S)
@@ -352,7 +352,7 @@ async def test_a_leftover_that_cannot_be_read_is_left_to_expire_and_counted(besi
     assert counted == 2
 
 
-async def test_a_creation_whose_answer_was_lost_is_found_to_have_happened(beside: Beside) -> None:
+async def test_creation_with_a_lost_answer_is_detected(beside: Beside) -> None:
     beside.cluster.lose_answer(beside.store)
     await beside.registration.step(PROCESS)
     assert beside.registration.incarnation is None
@@ -362,7 +362,7 @@ async def test_a_creation_whose_answer_was_lost_is_found_to_have_happened(beside
     assert await beside.registered() == znode.czxid
 
 
-async def test_a_deletion_whose_answer_was_lost_is_found_to_have_happened(beside: Beside) -> None:
+async def test_deletion_with_a_lost_answer_is_detected(beside: Beside) -> None:
     first = await beside.registered()
     beside.registration.withdraw("stopped")
     beside.cluster.lose_answer(beside.store)
@@ -373,7 +373,7 @@ async def test_a_deletion_whose_answer_was_lost_is_found_to_have_happened(beside
     assert await beside.registered() > first
 
 
-async def test_a_report_replaces_what_the_znode_says_without_a_new_incarnation(beside: Beside) -> None:
+async def test_report_replaces_the_znode_without_a_new_incarnation(beside: Beside) -> None:
     incarnation = await beside.registered()
     await beside.registration.publish(b'{"a":1}')
     await beside.registration.publish(b'{"a":2}')
@@ -382,7 +382,7 @@ async def test_a_report_replaces_what_the_znode_says_without_a_new_incarnation(b
     assert (znode.data, znode.czxid) == (b'{"a":2}', incarnation)
 
 
-async def test_a_report_goes_on_after_somebody_else_wrote_the_znode(beside: Beside) -> None:
+async def test_reports_continue_after_another_client_wrote_the_znode(beside: Beside) -> None:
     await beside.registered()
     operator = await beside.another_store()
     await operator.commit([Put(PATH, b"graffiti")])
@@ -392,14 +392,14 @@ async def test_a_report_goes_on_after_somebody_else_wrote_the_znode(beside: Besi
     await beside.registration.publish(b"{}")
 
 
-async def test_a_withdrawn_broker_publishes_nothing(beside: Beside) -> None:
+async def test_withdrawn_broker_publishes_nothing(beside: Beside) -> None:
     await beside.registered()
     beside.registration.withdraw("stopped")
     with pytest.raises(StoreError, match="not registered"):
         await beside.registration.publish(b"{}")
 
 
-async def test_there_is_nothing_to_withdraw_twice(beside: Beside) -> None:
+async def test_second_withdrawal_does_nothing(beside: Beside) -> None:
     assert not beside.registration.withdraw("stopped")
     await beside.registered()
     assert beside.registration.withdraw("stopped")

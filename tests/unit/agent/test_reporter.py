@@ -44,7 +44,7 @@ def a_situation(*bundles: str, usage: HostUsage | None = None) -> ReportSources:
     return ReportSources(usage, {name: some_stats() for name in bundles}, "1.2.3", 1_700_000_000_000)
 
 
-def test_a_report_is_the_json_that_pulsars_brokers_write() -> None:
+def test_report_has_the_json_of_pulsar_brokers() -> None:
     report = build_report(IDENTITY, a_situation(LEFT), None, 1_753_000_015_000)
     written = json.loads(encode_local_broker_data(report))
     assert written["brokerId"] == "a:8080"
@@ -60,28 +60,28 @@ def test_a_report_is_the_json_that_pulsars_brokers_write() -> None:
     assert None not in written.values()
 
 
-def test_sums_are_over_all_bundles() -> None:
+def test_report_sums_are_over_all_bundles() -> None:
     report = build_report(IDENTITY, a_situation(LEFT, RIGHT), None, 0)
     assert (report["numBundles"], report["numTopics"], report["numConsumers"], report["numProducers"]) == (2, 4, 6, 2)
     assert (report["msgRateIn"], report["msgRateOut"]) == (20.0, 40.0)
     assert (report["msgThroughputIn"], report["msgThroughputOut"]) == (2_000.0, 4_000.0)
 
 
-def test_gains_and_losses_are_counted_from_the_report_that_was_written_last() -> None:
+def test_gains_and_losses_are_relative_to_the_last_report() -> None:
     first = build_report(IDENTITY, a_situation(LEFT), None, 0)
     assert (first["lastBundleGains"], first["lastBundleLosses"]) == ([LEFT], [])
     second = build_report(IDENTITY, a_situation(RIGHT), first, 0)
     assert (second["lastBundleGains"], second["lastBundleLosses"]) == ([RIGHT], [LEFT])
 
 
-def test_an_unknown_limit_reads_as_no_usage_and_not_as_full_or_as_garbage() -> None:
+def test_unknown_limit_counts_as_no_usage() -> None:
     usage = HostUsage(cpu=Resource(0.0, 400.0), bandwidth_in=Resource(10**9, 0.0))
     report = build_report(IDENTITY, a_situation(usage=usage), None, 0)
     assert report["maxResourceUsage"] == 0.0
     assert report["bandwidthIn"] == {"usage": 10**9, "limit": 0.0}
 
 
-def test_readers_get_back_what_was_written_even_when_it_is_large_enough_to_be_compressed() -> None:
+def test_large_compressed_report_is_read_back() -> None:
     names = [f"t/ns/0x{i:08x}_0x{i + 1:08x}" for i in range(3000)]
     report = build_report(IDENTITY, a_situation(*names), None, 7)
     data = znode_codec.pack(encode_local_broker_data(report))
@@ -91,23 +91,23 @@ def test_readers_get_back_what_was_written_even_when_it_is_large_enough_to_be_co
     assert report_of(record, "here").num_bundles == 3000
 
 
-def test_a_report_says_whose_it_is_and_how_long_the_leases_are_that_may_have_been_granted() -> None:
+def test_report_has_the_agent_life_and_lease_length() -> None:
     report = build_report(IDENTITY, a_situation(), None, 0)
     assert (report["agentLife"], report["brokerLeaseMs"]) == ("here/1", 3000)
 
 
-def test_a_broker_that_serves_by_tls_publishes_where_and_no_other_does() -> None:
+def test_tls_urls_are_published_only_by_brokers_that_have_them() -> None:
     by_tls = replace(IDENTITY, service_url_tls="pulsar+ssl://a:6651", web_service_url_tls="https://a:8443")
     written = build_report(by_tls, a_situation(), None, 0)
     assert (written["pulsarServiceUrlTls"], written["webServiceUrlTls"]) == ("pulsar+ssl://a:6651", "https://a:8443")
     assert not {"pulsarServiceUrlTls", "webServiceUrlTls"} & build_report(IDENTITY, a_situation(), None, 0).keys()
 
 
-def test_a_broker_without_a_service_url_publishes_none() -> None:
+def test_broker_without_service_url_publishes_none() -> None:
     assert "pulsarServiceUrl" not in build_report(replace(IDENTITY, service_url=""), a_situation(), None, 0)
 
 
-def test_how_the_broker_serves_is_passed_on_as_far_as_it_says_so() -> None:
+def test_health_is_published_only_when_the_broker_states_it() -> None:
     assert "health" not in build_report(IDENTITY, a_situation(), None, 0)
     assert "health" not in build_report(IDENTITY, replace(a_situation(), health=HealthStats()), None, 0)
     health = HealthStats(latency_ms=12.5, error_share=0.0)
@@ -150,7 +150,7 @@ async def test_no_report_is_written_without_statistics() -> None:
     assert first["startTimestamp"] == 0
 
 
-async def test_one_report_follows_an_unload_once_all_in_it_was_measured_after_it() -> None:
+async def test_one_report_follows_an_unload_after_a_later_measurement() -> None:
     reporting = Reporting(BrokerStats(pid=1, monotonic_s=0.0))
     await reporting.reporter.first_record()
     before = await reporting.count()

@@ -66,7 +66,7 @@ async def test_grant_from_a_rolled_back_store(stored: Stored, version: int) -> N
     assert await stored.looked() == ["store_set_back"]
 
 
-async def test_an_epoch_before_one_that_has_asked_for_an_unload_was_set_back(stored: Stored) -> None:
+async def test_epoch_older_than_that_of_an_unload_is_a_rollback(stored: Stored) -> None:
     await stored.has(an_entry(OwnershipState.OWNED, RELEASED_AT + 1), epoch=EPOCH - 1)
     assert await stored.looked() == ["store_set_back"]
 
@@ -81,7 +81,7 @@ async def test_an_epoch_before_one_that_has_asked_for_an_unload_was_set_back(sto
     ],
     ids=["under way", "given back", "another life's", "free"],
 )
-async def test_what_may_follow_an_unload_is_no_sign_of_it(stored: Stored, ownership: Ownership) -> None:
+async def test_valid_successors_of_an_unload_are_no_rollback(stored: Stored, ownership: Ownership) -> None:
     await stored.has(ownership)
     assert await stored.looked() == []
     assert await stored.looked(OTHER) == []
@@ -89,7 +89,7 @@ async def test_what_may_follow_an_unload_is_no_sign_of_it(stored: Stored, owners
     assert await stored.looked(BundleName.parse("t/other/0x00000000_0x10000000")) == []
 
 
-async def test_a_registration_of_since_then_is_left_alone(stored: Stored) -> None:
+async def test_newer_registration_is_no_rollback(stored: Stored) -> None:
     await stored.has(an_entry(OwnershipState.OWNED, RELEASED_AT - 1), epoch=EPOCH - 1)
     sync = stored.store.sync
 
@@ -101,7 +101,7 @@ async def test_a_registration_of_since_then_is_left_alone(stored: Stored) -> Non
     assert await stored.looked() == []
 
 
-async def test_a_store_that_does_not_answer_says_nothing(stored: Stored) -> None:
+async def test_unreachable_store_is_no_rollback(stored: Stored) -> None:
     async def sync() -> None:
         raise StoreUnavailableError("not now")
 
@@ -109,7 +109,7 @@ async def test_a_store_that_does_not_answer_says_nothing(stored: Stored) -> None
     assert await stored.looked() == []
 
 
-async def test_a_record_that_nobody_can_read_says_nothing(stored: Stored) -> None:
+async def test_unreadable_record_is_no_rollback(stored: Stored) -> None:
     await stored.has(an_entry(OwnershipState.OWNED, 1))
     await stored.store.commit([Put(PATH, b"?", 1)])
     assert await stored.looked() == []

@@ -37,7 +37,7 @@ def read(detector: StuckDetector, one: BrokerStats, granted: int, times: int = 1
 # Leases
 
 
-def test_a_broker_that_asks_for_no_lease_any_more_is_stuck_until_it_asks(detector: StuckDetector) -> None:
+def test_broker_that_stops_asking_for_leases_is_stuck_until_it_asks(detector: StuckDetector) -> None:
     assert detector.find_fault(1_000.0) is None, "it never asked: it may be another kind of broker"
     detector.ask_for_lease(0.0)
     assert not detector.asks_for_no_lease(NO_LEASE_S)
@@ -47,13 +47,13 @@ def test_a_broker_that_asks_for_no_lease_any_more_is_stuck_until_it_asks(detecto
     assert detector.find_fault(NO_LEASE_S + 2) is None
 
 
-def test_long_leases_are_asked_for_less_often() -> None:
+def test_allowed_silence_grows_with_the_lease_length() -> None:
     detector = StuckDetector(longest_lease_s=10.0)
     detector.ask_for_lease(0.0)
     assert [detector.asks_for_no_lease(at_s) for at_s in (30.0, 30.1)] == [False, True]
 
 
-async def test_an_agent_that_was_stopped_itself_first_hears_what_its_broker_asked_meanwhile() -> None:
+async def test_suspended_agent_hears_its_broker_before_declaring_it_lost() -> None:
     clock, detector, grants = ManualClock(), StuckDetector(1.0), Grants(BrokerId("b:1"))
     async with FakeBroker() as broker, HttpClient() as http:
         watch = BrokerWatch(
@@ -90,7 +90,7 @@ async def test_an_agent_that_was_stopped_itself_first_hears_what_its_broker_aske
 # Topics
 
 
-def test_topics_that_are_granted_and_never_opened_are_a_fault_after_several_statistics(detector: StuckDetector) -> None:
+def test_granted_but_never_opened_topics_are_a_fault(detector: StuckDetector) -> None:
     idle = stats(opening=[])
     assert read(detector, idle, granted=1, times=STATISTICS - 1) is None
     assert read(detector, idle, granted=1) == "it was granted topics, and opens none"
@@ -101,19 +101,19 @@ def test_topics_that_are_granted_and_never_opened_are_a_fault_after_several_stat
     [stats(TOPIC, opening=[]), stats(opening=[TOPIC]), stats(opening=[], opened=1), stats(opening=None)],
     ids=["open", "opening", "opened since", "does not say"],
 )
-def test_a_sign_of_serving_ends_it(detector: StuckDetector, sign: BrokerStats) -> None:
+def test_sign_of_serving_ends_the_fault(detector: StuckDetector, sign: BrokerStats) -> None:
     idle = stats(opening=[], opened=0)
     assert read(detector, idle, granted=1, times=STATISTICS) is not None
     assert read(detector, sign, granted=2) is None
     assert read(detector, stats(opening=[], opened=sign.opened or 0), granted=2, times=STATISTICS) is None
 
 
-def test_a_broker_whose_last_topic_was_closed_is_idle_and_not_stuck(detector: StuckDetector) -> None:
+def test_broker_that_closed_its_last_topic_is_not_stuck(detector: StuckDetector) -> None:
     assert read(detector, stats(TOPIC, opening=[]), granted=1) is None
     assert read(detector, stats(opening=[]), granted=1, times=10) is None
 
 
-def test_it_is_tried_again_after_a_while(detector: StuckDetector) -> None:
+def test_fault_ends_after_a_while(detector: StuckDetector) -> None:
     read(detector, stats(opening=[]), granted=1, times=STATISTICS)
     assert detector.find_fault(KEPT_S) is not None
     assert detector.find_fault(KEPT_S + 1) is None
@@ -122,7 +122,7 @@ def test_it_is_tried_again_after_a_while(detector: StuckDetector) -> None:
 # Unloads
 
 
-def test_a_bundle_that_it_refuses_to_close_for_a_minute_is_a_fault(detector: StuckDetector) -> None:
+def test_refusing_to_close_a_bundle_for_a_minute_is_a_fault(detector: StuckDetector) -> None:
     for at_s in (0.0, 20.0, 40.0):
         detector.refuse_to_close(BUNDLE, at_s)
         assert detector.find_fault(at_s) is None
@@ -139,7 +139,7 @@ def test_refusals_of_different_moves_do_not_add_up(detector: StuckDetector) -> N
     assert detector.find_fault(1_200.0) is None
 
 
-def test_another_process_of_the_broker_is_not_stuck(detector: StuckDetector) -> None:
+def test_restarted_broker_is_not_stuck(detector: StuckDetector) -> None:
     detector.ask_for_lease(0.0)
     detector.refuse_to_close(BUNDLE, 0.0)
     detector.refuse_to_close(BUNDLE, 25.0)

@@ -99,7 +99,7 @@ async def a_process_of_its_own(broker: FakeBroker, *command: str) -> AsyncIterat
         await process.wait()
 
 
-async def test_unknown_limits_are_said_once_and_again_only_when_they_change(broker: FakeBroker, tmp_path: Path) -> None:
+async def test_unknown_limits_are_logged_once_until_they_change(broker: FakeBroker, tmp_path: Path) -> None:
     async with sampling(broker, tmp_path, hostUsageScope="host") as sampler:
         with capture_logs() as logs:
             for _ in range(3):
@@ -112,7 +112,7 @@ async def test_unknown_limits_are_said_once_and_again_only_when_they_change(brok
     assert bandwidth["to_change"] == "loadBalancerOverrideBrokerNicSpeedGbps"
 
 
-async def test_broker_alone_on_a_machine_is_measured_by_the_machine(broker: FakeBroker, tmp_path: Path) -> None:
+async def test_broker_alone_on_a_host_is_measured_by_host_usage(broker: FakeBroker, tmp_path: Path) -> None:
     agents = [1]
     async with a_process_of_its_own(broker) as broker.pid, sampling(broker, tmp_path, agents) as sampler:
         assert (sampler.scope, sampler.usage.cpu.limit) == ("unknown", 0.0)

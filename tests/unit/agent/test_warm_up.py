@@ -77,7 +77,7 @@ def scene() -> Scene:
     return Scene()
 
 
-def test_a_no_is_held_back_only_of_a_bundle_that_is_coming_and_while_it_is(scene: Scene, loop: VirtualLoop) -> None:
+def test_negative_answer_is_held_only_while_the_bundle_is_expected(scene: Scene, loop: VirtualLoop) -> None:
     async def run() -> None:
         assert await scene.took_s(2.0) == 0.0
         await scene.expect(OTHER)
@@ -96,7 +96,7 @@ def test_a_no_is_held_back_only_of_a_bundle_that_is_coming_and_while_it_is(scene
 
 
 @pytest.mark.parametrize("by", ["a yes", "an unload", "an unload of more", "another life"])
-def test_what_has_come_or_was_taken_away_since_is_expected_no_more(scene: Scene, loop: VirtualLoop, by: str) -> None:
+def test_bundle_is_no_longer_expected_once_it_arrived_or_was_revoked(scene: Scene, loop: VirtualLoop, by: str) -> None:
     async def run() -> None:
         await scene.expect()
         waiting = asyncio.ensure_future(scene.coming.ask_owner(TOPICS[0], 2.0))
@@ -119,7 +119,7 @@ def test_what_has_come_or_was_taken_away_since_is_expected_no_more(scene: Scene,
     loop.run(run())
 
 
-def test_a_yes_comes_soon_to_all_who_wait_though_one_of_them_looks(scene: Scene, loop: VirtualLoop) -> None:
+def test_positive_answer_reaches_all_waiting_requests_by_one_poll(scene: Scene, loop: VirtualLoop) -> None:
     async def run() -> None:
         await scene.expect()
         questions = [asyncio.ensure_future(scene.coming.ask_owner(topic, 2.0)) for topic in TOPICS]
@@ -168,7 +168,9 @@ def test_held_requests_are_bounded(scene: Scene, loop: VirtualLoop, monkeypatch:
 
 
 @pytest.mark.parametrize("is_ended_by_itself", [True, False])
-def test_when_whoever_looks_gives_up_another_does(scene: Scene, loop: VirtualLoop, *, is_ended_by_itself: bool) -> None:
+def test_another_request_polls_when_the_polling_one_ends(
+    scene: Scene, loop: VirtualLoop, *, is_ended_by_itself: bool
+) -> None:
     async def run() -> None:
         await scene.expect()
         first = asyncio.ensure_future(scene.coming.ask_owner(TOPICS[0], 0.5 if is_ended_by_itself else 3.0))
@@ -185,7 +187,7 @@ def test_when_whoever_looks_gives_up_another_does(scene: Scene, loop: VirtualLoo
     loop.run(run())
 
 
-def test_those_who_wait_for_whoever_looks_wait_no_longer_than_they_want(scene: Scene, loop: VirtualLoop) -> None:
+def test_waiting_request_ends_at_its_own_timeout(scene: Scene, loop: VirtualLoop) -> None:
     async def run() -> None:
         await scene.expect()
         first = asyncio.ensure_future(scene.coming.ask_owner(TOPICS[0], 4.0))
