@@ -84,7 +84,7 @@ async def server() -> AsyncIterator[ScriptedServer]:
         server.hang_up()
 
 
-async def test_a_server_that_hangs_up_during_sasl_has_refused_nobody(server: ScriptedServer) -> None:
+async def test_hang_up_during_sasl_is_no_refusal(server: ScriptedServer) -> None:
     heard = Heard()
     access = Access(Credentials("sasl", "node", "secret", "file:///run/zk"))
     client = PromptClient(server.hosts, TIMEOUT_S, time.monotonic, heard, access)
@@ -115,7 +115,7 @@ async def a_client(server: ScriptedServer, *, is_over: bool = True) -> AsyncIter
             await asyncio.sleep(0.01)
 
 
-async def test_a_session_that_a_server_hangs_up_on_while_it_grants_others_is_given_up(server: ScriptedServer) -> None:
+async def test_session_refused_while_others_are_granted_is_given_up(server: ScriptedServer) -> None:
     async with a_client(server) as heard:
         server.grants = lambda session_id: session_id == 0
         server.hang_up()
@@ -125,7 +125,7 @@ async def test_a_session_that_a_server_hangs_up_on_while_it_grants_others_is_giv
         assert server.asked == [nothing_seen, (OURS, 99), nothing_seen, (OURS, 99), nothing_seen]
 
 
-async def test_a_session_that_may_live_is_offered_for_as_long_as_it_takes(server: ScriptedServer) -> None:
+async def test_session_that_may_be_alive_is_offered_until_granted(server: ScriptedServer) -> None:
     async with a_client(server, is_over=False) as heard:
         server.grants = lambda session_id: session_id == 0
         server.hang_up()
@@ -135,7 +135,7 @@ async def test_a_session_that_may_live_is_offered_for_as_long_as_it_takes(server
         assert set(heard.words[2:-1]) == {"hung up"}
 
 
-async def test_a_session_that_was_taken_back_since_is_not_the_one_that_was_over(server: ScriptedServer) -> None:
+async def test_session_granted_since_is_not_given_up(server: ScriptedServer) -> None:
     async with a_client(server) as heard:
         server.hang_up()
         await eventually(lambda: heard.words[1:] == ["suspended", f"session {OURS}"])
@@ -145,7 +145,7 @@ async def test_a_session_that_was_taken_back_since_is_not_the_one_that_was_over(
         assert set(heard.words[4:]) == {"hung up"}
 
 
-async def test_a_session_is_kept_when_the_server_grants_nobody_any(server: ScriptedServer) -> None:
+async def test_session_is_kept_when_the_server_grants_none(server: ScriptedServer) -> None:
     async with a_client(server) as heard:
         server.grants = lambda _: False
         server.hang_up()
@@ -163,7 +163,7 @@ async def test_session_is_offered_again_after_a_first_refusal(server: ScriptedSe
         assert heard.words[1:] == ["suspended", "hung up", f"session {OURS}"]
 
 
-async def test_a_client_without_a_session_has_none_to_give_up(server: ScriptedServer) -> None:
+async def test_client_without_a_session_gives_none_up(server: ScriptedServer) -> None:
     server.grants = lambda _: False
     heard = Heard()
     client = PromptClient(server.hosts, TIMEOUT_S, time.monotonic, heard)

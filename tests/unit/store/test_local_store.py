@@ -17,7 +17,7 @@ async def store() -> LocalStore:
     return store
 
 
-async def test_a_transaction_is_committed_as_a_whole_or_not_at_all(store: LocalStore) -> None:
+async def test_transaction_is_committed_as_a_whole_or_not_at_all(store: LocalStore) -> None:
     assert await store.commit([Check("/a", 7), Put("/a", b"1", 7), Create("/a/b", b"")]) == [7, 8, 0]
     with pytest.raises(TransactionFailedError, match="/a"):
         await store.commit([Delete("/a/b"), Put("/a", b"2", 7)])
@@ -33,7 +33,7 @@ async def test_paths_are_created_with_their_parents(store: LocalStore) -> None:
     assert await store.children("/a/b") == ["c"]
 
 
-async def test_a_watch_reports_that_it_is_armed_and_each_change_below(store: LocalStore) -> None:
+async def test_watch_reports_arming_and_each_change_below(store: LocalStore) -> None:
     seen: list[str] = []
     unsubscribe = store.watch("/a", seen.append)
     await store.commit([Create("/a/b", b"")])
@@ -44,7 +44,7 @@ async def test_a_watch_reports_that_it_is_armed_and_each_change_below(store: Loc
     assert seen == ["/a", "/a/b"]
 
 
-async def test_a_closed_store_refuses_requests(store: LocalStore) -> None:
+async def test_closed_store_refuses_requests(store: LocalStore) -> None:
     states: list[SessionState] = []
     store.on_session(states.append)
     assert store.lease_valid_until_s > clock.now_s()

@@ -40,14 +40,14 @@ async def pair() -> Pair:
     return pair
 
 
-async def test_a_connected_clients_lease_is_always_two_thirds_of_the_timeout_ahead(pair: Pair) -> None:
+async def test_lease_of_a_connected_client_is_two_thirds_of_the_timeout(pair: Pair) -> None:
     for _ in range(3):
         pair.advance(100)
         assert pair.store.lease_valid_until_s == pair.clock() + LEASE_S
     assert pair.states == []
 
 
-async def test_a_silent_partition_suspends_when_the_lease_lapses_and_expires_later(pair: Pair) -> None:
+async def test_silent_partition_suspends_at_the_end_of_the_lease_and_expires_later(pair: Pair) -> None:
     pair.cluster.partition(pair.store)
     pair.advance(LEASE_S - 0.1)
     await asyncio.sleep(0)
@@ -62,14 +62,14 @@ async def test_a_silent_partition_suspends_when_the_lease_lapses_and_expires_lat
     assert pair.states == [SessionState.SUSPENDED]
 
 
-async def test_a_partition_that_is_noticed_suspends_at_once(pair: Pair) -> None:
+async def test_noticed_partition_suspends_at_once(pair: Pair) -> None:
     pair.cluster.partition(pair.store, noticed=True)
     assert pair.store.state is SessionState.SUSPENDED
     with pytest.raises(StoreUnavailableError):
         await pair.store.get("/a")
 
 
-async def test_healed_in_time_the_session_goes_on_and_watches_say_read_again(pair: Pair) -> None:
+async def test_session_healed_in_time_continues_and_watches_fire(pair: Pair) -> None:
     seen: list[str] = []
     pair.store.watch("/a", seen.append)
     session_id = pair.store.session_id
@@ -85,7 +85,7 @@ async def test_healed_in_time_the_session_goes_on_and_watches_say_read_again(pai
     assert pair.states == [SessionState.SUSPENDED, SessionState.CONNECTED]
 
 
-async def test_healed_too_late_the_session_is_lost_and_another_begins(pair: Pair) -> None:
+async def test_session_healed_too_late_is_replaced(pair: Pair) -> None:
     session_id = pair.store.session_id
     pair.cluster.partition(pair.store)
     pair.advance(SESSION_TIMEOUT_S)
@@ -95,7 +95,7 @@ async def test_healed_too_late_the_session_is_lost_and_another_begins(pair: Pair
     assert pair.store.session_id not in {0, session_id}
 
 
-async def test_behind_a_silent_partition_a_write_is_not_done_and_its_outcome_unknown(pair: Pair) -> None:
+async def test_write_behind_a_silent_partition_is_not_done_and_outcome_unknown(pair: Pair) -> None:
     pair.cluster.partition(pair.store)
     with pytest.raises(OutcomeUnknownError):
         await pair.store.commit([Put("/a", b"1")])
@@ -106,7 +106,7 @@ async def test_behind_a_silent_partition_a_write_is_not_done_and_its_outcome_unk
     assert znode.data == b"0"
 
 
-async def test_a_lost_answer_leaves_a_write_done_and_its_outcome_unknown(pair: Pair) -> None:
+async def test_write_with_a_lost_answer_is_done_and_outcome_unknown(pair: Pair) -> None:
     pair.cluster.lose_answer(pair.store)
     assert await pair.store.get("/a") is not None
     with pytest.raises(OutcomeUnknownError):
@@ -118,7 +118,7 @@ async def test_a_lost_answer_leaves_a_write_done_and_its_outcome_unknown(pair: P
     assert pair.store.state is SessionState.SUSPENDED
 
 
-async def test_a_session_that_ends_unseen_suspends_by_its_lease_all_the_same(pair: Pair) -> None:
+async def test_session_expired_unseen_suspends_at_the_end_of_its_lease(pair: Pair) -> None:
     pair.cluster.partition(pair.store)
     pair.cluster.expire(pair.store)
     await asyncio.sleep(0)
@@ -129,7 +129,7 @@ async def test_a_session_that_ends_unseen_suspends_by_its_lease_all_the_same(pai
     assert pair.states == [SessionState.SUSPENDED]
 
 
-async def test_closed_behind_a_partition_its_ephemerals_stay_until_the_session_expires(pair: Pair) -> None:
+async def test_ephemerals_of_a_partitioned_closed_client_stay_until_expiry(pair: Pair) -> None:
     pair.cluster.partition(pair.store)
     await pair.store.close()
     pair.cluster.heal(pair.store)
@@ -138,7 +138,7 @@ async def test_closed_behind_a_partition_its_ephemerals_stay_until_the_session_e
     assert await pair.witness.get("/held") is None
 
 
-async def test_callbacks_run_in_the_order_of_events_once_the_caller_waits(pair: Pair) -> None:
+async def test_callbacks_run_in_order_once_the_caller_awaits(pair: Pair) -> None:
     await asyncio.sleep(0)
     seen: list[str] = []
     pair.witness.watch("/", seen.append)
@@ -149,7 +149,7 @@ async def test_callbacks_run_in_the_order_of_events_once_the_caller_waits(pair: 
     assert seen == ["/", "/b", "/a", "/b/c"]
 
 
-async def test_a_store_is_started_once(pair: Pair) -> None:
+async def test_store_is_started_once(pair: Pair) -> None:
     with pytest.raises(RuntimeError):
         await pair.store.start()
 
@@ -197,7 +197,7 @@ async def trip() -> Trip:
     return trip
 
 
-async def test_what_another_session_writes_meanwhile_is_in_the_answer(trip: Trip) -> None:
+async def test_answer_includes_a_concurrent_write(trip: Trip) -> None:
     trip.turns = 10
     reading = asyncio.create_task(trip.store.get("/a"))
     await asyncio.sleep(0)
@@ -208,7 +208,7 @@ async def test_what_another_session_writes_meanwhile_is_in_the_answer(trip: Trip
     assert znode.data == b"meanwhile"
 
 
-async def test_an_answer_may_be_out_of_date_when_it_arrives(trip: Trip) -> None:
+async def test_answer_may_be_outdated_on_arrival(trip: Trip) -> None:
     reading = asyncio.create_task(trip.store.get("/a"))
     await asyncio.sleep(0)
     trip.turns = 10  # the answer's
@@ -222,7 +222,7 @@ async def test_an_answer_may_be_out_of_date_when_it_arrives(trip: Trip) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_one_sessions_requests_are_done_and_answered_in_order_and_sessions_interleave(seed: int) -> None:
+async def test_requests_of_a_session_are_ordered_and_sessions_interleave(seed: int) -> None:
     chance = random.Random(seed)
     cluster = MemoryCluster(ManualClock(), lambda: chance.randint(1, 9))
     stores = [MemoryStore(cluster) for _ in range(2)]
@@ -244,7 +244,7 @@ async def test_one_sessions_requests_are_done_and_answered_in_order_and_sessions
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_a_change_is_told_before_the_answer_that_shows_it(seed: int) -> None:
+async def test_watch_fires_before_the_answer_that_shows_the_change(seed: int) -> None:
     chance = random.Random(seed)
     cluster = MemoryCluster(ManualClock(), lambda: chance.randint(1, 9))
     reader, writer = MemoryStore(cluster), MemoryStore(cluster)
@@ -261,7 +261,7 @@ async def test_a_change_is_told_before_the_answer_that_shows_it(seed: int) -> No
     assert told.count("/a") == 2, "one's own changes too"
 
 
-async def test_a_request_that_is_on_its_way_when_the_link_breaks_is_not_done(trip: Trip) -> None:
+async def test_write_in_flight_to_the_server_is_not_done_when_the_link_breaks(trip: Trip) -> None:
     writing = await trip.write_on_its_way(arrives=False)
     trip.cluster.partition(trip.store)
     with pytest.raises(OutcomeUnknownError):
@@ -269,7 +269,7 @@ async def test_a_request_that_is_on_its_way_when_the_link_breaks_is_not_done(tri
     assert await trip.data("/a") == b"0"
 
 
-async def test_a_request_whose_answer_is_on_its_way_when_the_link_breaks_is_done(trip: Trip) -> None:
+async def test_write_with_its_answer_in_flight_is_done_when_the_link_breaks(trip: Trip) -> None:
     writing = await trip.write_on_its_way(arrives=True)
     trip.cluster.partition(trip.store, noticed=True)
     with pytest.raises(OutcomeUnknownError):
@@ -277,7 +277,7 @@ async def test_a_request_whose_answer_is_on_its_way_when_the_link_breaks_is_done
     assert await trip.data("/a") == b"1"
 
 
-async def test_what_is_on_its_way_when_the_session_ends_fails_with_it(trip: Trip) -> None:
+async def test_request_in_flight_fails_when_the_session_ends(trip: Trip) -> None:
     trip.turns = LONG
     reading = asyncio.create_task(trip.store.get("/a"))
     await asyncio.sleep(0)
@@ -286,13 +286,13 @@ async def test_what_is_on_its_way_when_the_session_ends_fails_with_it(trip: Trip
         await reading
 
 
-async def test_a_write_is_done_even_if_nobody_waits_for_its_answer_any_more(trip: Trip) -> None:
+async def test_cancelled_write_is_done(trip: Trip) -> None:
     writing = await trip.write_on_its_way(arrives=False)
     writing.cancel()
     await trip.is_written()
 
 
-async def test_event_lost_with_the_link_is_made_good(trip: Trip) -> None:
+async def test_event_lost_with_the_link_is_repeated_on_reconnection(trip: Trip) -> None:
     told: list[str] = []
     trip.store.watch("/a", told.append)
     await eventually(lambda: told == ["/a"])
@@ -309,7 +309,7 @@ async def test_event_lost_with_the_link_is_made_good(trip: Trip) -> None:
     await eventually(lambda: told == ["/a"])
 
 
-async def test_a_session_ends_before_close_returns_and_not_at_once(trip: Trip) -> None:
+async def test_session_ends_before_close_returns(trip: Trip) -> None:
     await trip.store.commit([Create("/e", b"", ephemeral=True)])
     trip.turns = LONG
     closing = asyncio.create_task(trip.store.close())
@@ -320,7 +320,7 @@ async def test_a_session_ends_before_close_returns_and_not_at_once(trip: Trip) -
     assert await trip.data("/e") is None
 
 
-async def test_closing_does_not_wait_for_a_link_that_breaks_meanwhile(trip: Trip) -> None:
+async def test_close_does_not_wait_for_a_broken_link(trip: Trip) -> None:
     trip.turns = LONG
     closing = asyncio.create_task(trip.store.close())
     await asyncio.sleep(0)

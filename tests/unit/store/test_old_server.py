@@ -32,7 +32,7 @@ async def _serve_like_3_5(reader: asyncio.StreamReader, writer: asyncio.StreamWr
     writer.close()
 
 
-async def test_a_server_older_than_3_6_is_refused_with_a_clear_error() -> None:
+async def test_server_older_than_3_6_is_refused_with_a_clear_error() -> None:
     threads = set(threading.enumerate())
     server = await asyncio.start_server(_serve_like_3_5, "127.0.0.1", 0)
     hosts = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"

@@ -37,7 +37,7 @@ def a_broker(**more: object) -> dict[str, Any]:
         ("/loadbalance/namespaces", {}, None),
     ],
 )
-async def test_who_lives_there(path: str, content: Mapping[str, Any], found: str | None) -> None:
+async def test_pulsar_is_detected_by_its_znodes(path: str, content: Mapping[str, Any], found: str | None) -> None:
     world = MemoryWorld()
     store = await world.connect()
     await write(store, path, json.dumps(content).encode())
@@ -45,21 +45,21 @@ async def test_who_lives_there(path: str, content: Mapping[str, Any], found: str
 
 
 @pytest.mark.parametrize("garbage", [b"", b"{", b"[]", b"\xff", b"\x1f\x8bbroken"])
-async def test_what_cannot_be_read_says_nothing(garbage: bytes) -> None:
+async def test_unreadable_znode_is_no_sign_of_pulsar(garbage: bytes) -> None:
     store = await MemoryWorld().connect()
     for path in (LEADER, BROKER):
         await write(store, path, garbage)
     await refuse_pulsar(store)
 
 
-async def test_broker_that_vanishes_while_it_is_read_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_broker_that_vanishes_during_the_read_is_no_sign_of_pulsar(monkeypatch: pytest.MonkeyPatch) -> None:
     store = await MemoryWorld().connect()
     await write(store, BROKER, json.dumps(a_broker()).encode())
     monkeypatch.setattr(store, "get_many", AsyncMock(return_value=[None]))
     assert await find_pulsar(store) is None
 
 
-async def test_a_refusal_names_the_znode_and_the_ways_out() -> None:
+async def test_refusal_names_the_znode_and_the_remedies() -> None:
     store = await MemoryWorld().connect()
     await store.ensure_path("/admin/clusters")
     with pytest.raises(ForeignStoreError, match=r"\(/admin/clusters\).*a chroot of its own.*pulsar observe"):

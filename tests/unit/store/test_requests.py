@@ -21,7 +21,7 @@ from loadmanager.store.zookeeper_store import ZooKeeperStore
         ([0, -2], 1),
     ],
 )
-def test_the_first_operation_that_failed_by_itself_is_the_culprit(codes: list[int], index: int | None) -> None:
+def test_first_operation_that_failed_by_itself_is_reported(codes: list[int], index: int | None) -> None:
     assert first_failure(codes) == index
 
 
@@ -29,7 +29,7 @@ def test_the_first_operation_that_failed_by_itself_is_the_culprit(codes: list[in
     ("znode_bytes", "sizes"),
     [(0, [32, 128, 512, 1000, 328]), (20_000, [32, 128, *[200] * 9, 40]), (5_000_000, [32, *[1] * 1968])],
 )
-async def test_reads_grow_until_a_reply_has_4_mb(
+async def test_read_sizes_grow_until_a_reply_has_4_mb(
     monkeypatch: pytest.MonkeyPatch, znode_bytes: int, sizes: list[int]
 ) -> None:
     read: list[int] = []

@@ -46,7 +46,7 @@ def session() -> Session:
     return session
 
 
-def test_the_first_connection_begins_a_session_as_the_server_granted_it() -> None:
+def test_first_connection_begins_the_session_the_server_granted() -> None:
     session = Session(TIMEOUT_S)
     assert session.step(SessionSignal.OPEN, 0.0) == []
     assert (session.phase, session.state, session.session_id) == (SessionPhase.SEEKING, SessionState.LOST, 0)
@@ -57,7 +57,7 @@ def test_the_first_connection_begins_a_session_as_the_server_granted_it() -> Non
     assert session.wake_s == 100 + PAUSE_S
 
 
-def test_a_timeout_that_is_longer_than_was_asked_for_is_trusted_for_half_and_said_once() -> None:
+def test_raised_timeout_is_trusted_for_half_and_logged_once() -> None:
     session = Session(5.0)
     session.step(SessionSignal.OPEN, 0.0)
     (_, said, *to_do) = session.step(Connected(7, TIMEOUT_S, 99.0), 100.0)
@@ -73,7 +73,7 @@ def test_a_timeout_that_is_longer_than_was_asked_for_is_trusted_for_half_and_sai
     assert to_do == [CONNECTED, Arm()], "it is the same session"
 
 
-def test_a_heartbeat_is_due_a_twelfth_of_the_timeout_after_the_last_one(session: Session) -> None:
+def test_heartbeat_is_due_a_twelfth_of_the_timeout_after_the_last_one(session: Session) -> None:
     assert session.step(SessionSignal.TIME, 100.9) == []
     assert session.step(SessionSignal.TIME, 102.0) == [Heartbeat(7, 102.0)]
     assert session.wake_s == 103.0
@@ -82,7 +82,7 @@ def test_a_heartbeat_is_due_a_twelfth_of_the_timeout_after_the_last_one(session:
     assert session.wake_s == 103.0
 
 
-def test_answers_that_take_most_of_the_lease_each_keep_it_valid(session: Session) -> None:
+def test_slow_answers_keep_the_lease_valid(session: Session) -> None:
     answer_s, under_way = LEASE_S - 2 * PAUSE_S, [100.0]
     for now_s in range(101, 200):
         if under_way[0] + answer_s <= now_s:
@@ -91,7 +91,7 @@ def test_answers_that_take_most_of_the_lease_each_keep_it_valid(session: Session
         under_way.append(float(now_s))
 
 
-def test_a_heartbeat_without_an_answer_makes_the_lease_no_longer(session: Session) -> None:
+def test_unanswered_heartbeat_does_not_extend_the_lease(session: Session) -> None:
     session.step(SessionSignal.TIME, 106.0)
     assert session.wake_s == session.lease_valid_until_s == 107.0
 
@@ -106,14 +106,14 @@ def test_answer_from_before_a_reconnection_counts_from_its_sending(session: Sess
     assert session.lease_valid_until_s == 103 + LEASE_S, "an older one makes it no shorter"
 
 
-def test_answers_to_another_session_or_without_a_connection_say_nothing(session: Session) -> None:
+def test_answers_of_another_session_or_without_connection_are_ignored(session: Session) -> None:
     session.step(RequestAnswered(8, 104.0), 104.5)
     session.step(SessionSignal.DISCONNECTED, 105.0)
     session.step(RequestAnswered(7, 104.0), 105.5)
     assert session.lease_valid_until_s == 107
 
 
-def test_a_lease_that_lapses_suspends_the_session_and_drops_the_connection(session: Session) -> None:
+def test_lapsed_lease_suspends_the_session_and_drops_the_connection(session: Session) -> None:
     session.step(SessionSignal.TIME, 102.0)
     assert session.why_not(106.9) is None
     assert session.why_not(107.0) == "no answer for too long: the lease lapsed"
@@ -123,7 +123,7 @@ def test_a_lease_that_lapses_suspends_the_session_and_drops_the_connection(sessi
     assert session.step(SessionSignal.DISCONNECTED, 108.0) == [], "that is known"
 
 
-def test_a_session_goes_on_with_another_connection(session: Session) -> None:
+def test_session_continues_on_another_connection(session: Session) -> None:
     assert session.step(SessionSignal.DISCONNECTED, 101.0) == [SUSPENDED]
     assert session.why_not(101.0) == "no connection: suspended"
     (_, *to_do) = session.step(Connected(7, TIMEOUT_S, 102.0), 103.0)
@@ -133,7 +133,7 @@ def test_a_session_goes_on_with_another_connection(session: Session) -> None:
     assert to_do == [Arm()], "connected as before, but changes may have been missed"
 
 
-def test_an_expired_session_is_forgotten_and_another_begins(session: Session) -> None:
+def test_expired_session_is_replaced(session: Session) -> None:
     assert session.step(SessionSignal.EXPIRED, 103.0) == [LOST]
     assert (session.phase, session.session_id) == (SessionPhase.SEEKING, 0)
     assert session.lease_valid_until_s == float("-inf")
@@ -145,13 +145,13 @@ def test_an_expired_session_is_forgotten_and_another_begins(session: Session) ->
     assert session.why_not(104.0, 8) is None
 
 
-def test_to_be_granted_another_session_is_to_hear_that_the_last_one_is_over(session: Session) -> None:
+def test_grant_of_another_session_means_the_last_one_is_lost(session: Session) -> None:
     to_do = session.step(Connected(8, TIMEOUT_S, 90.0), 104.0)
     assert [each for each in to_do if isinstance(each, Announce)] == [LOST, CONNECTED]
     assert (session.session_id, session.lease_valid_until_s) == (8, 98.0), "the lease is that of the new one"
 
 
-def test_a_server_that_hangs_up_is_the_obstacle_until_another_connects_and_is_said_once(session: Session) -> None:
+def test_server_that_hangs_up_is_the_obstacle_and_logged_once(session: Session) -> None:
     assert session.step(HungUp("stale:1"), 101.0) == []
     assert session.obstacle is None
     session.step(SessionSignal.DISCONNECTED, 102.0)
@@ -164,7 +164,7 @@ def test_a_server_that_hangs_up_is_the_obstacle_until_another_connects_and_is_sa
     assert session.step(HungUp(ADDRESS), 107.0) == [HANGS_UP]
 
 
-def test_a_server_that_refuses_us_is_the_obstacle_and_no_reason_to_give_the_session_up(session: Session) -> None:
+def test_refusing_server_is_the_obstacle_and_the_session_is_kept(session: Session) -> None:
     session.step(SessionSignal.DISCONNECTED, 101.0)
     (said,) = session.step(ConnectionRefused(ADDRESS, "it does not take sasl:lm"), 1_000.0)
     assert said == Say(
@@ -174,7 +174,7 @@ def test_a_server_that_refuses_us_is_the_obstacle_and_no_reason_to_give_the_sess
     assert session.step(ConnectionRefused(ADDRESS, "again"), 1_001.0) == []
 
 
-def test_a_session_is_certainly_over_two_timeouts_after_the_newest_answered_request_was_sent(session: Session) -> None:
+def test_session_is_over_two_timeouts_after_the_last_answered_request(session: Session) -> None:
     session.step(SessionSignal.DISCONNECTED, 101.0)
     over_s = 99 + 2 * TIMEOUT_S
     assert not session.is_over(over_s - 0.001)
@@ -185,7 +185,7 @@ def test_a_session_is_certainly_over_two_timeouts_after_the_newest_answered_requ
     assert session.step(HungUp(ADDRESS), over_s + 2) == [], "there is none"
 
 
-def test_a_session_given_up_is_counted_and_lost(session: Session) -> None:
+def test_session_given_up_is_counted_and_lost(session: Session) -> None:
     session.step(SessionSignal.DISCONNECTED, 101.0)
     said, lost = session.step(GivenUp(ADDRESS), 130.0)
     assert isinstance(said, Say)
@@ -196,7 +196,7 @@ def test_a_session_given_up_is_counted_and_lost(session: Session) -> None:
     assert session.given_up == 1
 
 
-def test_a_session_that_was_closed_hears_of_nothing_until_it_is_opened_again(session: Session) -> None:
+def test_closed_session_ignores_events_until_reopened(session: Session) -> None:
     assert session.step(SessionSignal.CLOSE, 103.0) == [LOST]
     assert (session.phase, session.session_id, session.wake_s) == (SessionPhase.CLOSED, 0, None)
     for late in (
@@ -214,7 +214,7 @@ def test_a_session_that_was_closed_hears_of_nothing_until_it_is_opened_again(ses
     assert to_do == [CONNECTED, Arm()]
 
 
-def test_a_store_says_what_its_session_does(session: Session) -> None:
+def test_store_exposes_the_state_of_its_session(session: Session) -> None:
     session.step(SessionSignal.DISCONNECTED, 101.0)
     session.step(GivenUp(ADDRESS), 130.0)
     session.step(Connected(8, TIMEOUT_S, 131.0), 132.0)
@@ -341,7 +341,7 @@ DOINGS = st.one_of(
 
 
 @given(doings=st.lists(DOINGS, min_size=20, max_size=60))
-def test_whatever_happens_a_session_is_trusted_only_while_the_servers_have_it(doings: list[tuple[str, float]]) -> None:
+def test_session_is_trusted_only_while_the_servers_have_it(doings: list[tuple[str, float]]) -> None:
     servers = Servers(TIMEOUT_S)
     for what, value in doings:
         match what:

@@ -15,7 +15,7 @@ from loadmanager.store import znode_codec
 from loadmanager.store.znode_codec import COMPRESS_ABOVE_BYTES, MAX_DECODED_BYTES, decode, pack, pack_rounded
 
 
-def test_a_large_record_is_compressed_and_always_to_the_same_bytes() -> None:
+def test_large_record_is_compressed_deterministically() -> None:
     small = b"x" * COMPRESS_ABOVE_BYTES
     assert pack(small) == small
     large = small + b"x"
@@ -25,7 +25,7 @@ def test_a_large_record_is_compressed_and_always_to_the_same_bytes() -> None:
 
 
 @given(st.dictionaries(st.text(), st.integers(-(2**53), 2**53) | st.text() | st.none()))
-def test_what_was_encoded_is_decoded(record: dict[str, object]) -> None:
+def test_encoded_record_is_decoded(record: dict[str, object]) -> None:
     data = orjson.dumps(record)
     assert orjson.loads(decode(pack(data), "/r")) == record
     assert orjson.loads(decode(gzip.compress(data), "/r")) == record
@@ -45,12 +45,12 @@ def test_what_was_encoded_is_decoded(record: dict[str, object]) -> None:
         (gzip.compress(b"{}", mtime=0)[:-8] + bytes(8), "damaged"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_the_place_it_was_found(data: bytes, what: str) -> None:
+def test_undecodable_record_is_rejected_with_its_path(data: bytes, what: str) -> None:
     with pytest.raises(InvalidRecordError, match=f"/brokers/b: .*{what}"):
         decode(data, "/brokers/b")
 
 
-def test_a_small_record_that_decompresses_to_gigabytes_is_refused_without_doing_so() -> None:
+def test_decompression_bomb_is_rejected() -> None:
     compressor = zlib.compressobj(9, zlib.DEFLATED, 31)
     chunk = bytes(1024 * 1024)
     bomb = b"".join(compressor.compress(chunk) for _ in range(MAX_DECODED_BYTES // len(chunk) + 1)) + compressor.flush()
@@ -60,14 +60,14 @@ def test_a_small_record_that_decompresses_to_gigabytes_is_refused_without_doing_
 
 
 @given(st.binary())
-def test_anything_is_either_decoded_or_refused(data: bytes) -> None:
+def test_any_bytes_are_decoded_or_rejected(data: bytes) -> None:
     try:
         decode(data, "/r").decode("utf-8")
     except InvalidRecordError as error:
         assert str(error).startswith("/r: ")  # noqa: PT017 - either outcome is right
 
 
-def test_figures_lose_digits_only_where_a_record_would_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_are_rounded_only_in_records_that_would_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 200_000
     monkeypatch.setattr(znode_codec, "MAX_ZNODE_BYTES", most)
     rng = random.Random(1)

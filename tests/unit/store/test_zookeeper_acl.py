@@ -39,7 +39,7 @@ def test_credentials_come_from_a_file(tmp_path: Path, begins: str) -> None:
     assert str(path) in str(found)
 
 
-def test_credentials_come_from_a_variable_or_from_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_come_from_a_variable_or_are_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZK", "lm:secret")
     found = read_credentials(KEY, "env:ZK", "sasl")
     assert found is not None
@@ -62,7 +62,9 @@ def test_credentials_come_from_a_variable_or_from_nowhere(monkeypatch: pytest.Mo
         ("file://{path}", b"lm:secret\nother:secret", "expected user:password on one line"),
     ],
 )
-def test_bad_value_is_refused_and_never_shown(tmp_path: Path, source: str, content: bytes | None, says: str) -> None:
+def test_invalid_credentials_are_rejected_and_never_shown(
+    tmp_path: Path, source: str, content: bytes | None, says: str
+) -> None:
     path = tmp_path / "zk"
     if content is not None:
         path.write_bytes(content)
@@ -73,13 +75,13 @@ def test_bad_value_is_refused_and_never_shown(tmp_path: Path, source: str, conte
     assert "secret" not in str(refused.value)
 
 
-def test_identities_are_as_access_lists_have_them() -> None:
+def test_identities_have_the_form_of_access_lists() -> None:
     texts = ["digest:lm:1PnMEOEZbNjS83aOCx0jAsAs6Kw=", "sasl:lm/host@REALM", "x509:CN=lm,O=Example"]
     assert [f"{scheme}:{name}" for scheme, name in identities_of("metadataStoreNodeIds", texts)] == texts
 
 
 @pytest.mark.parametrize("text", ["digest:lm:secret", "digest:lm", "world:anyone", "lm", "sasl:", ""])
-def test_other_identities_are_refused_and_no_password_is_shown(text: str) -> None:
+def test_invalid_identities_are_rejected_and_no_password_is_shown(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^metadataStoreNodeIds: ") as refused:
         identities_of("metadataStoreNodeIds", [text])
     assert "secret" not in str(refused.value)
@@ -96,31 +98,31 @@ def test_other_identities_are_refused_and_no_password_is_shown(text: str) -> Non
         (paths.namespace("t/ns"), "cdrwa", "r"),
     ],
 )
-def test_the_table_says_who_may_do_what(path: str, of_nodes: str, of_agents: str) -> None:
+def test_permissions_match_the_table(path: str, of_nodes: str, of_agents: str) -> None:
     acl = Acls((NODE,), (AGENT,)).of(path)
     assert {(each.id, letters_of(each.perms)) for each in acl} == {(NODE, of_nodes), (AGENT, of_agents)}
     assert render(acl) == f"sasl:lm:{of_nodes}, sasl:agent:{of_agents}"
 
 
-def test_whoever_is_both_may_do_what_either_may() -> None:
+def test_identity_of_both_roles_has_the_permissions_of_both() -> None:
     (entry,) = Acls((NODE,), (NODE,)).of(paths.broker("b:1"))
     assert letters_of(entry.perms) == "rwa"
 
 
-def test_without_identities_everything_is_open() -> None:
+def test_access_is_open_without_identities() -> None:
     assert Acls().of(paths.EPOCH) == OPEN_ACL_UNSAFE
     assert grants_all(OPEN_ACL_UNSAFE, ())
     assert render(OPEN_ACL_UNSAFE) == "world:anyone:cdrwa"
 
 
-def test_a_digest_is_recognised_by_its_user_where_its_hash_is_hidden() -> None:
+def test_digest_with_a_hidden_hash_is_matched_by_user() -> None:
     ours = Id("digest", "lm:1PnMEOEZbNjS83aOCx0jAsAs6Kw=")
     assert grants_all([ACL(31, Id("digest", "lm:x"))], [ours])
     assert not grants_all([ACL(31, Id("digest", "other:x"))], [ours])
     assert not grants_all([ACL(1, Id("digest", "lm:x"))], [ours])
 
 
-def test_access_lists_count_for_the_size_of_a_transaction() -> None:
+def test_access_lists_count_towards_the_transaction_size() -> None:
     acls = Acls(tuple(Id("x509", f"CN={number}" * 50) for number in range(20)))
     ops = [Create(f"/n{number}", b"") for number in range(1_000)]
     check_sizes(ops)
@@ -147,7 +149,7 @@ def tls_pair() -> Iterator[tuple[ssl.SSLSocket, ssl.SSLSocket]]:
     served[0].close()
 
 
-def test_what_tls_has_decrypted_already_is_there_to_be_read(tls_pair: tuple[ssl.SSLSocket, ssl.SSLSocket]) -> None:
+def test_bytes_buffered_by_tls_count_as_readable(tls_pair: tuple[ssl.SSLSocket, ssl.SSLSocket]) -> None:
     """Two answers may come as one record: the kernel has nothing more to say of the second one."""
     server, client = tls_pair
     server.sendall(b"ab")
