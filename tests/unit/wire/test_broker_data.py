@@ -61,12 +61,12 @@ def decode(text: bytes | str) -> LocalBrokerData:
     return decode_local_broker_data(text.encode() if isinstance(text, str) else text, "/the/znode")
 
 
-def test_what_a_broker_wrote_comes_back_as_it_was_with_the_same_keys() -> None:
+def test_broker_record_survives_a_round_trip() -> None:
     data = orjson.dumps(WRITTEN_BY_A_BROKER)
     assert orjson.loads(encode_local_broker_data(decode(data))) == WRITTEN_BY_A_BROKER
 
 
-def test_a_record_becomes_columns() -> None:
+def test_broker_record_becomes_report_columns() -> None:
     report = report_of(decode(orjson.dumps(WRITTEN_BY_A_BROKER)), "/the/znode")
     assert report.usage.tolist()[0] == [137.5, 800.0]
     assert report.usage.tolist()[4] == [-1.0, -1.0]
@@ -78,7 +78,7 @@ def test_a_record_becomes_columns() -> None:
     assert (report.version, report.persistent_enabled, report.non_persistent_enabled) == ("5.0.0", True, False)
 
 
-def test_an_empty_object_is_a_broker_that_does_nothing() -> None:
+def test_empty_record_is_an_idle_broker() -> None:
     report = report_of(decode("{}"), "/the/znode")
     assert report.usage.tolist() == [[0.0, 0.0]] * 5
     assert report.bundle_names == ()
@@ -86,7 +86,7 @@ def test_an_empty_object_is_a_broker_that_does_nothing() -> None:
     assert (report.num_bundles, report.persistent_enabled) == (0, True)
 
 
-def test_how_a_broker_serves_is_said_as_far_as_it_says_so() -> None:
+def test_health_has_only_the_stated_figures() -> None:
     whole = decode('{"health":{"latencyMs":12,"errorShare":0.25,"queue":3}}')
     assert report_of(whole, "/the/znode").health == HealthFigures(12.0, 0.25, 3.0)
     part = decode('{"health":{"latencyMs":12.5,"queue":null,"more":1}}')
@@ -96,34 +96,34 @@ def test_how_a_broker_serves_is_said_as_far_as_it_says_so() -> None:
 
 
 @pytest.mark.parametrize("health", ['{"latencyMs":-1}', '{"errorShare":1.5}', '{"queue":"long"}', "7"])
-def test_health_that_cannot_be_true_is_named(health: str) -> None:
+def test_invalid_health_is_named(health: str) -> None:
     with pytest.raises(InvalidRecordError, match="health"):
         decode(f'{{"health":{health}}}')
 
 
-def test_a_record_without_a_time_is_from_the_moment_it_was_read() -> None:
+def test_record_without_a_time_has_the_time_of_the_read() -> None:
     assert report_of(decode("{}"), "/the/znode", read_at_ms=7).last_update_ms == 7
     assert report_of(decode('{"lastUpdate":5}'), "/the/znode", read_at_ms=7).last_update_ms == 5
 
 
-def test_fields_nobody_knows_are_ignored_wherever_they_are() -> None:
+def test_unknown_fields_are_ignored_at_every_level() -> None:
     stats = {BUNDLE: {"msgRateIn": 1, "new": {}}}
     data = orjson.dumps({"lastStats": stats, "bundleStats": {}, "cpu": {"usage": 1, "limit": 2, "x": 3}})
     assert decode(data) == {"lastStats": {BUNDLE: {"msgRateIn": 1.0}}, "cpu": {"usage": 1.0, "limit": 2.0}}
 
 
-def test_numbers_may_come_as_strings_and_whole_ones_with_a_fraction_of_zero() -> None:
+def test_numbers_are_accepted_as_strings_and_integral_floats() -> None:
     record = decode('{"msgRateIn":"3.5","msgRateOut":1.0E7,"numTopics":3.0,"numConsumers":"4"}')
     assert record == {"msgRateIn": 3.5, "msgRateOut": 1.0e7, "numTopics": 3, "numConsumers": 4}
 
 
-def test_a_null_counts_as_absent() -> None:
+def test_null_counts_as_absent() -> None:
     text = f'{{"lastStats":{{"{BUNDLE}":{{"msgRateIn":null,"topics":2}}}},"cpu":null,"bundles":null,"numTopics":null}}'
     assert decode(text) == {"lastStats": {BUNDLE: {"topics": 2}}}
     assert decode('{"lastStats":null,"webServiceUrlTls":null}') == {}
 
 
-def test_a_bundle_with_some_figures_missing_has_zeros_there() -> None:
+def test_missing_figures_of_a_bundle_are_zero() -> None:
     report = report_of(decode(f'{{"lastStats":{{"{BUNDLE}":{{"msgThroughputIn":5}}}}}}'), "/the/znode")
     assert report.bundle_load.tolist() == [[0.0, 0.0, 5.0, 0.0]]
     assert report.bundle_topics.tolist() == [0]
@@ -155,7 +155,7 @@ def test_a_bundle_with_some_figures_missing_has_zeros_there() -> None:
         (f'{{"lastStats":{{"{BUNDLE}":{{"producerCount":{2**63}}}}}}}', "producerCount: Input should be less than"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_the_place_and_the_field(text: str, complaint: str) -> None:
+def test_invalid_record_is_rejected_with_path_and_field(text: str, complaint: str) -> None:
     with pytest.raises(InvalidRecordError) as refusal:
         decode(text)
     assert str(refusal.value).startswith("/the/znode: ")
@@ -168,20 +168,20 @@ def test_what_cannot_be_used_is_refused_with_the_place_and_the_field(text: str, 
     ["", "x", "t/ns", "t/ns/x", "t/ns/0x0_0x1", "t/ns/0x40000000_0x00000000", "a b/ns/0x00000000_0xffffffff"]
     + [f"{'A' * 500_000}{end}" for end in ("", "/x", "/x/y")],
 )
-def test_a_name_in_the_statistics_that_is_no_bundles_is_refused_in_short(name: str) -> None:
+def test_invalid_bundle_name_in_statistics_is_rejected_briefly(name: str) -> None:
     record = decode(orjson.dumps({"lastStats": {name: {}}}))
     with pytest.raises(InvalidRecordError, match=r"^/the/znode: lastStats: ") as refusal:
         report_of(record, "/the/znode")
     assert len(str(refusal.value)) < 500
 
 
-def test_faults_are_shown_in_short_however_many_and_long_they_are() -> None:
+def test_many_long_errors_are_shortened() -> None:
     stats = {f"{'A' * 10_000}{number}": {"msgRateIn": "x" * 10_000} for number in range(100)}
     with pytest.raises(InvalidRecordError, match="and 97 more") as refusal:
         decode(orjson.dumps({"lastStats": stats}))
     assert len(str(refusal.value)) < 1000
 
 
-def test_no_null_is_written_which_would_break_pulsars_readers() -> None:
+def test_null_is_never_written() -> None:
     record = a_record("b1:8080", {BUNDLE: load_of(1.0)})
     assert b"null" not in encode_local_broker_data(record)

@@ -19,5 +19,5 @@ STATS = {"t/n/0x00000000_0xffffffff": {"msgRateIn": 1.0}}
         ({}, 0),
     ],
 )
-def test_a_broker_has_as_many_bundles_as_it_names(record: LocalBrokerData, bundles: int) -> None:
+def test_bundle_count_is_the_number_of_named_bundles(record: LocalBrokerData, bundles: int) -> None:
     assert report_of(record, "broker").num_bundles == bundles

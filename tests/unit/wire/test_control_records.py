@@ -23,11 +23,11 @@ ALL = Controls(
 
 
 @pytest.mark.parametrize("controls", [ALL, NO_CONTROLS])
-def test_controls_are_read_as_they_were_written(controls: Controls) -> None:
+def test_controls_survive_a_round_trip(controls: Controls) -> None:
     assert decode_controls(encode_controls(controls), "here") == controls
 
 
-def test_the_record_names_the_shared_keys() -> None:
+def test_control_record_has_the_documented_keys() -> None:
     assert encode_controls(ALL) == (
         b'{"draining":{"b1:8080":{"since":1500,"startTimestamp":1753000000000}},'
         b'"returning":{"b2:8080":{"since":1250,"bundles":["t/ns/0x00000000_0x80000000"]}},"excluded":["b1:8080","b2:8080"],"heldOff":{"b2:8080":1700000000250},'
@@ -54,7 +54,7 @@ def test_the_record_names_the_shared_keys() -> None:
         (b'{"dryRun": "true"}', "dryRun"),
     ],
 )
-def test_a_record_that_cannot_be_used_is_refused_with_its_place_and_field(data: bytes, field: str) -> None:
+def test_invalid_control_record_is_rejected_with_path_and_field(data: bytes, field: str) -> None:
     with pytest.raises(InvalidRecordError, match=rf"^here: .*{field}|^here: "):
         decode_controls(data, "here")
     with pytest.raises(InvalidRecordError, match=field):

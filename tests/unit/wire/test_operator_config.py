@@ -63,11 +63,11 @@ def written(operator_config: StoredOperatorConfig, **changed: object) -> bytes:
 @pytest.mark.parametrize(
     "operator_config", [EVERYTHING, StoredOperatorConfig(), StoredOperatorConfig({}, {}, {}, {}, Controls(), {})]
 )
-def test_what_is_written_is_read_back(operator_config: StoredOperatorConfig) -> None:
+def test_operator_config_survives_a_round_trip(operator_config: StoredOperatorConfig) -> None:
     assert decode_operator_config(written(operator_config), "file") == operator_config
 
 
-def test_equal_bundles_are_a_number_for_people() -> None:
+def test_equal_bundles_are_written_as_a_count() -> None:
     content = json.loads(written(EVERYTHING))
     assert content["namespaces"] == {
         "t/cut": {"boundaries": ["0x00000000", "0x00001000", "0xffffffff"], "hashFunction": "crc32"},
@@ -75,7 +75,7 @@ def test_equal_bundles_are_a_number_for_people() -> None:
     }
 
 
-def test_what_ends_by_itself_is_no_part_of_it() -> None:
+def test_temporary_controls_are_not_exported() -> None:
     moment = Controls(draining={BrokerId("b:1"): DrainOrder(1.0)}, held_off={BrokerId("b:2"): 2.0}, frozen="incident")
     assert standing(moment) == Controls(frozen="incident")
 
@@ -101,7 +101,7 @@ def test_what_ends_by_itself_is_no_part_of_it() -> None:
         ({"learned": {"run": "r"}}, "learned"),
     ],
 )
-def test_what_cannot_be_used_is_named(changed: dict[str, Any], says: str) -> None:
+def test_invalid_operator_config_is_rejected_by_key(changed: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidRecordError) as refused:
         decode_operator_config(written(EVERYTHING, **changed), "backup.yaml")
     assert str(refused.value).startswith("backup.yaml: ")
@@ -112,12 +112,12 @@ def changes(current: StoredOperatorConfig, wanted: StoredOperatorConfig) -> list
     return [f"{each.change} {each.kind} {each.name}" for each in find_changes(current, wanted)]
 
 
-def test_nothing_changes_where_everything_is_as_it_is_wanted() -> None:
+def test_nothing_changes_when_current_equals_wanted() -> None:
     assert find_changes(EVERYTHING, EVERYTHING) == []
     assert find_changes(EVERYTHING, StoredOperatorConfig()) == [], "what it does not speak of stays"
 
 
-def test_into_nothing_everything_is_created() -> None:
+def test_empty_cluster_gets_everything_created() -> None:
     assert changes(StoredOperatorConfig(), EVERYTHING) == [
         "create namespace t/cut",
         "create namespace t/ns",
@@ -134,7 +134,7 @@ def test_into_nothing_everything_is_created() -> None:
     ]
 
 
-def test_what_is_not_wanted_goes_but_for_namespaces() -> None:
+def test_unwanted_entries_are_removed_except_namespaces() -> None:
     wanted = StoredOperatorConfig(
         {"t/ns": NamespaceBundles(equal_boundaries(8))}, {}, {}, {"t/ns": "other"}, Controls(), {}
     )

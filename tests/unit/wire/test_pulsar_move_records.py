@@ -17,7 +17,7 @@ ACTS = MoveHistory(
 )
 
 
-def test_a_record_says_what_is_remembered() -> None:
+def test_move_history_has_the_documented_json() -> None:
     assert encode_move_history(ACTS).decode() == (
         '{"underWay":{"t/ns/0x00000000_0x80000000":'
         '{"source":"a:8080","beganAt":13000,"own":true,"destination":"b:8080"},'
@@ -27,7 +27,7 @@ def test_a_record_says_what_is_remembered() -> None:
     assert decode_move_history(encode_move_history(ACTS), "/x") == ACTS
 
 
-def test_a_record_without_anything_is_one_of_nothing() -> None:
+def test_empty_record_is_an_empty_history() -> None:
     assert (
         decode_move_history(b"{}", "/x")
         == decode_move_history(encode_move_history(MoveHistory()), "/x")
@@ -48,6 +48,6 @@ def test_a_record_without_anything_is_one_of_nothing() -> None:
         (b'{"underWay":{"t/ns/0x00000000_0x80000000":{"source":"a:8080","own":true}}}', "beganAt: Field required"),
     ],
 )
-def test_a_record_that_is_none_is_refused_by_its_path_and_field(data: bytes, fault: str) -> None:
+def test_invalid_move_record_is_rejected_with_path_and_field(data: bytes, fault: str) -> None:
     with pytest.raises(InvalidRecordError, match=f"^/x: .*{fault}"):
         decode_move_history(data, "/x")

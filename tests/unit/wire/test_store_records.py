@@ -40,13 +40,13 @@ def ownerships(draw: st.DrawFn) -> Ownership:
     st.lists(st.just(FREE) | ownerships(), min_size=1, max_size=8),
     st.sampled_from(HashFunction),
 )
-def test_a_namespace_comes_back_as_it_was(entries: list[Ownership], function: HashFunction) -> None:
+def test_namespace_survives_a_round_trip(entries: list[Ownership], function: HashFunction) -> None:
     bundles = NamespaceBundles(equal_boundaries(len(entries)), function)
     state = NamespaceState(NAME, bundles, tuple(entries))
     assert decode_namespace(NAME, encode_namespace(state), "w") == state
 
 
-def test_what_is_equal_in_a_record_is_one_object_and_an_owner_that_is_known_is_that_one() -> None:
+def test_equal_entries_of_a_record_share_one_object() -> None:
     bundles = NamespaceBundles(equal_boundaries(4))
     first, second = broker("b1", 7), broker("b2", 8)
     entries = (owned(first, 3), owned(first, 3), owned(first, 4), owned(second, 3))
@@ -58,7 +58,7 @@ def test_what_is_equal_in_a_record_is_one_object_and_an_owner_that_is_known_is_t
     assert decode_namespace(NAME, data, "w").bundles is state.bundles
 
 
-def test_a_namespace_is_written_so_that_an_operator_can_read_it() -> None:
+def test_namespace_record_is_readable_by_operators() -> None:
     bundles = NamespaceBundles(equal_boundaries(2), HashFunction.CRC32)
     state = NamespaceState(NAME, bundles, (owned(broker("b1", 7), 3), FREE))
     assert orjson.loads(encode_namespace(state)) == {
@@ -105,14 +105,14 @@ def a_namespace(**changes: object) -> bytes:
         (a_namespace().replace(b"0x00000000_0xffffffff", b"everything"), "bundle range 'everything'"),
     ],
 )
-def test_a_damaged_namespace_record_is_refused_with_the_place_and_the_field(data: bytes, complaint: str) -> None:
+def test_damaged_namespace_record_is_rejected_with_path_and_field(data: bytes, complaint: str) -> None:
     with pytest.raises(InvalidRecordError) as refusal:
         decode_namespace(NAME, data, "/the/znode")
     assert str(refusal.value).startswith("/the/znode: ")
     assert complaint in str(refusal.value)
 
 
-def test_averages_of_bundles_come_back_as_they_were() -> None:
+def test_bundle_averages_survive_a_round_trip() -> None:
     history = {bundle(n): averages((1.5 * n, 2.0, 3.0, 4.0), (5.0, 6.0, 7.0, 8.0), 7, 9) for n in range(3)}
     found = decode_bundle_data("tenant/ns", encode_bundle_data(history), "w")
     assert list(found) == list(history)
@@ -122,7 +122,7 @@ def test_averages_of_bundles_come_back_as_they_were() -> None:
         assert (found[name].short_samples, found[name].long_samples, found[name].topics) == (7, 7, 9)
 
 
-def test_means_over_time_come_back_and_older_records_have_none() -> None:
+def test_time_means_survive_a_round_trip_and_are_optional() -> None:
     history, name = averages((1.0, 2.0, 3.0, 4.0)), bundle(0)
     with_mean = replace(history, time_mean=TimeMean(np.array((5.0, 6.0, 7.5, 8.0)), 0.25))
     found = decode_bundle_data("tenant/ns", encode_bundle_data({name: with_mean}), "w")[name].time_mean
@@ -133,7 +133,7 @@ def test_means_over_time_come_back_and_older_records_have_none() -> None:
     assert decode_bundle_data("tenant/ns", older, "w")[name].time_mean is None
 
 
-def test_averages_are_written_with_pulsars_keys() -> None:
+def test_bundle_averages_have_the_keys_of_pulsar() -> None:
     data = orjson.loads(encode_bundle_data({bundle(0): averages((1.0, 2.0, 3.0, 4.0), samples=1, topics=5)}))
     assert data["0x00000000_0x00000001"]["shortTermData"] == {
         "maxSamples": 10,
@@ -159,26 +159,26 @@ MEAN: dict[str, object] = {
 
 @pytest.mark.parametrize("field", ["numSamples", "msgRateIn"])
 @pytest.mark.parametrize("value", [b"-1", b"1e300", b'"x"', b"NaN"])
-def test_averages_that_are_no_numbers_to_reckon_with_are_refused(field: str, value: bytes) -> None:
+def test_averages_out_of_range_are_rejected(field: str, value: bytes) -> None:
     mean = {**MEAN, field: "HERE"}
     data = orjson.dumps({"0x00000000_0xffffffff": {"shortTermData": mean, "longTermData": mean}})
     with pytest.raises(InvalidRecordError, match=f"/the/znode: .*{field}"):
         decode_bundle_data("t/ns", data.replace(b'"HERE"', value), "/the/znode")
 
 
-def test_a_topic_count_beyond_all_reason_is_refused() -> None:
+def test_absurd_topic_count_is_rejected() -> None:
     data = orjson.dumps({"0x00000000_0xffffffff": {"shortTermData": MEAN, "longTermData": MEAN, "topics": "HERE"}})
     with pytest.raises(InvalidRecordError, match="topics: Input should be less than or equal to"):
         decode_bundle_data("t/ns", data.replace(b'"HERE"', str(10**30).encode()), "/the/znode")
 
 
-def test_more_topics_than_a_history_has_room_for_are_as_many_as_it_has() -> None:
+def test_topic_count_is_capped_at_32_bits() -> None:
     data = orjson.dumps({"0x00000000_0xffffffff": {"shortTermData": MEAN, "longTermData": MEAN, "topics": 2**40}})
     (history,) = decode_bundle_data("t/ns", data, "/the/znode").values()
     assert history.topics == 2**31 - 1
 
 
-def test_the_averages_of_a_broker_have_pulsars_keys() -> None:
+def test_broker_averages_have_the_keys_of_pulsar() -> None:
     sums = np.array([[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]])
     assert orjson.loads(TimeAverageBrokerData.of(sums).to_json()) == {
         "shortTermMsgThroughputIn": 3.0,
@@ -192,7 +192,7 @@ def test_the_averages_of_a_broker_have_pulsars_keys() -> None:
     }
 
 
-def test_lookup_data_leaves_out_what_is_not_there_but_for_what_old_clients_need() -> None:
+def test_lookup_data_omits_absent_fields_except_those_of_old_clients() -> None:
     data = LookupData(broker_id="b1:8080", broker_url="pulsar://b1:6650", native_url="pulsar://b1:6650")
     assert orjson.loads(data.to_json()) == {
         "brokerId": "b1:8080",
@@ -202,12 +202,12 @@ def test_lookup_data_leaves_out_what_is_not_there_but_for_what_old_clients_need(
     }
 
 
-def test_the_ownership_of_a_free_bundle_comes_back_as_it_was() -> None:
+def test_ownership_of_a_free_bundle_survives_a_round_trip() -> None:
     answer = OwnershipAnswer(bundle=bundle(0), state="Free", version=0, epoch=0)
     assert parse_model(OwnershipAnswer, answer.to_json(), "w") == answer
 
 
-def test_a_leader_record_is_read_with_fields_it_does_not_know() -> None:
+def test_unknown_fields_of_a_leader_record_are_ignored() -> None:
     record = parse_model(LeaderRecord, b'{"brokerId":"b","serviceUrl":"u","epoch":3,"more":1}', "w")
     assert record == LeaderRecord(broker_id="b", service_url="u", epoch=3)
 
@@ -220,12 +220,12 @@ def test_a_leader_record_is_read_with_fields_it_does_not_know() -> None:
         (b'{"recentlyUnloaded":{"t/ns/x":-5}}', "recentlyUnloaded.t/ns/x: Input should be greater than"),
     ],
 )
-def test_what_strategies_remember_has_to_be_usable(data: bytes, complaint: str) -> None:
+def test_invalid_strategy_state_is_rejected(data: bytes, complaint: str) -> None:
     with pytest.raises(InvalidRecordError, match=complaint):
         parse_model(StrategyStateRecord, data, "/the/znode")
 
 
-def test_a_release_keeps_its_destination() -> None:
+def test_release_record_keeps_its_destination() -> None:
     bundles = NamespaceBundles(equal_boundaries(1))
     state = NamespaceState(NAME, bundles, (releasing(broker("b1", 3), broker("b2", 4)),))
     data = orjson.loads(encode_namespace(state))["ownership"]["0x00000000_0xffffffff"]

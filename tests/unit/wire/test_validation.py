@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from loadmanager.wire.validation import _start_of
 
 
-def test_of_a_large_value_as_much_is_looked_at_as_is_shown() -> None:
+def test_large_value_is_read_only_as_far_as_it_is_shown() -> None:
     left = [60]
     assert _start_of([[1] * 1_000_000] * 1_000_000, left) == [[1] * 58]
     assert left == [0]
@@ -14,5 +14,5 @@ def test_of_a_large_value_as_much_is_looked_at_as_is_shown() -> None:
 
 
 @given(st.recursive(st.integers() | st.booleans(), st.lists))
-def test_of_a_small_value_all_is_shown(value: object) -> None:
+def test_small_value_is_shown_in_full(value: object) -> None:
     assert _start_of(value, [10**9]) == value
