@@ -63,7 +63,7 @@ def told(life: BundleLineage) -> list[tuple[str, str | None]]:
     return [(entry.kind, entry.bundle) for entry in life.entries]
 
 
-def test_a_decision_is_told_with_the_verdicts_that_led_to_it(tmp_path: Path) -> None:
+def test_decision_is_shown_with_the_verdicts_behind_it(tmp_path: Path) -> None:
     above = verdict(B1, "broker_above_average", acted=True, usage_percent=90.0)
     placed = verdict(LOWER, "least_long_term_message_rate", acted=True, broker=B2, msg_rate_per_s=5.0, candidates=2)
     other = verdict(B3, "broker_above_average", acted=True)
@@ -75,7 +75,7 @@ def test_a_decision_is_told_with_the_verdicts_that_led_to_it(tmp_path: Path) -> 
     assert life_of(tmp_path, "t/other/0x00000000_0x40000000").entries == []
 
 
-def test_what_was_not_done_is_told_once_for_as_long_as_the_reason_is_the_same(tmp_path: Path) -> None:
+def test_repeated_refusal_is_one_entry_while_its_reason_stays_the_same(tmp_path: Path) -> None:
     pinned, frozen = (verdict(LOWER, word, acted=False) for word in ("bundle_pinned", "bundle_frozen"))
     write(tmp_path, 1, *(decision("shed", (), each) for each in (pinned, pinned, pinned, frozen, pinned)))
     entries = life_of(tmp_path, LOWER).entries
@@ -87,12 +87,12 @@ def test_what_was_not_done_is_told_once_for_as_long_as_the_reason_is_the_same(tm
     assert (entries[0].at, entries[0].last_at) == (NOON_MS + 1000, NOON_MS + 3000)
 
 
-def test_a_plan_that_was_only_looked_at_is_no_part_of_a_life(tmp_path: Path) -> None:
+def test_preview_is_not_part_of_the_lineage(tmp_path: Path) -> None:
     write(tmp_path, 1, decision("preview_shed", [step("unload", LOWER, B1, B2, "broker_above_average")]))
     assert life_of(tmp_path, LOWER).entries == []
 
 
-def test_a_move_is_one_entry_with_its_end_and_what_was_measured(tmp_path: Path) -> None:
+def test_move_is_one_entry_with_its_outcome_and_measurement(tmp_path: Path) -> None:
     write(
         tmp_path,
         1,
@@ -111,7 +111,7 @@ def test_a_move_is_one_entry_with_its_end_and_what_was_measured(tmp_path: Path) 
     assert not kept.acted
 
 
-def test_the_range_is_followed_through_cuts_and_leaders_and_gaps(tmp_path: Path) -> None:
+def test_lineage_follows_splits_leaders_and_gaps(tmp_path: Path) -> None:
     cuts = [HistoryEvent("namespace", "t/ns", {"ranges": ranges, "ownerships": []}) for ranges in (
         [PARENT[5:], ELSEWHERE[5:]], [LOWER[5:], UPPER[5:], ELSEWHERE[5:]],
     )]  # fmt: skip
@@ -143,7 +143,7 @@ def test_the_range_is_followed_through_cuts_and_leaders_and_gaps(tmp_path: Path)
     assert "did not end its term" in life.entries[4].sentence
 
 
-def test_who_ordered_it_is_told_of_the_bundle_its_namespace_its_brokers_and_plans(tmp_path: Path) -> None:
+def test_operations_on_bundle_namespace_brokers_and_plans_are_listed(tmp_path: Path) -> None:
     paths = {
         f"/admin/v2/namespaces/{LOWER}/unload": True,
         f"/admin/v2/namespaces/{PARENT}/split": True,
@@ -167,7 +167,7 @@ def test_who_ordered_it_is_told_of_the_bundle_its_namespace_its_brokers_and_plan
     assert orders[0].sentence == f"PUT /admin/v2/namespaces/{LOWER}/unload by ann from 10.0.0.1: 204"
 
 
-def test_the_newest_are_kept_and_times_are_kept_to(tmp_path: Path) -> None:
+def test_newest_entries_within_the_time_range_are_kept(tmp_path: Path) -> None:
     write(tmp_path, 1, *(MoveRow("began", LOWER, B1, B2, "admin_unload") for _ in range(5)))
     life = life_of(tmp_path, LOWER, most=2)
     assert (life.omitted, [entry.sequence for entry in life.entries]) == (3, [4, 5])
@@ -175,7 +175,7 @@ def test_the_newest_are_kept_and_times_are_kept_to(tmp_path: Path) -> None:
     assert [entry.sequence for entry in within.entries] == [2, 3]
 
 
-def test_a_file_that_cannot_be_used_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+def test_damaged_file_is_named_and_the_others_are_read(tmp_path: Path) -> None:
     write(tmp_path, 1, decision("place", [step("assign", LOWER, None, B1, "x")]))
     put_file(tmp_path, b"no Parquet", table=MOVES)
     faults = list[HistoryFileError]()

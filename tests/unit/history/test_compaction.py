@@ -81,7 +81,7 @@ def an_hour(directory: Directory) -> Directory:
     return directory
 
 
-def test_an_hour_that_is_over_is_a_file_of_each_table_with_the_same_rows(an_hour: Directory) -> None:
+def test_finished_hour_becomes_one_file_per_table_with_the_same_rows(an_hour: Directory) -> None:
     before = seen(an_hour)
 
     assert Compaction().apply(an_hour, LATER_MS) == Compacted(made=3, deleted=0)
@@ -92,7 +92,7 @@ def test_an_hour_that_is_over_is_a_file_of_each_table_with_the_same_rows(an_hour
     assert Compaction().apply(an_hour, LATER_MS) == Compacted(made=0, deleted=0)
 
 
-def test_what_a_compacted_file_stands_for_is_deleted_six_hours_later(an_hour: Directory) -> None:
+def test_originals_are_deleted_six_hours_after_compaction(an_hour: Directory) -> None:
     before, since = seen(an_hour), now_ms()
     Compaction().apply(an_hour, LATER_MS)
 
@@ -103,7 +103,7 @@ def test_what_a_compacted_file_stands_for_is_deleted_six_hours_later(an_hour: Di
     assert len(files_of(an_hour, with_originals=True)) == 1
 
 
-def test_what_was_listed_before_can_be_read_until_then(an_hour: Directory) -> None:
+def test_listed_originals_stay_readable_until_deletion(an_hour: Directory) -> None:
     listed = files_of(an_hour, BUNDLE_REPORTS)
     history, before = History(an_hour), seen(an_hour)[BUNDLE_REPORTS]
     Compaction().apply(an_hour, LATER_MS)
@@ -112,19 +112,19 @@ def test_what_was_listed_before_can_be_read_until_then(an_hour: Directory) -> No
     assert [row for file in listed for row in history.open(file).read().to_pylist()] == before
 
 
-def test_a_file_that_is_not_the_one_that_was_compacted_stays(an_hour: Directory) -> None:
+def test_original_replaced_since_is_not_deleted(an_hour: Directory) -> None:
     Compaction().apply(an_hour, LATER_MS)
     Path(files_of(an_hour, with_originals=True)[-1].path).write_bytes(b"another one")
 
     assert Compaction().apply(an_hour, now_ms() + KEPT_MS).deleted == 35
 
 
-def test_an_hour_in_which_something_may_still_be_written_is_left_alone(an_hour: Directory) -> None:
+def test_hour_that_may_still_be_written_is_skipped(an_hour: Directory) -> None:
     assert Compaction().apply(an_hour, NOON_MS + 3 * HOUR_MS - 1).made == 0
     assert Compaction().apply(an_hour, NOON_MS + 3 * HOUR_MS).made == 3
 
 
-def test_what_came_late_is_compacted_with_what_was(an_hour: Directory) -> None:
+def test_late_rows_are_compacted_with_the_compacted_file(an_hour: Directory) -> None:
     Compaction().apply(an_hour, LATER_MS)
     record(an_hour, [59], first=12)
     before = seen(an_hour)
@@ -137,26 +137,26 @@ def test_what_came_late_is_compacted_with_what_was(an_hour: Directory) -> None:
 
 
 @pytest.mark.parametrize("epoch", [IMPORTED, 1])
-def test_hours_that_were_imported_are_left_alone(directory: Directory, epoch: int) -> None:
+def test_imported_hours_are_skipped(directory: Directory, epoch: int) -> None:
     record(directory, [0, 1], epoch=epoch)
     assert Compaction().apply(directory, LATER_MS).made == (0 if epoch == IMPORTED else 3)
 
 
-def test_files_that_share_rows_or_do_not_follow_each_other_are_left_alone(directory: Directory) -> None:
+def test_files_with_overlapping_sequences_are_skipped(directory: Directory) -> None:
     flush(directory, [(0, NOON_MS), (1, NOON_MS), (2, NOON_MS)])
     flush(directory, [(1, NOON_MS)], node="node-2")
     before = seen(directory)
     assert (Compaction().apply(directory, LATER_MS).made, seen(directory)) == (0, before)
 
 
-def test_an_hour_among_the_sequences_of_another_one_is_left_alone(directory: Directory) -> None:
+def test_hours_with_interleaved_sequences_are_skipped(directory: Directory) -> None:
     record(directory, [0, 61, 1, 62])
     before = seen(directory)
     assert (Compaction().apply(directory, LATER_MS).made, seen(directory)) == (0, before)
 
 
 @pytest.mark.parametrize("damage", [b"", b"no Parquet", None])
-def test_an_hour_with_a_damaged_file_is_left_alone_and_said_once(an_hour: Directory, damage: bytes | None) -> None:
+def test_hour_with_a_damaged_file_is_skipped_and_logged_once(an_hour: Directory, damage: bytes | None) -> None:
     path = Path(files_of(an_hour)[3].path)
     content = path.read_bytes()
     path.write_bytes(content[:4] + b"\xff" * 40 + content[44:] if damage is None else damage)
@@ -178,7 +178,7 @@ def test_an_hour_with_a_damaged_file_is_left_alone_and_said_once(an_hour: Direct
     assert len(files_of(an_hour)) == 12
 
 
-def test_while_the_compacted_file_is_damaged_nothing_is_deleted_and_without_it_all_is_there(an_hour: Directory) -> None:
+def test_originals_are_kept_while_the_compacted_file_is_damaged(an_hour: Directory) -> None:
     before = seen(an_hour)
     Compaction().apply(an_hour, LATER_MS)
     (compacted,) = files_of(an_hour)
@@ -190,7 +190,7 @@ def test_while_the_compacted_file_is_damaged_nothing_is_deleted_and_without_it_a
     assert seen(an_hour)[EVENTS] == before[EVENTS]
 
 
-def test_what_goes_while_it_is_compacted_is_no_fault(an_hour: Directory) -> None:
+def test_file_deleted_during_compaction_is_no_error(an_hour: Directory) -> None:
     class Leaving(Directory):
         def open(self, path: str) -> pa.NativeFile:
             raise FileNotFoundError(path)
@@ -206,7 +206,7 @@ def test_incomplete_compacted_file_is_not_written(an_hour: Directory, monkeypatc
     assert Compaction().apply(an_hour, LATER_MS).made == 0
 
 
-def test_where_nobody_knows_when_a_file_was_written_nothing_is_deleted(an_hour: Directory) -> None:
+def test_originals_of_unknown_modification_time_are_kept(an_hour: Directory) -> None:
     class Timeless(Directory):
         def _file(self, table: str, info: fs.FileInfo) -> HistoryFile | None:
             file = super()._file(table, info)
@@ -217,14 +217,14 @@ def test_where_nobody_knows_when_a_file_was_written_nothing_is_deleted(an_hour: 
     assert Compaction().apply(timeless, now_ms() + 2 * KEPT_MS).deleted == 0
 
 
-def test_files_of_an_older_schema_are_left_alone(an_hour: Directory) -> None:
+def test_files_of_an_older_schema_are_skipped(an_hour: Directory) -> None:
     for file in files_of(an_hour):
         pq.write_table(pq.read_table(file.path).drop_columns(["subject"]), file.path)
     assert Compaction().apply(an_hour, LATER_MS).made == 2
     assert len(files_of(an_hour)) == 12
 
 
-def test_how_the_history_ends_is_the_same(directory: Directory) -> None:
+def test_end_of_the_history_is_unchanged(directory: Directory) -> None:
     record(directory, [0, 1])
     before = find_end(History(directory), 2, LATER_MS)
     assert before is not None
@@ -232,23 +232,23 @@ def test_how_the_history_ends_is_the_same(directory: Directory) -> None:
     assert find_end(History(directory), 2, LATER_MS) == before
 
 
-def test_retention_counts_and_deletes_what_compacted_files_stand_for(an_hour: Directory) -> None:
+def test_retention_counts_and_deletes_originals(an_hour: Directory) -> None:
     record(an_hour, [300], first=20)
     Compaction().apply(an_hour, LATER_MS)
     assert Retention(max_age_s=3600).apply(an_hour, NOON_MS + 9 * HOUR_MS) == 3 * 13
     assert [file.hour_ms for file in files_of(an_hour, with_originals=True)] == [NOON_MS + 5 * HOUR_MS]
 
 
-def test_a_node_of_that_name_is_no_compacted_file() -> None:
+def test_node_named_compacted_makes_no_compacted_file() -> None:
     assert "-compacted_.parquet" in path_of(EVENTS, NOON_MS, 1, (0, 9), "compacted")
 
 
-def test_next_pass_continues(an_hour: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_pass_is_continued_by_the_next(an_hour: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "_PASS_S", -1.0)
     assert [Compaction().apply(an_hour, LATER_MS).made for _ in range(4)] == [1, 1, 1, 0]
 
 
-def test_rows_are_in_groups_of_a_limited_size(an_hour: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups_have_a_limited_size(an_hour: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "_ROWS_TOGETHER", 4)
     before = seen(an_hour)
     Compaction().apply(an_hour, LATER_MS)
@@ -257,7 +257,7 @@ def test_rows_are_in_groups_of_a_limited_size(an_hour: Directory, monkeypatch: p
     assert seen(an_hour) == before
 
 
-def test_it_says_which_files_it_stands_for(an_hour: Directory) -> None:
+def test_compacted_file_lists_its_originals(an_hour: Directory) -> None:
     before = files_of(an_hour)
     Compaction().apply(an_hour, LATER_MS)
     originals = originals_of(pq.read_schema(files_of(an_hour)[0].path).metadata)
@@ -269,7 +269,7 @@ def test_it_says_which_files_it_stands_for(an_hour: Directory) -> None:
     assert COMPACTED_KEY.startswith(b"loadmanager.")
 
 
-def test_the_writer_compacts_after_a_flush(an_hour: Directory) -> None:
+def test_writer_compacts_after_a_flush(an_hour: Directory) -> None:
     before = seen(an_hour)[EVENTS]
     writer = HistoryWriter(an_hour, "node-1:8080", SOON, compaction=Compaction())
     writer.start()
@@ -314,7 +314,7 @@ class Killed(Directory):
     kills=st.lists(st.tuples(st.integers(0, 8), st.sampled_from(["before", "in the middle", "after"])), max_size=4),
     ages=st.lists(st.sampled_from([0, KEPT_MS]), min_size=5, max_size=5),
 )
-def test_killed_at_any_step_every_reader_sees_the_same(
+def test_readers_see_the_same_rows_after_a_kill_at_any_step(
     tmp_path_factory: pytest.TempPathFactory,
     minutes: Sequence[int],
     epochs: Sequence[int],

@@ -36,7 +36,7 @@ def row_of(entry: Entry) -> dict[str, Any]:
     return row
 
 
-def test_a_decision_has_its_steps_and_verdicts_as_lists() -> None:
+def test_decision_row_has_steps_and_verdicts_as_lists() -> None:
     steps: list[Assign | Unload | Mapping[str, Any]] = [
         Assign("t/ns/0x0_0x1", broker("b1", 5), ThresholdReason.BROKER_ABOVE_AVERAGE),
         Unload("t/ns/0x1_0x2", broker("b2", 6), None, ThresholdReason.BROKER_ABOVE_AVERAGE),
@@ -59,28 +59,28 @@ def test_a_decision_has_its_steps_and_verdicts_as_lists() -> None:
     assert (row["rng_state"], row["detail"]) == ('{"x":1180591620717411303424}', "[]")
 
 
-def test_a_move_names_what_it_carries_and_the_row_it_is_about() -> None:
+def test_move_row_has_its_load_and_the_number_of_its_move() -> None:
     row = row_of(MoveRow("measured", "t/ns/0x0_0x1", "a", "b", "why", np.array([1.0, 2.0, 3.0, 4.5]), move=17))
     assert (row["msg_rate_in"], row["msg_throughput_out"], row["move"]) == (1.0, 4.5, 17)
     assert row_of(MoveRow("planned", "x", None, None, "why"))["msg_rate_in"] is None
 
 
-def test_what_holds_columns_becomes_json() -> None:
+def test_columns_and_arrays_are_written_as_json() -> None:
     assert row_of(HistoryEvent("x", "y", {"b": Columns()}))["body"] == '{"b":{"hits":[1,2]}}'
     assert row_of(HistoryEvent("x", "y", {"a": np.float64(1.5), "b": np.arange(2)}))["body"] == '{"a":1.5,"b":[0,1]}'
 
 
-def test_numbers_that_are_not_finite_are_quoted_as_in_a_dump() -> None:
+def test_non_finite_numbers_are_quoted() -> None:
     text = encode_json({"a": [math.nan, math.inf], "b": {"c": Columns(), "d": -math.inf}})
     assert text is not None
     assert orjson.loads(text) == {"a": ["NaN", "Infinity"], "b": {"c": {"hits": [1, 2]}, "d": "-Infinity"}}
 
 
-def test_a_double_keeps_all_its_digits() -> None:
+def test_double_keeps_all_its_digits() -> None:
     value = 0.1 + 0.2
     assert orjson.loads(encode_json([value]) or "") == [value]
 
 
-def test_what_has_no_form_in_json_is_an_error() -> None:
+def test_value_without_json_form_is_rejected() -> None:
     with pytest.raises(TypeError, match="object: has no form in JSON"):
         encode_json({"x": object()})

@@ -45,7 +45,7 @@ def test_imports_are_ordered_before_recordings(directory: Directory) -> None:
     assert find_gaps(history) == []
 
 
-def test_a_full_disk_is_an_error_and_what_was_imported_before_stays(tmp_path: Path) -> None:
+def test_full_disk_is_an_error_and_earlier_imports_are_kept(tmp_path: Path) -> None:
     disk = Disk()
     directory = disk.directory(tmp_path / "history")
     importer = Importer(directory, "test", NOON_MS)
@@ -57,7 +57,7 @@ def test_a_full_disk_is_an_error_and_what_was_imported_before_stays(tmp_path: Pa
     assert len(kinds(History(directory))) == 1
 
 
-def test_a_file_is_one_series_or_names_one_in_each_row(tmp_path: Path) -> None:
+def test_file_holds_one_series_or_names_one_in_each_row(tmp_path: Path) -> None:
     one = csv_of(tmp_path / "one.csv", minutes([1, 2, 3]))
     rows = [f"{60 * step},{name},{step}" for step in range(3) for name in ("a", "b")]
     many = csv_of(tmp_path / "many.csv", rows, "timestamp,series,value")
@@ -100,7 +100,7 @@ def test_bad_series_is_refused_with_file_row_and_column(tmp_path: Path, rows: li
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize(("factor", "digits"), [(1, 0), (1, 3), (1_000, 0), (1_000, 2), (10**6, 0), (10**9, 0)])
-def test_tell_the_unit_of_a_number_by_its_size(tmp_path: Path, mark: bytes, factor: int, digits: int) -> None:
+def test_unit_of_a_timestamp_is_detected_by_its_size(tmp_path: Path, mark: bytes, factor: int, digits: int) -> None:
     path, start_s = tmp_path / "x.csv", NOON_MS // 1_000
     rows = [f"{(start_s + 60 * step) * factor}{'.' * (digits > 0)}{'0' * digits},{step}" for step in range(3)]
     path.write_bytes(mark + "\n".join(["timestamp,value", *rows]).encode())
@@ -127,7 +127,7 @@ def local_times(zone: str, first: str, step: timedelta) -> list[datetime]:
         ("Australia/Lord_Howe", "2026-10-03 14:00"),
     ],
 )
-def test_refuse_ambiguous_local_times(
+def test_ambiguous_local_times_are_rejected(
     tmp_path: Path,
     zone: str,
     first: str,
@@ -142,13 +142,13 @@ def test_refuse_ambiguous_local_times(
     assert series.step_ms == step.total_seconds() * 1_000
 
 
-def test_a_gap_in_utc_at_a_change_of_clocks_can_be_filled(tmp_path: Path) -> None:
+def test_gap_in_utc_at_a_clock_change_can_be_filled(tmp_path: Path) -> None:
     rows = [f"2026-03-29 0{hour}:00Z,1" for hour in (0, 1, 3, 4)]
     (series,) = read_series([csv_of(tmp_path / "x.csv", rows)], max_missing=1)
     assert len(series.values) == 5
 
 
-def test_other_headers_files_and_steps_are_refused(tmp_path: Path) -> None:
+def test_invalid_headers_files_and_steps_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(HistoryFileError, match=r"row 1: 'time,value': expected timestamp,value or timestamp,series,"):
         read_series([csv_of(tmp_path / "x.csv", minutes([1]), "time,value")])
     with pytest.raises(HistoryFileError, match=r"missing\.csv: No such file or directory"):
@@ -164,7 +164,7 @@ def test_other_headers_files_and_steps_are_refused(tmp_path: Path) -> None:
         read_series([tmp_path / "x.csv", csv_of(tmp_path / "again" / "x.csv", minutes([1, 2]))])
 
 
-def test_missing_values_may_be_taken_for_the_last_one(tmp_path: Path) -> None:
+def test_missing_values_repeat_the_last_one(tmp_path: Path) -> None:
     rows = [*minutes([1, 2, 3]), "2026-01-01 12:05:00,9"]
     (series,) = read_series([csv_of(tmp_path / "x.csv", rows)], max_missing=2)
     assert series.values.tolist() == [1, 2, 3, 3, 3, 9]
@@ -183,7 +183,7 @@ def loads(directory: Directory, fleet: SyntheticFleet, values: list[float]) -> d
     return found
 
 
-def test_each_bundle_has_the_series_shifted_in_time_and_scaled(directory: Directory) -> None:
+def test_bundles_have_the_series_shifted_and_scaled(directory: Directory) -> None:
     found = loads(directory, SyntheticFleet(bundles=50, brokers=3, seed=1), [1, 2, 3, 4])
     assert len(found) == 50
     firsts = set()
@@ -198,7 +198,7 @@ def test_each_bundle_has_the_series_shifted_in_time_and_scaled(directory: Direct
     assert means[-1] > 10 * means[0]
 
 
-def test_equal_seeds_make_equal_bundles_and_others_do_not(tmp_path: Path) -> None:
+def test_equal_seeds_make_equal_bundles(tmp_path: Path) -> None:
     made = [
         loads(Directory.of(str(tmp_path / str(number))), SyntheticFleet(20, 2, seed), [1, 2, 3])
         for number, seed in enumerate((1, 1, 2))
@@ -207,7 +207,7 @@ def test_equal_seeds_make_equal_bundles_and_others_do_not(tmp_path: Path) -> Non
     assert made[0] != made[2]
 
 
-def test_the_mean_load_is_the_one_asked_for_and_zeros_stay_zeros(directory: Directory, tmp_path: Path) -> None:
+def test_mean_load_is_as_requested_and_zeros_stay_zero(directory: Directory, tmp_path: Path) -> None:
     fleet = SyntheticFleet(bundles=2000, brokers=2, seed=3, messages_per_s=50.0, duration_s=120)
     rates = np.array([steps[0][0] for steps in loads(directory, fleet, [7.0, 7.0]).values()])
     assert 25 < rates.mean() < 100

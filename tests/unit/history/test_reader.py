@@ -44,14 +44,14 @@ def events_table(**more: object) -> pa.Table:
     return pa.table({"at_ms": [NOON_MS], "epoch": [9], "sequence": [0]} | more)
 
 
-def test_only_rows_of_the_time_that_is_asked_for_are_read(root: Path) -> None:
+def test_only_rows_of_the_requested_time_are_read(root: Path) -> None:
     history = History(str(root))
     assert [kind for _, _, kind in kinds(history, from_ms=NOON_MS + 1000, to_ms=NOON_MS + 2000)] == ["a"]
     assert kinds(history, to_ms=NOON_MS) == []
     assert kinds(history, from_ms=NOON_MS + 2001) == []
 
 
-def test_files_of_other_hours_are_not_even_opened(root: Path) -> None:
+def test_files_of_other_hours_are_not_opened(root: Path) -> None:
     for hour, day in ((10, "2026-09-21"), (14, "2026-09-21"), (12, "2026-09-20"), (12, "2026-09-22")):
         put_file(root, b"nothing that could be read", hour=hour, day=day)
     assert NOON_MS // HOUR_MS % 24 == 12
@@ -59,25 +59,25 @@ def test_files_of_other_hours_are_not_even_opened(root: Path) -> None:
     assert len(kinds(history, from_ms=NOON_MS, to_ms=NOON_MS + HOUR_MS)) == 4
 
 
-def test_columns_are_read_as_asked_for_in_the_order_of_the_table(root: Path) -> None:
+def test_requested_columns_are_read_in_table_order(root: Path) -> None:
     (row, *_) = History(str(root)).rows(EVENTS, columns=["kind", "at_ms"])
     assert list(row) == ["at_ms", "kind"]
     with pytest.raises(HistoryError, match="columns knd: not in events; it has at_ms, epoch, sequence, kind"):
         next(History(str(root)).scan(EVENTS, columns=["knd"]))
 
 
-def test_an_unknown_table_is_an_error_that_says_which_there_are(root: Path) -> None:
+def test_unknown_table_is_rejected_with_the_known_ones(root: Path) -> None:
     with pytest.raises(HistoryError, match="table event: unknown; there are broker_reports, "):
         next(History(str(root)).scan("event"))
 
 
-def test_a_history_that_is_not_there_is_empty(tmp_path: Path) -> None:
+def test_missing_history_is_empty(tmp_path: Path) -> None:
     history = History(str(tmp_path / "nothing"))
     assert list(history.scan(EVENTS)) == []
     assert history.info(EVENTS).epochs is None
 
 
-def test_a_url_of_no_known_filesystem_is_an_error() -> None:
+def test_url_of_an_unknown_filesystem_is_rejected() -> None:
     with pytest.raises(HistoryError, match=r"history nfs4://x: .*expected a directory, or a URL such as"):
         History("nfs4://x")
 
@@ -107,14 +107,14 @@ def test_damaged_or_foreign_file_is_named_and_skipped(root: Path, data: bytes, m
     assert [str(path) in str(fault) for fault in faults] == [True]
 
 
-def test_a_file_that_was_cut_off_is_named(root: Path) -> None:
+def test_truncated_file_is_named(root: Path) -> None:
     (path,) = root.rglob("events/**/*.parquet")
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(HistoryFileError, match=str(path)):
         kinds(History(str(root)))
 
 
-def test_bits_that_flipped_inside_a_file_are_an_error_that_names_it(root: Path) -> None:
+def test_file_with_flipped_bits_is_named(root: Path) -> None:
     (path,) = root.rglob("events/**/*.parquet")
     data = bytearray(path.read_bytes())
     for at in range(4, 60):
@@ -125,14 +125,14 @@ def test_bits_that_flipped_inside_a_file_are_an_error_that_names_it(root: Path) 
 
 
 @pytest.mark.parametrize("name", ["foreign.parquet", "0000000001-000000000000-000000000001.csv", "notes"])
-def test_a_file_of_another_name_is_refused_by_name(root: Path, name: str) -> None:
+def test_file_with_a_foreign_name_is_rejected(root: Path, name: str) -> None:
     folder = next(root.rglob("events/**/*.parquet")).parent
     (folder / name).write_bytes(parquet(FOREIGN))
     with pytest.raises(HistoryFileError, match=f"{name}: not a name of a file of the history; move it somewhere else"):
         kinds(History(str(root)))
 
 
-def test_a_file_of_a_newer_schema_is_refused_with_its_version_and_what_to_do(root: Path) -> None:
+def test_file_of_a_newer_schema_is_rejected_with_version_and_remedy(root: Path) -> None:
     path = put_file(root, parquet(events_table(kind=["x"], subject=["x"], body=["{}"]), "events/2"))
     with pytest.raises(HistorySchemaError) as caught:
         kinds(History(str(root)))
@@ -142,7 +142,7 @@ def test_a_file_of_a_newer_schema_is_refused_with_its_version_and_what_to_do(roo
     )
 
 
-def test_an_older_schema_is_read_and_what_it_did_not_have_is_null(root: Path) -> None:
+def test_columns_missing_in_an_older_schema_are_null(root: Path) -> None:
     put_file(root, parquet(events_table(kind=["old"]), "events/0"))
     assert list(History(str(root)).rows(EVENTS))[-1] == {
         "at_ms": NOON_MS,
@@ -154,7 +154,7 @@ def test_an_older_schema_is_read_and_what_it_did_not_have_is_null(root: Path) ->
     }
 
 
-def test_columns_of_an_older_schema_are_brought_to_the_types_of_now(root: Path) -> None:
+def test_columns_of_an_older_schema_are_cast_to_current_types(root: Path) -> None:
     old = events_table(range_lower=pa.array([5], pa.int32()), msg_rate_in=pa.array([1.0]))
     put_file(root, parquet(old, "bundle_reports/0"), BUNDLE_REPORTS)
     (batch,) = History(str(root)).scan(BUNDLE_REPORTS, columns=["range_lower", "msg_rate_in", "broker"])
@@ -162,7 +162,7 @@ def test_columns_of_an_older_schema_are_brought_to_the_types_of_now(root: Path) 
     assert [str(value) for value in batch.to_pylist()[0].values()] == ["None", "5", "1.000"]
 
 
-def test_a_file_that_retention_deletes_while_it_is_read_is_passed_over(root: Path) -> None:
+def test_file_deleted_during_the_read_is_skipped(root: Path) -> None:
     history = History(str(root))
     record(history.directory, 2, at_ms=NOON_MS + 5000)
     files = history.files(EVENTS)
@@ -172,7 +172,7 @@ def test_a_file_that_retention_deletes_while_it_is_read_is_passed_over(root: Pat
     assert [first["kind"], *(row["kind"] for row in rows)] == [TERM_BEGAN, "a", "b", TERM_ENDED]
 
 
-def test_the_reports_of_a_part_of_the_time_come_with_all_their_bundles(tmp_path: Path) -> None:
+def test_reports_of_a_time_range_have_all_their_bundles(tmp_path: Path) -> None:
     directory = Directory.of(str(tmp_path))
     with a_writer(directory) as writer:
         writer.begin_term(1, NOON_MS)
@@ -183,7 +183,7 @@ def test_the_reports_of_a_part_of_the_time_come_with_all_their_bundles(tmp_path:
     assert [len(each.report.bundle_names) for each in read] == [3, 0, 1, 2]
 
 
-def test_what_a_table_holds_is_told_from_the_footers(tmp_path: Path) -> None:
+def test_table_info_is_read_from_footers(tmp_path: Path) -> None:
     directory = Directory.of(str(tmp_path))
     with a_writer(directory) as writer:
         for epoch in (1, 2):
@@ -195,7 +195,7 @@ def test_what_a_table_holds_is_told_from_the_footers(tmp_path: Path) -> None:
     assert History(directory).info(DECISIONS).rows == 0
 
 
-def test_a_newer_file_does_not_keep_a_leader_from_recording(root: Path) -> None:
+def test_leader_records_despite_a_file_of_a_newer_schema(root: Path) -> None:
     put_file(root, parquet(events_table(kind=["x"], subject=["x"], body=["{}"]), "events/2"), epoch=2)
     record(Directory.of(str(root)), 3, "after", at_ms=NOON_MS + HOUR_MS)
     faults: list[HistoryFileError] = []
@@ -203,7 +203,7 @@ def test_a_newer_file_does_not_keep_a_leader_from_recording(root: Path) -> None:
     assert len(faults) == 1
 
 
-def test_equal_rows_of_one_sequence_keep_their_order_when_files_overlap(tmp_path: Path) -> None:
+def test_rows_of_a_sequence_keep_their_order_when_files_overlap(tmp_path: Path) -> None:
     directory = Directory.of(str(tmp_path))
     with a_writer(directory) as writer:
         writer.begin_term(1, NOON_MS)

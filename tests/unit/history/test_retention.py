@@ -31,29 +31,29 @@ def size_of(directory: Directory) -> int:
     return sum(file.size_bytes for table in TABLES for file in directory.list_files(table)[0])
 
 
-def test_hours_that_ended_too_long_ago_are_deleted_with_their_folders(directory: Directory) -> None:
+def test_hours_beyond_the_maximum_age_are_deleted_with_their_folders(directory: Directory) -> None:
     assert Retention(max_age_s=2 * 3600).apply(directory, NOW_MS) == 2
     assert epochs(directory) == [3, 4, 5]
     assert sorted(path.name for path in Path(directory.root).rglob("hour=*")) == ["hour=14", "hour=15", "hour=16"]
 
 
-def test_the_oldest_hours_are_deleted_until_it_is_small_enough(directory: Directory) -> None:
+def test_oldest_hours_are_deleted_until_the_size_limit_holds(directory: Directory) -> None:
     limit = size_of(directory) // 2
     assert Retention(max_bytes=limit).apply(directory, NOW_MS) == 3
     assert epochs(directory) == [4, 5]
     assert size_of(directory) <= limit
 
 
-def test_the_newest_hour_is_never_deleted(directory: Directory) -> None:
+def test_newest_hour_is_never_deleted(directory: Directory) -> None:
     Retention(max_age_s=0, max_bytes=0).apply(directory, NOW_MS + 1000 * HOUR_MS)
     assert epochs(directory) == [5]
 
 
-def test_without_limits_nothing_is_deleted(directory: Directory) -> None:
+def test_nothing_is_deleted_without_limits(directory: Directory) -> None:
     assert Retention().apply(directory, NOW_MS + 1000 * HOUR_MS) == 0
 
 
-def test_files_that_are_not_ours_by_place_and_name_are_left_alone(directory: Directory) -> None:
+def test_foreign_files_are_kept(directory: Directory) -> None:
     folder = put_file(Path(directory.root), b"damaged", hour=12).parent
     theirs = [folder / "notes.txt", Path(directory.root) / "other" / "0000000001-x.parquet", folder / ".hidden"]
     for path in theirs:
@@ -68,7 +68,7 @@ def epochs_left(directory: Directory) -> list[int]:
     return [file.epoch for file in directory.list_files("events")[0]]
 
 
-def test_files_never_finished_are_deleted_once_nobody_can_be_writing_them(directory: Directory) -> None:
+def test_abandoned_temporary_files_are_deleted_after_a_while(directory: Directory) -> None:
     folder = next(Path(directory.root).rglob("hour=16"))
     old, new = folder / ".tmp-old", folder / ".tmp-new"
     for path, age_s in ((old, 2 * 3600), (new, 60)):

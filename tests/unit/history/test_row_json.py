@@ -28,7 +28,7 @@ def history(tmp_path: Path) -> History:
     return History(directory)
 
 
-def test_a_json_line_holds_json_columns_as_json_and_rates_as_numbers(history: History) -> None:
+def test_json_line_has_nested_json_and_numeric_rates(history: History) -> None:
     (row,) = history.rows(DECISIONS)
     read = orjson.loads(json_line(row))
     assert read["detail"] == {"x": 'a "quoted" text'}

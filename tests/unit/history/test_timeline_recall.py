@@ -38,7 +38,7 @@ def recorded(folder: Path) -> str:
     return str(folder)
 
 
-def test_moves_that_were_made_and_terms_are_moments(tmp_path: Path) -> None:
+def test_completed_moves_and_terms_are_moments(tmp_path: Path) -> None:
     recalling = Recalling(recorded(tmp_path), NOW_MS - 24 * HOUR_MS, NOW_MS, ResourceWeights(), 10_000)
     moves, splits, leaders = recalling.moments()
     assert moves == [MoveMoment(NOW_MS - 5_000, bundle(1), A.broker, B.broker, "admin_unload")]
@@ -46,7 +46,7 @@ def test_moves_that_were_made_and_terms_are_moments(tmp_path: Path) -> None:
     assert leaders == [LeaderMoment(NOW_MS - 2 * HOUR_MS, "n1", 7)]
 
 
-def test_the_newest_hours_come_first_and_of_older_ones_bundles_once_in_five_minutes(tmp_path: Path) -> None:
+def test_newest_hours_come_first_and_older_bundles_every_five_minutes(tmp_path: Path) -> None:
     recalling = Recalling(recorded(tmp_path), NOW_MS - 24 * HOUR_MS, NOW_MS, ResourceWeights(), MINUTE_MS)
     parts = list(recalling.figures())
     hours = [part.at_ms // HOUR_MS for part in parts]

@@ -25,7 +25,7 @@ def files_below(directory: Directory) -> list[Path]:
     return sorted(path for path in Path(directory.root).rglob("*") if path.is_file())
 
 
-def test_what_is_put_is_read_back_bit_for_bit_and_in_order(directory: Directory) -> None:
+def test_rows_are_read_back_in_order_and_bit_for_bit(directory: Directory) -> None:
     reports = [a_report(number, bundles=number) for number in range(5)]
     with a_writer(directory) as writer:
         writer.begin_term(3, NOON_MS)
@@ -41,7 +41,7 @@ def test_what_is_put_is_read_back_bit_for_bit_and_in_order(directory: Directory)
     assert [row["body"] for row in History(directory).rows(EVENTS) if row["kind"] == "x"] == ['{"usage":{"b":[1,0.5]}}']
 
 
-def test_outside_a_term_nothing_is_recorded(directory: Directory) -> None:
+def test_nothing_is_recorded_outside_a_term(directory: Directory) -> None:
     with a_writer(directory) as writer:
         assert writer.put(NOON_MS, HistoryEvent("early")) == NOT_RECORDED
         writer.begin_term(1, NOON_MS)
@@ -51,14 +51,14 @@ def test_outside_a_term_nothing_is_recorded(directory: Directory) -> None:
     assert kinds(History(directory)) == [(1, 0, TERM_BEGAN), (1, 1, TERM_ENDED)]
 
 
-def test_a_file_is_written_after_the_interval_without_being_asked(directory: Directory) -> None:
+def test_file_is_written_after_the_interval(directory: Directory) -> None:
     with a_writer(directory, SOON) as writer:
         writer.begin_term(1, NOON_MS)
         writer.put(NOON_MS, HistoryEvent("x"))
         eventually_sync(lambda: writer.figures.rows_written == 2)
 
 
-def test_a_file_is_written_as_soon_as_there_are_enough_rows(directory: Directory) -> None:
+def test_file_is_written_at_the_row_limit(directory: Directory) -> None:
     with a_writer(directory, WriterLimits(rows_per_file=4, flush_interval_s=1e6)) as writer:
         writer.begin_term(1, NOON_MS)
         writer.put(NOON_MS, a_report(bundles=3))
@@ -66,7 +66,7 @@ def test_a_file_is_written_as_soon_as_there_are_enough_rows(directory: Directory
         assert len(files_below(directory)) == 3
 
 
-def test_a_new_leader_continues_behind_one_that_ended_its_term_without_a_gap(directory: Directory) -> None:
+def test_new_leader_continues_without_a_gap_after_an_ended_term(directory: Directory) -> None:
     record(directory, 1, "a", "b")
     record(directory, 2, "c", at_ms=NOON_MS + 60_000)
     history = History(directory)
@@ -74,7 +74,7 @@ def test_a_new_leader_continues_behind_one_that_ended_its_term_without_a_gap(dir
     assert find_gaps(history) == []
 
 
-def test_what_a_crashed_leader_may_have_lost_is_marked_from_its_last_file_on(directory: Directory) -> None:
+def test_crash_of_a_leader_is_a_gap_from_its_last_file_on(directory: Directory) -> None:
     writer = HistoryWriter(directory, "node-1:8080", NEVER)
     writer.start()
     writer.begin_term(1, NOON_MS)
@@ -101,7 +101,7 @@ def flushed_writer(folder: Path) -> tuple[Disk, Directory, HistoryWriter]:
     return disk, directory, writer
 
 
-def test_a_term_is_not_ended_before_all_of_it_is_there(tmp_path: Path) -> None:
+def test_term_is_not_ended_before_all_its_rows_are_written(tmp_path: Path) -> None:
     disk, directory, writer = flushed_writer(tmp_path)
     disk.left = 1
     writer.put(NOON_MS, HistoryEvent("x"))
@@ -115,7 +115,7 @@ def test_a_term_is_not_ended_before_all_of_it_is_there(tmp_path: Path) -> None:
     assert "epoch 1 did not end its term" in gap.why
 
 
-def test_terms_that_were_recorded_elsewhere_are_a_gap(directory: Directory) -> None:
+def test_terms_recorded_elsewhere_are_a_gap(directory: Directory) -> None:
     record(directory, 1, "a")
     record(directory, 4, "b", at_ms=NOON_MS + 60_000)
     record(directory, 6, "c", at_ms=NOON_MS + 90_000)
@@ -125,7 +125,7 @@ def test_terms_that_were_recorded_elsewhere_are_a_gap(directory: Directory) -> N
     ]
 
 
-def test_a_former_leader_that_ends_its_term_late_closes_the_gap(directory: Directory) -> None:
+def test_late_end_of_a_term_closes_the_gap(directory: Directory) -> None:
     with a_writer(directory) as slow:
         slow.begin_term(1, NOON_MS)
         assert slow.flush(patience())
@@ -137,7 +137,7 @@ def test_a_former_leader_that_ends_its_term_late_closes_the_gap(directory: Direc
     assert find_gaps(History(directory)) == []
 
 
-def test_a_term_that_is_written_only_after_the_next_one_keeps_its_place(directory: Directory) -> None:
+def test_term_written_after_the_next_one_keeps_its_place(directory: Directory) -> None:
     with a_writer(directory) as slow:
         slow.begin_term(1, NOON_MS)
         record(directory, 2, at_ms=NOON_MS + 60_000)
@@ -147,7 +147,7 @@ def test_a_term_that_is_written_only_after_the_next_one_keeps_its_place(director
 
 
 @pytest.mark.parametrize("epoch", [1, 5])
-def test_the_history_of_another_cluster_is_not_mixed_with_ours(directory: Directory, epoch: int) -> None:
+def test_history_of_another_cluster_is_not_mixed_in(directory: Directory, epoch: int) -> None:
     record(directory, 5, "theirs")
     before = {path: path.read_bytes() for path in files_below(directory)}
     with a_writer(directory) as writer:
@@ -157,7 +157,7 @@ def test_the_history_of_another_cluster_is_not_mixed_with_ours(directory: Direct
         assert {path: path.read_bytes() for path in files_below(directory)} == before
 
 
-def test_rows_that_do_not_fit_into_the_queue_are_counted_and_marked_once_there_is_room(directory: Directory) -> None:
+def test_rows_beyond_the_queue_are_counted_and_marked_as_a_gap(directory: Directory) -> None:
     with a_writer(directory, WriterLimits(queue_rows=3, flush_interval_s=1e6)) as writer:
         writer.begin_term(1, NOON_MS)
         writer.put(NOON_MS + 1, HistoryEvent("a"))
@@ -173,14 +173,14 @@ def test_rows_that_do_not_fit_into_the_queue_are_counted_and_marked_once_there_i
     assert (gap.from_ms, gap.to_ms, gap.rows) == (NOON_MS + 2, NOON_MS + 3, 9)
 
 
-def test_the_queue_is_bounded_by_bytes_too(directory: Directory) -> None:
+def test_queue_is_bounded_by_bytes(directory: Directory) -> None:
     with a_writer(directory, WriterLimits(queue_bytes=50_000, flush_interval_s=1e6)) as writer:
         writer.begin_term(1, NOON_MS)
         writer.put(NOON_MS, a_report(bundles=300))
         assert writer.figures.rows_lost == 301
 
 
-def test_rows_lost_at_the_very_end_are_marked_by_the_end_of_the_term(directory: Directory) -> None:
+def test_rows_lost_at_the_end_are_marked_before_the_end_of_the_term(directory: Directory) -> None:
     with a_writer(directory, WriterLimits(queue_rows=1, flush_interval_s=1e6)) as writer:
         writer.begin_term(1, NOON_MS)
         writer.put(NOON_MS, HistoryEvent("lost"))
@@ -189,7 +189,7 @@ def test_rows_lost_at_the_very_end_are_marked_by_the_end_of_the_term(directory: 
     assert [kind for _, _, kind in kinds(History(directory))] == [TERM_BEGAN, GAP, TERM_ENDED]
 
 
-def test_a_full_disk_costs_rows_but_nobody_waits_and_what_was_written_stays(tmp_path: Path) -> None:
+def test_full_disk_loses_rows_without_blocking_and_keeps_written_ones(tmp_path: Path) -> None:
     disk = Disk()
     directory = disk.directory(tmp_path / "history")
     limits = WriterLimits(queue_rows=20, rows_per_file=5, flush_interval_s=0.01, retry_s=0.01)
@@ -216,7 +216,7 @@ def test_a_full_disk_costs_rows_but_nobody_waits_and_what_was_written_stays(tmp_
     assert not [path for path in files_below(directory) if path.name.startswith(".")]
 
 
-def test_a_crash_between_the_files_of_one_flush_is_a_gap_from_its_first_row_on(tmp_path: Path) -> None:
+def test_crash_within_a_flush_is_a_gap_from_its_first_row_on(tmp_path: Path) -> None:
     disk, directory, writer = flushed_writer(tmp_path)
     writer.put(NOON_MS + 1000, a_report())
     writer.put(NOON_MS + 9000, HistoryEvent("x"))
@@ -228,7 +228,7 @@ def test_a_crash_between_the_files_of_one_flush_is_a_gap_from_its_first_row_on(t
     assert [gap.from_ms for gap in find_gaps(History(directory))] == [NOON_MS + 1000]
 
 
-def test_a_file_in_the_making_is_not_seen_by_a_reader(directory: Directory) -> None:
+def test_temporary_files_are_not_read(directory: Directory) -> None:
     record(directory, 1, "a")
     (path, *_) = [path for path in files_below(directory) if "events" in path.parts]
     path.with_name(f".tmp-{path.name}").write_bytes(b"half a fi")
@@ -236,7 +236,7 @@ def test_a_file_in_the_making_is_not_seen_by_a_reader(directory: Directory) -> N
     assert len(kinds(History(directory))) == 3
 
 
-def test_an_entry_that_cannot_be_written_costs_only_itself_and_is_marked(directory: Directory) -> None:
+def test_unwritable_entry_loses_only_itself_and_is_marked(directory: Directory) -> None:
     with a_writer(directory) as writer:
         writer.begin_term(1, NOON_MS)
         writer.put(NOON_MS, HistoryEvent("a"))
@@ -250,7 +250,7 @@ def test_an_entry_that_cannot_be_written_costs_only_itself_and_is_marked(directo
     assert [(gap.from_ms, gap.rows) for gap in find_gaps(history)] == [(NOON_MS + 1, 1)]
 
 
-def test_rows_lie_in_the_hour_of_their_time(directory: Directory) -> None:
+def test_rows_are_filed_by_the_hour_of_their_time(directory: Directory) -> None:
     with a_writer(directory) as writer:
         writer.begin_term(1, NOON_MS)
         for hour in (0, 1, 1, 13):
@@ -260,7 +260,7 @@ def test_rows_lie_in_the_hour_of_their_time(directory: Directory) -> None:
     assert hours == ["hour=12", "hour=13", "hour=01"]
 
 
-def test_a_clock_that_is_set_back_does_not_change_the_order(directory: Directory) -> None:
+def test_order_survives_a_clock_set_back(directory: Directory) -> None:
     with a_writer(directory) as writer:
         writer.begin_term(1, NOON_MS)
         for number, hour in enumerate((1, 0, 1, 0)):
@@ -271,7 +271,7 @@ def test_a_clock_that_is_set_back_does_not_change_the_order(directory: Directory
     assert all(same(each, a_report(number)) for number, each in enumerate(read))
 
 
-def test_one_node_that_leads_twice_writes_both_terms(directory: Directory) -> None:
+def test_node_that_leads_twice_writes_both_terms(directory: Directory) -> None:
     with a_writer(directory) as writer:
         for epoch in (1, 2):
             writer.begin_term(epoch, NOON_MS + epoch)
@@ -291,7 +291,7 @@ def test_old_hours_are_deleted_after_a_flush(directory: Directory) -> None:
     assert writer.close(now_ms)
 
 
-def test_closing_while_the_disk_is_full_ends_in_time_and_says_that_rows_are_missing(tmp_path: Path) -> None:
+def test_close_on_a_full_disk_times_out_and_reports_missing_rows(tmp_path: Path) -> None:
     disk = Disk()
     disk.is_full = True
     writer = HistoryWriter(disk.directory(tmp_path), "node-1:8080", SOON)
@@ -302,7 +302,7 @@ def test_closing_while_the_disk_is_full_ends_in_time_and_says_that_rows_are_miss
 
 
 @pytest.mark.parametrize("kind", ["memory", "subtree", "file url"])
-def test_any_filesystem_of_arrow_will_do(tmp_path: Path, kind: str) -> None:
+def test_any_arrow_filesystem_works(tmp_path: Path, kind: str) -> None:
     local = fs.LocalFileSystem()
     made = {
         "memory": lambda: Directory(fs._MockFileSystem(), "root/history"),
@@ -341,7 +341,7 @@ def faulty(tmp_path: Path) -> Faulty:
     return Faulty(directory.filesystem, directory.root)
 
 
-def test_an_error_that_nobody_foresaw_is_shown_once_and_what_it_held_up_is_written(faulty: Faulty) -> None:
+def test_unexpected_error_is_logged_once_and_its_rows_are_written(faulty: Faulty) -> None:
     faulty.faults = iter([KeyError("who knows"), KeyError("who knows")])
     with capture_logs() as logs, a_writer(faulty, SOON) as writer:
         writer.begin_term(1, NOON_MS)
@@ -355,7 +355,7 @@ def test_an_error_that_nobody_foresaw_is_shown_once_and_what_it_held_up_is_writt
     assert shown["log_level"] == "error"
 
 
-def test_what_can_never_be_written_is_left_out_and_marked_and_the_rest_is_written(faulty: Faulty) -> None:
+def test_rows_that_fail_repeatedly_are_dropped_and_marked(faulty: Faulty) -> None:
     faulty.faults = iter([None, *(KeyError(number) for number in range(3))])
     with a_writer(faulty, SOON) as writer:
         writer.begin_term(1, NOON_MS)
@@ -400,7 +400,7 @@ def test_failing_retention_does_not_stop_recording(directory: Directory, monkeyp
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_has_ended_all_the_same_is_shown_as_failing(faulty: Faulty) -> None:
+def test_ended_thread_is_shown_as_failing(faulty: Faulty) -> None:
     faulty.faults = iter([SystemExit()])  # type: ignore[list-item]  # what no thread survives
     writer = HistoryWriter(faulty, "node-1:8080", SOON)
     assert not writer.figures.is_failing
