@@ -70,7 +70,7 @@ def filled(path: str) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: NAMES[match[1]], path)
 
 
-async def test_each_operation_that_changes_something_leaves_an_entry(cluster: Cluster) -> None:
+async def test_every_changing_operation_leaves_an_audit_entry(cluster: Cluster) -> None:
     node = await cluster.start_leader()
     operations = changing((await node.get(PATH)).json())
     assert len(operations) > 25
@@ -85,7 +85,7 @@ async def test_each_operation_that_changes_something_leaves_an_entry(cluster: Cl
         assert before_ms <= entry["at"] <= round(time.time() * 1000) + 1
 
 
-async def test_so_does_each_of_a_process_beside_a_pulsar(tmp_path: Path) -> None:
+async def test_every_changing_operation_beside_a_pulsar_leaves_an_audit_entry(tmp_path: Path) -> None:
     async with pulsar_harness(tmp_path, bundles=2) as harness:
         node = await harness.leader()
         operations = changing((await harness.ask(node, "GET", PATH)).json())
@@ -96,7 +96,7 @@ async def test_so_does_each_of_a_process_beside_a_pulsar(tmp_path: Path) -> None
             assert (entry["operation"], entry["status"]) == (f"{method} {path}", reply.status)
 
 
-async def test_an_entry_says_from_what_to_what(cluster: Cluster) -> None:
+async def test_entry_has_the_state_before_and_after(cluster: Cluster) -> None:
     node = await cluster.start_leader()
     await cluster.a_broker("b1:8080")
     await cluster.a_broker("b2:8080")
@@ -142,7 +142,7 @@ async def test_an_entry_says_from_what_to_what(cluster: Cluster) -> None:
     assert await changed("PUT", "/admin/v2/namespaces/t/new") == (None, {"bundles": 4, "hashFunction": "murmur3_32"})
 
 
-async def test_what_was_refused_changed_nothing_and_says_so(cluster: Cluster) -> None:
+async def test_refused_operation_has_no_state_before_and_after(cluster: Cluster) -> None:
     node = await cluster.start_leader()
     reply = await node.put("/loadbalance/v1/brokers/b9:8080/exclusion")
     assert reply.status == 404
@@ -150,7 +150,7 @@ async def test_what_was_refused_changed_nothing_and_says_so(cluster: Cluster) ->
     assert (entry["status"], entry["before"], entry["after"]) == (404, None, None)
 
 
-async def test_what_is_too_large_for_a_line_is_said_by_its_size(cluster: Cluster) -> None:
+async def test_large_state_is_replaced_by_its_size(cluster: Cluster) -> None:
     node = await cluster.start_leader()
     domain = "/admin/v2/clusters/standalone/failureDomains/d"
     reply = await node.ask("POST", domain, json={"brokers": [f"broker-{number}:8080" for number in range(1_000)]})
@@ -160,7 +160,7 @@ async def test_what_is_too_large_for_a_line_is_said_by_its_size(cluster: Cluster
     assert entry["after"]["bytesLeftOut"] > 10_000
 
 
-async def test_an_operation_that_was_passed_on_leaves_one_entry_which_says_from_where(cluster: Cluster) -> None:
+async def test_forwarded_operation_leaves_one_entry_with_its_origin(cluster: Cluster) -> None:
     leader, other = await cluster.start_nodes(2)
     reply = await other.put("/loadbalance/v1/freeze", json={"reason": "x"}, headers={REQUEST_ID_HEADER: "mine"})
     assert (reply.status, reply.headers[REQUEST_ID_HEADER]) == (204, "mine")
@@ -170,7 +170,7 @@ async def test_an_operation_that_was_passed_on_leaves_one_entry_which_says_from_
     assert entry["node"] == leader.node.node_id
 
 
-async def test_what_a_stranger_says_of_where_it_comes_from_is_not_believed(cluster: Cluster) -> None:
+async def test_client_address_headers_of_strangers_are_ignored(cluster: Cluster) -> None:
     node = await cluster.start_leader()
     headers = {"X-Forwarded-For": "10.9.9.9", "X-Loadmanager-Client": "10.9.9.8", "Forwarded": "for=10.9.9.7"}
     await node.put("/loadbalance/v1/freeze", json={"reason": "x"}, headers=headers)
@@ -180,14 +180,14 @@ async def test_what_a_stranger_says_of_where_it_comes_from_is_not_believed(clust
     assert (await entries(node))[0]["from"] == "10.9.9.8 via 127.0.0.1"
 
 
-async def test_no_terminal_that_shows_an_entry_obeys_it(cluster: Cluster) -> None:
+async def test_control_characters_in_a_path_stay_escaped(cluster: Cluster) -> None:
     node = await cluster.start_leader()
     assert (await node.put("/admin/v2/namespaces/%1B%5D0;mine%07/ns")).status == 412
     (entry,) = await entries(node)
     assert entry["path"] == "/admin/v2/namespaces/%1B%5D0;mine%07/ns"
 
 
-async def test_an_operation_that_nobody_could_do_leaves_an_entry_where_it_was_asked_for(cluster: Cluster) -> None:
+async def test_operation_without_a_leader_is_audited_where_it_arrived(cluster: Cluster) -> None:
     leader, other = await cluster.start_nodes(2, lookup_timeout_ms=300)
     await leader.vanish()
     reply = await other.put("/loadbalance/v1/freeze", json={"reason": "x"})
@@ -195,7 +195,7 @@ async def test_an_operation_that_nobody_could_do_leaves_an_entry_where_it_was_as
     assert [(each.operation, each.status) for each in noted] == [("PUT /loadbalance/v1/freeze", reply.status)]
 
 
-async def test_who_asked_is_said_also_of_what_was_refused_and_passed_on() -> None:
+async def test_principal_is_recorded_for_refused_and_forwarded_operations() -> None:
     async with Cluster() as cluster:
         leader, other = await cluster.start_nodes(2, **CLOSED)
 
@@ -215,7 +215,7 @@ async def test_who_asked_is_said_also_of_what_was_refused_and_passed_on() -> Non
         assert (newest.who, newest.from_, newest.status) == ("operator", "127.0.0.1 via 127.0.0.1", 204)
 
 
-async def test_refusals_are_let_in_at_a_bounded_rate_and_drive_nothing_out(cluster: Cluster) -> None:
+async def test_refused_operations_are_rate_limited_and_evict_no_entry(cluster: Cluster) -> None:
     node = await cluster.start_leader()
     assert (await node.put("/loadbalance/v1/freeze", json={"reason": "x"})).status == 204
     for _ in range(300):
@@ -225,7 +225,7 @@ async def test_refusals_are_let_in_at_a_bounded_rate_and_drive_nothing_out(clust
     assert found[-1]["status"] == 204
 
 
-async def test_between_times_and_at_most_so_many(cluster: Cluster) -> None:
+async def test_entries_are_filtered_by_time_and_limited(cluster: Cluster) -> None:
     node = await cluster.start_leader()
     for _ in range(3):
         await node.put("/loadbalance/v1/dry-run")
@@ -240,7 +240,7 @@ async def test_between_times_and_at_most_so_many(cluster: Cluster) -> None:
     assert (await node.get(f"{AUDIT}?since=yesterday")).status == 400
 
 
-async def test_a_new_leader_tells_what_its_predecessor_did_from_the_history(tmp_path: Path) -> None:
+async def test_new_leader_reads_entries_of_its_predecessor_from_the_history(tmp_path: Path) -> None:
     async with Cluster() as cluster:
         first = await cluster.start_leader(history_url=str(tmp_path))
         await first.put("/loadbalance/v1/freeze", json={"reason": "before"})
@@ -254,7 +254,9 @@ async def test_a_new_leader_tells_what_its_predecessor_did_from_the_history(tmp_
         assert found[1] == before
 
 
-async def test_no_entry_hides_behind_another_of_the_same_id(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_entries_with_the_same_id_and_time_are_both_kept(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = await cluster.start_leader()
     moment = time.time_ns()
     monkeypatch.setattr(time, "time_ns", lambda: moment)
@@ -286,7 +288,7 @@ async def test_history_is_read_for_one_at_a_time(tmp_path: Path, monkeypatch: py
         assert sorted(statuses) == [200] * (MOST_WAITING + 1) + [503]
 
 
-async def test_the_log_of_its_own_has_a_line_for_each(tmp_path: Path) -> None:
+async def test_audit_log_file_has_one_line_per_entry(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     async with Cluster() as cluster:
         node = await cluster.start_leader(audit_log_file=str(path))
@@ -295,7 +297,7 @@ async def test_the_log_of_its_own_has_a_line_for_each(tmp_path: Path) -> None:
     assert [orjson.loads(line) for line in path.read_text().splitlines()] == found
 
 
-async def test_a_request_keeps_a_sane_id_and_gets_one_otherwise(cluster: Cluster) -> None:
+async def test_valid_request_id_is_kept_and_others_are_replaced(cluster: Cluster) -> None:
     node = await cluster.start_leader()
     for path in ("/healthz", "/no/such/path", "/lookup/v2/topic/persistent/t/ns/x", PATH):
         made = (await node.get(path)).headers[REQUEST_ID_HEADER]
@@ -308,7 +310,7 @@ async def test_a_request_keeps_a_sane_id_and_gets_one_otherwise(cluster: Cluster
             assert re.fullmatch(r"[0-9a-f]{10}-[0-9a-f]+", taken), strange
 
 
-async def test_what_is_no_request_is_answered_with_an_id_too(cluster: Cluster) -> None:
+async def test_malformed_request_is_answered_with_an_id(cluster: Cluster) -> None:
     node = await cluster.start_leader()
     host, _, port = node.node.node_id.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -319,7 +321,7 @@ async def test_what_is_no_request_is_answered_with_an_id_too(cluster: Cluster) -
     assert f"\r\n{REQUEST_ID_HEADER}: ".lower().encode() in answer.lower()
 
 
-async def test_the_id_goes_on_to_the_agent_and_into_the_logs_of_what_it_caused(cluster: Cluster) -> None:
+async def test_request_id_reaches_the_agent_and_the_logs(cluster: Cluster) -> None:
     node = await cluster.start_leader()
     agents = [await cluster.a_broker(broker) for broker in ("b1:8080", "b2:8080")]
     bundle, _ = await cluster.a_namespace(bundles={"numBundles": 2})
@@ -338,7 +340,7 @@ async def test_the_id_goes_on_to_the_agent_and_into_the_logs_of_what_it_caused(c
     assert bundle
 
 
-async def test_a_move_that_waits_for_its_turn_is_still_because_of_its_own_request(cluster: Cluster) -> None:
+async def test_queued_move_keeps_the_id_of_its_own_request(cluster: Cluster) -> None:
     node = await cluster.start_leader(max_concurrent_unloads=1)
     agent = await cluster.a_broker()
     bundles = await cluster.a_namespace(bundles={"numBundles": 4})
@@ -362,7 +364,7 @@ JSON = st.recursive(
 
 
 @given(before=st.none() | JSON, after=st.none() | JSON)
-def test_what_differs_is_all_that_differs(before: Any, after: Any) -> None:  # noqa: ANN401 - JSON
+def test_differing_returns_exactly_the_changed_keys(before: Any, after: Any) -> None:  # noqa: ANN401 - JSON
     old, new = differing(before, after)
     if before == after:
         assert (old, new) == (None, None)
@@ -376,14 +378,14 @@ def test_what_differs_is_all_that_differs(before: Any, after: Any) -> None:  # n
         assert (old, new) == (before, after)
 
 
-async def test_nothing_is_noted_of_a_question(cluster: Cluster) -> None:
+async def test_reads_leave_no_entry(cluster: Cluster) -> None:
     node = await cluster.start_leader()
     for path in ("/loadbalance/v1/controls", "/loadbalance/v1/decisions", "/metrics"):
         await node.get(path)
     assert await entries(node) == []
 
 
-async def test_a_path_is_noted_as_it_was_sent_however_strange(cluster: Cluster) -> None:
+async def test_path_is_recorded_as_it_was_sent(cluster: Cluster) -> None:
     node = await cluster.start_leader()
     for method, path in changing((await node.get(PATH)).json()):
         strange = re.sub(r"\{(\w+)\}", "%FF%ED%A0%80%00%09%22", path)

@@ -50,7 +50,7 @@ async def test_answers_keep_the_order_and_assign_owners(cluster: Cluster, throug
 
 @pytest.mark.parametrize("through", ["leader", "standby"])
 @pytest.mark.parametrize("query", ["", "?listenerName=internal", "?listenerName=external"])
-async def test_what_is_wrong_with_one_is_said_of_that_one(cluster: Cluster, through: str, query: str) -> None:
+async def test_error_of_one_topic_does_not_affect_the_others(cluster: Cluster, through: str, query: str) -> None:
     leader = cluster.nodes[0]
     node = leader if through == "leader" else await cluster.start_node()
     topics = ["persistent://t/ns/x", "persistent://t/other/x", "queue://t/ns/x", "", "persistent://t/ns/x"]
@@ -65,7 +65,7 @@ async def test_what_is_wrong_with_one_is_said_of_that_one(cluster: Cluster, thro
     assert found[:2] == [await alone(leader, topic, query) for topic in topics[:2]]
 
 
-async def test_without_a_broker_all_are_told_why() -> None:
+async def test_every_topic_gets_the_reason_when_there_is_no_broker() -> None:
     async with Cluster() as empty:
         node = await empty.start_leader()
         await empty.a_namespace()
@@ -75,7 +75,7 @@ async def test_without_a_broker_all_are_told_why() -> None:
     assert "none of 0 registered brokers" in found[0]["reason"]
 
 
-async def test_it_is_a_question_and_leaves_no_entry_in_the_audit(cluster: Cluster) -> None:
+async def test_batch_lookup_leaves_no_audit_entry(cluster: Cluster) -> None:
     node = cluster.nodes[0]
     await look_up(node, ["persistent://t/ns/x"])
     operations = [entry.operation for entry in await node.node.audit.recent(0, 2**53, 100)]
@@ -101,12 +101,12 @@ async def test_each_topic_counts_as_a_lookup(cluster: Cluster) -> None:
         (b'{"topics": "persistent://t/ns/x"}', "body: topics: "),
     ],
 )
-async def test_a_body_that_is_none_is_refused(cluster: Cluster, body: bytes, complaint: str) -> None:
+async def test_invalid_body_is_rejected(cluster: Cluster, body: bytes, complaint: str) -> None:
     reply = await cluster.nodes[0].ask("POST", LOOKUPS, data=body)
     assert (reply.status, reply.reason[: len(complaint)]) == (400, complaint)
 
 
-async def test_only_who_may_look_up_may_do_so_at_once() -> None:
+async def test_batch_lookup_needs_the_role_of_a_lookup() -> None:
     async with Cluster() as closed:
         node = await closed.start_leader(**CLOSED)
         assert (await look_up(node, ["persistent://t/ns/x"])).status == 401

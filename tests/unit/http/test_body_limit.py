@@ -51,7 +51,7 @@ async def in_chunks(body: bytes) -> AsyncIterator[bytes]:
     yield body
 
 
-async def test_eight_large_bodies_are_in_memory_at_a_time_and_small_ones_do_not_wait_for_them() -> None:
+async def test_eight_large_bodies_are_read_at_a_time_and_small_ones_do_not_wait() -> None:
     async with Reading() as server, aiohttp.ClientSession() as http:
         large = [asyncio.create_task(http.put(server.url, data=LARGE)) for _ in range(6)]
         large += [asyncio.create_task(http.put(server.url, data=in_chunks(LARGE))) for _ in range(6)]
@@ -62,14 +62,14 @@ async def test_eight_large_bodies_are_in_memory_at_a_time_and_small_ones_do_not_
         assert {(await answer).status for answer in [*large, *small]} == {200}
 
 
-async def test_a_body_that_is_too_large_by_its_own_word_is_refused_before_it_comes() -> None:
+async def test_body_with_a_too_large_content_length_is_refused_unread() -> None:
     request: Any = SimpleNamespace(headers={}, content_length=1_000, can_read_body=True)  # of which nothing can be read
     with pytest.raises(BodyTooLargeError, match="larger than 999 bytes"):
         async with BodyLimit().read(request, 999):
             pass
 
 
-async def test_what_was_read_of_a_body_that_never_came_to_its_end_is_let_go_of_at_once() -> None:
+async def test_partial_body_is_freed_when_the_connection_breaks() -> None:
     class Ended:
         async def read(self) -> bytes:
             body = bytearray(LARGE)
@@ -96,12 +96,12 @@ async def first_line(url: str, request: bytes) -> bytes:
         writer.close()
 
 
-async def test_a_hundred_megabytes_are_refused_at_their_first_byte(node: RunningNode) -> None:
+async def test_body_of_100_mb_is_refused_unread(node: RunningNode) -> None:
     head = f"POST {PLANS} HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n"
     assert b" 413 " in await raw(node, head.encode())
 
 
-async def test_an_agent_refuses_them_as_well() -> None:
+async def test_agent_refuses_a_body_of_100_mb_unread() -> None:
     store = MemoryStore(a_memory_cluster())
     await store.start()
     async with FakeBroker() as broker, FakeNode() as fake, running_agent(agent_settings(broker, fake), store) as agent:
@@ -110,7 +110,7 @@ async def test_an_agent_refuses_them_as_well() -> None:
     await store.close()
 
 
-async def test_json_as_deep_or_as_wide_as_it_may_be_is_400(node: RunningNode) -> None:
+async def test_deep_or_wide_json_is_400(node: RunningNode) -> None:
     for body in (
         b"[" * 500_000,
         b'{"a":' * 200_000,
@@ -123,7 +123,7 @@ async def test_json_as_deep_or_as_wide_as_it_may_be_is_400(node: RunningNode) ->
             assert len(reply.reason) < 1_000
 
 
-async def test_garbage_behind_a_request_spoils_nothing_but_its_connection(node: RunningNode) -> None:
+async def test_garbage_after_a_request_affects_only_its_connection(node: RunningNode) -> None:
     asked = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
     for garbage in (b"\x00" * 100, b"GET\r\n\r\n" * 50, asked[:-2] + b"\xff: \xff\r\n\r\n", b"A" * 70_000):
         line = await raw(node, asked + garbage)
@@ -131,7 +131,7 @@ async def test_garbage_behind_a_request_spoils_nothing_but_its_connection(node: 
     assert (await node.get("/healthz")).status == 200
 
 
-async def test_who_is_not_known_has_no_body_read() -> None:
+async def test_body_of_an_unauthenticated_request_is_not_read() -> None:
     async with Cluster() as cluster:
         node = await cluster.start_leader(**CLOSED)
         head = f"PUT /loadbalance/v1/learned HTTP/1.1\r\nHost: x\r\nContent-Length: {len(LARGE)}\r\n\r\n"

@@ -26,14 +26,14 @@ async def bundle(cluster: Cluster, node: RunningNode) -> str:
     return node.bundle_of(TOPIC)
 
 
-async def test_a_broker_owns_what_was_assigned_to_it(cluster: Cluster, node: RunningNode, bundle: str) -> None:
+async def test_owned_namespaces_are_the_assigned_bundles(cluster: Cluster, node: RunningNode, bundle: str) -> None:
     await cluster.a_broker("b2:8080")
     owned = {bundle: {"broker_assignment": "shared", "is_controlled": False, "is_active": True}}
     assert (await node.get(OWNED.format("b1:8080"))).json() == owned
     assert (await node.get(OWNED.format("b2:8080"))).json() == {}
 
 
-async def test_a_bundle_on_its_way_elsewhere_is_not_active(cluster: Cluster, node: RunningNode, bundle: str) -> None:
+async def test_releasing_bundle_is_not_active(cluster: Cluster, node: RunningNode, bundle: str) -> None:
     agent = cluster.brokers["b1:8080"]
     agent.may_answer.clear()
     unload = asyncio.ensure_future(node.put(f"/admin/v2/namespaces/{bundle}/unload"))
@@ -67,25 +67,25 @@ async def test_unregistered_broker_is_404(node: RunningNode, bundle: str, path: 
 
 
 @pytest.mark.parametrize("question", ["health", "ready", "health?brokerId=b1:8080"])
-async def test_a_node_that_can_be_relied_on_is_ok(node: RunningNode, bundle: str, question: str) -> None:
+async def test_ready_node_answers_ok(node: RunningNode, bundle: str, question: str) -> None:
     assert bundle
     reply = await node.get(f"/admin/v2/brokers/{question}")
     assert (reply.status, reply.body, reply.headers["Content-Type"]) == (200, b"ok", "text/plain; charset=utf-8")
 
 
 @pytest.mark.parametrize("question", ["health", "ready", "health?brokerId=b1:8080"])
-async def test_a_node_that_reads_the_cluster_again_is_503(node: RunningNode, bundle: str, question: str) -> None:
+async def test_node_that_rereads_the_cluster_is_503(node: RunningNode, bundle: str, question: str) -> None:
     assert bundle
     node.node.mirror.is_fresh = False
     reply = await node.get(f"/admin/v2/brokers/{question}")
     assert (reply.status, reply.reason) == (503, "the cluster is being read again after a reconnection")
 
 
-async def test_a_node_tells_its_version(node: RunningNode) -> None:
+async def test_version_is_that_of_loadmanager(node: RunningNode) -> None:
     assert (await node.get("/admin/v2/brokers/version")).body.decode() == __version__
 
 
-async def test_a_load_report_is_what_the_broker_wrote(cluster: Cluster, node: RunningNode, bundle: str) -> None:
+async def test_load_report_is_the_record_of_the_broker(cluster: Cluster, node: RunningNode, bundle: str) -> None:
     record = a_record("b1:8080", {bundle: load_of(1.0)})
     await cluster.brokers["b1:8080"].report(record)
     await eventually(lambda: any(node.node.mirror.model.latest_reports().values()))
@@ -95,12 +95,12 @@ async def test_a_load_report_is_what_the_broker_wrote(cluster: Cluster, node: Ru
     assert list(reply.json()["lastStats"]) == [bundle]
 
 
-async def test_a_load_report_of_nobody_is_400(node: RunningNode) -> None:
+async def test_load_report_without_broker_id_is_400(node: RunningNode) -> None:
     reply = await node.get(f"{STATS}/load-report")
     assert (reply.status, reply.reason.partition(":")[0]) == (400, "brokerId is missing")
 
 
-async def test_a_load_report_that_cannot_be_read_is_503_with_the_fault(cluster: Cluster, node: RunningNode) -> None:
+async def test_unreadable_load_report_is_503_with_the_fault(cluster: Cluster, node: RunningNode) -> None:
     broker = await cluster.a_broker("b1:8080")
     node.node.mirror.brokers.pop(BrokerId("b1:8080"))
     await broker.report(b"garbage")
@@ -110,7 +110,7 @@ async def test_a_load_report_that_cannot_be_read_is_503_with_the_fault(cluster: 
     assert "Invalid JSON" in reply.reason
 
 
-async def test_metrics_are_each_brokers_usage_in_pulsars_form(node: RunningNode, bundle: str) -> None:
+async def test_broker_metrics_have_the_form_of_pulsar(node: RunningNode, bundle: str) -> None:
     assert bundle
     (element,) = (await node.get(f"{STATS}/metrics")).json()
     assert element["dimensions"] == {"broker": "b1:8080", "metric": "loadBalancing"}
@@ -126,5 +126,5 @@ async def test_metrics_are_each_brokers_usage_in_pulsars_form(node: RunningNode,
     assert list(element["metrics"].values()) == [usage[resource][0] for resource in resources]
 
 
-async def test_there_are_no_ranked_brokers(node: RunningNode) -> None:
+async def test_ranked_brokers_are_409(node: RunningNode) -> None:
     assert (await node.get(f"{STATS}/broker-resource-availability/t/ns")).status == 409

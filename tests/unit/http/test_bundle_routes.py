@@ -29,7 +29,7 @@ async def cluster() -> AsyncIterator[Cluster]:
         yield cluster
 
 
-async def test_a_bundle_is_split_by_the_configured_algorithm(node: RunningNode) -> None:
+async def test_bundle_is_split_by_the_configured_algorithm(node: RunningNode) -> None:
     reply = await node.put(f"{NS}/{WHOLE}/split")
     assert (reply.status, reply.body) == (204, b"")
     assert node.ranges_of() == CUT
@@ -43,7 +43,7 @@ async def test_split_by_the_requested_algorithm(node: RunningNode, algorithm: st
     assert len(node.ranges_of()) > 1
 
 
-async def test_a_bundle_is_split_at_positions_and_those_outside_are_left_out(node: RunningNode) -> None:
+async def test_bundle_is_split_at_positions_within_its_range(node: RunningNode) -> None:
     assert (await node.put(f"{NS}/{WHOLE}/split?splitAlgorithmName=range_equally_divide")).status == 204
     path = f"{NS}/{CUT[0]}/split?splitAlgorithmName=specified_positions_divide"
     reply = await node.put(path, json=[0, 16, 4096, 0x7FFFFFFF, 0xFFFFFFFF])
@@ -55,19 +55,19 @@ async def test_a_bundle_is_split_at_positions_and_those_outside_are_left_out(nod
     assert len(node.ranges_of()) == 4
 
 
-async def test_where_there_is_no_place_to_cut_nothing_is_done(cluster: Cluster, node: RunningNode) -> None:
+async def test_split_without_a_possible_position_does_nothing(cluster: Cluster, node: RunningNode) -> None:
     cluster.brokers["b1:8080"].topics.clear()
     assert (await node.put(f"{NS}/{WHOLE}/split?splitAlgorithmName=topic_count_equally_divide")).status == 204
     assert node.ranges_of() == [WHOLE]
 
 
-async def test_parts_are_unloaded_if_that_is_wanted(cluster: Cluster, node: RunningNode) -> None:
+async def test_parts_are_unloaded_on_request(cluster: Cluster, node: RunningNode) -> None:
     assert (await node.put(f"{NS}/{WHOLE}/split?unload=true")).status == 204
     await eventually(lambda: len(cluster.brokers["b1:8080"].unloads) == 2)
 
 
 @pytest.mark.parametrize("which", ["LARGEST", "HOT"])
-async def test_a_bundle_is_split_by_what_it_is_known_for(cluster: Cluster, node: RunningNode, which: str) -> None:
+async def test_bundle_is_split_by_the_keyword_for_its_load(cluster: Cluster, node: RunningNode, which: str) -> None:
     missing = await node.put(f"{NS}/{which}/split")
     assert missing.status == 404
     assert missing.reason == f"{which}: no bundle of namespace t/ns carries anything"
@@ -104,13 +104,13 @@ async def test_invalid_split_is_refused(node: RunningNode, path: str, body: obje
     assert node.ranges_of() == [WHOLE]
 
 
-async def test_a_body_that_is_no_json_is_refused(node: RunningNode) -> None:
+async def test_malformed_split_body_is_rejected(node: RunningNode) -> None:
     reply = await node.put(f"{NS}/{WHOLE}/split", data=b"[1,")
     assert reply.status == 400
     assert "Invalid JSON" in reply.reason
 
 
-async def test_an_owner_that_does_not_name_its_topics_is_said(cluster: Cluster, node: RunningNode) -> None:
+async def test_split_is_503_when_the_owner_does_not_list_its_topics(cluster: Cluster, node: RunningNode) -> None:
     cluster.brokers["b1:8080"].topics_status = 500
     reply = await node.put(f"{NS}/{WHOLE}/split?splitAlgorithmName=topic_count_equally_divide")
     assert reply.status == 503
@@ -118,13 +118,13 @@ async def test_an_owner_that_does_not_name_its_topics_is_said(cluster: Cluster, 
     assert "Retry-After" in reply.headers
 
 
-async def test_any_node_takes_a_split_and_has_the_leader_do_it(cluster: Cluster) -> None:
+async def test_split_at_a_standby_is_done_by_the_leader(cluster: Cluster) -> None:
     standby = await cluster.start_node()
     assert (await standby.put(f"{NS}/{WHOLE}/split")).status == 204
     await cluster.known_everywhere(lambda node: node.ranges_of() == CUT)
 
 
-async def test_two_neighbours_become_one(node: RunningNode) -> None:
+async def test_neighbouring_bundles_are_merged(node: RunningNode) -> None:
     await node.put(f"{NS}/{WHOLE}/split")
     reply = await node.ask("POST", f"{MERGE}/{CUT[1]}/merge", json={"with": CUT[0]})
     assert (reply.status, reply.json()) == (200, {"bundle": f"t/ns/{WHOLE}"})
@@ -155,7 +155,7 @@ async def test_invalid_merge_is_refused(node: RunningNode, bundle: str, body: ob
     assert node.ranges_of() == CUT
 
 
-async def test_bundles_of_two_owners_are_not_merged(cluster: Cluster, node: RunningNode) -> None:
+async def test_bundles_of_different_owners_are_not_merged(cluster: Cluster, node: RunningNode) -> None:
     await node.put(f"{NS}/{WHOLE}/split")
     await cluster.a_broker("b2:8080")
     assert (await node.put(f"{NS}/{CUT[0]}/unload?destinationBroker=b2:8080")).status == 204
@@ -164,7 +164,7 @@ async def test_bundles_of_two_owners_are_not_merged(cluster: Cluster, node: Runn
     assert "cannot merge" in reply.reason
 
 
-async def test_topics_are_shown_with_their_hashes(cluster: Cluster, node: RunningNode) -> None:
+async def test_topic_hash_positions_are_listed(cluster: Cluster, node: RunningNode) -> None:
     agent = cluster.brokers["b1:8080"]
     agent.topics["persistent://t/ns/parted-partition-0"] = agent.topics[TOPICS[0]]
     agent.topics["persistent://t/ns/parted-partition-1"] = agent.topics[TOPICS[0]]
@@ -180,7 +180,7 @@ async def test_topics_are_shown_with_their_hashes(cluster: Cluster, node: Runnin
     assert sorted(chosen) == [f"persistent://t/ns/parted-partition-{n}" for n in range(2)] + [TOPICS[1]]
 
 
-async def test_topics_of_what_nobody_owns_or_is_no_bundle_are_not_known(cluster: Cluster, node: RunningNode) -> None:
+async def test_topic_hash_positions_need_an_owner_and_a_current_bundle(cluster: Cluster, node: RunningNode) -> None:
     odd = await node.get(f"{NS}/0x00000000_0x00000005/topicHashPositions")
     assert (odd.status, "is not a current bundle" in odd.reason) == (412, True)
     await cluster.a_namespace("t/free", bundles={"numBundles": 1})
@@ -190,7 +190,7 @@ async def test_topics_of_what_nobody_owns_or_is_no_bundle_are_not_known(cluster:
     assert (await node.get(f"{NS}/{WHOLE}/topicHashPositions")).status == 503
 
 
-async def test_the_range_of_a_topic_is_told_after_a_split(node: RunningNode) -> None:
+async def test_bundle_of_a_topic_is_current_after_a_split(node: RunningNode) -> None:
     await node.put(f"{NS}/{WHOLE}/split")
     reply = await node.get("/lookup/v2/topic/persistent/t/ns/topic-0/bundle")
     assert reply.body.decode() in CUT

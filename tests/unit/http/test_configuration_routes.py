@@ -14,7 +14,7 @@ EXCLUDED = "loadBalancerSheddingExcludedNamespaces"
 SHEDDING = "loadBalancerLoadSheddingStrategy"
 
 
-async def test_the_dynamic_keys_the_overrides_and_the_settings_in_force_are_told() -> None:
+async def test_configuration_lists_dynamic_keys_overrides_and_current_values() -> None:
     async with a_leader(load_balancer_broker_max_topics=9) as (_, leader):
         assert (await leader.get(CONFIGURATION)).json() == dynamic_keys()
         assert (await leader.get(f"{CONFIGURATION}/values")).json() == {}
@@ -23,7 +23,7 @@ async def test_the_dynamic_keys_the_overrides_and_the_settings_in_force_are_told
         assert set(runtime) >= set(dynamic_keys())
 
 
-async def test_a_value_is_in_force_when_the_answer_comes_and_the_old_one_is_back_when_it_is_deleted() -> None:
+async def test_override_is_effective_on_answer_and_undone_by_deletion() -> None:
     async with a_leader() as (_, leader):
         reply = await leader.ask("POST", f"{CONFIGURATION}/{OVERLOADED}/70")
         assert (reply.status, reply.body) == (200, b"")
@@ -34,7 +34,7 @@ async def test_a_value_is_in_force_when_the_answer_comes_and_the_old_one_is_back
         assert leader.node.live.planner.broker_overloaded_threshold_percentage == 85
 
 
-async def test_a_value_may_be_a_list_and_a_class_and_hold_slashes() -> None:
+async def test_override_values_may_be_lists_classes_and_contain_slashes() -> None:
     async with a_leader() as (_, leader):
         assert (await leader.ask("POST", f"{CONFIGURATION}/{EXCLUDED}/t%2Fa%2Ct%2Fb")).status == 200
         assert leader.node.live.planner.shedding_excluded_namespaces == {"t/a", "t/b"}
@@ -65,12 +65,12 @@ async def test_bad_value_is_refused(path: str, status: int, message: str) -> Non
 
 
 @pytest.mark.parametrize(("key", "status"), [(OVERLOADED, 200), ("noSuchKey", 412), ("clusterName", 412)])
-async def test_deleting_what_was_never_set_is_no_error_for_a_dynamic_key(key: str, status: int) -> None:
+async def test_deleting_an_absent_override_succeeds_for_dynamic_keys(key: str, status: int) -> None:
     async with a_leader() as (_, leader):
         assert (await leader.ask("DELETE", f"{CONFIGURATION}/{key}")).status == status
 
 
-async def test_a_stored_override_that_cannot_be_used_is_in_nobodys_way_and_can_be_deleted() -> None:
+async def test_invalid_stored_override_is_ignored_and_can_be_deleted() -> None:
     async with a_leader() as (cluster, leader):
         await write(cluster.store, paths.CONFIGURATION, b'{"noSuchKey": "1"}')
         await eventually(lambda: paths.CONFIGURATION in leader.node.mirror.faults)
@@ -80,7 +80,7 @@ async def test_a_stored_override_that_cannot_be_used_is_in_nobodys_way_and_can_b
         assert paths.CONFIGURATION not in leader.node.mirror.faults
 
 
-async def test_an_override_that_another_one_needs_cannot_be_deleted_alone() -> None:
+async def test_override_required_by_another_cannot_be_deleted() -> None:
     async with a_leader() as (_, leader):
         supported, default = "supportedNamespaceBundleSplitAlgorithms", "defaultNamespaceBundleSplitAlgorithm"
         algorithm = "topic_count_equally_divide"
@@ -90,7 +90,7 @@ async def test_an_override_that_another_one_needs_cannot_be_deleted_alone() -> N
         assert leader.node.live.overrides == {supported: algorithm, default: algorithm}
 
 
-async def test_the_number_of_bundles_of_a_new_namespace_follows() -> None:
+async def test_override_sets_the_bundle_count_of_new_namespaces() -> None:
     async with a_leader() as (cluster, leader):
         assert (await leader.ask("POST", f"{CONFIGURATION}/defaultNumberOfNamespaceBundles/7")).status == 200
         assert len(await cluster.a_namespace()) == 7

@@ -30,12 +30,12 @@ async def controls(node: RunningNode) -> dict[str, object]:
     return answer
 
 
-async def test_nothing_is_in_force_at_first() -> None:
+async def test_no_controls_are_set_at_first() -> None:
     async with a_leader() as (_, leader):
         assert await controls(leader) == NOTHING
 
 
-async def test_what_was_put_in_force_is_told_and_taken_back_as_often_as_one_likes() -> None:
+async def test_setting_and_removing_a_control_is_idempotent() -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_broker("b1:8080")
         (bundle, *_) = await cluster.a_namespace()
@@ -54,7 +54,7 @@ async def test_what_was_put_in_force_is_told_and_taken_back_as_often_as_one_like
             assert await controls(leader) == NOTHING
 
 
-async def test_a_hold_off_lasts_so_many_seconds_from_its_last_put_on() -> None:
+async def test_hold_off_lasts_from_its_last_request() -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_broker("b1:8080")
         for for_s in (1_000, 120):
@@ -67,7 +67,7 @@ async def test_a_hold_off_lasts_so_many_seconds_from_its_last_put_on() -> None:
         assert await controls(leader) == NOTHING
 
 
-async def test_a_broker_that_is_away_but_has_bundles_can_be_held_off() -> None:
+async def test_absent_broker_with_bundles_can_be_held_off() -> None:
     async with a_leader() as (cluster, leader):
         broker = await cluster.a_broker("b1:8080")
         await cluster.a_broker("b9:8080")
@@ -113,7 +113,7 @@ async def test_bad_request_changes_nothing(path: str, body: bytes, status: int, 
         assert await controls(leader) == NOTHING
 
 
-async def test_controls_of_what_is_no_more_can_be_taken_back() -> None:
+async def test_controls_of_missing_brokers_and_bundles_can_be_removed() -> None:
     async with a_leader() as (cluster, leader):
         stored = b'{"excluded": ["gone:1"], "pinned": {"t/ns/0x00000000_0x80000000": "gone:1"}}'
         await write(cluster.store, paths.CONTROLS, stored)
@@ -123,7 +123,7 @@ async def test_controls_of_what_is_no_more_can_be_taken_back() -> None:
         assert await controls(leader) == NOTHING
 
 
-async def test_an_excluded_broker_gets_nothing_and_a_pinned_bundle_goes_where_it_belongs() -> None:
+async def test_excluded_broker_gets_no_bundle_and_pinned_bundle_goes_to_its_broker() -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_broker("b1:8080")
         await cluster.a_broker("b2:8080")

@@ -21,7 +21,7 @@ async def cluster() -> AsyncIterator[Cluster]:
         yield cluster
 
 
-async def test_decisions_come_newest_first_with_their_reasons(node: RunningNode) -> None:
+async def test_decisions_are_newest_first_with_reasons(node: RunningNode) -> None:
     await node.lookup(TOPIC)
     await node.put(f"/admin/v2/namespaces/{node.bundle_of(TOPIC)}/unload")
     body = (await node.get(DECISIONS)).json()
@@ -30,7 +30,7 @@ async def test_decisions_come_newest_first_with_their_reasons(node: RunningNode)
     assert "Placed because b1:8080 has the least long-term message rate" in body["decisions"][-1]["sentence"]
 
 
-async def test_decisions_can_be_limited_and_asked_for_by_subject(node: RunningNode) -> None:
+async def test_decisions_are_limited_and_filtered_by_subject(node: RunningNode) -> None:
     await node.lookup(TOPIC)
     await node.put(f"/admin/v2/namespaces/{node.bundle_of(TOPIC)}/unload")
     assert len((await node.get(f"{DECISIONS}?limit=1")).json()["decisions"]) == 1
@@ -39,13 +39,13 @@ async def test_decisions_can_be_limited_and_asked_for_by_subject(node: RunningNo
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "4001", "many", "", "1.5", "%D9%A3", "9" * 5000])
-async def test_a_bad_limit_is_400_and_says_what_is_allowed(node: RunningNode, limit: str) -> None:
+async def test_invalid_limit_is_400_with_the_allowed_range(node: RunningNode, limit: str) -> None:
     reply = await node.get(f"{DECISIONS}?limit={limit}")
     assert reply.status == 400
     assert "expected a number from 1 to 4000" in reply.reason
 
 
-async def test_the_verdicts_of_a_round_of_shedding_can_be_read(cluster: Cluster, node: RunningNode) -> None:
+async def test_verdicts_of_a_shedding_round_are_listed(cluster: Cluster, node: RunningNode) -> None:
     await cluster.a_broker("b2:8080")
     broker = cluster.brokers["b1:8080"]
     await broker.report(a_record("b1:8080", {"t/ns/0x00000000_0x40000000": load_of(1.0)}, agent_url=broker.url, cpu=50))
@@ -74,7 +74,7 @@ async def test_imbalance_is_shown_with_its_lower_bound(cluster: Cluster, node: R
     assert (await node.get("/loadbalance/v1/balance")).json()["lastRound"]["bundlesMoved"] == 0
 
 
-async def test_decisions_can_be_asked_for_by_kind_and_by_time(node: RunningNode) -> None:
+async def test_decisions_are_filtered_by_kind_and_time(node: RunningNode) -> None:
     await node.lookup(TOPIC)
     await node.put(f"/admin/v2/namespaces/{node.bundle_of(TOPIC)}/unload")
 

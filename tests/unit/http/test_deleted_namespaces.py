@@ -36,7 +36,7 @@ async def an_owned_namespace(cluster: Cluster, bundles: int = 2) -> tuple[Runnin
     return node, agent, names
 
 
-async def test_one_that_nobody_uses_is_gone_and_every_owner_has_let_go_before(cluster: Cluster) -> None:
+async def test_deletion_unloads_every_bundle_and_removes_the_namespace(cluster: Cluster) -> None:
     node, agent, names = await an_owned_namespace(cluster)
     other = await cluster.start_node()
     assert (await other.ask("DELETE", NAMESPACE)).status == 204
@@ -52,7 +52,7 @@ async def test_one_that_nobody_uses_is_gone_and_every_owner_has_let_go_before(cl
     assert (await node.ask("DELETE", NAMESPACE)).status == 404
 
 
-async def test_the_folders_of_a_tenant_go_with_its_last_namespace(cluster: Cluster) -> None:
+async def test_tenant_folders_are_removed_with_the_last_namespace(cluster: Cluster) -> None:
     node = await cluster.start_leader()
     await cluster.a_namespace("t/ns")
     await cluster.a_namespace("t/other")
@@ -66,7 +66,7 @@ async def test_the_folders_of_a_tenant_go_with_its_last_namespace(cluster: Clust
     assert (await node.get("/admin/v2/namespaces/t")).json() == ["t/ns"]
 
 
-async def test_one_with_open_topics_is_refused_and_stays_as_it_is(cluster: Cluster) -> None:
+async def test_namespace_with_open_topics_is_refused_unchanged(cluster: Cluster) -> None:
     node, agent, names = await an_owned_namespace(cluster)
     agent.topics = {TOPIC: (0.0, 0.0, 0.0, 0.0)}
     before = [node.ownership(name) for name in names]
@@ -78,21 +78,21 @@ async def test_one_with_open_topics_is_refused_and_stays_as_it_is(cluster: Clust
     assert (await node.lookup(TOPIC)).status == 200
 
 
-async def test_one_with_open_topics_is_unloaded_first_if_that_is_forced(cluster: Cluster) -> None:
+async def test_forced_deletion_unloads_open_topics(cluster: Cluster) -> None:
     node, agent, names = await an_owned_namespace(cluster)
     agent.topics = {TOPIC: (0.0, 0.0, 0.0, 0.0)}
     assert (await node.ask("DELETE", f"{NAMESPACE}?force=true")).status == 204
     assert len(agent.unloads) == len(names)
 
 
-async def test_one_whose_owner_does_not_say_what_it_has_open_is_refused(cluster: Cluster) -> None:
+async def test_deletion_is_503_when_the_owner_does_not_list_its_topics(cluster: Cluster) -> None:
     node, agent, _ = await an_owned_namespace(cluster)
     agent.topics_status = 503
     assert (await node.ask("DELETE", NAMESPACE)).status == 503
     assert agent.unloads == []
 
 
-async def test_one_whose_owner_does_not_let_go_is_not_deleted(cluster: Cluster) -> None:
+async def test_deletion_is_504_when_the_owner_does_not_release(cluster: Cluster) -> None:
     node = await cluster.start_leader(namespace_bundle_unloading_timeout_ms=300)
     agent = await cluster.a_broker()
     (bundle,) = await cluster.a_namespace(bundles={"numBundles": 1})
@@ -106,7 +106,7 @@ async def test_one_whose_owner_does_not_let_go_is_not_deleted(cluster: Cluster) 
     assert (await node.ask("DELETE", f"{NAMESPACE}?force=true")).status == 204
 
 
-async def test_nothing_of_it_is_given_to_anybody_meanwhile(cluster: Cluster) -> None:
+async def test_bundles_are_not_assigned_during_deletion(cluster: Cluster) -> None:
     node, agent, _ = await an_owned_namespace(cluster)
     agent.may_answer.clear()
     deletion = asyncio.create_task(node.ask("DELETE", NAMESPACE))
@@ -120,7 +120,7 @@ async def test_nothing_of_it_is_given_to_anybody_meanwhile(cluster: Cluster) -> 
     assert (await lookup).status in {404, 503}
 
 
-async def test_nor_is_what_an_owner_that_is_gone_had(cluster: Cluster) -> None:
+async def test_bundle_of_a_lost_owner_is_not_assigned_during_deletion(cluster: Cluster) -> None:
     """A lookup that was decided before, and is written while the namespace is being deleted."""
     node, agent, (bundle, _) = await an_owned_namespace(cluster)
     other = await cluster.a_broker("b2:8080")
@@ -138,7 +138,7 @@ async def test_nor_is_what_an_owner_that_is_gone_had(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("is_held_off", [False, True])
-async def test_one_of_an_owner_that_is_gone_is_deleted(cluster: Cluster, is_held_off: bool) -> None:  # noqa: FBT001 - a case
+async def test_namespace_of_a_lost_owner_is_deleted(cluster: Cluster, is_held_off: bool) -> None:  # noqa: FBT001 - a case
     node, agent, _ = await an_owned_namespace(cluster)
     if is_held_off:
         path = f"/loadbalance/v1/brokers/{agent.broker_id}/hold-off"
@@ -148,7 +148,7 @@ async def test_one_of_an_owner_that_is_gone_is_deleted(cluster: Cluster, is_held
     assert (await node.ask("DELETE", NAMESPACE)).status == 204
 
 
-async def test_all_that_was_laid_down_about_it_goes_and_what_is_about_others_stays(cluster: Cluster) -> None:
+async def test_deletion_removes_only_controls_and_averages_of_the_namespace(cluster: Cluster) -> None:
     node, agent, (first, second) = await an_owned_namespace(cluster)
     (others,) = await cluster.a_namespace("t/ns2", bundles={"numBundles": 1})
     for bundle in (first, others):
@@ -173,7 +173,7 @@ async def test_all_that_was_laid_down_about_it_goes_and_what_is_about_others_sta
     assert await cluster.store.children(paths.bundle_data("t")) == ["ns2"]
 
 
-async def test_one_that_is_created_anew_goes_on_at_higher_versions(cluster: Cluster) -> None:
+async def test_recreated_namespace_continues_at_higher_versions(cluster: Cluster) -> None:
     node, agent, (first, _) = await an_owned_namespace(cluster)
     for _ in range(3):
         assert (await node.put(f"/admin/v2/namespaces/{first}/unload")).status == 204
@@ -189,7 +189,7 @@ async def test_one_that_is_created_anew_goes_on_at_higher_versions(cluster: Clus
     assert node.ownership(elsewhere).version > told
 
 
-async def test_so_it_does_under_the_next_leader(cluster: Cluster) -> None:
+async def test_recreated_namespace_continues_at_higher_versions_under_a_new_leader(cluster: Cluster) -> None:
     node, agent, _ = await an_owned_namespace(cluster)
     assert (await node.ask("DELETE", NAMESPACE)).status == 204
     told = max(int(headers[BUNDLE_VERSION_HEADER]) for _, headers in agent.unloads)
@@ -200,7 +200,7 @@ async def test_so_it_does_under_the_next_leader(cluster: Cluster) -> None:
     assert cluster.nodes[0].ownership(whole).version > told
 
 
-async def test_a_record_that_has_changed_underneath_is_not_deleted_before_it_was_read_again(cluster: Cluster) -> None:
+async def test_changed_record_is_read_again_before_deletion(cluster: Cluster) -> None:
     """Somebody is given a bundle although the leader takes care of that: only the record's version is in the way."""
     node, _, _ = await an_owned_namespace(cluster)
     delete = node.node.ledger.delete_namespace
@@ -219,7 +219,7 @@ async def test_a_record_that_has_changed_underneath_is_not_deleted_before_it_was
     assert await cluster.store.get(paths.namespace("t/ns")) is None
 
 
-async def test_tenants_are_those_that_have_namespaces(cluster: Cluster) -> None:
+async def test_tenants_are_those_with_namespaces(cluster: Cluster) -> None:
     node = await cluster.start_leader()
     assert (await node.get("/admin/v2/tenants")).json() == []
     for name in ("b/x", "a/x", "a/y"):

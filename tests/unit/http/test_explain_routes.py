@@ -47,7 +47,7 @@ async def explained(node: RunningNode, path: str) -> Any:  # noqa: ANN401 - JSON
     return reply.json()
 
 
-async def test_a_bundle_is_explained_with_its_inputs_and_their_ages(cluster: Cluster, node: RunningNode) -> None:
+async def test_bundle_explanation_has_inputs_and_their_ages(cluster: Cluster, node: RunningNode) -> None:
     body = await explained(node, f"bundle/{LOWEST}")
     BundleExplanation.model_validate(body)
     assert body["inputs"]["epoch"] == 1
@@ -61,7 +61,7 @@ async def test_a_bundle_is_explained_with_its_inputs_and_their_ages(cluster: Clu
     assert [decision["kind"] for decision in body["decisions"]] == ["assign"]
 
 
-async def test_a_bundle_that_a_round_would_move_says_where_to_and_who_comes_next(node: RunningNode) -> None:
+async def test_bundle_explanation_has_destination_and_runner_up_of_a_move(node: RunningNode) -> None:
     body = await explained(node, f"bundle/{LOWEST}")
     assert body["shedding"]["wouldMove"]
     assert body["shedding"]["destination"] in ("b2:8080", "b3:8080")
@@ -72,7 +72,7 @@ async def test_a_bundle_that_a_round_would_move_says_where_to_and_who_comes_next
     assert len(placement["standings"]) == 3
 
 
-async def test_a_pin_is_the_rule_that_keeps_a_bundle_and_says_how_to_change_it(node: RunningNode) -> None:
+async def test_bundle_explanation_names_the_pin_and_how_to_remove_it(node: RunningNode) -> None:
     assert (await node.put(f"/loadbalance/v1/bundles/{LOWEST}/pin", json={"broker": "b1:8080"})).status == 204
     shedding = (await explained(node, f"bundle/{LOWEST}"))["shedding"]
     assert not shedding["wouldMove"]
@@ -81,7 +81,7 @@ async def test_a_pin_is_the_rule_that_keeps_a_bundle_and_says_how_to_change_it(n
     assert shedding["stays"]["change"] == "take back its pin"
 
 
-async def test_a_bundle_without_an_owner_is_explained_too(node: RunningNode) -> None:
+async def test_bundle_without_an_owner_is_explained(node: RunningNode) -> None:
     body = await explained(node, f"bundle/{HIGHEST}")
     assert body["ownership"]["state"] == "Free"
     assert body["ownership"]["ageS"] is None
@@ -91,7 +91,7 @@ async def test_a_bundle_without_an_owner_is_explained_too(node: RunningNode) -> 
     assert body["placement"]["dropped"] == {"owns_more_of_namespace": 1}
 
 
-async def test_a_broker_is_explained_with_its_thresholds_and_what_it_would_shed(node: RunningNode) -> None:
+async def test_broker_explanation_has_thresholds_and_moves(node: RunningNode) -> None:
     body = await explained(node, "broker/b1:8080")
     BrokerExplanation.model_validate(body)
     assert body["resources"]["cpu"] == 80.0
@@ -102,14 +102,14 @@ async def test_a_broker_is_explained_with_its_thresholds_and_what_it_would_shed(
     assert (body["takesBundles"], body["isOverloaded"]) == (True, False)
 
 
-async def test_a_broker_that_sheds_nothing_says_from_when_it_would(node: RunningNode) -> None:
+async def test_broker_explanation_has_the_margin_to_shedding(node: RunningNode) -> None:
     body = await explained(node, "broker/b2:8080")
     assert body["wouldShed"] == []
     assert body["margin"]["why"]["usage_points"] == pytest.approx(48.0, abs=0.01)
     assert body["margin"]["sentence"] == "A round would shed if usage were 48 points higher"
 
 
-async def test_an_excluded_broker_takes_no_bundles_and_says_why(node: RunningNode) -> None:
+async def test_excluded_broker_takes_no_bundles_and_states_why(node: RunningNode) -> None:
     await node.put("/loadbalance/v1/brokers/b2:8080/exclusion")
     body = await explained(node, "broker/b2:8080")
     assert not body["takesBundles"]
@@ -118,7 +118,7 @@ async def test_an_excluded_broker_takes_no_bundles_and_says_why(node: RunningNod
     assert why["answer"]["change"] == "take back its exclusion"
 
 
-async def test_why_not_answers_in_one_sentence_with_both_brokers_side_by_side(node: RunningNode) -> None:
+async def test_why_not_answers_for_each_broker(node: RunningNode) -> None:
     bodies = [await explained(node, f"why-not?bundle={LOWEST}&broker={broker}:8080") for broker in ("b2", "b3")]
     for body in bodies:
         WhyNotExplanation.model_validate(body)
@@ -127,7 +127,7 @@ async def test_why_not_answers_in_one_sentence_with_both_brokers_side_by_side(no
     assert mine["answer"]["reason"] == "owns_it_already"
 
 
-async def test_explaining_changes_neither_what_is_remembered_nor_the_next_decision(node: RunningNode) -> None:
+async def test_explaining_changes_no_state_and_no_decision(node: RunningNode) -> None:
     planner = node.node.planner
     memory, chance = planner.memory, planner._rng.bit_generator.state
     await asyncio.gather(
@@ -160,7 +160,7 @@ async def test_explaining_changes_neither_what_is_remembered_nor_the_next_decisi
         ("why-not?bundle=everything&broker=b1:8080", 412),
     ],
 )
-async def test_a_question_about_what_is_not_there_is_an_error(node: RunningNode, path: str, status: int) -> None:
+async def test_invalid_question_is_an_error(node: RunningNode, path: str, status: int) -> None:
     reply = await node.get(f"{EXPLAIN}/{path}")
     assert reply.status == status
     assert reply.reason
@@ -176,7 +176,7 @@ async def test_unreadable_broker_is_503_and_no_destination(cluster: Cluster, nod
     assert answer["reason"] == "not_registered"
 
 
-async def test_another_node_passes_the_question_on_to_the_leader() -> None:
+async def test_standby_forwards_the_question_to_the_leader() -> None:
     async with Cluster() as cluster:
         leader, standby = await cluster.start_nodes(2)
         await cluster.a_broker("b1:8080")

@@ -101,7 +101,7 @@ async def answers_counted(node: RunningNode, headers: dict[str, str] | None = No
     return float(line.rpartition(" ")[2])
 
 
-async def test_the_answer_is_the_one_of_before_but_for_the_id_and_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fast_answer_equals_the_usual_one_except_id_and_date(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[bytes | None] = []
     of_old = FastLookups.__call__
 
@@ -125,14 +125,14 @@ async def test_the_answer_is_the_one_of_before_but_for_the_id_and_the_time(monke
 
 
 @pytest.mark.parametrize("what", OTHERS)
-async def test_whatever_else_is_in_a_request_is_for_the_usual_way(what: str) -> None:
+async def test_unusual_request_gets_no_fast_answer(what: str) -> None:
     async with owned() as node:
         quick = quick_of(node)
         assert quick(PLAIN.encode()) is not None
         assert quick(OTHERS[what].encode()) is None
 
 
-async def test_two_requests_at_once_and_one_in_pieces_are_answered_in_their_order() -> None:
+async def test_pipelined_and_fragmented_requests_are_answered_in_order() -> None:
     async with owned() as node, connected(node) as client:
         head, _ = await client.ask(PLAIN.replace(HEAD, f"{HEAD}X-Request-ID: a\r\n") + PLAIN)
         assert b"X-Request-ID: a\r\n" in head
@@ -147,7 +147,7 @@ async def test_two_requests_at_once_and_one_in_pieces_are_answered_in_their_orde
         assert head.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-async def test_who_asks_is_known_by_their_token_as_ever() -> None:
+async def test_fast_answer_needs_a_valid_token_seen_before() -> None:
     async with owned(**CLOSED) as node:
         quick = quick_of(node)
 
@@ -168,7 +168,7 @@ async def test_who_asks_is_known_by_their_token_as_ever() -> None:
         await eventually(lambda: quick(as_(soon).encode()) is None)
 
 
-async def test_where_requests_are_traced_all_go_the_usual_way() -> None:
+async def test_fast_lookups_are_off_when_tracing() -> None:
     async with a_leader(otlp_endpoint="http://127.0.0.1:9") as (_, leader):
         assert QUICK not in leader.app
 
@@ -228,7 +228,7 @@ class OneOwner:
         return self
 
 
-def test_what_is_answered_is_one_whole_request_for_that_topic() -> None:
+def test_fast_answer_needs_one_whole_request_for_that_topic() -> None:
     """A fast answer needs what aiohttp would parse as one request without a body."""
     owner, answered = OneOwner(), 0
     quick = FastLookups(owner, LookupMetrics(CollectorRegistry(), "c"), AuthGate(AuthSettings()))  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ def decision(number: int) -> FeedEvent:
     return FeedEvent("decision", orjson.dumps({"n": number}), Mark(1, number, 7))
 
 
-def test_a_picture_is_sent_when_it_has_changed() -> None:
+def test_fleet_is_sent_when_it_changed() -> None:
     frames = Frames()
     place = frames.beginning
     frames.show({"bundles": 1}, 10)
@@ -37,7 +37,7 @@ def test_a_picture_is_sent_when_it_has_changed() -> None:
     assert events(frames.after(frames.beginning)[0]) == [("fleet", {"at": 40, "bundles": 3})]
 
 
-def test_a_picture_that_was_forgotten_is_sent_to_nobody_until_there_is_another() -> None:
+def test_forgotten_fleet_is_not_sent_until_there_is_another() -> None:
     frames = Frames()
     frames.show({"bundles": 1}, 10)
     frames.forget_snapshot()
@@ -46,7 +46,7 @@ def test_a_picture_that_was_forgotten_is_sent_to_nobody_until_there_is_another()
     assert events(frames.after(frames.beginning)[0]) == [("fleet", {"at": 20, "bundles": 1})]
 
 
-def test_what_a_reader_was_told_already_is_not_sent_again() -> None:
+def test_events_before_the_mark_of_a_reader_are_not_sent_again() -> None:
     frames = Frames()
     place = frames.beginning
     for number in range(1, 4):
@@ -85,7 +85,7 @@ def test_readers_get_each_event_once_in_order(happens: list[int], kept: int) -> 
     assert len(frames.after(frames.beginning)[0]) < 200
 
 
-def test_a_mark_is_three_numbers() -> None:
+def test_mark_is_three_numbers() -> None:
     assert Mark.parse("3:14:0") == Mark(3, 14, 0)
     assert str(Mark(3, 14, 0)) == "3:14:0"
     for text in ("", "3", "3:4", "3::4", ":4:1", "a:b:c", "3:-4:1", "3:٤:1", "1:2:" + "9" * 20, "1:2:3:4"):

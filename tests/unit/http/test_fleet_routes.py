@@ -42,7 +42,7 @@ async def a_stream(node: RunningNode, headers: Mapping[str, str] | None = None) 
         yield Events(answer)
 
 
-async def test_the_fleet_has_a_column_for_each_figure_and_says_who_leads(cluster: Cluster) -> None:
+async def test_fleet_has_a_column_per_figure_and_names_the_leader(cluster: Cluster) -> None:
     (node,) = cluster.nodes
     await node.lookup(TOPIC)
     assert (await node.put("/loadbalance/v1/freeze", json={"reason": "night"})).status == 204
@@ -67,7 +67,7 @@ async def test_the_fleet_has_a_column_for_each_figure_and_says_who_leads(cluster
     assert fleet["balancing"] == {"frozen": "night", "dryRun": False, "breaker": None, "limits": []}
 
 
-async def test_what_operators_and_doubts_say_of_brokers_is_their_state(cluster: Cluster) -> None:
+async def test_drain_is_the_state_of_a_broker(cluster: Cluster) -> None:
     (node,) = cluster.nodes
     await node.put("/loadbalance/v1/brokers/b2:8080/drain")
     fleet = (await node.get(FLEET)).json()
@@ -78,7 +78,7 @@ async def test_what_operators_and_doubts_say_of_brokers_is_their_state(cluster: 
     assert [drain["broker"] for drain in fleet["drains"]] == ["b2:8080"]
 
 
-async def test_a_broker_of_which_nothing_can_be_read_is_shown_all_the_same(cluster: Cluster) -> None:
+async def test_broker_without_a_readable_record_is_listed(cluster: Cluster) -> None:
     (node,) = cluster.nodes
     unreadable = BrokerId("b0:8080")
     node.node.mirror.registrations[unreadable] = Registration(unreadable, 7)
@@ -89,7 +89,7 @@ async def test_a_broker_of_which_nothing_can_be_read_is_shown_all_the_same(clust
     assert {len(column) for column in brokers.values()} == {3}
 
 
-async def test_the_bound_of_the_last_round_is_worked_out_when_somebody_looks(cluster: Cluster) -> None:
+async def test_lower_bound_of_the_last_round_is_computed_on_request(cluster: Cluster) -> None:
     (node,) = cluster.nodes
     await node.lookup(TOPIC)
     await node.node.shedding.cycle()
@@ -144,7 +144,7 @@ async def test_stream_starts_with_the_fleet(cluster: Cluster, through: str) -> N
         assert again["sequence"] == orjson.loads(told["data"])["sequence"] + 1
 
 
-async def test_what_anybody_changes_is_told_and_told_again_to_who_missed_it(cluster: Cluster) -> None:
+async def test_operations_are_streamed_and_repeated_after_a_reconnection(cluster: Cluster) -> None:
     leader, standby = cluster.nodes[0], await cluster.start_node()
     await cluster.known_everywhere(lambda each: each.node.mirror.leader is not None)
     freeze = {"json": {"reason": "night"}, "headers": {"X-Request-ID": "of-this-test"}}
@@ -159,7 +159,7 @@ async def test_what_anybody_changes_is_told_and_told_again_to_who_missed_it(clus
         assert missed["operation"] == "DELETE /loadbalance/v1/freeze"
 
 
-async def test_a_stream_goes_on_under_another_leader(cluster: Cluster) -> None:
+async def test_stream_continues_under_another_leader(cluster: Cluster) -> None:
     standby = await cluster.start_node()
     await cluster.known_everywhere(lambda node: len(node.node.mirror.model.summary().brokers) == 2)
     async with a_stream(standby) as events:
@@ -218,13 +218,13 @@ async def test_stalled_reader_is_cut_off(cluster: Cluster, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("after", ["", "x", "1:2", "-1:2:3"])
-async def test_a_mark_that_is_none_is_refused(cluster: Cluster, after: str) -> None:
+async def test_invalid_mark_is_rejected(cluster: Cluster, after: str) -> None:
     reply = await cluster.nodes[0].get(f"{BRIEFING}?after={after}")
     assert reply.status == 400
     assert "expected the mark of an answer" in reply.reason
 
 
-async def test_a_stream_ends_when_its_token_is_good_no_more(tmp_path: Path) -> None:
+async def test_stream_ends_when_its_token_becomes_invalid(tmp_path: Path) -> None:
     key = tmp_path / "secret.key"
     key.write_bytes(SECRET)
     reader = bearer(token_of("reader"))

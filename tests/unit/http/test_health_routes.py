@@ -16,7 +16,7 @@ def sick_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmanager.core.domain.settings.SICK_AFTER_S", 0.0)
 
 
-async def test_each_broker_says_how_it_serves_and_a_sick_one_is_given_nothing() -> None:
+async def test_sick_broker_is_reported_and_gets_no_bundles() -> None:
     async with a_leader() as (cluster, node):
         for number in range(1, 5):
             record = a_record(f"b{number}:8080")
@@ -50,7 +50,7 @@ async def sick_brokers(node: RunningNode) -> list[str]:
     return [broker for broker, state in zip(brokers["id"], brokers["state"], strict=True) if state == "sick"]
 
 
-async def test_a_stuck_broker_is_given_nothing_and_its_bundles_are_said_to_be_unserved() -> None:
+async def test_stuck_broker_gets_no_bundles_and_its_own_are_unserved() -> None:
     async with a_leader() as (cluster, node):
         await cluster.a_broker("b1:8080")
         (first, *others) = await cluster.a_namespace()
@@ -74,7 +74,7 @@ async def test_a_stuck_broker_is_given_nothing_and_its_bundles_are_said_to_be_un
         assert obstacle["change"].startswith("restart b1:8080")
 
 
-async def test_why_nothing_goes_to_it_is_in_the_decisions() -> None:
+async def test_decision_states_why_nothing_goes_to_a_sick_broker() -> None:
     async with a_leader() as (cluster, node):
         for number, health in enumerate((BAD, WELL, WELL), 1):
             await cluster.a_broker(f"b{number}:8080", {**a_record(f"b{number}:8080"), "health": health})

@@ -62,7 +62,7 @@ async def test_standby_answers_for_owned_bundles(cluster: Cluster, standby: Runn
     assert (await standby.lookup("persistent://t/ns/x")).status == 200
 
 
-async def test_a_namespace_created_at_a_standby_is_created_by_the_leader(cluster: Cluster) -> None:
+async def test_namespace_created_at_a_standby_is_created_by_the_leader(cluster: Cluster) -> None:
     _, standby = cluster.nodes
     created = await standby.put("/admin/v2/namespaces/t/ns", json={"bundles": {"numBundles": 3}})
     assert created.status == 204
@@ -96,20 +96,20 @@ async def test_split_timeout_follows_settings(standby: RunningNode, monkeypatch:
     assert given_s == [127.0]
 
 
-async def test_decisions_are_the_leaders_whoever_is_asked(cluster: Cluster, standby: RunningNode) -> None:
+async def test_decisions_of_the_leader_are_answered_by_every_node(cluster: Cluster, standby: RunningNode) -> None:
     await standby.lookup("persistent://t/ns/x")
     asked = [(await node.get("/loadbalance/v1/decisions")).json() for node in cluster.nodes]
     assert asked[0] == asked[1]
     assert [entry["kind"] for entry in asked[0]["decisions"]] == ["assign"]
 
 
-async def test_the_wanted_listener_reaches_the_leader(standby: RunningNode) -> None:
+async def test_listener_name_reaches_the_leader(standby: RunningNode) -> None:
     in_header = await standby.lookup("persistent://t/ns/x", headers={"X-Pulsar-ListenerName": "internal"})
     assert in_header.json()["brokerUrl"] == "pulsar://b1.internal:6650"
 
 
 @pytest.mark.parametrize("topic", ["a%2Fb", "a%252Fb", "%C3%BC%20x", "a+b", "%25", "a%3Fb%23c"])
-async def test_a_topics_name_reaches_the_leader_unchanged(cluster: Cluster, topic: str) -> None:
+async def test_topic_name_reaches_the_leader_unchanged(cluster: Cluster, topic: str) -> None:
     await cluster.a_broker()
     bundles = await cluster.a_namespace("t/ns", bundles={"numBundles": 256})
     leader, standby = cluster.nodes
@@ -119,14 +119,14 @@ async def test_a_topics_name_reaches_the_leader_unchanged(cluster: Cluster, topi
     assert assigned == [f"t/ns/{meant.body.decode()}"]
 
 
-async def test_the_leaders_refusal_is_passed_on_as_it_is(cluster: Cluster) -> None:
+async def test_refusal_of_the_leader_is_passed_on_unchanged(cluster: Cluster) -> None:
     await cluster.a_namespace()
     reply = await cluster.nodes[1].lookup("persistent://t/ns/x")
     assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
     assert "none of 0 registered brokers" in reply.reason
 
 
-async def test_a_request_that_was_passed_on_is_not_passed_on_again(standby: RunningNode) -> None:
+async def test_forwarded_request_is_not_forwarded_again(standby: RunningNode) -> None:
     reply = await standby.lookup("persistent://t/ns/x", headers={FORWARDED_HEADER: "n9:8080"})
     assert (reply.status, reply.headers["Retry-After"], reply.headers[NOT_LEADER_HEADER]) == (503, "1", "true")
     assert "does not lead" in reply.reason
@@ -184,7 +184,7 @@ async def _look_while_nobody_leads(forwarder: Forwarder) -> None:
     assert looks == 4
 
 
-def test_a_clock_that_stands_still_at_the_deadline_keeps_nobody_busy() -> None:
+def test_stopped_clock_at_the_deadline_causes_no_busy_loop() -> None:
     loop = VirtualLoop()
 
     async def look() -> None:
@@ -196,7 +196,7 @@ def test_a_clock_that_stands_still_at_the_deadline_keeps_nobody_busy() -> None:
     loop.end()
 
 
-async def test_a_thousand_that_wait_for_a_leader_wake_when_there_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_thousand_waiting_requests_wake_once_per_leader_change(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Cluster() as cluster, HttpClient() as http:
         first, second = await cluster.start_nodes(2)
         second.node.election._resigned = True
@@ -256,7 +256,7 @@ async def test_request_waits_until_the_new_leader_leads(monkeypatch: pytest.Monk
         assert (await asked).status == 204
 
 
-async def test_others_may_know_of_an_election_before_the_elected_node_has_read_of_it() -> None:
+async def test_forwarded_request_waits_until_the_elected_node_knows_of_its_election() -> None:
     changed = asyncio.get_running_loop().create_future()
     elected = SimpleNamespace(
         leader_changed=changed, leader_url=None, service_url="http://n1:8080", get_term=lambda: Term(2, 7)
@@ -278,7 +278,7 @@ async def test_others_may_know_of_an_election_before_the_elected_node_has_read_o
         assert (await asked).status == 204
 
 
-async def test_a_request_that_waits_for_a_leader_is_done_as_soon_as_there_is_one() -> None:
+async def test_waiting_request_is_done_as_soon_as_a_node_leads() -> None:
     async with Cluster() as cluster:
         first, second = await cluster.start_nodes(2)
         await cluster.a_broker()
@@ -293,7 +293,7 @@ async def test_a_request_that_waits_for_a_leader_is_done_as_soon_as_there_is_one
 
 @IMPATIENT
 @pytest.mark.parametrize("url", ["http://[", "nonsense", f"http://{'x' * 300}:1", "http://127.0.0.1:1"])
-async def test_a_leader_that_cannot_be_called_is_no_leader(cluster: Cluster, standby: RunningNode, url: str) -> None:
+async def test_unreachable_leader_is_503(cluster: Cluster, standby: RunningNode, url: str) -> None:
     await _without_a_leader(cluster)
     record = LeaderRecord(broker_id="n9:8080", service_url=url, epoch=9)
     await write(cluster.store, paths.LEADER, record.to_json())
@@ -358,7 +358,9 @@ async def test_change_with_a_lost_answer_is_not_repeated(cluster: Cluster, stand
         ("POST", "/loadbalance/v1/lookups", {"topics": ["persistent://t/ns/x"]}),
     ],
 )
-async def test_lost_answer(cluster: Cluster, standby: RunningNode, method: str, path: str, body: object) -> None:
+async def test_read_with_a_lost_answer_is_repeated(
+    cluster: Cluster, standby: RunningNode, method: str, path: str, body: object
+) -> None:
     async with WrongLeader(answers=False) as wrong:
         await _led_by(cluster, standby, wrong)
         reply = await standby.ask(method, path, json=body)

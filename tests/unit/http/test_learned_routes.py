@@ -28,7 +28,7 @@ async def load_explained(node: RunningNode, bundle: str) -> dict[str, object]:
     return load
 
 
-async def test_nothing_is_published_at_first_and_again_once_it_was_taken_back() -> None:
+async def test_learned_loads_can_be_published_and_removed() -> None:
     async with a_leader() as (_, leader):
         assert (await leader.get(LEARNED)).json() == {}
         for _ in range(2):
@@ -39,7 +39,7 @@ async def test_nothing_is_published_at_first_and_again_once_it_was_taken_back() 
             assert (await leader.get(LEARNED)).json() == {}
 
 
-async def test_what_was_published_is_kept_for_the_next_leader_and_asked_of_any_node() -> None:
+async def test_published_loads_are_kept_in_the_store_for_every_node() -> None:
     async with a_leader() as (cluster, leader):
         follower = await cluster.start_node()
         assert (await follower.put(LEARNED, json=HEAVY)).status == 204
@@ -66,7 +66,7 @@ async def test_bad_field_is_refused_and_changes_nothing(change: dict[str, object
         assert (await leader.get(LEARNED)).json() == {}
 
 
-async def test_an_explanation_names_the_run_until_the_bundle_has_been_reported() -> None:
+async def test_explanation_names_the_run_until_the_bundle_is_reported() -> None:
     async with a_leader() as (cluster, leader):
         agent = await cluster.a_broker("b1:8080")
         bundle, *_ = await cluster.a_namespace()
@@ -86,7 +86,7 @@ async def test_an_explanation_names_the_run_until_the_bundle_has_been_reported()
         assert (await load_explained(leader, bundle))["takenFrom"] is None
 
 
-async def test_a_dump_carries_it_what_decides_and_expects_the_same() -> None:
+async def test_dump_contains_learned_loads_used_by_decisions() -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_broker("b1:8080")
         bundle, *_ = await cluster.a_namespace()
@@ -107,7 +107,7 @@ async def test_a_dump_carries_it_what_decides_and_expects_the_same() -> None:
         assert read.brokers.preallocated.tolist() == live.brokers.preallocated.tolist()
 
 
-async def test_a_history_with_it_is_replayed_to_the_same_decisions(tmp_path: Path) -> None:
+async def test_history_with_learned_loads_replays_to_the_same_decisions(tmp_path: Path) -> None:
     async with Cluster() as cluster:
         leader = await cluster.start_leader(history_url=str(tmp_path))
         await cluster.a_broker("b1:8080")
@@ -126,7 +126,7 @@ async def test_a_history_with_it_is_replayed_to_the_same_decisions(tmp_path: Pat
     assert outcome.compared["place"] == 8
 
 
-async def test_who_has_the_record_in_the_store_can_read_it_with_any_client() -> None:
+async def test_stored_record_is_plain_json() -> None:
     async with a_leader() as (cluster, leader):
         assert (await leader.put(LEARNED, json=HEAVY)).status == 204
         znode = await cluster.store.get(paths.LEARNED)

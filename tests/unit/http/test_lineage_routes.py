@@ -13,7 +13,7 @@ BUNDLE = "t/ns/0x00000000_0x80000000"
 LIFE = f"/loadbalance/v1/history/bundle/{BUNDLE}"
 
 
-async def test_a_life_goes_on_under_the_next_leader_whichever_node_is_asked(tmp_path: Path) -> None:
+async def test_lineage_continues_under_the_next_leader(tmp_path: Path) -> None:
     history = str(tmp_path / "history")
     async with Cluster() as cluster:
         first = await cluster.start_leader(history_url=history)
@@ -43,7 +43,7 @@ async def test_a_life_goes_on_under_the_next_leader_whichever_node_is_asked(tmp_
     assert {entry["epoch"] for entry in life["entries"]} == {1, 2}
 
 
-async def test_what_nodes_record_on_their_own_machines_is_put_together(tmp_path: Path) -> None:
+async def test_lineages_recorded_on_different_nodes_are_merged(tmp_path: Path) -> None:
     async with Cluster() as cluster:
         first = await cluster.start_leader(history_url=str(tmp_path / "one"))
         await cluster.a_broker("b1:8080")
@@ -72,7 +72,7 @@ class _Leaving(dict[str, NodeRecord]):
         raise KeyError(node)
 
 
-async def test_a_node_that_leaves_meanwhile_spoils_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_node_that_leaves_during_a_request_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Cluster() as cluster:
         leader = await cluster.start_leader(history_url=str(tmp_path / "history"))
         await cluster.start_node(history_url="")
@@ -82,7 +82,7 @@ async def test_a_node_that_leaves_meanwhile_spoils_no_answer(tmp_path: Path, mon
         assert [entry["kind"] for entry in (await leader.get(LIFE)).json()["entries"]] == ["leader"]
 
 
-async def test_times_and_a_limit_are_kept_to(tmp_path: Path) -> None:
+async def test_lineage_is_filtered_by_time_and_limited(tmp_path: Path) -> None:
     async with a_leader(history_url=str(tmp_path / "history")) as (_, leader):
         assert len((await leader.get(LIFE)).json()["entries"]) == 1
         now_ms = round(time.time() * 1000)
@@ -93,7 +93,7 @@ async def test_times_and_a_limit_are_kept_to(tmp_path: Path) -> None:
         assert (await leader.get(LIFE.replace("0x00000000", "0x0"))).status == 412
 
 
-async def test_without_a_history_it_is_said_what_to_do() -> None:
+async def test_lineage_without_a_history_is_404_with_the_remedy() -> None:
     async with a_leader() as (_, leader):
         reply = await leader.get(LIFE)
         assert reply.status == 404

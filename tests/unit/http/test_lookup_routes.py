@@ -14,7 +14,7 @@ async def node(cluster: Cluster) -> RunningNode:
 LOOKUP = "/lookup/v2/topic"
 
 
-async def test_a_lookup_answers_in_pulsars_form(node: RunningNode) -> None:
+async def test_lookup_has_the_form_of_pulsar(node: RunningNode) -> None:
     reply = await node.get(f"{LOOKUP}/persistent/t/ns/x")
     assert reply.status == 200
     assert reply.headers["Content-Type"] == "application/json"
@@ -27,13 +27,13 @@ async def test_a_lookup_answers_in_pulsars_form(node: RunningNode) -> None:
     }
 
 
-async def test_a_topic_is_decoded_once_and_hashed_as_its_name(node: RunningNode) -> None:
+async def test_topic_name_is_decoded_once_before_hashing(node: RunningNode) -> None:
     for encoded, name in (("a%2Fb", "a/b"), ("a%252Fb", "a%2Fb"), ("%C3%BC+%20", "ü+ "), ("x-partition-3",) * 2):
         reply = await node.get(f"{LOOKUP}/persistent/t/ns/{encoded}/bundle")
         assert f"t/ns/{reply.body.decode()}" == node.bundle_of(f"persistent://t/ns/{name}")
 
 
-async def test_persistent_and_non_persistent_topics_of_one_name_are_two_topics(cluster: Cluster) -> None:
+async def test_persistence_is_part_of_the_hashed_topic_name(cluster: Cluster) -> None:
     await cluster.a_namespace("t/ns", bundles={"numBundles": 64})
     node = cluster.nodes[0]
     found = [(await node.get(f"{LOOKUP}/{domain}/t/ns/x/bundle")).body for domain in ("persistent", "non-persistent")]
@@ -42,7 +42,7 @@ async def test_persistent_and_non_persistent_topics_of_one_name_are_two_topics(c
     assert expected[0] != expected[1]
 
 
-async def test_the_bundle_of_a_topic_is_bare_text_and_nobody_gets_it(node: RunningNode) -> None:
+async def test_bundle_of_a_topic_is_plain_text_and_stays_unassigned(node: RunningNode) -> None:
     reply = await node.get(f"{LOOKUP}/persistent/t/ns/x/bundle")
     assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json; charset=utf-8")
     assert f"t/ns/{reply.body.decode()}" == node.bundle_of("persistent://t/ns/x")
@@ -56,12 +56,12 @@ async def test_topics_are_not_partitioned(node: RunningNode, auto_create: str) -
 
 
 @pytest.mark.parametrize("path", ["{0}/{1}", "{0}/{1}/bundle"])
-async def test_an_unknown_namespace_is_404_and_names_it(node: RunningNode, path: str) -> None:
+async def test_unknown_namespace_is_404_and_named(node: RunningNode, path: str) -> None:
     reply = await node.get(path.format(LOOKUP, "persistent/t/other/x"))
     assert (reply.status, reply.reason) == (404, "namespace t/other not found")
 
 
-async def test_partitions_of_a_topic_in_an_unknown_namespace_are_404(node: RunningNode) -> None:
+async def test_partitions_in_an_unknown_namespace_are_404(node: RunningNode) -> None:
     reply = await node.get("/admin/v2/persistent/t/other/x/partitions")
     assert (reply.status, reply.reason) == (404, "namespace t/other not found")
 
@@ -97,7 +97,7 @@ async def test_no_broker_is_503_with_retry_after(cluster: Cluster) -> None:
     assert "none of 0 registered brokers" in reply.reason
 
 
-async def test_the_listener_is_taken_from_the_query_and_else_from_the_header(node: RunningNode) -> None:
+async def test_listener_in_the_query_overrides_the_header(node: RunningNode) -> None:
     in_query = await node.get(f"{LOOKUP}/persistent/t/ns/x?listenerName=internal")
     in_header = await node.get(f"{LOOKUP}/persistent/t/ns/x", headers={"X-Pulsar-ListenerName": "internal"})
     both = await node.get(
@@ -108,12 +108,12 @@ async def test_the_listener_is_taken_from_the_query_and_else_from_the_header(nod
 
 
 @pytest.mark.parametrize("query", ["?listenerName=", "?", "?authoritative=true"])
-async def test_without_a_listeners_name_the_brokers_own_addresses_are_given(node: RunningNode, query: str) -> None:
+async def test_broker_addresses_are_returned_without_a_listener_name(node: RunningNode, query: str) -> None:
     reply = await node.get(f"{LOOKUP}/persistent/t/ns/x{query}", headers={"X-Pulsar-ListenerName": ""})
     assert reply.json()["brokerUrl"] == "pulsar://b1:6650"
 
 
-async def test_a_listener_that_the_owner_does_not_have_is_500_and_named(node: RunningNode) -> None:
+async def test_unknown_listener_is_500_and_named(node: RunningNode) -> None:
     reply = await node.get(f"{LOOKUP}/persistent/t/ns/x?listenerName=external")
     assert reply.status == 500
     assert reply.reason == "the broker b1:8080 has no advertised listener named 'external'"

@@ -55,7 +55,7 @@ async def test_requested_number_of_bundles(node: RunningNode, body: bytes, bound
 
 
 @pytest.mark.parametrize("function", ["crc32", "murmur3_32"])
-async def test_a_namespace_keeps_the_hash_function_it_was_created_with(node: RunningNode, function: str) -> None:
+async def test_namespace_keeps_its_hash_function(node: RunningNode, function: str) -> None:
     assert (await node.put(NAMESPACE, json={"hashFunction": function})).status == 204
     policies = (await node.get(NAMESPACE)).json()
     assert policies == {
@@ -65,7 +65,7 @@ async def test_a_namespace_keeps_the_hash_function_it_was_created_with(node: Run
     }
 
 
-async def test_a_namespace_is_available_while_the_setting_names_it(node: RunningNode) -> None:
+async def test_namespace_is_available_while_the_setting_names_it(node: RunningNode) -> None:
     configuration = "/admin/v2/brokers/configuration/availableNamespaces"
     assert (await node.put(NAMESPACE)).status == 204
     assert (await node.ask("POST", f"{configuration}/t%2Fother,t%2Fns")).status == 200
@@ -102,12 +102,12 @@ async def test_bad_body_is_400_and_names_the_field(node: RunningNode, body: byte
     assert (await node.get(NAMESPACE)).status == 404
 
 
-async def test_a_body_that_is_too_large_is_413(node: RunningNode) -> None:
+async def test_too_large_body_is_413(node: RunningNode) -> None:
     reply = await node.put(NAMESPACE, data=io.BytesIO(b" " * (9 * 1024 * 1024)))
     assert (reply.status, reply.reason) == (413, "body: larger than 1048576 bytes")
 
 
-async def test_more_bundles_than_a_record_can_hold_are_400_and_nothing_is_created(node: RunningNode) -> None:
+async def test_too_many_bundles_are_400_and_nothing_is_created(node: RunningNode) -> None:
     many = [f"0x{number:08x}" for number in range(20_000)]
     by_number = await node.put(NAMESPACE, json={"bundles": {"numBundles": 20_000}})
     by_boundaries = await node.put(NAMESPACE, json={"bundles": {"boundaries": [*many, "0xffffffff"]}})
@@ -116,7 +116,7 @@ async def test_more_bundles_than_a_record_can_hold_are_400_and_nothing_is_create
     assert (await node.get(NAMESPACE)).status == 404
 
 
-async def test_a_namespace_that_exists_is_409_and_stays_as_it_is(node: RunningNode) -> None:
+async def test_existing_namespace_is_409_and_unchanged(node: RunningNode) -> None:
     await node.put(NAMESPACE)
     reply = await node.put(NAMESPACE, json={"bundles": {"numBundles": 9}})
     assert (reply.status, reply.reason) == (409, "namespace t/ns exists already")
@@ -124,26 +124,26 @@ async def test_a_namespace_that_exists_is_409_and_stays_as_it_is(node: RunningNo
 
 
 @pytest.mark.parametrize("path", ["t%20t/ns", "t/n%2Fs", "t/n%20s", "%C3%BC/ns", "%F0%9D%90%80/ns"])
-async def test_a_bad_name_is_412(node: RunningNode, path: str) -> None:
+async def test_invalid_name_is_412(node: RunningNode, path: str) -> None:
     reply = await node.put(f"/admin/v2/namespaces/{path}")
     assert reply.status == 412
     assert "expected letters, digits" in reply.reason
 
 
 @pytest.mark.parametrize("suffix", ["", "/bundles", "/unload", "/0x00000000_0x40000000/unload"])
-async def test_an_unknown_namespace_is_404(node: RunningNode, suffix: str) -> None:
+async def test_unknown_namespace_is_404(node: RunningNode, suffix: str) -> None:
     reply = await node.ask("PUT" if "unload" in suffix else "GET", f"/admin/v2/namespaces/t/other{suffix}")
     assert (reply.status, reply.reason) == (404, "namespace t/other not found")
 
 
-async def test_the_namespaces_of_a_tenant_are_listed(cluster: Cluster, node: RunningNode) -> None:
+async def test_namespaces_of_a_tenant_are_listed(cluster: Cluster, node: RunningNode) -> None:
     for name in ("t/b", "t/a", "tt/c"):
         await cluster.a_namespace(name)
     reply = await node.get("/admin/v2/namespaces/t")
     assert (reply.status, reply.json()) == (200, ["t/a", "t/b"])
 
 
-async def test_an_unloaded_bundle_is_free_and_unloading_it_again_is_204_as_well(node: RunningNode, owned: str) -> None:
+async def test_unload_frees_the_bundle_and_is_idempotent(node: RunningNode, owned: str) -> None:
     for _ in range(2):
         reply = await node.put(f"/admin/v2/namespaces/{owned}/unload")
         assert (reply.status, reply.body) == (204, b"")
@@ -191,7 +191,7 @@ async def test_moves_under_load_reach_their_destination(cluster: Cluster, node: 
     assert {status for each in await asyncio.gather(*clients) for status in each} == {200}
 
 
-async def test_a_parameter_that_is_misspelt_changes_nothing(node: RunningNode, owned: str) -> None:
+async def test_misspelt_parameter_is_400_and_changes_nothing(node: RunningNode, owned: str) -> None:
     before = node.ownership(owned)
     reply = await node.put(f"/admin/v2/namespaces/{owned}/unload?destination=b2:8080")
     assert reply.status == 400
@@ -199,7 +199,7 @@ async def test_a_parameter_that_is_misspelt_changes_nothing(node: RunningNode, o
     assert node.ownership(owned) == before
 
 
-async def test_an_unknown_destination_is_409_and_moves_nothing(node: RunningNode, owned: str) -> None:
+async def test_unknown_destination_is_409_and_moves_nothing(node: RunningNode, owned: str) -> None:
     reply = await node.put(f"/admin/v2/namespaces/{owned}/unload?destinationBroker=b9:8080")
     assert (reply.status, reply.reason) == (409, "destinationBroker 'b9:8080' is not registered; known: b1:8080")
     assert node.ownership(owned).version == 1
@@ -222,7 +222,7 @@ async def test_outdated_range_is_412(node: RunningNode, owned: str, text: str, c
     assert node.ownership(owned).version == 1
 
 
-async def test_a_range_may_be_written_in_capitals(node: RunningNode, owned: str) -> None:
+async def test_range_may_be_in_capitals(node: RunningNode, owned: str) -> None:
     namespace, _, text = owned.rpartition("/")
     assert (await node.put(f"/admin/v2/namespaces/{namespace}/{text.upper()}/unload")).status == 204
     assert node.ownership(owned).state is OwnershipState.FREE
@@ -237,7 +237,7 @@ async def test_slow_owner_is_504_and_keeps_the_bundle(cluster: Cluster, node: Ru
     assert node.ownership(owned).state is OwnershipState.OWNED
 
 
-async def test_a_namespace_is_unloaded_bundle_by_bundle(cluster: Cluster, node: RunningNode) -> None:
+async def test_namespace_unload_unloads_every_bundle(cluster: Cluster, node: RunningNode) -> None:
     broker = await cluster.a_broker()
     bundles = await cluster.a_namespace()
     for bundle in bundles:
@@ -261,7 +261,7 @@ async def test_namespace_unload_with_one_slow_bundle_is_504(cluster: Cluster, no
     assert owners == {slow.registration, None}
 
 
-async def test_the_registered_brokers_are_listed_for_any_cluster(cluster: Cluster, node: RunningNode) -> None:
+async def test_registered_brokers_are_listed_for_any_cluster(cluster: Cluster, node: RunningNode) -> None:
     await cluster.a_broker("b2:8080")
     await cluster.a_broker("b1:8080")
     for path in ("/admin/v2/brokers", "/admin/v2/brokers/standalone"):
@@ -269,12 +269,12 @@ async def test_the_registered_brokers_are_listed_for_any_cluster(cluster: Cluste
         assert (reply.status, reply.json()) == (200, ["b1:8080", "b2:8080"])
 
 
-async def test_what_pulsar_answers_about_one_broker_is_not_mistaken_for_a_cluster(node: RunningNode) -> None:
+async def test_pulsar_paths_of_one_broker_are_404(node: RunningNode) -> None:
     reply = await node.get("/admin/v2/brokers/internal-configuration")
     assert (reply.status, reply.reason) == (404, "no such path: /admin/v2/brokers/internal-configuration")
 
 
-async def test_the_leader_is_named_in_pulsars_form(node: RunningNode) -> None:
+async def test_leader_is_named_in_the_form_of_pulsar(node: RunningNode) -> None:
     await eventually(lambda: node.node.mirror.leader)
     reply = await node.get("/admin/v2/brokers/leaderBroker")
     assert reply.status == 200

@@ -35,7 +35,7 @@ def described(operation: Operation) -> dict[str, Any]:
     return content
 
 
-async def test_the_document_lists_exactly_the_routes_of_a_node(node: RunningNode) -> None:
+async def test_document_lists_exactly_the_routes_of_a_node(node: RunningNode) -> None:
     content = (await node.get(PATH)).json()
     documented = {(method.upper(), path) for path, methods in content["paths"].items() for method in methods}
     routes = {
@@ -47,14 +47,14 @@ async def test_the_document_lists_exactly_the_routes_of_a_node(node: RunningNode
     assert ("GET", PATH) in documented
 
 
-async def test_the_document_is_complete_in_itself(node: RunningNode) -> None:
+async def test_document_references_only_its_own_schemas(node: RunningNode) -> None:
     content = (await node.get(PATH)).json()
     assert content["openapi"] == "3.1.0"
     known = {f"#/components/schemas/{name}" for name in content["components"]["schemas"]}
     assert set(_references(content)) <= known
 
 
-async def test_every_path_parameter_is_required_and_described(node: RunningNode) -> None:
+async def test_path_parameters_are_required_and_described(node: RunningNode) -> None:
     content = (await node.get(PATH)).json()
     for path, methods in content["paths"].items():
         for method in methods.values():
@@ -63,7 +63,7 @@ async def test_every_path_parameter_is_required_and_described(node: RunningNode)
             assert all(each["required"] and each["description"] for each in parameters.values())
 
 
-def test_every_operation_may_find_the_service_unavailable() -> None:
+def test_every_operation_has_a_503_response() -> None:
     responses = described(Operation("GET", "/x", _nothing, AccessRole.ANYONE))["responses"]
     problem = {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     assert responses == {
@@ -72,26 +72,26 @@ def test_every_operation_may_find_the_service_unavailable() -> None:
     }
 
 
-def test_an_operation_without_a_role_cannot_be_made() -> None:
+def test_operation_without_a_role_is_rejected() -> None:
     with pytest.raises(TypeError, match="role"):
         Operation("GET", "/x", _nothing)  # type: ignore[call-arg]
 
 
-def test_what_not_anyone_may_do_names_its_role_and_refuses_others() -> None:
+def test_operation_with_a_role_has_401_and_403_responses() -> None:
     content = described(Operation("GET", "/x", _nothing, AccessRole.READ))
     assert content["x-role"] == "read"
     assert content["security"] == [{"token": ["read"]}]
     assert list(content["responses"]) == ["200", "401", "403", "503"]
 
 
-def test_what_anyone_may_do_needs_no_token() -> None:
+def test_operation_for_anyone_needs_no_token() -> None:
     content = described(Operation("GET", "/x", _nothing, AccessRole.ANYONE))
     assert content["x-role"] == "anyone"
     assert content["security"] == []
     assert list(content["responses"]) == ["200", "503"]
 
 
-def test_an_operation_with_a_body_may_refuse_it() -> None:
+def test_operation_with_a_body_has_responses_that_refuse_it() -> None:
     content = described(
         Operation("PUT", "/x", _nothing, AccessRole.ANYONE, body_model=NamespacePolicies, statuses=(204, 409))
     )
@@ -100,19 +100,19 @@ def test_an_operation_with_a_body_may_refuse_it() -> None:
     assert content["requestBody"] == {"required": True, "content": {"application/json": body}}
 
 
-def test_an_answer_without_a_schema_says_its_type_alone() -> None:
+def test_response_without_a_schema_has_only_its_media_type() -> None:
     content = described(Operation("GET", "/x", _nothing, AccessRole.ANYONE, media_type="text/plain"))
     assert content["responses"]["200"]["content"] == {"text/plain": {}}
 
 
-def test_no_content_has_no_content() -> None:
+def test_no_content_response_has_no_schema() -> None:
     operation = Operation("GET", "/x", _nothing, AccessRole.ANYONE, response_model=BrokerInfo, statuses=(200, 204))
     responses = described(operation)["responses"]
     assert "content" not in responses["204"]
     assert responses["200"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/BrokerInfo"}
 
 
-def test_parameters_are_those_of_the_path_and_of_the_query() -> None:
+def test_parameters_are_those_of_path_and_query() -> None:
     operation = Operation(
         "GET",
         "/x/{cluster:(?!(?:a|b)$)[^/]+}/{broker:.{2}}",
@@ -125,11 +125,11 @@ def test_parameters_are_those_of_the_path_and_of_the_query() -> None:
     assert places == [("cluster", "path", True), ("broker", "path", True), ("q", "query", False)]
 
 
-def test_a_path_variable_that_nobody_has_described_is_an_error() -> None:
+def test_undescribed_path_variable_is_an_error() -> None:
     with pytest.raises(KeyError, match="unheard_of"):
         document([Operation("GET", "/x/{unheard_of}", _nothing, AccessRole.ANYONE)])
 
 
-def test_the_document_is_the_same_whenever_it_is_made() -> None:
+def test_document_is_deterministic() -> None:
     operations = [Operation("GET", "/x", _nothing, AccessRole.ANYONE, response_model=list[str])]
     assert json.dumps(document(operations)) == json.dumps(document(operations))

@@ -17,7 +17,7 @@ TOPIC = "persistent://t/ns/x"
 OWNERSHIP = "/loadbalance/v1/ownership/persistent/t/ns/x"
 
 
-async def test_the_ownership_of_a_free_bundle_is_told_and_stays_as_it_is(node: RunningNode) -> None:
+async def test_ownership_of_a_free_bundle_is_returned_without_assignment(node: RunningNode) -> None:
     reply = await node.get(OWNERSHIP)
     assert reply.status == 200
     assert reply.json() == {"bundle": node.bundle_of(TOPIC), "state": "Free", "version": 0, "epoch": 0}
@@ -37,13 +37,13 @@ async def test_ownership_names_the_incarnation(cluster: Cluster, node: RunningNo
 
 
 @pytest.mark.parametrize(("path", "status"), [("persistent/t/other/x", 404), ("queue/t/ns/x", 412)])
-async def test_the_ownership_of_what_is_not_there_is_an_error(node: RunningNode, path: str, status: int) -> None:
+async def test_ownership_of_an_unknown_topic_is_an_error(node: RunningNode, path: str, status: int) -> None:
     reply = await node.get(f"/loadbalance/v1/ownership/{path}")
     assert reply.status == status
     assert reply.reason
 
 
-async def test_what_was_read_in_a_session_that_is_over_is_not_told(node: RunningNode) -> None:
+async def test_ownership_read_in_a_lost_session_is_not_returned(node: RunningNode) -> None:
     """ZooKeeper may have been set back since, and give an incarnation out again that an old view names."""
     refused: dict[SessionState, bool] = {}
 
@@ -80,7 +80,7 @@ async def test_long_poll_for_an_owner(cluster: Cluster, node: RunningNode, monke
     assert (answer["state"], answer["owner"], answer["version"]) == ("Owned", "b2:8080", 3)
 
 
-async def test_who_waits_in_vain_is_told_how_it_is(node: RunningNode) -> None:
+async def test_long_poll_that_times_out_returns_the_current_owner(node: RunningNode) -> None:
     await node.lookup(TOPIC)
     assert (await node.get(f"{OWNERSHIP}?owner=b2:8080&waitMs=1")).json()["owner"] == "b1:8080"
     assert (await node.get(f"{OWNERSHIP}?owner=b2:8080")).json()["owner"] == "b1:8080"

@@ -32,7 +32,7 @@ async def test_files_have_types_and_a_content_security_policy(node: RunningNode)
             assert served.headers["Content-Security-Policy"] == index.headers["Content-Security-Policy"]
 
 
-async def test_who_has_it_is_told_so_and_who_can_gets_it_compressed(node: RunningNode) -> None:
+async def test_page_files_are_cached_by_etag_and_compressed(node: RunningNode) -> None:
     first = await node.get("/", headers=PLAIN)
     assert "Content-Encoding" not in first.headers
     again = await node.get("/", headers={"If-None-Match": first.headers["Etag"]})
@@ -48,12 +48,12 @@ async def test_who_has_it_is_told_so_and_who_can_gets_it_compressed(node: Runnin
     assert gzip.decompress(compressed) == first.body
 
 
-def test_a_broker_is_hot_on_the_page_from_where_it_is_hot_elsewhere() -> None:
+def test_hot_threshold_of_the_page_equals_the_setting() -> None:
     said = re.search(r"^const HOT = (\d+);$", (FOLDER / "fleet.js").read_text(encoding="utf-8"), re.MULTILINE)
     assert said is not None
     assert float(said[1]) == 100 * HOT == PlannerSettings().broker_overloaded_threshold_percentage
 
 
 @pytest.mark.parametrize("name", ["nothing.js", "../page.py", "%2e%2e/page.py", "vendor", "/etc/passwd", ""])
-async def test_there_are_no_other_files(node: RunningNode, name: str) -> None:
+async def test_other_files_are_not_served(node: RunningNode, name: str) -> None:
     assert (await node.get(f"/page/{name}")).status == 404

@@ -27,7 +27,7 @@ async def post(node: RunningNode, path: str, **options: Any) -> int:  # noqa: AN
     return (await node.ask("POST", path, **options)).status
 
 
-async def test_a_policy_that_was_set_is_told_listed_and_removed() -> None:
+async def test_isolation_policy_is_stored_listed_and_removed() -> None:
     async with a_leader() as (_, leader):
         assert (await leader.get(ISOLATION)).json() == {}
         assert await post(leader, f"{ISOLATION}/p", json=POLICY) == 204
@@ -39,7 +39,7 @@ async def test_a_policy_that_was_set_is_told_listed_and_removed() -> None:
         assert (await leader.ask("DELETE", f"{ISOLATION}/p")).status == 404
 
 
-async def test_a_bundle_is_placed_by_the_policy_that_was_just_set() -> None:
+async def test_bundle_is_placed_by_a_new_policy() -> None:
     async with a_leader() as (cluster, leader):
         for number in (1, 2, 3):
             await cluster.a_broker(f"b{number}:8080")
@@ -48,7 +48,7 @@ async def test_a_bundle_is_placed_by_the_policy_that_was_just_set() -> None:
         assert (await leader.lookup(TOPIC)).json()["brokerId"] == "b3:8080"
 
 
-async def test_a_pattern_that_would_go_back_and_forth_for_ever_holds_no_lookup_up() -> None:
+async def test_backtracking_pattern_does_not_delay_lookups() -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_broker("b1:8080")
         policy = {**POLICY, "namespaces": ["([a-z]+-?)+/staging"], "primary": ["b2"]}
@@ -62,7 +62,7 @@ async def test_a_pattern_that_would_go_back_and_forth_for_ever_holds_no_lookup_u
 @pytest.mark.parametrize(
     ("scope", "unloaded"), [(None, True), ("changed", True), ("all_matching", True), ("none", False)]
 )
-async def test_what_a_new_policy_concerns_is_unloaded_by_its_scope(scope: str | None, unloaded: bool) -> None:  # noqa: FBT001 - a parameter of the test
+async def test_bundles_of_a_new_policy_are_unloaded_by_its_scope(scope: str | None, unloaded: bool) -> None:  # noqa: FBT001 - a parameter of the test
     async with a_leader() as (cluster, leader):
         await cluster.a_broker("b1:8080")
         await cluster.a_namespace()
@@ -75,7 +75,7 @@ async def test_what_a_new_policy_concerns_is_unloaded_by_its_scope(scope: str | 
         assert (await leader.lookup(TOPIC)).json()["brokerId"] == ("b3:8080" if unloaded else "b1:8080")
 
 
-async def test_bundles_that_no_broker_could_own_are_not_unloaded_unless_that_is_forced() -> None:
+async def test_policy_that_leaves_no_broker_is_refused_unless_forced() -> None:
     async with a_leader() as (cluster, leader):
         broker = await cluster.a_broker("b1:8080")
         await cluster.a_namespace()
@@ -104,7 +104,7 @@ async def test_bundles_that_no_broker_could_own_are_not_unloaded_unless_that_is_
         assert leader.ownership(leader.bundle_of(TOPIC)).owner is None
 
 
-async def test_what_patterns_and_names_match_is_told() -> None:
+async def test_matches_of_patterns_and_names_are_counted() -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_broker("b1:8080")
         await cluster.a_namespace("t/ns", bundles={"numBundles": 8})
@@ -129,9 +129,7 @@ async def test_what_patterns_and_names_match_is_told() -> None:
         assert (await leader.get("/loadbalance/v1/matches?setting=x")).status == 400
 
 
-async def test_a_node_that_does_not_know_a_policy_yet_asks_the_leader_what_it_matches(
-    cluster: Cluster, node: RunningNode
-) -> None:
+async def test_standby_without_a_policy_asks_the_leader_for_its_matches(cluster: Cluster, node: RunningNode) -> None:
     leader, other = node, await cluster.start_node()
     assert await post(leader, f"{ISOLATION}/p?force=true", json=POLICY) == 204
     await cluster.known_everywhere(lambda node: "p" in node.node.mirror.operator_config.isolation)
@@ -139,7 +137,7 @@ async def test_a_node_that_does_not_know_a_policy_yet_asks_the_leader_what_it_ma
     assert (await other.get("/loadbalance/v1/matches?policy=p")).status == 200
 
 
-async def test_a_policy_set_again_as_it_was_unloads_nothing_and_nothing_of_other_namespaces() -> None:
+async def test_unchanged_policy_and_policy_of_others_unload_nothing() -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_broker("b1:8080")
         await cluster.a_namespace("t/ns")
@@ -150,7 +148,7 @@ async def test_a_policy_set_again_as_it_was_unloads_nothing_and_nothing_of_other
         assert cluster.brokers["b1:8080"].unloads == []
 
 
-async def test_a_policy_whose_unloads_fail_is_stored_and_the_answer_says_so() -> None:
+async def test_policy_with_failed_unloads_is_stored_and_the_answer_says_so() -> None:
     async with a_leader(namespace_bundle_unloading_timeout_ms=200) as (cluster, leader):
         broker = await cluster.a_broker("b1:8080")
         await cluster.a_namespace("t/ns")
@@ -183,7 +181,7 @@ async def test_a_policy_whose_unloads_fail_is_stored_and_the_answer_says_so() ->
         (b'{"namespaces": "t/.*", "primary": ["b1"]}', "namespaces"),
     ],
 )
-async def test_a_policy_that_cannot_be_used_is_refused_and_the_old_one_holds(body: bytes, message: str) -> None:
+async def test_invalid_policy_is_rejected_and_the_old_one_kept(body: bytes, message: str) -> None:
     async with a_leader() as (_, leader):
         assert await post(leader, f"{ISOLATION}/p", json=POLICY) == 204
         reply = await leader.ask("POST", f"{ISOLATION}/p", data=body)
@@ -192,7 +190,7 @@ async def test_a_policy_that_cannot_be_used_is_refused_and_the_old_one_holds(bod
         assert (await leader.get(f"{ISOLATION}/p")).json() == POLICY
 
 
-async def test_the_patterns_of_all_policies_are_counted_together() -> None:
+async def test_pattern_limit_is_over_all_policies() -> None:
     async with a_leader() as (_, leader):
         half = {**POLICY, "primary": [f"b{number}" for number in range(498)]}
         assert await post(leader, f"{ISOLATION}/p", json=half) == 204
@@ -205,7 +203,7 @@ async def test_the_patterns_of_all_policies_are_counted_together() -> None:
         assert list((await leader.get(ISOLATION)).json()) == ["p", "q"]
 
 
-async def test_each_broker_is_listed_with_the_first_policy_that_names_it() -> None:
+async def test_brokers_are_listed_with_the_first_policy_that_names_them() -> None:
     async with a_leader() as (cluster, leader):
         for number in (1, 2, 3):
             await cluster.a_broker(f"b{number}:8080")
@@ -226,14 +224,14 @@ async def test_each_broker_is_listed_with_the_first_policy_that_names_it() -> No
 
 
 @pytest.mark.parametrize("path", ["namespaceIsolationPolicies", "failureDomains", "namespaceIsolationPolicies/brokers"])
-async def test_another_cluster_is_not_found(path: str) -> None:
+async def test_policies_of_another_cluster_are_404(path: str) -> None:
     async with a_leader(cluster_name="mine") as (_, leader):
         assert (await leader.get(f"/admin/v2/clusters/mine/{path}")).status == 200
         reply = await leader.get(f"/admin/v2/clusters/other/{path}")
         assert (reply.status, reply.reason) == (404, "cluster 'other' not found; this one is 'mine'")
 
 
-async def test_a_failure_domain_that_was_set_is_told_listed_and_removed() -> None:
+async def test_failure_domain_is_stored_listed_and_removed() -> None:
     async with a_leader() as (_, leader):
         east = {"brokers": ["b1:8080", "b2:8080"]}
         assert await post(leader, f"{DOMAINS}/east", json=east) == 204
@@ -244,7 +242,7 @@ async def test_a_failure_domain_that_was_set_is_told_listed_and_removed() -> Non
         assert (await leader.ask("DELETE", f"{DOMAINS}/east")).status == 404
 
 
-async def test_a_broker_is_in_one_failure_domain_at_most() -> None:
+async def test_broker_is_in_at_most_one_failure_domain() -> None:
     async with a_leader() as (_, leader):
         assert await post(leader, f"{DOMAINS}/east", json={"brokers": ["b1:8080"]}) == 204
         reply = await leader.ask("POST", f"{DOMAINS}/west", json={"brokers": ["b2:8080", "b1:8080"]})
@@ -254,13 +252,13 @@ async def test_a_broker_is_in_one_failure_domain_at_most() -> None:
 
 
 @pytest.mark.parametrize("body", [b"{", b'{"brokers": ["nowhere"]}', b'{"broker": []}'])
-async def test_a_failure_domain_that_cannot_be_used_is_refused(body: bytes) -> None:
+async def test_invalid_failure_domain_is_rejected(body: bytes) -> None:
     async with a_leader() as (_, leader):
         assert await post(leader, f"{DOMAINS}/east", data=body) == 400
         assert (await leader.get(DOMAINS)).json() == {}
 
 
-async def test_a_group_is_bare_text_and_its_members_are_found_in_any_case() -> None:
+async def test_anti_affinity_group_is_plain_text_and_case_insensitive() -> None:
     async with a_leader() as (cluster, leader):
         for name in ("t/a", "t/b", "u/c"):
             await cluster.a_namespace(name)
@@ -283,14 +281,14 @@ async def test_a_group_is_bare_text_and_its_members_are_found_in_any_case() -> N
     ("namespace", "body", "status"),
     [("t/a", b" ", 412), ("t/a", b"\xff", 400), ("t/a", b"g" * 201, 400), ("t/a", b"a\nb", 400), ("t/no", b"g", 404)],
 )
-async def test_a_group_that_cannot_be_used_is_refused(namespace: str, body: bytes, status: int) -> None:
+async def test_invalid_group_is_rejected(namespace: str, body: bytes, status: int) -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_namespace("t/a")
         assert await post(leader, f"/admin/v2/namespaces/{namespace}/antiAffinity", data=body) == status
         assert leader.node.mirror.operator_config.anti_affinity == {}
 
 
-async def test_two_changes_that_keep_colliding_are_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_repeated_write_conflicts_are_409(monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_leader() as (cluster, leader):
         commit = leader.store.commit
 

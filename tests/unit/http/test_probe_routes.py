@@ -35,12 +35,12 @@ async def cluster(memory: MemoryCluster) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-async def test_a_node_that_works_is_healthy_and_says_whether_it_leads(node: RunningNode) -> None:
+async def test_health_says_whether_the_node_leads(node: RunningNode) -> None:
     reply = await node.get("/healthz")
     assert (reply.status, reply.json()) == (200, {"nodeId": node.node.node_id, "leading": True})
 
 
-async def test_a_leader_says_loudly_that_nothing_can_move_and_once_until_that_changes() -> None:
+async def test_leader_logs_once_that_nothing_can_move_until_that_changes() -> None:
     key = "loadBalancerSheddingEnabled"
     async with a_leader(**{key: False, "loadBalancerSheddingIntervalMinutes": 0.001}) as (cluster, node):
         with capture_logs() as logs:
@@ -70,7 +70,7 @@ async def test_a_leader_says_loudly_that_nothing_can_move_and_once_until_that_ch
         assert (await standby.get("/readyz")).json()["cannotMove"] == []
 
 
-async def test_a_node_of_which_a_task_ended_is_not_healthy(node: RunningNode) -> None:
+async def test_node_with_an_ended_task_is_not_healthy(node: RunningNode) -> None:
     node.node.failure.set_exception(ValueError("the intake ended"))
     reply = await node.get("/healthz")
     assert (reply.status, reply.reason) == (500, "a task ended: the intake ended")
@@ -96,7 +96,9 @@ async def test_disconnected_node_is_healthy_and_not_ready(node: RunningNode, mem
     assert (await node.get("/readyz")).status == 200
 
 
-async def test_readiness_reason(node: RunningNode, memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readiness_names_the_obstacle_of_the_session(
+    node: RunningNode, memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert isinstance(node.store, MemoryStore)
     monkeypatch.setattr(MemoryStore, "obstacle", "127.0.0.1:2181 hangs up")
     memory.partition(node.store, noticed=True)
@@ -104,7 +106,7 @@ async def test_readiness_reason(node: RunningNode, memory: MemoryCluster, monkey
     assert reply.reason == "the session with ZooKeeper is suspended: 127.0.0.1:2181 hangs up"
 
 
-async def test_a_session_given_up_is_counted(node: RunningNode, memory: MemoryCluster) -> None:
+async def test_session_given_up_is_counted(node: RunningNode, memory: MemoryCluster) -> None:
     saved = memory.save()
     memory.set_back(saved)
     metrics = (await node.get("/metrics")).body.decode()
@@ -115,7 +117,7 @@ OF_PROCESS = ("process_", "loadmanager_build_info")
 """Prefixes of metrics of the process, which have no cluster."""
 
 
-async def test_the_metrics_are_valid_and_have_pulsars_names(cluster: Cluster, node: RunningNode) -> None:
+async def test_metrics_are_valid_and_have_the_names_of_pulsar(cluster: Cluster, node: RunningNode) -> None:
     broker = cluster.brokers["b1:8080"]
     await broker.report(a_record("b1:8080", agent_url=broker.url, cpu=42.0))
     await eventually(lambda: node.node.intake.reports_applied == 2)
@@ -185,7 +187,7 @@ async def test_trailing_slash_is_ignored(node: RunningNode, method: str, path: s
     assert (await node.ask(method, path)).status == status
 
 
-async def test_pulsars_check_for_load_balancers_follows_readiness(node: RunningNode, memory: MemoryCluster) -> None:
+async def test_status_page_of_pulsar_follows_readiness(node: RunningNode, memory: MemoryCluster) -> None:
     reply = await node.get("/status.html")
     assert (reply.status, reply.body, reply.headers["Content-Type"]) == (200, b"OK", "text/plain; charset=utf-8")
     assert isinstance(node.store, MemoryStore)
@@ -193,7 +195,7 @@ async def test_pulsars_check_for_load_balancers_follows_readiness(node: RunningN
     assert (await node.get("/status.html")).status == 503
 
 
-async def test_the_figures_of_transfer_shedder_have_pulsars_names() -> None:
+async def test_metrics_of_transfer_shedder_have_the_names_of_pulsar() -> None:
     async with Cluster() as cluster:
         leader = await cluster.start_leader(load_balancer_load_shedding_strategy="TransferShedder")
         for number in range(3):
@@ -212,7 +214,7 @@ async def test_the_figures_of_transfer_shedder_have_pulsars_names() -> None:
         assert samples["pulsar_lb_unload_broker_breakdown_total", "HitCount"] == 1
 
 
-async def test_a_leader_shows_what_its_last_round_came_to_and_what_no_plan_could_beat() -> None:
+async def test_leader_exposes_the_last_round_and_its_lower_bound() -> None:
     async with Cluster() as cluster:
         leader = await cluster.start_leader()
         agent = await cluster.a_broker("b1:8080")
@@ -244,19 +246,19 @@ async def test_metrics_of_rejected_records_and_faults(cluster: Cluster, node: Ru
     assert 'loadmanager_faulty_znodes{cluster="west"} 1.0' in text
 
 
-async def test_an_unknown_path_is_404_in_pulsars_form(node: RunningNode) -> None:
+async def test_unknown_path_is_404(node: RunningNode) -> None:
     reply = await node.get("/no/such/path")
     assert (reply.status, reply.reason) == (404, "no such path: /no/such/path")
 
 
-async def test_a_method_that_is_not_allowed_is_405_and_says_which_are(node: RunningNode) -> None:
+async def test_method_not_allowed_is_405_with_the_allowed_ones(node: RunningNode) -> None:
     reply = await node.put("/healthz")
     assert reply.status == 405
     assert reply.headers["Allow"] == "GET,HEAD"
     assert reply.reason == "PUT /healthz: Method Not Allowed"
 
 
-async def test_a_body_that_is_packed_is_400_in_pulsars_form(node: RunningNode) -> None:
+async def test_compressed_body_is_400(node: RunningNode) -> None:
     with structlog.testing.capture_logs() as logs:
         reply = await node.put("/admin/v2/namespaces/t/new", data=b"{}", headers={"Content-Encoding": "gzip"})
         assert (reply.status, reply.reason) == (400, "Content-Encoding: 'gzip': send the body as it is")

@@ -58,7 +58,7 @@ async def has_lived(recorded: Recorded) -> None:
         await timeline_memory.look(of, clock.now_ms())
 
 
-async def test_however_many_ask_few_wait_and_what_is_seen_waits_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_timeline_requests_are_bounded_and_do_not_stop_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
     may_end = threading.Event()
 
     def draw(*_: object) -> None:
@@ -80,7 +80,7 @@ async def test_however_many_ask_few_wait_and_what_is_seen_waits_for_one(monkeypa
         assert sorted(statuses) == [404] * (MOST_WAITING + 1) + [503]
 
 
-async def test_a_node_shows_what_it_has_seen(tmp_path: Path) -> None:
+async def test_timeline_shows_the_rounds_and_splits_of_a_node(tmp_path: Path) -> None:
     async with a_recorded_leader(tmp_path) as recorded:
         await has_lived(recorded)
         answer, cells = await timeline(recorded.leader, "of=brokers&columns=10")
@@ -102,7 +102,7 @@ async def test_a_node_shows_what_it_has_seen(tmp_path: Path) -> None:
         assert answer["scale"] > 1e6
 
 
-async def test_a_window_has_what_happened_in_it(tmp_path: Path) -> None:
+async def test_timeline_is_restricted_to_its_window(tmp_path: Path) -> None:
     async with a_recorded_leader(tmp_path) as recorded:
         await has_lived(recorded)
         answer, cells = await timeline(recorded.leader, "since=1000000&until=2000000")
@@ -110,7 +110,7 @@ async def test_a_window_has_what_happened_in_it(tmp_path: Path) -> None:
         assert answer["from"] <= 1_000_000
 
 
-async def test_a_node_that_starts_has_of_before_what_was_recorded(tmp_path: Path) -> None:
+async def test_started_node_reads_its_timeline_from_the_history(tmp_path: Path) -> None:
     async with a_recorded_leader(tmp_path) as recorded:
         await has_lived(recorded)
 
@@ -138,7 +138,7 @@ async def test_a_node_that_starts_has_of_before_what_was_recorded(tmp_path: Path
     running.cancel()
 
 
-async def test_a_history_that_cannot_be_read_costs_nothing_but_itself() -> None:
+async def test_unreadable_history_is_logged_and_nothing_else_fails() -> None:
     timeline_memory = a_chronicle(settings(history_url="nosuch://history"))
     with capture_logs() as logs:
         running = asyncio.create_task(timeline_memory.run())
@@ -158,13 +158,13 @@ async def test_a_history_that_cannot_be_read_costs_nothing_but_itself() -> None:
         ("columns=2001", "columns '2001': expected a number from 1 to 2000"),
     ],
 )
-async def test_a_question_that_is_none_is_refused(query: str, said: str) -> None:
+async def test_invalid_query_is_rejected(query: str, said: str) -> None:
     async with a_leader() as (_, node):
         reply = await node.get(f"{TIMELINE}?{query}")
         assert (reply.status, reply.reason) == (400, said)
 
 
-async def test_a_leader_that_has_just_been_elected_is_no_reason_to_look_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_elected_leader_does_not_sample_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "now_ms", lambda: 10**12)
     mirror = ClusterMirror()
     mirror.model.apply_report(broker("a"), report({bundle(number): throughput(1.0) for number in range(100)}))

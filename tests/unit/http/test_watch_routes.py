@@ -66,7 +66,7 @@ async def a_silent_reader(node: RunningNode) -> AsyncIterator[socket.socket]:
         yield client
 
 
-async def test_a_watch_begins_with_all_that_a_lookup_needs_and_goes_on_with_what_changes(cluster: Cluster) -> None:
+async def test_watch_starts_with_a_snapshot_and_continues_with_changes(cluster: Cluster) -> None:
     (node,) = cluster.nodes
     bundles = node.node.mirror.namespaces["t/ns"].state.bundles
     async with watching(node) as events:
@@ -94,7 +94,7 @@ async def test_a_watch_begins_with_all_that_a_lookup_needs_and_goes_on_with_what
     }
 
 
-async def test_a_bundle_on_its_way_has_its_destination_and_one_whose_owner_has_died_no_owner(cluster: Cluster) -> None:
+async def test_releasing_bundle_has_its_destination_and_lost_owner_is_omitted(cluster: Cluster) -> None:
     (node,) = cluster.nodes
     agent = cluster.brokers["b1:8080"]
     await node.lookup(TOPIC)
@@ -121,7 +121,7 @@ async def test_a_bundle_on_its_way_has_its_destination_and_one_whose_owner_has_d
         assert "owner" not in (await events.data("change"))["bundles"][text]
 
 
-async def test_whoever_comes_back_is_told_what_it_has_missed_by_any_node(cluster: Cluster) -> None:
+async def test_returning_watcher_gets_missed_changes_from_any_node(cluster: Cluster) -> None:
     leader = cluster.nodes[0]
     topics = topics_by_bundle(leader, "t/ns", 4)
     first, second, third, _ = topics
@@ -143,12 +143,12 @@ async def test_whoever_comes_back_is_told_what_it_has_missed_by_any_node(cluster
 
 
 @pytest.mark.parametrize("id_", ["", "x", "t/ns", "t/ns@", "t/ns@x", "t/other@0", "t/ns@0000000000000000", "@,@"])
-async def test_whoever_knows_something_else_gets_the_whole(cluster: Cluster, id_: str) -> None:
+async def test_unknown_event_id_gets_a_snapshot(cluster: Cluster, id_: str) -> None:
     async with watching(cluster.nodes[0], headers={"Last-Event-ID": id_}) as events:
         assert (await events.next())["event"] == "snapshot"
 
 
-async def test_a_namespace_that_is_not_there_is_watched_until_it_is(cluster: Cluster) -> None:
+async def test_missing_namespace_is_watched_until_it_exists(cluster: Cluster) -> None:
     (node,) = cluster.nodes
     async with watching(node, "namespace=t/ns&namespace=t/later&namespace=t/ns") as events:
         assert (await events.data("snapshot"))["namespace"] == "t/ns"
@@ -162,7 +162,7 @@ async def test_a_namespace_that_is_not_there_is_watched_until_it_is(cluster: Clu
         assert (await events.next())["event"] == "snapshot"
 
 
-async def test_nobody_is_told_of_what_a_broker_reports_but_of_where_it_listens(cluster: Cluster) -> None:
+async def test_load_reports_are_not_sent_but_changed_addresses_are(cluster: Cluster) -> None:
     (node,) = cluster.nodes
     agent = cluster.brokers["b1:8080"]
     await node.lookup(TOPIC)
@@ -186,12 +186,12 @@ async def test_nobody_is_told_of_what_a_broker_reports_but_of_where_it_listens(c
         ("namespace=t/ns&protocol=", 400, "protocol '': this node speaks 1"),
     ],
 )
-async def test_what_cannot_be_watched_is_said(cluster: Cluster, query: str, status: int, complaint: str) -> None:
+async def test_invalid_watch_is_rejected(cluster: Cluster, query: str, status: int, complaint: str) -> None:
     reply = await cluster.nodes[0].get(f"{WATCH}?{query}")
     assert (reply.status, reply.reason[: len(complaint)]) == (status, complaint)
 
 
-async def test_a_proxy_that_speaks_the_former_http_is_told_so(cluster: Cluster) -> None:
+async def test_watch_over_http_1_0_is_505_with_the_proxy_setting(cluster: Cluster) -> None:
     url = URL(cluster.nodes[0].node.service_url)
     reader, writer = await asyncio.open_connection(url.host, url.port)
     writer.write(f"GET {WATCH}?namespace=t/ns HTTP/1.0\r\nHost: x\r\n\r\n".encode())
@@ -201,7 +201,7 @@ async def test_a_proxy_that_speaks_the_former_http_is_told_so(cluster: Cluster) 
     assert b"proxy_http_version 1.1" in answer
 
 
-async def test_a_server_without_a_limit_has_room_for_every_watcher(
+async def test_watchers_are_unlimited_without_a_connection_limit(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch_hub, "connections_allowed", lambda _: math.inf)
@@ -209,7 +209,7 @@ async def test_a_server_without_a_limit_has_room_for_every_watcher(
         await stream.next("snapshot")
 
 
-async def test_watchers_leave_room_for_whoever_asks(cluster: Cluster) -> None:
+async def test_watchers_leave_connections_for_other_requests(cluster: Cluster) -> None:
     node = await cluster.start_node(max_http_server_connections=4)
     path = f"{WATCH}?namespace=t/ns"
     async with watching(node), watching(node), watching(node) as last:
@@ -250,7 +250,7 @@ async def test_slow_watcher_gets_the_newest_state(cluster: Cluster) -> None:
     assert told.count(b"event: change\n") <= 1
 
 
-async def test_whoever_takes_nothing_for_long_is_cut_off(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watcher_that_reads_nothing_is_cut_off(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     (node,) = cluster.nodes
     monkeypatch.setattr("loadmanager.http.watch_hub._SLOW_S", 0.5)
     await cluster.a_namespace("t/large", bundles={"numBundles": 8_192})
@@ -263,7 +263,7 @@ async def test_whoever_takes_nothing_for_long_is_cut_off(cluster: Cluster, monke
         await eventually(cut_off)
 
 
-async def test_a_watcher_to_whom_nothing_happens_hears_that(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_watcher_gets_heartbeats(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmanager.http.watch_hub.HEARTBEAT_S", 0.0)
     (node,) = cluster.nodes
     async with node.http.get(f"{node.node.service_url}{WATCH}?namespace=t/ns") as answer:
@@ -272,7 +272,7 @@ async def test_a_watcher_to_whom_nothing_happens_hears_that(cluster: Cluster, mo
             read += await answer.content.readany()
 
 
-async def test_streams_end_with_the_node_and_leave_nothing(cluster: Cluster) -> None:
+async def test_streams_end_with_the_node(cluster: Cluster) -> None:
     (node,) = cluster.nodes
     async with watching(node) as first, watching(node) as second:
         await first.next("snapshot")
@@ -281,7 +281,7 @@ async def test_streams_end_with_the_node_and_leave_nothing(cluster: Cluster) -> 
             await events.answer.read()  # to the end, and not broken off
 
 
-async def test_a_stream_ends_when_its_token_is_good_no_more(tmp_path: Path) -> None:
+async def test_watch_ends_when_its_token_becomes_invalid(tmp_path: Path) -> None:
     key = tmp_path / "secret.key"
     key.write_bytes(SECRET)
     client = bearer(token_of("client"))
@@ -295,7 +295,7 @@ async def test_a_stream_ends_when_its_token_is_good_no_more(tmp_path: Path) -> N
         assert (await node.get(f"{WATCH}?namespace=t/ns", headers=client)).status == 401
 
 
-async def test_streams_of_a_node_that_is_cut_off_from_the_store_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watches_end_when_the_node_loses_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmanager.http.watch_hub._LOOK_S", 0.05)
     memory = a_memory_cluster()
     async with Cluster(in_memory(memory)) as cluster:
@@ -313,7 +313,7 @@ async def test_streams_of_a_node_that_is_cut_off_from_the_store_end(monkeypatch:
             await events.next("snapshot")
 
 
-async def test_a_link_to_the_store_that_only_blinks_ends_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_single_stale_check_ends_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmanager.http.watch_hub._LOOK_S", 0.0)
     looks, ended_at = iter([False, True, False, True, False]), list[int]()
 

@@ -175,7 +175,7 @@ def test_followers_of_any_node_converge(happenings: list[tuple[str, int]], seldo
     assert here.id == there.id == fresh.id == often.id == rarely.id == wanderer.id
 
 
-def test_what_changed_is_told_as_it_is_now_and_the_same_bytes_go_to_all() -> None:
+def test_changes_are_merged_and_their_bytes_shared() -> None:
     changing, sheet = ChangingMirror(), Sheet(NAME)
     assert changing.look(sheet)
     start = sheet.place
@@ -190,7 +190,7 @@ def test_what_changed_is_told_as_it_is_now_and_the_same_bytes_go_to_all() -> Non
     assert sheet.since(None) is sheet.since(None)
 
 
-def test_who_is_too_far_behind_gets_the_whole_and_so_does_who_knows_what_was_long_ago() -> None:
+def test_follower_too_far_behind_gets_a_snapshot() -> None:
     changing, sheet = ChangingMirror(), Sheet(NAME)
     changing.look(sheet)
     start, old = sheet.place, sheet.id
@@ -203,7 +203,7 @@ def test_who_is_too_far_behind_gets_the_whole_and_so_does_who_knows_what_was_lon
     assert read(sheet.since(start))[0] == "snapshot"
 
 
-def test_another_hash_function_is_another_namespace_and_events_of_many_places_are_not_kept() -> None:
+def test_changed_hash_function_gets_a_snapshot_and_cached_events_are_bounded() -> None:
     changing, sheet = ChangingMirror(), Sheet(NAME)
     changing.look(sheet)
     places = []
@@ -221,7 +221,7 @@ def test_another_hash_function_is_another_namespace_and_events_of_many_places_ar
     assert (kind, told["hashFunction"]) == ("snapshot", "crc32")
 
 
-def test_a_record_that_says_nothing_new_is_no_step() -> None:
+def test_record_without_news_is_no_change() -> None:
     changing, sheet = ChangingMirror(), Sheet(NAME)
     changing.look(sheet)
     before = sheet.id
