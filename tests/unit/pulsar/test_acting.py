@@ -36,7 +36,7 @@ from loadmanager.lab.replay.replayer import replay
 from loadmanager.wire.plan_bodies import PlanRequest
 
 
-async def test_a_bundle_goes_where_it_is_sent(harness: Harness) -> None:
+async def test_bundle_moves_to_its_destination(harness: Harness) -> None:
     node = await harness.leader()
     source, to, _ = harness.pulsar.brokers
     done = await move(node, to)
@@ -50,7 +50,7 @@ async def test_a_bundle_goes_where_it_is_sent(harness: Harness) -> None:
     assert f"destinationBroker={to.broker_id.replace(':', '%3A')}" in asked(harness.pulsar, "/unload")[0]
 
 
-async def test_without_a_destination_pulsar_places_it(harness: Harness) -> None:
+async def test_bundle_without_a_destination_is_placed_by_pulsar(harness: Harness) -> None:
     node = await harness.leader()
     done = await move(node, None)
     assert done.state is OwnershipState.OWNED
@@ -59,7 +59,7 @@ async def test_without_a_destination_pulsar_places_it(harness: Harness) -> None:
     assert (await harness.move_history()).failures == 0
 
 
-async def test_while_it_is_under_way_it_is_written_down_and_nobody_elses_word_counts(harness: Harness) -> None:
+async def test_pending_move_is_stored_and_blocks_other_moves(harness: Harness) -> None:
     node = await harness.leader()
     _, to, other = harness.pulsar.brokers
     harness.pulsar.lands[BUNDLE] = None
@@ -74,7 +74,7 @@ async def test_while_it_is_under_way_it_is_written_down_and_nobody_elses_word_co
     await is_settled(harness, node)
 
 
-async def test_an_operator_may_cancel_one_that_is_under_way(harness: Harness) -> None:
+async def test_operator_can_cancel_a_pending_move(harness: Harness) -> None:
     node = await harness.leader()
     source, to, _ = harness.pulsar.brokers
     harness.pulsar.faults.hold("/unload")
@@ -87,14 +87,14 @@ async def test_an_operator_may_cancel_one_that_is_under_way(harness: Harness) ->
     assert (await harness.move_history()).failures == 0
 
 
-async def test_a_move_of_pulsars_is_followed(harness: Harness) -> None:
+async def test_move_by_pulsar_is_followed(harness: Harness) -> None:
     node = await harness.leader()
     third = harness.pulsar.brokers[2]
     await harness.pulsar.move(BUNDLE, third.broker_id)
     await eventually(lambda: ownership(node, BUNDLE).owner == life(node, third))
 
 
-async def test_a_round_levels_what_pulsar_has_put_on_one_broker(harness: Harness) -> None:
+async def test_round_levels_brokers(harness: Harness) -> None:
     node = await harness.leader()
     await load(harness, node)
     plan = await node.shedding.cycle()
@@ -107,7 +107,7 @@ async def test_a_round_levels_what_pulsar_has_put_on_one_broker(harness: Harness
     assert len((await harness.move_history()).began_s) == 2
 
 
-async def test_a_second_round_waits_for_reports_that_are_younger_than_the_moves_of_the_first(
+async def test_second_round_waits_for_reports_newer_than_the_moves_of_the_first(
     harness: Harness,
 ) -> None:
     node = await harness.leader()
@@ -143,14 +143,14 @@ async def test_pinned_and_frozen_bundles_stay_in_a_round(harness: Harness) -> No
     assert (await node.shedding.cycle()).steps == ()
 
 
-async def test_so_much_load_an_hour_is_moved_and_no_more(harness: Harness) -> None:
+async def test_moved_load_per_hour_is_limited(harness: Harness) -> None:
     node = await harness.leader(overrides={**NEVER, "loadBalancerMaxLoadMovedPerHourPercentage": "30"})
     await load(harness, node)
     assert len((await node.shedding.cycle()).steps) == 1
     assert await counts(harness) == [3, 1, 0] or await counts(harness) == [3, 0, 1]
 
 
-async def test_a_drain_empties_a_broker_and_says_so(harness: Harness) -> None:
+async def test_drain_empties_a_broker(harness: Harness) -> None:
     node = await harness.leader()
     first = harness.pulsar.brokers[0].broker_id
     await load(harness, node)
@@ -161,7 +161,7 @@ async def test_a_drain_empties_a_broker_and_says_so(harness: Harness) -> None:
     assert (await harness.move_history()).began_s == (), "they are not counted as shedding's"
 
 
-async def test_a_broker_gets_its_bundles_back_after_a_restart_although_brokers_settle(harness: Harness) -> None:
+async def test_broker_gets_its_bundles_back_after_a_restart_while_settling(harness: Harness) -> None:
     node = await harness.leader(settling_seconds=3_600.0)
     first = harness.pulsar.brokers[0]
     its = await first.owned()
@@ -175,7 +175,7 @@ async def test_a_broker_gets_its_bundles_back_after_a_restart_although_brokers_s
     assert (await harness.move_history()).began_s == (), "they are not counted as shedding's"
 
 
-async def test_a_pinned_bundle_is_brought_home(harness: Harness) -> None:
+async def test_pinned_bundle_is_moved_to_its_broker(harness: Harness) -> None:
     node = await harness.leader()
     third = harness.pulsar.brokers[2].broker_id
     await load(harness, node)
@@ -184,7 +184,7 @@ async def test_a_pinned_bundle_is_brought_home(harness: Harness) -> None:
     assert await harness.pulsar.owner(BUNDLE) == third
 
 
-async def test_a_plan_is_executed_by_its_hash(harness: Harness) -> None:
+async def test_plan_is_executed_by_its_hash(harness: Harness) -> None:
     node = await harness.leader()
     await load(harness, node)
     plan = await node.plans.compute(PlanRequest(kind="shed"))
@@ -193,7 +193,7 @@ async def test_a_plan_is_executed_by_its_hash(harness: Harness) -> None:
     assert await counts(harness) == [2, 1, 1]
 
 
-async def test_what_was_recorded_beside_a_pulsar_is_decided_and_made_again(harness: Harness) -> None:
+async def test_recorded_rounds_replay_to_the_same_decisions(harness: Harness) -> None:
     node = await harness.leader()
     await load(harness, node)
     third = harness.pulsar.brokers[2]

@@ -27,7 +27,7 @@ def a_diary(folder: Path | None = None, kept: int = 10) -> ActivityLog:
     return ActivityLog(folder, kept=kept, zone=UTC)
 
 
-def test_a_round_is_a_paragraph_in_plain_sentences_and_rounded_numbers() -> None:
+def test_round_is_a_paragraph_of_plain_sentences() -> None:
     diary = a_diary()
     below = Verdict(
         "b1:8080",
@@ -54,7 +54,7 @@ def test_a_round_is_a_paragraph_in_plain_sentences_and_rounded_numbers() -> None
     ]
 
 
-def test_a_stall_comes_first_and_what_explains_it_or_would_help_is_said_once() -> None:
+def test_stall_comes_first_with_its_explanation_stated_once() -> None:
     diary = a_diary()
     stays = Verdict(
         "t/n/0x0_0x4",
@@ -79,7 +79,7 @@ def test_a_stall_comes_first_and_what_explains_it_or_would_help_is_said_once() -
     )
 
 
-def test_of_many_alike_the_heaviest_are_told_and_the_others_counted() -> None:
+def test_heaviest_of_similar_entries_are_listed_and_the_rest_counted() -> None:
     diary = a_diary()
     entries = [moved(ComparisonReason.MOVED_UNSELECTED, f"t/n/{number}", float(number)) for number in range(1, 9)]
     diary.round(NOON_MS, entries, LEVEL, 0)
@@ -88,7 +88,7 @@ def test_of_many_alike_the_heaviest_are_told_and_the_others_counted() -> None:
     assert lines[-1] == "    ... and of 3 more bundles the same, 6 MiB/s in all."
 
 
-def test_when_nothing_happens_there_is_one_line_an_hour() -> None:
+def test_idle_rounds_give_one_line_per_hour() -> None:
     diary = a_diary()
     for minute in range(125):
         entries = [moved(ComparisonReason.FIRST_OWNER)] if minute == 3 else []
@@ -100,7 +100,7 @@ def test_when_nothing_happens_there_is_one_line_an_hour() -> None:
     assert second.endswith("Moves that we would make and Pulsar does not: 2.")
 
 
-def test_an_hour_of_silence_begins_with_the_last_paragraph() -> None:
+def test_idle_hour_starts_at_the_last_note() -> None:
     diary = a_diary()
     diary.round(NOON_MS, [], LEVEL, 0)
     diary.note(NOON_MS + HOUR_MS // 2, "A score.", "Of something.")
@@ -108,7 +108,7 @@ def test_an_hour_of_silence_begins_with_the_last_paragraph() -> None:
     assert diary.text(9) == "2026-09-21 12:30 A score.\n    Of something.\n"
 
 
-def test_what_comes_by_the_clock_ends_no_silence() -> None:
+def test_remark_does_not_restart_the_idle_hour() -> None:
     diary = a_diary()
     diary.round(NOON_MS, [], LEVEL, 0)
     diary.remark(NOON_MS + HOUR_MS // 2, "A score.")
@@ -128,7 +128,7 @@ def test_times_are_local() -> None:
     assert here.text(1).endswith("Tea.\n")
 
 
-def test_it_is_kept_in_memory_as_far_as_it_goes_and_appended_to_two_files(tmp_path: Path) -> None:
+def test_newest_entries_stay_in_memory_and_all_go_to_files(tmp_path: Path) -> None:
     diary = a_diary(tmp_path / "beside", kept=2)
     for number in range(3):
         at_ms = NOON_MS + number * 60_000
@@ -142,7 +142,7 @@ def test_it_is_kept_in_memory_as_far_as_it_goes_and_appended_to_two_files(tmp_pa
     assert records[2] == diary.records(1)[0]
 
 
-def test_a_record_has_whole_figures_and_what_explains_them() -> None:
+def test_record_has_exact_figures_and_explanations() -> None:
     diary = a_diary()
     because = (Verdict("b1:8080", SheddingReason.NO_BUNDLES, acted=False, why={"usage_percent": 12.3456}),)
     diary.round(
@@ -167,7 +167,7 @@ def test_a_record_has_whole_figures_and_what_explains_them() -> None:
     ]
 
 
-def test_a_full_file_becomes_the_first_of_so_many_former_ones(tmp_path: Path) -> None:
+def test_full_file_is_rotated(tmp_path: Path) -> None:
     file = BoundedFile(tmp_path / "diary.txt", most_bytes=10, files=2)
     for number in range(5):
         file.append(f"line {number} of it\n")
@@ -179,7 +179,7 @@ def test_a_full_file_becomes_the_first_of_so_many_former_ones(tmp_path: Path) ->
     }
 
 
-def test_a_folder_that_cannot_be_written_holds_nothing_up_and_is_said_once(
+def test_unwritable_folder_is_logged_once_and_blocks_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "beside").write_text("not a folder")
@@ -193,7 +193,7 @@ def test_a_folder_that_cannot_be_written_holds_nothing_up_and_is_said_once(
     assert (tmp_path / "beside" / "diary.txt").read_text() == "2026-09-21 12:00 Three.\n"
 
 
-def test_whoever_watches_sees_each_paragraph_until_it_goes() -> None:
+def test_viewer_sees_each_paragraph_until_it_disconnects() -> None:
     diary, seen = a_diary(), list[str]()
     diary.show = seen.append
     diary.note(NOON_MS, "One.")

@@ -39,7 +39,7 @@ RUNTIME = {
 UNSET = ("", "Optional.empty")
 
 
-def test_the_known_settings_are_taken_as_a_file_has_them() -> None:
+def test_known_settings_are_read_in_file_form() -> None:
     told = settings_in(json.dumps(RUNTIME).encode(), "http://b1:8080")
     assert told is not None
     assert (told.url, told.cluster, told.load_manager) == ("http://b1:8080", "c1", f"{IMPL}.ModularLoadManagerImpl")
@@ -65,6 +65,6 @@ def test_answer_without_settings(body: bytes) -> None:
 @pytest.mark.parametrize(
     "url", ["", "b1:8080", "ftp://b1", "http://", "http://b1:x", "http://b1/admin", "http://b1?a=b"]
 )
-def test_what_is_no_address_of_a_broker_is_refused(url: str) -> None:
+def test_invalid_broker_address_is_rejected(url: str) -> None:
     with pytest.raises(ConfigurationError, match="expected the web service of a broker, such as http://broker:8080"):
         web_service(url, "--admin")

@@ -59,7 +59,7 @@ def brokers(clock: Clock) -> BrokerSettingsPoll:
 
 
 @pytest.mark.parametrize("switch", ["true", "false"])
-async def test_a_broker_that_has_not_heard_yet_of_a_change_is_asked_again(
+async def test_broker_is_asked_again_until_it_applied_a_change(
     clock: Clock, brokers: BrokerSettingsPoll, switch: str
 ) -> None:
     clock.tells.sheds = "false" if switch == "true" else "true"
@@ -72,7 +72,7 @@ async def test_a_broker_that_has_not_heard_yet_of_a_change_is_asked_again(
     assert brokers.shedding() == ([BROKER] if switch == "true" else [])
 
 
-async def test_one_that_has_had_time_to_hear_is_left_in_peace(clock: Clock, brokers: BrokerSettingsPoll) -> None:
+async def test_broker_is_not_asked_again_after_a_while(clock: Clock, brokers: BrokerSettingsPoll) -> None:
     clock.dynamic = {SHEDS: "false"}
     for _ in range(12):
         await clock.pass_s(brokers, 10)
@@ -84,7 +84,7 @@ async def test_one_that_has_had_time_to_hear_is_left_in_peace(clock: Clock, brok
     assert clock.tells.asked == asked + 1
 
 
-async def test_a_broker_that_refuses_to_tell_again_is_unknown_and_one_that_is_silent_goes_by_what_it_said(
+async def test_refusing_broker_is_unknown_and_silent_one_keeps_its_settings(
     clock: Clock, brokers: BrokerSettingsPoll
 ) -> None:
     await clock.pass_s(brokers, 0.0)

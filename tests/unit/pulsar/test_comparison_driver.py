@@ -101,7 +101,7 @@ def no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_verdict")
-async def test_a_stalled_pulsar_is_told_with_why_and_what_would_help(bench: Bench) -> None:
+async def test_stall_is_reported_with_its_reason_and_remedy(bench: Bench) -> None:
     for minute in range(3):
         await bench.round(minute)
         bench.tick(minute + 0.5)
@@ -123,7 +123,7 @@ async def test_a_stalled_pulsar_is_told_with_why_and_what_would_help(bench: Benc
     }
 
 
-async def test_a_move_of_pulsars_is_told_in_the_next_round_with_what_it_carried(bench: Bench) -> None:
+async def test_move_by_pulsar_is_reported_in_the_next_round_with_its_load(bench: Bench) -> None:
     await bench.round(0)
     bench.comparison.note_move(Sighted(bundle(2), A, C, NOON_MS + 10_000, by_us=False))
     bench.comparison.note_move(Sighted(bundle(99), None, C, NOON_MS + 10_000, by_us=False))
@@ -139,7 +139,7 @@ async def test_a_move_of_pulsars_is_told_in_the_next_round_with_what_it_carried(
 
 
 @pytest.mark.usefixtures("no_verdict")
-async def test_what_a_broker_had_that_left_is_only_counted(bench: Bench) -> None:
+async def test_bundles_of_a_departed_broker_are_only_counted(bench: Bench) -> None:
     await bench.round(0, cpu=20)
     bench.comparison.note_departure(A, NOON_MS + 1_000)
     bench.comparison.note_move(Sighted(bundle(1), A, B, NOON_MS + 2_000, by_us=False))
@@ -149,7 +149,7 @@ async def test_what_a_broker_had_that_left_is_only_counted(bench: Bench) -> None
     assert [record["reason"] for record in bench.diary.records(5)] == ["owner_left"]
 
 
-async def test_pulsars_round_goes_by_its_own_settings() -> None:
+async def test_round_of_pulsar_uses_the_settings_of_pulsar() -> None:
     bench = Bench({"loadBalancerSheddingEnabled": False})
     for minute in range(3):
         await bench.round(minute)
@@ -157,7 +157,7 @@ async def test_pulsars_round_goes_by_its_own_settings() -> None:
     assert "stalled" not in bench.text()
 
 
-async def test_why_pulsars_rounds_may_be_others_is_told_once(bench: Bench) -> None:
+async def test_doubt_about_the_rounds_of_pulsar_is_reported_once(bench: Bench) -> None:
     bench.doubt = "They may be others."
     await bench.round(0, cpu=20)
     await bench.round(1, cpu=20)
@@ -166,14 +166,14 @@ async def test_why_pulsars_rounds_may_be_others_is_told_once(bench: Bench) -> No
     assert bench.text() == "2026-09-21 12:00 They may be others.\n"
 
 
-async def test_where_we_act_it_is_nothing_to_tell_that_pulsars_shedding_is_off() -> None:
+async def test_disabled_shedding_of_pulsar_is_not_reported_while_acting() -> None:
     bench = Bench({"loadBalancerSheddingEnabled": False}, is_acting=True)
     for minute in range(3):
         await bench.round(minute)
     assert (bench.text(), bench.diary.records(9), bench.comparison.counters()) == ("", [], [])
 
 
-async def test_a_strategy_of_pulsars_that_is_not_known_is_said(bench: Bench) -> None:
+async def test_unknown_strategy_of_pulsar_is_reported(bench: Bench) -> None:
     planner = replace(bench.theirs.planner_settings(), shedding_strategy="org.example.OurOwn")
     bench.theirs = _With(bench.theirs, planner)  # type: ignore[assignment]
     for minute in range(3):
@@ -195,7 +195,7 @@ class _With:
         return self._planner
 
 
-async def test_the_first_verdict_comes_once_and_says_what_to_do(bench: Bench) -> None:
+async def test_first_verdict_comes_once_with_next_steps(bench: Bench) -> None:
     bench.tick(0)
     for minute in range(2):
         await bench.round(minute)
@@ -240,7 +240,7 @@ async def test_the_first_verdict_comes_once_and_says_what_to_do(bench: Bench) ->
         ),
     ],
 )
-async def test_the_verdict_says_what_pulsar_does(
+async def test_verdict_describes_what_pulsar_does(
     theirs: dict[str, Any], cpu: float, moves: list[Sighted], expected: str
 ) -> None:
     bench = Bench(theirs, is_acting=True)
@@ -257,13 +257,13 @@ async def test_the_verdict_says_what_pulsar_does(
     assert "That is level." not in verdict, "the traffic of a broker is far above the mean"
 
 
-async def test_after_one_round_it_says_that_nothing_was_moved_yet(bench: Bench) -> None:
+async def test_verdict_after_one_round_says_that_nothing_moved_yet(bench: Bench) -> None:
     await bench.round(0)
     bench.tick(4)
     assert "Pulsar has moved nothing yet; its strategy selects bundles, as we work it out: 1." in bench.text()
 
 
-async def test_hours_are_scored_and_told(bench: Bench) -> None:
+async def test_hours_are_scored_and_reported(bench: Bench) -> None:
     await bench.round(1)
     running = asyncio.create_task(bench.scores.run(flushed_s=0.0))
     bench.comparison.tick(NOON_MS + HOUR_MS)
@@ -275,7 +275,7 @@ async def test_hours_are_scored_and_told(bench: Bench) -> None:
     )
 
 
-async def test_a_day_is_told_in_a_table(bench: Bench) -> None:
+async def test_day_is_reported_in_a_table(bench: Bench) -> None:
     await bench.round(1)
     running = asyncio.create_task(bench.scores.run(flushed_s=0.0))
     bench.comparison.tick(NOON_MS + 12 * HOUR_MS)
@@ -286,7 +286,7 @@ async def test_a_day_is_told_in_a_table(bench: Bench) -> None:
     assert score[3].split()[:2] == ["With", "ThresholdShedder,"]
 
 
-async def test_when_no_rounds_are_planned_here_any_more_what_is_seen_is_told_all_the_same(bench: Bench) -> None:
+async def test_moves_are_reported_after_the_end_of_a_term(bench: Bench) -> None:
     for minute in range(3):
         await bench.round(minute)
     bench.comparison.add_round(*bench.at(3))
@@ -297,9 +297,7 @@ async def test_when_no_rounds_are_planned_here_any_more_what_is_seen_is_told_all
     assert "before there was a round of ours to compare it with" in bench.text()
 
 
-async def test_a_round_that_was_worked_out_when_the_term_ended_is_not_judged(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_round_computed_at_the_end_of_a_term_is_not_judged(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def plan(*arguments: Any) -> tuple[Plan, State]:  # noqa: ANN401 - as it is called
         bench.comparison.end_term()
         return plan_as_pulsar(*arguments)
@@ -309,7 +307,7 @@ async def test_a_round_that_was_worked_out_when_the_term_ended_is_not_judged(
     assert "loadmanager_pulsar_max_over_mean" not in bench.gauges()
 
 
-async def test_it_runs_by_itself_and_a_round_that_cannot_be_judged_holds_nothing_up(
+async def test_failed_comparison_does_not_stop_the_driver(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ticks: list[int] = []
@@ -333,7 +331,7 @@ async def test_it_runs_by_itself_and_a_round_that_cannot_be_judged_holds_nothing
     assert "moves_not_judged" in said
 
 
-async def test_the_verdict_says_why_level_would_move_nothing(bench: Bench) -> None:
+async def test_verdict_says_why_level_would_move_nothing(bench: Bench) -> None:
     await bench.round(0, 1.0)
     await bench.round(0.7, 1.0)
     bench.tick(1)
@@ -343,7 +341,7 @@ async def test_the_verdict_says_why_level_would_move_nothing(bench: Bench) -> No
     )
 
 
-async def test_the_verdict_is_of_its_own_moment_and_not_of_the_round_before(bench: Bench) -> None:
+async def test_verdict_uses_current_figures_not_those_of_the_last_round(bench: Bench) -> None:
     await bench.round(0, 1.0)
     bench.at(0.9, 60.0)
     bench.tick(1)

@@ -19,7 +19,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_token_is_what_is_in_its_file_now(path: Path) -> None:
+def test_token_is_reread_when_its_file_is_replaced(path: Path) -> None:
     token = TokenFile(path)
     assert token.read() == "first"
     other = path.with_name("other")
@@ -28,7 +28,7 @@ def test_a_token_is_what_is_in_its_file_now(path: Path) -> None:
     assert token.read() == "other"
 
 
-def test_a_token_that_is_changed_within_one_tick_of_the_clock_is_read_when_the_first_is_refused(path: Path) -> None:
+def test_token_changed_within_a_clock_tick_is_read_on_refusal(path: Path) -> None:
     token, times = TokenFile(path), path.stat()
     path.write_text("other\n")
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -37,9 +37,7 @@ def test_a_token_that_is_changed_within_one_tick_of_the_clock_is_read_when_the_f
 
 
 @pytest.mark.parametrize("content", [None, b"", b"two words", b"\xff"])
-def test_a_file_that_has_no_token_for_a_moment_does_not_take_the_last_one_away(
-    path: Path, content: bytes | None
-) -> None:
+def test_last_token_is_kept_while_the_file_has_none(path: Path, content: bytes | None) -> None:
     token = TokenFile(path)
     if content is None:
         path.unlink()
@@ -53,19 +51,19 @@ def test_a_file_that_has_no_token_for_a_moment_does_not_take_the_last_one_away(
 
 
 @pytest.mark.parametrize("content", [b"", b"se cret", b"secret\x00", b"secr\xc3\xa9t", b"a\nsecret"])
-def test_what_is_no_token_is_refused_and_not_shown(path: Path, content: bytes) -> None:
+def test_invalid_token_is_rejected_and_not_shown(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(ConfigurationError, match=f"^token file {path}: expected a token, which is one word") as refused:
         TokenFile(path)
     assert "secr" not in str(refused.value)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_token_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=f"^token file {tmp_path}/none: No such file"):
         TokenFile(tmp_path / "none")
 
 
-def test_tls_keys_that_cannot_be_used_are_named(path: Path) -> None:
+def test_unusable_tls_settings_are_named(path: Path) -> None:
     missing = path.with_name("none")
     for options, said in [
         (TlsOptions(trust_certs=missing), f"^tlsTrustCertsFilePath {missing}: No such file.* expected certificates"),

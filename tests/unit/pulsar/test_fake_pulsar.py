@@ -38,7 +38,7 @@ async def put(http: HttpClient, url: str, destination: str = "") -> HttpAnswer:
     return await http.call("PUT", url + query, 30.0, headers=JSON)
 
 
-async def test_an_unload_goes_from_a_follower_to_the_leader_and_to_the_owner_and_a_lookup_lands_where_it_was_sent(
+async def test_unload_is_redirected_to_leader_and_owner_and_lookup_to_the_destination(
     pulsar: FakePulsar, http: HttpClient
 ) -> None:
     leader, owner, to = pulsar.brokers
@@ -64,7 +64,7 @@ async def test_an_unload_goes_from_a_follower_to_the_leader_and_to_the_owner_and
     assert leader.affinity == {}
 
 
-async def test_what_a_leader_remembers_goes_with_it(pulsar: FakePulsar, http: HttpClient) -> None:
+async def test_affinity_of_a_leader_is_lost_with_it(pulsar: FakePulsar, http: HttpClient) -> None:
     leader, second, third = pulsar.brokers
     await second.acquire(BUNDLE)
     await put(http, f"{leader.url}{UNLOAD}", third.broker_id)
@@ -87,16 +87,14 @@ async def test_what_a_leader_remembers_goes_with_it(pulsar: FakePulsar, http: Ht
         ("none/0x00000000_0x80000000", "", 404, "Namespace not found"),
     ],
 )
-async def test_what_cannot_be_unloaded_is_refused_with_a_reason(
+async def test_invalid_unload_is_refused_with_a_reason(
     pulsar: FakePulsar, http: HttpClient, bundle: str, destination: str, status: int, reason: str
 ) -> None:
     answer = await put(http, f"{pulsar.urls[0]}/admin/v2/namespaces/lm/{bundle}/unload", destination)
     assert (answer.status, orjson.loads(answer.body)) == (status, {"reason": reason})
 
 
-async def test_an_unload_without_a_leader_or_with_one_that_is_not_registered_is_refused(
-    pulsar: FakePulsar, http: HttpClient
-) -> None:
+async def test_unload_without_a_registered_leader_is_refused(pulsar: FakePulsar, http: HttpClient) -> None:
     leader, second, _ = pulsar.brokers
     await pulsar.operator.commit([Delete(leader.path)])
     assert (await put(http, f"{second.url}{UNLOAD}", second.broker_id)).status == 404
@@ -105,17 +103,13 @@ async def test_an_unload_without_a_leader_or_with_one_that_is_not_registered_is_
     assert (await put(http, f"{second.url}{UNLOAD}", second.broker_id)).status == 412
 
 
-async def test_nobody_s_bundle_is_unloaded_without_an_error_and_what_is_no_json_is_none(
-    pulsar: FakePulsar, http: HttpClient
-) -> None:
+async def test_unload_without_an_owner_succeeds_and_needs_json(pulsar: FakePulsar, http: HttpClient) -> None:
     assert (await put(http, f"{pulsar.urls[0]}{UNLOAD}")).status == 204
     octets = await http.call("PUT", f"{pulsar.urls[0]}{UNLOAD}", 30.0)
     assert octets.status == 415
 
 
-async def test_a_lookup_answers_whoever_owns_the_bundle_and_says_which_bundle_it_is(
-    pulsar: FakePulsar, http: HttpClient
-) -> None:
+async def test_lookup_returns_the_owner_and_the_bundle(pulsar: FakePulsar, http: HttpClient) -> None:
     await pulsar.brokers[2].acquire(BUNDLE)
     for url in pulsar.urls:
         answer = await http.call("GET", f"{url}{TOPIC}", 30.0)
@@ -124,16 +118,14 @@ async def test_a_lookup_answers_whoever_owns_the_bundle_and_says_which_bundle_it
     assert answer.body == b"0x00000000_0x40000000"
 
 
-async def test_without_topics_that_create_themselves_only_those_that_are_not_persistent_are_found(
-    pulsar: FakePulsar, http: HttpClient
-) -> None:
+async def test_only_non_persistent_topics_are_found_without_auto_creation(pulsar: FakePulsar, http: HttpClient) -> None:
     pulsar.auto_topic_creation = False
     url = pulsar.urls[0]
     assert (await http.call("GET", f"{url}{TOPIC}", 30.0)).status == 404
     assert (await http.call("GET", f"{url}{TOPIC.replace('persistent', 'non-persistent')}", 30.0)).status != 404
 
 
-async def test_reports_are_as_a_broker_writes_them(pulsar: FakePulsar) -> None:
+async def test_reports_have_the_format_of_a_broker(pulsar: FakePulsar) -> None:
     first, second, _ = pulsar.brokers
     await first.acquire(BUNDLE)
     pulsar.load(BUNDLE, rate=200.0)
@@ -152,7 +144,7 @@ async def test_reports_are_as_a_broker_writes_them(pulsar: FakePulsar) -> None:
     assert (await pulsar.content(first.path))["lastBundleLosses"] == [BUNDLE]
 
 
-async def test_dynamic_configuration_is_over_the_file_of_each_broker(pulsar: FakePulsar, http: HttpClient) -> None:
+async def test_dynamic_configuration_overrides_the_file_of_each_broker(pulsar: FakePulsar, http: HttpClient) -> None:
     url = f"{pulsar.urls[0]}/admin/v2/brokers/configuration"
     key = "loadBalancerSheddingEnabled"
     pulsar.brokers[1].settings[key] = "false"
@@ -171,7 +163,7 @@ async def test_dynamic_configuration_is_over_the_file_of_each_broker(pulsar: Fak
 
 
 @pytest.mark.parametrize(("unload", "owner"), [("false", 1), ("true", None)])
-async def test_a_split_cuts_in_the_middle_and_the_owner_keeps_the_parts_unless_told_otherwise(
+async def test_split_halves_the_bundle_and_the_owner_keeps_the_parts_by_default(
     pulsar: FakePulsar, http: HttpClient, unload: str, owner: int | None
 ) -> None:
     await pulsar.brokers[1].acquire(BUNDLE)
@@ -185,9 +177,7 @@ async def test_a_split_cuts_in_the_middle_and_the_owner_keeps_the_parts_unless_t
     assert [await pulsar.owner(f"lm/bench/{each}") for each in ranges] == [kept, kept]
 
 
-async def test_a_broker_that_dies_of_a_request_takes_its_znodes_along_and_is_gone(
-    pulsar: FakePulsar, http: HttpClient
-) -> None:
+async def test_killed_broker_disappears_with_its_znodes(pulsar: FakePulsar, http: HttpClient) -> None:
     leader, owner, _ = pulsar.brokers
     await owner.acquire(BUNDLE)
     pulsar.faults.kill("/unload", at=owner.broker_id)
@@ -200,7 +190,7 @@ async def test_a_broker_that_dies_of_a_request_takes_its_znodes_along_and_is_gon
         await put(http, f"{owner.url}{UNLOAD}")
 
 
-async def test_answers_can_be_refused_sent_away_and_held_back(pulsar: FakePulsar, http: HttpClient) -> None:
+async def test_answers_can_be_refused_redirected_and_held(pulsar: FakePulsar, http: HttpClient) -> None:
     url = f"{pulsar.urls[1]}{UNLOAD}"
     await pulsar.brokers[1].acquire(BUNDLE)
     pulsar.faults.refuse("/unload", 500, "no")
@@ -222,7 +212,7 @@ async def _is_nobodys(pulsar: FakePulsar) -> bool:
     return await pulsar.owner(BUNDLE) is None
 
 
-async def test_a_bundle_can_land_elsewhere_or_nowhere(pulsar: FakePulsar, http: HttpClient) -> None:
+async def test_bundle_can_land_elsewhere_or_nowhere(pulsar: FakePulsar, http: HttpClient) -> None:
     leader, second, third = pulsar.brokers
     await put(http, f"{leader.url}{UNLOAD}", second.broker_id)
     pulsar.lands[BUNDLE] = None
@@ -232,9 +222,7 @@ async def test_a_bundle_can_land_elsewhere_or_nowhere(pulsar: FakePulsar, http: 
     assert where(await http.call("GET", f"{leader.url}{TOPIC}", 30.0)).startswith(third.url)
 
 
-async def test_a_broker_that_goes_gives_its_bundles_back_first_and_brokers_join(
-    pulsar: FakePulsar, world: MemoryWorld
-) -> None:
+async def test_leaving_broker_releases_its_bundles_and_brokers_can_join(pulsar: FakePulsar, world: MemoryWorld) -> None:
     leader, second, third = pulsar.brokers
     await leader.acquire(BUNDLE)
     await pulsar.leave(leader)

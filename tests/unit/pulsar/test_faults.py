@@ -37,7 +37,7 @@ async def fails(harness: Harness, node: PulsarService, why: str, to: PulsarBroke
 
 
 @pytest.mark.parametrize("status", [403, 404, 409, 412])
-async def test_what_pulsar_refuses_is_not_asked_again(harness: Harness, status: int) -> None:
+async def test_final_refusal_is_not_retried(harness: Harness, status: int) -> None:
     node = await harness.leader()
     harness.pulsar.faults.refuse("/unload", status)
     await fails(harness, node, f"stays with {harness.pulsar.brokers[0].broker_id}: http.*/unload.* answered {status}")
@@ -45,14 +45,14 @@ async def test_what_pulsar_refuses_is_not_asked_again(harness: Harness, status: 
     assert (await harness.move_history()).failures == 1
 
 
-async def test_a_token_that_is_refused_moves_nothing(harness: Harness) -> None:
+async def test_refused_token_moves_nothing(harness: Harness) -> None:
     node = await harness.leader()
     harness.pulsar.faults.refuse("/unload", 401, times=2)
     await fails(harness, node, "answered 401")
     assert (await harness.move_history()).failures == 1
 
 
-async def test_what_pulsar_cannot_do_now_is_asked_again(harness: Harness) -> None:
+async def test_temporary_error_is_retried(harness: Harness) -> None:
     node = await harness.leader()
     harness.pulsar.faults.refuse("/unload", 500, times=2)
     to = harness.pulsar.brokers[1]
@@ -61,26 +61,26 @@ async def test_what_pulsar_cannot_do_now_is_asked_again(harness: Harness) -> Non
     assert (await harness.move_history()).failures == 0
 
 
-async def test_what_pulsar_never_does_fails_within_its_time(harness: Harness) -> None:
+async def test_persistent_error_fails_within_the_timeout(harness: Harness) -> None:
     node = await harness.leader(move_timeout_ms=1_000)
     harness.pulsar.faults.refuse("/unload", 500, times=1_000)
     await fails(harness, node, "answered 500")
     assert (await harness.move_history()).failures == 1
 
 
-async def test_a_redirect_to_a_host_that_is_none_of_pulsars_is_not_followed(harness: Harness) -> None:
+async def test_redirect_to_a_foreign_host_is_not_followed(harness: Harness) -> None:
     node = await harness.leader(move_timeout_ms=1_000)
     harness.pulsar.faults.send_away("/unload", "http://127.0.0.1:1", times=1_000)
     await fails(harness, node, "127.0.0.1:1")
 
 
-async def test_an_answer_that_never_comes_ends_with_the_time_of_the_move(harness: Harness) -> None:
+async def test_missing_answer_fails_at_the_timeout(harness: Harness) -> None:
     node = await harness.leader(move_timeout_ms=1_000)
     harness.pulsar.faults.hold("/unload")
     await fails(harness, node, f"after 1.0 s {harness.pulsar.brokers[0].broker_id} has it")
 
 
-async def test_an_unload_whose_answer_is_lost_is_seen_to_have_happened(harness: Harness) -> None:
+async def test_unload_with_a_lost_answer_is_detected(harness: Harness) -> None:
     node = await harness.leader(move_timeout_ms=1_000)
     harness.pulsar.faults.hold("/unload", done=True)
     with pytest.raises(UnloadFailedError, match=r"after 1\.0 s .* has it"):
@@ -91,7 +91,7 @@ async def test_an_unload_whose_answer_is_lost_is_seen_to_have_happened(harness: 
     assert not harness.pulsar.extensible or owner == harness.pulsar.brokers[1].broker_id
 
 
-async def test_a_bundle_that_lands_elsewhere_is_a_miss_and_the_mirror_says_where_it_is(harness: Harness) -> None:
+async def test_bundle_that_lands_elsewhere_is_a_miss(harness: Harness) -> None:
     node = await harness.leader()
     third = harness.pulsar.brokers[2]
     harness.pulsar.lands[BUNDLE] = third.broker_id
@@ -103,7 +103,7 @@ async def test_a_bundle_that_lands_elsewhere_is_a_miss_and_the_mirror_says_where
     assert set(history.touched_s) == {harness.pulsar.brokers[0].broker_id, third.broker_id}
 
 
-async def test_a_bundle_that_lands_nowhere_is_a_failure(harness: Harness) -> None:
+async def test_bundle_that_lands_nowhere_is_a_failure(harness: Harness) -> None:
     node = await harness.leader(move_timeout_ms=1_000)
     harness.pulsar.lands[BUNDLE] = None
     await fails(harness, node, r"is with nobody: after 1\.0 s nobody has it")
@@ -113,7 +113,7 @@ async def test_a_bundle_that_lands_nowhere_is_a_failure(harness: Harness) -> Non
 
 @pytest.mark.parametrize("done", [False, True])
 @pytest.mark.parametrize("number", [0, 1], ids=["source", "destination"])
-async def test_a_broker_that_dies_in_the_middle_of_a_move_leaves_a_bundle_that_somebody_owns(
+async def test_bundle_has_an_owner_after_a_broker_dies_during_its_move(
     harness: Harness, number: int, *, done: bool
 ) -> None:
     node = await harness.leader(move_timeout_ms=5_000)
@@ -160,7 +160,7 @@ async def is_forgotten(harness: Harness, moving: asyncio.Task[Ownership]) -> Non
     assert (history.under_way, history.failures) == ({}, 0)
 
 
-async def test_a_bundle_that_is_split_while_it_moves_is_no_failure(harness: Harness) -> None:
+async def test_split_during_a_move_is_no_failure(harness: Harness) -> None:
     node = await harness.leader(move_timeout_ms=2_000)
     moving = await begin_move_to_nowhere(harness, node)
     boundaries = (await harness.pulsar.bundles(NAMESPACE)).boundaries
@@ -169,7 +169,7 @@ async def test_a_bundle_that_is_split_while_it_moves_is_no_failure(harness: Harn
     assert BUNDLE not in node.intake.owners
 
 
-async def test_a_namespace_that_is_deleted_while_its_bundle_moves_is_no_failure(
+async def test_deletion_of_the_namespace_during_a_move_is_no_failure(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulsar_intake, "POLICIES_S", 0.0)
@@ -184,7 +184,7 @@ async def test_a_namespace_that_is_deleted_while_its_bundle_moves_is_no_failure(
     await eventually(lambda: node.intake.owners == {})
 
 
-async def test_moves_that_keep_failing_stop_everything_until_an_operator_says_go_on(harness: Harness) -> None:
+async def test_repeated_failures_stop_all_moves_until_an_operator_resumes(harness: Harness) -> None:
     node = await harness.leader()
     harness.pulsar.faults.refuse("/unload", 412, times=3)
     for failures in (1, 2, 3):
@@ -199,7 +199,7 @@ async def test_moves_that_keep_failing_stop_everything_until_an_operator_says_go
     assert (await move(node, harness.pulsar.brokers[1])).owner == life(node, harness.pulsar.brokers[1])
 
 
-async def test_a_move_that_lands_sets_the_failures_before_it_back(harness: Harness) -> None:
+async def test_successful_move_resets_failures(harness: Harness) -> None:
     node = await harness.leader()
     harness.pulsar.faults.refuse("/unload", 412, times=2)
     for _ in range(2):

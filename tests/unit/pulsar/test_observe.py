@@ -54,7 +54,7 @@ async def told(harness: Harness, node: PulsarService, reason: str, moves: int = 
     return node.diary.text(100)
 
 
-async def test_a_move_of_pulsars_is_told(harness: Harness) -> None:
+async def test_move_by_pulsar_is_reported(harness: Harness) -> None:
     node = await looking(harness)
     first, _, third = harness.pulsar.brokers
     await harness.pulsar.move(BUNDLE, third.broker_id)
@@ -64,7 +64,7 @@ async def test_a_move_of_pulsars_is_told(harness: Harness) -> None:
     assert await harness.pulsar.owner(BUNDLE) == third.broker_id
 
 
-async def test_what_a_broker_had_that_left_is_none(harness: Harness) -> None:
+async def test_departure_of_an_owner_is_no_move(harness: Harness) -> None:
     node = await looking(harness)
     await harness.pulsar.kill(harness.pulsar.brokers[0])
     text = await told(harness, node, "owner_left", moves=4)
@@ -72,7 +72,7 @@ async def test_what_a_broker_had_that_left_is_none(harness: Harness) -> None:
     assert {record["reason"] for record in node.diary.records(100)} == {"owner_left"}
 
 
-async def test_a_move_of_ours_is_ours(harness: Harness) -> None:
+async def test_own_move_is_reported_as_own(harness: Harness) -> None:
     node = await looking(harness, "act")
     to = node.mirror.registrations[harness.pulsar.brokers[1].broker_id]
     await node.executor.unload(BundleName.parse(OTHER), to, OwnershipReason.ADMIN_UNLOAD)
@@ -82,7 +82,7 @@ async def test_a_move_of_ours_is_ours(harness: Harness) -> None:
     assert record["bytesPerS"] > 0
 
 
-async def test_what_is_counted_is_shown_to_prometheus(harness: Harness) -> None:
+async def test_gauges_are_exported(harness: Harness) -> None:
     node = await looking(harness)
     scrape = node.scrape()
     assert {name for name, *_ in scrape.gauges} >= {
@@ -92,7 +92,7 @@ async def test_what_is_counted_is_shown_to_prometheus(harness: Harness) -> None:
     }
 
 
-async def test_a_first_round_that_fails_is_no_end(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_first_round_does_not_end_the_term(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ValueError("no such column")
 
@@ -108,7 +108,7 @@ async def test_a_first_round_that_fails_is_no_end(harness: Harness, monkeypatch:
     assert {name for name, *_ in node.scrape().gauges} >= gauges(node).keys()
 
 
-async def test_what_it_recorded_can_be_scored(harness: Harness) -> None:
+async def test_recorded_history_can_be_scored(harness: Harness) -> None:
     begin_ms = time.time_ns() // 1_000_000
     node = await looking(harness)
     for broker, cpu in zip(harness.pulsar.brokers, (90.0, 10.0, 10.0), strict=True):
@@ -126,7 +126,7 @@ async def test_what_it_recorded_can_be_scored(harness: Harness) -> None:
     assert found.imbalance == pytest.approx(3.0)
 
 
-async def test_what_is_not_known_of_a_broker_does_not_hide_why_it_sheds_nothing(harness: Harness) -> None:
+async def test_unknown_resource_does_not_hide_why_a_broker_sheds_nothing(harness: Harness) -> None:
     node = await looking(harness)
     calm = harness.pulsar.brokers[2].broker_id
     entry = next(each for each in node.decision_log.recent(100, calm) if each["kind"] == "shed")

@@ -28,7 +28,7 @@ async def refusal(pulsar: FakePulsar, *urls: str, **more: object) -> str:
     return str(refused.value)
 
 
-async def test_one_pulsar_at_both_addresses_is_fit_and_tells_what_it_goes_by(pulsar: FakePulsar) -> None:
+async def test_cluster_of_the_configured_brokers_is_accepted(pulsar: FakePulsar) -> None:
     told = await check(pulsar)
     assert (told.cluster, told.url) == ("rp", pulsar.urls[0])
     async with PulsarAdmin(pulsar.urls, timeout_s=patience()) as admin:
@@ -39,28 +39,28 @@ async def test_one_pulsar_at_both_addresses_is_fit_and_tells_what_it_goes_by(pul
         )
 
 
-async def test_an_address_at_which_nobody_is_does_not_matter_while_another_answers(pulsar: FakePulsar) -> None:
+async def test_unreachable_address_is_ignored_while_another_answers(pulsar: FakePulsar) -> None:
     gone = f"http://127.0.0.1:{closed_port()}"
     assert (await check(pulsar, gone, pulsar.urls[1])).url == pulsar.urls[1]
     with pytest.raises(PulsarUnreachableError, match=f"^{gone}/admin.*is it running"):
         await check(pulsar, gone)
 
 
-async def test_a_pulsar_that_cannot_answer_now_is_not_wrongly_configured(pulsar: FakePulsar) -> None:
+async def test_unavailable_pulsar_is_no_configuration_error(pulsar: FakePulsar) -> None:
     pulsar.faults.refuse("/runtime", 503)
     with pytest.raises(PulsarRefusedError, match="answered 503"):
         await check(pulsar, pulsar.urls[0])
 
 
 @pytest.mark.parametrize(("status", "body"), [(200, b"<html>"), (404, b"nothing"), (302, b"")])
-async def test_what_answers_and_is_no_pulsar_is_named(pulsar: FakePulsar, status: int, body: bytes) -> None:
+async def test_other_service_at_the_address_is_named(pulsar: FakePulsar, status: int, body: bytes) -> None:
     pulsar.faults.answer("/runtime", status, body)
     said = await refusal(pulsar)
     assert said.startswith(f"adminUrls: {pulsar.urls[0]}/admin/v2/brokers/configuration/runtime answered {status}")
     assert "such as http://broker:8080" in said or "is no Pulsar" in said
 
 
-async def test_a_token_that_is_refused_is_said(pulsar: FakePulsar, tmp_path: Path) -> None:
+async def test_refused_token_is_named(pulsar: FakePulsar, tmp_path: Path) -> None:
     pulsar.token = "good"
     assert "answered 401 'Authentication required': it wants to know who asks" in await refusal(pulsar)
     token = tmp_path / "token"
@@ -68,7 +68,7 @@ async def test_a_token_that_is_refused_is_said(pulsar: FakePulsar, tmp_path: Pat
     assert f"the token in {token} is none of this Pulsar's" in await refusal(pulsar, token_file=token)
 
 
-async def test_a_broker_of_another_cluster_is_refused_though_others_are_right(pulsar: FakePulsar) -> None:
+async def test_broker_of_another_cluster_is_refused(pulsar: FakePulsar) -> None:
     pulsar.brokers[2].settings["clusterName"] = "c9"
     said = await refusal(pulsar)
     assert said.startswith(f"adminUrls {pulsar.urls[2]}: a broker of the cluster 'c9', and not of 'rp'")

@@ -39,7 +39,7 @@ async def a_store(epoch: int) -> MemoryStore:
     return store
 
 
-async def test_each_process_records_after_the_one_before(tmp_path: Path) -> None:
+async def test_every_run_records_in_a_later_epoch(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     async with pulsar_harness(tmp_path) as harness:
         for epoch in (1, 2, 3):
@@ -57,14 +57,14 @@ async def test_each_process_records_after_the_one_before(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("epoch", [7, 8])
-async def test_a_history_of_this_store_goes_on(tmp_path: Path, epoch: int) -> None:
+async def test_history_of_this_store_is_continued(tmp_path: Path, epoch: int) -> None:
     record(tmp_path, 7)
     await put_history_of_another_store_aside(tmp_path, await a_store(epoch))
     assert names(tmp_path) == ["history"]
 
 
 @pytest.mark.parametrize("epoch", [0, 6])
-async def test_a_history_of_another_store_is_put_aside(tmp_path: Path, epoch: int) -> None:
+async def test_history_of_another_store_is_renamed(tmp_path: Path, epoch: int) -> None:
     record(tmp_path, 7)
     await put_history_of_another_store_aside(tmp_path, await a_store(epoch))
     (aside,) = names(tmp_path)
@@ -72,12 +72,12 @@ async def test_a_history_of_another_store_is_put_aside(tmp_path: Path, epoch: in
     assert last_epoch(History(str(tmp_path / aside))) == 7
 
 
-async def test_nothing_is_put_aside_where_nothing_is(tmp_path: Path) -> None:
+async def test_missing_history_is_not_renamed(tmp_path: Path) -> None:
     await put_history_of_another_store_aside(tmp_path, await in_memory()())
     assert names(tmp_path) == []
 
 
-async def test_it_says_what_it_cannot_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_rename_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(30, "Read-only file system")
 

@@ -25,7 +25,7 @@ def asked(pulsar: FakePulsar) -> list[str]:
     return [f"{each.method} {each.path}" for each in pulsar.asked]
 
 
-async def test_a_move_is_an_unload_with_a_destination_and_one_lookup(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
+async def test_move_is_an_unload_with_a_destination_and_one_lookup(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     _, owner, to = pulsar.brokers
     await owner.acquire(str(BUNDLE))
     await admin.unload(BUNDLE, to.broker_id)
@@ -33,23 +33,21 @@ async def test_a_move_is_an_unload_with_a_destination_and_one_lookup(pulsar: Fak
     assert await pulsar.owner(str(BUNDLE)) == to.broker_id
 
 
-async def test_a_lookup_of_a_bundle_that_somebody_owns_moves_nothing(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
+async def test_lookup_of_an_owned_bundle_moves_nothing(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     await pulsar.brokers[2].acquire(str(BUNDLE))
     await admin.look_up(BUNDLE)
     assert await pulsar.owner(str(BUNDLE)) == pulsar.brokers[2].broker_id
     assert len(pulsar.asked) == 1
 
 
-async def test_where_topics_are_not_made_by_themselves_a_bundle_is_placed_all_the_same(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
+async def test_lookup_places_a_bundle_without_topic_auto_creation(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     pulsar.auto_topic_creation = False
     await admin.look_up(BUNDLE)
     assert await pulsar.owner(str(BUNDLE)) is not None
     assert [each.path.split("/")[4] for each in pulsar.asked[:2]] == ["persistent", "non-persistent"]
 
 
-async def test_a_lookup_of_what_is_not_there_or_that_finds_no_broker_is_refused(
+async def test_lookup_of_a_missing_namespace_or_without_a_broker_is_refused(
     pulsar: FakePulsar, admin: PulsarAdmin
 ) -> None:
     with pytest.raises(PulsarRefusedError, match="404 'Namespace not found'"):
@@ -60,7 +58,7 @@ async def test_a_lookup_of_what_is_not_there_or_that_finds_no_broker_is_refused(
     assert refused.value.status == 503
 
 
-async def test_a_split_says_how(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
+async def test_split_passes_algorithm_positions_and_unload(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     await pulsar.brokers[1].acquire(str(BUNDLE))
     await admin.split(BUNDLE, algorithm="specified_positions_divide", positions=[0x50000000], unload=False)
     assert asked(pulsar)[0].endswith("/split?unload=false&splitAlgorithmName=specified_positions_divide")
@@ -69,7 +67,7 @@ async def test_a_split_says_how(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     assert (await pulsar.bundles("lm/bench")).boundaries[1:4] == (0x40000000, 0x48000000, 0x50000000)
 
 
-async def test_dynamic_configuration_is_set_shown_and_taken_away(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
+async def test_dynamic_configuration_is_set_read_and_deleted(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     key, value = "loadBalancerSheddingExcludedNamespaces", "lm/a b,lm/%/?"
     await admin.set_dynamic(key, value)
     assert await admin.dynamic() == await pulsar.dynamic() == {key: value}
@@ -79,7 +77,7 @@ async def test_dynamic_configuration_is_set_shown_and_taken_away(pulsar: FakePul
         await admin.set_dynamic("loadBalancerEnabled", "false")
 
 
-async def test_each_broker_says_what_it_goes_by(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
+async def test_settings_are_read_from_each_broker(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     pulsar.brokers[1].settings["loadBalancerSheddingEnabled"] = "false"
     told = [await admin.settings(url) for url in pulsar.urls]
     assert [each.texts["loadBalancerSheddingEnabled"] for each in told] == ["true", "false", "true"]
@@ -88,7 +86,7 @@ async def test_each_broker_says_what_it_goes_by(pulsar: FakePulsar, admin: Pulsa
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "http://b1:8080/path"])
-async def test_a_broker_that_gives_no_address_is_refused_as_one(admin: PulsarAdmin, url: str) -> None:
+async def test_broker_without_a_valid_address_is_refused(admin: PulsarAdmin, url: str) -> None:
     with pytest.raises(PulsarRefusedError, match=f"^the web service of a broker '{url}': expected") as refused:
         await admin.settings(url)
     assert refused.value.status == 0
@@ -97,12 +95,12 @@ async def test_a_broker_that_gives_no_address_is_refused_as_one(admin: PulsarAdm
 @pytest.mark.parametrize(
     ("configured", "address"), [("http://a:1", "http://b:8080"), ("https://a:8443", "https://b:8443")]
 )
-async def test_brokers_are_asked_as_the_configured_ones_are(configured: str, address: str) -> None:
+async def test_broker_address_uses_the_configured_scheme(configured: str, address: str) -> None:
     async with PulsarAdmin([configured]) as admin:
         assert admin.address(BrokerId("b:8080")) == address
 
 
-async def test_who_is_there_and_who_leads(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
+async def test_version_brokers_and_leader_are_read(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     assert await admin.version(pulsar.urls[0]) == "4.0.1"
     assert await admin.brokers() == [each.broker_id for each in pulsar.brokers]
     assert await admin.leader() == pulsar.brokers[0].broker_id
@@ -116,7 +114,7 @@ async def test_who_is_there_and_who_leads(pulsar: FakePulsar, admin: PulsarAdmin
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b"[1]", b'{"a": 1}'])
-async def test_what_answers_and_is_no_pulsar_is_refused(pulsar: FakePulsar, admin: PulsarAdmin, body: bytes) -> None:
+async def test_answer_of_another_service_is_rejected(pulsar: FakePulsar, admin: PulsarAdmin, body: bytes) -> None:
     pulsar.faults.answer("/brokers", 200, body, times=3)
     with pytest.raises(InvalidRecordError, match=r"^http://.*/brokers: (not JSON|expected a list of names)"):
         await admin.brokers()

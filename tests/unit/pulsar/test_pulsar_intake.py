@@ -71,7 +71,7 @@ async def loaded(world: MemoryWorld, request: pytest.FixtureRequest) -> AsyncIte
         yield pulsar
 
 
-async def test_one_address_is_enough_to_mirror_a_cluster(loaded: FakePulsar) -> None:
+async def test_one_address_suffices_to_mirror_a_cluster(loaded: FakePulsar) -> None:
     async with polling(loaded) as poll:
         first, *_ = [each.broker_id for each in loaded.brokers]
         assert sorted(poll.mirror.registrations) == sorted(each.broker_id for each in loaded.brokers)
@@ -86,9 +86,7 @@ async def test_one_address_is_enough_to_mirror_a_cluster(loaded: FakePulsar) -> 
         assert {asked.method for asked in loaded.asked} == {"GET"}
 
 
-async def test_bundles_with_clients_and_without_an_owner_are_named(
-    loaded: FakePulsar, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unowned_bundles_with_clients_are_named(loaded: FakePulsar, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulsar_intake, "_UNSERVED_AFTER_S", 0.0)
     quiet, *_ = await loaded.add_namespace("lm/quiet", 1, [loaded.brokers[0].broker_id])
     async with polling(loaded) as poll:
@@ -104,9 +102,7 @@ async def test_bundles_with_clients_and_without_an_owner_are_named(
         await eventually(lambda: poll.mirror.ownerless == [], "not for a minute yet")
 
 
-async def test_a_bundle_whose_owner_refuses_its_clients_is_named(
-    loaded: FakePulsar, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_bundle_whose_owner_refuses_clients_is_named(loaded: FakePulsar, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulsar_intake, "_UNSERVED_AFTER_S", 0.0)
     monkeypatch.setattr(pulsar_intake, "TOPICS_S", 0.0)
     async with polling(loaded) as poll:
@@ -152,7 +148,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_at_once")
-async def test_a_held_lookup_is_a_refusal_and_ends_before_the_clients_timeout(loaded: FakePulsar) -> None:
+async def test_held_lookup_counts_as_refusal_before_the_timeout(loaded: FakePulsar) -> None:
     async with polling(loaded) as poll:
         loaded.faults.hold("/lookup", times=1_000)
         bundle = await doubtful(poll)
@@ -163,7 +159,7 @@ async def test_a_held_lookup_is_a_refusal_and_ends_before_the_clients_timeout(lo
 
 @pytest.mark.usefixtures("_at_once")
 @pytest.mark.parametrize("body", [b"", b"{", b'{"httpUrl": "http://["}'])
-async def test_an_unusable_answer_to_a_lookup_leaves_the_bundle_as_it_was(loaded: FakePulsar, body: bytes) -> None:
+async def test_unusable_lookup_answer_keeps_the_bundle_state(loaded: FakePulsar, body: bytes) -> None:
     async with polling(loaded) as poll:
         loaded.faults.refuse("/lookup", 500)
         loaded.faults.answer("/lookup", 200, body, times=1_000)
@@ -177,9 +173,7 @@ async def test_an_unusable_answer_to_a_lookup_leaves_the_bundle_as_it_was(loaded
 
 
 @pytest.mark.usefixtures("_at_once")
-async def test_a_lookup_that_reaches_no_broker_is_asked_again(
-    loaded: FakePulsar, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lookup_that_reaches_no_broker_is_repeated(loaded: FakePulsar, monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = []
 
     async def look_up(*_: object) -> None:
@@ -195,7 +189,7 @@ async def test_a_lookup_that_reaches_no_broker_is_asked_again(
         assert poll.mirror.ownerless == []
 
 
-async def test_a_move_of_pulsars_is_told(loaded: FakePulsar) -> None:
+async def test_move_by_pulsar_is_announced(loaded: FakePulsar) -> None:
     async with polling(loaded) as poll:
         bundle, to = next(iter(poll.intake.owners)), loaded.brokers[1].broker_id
         await loaded.move(bundle, to)
@@ -204,7 +198,7 @@ async def test_a_move_of_pulsars_is_told(loaded: FakePulsar) -> None:
         assert [(each.bundle, each.after and each.after.broker) for each in poll.moved][-1] == (bundle, to)
 
 
-async def test_a_broker_that_does_not_answer_keeps_what_it_had(loaded: FakePulsar) -> None:
+async def test_silent_broker_keeps_its_bundles(loaded: FakePulsar) -> None:
     async with polling(loaded) as poll:
         first = loaded.brokers[0].broker_id
         loaded.faults.refuse("/ownedNamespaces", 500, times=1_000, at=first)
@@ -216,7 +210,7 @@ async def test_a_broker_that_does_not_answer_keeps_what_it_had(loaded: FakePulsa
         await eventually(lambda: poll.mirror.is_fresh and not poll.mirror.faults)
 
 
-async def test_a_broker_that_has_left_owns_nothing(loaded: FakePulsar) -> None:
+async def test_departed_broker_owns_nothing(loaded: FakePulsar) -> None:
     async with polling(loaded) as poll:
         before_s = poll.intake.changed_s
         bundles, first = list(poll.intake.owners), loaded.brokers[0]
@@ -228,7 +222,7 @@ async def test_a_broker_that_has_left_owns_nothing(loaded: FakePulsar) -> None:
         assert await poll.intake.find_report(paths.broker(last.broker_id)) is None
 
 
-async def test_a_split_and_a_new_namespace_are_seen_with_the_next_poll(loaded: FakePulsar) -> None:
+async def test_split_and_new_namespace_are_seen_with_the_next_poll(loaded: FakePulsar) -> None:
     async with polling(loaded) as poll:
         first = loaded.brokers[0]
         await loaded.add_namespace("lm/new", 2, [first.broker_id])
@@ -239,7 +233,7 @@ async def test_a_split_and_a_new_namespace_are_seen_with_the_next_poll(loaded: F
         assert len(poll.mirror.namespaces["lm/new"].state.ownerships) == 3
 
 
-async def test_policies_are_those_of_the_cluster(pulsar: FakePulsar) -> None:
+async def test_policies_of_the_cluster_are_read(pulsar: FakePulsar) -> None:
     cluster = f"/admin/clusters/{pulsar.cluster}"
     policy: dict[str, object] = {"namespaces": ["lm/.*"], "primary": ["127.0.0.21"], "secondary": []}
     policy |= {"auto_failover_policy": {"policy_type": "min_available", "parameters": {}}}
@@ -255,19 +249,19 @@ async def test_policies_are_those_of_the_cluster(pulsar: FakePulsar) -> None:
         assert poll.intake.policies_fault is None
 
 
-async def test_policies_that_cannot_be_read_are_said(pulsar: FakePulsar) -> None:
+async def test_unreadable_policies_are_reported(pulsar: FakePulsar) -> None:
     pulsar.faults.answer("/namespaceIsolationPolicies", 200, b'{"p": {"namespaces": 1}}')
     async with polling(pulsar) as poll:
         assert "namespaceIsolationPolicies" in (poll.intake.policies_fault or "")
 
 
-async def test_dynamic_settings_that_cannot_be_used_are_listed(pulsar: FakePulsar) -> None:
+async def test_invalid_dynamic_settings_are_listed(pulsar: FakePulsar) -> None:
     async with polling(pulsar) as poll:
         await pulsar.set_dynamic({"loadBalancerSheddingIntervalMinutes": "often"})
         await eventually(lambda: any("often" in fault for fault in poll.mirror.faults.values()))
 
 
-async def test_no_answer_at_all_is_said_until_there_is_one(pulsar: FakePulsar) -> None:
+async def test_missing_answer_is_reported_until_there_is_one(pulsar: FakePulsar) -> None:
     async with polling(pulsar) as poll:
         pulsar.faults.refuse("/admin/v2/brokers", 503, times=1_000)
         await eventually(lambda: "503" in poll.intake.fault)
@@ -276,7 +270,7 @@ async def test_no_answer_at_all_is_said_until_there_is_one(pulsar: FakePulsar) -
         await eventually(lambda: poll.mirror.is_fresh)
 
 
-async def test_the_owner_of_a_bundle_is_asked_of_those_who_may_have_it(loaded: FakePulsar) -> None:
+async def test_owner_is_read_from_the_candidate_brokers(loaded: FakePulsar) -> None:
     async with polling(loaded) as poll:
         bundle, (first, second, _) = next(iter(poll.intake.owners)), loaded.brokers
         name = BundleName.parse(bundle)
@@ -288,12 +282,12 @@ async def test_the_owner_of_a_bundle_is_asked_of_those_who_may_have_it(loaded: F
         assert await poll.intake.read_owner(name, first.broker_id) is None
 
 
-async def test_two_processes_know_a_broker_by_the_same_incarnation(loaded: FakePulsar) -> None:
+async def test_two_processes_see_the_same_incarnations(loaded: FakePulsar) -> None:
     async with polling(loaded) as first, polling(loaded) as second:
         assert first.mirror.registrations == second.mirror.registrations
 
 
-async def test_an_extensible_broker_that_took_no_connection_counts_as_restarted(
+async def test_extensible_broker_that_refused_a_connection_counts_as_restarted(
     loaded: FakePulsar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with polling(loaded) as poll:
@@ -324,7 +318,7 @@ async def extensible(tmp_path: Path) -> AsyncIterator[Harness]:
         yield harness
 
 
-async def test_a_move_under_the_extensible_manager_is_one_unload(extensible: Harness) -> None:
+async def test_move_under_the_extensible_manager_is_one_unload(extensible: Harness) -> None:
     node = await extensible.leader()
     extensible.pulsar.elects = False
     _, to, _ = extensible.pulsar.brokers
@@ -335,7 +329,7 @@ async def test_a_move_under_the_extensible_manager_is_one_unload(extensible: Har
     assert len({path.partition("?")[0] for path in changed}) == 1
 
 
-async def test_a_move_that_lands_elsewhere_is_a_miss_and_no_failure(extensible: Harness) -> None:
+async def test_move_that_lands_elsewhere_is_a_miss_and_no_failure(extensible: Harness) -> None:
     node = await extensible.leader(overrides=NEVER)
     bundle = next(iter(node.intake.owners))
     _, to, third = extensible.pulsar.brokers
@@ -346,7 +340,7 @@ async def test_a_move_that_lands_elsewhere_is_a_miss_and_no_failure(extensible: 
     assert (status.misses, status.failures, status.stopped) == (1, 0, False)
 
 
-async def test_a_process_whose_brokers_are_silent_is_not_ready(harness: Harness) -> None:
+async def test_process_with_silent_brokers_is_not_ready(harness: Harness) -> None:
     node = await harness.leader()
     harness.pulsar.faults.refuse("/load-report", 500, times=1_000)
     await eventually(lambda: "no complete answer from" in (node.why_not_ready() or ""))

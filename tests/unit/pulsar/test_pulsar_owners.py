@@ -135,7 +135,7 @@ WRONG = PulsarRefusedError("wrong", 412)
         ([InvalidRecordError("no JSON")], [], [], OwnerRefusal("no JSON")),
     ],
 )
-async def test_what_is_asked_goes_by_who_owns_the_bundle(
+async def test_requests_depend_on_the_observed_owner(
     monkeypatch: pytest.MonkeyPatch,
     seen: list[Seen],
     asked: list[str],
@@ -148,7 +148,7 @@ async def test_what_is_asked_goes_by_who_owns_the_bundle(
     assert pulsar.asked == asked
 
 
-async def test_a_bundle_back_at_its_source_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bundle_back_at_its_source_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmanager.pulsar.pulsar_owners._LOOK_AGAIN_S", 0.0)
     pulsar = Scripted([A, None, A])
     back = OwnerRefusal("it went back to a:8080", is_final=True)
@@ -157,26 +157,26 @@ async def test_a_bundle_back_at_its_source_is_a_miss(monkeypatch: pytest.MonkeyP
     assert pulsar.returned == [str(NAME)]
 
 
-async def test_one_without_a_destination_has_arrived_once_it_is_let_go() -> None:
+async def test_move_without_a_destination_ends_with_the_unload() -> None:
     pulsar = Scripted([A])
     assert await owners(pulsar).ask(NAME, replace(RELEASED, destination=None), 60.0) is None
     assert pulsar.asked == ["unload to None"]
 
 
-async def test_one_that_never_arrives_is_given_up_with_its_time() -> None:
+async def test_move_that_never_arrives_fails_at_its_timeout() -> None:
     pulsar = Scripted([A])
     assert await owners(pulsar).ask(NAME, RELEASED, 0.0) == OwnerRefusal("after 0.0 s c:8080 has it", is_final=True)
 
 
 @pytest.mark.parametrize("owner", [A, None])
-async def test_nobody_is_asked_once_the_term_is_over(owner: Registration | None) -> None:
+async def test_nothing_is_requested_after_the_term(owner: Registration | None) -> None:
     pulsar = Scripted([owner], is_leading=False)
     with pytest.raises(NotLeaderError):
         await owners(pulsar).ask(NAME, RELEASED, 60.0)
     assert pulsar.asked == []
 
 
-async def test_a_process_that_is_paused_after_its_unload_looks_nothing_up() -> None:
+async def test_lookup_is_skipped_when_the_term_ended_after_the_unload() -> None:
     pulsar = Scripted([A, None])
     pulsar.on_call = lambda: setattr(pulsar, "is_leading", False)
     with pytest.raises(NotLeaderError):
@@ -198,7 +198,7 @@ async def test_a_process_that_is_paused_after_its_unload_looks_nothing_up() -> N
         ([InvalidRecordError("no JSON"), B], [], [], B),
     ],
 )
-async def test_the_end_of_a_move_is_what_is_true(
+async def test_outcome_of_a_move_is_the_observed_owner(
     monkeypatch: pytest.MonkeyPatch,
     seen: list[Seen],
     asked: list[str],
@@ -211,7 +211,7 @@ async def test_the_end_of_a_move_is_what_is_true(
     assert pulsar.asked == asked
 
 
-async def test_the_end_of_a_move_is_not_waited_for_longer_than_the_term_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_owner_search_ends_with_the_term(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmanager.pulsar.owner_finder._AGAIN_S", 0.0)
     pulsar = Scripted([GONE])
     finding = asyncio.create_task(OwnerFinder(pulsar, pulsar, pulsar).find(NAME))
@@ -265,7 +265,7 @@ class Written:
         return MoveHistory() if znode is None else decode_move_history(znode.data, znode.path)
 
 
-async def test_a_release_is_written_down_before_the_view_says_so_and_its_end_after() -> None:
+async def test_move_log_is_written_before_release_and_after_completion() -> None:
     written = await Written.begin()
     released = await written.release()
     assert written.mirror.get_ownership(NAME) == released
@@ -278,7 +278,7 @@ async def test_a_release_is_written_down_before_the_view_says_so_and_its_end_aft
 
 
 @pytest.mark.parametrize("end", [complete, abandon])
-async def test_whatever_was_to_be_written_the_view_says_what_is_true(end: object) -> None:
+async def test_mirror_has_the_observed_owner_after_a_miss(end: object) -> None:
     written = await Written.begin(C)
     await written.release()
     done = await written.apply(end)
@@ -287,14 +287,14 @@ async def test_whatever_was_to_be_written_the_view_says_what_is_true(end: object
 
 
 @pytest.mark.parametrize(("reason", "failures"), [("unload_cancelled", 0), ("unload_failed", 1)])
-async def test_what_an_operator_has_cancelled_has_not_failed(reason: str, failures: int) -> None:
+async def test_cancelled_move_is_no_failure(reason: str, failures: int) -> None:
     written = await Written.begin(A)
     await written.release()
     await written.apply(abandon, reason)
     assert (await written.on_paper()).failures == failures
 
 
-async def test_a_return_to_the_source_counts_as_a_miss_once() -> None:
+async def test_return_to_the_source_counts_as_a_miss_once() -> None:
     written = await Written.begin(A)
     for failures in (0, 1):
         await written.release()
@@ -304,7 +304,7 @@ async def test_a_return_to_the_source_counts_as_a_miss_once() -> None:
         assert ((await written.on_paper()).failures, written.move_log.misses) == (failures, 1)
 
 
-async def test_a_return_of_an_earlier_term_excuses_no_later_failure() -> None:
+async def test_return_of_an_earlier_term_excuses_no_later_failure() -> None:
     written = await Written.begin(A)
     written.move_log.note_return(str(NAME))
     await written.move_log.take_over()
@@ -313,7 +313,7 @@ async def test_a_return_of_an_earlier_term_excuses_no_later_failure() -> None:
     assert ((await written.on_paper()).failures, written.move_log.misses) == (1, 0)
 
 
-async def test_a_bundle_that_has_moved_while_it_was_written_down_is_not_released() -> None:
+async def test_bundle_that_moved_meanwhile_is_not_released() -> None:
     written = await Written.begin()
     entry = written.mirror.get_namespace("t/ns")
     moved = replace(entry.state.ownerships[0], owner=C, version=2)
@@ -326,7 +326,7 @@ async def test_a_bundle_that_has_moved_while_it_was_written_down_is_not_released
     assert (await written.on_paper()).under_way == written.move_log.history.under_way == {}
 
 
-async def test_two_moves_of_one_bundle_do_not_begin_together() -> None:
+async def test_bundle_cannot_start_two_moves_at_once() -> None:
     written = await Written.begin()
     first = asyncio.create_task(written.release())
     await asyncio.sleep(0)
@@ -337,7 +337,7 @@ async def test_two_moves_of_one_bundle_do_not_begin_together() -> None:
 
 
 @pytest.mark.parametrize("when", ["before its end", "while its owner is looked for"])
-async def test_a_bundle_that_is_no_more_is_forgotten_and_nobody_has_failed(when: str) -> None:
+async def test_missing_bundle_is_forgotten_without_a_failure(when: str) -> None:
     written = await Written.begin(None, B)
     await written.release()
     if when == "before its end":
@@ -350,7 +350,7 @@ async def test_a_bundle_that_is_no_more_is_forgotten_and_nobody_has_failed(when:
     assert written.move_log.history.failures == 0
 
 
-async def test_bundles_are_read_anew_before_one_without_an_owner_counts_as_a_failure() -> None:
+async def test_bundles_are_reread_before_a_missing_owner_counts_as_failure() -> None:
     written = await Written.begin(None)
     await written.release()
     written.pulsar.on_read = written.mirror.drop_namespace
@@ -359,7 +359,7 @@ async def test_bundles_are_read_anew_before_one_without_an_owner_counts_as_a_fai
     assert ((await written.on_paper()).under_way, written.move_log.history.failures) == ({}, 0)
 
 
-async def test_at_the_end_of_a_term_the_view_says_what_is_known_and_the_paper_what_is_open() -> None:
+async def test_end_of_term_updates_the_mirror_and_keeps_the_open_move() -> None:
     written = await Written.begin()
     await written.release()
     written.ledger.put_down()
@@ -370,7 +370,7 @@ async def test_at_the_end_of_a_term_the_view_says_what_is_known_and_the_paper_wh
     assert written.mirror.get_ownership(NAME) == seen, "once"
 
 
-async def test_who_was_deposed_writes_nothing_and_begins_nothing() -> None:
+async def test_deposed_process_writes_and_starts_nothing() -> None:
     written = await Written.begin()
     await written.store.commit([Put(paths.EPOCH, b"another")])
     with pytest.raises(StaleEpochError):
@@ -381,7 +381,7 @@ async def test_who_was_deposed_writes_nothing_and_begins_nothing() -> None:
     assert await written.store.get(paths.PULSAR_MOVES) is None
 
 
-async def test_a_move_of_which_nobody_knows_whether_it_was_written_down_does_not_begin(
+async def test_move_with_an_unknown_write_outcome_does_not_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("loadmanager.pulsar.move_log._AGAIN_S", 0.0)
@@ -402,7 +402,7 @@ async def test_a_move_of_which_nobody_knows_whether_it_was_written_down_does_not
     assert written.mirror.get_ownership(NAME).state is OwnershipState.OWNED
 
 
-async def test_changes_that_come_together_are_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_changes_are_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
     written = await Written.begin()
     commit, writes = written.store.commit, []
 
@@ -419,7 +419,7 @@ async def test_changes_that_come_together_are_one_write(monkeypatch: pytest.Monk
     assert len(writes) == 2, "the first, and one for all that came while it was under way"
 
 
-async def test_going_on_that_could_not_be_written_does_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_write_does_not_resume_acting(monkeypatch: pytest.MonkeyPatch) -> None:
     written = await Written.begin()
     written.move_log.history = MoveHistory(failures=3)
 

@@ -34,7 +34,7 @@ async def fail_to_move(harness: Harness, node: PulsarService, times: int) -> Non
             )
 
 
-async def test_the_status_says_what_keeps_it_from_acting(harness: Harness) -> None:
+async def test_status_names_the_obstacles_to_acting(harness: Harness) -> None:
     node = await harness.leader(**OBSERVE)
     status = (await harness.ask(node, "GET", STATUS)).json()
     (obstacle,) = status.pop("obstacles")
@@ -58,13 +58,13 @@ async def test_the_status_says_what_keeps_it_from_acting(harness: Harness) -> No
     }
 
 
-async def test_nothing_keeps_it_from_acting(harness: Harness) -> None:
+async def test_status_without_obstacles_is_acting(harness: Harness) -> None:
     node = await harness.leader()
     status = (await harness.ask(node, "GET", STATUS)).json()
     assert (status["mode"], status["acting"], status["obstacles"]) == ("act", True, [])
 
 
-async def test_the_status_names_what_operators_have_stopped(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_status_names_controls_that_stop_acting(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     node = await harness.leader()
     excluded = frozenset(node.mirror.registrations)
     await node.operators.update_controls(
@@ -84,7 +84,7 @@ async def test_the_status_names_what_operators_have_stopped(harness: Harness, mo
     ]
 
 
-async def test_it_acts_again_once_an_operator_says_go_on(harness: Harness) -> None:
+async def test_acting_resumes_after_go_on(harness: Harness) -> None:
     node = await harness.leader()
     await fail_to_move(harness, node, times=3)
     status = (await harness.ask(node, "GET", STATUS)).json()
@@ -97,7 +97,7 @@ async def test_it_acts_again_once_an_operator_says_go_on(harness: Harness) -> No
     assert (await harness.move_history()).failures == 0
 
 
-async def test_a_process_that_does_not_lead_asks_the_one_that_does(harness: Harness) -> None:
+async def test_follower_forwards_status_and_go_on_to_the_leader(harness: Harness) -> None:
     leader = await harness.leader()
     follower = await harness.start()
     await eventually(lambda: follower.leader_url == leader.service_url)
@@ -108,7 +108,7 @@ async def test_a_process_that_does_not_lead_asks_the_one_that_does(harness: Harn
     assert leader.actuator.move_log.history.failures == 0
 
 
-async def test_while_observing_no_drain_begins(harness: Harness) -> None:
+async def test_drain_is_refused_while_observing(harness: Harness) -> None:
     node = await harness.leader(**OBSERVE)
     broker = harness.pulsar.brokers[0].broker_id
     reply = await harness.ask(node, "PUT", f"/loadbalance/v1/brokers/{broker}/drain")
@@ -118,7 +118,7 @@ async def test_while_observing_no_drain_begins(harness: Harness) -> None:
     assert controls["draining"] == {}
 
 
-async def test_while_observing_a_plan_is_computed_and_not_executed(harness: Harness) -> None:
+async def test_plan_is_computed_but_not_executed_while_observing(harness: Harness) -> None:
     node = await harness.leader(**OBSERVE)
     body = {"kind": "drain", "broker": harness.pulsar.brokers[0].broker_id}
     plan = (await harness.ask(node, "POST", "/loadbalance/v1/plans", json=body)).json()
@@ -129,7 +129,7 @@ async def test_while_observing_a_plan_is_computed_and_not_executed(harness: Harn
     assert len(await harness.pulsar.brokers[0].owned()) == 4
 
 
-async def test_a_plan_is_executed_as_it_was_shown(harness: Harness) -> None:
+async def test_plan_is_executed_as_shown(harness: Harness) -> None:
     node = await harness.leader()
     to = harness.pulsar.brokers[-1].broker_id
     body = {"kind": "moves", "moves": [{"bundle": BUNDLE, "destination": to}]}
@@ -139,7 +139,7 @@ async def test_a_plan_is_executed_as_it_was_shown(harness: Harness) -> None:
     assert await harness.pulsar.owner(BUNDLE) == to
 
 
-async def test_a_drain_empties_a_broker(harness: Harness) -> None:
+async def test_drain_empties_a_broker(harness: Harness) -> None:
     node = await harness.leader()
     broker = harness.pulsar.brokers[0]
     path = f"/loadbalance/v1/brokers/{broker.broker_id}/drain"
@@ -154,7 +154,7 @@ async def test_a_drain_empties_a_broker(harness: Harness) -> None:
     assert (await harness.ask(node, "DELETE", path)).status == 204
 
 
-async def test_what_an_operator_lays_down_holds_at_once(harness: Harness) -> None:
+async def test_pin_is_effective_at_once(harness: Harness) -> None:
     node = await harness.leader()
     broker = harness.pulsar.brokers[-1].broker_id
     reply = await harness.ask(node, "PUT", f"/loadbalance/v1/bundles/{BUNDLE}/pin", json={"broker": broker})
@@ -173,9 +173,7 @@ PULSARS = [
 
 
 @pytest.mark.parametrize(("method", "path", "status"), PULSARS)
-async def test_what_is_pulsars_own_is_asked_of_its_brokers(
-    harness: Harness, method: str, path: str, status: int
-) -> None:
+async def test_operations_of_pulsar_brokers_are_refused(harness: Harness, method: str, path: str, status: int) -> None:
     node = await harness.start(**OBSERVE)
     reply = await harness.ask(node, method, path)
     assert reply.status == status
@@ -183,7 +181,7 @@ async def test_what_is_pulsars_own_is_asked_of_its_brokers(
     assert "ask them, as pulsar-admin does" in reply.reason
 
 
-async def test_the_document_lists_exactly_the_routes(harness: Harness) -> None:
+async def test_document_lists_exactly_the_routes(harness: Harness) -> None:
     node = await harness.start(**OBSERVE)
     content = (await harness.ask(node, "GET", PATH)).json()
     documented = {(method.upper(), path) for path, methods in content["paths"].items() for method in methods}

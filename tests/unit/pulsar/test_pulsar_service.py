@@ -60,7 +60,7 @@ def said(node: PulsarService, kind: str) -> list[dict[str, Any]]:
 # Observe
 
 
-async def test_observing_plans_and_changes_nothing_of_pulsars(harness: Harness) -> None:
+async def test_observing_plans_and_changes_nothing_of_pulsar(harness: Harness) -> None:
     before = await read_all_znodes(harness.pulsar.operator)
     node = await harness.leader(mode="observe", state_store_url="", overrides=OFTEN)
     await eventually(lambda: node.shedding.cycles >= 3 and bool(said(node, "would_unload")))
@@ -74,7 +74,7 @@ async def test_observing_plans_and_changes_nothing_of_pulsars(harness: Harness) 
     assert obstacle.startswith("No move because mode is observe")
 
 
-async def test_while_observing_whatever_is_ordered_is_refused_in_a_sentence(harness: Harness) -> None:
+async def test_orders_are_refused_while_observing(harness: Harness) -> None:
     node = await harness.leader(mode="observe")
     first = harness.pulsar.brokers[0].broker_id
     plan = await node.plans.compute(PlanRequest(kind="drain", broker=first))
@@ -99,7 +99,7 @@ async def reports_until(harness: Harness, has_happened: Callable[[], Awaitable[b
     await eventually(after_a_report)
 
 
-async def test_acting_ends_level_by_moves_that_pulsar_was_asked_for(harness: Harness) -> None:
+async def test_acting_levels_brokers_by_requests_to_pulsar(harness: Harness) -> None:
     node = await harness.leader(overrides=OFTEN)
 
     async def is_level() -> bool:
@@ -136,7 +136,7 @@ async def splits(pulsar: FakePulsar) -> None:
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
-async def test_what_stops_acting_is_said_in_the_status_and_among_the_decisions(
+async def test_obstacle_to_acting_is_in_status_and_decisions(
     harness: Harness, what: Callable[[FakePulsar], Awaitable[None]], reason: GuardrailReason, sentence: str
 ) -> None:
     await what(harness.pulsar)
@@ -152,7 +152,7 @@ async def test_what_stops_acting_is_said_in_the_status_and_among_the_decisions(
     assert commands(harness.pulsar) == []
 
 
-async def test_a_namespace_that_is_left_out_stays_where_it_is(harness: Harness) -> None:
+async def test_excluded_namespace_is_not_moved(harness: Harness) -> None:
     node = await harness.leader(overrides=OFTEN, excluded_namespaces=("lm/.*",))
     await eventually(lambda: node.shedding.cycles >= 3)
     with pytest.raises(GuardrailError, match=f"{NAMESPACE} is left out by lm/"):
@@ -161,7 +161,7 @@ async def test_a_namespace_that_is_left_out_stays_where_it_is(harness: Harness) 
     assert commands(harness.pulsar) == []
 
 
-async def test_moves_of_an_hour_end_with_their_number(harness: Harness) -> None:
+async def test_moves_per_hour_are_limited(harness: Harness) -> None:
     node = await harness.leader(overrides=OFTEN, moves_per_hour=1)
     await eventually(lambda: any(each["reason"] == "hour_is_full" for each in said(node, "rail")))
     await eventually(lambda: node.executor.unloads_completed == 1)
@@ -170,7 +170,7 @@ async def test_moves_of_an_hour_end_with_their_number(harness: Harness) -> None:
     assert "1 moves began within the hour (movesPerHour 1)" in node.status().obstacles[0]
 
 
-async def test_an_operators_freeze_and_dry_run_hold(harness: Harness) -> None:
+async def test_freeze_and_dry_run_are_effective(harness: Harness) -> None:
     node = await harness.leader(overrides=NEVER, mode="observe")
     await node.operators.update_controls(lambda controls: replace(controls, dry_run=True))
     await node.stop()
@@ -186,7 +186,7 @@ async def test_an_operators_freeze_and_dry_run_hold(harness: Harness) -> None:
     assert commands(harness.pulsar) != []
 
 
-async def test_what_operators_say_to_one_holds_for_the_next(harness: Harness) -> None:
+async def test_controls_are_kept_for_the_next_process(harness: Harness) -> None:
     one = await harness.leader()
     first, _, third = harness.pulsar.brokers
     bundle = (await first.owned())[0]
@@ -200,7 +200,7 @@ async def test_what_operators_say_to_one_holds_for_the_next(harness: Harness) ->
     await eventually(is_home)
 
 
-async def test_which_store_is_away_is_said_where_readiness_is_asked_for(tmp_path: Path) -> None:
+async def test_readiness_names_the_unreachable_store(tmp_path: Path) -> None:
     cluster = a_memory_cluster()
     async with pulsar_harness(tmp_path) as harness:
         harness.connect = in_memory(cluster)
@@ -222,7 +222,7 @@ async def fails(harness: Harness, node: PulsarService) -> None:
         await move_one(harness, node)
 
 
-async def test_of_two_processes_one_acts_and_the_other_goes_on_when_that_one_is_gone_without_a_word(
+async def test_standby_takes_over_and_finishes_moves_of_an_expired_leader(
     tmp_path: Path,
 ) -> None:
     cluster = a_memory_cluster()
@@ -254,7 +254,7 @@ async def test_of_two_processes_one_acts_and_the_other_goes_on_when_that_one_is_
         cluster.heal(one.store)
 
 
-async def test_failures_and_moves_of_the_hour_outlive_a_restart(harness: Harness) -> None:
+async def test_failures_and_moves_of_the_hour_survive_a_restart(harness: Harness) -> None:
     one = await harness.leader(moves_per_hour=2)
     await harness.pulsar.report()
     await one.shedding.cycle()

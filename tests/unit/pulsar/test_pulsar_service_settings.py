@@ -21,7 +21,7 @@ def told(**texts: str) -> BrokerSettings:
     return BrokerSettings("http://broker:8080", "rp", texts)
 
 
-def test_two_addresses_are_all_that_has_to_be_said() -> None:
+def test_admin_urls_suffice_as_configuration() -> None:
     assert (settings().mode, settings().take_over, settings().bind_address) == ("observe", False, "127.0.0.1")
 
 
@@ -39,17 +39,17 @@ def test_two_addresses_are_all_that_has_to_be_said() -> None:
         ({"movesAtOnce": 0}, "movesAtOnce"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_its_key(values: dict[str, Any], complaint: str) -> None:
+def test_invalid_settings_are_rejected_by_key(values: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigurationError, match="settings") as refused:
         settings(values)
     assert complaint in str(refused.value)
 
 
-def test_a_state_store_may_be_a_chroot_beside_the_pulsar() -> None:
+def test_state_store_may_be_a_chroot_of_the_store_of_pulsar() -> None:
     assert settings({"mode": "act", "stateStoreUrl": "zk:pulsar:2181/loadmanager"}).mode == "act"
 
 
-def test_plans_go_by_the_brokers_settings_but_for_how_bundles_are_moved(tmp_path: Path) -> None:
+def test_plans_use_broker_settings_except_for_moving(tmp_path: Path) -> None:
     ours = settings({"folder": str(tmp_path), "movesAtOnce": 3, "moveTimeoutMs": 7_000})
     live = PulsarSettings(
         told(
@@ -72,7 +72,7 @@ def test_plans_go_by_the_brokers_settings_but_for_how_bundles_are_moved(tmp_path
     assert (now.cluster_name, now.history_url) == ("rp", str(tmp_path / "history"))
 
 
-def test_overrides_win_over_the_brokers_settings_whenever_these_change() -> None:
+def test_overrides_take_precedence_over_changed_broker_settings() -> None:
     live = PulsarSettings(told(), settings({"overrides": {"loadBalancerBrokerThresholdShedderPercentage": "5"}}))
     changed = {"loadBalancerBrokerThresholdShedderPercentage": "50", "loadBalancerSheddingGracePeriodMinutes": "7"}
     assert live.apply(changed) == []
@@ -80,7 +80,7 @@ def test_overrides_win_over_the_brokers_settings_whenever_these_change() -> None
     assert live.current.load_balancer_shedding_grace_period_minutes == 7
 
 
-def test_namespaces_that_are_left_out_are_excluded_beside_those_that_pulsar_excludes() -> None:
+def test_excluded_namespaces_are_added_to_those_of_pulsar() -> None:
     live = PulsarSettings(told(loadBalancerSheddingExcludedNamespaces="t/told"), settings())
     excluded: list[set[str]] = []
 
@@ -105,7 +105,7 @@ def test_namespaces_that_are_left_out_are_excluded_beside_those_that_pulsar_excl
 
 
 @pytest.mark.parametrize("splits", [False, True])
-def test_whether_bundles_are_split_is_said_by_one_key_and_none_are_merged(*, splits: bool) -> None:
+def test_splits_enabled_overrides_other_keys_and_merging_is_off(*, splits: bool) -> None:
     others = {
         "loadBalancerAutoBundleSplitEnabled": str(not splits).lower(),
         "loadBalancerAutoBundleMergeEnabled": "true",
@@ -116,25 +116,25 @@ def test_whether_bundles_are_split_is_said_by_one_key_and_none_are_merged(*, spl
     assert not live.planner.auto_bundle_merge_enabled
 
 
-def test_what_pulsars_operators_switch_off_is_planned_for_all_the_same() -> None:
+def test_shedding_is_planned_although_pulsar_disables_it() -> None:
     live = PulsarSettings(told(), settings())
     assert live.apply({"loadBalancerSheddingEnabled": "false", "brokerDeleteInactiveTopicsEnabled": "false"}) == []
     assert live.planner.shedding_enabled
 
 
-def test_settings_of_brokers_that_cannot_be_used_are_left_out_and_said() -> None:
+def test_invalid_broker_settings_are_ignored_and_reported() -> None:
     live = PulsarSettings(told(loadBalancerBrokerThresholdShedderPercentage="a lot"), settings())
     assert live.planner.broker_threshold_shedder_percentage == 10
     assert "loadBalancerBrokerThresholdShedderPercentage" in live.faults[0]
 
 
 @pytest.mark.parametrize("overrides", [{"noSuchKey": "1"}, {"loadBalancerBrokerThresholdShedderPercentage": "x"}])
-def test_overrides_that_cannot_be_used_are_refused(overrides: dict[str, str]) -> None:
+def test_invalid_overrides_are_rejected(overrides: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="overrides"):
         PulsarSettings(told(), settings({"overrides": overrides}))
 
 
-def test_what_pulsars_own_leader_goes_by_is_known_beside_what_plans_go_by(tmp_path: Path) -> None:
+def test_settings_of_the_leader_of_pulsar_are_kept_separately(tmp_path: Path) -> None:
     ours = settings({"folder": str(tmp_path), "overrides": {"loadBalancerBrokerThresholdShedderPercentage": "5"}})
     live = PulsarSettings(
         told(loadBalancerBrokerThresholdShedderPercentage="25", loadBalancerSheddingEnabled="false"), ours
@@ -158,7 +158,7 @@ def test_what_pulsars_own_leader_goes_by_is_known_beside_what_plans_go_by(tmp_pa
     assert live.theirs == theirs
 
 
-def test_what_pulsars_leader_may_not_go_by_is_said(tmp_path: Path) -> None:
+def test_doubtful_settings_of_pulsar_are_reported(tmp_path: Path) -> None:
     live = PulsarSettings(told(), settings({"folder": str(tmp_path)}))
     assert live.doubt == ""
     live.apply({"loadBalancerLoadSheddingStrategy": "org.apache.pulsar.x.UniformLoadShedder"})

@@ -22,7 +22,7 @@ def answer(cluster: str, name: str) -> bytes:
 
 
 @pytest.mark.parametrize("cluster", MODULAR + EXTENSIBLE)
-def test_what_every_cluster_answers_alike(cluster: str) -> None:
+def test_common_answers_of_every_cluster_are_parsed(cluster: str) -> None:
     brokers = rest_answers.names_in(answer(cluster, "brokers"), "w")
     assert brokers == ["broker-1:8080", "broker-2:8080", "broker-3:8080"]
     bundles = rest_answers.bundles_in(answer(cluster, "bundles"), "w")
@@ -36,7 +36,7 @@ def test_what_every_cluster_answers_alike(cluster: str) -> None:
 
 
 @pytest.mark.parametrize("cluster", MODULAR)
-def test_a_modular_broker_reports_itself(cluster: str) -> None:
+def test_modular_broker_reports_itself(cluster: str) -> None:
     report = rest_answers.modular_report(answer(cluster, "load-report"), "w")
     record = decode_local_broker_data(orjson.dumps(report), "w")
     assert record["cpu"]["limit"] == 60.0
@@ -45,7 +45,7 @@ def test_a_modular_broker_reports_itself(cluster: str) -> None:
 
 
 @pytest.mark.parametrize("cluster", EXTENSIBLE)
-def test_an_extensible_broker_has_usage_and_the_load_of_the_bundles_that_it_owns(cluster: str) -> None:
+def test_extensible_broker_has_usage_and_load_of_its_bundles(cluster: str) -> None:
     owned = rest_answers.owned_bundles(answer(cluster, "ownedNamespaces"), "w")
     loads = rest_answers.bundle_loads(answer(cluster, "topics"), "w")
     assert not any(name.startswith("pulsar/system/") for name in owned), "nobody lists them"
@@ -87,14 +87,12 @@ def test_policies_of_a_cluster() -> None:
         (lambda body, where: extensible_report(body, [], {}, "", where), b'[{"metrics": {}}, 1]'),
     ],
 )
-def test_an_answer_of_another_form_is_refused_with_its_address(
-    parse: Callable[[bytes, str], object], body: bytes
-) -> None:
+def test_malformed_answer_is_rejected_with_its_address(parse: Callable[[bytes, str], object], body: bytes) -> None:
     with pytest.raises(InvalidRecordError, match=r"^http://b1"):
         parse(body, "http://b1")
 
 
-def test_owners_are_settled_between_brokers() -> None:
+def test_ownership_is_resolved_between_brokers() -> None:
     before = {"x": A, "y": A}
     assert settle_owners(before, {A: ["x", "y"], B: ["z"]}) == ({"x": A, "y": A, "z": B}, set())
     assert settle_owners(before, {A: ["x"], B: ["y"]}) == ({"x": A, "y": B}, set())
@@ -103,7 +101,7 @@ def test_owners_are_settled_between_brokers() -> None:
     assert settle_owners(before, {B: []}) == (before, set()), "who is silent keeps what it had"
 
 
-def test_a_report_is_dated_by_the_change_of_its_figures() -> None:
+def test_report_is_dated_by_the_change_of_its_figures() -> None:
     record: Record = {"cpu": {"usage": 1.0}, "lastStats": {}, "reported": 5}
     first = stamp(record, None, 1_000)
     assert first["lastUpdate"] == 1_000

@@ -42,9 +42,7 @@ def write(path: Path, token: str) -> None:
     path.write_text(token)
 
 
-async def test_an_unload_is_followed_to_the_leader_and_to_the_owner_with_its_method(
-    pulsar: FakePulsar, admin: PulsarAdmin
-) -> None:
+async def test_unload_is_redirected_to_leader_and_owner_with_its_method(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     leader, owner, asked = pulsar.brokers
     await owner.acquire(str(BUNDLE))
     await admin.unload(BUNDLE, asked.broker_id)
@@ -58,7 +56,7 @@ async def test_an_unload_is_followed_to_the_leader_and_to_the_owner_with_its_met
     assert await pulsar.owner(str(BUNDLE)) is None
 
 
-async def test_the_token_goes_to_every_host_that_is_configured(pulsar: FakePulsar, token_file: Path) -> None:
+async def test_token_is_sent_to_every_configured_host(pulsar: FakePulsar, token_file: Path) -> None:
     pulsar.token = "first"
     leader, owner, asked = pulsar.brokers
     await owner.acquire(str(BUNDLE))
@@ -69,7 +67,7 @@ async def test_the_token_goes_to_every_host_that_is_configured(pulsar: FakePulsa
     assert [each.token for each in pulsar.asked] == ["first"] * 3
 
 
-async def test_the_token_does_not_go_to_a_broker_that_is_only_registered(pulsar: FakePulsar, token_file: Path) -> None:
+async def test_token_is_not_sent_to_a_merely_registered_broker(pulsar: FakePulsar, token_file: Path) -> None:
     pulsar.token = "first"
     async with an_admin([pulsar.urls[2]], token_file) as admin:
         admin.trust([each.broker_id for each in pulsar.brokers])
@@ -81,18 +79,14 @@ async def test_the_token_does_not_go_to_a_broker_that_is_only_registered(pulsar:
     assert [each.token for each in pulsar.asked] == ["first", None, None]
 
 
-async def test_where_no_token_is_wanted_redirects_to_registered_brokers_are_followed_without_one(
-    pulsar: FakePulsar, token_file: Path
-) -> None:
+async def test_redirect_to_a_registered_broker_is_followed_without_token(pulsar: FakePulsar, token_file: Path) -> None:
     async with an_admin([pulsar.urls[2]], token_file) as admin:
         admin.trust([each.broker_id for each in pulsar.brokers])
         await admin.unload(BUNDLE, pulsar.brokers[2].broker_id)
     assert [each.token for each in pulsar.asked] == ["first", None]
 
 
-async def test_nothing_goes_to_a_host_that_is_neither_configured_nor_registered(
-    pulsar: FakePulsar, token_file: Path
-) -> None:
+async def test_unknown_host_gets_no_request(pulsar: FakePulsar, token_file: Path) -> None:
     async with an_admin([pulsar.urls[2]], token_file) as admin:
         admin.trust([pulsar.brokers[1].broker_id, BrokerId("["), BrokerId("no port")])
         with pytest.raises(PulsarRefusedError, match=f"sends elsewhere, to '{pulsar.urls[0]}/admin.*nobody") as refused:
@@ -125,7 +119,7 @@ async def elsewhere() -> AsyncIterator[Elsewhere]:
 @pytest.mark.parametrize(
     "location", ["", "SAME", "http://", "http://[", "http://127.0.0.1:1SAME", "ftp://127.0.0.1SAME"]
 )
-async def test_a_redirect_to_nowhere_is_refused(elsewhere: Elsewhere, location: str) -> None:
+async def test_invalid_redirect_is_refused(elsewhere: Elsewhere, location: str) -> None:
     elsewhere.location = location
     async with an_admin([elsewhere.url]) as admin:
         with pytest.raises(
@@ -143,7 +137,7 @@ async def test_a_redirect_to_nowhere_is_refused(elsewhere: Elsewhere, location: 
         pytest.param(307, "SAME", "3 brokers sent to the next", 4, id="in a circle"),
     ],
 )
-async def test_a_redirect_is_followed_only_where_pulsar_makes_it(
+async def test_unusual_redirect_is_refused(
     elsewhere: Elsewhere, status: int, location: str, complaint: str, asked: int
 ) -> None:
     elsewhere.status, elsewhere.location = status, f"{elsewhere.url}{location}"
@@ -153,7 +147,7 @@ async def test_a_redirect_is_followed_only_where_pulsar_makes_it(
     assert elsewhere.asked == asked
 
 
-async def test_a_redirect_to_a_broker_that_is_not_there_says_which(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
+async def test_unreachable_redirect_target_is_named(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     gone = f"http://127.0.0.1:{closed_port()}"
     admin.trust([BrokerId(gone.removeprefix("http://"))])
     pulsar.faults.send_away("/unload", gone)
@@ -162,14 +156,14 @@ async def test_a_redirect_to_a_broker_that_is_not_there_says_which(pulsar: FakeP
     assert error.value.was_not_heard
 
 
-async def test_nothing_goes_unencrypted_where_addresses_are_encrypted(pulsar: FakePulsar, token_file: Path) -> None:
+async def test_plain_http_is_refused_when_addresses_are_https(pulsar: FakePulsar, token_file: Path) -> None:
     async with an_admin(["https://127.0.0.1:1"], token_file) as admin:
         with pytest.raises(PulsarRefusedError, match="is not asked, as adminUrls are https and this is not"):
             await admin.settings(pulsar.urls[0])
     assert pulsar.asked == []
 
 
-async def test_a_token_that_has_ended_is_read_again_once(pulsar: FakePulsar, token_file: Path) -> None:
+async def test_refused_token_is_reread_once(pulsar: FakePulsar, token_file: Path) -> None:
     async with an_admin([pulsar.urls[0]], token_file) as admin:
         pulsar.token = "first"
         await admin.brokers()
@@ -184,7 +178,7 @@ async def test_a_token_that_has_ended_is_read_again_once(pulsar: FakePulsar, tok
     assert [each.token for each in pulsar.asked] == ["first", "first", "first", "second"]
 
 
-async def test_a_token_that_changed_while_it_was_under_way_is_tried_once(pulsar: FakePulsar, token_file: Path) -> None:
+async def test_token_changed_during_a_request_is_tried_once(pulsar: FakePulsar, token_file: Path) -> None:
     pulsar.token = "third"
     async with an_admin([pulsar.urls[0]], token_file) as admin:
         pulsar.on_asked = lambda: write(token_file, "second")
@@ -194,7 +188,7 @@ async def test_a_token_that_changed_while_it_was_under_way_is_tried_once(pulsar:
     assert [each.token for each in pulsar.asked] == ["first", "second"]
 
 
-async def test_without_a_token_it_is_said_that_one_is_wanted(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
+async def test_missing_token_is_named(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
     pulsar.token = "first"
     with pytest.raises(PulsarRefusedError, match=r"answered 401 'Authentication required': .* give a token file"):
         await admin.brokers()
@@ -217,7 +211,7 @@ async def test_without_a_token_it_is_said_that_one_is_wanted(pulsar: FakePulsar,
         (503, "try again later; see the log of that broker"),
     ],
 )
-async def test_every_refusal_is_a_sentence_with_the_address_what_came_and_what_to_do(
+async def test_refusal_is_a_sentence_with_address_reason_and_remedy(
     pulsar: FakePulsar, admin: PulsarAdmin, status: int, said: str
 ) -> None:
     pulsar.faults.refuse("/unload", status, "java.lang.Oops\n\tat java.lang.Thread.run(Thread.java:1)\n" * 50)
@@ -232,7 +226,7 @@ async def test_every_refusal_is_a_sentence_with_the_address_what_came_and_what_t
     assert (refused.value.status, refused.value.reason) == (status, "java.lang.Oops")
 
 
-async def test_the_next_address_is_asked_when_nobody_listens_at_the_first(pulsar: FakePulsar) -> None:
+async def test_next_address_is_asked_when_the_first_is_closed(pulsar: FakePulsar) -> None:
     gone = f"http://127.0.0.1:{closed_port()}"
     async with an_admin([gone, pulsar.urls[0]]) as admin:
         assert await admin.brokers() == [each.broker_id for each in pulsar.brokers]
@@ -242,7 +236,7 @@ async def test_the_next_address_is_asked_when_nobody_listens_at_the_first(pulsar
         assert error.value.was_not_heard
 
 
-async def test_a_registered_broker_is_asked_when_the_only_configured_one_is_away(pulsar: FakePulsar) -> None:
+async def test_registered_broker_is_asked_when_the_configured_one_is_down(pulsar: FakePulsar) -> None:
     others = [each.broker_id for each in pulsar.brokers[:2]]
     async with an_admin([f"http://127.0.0.1:{closed_port()}"]) as admin:
         with pytest.raises(PulsarUnreachableError):
@@ -251,7 +245,7 @@ async def test_a_registered_broker_is_asked_when_the_only_configured_one_is_away
         assert set(others) <= set(await admin.brokers())
 
 
-async def test_what_may_have_been_heard_is_not_asked_of_another_but_the_next_call_is(pulsar: FakePulsar) -> None:
+async def test_request_possibly_received_is_not_sent_to_another_broker(pulsar: FakePulsar) -> None:
     first, second, _ = pulsar.brokers
     await first.acquire(str(BUNDLE))
     pulsar.faults.hold("/unload", times=2, at=first.broker_id, done=True)
@@ -264,7 +258,7 @@ async def test_what_may_have_been_heard_is_not_asked_of_another_but_the_next_cal
         assert pulsar.asked[-1].broker_id == second.broker_id
 
 
-async def test_an_address_that_takes_no_connection_in_time_was_not_heard() -> None:
+async def test_connection_timeout_counts_as_not_received() -> None:
     with contextlib.ExitStack() as stack:
         full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         stack.enter_context(socket.create_connection(full.getsockname()))
@@ -274,14 +268,16 @@ async def test_an_address_that_takes_no_connection_in_time_was_not_heard() -> No
     assert error.value.was_not_heard
 
 
-async def test_a_broker_that_dies_of_the_call_may_have_heard_it(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
+async def test_request_that_kills_the_broker_counts_as_possibly_received(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
     pulsar.faults.kill("/unload")
     with pytest.raises(PulsarUnreachableError) as error:
         await admin.unload(BUNDLE)
     assert not error.value.was_not_heard
 
 
-async def test_an_answer_without_an_end_is_none(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_oversized_answer_is_refused(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmanager.net.http_client.LARGEST_ANSWER_BYTES", 3)
     elsewhere.status, elsewhere.location = 200, ""
     async with Talker() as talker, an_admin([talker.url]) as admin:
@@ -299,6 +295,6 @@ class Talker(LoopbackServer):
 
 
 @pytest.mark.parametrize("urls", [[], ["b1:8080"], ["http://b1:8080/admin"], ["http://b1:8080", ""]])
-async def test_what_is_no_address_is_refused_at_once(urls: list[str]) -> None:
+async def test_invalid_address_is_rejected_at_once(urls: list[str]) -> None:
     with pytest.raises(ConfigurationError, match="expected the web service of"):
         an_admin(urls)

@@ -23,9 +23,7 @@ runpy.run_module(sys.argv[2], run_name="__main__")
 """An interpreter for `-m` whose processes keep their priority: a busy machine would starve them."""
 
 
-async def test_the_process_reads_the_history_that_it_is_asked_about(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_process_reads_the_requested_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interpreter = tmp_path / "python"
     interpreter.write_text(NOT_NICE)
     interpreter.chmod(0o755)
@@ -35,17 +33,17 @@ async def test_the_process_reads_the_history_that_it_is_asked_about(
         await ask(question)
 
 
-async def test_an_answer_is_that_of_the_process() -> None:
+async def test_answer_of_the_process_is_returned() -> None:
     answer = ScoreAnswer(1.5, left_out={"Level": "why"})
     assert await ask(NOTHING, command=(sys.executable, "-c", f"print({orjson.dumps(answer).decode()!r})")) == answer
 
 
-async def test_without_a_process_there_is_no_score() -> None:
+async def test_missing_program_is_an_error() -> None:
     with pytest.raises(ScoringError, match="no process can be started to compute the score"):
         await ask(NOTHING, command=("/no-such-program",))
 
 
-async def test_whoever_does_not_wait_for_it_ends_it(tmp_path: Path) -> None:
+async def test_cancellation_ends_the_process(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     script = f"import os, time; open({str(file)!r}, 'w').write(str(os.getpid()) + ' '); time.sleep(60)"
     asking = asyncio.create_task(ask(NOTHING, command=(sys.executable, "-c", script)))
@@ -67,6 +65,6 @@ async def test_whoever_does_not_wait_for_it_ends_it(tmp_path: Path) -> None:
         ("""print('{"worlds": {}, "error": "no broker has reported"}')""", "^no broker has reported$"),
     ],
 )
-async def test_what_goes_wrong_is_said(script: str, expected: str) -> None:
+async def test_failure_of_the_process_is_reported(script: str, expected: str) -> None:
     with pytest.raises(ScoringError, match=expected):
         await ask(NOTHING, 0.4 if "sleep" in script else 60.0, (sys.executable, "-c", script))

@@ -80,7 +80,7 @@ def worlds(imbalance: float, moves: float = 4.0) -> RangeFigures:
     return RangeFigures(imbalance, 0.7, moves, 20.0, 5.0, 0.0)
 
 
-async def test_an_hour_that_is_over_is_scored_as_it_was_and_as_it_would_have_been() -> None:
+async def test_finished_hour_is_scored_as_measured_and_as_modelled() -> None:
     bench = Bench(strategies=("AvgShedder", "ThresholdShedder"))
     bench.scores.see(NOON_MS, level(2.0), [])
     bench.scores.see(NOON_MS + HOUR_MS // 2, level(1.0), [moved(), moved(ComparisonReason.MOVED_UNSELECTED, 5.0)])
@@ -104,7 +104,7 @@ async def test_an_hour_that_is_over_is_scored_as_it_was_and_as_it_would_have_bee
     assert question.settings["loadBalancerLoadSheddingStrategy"] == SETTINGS["loadBalancerLoadSheddingStrategy"]
 
 
-async def test_it_is_shown_as_a_table_under_what_it_means() -> None:
+async def test_score_is_shown_as_a_table() -> None:
     bench = Bench(strategies=("AvgShedder",))
     bench.scores.see(
         NOON_MS,
@@ -133,7 +133,7 @@ async def test_it_is_shown_as_a_table_under_what_it_means() -> None:
     assert "promises nothing" in lines[-1]
 
 
-async def test_a_day_is_made_of_its_hours() -> None:
+async def test_day_is_aggregated_from_its_hours() -> None:
     bench = Bench(
         [ScoreAnswer(2.0, {"ThresholdShedder": worlds(1.0)}), ScoreAnswer(4.0, {"ThresholdShedder": worlds(2.0)})]
     )
@@ -153,7 +153,7 @@ async def test_a_day_is_made_of_its_hours() -> None:
     assert bench.scores.text().count("Score of the") == 2
 
 
-async def test_a_strategy_counts_for_the_day_that_has_been_in_all_hours_with_a_model() -> None:
+async def test_day_includes_strategies_modelled_in_every_hour() -> None:
     bench = Bench(
         [
             "nothing was recorded",
@@ -169,7 +169,7 @@ async def test_a_strategy_counts_for_the_day_that_has_been_in_all_hours_with_a_m
     assert bench.told[-1].imbalance == 2.0
 
 
-async def test_a_score_without_a_model_says_why() -> None:
+async def test_score_without_a_model_states_the_reason() -> None:
     bench = Bench(["the history is gone"])
     bench.scores.see(MIDNIGHT_MS - HOUR_MS - 60_000, level(2.0), [])
     bench.scores.tick(MIDNIGHT_MS)
@@ -186,7 +186,7 @@ async def test_a_score_without_a_model_says_why() -> None:
     }
 
 
-async def test_scores_are_kept_in_a_file_as_json(tmp_path: Path) -> None:
+async def test_scores_are_written_to_a_file_as_json(tmp_path: Path) -> None:
     bench = Bench(file=BoundedFile(tmp_path / "scores.jsonl"))
     bench.scores.see(NOON_MS, level(2.0), [])
     bench.scores.tick(NOON_MS + HOUR_MS)
@@ -198,7 +198,7 @@ async def test_scores_are_kept_in_a_file_as_json(tmp_path: Path) -> None:
     assert record["model"]["strategies"]["ThresholdShedder"]["movedMibPerS"] == 20.0
 
 
-async def test_the_last_hour_is_shown_to_prometheus_by_strategy() -> None:
+async def test_last_hour_is_exported_by_strategy() -> None:
     bench = Bench()
     bench.scores.see(NOON_MS, level(2.0), [moved()])
     bench.scores.tick(NOON_MS + HOUR_MS)

@@ -53,7 +53,7 @@ async def cut(harness: Harness) -> list[int]:
     return list((await harness.pulsar.bundles(NAMESPACE)).boundaries)
 
 
-async def test_a_bundle_above_a_limit_is_cut_in_halves_where_its_brokers_take_positions(harness: Harness) -> None:
+async def test_bundle_above_a_limit_is_halved_at_a_position(harness: Harness) -> None:
     node = await leader(harness)
     await node.actuator.reshaping.round()
     assert await cut(harness) == [0, 0x40000000, 0x80000000, 0xFFFFFFFF]
@@ -71,7 +71,7 @@ async def test_a_bundle_above_a_limit_is_cut_in_halves_where_its_brokers_take_po
 
 
 @pytest.mark.parametrize("unload", [False, True])
-async def test_what_becomes_of_the_parts_is_for_pulsar_as_it_is_configured(harness: Harness, *, unload: bool) -> None:
+async def test_parts_are_unloaded_as_pulsar_is_configured(harness: Harness, *, unload: bool) -> None:
     node = await leader(harness, {**LIMIT, "loadBalancerAutoUnloadSplitBundlesEnabled": str(unload).lower()})
     await node.actuator.reshaping.round()
     owner = None if unload else harness.pulsar.brokers[0].broker_id
@@ -79,7 +79,7 @@ async def test_what_becomes_of_the_parts_is_for_pulsar_as_it_is_configured(harne
     assert [await harness.pulsar.owner(part) for part in parts] == [owner, owner]
 
 
-async def test_brokers_that_take_no_positions_cut_by_their_own_algorithm(harness: Harness) -> None:
+async def test_broker_without_position_support_splits_by_its_own_algorithm(harness: Harness) -> None:
     overrides = {**LIMIT, "supportedNamespaceBundleSplitAlgorithms": "range_equally_divide"}
     node = await leader(harness, overrides)
     await node.actuator.reshaping.round()
@@ -88,7 +88,7 @@ async def test_brokers_that_take_no_positions_cut_by_their_own_algorithm(harness
     assert [entry["subject"] for entry in said(node, "split") if entry["acted"]] == [LOWER]
 
 
-async def test_where_pulsar_cuts_elsewhere_it_is_said_where(harness: Harness) -> None:
+async def test_actual_boundaries_are_recorded(harness: Harness) -> None:
     overrides = {**LIMIT, "supportedNamespaceBundleSplitAlgorithms": "range_equally_divide"}
     node = await leader(harness, overrides)
     harness.pulsar.faults.answer("/split", 204, b"")
@@ -100,14 +100,14 @@ async def test_where_pulsar_cuts_elsewhere_it_is_said_where(harness: Harness) ->
     assert (entry["why"]["boundaries"], entry["why"]["parts"]) == ("0x10000000, 0x20000000", 3)
 
 
-async def test_without_the_key_nothing_is_split(harness: Harness) -> None:
+async def test_nothing_is_split_unless_enabled(harness: Harness) -> None:
     node = await harness.leader(overrides=LIMIT)
     await node.actuator.reshaping.round()
     assert asked_to_split(harness) == []
     assert [entry["reason"] for entry in said(node, "split")] == ["splitting_disabled"]
 
 
-async def test_while_observing_it_is_said_what_would_have_been_split_and_what_stops_it(harness: Harness) -> None:
+async def test_intended_split_and_obstacles_are_recorded_while_observing(harness: Harness) -> None:
     node = await leader(harness, mode="observe")
     await harness.pulsar.set_dynamic({})
     await eventually(lambda: len(node.brokers.splitting()) == 3)
@@ -121,7 +121,7 @@ async def test_while_observing_it_is_said_what_would_have_been_split_and_what_st
     assert (await harness.move_history()).failures == 0
 
 
-async def test_a_dry_run_and_a_freeze_hold_for_splits(harness: Harness) -> None:
+async def test_dry_run_and_freeze_apply_to_splits(harness: Harness) -> None:
     node = await leader(harness)
     await node.operators.update_controls(lambda controls: replace(controls, dry_run=True))
     await eventually(lambda: node.mirror.operator_config.controls.dry_run)
@@ -135,9 +135,7 @@ async def test_a_dry_run_and_a_freeze_hold_for_splits(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["topic_count_equally_divide", "flow_or_qps_equally_divide"])
-async def test_an_algorithm_that_needs_topics_splits_nothing_and_says_which_would(
-    harness: Harness, algorithm: str
-) -> None:
+async def test_algorithm_that_needs_topics_splits_nothing_and_names_another(harness: Harness, algorithm: str) -> None:
     supported = {"supportedNamespaceBundleSplitAlgorithms": f"range_equally_divide,{algorithm}"}
     node = await leader(harness, {**LIMIT, **supported, "defaultNamespaceBundleSplitAlgorithm": algorithm})
     await node.actuator.reshaping.round()
@@ -147,7 +145,7 @@ async def test_an_algorithm_that_needs_topics_splits_nothing_and_says_which_woul
     assert "range_equally_divide in overrides" in entry["sentence"]
 
 
-async def test_an_answer_that_is_lost_leaves_it_to_be_seen_whether_it_is_split(harness: Harness) -> None:
+async def test_split_with_a_lost_answer_is_detected(harness: Harness) -> None:
     node = await leader(harness, move_timeout_ms=5_000)
     harness.pulsar.faults.answer("/split", 503, b"")
     splitting = asyncio.create_task(node.actuator.reshaping.round())
@@ -165,7 +163,7 @@ def wait_for_a_second_only(node: PulsarService, patch: pytest.MonkeyPatch) -> No
     patch.setattr(reshaper, "_live", SimpleNamespace(current=settings, planner=reshaper._live.planner))
 
 
-async def test_splits_that_fail_in_succession_stop_all_acting_until_an_operator_says_go_on(
+async def test_repeated_split_failures_stop_all_acting_until_an_operator_resumes(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await leader(harness)
@@ -203,14 +201,14 @@ async def test_splits_that_fail_in_succession_stop_all_acting_until_an_operator_
     assert await cut(harness) == [0, 0x40000000, 0x80000000, 0xFFFFFFFF]
 
 
-async def test_a_split_that_is_made_forgets_failures_before_it(harness: Harness) -> None:
+async def test_successful_split_resets_failures(harness: Harness) -> None:
     node = await leader(harness)
     await node.actuator.move_log.not_split()
     await node.actuator.reshaping.round()
     assert (await harness.move_history()).failures == 0
 
 
-async def test_the_owner_of_a_bundle_that_was_split_is_moved_nothing_before_it_has_reported(
+async def test_owner_of_a_split_bundle_is_not_unloaded_before_its_next_report(
     harness: Harness,
 ) -> None:
     node = await leader(harness)
@@ -234,7 +232,7 @@ def a_split(bundle: str, boundary: int) -> Reshaping:
     return split
 
 
-async def test_nothing_is_asked_for_a_bundle_that_is_none_or_is_on_its_way(harness: Harness) -> None:
+async def test_unknown_or_moving_bundle_is_not_split(harness: Harness) -> None:
     node = await leader(harness)
     with pytest.raises(IllegalTransitionError, match="not a current bundle"):
         await node.actuator.reshaper.carry_out(a_split(f"{NAMESPACE}/0x00000000_0x40000000", 0x20000000))
@@ -251,7 +249,7 @@ async def test_nothing_is_asked_for_a_bundle_that_is_none_or_is_on_its_way(harne
     moving.cancel()
 
 
-async def test_a_namespace_that_is_left_out_keeps_its_bundles(harness: Harness) -> None:
+async def test_excluded_namespace_is_not_split(harness: Harness) -> None:
     node = await leader(harness, excluded_namespaces=("lm/.*",))
     await node.actuator.reshaping.round()
     assert asked_to_split(harness) == []
@@ -259,7 +257,7 @@ async def test_a_namespace_that_is_left_out_keeps_its_bundles(harness: Harness) 
     assert f"{NAMESPACE} is left out by lm/.*" in entry["sentence"]
 
 
-async def test_who_leads_no_more_asks_for_nothing(harness: Harness) -> None:
+async def test_former_leader_splits_nothing(harness: Harness) -> None:
     node = await leader(harness)
     await node.election.resign()
     with pytest.raises(NotLeaderError):

@@ -59,7 +59,7 @@ Breaks = Callable[[FakePulsar], Awaitable[None]]
     indirect=["harness"],
     ids=lambda each: getattr(each, "__name__", None),
 )
-async def test_what_is_not_as_it_has_to_be_stops_rounds_and_moves(
+async def test_violated_precondition_stops_rounds_and_moves(
     harness: Harness, breaks: Breaks, reason: GuardrailReason
 ) -> None:
     node = await harness.leader()
@@ -87,7 +87,7 @@ async def stops(harness: Harness, node: PulsarService, reason: GuardrailReason) 
     assert (await harness.move_history()).under_way == {}
 
 
-async def test_while_brokers_join_and_leave_nothing_is_moved(harness: Harness) -> None:
+async def test_nothing_moves_while_brokers_join_and_leave(harness: Harness) -> None:
     node = await harness.leader(settling_seconds=3_600.0)
     assert reasons(node) == [], "they were there when it began to look"
     await load(harness, node)
@@ -101,7 +101,7 @@ async def test_while_brokers_join_and_leave_nothing_is_moved(harness: Harness) -
     assert asked(harness.pulsar, "/unload") == []
 
 
-async def test_a_broker_that_does_not_say_what_it_goes_by_stops_everything(harness: Harness) -> None:
+async def test_broker_with_unknown_settings_stops_everything(harness: Harness) -> None:
     node = await harness.leader()
     await load(harness, node)
     harness.pulsar.faults.refuse("/configuration/runtime", 500, times=1_000, at=harness.pulsar.brokers[2].broker_id)
@@ -110,7 +110,7 @@ async def test_a_broker_that_does_not_say_what_it_goes_by_stops_everything(harne
     await stops(harness, node, GuardrailReason.SETTINGS_UNKNOWN)
 
 
-async def test_of_namespaces_that_are_left_out_nothing_moves_and_others_are_chosen(harness: Harness) -> None:
+async def test_excluded_namespaces_stay_and_others_are_moved(harness: Harness) -> None:
     others = await harness.pulsar.add_namespace("lm/other", 4, [harness.pulsar.brokers[0].broker_id])
     node = await harness.leader(excluded_namespaces=("lm/b.*",))
     await load(harness, node)
@@ -125,7 +125,7 @@ async def test_of_namespaces_that_are_left_out_nothing_moves_and_others_are_chos
 @pytest.mark.parametrize(
     ("limit", "reason"), [("moves_per_round", "round_is_full"), ("moves_per_hour", "hour_is_full")]
 )
-async def test_so_many_moves_are_made_and_no_more(harness: Harness, limit: str, reason: str) -> None:
+async def test_number_of_moves_is_limited(harness: Harness, limit: str, reason: str) -> None:
     node, began_s = await harness.leader(**{limit: 1}), time.time()
     await load(harness, node)
     assert len((await node.shedding.cycle()).steps) == 2
@@ -137,7 +137,7 @@ async def test_so_many_moves_are_made_and_no_more(harness: Harness, limit: str, 
     await is_settled(harness, node)
 
 
-async def test_what_waits_for_an_operator_is_told_as_a_limit_without_an_end(harness: Harness) -> None:
+async def test_stop_that_needs_an_operator_is_a_limit_without_an_end(harness: Harness) -> None:
     node = await harness.leader()
     node.actuator.move_log.history = replace(node.actuator.move_log.history, failures=99)
     (failing,) = node.actuator.guardrails.limits()

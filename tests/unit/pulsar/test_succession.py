@@ -42,7 +42,7 @@ async def kill(node: PulsarService) -> None:
 
 
 @ON_BOTH
-async def test_only_the_one_that_leads_moves_anything(harness: Harness) -> None:
+async def test_only_the_leader_moves_bundles(harness: Harness) -> None:
     leader, standby = await harness.leader(), await harness.start()
     to = harness.pulsar.brokers[1]
     with pytest.raises(NotLeaderError):
@@ -53,7 +53,7 @@ async def test_only_the_one_that_leads_moves_anything(harness: Harness) -> None:
     assert (leader.is_leading, standby.is_leading) == (True, False)
 
 
-async def test_who_takes_over_knows_what_failed_and_what_was_touched(harness: Harness) -> None:
+async def test_successor_knows_failures_and_touched_brokers(harness: Harness) -> None:
     leader, standby = await harness.leader(), await harness.start()
     await move(leader, harness.pulsar.brokers[1])
     before = leader.actuator.move_log.history
@@ -67,7 +67,7 @@ async def test_who_takes_over_knows_what_failed_and_what_was_touched(harness: Ha
 @pytest.mark.parametrize(
     ("others_lead", "is_away", "told"), [(False, False, True), (False, True, True), (True, False, False)]
 )
-async def test_who_ends_without_leading_says_how_pulsars_balancing_is_given_back(
+async def test_undo_commands_are_logged_when_nobody_gives_back_the_switches(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, *, others_lead: bool, is_away: bool, told: bool
 ) -> None:
     await harness.pulsar.set_dynamic({})
@@ -87,7 +87,7 @@ async def test_who_ends_without_leading_says_how_pulsars_balancing_is_given_back
 
 @ON_BOTH
 @pytest.mark.parametrize("done", [False, True])
-async def test_a_move_whose_process_is_killed_is_seen_through_by_the_next(harness: Harness, *, done: bool) -> None:
+async def test_move_of_a_killed_process_is_finished_by_the_next(harness: Harness, *, done: bool) -> None:
     leader, standby = await harness.leader(), await harness.start()
     first, to, _ = harness.pulsar.brokers
     harness.pulsar.faults.hold("/unload", done=done)
@@ -109,7 +109,7 @@ async def test_a_move_whose_process_is_killed_is_seen_through_by_the_next(harnes
     assert standby.actuator.guardrails.check_round() == []
 
 
-async def test_a_lease_that_lapses_in_the_middle_of_a_move_ends_the_asking(harness: Harness) -> None:
+async def test_lost_lease_during_a_move_ends_its_requests(harness: Harness) -> None:
     node = await harness.leader()
     harness.pulsar.lands[BUNDLE] = None
     moving = asyncio.create_task(move(node, harness.pulsar.brokers[1]))
@@ -122,7 +122,7 @@ async def test_a_lease_that_lapses_in_the_middle_of_a_move_ends_the_asking(harne
     assert node.actuator.recovery.healed == 1
 
 
-async def test_a_move_is_in_the_decision_log_if_the_term_ends_while_its_end_is_written() -> None:
+async def test_recovered_move_is_logged_when_the_term_ends_meanwhile() -> None:
     move = PendingMove(BrokerId("a:8080"), None, 1.0, is_own=True)
     move_log = Mock(history=MoveHistory({BUNDLE: move}), end=AsyncMock(side_effect=NotLeaderError("deposed")))
     decision_log = DecisionLog(10)
@@ -131,7 +131,7 @@ async def test_a_move_is_in_the_decision_log_if_the_term_ends_while_its_end_is_w
     assert [(each["kind"], each["subject"]) for each in decision_log.recent(10)] == [("heal", BUNDLE)]
 
 
-async def test_a_record_that_cannot_be_read_stops_everything_until_an_operator_says_go_on(
+async def test_unreadable_record_stops_everything_until_an_operator_resumes(
     harness: Harness,
 ) -> None:
     await harness.store.ensure_path(paths.PULSAR)
@@ -149,7 +149,7 @@ async def test_a_record_that_cannot_be_read_stops_everything_until_an_operator_s
     assert (await harness.move_history()).failures == 0
 
 
-async def test_a_bundle_that_was_under_way_to_nowhere_in_particular_is_looked_up(harness: Harness) -> None:
+async def test_pending_bundle_without_a_destination_is_looked_up(harness: Harness) -> None:
     first, to, _ = (broker.broker_id for broker in harness.pulsar.brokers)
     await harness.pulsar.broker(first).release(BUNDLE)
     await harness.store.ensure_path(paths.PULSAR)

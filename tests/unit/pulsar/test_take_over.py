@@ -80,7 +80,7 @@ async def ours(pulsar: FakePulsar) -> AsyncIterator[Ours]:
     await world.close()
 
 
-async def test_only_what_is_on_is_switched_off_and_all_is_as_it_was_in_the_end(pulsar: FakePulsar, ours: Ours) -> None:
+async def test_only_enabled_switches_are_turned_off_and_all_are_restored(pulsar: FakePulsar, ours: Ours) -> None:
     before = {"loadManagerClassName": "x", SPLITS: "true"}
     await pulsar.set_dynamic(before)
     one = await ours.elect()
@@ -99,7 +99,7 @@ async def test_only_what_is_on_is_switched_off_and_all_is_as_it_was_in_the_end(p
     assert (await ours.remembered(), one.undo_commands()) == ({}, [])
 
 
-async def test_nothing_is_asked_of_pulsar_while_all_is_off(pulsar: FakePulsar, ours: Ours) -> None:
+async def test_pulsar_is_not_asked_while_all_switches_are_off(pulsar: FakePulsar, ours: Ours) -> None:
     one = await ours.elect()
     await one.begin()
     await one.take([])
@@ -108,7 +108,7 @@ async def test_nothing_is_asked_of_pulsar_while_all_is_off(pulsar: FakePulsar, o
     assert await ours.store.get(paths.TAKEN_OVER) is None
 
 
-async def test_what_was_before_is_written_down_before_pulsar_is_told(pulsar: FakePulsar, ours: Ours) -> None:
+async def test_previous_value_is_stored_before_pulsar_is_changed(pulsar: FakePulsar, ours: Ours) -> None:
     seen: list[dict[str, str | None]] = []
     one = await ours.elect()
     await one.begin()
@@ -121,9 +121,7 @@ async def test_what_was_before_is_written_down_before_pulsar_is_told(pulsar: Fak
     assert await pulsar.dynamic() == {}
 
 
-async def test_the_next_process_goes_on_and_gives_back_what_was_before_the_first(
-    pulsar: FakePulsar, ours: Ours
-) -> None:
+async def test_successor_restores_the_values_from_before_the_first_process(pulsar: FakePulsar, ours: Ours) -> None:
     await pulsar.set_dynamic({SHEDS: "true"})
     killed = await ours.elect()
     await killed.begin()
@@ -135,7 +133,7 @@ async def test_the_next_process_goes_on_and_gives_back_what_was_before_the_first
     assert await pulsar.dynamic() == {SHEDS: "true"}
 
 
-async def test_the_next_process_gives_back_at_once_if_it_does_not_take_over(pulsar: FakePulsar, ours: Ours) -> None:
+async def test_successor_without_take_over_restores_at_once(pulsar: FakePulsar, ours: Ours) -> None:
     killed = await ours.elect()
     await killed.begin()
     await killed.take(SWITCHES)
@@ -143,7 +141,7 @@ async def test_the_next_process_gives_back_at_once_if_it_does_not_take_over(puls
     assert (await pulsar.dynamic(), await ours.remembered()) == ({}, {})
 
 
-async def test_a_process_in_mode_observe_only_says_how_to_get_back(pulsar: FakePulsar, ours: Ours) -> None:
+async def test_observing_process_only_names_the_undo_commands(pulsar: FakePulsar, ours: Ours) -> None:
     killed = await ours.elect()
     await killed.begin()
     await killed.take([SHEDS])
@@ -153,9 +151,7 @@ async def test_a_process_in_mode_observe_only_says_how_to_get_back(pulsar: FakeP
     assert await pulsar.dynamic() == {SHEDS: "false"}
 
 
-async def test_an_operator_of_pulsars_has_the_last_word_until_another_term_begins(
-    pulsar: FakePulsar, ours: Ours
-) -> None:
+async def test_change_by_an_operator_is_kept_until_the_next_term(pulsar: FakePulsar, ours: Ours) -> None:
     one = await ours.elect()
     await one.begin()
     await one.take(SWITCHES)
@@ -170,9 +166,7 @@ async def test_an_operator_of_pulsars_has_the_last_word_until_another_term_begin
     assert await ours.remembered() == {SHEDS: "true"}
 
 
-async def test_what_was_written_down_and_never_done_is_forgotten_by_the_next_one(
-    pulsar: FakePulsar, ours: Ours
-) -> None:
+async def test_stored_but_unapplied_change_is_forgotten_by_the_next_process(pulsar: FakePulsar, ours: Ours) -> None:
     one = await ours.elect()
     await one.begin()
     pulsar.faults.refuse(f"/{SHEDS}/", 500)
@@ -185,9 +179,7 @@ async def test_what_was_written_down_and_never_done_is_forgotten_by_the_next_one
     assert await pulsar.dynamic() == {SHEDS: "true"}
 
 
-async def test_what_failed_is_tried_again_and_keeps_what_was_before_the_first_time(
-    pulsar: FakePulsar, ours: Ours
-) -> None:
+async def test_failed_change_is_retried_and_keeps_the_original_value(pulsar: FakePulsar, ours: Ours) -> None:
     one = await ours.elect()
     await one.begin()
     pulsar.faults.refuse(f"/{SHEDS}/", 503)
@@ -198,7 +190,7 @@ async def test_what_failed_is_tried_again_and_keeps_what_was_before_the_first_ti
     assert await ours.remembered() == {SHEDS: None}
 
 
-async def test_what_brokers_are_about_to_hear_of_is_left_alone(pulsar: FakePulsar, ours: Ours) -> None:
+async def test_switch_already_off_is_left_alone(pulsar: FakePulsar, ours: Ours) -> None:
     await pulsar.set_dynamic({SHEDS: "false"})
     one = await ours.elect()
     await one.begin()
@@ -207,7 +199,7 @@ async def test_what_brokers_are_about_to_hear_of_is_left_alone(pulsar: FakePulsa
     assert await pulsar.dynamic() == {SHEDS: "false"}
 
 
-async def test_nothing_is_taken_any_more_once_it_was_given_back(pulsar: FakePulsar, ours: Ours) -> None:
+async def test_nothing_is_taken_after_giving_back(pulsar: FakePulsar, ours: Ours) -> None:
     one = await ours.elect()
     await one.begin()
     await one.give_back()
@@ -215,7 +207,7 @@ async def test_nothing_is_taken_any_more_once_it_was_given_back(pulsar: FakePuls
     assert await pulsar.dynamic() == {}
 
 
-async def test_who_was_deposed_takes_nothing(pulsar: FakePulsar, ours: Ours) -> None:
+async def test_deposed_process_takes_nothing(pulsar: FakePulsar, ours: Ours) -> None:
     deposed = await ours.elect()
     await deposed.begin()
     its_election = ours.leads
@@ -228,7 +220,7 @@ async def test_who_was_deposed_takes_nothing(pulsar: FakePulsar, ours: Ours) -> 
     assert not [each for each in pulsar.asked if each.method != "GET"]
 
 
-async def test_who_was_deposed_gives_nothing_back_while_another_acts(pulsar: FakePulsar, ours: Ours) -> None:
+async def test_deposed_process_gives_nothing_back(pulsar: FakePulsar, ours: Ours) -> None:
     deposed = await ours.elect()
     await deposed.begin()
     await deposed.take([SHEDS])
@@ -238,7 +230,7 @@ async def test_who_was_deposed_gives_nothing_back_while_another_acts(pulsar: Fak
     assert await pulsar.dynamic() == {SHEDS: "false"}
 
 
-async def test_who_was_never_elected_takes_nothing(pulsar: FakePulsar, ours: Ours) -> None:
+async def test_process_never_elected_takes_nothing(pulsar: FakePulsar, ours: Ours) -> None:
     one = await ours.elect()
     ours.leads.deposed()
     with pytest.raises(NotLeaderError):
@@ -246,7 +238,7 @@ async def test_who_was_never_elected_takes_nothing(pulsar: FakePulsar, ours: Our
     assert (await pulsar.dynamic(), await ours.remembered()) == ({}, {})
 
 
-async def test_a_record_that_is_in_the_way_or_gone_is_written_at_the_next_attempt(ours: Ours) -> None:
+async def test_conflicting_or_deleted_record_is_written_at_the_next_attempt(ours: Ours) -> None:
     one = await ours.elect()
     await one.begin()
     await write(ours.store, paths.TAKEN_OVER, b"{}")
@@ -261,14 +253,14 @@ async def test_a_record_that_is_in_the_way_or_gone_is_written_at_the_next_attemp
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"before":1}', b'{"before":{"a":1}}'])
-async def test_a_record_that_is_none_is_named_and_nothing_is_done(pulsar: FakePulsar, ours: Ours, data: bytes) -> None:
+async def test_invalid_record_is_named_and_nothing_is_done(pulsar: FakePulsar, ours: Ours, data: bytes) -> None:
     await write(ours.store, paths.TAKEN_OVER, data)
     with pytest.raises(InvalidRecordError, match=f"^{paths.TAKEN_OVER}: not the record of a take-over"):
         await (await ours.elect()).begin()
     assert pulsar.asked == []
 
 
-async def test_it_goes_on_by_itself_until_pulsar_and_the_store_do_what_they_are_asked(
+async def test_take_over_is_retried_until_pulsar_and_the_store_answer(
     pulsar: FakePulsar, ours: Ours, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("loadmanager.pulsar.take_over._AGAIN_S", 0.0)
@@ -290,7 +282,7 @@ async def test_it_goes_on_by_itself_until_pulsar_and_the_store_do_what_they_are_
         await running
 
 
-async def test_without_being_told_to_nothing_is_taken_over(
+async def test_nothing_is_taken_over_unless_configured(
     pulsar: FakePulsar, ours: Ours, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("loadmanager.pulsar.take_over._AGAIN_S", 0.0)
@@ -308,7 +300,7 @@ async def test_without_being_told_to_nothing_is_taken_over(
     assert (asked, pulsar.asked) == ([], [])
 
 
-async def test_a_pulsar_that_is_away_at_the_end_is_given_back_by_the_next_one(pulsar: FakePulsar, ours: Ours) -> None:
+async def test_unreachable_pulsar_is_restored_by_the_next_process(pulsar: FakePulsar, ours: Ours) -> None:
     one = await ours.elect()
     await one.begin()
     await one.take([SHEDS])

@@ -113,7 +113,7 @@ class Trial:
 
 
 @given(st.integers(0, 2**16), st.sampled_from([0.0, 0.2, 3.0]), st.lists(st.tuples(_STEP, _THEN_S), max_size=12))
-def test_whatever_breaks_one_acts_at_a_time_and_the_next_sees_through_what_was_begun(
+def test_one_process_acts_at_a_time_and_the_next_finishes_its_moves(
     seed: int, slowness_s: float, steps: list[tuple[tuple[str, int], float]]
 ) -> None:
     loop = VirtualLoop()

@@ -85,7 +85,7 @@ async def ask(broker: TlsBroker, tls: TlsOptions) -> list[str]:
         return [str(each) for each in await admin.brokers()]
 
 
-async def test_a_broker_is_believed_whose_certificate_is_trusted(broker: TlsBroker, certificates: Certificates) -> None:
+async def test_broker_needs_a_trusted_certificate(broker: TlsBroker, certificates: Certificates) -> None:
     await broker.serve(certificates.broker)
     assert await ask(broker, TlsOptions(trust_certs=certificates.authority)) == ["b1:8443"]
     with pytest.raises(PulsarUnreachableError, match=r"certificate verify failed.*tlsTrustCertsFilePath"):
@@ -93,9 +93,7 @@ async def test_a_broker_is_believed_whose_certificate_is_trusted(broker: TlsBrok
     assert await ask(broker, TlsOptions(allow_insecure=True)) == ["b1:8443"]
 
 
-async def test_a_certificate_names_the_host_unless_that_is_not_asked_for(
-    broker: TlsBroker, certificates: Certificates
-) -> None:
+async def test_certificate_must_name_the_host_unless_disabled(broker: TlsBroker, certificates: Certificates) -> None:
     await broker.serve(certificates.elsewhere)
     trusted = certificates.authority
     with pytest.raises(PulsarUnreachableError, match="IP address mismatch"):
@@ -105,9 +103,7 @@ async def test_a_certificate_names_the_host_unless_that_is_not_asked_for(
         await ask(broker, TlsOptions(trust_certs=certificates.clients, hostname_verification=False))
 
 
-async def test_a_broker_that_asks_who_we_are_is_shown_our_certificate(
-    broker: TlsBroker, certificates: Certificates
-) -> None:
+async def test_client_certificate_is_sent_on_request(broker: TlsBroker, certificates: Certificates) -> None:
     own = certificates.client
     await broker.serve(certificates.broker, certificates.clients)
     trusted = certificates.authority
@@ -116,7 +112,7 @@ async def test_a_broker_that_asks_who_we_are_is_shown_our_certificate(
         await ask(broker, TlsOptions(trusted))
 
 
-async def test_nobody_is_followed_from_https_to_http(broker: TlsBroker, certificates: Certificates) -> None:
+async def test_redirect_from_https_to_http_is_refused(broker: TlsBroker, certificates: Certificates) -> None:
     await broker.serve(certificates.broker)
     broker.location = broker.url.replace("https", "http")
     with pytest.raises(PulsarRefusedError, match="http after https"):

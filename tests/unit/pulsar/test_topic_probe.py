@@ -19,12 +19,12 @@ def hash_of(bundle: BundleName, domain: str) -> int:
 
 
 @given(HASHES, st.sampled_from(["persistent", "non-persistent"]))
-def test_any_hash_has_its_name(lower: int, domain: str) -> None:
+def test_every_hash_has_a_topic_name(lower: int, domain: str) -> None:
     assert hash_of(BundleName(NAMESPACE, BundleRange(lower, lower + 1)), domain) == lower
 
 
 @pytest.mark.parametrize("text", ["0x00000000_0xffffffff", "0x00000000_0x10000000", "0xfffffffe_0xffffffff"])
-def test_a_bundle_has_the_topic_that_is_asked_for(text: str) -> None:
+def test_every_bundle_has_a_topic(text: str) -> None:
     bundle = BundleName(NAMESPACE, BundleRange.parse(text))
     assert hash_of(bundle, "persistent") in bundle.range
     assert topic_in(bundle, "persistent") != topic_in(bundle, "non-persistent")

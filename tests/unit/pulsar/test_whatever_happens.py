@@ -202,9 +202,7 @@ async def harness(tmp_path: Path) -> AsyncIterator[tuple[Harness, MemoryCluster]
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_whatever_goes_wrong_all_is_well_once_nothing_does_any_more(
-    harness: tuple[Harness, MemoryCluster], seed: int
-) -> None:
+async def test_cluster_recovers_once_faults_stop(harness: tuple[Harness, MemoryCluster], seed: int) -> None:
     mishaps = Mishaps(*harness, random.Random(seed))
     for _ in range(2):
         await mishaps.a_process_starts()
