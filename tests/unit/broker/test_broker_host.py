@@ -82,7 +82,7 @@ async def broker() -> AsyncIterator[CallbackBroker]:
         broker.may_close.set()
 
 
-async def test_an_awaited_topic_stays_open_until_it_is_closed(broker: CallbackBroker) -> None:
+async def test_awaited_topic_stays_open_until_closed(broker: CallbackBroker) -> None:
     topic = await broker.hosting.open(TOPIC)
     assert await broker.hosting.open(TOPIC) is topic
     assert broker.hosting.serving(TOPIC) is topic
@@ -93,7 +93,7 @@ async def test_an_awaited_topic_stays_open_until_it_is_closed(broker: CallbackBr
     assert broker.calls == [("open", TOPIC), (CloseReason.LEFT, TOPIC)]
 
 
-async def test_a_topic_that_is_held_is_closed_with_the_last_block(broker: CallbackBroker) -> None:
+async def test_topic_held_by_blocks_is_closed_with_the_last_one(broker: CallbackBroker) -> None:
     async with broker.hosting.open(TOPIC) as topic:
         async with broker.hosting.open(TOPIC) as same:
             assert same is topic
@@ -105,21 +105,21 @@ async def test_a_topic_that_is_held_is_closed_with_the_last_block(broker: Callba
     assert broker.calls == [("open", TOPIC), (CloseReason.LEFT, TOPIC)] * 2
 
 
-async def test_who_holds_it_does_not_close_what_is_kept(broker: CallbackBroker) -> None:
+async def test_end_of_a_block_does_not_close_a_kept_topic(broker: CallbackBroker) -> None:
     async with broker.hosting.open(TOPIC):
         await broker.hosting.open(TOPIC)
     await settled()
     assert broker.hosting.serving(TOPIC) is not None
 
 
-async def test_all_who_want_a_topic_at_once_share_one_opening(broker: CallbackBroker) -> None:
+async def test_concurrent_opens_share_one_opening(broker: CallbackBroker) -> None:
     topics = await asyncio.gather(*(broker.hosting.open(TOPIC) for _ in range(5)))
     assert len(set(map(id, topics))) == 1
     assert broker.agent.asked == [(TOPIC, 0)]
     assert broker.calls == [("open", TOPIC)]
 
 
-async def test_a_topic_that_nobody_waits_for_any_more_does_not_stay(broker: CallbackBroker) -> None:
+async def test_topic_nobody_waits_for_is_closed_after_the_answer(broker: CallbackBroker) -> None:
     broker.agent.may_answer.clear()
     wanting = asyncio.create_task(broker.hosting._keep(TOPIC))
     await settled()
@@ -131,7 +131,7 @@ async def test_a_topic_that_nobody_waits_for_any_more_does_not_stay(broker: Call
     assert broker.calls == [("open", TOPIC), (CloseReason.LEFT, TOPIC)]
 
 
-async def test_who_gives_up_while_it_is_loaded_has_it_closed(broker: CallbackBroker) -> None:
+async def test_cancelled_open_closes_the_topic(broker: CallbackBroker) -> None:
     broker.may_open.clear()
     wanting = asyncio.create_task(broker.hosting._keep(TOPIC))
     await settled()
@@ -160,7 +160,7 @@ async def test_refusal_has_a_reason(
     assert broker.calls == []
 
 
-async def test_what_is_no_topics_name_is_a_value_error_that_says_what_is(broker: CallbackBroker) -> None:
+async def test_invalid_topic_name_is_a_value_error(broker: CallbackBroker) -> None:
     with pytest.raises(ValueError, match=r"topic 'orders': expected 'persistent://tenant/namespace/topic'"):
         await broker.hosting.open("orders")
     with pytest.raises(ValueError, match=r"topic domain 'http'"):
@@ -169,7 +169,7 @@ async def test_what_is_no_topics_name_is_a_value_error_that_says_what_is(broker:
     assert broker.agent.asked == []
 
 
-async def test_an_error_of_on_open_is_for_whoever_wants_the_topic(broker: CallbackBroker) -> None:
+async def test_error_of_on_open_reaches_every_caller(broker: CallbackBroker) -> None:
     broker.error = OSError("no such file")
     both = await asyncio.gather(broker.hosting.open(TOPIC), broker.hosting.open(TOPIC), return_exceptions=True)
     assert all(each is broker.error for each in both)
@@ -178,7 +178,7 @@ async def test_an_error_of_on_open_is_for_whoever_wants_the_topic(broker: Callba
     assert await broker.hosting.open(TOPIC)
 
 
-async def test_a_topic_that_is_closed_before_it_was_loaded_is_refused(broker: CallbackBroker) -> None:
+async def test_topic_unloaded_while_opening_is_refused(broker: CallbackBroker) -> None:
     broker.may_open.clear()
     wanting = asyncio.create_task(broker.hosting._keep(TOPIC))
     await settled()
@@ -188,7 +188,7 @@ async def test_a_topic_that_is_closed_before_it_was_loaded_is_refused(broker: Ca
     assert broker.calls == [("open", TOPIC), (CloseReason.UNLOADED, TOPIC)]
 
 
-async def test_an_unload_is_done_when_on_close_has_returned(broker: CallbackBroker) -> None:
+async def test_unload_ends_when_on_close_returns(broker: CallbackBroker) -> None:
     topic = await broker.hosting.open(TOPIC)
     broker.may_close.clear()
     unload, again = broker.unload(), broker.unload()
@@ -203,7 +203,7 @@ async def test_an_unload_is_done_when_on_close_has_returned(broker: CallbackBrok
     assert broker.calls.count((CloseReason.UNLOADED, TOPIC)) == 1
 
 
-async def test_a_lapse_hurries_what_is_being_closed(broker: CallbackBroker) -> None:
+async def test_lapsed_lease_calls_on_close_again_as_urgent(broker: CallbackBroker) -> None:
     await broker.hosting.open(TOPIC)
     broker.may_close.clear()
     unload = broker.unload()
@@ -228,7 +228,7 @@ async def test_broker_waking_without_a_lease_recovers(broker: CallbackBroker) ->
     assert await broker.hosting.open(TOPIC)
 
 
-async def test_on_close_that_returns_although_it_was_given_up_is_not_called_again() -> None:
+async def test_on_close_that_swallows_its_cancellation_is_not_called_again() -> None:
     """`wait_for` of Python 3.11 swallows a cancellation that comes together with the result."""
     broker = CallbackBroker()
     calls: list[CloseReason] = []
@@ -250,7 +250,7 @@ async def test_on_close_that_returns_although_it_was_given_up_is_not_called_agai
         assert (calls, broker.hosting.topics) == ([CloseReason.UNLOADED], [])
 
 
-async def test_on_close_waits_until_on_open_has_ended_however_often_it_is_given_up() -> None:
+async def test_on_close_waits_for_the_end_of_a_cancelled_on_open() -> None:
     broker = CallbackBroker()
     calls: list[str] = []
     may_end = asyncio.Event()
@@ -280,7 +280,7 @@ async def test_on_close_waits_until_on_open_has_ended_however_often_it_is_given_
         await asyncio.wait([wanting])
 
 
-async def test_an_unload_whose_caller_hung_up_does_not_keep_others_from_being_answered(broker: CallbackBroker) -> None:
+async def test_cancelled_unload_does_not_block_other_unloads(broker: CallbackBroker) -> None:
     await broker.hosting.open(TOPIC)
     broker.may_close.clear()
     first, second = broker.unload(), broker.unload()
@@ -292,7 +292,7 @@ async def test_an_unload_whose_caller_hung_up_does_not_keep_others_from_being_an
     assert broker.hosting.topics == []
 
 
-async def test_an_action_that_fails_does_not_keep_those_after_it_from_being_done(
+async def test_failed_action_does_not_block_the_next_actions(
     broker: CallbackBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await broker.hosting.open(TOPIC)
@@ -311,7 +311,7 @@ async def test_an_action_that_fails_does_not_keep_those_after_it_from_being_done
     close(Close(TOPIC, CloseReason.LAPSED))  # so that the fixture can end
 
 
-async def test_an_unload_after_the_end_is_answered_by_what_is_held() -> None:
+async def test_unload_after_the_end_fails_while_a_topic_is_held() -> None:
     broker = CallbackBroker()
     async with broker.hosting:
         broker.lease()
@@ -322,7 +322,7 @@ async def test_an_unload_after_the_end_is_answered_by_what_is_held() -> None:
         await broker.unload()
 
 
-async def test_on_close_is_called_again_when_it_failed_and_the_agent_is_told(broker: CallbackBroker) -> None:
+async def test_failed_on_close_is_reported_and_called_again(broker: CallbackBroker) -> None:
     await broker.hosting.open(TOPIC)
     broker.error = OSError("disk full")
     with pytest.raises(Exception, match=f"{TOPIC}: OSError: disk full"):
@@ -332,21 +332,21 @@ async def test_on_close_is_called_again_when_it_failed_and_the_agent_is_told(bro
     assert broker.hosting.topics == []
 
 
-async def test_a_cancellation_that_leaks_out_of_on_close_is_a_failure_of_it(broker: CallbackBroker) -> None:
+async def test_cancellation_raised_by_on_close_is_a_failure(broker: CallbackBroker) -> None:
     await broker.hosting.open(TOPIC)
     broker.error = asyncio.CancelledError()  # type: ignore[assignment]  # what an author forgot to catch
     with pytest.raises(Exception, match="CancelledError"):
         await broker.unload()
 
 
-async def test_a_stopped_process_serves_nothing_when_it_wakes_up(broker: CallbackBroker) -> None:
+async def test_resumed_process_serves_nothing_after_its_lease(broker: CallbackBroker) -> None:
     await broker.hosting.open(TOPIC)
     broker.clock.now_s += 3.0
     assert broker.hosting.serving(TOPIC) is None
     assert not broker.hosting.has_lease
 
 
-async def test_a_topic_that_is_about_to_come_is_asked_for_with_patience_once(broker: CallbackBroker) -> None:
+async def test_first_request_of_a_prepared_topic_waits_for_its_owner(broker: CallbackBroker) -> None:
     await broker.hosting._prepare(Named(BUNDLE, (TOPIC,), None))
     assert broker.calls == [(BUNDLE, TOPIC)]
     await broker.hosting.open(TOPIC)
@@ -356,7 +356,7 @@ async def test_a_topic_that_is_about_to_come_is_asked_for_with_patience_once(bro
     assert broker.agent.asked == [(TOPIC, 2_000), (OTHER, 0), (TOPIC, 0)]
 
 
-async def test_what_was_about_to_come_is_forgotten_in_time(broker: CallbackBroker) -> None:
+async def test_prepared_topic_is_forgotten_after_30_s(broker: CallbackBroker) -> None:
     await broker.hosting._prepare(Named(BUNDLE, (TOPIC,), None))
     broker.clock.now_s += 31.0
     broker.lease()
@@ -366,13 +366,13 @@ async def test_what_was_about_to_come_is_forgotten_in_time(broker: CallbackBroke
     assert list(broker.hosting._prepared) == [OTHER]
 
 
-async def test_an_error_of_on_prepare_is_told(broker: CallbackBroker) -> None:
+async def test_error_of_on_prepare_is_reported(broker: CallbackBroker) -> None:
     broker.error = OSError("no room")
     with pytest.raises(Exception, match="OSError: no room"):
         await broker.hosting._prepare(Named(BUNDLE, (TOPIC,), None))
 
 
-async def test_the_end_closes_everything_and_refuses_what_comes_later() -> None:
+async def test_end_closes_everything_and_refuses_later_requests() -> None:
     broker = CallbackBroker()
     async with broker.hosting:
         broker.lease()
@@ -414,7 +414,7 @@ async def stats(http: aiohttp.ClientSession) -> dict[str, Any]:
         return body
 
 
-async def test_the_agent_gets_statistics_that_it_believes(agent: ControlledAgent) -> None:
+async def test_statistics_satisfy_the_agent(agent: ControlledAgent) -> None:
     async with a_broker(agent) as (hosting, http):
         agent.owned.add(TOPIC)
         topic = await hosting.open(TOPIC)
@@ -445,7 +445,7 @@ async def test_the_agent_gets_statistics_that_it_believes(agent: ControlledAgent
     ]
 
 
-async def test_the_agent_unloads_and_prepares(agent: ControlledAgent) -> None:
+async def test_agent_unloads_and_prepares(agent: ControlledAgent) -> None:
     async with a_broker(agent) as (hosting, http):
         agent.owned.add(TOPIC)
         await hosting.open(TOPIC)
@@ -456,7 +456,7 @@ async def test_the_agent_unloads_and_prepares(agent: ControlledAgent) -> None:
         assert hosting.topics == []
 
 
-async def test_what_cannot_be_closed_is_a_500_with_the_reason(agent: ControlledAgent) -> None:
+async def test_failed_unload_is_500_with_the_reason(agent: ControlledAgent) -> None:
     async def fails(_topic: Topic, closing: Closing) -> None:
         if closing.reason is CloseReason.UNLOADED:
             raise OSError("disk full")
@@ -479,9 +479,7 @@ async def test_what_cannot_be_closed_is_a_500_with_the_reason(agent: ControlledA
         ('{"bundle":"b","topics":[1]}', "topics: expected a list of names"),
     ],
 )
-async def test_a_body_that_is_none_is_a_400_that_names_the_field(
-    agent: ControlledAgent, body: str, reason: str
-) -> None:
+async def test_invalid_body_is_400_with_the_field(agent: ControlledAgent, body: str, reason: str) -> None:
     async with a_broker(agent) as (_, http), http.post("/loadmanager/v1/unload", data=body) as answer:
         assert answer.status == 400
         assert reason in (await answer.json())["reason"]
@@ -491,7 +489,7 @@ async def test_a_body_that_is_none_is_a_400_that_names_the_field(
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1:9091", "https://agent:1", "unix:socket", "http://"])
-def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
+def test_invalid_agent_address_is_rejected_at_once(address: str) -> None:
     with pytest.raises(ValueError, match=r"agent '.*': expected such as http://127\.0\.0\.1:9091"):
         Hosting(address)
 
@@ -509,7 +507,7 @@ async def test_missing_agent_is_logged_once(caplog: pytest.LogCaptureFixture, ag
     assert "the agent gives a lease" in caplog.text
 
 
-async def test_where_the_agent_is_need_not_be_known_yet(caplog: pytest.LogCaptureFixture) -> None:
+async def test_agent_address_may_be_unknown_at_first(caplog: pytest.LogCaptureFixture) -> None:
     def find() -> str:
         raise FileNotFoundError("no agent.json")
 
@@ -550,7 +548,7 @@ async def agent() -> AsyncIterator[ControlledAgent]:
         yield agent
 
 
-async def test_the_page_of_the_contract_shows_a_broker_that_works(agent: ControlledAgent) -> None:
+async def test_example_of_the_contract_page_works(agent: ControlledAgent) -> None:
     page = (Path(__file__).parents[3] / "docs" / "broker-contract.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     found: dict[str, Any] = {}
@@ -564,7 +562,7 @@ async def test_the_page_of_the_contract_shows_a_broker_that_works(agent: Control
     assert found["stored"] == {}
 
 
-async def test_an_agent_may_be_asked_through_a_unix_socket(tmp_path: Path) -> None:
+async def test_agent_can_be_asked_through_a_unix_socket(tmp_path: Path) -> None:
     agent = ControlledAgent()
     agent.owned.add(TOPIC)
     app = web.Application()

@@ -13,7 +13,7 @@ from loadmanager.broker.conformance.rules import RULES
 PAGE = (Path(__file__).parents[3] / "docs/broker-contract.md").read_text(encoding="utf-8")
 
 
-def test_the_page_has_every_rule_by_its_text() -> None:
+def test_page_lists_every_rule_by_its_text() -> None:
     listed = re.findall(r"^- \[ \] (`[\s\S]*?)(?=\n- \[ \]|\n\n)", PAGE, re.MULTILINE)
     assert [re.sub(r"\s+", " ", each) for each in listed] == [f"`{rule.name}`: {rule.text}" for rule in RULES]
 
@@ -26,12 +26,12 @@ def test_the_page_has_every_rule_by_its_text() -> None:
         ("`--hang` |", RuleRequirement.HANG),
     ],
 )
-def test_the_page_says_what_cannot_be_tested_without_what(option: str, need: RuleRequirement) -> None:
+def test_page_lists_the_rules_that_need_each_option(option: str, need: RuleRequirement) -> None:
     (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| {option}"))
     assert rules_in(row) == {rule.name for rule in RULES if need in rule.needs}
 
 
-def test_the_page_says_what_can_be_tested_without_a_probe() -> None:
+def test_page_lists_the_rules_that_need_no_probe() -> None:
     (row,) = (line for line in PAGE.splitlines() if line.startswith("| `--probe` | all but"))
     assert rules_in(row) == {rule.name for rule in RULES if RuleRequirement.PROBE not in rule.needs}
 

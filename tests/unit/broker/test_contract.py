@@ -83,14 +83,14 @@ def broker() -> LeasedContract:
 # The lease
 
 
-def test_before_the_first_lease_nothing_is_opened() -> None:
+def test_nothing_is_opened_before_the_first_lease() -> None:
     contract = Contract()
     assert contract.wake_s == -math.inf
     assert contract.step(TopicWanted(T), 5.0) == [Refuse(T, Refusal.NO_LEASE)]
     assert not contract.has_lease(5.0)
 
 
-def test_a_lease_counts_from_the_moment_of_asking(broker: LeasedContract) -> None:
+def test_lease_counts_from_its_request(broker: LeasedContract) -> None:
     broker.open(T)
     broker.lease(after_s=2.5)
     assert broker.contract.lease_until_s == 103.0
@@ -100,7 +100,7 @@ def test_a_lease_counts_from_the_moment_of_asking(broker: LeasedContract) -> Non
     assert not broker.serves()
 
 
-def test_a_lease_is_asked_for_every_third_of_it_one_question_at_a_time(broker: LeasedContract) -> None:
+def test_lease_is_renewed_every_third_by_one_request_at_a_time(broker: LeasedContract) -> None:
     assert broker.contract.wake_s == 101.0
     assert broker.step(ContractSignal.TIME) == []
     broker.now_s = 101.0
@@ -109,7 +109,7 @@ def test_a_lease_is_asked_for_every_third_of_it_one_question_at_a_time(broker: L
     assert broker.step(ContractSignal.TIME) == []
 
 
-def test_without_an_answer_it_is_asked_for_again_and_what_there_is_stays(broker: LeasedContract) -> None:
+def test_unanswered_renewal_is_retried_and_the_lease_kept(broker: LeasedContract) -> None:
     broker.open(T)
     broker.now_s = 101.0
     broker.step(ContractSignal.TIME)
@@ -124,13 +124,13 @@ def test_without_an_answer_it_is_asked_for_again_and_what_there_is_stays(broker:
     assert broker.contract.wake_s == pytest.approx(102.52)
 
 
-def test_a_shorter_lease_takes_nothing_away_from_the_one_in_hand(broker: LeasedContract) -> None:
+def test_shorter_lease_does_not_shorten_the_current_one(broker: LeasedContract) -> None:
     broker.now_s = 101.0
     broker.step(Leased(7, 0.5))
     assert broker.contract.lease_until_s == 103.0
 
 
-def test_an_answer_that_nobody_asked_for_counts_from_its_arrival(broker: LeasedContract) -> None:
+def test_unrequested_lease_counts_from_its_arrival(broker: LeasedContract) -> None:
     broker.now_s = 101.0
     broker.step(Leased(7, 3.0))
     assert broker.contract.lease_until_s == 104.0
@@ -161,7 +161,7 @@ def test_open_topics_of_an_available_namespace_outlast_the_lease(broker: LeasedC
     assert broker.step(TopicWanted(T)) == [AskOwnership(T)]
 
 
-def test_a_topic_of_an_available_namespace_that_is_not_open_yet_lapses(broker: LeasedContract) -> None:
+def test_unopened_topic_of_an_available_namespace_lapses(broker: LeasedContract) -> None:
     broker.step(TopicWanted(T))
     broker.step(OwnershipAnswered(T, is_owned=True, incarnation=7))
     broker.now_s = available_until_s(broker, "t/ns")
@@ -169,7 +169,7 @@ def test_a_topic_of_an_available_namespace_that_is_not_open_yet_lapses(broker: L
     assert not broker.serves()
 
 
-def test_an_available_topic_is_closed_when_it_is_unloaded_or_another_incarnation_begins(broker: LeasedContract) -> None:
+def test_available_topic_is_closed_by_unload_or_new_incarnation(broker: LeasedContract) -> None:
     broker.open(T, U)
     broker.now_s = available_until_s(broker, "t/ns") + 100.0
     assert broker.step(unload(T)) == [Close(T, CloseReason.UNLOADED, unload(T))]
@@ -177,14 +177,14 @@ def test_an_available_topic_is_closed_when_it_is_unloaded_or_another_incarnation
     assert not broker.serves(U)
 
 
-def test_a_namespace_is_available_as_the_last_lease_says(broker: LeasedContract) -> None:
+def test_availability_is_that_of_the_last_lease(broker: LeasedContract) -> None:
     broker.open(T)
     available_until_s(broker, "t/ns")
     broker.now_s = available_until_s(broker)
     assert broker.step(ContractSignal.TIME)[0] == Close(T, CloseReason.LAPSED)
 
 
-def test_with_the_end_of_the_lease_all_is_closed_and_all_questions_are_void(broker: LeasedContract) -> None:
+def test_end_of_the_lease_closes_topics_and_voids_questions(broker: LeasedContract) -> None:
     broker.open(T)
     broker.step(TopicWanted(U))
     broker.now_s = 103.0
@@ -196,7 +196,7 @@ def test_with_the_end_of_the_lease_all_is_closed_and_all_questions_are_void(brok
     assert broker.contract.held == []
 
 
-def test_a_lease_that_comes_back_does_not_make_a_void_answer_good(broker: LeasedContract) -> None:
+def test_new_lease_does_not_revive_a_void_answer(broker: LeasedContract) -> None:
     broker.step(TopicWanted(U))
     broker.now_s = 103.0
     broker.lease()
@@ -204,7 +204,7 @@ def test_a_lease_that_comes_back_does_not_make_a_void_answer_good(broker: Leased
     assert broker.step(OwnershipAnswered(U, is_owned=True, incarnation=7)) == [Open(U, 7)]
 
 
-def test_a_lease_of_another_incarnation_is_used_once_all_is_closed(broker: LeasedContract) -> None:
+def test_lease_of_another_incarnation_is_used_once_all_is_closed(broker: LeasedContract) -> None:
     broker.open(T, U)
     broker.step(TopicWanted("persistent://t/ns/v"))
     broker.now_s = 101.0
@@ -222,7 +222,7 @@ def test_a_lease_of_another_incarnation_is_used_once_all_is_closed(broker: Lease
     ]
 
 
-def test_a_lease_that_is_renewed_while_the_former_life_is_put_away_waits_as_well(broker: LeasedContract) -> None:
+def test_renewed_lease_also_waits_for_topics_of_the_former_incarnation(broker: LeasedContract) -> None:
     broker.open(T)
     broker.lease(8)
     broker.now_s = 102.0
@@ -232,7 +232,7 @@ def test_a_lease_that_is_renewed_while_the_former_life_is_put_away_waits_as_well
     assert broker.contract.lease_until_s == 105.0
 
 
-def test_a_new_life_with_nothing_open_is_used_at_once(broker: LeasedContract) -> None:
+def test_new_incarnation_without_open_topics_is_used_at_once(broker: LeasedContract) -> None:
     assert broker.lease(8) == []
     assert broker.contract.has_lease(broker.now_s)
 
@@ -240,12 +240,12 @@ def test_a_new_life_with_nothing_open_is_used_at_once(broker: LeasedContract) ->
 # Opening
 
 
-def test_an_open_topic_is_not_asked_for_again(broker: LeasedContract) -> None:
+def test_open_topic_is_not_asked_for_again(broker: LeasedContract) -> None:
     broker.open(T)
     assert broker.step(TopicWanted(T)) == [Serve(T)]
 
 
-def test_those_who_want_a_topic_at_once_share_a_question_and_an_opening(broker: LeasedContract) -> None:
+def test_concurrent_requests_share_one_question_and_opening(broker: LeasedContract) -> None:
     assert broker.step(TopicWanted(T)) == [AskOwnership(T)]
     assert broker.step(TopicWanted(T)) == []
     assert broker.contract.opening == [T]
@@ -264,17 +264,17 @@ def test_those_who_want_a_topic_at_once_share_a_question_and_an_opening(broker: 
     ],
     ids=["of another", "of another life", "no answer"],
 )
-def test_a_topic_is_not_opened_without_the_agents_word(broker: LeasedContract, answer: Event, refusal: Refuse) -> None:
+def test_topic_is_not_opened_without_a_grant(broker: LeasedContract, answer: Event, refusal: Refuse) -> None:
     broker.step(TopicWanted(T))
     assert broker.step(answer) == [refusal]
     assert broker.contract.opening == []
 
 
-def test_an_answer_to_nothing_opens_nothing(broker: LeasedContract) -> None:
+def test_unrequested_answer_opens_nothing(broker: LeasedContract) -> None:
     assert broker.step(OwnershipAnswered(T, is_owned=True, incarnation=7)) == []
 
 
-def test_an_unload_makes_the_outstanding_answer_void_whatever_it_says(broker: LeasedContract) -> None:
+def test_unload_voids_the_outstanding_answer(broker: LeasedContract) -> None:
     broker.step(TopicWanted(T))
     assert broker.step(unload(U, T)) == [Confirm(1)]
     assert broker.contract.opening == [T]
@@ -282,7 +282,7 @@ def test_an_unload_makes_the_outstanding_answer_void_whatever_it_says(broker: Le
     assert broker.step(OwnershipAnswered(T, is_owned=True, incarnation=7)) == [Open(T, 7)]
 
 
-def test_a_question_that_is_made_void_again_and_again_is_given_up(broker: LeasedContract) -> None:
+def test_repeatedly_voided_question_is_given_up(broker: LeasedContract) -> None:
     broker.step(TopicWanted(T))
     answers = []
     for _ in range(TRIES_TO_ASK):
@@ -291,7 +291,7 @@ def test_a_question_that_is_made_void_again_and_again_is_given_up(broker: Leased
     assert answers == [*[AskOwnership(T)] * (TRIES_TO_ASK - 1), Refuse(T, Refusal.NO_ANSWER)]
 
 
-def test_what_could_not_be_loaded_is_not_held(broker: LeasedContract) -> None:
+def test_topic_that_failed_to_open_is_not_held(broker: LeasedContract) -> None:
     broker.step(TopicWanted(T))
     broker.step(OwnershipAnswered(T, is_owned=True, incarnation=7))
     assert broker.step(NotOpened(T)) == []
@@ -302,7 +302,7 @@ def test_what_could_not_be_loaded_is_not_held(broker: LeasedContract) -> None:
 # Closing
 
 
-def test_an_unload_is_confirmed_once_all_of_it_is_closed(broker: LeasedContract) -> None:
+def test_unload_is_confirmed_once_all_its_topics_are_closed(broker: LeasedContract) -> None:
     broker.open(T, U)
     call = unload(T, U, "persistent://t/ns/unknown")
     assert broker.step(call) == [Close(T, CloseReason.UNLOADED, call), Close(U, CloseReason.UNLOADED, call)]
@@ -313,7 +313,7 @@ def test_an_unload_is_confirmed_once_all_of_it_is_closed(broker: LeasedContract)
     assert broker.step(unload(T, U, number=3)) == [Confirm(3)]
 
 
-def test_a_topic_that_is_being_loaded_is_closed_as_well(broker: LeasedContract) -> None:
+def test_opening_topic_can_be_closed(broker: LeasedContract) -> None:
     broker.step(TopicWanted(T))
     broker.step(OwnershipAnswered(T, is_owned=True, incarnation=7))
     assert broker.step(Leave(T)) == [Refuse(T, Refusal.CLOSING), Close(T, CloseReason.LEFT)]
@@ -322,7 +322,7 @@ def test_a_topic_that_is_being_loaded_is_closed_as_well(broker: LeasedContract) 
     assert broker.step(Leave(U)) == []
 
 
-def test_a_closing_in_the_middle_of_which_the_lease_ends_is_hurried_once(broker: LeasedContract) -> None:
+def test_lease_that_ends_during_a_close_makes_it_urgent_once(broker: LeasedContract) -> None:
     broker.open(T)
     call = unload(T)
     broker.step(call)
@@ -350,7 +350,7 @@ def test_late_closing_counts_before_lapse(broker: LeasedContract, ended: Event, 
     assert broker.step(ended) == [*actions, Close(U, CloseReason.LAPSED)]
 
 
-def test_an_opening_that_fails_after_the_lease_is_not_closed(broker: LeasedContract) -> None:
+def test_failed_opening_after_the_lease_is_not_closed(broker: LeasedContract) -> None:
     broker.step(TopicWanted(T))
     broker.step(OwnershipAnswered(T, is_owned=True, incarnation=7))
     broker.now_s = 104.0
@@ -358,7 +358,7 @@ def test_an_opening_that_fails_after_the_lease_is_not_closed(broker: LeasedContr
     assert broker.contract.held == []
 
 
-def test_what_could_not_be_closed_is_denied_and_tried_again(broker: LeasedContract) -> None:
+def test_failed_close_is_denied_and_retried(broker: LeasedContract) -> None:
     broker.open(T)
     call = unload(T)
     broker.step(call)
@@ -386,13 +386,13 @@ def test_retry_of_a_failed_closing_stays_urgent(broker: LeasedContract) -> None:
     assert broker.step(TopicClosed(T)) == [Confirm(1)]
 
 
-def test_a_topic_is_closed_without_a_refusal_to_those_who_do_not_wait(broker: LeasedContract) -> None:
+def test_closing_a_topic_nobody_waits_for_refuses_nobody(broker: LeasedContract) -> None:
     broker.open(T)
     assert broker.step(Leave(T)) == [Close(T, CloseReason.LEFT)]
     assert broker.step(TopicClosed(T)) == []
 
 
-def test_at_the_end_everything_is_closed_and_nothing_is_opened_any_more(broker: LeasedContract) -> None:
+def test_end_closes_everything_and_opens_nothing(broker: LeasedContract) -> None:
     broker.open(T)
     broker.step(TopicWanted(U))
     assert broker.step(ContractSignal.END) == [Close(T, CloseReason.ENDED)]
@@ -423,7 +423,7 @@ def find_state(held: Contract, topic: str) -> str:
     return phase.name if phase is not None else "ASKED" if topic in held.opening else "unknown"
 
 
-def test_every_transition_of_the_table_happens() -> None:
+def test_transitions_match_the_table() -> None:
     owned, foreign = (OwnershipAnswered(T, is_owned=each, incarnation=7) for each in (True, False))
     closed_twice = (unload(T), NotClosed(T, "busy"), unload(T, number=2), TopicClosed(T))
     seen = set()
@@ -595,7 +595,7 @@ def flat(happening: Iterable[Happening]) -> Iterator[Event | float]:
 
 
 @given(happening, st.sampled_from([ContractSignal.END, ContractSignal.TIME]))
-def test_the_four_rules_hold_whatever_happens(happening: list[Happening], last: ContractSignal) -> None:
+def test_contract_rules_hold_for_any_events(happening: list[Happening], last: ContractSignal) -> None:
     witness = Witness()
     witness.step(ContractSignal.TIME)
     witness.step(Leased(7, 3.0))

@@ -82,7 +82,7 @@ async def a_chat(plane: ControlPlane, broker_id: str) -> AsyncIterator[None]:
         yield
 
 
-async def test_a_chat_goes_on_while_its_room_moves(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_chat_continues_while_its_room_moves(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
     monkeypatch.setattr("examples.chat.talk.print", lambda line, **_: heard.append(line), raising=False)
 
@@ -111,7 +111,7 @@ async def test_a_chat_goes_on_while_its_room_moves(plane: ControlPlane, monkeypa
         await asyncio.gather(first, second)
 
 
-async def test_a_broker_that_cannot_close_a_topic_keeps_it_from_moving(plane: ControlPlane) -> None:
+async def test_failed_close_prevents_the_move(plane: ControlPlane) -> None:
     async def fails(_topic: Topic, closing: Closing) -> None:
         if closing.reason is CloseReason.UNLOADED:
             raise OSError("disk full")
@@ -129,7 +129,7 @@ async def test_a_broker_that_cannot_close_a_topic_keeps_it_from_moving(plane: Co
         await plane.move("b1", VISITS)  # it stays, so nothing is closed
 
 
-async def test_the_test_in_the_tutorial_runs_as_printed() -> None:
+async def test_of_the_tutorial_runs_as_printed() -> None:
     (shown,) = re.findall(r"```python\n(import asyncio.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     found: dict[str, object] = {}
     exec(shown, found)

@@ -148,7 +148,9 @@ operations = st.tuples(
 
 @settings(max_examples=300, deadline=None)
 @given(pauses, st.lists(operations, max_size=20))
-def test_a_broker_recovers_whatever_the_clock_does(pauses: list[Pause], operations: list[tuple[str, str, int]]) -> None:
+def test_broker_recovers_from_clock_jumps_and_cancellations(
+    pauses: list[Pause], operations: list[tuple[str, str, int]]
+) -> None:
     async def run() -> None:
         one = Run(pauses)
         async with one.broker.hosting:

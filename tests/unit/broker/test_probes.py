@@ -31,7 +31,7 @@ async def tried(text: str, times: int = 1) -> list[ProbeResult]:
 
 
 @pytest.mark.parametrize(("status", "served"), [(200, True), (204, True), (307, False), (421, False), (503, False)])
-async def test_a_request_is_served_by_an_answer_of_2xx(status: int, *, served: bool) -> None:
+async def test_http_probe_is_served_by_a_2xx_answer(status: int, *, served: bool) -> None:
     asked = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -45,13 +45,13 @@ async def test_a_request_is_served_by_an_answer_of_2xx(status: int, *, served: b
     assert (by_post.served, by_get.served) == (served, served)
 
 
-async def test_nobody_is_served_where_nobody_listens() -> None:
+async def test_closed_port_serves_nothing() -> None:
     for scheme in ("http", "ws"):
         (each,) = await tried(f"{scheme}://127.0.0.1:{closed_port()}/{{topic}}")
         assert not each.served
 
 
-async def test_a_websocket_serves_by_sending_the_text_back_and_stays_open_for_the_next_try() -> None:
+async def test_websocket_probe_is_served_by_an_echo_on_one_connection() -> None:
     connections = 0
 
     async def chat(request: web.Request) -> web.WebSocketResponse:
@@ -70,7 +70,7 @@ async def test_a_websocket_serves_by_sending_the_text_back_and_stays_open_for_th
     assert connections == 1
 
 
-async def test_a_websocket_that_is_closed_or_none_serves_nobody() -> None:
+async def test_refused_or_closed_websocket_is_not_served() -> None:
     async def refuse(request: web.Request) -> web.StreamResponse:
         if request.match_info["topic"].endswith("1"):
             return web.Response(status=421)
@@ -90,19 +90,19 @@ async def test_a_websocket_that_is_closed_or_none_serves_nobody() -> None:
             assert not each.served, each
 
 
-async def test_a_command_with_the_topic_serves_by_its_exit_status() -> None:
+async def test_command_with_the_topic_is_served_by_exit_status_0() -> None:
     assert await tried(f"sh -c 'test {{topic}} = {TOPIC}'") == [ProbeResult(served=True, reply="exit status 0")]
     assert await tried("sh -c 'echo first; echo not here; exit 3; # {topic}'") == [
         ProbeResult(served=False, reply="not here")
     ]
 
 
-async def test_a_command_without_the_topic_answers_each_line() -> None:
+async def test_command_without_the_topic_answers_each_line() -> None:
     found = await tried("""sh -c 'read topic; echo served; read topic; echo "no: $topic"; read topic'""", times=2)
     assert found == [ProbeResult(served=True, reply="served"), ProbeResult(served=False, reply=f"no: {TOPIC}")]
 
 
-async def test_a_client_that_is_called_off_is_not_asked_again() -> None:
+async def test_cancelled_command_is_not_asked_again() -> None:
     probe = probe_of("sh -c 'read topic; read topic; echo served; read topic'")
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(probe.try_once(TOPIC), 0.05)
@@ -120,18 +120,18 @@ async def test_a_client_that_is_called_off_is_not_asked_again() -> None:
         ("sh -c 'no end", "No closing quotation"),
     ],
 )
-def test_what_is_no_probe_is_refused_with_the_fix(text: str, says: str) -> None:
+def test_invalid_probe_is_rejected_with_the_fix(text: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=f"--probe.*{says}"):
         probe_of(text)
 
 
 @pytest.mark.parametrize("text", ["/no/such/command {topic}", "/no/such/command", "true"])
-async def test_a_command_that_cannot_be_asked_is_named(text: str) -> None:
+async def test_unusable_command_is_named(text: str) -> None:
     with pytest.raises(ConfigurationError, match=f"--probe '{text.split(maxsplit=1)[0]}'"):
         await tried(text)
 
 
-async def test_a_try_may_be_called_off() -> None:
+async def test_probe_can_be_cancelled() -> None:
     async def wait(request: web.Request) -> web.StreamResponse:
         del request
         await asyncio.Event().wait()

@@ -32,7 +32,7 @@ def listening() -> Iterator[tuple[int, str]]:
     process.communicate()
 
 
-def test_a_process_that_listens_at_the_url_is_the_brokers_and_can_be_stopped(listening: tuple[int, str]) -> None:
+def test_listening_process_is_found_and_can_be_stopped(listening: tuple[int, str]) -> None:
     process = find_process(*listening)
     assert process is not None
     process.stop()
@@ -49,19 +49,19 @@ def test_a_process_that_listens_at_the_url_is_the_brokers_and_can_be_stopped(lis
         process.stop()
 
 
-def test_the_number_of_somebody_else_is_not_taken_for_the_broker(listening: tuple[int, str]) -> None:
+def test_process_that_does_not_listen_at_the_url_is_not_found(listening: tuple[int, str]) -> None:
     pid, url = listening
     assert find_process(pid, "http://127.0.0.1:1") is None
     assert find_process(os.getppid(), url) is None
     assert find_process(2**22 - 1, url) is None
 
 
-def test_a_number_of_nobody_is_refused() -> None:
+def test_unknown_pid_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match=r"^--pid 4194303: ."):
         process_of(2**22 - 1)
 
 
-def test_what_was_started_ends_with_its_children() -> None:
+def test_started_process_ends_with_its_children() -> None:
     with started(["sh", "-c", "sleep 600 & sleep 600"]) as process:
         eventually_sync(lambda: psutil.Process(process.pid).children())
         children = psutil.Process(process.pid).children()
@@ -70,7 +70,7 @@ def test_what_was_started_ends_with_its_children() -> None:
     assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
 
 
-def test_a_broker_that_cannot_be_started_is_named() -> None:
+def test_missing_command_is_named() -> None:
     with (
         pytest.raises(ConfigurationError, match="/no/such/broker"),
         started(["/no/such/broker"]),

@@ -57,7 +57,7 @@ def a_broker(*breaks: str, **more: object) -> ContractBroker:
     return ContractBroker(f"http://127.0.0.1:{AGENT_PORT}", *([tuple(breaks)] if breaks else []), **more)  # type: ignore[arg-type]
 
 
-def test_a_broker_that_keeps_the_contract_passes(loop: VirtualLoop) -> None:
+def test_conforming_broker_passes(loop: VirtualLoop) -> None:
     findings = loop.run(checked(a_broker()))
     assert {each.rule.name: (each.verdict, each.why) for each in findings} == {
         rule.name: (RuleVerdict.KEPT, "") for rule in RULES
@@ -65,22 +65,22 @@ def test_a_broker_that_keeps_the_contract_passes(loop: VirtualLoop) -> None:
 
 
 @pytest.mark.parametrize(("rule", "how"), [(rule, how) for rule, ways in BREAKS.items() for how in ways])
-def test_a_broker_that_breaks_a_rule_is_caught_by_it(loop: VirtualLoop, rule: str, how: str) -> None:
+def test_broker_that_breaks_a_rule_fails_that_rule(loop: VirtualLoop, rule: str, how: str) -> None:
     (finding,) = loop.run(checked(a_broker(rule, how), [BY_NAME[rule]]))
     assert (finding.verdict, bool(finding.why), bool(finding.events)) == (RuleVerdict.BROKEN, True, True), finding.why
 
 
-def test_what_a_broker_may_leave_out_does_not_apply_to_it(loop: VirtualLoop) -> None:
+def test_optional_rules_do_not_apply_to_a_plain_broker(loop: VirtualLoop) -> None:
     findings = loop.run(checked(a_broker(is_plain=True)))
     others = {each.rule.name: each.verdict for each in findings if each.verdict is not RuleVerdict.KEPT}
     assert others == dict.fromkeys(("sole-process", "prepare", "opening-is-told"), RuleVerdict.DOES_NOT_APPLY)
 
 
-def test_a_process_whose_end_would_not_end_serving_is_not_judged_by_its_being_stopped(loop: VirtualLoop) -> None:
+def test_stopped_rule_is_not_judged_when_another_process_serves(loop: VirtualLoop) -> None:
     (finding,) = loop.run(checked(a_broker("sole-process", "another process serves"), [BY_NAME["stopped"]]))
     assert finding.verdict is RuleVerdict.NOT_JUDGED
     assert "by another process" in finding.why
 
 
-def test_each_rule_is_broken_by_somebody() -> None:
+def test_every_rule_is_broken_by_a_test_broker() -> None:
     assert set(BREAKS) == set(BY_NAME)

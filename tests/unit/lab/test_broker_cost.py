@@ -7,7 +7,7 @@ from loadmanager.core.model.load import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, MEMORY
 from loadmanager.lab.simulate.broker_cost import CostModel
 
 
-def test_an_idle_broker_uses_the_base_and_nothing_else() -> None:
+def test_idle_broker_uses_only_the_base() -> None:
     cost = CostModel()
     usage = cost.usage(np.zeros((2, 4)), np.zeros(2), np.ones(2))
     assert usage.tolist() == [list(cost.base)] * 2
@@ -20,7 +20,7 @@ def test_usage_is_linear_in_load_and_topics() -> None:
     assert together[0] == pytest.approx(cost.demand(load, topics).sum(axis=0))
 
 
-def test_a_broker_twice_as_fast_uses_half_the_cpu_and_as_much_of_the_rest() -> None:
+def test_twice_as_fast_broker_uses_half_the_cpu() -> None:
     cost = CostModel()
     load = np.tile([100.0, 100.0, 1e7, 2e7], (2, 1))
     slow, fast = cost.usage(load, np.array([5, 5]), np.array([1.0, 2.0])) - np.array(cost.base)

@@ -35,7 +35,7 @@ def reported(interval_s: float = 20.0, change: float = 0.12, lag: int = 0, round
     return ReportSeries(turn * interval_s + broker * 0.1, broker, load, counts, counts, used, limits)
 
 
-def test_how_often_brokers_measure_and_what_is_worth_a_report_is_told_by_their_reports() -> None:
+def test_report_interval_and_threshold_are_estimated_from_reports() -> None:
     calibration = calibrate(reported(), SETTINGS)
     assert calibration.stats_interval_s == pytest.approx(20.0)
     assert calibration.report_threshold_percent == 0.0  # every third report is the same as the one before
@@ -45,12 +45,12 @@ def test_how_often_brokers_measure_and_what_is_worth_a_report_is_told_by_their_r
     assert calibrate(reported(interval_s=300.0), SETTINGS).stats_interval_s == 60.0
 
 
-def test_from_too_little_nothing_is_told() -> None:
+def test_too_few_reports_give_the_default_calibration() -> None:
     assert calibrate(reported(rounds=2), SETTINGS) == replace(FleetCalibration(), cost=fitted_cost(reported(rounds=2)))
     assert fitted_cost(reported(rounds=2)) == CostModel()
 
 
-def test_what_load_costs_is_told_by_reports_of_loads_that_have_not_just_changed() -> None:
+def test_cost_is_fitted_from_reports_of_steady_loads() -> None:
     one = fitted_cost(reported(change=0.05))
     assert one.coefficients[3] == pytest.approx((0, 0, 0.01, 0, 0), rel=1e-2)
     assert one.coefficients[4] == pytest.approx((0, 0, 0, 0.008, 0), rel=1e-2)
@@ -59,17 +59,17 @@ def test_what_load_costs_is_told_by_reports_of_loads_that_have_not_just_changed(
     assert one.coefficients[2] == CostModel().coefficients[2]
 
 
-def test_usage_that_goes_with_the_load_before_is_told() -> None:
+def test_usage_that_lags_behind_the_load_is_detected() -> None:
     assert calibrate(reported(change=0.6, lag=1), SETTINGS).host_usage_lags
     assert not calibrate(reported(change=0.6), SETTINGS).host_usage_lags
 
 
-def test_usage_above_the_limit_says_that_it_may_be_there() -> None:
+def test_usage_above_the_limit_is_detected() -> None:
     low = reported()
     assert not calibrate(replace(low, limits=low.used / 1.2), SETTINGS).reports_at_most_limit
 
 
-def test_rounds_elections_and_moves_are_taken_over() -> None:
+def test_rounds_elections_and_unloads_are_included() -> None:
     calibration = calibrate(
         reported(), SETTINGS, unloads_s=[0.1, 9.0, 0.2], rounds_s=[-3.0, 4.0, 9.0], elections_s=[-1.0, 30.0]
     )
@@ -81,7 +81,7 @@ def test_rounds_elections_and_moves_are_taken_over() -> None:
     assert calibration.lag_s == pytest.approx((20 + 5) / 2 + 0.5)
 
 
-def test_a_broker_that_is_gone_counts_no_more_and_one_that_came_not_before() -> None:
+def test_absent_broker_does_not_count_in_the_imbalance() -> None:
     two = ReportSeries(
         at_s=np.array([0.0, 10.0]),
         broker=np.array([0, 1]),

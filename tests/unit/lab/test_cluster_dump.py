@@ -66,7 +66,7 @@ def decided_again(line: DumpLine, strategy: str) -> tuple[list[tuple[str, str]],
     return [(each["bundle"], each["source"]) for each in decided.decisions], decided
 
 
-async def test_a_dump_decided_offline_gives_the_decision_that_the_leader_journalled() -> None:
+async def test_dump_decided_offline_gives_the_decision_of_the_leader() -> None:
     async with a_leader() as (cluster, leader):
         await hot_and_idle(cluster, leader)
         await leader.node.persistence.flush()
@@ -87,7 +87,7 @@ async def test_a_dump_decided_offline_gives_the_decision_that_the_leader_journal
             assert verdicts[verdict.subject] == (verdict.verdict, dict(verdict.why))
 
 
-async def test_a_dump_has_what_bundles_carry_by_time_and_how_far_off_that_they_usually_are() -> None:
+async def test_dump_has_bundle_loads_over_time_and_their_deviation() -> None:
     async with a_leader() as (cluster, leader):
         bundles = await hot_and_idle(cluster, leader)
         await report(cluster, leader, "b1:8080", bundles, cpu=90.0, load=24.0)
@@ -103,7 +103,7 @@ async def test_a_dump_has_what_bundles_carry_by_time_and_how_far_off_that_they_u
         assert (again.sigma > 0).all()
 
 
-async def test_what_strategies_remember_is_dumped_by_the_start_of_each_broker() -> None:
+async def test_strategy_state_is_dumped_by_broker_start() -> None:
     async with a_leader() as (cluster, leader):
         bundles = await hot_and_idle(cluster, leader)
         await report(cluster, leader, "b1:8080", bundles, cpu=5.0)
@@ -124,7 +124,7 @@ async def test_what_strategies_remember_is_dumped_by_the_start_of_each_broker() 
         assert faults == ["/loadbalance/strategy-state: FutureShedder: no strategy of this version"]
 
 
-async def test_a_dump_leaves_out_the_averages_that_the_next_round_begins_anew() -> None:
+async def test_averages_that_the_next_round_resets_are_left_out() -> None:
     async with a_leader() as (cluster, leader):
         bundles = await hot_and_idle(cluster, leader)
         await report(cluster, leader, "b1:8080", bundles, cpu=5.0)
@@ -137,7 +137,7 @@ async def test_a_dump_leaves_out_the_averages_that_the_next_round_begins_anew() 
         assert decided_again(line, "ThresholdShedder")[0] == unloads(plan) != []
 
 
-async def test_a_dump_says_who_owns_what_and_what_is_on_its_way() -> None:
+async def test_dump_has_owners_and_releasing_bundles() -> None:
     async with a_leader() as (cluster, leader):
         bundles = await hot_and_idle(cluster, leader)
         cluster.brokers["b1:8080"].may_answer.clear()
@@ -156,7 +156,7 @@ async def test_a_dump_says_who_owns_what_and_what_is_on_its_way() -> None:
         assert len(line["namespaces"][NAMESPACE]["boundaries"]) == len(bundles) + 1
 
 
-async def test_bundles_of_a_broker_that_is_gone_are_free() -> None:
+async def test_bundles_of_a_lost_broker_are_free() -> None:
     async with a_leader() as (cluster, leader):
         await hot_and_idle(cluster, leader)
         record = orjson.loads((await cluster.store.get(paths.namespace(NAMESPACE))).data)  # type: ignore[union-attr]  # it is there
@@ -168,7 +168,7 @@ async def test_bundles_of_a_broker_that_is_gone_are_free() -> None:
         assert {encode(entry) for entry in ownership.values()} == {'{"state":"Free"}'}
 
 
-async def test_what_cannot_be_read_is_left_out_and_said() -> None:
+async def test_unreadable_records_are_left_out_and_named() -> None:
     async with a_leader() as (cluster, leader):
         bundles = await hot_and_idle(cluster, leader)
         await leader.node.persistence.flush()
@@ -194,14 +194,14 @@ async def test_what_cannot_be_read_is_left_out_and_said() -> None:
         assert all("loadbalance" in fault or "is no bundle of its namespace" in fault for fault in collected.faults)
 
 
-async def test_an_empty_store_gives_an_empty_dump() -> None:
+async def test_empty_store_gives_an_empty_dump() -> None:
     async with Cluster() as cluster:
         line = (await dumped(cluster)).finish()
         assert line["brokers"] == {}
         assert decided_again(line, "ThresholdShedder")[0] == []
 
 
-def test_the_configuration_of_a_dump_is_what_differs_from_the_defaults() -> None:
+def test_dumped_configuration_is_what_differs_from_the_defaults() -> None:
     given = settings(
         metadata_store_url="zk:secret:2181",
         load_balancer_enabled=False,
@@ -215,7 +215,7 @@ def test_the_configuration_of_a_dump_is_what_differs_from_the_defaults() -> None
     assert decided_again(line, "ThresholdShedder")[0] == []
 
 
-async def test_what_operators_laid_down_is_in_a_dump_and_decides_there_as_it_does_live() -> None:
+async def test_operator_config_is_dumped_and_decides_as_live() -> None:
     async with a_leader() as (cluster, leader):
         first, *_ = await hot_and_idle(cluster, leader)
         await cluster.a_broker("b3:8080", a_record("b3:8080", cpu=1.0))
@@ -245,7 +245,7 @@ async def test_what_operators_laid_down_is_in_a_dump_and_decides_there_as_it_doe
         assert frozen == {first: "No move because it is frozen: test"}
 
 
-async def test_laid_down_records_that_cannot_be_read_are_named_and_left_out() -> None:
+async def test_unreadable_operator_config_is_named_and_left_out() -> None:
     async with a_leader() as (cluster, _):
         for path in paths.OPERATOR_CONFIG:
             await write(cluster.store, path, b"garbage")
@@ -254,7 +254,7 @@ async def test_laid_down_records_that_cannot_be_read_are_named_and_left_out() ->
         assert not {"isolationPolicies", "failureDomains", "controls"} & collected.finish().keys()
 
 
-def test_a_dump_has_room_for_all_that_a_broker_reports() -> None:
+def test_dumped_broker_has_every_field_of_a_report() -> None:
     schema = TypeAdapter(DumpedBroker).json_schema()
     assert schema["properties"].keys() == LocalBrokerData.__annotations__.keys()
     assert schema["additionalProperties"] is False

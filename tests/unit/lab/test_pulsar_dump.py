@@ -31,7 +31,7 @@ async def collected(more: Mapping[str, object] | None = None, cluster: str | Non
         await world.close()
 
 
-async def test_everything_that_decides_is_dumped() -> None:
+async def test_every_input_of_decisions_is_dumped() -> None:
     found = await collected()
     line = found.finish()
     assert found.faults == []
@@ -51,7 +51,7 @@ async def test_everything_that_decides_is_dumped() -> None:
     assert line["configuration"] == {"loadBalancerBrokerThresholdShedderPercentage": "20"}
 
 
-async def test_a_dump_of_pulsar_can_be_decided_on() -> None:
+async def test_dump_of_pulsar_can_be_decided_on() -> None:
     line = json.loads(encode((await collected()).finish()))
     (answer,) = answers(line, "--shed", "ThresholdShedder")
     assert [each["bundle"] for each in answer["decisions"]] == ["public/default/" + UPPER]
@@ -80,7 +80,7 @@ async def test_a_dump_of_pulsar_can_be_decided_on() -> None:
         ("/admin/clusters/c1/namespaceIsolationPolicies", {"p": 3, "q": {"primary": 3}}, "isolationPolicies.q.primary"),
     ],
 )
-async def test_what_cannot_be_used_is_left_out_and_said(path: str, content: object, fault: str) -> None:
+async def test_unusable_record_is_left_out_and_named(path: str, content: object, fault: str) -> None:
     found = await collected({path: content})
     line = found.finish()
     assert len(found.faults) == 1
@@ -93,7 +93,7 @@ HEARTBEATS = ["pulsar/b1:8080/" + FULL, "pulsar/c1/b1:8080/" + FULL]
 OLD = ["t/c1/old/" + LOWER, "t/c1/old/" + UPPER]
 
 
-async def test_old_namespaces_and_heartbeats_are_decided_as_by_pulsar() -> None:
+async def test_v1_namespaces_and_heartbeats_are_decided_as_by_pulsar() -> None:
     busy = local_broker_data(95.0, [LOWER, UPPER])
     named = HEARTBEATS + OLD
     busy["lastStats"] |= dict.fromkeys(named, STATS)
@@ -130,17 +130,17 @@ async def test_old_namespaces_and_heartbeats_are_decided_as_by_pulsar() -> None:
 @pytest.mark.parametrize(
     "name", ["t/c1/old/nonsense", "t/c1/old/more/" + LOWER, "t//old/" + LOWER, "t/c 1/old/" + LOWER]
 )
-def test_what_is_no_name_of_a_bundle_in_either_form_is_refused(name: str) -> None:
+def test_invalid_bundle_name_is_rejected(name: str) -> None:
     with pytest.raises(InvalidRecordError, match="bundle"):
         parse_bundle(name, "here")
 
 
-async def test_of_several_clusters_one_is_named() -> None:
+async def test_one_of_several_clusters_can_be_chosen() -> None:
     found = await collected({"/admin/clusters/c2": {}}, "c1")
     assert found.faults == []
     assert list(found.finish()["isolationPolicies"]) == ["p"]
 
 
-async def test_identities_of_the_extensible_load_manager_are_understood() -> None:
+async def test_broker_records_of_the_extensible_load_manager_are_read() -> None:
     found = await collected({"/loadbalance/brokers/b4:8080": {"brokerVersion": "5.0.0", "startTimestamp": 7}})
     assert found.finish()["brokers"]["b4:8080"] == {"brokerVersionString": "5.0.0", "startTimestamp": 7}

@@ -70,13 +70,13 @@ def rates(given: RecordedRange, t_s: float) -> list[float]:
     return found
 
 
-def test_loads_hold_until_they_are_reported_again() -> None:
+def test_load_holds_until_the_next_report() -> None:
     given = recorded((5.0, "a", [("ns", WHOLE, 10.0)]), (100.0, "a", [("ns", WHOLE, 30.0)]))
 
     assert [rates(given, t_s) for t_s in (0.0, 60.0, 99.9, 100.0, 3000.0)] == [[10.0], [10.0], [10.0], [30.0], [0.0]]
 
 
-def test_a_namespace_of_pulsars_first_form_is_split_and_balanced_as_any_other() -> None:
+def test_v1_namespace_is_split_and_balanced_as_any_other() -> None:
     results = []
     for name in ("c1/old", "old"):
         of_a, of_b = [(name, LOWER, 200_000.0), (name, UPPER, 10.0)], [("other", WHOLE, 10.0)]
@@ -88,7 +88,7 @@ def test_a_namespace_of_pulsars_first_form_is_split_and_balanced_as_any_other() 
     assert first.series.worst_usage.tolist() == usual.series.worst_usage.tolist()
 
 
-def test_asked_again_for_an_earlier_time_it_says_the_same() -> None:
+def test_load_of_an_earlier_time_is_repeatable() -> None:
     given = recorded((0.0, "a", [("ns", WHOLE, 10.0)]), (100.0, "a", [("ns", WHOLE, 30.0)]))
 
     assert [rates(given, t_s) for t_s in (200.0, 0.0, 200.0)] == [[30.0], [10.0], [30.0]]
@@ -97,7 +97,7 @@ def test_asked_again_for_an_earlier_time_it_says_the_same() -> None:
     assert given.loads.sessions_at(0.0).tolist() == [9]
 
 
-def test_a_bundle_that_moves_keeps_its_load_until_its_new_broker_reports_it() -> None:
+def test_moved_bundle_keeps_its_load_until_the_new_broker_reports_it() -> None:
     given = recorded(
         (0.0, "a", [("ns", LOWER, 10.0), ("ns", UPPER, 1.0)]),
         (0.0, "b", []),
@@ -108,7 +108,7 @@ def test_a_bundle_that_moves_keeps_its_load_until_its_new_broker_reports_it() ->
     assert [rates(given, t_s) for t_s in (59.0, 60.0, 299.0, 300.0)] == [[10, 1], [10, 2], [10, 2], [12, 2]]
 
 
-def test_a_bundle_that_is_named_no_more_carries_nothing_from_then_on() -> None:
+def test_bundle_missing_from_reports_carries_nothing() -> None:
     given = recorded(
         (0.0, "a", [("ns", LOWER, 10.0), ("ns", UPPER, 1.0)]),
         (60.0, "a", [("ns", UPPER, 2.0)]),
@@ -119,7 +119,7 @@ def test_a_bundle_that_is_named_no_more_carries_nothing_from_then_on() -> None:
     assert [rates(given, t_s) for t_s in (59.0, 60.0, 962.0)] == [[10, 1], [0, 2], [5, 2]]
 
 
-def test_what_the_parts_of_a_split_bundle_carry_is_added_up() -> None:
+def test_loads_of_split_parts_are_added_up() -> None:
     given = recorded(
         (0.0, "a", [("ns", WHOLE, 10.0)]),
         (60.0, "a", [("ns", LOWER, 4.0), ("ns", UPPER, 7.0)]),
@@ -130,7 +130,7 @@ def test_what_the_parts_of_a_split_bundle_carry_is_added_up() -> None:
     assert [rates(given, t_s) for t_s in (0.0, 60.0, 120.0)] == [[10.0], [11.0], [12.0]]
 
 
-def test_what_a_merged_bundle_carries_is_spread_by_width() -> None:
+def test_load_of_a_merged_bundle_is_spread_by_width() -> None:
     given = recorded(
         (0.0, "a", [("ns", LOWER, 4.0), ("ns", UPPER, 7.0)]),
         (60.0, "a", [("ns", WHOLE, 20.0)]),
@@ -140,7 +140,7 @@ def test_what_a_merged_bundle_carries_is_spread_by_width() -> None:
     assert rates(given, 60.0) == pytest.approx([10.0, 10.0])
 
 
-def test_hashes_whose_bundles_never_carried_anything_are_bundles_without_load() -> None:
+def test_unreported_hash_ranges_are_bundles_without_load() -> None:
     given = recorded((0.0, "a", [("ns", (0x20000000, HALF), 4.0)]))
 
     assert given.namespaces[0].boundaries == (0, 0x20000000, HALF, HASH_SPACE_END)
@@ -148,7 +148,7 @@ def test_hashes_whose_bundles_never_carried_anything_are_bundles_without_load() 
     assert rates(given, 0.0) == [0.0, 4.0, 0.0]
 
 
-def test_brokers_and_namespaces_come_and_go_when_they_did() -> None:
+def test_brokers_and_namespaces_come_and_go_as_recorded() -> None:
     given = recorded(
         (0.0, "a", [("old", WHOLE, 1.0)]),
         (0.0, "gone", []),
@@ -172,7 +172,7 @@ def test_brokers_and_namespaces_come_and_go_when_they_did() -> None:
     assert rates(given, 1200.0) == [1.0, 3.0]
 
 
-def test_what_is_first_reported_soon_was_there_from_the_beginning() -> None:
+def test_broker_reported_early_exists_from_the_start() -> None:
     given = recorded((0.0, "a", []), (HOLD_S, "b", [("ns", WHOLE, 5.0)]))
 
     assert {spec.id for spec in given.brokers} == {"a:8080", "b:8080"}
@@ -180,7 +180,7 @@ def test_what_is_first_reported_soon_was_there_from_the_beginning() -> None:
     assert rates(given, 0.0) == [5.0]
 
 
-def test_a_limit_that_is_not_known_is_that_of_any_broker() -> None:
+def test_unknown_limit_is_the_default() -> None:
     given = recorded((0.0, "a", [("ns", WHOLE, 5.0)]))
     limits = np.array([[400.0, 0.0, 1024.0, np.inf, -1.0]])
     rows = BrokerRows(np.zeros(1), np.array(["a:8080"], object), limits, *[np.array([""], object)] * 2)
@@ -194,7 +194,7 @@ def test_a_limit_that_is_not_known_is_that_of_any_broker() -> None:
     assert given.brokers[0].capacity == LIMITS
 
 
-def test_a_limit_that_the_first_report_does_not_have_yet_is_that_of_a_later_one() -> None:
+def test_limit_missing_in_the_first_report_is_that_of_a_later_one() -> None:
     limits = np.array([[0.0] * 5, [400.0, 0.0, 1024.0, 15e3, 15e3], [800.0, 0.0, 1024.0, 15e3, 15e3]])
     rows = BrokerRows(np.arange(3.0), np.array(["a:8080"] * 3, object), limits, *[np.array([""] * 3, object)] * 2)
     none = np.zeros(1, dtype=np.int64)
@@ -205,7 +205,7 @@ def test_a_limit_that_the_first_report_does_not_have_yet_is_that_of_a_later_one(
     assert found == (400.0, BrokerSpec(BrokerId("a:8080")).capacity[1], 1024.0, 15e3, 15e3)
 
 
-def test_a_range_without_loaded_bundles_is_an_error() -> None:
+def test_range_without_loaded_bundles_is_an_error() -> None:
     with pytest.raises(ValueError, match="the range has no reports of loaded bundles"):
         recorded((0.0, "a", []))
 
@@ -220,7 +220,7 @@ def some_range() -> RecordedRange:
     )
 
 
-def test_a_range_that_was_sent_elsewhere_runs_to_the_same_bit() -> None:
+def test_pickled_range_runs_to_the_same_result() -> None:
     given = some_range()
     given.loads.load_at(1800.0)
 
@@ -233,7 +233,7 @@ def test_a_range_that_was_sent_elsewhere_runs_to_the_same_bit() -> None:
     assert recorded_world(given, PlannerSettings(), seed=4).run(HOUR_S).digest() not in digests
 
 
-def test_bundles_of_a_broker_that_is_not_there_are_placed_on_the_others() -> None:
+def test_bundles_of_a_removed_broker_are_placed_on_the_others() -> None:
     change = FleetChange(removed=frozenset({BrokerId("a:8080")}))
 
     result = recorded_world(some_range(), PlannerSettings(), change=change).run(HOUR_S)
@@ -243,7 +243,7 @@ def test_bundles_of_a_broker_that_is_not_there_are_placed_on_the_others() -> Non
     assert result.series.unowned[-1] == 0
 
 
-def test_more_brokers_carry_part_of_the_load() -> None:
+def test_added_broker_joins_the_fleet() -> None:
     change = FleetChange(added=(BrokerSpec(BrokerId("d:8080"), LIMITS),))
 
     result = recorded_world(some_range(), PlannerSettings(), change=change).run(HOUR_S)
@@ -251,7 +251,7 @@ def test_more_brokers_carry_part_of_the_load() -> None:
     assert set(result.series.brokers.tolist()) == {4}
 
 
-def test_a_slower_broker_is_used_more_and_a_doubled_namespace_carries_twice_as_much() -> None:
+def test_slower_broker_is_used_more_and_doubled_namespace_carries_twice() -> None:
     plain, slow, double = (
         recorded_world(some_range(), PlannerSettings(), change=change).run(120.0).series
         for change in (
@@ -275,12 +275,12 @@ def test_a_slower_broker_is_used_more_and_a_doubled_namespace_carries_twice_as_m
         (FleetChange(removed=frozenset(map(BrokerId, ("a:8080", "b:8080", "c:8080")))), "no broker is left"),
     ],
 )
-def test_a_change_of_what_is_not_there_is_refused(change: FleetChange, message: str) -> None:
+def test_change_of_unknown_names_is_rejected(change: FleetChange, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         recorded_world(some_range(), PlannerSettings(), change=change)
 
 
-def test_brokers_come_and_go_when_it_is_known_that_they_did() -> None:
+def test_brokers_come_and_go_at_recorded_times() -> None:
     rows = recorded_rows((0.0, "a"), (5.0, "b"), (100.0, "a"), (110.0, "c"))
     presence = [
         BrokerPresence(4.0, "b:8080", is_there=True),
@@ -300,7 +300,7 @@ def test_brokers_come_and_go_when_it_is_known_that_they_did() -> None:
     }
 
 
-def test_by_the_ways_of_a_fleet_a_load_was_there_before_it_was_reported() -> None:
+def test_calibrated_load_starts_before_its_report() -> None:
     rows = recorded_rows((0.0, "a"), (100.0, "a"))
     calibration = FleetCalibration(stats_interval_s=20.0, elections_s=(30.0,))
     found = recorded_range(*rows, 200.0, calibration=calibration)
@@ -308,7 +308,7 @@ def test_by_the_ways_of_a_fleet_a_load_was_there_before_it_was_reported() -> Non
     assert [float(found.loads.load_at(t_s)[0, 0]) for t_s in (0.0, 86.9, 87.0, 100.0)] == [1, 1, 2, 2]
 
 
-def test_a_fleet_that_starts_carries_nothing_until_it_is_reported() -> None:
+def test_fleet_that_starts_empty_carries_nothing_until_reported() -> None:
     rows = recorded_rows((50.0, "a"), (100.0, "a"))
     assert recorded_range(*rows, 200.0).loads.load_at(0.0)[0, 0] == 1
     found = recorded_range(*rows, 200.0, starts_empty=True)

@@ -19,12 +19,12 @@ from loadmanager.lab.simulate.run_rules import WorldRules
         ({"max_concurrent_unloads": 0}, "max_concurrent_unloads: expected a number above 0, got 0"),
     ],
 )
-def test_rules_without_a_meaning_are_refused_by_name(rules: dict[str, float], message: str) -> None:
+def test_invalid_rules_are_rejected_by_name(rules: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         WorldRules(**rules)  # type: ignore[arg-type]  # the wrong values are the point
 
 
-def test_what_may_be_zero_may_be() -> None:
+def test_zero_is_allowed_for_durations() -> None:
     assert WorldRules(unload_s=0.0, lookup_s=0.0, grace_period_s=0.0, unload_split_bundles=False).unload_s == 0.0
 
 
@@ -36,12 +36,12 @@ def test_what_may_be_zero_may_be() -> None:
         ({"speed": 0.0}, "speed of a:1"),
     ],
 )
-def test_a_broker_without_capacity_or_speed_is_refused(fields: dict[str, object], message: str) -> None:
+def test_broker_without_capacity_or_speed_is_rejected(fields: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         BrokerSpec(BrokerId("a:1"), **fields)  # type: ignore[arg-type]  # the wrong values are the point
 
 
-def test_names_are_those_of_a_real_fleet() -> None:
+def test_invalid_names_are_rejected() -> None:
     with pytest.raises(InvalidNameError, match="broker id"):
         BrokerSpec(BrokerId("nowhere"))
     with pytest.raises(InvalidNameError, match="namespace"):

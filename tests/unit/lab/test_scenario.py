@@ -60,14 +60,14 @@ def test_bad_file_is_refused_with_key_and_allowed_values(changes: dict[str, Any]
     assert "\n" not in str(refused.value)
 
 
-def test_something_else_than_a_mapping_is_no_scenario() -> None:
+def test_scenario_must_be_a_mapping() -> None:
     with pytest.raises(
         ScenarioError, match=re.escape("my.yaml: expected a mapping with the keys of a scenario, got []")
     ):
         parse_scenario([], "my.yaml")
 
 
-def test_unknown_keys_are_named_before_all_other_faults() -> None:
+def test_unknown_keys_are_named_before_other_errors() -> None:
     changes = {"brokrs": 1, "durationS": -1, "stepS": -1, "seed": -1, "name": ""}
     with pytest.raises(ScenarioError, match=r"^my\.yaml: brokrs: unknown key.*; and 2 more$"):
         parse_scenario(a_file(**changes), "my.yaml")
@@ -93,7 +93,7 @@ def test_unknown_keys_are_named_before_all_other_faults() -> None:
         ({"traces": {"bundles": 1}}, "no series was read"),
     ],
 )
-def test_a_scenario_that_contradicts_itself_is_refused(changes: dict[str, Any], complaint: str) -> None:
+def test_contradictory_scenario_is_rejected(changes: dict[str, Any], complaint: str) -> None:
     scenario = a_scenario(**changes)
     with pytest.raises(ScenarioError, match=re.escape(complaint)):
         world_of(scenario, settings_for(scenario, "", {}))
@@ -106,12 +106,12 @@ def test_a_scenario_that_contradicts_itself_is_refused(changes: dict[str, Any], 
         ({"loadBalancerHistoryResourcePercentage": 2}, "loadBalancerHistoryResourcePercentage"),
     ],
 )
-def test_settings_that_cannot_be_used_are_refused_with_their_key(settings: dict[str, Any], complaint: str) -> None:
+def test_invalid_settings_are_rejected_by_key(settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=f"scenario a-scenario: settings.*{complaint}"):
         run(a_scenario(settings=settings))
 
 
-def test_series_with_other_steps_and_series_of_nothing_are_refused() -> None:
+def test_series_with_different_steps_or_only_zeros_are_rejected() -> None:
     scenario = a_scenario(traces={"bundles": 2})
     settings = settings_for(scenario, "", {})
     values = np.array([1.0, 2.0, 3.0])
@@ -133,31 +133,31 @@ def test_series_with_other_steps_and_series_of_nothing_are_refused() -> None:
         ("org.apache.pulsar.broker.loadbalance.impl.OverloadShedder", "OverloadShedder", "LeastLongTermMessageRate"),
     ],
 )
-def test_a_strategy_stands_for_the_keys_that_make_it_one(strategy: str, shedding: str, placement: str) -> None:
+def test_strategy_name_sets_all_keys_it_needs(strategy: str, shedding: str, placement: str) -> None:
     settings = settings_for(a_scenario(), strategy, {})
     assert settings.planner_settings().shedding_strategy.endswith(shedding)
     assert settings.planner_settings().placement_strategy == placement
 
 
-def test_half_of_a_bound_strategy_gives_way_to_another_one() -> None:
+def test_half_of_a_paired_strategy_is_replaced_with_the_other_half() -> None:
     bound = dict.fromkeys(("loadBalancerLoadSheddingStrategy", "loadBalancerLoadPlacementStrategy"), "AvgShedder")
     settings = settings_for(a_scenario(settings=bound), "UniformLoadShedder", {})
     assert settings.planner_settings().placement_strategy == "LeastLongTermMessageRate"
 
 
-def test_an_unknown_strategy_is_refused_with_those_that_there_are() -> None:
+def test_unknown_strategy_is_rejected_with_the_known_ones() -> None:
     with pytest.raises(ScenarioError, match="--strategy 'Foo': expected one of OverloadShedder"):
         settings_for(a_scenario(), "Foo", {})
 
 
-def test_the_simple_load_manager_is_a_strategy_too() -> None:
+def test_simple_load_manager_is_a_strategy() -> None:
     assert (
         settings_for(a_scenario(), "SimpleLoadManagerImpl", {}).planner_settings().load_manager_class_name
         == "SimpleLoadManagerImpl"
     )
 
 
-def test_overrides_win_over_the_settings_of_the_scenario() -> None:
+def test_overrides_take_precedence_over_scenario_settings() -> None:
     scenario = a_scenario(settings={"maxUnloadPercentage": 0.1})
     assert settings_for(scenario, "", {"maxUnloadPercentage": "0.4"}).planner_settings().max_unload_percentage == 0.4
 
@@ -177,7 +177,7 @@ def test_all_bundles_of_a_namespace_can_be_named_at_once() -> None:
     assert max(relative_load(events=[jump])) == pytest.approx(1 + 5 / 8)
 
 
-def test_a_namespace_has_its_day_as_one() -> None:
+def test_diurnal_phase_can_be_per_namespace() -> None:
     one = [{"name": "t/ns", "bundles": 8, "owners": "dealt"}]
     shape = {"kind": "diurnal", "amplitude": 0.5, "periodS": 600, "phases": "namespaces"}
     together = relative_load(namespaces=one, shapes=[shape])
@@ -186,14 +186,14 @@ def test_a_namespace_has_its_day_as_one() -> None:
     assert max(apart) < 1.49, "two namespaces have theirs at other times"
 
 
-def test_the_bundles_of_a_namespace_burst_together_and_not_with_those_of_another() -> None:
+def test_bursts_are_per_namespace() -> None:
     bursts = {"kind": "bursts", "factor": 2, "lastsS": 50, "everyS": 300}
     load = relative_load(shapes=[bursts], seed=3)
     assert set(load) == {1.0, 1.5, 2.0}, "nobody, one of two, both at once"
     assert sum(load) - len(load) == pytest.approx(10), "half of the load, for five steps, of two namespaces, twice"
 
 
-def test_the_weights_of_several_namespaces_follow_one_law_and_are_not_alike() -> None:
+def test_zipf_weights_of_namespaces_differ() -> None:
     weights = {"kind": "zipf", "exponent": 1}
     like = [{"name": f"t/{name}", "bundles": 4, "owners": "dealt", "weights": weights} for name in "ab"]
     first = {"kind": "ramp", "factor": 2, "fromS": 0, "untilS": 0, "bundles": ["t/a#0"]}
@@ -204,7 +204,7 @@ def test_the_weights_of_several_namespaces_follow_one_law_and_are_not_alike() ->
     assert len(shares) > 1, "the seed says who is first"
 
 
-def test_a_broker_that_crashed_comes_back_when_the_file_says_so() -> None:
+def test_crashed_broker_returns_at_its_time() -> None:
     crash = {"kind": "brokersCrash", "atS": 100, "brokers": ["broker-0001:8080"]}
     for down_s, back_at_s in ((200, 300), (5, 105), (None, None)):
         result = run(a_scenario(stepS=10, events=[{**crash, "downS": down_s}])).result
@@ -216,7 +216,7 @@ def test_a_broker_that_crashed_comes_back_when_the_file_says_so() -> None:
         )
 
 
-def test_what_bundles_carry_is_known_without_a_run() -> None:
+def test_workload_is_computed_without_a_run() -> None:
     shapes = [{"kind": "noise", "spread": 0.2}, {"kind": "drift", "factor": 2, "periodS": 300}]
     scenario = a_scenario(stepS=60, seed=3, shapes=shapes, traces={"bundles": 3})
     recorded = [RecordedSeries("a", 60.0, np.array([1.0, 2.0, 3.0]))]
@@ -226,7 +226,7 @@ def test_what_bundles_carry_is_known_without_a_run() -> None:
     assert throughput == pytest.approx(series.load.tolist())
 
 
-def test_a_workload_that_cannot_be_is_refused_as_the_scenario_is() -> None:
+def test_impossible_workload_is_rejected() -> None:
     scenario = a_scenario(namespaces=[{"name": "t/ns", "bundles": 2, "owners": ["x:1"]}])
     with pytest.raises(ScenarioError, match="scenario a-scenario: namespaces: owners: no broker 'x:1'"):
         workload_of(scenario)

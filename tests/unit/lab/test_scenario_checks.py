@@ -44,7 +44,7 @@ MOVED = a_result([2.0, 1.5, 1.0, 1.0], worst=[0.9, 0.7, 0.5, 0.5], moves=(a_move
         ({"movesTo": [{"broker": "c:8080", "atMost": 0}]}, True, 0),
     ],
 )
-def test_a_number_is_held_against_its_bound(expect: dict[str, Any], held: bool, measured: float) -> None:  # noqa: FBT001 - a case
+def test_figure_is_compared_with_its_bound(expect: dict[str, Any], held: bool, measured: float) -> None:  # noqa: FBT001 - a case
     found = checked(expect, MOVED)
     assert (found.key, found.held) == (next(iter(expect)), held)
     assert found.measured == pytest.approx(measured)
@@ -59,7 +59,7 @@ def test_moves_of_one_broker_are_counted_within_a_time() -> None:
     assert checked({"movesFrom": [{"broker": "b:8080", "atMost": 1}]}, MOVED).measured == 1
 
 
-def test_the_load_is_levelled_in_time_after_the_first_report_that_shows_it_is_not() -> None:
+def test_levelling_time_starts_at_the_first_report_of_the_imbalance() -> None:
     result = a_result([1.0, 2.0, 2.0, 1.1, 1.0], reports=[1, 0, 1, 0, 0])
     wanted = {"imbalance": 1.2, "withinS": 10, "afterS": 10}
     found = checked({"levelled": wanted}, result)
@@ -68,7 +68,7 @@ def test_the_load_is_levelled_in_time_after_the_first_report_that_shows_it_is_no
     assert not checked({"levelled": {**wanted, "withinS": 5}}, result).held
 
 
-def test_the_load_of_new_brokers_is_levelled_in_time_after_the_last_of_their_first_reports() -> None:
+def test_levelling_time_of_new_brokers_starts_at_their_last_first_report() -> None:
     result = a_result([1.0, 2.0, 2.0, 1.0], first_reports={"a": 0.0, "b": 12.0, "c": 25.0})
     assert (
         checked({"levelled": {"imbalance": 1.2, "withinS": 5, "afterS": 10, "by": "newBrokers"}}, result).measured
@@ -76,26 +76,26 @@ def test_the_load_of_new_brokers_is_levelled_in_time_after_the_last_of_their_fir
     )
 
 
-def test_load_that_is_not_level_to_the_end_never_was() -> None:
+def test_load_uneven_at_the_end_was_never_levelled() -> None:
     found = checked({"levelled": {"imbalance": 1.2, "withinS": 100}}, a_result([2.0, 1.0, 2.0]))
     assert (found.held, found.measured, found.sentence) == (False, None, "Never to stay: imbalance 1.2")
 
 
-def test_what_no_report_has_shown_is_not_judged_to_hold() -> None:
+def test_levelling_without_a_report_does_not_hold() -> None:
     result = a_result([1.0, 1.0, 1.0], reports=[1, 0, 0])
     found = checked({"levelled": {"imbalance": 1.2, "withinS": 100, "afterS": 10}}, result)
     assert not found.held
     assert found.sentence == "No report has shown what happened: imbalance 1.2"
 
 
-def test_an_overload_is_relieved_when_no_broker_is_above_the_usage_any_more() -> None:
+def test_overload_is_relieved_once_no_broker_is_above_the_usage() -> None:
     result = a_result([1.0] * 4, worst=[0.5, 1.2, 1.0, 0.8])
     found = checked({"relieved": {"usage": 0.85, "withinS": 20, "afterS": 5}}, result)
     assert (found.held, found.measured) == (True, 20.0)
     assert found.sentence.startswith("Every broker at 85 % or less 20 s after")
 
 
-def test_a_broker_is_filled_by_what_was_moved_to_it_less_what_was_moved_away() -> None:
+def test_filled_share_is_moves_to_the_broker_minus_moves_away() -> None:
     scenario = {"broker": "broker-0000:8080", "share": 0.5, "withinS": 20}
     moves = (
         a_move(5, destination="broker-0000", share=0.5),  # before its first report
@@ -108,13 +108,13 @@ def test_a_broker_is_filled_by_what_was_moved_to_it_less_what_was_moved_away() -
     assert not checked({"filled": [scenario]}, a_result([1.0] * 6, moves=moves)).held, "it never reported"
 
 
-def test_bundles_may_be_without_service_only_for_so_long_at_a_stretch() -> None:
+def test_unowned_time_is_the_longest_stretch() -> None:
     result = a_result([1.0] * 6, unowned=[3, 0, 1, 2, 0, 1])
     assert checked({"allOwnedWithinS": 20}, result).held
     assert checked({"allOwnedWithinS": 10}, result).measured == 20.0
 
 
-def test_what_has_to_be_said_is_counted_whoever_said_it_and_whether_it_acted() -> None:
+def test_reasons_are_counted_over_all_decisions() -> None:
     reason = SplitReason.ONE_HOT_TOPIC
     result = a_result([1.0], verdicts={("split", reason, False): 2, ("shed", reason, True): 1})
     assert checked({"said": [{"reason": "one_hot_topic"}]}, result).measured == 3
@@ -123,10 +123,10 @@ def test_what_has_to_be_said_is_counted_whoever_said_it_and_whether_it_acted() -
     assert checked({"said": [{"reason": "no_return", "atLeast": 0, "atMost": 0}]}, result).held
 
 
-def test_nothing_is_checked_that_is_not_asked_for() -> None:
+def test_nothing_is_checked_without_expectations() -> None:
     assert check(a_scenario().expect, MOVED) == ()
 
 
-def test_the_mean_imbalance_leaves_out_moments_without_brokers() -> None:
+def test_mean_imbalance_ignores_times_without_brokers() -> None:
     assert mean_imbalance(a_result([2.0, float("nan"), 1.0])) == 1.5
     assert mean_imbalance(a_result([float("nan")])) == 1.0

@@ -22,7 +22,7 @@ def a_question(folder: Path, *strategies: str, minutes: int = 30, memory_mib: in
     return ScoreQuestion(str(folder), NOON_MS, to_ms, settings, strategies, 60.0, memory_mib * 2**20)
 
 
-def test_how_it_was_stands_beside_how_it_would_have_been(tmp_path: Path) -> None:
+def test_answer_has_the_measured_and_modelled_imbalance(tmp_path: Path) -> None:
     found = answer(a_question(tmp_path, "", "OverloadShedder", minutes=10))
     assert (found.error, found.left_out, set(found.worlds)) == ("", {}, {"", "OverloadShedder"})
     configured, overload = found.worlds[""], found.worlds["OverloadShedder"]
@@ -32,13 +32,13 @@ def test_how_it_was_stands_beside_how_it_would_have_been(tmp_path: Path) -> None
     assert configured.imbalance < overload.imbalance == pytest.approx(found.imbalance, rel=0.05)
 
 
-def test_a_strategy_that_cannot_run_is_left_out_and_said(tmp_path: Path) -> None:
+def test_failing_strategy_is_left_out_with_the_reason(tmp_path: Path) -> None:
     found = answer(a_question(tmp_path, "NoSuch", "OverloadShedder"))
     assert set(found.worlds) == {"OverloadShedder"}
     assert "'NoSuch'" in found.left_out["NoSuch"]
 
 
-def test_a_range_without_reports_has_no_score(tmp_path: Path) -> None:
+def test_range_without_reports_has_no_score(tmp_path: Path) -> None:
     question = replace(a_question(tmp_path, ""), from_ms=0, to_ms=MINUTE_MS)
     assert answer(question).error == "no broker has reported in the range"
 
@@ -53,18 +53,18 @@ def run(question: ScoreQuestion) -> tuple[ScoreAnswer, int]:
     return ScoreAnswer.from_json(done.stdout), int(done.stderr.split()[-1])
 
 
-def test_the_process_answers_as_is_worked_out_here_at_the_lowest_priority(tmp_path: Path) -> None:
+def test_process_gives_the_same_answer_at_the_lowest_priority(tmp_path: Path) -> None:
     question = a_question(tmp_path, "", minutes=10)
     assert run(question) == (answer(question), 19)
 
 
-def test_the_process_has_no_more_memory_than_it_is_given(tmp_path: Path) -> None:
+def test_process_has_a_memory_limit(tmp_path: Path) -> None:
     found, _ = run(a_question(tmp_path, "", minutes=10, memory_mib=1))
     assert found.error
     assert found.worlds == {}
 
 
-def test_an_answer_is_read_as_it_was_written() -> None:
+def test_answer_survives_a_round_trip() -> None:
     given = ScoreAnswer(1.5, {"": RangeFigures(1.25, 0.5, 3.0, 2.5, 0.5, 0.25)}, {"x": "why"})
     assert ScoreAnswer.from_json(orjson.dumps(given)) == given
     with pytest.raises(ValueError, match="invalid literal"):

@@ -25,7 +25,7 @@ def _move(share: float, *, is_own: bool = True, moved_s: float = NEVER, left_s: 
     return CompletedMove(20_000.0, bundle, source, destination, reason, share, 5.0, 7, is_own, moved_s, left_s)
 
 
-def test_time_above_counts_only_what_could_be_better() -> None:
+def test_time_above_counts_only_avoidable_imbalance() -> None:
     result = _result([1.5, 1.5, 1.1, 1.0], [1.0, 1.5, np.nan, 1.0], [0.9, 0.5, 0.95, 0.1])
     assert result.time_above(1.2) == 60.0
     assert result.time_above(1.05) == 120.0
@@ -33,7 +33,7 @@ def test_time_above_counts_only_what_could_be_better() -> None:
     assert result.worst_usage == 0.95
 
 
-def test_what_is_settled_stays_so_to_the_end() -> None:
+def test_settled_state_lasts_to_the_end() -> None:
     result = _result([1.0, 2.0, 1.1, 1.0], [1.0] * 4, [0.5, 0.9, 0.9, 0.5])
     assert result.find_settled(0.0, 1.2) == 120.0
     assert result.find_settled(150.0, 1.2) == 180.0
@@ -42,7 +42,7 @@ def test_what_is_settled_stays_so_to_the_end() -> None:
     assert result.find_settled(1000.0, 1.2) is None
 
 
-def test_thrash_is_what_the_balancer_itself_took_back_within_four_hours() -> None:
+def test_thrash_is_load_moved_back_by_the_balancer_within_four_hours() -> None:
     moves = (
         _move(0.1, left_s=20_000.0 - 4 * 3600),
         _move(0.2, left_s=20_001.0 - 4 * 3600),
@@ -53,7 +53,7 @@ def test_thrash_is_what_the_balancer_itself_took_back_within_four_hours() -> Non
     assert result.moved_share == sum((0.1, 0.2, 0.4))
 
 
-def test_what_the_balancer_moved_again_within_two_hours_counts_wherever_it_went() -> None:
+def test_moved_again_is_load_moved_by_the_balancer_within_two_hours() -> None:
     moves = (
         _move(0.1, moved_s=20_000.0 - 2 * 3600),
         _move(0.2, moved_s=20_001.0 - 2 * 3600),
@@ -62,7 +62,7 @@ def test_what_the_balancer_moved_again_within_two_hours_counts_wherever_it_went(
     assert replace(world([1.0] * 3).run(60.0), moves=moves).moved_again == 0.2
 
 
-def test_a_digest_changes_with_the_last_bit_of_any_number() -> None:
+def test_digest_changes_with_the_last_bit_of_any_number() -> None:
     result = world([1.0] * 3).run(120.0)
     load = result.series.load.copy()
     load[1] = np.nextafter(load[1], np.inf)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from loadmanager.lab.simulate.virtual_time import Agenda
 
 
-def test_things_are_done_at_their_times_and_those_of_one_moment_in_the_order_they_were_put() -> None:
+def test_events_run_at_their_times_and_ties_in_insertion_order() -> None:
     agenda, done = Agenda(), list[tuple[str, float]]()
     for name, at_s in (("late", 5.0), ("first", 2.0), ("second", 2.0)):
         agenda.put(at_s, lambda name=name: done.append((name, agenda.now_s)))  # type: ignore[misc]
@@ -13,7 +13,7 @@ def test_things_are_done_at_their_times_and_those_of_one_moment_in_the_order_the
     assert done[2:] == [("late", 5.0)]
 
 
-def test_what_is_late_is_done_now_and_time_never_goes_back() -> None:
+def test_late_event_runs_now_and_time_never_goes_back() -> None:
     agenda, seen = Agenda(), list[float]()
 
     def again() -> None:

@@ -25,7 +25,7 @@ from loadmanager.lab.simulate.workload import (
 _LOAD = (1.0, 2.0, 300.0, 400.0)
 
 
-def test_a_steady_workload_is_its_weights_times_the_load_at_any_time() -> None:
+def test_steady_workload_is_weights_times_load() -> None:
     workload = steady([1.0, 2.0], _LOAD, topics=3, sessions=4)
     assert workload.load_at(0.0).tolist() == [[1.0, 2.0, 300.0, 400.0], [2.0, 4.0, 600.0, 800.0]]
     assert workload.load_at(1e6).tolist() == workload.load_at(0.0).tolist()
@@ -38,7 +38,7 @@ def test_shapes_multiply() -> None:
     assert load[:, 0].tolist() == [2.0, 3.0]
 
 
-def test_noise_has_its_spread_and_its_bounds_and_says_the_same_when_asked_again() -> None:
+def test_noise_has_its_spread_and_bounds_and_is_repeatable() -> None:
     noise = Noise(50_000, 0.2, seed=3)
     factors = noise.factors_at(120.0)
     assert factors.mean() == pytest.approx(1.0, abs=0.01)
@@ -52,7 +52,7 @@ def test_noise_never_makes_a_load_negative() -> None:
     assert Noise(10_000, 1.0, seed=1).factors_at(0.0).min() == 0.0
 
 
-def test_a_day_is_a_sine_and_phases_are_ahead_by_their_part_of_it() -> None:
+def test_diurnal_shape_is_a_sine_with_phases() -> None:
     phases = np.array([0.0, 0.25, 0.5])
     shape = Diurnal(0.5, phases)
     for hour in range(0, 48, 5):
@@ -61,13 +61,13 @@ def test_a_day_is_a_sine_and_phases_are_ahead_by_their_part_of_it() -> None:
     assert np.asarray(shape.factors_at(DAY_S)) == pytest.approx(np.asarray(shape.factors_at(0.0)))
 
 
-def test_a_ramp_rises_in_a_straight_line_and_stays() -> None:
+def test_ramp_rises_linearly_and_stays() -> None:
     ramp = Ramp(3, np.array([1]), 5.0, 100.0, 200.0)
     assert [ramp.factors_at(t_s)[1] for t_s in (0.0, 100.0, 150.0, 200.0, 1e6)] == [1.0, 1.0, 3.0, 5.0, 5.0]
     assert ramp.factors_at(300.0)[[0, 2]].tolist() == [1.0, 1.0]
 
 
-def test_drifting_loads_wander_between_their_bounds_in_straight_lines_each_its_own_way() -> None:
+def test_drift_stays_within_bounds_and_is_linear_and_independent() -> None:
     drift = Drift(10_000, 4.0, seed=3, period_s=100.0)
     first, middle, second = (drift.factors_at(t_s) for t_s in (100.0, 150.0, 200.0))
     assert 0.25 <= first.min() < 0.3
@@ -78,11 +78,11 @@ def test_drifting_loads_wander_between_their_bounds_in_straight_lines_each_its_o
     assert first.tolist() == drift.factors_at(100.0).tolist()
 
 
-def test_loads_that_may_not_wander_stay() -> None:
+def test_drift_of_factor_one_is_constant() -> None:
     assert Drift(3, 1.0, seed=3, period_s=100.0).factors_at(150.0).tolist() == [1.0, 1.0, 1.0]
 
 
-def test_a_group_bursts_together_once_in_its_time_at_moments_of_its_own() -> None:
+def test_group_bursts_together_once_per_period() -> None:
     bursts = Bursts(np.array([0, 0, 1]), 3.0, 60.0, 600.0, seed=3)
     factors = np.array([bursts.factors_at(10.0 * step) for step in range(240)])
     assert set(factors.ravel().tolist()) == {1.0, 3.0}
@@ -93,12 +93,12 @@ def test_a_group_bursts_together_once_in_its_time_at_moments_of_its_own() -> Non
     assert len({tuple(np.flatnonzero(of[:, 0] == 3.0)) for of in factors.reshape(4, 60, 3)}) > 1
 
 
-def test_bursts_that_last_until_the_next_are_always_on() -> None:
+def test_bursts_as_long_as_the_period_are_always_on() -> None:
     bursts = Bursts(np.array([0]), 2.0, 60.0, 60.0, seed=1)
     assert [bursts.factors_at(t_s).tolist() for t_s in (0.0, 59.9, 60.0)] == [[2.0]] * 3
 
 
-def test_series_are_followed_from_a_place_of_their_own_between_samples_and_round_again() -> None:
+def test_series_are_interpolated_from_an_offset_and_repeated() -> None:
     series = FollowedSeries(
         (np.array([0.0, 10.0, 20.0]), np.array([7.0])), 60.0, np.array([0, 0, 1]), np.array([0.0, 60.0, 9.0])
     )
@@ -112,12 +112,12 @@ def test_series_are_followed_from_a_place_of_their_own_between_samples_and_round
     ("values", "message"),
     [([1.0, -2.0], "series 1: value 1 is -2.0"), ([float("nan")], "series 1: value 0 is nan"), ([], "it is empty")],
 )
-def test_a_series_with_gaps_or_negative_values_is_refused_by_the_first(values: list[float], message: str) -> None:
+def test_series_with_gaps_or_negative_values_are_rejected(values: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         FollowedSeries((np.ones(3), np.array(values)), 60.0, np.array([0]), np.array([0.0]))
 
 
-def test_heavy_tailed_weights_have_mean_1_and_a_few_have_much_of_the_whole() -> None:
+def test_heavy_tailed_weights_have_mean_1_and_a_heavy_top_tenth() -> None:
     weights = heavy_tailed(10_000, seed=4)
     assert weights.mean() == pytest.approx(1.0)
     assert np.sort(weights)[-1000:].sum() > 0.3 * weights.sum()
@@ -126,7 +126,7 @@ def test_heavy_tailed_weights_have_mean_1_and_a_few_have_much_of_the_whole() -> 
     assert weights.tolist() != heavy_tailed(10_000, seed=5).tolist()
 
 
-def test_by_zipf_the_second_has_half_of_the_first_and_who_is_first_is_drawn() -> None:
+def test_zipf_weights_follow_the_law_and_their_order_is_drawn() -> None:
     weights = zipf(100, seed=4)
     ranked = np.sort(weights)[::-1]
     assert weights.mean() == pytest.approx(1.0)
@@ -144,12 +144,12 @@ def test_random_topics_lie_in_the_range_of_their_bundle(own: BundleRange) -> Non
     assert set(topics.hashes.tolist()) >= {own.lower, 15 if own.lower == 0 else HASH_SPACE_END}
 
 
-def test_one_topic_with_all_the_weight_is_hot() -> None:
+def test_topic_with_all_the_weight_has_all_the_share() -> None:
     topics = random_topics(BundleRange(0, 1000), 5, 1, 0, lambda number: float(number == 2))
     assert topics.share.tolist() == [0.0, 0.0, 1.0, 0.0, 0.0]
 
 
-def test_known_topics_are_counted_instead_of_guessed() -> None:
+def test_known_topics_replace_the_topic_count() -> None:
     contents = {1: random_topics(BundleRange(0, 1000), 5, 1, 0)}
     workload = steady([1.0, 1.0], _LOAD, topics=10, contents=contents)
     assert workload.topics_at(0.0).tolist() == [10, 5]
@@ -158,12 +158,12 @@ def test_known_topics_are_counted_instead_of_guessed() -> None:
 
 
 @pytest.mark.parametrize(("hashes", "share"), [([2, 1], [0.5, 0.5]), ([1, 2], [1.5, -0.5]), ([1], [0.0]), ([], [])])
-def test_topics_out_of_order_or_without_a_share_are_refused(hashes: list[int], share: list[float]) -> None:
+def test_invalid_topics_are_rejected(hashes: list[int], share: list[float]) -> None:
     with pytest.raises(ValueError, match="topics: expected ascending"):
         BundleTopics(np.array(hashes, dtype=np.int64), np.array(share))
 
 
 @pytest.mark.parametrize("wrong", [-1.0, float("inf"), float("nan")])
-def test_loads_that_are_none_are_refused(wrong: float) -> None:
+def test_invalid_loads_are_rejected(wrong: float) -> None:
     with pytest.raises(ValueError, match="load: expected"):
         ShapedWorkload(np.full((1, 4), wrong), np.ones(1, np.int64), np.ones(1, np.int64))

@@ -135,7 +135,7 @@ class _ByHand:
             )
 
 
-def test_a_small_world_decides_what_the_same_calls_by_hand_decide() -> None:
+def test_small_world_decides_as_hand_written_calls() -> None:
     settings = replace(EAGER, broker_threshold_shedder_percentage=3, history_resource_percentage=0.0)
     made = world(
         _WEIGHTS, mib_per_s=20.0, settings=settings, rules=WorldRules(reconnect_cpu_s=0, backlog_most_s=0), seed=5
@@ -163,7 +163,7 @@ def test_a_small_world_decides_what_the_same_calls_by_hand_decide() -> None:
     assert MoveMemory.of(made._leader.churn_state).moves == MoveMemory.of(by_hand.churn_state).moves
 
 
-def test_rounds_come_an_interval_apart_however_long_moves_take_and_the_first_a_whole_one_after_the_election() -> None:
+def test_rounds_keep_their_interval_however_long_moves_take() -> None:
     settings = replace(EAGER, broker_threshold_shedder_percentage=3, history_resource_percentage=0.0)
     rules = WorldRules(unload_s=50.0, max_concurrent_unloads=1, max_concurrent_unloads_per_broker=1)
     result = world(_WEIGHTS, mib_per_s=20.0, settings=settings, rules=rules).run(600.0, 10.0)
@@ -172,7 +172,7 @@ def test_rounds_come_an_interval_apart_however_long_moves_take_and_the_first_a_w
     assert len(result.moves) >= 2
 
 
-def test_after_an_election_the_first_round_comes_a_whole_interval_later() -> None:
+def test_first_round_comes_one_interval_after_an_election() -> None:
     made = world(_WEIGHTS, settings=QUIET, events=[LeaderElected(200.0), LeaderElected(220.0)])
     rounds: list[float] = []
     decide = made._leader.shed
@@ -186,7 +186,7 @@ def test_after_an_election_the_first_round_comes_a_whole_interval_later() -> Non
     assert rounds == [90.0, 150.0, 280.0, 340.0, 400.0]
 
 
-def test_where_a_host_is_looked_at_by_itself_a_report_has_its_usage_of_before() -> None:
+def test_lagging_host_usage_is_reported_one_interval_late() -> None:
     def used(*, lags: bool) -> list[float]:
         rules = WorldRules(stats_interval_s=10.0, report_threshold_percent=0.1, host_usage_lags=lags)
         made = world(_WEIGHTS, settings=QUIET, rules=rules, shapes=[_growing()])
@@ -203,7 +203,7 @@ def test_where_a_host_is_looked_at_by_itself_a_report_has_its_usage_of_before() 
     assert len(set(now)) > 3
 
 
-def test_steps_that_wait_when_the_next_round_comes_are_called_off_and_decided_anew() -> None:
+def test_waiting_steps_are_cancelled_at_the_next_round() -> None:
     settings = replace(EAGER, broker_threshold_shedder_percentage=3, history_resource_percentage=0.0)
     rules = WorldRules(unload_s=100.0, unload_deadline_s=200.0, max_concurrent_unloads=1)
     made = world(_WEIGHTS, mib_per_s=20.0, settings=settings, rules=rules)
@@ -213,7 +213,7 @@ def test_steps_that_wait_when_the_next_round_comes_are_called_off_and_decided_an
     assert list(violations(made)) == []
 
 
-def test_what_clients_kept_while_nobody_served_a_bundle_they_send_afterwards() -> None:
+def test_backlog_of_an_unserved_bundle_is_sent_afterwards() -> None:
     rules = WorldRules(unload_s=20.0, stats_interval_s=10.0, backlog_most_s=15.0, catch_up_factor=2.5)
     made = _pin_to_the_second(world(_WEIGHTS, mib_per_s=10.0, settings=QUIET, rules=rules))
     result = made.run(100.0, 1.0)
@@ -243,7 +243,7 @@ def test_late_messages_show_in_reports(mib_per_s: float, share: float) -> None:
     assert max(seen) == pytest.approx(usual + 9 * mib_per_s * (1 + share), rel=0.01)
 
 
-def test_clients_that_connect_again_cost_their_broker_cpu_until_it_has_measured_once_more() -> None:
+def test_reconnections_cost_cpu_until_the_next_measurement() -> None:
     def used(reconnect_cpu_s: float) -> tuple[Result, FloatArray]:
         rules = WorldRules(stats_interval_s=10.0, reconnect_cpu_s=reconnect_cpu_s, catch_up_factor=1.000001)
         made = _pin_to_the_second(world(_WEIGHTS, mib_per_s=20.0, settings=QUIET, rules=rules))
@@ -278,7 +278,7 @@ def _pin_to_the_second(made: World) -> World:
     return _pin(made, 40.0, made._state.table.names[0], _broker(1))
 
 
-def test_what_nobody_serves_is_a_part_of_all_load_and_of_no_other_figure() -> None:
+def test_unserved_load_counts_in_the_total_only() -> None:
     made = world(_WEIGHTS, mib_per_s=20.0, settings=QUIET, events=[BrokerCrashes(20.0, _broker(0))])
     series = made.run(40.0, 1.0).series
     at, served = 25, sum(_WEIGHTS[1::3]) + sum(_WEIGHTS[2::3])
@@ -289,7 +289,7 @@ def test_what_nobody_serves_is_a_part_of_all_load_and_of_no_other_figure() -> No
     assert series.level[at] == pytest.approx(max(demand / (2 * np.array(capacity))))
 
 
-def test_the_bound_allows_for_brokers_that_run_out_of_different_resources() -> None:
+def test_bound_allows_for_brokers_limited_by_different_resources() -> None:
     few_cores, slow_network = (400.0, 16384.0, 8192.0, 1e7, 1e7), (1600.0, 16384.0, 8192.0, 2.5e6, 2.5e6)
     specs = [BrokerSpec(_broker(0), few_cores), BrokerSpec(_broker(1), slow_network)]
     series = world([1.0] * 12, brokers=specs, settings=QUIET).run(60.0).series
@@ -300,7 +300,7 @@ def test_the_bound_allows_for_brokers_that_run_out_of_different_resources() -> N
     assert 1.2 < series.lower_bound[0] <= series.imbalance[0]
 
 
-def test_nothing_moves_in_a_balanced_world_and_nobody_is_without_service() -> None:
+def test_balanced_world_moves_nothing() -> None:
     result = world([1.0] * 12).run(3600.0)
     assert result.moves == ()
     assert result.unowned_bundle_s == 0.0
@@ -308,7 +308,7 @@ def test_nothing_moves_in_a_balanced_world_and_nobody_is_without_service() -> No
     assert (result.thrash, result.returns, result.clients_disturbed) == (0.0, 0, 0)
 
 
-def test_an_uneven_world_is_levelled_and_every_move_is_paid_for_with_a_pause() -> None:
+def test_uneven_world_is_levelled_and_each_move_costs_a_pause() -> None:
     result = world(_WEIGHTS, mib_per_s=20.0, settings=replace(EAGER, history_resource_percentage=0.0)).run(1800.0, 10.0)
     assert result.moves
     assert result.series.imbalance[-1] < result.series.imbalance[0]
@@ -318,7 +318,7 @@ def test_an_uneven_world_is_levelled_and_every_move_is_paid_for_with_a_pause() -
     assert result.series.moved_load.sum() == pytest.approx(sum(move.load for move in result.moves))
 
 
-def test_bundles_without_an_owner_are_placed_as_one_batch_when_clients_come() -> None:
+def test_unowned_bundles_are_placed_in_one_batch() -> None:
     specs = brokers_named(3)
     result = world([1.0] * 9, brokers=specs, namespaces=[NamespaceSpec.of("tenant/ns", 9)], settings=QUIET).run(
         60.0, 10.0
@@ -328,7 +328,7 @@ def test_bundles_without_an_owner_are_placed_as_one_batch_when_clients_come() ->
     assert result.series.unowned.tolist() == [9, 0, 0, 0, 0, 0]
 
 
-def test_bundles_of_a_crashed_broker_are_served_again_once_its_session_has_ended() -> None:
+def test_bundles_of_a_crashed_broker_are_served_after_its_session() -> None:
     made = world([1.0] * 9, settings=QUIET, events=[BrokerCrashes(100.0, _broker(0))])
     result = made.run(300.0, 10.0)
     assert result.unowned_bundle_s == pytest.approx(3 * (10.0 + 0.5))
@@ -337,7 +337,7 @@ def test_bundles_of_a_crashed_broker_are_served_again_once_its_session_has_ended
     assert list(violations(made)) == []
 
 
-def test_a_broker_that_is_stopped_is_drained_first_and_then_gone() -> None:
+def test_stopped_broker_is_drained_first() -> None:
     made = world([1.0] * 12, events=[BrokerStops(100.0, _broker(1))])
     result = made.run(300.0, 10.0)
     assert [move.reason for move in result.moves] == [OwnershipReason.DRAIN] * 4
@@ -349,14 +349,14 @@ def test_a_broker_that_is_stopped_is_drained_first_and_then_gone() -> None:
     assert list(violations(made)) == []
 
 
-def test_a_broker_that_restarts_is_another_registration_and_known_by_its_first_report() -> None:
+def test_restarted_broker_is_another_registration() -> None:
     result = world([1.0] * 9, events=[BrokerRestarts(100.0, _broker(0), 20.0)]).run(300.0, 10.0)
     assert [(found.at_s, found.broker, found.incarnation) for found in result.first_reports[3:]] == [
         (120.5, _broker(0), 4)
     ]
 
 
-def test_a_crashed_broker_that_is_back_before_its_session_ended_serves_what_it_is_given_anew() -> None:
+def test_broker_back_before_its_session_ended_serves_new_grants() -> None:
     events: list[Event] = [BrokerCrashes(100.0, _broker(0)), BrokerRestarts(102.0, _broker(0), 3.0)]
     made = world([1.0] * 9, settings=QUIET, events=events)
     result = made.run(300.0, 10.0)
@@ -365,7 +365,7 @@ def test_a_crashed_broker_that_is_back_before_its_session_ended_serves_what_it_i
     assert result.unowned_bundle_s == pytest.approx(3 * (2.0 + 0.5))
 
 
-def test_an_unload_that_a_crashed_broker_does_not_answer_ends_with_its_session() -> None:
+def test_unload_unanswered_by_a_crashed_broker_ends_with_its_session() -> None:
     rules = WorldRules(first_round_s=30.0, unload_s=5.0, session_timeout_s=30.0)
     settings = replace(EAGER, broker_threshold_shedder_percentage=3, history_resource_percentage=0.0)
     made = world(_WEIGHTS, mib_per_s=20.0, settings=settings, rules=rules, events=[BrokerCrashes(32.0, _broker(0))])
@@ -375,7 +375,7 @@ def test_an_unload_that_a_crashed_broker_does_not_answer_ends_with_its_session()
     assert list(violations(made)) == []
 
 
-def test_an_unload_is_given_up_when_its_broker_stays_registered_and_never_answers() -> None:
+def test_unload_without_an_answer_fails_at_its_deadline() -> None:
     rules = WorldRules(first_round_s=30.0, unload_s=5.0, unload_deadline_s=20.0, session_timeout_s=300.0)
     settings = replace(EAGER, broker_threshold_shedder_percentage=3, history_resource_percentage=0.0)
     made = world(_WEIGHTS, mib_per_s=20.0, settings=settings, rules=rules, events=[BrokerCrashes(32.0, _broker(0))])
@@ -384,7 +384,7 @@ def test_an_unload_is_given_up_when_its_broker_stays_registered_and_never_answer
     assert list(violations(made)) == []
 
 
-def test_without_any_broker_nobody_is_served_and_placement_is_tried_again() -> None:
+def test_placement_is_retried_while_there_is_no_broker() -> None:
     events: list[Event] = [
         BrokerStops(50.0, _broker(0), drain=False),
         BrokerJoins(100.0, BrokerSpec(BrokerId("new:8080"))),
@@ -401,14 +401,14 @@ def test_without_any_broker_nobody_is_served_and_placement_is_tried_again() -> N
     assert result.series.unowned[-1] == 0
 
 
-def test_a_slower_broker_uses_more_of_its_cpu_for_the_same_load() -> None:
+def test_slower_broker_uses_more_cpu_for_the_same_load() -> None:
     usages: list[float] = []
     made = world([1.0] * 9, mib_per_s=50.0, events=[BrokerSlower(100.0, _broker(0), 0.25)])
     made.run(150.0, 10.0, lambda progress: usages.append(progress.worst_usage))
     assert usages[-1] > 2 * usages[0]
 
 
-def test_a_sick_broker_serves_less_says_so_and_gets_well_at_its_time_or_by_a_restart() -> None:
+def test_sick_broker_serves_less_until_it_recovers_or_restarts() -> None:
     loads: list[float] = []
     events: list[Event] = [
         BrokerFallsSick(100.0, _broker(0), until_s=300.0),
@@ -430,13 +430,13 @@ def test_a_sick_broker_serves_less_says_so_and_gets_well_at_its_time_or_by_a_res
     assert all(each is not None and (each.error_share, each.queue) == (0.0, 0.0) for each in said)
 
 
-def test_where_nobody_falls_sick_nobody_says_how_it_serves() -> None:
+def test_health_is_not_reported_without_sick_brokers() -> None:
     made = world([1.0] * 9)
     made.run(120.0, 10.0)
     assert {report.health for report in made._state.reports.values()} == {None}
 
 
-def test_a_hot_spot_is_hot_for_its_time_and_leaves_no_trace() -> None:
+def test_hot_spot_lasts_for_its_time_only() -> None:
     bundle = NamespaceSpec.of("tenant/ns-0000", 9).bundle_names()[4]
     result = world([1.0] * 9, events=[HotSpot(100.0, 200.0, (bundle,), 0.0)]).run(300.0, 10.0)
     load = result.series.load
@@ -445,7 +445,7 @@ def test_a_hot_spot_is_hot_for_its_time_and_leaves_no_trace() -> None:
     assert load[20:].tolist() == [load[0]] * 10
 
 
-def test_a_namespace_that_is_created_later_takes_the_next_rows_of_the_workload() -> None:
+def test_namespace_created_later_takes_the_next_workload_rows() -> None:
     events = [NewNamespace(100.0, NamespaceSpec.of("tenant/new", 2))]
     namespaces = namespaces_dealt(1, 3, [_broker(0), _broker(1), _broker(2)])
     made = world([1.0, 1.0, 1.0, 5.0, 7.0], namespaces=namespaces, events=events)
@@ -457,7 +457,7 @@ def test_a_namespace_that_is_created_later_takes_the_next_rows_of_the_workload()
     assert list(violations(made)) == []
 
 
-def test_a_world_may_begin_without_any_bundle() -> None:
+def test_world_may_start_without_bundles() -> None:
     events = [NewNamespace(100.0, NamespaceSpec.of("tenant/new", 2))]
     made = world([5.0, 7.0], namespaces=[], events=events)
     result = made.run(200.0, 10.0)
@@ -466,7 +466,7 @@ def test_a_world_may_begin_without_any_bundle() -> None:
     assert result.placements == 2
 
 
-def test_splits_cut_what_is_above_a_limit_and_nothing_is_lost_by_it() -> None:
+def test_bundles_above_a_limit_are_split_and_load_is_kept() -> None:
     settings = replace(
         EAGER,
         auto_bundle_split_enabled=True,
@@ -490,7 +490,7 @@ def test_splits_cut_what_is_above_a_limit_and_nothing_is_lost_by_it() -> None:
     }
 
 
-def test_a_bundle_whose_load_is_one_topic_is_not_split() -> None:
+def test_bundle_with_one_hot_topic_is_not_split() -> None:
     settings = replace(EAGER, auto_bundle_split_enabled=True, namespace_bundle_max_bandwidth_mbytes=50)
     (namespace,) = namespaces_dealt(1, 3, [_broker(0), _broker(1), _broker(2)])
     contents = {0: random_topics(namespace.ranges()[0], 10, 1, 0, lambda number: float(number == 3))}
@@ -500,7 +500,7 @@ def test_a_bundle_whose_load_is_one_topic_is_not_split() -> None:
     assert result.verdicts["split", SplitReason.ONE_HOT_TOPIC, False] > 0
 
 
-def test_an_algorithm_that_needs_topics_cuts_no_bundle_whose_topics_nobody_knows() -> None:
+def test_bundle_with_unknown_topics_is_not_split_by_topics() -> None:
     settings = replace(
         EAGER,
         auto_bundle_split_enabled=True,
@@ -512,7 +512,7 @@ def test_an_algorithm_that_needs_topics_cuts_no_bundle_whose_topics_nobody_knows
     assert result.verdicts["split", SplitReason.OWNER_SILENT, False] > 0
 
 
-def test_the_extensible_rule_splits_after_so_many_rounds_in_succession() -> None:
+def test_extensible_rule_splits_after_consecutive_rounds() -> None:
     settings = replace(
         EAGER,
         auto_bundle_split_enabled=True,
@@ -528,7 +528,7 @@ def test_the_extensible_rule_splits_after_so_many_rounds_in_succession() -> None
 
 
 @pytest.mark.parametrize("fault", ReportFault)
-def test_a_fault_in_reports_ends_at_its_time(fault: ReportFault) -> None:
+def test_report_fault_ends_at_its_time(fault: ReportFault) -> None:
     made = world([1.0] * 9, events=[BadReports(0.0, _broker(0), fault, until_s=100.0)])
     made.run(1200.0)
     last = made._state.reports[made._state.registrations[_broker(0)]]
@@ -537,7 +537,7 @@ def test_a_fault_in_reports_ends_at_its_time(fault: ReportFault) -> None:
     assert last.usage[:, 1] == pytest.approx(made._state.fleet.capacity[0])
 
 
-def test_faults_show_in_reports_alone() -> None:
+def test_report_faults_change_reports_only() -> None:
     found = {}
     for fault in (ReportFault.DECAYED, ReportFault.UNKNOWN_NIC, ReportFault.WRONG_CAPACITY, ReportFault.SUM_DIFFERS):
         made = world([1.0] * 9, events=[BadReports(10.0, _broker(0), fault, factor=4.0)])
@@ -552,7 +552,7 @@ def test_faults_show_in_reports_alone() -> None:
     )
 
 
-def test_a_silent_broker_does_not_report_and_a_stale_one_repeats_itself() -> None:
+def test_silent_broker_sends_no_reports_and_stale_one_repeats_itself() -> None:
     ramp = Ramp(9, np.array([0, 3, 6]), 3.0, 100.0, 100.0)
     reported = {}
     for fault in (ReportFault.SILENT, ReportFault.STALE):
@@ -564,14 +564,14 @@ def test_a_silent_broker_does_not_report_and_a_stale_one_repeats_itself() -> Non
     assert reported[ReportFault.STALE].load.tolist() == reported[ReportFault.SILENT].load.tolist()
 
 
-def test_reports_come_when_they_are_due_and_not_before() -> None:
+def test_reports_come_only_when_due() -> None:
     quiet = world([1.0] * 9).run(3600.0)
     ramped = world([1.0] * 9, shapes=[Ramp(9, np.arange(9), 2.0, 600.0, 600.0)]).run(3600.0)
     assert int(quiet.series.reports.sum()) == 3 * (1 + 3)  # at first, and when the last one is more than 15 minutes old
     assert int(ramped.series.reports[11:13].sum()) == 3
 
 
-def test_brokers_measure_at_moments_of_their_own_when_steps_are_short() -> None:
+def test_brokers_measure_at_different_times_when_steps_are_short() -> None:
     ramp = Ramp(30, np.arange(30), 2.0, 100.0, 100.0)
     result = world([1.0] * 30, brokers=10, shapes=[ramp]).run(300.0, 5.0)
     coming = np.flatnonzero(result.series.reports[20:]) + 20
@@ -579,7 +579,7 @@ def test_brokers_measure_at_moments_of_their_own_when_steps_are_short() -> None:
     assert result.series.t_s[coming].max() <= 100.0 + 60.0 + 5.0 + 5.0 + 5.0
 
 
-def test_progress_is_told_at_each_step() -> None:
+def test_progress_is_reported_at_each_step() -> None:
     told: list[Progress] = []
     world([1.0] * 6).run(300.0, 60.0, told.append)
     assert [progress.t_s for progress in told] == [0.0, 60.0, 120.0, 180.0, 240.0]
@@ -598,12 +598,12 @@ def test_progress_is_told_at_each_step() -> None:
         ),
     ],
 )
-def test_settings_that_would_mean_nothing_in_a_world_are_refused(settings: PlannerSettings, message: str) -> None:
+def test_unsupported_settings_are_rejected(settings: PlannerSettings, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         world([1.0] * 6, settings=settings)
 
 
-def test_an_unknown_strategy_is_refused_before_anything_is_run() -> None:
+def test_unknown_strategy_is_rejected_before_the_run() -> None:
     with pytest.raises(UnknownStrategyError, match="NoSuchShedder"):
         world([1.0] * 6, settings=replace(EAGER, shedding_strategy="NoSuchShedder"))
 
@@ -620,23 +620,23 @@ def test_an_unknown_strategy_is_refused_before_anything_is_run() -> None:
         (BrokerCrashes(-1.0, _broker(0)), "at_s -1.0 of BrokerCrashes"),
     ],
 )
-def test_events_that_cannot_happen_are_refused_by_name(event: Event, message: str) -> None:
+def test_impossible_events_are_rejected_by_name(event: Event, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         world([1.0] * 6, events=[event])
 
 
-def test_an_owner_that_is_not_there_is_refused() -> None:
+def test_unknown_owner_is_rejected() -> None:
     with pytest.raises(ValueError, match="there is no broker nobody:8080 at the beginning"):
         world([1.0], namespaces=[NamespaceSpec.of("tenant/ns", 1, [BrokerId("nobody:8080")])])
 
 
 @pytest.mark.parametrize(("duration_s", "step_s"), [(10.0, 0.0), (10.0, 60.0), (float("nan"), 60.0)])
-def test_a_run_without_a_step_is_refused(duration_s: float, step_s: float) -> None:
+def test_invalid_step_is_rejected(duration_s: float, step_s: float) -> None:
     with pytest.raises(ValueError, match="step_s"):
         world([1.0]).run(duration_s, step_s)
 
 
-def test_parts_of_a_split_bundle_without_known_topics_share_its_load_by_their_width() -> None:
+def test_split_parts_without_topics_share_load_by_width() -> None:
     settings = replace(EAGER, auto_bundle_split_enabled=True, namespace_bundle_max_bandwidth_mbytes=50)
     made = world([1.0, 0.1, 0.1], mib_per_s=40.0, settings=settings, rules=WorldRules(unload_split_bundles=False))
     result = made.run(100.0)
@@ -650,7 +650,7 @@ def test_parts_of_a_split_bundle_without_known_topics_share_its_load_by_their_wi
     assert table.serving[[0, 3]].tolist() == [0, 0]
 
 
-def test_topics_of_a_part_are_those_with_their_hashes_in_it() -> None:
+def test_topics_of_a_split_part_are_those_in_its_range() -> None:
     (namespace,) = namespaces_dealt(1, 2, [_broker(0), _broker(1)])
     own: BundleRange = namespace.ranges()[0]
     hashes = np.array([own.lower, own.lower + 5, own.upper - 1], dtype=np.int64)
@@ -677,7 +677,7 @@ def _split_world(settings: PlannerSettings, **more: object) -> World:
 _SPLITTING = replace(EAGER, auto_bundle_split_enabled=True, namespace_bundle_max_bandwidth_mbytes=50)
 
 
-def test_splits_say_why_there_are_none() -> None:
+def test_reason_is_counted_when_nothing_is_split() -> None:
     reasons = {
         SplitReason.SPLITTING_DISABLED: _split_world(EAGER),
         SplitReason.SPLIT_NEEDS_TWO_BROKERS: _split_world(_SPLITTING, brokers=1),
@@ -705,7 +705,7 @@ def test_hot_bundle_is_split_by_latest_rates(load_manager: str, splits: int) -> 
     assert [split.bundle for split in made.run(4600.0).splits[:1]] == [hot] * splits
 
 
-def test_parts_of_a_split_bundle_go_where_placement_would_put_them_or_stay() -> None:
+def test_split_parts_are_placed_or_stay() -> None:
     result = world([1.0] * 3, mib_per_s=60.0, settings=_SPLITTING).run(600.0)
     assert result.verdicts["split", SplitReason.SPLIT_PART_STAYS, False] > 0
     result = _split_world(_SPLITTING).run(600.0, 10.0)
@@ -713,21 +713,21 @@ def test_parts_of_a_split_bundle_go_where_placement_would_put_them_or_stay() -> 
     assert placed
 
 
-def test_parts_of_a_split_bundle_stay_where_the_limits_on_churn_let_nothing_move() -> None:
+def test_split_parts_stay_when_churn_limits_are_exhausted() -> None:
     result = _split_world(replace(_SPLITTING, max_load_moved_per_cycle_percentage=0)).run(600.0, 10.0)
     assert result.splits
     assert result.verdicts["split", ChurnReason.MOVED_ENOUGH_THIS_CYCLE, False] > 0
     assert [move for move in result.moves if move.reason is SplitReason.SPLIT_PART_PLACED] == []
 
 
-def test_nothing_is_split_by_a_report_that_is_not_believed() -> None:
+def test_rejected_report_splits_nothing() -> None:
     bad = [BadReports(0.0, _broker(number), ReportFault.SUM_DIFFERS) for number in range(3)]
     result = _split_world(_SPLITTING, events=bad).run(180.0, 10.0)
     assert result.verdicts["split", SplitReason.REPORT_NOT_BELIEVED, False] > 0
     assert result.splits == ()
 
 
-def test_a_bundle_on_its_way_keeps_its_shape() -> None:
+def test_moving_bundle_is_not_split() -> None:
     made = _split_world(_SPLITTING, rules=WorldRules(unload_s=50.0))
     _pin(made, 57.0, made._state.table.names[0], _broker(1))
     made._state.agenda.put(59.0, lambda: made._state.set_controls(Controls()))
@@ -737,7 +737,7 @@ def test_a_bundle_on_its_way_keeps_its_shape() -> None:
     assert result.verdicts["split", SplitReason.SPLIT_FAILED, False] == 1
 
 
-def test_a_step_whose_bundle_has_been_split_meanwhile_is_not_carried_out() -> None:
+def test_step_of_a_bundle_split_meanwhile_is_skipped() -> None:
     rules = WorldRules(max_concurrent_unloads=1, unload_s=100.0)
     made = _split_world(_SPLITTING, rules=rules)
     _pin(made, 20.0, made._state.table.names[1], _broker(0))
@@ -746,7 +746,7 @@ def test_a_step_whose_bundle_has_been_split_meanwhile_is_not_carried_out() -> No
     assert result.splits
 
 
-def test_a_namespace_may_be_placed_while_some_of_its_bundles_have_owners() -> None:
+def test_namespace_may_be_partly_owned() -> None:
     mixed = NamespaceSpec.of("tenant/ns", 4, [_broker(0), None, _broker(1), None])
     made = world([1.0] * 4, namespaces=[mixed], settings=QUIET)
     result = made.run(60.0, 10.0)
@@ -756,7 +756,7 @@ def test_a_namespace_may_be_placed_while_some_of_its_bundles_have_owners() -> No
 
 
 @pytest.mark.parametrize("event", [BrokerStops(1.0, _broker(3)), BrokerSlower(1.0, _broker(3), 2.0)])
-def test_what_happens_to_a_broker_before_it_is_there_happens_to_nobody(event: Event) -> None:
+def test_events_of_a_broker_before_it_joins_have_no_effect(event: Event) -> None:
     more: list[Event] = [event, BadReports(1.0, _broker(3), ReportFault.SILENT), BrokerCrashes(1.0, _broker(3))]
     joins = BrokerJoins(50.0, BrokerSpec(_broker(3)))
     made = world([1.0] * 9, settings=QUIET, events=[*more, BrokerRestarts(2.0, _broker(3), 1.0), joins])
