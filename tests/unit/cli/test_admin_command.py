@@ -180,7 +180,9 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize(("line", "request_made"), REQUESTS.items(), ids=list(REQUESTS))
-def test_a_command_asks_for(node: RecordingNode, line: str, request_made: tuple[str, str, object]) -> None:
+def test_command_sends_the_expected_request(
+    node: RecordingNode, line: str, request_made: tuple[str, str, object]
+) -> None:
     done = run_admin(line, node.url)
     assert (done.exit_code, done.output) == (0, "")
     (method, path, body), *then = node.asked
@@ -206,7 +208,7 @@ def test_commands_show_matched_brokers_and_namespaces(node: RecordingNode, line:
     assert all(path.endswith(end) for (_, path, _), end in zip(node.asked, asked, strict=True)), node.asked
 
 
-async def test_every_command_asks_for_something_that_a_node_answers() -> None:
+async def test_every_command_requests_an_existing_route() -> None:
     async with a_leader() as (_, leader):
         router = leader.app.router
         for line, (method, path, _) in REQUESTS.items():
@@ -216,7 +218,7 @@ async def test_every_command_asks_for_something_that_a_node_answers() -> None:
             assert resource.canonical != "/{path}", line
 
 
-def test_the_name_of_an_anti_affinity_group_is_sent_as_it_is(node: RecordingNode) -> None:
+def test_anti_affinity_group_is_sent_as_plain_text(node: RecordingNode) -> None:
     assert run_admin("namespaces set-anti-affinity-group t/ns -g g1", node.url).exit_code == 0
     assert node.asked == [("POST", "/admin/v2/namespaces/t/ns/antiAffinity", b"g1")]
 
@@ -242,58 +244,58 @@ WRONG_USAGE = {
 
 
 @pytest.mark.parametrize(("line", "complaint"), WRONG_USAGE.items(), ids=list(WRONG_USAGE))
-def test_wrong_usage_ends_with_2_and_asks_nobody(node: RecordingNode, line: str, complaint: str) -> None:
+def test_wrong_usage_ends_with_2_without_a_request(node: RecordingNode, line: str, complaint: str) -> None:
     done = run_admin(line, node.url)
     assert (done.exit_code, node.asked) == (2, [])
     assert complaint in " ".join(done.stderr.replace("│", " ").split())
 
 
-def test_a_refusal_ends_with_1_and_the_nodes_reason_on_standard_error(node: RecordingNode) -> None:
+def test_refusal_ends_with_1_and_the_reason_on_standard_error(node: RecordingNode) -> None:
     node.status, node.body = 409, b'{"reason":"it is there"}'
     done = run_admin("namespaces create t/ns", node.url)
     assert (done.exit_code, done.stdout, done.stderr) == (1, "", "loadmanager: 409 Conflict: it is there\n")
 
 
 @pytest.mark.parametrize("option", ["--token secret", "--token-file {file}"])
-def test_a_token_is_shown(node: RecordingNode, tmp_path: Path, option: str) -> None:
+def test_token_is_sent_from_option_or_file(node: RecordingNode, tmp_path: Path, option: str) -> None:
     (tmp_path / "token").write_text("secret\n")
     assert run_admin(f"brokers list {option.format(file=tmp_path / 'token')}", node.url).exit_code == 0
     assert node.headers[0]["Authorization"] == "Bearer secret"
 
 
-def test_without_a_token_none_is_shown(node: RecordingNode) -> None:
+def test_no_token_is_sent_without_the_option(node: RecordingNode) -> None:
     run_admin("brokers list", node.url)
     assert "Authorization" not in node.headers[0]
 
 
 @pytest.mark.parametrize(("status", "fix"), [(401, "--token-file"), (403, "docs/security.md")])
-def test_who_may_not_is_told_what_to_do(node: RecordingNode, status: int, fix: str) -> None:
+def test_authorization_error_names_the_fix(node: RecordingNode, status: int, fix: str) -> None:
     node.status, node.body = status, b'{"reason":"no"}'
     done = run_admin("brokers list", node.url)
     assert done.exit_code == 1
     assert fix in done.stderr
 
 
-def test_a_refusal_without_a_body_of_ours_is_shown_as_it_is(node: RecordingNode) -> None:
+def test_foreign_error_body_is_shown_unchanged(node: RecordingNode) -> None:
     node.status, node.body, node.content_type = 502, b"bad gateway", "text/html"
     done = run_admin("brokers list", node.url)
     assert (done.exit_code, done.stderr) == (1, "loadmanager: 502 Bad Gateway: bad gateway\n")
 
 
-def test_the_first_node_that_can_be_reached_answers(node: RecordingNode) -> None:
+def test_first_reachable_node_answers(node: RecordingNode) -> None:
     node.status, node.body = 200, b'["b1:8080"]'
     done = run_admin("brokers list", f"http://127.0.0.1:{closed_port()}", f"{node.url}/")
     assert (done.exit_code, done.output) == (0, "b1:8080\n")
 
 
-def test_it_ends_with_3_when_no_node_can_be_reached() -> None:
+def test_unreachable_nodes_end_with_3() -> None:
     urls = [f"http://127.0.0.1:{closed_port()}" for _ in range(2)]
     done = run_admin("namespaces unload t/ns", *urls)
     assert (done.exit_code, done.stdout) == (3, "")
     assert all(f"{url}: Connection refused" in done.stderr for url in urls)
 
 
-def test_a_question_goes_to_the_next_node_when_one_breaks_off(node: RecordingNode) -> None:
+def test_interrupted_read_is_repeated_at_the_next_node(node: RecordingNode) -> None:
     node.status, node.body = 200, b"[]"
     with a_recording_node() as broken:
         broken.hangs_up = True
@@ -301,7 +303,7 @@ def test_a_question_goes_to_the_next_node_when_one_breaks_off(node: RecordingNod
         assert (len(broken.asked), len(node.asked)) == (1, 1)
 
 
-def test_a_change_is_not_made_twice_when_a_node_breaks_off(node: RecordingNode) -> None:
+def test_interrupted_change_is_not_repeated(node: RecordingNode) -> None:
     with a_recording_node() as broken:
         broken.hangs_up = True
         done = run_admin("namespaces unload t/ns", broken.url, node.url)
@@ -310,7 +312,7 @@ def test_a_change_is_not_made_twice_when_a_node_breaks_off(node: RecordingNode) 
 
 
 @pytest.mark.parametrize("line", ["brokers list", "namespaces unload t/ns"])
-def test_a_node_that_redirects_has_refused_and_nobody_else_is_asked(node: RecordingNode, line: str) -> None:
+def test_redirect_is_a_refusal_and_not_followed(node: RecordingNode, line: str) -> None:
     with a_recording_node() as other:
         node.status, node.location = 307, f"{other.url}/"
         done = run_admin(line, node.url, other.url)
@@ -318,7 +320,7 @@ def test_a_node_that_redirects_has_refused_and_nobody_else_is_asked(node: Record
         assert "307 Temporary Redirect" in done.stderr
 
 
-def test_an_answer_that_is_too_long_is_none(node: RecordingNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_answer_is_an_error(node: RecordingNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_requests, "LARGEST_ANSWER_BYTES", 100)
     node.status, node.body = 200, b'"' + b"x" * 98 + b'"'
     assert run_admin("brokers list", node.url).exit_code == 0
@@ -359,7 +361,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize(("body", "shown"), ANSWERS.values(), ids=list(ANSWERS))
-def test_people_read_lines_and_tables(node: RecordingNode, body: bytes, shown: list[str]) -> None:
+def test_answer_is_shown_as_lines_or_table(node: RecordingNode, body: bytes, shown: list[str]) -> None:
     node.status, node.body = 200, body
     done = run_admin("brokers list", node.url)
     assert done.exit_code == 0
@@ -369,7 +371,7 @@ def test_people_read_lines_and_tables(node: RecordingNode, body: bytes, shown: l
 
 @pytest.mark.parametrize("option", ["", "--json"])
 @pytest.mark.parametrize("body", [b'["b1:8080"]', b'{"serviceUrl":"http://h:1"}'])
-def test_a_reader_that_goes_away_is_no_fault(node: RecordingNode, body: bytes, option: str) -> None:
+def test_closed_output_is_no_error(node: RecordingNode, body: bytes, option: str) -> None:
     node.status, node.body = 200, body
     command = [sys.executable, "-m", "loadmanager", "admin", "brokers", "list", "--url", node.url]
     with subprocess.Popen([*command, *option.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -381,13 +383,13 @@ def test_a_reader_that_goes_away_is_no_fault(node: RecordingNode, body: bytes, o
 
 
 @pytest.mark.parametrize("body", [b'["b1:8080"]', b'{"a":{"b":1.23456789}}', b"{}", b"[]"])
-def test_programs_read_the_answer_as_it_is(node: RecordingNode, body: bytes) -> None:
+def test_json_option_prints_the_answer_unchanged(node: RecordingNode, body: bytes) -> None:
     node.status, node.body = 200, body
     done = run_admin("brokers list --json", node.url)
     assert done.exit_code == 0
     assert json.loads(done.stdout) == json.loads(body)
 
 
-def test_text_is_a_string_for_programs(node: RecordingNode) -> None:
+def test_text_answer_is_a_json_string(node: RecordingNode) -> None:
     node.status, node.body, node.content_type = 200, b"ok", "text/plain"
     assert run_admin("brokers healthcheck --json", node.url).stdout == '"ok"\n'

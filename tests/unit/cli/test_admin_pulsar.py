@@ -58,12 +58,12 @@ def shown(node: RecordingNode, **changes: Any) -> list[str]:  # noqa: ANN401 - w
 
 
 @pytest.mark.parametrize(("line", "asked"), REQUESTS.items(), ids=list(REQUESTS))
-def test_a_command_asks_for(node: RecordingNode, line: str, asked: tuple[str, str]) -> None:
+def test_command_sends_the_expected_request(node: RecordingNode, line: str, asked: tuple[str, str]) -> None:
     assert run(line, node.url).exit_code == 0
     assert node.asked == [(*asked, b"")]
 
 
-async def test_every_command_asks_for_something_that_is_answered(tmp_path: Path) -> None:
+async def test_every_command_requests_an_existing_route(tmp_path: Path) -> None:
     async with pulsar_harness(tmp_path) as harness:
         await harness.start()
         for method, path in REQUESTS.values():
@@ -72,7 +72,7 @@ async def test_every_command_asks_for_something_that_is_answered(tmp_path: Path)
             assert resolved.route.resource.canonical == path.partition("?")[0]
 
 
-def test_the_status_of_one_that_acts_is_a_screen(node: RecordingNode) -> None:
+def test_status_of_an_acting_process_has_one_line_per_figure(node: RecordingNode) -> None:
     assert shown(node) == [
         "mode                    act",
         "cluster                 c1: 3 brokers, 64 bundles",
@@ -87,7 +87,7 @@ def test_the_status_of_one_that_acts_is_a_screen(node: RecordingNode) -> None:
     ]
 
 
-def test_each_obstacle_and_each_fault_has_a_line(node: RecordingNode) -> None:
+def test_every_obstacle_and_fault_has_a_line(node: RecordingNode) -> None:
     lines = shown(
         node,
         acting=False,
@@ -116,22 +116,22 @@ def test_each_obstacle_and_each_fault_has_a_line(node: RecordingNode) -> None:
     ]
 
 
-def test_the_status_of_another_version_is_shown_as_it_is(node: RecordingNode) -> None:
+def test_status_of_another_version_is_shown_generically(node: RecordingNode) -> None:
     node.status, node.body = 200, b'{"mode":"watch"}'
     assert run("status", node.url).stdout == "mode  watch\n"
 
 
-def test_the_status_is_json_for_programs(node: RecordingNode) -> None:
+def test_status_is_printed_as_json(node: RecordingNode) -> None:
     node.status, node.body = 200, b'{"mode": "observe"}'
     assert json.loads(run("status --json", node.url).stdout) == {"mode": "observe"}
 
 
 @pytest.mark.parametrize("line", ["diary", "scores"])
-def test_text_is_printed_as_it_is(node: RecordingNode, line: str) -> None:
+def test_text_is_printed_unchanged(node: RecordingNode, line: str) -> None:
     node.status, node.body, node.content_type = 200, b"2026-01-01 12:00 So.\n    And so.\n", "text/plain"
     assert run(line, node.url).stdout == "2026-01-01 12:00 So.\n    And so.\n"
 
 
-def test_it_answers_on_a_port_of_its_own() -> None:
+def test_default_url_has_the_port_of_pulsar_processes() -> None:
     done = CliRunner(env={"NO_COLOR": "1", "TERM": "dumb"}).invoke(admin, ["pulsar", "status", "--help"])
     assert "http://127.0.0.1:8085" in done.stdout

@@ -76,7 +76,7 @@ MOVE = {
 }
 
 
-def test_a_quiet_fleet_is_a_few_lines_the_most_used_broker_above() -> None:
+def test_quiet_fleet_is_a_few_lines_with_the_busiest_broker_first() -> None:
     assert draw(seen(lastMoves=[MOVE]), 80, 24) == [
         "2 brokers, 32 bundles; 12:00:00Z, by n2:8080",
         "leader     n1:8080, epoch 7; nodes n1:8080, n2:8080",
@@ -91,16 +91,16 @@ def test_a_quiet_fleet_is_a_few_lines_the_most_used_broker_above() -> None:
     ]
 
 
-def test_size_that_the_load_needs_has_its_reason() -> None:
+def test_needed_fleet_size_is_shown_with_its_reason() -> None:
     size = {"needed": 3, "sentence": "3 brokers carry the peak"}
     assert "size       3 brokers carry the peak" in draw(seen(size=size), 80, 24)
 
 
-def test_a_bound_that_the_load_has_fallen_below_is_not_said() -> None:
+def test_lower_bound_above_the_current_usage_is_not_shown() -> None:
     assert draw(seen(lowerBound=90.1), 80, 24)[-1] == "mean 55 % (│)"
 
 
-def test_limits_are_said_with_their_reason_and_their_end_and_namespaces_that_no_broker_may_own() -> None:
+def test_limits_and_unplaceable_namespaces_are_shown() -> None:
     limits = [
         {"reason": "no_return", "sentence": "2 bundles wait", "until": NOON_MS + 240_000},
         {"reason": "rests", "sentence": "1 broker waits", "until": None},
@@ -115,7 +115,7 @@ def test_limits_are_said_with_their_reason_and_their_end_and_namespaces_that_no_
     ]
 
 
-def test_all_that_is_wrong_is_said() -> None:
+def test_every_problem_is_shown() -> None:
     drain = {"broker": "b2:8080", "state": "draining", "since": 1, "bundlesLeft": 9, "moved": 1, "failed": 0}
     lines = draw(
         seen(
@@ -162,13 +162,13 @@ def test_all_that_is_wrong_is_said() -> None:
         assert said in text
 
 
-def test_without_a_leader_or_brokers_it_says_so() -> None:
+def test_missing_leader_and_brokers_are_stated() -> None:
     lines = draw(seen(leader=None, brokers=brokers(), mean=None, lowerBound=None), 80, 24)
     assert "no leader  nothing is assigned or moved; nodes n1:8080, n2:8080" in lines
     assert "no brokers are registered" in lines
 
 
-def test_of_many_brokers_those_in_trouble_and_the_most_used_are_shown() -> None:
+def test_brokers_in_trouble_and_the_busiest_are_shown_of_many() -> None:
     many = brokers(*(number / 10 for number in range(1000)))
     many["state"][3] = "unreadable"
     lines = draw(seen(brokers=many, lastMoves=[MOVE] * 3), 80, 24)
@@ -180,13 +180,13 @@ def test_of_many_brokers_those_in_trouble_and_the_most_used_are_shown() -> None:
 
 
 @given(st.lists(st.floats(0, 500), max_size=30), st.integers(72, 220), st.integers(16, 60))
-def test_it_fits_the_screen(used: list[float], width: int, height: int) -> None:
+def test_status_fits_the_screen(used: list[float], width: int, height: int) -> None:
     lines = draw(seen(brokers=brokers(*used)), width, height)
     assert len(lines) < height
     assert max(map(cell_len, lines)) <= width
 
 
-def test_it_asks_for_the_fleet_and_the_last_moves(node: RecordingNode) -> None:
+def test_status_requests_fleet_and_last_moves(node: RecordingNode) -> None:
     node.script = {
         FLEET: [(200, json.dumps(seen()).encode())],
         DECISIONS: [(200, json.dumps({"decisions": [MOVE]}).encode())],
@@ -198,13 +198,13 @@ def test_it_asks_for_the_fleet_and_the_last_moves(node: RecordingNode) -> None:
     assert json.loads(run_admin("status --json", node.url).stdout)["lastMoves"] == [MOVE]
 
 
-def test_without_a_leader_the_last_moves_are_not_known(node: RecordingNode) -> None:
+def test_last_moves_are_unknown_without_a_leader(node: RecordingNode) -> None:
     node.script = {FLEET: [(200, json.dumps(seen(leader=None)).encode())], DECISIONS: [(503, b'{"reason":"none"}')]}
     assert run_admin("status", node.url).exit_code == 0
     assert json.loads(run_admin("status --json", node.url).stdout)["lastMoves"] is None
 
 
-def test_a_node_of_another_version_is_shown_as_it_answers(node: RecordingNode) -> None:
+def test_answer_of_another_version_is_shown(node: RecordingNode) -> None:
     fleet = {key: value for key, value in seen().items() if key != "brokers"}
     node.script = {FLEET: [(200, json.dumps(fleet).encode())], DECISIONS: [(503, b'{"reason":"none"}')]}
     done = run_admin("status", node.url)
@@ -212,7 +212,7 @@ def test_a_node_of_another_version_is_shown_as_it_answers(node: RecordingNode) -
     assert "n2:8080" in done.stdout
 
 
-def test_it_is_watched_until_it_may_not_be(node: RecordingNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_continues_after_errors_until_forbidden(node: RecordingNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_command, "_AGAIN_S", 0.0)
     fleet, lost = (200, json.dumps(seen()).encode()), (503, b'{"reason":"no"}')
     node.script = {FLEET: [fleet, lost, fleet, (403, b'{"reason":"no more"}')], DECISIONS: [(503, b"")]}

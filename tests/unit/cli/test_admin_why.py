@@ -32,7 +32,7 @@ def life(*entries: LineageEntry, omitted: int = 0) -> bytes:
     return told.model_dump_json(by_alias=True).encode()
 
 
-def test_a_life_begins_with_where_it_went_and_has_the_newest_last(node: RecordingNode) -> None:
+def test_lineage_starts_with_a_summary_and_ends_with_the_newest_entry(node: RecordingNode) -> None:
     way = {"source": "b1:8080", "destination": "b2:8080"}
     node.status, node.body = (
         200,
@@ -57,13 +57,13 @@ def test_a_life_begins_with_where_it_went_and_has_the_newest_last(node: Recordin
     ]
 
 
-def test_nodes_that_did_not_answer_are_named(node: RecordingNode) -> None:
+def test_unreachable_nodes_are_named(node: RecordingNode) -> None:
     node.status, node.body = 200, life().replace(b'"unheard":[]', b'"unheard":["n2:8080","n3:8080"]')
     told = run_admin(f"why {BUNDLE}", node.url).stdout.splitlines()
     assert told[1:] == ["(n2:8080, n3:8080 did not answer: what only they recorded is missing)"]
 
 
-def test_a_time_is_asked_for_as_milliseconds(node: RecordingNode) -> None:
+def test_times_are_sent_in_milliseconds(node: RecordingNode) -> None:
     node.status, node.body = 200, life()
     before = round(time.time() * 1000)
     done = run_admin(f"why {BUNDLE} --since 12h --until 5000 --limit 7", node.url)
@@ -74,14 +74,14 @@ def test_a_time_is_asked_for_as_milliseconds(node: RecordingNode) -> None:
     assert 0 <= int(query["since"]) - (before - 43_200_000) < 60_000
 
 
-def test_without_a_history_the_node_says_what_to_do(node: RecordingNode) -> None:
+def test_missing_history_shows_the_remedy_of_the_node(node: RecordingNode) -> None:
     node.status, node.body = 404, b'{"reason":"nothing is recorded: historyUrl is not set"}'
     done = run_admin(f"why {BUNDLE}", node.url)
     assert (done.exit_code, done.stdout) == (1, "")
     assert "historyUrl is not set" in done.stderr
 
 
-def test_a_history_is_read_without_a_node(node: RecordingNode, tmp_path: Path) -> None:
+def test_history_option_reads_files_without_a_node(node: RecordingNode, tmp_path: Path) -> None:
     with a_writer(Directory.of(str(tmp_path / "history"))) as writer:
         writer.begin_term(1, NOON_MS)
         writer.put(NOON_MS + 1000, MoveRow("began", BUNDLE, "b1:8080", "b2:8080", "admin_unload"))
@@ -93,13 +93,13 @@ def test_a_history_is_read_without_a_node(node: RecordingNode, tmp_path: Path) -
     assert node.asked == []
 
 
-def test_a_history_that_is_not_there_is_refused(node: RecordingNode, tmp_path: Path) -> None:
+def test_missing_history_directory_is_rejected(node: RecordingNode, tmp_path: Path) -> None:
     done = run_admin(f"why {BUNDLE} --history {tmp_path / 'nothing'}", node.url)
     assert done.exit_code == 1
     assert done.stderr == f"loadmanager: --history {tmp_path / 'nothing'}: no such directory\n"
 
 
-def test_who_changed_what_is_told_newest_last(node: RecordingNode) -> None:
+def test_audit_lists_changes_newest_first(node: RecordingNode) -> None:
     freeze = {"at": NOON_MS, "who": "ann", "from": "10.0.0.1", "operation": "PUT /loadbalance/v1/freeze"}
     freeze |= {"path": "/loadbalance/v1/freeze", "status": 204, "before": None, "after": {"frozen": "night"}}
     refused = freeze | {"who": "bob", "status": 403, "after": None}

@@ -43,7 +43,7 @@ async def answering(status: int, body: str) -> AsyncIterator[str]:
         (200, '{"brokers":[]}', "pid: Field required"),
     ],
 )
-def test_what_is_no_broker_gets_a_sentence(status: int, body: str, says: str) -> None:
+def test_url_of_no_broker_is_rejected_with_a_sentence(status: int, body: str, says: str) -> None:
     with in_another_thread(lambda: answering(status, body)) as url:
         done = run(url, "--start", "sleep 100")
     assert done.exit_code == 2
@@ -63,13 +63,13 @@ def test_what_is_no_broker_gets_a_sentence(status: int, body: str, says: str) ->
         (("nowhere", "--start", "sleep 100"), "no broker answers: nowhere/loadmanager/v1/stats"),
     ],
 )
-def test_what_cannot_be_checked_is_named_with_the_fix(arguments: tuple[str, ...], says: str) -> None:
+def test_invalid_arguments_are_rejected_with_the_fix(arguments: tuple[str, ...], says: str) -> None:
     done = run(*arguments)
     assert (done.exit_code, done.stdout) == (2, "")
     assert says in done.stderr
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_port_in_use_is_named() -> None:
     with in_another_thread(lambda: answering(200, "{}")) as url:
         done = run(url, "--agent-port", url.rpartition(":")[2])
     assert done.exit_code == 2
@@ -91,7 +91,7 @@ def findings(*verdicts: RuleVerdict) -> list[Finding]:
         ((RuleVerdict.NOT_TESTED, RuleVerdict.BROKEN), 1),
     ],
 )
-def test_the_exit_status_and_the_table_say_what_was_found(
+def test_exit_status_and_table_report_the_findings(
     verdicts: tuple[RuleVerdict, ...], status: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async def found(*_: object) -> list[Finding]:

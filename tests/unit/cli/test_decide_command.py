@@ -72,7 +72,7 @@ def brokers(**content: object) -> Line:
         ('{"recentlyUnloaded": {"bundles": {"x": 1}}}', "line 1: recentlyUnloaded.bundles: bundle 'x'"),
     ],
 )
-def test_a_dump_that_cannot_be_used_is_refused_with_exit_code_2_and_the_place(text: str, complaint: str) -> None:
+def test_invalid_dump_ends_with_2_and_names_the_place(text: str, complaint: str) -> None:
     result = run(text, *SHED, "--json")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("loadmanager: ")
@@ -105,7 +105,7 @@ def test_a_dump_that_cannot_be_used_is_refused_with_exit_code_2_and_the_place(te
         ),
     ],
 )
-def test_a_dump_that_contradicts_itself_is_refused(line: Line, complaint: str) -> None:
+def test_contradictory_dump_is_rejected(line: Line, complaint: str) -> None:
     result = run([line], *SHED)
     assert (result.exit_code, result.stdout) == (2, "")
     assert complaint in result.stderr
@@ -135,31 +135,31 @@ def test_a_dump_that_contradicts_itself_is_refused(line: Line, complaint: str) -
         (("--place", "RoundRobinBrokerSelector", "--bundle", "tenant/ns/0x0_0x10"), "overlaps"),
     ],
 )
-def test_a_question_that_cannot_be_asked_is_refused(arguments: tuple[str, ...], complaint: str) -> None:
+def test_invalid_question_is_rejected(arguments: tuple[str, ...], complaint: str) -> None:
     result = run([{"bundleData": {BUNDLE: {}}}], *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert complaint in result.stderr
 
 
-def test_without_a_file_the_missing_argument_is_named() -> None:
+def test_missing_file_argument_is_named() -> None:
     result = CliRunner().invoke(APP, [])
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Missing argument" in result.stderr
 
 
-def test_a_fault_in_a_later_line_leaves_nothing_on_standard_output() -> None:
+def test_error_in_a_later_line_prints_no_answers() -> None:
     result = run("{}\n{}\nnonsense\n", *SHED, "--json")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "line 3" in result.stderr
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_file_is_rejected(tmp_path: Path) -> None:
     result = CliRunner().invoke(APP, [str(tmp_path / "none.jsonl"), *SHED])
     assert result.exit_code == 2
     assert "No such file" in result.stderr
 
 
-def test_numbers_that_are_not_finite_come_and_go_in_quotes() -> None:
+def test_non_finite_numbers_are_quoted_in_input_and_output() -> None:
     line = {
         "brokers": {
             "a": broker([bundle(1), bundle(2)], cpu=90, load=stats()) | {"msgThroughputIn": "NaN"},
@@ -175,7 +175,7 @@ def test_numbers_that_are_not_finite_come_and_go_in_quotes() -> None:
     assert run([{**json.loads(text), "state": answer["state"]}], *SHED).exit_code == 0
 
 
-def test_what_is_null_is_absent() -> None:
+def test_null_counts_as_absent() -> None:
     line = {"brokers": {"a": {"lastStats": None, "bundles": None, "cpu": None}}, "takenAt": None, "state": None}
     (answer,) = answers(line, *SHED)
     assert answer["takenAt"] == 0
@@ -188,7 +188,7 @@ def two_brokers(cpu: float, start: int = 0) -> Line:
     return {"brokers": {"hot:1": hot, "idle:1": broker(cpu=0)}, "takenAt": 1000}
 
 
-def test_what_a_strategy_remembers_is_carried_from_line_to_line_and_can_be_given() -> None:
+def test_strategy_state_is_carried_between_lines_and_can_be_given() -> None:
     first, second = answers([two_brokers(90), two_brokers(20)], *SHED)
     remembered = second["state"]["ThresholdShedder"]["usage"]["hot:1"]
     assert remembered == [0, pytest.approx(0.83)]
@@ -198,18 +198,18 @@ def test_what_a_strategy_remembers_is_carried_from_line_to_line_and_can_be_given
     assert fresh["state"]["ThresholdShedder"]["usage"]["hot:1"] == [0, pytest.approx(0.2)]
 
 
-def test_a_broker_with_another_start_is_another_one() -> None:
+def test_broker_with_another_start_time_is_another_broker() -> None:
     _, second = answers([two_brokers(90), two_brokers(20, start=7)], *SHED)
     assert second["state"]["ThresholdShedder"]["usage"]["hot:1"] == [7, pytest.approx(0.2)]
 
 
-def test_settings_come_from_the_dump_and_the_command_line_wins() -> None:
+def test_command_line_settings_override_those_of_the_dump() -> None:
     line = {**two_brokers(90), "configuration": {"loadBalancerBrokerThresholdShedderPercentage": "60"}}
     assert answers(line, *SHED)[0]["decisions"] == []
     assert answers(line, *SHED, "--set", "loadBalancerBrokerThresholdShedderPercentage=10")[0]["decisions"]
 
 
-def test_a_threshold_that_is_empty_is_fitted_to_the_fleet_as_by_a_leader() -> None:
+def test_empty_threshold_is_fitted_to_the_fleet() -> None:
     open_thresholds = ("loadBalancerBrokerThresholdShedderPercentage", "loadBalancerBundleUnloadMinThroughputThreshold")
     line = {**two_brokers(5), "configuration": dict.fromkeys(open_thresholds, "")}
     assert answers(two_brokers(5), *SHED)[0]["decisions"] == []
@@ -232,13 +232,13 @@ def test_a_threshold_that_is_empty_is_fitted_to_the_fleet_as_by_a_leader() -> No
         ({"loadBalancerLoadSheddingStrategy": "AvgShedder", "loadBalancerLoadPlacementStrategy": "AvgShedder"}, 0.5),
     ],
 )
-def test_a_broker_conf_can_be_used_as_it_is(configuration: dict[str, str], usage: float) -> None:
+def test_settings_of_broker_conf_are_accepted(configuration: dict[str, str], usage: float) -> None:
     line = {"brokers": {"a": {"bandwidthIn": {"usage": 50, "limit": 100}}}, "configuration": configuration}
     (answer,) = answers(line, *SHED)
     assert answer["state"]["ThresholdShedder"]["usage"]["a"][1] == pytest.approx(usage)
 
 
-def test_excluded_namespaces_come_with_commas_and_hold_back_transfers_alone() -> None:
+def test_excluded_namespaces_affect_only_transfers() -> None:
     excluded = ("--set", "loadBalancerSheddingExcludedNamespaces=other/ns, tenant/ns")
     now = ("--set", "loadBalancerSheddingConditionHitCountThreshold=0")
     assert answers(two_brokers(90), "--shed", "TransferShedder", *now)[0]["decisions"]
@@ -246,7 +246,7 @@ def test_excluded_namespaces_come_with_commas_and_hold_back_transfers_alone() ->
     assert answers(two_brokers(90), *SHED, *excluded)[0]["decisions"]
 
 
-def test_a_placement_decided_before_gives_way_to_a_healthy_broker() -> None:
+def test_planned_placement_on_an_overloaded_broker_is_replaced() -> None:
     new = "tenant/ns/0x80000000_0xffffffff"
     line = {**two_brokers(90), "state": {"AvgShedder": {"planned": {new: "hot:1"}}}}
     (answer,) = answers(line, "--place", "AvgShedder", "--bundle", new)
@@ -254,7 +254,7 @@ def test_a_placement_decided_before_gives_way_to_a_healthy_broker() -> None:
     assert answer["state"]["AvgShedder"]["placed"] == {new: "idle:1"}
 
 
-def test_a_bundle_with_a_non_persistent_topic_needs_a_broker_that_serves_those() -> None:
+def test_non_persistent_topic_needs_a_broker_that_serves_them() -> None:
     line: Line = {"brokers": {name: {"nonPersistentTopicsEnabled": name == "3"} for name in "123"}}
     asked = ("--place", "RoundRobinBrokerSelector", "--bundle", BUNDLE)
     assert answers(line, *asked)[0]["candidates"] == ["1"]
@@ -262,12 +262,12 @@ def test_a_bundle_with_a_non_persistent_topic_needs_a_broker_that_serves_those()
     assert answers(line, *asked)[0]["candidates"] == ["3"]
 
 
-def test_the_environment_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADMANAGER_LOADBALANCERBROKERTHRESHOLDSHEDDERPERCENTAGE", "99")
     assert answers(two_brokers(90), *SHED)[0]["decisions"]
 
 
-def test_bundles_that_were_unloaded_lately_stay_until_the_grace_period_is_over() -> None:
+def test_recently_unloaded_bundles_stay_within_the_grace_period() -> None:
     line = two_brokers(90)
     names = list(line["brokers"]["hot:1"]["lastStats"])
     line |= {"takenAt": 3_600_000, "recentlyUnloaded": {"bundles": {names[0]: 3_600_000, names[1]: 1_799_999}}}
@@ -276,13 +276,13 @@ def test_bundles_that_were_unloaded_lately_stay_until_the_grace_period_is_over()
     assert names[1] in [each["bundle"] for each in answer["decisions"]]
 
 
-def test_a_broker_that_was_just_relieved_stops_the_transfers() -> None:
+def test_recently_relieved_broker_stops_transfers() -> None:
     line = {**two_brokers(90), "takenAt": 100_000, "recentlyUnloaded": {"brokers": {"hot:1": 90_000}}}
     (answer,) = answers(line, "--shed", "TransferShedder")
     assert answer["metrics"] == {"Skip/CoolDown": 1}
 
 
-def test_a_bundle_may_have_a_label_in_place_of_a_range() -> None:
+def test_bundle_may_have_a_label_instead_of_a_range() -> None:
     line = two_brokers(90)
     figures = dict.fromkeys(("bundle-1", "bundle-2"), stats(0, 0, 50e6, 50e6))
     line["brokers"]["hot:1"]["lastStats"] = figures
@@ -290,7 +290,7 @@ def test_a_bundle_may_have_a_label_in_place_of_a_range() -> None:
     assert [each["bundle"] for each in answer["decisions"]] == ["bundle-1", "bundle-2"]
 
 
-def test_without_json_there_is_a_table_with_sentences() -> None:
+def test_output_without_json_is_a_table_with_sentences() -> None:
     result = run([two_brokers(90)], *SHED)
     assert result.exit_code == 0
     assert "hot:1" in result.stdout
@@ -305,7 +305,7 @@ def test_without_json_there_is_a_table_with_sentences() -> None:
     assert "Drawn from: idle:1" in placed.stdout
 
 
-def test_no_name_is_cut() -> None:
+def test_names_are_not_truncated() -> None:
     host = f"broker-0.{'a' * 60}.svc.cluster.local:8080"
     shown = run([{"brokers": {host: broker()}}], "--place", "LeastLongTermMessageRate", "--bundle", BUNDLE).stdout
     for name in (host, BUNDLE):
@@ -313,7 +313,7 @@ def test_no_name_is_cut() -> None:
     assert "…" not in shown
 
 
-def test_ownership_in_a_dump_says_more_than_reports() -> None:
+def test_ownership_in_a_dump_overrides_reports() -> None:
     line = two_brokers(90)
     names = list(line["brokers"]["hot:1"]["lastStats"])
     ranges = [name.rpartition("/")[2] for name in names]
@@ -327,7 +327,7 @@ def test_ownership_in_a_dump_says_more_than_reports() -> None:
 
 
 @pytest.mark.parametrize("strategy", sorted(SHEDDING_STRATEGIES))
-def test_what_a_shedding_strategy_remembers_can_be_given_again(strategy: str) -> None:
+def test_shedding_state_can_be_given_again(strategy: str) -> None:
     (answer,) = answers(two_brokers(90), "--shed", strategy)
     assert list(answer["state"]) == [strategy]
     (again,) = answers({**two_brokers(90), "state": answer["state"]}, "--shed", strategy)
@@ -335,7 +335,7 @@ def test_what_a_shedding_strategy_remembers_can_be_given_again(strategy: str) ->
 
 
 @pytest.mark.parametrize("strategy", sorted(PLACEMENT_STRATEGIES))
-def test_what_a_placement_strategy_remembers_can_be_given_again(strategy: str) -> None:
+def test_placement_state_can_be_given_again(strategy: str) -> None:
     asked = ("--place", strategy, "--bundle", "tenant/ns/0x80000000_0xffffffff")
     (answer,) = answers(two_brokers(20), *asked)
     assert answer["decisions"][0]["destination"] in answer["candidates"]
@@ -344,7 +344,7 @@ def test_what_a_placement_strategy_remembers_can_be_given_again(strategy: str) -
 
 
 @pytest.mark.parametrize(("time", "reporter"), [({}, "b2:8080"), ({"lastUpdate": 1}, "b1:8080")])
-def test_a_report_without_a_time_is_from_the_moment_of_its_line(time: Line, reporter: str) -> None:
+def test_report_without_a_time_has_the_time_of_its_line(time: Line, reporter: str) -> None:
     hot = {BUNDLE: stats(40000, topics=2)}
     reports = {
         "b1:8080": broker([BUNDLE], lastStats=hot, lastUpdate=9),
@@ -354,11 +354,11 @@ def test_a_report_without_a_time_is_from_the_moment_of_its_line(time: Line, repo
     assert [each["source"] for each in answer["decisions"]] == [reporter]
 
 
-def test_a_key_that_decides_something_is_not_ignored() -> None:
+def test_keys_without_effect_are_no_settings() -> None:
     assert WITHOUT_EFFECT.isdisjoint(Settings.key(name) for name in Settings.model_fields)
 
 
-def test_more_topics_than_a_history_has_room_for_are_as_many_as_it_has() -> None:
+def test_topic_count_is_capped() -> None:
     line = {"brokers": {"b:8080": broker(lastStats={bundle(1): stats(1, topics=2**62)}, numTopics=2**62)}}
     (answer,) = answers(line, "--place", "LeastLongTermMessageRate", "--bundle", "tenant/ns/0x80000000_0xffffffff")
     assert answer["decisions"][0]["destination"] == "b:8080"
@@ -376,9 +376,7 @@ def test_more_topics_than_a_history_has_room_for_are_as_many_as_it_has() -> None
         ({"a:1": {"bundles": [bundle(1)]}, "b:1": {"lastStats": {}}}, ["a:1", "b:1"]),
     ],
 )
-def test_each_placement_answers_whatever_is_missing_from_reports(
-    strategy: str, reports: Line, possible: list[str | None]
-) -> None:
+def test_placement_answers_for_incomplete_reports(strategy: str, reports: Line, possible: list[str | None]) -> None:
     line = {"brokers": reports}
     (answer,) = answers(line, "--place", strategy, "--bundle", "tenant/ns/0x80000000_0xffffffff")
     assert answer["decisions"][0]["destination"] in possible

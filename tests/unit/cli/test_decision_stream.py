@@ -67,7 +67,7 @@ def followed(node: RecordingNode, options: str = "") -> list[tuple[int, int]]:
     return [(each["epoch"], each["sequence"]) for each in map(json.loads, done.stdout.splitlines())]
 
 
-def test_the_newest_stand_last_with_why_and_what_came_of_it(node: RecordingNode) -> None:
+def test_newest_decision_is_last_with_its_reason_and_effect(node: RecordingNode) -> None:
     refrained = entry(
         1, 2, acted=False, kind="shed", sentence="", reason="bundle_pinned", source=None, destination=None
     )
@@ -89,17 +89,17 @@ def test_the_newest_stand_last_with_why_and_what_came_of_it(node: RecordingNode)
         ("--since 1000 --until 1970-01-01T00:01", "limit=20&since=1000&until=60000"),
     ],
 )
-def test_what_is_wanted_is_asked_for(node: RecordingNode, options: str, query: str) -> None:
+def test_options_become_query_parameters(node: RecordingNode, options: str, query: str) -> None:
     assert run_admin(f"decisions {options}", node.url).exit_code == 0
     assert node.asked == [("GET", f"{DECISIONS}?{query}", b"")]
 
 
 @pytest.mark.parametrize("options", ["--bundle b --broker c", "--follow --until 5"])
-def test_what_goes_not_together_is_wrong_usage(node: RecordingNode, options: str) -> None:
+def test_conflicting_options_are_wrong_usage(node: RecordingNode, options: str) -> None:
     assert (run_admin(f"decisions {options}", node.url).exit_code, node.asked) == (2, [])
 
 
-def test_a_change_of_the_leader_leaves_no_gap_and_shows_nothing_twice(node: RecordingNode) -> None:
+def test_leader_change_loses_and_repeats_no_decision(node: RecordingNode) -> None:
     of_before, of_now, of_next = entry(1, 1), entry(1, 2), entry(2, 1)
     node.script[DECISIONS] = [listed(of_before, of_now), listed(of_now, of_next, entry(2, 2)), listed()]
     node.script[LIVE] = [streamed(of_now, entry(1, 3)), streamed(entry(2, 2), entry(2, 3)), FORBIDDEN]
@@ -111,21 +111,21 @@ def test_a_change_of_the_leader_leaves_no_gap_and_shows_nothing_twice(node: Reco
     assert node.asked[3][1] == f"{DECISIONS}?limit=20&since=13000", "what was decided since the last that was shown"
 
 
-def test_a_move_is_shown_again_once_it_was_measured(node: RecordingNode) -> None:
+def test_move_is_shown_again_once_measured(node: RecordingNode) -> None:
     began, measured = entry(1, 1, effect=effect(None)), entry(1, 1, effect=effect(1.25))
     node.script[DECISIONS] = [listed(began)]
     node.script[LIVE] = [streamed(began, measured, measured), FORBIDDEN]
     assert followed(node) == [(1, 1), (1, 1)]
 
 
-def test_what_is_not_wanted_is_not_shown(node: RecordingNode) -> None:
+def test_filtered_decisions_are_not_shown(node: RecordingNode) -> None:
     node.script[DECISIONS] = [listed()]
     others = [entry(1, 1, kind="assign"), entry(1, 2, source="b9:8080"), entry(1, 3, source=None, destination=None)]
     node.script[LIVE] = [streamed(*others, entry(1, 4)), FORBIDDEN]
     assert followed(node, "--kind unload --broker b1:8080") == [(1, 4)]
 
 
-def test_what_passes_by_is_waited_for_and_said_once(node: RecordingNode) -> None:
+def test_temporary_errors_are_retried_and_reported_once(node: RecordingNode) -> None:
     nobody = (503, b'{"reason":"no node leads at the moment"}')
     node.script[DECISIONS] = [listed(entry(1, 1)), nobody, listed()]
     node.script[LIVE] = [streamed(), nobody, streamed(), streamed(entry(2, 1)), FORBIDDEN]
@@ -138,13 +138,13 @@ def test_what_passes_by_is_waited_for_and_said_once(node: RecordingNode) -> None
     assert [line.split()[0] for line in done.stdout.splitlines()[::2]] == ["00:00:11Z", "00:00:21Z"]
 
 
-def test_nobody_to_follow_ends_it_at_the_beginning() -> None:
+def test_unreachable_node_ends_follow_at_the_start() -> None:
     done = run_admin("decisions -f", f"http://127.0.0.1:{closed_port()}")
     assert done.exit_code == 3
     assert "--url or LOADMANAGER_ADMIN_URL says where nodes answer" in done.stderr
 
 
-def test_events_are_read_as_they_are_written() -> None:
+def test_server_sent_events_are_parsed() -> None:
     lines = [
         ":comment",
         "event: a",

@@ -36,7 +36,7 @@ def progress(left: int, moved: int = 0, **others: Any) -> tuple[int, bytes]:  # 
     return 200, of_it.model_dump_json(by_alias=True).encode()
 
 
-def test_it_waits_with_an_estimate_until_the_broker_has_nothing(node: RecordingNode) -> None:
+def test_wait_shows_estimates_until_the_broker_is_empty(node: RecordingNode) -> None:
     node.script[DRAIN] = [progress(9, eta_s=None), progress(6, 3, failed=1), progress(0, 9)]
     done = run(node)
     assert done.exit_code == 0
@@ -48,12 +48,12 @@ def test_it_waits_with_an_estimate_until_the_broker_has_nothing(node: RecordingN
     assert [method for method, _, _ in node.asked] == ["PUT", "GET", "GET"]
 
 
-def test_programs_get_the_last_progress(node: RecordingNode) -> None:
+def test_json_wait_prints_the_last_progress(node: RecordingNode) -> None:
     node.script[DRAIN] = [progress(1), progress(0, 1)]
     assert json.loads(run(node, "--wait --json").stdout)["state"] == "done"
 
 
-def test_without_waiting_it_is_begun_and_shown(node: RecordingNode) -> None:
+def test_drain_without_wait_is_started_and_shown(node: RecordingNode) -> None:
     node.script[DRAIN] = [progress(9)]
     done = run(node, "")
     assert done.exit_code == 0
@@ -61,7 +61,7 @@ def test_without_waiting_it_is_begun_and_shown(node: RecordingNode) -> None:
     assert [method for method, _, _ in node.asked] == ["PUT"]
 
 
-def test_it_can_have_the_bundles_returned(node: RecordingNode) -> None:
+def test_drain_can_return_the_bundles(node: RecordingNode) -> None:
     node.script[DRAIN] = [progress(9), progress(3, state="returning", eta_s=None)]
     assert run(node, "--and-return").exit_code == 0
     assert node.asked[0][1] == f"{DRAIN}?andReturn=true"
@@ -69,7 +69,7 @@ def test_it_can_have_the_bundles_returned(node: RecordingNode) -> None:
     assert shown.startswith("b1:8080 gets its bundles back: 3 left (begun ")
 
 
-def test_that_nothing_can_leave_ends_it_with_5_and_why(node: RecordingNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocked_drain_ends_with_5_and_the_reasons(node: RecordingNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drain_commands, "_BLOCKED_S", 0.0)
     why = [BlockedBundle(bundle="t/ns/0x00000000_0x80000000", why="it is pinned")]
     node.script[DRAIN] = [progress(3), progress(3, state="blocked", eta_s=None, blocked=why)]
@@ -82,14 +82,14 @@ def test_that_nothing_can_leave_ends_it_with_5_and_why(node: RecordingNode, monk
     ]
 
 
-def test_the_time_that_is_over_ends_it_with_4(node: RecordingNode) -> None:
+def test_drain_beyond_its_time_limit_ends_with_4(node: RecordingNode) -> None:
     node.script[DRAIN] = [progress(3)]
     done = run(node, "--wait --at-most 0s")
     assert done.exit_code == 4
     assert done.stderr.endswith("3 bundles left, 0 moved, about 1 s to go at 2/s; it goes on\n")
 
 
-def test_what_passes_by_is_waited_for(node: RecordingNode) -> None:
+def test_temporary_errors_are_retried(node: RecordingNode) -> None:
     nobody = (503, b'{"reason":"no node leads at the moment"}')
     node.script[DRAIN] = [progress(3), nobody, progress(0, 3)]
     done = run(node)
@@ -97,12 +97,12 @@ def test_what_passes_by_is_waited_for(node: RecordingNode) -> None:
     assert "503 Service Unavailable: no node leads at the moment; asking again" in done.stderr
 
 
-def test_a_drain_that_somebody_stops_ends_with_1(node: RecordingNode) -> None:
+def test_drain_stopped_by_another_client_ends_with_1(node: RecordingNode) -> None:
     node.script[DRAIN] = [progress(3), (404, b'{"reason":"broker b1:8080 is not being drained"}')]
     done = run(node)
     assert (done.exit_code, done.stdout) == (1, "")
     assert done.stderr.endswith("404 Not Found: broker b1:8080 is not being drained\n")
 
 
-def test_a_time_goes_with_waiting(node: RecordingNode) -> None:
+def test_time_limit_without_wait_is_wrong_usage(node: RecordingNode) -> None:
     assert (run(node, "--at-most 5m").exit_code, node.asked) == (2, [])

@@ -78,7 +78,7 @@ def a_bundle(**others: Any) -> BundleExplanation:  # noqa: ANN401 - fields of it
     return BundleExplanation.model_validate(fields | others)
 
 
-def test_of_a_bundle_it_says_where_it_is_and_whether_it_stays(node: RecordingNode) -> None:
+def test_bundle_explanation_shows_owner_and_placement(node: RecordingNode) -> None:
     assert shown(node, f"bundle {BUNDLE}", a_bundle()) == [
         f"{BUNDLE} is on b1:8080 for 3 min (admin unload); a round now would leave it there.",
         "  No move because a round takes nothing from b1:8080.",
@@ -104,7 +104,7 @@ def test_of_a_bundle_it_says_where_it_is_and_whether_it_stays(node: RecordingNod
     ]
 
 
-def test_of_a_bundle_that_would_move_or_stays_by_a_rule_it_says_so(node: RecordingNode) -> None:
+def test_bundle_explanation_shows_moves_rules_and_missing_owners(node: RecordingNode) -> None:
     moving = a_bundle(shedding=shedding(would_move=True, destination="b2:8080", stays=None))
     assert shown(node, f"bundle {BUNDLE}", moving)[0].endswith("; a round now would move it to b2:8080.")
     pinned = said("No move because it is pinned", change="take back its pin")
@@ -117,7 +117,7 @@ def test_of_a_bundle_that_would_move_or_stays_by_a_rule_it_says_so(node: Recordi
     assert shown(node, f"bundle {BUNDLE}", free)[0] == f"{BUNDLE} has no owner."
 
 
-def test_of_a_broker_it_says_what_a_round_would_take_and_whether_it_is_given_anything(node: RecordingNode) -> None:
+def test_broker_explanation_shows_moves_and_obstacles(node: RecordingNode) -> None:
     resources = {"cpu": 1.992, "memory": None, "direct_memory": 0.0, "bandwidth_in": 90.04, "bandwidth_out": 0.0}
     explanation = BrokerExplanation.model_validate({
         "broker_id": "b1:8080", "inputs": INPUTS, "usage_percent": 90.04, "resources": resources,
@@ -147,7 +147,7 @@ def test_of_a_broker_it_says_what_a_round_would_take_and_whether_it_is_given_any
     ]
 
 
-def test_why_not_has_the_answer_and_its_remedy_first(node: RecordingNode) -> None:
+def test_why_not_starts_with_the_answer_and_its_remedy(node: RecordingNode) -> None:
     answer = said("Not on b2:8080 because an operator has excluded it", change="take back its exclusion")
     other = said("Not on b2:8080 because it is full", change="have less on it", is_preference=False)
     explanation = WhyNotExplanation.model_validate({
@@ -168,14 +168,14 @@ def test_why_not_has_the_answer_and_its_remedy_first(node: RecordingNode) -> Non
     ]
 
 
-def test_an_explanation_of_another_version_is_shown_as_it_is(node: RecordingNode) -> None:
+def test_explanation_of_another_version_is_shown_generically(node: RecordingNode) -> None:
     class Other(WireModel):
         mood: str
 
     assert shown(node, f"bundle {BUNDLE}", Other(mood="good")) == ["mood  good"]
 
 
-def test_a_command_in_an_explanation_runs_where_it_is_printed(node: RecordingNode, tmp_path: Path) -> None:
+def test_printed_command_contains_url_and_token_file(node: RecordingNode, tmp_path: Path) -> None:
     (token := tmp_path / "my token").write_text("a.b.c")
     pinned = said("No move because it is pinned", change=f"loadmanager admin bundles unpin {BUNDLE}")
     node.status, node.body = 200, a_bundle(shedding=shedding(stays=pinned)).model_dump_json(by_alias=True).encode()

@@ -29,7 +29,7 @@ def doors(own: Signed, **ports: Any) -> list[str]:  # noqa: ANN401 - as in a fil
     return [door.scheme for door in opened.doors]
 
 
-def test_others_come_by_tls_where_it_is_alone_or_they_are_told_so(own: Signed) -> None:
+def test_tls_listener_is_first_only_when_alone_or_configured(own: Signed) -> None:
     assert doors(own, webServicePort=0) == ["http"]
     assert doors(own, webServicePort=0, webServicePortTls=0) == ["http", "https"]
     assert doors(own, webServicePort=0, webServicePortTls=0, brokerClientTlsEnabled=True) == ["https", "http"]
@@ -44,7 +44,7 @@ def test_bad_certificate_is_named_by_key_and_file(own: Signed, capsys: pytest.Ca
     assert f"tlsCertificateFilePath {own.certificate}, tlsKeyFilePath {own.key}: " in capsys.readouterr().err
 
 
-def test_a_unix_socket_that_a_former_life_left_is_replaced_and_is_for_owner_and_group(tmp_path: Path) -> None:
+def test_stale_unix_socket_is_replaced_with_mode_0660(tmp_path: Path) -> None:
     path = tmp_path / "s"
     listen_at("brokerSocketPath", path).close()
     assert path.is_socket()
@@ -53,7 +53,7 @@ def test_a_unix_socket_that_a_former_life_left_is_replaced_and_is_for_owner_and_
         assert path.stat().st_mode & 0o777 == 0o660
 
 
-def test_foreign_sockets_and_files_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_used_sockets_and_files_are_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     used, other, long = tmp_path / "s", tmp_path / "notes", tmp_path / ("x" * 108)
     other.write_text("keep")
     with listen_at("brokerSocketPath", used):
@@ -69,7 +69,7 @@ def test_foreign_sockets_and_files_are_left_alone(tmp_path: Path, capsys: pytest
     ("address", "host"),
     [("0.0.0.0", "127.0.0.1"), ("127.0.0.2", "127.0.0.2"), ("127.0.0.1", "127.0.0.1"), ("::", "[::1]")],
 )
-def test_a_broker_is_told_an_address_at_which_its_agent_listens(address: str, host: str) -> None:
+def test_broker_gets_a_reachable_agent_address(address: str, host: str) -> None:
     if ":" in address and not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")
     with listen("agentPort", address, 0) as listener:
@@ -78,6 +78,6 @@ def test_a_broker_is_told_an_address_at_which_its_agent_listens(address: str, ho
         socket.create_connection((host.strip("[]"), port), timeout=patience()).close()
 
 
-def test_a_broker_is_told_the_path_of_a_unix_socket(tmp_path: Path) -> None:
+def test_broker_gets_the_path_of_the_unix_socket(tmp_path: Path) -> None:
     with listen_at("brokerSocketPath", tmp_path / "s") as listener:
         assert local_url_of(listener) == f"unix:{tmp_path / 's'}"

@@ -11,7 +11,7 @@ from loadmanager.cli.pipeline_command import located, require_history, require_r
 from loadmanager.errors import ConfigurationError
 
 
-def test_a_history_is_a_directory_with_its_tables(tmp_path: Path) -> None:
+def test_history_must_be_a_directory_with_tables(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path, why in (
         (tmp_path / "none", "there is no such directory"),
@@ -26,14 +26,14 @@ def test_a_history_is_a_directory_with_its_tables(tmp_path: Path) -> None:
     require_history(str(tmp_path))
 
 
-def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert located("out") == str(tmp_path / "out")
     for url in ("s3a://bucket/out", "file:/out"):
         assert located(url) == url
 
 
-def test_there_has_to_be_room_for_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_directory_must_be_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     require_room(str(tmp_path / "some" / "where"))
     with pytest.raises(ConfigurationError, match=r"file is a file: expected a directory"):
@@ -43,7 +43,7 @@ def test_there_has_to_be_room_for_what_is_written(tmp_path: Path, monkeypatch: p
         require_room(str(tmp_path / "some" / "where"))
 
 
-def test_what_is_read_again_has_to_be_there(tmp_path: Path) -> None:
+def test_run_must_have_a_summary(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"there is no summary.json"):
         require_run(str(tmp_path))
     (tmp_path / "summary.json").touch()
@@ -62,7 +62,7 @@ def test_what_is_read_again_has_to_be_there(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_url_that_cannot_be_reached_is_refused_without_its_password(url: str, why: str) -> None:
+def test_unreachable_url_is_rejected_without_its_password(url: str, why: str) -> None:
     for require, name in ((require_history, "HISTORY"), (require_room, "--out")):
         with pytest.raises(ConfigurationError, match=f"^{name} .*{why}") as raised:
             require(url)
@@ -70,7 +70,7 @@ def test_a_url_that_cannot_be_reached_is_refused_without_its_password(url: str, 
 
 
 @pytest.mark.parametrize("command", ["run", "stream"])
-def test_a_command_ends_with_2_and_names_what_is_wrong(
+def test_missing_history_ends_with_2_before_spark_starts(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     history = str(tmp_path / "none")

@@ -16,7 +16,7 @@ def test_each_step_ends_with_its_rows_and_seconds(capsys: pytest.CaptureFixture[
     assert said == ["  rejected_rows: 1,234 rows", "ingest: 1,234 rows, 30.0 s", "whatif: 0.5 s"]
 
 
-def test_a_terminal_shows_the_present_step(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_shows_the_current_step(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     with ProgressView(["ingest", "report"]) as view:

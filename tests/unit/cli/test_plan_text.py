@@ -81,7 +81,7 @@ def a_plan(**others: Any) -> PlanAnswer:  # noqa: ANN401 - fields of it
     return PlanAnswer.model_validate(fields | others)
 
 
-def test_a_plan_begins_with_its_effect_and_ends_with_the_command_that_executes_it(node: RecordingNode) -> None:
+def test_plan_starts_with_its_effect_and_ends_with_its_command(node: RecordingNode) -> None:
     assert shown(node, "plans show abc", a_plan()) == [
         SUMMARY,
         "  Heat 1 after 2: no assignment can be below 1.",
@@ -103,7 +103,7 @@ def test_a_plan_begins_with_its_effect_and_ends_with_the_command_that_executes_i
     ]
 
 
-def test_a_plan_without_moves_has_nothing_to_execute(node: RecordingNode) -> None:
+def test_plan_without_moves_has_no_command(node: RecordingNode) -> None:
     lines = shown(node, "plans create shed", a_plan(steps=[], verdicts=[]))
     assert lines[:2] == [
         "Plan (shed): nothing to move; imbalance 2.01.",
@@ -112,17 +112,17 @@ def test_a_plan_without_moves_has_nothing_to_execute(node: RecordingNode) -> Non
     assert lines[-1] == "hash   abc"
 
 
-def test_programs_get_the_plan_alone(node: RecordingNode) -> None:
+def test_json_option_prints_the_plan_only(node: RecordingNode) -> None:
     lines = shown(node, "plans show abc --json", a_plan())
     assert json.loads("\n".join(lines))["hash"] == "abc"
 
 
-def test_an_answer_of_another_version_is_shown_all_the_same(node: RecordingNode) -> None:
+def test_answer_of_another_version_is_shown_generically(node: RecordingNode) -> None:
     node.status, node.body = 200, b'{"another":{"thing":1}}'
     assert run_admin("plans show abc", node.url).stdout == "name     thing\n──────────────\nanother  1\n"
 
 
-def test_the_outcome_of_an_execution_comes_first(node: RecordingNode) -> None:
+def test_execution_starts_with_its_outcome(node: RecordingNode) -> None:
     failed = STEP | {"outcome": "failed", "error": "no answer", "load_bytes_per_s": None, "clients": None}
     answer = ExecutionAnswer.model_validate({"hash": "abc", "executed": 0, "steps": [failed], "reason": "frozen"})
     lines = shown(node, "plans execute abc", answer)
@@ -130,7 +130,7 @@ def test_the_outcome_of_an_execution_comes_first(node: RecordingNode) -> None:
     assert lines[-1] == f"b1:8080  b2:8080  {BUNDLE}  plan executed  failed   no answer"
 
 
-def test_kept_plans_are_a_table(node: RecordingNode) -> None:
+def test_stored_plans_are_a_table(node: RecordingNode) -> None:
     kept = {"hash": "abc", "kind": "shed", "state": "executed", "at": 1, "bundles_moved": 2, "done": 2}
     kept |= {"imbalance_before": 2.0, "imbalance_after": 1.25, "reason": None}
     assert shown(node, "plans list", PlansAnswer.model_validate({"plans": [kept]}))[-1].endswith(
@@ -139,7 +139,7 @@ def test_kept_plans_are_a_table(node: RecordingNode) -> None:
     assert shown(node, "plans list", PlansAnswer(plans=[])) == ["No plans."]
 
 
-def test_the_status_of_a_drain_is_a_sentence(node: RecordingNode) -> None:
+def test_drain_status_is_a_sentence(node: RecordingNode) -> None:
     since = round(time.time() * 1000) - 5 * DAY_MS
     fields = {"broker": "b1:8080", "since": since, "moved": 3, "failed": 0, "rate_per_s": 0.0, "eta_s": None}
     stays = [{"bundle": BUNDLE, "why": "it is pinned"}]
@@ -155,7 +155,7 @@ def test_the_status_of_a_drain_is_a_sentence(node: RecordingNode) -> None:
     ]
 
 
-def test_the_balance_is_told_in_sentences(node: RecordingNode) -> None:
+def test_balance_is_shown_in_sentences(node: RecordingNode) -> None:
     loss = {"lost": "b1:8080", "bound_percent": 51.26, "placed_percent": 60.0, "stranded": 2, "is_borne": False}
     content = {"now": CERTIFICATE, "last_round": CERTIFICATE, "worst_broker_loss": loss, "worst_domain_loss": None}
     assert shown(node, "balancer balance", BalanceAnswer.model_validate(content)) == [
@@ -165,7 +165,7 @@ def test_the_balance_is_told_in_sentences(node: RecordingNode) -> None:
     ]
 
 
-def test_a_printed_command_needs_no_url_where_the_environment_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_printed_command_omits_the_url_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service(["http://n1:8080", "http://n2:8080"], 1.0)
     assert service.command("status") == "loadmanager admin status --url http://n1:8080,http://n2:8080"
     monkeypatch.setenv(URL_VARIABLE, "http://n1:8080,http://n2:8080")
@@ -173,7 +173,7 @@ def test_a_printed_command_needs_no_url_where_the_environment_has_it(monkeypatch
     assert service.complete("it waits") == "it waits"
 
 
-def test_a_printed_command_names_a_program_that_is_not_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_printed_command_names_a_program_outside_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service(["http://n1:8080"], 1.0)
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("sys.argv", [".venv/bin/loadmanager", "admin", "status"])

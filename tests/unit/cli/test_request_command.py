@@ -40,7 +40,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.parametrize("command", ["dump", "history", "simulate"])
-def test_what_is_forked_says_what_the_installed_command_says(command: str) -> None:
+def test_forked_help_equals_that_of_the_installed_command(command: str) -> None:
     installed = [str(Path(sys.executable).with_name("loadmanager")), command, "--help"]
     done = subprocess.run(
         installed, capture_output=True, text=True, timeout=patience(), env=os.environ | A_TERMINAL, check=False
@@ -79,11 +79,11 @@ def test_unprintable_text_is_replaced(encoding: str, options: list[str], monkeyp
         assert lines.splitlines()[:2] == ["brokerId", ("─" if encoding == "utf-8" else "-") * 8]
 
 
-def test_the_version_is_shown() -> None:
+def test_version_is_shown() -> None:
     assert run("--version").stdout == f"loadmanager {__version__}\n"
 
 
-def test_who_looks_for_garbage_passes_over_what_a_command_has_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imported_modules_are_frozen_for_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["loadmanager", "--version"])
     frozen = gc.get_freeze_count()
     with pytest.raises(SystemExit):
@@ -92,7 +92,7 @@ def test_who_looks_for_garbage_passes_over_what_a_command_has_imported(monkeypat
     assert gc.isenabled()
 
 
-def test_shells_complete() -> None:
+def test_bash_and_fish_completion_work() -> None:
     for_bash = {"_LOADMANAGER_COMPLETE": "complete_bash", "COMP_WORDS": "loadmanager de", "COMP_CWORD": "1"}
     assert run(**for_bash).stdout.split() == ["demo", "decide"]
     for_fish = {"_LOADMANAGER_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
@@ -104,7 +104,7 @@ SLOW = ("aiohttp", "asyncio", "loadmanager.wire.validation", "numpy", "pyarrow",
 """Modules that take long to import, and that no request needs."""
 
 
-def test_a_question_is_asked_without_loading_what_takes_its_time() -> None:
+def test_admin_command_imports_no_slow_modules() -> None:
     line = ["loadmanager", "admin", "status", "--url", f"http://127.0.0.1:{closed_port()}"]
     looking = f"print([name for name in {SLOW} if name in sys.modules])"
     code = (
@@ -130,7 +130,7 @@ def test_only_the_typed_command_of_a_group_is_prepared() -> None:
     assert prepared("--help") == prepared("no-command") == everything
 
 
-def test_completion_imports_the_command_that_is_typed_alone() -> None:
+def test_completion_imports_no_slow_modules() -> None:
     looking = f"print([name for name in {SLOW} if name in sys.modules])"
     code = f"import atexit\n{NAMED.replace('main()', '')}\natexit.register(lambda: {looking})\nmain()"
     line = {"_LOADMANAGER_COMPLETE": "complete_bash", "COMP_WORDS": "loadmanager a", "COMP_CWORD": "1"}
@@ -145,7 +145,7 @@ def test_completion_imports_the_command_that_is_typed_alone() -> None:
     assert done.stdout.split() == ["agent", "admin", "[]"]
 
 
-def test_an_unknown_command_is_refused_with_exit_code_2() -> None:
+def test_unknown_command_ends_with_2() -> None:
     done = run("server")
     assert done.returncode == 2
     assert "No such command 'server'" in done.stderr
@@ -155,13 +155,13 @@ def test_an_unknown_command_is_refused_with_exit_code_2() -> None:
 @pytest.mark.parametrize(
     ("process", "file"), [("serve", "loadmanager.yaml"), ("agent", "agent.yaml"), ("pulsar", "pulsar.yaml")]
 )
-def test_the_configuration_files_in_the_repository_are_those_that_the_command_prints(process: str, file: str) -> None:
+def test_configuration_files_equal_the_printed_ones(process: str, file: str) -> None:
     done = run("config", process)
     assert done.returncode == 0
     assert done.stdout == (ROOT / "config" / file).read_text(encoding="utf-8")
 
 
-def test_a_configuration_that_cannot_be_used_ends_serve_with_exit_code_2_and_one_line(tmp_path: Path) -> None:
+def test_invalid_configuration_ends_serve_with_2_and_one_line(tmp_path: Path) -> None:
     path = tmp_path / "loadmanager.yaml"
     path.write_text("webServicPort: 1\n", encoding="utf-8")
     done = run("serve", "--config", str(path))
@@ -183,7 +183,7 @@ def test_bad_metadata_store_url_ends_serve_with_exit_code_2(tmp_path: Path, url:
     assert "Traceback" not in done.stderr
 
 
-def test_the_ready_file_appears_whole(tmp_path: Path) -> None:
+def test_ready_file_is_written_atomically(tmp_path: Path) -> None:
     write_ready_file(tmp_path / "ready.json", {"url": "http://h:1"})
     assert [path.name for path in tmp_path.iterdir()] == ["ready.json"]
     assert (tmp_path / "ready.json").read_text() == f'{{"url":"http://h:1","pid":{os.getpid()}}}'
@@ -205,7 +205,7 @@ async def test_ready_process_ends_in_order(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
-def test_an_answer_is_in_utf_8_whatever_the_terminal_speaks(form: tuple[str, ...]) -> None:
+def test_output_is_utf_8_on_any_terminal(form: tuple[str, ...]) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "loadmanager", *DECIDE, *form]
     line = '{"brokers": {"é:1": {}}}'.encode()
@@ -215,7 +215,7 @@ def test_an_answer_is_in_utf_8_whatever_the_terminal_speaks(form: tuple[str, ...
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
-def test_an_answer_that_cannot_be_written_ends_with_exit_code_1_and_one_line(form: tuple[str, ...]) -> None:
+def test_unwritable_output_ends_with_1_and_one_line(form: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "loadmanager", *DECIDE, *form]
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
@@ -224,7 +224,7 @@ def test_an_answer_that_cannot_be_written_ends_with_exit_code_1_and_one_line(for
     assert (done.returncode, done.stderr) == (1, b"loadmanager: standard output: No space left on device\n")
 
 
-def test_a_reader_that_goes_away_is_no_fault() -> None:
+def test_closed_output_is_no_error() -> None:
     command = [sys.executable, "-m", "loadmanager", *DECIDE, "--json"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin is not None
@@ -237,7 +237,7 @@ def test_a_reader_that_goes_away_is_no_fault() -> None:
         assert (process.wait(timeout=patience()), said) == (0, b"")
 
 
-def test_a_closed_standard_input_is_refused_with_exit_code_2() -> None:
+def test_closed_standard_input_ends_with_2() -> None:
     command = [sys.executable, "-m", "loadmanager", *DECIDE]
     done = subprocess.run(
         ["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, text=True, timeout=patience(), check=False
@@ -246,7 +246,7 @@ def test_a_closed_standard_input_is_refused_with_exit_code_2() -> None:
     assert done.stderr == "loadmanager: -: standard input is closed\n"
 
 
-def test_a_key_of_tokens_that_cannot_be_used_ends_serve_with_exit_code_2(tmp_path: Path) -> None:
+def test_invalid_token_key_ends_serve_with_2(tmp_path: Path) -> None:
     key, path = tmp_path / "secret.key", tmp_path / "loadmanager.yaml"
     key.write_bytes(b"too short to be a secret")
     path.write_text(f"authenticationEnabled: true\ntokenSecretKey: file://{key}\n", encoding="utf-8")
@@ -267,7 +267,7 @@ def test_a_key_of_tokens_that_cannot_be_used_ends_serve_with_exit_code_2(tmp_pat
         ({"authentication_enabled": True}, "0.0.0.0", False),
     ],
 )
-def test_who_is_open_to_other_hosts_says_so(keys: dict[str, Any], address: str, warns: bool) -> None:  # noqa: FBT001 - of the table
+def test_open_listener_on_other_hosts_is_warned_about(keys: dict[str, Any], address: str, warns: bool) -> None:  # noqa: FBT001 - of the table
     with capture_logs() as logs:
         warn_if_open(settings(**keys), address)
     assert [entry["event"] for entry in logs] == ["open_to_anyone"] * warns

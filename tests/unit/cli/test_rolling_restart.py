@@ -65,15 +65,13 @@ def test_brokers_are_drained_restarted_and_refilled_in_order(node: RecordingNode
     ]
 
 
-def test_the_plan_does_nothing(node: RecordingNode, log: Path) -> None:
+def test_plan_option_changes_nothing(node: RecordingNode, log: Path) -> None:
     done = run(node, log, "--plan")
     assert done.stdout.splitlines()[0] == f"1 of 2: b1:8080: sh -c 'echo b1:8080 b1 >> {log}'"
     assert [method for method, _, _ in node.asked] == ["GET"]
 
 
-def test_an_interrupted_one_goes_on_where_it_was(
-    node: RecordingNode, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_restart_can_be_continued(node: RecordingNode, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -91,7 +89,7 @@ def test_an_interrupted_one_goes_on_where_it_was(
     assert (done.exit_code, log.exists()) == (0, False), "it has been restarted already"
 
 
-def test_a_restart_that_fails_ends_it(node: RecordingNode, log: Path) -> None:
+def test_failed_restart_command_stops(node: RecordingNode, log: Path) -> None:
     node.script[drain("b1:8080")] = a_restart()
     node.script[BROKERS] = [(200, b'["b1:8080"]')]
     done = run_admin("brokers rolling-restart --run false", node.url)
@@ -100,13 +98,13 @@ def test_a_restart_that_fails_ends_it(node: RecordingNode, log: Path) -> None:
     assert not log.exists()
 
 
-def test_a_broker_that_is_not_there_is_named(node: RecordingNode, log: Path) -> None:
+def test_unknown_broker_is_named(node: RecordingNode, log: Path) -> None:
     done = run(node, log, "--from b9:8080")
     assert done.exit_code == 1
     assert "--from: b9:8080 is not registered; known: b1:8080, b2:8080" in done.stderr
 
 
-def test_another_answer_ends_it(node: RecordingNode, log: Path) -> None:
+def test_error_answer_stops(node: RecordingNode, log: Path) -> None:
     node.script[drain("b1:8080")] = [(403, b'{"reason":"no role"}')]
     assert "403 Forbidden: no role" in run(node, log).stderr
     node.script[drain("b1:8080")] = [OVER, progress("done"), (403, b'{"reason":"no role"}')]

@@ -15,6 +15,6 @@ print(gc.get_threshold()[0], gc.get_freeze_count() > 0)
 """
 
 
-def test_the_garbage_collector_hardly_looks_through_what_was_read() -> None:
+def test_garbage_collector_is_relaxed_while_reading_and_freezes_afterwards() -> None:
     done = subprocess.run([sys.executable, "-c", READING], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["500000", "0", "2000", "True"]

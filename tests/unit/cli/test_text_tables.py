@@ -12,7 +12,7 @@ MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 
 
 @given(st.integers(1, 4), st.data(), st.one_of(st.none(), st.integers(1, 120)))
-def test_no_word_is_cut_or_broken_however_narrow_it_is(number: int, data: st.DataObject, width: int | None) -> None:
+def test_words_are_never_cut_or_broken(number: int, data: st.DataObject, width: int | None) -> None:
     headings = [f"column{at}" for at in range(number)]
     rows = data.draw(st.lists(st.lists(WORDS, min_size=number, max_size=number), max_size=4))
     lines = format_table(headings, rows, width)
@@ -23,7 +23,7 @@ def test_no_word_is_cut_or_broken_however_narrow_it_is(number: int, data: st.Dat
     assert all(line == line.rstrip() for line in lines)
 
 
-def test_what_fits_is_a_table_and_what_does_not_stands_record_by_record() -> None:
+def test_wide_table_is_printed_record_by_record() -> None:
     headings, rows = ["name", "owner"], [["t/ns/0x00000000_0xffffffff", "b1:8080"], ["t/ns", ""]]
     assert format_table(headings, rows, 35) == [
         "name                        owner",
@@ -39,7 +39,7 @@ def test_what_fits_is_a_table_and_what_does_not_stands_record_by_record() -> Non
     ]
 
 
-def test_a_long_value_goes_on_below_itself() -> None:
+def test_long_value_continues_below_itself() -> None:
     assert format_pairs([("why", "one two three"), ("n", "")], 12) == ["why  one two", "     three", "n"]
     assert wrap_text("a b", None, "  ") == ["  a b"]
 
@@ -48,7 +48,7 @@ def test_a_long_value_goes_on_below_itself() -> None:
     ("figure", "shown"),
     [(0.0, "0"), (1.23456, "1.23"), (41.0, "41"), (1234.56, "1235"), (0.000012345, "0.0000123"), (float("inf"), "inf")],
 )
-def test_figures_have_three_digits_that_count(figure: float, shown: str) -> None:
+def test_figures_have_three_significant_digits(figure: float, shown: str) -> None:
     assert numbers.format_number(figure) == shown
 
 
@@ -72,10 +72,10 @@ def test_counts_and_sizes_have_units() -> None:
         (-3 * MINUTE_MS, "in 3 min"),
     ],
 )
-def test_times_are_said_by_how_long_ago_they_are(ago_ms: int, shown: str) -> None:
+def test_times_are_relative_to_now(ago_ms: int, shown: str) -> None:
     assert numbers.format_relative(1_700_000_000_000 - ago_ms, 1_700_000_000_000) == shown
 
 
-def test_what_is_long_ago_has_its_date() -> None:
+def test_old_times_have_a_date() -> None:
     assert numbers.format_relative(61_000, 1_700_000_000_000) == "1970-01-01 00:01Z"
     assert numbers.format_clock(61_000) == "00:01:01Z"

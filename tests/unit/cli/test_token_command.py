@@ -23,7 +23,7 @@ def refused(*arguments: str | Path, told: str = "") -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("algorithm", ["HS256", "HS512"])
-def test_a_token_of_a_secret(tmp_path: Path, algorithm: str) -> None:
+def test_token_is_created_and_validated_with_a_secret_key(tmp_path: Path, algorithm: str) -> None:
     secret = tmp_path / "secret.key"
     run("create-secret-key", "-o", secret, "-a", algorithm)
     assert secret.stat().st_mode & 0o777 == 0o600
@@ -38,7 +38,7 @@ def test_a_token_of_a_secret(tmp_path: Path, algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "ES384"])
-def test_a_token_of_a_key_pair(tmp_path: Path, algorithm: str) -> None:
+def test_token_is_created_and_validated_with_a_key_pair(tmp_path: Path, algorithm: str) -> None:
     private, public = tmp_path / "private.key", tmp_path / "public.key"
     run("create-key-pair", "--output-private-key", private, "--output-public-key", public, "-a", algorithm)
     assert private.stat().st_mode & 0o777 == 0o600
@@ -50,7 +50,7 @@ def test_a_token_of_a_key_pair(tmp_path: Path, algorithm: str) -> None:
     )
 
 
-def test_what_a_gate_would_not_take_is_refused(tmp_path: Path) -> None:
+def test_invalid_tokens_are_refused(tmp_path: Path) -> None:
     secret, other = tmp_path / "secret.key", tmp_path / "other.key"
     run("create-secret-key", "-o", secret)
     run("create-secret-key", "-o", other)
@@ -61,7 +61,7 @@ def test_what_a_gate_would_not_take_is_refused(tmp_path: Path) -> None:
     assert refused("show", "nonsense") == (1, "loadmanager: TOKEN: is no JWT that can be read")
 
 
-def test_a_token_in_a_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_token_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     secret, file = tmp_path / "secret.key", tmp_path / "admin.token"
     run("create-secret-key", "-o", secret)
     assert run("create", "--secret-key", secret, "-s", "admin", "--output", file) == ""
@@ -70,7 +70,7 @@ def test_a_token_in_a_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     assert refused("create", "--secret-key", secret, "-s", "x", "-o", file) == (1, f"loadmanager: {file}: File exists")
 
 
-def test_warn_about_a_suspicious_secret(tmp_path: Path) -> None:
+def test_secret_with_white_space_is_warned_about(tmp_path: Path) -> None:
     secret = tmp_path / "secret.key"
     secret.write_text("s" * 32 + "\n")
     done = RUNNER.invoke(token, ["create", "-s", "x", "--secret-key", str(secret)])
@@ -78,7 +78,7 @@ def test_warn_about_a_suspicious_secret(tmp_path: Path) -> None:
     assert f"warning: --secret-key {secret}: it is text that begins or ends with white space" in done.stderr
 
 
-def test_a_file_that_exists_is_left_alone(tmp_path: Path) -> None:
+def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     secret = tmp_path / "secret.key"
     run("create-secret-key", "-o", secret)
     content = secret.read_bytes()

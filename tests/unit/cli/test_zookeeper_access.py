@@ -27,19 +27,19 @@ def credentials(tmp_path: Path) -> str:
     return f"file://{path}"
 
 
-def test_by_default_we_are_nobody_and_everything_is_open() -> None:
+def test_access_is_anonymous_and_open_by_default() -> None:
     access = access_of(a_node())
     assert (access.credentials, access.tls, access.acls.are_open) == (None, None, True)
 
 
-def test_credentials_alone_close_everything_to_all_others(credentials: str) -> None:
+def test_credentials_close_znodes_to_others(credentials: str) -> None:
     access = access_of(a_node(metadataStoreCredentials=credentials))
     assert access.credentials is not None
     assert (access.acls.nodes, access.acls.agents) == ((access.credentials.identity,), ())
     assert access_of(a_node(metadataStoreCredentials=credentials, metadataStoreAcl="open")).acls.are_open
 
 
-def test_an_agent_says_whose_the_znodes_are(credentials: str) -> None:
+def test_agent_settings_name_the_owners_of_znodes(credentials: str) -> None:
     keys = {
         "brokerId": "b:1",
         "brokerUrl": "http://b:1",
@@ -69,20 +69,20 @@ def test_an_agent_says_whose_the_znodes_are(credentials: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_key_and_file(keys: dict[str, object], says: str) -> None:
+def test_invalid_access_is_rejected_with_key_and_file(keys: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         access_of(a_node(**keys))
     assert str(refused.value).startswith(says)
 
 
-def test_sasl_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sasl_without_its_package_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmanager.cli.service_runner.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"metadataStoreAuthScheme sasl: needs .* loadmanager\[sasl\]"):
         access_of(a_node(metadataStoreAuthScheme="sasl"))
     assert importlib.util.find_spec("puresasl")
 
 
-def test_certificates_are_read_again_and_the_last_good_ones_stay(tmp_path: Path) -> None:
+def test_certificates_are_reread_and_the_last_valid_ones_kept(tmp_path: Path) -> None:
     trusted = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(str(trusted))
     settings = a_node(metadataStoreTlsTrustCertsFilePath=str(trusted))

@@ -70,7 +70,7 @@ def broker_of(client: LookupClient, topic: str = TOPIC) -> str | None:
 
 
 @in_virtual_time
-async def test_what_is_pushed_needs_no_lookup() -> None:
+async def test_pushed_owner_needs_no_lookup() -> None:
     history = [OWNED]
     async with nodes(history) as (node,), a_client(node, namespaces=[NAMESPACE]) as client:
         assert (await client.lookup(TOPIC)).broker_id == A
@@ -82,7 +82,7 @@ async def test_what_is_pushed_needs_no_lookup() -> None:
 
 
 @in_virtual_time
-async def test_only_one_topic_of_a_bundle_that_nobody_owns_is_asked_for() -> None:
+async def test_unowned_bundle_is_looked_up_for_one_topic_only() -> None:
     async with nodes([unowned(1)]) as (node,), a_client(node, namespaces=[NAMESPACE]) as client:
         owners = await asyncio.gather(*(client.lookup(f"{TOPIC}-{number}") for number in range(100)))
         assert {owner.broker_id for owner in owners} == {A}
@@ -90,7 +90,7 @@ async def test_only_one_topic_of_a_bundle_that_nobody_owns_is_asked_for() -> Non
 
 
 @in_virtual_time
-async def test_the_first_topic_of_a_namespace_is_asked_for_and_the_others_wait_for_what_is_pushed() -> None:
+async def test_first_topic_of_a_namespace_is_looked_up_and_others_wait_for_the_watch() -> None:
     async with nodes([OWNED]) as (node,), a_client(node) as client:
         await asyncio.gather(*(client.lookup(f"{TOPIC}-{number}") for number in range(100)))
         assert len(node.asked) == 1
@@ -98,7 +98,7 @@ async def test_the_first_topic_of_a_namespace_is_asked_for_and_the_others_wait_f
 
 
 @in_virtual_time
-async def test_a_topic_that_nobody_may_own_holds_up_no_other_of_a_new_namespace() -> None:
+async def test_unplaceable_topic_does_not_delay_others_of_a_new_namespace() -> None:
     half = assigned(unowned(2), 1)
     free, owned = (topic_in(half, index) for index in (0, 1))
     async with nodes([half], owner=None) as (node,), a_client(node) as client:
@@ -115,7 +115,7 @@ def topic_in(state: NamespaceState, index: int) -> str:
 
 
 @in_virtual_time
-async def test_who_still_waits_when_the_client_is_closed_is_told_so() -> None:
+async def test_pending_lookup_fails_when_the_client_is_closed() -> None:
     async with nodes([unowned(1)], owner=None) as (node,):
         async with a_client(node, namespaces=[NAMESPACE]) as client:
             looking = asyncio.create_task(client.lookup(TOPIC))
@@ -125,7 +125,7 @@ async def test_who_still_waits_when_the_client_is_closed_is_told_so() -> None:
 
 
 @in_virtual_time
-async def test_a_bundle_whose_destination_refuses_is_waited_for_and_not_asked_about() -> None:
+async def test_moving_bundle_whose_destination_refuses_is_waited_for() -> None:
     moving = OWNED.with_ownerships({0: release(OWNED.ownerships[0], BROKERS[1], STAMP)})
     history = [moving]
     async with nodes(history) as (node,), a_client(node, namespaces=[NAMESPACE]) as client:
@@ -141,7 +141,7 @@ async def test_a_bundle_whose_destination_refuses_is_waited_for_and_not_asked_ab
 
 
 @in_virtual_time
-async def test_a_move_that_takes_long_is_asked_about() -> None:
+async def test_slow_move_is_looked_up() -> None:
     moving = OWNED.with_ownerships({0: release(OWNED.ownerships[0], BROKERS[1], STAMP)})
     async with nodes([moving]) as (node,), a_client(node, namespaces=[NAMESPACE]) as client:
         node.owner = B
@@ -151,7 +151,7 @@ async def test_a_move_that_takes_long_is_asked_about() -> None:
 
 
 @in_virtual_time
-async def test_it_goes_on_for_an_hour_without_any_node_with_what_it_knew() -> None:
+async def test_owners_are_kept_for_an_hour_without_any_node() -> None:
     async with nodes([OWNED], [OWNED]) as started, a_client(*started, namespaces=[NAMESPACE]) as client:
         for node in started:
             await node.stop()
@@ -171,7 +171,7 @@ async def test_it_goes_on_for_an_hour_without_any_node_with_what_it_knew() -> No
 
 
 @in_virtual_time
-async def test_a_node_that_falls_silent_is_left_for_another() -> None:
+async def test_silent_node_is_replaced_by_another() -> None:
     async with nodes([OWNED], [MOVED]) as started, a_client(*started, namespaces=[NAMESPACE]) as client:
         followed, other = sorted(started, key=lambda node: -node.streams)
         await asyncio.sleep(300)
@@ -183,7 +183,7 @@ async def test_a_node_that_falls_silent_is_left_for_another() -> None:
 
 
 @in_virtual_time
-async def test_nobody_comes_back_at_the_same_time_when_a_node_dies() -> None:
+async def test_clients_of_a_dead_node_reconnect_spread_over_time() -> None:
     async with nodes([OWNED], [OWNED]) as (dies, lives):
         clients = [
             LookupClient([dies.url, lives.url], namespaces=[NAMESPACE], chance=random.Random(n)) for n in range(200)
@@ -203,7 +203,7 @@ async def test_nobody_comes_back_at_the_same_time_when_a_node_dies() -> None:
 
 
 @in_virtual_time
-async def test_nodes_that_stay_away_are_tried_ever_more_seldom() -> None:
+async def test_absent_nodes_are_tried_less_and_less_often() -> None:
     async with nodes([OWNED]) as (node,), a_client(node, namespaces=[NAMESPACE]):
         node.status = 500
         await node.stop()
@@ -213,7 +213,7 @@ async def test_nodes_that_stay_away_are_tried_ever_more_seldom() -> None:
 
 
 @in_virtual_time
-async def test_nodes_without_a_watch_are_asked_for_each_topic_until_they_have_one() -> None:
+async def test_nodes_without_a_watch_get_lookups_until_they_have_one() -> None:
     async with nodes([MOVED], is_old=True) as (node,), a_client(node, namespaces=[NAMESPACE]) as client:
         for _ in range(3):
             assert (await client.lookup(TOPIC)).broker_id == A
@@ -228,14 +228,14 @@ async def test_nodes_without_a_watch_are_asked_for_each_topic_until_they_have_on
 
 
 @in_virtual_time
-async def test_a_node_of_a_later_protocol_is_asked_instead() -> None:
+async def test_node_of_a_later_protocol_gets_lookups() -> None:
     async with nodes([OWNED], protocol=2) as (node,), a_client(node, namespaces=[NAMESPACE]) as client:
         assert (await client.lookup(TOPIC)).broker_id == A
         assert node.asked == [TOPIC]
 
 
 @in_virtual_time
-async def test_a_node_that_pushes_nonsense_is_asked_instead_and_tried_again() -> None:
+async def test_node_with_malformed_events_gets_lookups_and_is_retried() -> None:
     nonsense = b"event: snapshot\nid: x\ndata: [\n\n"
     async with nodes([MOVED], nonsense=nonsense) as (node,), a_client(node, namespaces=[NAMESPACE]) as client:
         began_s = now_s()
@@ -247,7 +247,7 @@ async def test_a_node_that_pushes_nonsense_is_asked_instead_and_tried_again() ->
 
 
 @in_virtual_time
-async def test_without_any_node_it_does_not_begin_and_says_why() -> None:
+async def test_client_without_any_node_fails_at_start_with_the_reasons() -> None:
     client = LookupClient(["http://127.0.0.1:1", "http://127.0.0.1:2/"], namespaces=[NAMESPACE])
     with pytest.raises(NodesUnavailableError) as failed:
         await client.__aenter__()
@@ -269,7 +269,7 @@ def test_unauthorized_client_fails_at_start(status: int, kind: type[LoadManagerE
 
 
 @in_virtual_time
-async def test_nodes_that_have_no_room_for_another_watcher_are_asked_and_what_is_known_stays() -> None:
+async def test_nodes_at_their_watcher_limit_get_lookups_and_owners_are_kept() -> None:
     async with nodes([OWNED]) as (node,):
         node.status = 503
         async with a_client(node, namespaces=[NAMESPACE]) as client:
@@ -286,7 +286,7 @@ async def test_nodes_that_have_no_room_for_another_watcher_are_asked_and_what_is
 
 
 @in_virtual_time
-async def test_so_many_namespaces_are_followed_as_the_head_of_a_request_holds_and_more_by_other_streams() -> None:
+async def test_followed_namespaces_are_split_over_streams_by_request_size() -> None:
     names = [f"tenant/{'n' * 100}-{number:03d}" for number in range(100)]
     async with nodes([OWNED]) as (node,), a_client(node) as client:
         for name in names:
@@ -297,7 +297,7 @@ async def test_so_many_namespaces_are_followed_as_the_head_of_a_request_holds_an
 
 
 @in_virtual_time
-async def test_a_namespace_that_does_not_exist_is_said_to_and_not_followed() -> None:
+async def test_missing_namespace_is_an_error_and_not_followed() -> None:
     async with nodes([OWNED], status=404, reason="namespace t/no not found") as (node,), a_client(node) as client:
         with pytest.raises(NamespaceNotFoundError, match="t/no not found"):
             await client.lookup("persistent://t/no/x")
@@ -305,7 +305,7 @@ async def test_a_namespace_that_does_not_exist_is_said_to_and_not_followed() -> 
 
 
 @in_virtual_time
-async def test_a_deleted_namespace_is_not_followed_again_when_its_node_dies() -> None:
+async def test_deleted_namespace_is_not_followed_again_after_a_reconnection() -> None:
     async with (
         nodes([unowned(1)], owner=None, reason="no broker") as (node,),
         a_client(node, namespaces=[NAMESPACE]) as client,
@@ -322,7 +322,7 @@ async def test_a_deleted_namespace_is_not_followed_again_when_its_node_dies() ->
 
 
 @in_virtual_time
-async def test_a_bundle_that_nobody_may_own_yet_is_asked_about_again_and_what_was_said_last_is_told() -> None:
+async def test_unplaceable_bundle_is_retried_and_the_last_reason_reported() -> None:
     async with (
         nodes([unowned(1)], owner=None, reason="no broker") as (node,),
         a_client(node, namespaces=[NAMESPACE]) as client,
@@ -337,7 +337,7 @@ async def test_a_bundle_that_nobody_may_own_yet_is_asked_about_again_and_what_wa
 
 
 @in_virtual_time
-async def test_a_broker_that_refuses_again_and_again_is_asked_for_ever_more_seldom() -> None:
+async def test_repeatedly_refusing_broker_is_looked_up_less_and_less_often() -> None:
     async with nodes([OWNED]) as (node,), a_client(node, namespaces=[NAMESPACE]) as client:
         at_s = now_s()
         while now_s() < at_s + 60:
@@ -346,7 +346,7 @@ async def test_a_broker_that_refuses_again_and_again_is_asked_for_ever_more_seld
 
 
 @in_virtual_time
-async def test_a_bundle_of_many_topics_that_is_refused_once_is_asked_for_at_once() -> None:
+async def test_bundle_refused_for_many_topics_is_looked_up_once() -> None:
     async with nodes([OWNED]) as (node,), a_client(node, namespaces=[NAMESPACE]) as client:
         for number in range(100):
             client.refused(f"{TOPIC}-{number}", A)
@@ -357,7 +357,7 @@ async def test_a_bundle_of_many_topics_that_is_refused_once_is_asked_for_at_once
 
 
 @in_virtual_time
-async def test_while_no_node_answers_who_refuses_is_tried_ever_more_seldom() -> None:
+async def test_refusing_broker_is_retried_less_often_while_no_node_answers() -> None:
     async with nodes([OWNED]) as (node,), a_client(node, namespaces=[NAMESPACE]) as client:
         await node.stop()
         at_s, tries = now_s(), 0
@@ -369,7 +369,7 @@ async def test_while_no_node_answers_who_refuses_is_tried_ever_more_seldom() -> 
 
 
 @in_virtual_time
-async def test_who_waits_no_more_leaves_nothing_behind() -> None:
+async def test_cancelled_lookup_sends_no_more_requests() -> None:
     async with nodes([unowned(1)], owner=None) as (node,), a_client(node, namespaces=[NAMESPACE]) as client:
         looking = asyncio.create_task(client.lookup(TOPIC))
         await asyncio.sleep(2)
@@ -380,6 +380,6 @@ async def test_who_waits_no_more_leaves_nothing_behind() -> None:
         assert len(node.asked) == asked
 
 
-async def test_a_client_that_was_not_entered_says_so() -> None:
+async def test_client_that_was_not_entered_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="async with"):
         await LookupClient(["http://127.0.0.1:1"]).lookup(TOPIC)

@@ -62,7 +62,7 @@ class InOrder(random.Random):
         """It stays as it is."""
 
 
-async def test_the_answer_says_where_the_owner_listens(http: aiohttp.ClientSession) -> None:
+async def test_lookup_returns_the_address_of_the_listener(http: aiohttp.ClientSession) -> None:
     async with answering(found()) as (url, asked):
         nodes = Nodes([url], http, InOrder(), token=TokenAlone("secret", "token"), listener="inside out")
         assert await nodes.lookup(TOPIC) == FOUND
@@ -91,7 +91,7 @@ async def test_node_with_a_wrong_answer_is_skipped(http: aiohttp.ClientSession, 
             await Nodes([url], http, InOrder()).lookup(TOPIC)
 
 
-async def test_each_node_that_did_not_answer_is_named_with_why(http: aiohttp.ClientSession) -> None:
+async def test_unreachable_nodes_are_named_with_the_reason(http: aiohttp.ClientSession) -> None:
     dead = f"http://127.0.0.1:{closed_port()}"
     async with answering(said(500, "oh dear")) as (url, _):
         with pytest.raises(NodesUnavailableError) as failed:
@@ -100,7 +100,7 @@ async def test_each_node_that_did_not_answer_is_named_with_why(http: aiohttp.Cli
     assert f"{url} answered 500 oh dear" in str(failed.value)
 
 
-async def test_a_namespace_is_unknown_once_two_nodes_say_so(http: aiohttp.ClientSession) -> None:
+async def test_namespace_is_unknown_once_two_nodes_say_so(http: aiohttp.ClientSession) -> None:
     unknown = said(404, "namespace demo/orders not found")
     async with answering(unknown) as (lags, _), answering(found()) as (knows, _), answering(unknown) as (last, asked):
         assert await Nodes([lags, knows, last], http, InOrder()).lookup(TOPIC) == FOUND
@@ -133,6 +133,6 @@ async def test_final_refusal_is_not_retried(http: aiohttp.ClientSession, status:
 @pytest.mark.parametrize(
     "urls", [[], "http://a:1", ["a:1"], ["ftp://a:1"], ["http://"], ["http://a:1?x=1"], ["http://a:1", "b"]]
 )
-def test_what_is_no_url_of_a_node_is_named(urls: list[str]) -> None:
+def test_invalid_node_url_is_named(urls: list[str]) -> None:
     with pytest.raises(ConfigurationError, match=r"urls.*expected"):
         checked_urls(urls)

@@ -102,7 +102,7 @@ def owners() -> OwnerMap:
 
 
 @given(st.integers(0, 2**32), st.sampled_from(HashFunction))
-def test_whatever_nodes_say_in_whatever_order_the_newest_counts(seed: int, function: HashFunction) -> None:
+def test_newest_state_wins_in_any_order_of_events(seed: int, function: HashFunction) -> None:
     walk = Walk(random.Random(seed), function)
     before = versions_of(walk.owners)
     for number in range(60):
@@ -126,7 +126,7 @@ def moving(state: NamespaceState = OWNED, topic: str = TOPIC) -> NamespaceState:
     return state.with_ownerships({index: release(state.ownerships[index], BROKERS[1], STAMP)})
 
 
-def test_a_move_changes_what_is_known_of_all_topics_of_the_bundle_and_of_no_other(owners: OwnerMap) -> None:
+def test_move_changes_only_the_topics_of_its_bundle(owners: OwnerMap) -> None:
     told(owners, OWNED)
     assert known_to(owners) == owners_of(OWNED) == [A.broker_id] * len(TOPICS)
     told(owners, OWNED, moving())
@@ -139,14 +139,14 @@ def test_a_move_changes_what_is_known_of_all_topics_of_the_bundle_and_of_no_othe
 @pytest.mark.parametrize(
     "topic", ["", "orders", "persistent://t/ns", "persistent://t/nsx", "persistent://t/ns/", "file://t/ns/x"]
 )
-def test_what_is_no_topic_is_refused_whether_its_namespace_is_known_or_not(owners: OwnerMap, topic: str) -> None:
+def test_invalid_topic_is_rejected(owners: OwnerMap, topic: str) -> None:
     for _ in range(2):
         with pytest.raises(InvalidNameError, match="expected"):
             owners.resolve(topic)
         told(owners, OWNED)
 
 
-def test_nothing_is_known_of_a_namespace_that_is_not_followed() -> None:
+def test_unfollowed_namespace_has_no_owners() -> None:
     owners = OwnerMap()
     told(owners, OWNED)
     assert owners.resolve(TOPIC) is None
@@ -161,7 +161,7 @@ def gone() -> StreamEvent:
 
 
 @pytest.mark.parametrize("how", ["gone", "forget", "unheard"])
-def test_of_a_namespace_that_is_no_more_nothing_is_known_not_even_the_last_owner(how: str) -> None:
+def test_removed_namespace_has_no_owner_not_even_the_last(how: str) -> None:
     owners = a_map(kept_s=60.0)
     told(owners, OWNED)
     assert owners.resolve(TOPIC) == A
@@ -183,7 +183,7 @@ def test_of_a_namespace_that_is_no_more_nothing_is_known_not_even_the_last_owner
     assert owners.resolve(TOPIC) == A
 
 
-def test_who_refused_is_asked_for_and_named_again_only_by_a_node_or_a_later_change(owners: OwnerMap) -> None:
+def test_refusing_broker_is_returned_again_only_after_an_answer_or_change(owners: OwnerMap) -> None:
     told(owners, OWNED)
     owners.refused(TOPIC, "b9:8080")
     assert owners.resolve(TOPIC) == A
@@ -214,7 +214,7 @@ def test_moving_bundle_has_owner_and_destination(owners: OwnerMap) -> None:
     assert (owners.resolve(TOPIC), place.refusals) == (B, 0)
 
 
-def test_an_answer_counts_unless_something_was_pushed_since_it_was_asked_for(owners: OwnerMap) -> None:
+def test_answer_counts_unless_a_newer_push_arrived(owners: OwnerMap) -> None:
     told(owners, unowned())
     place = owners.place_of(TOPIC)
     asked = place.pushed
@@ -231,7 +231,7 @@ def test_an_answer_counts_unless_something_was_pushed_since_it_was_asked_for(own
     assert owners.resolve(TOPIC) == A
 
 
-def test_an_answer_about_a_namespace_that_is_not_followed_is_only_a_last_resort_and_for_a_time() -> None:
+def test_answer_for_an_unfollowed_namespace_is_a_temporary_last_resort() -> None:
     owners = OwnerMap(kept_s=60.0)
     place = owners.place_of(TOPIC)
     owners.answered(place, None, B, 10.0)
@@ -248,7 +248,7 @@ def test_an_answer_about_a_namespace_that_is_not_followed_is_only_a_last_resort_
     assert owners.resolve(TOPIC) == A
 
 
-def test_a_node_that_lags_is_not_believed_until_it_has_caught_up(owners: OwnerMap) -> None:
+def test_lagging_node_is_ignored_until_it_has_caught_up(owners: OwnerMap) -> None:
     newest = moving()
     told(owners, OWNED, newest)
     owners.drop_marks([NAMESPACE])
@@ -267,7 +267,7 @@ def test_a_node_that_lags_is_not_believed_until_it_has_caught_up(owners: OwnerMa
     assert known_to(owners) == owners_of(newest)
 
 
-def test_what_stays_older_is_believed_after_a_time_since_the_store_went_back(owners: OwnerMap) -> None:
+def test_older_state_is_accepted_after_a_while(owners: OwnerMap) -> None:
     told(owners, OWNED)
     owners.drop_marks([NAMESPACE])
     told(owners, unowned(), now_s=1.0)
@@ -275,7 +275,7 @@ def test_what_stays_older_is_believed_after_a_time_since_the_store_went_back(own
     assert known_to(owners) == owners_of(unowned())
 
 
-def test_a_change_that_goes_back_in_time_is_not_believed_at_once_either(owners: OwnerMap) -> None:
+def test_change_to_an_older_version_is_not_accepted_at_once(owners: OwnerMap) -> None:
     told(owners, OWNED)
     (text,) = {str(each.range) for each in [owners.place_of(TOPIC).pushed] if each}
     change(owners, {text: {"state": "Free", "version": 0}}, now_s=5.0)
@@ -305,24 +305,24 @@ def test_change_with_a_gap_is_refused(owners: OwnerMap, bundles: dict[str, Any],
     assert known_to(owners) == owners_of(OWNED)
 
 
-def test_a_change_before_any_snapshot_is_refused() -> None:
+def test_change_without_a_snapshot_is_rejected() -> None:
     with pytest.raises(InvalidRecordError, match="before any snapshot"):
         change(a_map(), {})
 
 
-def test_events_of_other_names_are_of_no_interest(owners: OwnerMap) -> None:
+def test_unknown_events_are_ignored(owners: OwnerMap) -> None:
     owners.take(StreamEvent("weather", "", b"rain"), 0.0)
     assert not owners.is_settled(NAMESPACE)
 
 
-def test_a_broker_that_listens_elsewhere_is_known_there(owners: OwnerMap) -> None:
+def test_changed_broker_address_is_applied(owners: OwnerMap) -> None:
     told(owners, assigned(unowned(2), 0), assigned(assigned(unowned(2), 0), 1, BROKERS[1]))
     elsewhere = {"brokerId": A.broker_id, "brokerUrl": "pulsar://elsewhere:1"}
     change(owners, {}, {A.broker_id: {"incarnation": 1, "lookup": elsewhere}})
     assert {each and each.broker_url for each in map(owners.resolve, TOPICS)} == {B.broker_url, "pulsar://elsewhere:1"}
 
 
-def test_brokers_that_nobody_names_any_more_are_forgotten(owners: OwnerMap) -> None:
+def test_unnamed_brokers_are_forgotten(owners: OwnerMap) -> None:
     told(owners, moving())
     for number in range(40):
         name = f"c{number}:1"
@@ -332,7 +332,7 @@ def test_brokers_that_nobody_names_any_more_are_forgotten(owners: OwnerMap) -> N
     assert {A.broker_id, B.broker_id} <= bundles.brokers.keys()
 
 
-def test_addresses_are_those_of_the_listener_that_is_wanted() -> None:
+def test_addresses_are_those_of_the_requested_listener() -> None:
     owners = a_map(listener="inside")
     lookup = {"brokerId": "b:1", "brokerUrl": "pulsar://outside:1"}
     with_it = {"lookup": lookup, "listeners": {"inside": {"brokerId": "b:1", "brokerUrl": "pulsar://inside:1"}}}
@@ -348,7 +348,7 @@ def test_addresses_are_those_of_the_listener_that_is_wanted() -> None:
     assert owners.resolve(TOPIC) is None
 
 
-def test_the_memory_for_topics_is_bounded_and_each_is_found_all_the_same() -> None:
+def test_topic_cache_is_bounded() -> None:
     owners = a_map(topics_kept=10)
     told(owners, OWNED)
     for number in range(1_000):

@@ -30,21 +30,21 @@ WHOLE = {
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8))
-def test_events_are_the_same_however_the_stream_is_cut(cuts: list[int]) -> None:
+def test_events_do_not_depend_on_chunk_boundaries(cuts: list[int]) -> None:
     reader = EventReader()
     places = [0, *sorted(cuts), len(STREAM)]
     chunks = [STREAM[start:end] for start, end in pairwise(places)]
     assert [event for chunk in chunks for event in reader.feed(chunk)] == EVENTS
 
 
-def test_an_event_that_never_ends_is_not_collected_for_ever() -> None:
+def test_endless_event_is_rejected() -> None:
     reader = EventReader(most_bytes=100)
     assert list(reader.feed(b"data: " + b"x" * 90)) == []
     with pytest.raises(InvalidRecordError, match="more than 100 bytes"):
         list(reader.feed(b"x" * 90))
 
 
-def test_a_snapshot_says_all_of_a_namespace() -> None:
+def test_snapshot_has_every_field_of_a_namespace() -> None:
     update = parse_snapshot(json.dumps(WHOLE).encode())
     assert (update.namespace, update.hash_function, [str(each.range) for each in update.bundles]) == (
         "t/ns",
@@ -70,14 +70,14 @@ def test_a_snapshot_says_all_of_a_namespace() -> None:
         ({"brokers": {"b:1": {"lookup": {"brokerId": "b:1", "httpUrl": 7}}}}, "httpUrl: expected a text"),
     ],
 )
-def test_what_cannot_be_used_is_named(wrong: dict[str, Any], said: str) -> None:
+def test_invalid_snapshot_field_is_named(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRecordError) as refused:
         parse_snapshot(json.dumps({**WHOLE, **wrong}).encode())
     assert said in str(refused.value)
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"\xff", b"[" * 100_000])
-def test_what_is_no_json_object_is_refused(data: bytes) -> None:
+def test_malformed_json_is_rejected(data: bytes) -> None:
     for parse in (parse_snapshot, parse_change, parse_gone):
         with pytest.raises(InvalidRecordError, match="expected"):
             parse(data)

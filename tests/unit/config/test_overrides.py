@@ -29,7 +29,7 @@ PULSARS_FIXED = {
 }
 
 
-def test_every_key_needs_a_restart_or_is_dynamic_and_pulsars_fixed_ones_are_fixed() -> None:
+def test_every_key_is_dynamic_or_needs_a_restart() -> None:
     assert Settings.model_fields.keys() >= NEEDS_RESTART
     keys = dynamic_keys()
     assert keys == sorted(keys)
@@ -38,14 +38,14 @@ def test_every_key_needs_a_restart_or_is_dynamic_and_pulsars_fixed_ones_are_fixe
     assert {"loadManagerClassName", SHEDDING, GRACE, "namespaceBundleUnloadingTimeoutMs"} <= set(keys)
 
 
-def test_an_override_wins_over_the_nodes_own_setting_and_the_others_stay() -> None:
+def test_override_replaces_only_its_own_setting() -> None:
     settings = settings_under(BASE, {OVERLOADED: "70", "loadBalancerSheddingEnabled": "false"})
     assert settings.planner_settings().broker_overloaded_threshold_percentage == 70
     assert settings.planner_settings().shedding_enabled is False
     assert settings.load_balancer_shedding_grace_period_minutes == 7
 
 
-def test_an_override_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_override_takes_precedence_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"LOADMANAGER_{OVERLOADED}", "60")
     base = Settings()
     assert base.planner_settings().broker_overloaded_threshold_percentage == 60
@@ -56,7 +56,7 @@ def test_an_override_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("text", "namespaces"), [("t/a, t/b", {"t/a", "t/b"}), ("t/a", {"t/a"}), ("", set()), (" , ", set())]
 )
-def test_lists_come_with_commas(text: str, namespaces: set[str]) -> None:
+def test_lists_are_separated_by_commas(text: str, namespaces: set[str]) -> None:
     assert settings_under(BASE, {EXCLUDED: text}).planner_settings().shedding_excluded_namespaces == namespaces
 
 
@@ -72,7 +72,7 @@ def test_lists_come_with_commas(text: str, namespaces: set[str]) -> None:
         (SHEDDING, "AvgShedder", "AvgShedder has to be both or neither"),
     ],
 )
-def test_a_value_that_cannot_be_used_is_refused_with_what_is_allowed(key: str, text: str, message: str) -> None:
+def test_invalid_value_is_rejected_with_the_allowed_ones(key: str, text: str, message: str) -> None:
     with pytest.raises(BadRequestError, match=message):
         settings_under(BASE, {key: text})
 
@@ -80,14 +80,14 @@ def test_a_value_that_cannot_be_used_is_refused_with_what_is_allowed(key: str, t
 @pytest.mark.parametrize(
     "key", ["noSuchKey", "clusterName", "metadataStoreUrl", *sorted(PULSARS_FIXED), "cluster_name"]
 )
-def test_a_key_that_is_not_dynamic_is_refused_whatever_the_value(key: str) -> None:
+def test_non_dynamic_key_is_rejected(key: str) -> None:
     with pytest.raises(NotDynamicError, match=key):
         check_dynamic(key)
     with pytest.raises(NotDynamicError):
         settings_under(BASE, {key: "1"})
 
 
-def test_of_stored_overrides_those_that_can_be_used_are_and_the_others_are_named() -> None:
+def test_valid_stored_overrides_are_used_and_others_named() -> None:
     stored = {OVERLOADED: "70", GRACE: "-1", "noSuchKey": "1", "clusterName": "x"}
     settings, usable, faults = usable_overrides(BASE, stored)
     assert usable == {OVERLOADED: "70"}
@@ -97,7 +97,7 @@ def test_of_stored_overrides_those_that_can_be_used_are_and_the_others_are_named
     assert len(faults) == 3
 
 
-def test_overrides_that_are_good_only_together_are_used_together() -> None:
+def test_overrides_valid_only_together_are_used_together() -> None:
     stored = {
         "supportedNamespaceBundleSplitAlgorithms": "topic_count_equally_divide",
         "defaultNamespaceBundleSplitAlgorithm": "topic_count_equally_divide",
@@ -115,7 +115,7 @@ def test_overrides_that_are_good_only_together_are_used_together() -> None:
         ({SHEDDING: "AvgShedder"}, SHEDDING),
     ],
 )
-def test_one_value_that_cannot_be_used_spoils_no_other(bad: dict[str, str], named: str) -> None:
+def test_invalid_override_does_not_affect_others(bad: dict[str, str], named: str) -> None:
     good = {
         GRACE: "5",
         "supportedNamespaceBundleSplitAlgorithms": "topic_count_equally_divide",
@@ -126,7 +126,7 @@ def test_one_value_that_cannot_be_used_spoils_no_other(bad: dict[str, str], name
     assert named in fault
 
 
-def test_of_overrides_that_exclude_each_other_the_one_that_the_fault_names_is_left_out() -> None:
+def test_conflicting_override_named_by_the_error_is_dropped() -> None:
     stored = {
         GRACE: "5",
         "supportedNamespaceBundleSplitAlgorithms": "range_equally_divide",
@@ -137,7 +137,7 @@ def test_of_overrides_that_exclude_each_other_the_one_that_the_fault_names_is_le
     assert len(faults) == 1
 
 
-def test_all_settings_as_text_are_what_they_are_read_from() -> None:
+def test_settings_as_text_are_read_back() -> None:
     base = settings_of({EXCLUDED: ["t/b", "t/a"]}, "test")
     texts = values_as_text(base)
     assert texts[EXCLUDED] == "t/a,t/b"
@@ -145,7 +145,7 @@ def test_all_settings_as_text_are_what_they_are_read_from() -> None:
     assert with_overrides(Settings(), texts, "here").model_dump() == base.model_dump()
 
 
-def test_a_key_that_a_history_does_not_know_yet_has_the_value_that_was_gone_by_before() -> None:
+def test_key_missing_in_a_history_has_its_former_value() -> None:
     texts = values_as_text(BASE)
     assert {key: values_as_text(settings_recorded(texts))[key] for key in texts} == texts
     former = {key: text for key, text in texts.items() if key not in AS_PULSAR}

@@ -13,7 +13,7 @@ async def some_work() -> int:
     return 42
 
 
-async def test_lines_print_every_event_once_and_give_the_result() -> None:
+async def test_lines_show_every_event_once_and_return_the_result() -> None:
     text, state = StringIO(), DemoState()
     state.add_event("the leader node-1 was killed")
     result = await show_lines(state, Console(file=text), asyncio.create_task(some_work()))

@@ -14,13 +14,13 @@ from loadmanager.dev.demo.evidence import Overlap
 T = "persistent://demo/orders/t"
 
 
-def test_percentiles_are_values_that_occurred() -> None:
+def test_percentiles_are_observed_values() -> None:
     values = [float(i) for i in range(1, 101)]
     assert [percentile(values, p) for p in (50, 99, 100)] == [50, 99, 100]
     assert percentile([3.0], 50) == percentile([3.0], 99) == 3.0
 
 
-def test_gaps_are_told_apart_by_cause() -> None:
+def test_gaps_are_grouped_by_cause() -> None:
     def a_gap(before: str, after: str, seconds: float, topic: str = T) -> dict[str, object]:
         return {"topic": topic, "from_instance": before, "to_instance": after, "from_s": 5.0, "to_s": 5.0 + seconds}
 
@@ -33,7 +33,7 @@ def test_gaps_are_told_apart_by_cause() -> None:
     assert gaps["broker_killed"].p50_s == 4.0
 
 
-def test_imbalance_is_the_busiest_over_the_mean_in_the_window_only() -> None:
+def test_imbalance_is_highest_over_mean_within_the_window() -> None:
     samples = [
         RateSample(1, {"a": 1000, "b": 0}),
         RateSample(2, {"a": 300, "b": 100}),
@@ -45,7 +45,7 @@ def test_imbalance_is_the_busiest_over_the_mean_in_the_window_only() -> None:
     assert imbalance([RateSample(1, {"a": 0.0, "b": 0.0})], 0, 2) is None
 
 
-def test_imbalance_leaves_out_brokers_that_were_not_there_all_the_time() -> None:
+def test_imbalance_ignores_brokers_present_only_part_of_the_time() -> None:
     samples = [RateSample(1, {"a": 100, "b": 100, "dead": 900}), RateSample(2, {"a": 100, "b": 100, "new": 1})]
     assert imbalance(samples, 0, 3) == 1.0
 
@@ -67,7 +67,7 @@ def a_summary() -> DemoSummary:
     )
 
 
-def test_a_good_run_has_no_failures_and_prints_for_machines_and_people() -> None:
+def test_good_run_has_no_failures() -> None:
     summary = a_summary()
     assert summary.failures == []
     assert json.loads(json.dumps(summary.to_record()))["ok"] is True
@@ -85,7 +85,7 @@ def test_a_good_run_has_no_failures_and_prints_for_machines_and_people() -> None
         ({"leader_failover_s": None}, "took over"),
     ],
 )
-def test_what_must_not_happen_is_a_failure(change: dict[str, object], word: str) -> None:
+def test_violated_expectation_is_a_failure(change: dict[str, object], word: str) -> None:
     summary = replace(a_summary(), **change)  # type: ignore[arg-type]  # each case has its field's type
     (failure,) = summary.failures
     assert word in failure
@@ -93,7 +93,7 @@ def test_what_must_not_happen_is_a_failure(change: dict[str, object], word: str)
     assert "FAILED" in printed(summary)
 
 
-def test_an_interrupted_run_need_not_have_come_to_the_leaders_end() -> None:
+def test_interrupted_run_does_not_need_a_failover() -> None:
     assert replace(a_summary(), was_completed=False, leader_failover_s=None, messages=0).failures == []
 
 
@@ -103,7 +103,7 @@ def printed(summary: DemoSummary) -> str:
     return text.getvalue()
 
 
-def test_of_many_failures_a_few_are_shown() -> None:
+def test_only_some_of_many_failures_are_shown() -> None:
     many = replace(a_summary(), topics_without_owner=[f"{T}-{i}" for i in range(100)])
     assert len(many.failures) == 100
     assert printed(many).count("FAILED") == 6

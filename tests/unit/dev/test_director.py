@@ -37,7 +37,7 @@ async def test_measurement_when_starved(until_then: list[dict[str, float]], monk
     assert imbalance(state.samples, *script._windows["at_the_end"]) == 1.5
 
 
-async def test_a_measurement_without_any_traffic_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_measurement_without_traffic_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(director, "_NEXT_STRETCH_S", 0.01)
     monkeypatch.setattr(director, "_MEASURED_WITHIN_S", 0.1)
     state = DemoState()
@@ -47,7 +47,7 @@ async def test_a_measurement_without_any_traffic_ends_all_the_same(monkeypatch: 
     assert imbalance(state.samples, *script._windows["at_the_end"]) is None
 
 
-def test_a_hot_spot_gets_wider_from_turn_to_turn(tmp_path: Path) -> None:
+def test_hot_spot_widens_from_turn_to_turn(tmp_path: Path) -> None:
     hot_spot, settings, state = HotSpotFile(tmp_path / "hot"), DemoSettings(), DemoState()
     names = settings.workload.topic_names()
     for number in range(5):

@@ -11,7 +11,7 @@ from loadmanager.dev.demo.evidence import (
 )
 
 
-def test_a_journal_keeps_what_an_earlier_process_wrote(tmp_path: Path) -> None:
+def test_journal_keeps_records_of_earlier_processes(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     for number in (1, 2):
         with DemoJournal(path) as journal:
@@ -20,19 +20,19 @@ def test_a_journal_keeps_what_an_earlier_process_wrote(tmp_path: Path) -> None:
     assert read_journals([path, tmp_path / "missing.jsonl"]) == [{"number": 1}, {"number": 2}]
 
 
-def test_a_line_is_readable_as_soon_as_it_is_appended(tmp_path: Path) -> None:
+def test_record_is_readable_once_appended(tmp_path: Path) -> None:
     with DemoJournal(tmp_path / "journal.jsonl") as journal:
         journal.append({"number": 1})
         assert read_journal(tmp_path / "journal.jsonl") == [{"number": 1}]
 
 
-def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
+def test_truncated_record_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_text('{"number":1}\n{"numb')
     assert read_journal(path) == [{"number": 1}]
 
 
-def test_a_ready_file_replaces_the_one_before(tmp_path: Path) -> None:
+def test_ready_file_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "ready"
     write_ready_file(path, {"url": "one"})
     write_ready_file(path, {"url": "two"})

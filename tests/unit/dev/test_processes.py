@@ -47,7 +47,7 @@ def start(processes: ServerProcesses, command: list[str], name: str = "one") -> 
     return processes.start(name, command, cwd=folder_of(processes), log=folder_of(processes) / "log")
 
 
-def test_what_servers_print_is_appended_to_their_log(processes: ServerProcesses) -> None:
+def test_output_of_servers_is_appended_to_their_log(processes: ServerProcesses) -> None:
     for word in ("first", "second"):
         start(processes, ["/bin/sh", "-c", f"echo {word}; echo {word} error >&2"])
         eventually_sync(lambda: processes.find_exit_code("one") == 0)
@@ -55,19 +55,19 @@ def test_what_servers_print_is_appended_to_their_log(processes: ServerProcesses)
     assert log.read_text().splitlines() == ["first", "first error", "second", "second error"]
 
 
-def test_a_server_that_ends_by_itself_leaves_no_zombie(processes: ServerProcesses) -> None:
+def test_exited_server_leaves_no_zombie(processes: ServerProcesses) -> None:
     pid = start(processes, ["/bin/true"])
     eventually_sync(lambda: not psutil.pid_exists(pid))
 
 
-def test_the_exit_code_of_a_server_is_known_once_it_has_ended(processes: ServerProcesses) -> None:
+def test_exit_code_is_known_once_a_server_has_exited(processes: ServerProcesses) -> None:
     start(processes, SLEEP, "sleeps")
     start(processes, ["/bin/sh", "-c", "exit 3"], "fails")
     eventually_sync(lambda: processes.find_exit_code("fails") == 3)
     assert processes.find_exit_code("sleeps") is None
 
 
-def test_stop_ends_a_server_in_order(processes: ServerProcesses) -> None:
+def test_stop_terminates_a_server(processes: ServerProcesses) -> None:
     pid = start(processes, SLEEP)
     assert processes.stop("one") == -signal.SIGTERM
     assert not is_alive(pid)
@@ -85,7 +85,7 @@ seen.touch()
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs a pidfd, to see a death at once")
-def test_what_is_killed_together_does_nothing_about_each_others_death(processes: ServerProcesses) -> None:
+def test_killed_together_servers_do_not_see_each_others_exit(processes: ServerProcesses) -> None:
     """An agent must not react to its broker when both are lost."""
     ready, seen = folder_of(processes) / "ready", folder_of(processes) / "seen"
     watched = start(processes, SLEEP, "watched")
@@ -99,20 +99,20 @@ def test_what_is_killed_together_does_nothing_about_each_others_death(processes:
     assert not seen.exists()
 
 
-def test_stop_wakes_a_paused_server_so_that_it_can_end_in_order(processes: ServerProcesses) -> None:
+def test_stop_resumes_a_suspended_server(processes: ServerProcesses) -> None:
     pid = start(processes, SLEEP)
     processes.signal("one", signal.SIGSTOP)
     eventually_sync(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     assert processes.stop("one") == -signal.SIGTERM
 
 
-def test_stop_kills_a_server_that_does_not_want_to_end(processes: ServerProcesses) -> None:
+def test_stop_kills_a_server_that_ignores_sigterm(processes: ServerProcesses) -> None:
     start(processes, STUBBORN)
     eventually_sync(lambda: "ready" in (folder_of(processes) / "log").read_text())
     assert processes.stop("one", grace_s=0.2) == -signal.SIGKILL
 
 
-def test_a_server_can_still_be_ended_by_sigterm_although_its_guardian_ignores_it(processes: ServerProcesses) -> None:
+def test_sigterm_ends_a_server_although_the_guardian_ignores_it(processes: ServerProcesses) -> None:
     pid = start(processes, SLEEP)
     os.kill(pid, signal.SIGTERM)
     eventually_sync(lambda: processes.find_exit_code("one") == -signal.SIGTERM)
@@ -130,13 +130,13 @@ def test_close_ends_everything_and_removes_the_temporary_folder(processes: Serve
     assert not folder.exists()
 
 
-def test_a_command_that_does_not_exist_is_an_error_and_harms_nothing(processes: ServerProcesses) -> None:
+def test_missing_command_is_an_error_without_side_effects(processes: ServerProcesses) -> None:
     with pytest.raises(EmbeddedServerError, match=r"cannot start the server: FileNotFoundError: .*/no/such/program"):
         start(processes, ["/no/such/program"])
     assert start(processes, SLEEP) > 0
 
 
-def test_nothing_can_be_asked_after_close(processes: ServerProcesses) -> None:
+def test_closed_processes_refuse_requests(processes: ServerProcesses) -> None:
     start(processes, SLEEP)
     processes.close()
     with pytest.raises(EmbeddedServerError, match="stopped for good"):
@@ -144,20 +144,20 @@ def test_nothing_can_be_asked_after_close(processes: ServerProcesses) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_the_guardian_leaves_signals_to_its_parent(processes: ServerProcesses, number: signal.Signals) -> None:
+def test_guardian_ignores_signals(processes: ServerProcesses, number: signal.Signals) -> None:
     pid = start(processes, SLEEP)
     os.kill(processes.guardian_pid, number)
     assert processes.find_exit_code("one") is None
     assert is_alive(pid)
 
 
-def test_servers_are_out_of_reach_of_the_terminals_ctrl_c(processes: ServerProcesses) -> None:
+def test_servers_are_in_a_session_of_their_own(processes: ServerProcesses) -> None:
     pid = start(processes, SLEEP)
     assert os.getsid(pid) == processes.guardian_pid != os.getsid(0)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells a child that its parent has died")
-def test_servers_die_with_a_guardian_that_was_killed(processes: ServerProcesses) -> None:
+def test_servers_exit_with_a_killed_guardian(processes: ServerProcesses) -> None:
     pid = start(processes, SLEEP)
     folder = folder_of(processes)
     os.kill(processes.guardian_pid, signal.SIGKILL)
@@ -169,7 +169,7 @@ def test_servers_die_with_a_guardian_that_was_killed(processes: ServerProcesses)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_servers_and_folder_go_with_a_parent_that_is_ended_by_a_signal(number: signal.Signals) -> None:
+def test_servers_and_folder_are_removed_when_a_signal_ends_the_parent(number: signal.Signals) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", A_PARENT],
         stdin=subprocess.PIPE,
@@ -186,7 +186,7 @@ def test_servers_and_folder_go_with_a_parent_that_is_ended_by_a_signal(number: s
     assert not Path(told["folder"]).exists()
 
 
-def test_servers_go_with_a_parent_that_ends_normally() -> None:
+def test_servers_exit_with_their_parent() -> None:
     done = subprocess.run(
         [sys.executable, "-c", A_PARENT], input=b"", capture_output=True, check=True, timeout=patience()
     )
@@ -196,7 +196,7 @@ def test_servers_go_with_a_parent_that_ends_normally() -> None:
     assert not Path(told["folder"]).exists()
 
 
-def test_servers_go_with_their_parent_even_when_a_process_forked_from_it_lives_on() -> None:
+def test_servers_exit_with_their_parent_despite_a_surviving_fork() -> None:
     forking = A_PARENT.replace("sys.stdin.read()", "import os, time\nif os.fork() == 0: time.sleep(600)")
     forking = forking.replace("print(json", "import os\nprint(json").replace(
         '"pid": pid', '"group": os.getpgrp(), "pid": pid'

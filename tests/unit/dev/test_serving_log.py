@@ -22,7 +22,7 @@ def closed(at_s: float, instance: str, topic: str = T) -> dict[str, Any]:
     return {"event": "closed", "topic": topic, "instance": instance, "at_s": at_s}
 
 
-def test_intervals_come_from_openings_and_closings() -> None:
+def test_intervals_are_built_from_open_and_close_events() -> None:
     records = [
         opened(1, "a"),
         {"event": "unloaded", "bundle": "b", "topics": 1, "instance": "a", "at_s": 2},
@@ -38,11 +38,11 @@ def test_intervals_come_from_openings_and_closings() -> None:
     ]
 
 
-def test_a_killed_process_served_until_it_was_killed() -> None:
+def test_interval_of_a_killed_process_ends_at_the_kill() -> None:
     assert serving_intervals([opened(1, "a")], {"a": 7.0}) == [ServingInterval(T, 1, 7.0, "a")]
 
 
-def test_a_topic_that_is_handed_over_in_order_has_no_overlap() -> None:
+def test_orderly_hand_over_has_no_overlap() -> None:
     records = [opened(1, "a"), closed(2, "a"), opened(2, "b"), opened(9, "c")]
     assert find_overlaps(serving_intervals(records, {"b": 8.5})) == []
 
@@ -52,18 +52,18 @@ def test_two_owners_at_once_are_found() -> None:
     assert find_overlaps(serving_intervals(records, {})) == [Overlap(T, "a", "b", 4, 2)]
 
 
-def test_an_owner_that_never_let_go_overlaps_all_that_come_after_it() -> None:
+def test_unclosed_interval_overlaps_all_later_ones() -> None:
     records = [opened(1, "a"), opened(2, "b"), closed(3, "b"), opened(4, "c"), closed(5, "c")]
     assert find_overlaps(serving_intervals(records, {})) == [Overlap(T, "a", "b", 2, 1), Overlap(T, "a", "c", 4, 1)]
 
 
-def test_a_new_owner_before_the_old_ones_death_is_found() -> None:
+def test_new_owner_before_the_exit_of_the_old_one_is_found() -> None:
     records = [opened(1, "a"), opened(4, "b")]
     assert find_overlaps(serving_intervals(records, {"a": 4.001}))[0].first == "a"
     assert find_overlaps(serving_intervals(records, {"a": 4.0})) == []
 
 
-def test_the_same_topic_name_elsewhere_and_the_same_process_again_are_no_second_owner() -> None:
+def test_other_topic_and_same_process_are_no_overlap() -> None:
     records = [opened(1, "a"), opened(1, "b", "persistent://demo/orders/u"), closed(5, "a"), opened(5, "a")]
     assert find_overlaps(serving_intervals(records, {})) == []
 
@@ -72,7 +72,7 @@ def an_account(owner: str | None, sent_at_s: float = 10, taken_at_s: float = 10)
     return {"topic": T, "owner": owner, "sent_at_s": sent_at_s, "taken_at_s": taken_at_s}
 
 
-def test_a_topic_has_an_owner_when_its_client_and_the_broker_say_so() -> None:
+def test_topic_is_owned_when_client_and_broker_agree() -> None:
     intervals = serving_intervals([opened(1, "a"), closed(20, "a")], {})
     assert topics_without_owner([T], [an_account("a")], intervals) == []
     assert topics_without_owner([T], [an_account(None)], intervals) == [T]
@@ -81,6 +81,6 @@ def test_a_topic_has_an_owner_when_its_client_and_the_broker_say_so() -> None:
     assert topics_without_owner([T], [], intervals) == [T]
 
 
-def test_a_topic_that_moved_while_an_answer_was_late_has_an_owner() -> None:
+def test_topic_moved_during_a_late_answer_is_owned() -> None:
     intervals = serving_intervals([opened(1, "a"), closed(20, "a"), opened(21, "b")], {})
     assert topics_without_owner([T], [an_account("a", 19, 25)], intervals) == []

@@ -40,7 +40,7 @@ def repository(tmp_path: Path) -> Iterator[tuple[str, Path]]:
         thread.join()
 
 
-def test_the_jars_of_the_pinned_pyspark_are_fetched_once(repository: tuple[str, Path], tmp_path: Path) -> None:
+def test_jars_are_fetched_once(repository: tuple[str, Path], tmp_path: Path) -> None:
     url, served = repository
     for path in JARS:
         name = path.rpartition("/")[2]
@@ -53,7 +53,7 @@ def test_the_jars_of_the_pinned_pyspark_are_fetched_once(repository: tuple[str, 
     assert fetch(url, tmp_path / "cache") == fetched
 
 
-def test_another_content_is_refused_and_not_kept(repository: tuple[str, Path], tmp_path: Path) -> None:
+def test_wrong_checksum_is_refused_and_not_kept(repository: tuple[str, Path], tmp_path: Path) -> None:
     url, served = repository
     first = next(iter(JARS))
     (served / first.rpartition("/")[2]).write_bytes(b"not the jar")
@@ -62,12 +62,12 @@ def test_another_content_is_refused_and_not_kept(repository: tuple[str, Path], t
     assert not (tmp_path / "cache").exists()
 
 
-def test_an_unreachable_repository_is_named_with_the_other_way(tmp_path: Path) -> None:
+def test_unreachable_repository_is_named_with_the_alternative(tmp_path: Path) -> None:
     with pytest.raises(EmbeddedServerError, match=r"^no ZooKeeper: http://127.0.0.1:1/org.*pip install 'pyspark<5'$"):
         fetch("http://127.0.0.1:1", tmp_path / "cache")
 
 
-def test_the_jars_of_an_installed_pyspark_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jars_of_an_installed_pyspark_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {Path(jar).parent for jar in class_path().split(":")} == {JARS_OF_PYSPARK}
     monkeypatch.setattr(zookeeper_jars, "_find_in_pyspark", list)
     monkeypatch.setattr(zookeeper_jars, "fetch", lambda: [Path("/cache/one.jar"), Path("/cache/two.jar")])

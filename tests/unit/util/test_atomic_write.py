@@ -7,7 +7,7 @@ import pytest
 from loadmanager.util.atomic_write import whole
 
 
-def test_a_file_is_replaced_when_all_of_it_is_written(tmp_path: Path) -> None:
+def test_file_is_replaced_once_written(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text("before")
     with whole(path) as partial:
@@ -17,7 +17,7 @@ def test_a_file_is_replaced_when_all_of_it_is_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_of_a_file_that_could_not_be_written_nothing_is_left(tmp_path: Path) -> None:
+def test_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text("before")
 

@@ -12,12 +12,12 @@ from loadmanager.store.zookeeper_store import ZooKeeperStore
 from loadmanager.util import clock
 
 
-def test_the_time_that_the_machine_was_suspended_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_counts_time_in_suspension(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "clock_gettime", lambda name: 500.0 if name == time.CLOCK_BOOTTIME else 100.0)
     assert clock.now_s() == 500.0
 
 
-def test_without_such_a_clock_the_monotonic_one_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_monotonic_clock_is_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: int) -> float:
         raise OSError("no such clock")
 
@@ -31,5 +31,5 @@ def test_without_such_a_clock_the_monotonic_one_is_used(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("made", [Agent, Hosting, ZooKeeperStore])
-def test_leases_and_sessions_go_by_it(made: Callable[..., object]) -> None:
+def test_leases_and_sessions_use_this_clock(made: Callable[..., object]) -> None:
     assert inspect.signature(made).parameters["clock"].default is clock.now_s

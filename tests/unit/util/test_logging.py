@@ -9,7 +9,7 @@ HOSTILE = "/a\x1b]0;mine\x07\x9b2J\u2028b"
 
 
 @pytest.mark.parametrize("json_lines", [True, False])
-def test_what_a_terminal_would_obey_is_shown_instead(*, json_lines: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_escaped(*, json_lines: bool, capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging(json_lines=json_lines)
     log = structlog.get_logger()
     log.info("asked", path=HOSTILE, among=[HOSTILE])

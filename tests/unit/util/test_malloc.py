@@ -37,7 +37,7 @@ of_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is g
 
 
 @of_glibc
-def test_memory_that_is_free_between_what_is_kept_is_given_back() -> None:
+def test_free_memory_is_returned_to_the_system() -> None:
     pieces = [bytes([1]) * EACH_BYTES for _ in range(2 * PAIRS)]
     del pieces[::2]
     before = psutil.Process().memory_info().rss
@@ -48,12 +48,12 @@ def test_memory_that_is_free_between_what_is_kept_is_given_back() -> None:
 
 @of_glibc
 @pytest.mark.parametrize(("given", "mapped_mib"), [("as it is", "0"), ("asked", "4")])
-def test_large_columns_are_the_systems_own_also_after_larger_ones_were_let_go(given: str, mapped_mib: str) -> None:
+def test_large_columns_are_mapped_when_requested(given: str, mapped_mib: str) -> None:
     done = subprocess.run([sys.executable, "-c", COLUMNS, given], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == mapped_mib
 
 
-def test_an_allocator_that_cannot_be_asked_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_allocator_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
     give_back_memory()
     map_large_blocks()
