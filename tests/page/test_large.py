@@ -40,6 +40,45 @@ async def test_a_thousand_brokers_are_one_drawing_and_a_list_of_what_is_seen(bro
             await page.close()
 
 
+# How often rows were put into the document while the list was scrolled by eight rows, one in each frame.
+_SCROLLED_BY_ROWS = """async (body) => {
+  const frame = () => new Promise(requestAnimationFrame);
+  let changes = 0;
+  const observer = new MutationObserver((all) => (changes += all.some((each) => each.type === "childList")));
+  for (const at of [...Array(9).keys()]) {
+    body.scrollTop = 200 * 34 + 34 * at;
+    for (let n = 0; n < 3; n += 1) await frame();
+    if (at === 0) observer.observe(body, { childList: true });
+  }
+  observer.disconnect();
+  return changes;
+}"""
+
+
+# Whether rows fill the list from its upper to its lower edge.
+_IS_COVERED = """(body) => {
+  const rows = [...body.querySelectorAll("[data-row]")].map((each) => each.getBoundingClientRect());
+  const { top, bottom } = body.getBoundingClientRect();
+  return rows[0].top <= top && rows.at(-1).bottom >= bottom;
+}"""
+
+
+async def test_a_long_list_scrolls_without_new_rows_in_each_frame_and_moves_no_bars(browser: Browser) -> None:
+    async with a_large_fleet(interval_s=3600) as fleet:
+        page = await browser.new_page()
+        page.set_default_timeout(1000 * patience())
+        try:
+            await page.goto(f"{fleet.url}/#/fleet")
+            body = page.get_by_role("table", name="Brokers").locator(".body")
+            await expect(body.locator("[data-row]").first).to_be_visible()
+            assert await body.evaluate(_SCROLLED_BY_ROWS) == 2
+            assert await body.evaluate(_IS_COVERED)
+            bar = body.locator(".meter .fill").first
+            await expect(bar).to_have_css("transition-duration", "0s")
+        finally:
+            await page.close()
+
+
 async def test_update_changes_figures_and_keeps_the_order_under_the_pointer(browser: Browser) -> None:
     async with a_large_fleet() as fleet:
         page = await browser.new_page()

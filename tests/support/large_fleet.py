@@ -113,8 +113,10 @@ class LargeFleet:
 
 
 @contextlib.asynccontextmanager
-async def a_large_fleet(brokers: int = 1_000, bundles: int = 100_000) -> AsyncIterator[LargeFleet]:
-    fleet, listener = LargeFleet(brokers, bundles), listen()
+async def a_large_fleet(
+    brokers: int = 1_000, bundles: int = 100_000, interval_s: float = 1.0
+) -> AsyncIterator[LargeFleet]:
+    fleet, listener = LargeFleet(brokers, bundles, interval_s), listen()
     fleet.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     app, page = web.Application(), PageHandlers(lambda: ())
     app.add_routes(

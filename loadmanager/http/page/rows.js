@@ -3,13 +3,14 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./ui.js";
 
 const BEYOND = 8; // rows kept above and below what is seen
+const STEP = 4; // rows scrolled until others are put into the document
 const ALL = 120; // as many are shown without scrolling within the page
 
 // `columns`: [[key, heading, class]]; `cells(item)` in the same order; `link(item)` opens it; `rowHeight` in pixels, as in the
 // style sheet.
 export function Rows({ label, columns, items, cells, link, keyOf, rowHeight = 34, sort, onSort, className = "" }) {
   const box = useRef();
-  const [top, setTop] = useState(0);
+  const [seen, setSeen] = useState(0); // the first row that is seen, in steps
   const [height, setHeight] = useState(600);
   const isLong = items.length > ALL;
   useLayoutEffect(() => {
@@ -17,9 +18,9 @@ export function Rows({ label, columns, items, cells, link, keyOf, rowHeight = 34
     observer.observe(box.current);
     return () => observer.disconnect();
   }, []);
-  const scrolled = (event) => isLong && setTop(event.currentTarget.scrollTop);
-  const first = isLong ? Math.max(0, Math.floor(top / rowHeight) - BEYOND) : 0;
-  const last = isLong ? Math.min(items.length, Math.ceil((top + height) / rowHeight) + BEYOND) : items.length;
+  const scrolled = (event) => isLong && setSeen(STEP * Math.floor(event.currentTarget.scrollTop / rowHeight / STEP));
+  const first = isLong ? Math.max(0, seen - BEYOND) : 0;
+  const last = isLong ? Math.min(items.length, seen + STEP + Math.ceil(height / rowHeight) + BEYOND) : items.length;
   const filler = (count) => html`<div role="presentation" style=${{ height: `${count * rowHeight}px` }}></div>`;
   const row = (item, at) => html`<${Row} key=${keyOf(item)} ...${{ item, at, id: keyOf(item), columns, cells, link }} />`;
   return html`<div class=${`rows ${className}`} role="table" aria-label=${label} aria-rowcount=${items.length + 1}>
