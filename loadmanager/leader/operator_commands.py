@@ -106,7 +106,7 @@ class BundleCommands:
         return self._reshaper.find_bundle(namespace, which)
 
     async def get_topics(self, name: BundleName) -> list[OpenTopic] | None:
-        """Return the topics of a bundle that its owner may have open; None when nobody owns it. Raises as
+        """Return the topics of a bundle that its owner may have open; None when it is unowned. Raises as
         `AgentCalls`.
         """
         owner = self._mirror.find_owner(self._mirror.get_ownership(name))

@@ -164,7 +164,8 @@ class ComparisonDriver:
         entries, self._unwritten = self._unwritten, []
         self._written_ms = at_ms
         self._scores.see(at_ms, self._level, entries)
-        self._diary.round(at_ms, entries, self._level, sum(wish.is_said for wish in self._comparison.wishes.values()))
+        standing = sum(wish.is_reported for wish in self._comparison.wishes.values())
+        self._diary.round(at_ms, entries, self._level, standing)
 
     def counters(self) -> list[Sample]:
         """Return the number of entries so far, by reason."""

@@ -59,7 +59,7 @@ class DecisionInput:
 class ComparedFigures:
     """Figures of a broker that strategies compare.
 
-    `msg_rate_per_s` is long-term, of its bundles and those on their way; usage and `mib_per_s` are as reported.
+    `msg_rate_per_s` is long-term, of its bundles and incoming ones; usage and `mib_per_s` are as reported.
     """
 
     broker: BrokerId

@@ -3,28 +3,28 @@
 A move of Pulsar's is often observed in two parts: the bundle loses its owner, then gets one. It is judged after a
 delay, since the end of the source's registration may be observed later.
 
-    a bundle    its owner is gone     it has an owner       another has it        its owner left    time
+    a bundle    loses its owner       gets an owner         gets another owner    its owner left    time
     ----------  --------------------  --------------------  --------------------  ----------------  --------------------
     at rest     LEFT                  ARRIVED               ARRIVED
-    LEFT        judged; LEFT          ARRIVED               judged; ARRIVED       is noted          judged: nobody asks
-    ARRIVED     judged; LEFT          judged; ARRIVED       judged; ARRIVED       is noted          judged
+    LEFT        judged; LEFT          ARRIVED               judged; ARRIVED       is recorded       judged as unowned
+    ARRIVED     judged; LEFT          judged; ARRIVED       judged; ARRIVED       is recorded       judged
 
 So each move is judged exactly once, by the first of these that holds: we requested it; its owner left; the bundle was
 unowned before; it was split, or resulted from a split; it is unowned now; it is back at its source; our last round
 before the move wanted it at this broker, or at another; it was at this broker within the last hour; our round wanted
 other bundles of the source; there was no round; Pulsar's strategy selects it; it does not.
 
-    a wish of ours    our round wants it    our round does not    the bundle leaves its broker   Pulsar's time is over
+    a move we want    our round wants it    our round does not    the bundle leaves its broker   Pulsar's time is over
     ----------------  --------------------  --------------------  -----------------------------  -----------------------
     none              NEW
-    NEW               NEW                   no longer wanted      is judged with the move        reported: SAID
-    SAID              SAID                  no longer wanted      is judged with the move
+    NEW               NEW                   no longer wanted      is judged with the move        a finding: REPORTED
+    REPORTED          REPORTED              no longer wanted      is judged with the move
 
     Pulsar      its strategy selects nothing    it selects, and a move was seen    it selects, and none was seen
     ----------  ------------------------------  ---------------------------------  -------------------------------------
     moves       moves                           moves                              after two rounds, each of them after
-                                                                                   its interval: said, and why: STALLED
-    STALLED     said: moves                     said: moves                        STALLED
+                                                                                   its interval: a finding: STALLED
+    STALLED     a finding: moves                a finding: moves                   STALLED
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ STALLS = (
 
 @dataclass(frozen=True, slots=True)
 class Sighted:
-    """Observed owner at `at_ms`, epoch milliseconds; None is nobody. `by_us`: we requested the move."""
+    """Observed owner at `at_ms`, epoch milliseconds; None if unowned. `by_us`: we requested the move."""
 
     bundle: str
     before: Registration | None
@@ -182,18 +182,18 @@ class ComparisonEntry:
     @property
     def reason(self) -> ComparisonReason:
         reason = self.verdict.verdict
-        assert isinstance(reason, ComparisonReason), "nothing else is said here"
+        assert isinstance(reason, ComparisonReason), "a finding has such a reason"
         return reason
 
 
 @dataclass(slots=True, eq=False)
 class Wish:
-    """A move that our rounds want since `since_ms`; `is_said`: reported as not made by Pulsar."""
+    """A move that our rounds want since `since_ms`; `is_reported`: reported as not made by Pulsar."""
 
     step: Unload
     since_ms: int
     load: float
-    is_said: bool = False
+    is_reported: bool = False
 
 
 class _Left(NamedTuple):
@@ -250,14 +250,14 @@ class _Round:
         self.by_source: dict[Registration, list[str]] = {}
         for step in self.steps.values():
             self.by_source.setdefault(step.source, []).append(step.bundle)
-        self.said = {verdict.subject: verdict for verdict in rounds.ours.verdicts}
+        self.verdicts = {verdict.subject: verdict for verdict in rounds.ours.verdicts}
         self.pulsars_steps = {step.bundle: step for step in rounds.pulsars.steps if isinstance(step, Unload)}
-        self.pulsars_said = {verdict.subject: verdict for verdict in rounds.pulsars.verdicts}
+        self.pulsars_verdicts = {verdict.subject: verdict for verdict in rounds.pulsars.verdicts}
         self.selected = {**self.pulsars_steps, **dict.fromkeys(self._find_selected_but_kept())}
 
     def _find_selected_but_kept(self) -> Iterator[str]:
         """Yield bundles that Pulsar's strategy selects but that stay."""
-        for subject, verdict in self.pulsars_said.items():
+        for subject, verdict in self.pulsars_verdicts.items():
             is_selected = isinstance(verdict.verdict, PlacementReason) or verdict.verdict in _KEPT
             if "/" in subject and not verdict.acted and is_selected:
                 yield subject
@@ -285,7 +285,7 @@ class PulsarComparison:
     _moved: bool = False
     _idle_since_ms: int | None = None
     _fruitless: int = 0
-    _said: list[ComparisonEntry] = field(default_factory=list)
+    _findings: list[ComparisonEntry] = field(default_factory=list)
     _now_ms: int = 0
 
     @property
@@ -296,7 +296,7 @@ class PulsarComparison:
     def step(self, event: Event) -> list[ComparisonEntry]:
         """Process an event and return the findings."""
         self._now_ms = max(self._now_ms, event.at_ms)
-        self._judge_what_is_due()
+        self._judge_due()
         match event:
             case SeenBundle():
                 self._on_bundle_seen(event)
@@ -308,8 +308,8 @@ class PulsarComparison:
                 pass  # due moves are judged above
         while self._due and self._due[0][0] != self._due[0][2].due_ms:
             heapq.heappop(self._due)  # outdated: the move was judged, or waits until another time
-        said, self._said = self._said, []
-        return said
+        findings, self._findings = self._findings, []
+        return findings
 
     # Moves
 
@@ -358,7 +358,7 @@ class PulsarComparison:
         for move in self._moves.values():
             move.owner_left |= move.before == owner
 
-    def _judge_what_is_due(self) -> None:
+    def _judge_due(self) -> None:
         while self._due and self._due[0][0] <= self._now_ms:
             due_ms, _, move = heapq.heappop(self._due)
             if due_ms == move.due_ms:
@@ -372,7 +372,7 @@ class PulsarComparison:
         if move.is_pulsars and move.before is not None and reason is not ComparisonReason.CAME_BACK:
             self._moved = True
             self._took[move.bundle] = _Left(move.before.broker, move.began_ms)
-        self._say(move.bundle, reason, _figures(move), because, move.load)
+        self._report(move.bundle, reason, _figures(move), because, move.load)
 
     # Wishes
 
@@ -382,17 +382,17 @@ class PulsarComparison:
         self._watch_for_stall(self._round, rounds.interval_ms)
         self._compare_wishes(self._round, rounds.loads)
         for wish in self.wishes.values():
-            if not wish.is_said and self._now_ms - wish.since_ms >= _PATIENCE * rounds.interval_ms:
-                wish.is_said = True
+            if not wish.is_reported and self._now_ms - wish.since_ms >= _PATIENCE * rounds.interval_ms:
+                wish.is_reported = True
                 reason, because = self._find_why_not(wish.step, self._round)
-                self._say(wish.step.bundle, reason, self._figures_of(wish), because, wish.load)
+                self._report(wish.step.bundle, reason, self._figures_of(wish), because, wish.load)
 
     def _compare_wishes(self, now: _Round, loads: Mapping[str, float]) -> None:
         for bundle, wish in list(self.wishes.items()):
             step = now.steps.get(bundle)
             if step is None or step.source != wish.step.source:
                 del self.wishes[bundle]
-                self._say(bundle, ComparisonReason.NO_LONGER_WANTED, self._figures_of(wish), (), wish.load)
+                self._report(bundle, ComparisonReason.NO_LONGER_WANTED, self._figures_of(wish), (), wish.load)
         for bundle, step in now.steps.items():
             if bundle in self._moves:
                 continue  # planned before its move was observed
@@ -401,7 +401,7 @@ class PulsarComparison:
 
     def _find_why_not(self, step: Unload, now: _Round) -> tuple[ComparisonReason, tuple[Verdict, ...]]:
         """Return why Pulsar does not make a move that we want, from its own round."""
-        cluster, own = now.pulsars_said.get("cluster"), now.pulsars_said.get(step.bundle)
+        cluster, own = now.pulsars_verdicts.get("cluster"), now.pulsars_verdicts.get(step.bundle)
         if cluster is not None and cluster.verdict in _NO_ROUND:
             return _NO_ROUND[cluster.verdict], (cluster,)
         if step.bundle in now.pulsars_steps:
@@ -411,7 +411,7 @@ class PulsarComparison:
             return ComparisonReason.WE_ALONE_STAYS if is_kept else ComparisonReason.WE_ALONE_WAITS, (own,)
         if self.stalled is not None:
             return ComparisonReason.WE_ALONE_STALLED, (self.stalled.verdict,)
-        of_source = now.pulsars_said.get(step.source.broker) or cluster
+        of_source = now.pulsars_verdicts.get(step.source.broker) or cluster
         return ComparisonReason.WE_ALONE_NOT_SELECTED, () if of_source is None else (of_source,)
 
     # Stalls
@@ -425,21 +425,23 @@ class PulsarComparison:
                 assert idle_since_ms is not None, "it selected something when it stalled"
                 self.stalled = None
                 why = {"minutes" if moves else "idle_minutes": _minutes(self._now_ms - idle_since_ms)}
-                self._say("pulsar", ComparisonReason.STALL_OVER, why)
+                self._report("pulsar", ComparisonReason.STALL_OVER, why)
             return
         self._fruitless += self._now_ms - idle_since_ms >= (self._fruitless + _A_ROUND) * interval_ms
         if self.stalled is None and self._fruitless >= _FRUITLESS:
-            self._say_stalled(now)
+            self._report_stall(now)
 
-    def _say_stalled(self, now: _Round) -> None:
-        kept = [now.pulsars_said[bundle] for bundle in now.selected if bundle not in now.pulsars_steps]
+    def _report_stall(self, now: _Round) -> None:
+        kept = [now.pulsars_verdicts[bundle] for bundle in now.selected if bundle not in now.pulsars_steps]
         if now.pulsars_steps:
             reason = ComparisonReason.STALLED_UNEXPLAINED
         elif all(verdict.verdict is PlacementReason.OWNER_CHOSEN for verdict in kept):
             reason = ComparisonReason.STALLED_ON_OWNER
         else:
             reason = ComparisonReason.STALLED_WITHOUT_DESTINATION
-        sources = sorted(subject for subject, said in now.pulsars_said.items() if said.acted and "/" not in subject)
+        sources = sorted(
+            subject for subject, verdict in now.pulsars_verdicts.items() if verdict.acted and "/" not in subject
+        )
         why: dict[str, Figure] = {
             "rounds": self._fruitless,
             "bundles": len(now.selected),
@@ -447,8 +449,8 @@ class PulsarComparison:
         }
         if reason is ComparisonReason.STALLED_ON_OWNER and _EVENLY in kept[0].why:
             why["passed_over"] = kept[0].why[_EVENLY]
-        self._say("pulsar", reason, why, tuple(kept))
-        self.stalled = self._said[-1]
+        self._report("pulsar", reason, why, tuple(kept))
+        self.stalled = self._findings[-1]
 
     def _forget_before(self, oldest_ms: int) -> None:
         self._left = {owner: at_ms for owner, at_ms in self._left.items() if at_ms >= oldest_ms}
@@ -462,7 +464,7 @@ class PulsarComparison:
             "minutes": _minutes(self._now_ms - wish.since_ms),
         }
 
-    def _say(
+    def _report(
         self,
         subject: str,
         reason: ComparisonReason,
@@ -471,7 +473,7 @@ class PulsarComparison:
         load: float = 0.0,
     ) -> None:
         verdict = Verdict(subject, reason, acted=reason in MOVES, why=why)
-        self._said.append(ComparisonEntry(self._now_ms, verdict, because, load))
+        self._findings.append(ComparisonEntry(self._now_ms, verdict, because, load))
 
 
 def _judgement_of(move: _Move) -> tuple[ComparisonReason, tuple[Verdict, ...]]:
@@ -507,7 +509,7 @@ def _compare(move: _Move) -> tuple[ComparisonReason, tuple[Verdict, ...]]:
         return ComparisonReason.MOVED_BEFORE_OUR_ROUND, ()
     if _others_of(move):
         return ComparisonReason.MOVED_ANOTHER, ()
-    cluster = move.round.pulsars_said.get("cluster")
+    cluster = move.round.pulsars_verdicts.get("cluster")
     is_unknown = cluster is not None and cluster.verdict is ComparisonReason.STRATEGY_UNKNOWN
     is_selected = is_unknown or move.bundle in move.round.selected
     return ComparisonReason.MOVED_AGAINST_US if is_selected else ComparisonReason.MOVED_UNSELECTED, _ours_of(move)
@@ -524,8 +526,8 @@ def _ours_of(move: _Move) -> tuple[Verdict, ...]:
     """Return the verdict of our round on the bundle, else on its source, else on the cluster; none without a round."""
     if move.round is None or move.before is None:
         return ()
-    said = (move.round.said.get(subject) for subject in (move.bundle, move.before.broker, "cluster"))
-    return next(((verdict,) for verdict in said if verdict is not None), ())
+    verdicts = (move.round.verdicts.get(subject) for subject in (move.bundle, move.before.broker, "cluster"))
+    return next(((verdict,) for verdict in verdicts if verdict is not None), ())
 
 
 def _figures(move: _Move) -> dict[str, Figure]:
@@ -539,7 +541,7 @@ def _figures(move: _Move) -> dict[str, Figure]:
             why[name] = owner.broker
     if move.wish is not None:
         why["ours"] = _name(move.wish.step.destination)
-        if move.wish.is_said:
+        if move.wish.is_reported:
             why["minutes"] = _minutes(move.began_ms - move.wish.since_ms)
     elif others := _others_of(move):
         why |= {"others": len(others), "ours": others[0]}

@@ -192,7 +192,7 @@ def throughput_of(figures: npt.ArrayLike) -> FloatArray:
 
 
 def draw_brokers(grid: Grid, from_ms: int, until_ms: int, columns: int, rows: int) -> HeatMap:
-    """Draw usage in at most so many columns and rows."""
+    """Draw usage in at most this number of columns and rows."""
     names, found, begins_ms, step_ms = _over(grid, from_ms, until_ms, columns)
     share = np.linspace(0, len(names), min(rows, len(names)) + 1).astype(np.intp)[:-1]
     cells = _together(found, share)

@@ -5,7 +5,7 @@
       └──owner_gone──┤ │ └─────abandon──────┘   (the unload failed: the source stays the owner)
                      └─┘ inherit
 
-Once the registration of its owner has ended, nobody serves a bundle. Another owner inherits it in one step, or it is
+Once the registration of its owner has ended, no broker serves a bundle. Another owner inherits it in one step, or it is
 freed after a while without a lookup.
 
 Bundles also change their boundaries, by `NamespaceState.split` and `merge`; owners stay the same:

@@ -146,7 +146,7 @@ def namespaces_to_unload(
 ) -> list[str]:
     """Return the namespaces whose bundles need new brokers when `new` replaces `old`.
 
-    With scope `changed`: those that only one of the policies covers; if the brokers changed, all that either covers.
+    With scope `changed`: those that only one of the policies covers; if the brokers changed, those that either covers.
     """
     if scope == UnloadScope.NONE:
         return []

@@ -156,10 +156,10 @@ class HealthDetector:
     def _find_off(self, life: _BrokerState) -> _Off | None:
         """Find the figure furthest above its threshold, None if there is none."""
         is_kept_away = life.phase in _KEPT_AWAY
-        said = {} if life.figures is None else life.figures.by_name()
+        figures = {} if life.figures is None else life.figures.by_name()
         above = [
             _Off(name, value, bars.peers, value / bars.suspect, value > bars.sick)
-            for name, value in said.items()
+            for name, value in figures.items()
             if name in self._bars
             for bars in [self._bars[name]]
             if value > (_BAR_WHILE_SICK * bars.sick if is_kept_away else bars.suspect)
@@ -219,8 +219,8 @@ class _Bars:
 def _bars_of(all_figures: list[HealthFigures]) -> dict[str, _Bars]:
     bars = {}
     for name, least in LEAST.by_name().items():
-        said = [figures.by_name() for figures in all_figures]
-        values = [each[name] for each in said if name in each]
+        by_name = [figures.by_name() for figures in all_figures]
+        values = [each[name] for each in by_name if name in each]
         if len(values) >= FEWEST_PEERS:
             middle, lowest = statistics.median(values), min(values)
             deviation = _OF_NORMAL * statistics.median(abs(each - middle) for each in values)

@@ -29,7 +29,7 @@ RESOURCES = 5
 
 SHORT_WINDOW = 10
 LONG_WINDOW = 1000
-"""Window of the long-term mean: after so many samples it is an exponential mean with weight 1/window."""
+"""Window of the long-term mean: after that number of samples it is an exponential mean with weight 1/window."""
 
 FloatArray = npt.NDArray[np.float64]
 Float32Array = npt.NDArray[np.float32]

@@ -45,7 +45,7 @@ class RegistrationRows:
             self.unused.append(self.by_registration.pop(registration))
 
     def places(self, rows: Iterable[int]) -> RowArray:
-        """Return by row the position in `rows`, -1 for others; index -1 (nobody) maps to -1 too."""
+        """Return by row the position in `rows`, -1 for others; index -1 (`NOBODY`) maps to -1 too."""
         places = np.full(self.size + 1, NOBODY, dtype=np.int32)
         own = list(rows)
         places[own] = np.arange(len(own))
@@ -84,7 +84,7 @@ class RecordedOwners:
     def all(self) -> set[Registration]:
         """Return all owners of bundles, including those that are to release them."""
         is_one = np.zeros(self.registrations.size + 1, dtype=bool)
-        is_one[self._rows.columns.owner[: len(self._rows.names)]] = True  # nobody is the last
+        is_one[self._rows.columns.owner[: len(self._rows.names)]] = True  # the last entry is for unowned bundles
         return {owner for owner, row in self.registrations.by_registration.items() if is_one[row]}
 
     def count_owned(self, registration: Registration) -> int:
@@ -113,7 +113,7 @@ class RecordedOwners:
         return [self._rows.names[row] for row in np.flatnonzero(which).tolist()]
 
     def _rows_of(self, registration: Registration) -> Rows:
-        row = self.registrations.by_registration.get(registration, self.registrations.size)  # nobody's
+        row = self.registrations.by_registration.get(registration, self.registrations.size)  # a row of no bundle
         return np.flatnonzero(self._rows.columns.owner[: len(self._rows.names)] == row)
 
     def destination_places(self, places: RowArray) -> RowArray:

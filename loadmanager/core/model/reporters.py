@@ -112,12 +112,12 @@ class Busiest:
         self._found: Listed | None = None
 
     @classmethod
-    def of_report(cls, said: ReportedLoad, listable: Listable) -> Busiest:
+    def of_report(cls, report: ReportedLoad, listable: Listable) -> Busiest:
         """Prepare by the rules and policies at the time of the report."""
 
         def find(all_names: Sequence[str], places: RowArray) -> Listed:
-            top = find_busiest(said.named(all_names, places), listable)
-            return said.rows[top], throughput_of(said.load[top])
+            top = find_busiest(report.named(all_names, places), listable)
+            return report.rows[top], throughput_of(report.load[top])
 
         return cls(find)
 

@@ -404,12 +404,10 @@ def _bundles_of_reports(
     )
 
 
-def _time_means(averages: Sequence[BundleAverages], said: Sequence[tuple[float, FloatArray] | None]) -> TimeMeans:
-    """Build time means from averages and, in `said`, the time in seconds and the load (4,) of the last report, None
-    without a report.
-    """
+def _time_means(averages: Sequence[BundleAverages], reports: Sequence[tuple[float, FloatArray] | None]) -> TimeMeans:
+    """Build time means from averages and last reports: time in seconds and load (4,), None without a report."""
     means = [each.by_time() for each in averages]
-    last = [each or (0.0, mean.load) for each, mean in zip(said, means, strict=True)]
+    last = [each or (0.0, mean.load) for each, mean in zip(reports, means, strict=True)]
     return TimeMeans(
         as_amounts(np.array([mean.load for mean in means]).reshape(-1, METRICS)).astype(np.float32),
         as_amounts(np.array([load for _, load in last]).reshape(-1, METRICS)).astype(np.float32),

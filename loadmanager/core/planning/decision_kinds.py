@@ -81,7 +81,7 @@ def _bring_home(
 def _choose(
     snapshot: Snapshot, settings: PlannerSettings, state: State, rng: np.random.Generator, request: Request
 ) -> tuple[Plan, State]:
-    """Plan one assignment for the bundle, whoever owns it."""
+    """Plan one assignment for the bundle, even if it has an owner."""
     bundle = request["bundle"]
     chosen, verdict, state = planner.choose_destination(snapshot, bundle, None, settings, state, rng)
     steps = () if chosen is None else (Assign(bundle, chosen, verdict.verdict),)

@@ -235,7 +235,7 @@ def find_move_refusal(
 def try_transfer(
     snapshot: Snapshot, bundle: int, settings: PlannerSettings, state: State, rng: np.random.Generator
 ) -> tuple[Unload | None, Verdict]:
-    """Return what a round would do with the bundle (a row) if a strategy chose it; `rng` is not advanced."""
+    """Return the decision of a round if a strategy chose the bundle (a row); `rng` is not advanced."""
     pick = Pick(int(snapshot.bundles.broker[bundle]), (bundle,), OwnershipReason.LOOKUP)
     return _transfer(_Placer(snapshot, settings, state, deepcopy(rng)), pick, bundle)
 

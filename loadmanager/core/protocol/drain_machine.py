@@ -8,15 +8,15 @@ continues where the last one stopped; only the counters restart.
     (none)      pass                it is ordered, its broker registered                                ─▶ UNDER WAY
     any         pass                another process of its broker is        EndDrain
                                     registered
-    (none)      pass                bundles that return have come home      EndReturn
-    UNDER WAY   pass                it is no longer ordered, or anew        WithdrawMove for each of
+    (none)      pass                bundles have returned                   EndReturn
+    UNDER WAY   pass                its order was removed or replaced       WithdrawMove for each of
                                                                             its moves                   ─▶ (none)
 
     a bundle
     --------
     (at rest)   DrainPlanned: a step                                        BeginMove                   ─▶ MOVING
                 DrainPlanned: it stays                                                                  ─▶ RESTING
-    MOVING      MoveEnded           it has moved, or is another by now                                  ─▶ (at rest)
+    MOVING      MoveEnded           it has moved, or was split or merged                                ─▶ (at rest)
                                     else                                                                ─▶ RESTING
     RESTING     5 s have passed                                                                         ─▶ (at rest)
 
@@ -154,7 +154,7 @@ class EndDrain:
 
 @dataclass(frozen=True, slots=True)
 class EndReturn:
-    """Remove these bundles of the broker from the controls: they have come home; answered by TriedToEnd."""
+    """Remove these bundles of the broker from the controls: they have returned; answered by TriedToEnd."""
 
     broker: BrokerId
     bundles: frozenset[str]

@@ -7,22 +7,22 @@ loop runs and that it can write.
     -----      -----                          ----
     IDLE       NodeLeads: another node        AskLeader                                                  ─▶ UNHEARD
     UNHEARD    LeaderAnswered                 AskLeader                                                  ─▶ HEARD
-               LeaderMissed                   (asked again after a patience)
+               LeaderMissed                   (asked again after a timeout)
     HEARD      LeaderAnswered                 (it is silent for 0 s) AskLeader
                LeaderMissed                   (asked again after a tick)
-               TIME, 5/8 of a patience silent RaiseSuspicion                                             ─▶ SUSPECTING
+               TIME, 5/8 of a timeout silent  RaiseSuspicion                                             ─▶ SUSPECTING
     SUSPECTING LeaderAnswered                 AskLeader                                                  ─▶ HEARD
                LeaderMissed                   as in HEARD
-               SuspicionRaised: it stands     CheckSuspicion after a tick
-               SuspicionChecked: it stands    CheckSuspicion after a tick; unless the last three were prompt and a
-                                              patience is over: Say, EarlyTakeOver                       ─▶ RESTING
-               SuspicionChecked: unknown      CheckSuspicion after a tick, and count anew
-               either: it is gone             Say                                                        ─▶ RESTING
-    RESTING    LeaderAnswered                 AskLeader; CancelTakeOver, if it was to be replaced        ─▶ HEARD
+               SuspicionRaised: it exists     CheckSuspicion after a tick
+               SuspicionChecked: it exists    CheckSuspicion after a tick; unless the last three were prompt and the
+                                              timeout is over: Say, EarlyTakeOver                        ─▶ RESTING
+               SuspicionChecked: unknown      CheckSuspicion after a tick, and restart the count
+               either: it was deleted         Say                                                        ─▶ RESTING
+    RESTING    LeaderAnswered                 AskLeader; CancelTakeOver after an EarlyTakeOver           ─▶ HEARD
                LeaderMissed                   as in HEARD
                TIME, rested for a session     as from HEARD                                              ─▶ HEARD
     any        LeaderProcessEnded             Say, EarlyTakeOver at once                                 ─▶ RESTING
-               NodeLeads: nobody, or this node                                                           ─▶ IDLE
+               NodeLeads: none, or this node                                                             ─▶ IDLE
                NodeLeads: another node        as from IDLE
 
 Events that are not in the table are stale and ignored.

@@ -13,7 +13,7 @@ Pure functions: facts go in, each violated guardrail comes out as a verdict. Any
                   failures          too many moves failed in succession, until an operator resets the count
     moves,        namespace         the namespace is excluded; Pulsar's own namespaces always are
     splits
-    rounds,       settling          a broker joined or left lately
+    rounds,       settling          a broker joined or left recently
     splits and
     own moves
     rounds and    hour              the hourly limit of own moves is reached

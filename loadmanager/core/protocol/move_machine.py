@@ -354,7 +354,7 @@ class MoveMachine:
         return actions
 
     def forget(self) -> list[Move]:
-        """Drop all moves at the end of the term, and return them. The next leader finishes what has begun."""
+        """Drop all moves at the end of the term, and return them. The next leader finishes released ones."""
         ended = self.known
         for move in ended:
             move.phase = Phase.ENDED

@@ -1,4 +1,4 @@
-"""Reconciler: periodically compares all records with the cluster, and completes what was left unfinished.
+"""Reconciler: periodically compares all records with the cluster, and completes unfinished changes.
 
     phase     event                       if                                then
     -----     -----                       --                                ----

@@ -5,13 +5,13 @@ a crash after it without help.
 
     phase       event                       if                              then
     -----       -----                       --                              ----
-    (ReshapeWanted)                         a merge, or known where to cut  CommitReshape             ─▶ WRITING
+    (ReshapeWanted)                         a merge, or a given boundary    CommitReshape             ─▶ WRITING
                                             else                            as WaitEnded
     SETTLING    WaitEnded                   its owner is registered         AskTopics                 ─▶ ASKED
-                                            it is on its way, or nobody's   Settle                    ─▶ SETTLING
-                                            it is no more, or still that
-                                            after five times                ReshapeEnded with an error
-    ASKED       TopicsNamed                 there is a place to cut         CommitReshape             ─▶ WRITING
+                                            it is moving or unowned         Settle                    ─▶ SETTLING
+                                            it no longer exists, or has not
+                                            settled after five attempts     ReshapeEnded with an error
+    ASKED       TopicsNamed                 there is a boundary             CommitReshape             ─▶ WRITING
                                             there is none                   ReportVerdict, ReshapeEnded
                 OwnerSilent                 it can be cut without topics    as TopicsNamed
                                             else                            ReshapeEnded with an error
@@ -330,7 +330,7 @@ class ReshapeMachine:
                 self._end(it, event.error)
 
     def _settle(self, it: Reshaping) -> None:
-        """Ask a registered owner for topics; wait while the bundle is unowned or on its way."""
+        """Ask a registered owner for topics; wait while the bundle is unowned or moving."""
         current = self.mirror.find_ownership(str(it.bundle))
         if current is None:
             self._end(it, BundleGoneError(f"{it.bundle} is not a current bundle"))

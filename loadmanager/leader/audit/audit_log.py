@@ -107,7 +107,7 @@ class AuditTrail:
             self._file.start()
 
     def close(self) -> None:
-        """Write what is left; blocks."""
+        """Write the remaining entries; blocks."""
         if self._file is not None:
             self._file.close()
 
@@ -166,7 +166,7 @@ def _key(entry: AuditEntry) -> tuple[int, str, str]:
 
 
 class _Refusals:
-    """Token bucket: so many refused operations per minute are logged, all at once if need be."""
+    """Token bucket that limits the refused operations logged per minute."""
 
     def __init__(self) -> None:
         self._left = float(_REFUSALS_PER_MINUTE)

@@ -114,7 +114,7 @@ class HistoryRecorder:
         return self._writer is None or self._writer.flush(timeout_s)
 
     def close(self) -> None:
-        """Write what is left, within seconds; blocks."""
+        """Write the remaining rows, within seconds; blocks."""
         if self._writer is not None:
             self._writer.close(timeout_s=_CLOSE_S)
 

@@ -309,7 +309,7 @@ class OwnershipLedger:
             raise
 
     async def run(self) -> None:
-        """Write what is pending for as long as the node lives."""
+        """Write pending changes for as long as the node lives."""
         while True:
             await self._wake.wait()
             self._wake.clear()

@@ -99,11 +99,11 @@ class AssignmentDriver:
         return stored
 
     def is_assigning(self, now_s: float) -> bool:
-        """True while assignments are under way at this time of the monotonic clock."""
+        """Return True while assignments are in flight at this time of the monotonic clock."""
         return self._machine.is_assigning(now_s)
 
     async def run(self) -> None:
-        """Decide and commit what is requested, for as long as the term lasts."""
+        """Decide and commit requested assignments, for as long as the term lasts."""
         await self._driver.run()
 
     def fail_waiting(self, error: Exception) -> None:

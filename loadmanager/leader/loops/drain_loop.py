@@ -94,7 +94,7 @@ class DrainLoop:
         return None if current is None else current.owner
 
     async def start(self, broker: BrokerId, *, and_return: bool = False) -> DrainProgress:
-        """Begin to drain a broker; with `and_return`, what it owns now returns after its restart.
+        """Begin to drain a broker; with `and_return`, its current bundles return after its restart.
 
         Raises `BrokerNotFoundError`, `NotLeaderError` or a `StoreError`, and `ConflictError` with a `refusal`.
         """

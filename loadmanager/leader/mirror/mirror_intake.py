@@ -195,7 +195,7 @@ class MirrorIntake:
         if everything and self._is_watching and not self._rereading.is_marked(paths.ROOT):
             self._mirror.is_fresh = self._store.state is SessionState.CONNECTED
             self._mirror.is_of_former_session &= not self._mirror.is_fresh
-            self._mirror.unsettled += 1  # writes under way when the connection broke may be unfinished
+            self._mirror.unsettled += 1  # writes in flight when the connection broke may be unfinished
         self._on_change()
 
     async def _read_election(self) -> None:

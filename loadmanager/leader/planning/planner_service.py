@@ -251,7 +251,7 @@ class PlannerService:
         return await self._decide("place", bundles=bundles, nonPersistent=list(non_persistent))
 
     async def choose(self, bundle: str) -> tuple[Registration | None, Verdict]:
-        """Choose the broker on which placement would put a bundle now, whoever owns it."""
+        """Choose the broker on which placement would put a bundle now, even if it has an owner."""
         return read_choice(await self._decide("choose", bundle=bundle))
 
     async def _decide(self, kind: str, **request: Any) -> Plan:  # noqa: ANN401 - whatever JSON can hold

@@ -88,5 +88,5 @@ def _solved(square: FloatArray, right: FloatArray) -> FloatArray:
 
 @cache
 def _choices(count: int) -> BoolArray:
-    """Return all subsets of so many elements as masks (k, 2**k)."""
+    """Return all subsets of `count` elements as masks (k, 2**k)."""
     return (np.arange(1 << count) >> np.arange(count)[:, None] & 1).astype(np.bool_)
