@@ -32,8 +32,9 @@ from loadmanager.net.auth.gate import AuthGate
 from loadmanager.net.body_limit import BodyLimit
 from loadmanager.net.http_client import Caller, HttpClient
 from loadmanager.net.http_server import QUICK, Quick, with_trailing_slashes
+from loadmanager.net.request_ids import name_answer
 from loadmanager.net.tls_contexts import ServerTls, TlsMetrics
-from loadmanager.net.tracing import OFF, name_answer
+from loadmanager.net.tracing import OFF
 from loadmanager.util.process_metrics import add_process_metrics
 
 _CONNECTIONS_TO_LEADER = 512

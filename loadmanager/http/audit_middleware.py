@@ -18,7 +18,7 @@ from aiohttp.typedefs import Handler
 from loadmanager.http.leader_proxy import PASSED_ON
 from loadmanager.leader.audit.audit_log import AuditTrail
 from loadmanager.net.auth.gate import PRINCIPAL
-from loadmanager.net.tracing import id_of, noted
+from loadmanager.net.request_ids import id_of, noted
 from loadmanager.util import clock
 from loadmanager.wire.http_bodies import CLIENT_HEADER, FORWARDED_HEADER
 from loadmanager.wire.lineage_bodies import ANONYMOUS, AuditEntry

@@ -18,7 +18,7 @@ from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.execution.executor import PREPARE_S
 from loadmanager.net.auth.gate import PRINCIPAL
 from loadmanager.net.http_client import HttpAnswer, HttpClient, PeerNotReachedError, PeerUnavailableError
-from loadmanager.net.tracing import REQUEST_ID_HEADER, id_of
+from loadmanager.net.request_ids import REQUEST_ID_HEADER, id_of
 from loadmanager.wire.http_bodies import (
     CLIENT_HEADER,
     FORWARDED_HEADER,

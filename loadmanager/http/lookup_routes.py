@@ -31,7 +31,7 @@ from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.lookup_service import OwnerLookups
 from loadmanager.leader.mirror.cluster_mirror import BrokerEntry, ClusterMirror
 from loadmanager.net.auth.gate import AccessRole, AuthGate
-from loadmanager.net.tracing import REQUEST_ID_HEADER, new_id
+from loadmanager.net.request_ids import REQUEST_ID_HEADER, new_id
 from loadmanager.wire.http_bodies import (
     LISTENER_HEADER,
     LookupData,

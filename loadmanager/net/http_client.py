@@ -17,8 +17,9 @@ from loadmanager.config.auth_settings import AuthSettings
 from loadmanager.config.shared_settings import TlsSettings
 from loadmanager.errors import InvalidRecordError, LoadManagerError
 from loadmanager.net.auth.outgoing_token import Token, own_token
+from loadmanager.net.request_ids import REQUEST_ID_HEADER, current_id
 from loadmanager.net.tls_contexts import RenewedTls, client_tls_of
-from loadmanager.net.tracing import OFF, REQUEST_ID_HEADER, Tracing, current_id
+from loadmanager.net.tracing import OFF, Tracing
 from loadmanager.wire.body_sizes import LARGEST_ANSWER_BYTES
 
 _CONNECTIONS = 100

@@ -20,9 +20,9 @@ import structlog
 from aiohttp import StreamReader, web
 
 from loadmanager.config.shared_settings import HttpSettings
+from loadmanager.net.request_ids import REQUEST_ID_HEADER, id_of
 from loadmanager.net.tls_contexts import ServerTls
 from loadmanager.net.tls_listener import ConnectionLimit, Handshake, TlsListener
-from loadmanager.net.tracing import REQUEST_ID_HEADER, id_of
 
 log = structlog.get_logger(__name__)
 

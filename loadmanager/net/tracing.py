@@ -1,128 +1,133 @@
-"""Tracing: spans of lookups, decisions and moves across processes; and request ids.
+"""OpenTelemetry traces of lookups, decisions and moves across processes, exported over OTLP/HTTP to a collector.
 
-`Tracing` itself does nothing and costs nothing; `loadmanager.net.otlp` exports to an OpenTelemetry collector. The
-current trace follows the task, and crosses processes in the header `traceparent` (W3C Trace Context).
-
-A request id appears in the answer, in the log lines of the request, and in the requests that it causes. The client's id
-is used if it is safe in a log line; otherwise one is made.
+Only a fraction of lookups starts a trace, because there are many; rounds and moves always do. Work that belongs to a
+caller's trace is exported if the caller sampled it. The current trace follows the task, and crosses processes in the
+header `traceparent` (W3C Trace Context).
 """
 
 from __future__ import annotations
 
-import re
-import secrets
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from itertools import count
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
-import structlog
 from aiohttp import web
-from multidict import istr
+from opentelemetry.context import Context, attach
+from opentelemetry.trace import Link, NoOpTracer, Span, SpanKind, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from loadmanager import __version__
 from loadmanager.config.shared_settings import TracingSettings
 from loadmanager.errors import ConfigurationError
 from loadmanager.util.optional_dependencies import how_to_install
 
+if TYPE_CHECKING:  # of the optional extra `otel`
+    from opentelemetry.sdk.trace import SpanProcessor
+    from opentelemetry.sdk.trace.sampling import Sampler
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Attributes = Mapping[str, str | int]
 
-
-class Trail:
-    """A span that other tasks can continue, or several tasks can share."""
-
-    def enter(self) -> None:
-        """Make the span current in this context (of `contextvars`)."""
-
-    def end(self, error: Exception | None = None) -> None:
-        """End the span."""
-
-
-NOWHERE = Trail()
+SAMPLED_REQUESTS = 0.01
+"""Fraction of requests that start a trace if the client sends none: enough of thousands of lookups a second. A client
+that needs more sends a sampled `traceparent`.
+"""
+_PATH = "/v1/traces"
+_EXPORT_TIMEOUT_S = 5
+_MOST_LINKS = 32
+_FAILED = 500
+_FORMAT = TraceContextTextMapPropagator()
+_NO_TRACER = NoOpTracer()
 
 
 class Tracing:
-    """Tracing interface; this class does nothing."""
+    """Spans of this process: of `requests`, and of its `own` work. Without an `exporter` nothing is traced."""
+
+    def __init__(
+        self, requests: Tracer = _NO_TRACER, own: Tracer = _NO_TRACER, exporter: SpanProcessor | None = None
+    ) -> None:
+        self._requests = requests
+        self._own = own
+        self.exporter = exporter
 
     def close(self) -> None:
         """Export remaining spans; takes a few seconds at most."""
+        if self.exporter is not None:
+            self.exporter.shutdown()
 
     def headers(self) -> dict[str, str]:
         """Return the trace headers of an outgoing request."""
-        return {}
+        carrier = dict[str, str]()
+        _FORMAT.inject(carrier)
+        return carrier
 
     def serving(self, route: str, handler: Handler) -> Handler:
         """Wrap a handler so that each request gets a span in its caller's trace."""
-        del route
-        return handler
+        if self.exporter is None:
+            return handler
 
-    @contextmanager
-    def span(self, name: str, attributes: Attributes, of: Iterable[Trail] = ()) -> Iterator[None]:
-        """Open a span in the first trail's trace, linked to the others; without trails in the current trace."""
-        del name, attributes, of
-        yield
+        async def traced(request: web.Request) -> web.StreamResponse:
+            given = _FORMAT.extract(request.headers, Context())
+            attributes = {"http.request.method": request.method, "http.route": route, "url.path": request.path}
+            name = f"{request.method} {route}"
+            with self._requests.start_as_current_span(name, given, SpanKind.SERVER, attributes) as span:
+                response = await handler(request)
+                span.set_attribute("http.response.status_code", response.status)
+                if response.status >= _FAILED:
+                    span.set_status(StatusCode.ERROR)
+                return response
 
-    def here(self) -> Trail:
-        """Return the current span."""
-        return NOWHERE
+        return traced
 
-    def begin(self, name: str, attributes: Attributes) -> Trail:
-        """Begin a span that may cross tasks; it ends when its trail is ended."""
-        del name, attributes
-        return NOWHERE
+    def span(self, name: str, attributes: Attributes, of: Iterable[Span] = ()) -> AbstractContextManager[Span]:
+        """Open a span in the trace of the first of these, linked to the others; of none, in the current trace."""
+        spans = list(of)
+        parent = set_span_in_context(spans[0]) if spans else None
+        links = [Link(span.get_span_context()) for span in spans[1:]]
+        return self._own.start_as_current_span(name, parent, attributes=dict(attributes), links=links)
+
+    def begin(self, name: str, attributes: Attributes) -> Span:
+        """Begin a span that may cross tasks, until `end_span`."""
+        return self._own.start_span(name, attributes=dict(attributes))
 
 
 OFF = Tracing()
 
 
+def enter_span(span: Span) -> None:
+    """Make the span current in this context (of `contextvars`)."""
+    attach(set_span_in_context(span))
+
+
+def end_span(span: Span, error: Exception | None = None) -> None:
+    """End the span, as failed if there is an error."""
+    if error is not None:
+        span.set_status(StatusCode.ERROR, str(error))
+    span.end()
+
+
 def tracing_of(settings: TracingSettings, service: str, instance: str) -> Tracing:
-    """Build tracing from the settings. Raises `ConfigurationError` if OpenTelemetry is configured but not installed."""
+    """Build tracing from the settings. Raises `ConfigurationError` if the collector's packages are not installed."""
     if not settings.otlp_endpoint:
         return OFF
     try:
-        from loadmanager.net.otlp import CollectorTracing  # noqa: PLC0415 - needs the optional extra `otel`
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+        from opentelemetry.sdk.trace import SpanLimits, TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+        from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, TraceIdRatioBased  # noqa: PLC0415
     except ModuleNotFoundError as error:
         fix = f"is not installed; install it with: {how_to_install('otel')}"
         raise ConfigurationError(f"{settings.key('otlp_endpoint')}: {error.name} {fix}") from None
-    return CollectorTracing(settings.otlp_endpoint, service, instance)
+    resource = Resource({"service.name": service, "service.instance.id": instance, "service.version": __version__})
+    endpoint = settings.otlp_endpoint.rstrip("/") + _PATH
+    exporter = BatchSpanProcessor(OTLPSpanExporter(endpoint, timeout=_EXPORT_TIMEOUT_S))
 
+    def tracer(root: Sampler) -> Tracer:
+        """Return a tracer whose new traces are sampled by `root`."""
+        limits = SpanLimits(max_links=_MOST_LINKS)
+        provider = TracerProvider(ParentBased(root), resource, shutdown_on_exit=False, span_limits=limits)
+        provider.add_span_processor(exporter)
+        return provider.get_tracer("loadmanager", __version__)
 
-REQUEST_ID_HEADER = "X-Request-ID"
-_HEADER = istr(REQUEST_ID_HEADER)
-_SANE = re.compile(r"[-A-Za-z0-9._:]{1,64}", re.ASCII)
-_IN_REQUEST = web.RequestKey("request_id", str)
-_IN_LOGS = "request_id"
-
-_PROCESS = secrets.token_hex(5)
-_COUNT = count(1)
-
-
-def id_of(request: web.BaseRequest) -> str:
-    """Return the id of the request; it does not change."""
-    known = request.get(_IN_REQUEST)
-    if known is None:
-        given = request.headers.get(_HEADER, "")
-        known = request[_IN_REQUEST] = given if _SANE.fullmatch(given) else new_id()
-    return known
-
-
-def new_id() -> str:
-    """Return a new id for a request that came without one."""
-    return f"{_PROCESS}-{next(_COUNT):x}"
-
-
-async def name_answer(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Add the request id to an answer; for `on_response_prepare` of an application."""
-    response.headers[_HEADER] = id_of(request)
-
-
-@contextmanager
-def noted(request: web.BaseRequest) -> Iterator[None]:
-    """Bind the id of the request to logs, outgoing requests and tasks inside the context."""
-    with structlog.contextvars.bound_contextvars(**{_IN_LOGS: id_of(request)}):
-        yield
-
-
-def current_id() -> str | None:
-    """Return the id of the request being handled; None without one."""
-    known: str | None = structlog.contextvars.get_contextvars().get(_IN_LOGS)
-    return known
+    return Tracing(tracer(TraceIdRatioBased(SAMPLED_REQUESTS)), tracer(ALWAYS_ON), exporter)

@@ -17,8 +17,7 @@ from support.nodes import Cluster, RunningNode, in_memory
 from loadmanager.config.dynamic_settings import settings_of
 from loadmanager.config.shared_settings import TracingSettings
 from loadmanager.errors import ConfigurationError
-from loadmanager.net import otlp
-from loadmanager.net.otlp import CollectorTracing
+from loadmanager.net import tracing
 from loadmanager.net.tracing import OFF, tracing_of
 
 TOPIC = "persistent://t/ns/x"
@@ -47,9 +46,9 @@ async def a_traced_fleet(
 async def all_told(*running: RunningNode | RunningAgent) -> None:
     """Flush all spans, in a thread, since the collector is served by this one."""
     for each in running:
-        tracing = (each.node if isinstance(each, RunningNode) else each.agent).caller.tracing
-        assert isinstance(tracing, CollectorTracing)
-        await asyncio.to_thread(tracing._provider.force_flush)
+        exporter = (each.node if isinstance(each, RunningNode) else each.agent).caller.tracing.exporter
+        assert exporter is not None
+        await asyncio.to_thread(exporter.force_flush)
 
 
 async def test_a_lookup_and_its_decision_are_one_trace_across_nodes(collector: Collector) -> None:
@@ -94,7 +93,7 @@ async def test_a_move_and_what_is_done_for_it_are_one_trace_across_leader_and_ag
 async def test_a_round_of_shedding_and_its_moves_are_a_trace_of_their_own(
     collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(otlp, "SAMPLED_REQUESTS", 0.0)
+    monkeypatch.setattr(tracing, "SAMPLED_REQUESTS", 0.0)
     async with Cluster() as cluster:
         leader, other = await a_traced_fleet(collector, cluster)
         await other.lookup(TOPIC)
@@ -106,7 +105,7 @@ async def test_a_round_of_shedding_and_its_moves_are_a_trace_of_their_own(
 async def test_what_belongs_to_a_trace_that_is_not_told_of_is_not_told_either(
     collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(otlp, "SAMPLED_REQUESTS", 1.0)
+    monkeypatch.setattr(tracing, "SAMPLED_REQUESTS", 1.0)
     async with Cluster() as cluster:
         leader, other = await a_traced_fleet(collector, cluster)
         await cluster.a_broker("b1:8080")
@@ -117,7 +116,7 @@ async def test_what_belongs_to_a_trace_that_is_not_told_of_is_not_told_either(
 
 
 async def test_a_collector_that_is_away_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp, "SAMPLED_REQUESTS", 1.0)
+    monkeypatch.setattr(tracing, "SAMPLED_REQUESTS", 1.0)
     async with Cluster() as cluster:
         leader, other = await cluster.start_nodes(2, otlp_endpoint="http://127.0.0.1:9")
         await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
@@ -134,7 +133,7 @@ def test_without_its_packages_the_key_and_the_fix_are_named(monkeypatch: pytest.
     import_really = builtins.__import__
 
     def without(name: str, *rest: object) -> object:
-        if name.startswith("loadmanager.net.otlp"):
+        if name.startswith("opentelemetry.sdk"):
             raise ModuleNotFoundError("gone", name="opentelemetry")
         return import_really(name, *rest)  # type: ignore[arg-type]
 

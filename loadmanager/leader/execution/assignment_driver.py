@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 import structlog
+from opentelemetry.trace import Span, get_current_span
 
 from loadmanager.core.domain.names import BundleName, namespace_of
 from loadmanager.core.domain.ownership import IllegalTransitionError, Ownership, Registration, Stamp, assign
@@ -35,7 +36,7 @@ from loadmanager.leader.election.machine_driver import MachineDriver, Waiters, w
 from loadmanager.leader.election.ownership_ledger import OwnershipLedger
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.planning.planner_service import PlannerService
-from loadmanager.net.tracing import OFF, Tracing, Trail
+from loadmanager.net.tracing import OFF, Tracing
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +60,7 @@ class AssignmentDriver:
         self._ledger = ledger
         self._decision_log = decision_log
         self._tracing = tracing
-        self._trails: dict[str, Trail] = {}
+        self._spans: dict[str, Span] = {}
         self._machine = AssignmentMachine(mirror)
         self._driver = MachineDriver(self._machine, self._do)
         self._waiting = Waiters[str, Ownership]()
@@ -74,7 +75,7 @@ class AssignmentDriver:
         """
         self._ledger.must_be_open(namespace_of(bundle))
         future = self._waiting.future(bundle)
-        self._trails.setdefault(bundle, self._tracing.here())
+        self._spans.setdefault(bundle, get_current_span())
         self._driver.step(AssignmentWanted(bundle, non_persistent))
         return future
 
@@ -109,7 +110,7 @@ class AssignmentDriver:
     def fail_waiting(self, error: Exception) -> None:
         """Fail every waiting lookup with `error`: the term is over."""
         self._machine.forget()
-        self._trails.clear()
+        self._spans.clear()
         self._waiting.tell_all(error)
 
     def _do(self, action: Action) -> Coroutine[Any, Any, Event] | None:
@@ -119,26 +120,26 @@ class AssignmentDriver:
             case Write():
                 return self._write(action)
             case AnswerWaiters(bundle, outcome):
-                self._trails.pop(bundle, None)
+                self._spans.pop(bundle, None)
                 self._waiting.tell(bundle, self._log_outcome(bundle, outcome))
         return None
 
     async def _decide(self, decide: DecideAssignments) -> Event:
         try:
-            with self._tracing.span(
-                "decide on owners", {"bundles": len(decide.bundles)}, self._find_trails(decide.bundles)
-            ):
+            about, spans = {"bundles": len(decide.bundles)}, self._find_spans(decide.bundles)
+            with self._tracing.span("decide on owners", about, spans):
                 return AssignmentsDecided(decide, await self._planner.place(decide.bundles, decide.non_persistent))
         except Exception as error:
             log.exception("placement_failed", bundles=len(decide.bundles))
             return NotDecided(decide, NoBrokerAvailableError(f"the decision failed: {error}"))
 
     async def _write(self, action: Write) -> Event:
-        with self._tracing.span("write owners", {"namespace": action.namespace}, self._find_trails(action.transitions)):
+        with self._tracing.span("write owners", {"namespace": action.namespace}, self._find_spans(action.transitions)):
             return await write(self._ledger, action)
 
-    def _find_trails(self, bundles: Iterable[str]) -> list[Trail]:
-        return [self._trails[bundle] for bundle in bundles if bundle in self._trails]
+    def _find_spans(self, bundles: Iterable[str]) -> list[Span]:
+        """Return the spans of the lookups that wait for these bundles."""
+        return [self._spans[bundle] for bundle in bundles if bundle in self._spans]
 
     def _log_outcome(self, bundle: str, outcome: Outcome) -> Ownership | Exception:
         match outcome:

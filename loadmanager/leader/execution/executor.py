@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import structlog
+from opentelemetry.trace import INVALID_SPAN, Span
 
 from loadmanager.config.node_settings import Settings
 from loadmanager.core.diagnosis.reason_catalogue import reason_of
@@ -63,7 +64,7 @@ from loadmanager.leader.election.machine_driver import Waiters
 from loadmanager.leader.execution.agent_calls import AgentCalls, OwnerClient
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.planning.churn_memory import Churn
-from loadmanager.net.tracing import NOWHERE, OFF, Tracing, Trail
+from loadmanager.net.tracing import OFF, Tracing, end_span, enter_span
 
 log = structlog.get_logger(__name__)
 
@@ -136,7 +137,7 @@ class Executor:
         self._decision_log = decision_log
         self._churn = churn
         self._tracing = tracing
-        self._trails: dict[Move, Trail] = {}
+        self._spans: dict[Move, Span] = {}
         self._moves = MoveMachine(
             lambda: (settings().concurrency, settings().concurrency_per_broker),
             lambda: settings().deadline_s,
@@ -226,7 +227,7 @@ class Executor:
         if batch is not None:
             batch.moves.add(move)
         self._because[move] = because
-        self._trail(move)
+        self._begin_span(move)
         self._step(Want(move))
         try:
             return await self._end_of(move)
@@ -300,11 +301,11 @@ class Executor:
         task = self._tasks[move] = asyncio.create_task(work, name=name, context=context)
         task.add_done_callback(lambda done: self._work_ended(move, done))
 
-    def _trail(self, move: Move) -> None:
+    def _begin_span(self, move: Move) -> None:
         """Use the caller's log context and one trace span for all work of the move."""
-        trail = self._trails[move] = self._tracing.begin("move", {"bundle": move.bundle, "reason": move.reason})
+        span = self._spans[move] = self._tracing.begin("move", {"bundle": move.bundle, "reason": move.reason})
         context = self._contexts[move] = contextvars.copy_context()
-        context.run(trail.enter)
+        context.run(enter_span, span)
 
     def _work_ended(self, move: Move, task: asyncio.Task[None]) -> None:
         if self._tasks.get(move) is task:
@@ -369,7 +370,7 @@ class Executor:
         move = self._moves.find(str(name), released.version)
         if move is None:
             move = Move(str(name), released.owner, released.destination, released.reason, released=released)
-            self._trail(move)
+            self._begin_span(move)
             self._step(Resume(move))
         return move
 
@@ -408,7 +409,7 @@ class Executor:
     def _settle(self, move: Move, outcome: Ownership | Exception) -> None:
         self._because.pop(move, None)
         self._contexts.pop(move, None)
-        self._trails.pop(move, NOWHERE).end(outcome if isinstance(outcome, Exception) else None)
+        end_span(self._spans.pop(move, INVALID_SPAN), outcome if isinstance(outcome, Exception) else None)
         if move.released is not None:
             self._churn.ended(BundleName.parse_any(move.bundle), move.released)
         self._ends.tell(move, outcome)

@@ -23,7 +23,7 @@ from loadmanager.http.openapi import PATH
 from loadmanager.leader.audit.audit_log import AuditTrail
 from loadmanager.leader.audit.history_queries import MOST_WAITING
 from loadmanager.net.auth.gate import AccessRole
-from loadmanager.net.tracing import REQUEST_ID_HEADER
+from loadmanager.net.request_ids import REQUEST_ID_HEADER
 from loadmanager.wire.http_bodies import BUNDLE_VERSION_HEADER
 from loadmanager.wire.lineage_bodies import AuditEntry
 
