@@ -16,7 +16,7 @@ from loadmanager.core.domain.ownership import OwnershipState, Registration
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.errors import BadRequestError
-from loadmanager.http.openapi import TEXT, Operation, Parameter
+from loadmanager.http.openapi import TEXT, Operation, Parameter, read
 from loadmanager.http.responses import json_bytes, json_response, problem
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
@@ -44,15 +44,8 @@ class BrokerHandlers:
 
     def operations(self) -> list[Operation]:
         return [
-            Operation("GET", _BROKERS, self.list_brokers, AccessRole.READ, response_model=list[str]),
-            Operation(
-                "GET",
-                f"{_BROKERS}/leaderBroker",
-                self.leader,
-                AccessRole.READ,
-                response_model=BrokerInfo,
-                statuses=(200, 404),
-            ),
+            read(_BROKERS, self.list_brokers, list[str]),
+            read(f"{_BROKERS}/leaderBroker", self.leader, BrokerInfo, statuses=(200, 404)),
             Operation(
                 "GET",
                 f"{_BROKERS}/health",
@@ -64,13 +57,11 @@ class BrokerHandlers:
             ),
             Operation("GET", f"{_BROKERS}/ready", self.health, AccessRole.ANYONE, media_type=TEXT),
             Operation("GET", f"{_BROKERS}/version", self.version, AccessRole.READ, media_type=TEXT),
-            Operation("GET", f"{_BROKERS}/{_CLUSTER}", self.list_brokers, AccessRole.READ, response_model=list[str]),
-            Operation(
-                "GET",
+            read(f"{_BROKERS}/{_CLUSTER}", self.list_brokers, list[str]),
+            read(
                 f"{_BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces",
                 self.owned,
-                AccessRole.READ,
-                response_model=dict[str, NamespaceOwnershipStatus],
+                dict[str, NamespaceOwnershipStatus],
                 statuses=(200, 404),
             ),
         ]
@@ -154,16 +145,14 @@ class BrokerStatsHandlers:
 
     def operations(self) -> list[Operation]:
         return [
-            Operation(
-                "GET",
+            read(
                 f"{_STATS}/load-report",
                 self.load_report,
-                AccessRole.READ,
-                (Parameter("brokerId", "the broker", required=True),),
-                response_model=LocalBrokerData,
+                LocalBrokerData,
+                Parameter("brokerId", "the broker", required=True),
                 statuses=(200, 400, 404),
             ),
-            Operation("GET", f"{_STATS}/metrics", self.metrics, AccessRole.READ, response_model=list[MetricsAnswer]),
+            read(f"{_STATS}/metrics", self.metrics, list[MetricsAnswer]),
             Operation(
                 "GET",
                 f"{_STATS}/broker-resource-availability/{{tenant}}/{{namespace}}",

@@ -14,7 +14,7 @@ from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId, BundleName, BundleRange, NamespaceName
 from loadmanager.http.audit_middleware import noting
 from loadmanager.http.leader_proxy import Forwarder
-from loadmanager.http.openapi import Operation
+from loadmanager.http.openapi import Operation, read
 from loadmanager.http.request_bodies import parse_body
 from loadmanager.http.responses import json_response
 from loadmanager.leader.candidate import Candidate
@@ -44,12 +44,7 @@ class ControlHandlers:
         """Return the controls for a process that assigns free bundles."""
         return [
             Operation(
-                "PUT",
-                f"{_BROKER}/hold-off",
-                self.hold_off,
-                AccessRole.OPERATE,
-                body_model=HoldOff,
-                statuses=(204, 404, 409),
+                "PUT", f"{_BROKER}/hold-off", self.hold_off, AccessRole.OPERATE, body=HoldOff, statuses=(204, 404, 409)
             ),
             Operation("DELETE", f"{_BROKER}/hold-off", self.let_go, AccessRole.OPERATE, statuses=(204, 409)),
         ]
@@ -58,21 +53,16 @@ class ControlHandlers:
         """Return the controls of moves and rounds."""
         of_broker, of_bundle, done = (204, 404, 409), (204, 404, 409, 412), (204, 409)
         return [
-            Operation("GET", f"{_OURS}/controls", self.get_controls, AccessRole.READ, response_model=ControlsData),
+            read(f"{_OURS}/controls", self.get_controls, ControlsData),
             Operation("PUT", f"{_BROKER}/exclusion", self.exclude, AccessRole.OPERATE, statuses=of_broker),
             Operation("DELETE", f"{_BROKER}/exclusion", self.include, AccessRole.OPERATE, statuses=done),
-            Operation("PUT", f"{_BUNDLE}/pin", self.pin, AccessRole.OPERATE, body_model=Pin, statuses=of_bundle),
+            Operation("PUT", f"{_BUNDLE}/pin", self.pin, AccessRole.OPERATE, body=Pin, statuses=of_bundle),
             Operation("DELETE", f"{_BUNDLE}/pin", self.unpin, AccessRole.OPERATE, statuses=(204, 409, 412)),
             Operation(
-                "PUT",
-                f"{_BUNDLE}/freeze",
-                self.freeze_bundle,
-                AccessRole.OPERATE,
-                body_model=Reasoned,
-                statuses=of_bundle,
+                "PUT", f"{_BUNDLE}/freeze", self.freeze_bundle, AccessRole.OPERATE, body=Reasoned, statuses=of_bundle
             ),
             Operation("DELETE", f"{_BUNDLE}/freeze", self.thaw_bundle, AccessRole.OPERATE, statuses=(204, 409, 412)),
-            Operation("PUT", f"{_OURS}/freeze", self.freeze, AccessRole.OPERATE, body_model=Reasoned, statuses=done),
+            Operation("PUT", f"{_OURS}/freeze", self.freeze, AccessRole.OPERATE, body=Reasoned, statuses=done),
             Operation("DELETE", f"{_OURS}/freeze", self.thaw, AccessRole.OPERATE, statuses=done),
             Operation("PUT", f"{_OURS}/dry-run", self.dry_run, AccessRole.OPERATE, statuses=done),
             Operation("DELETE", f"{_OURS}/dry-run", self.wet_run, AccessRole.OPERATE, statuses=done),

@@ -10,12 +10,11 @@ from aiohttp import web
 from loadmanager.core.domain.names import BundleName, BundleRange, NamespaceName, parse_broker_id
 from loadmanager.errors import BadRequestError
 from loadmanager.http.leader_proxy import Forwarder
-from loadmanager.http.openapi import TIME, Operation, Parameter
+from loadmanager.http.openapi import TIME, Operation, Parameter, read
 from loadmanager.http.request_bodies import parse_number, parse_time
 from loadmanager.http.responses import json_bytes, json_response
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.timeline_memory import TimelineMemory, Window
-from loadmanager.net.auth.gate import AccessRole
 from loadmanager.util import clock
 from loadmanager.wire.explain_bodies import BrokerExplanation, BundleExplanation, WhyNotExplanation
 from loadmanager.wire.fleet_bodies import Timeline
@@ -39,22 +38,18 @@ class LoadBalanceHandlers:
     def operations(self) -> list[Operation]:
         limit: dict[str, object] = {"type": "integer", "minimum": 1, "default": _DEFAULT_LIMIT}
         return [
-            Operation(
-                "GET",
+            read(
                 "/loadbalance/v1/decisions",
                 self.decisions,
-                AccessRole.READ,
-                (
-                    Parameter("limit", "how many at most", limit),
-                    Parameter("subject", "only of this bundle or broker"),
-                    Parameter("kind", "only of this kind, or of these, separated by commas"),
-                    Parameter("since", "only what was said at that time or later, ms since 1970", TIME),
-                    Parameter("until", "only what was said before that time, ms since 1970", TIME),
-                ),
-                response_model=DecisionsAnswer,
+                DecisionsAnswer,
+                Parameter("limit", "how many at most", limit),
+                Parameter("subject", "only of this bundle or broker"),
+                Parameter("kind", "only of this kind, or of these, separated by commas"),
+                Parameter("since", "only what was said at that time or later, ms since 1970", TIME),
+                Parameter("until", "only what was said before that time, ms since 1970", TIME),
                 statuses=(200, 400),
             ),
-            Operation("GET", "/loadbalance/v1/balance", self.balance, AccessRole.READ, response_model=BalanceAnswer),
+            read("/loadbalance/v1/balance", self.balance, BalanceAnswer),
         ]
 
     async def decisions(self, request: web.Request) -> web.Response:
@@ -97,17 +92,13 @@ class AuditHandlers:
         time_ms: dict[str, object] = {"type": "integer", "minimum": 0, "maximum": _LATEST_MS}
         most: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": _MOST, "default": _LIMIT}
         return [
-            Operation(
-                "GET",
+            read(
                 "/loadbalance/v1/audit",
                 self.show,
-                AccessRole.READ,
-                (
-                    Parameter("since", "from this time on, in ms since 1970; none: of the last 24 hours", time_ms),
-                    Parameter("until", "before this time, in ms since 1970; none: up to now", time_ms),
-                    Parameter("limit", "how many at most", most),
-                ),
-                response_model=AuditAnswer,
+                AuditAnswer,
+                Parameter("since", "from this time on, in ms since 1970; none: of the last 24 hours", time_ms),
+                Parameter("until", "before this time, in ms since 1970; none: up to now", time_ms),
+                Parameter("limit", "how many at most", most),
                 statuses=(200, 400),
             )
         ]
@@ -138,23 +129,19 @@ class TimelineHandlers:
     def operations(self) -> list[Operation]:
         number: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": _MOST}
         return [
-            Operation(
-                "GET",
+            read(
                 "/loadbalance/v1/timeline",
                 self.timeline,
-                AccessRole.READ,
-                (
-                    Parameter(
-                        "of",
-                        "brokers or bundles",
-                        {"type": "string", "enum": ["brokers", "bundles"], "default": "brokers"},
-                    ),
-                    Parameter("since", "from when on, ms since 1970; else a day before `until`", TIME),
-                    Parameter("until", "until when, ms since 1970; else now", TIME),
-                    Parameter("columns", "how many at most", {**number, "default": _COLUMNS}),
-                    Parameter("rows", "how many at most; neighbours by name share one", {**number, "default": _ROWS}),
+                Timeline,
+                Parameter(
+                    "of",
+                    "brokers or bundles",
+                    {"type": "string", "enum": ["brokers", "bundles"], "default": "brokers"},
                 ),
-                response_model=Timeline,
+                Parameter("since", "from when on, ms since 1970; else a day before `until`", TIME),
+                Parameter("until", "until when, ms since 1970; else now", TIME),
+                Parameter("columns", "how many at most", {**number, "default": _COLUMNS}),
+                Parameter("rows", "how many at most; neighbours by name share one", {**number, "default": _ROWS}),
                 statuses=(200, 400),
             )
         ]
@@ -199,31 +186,14 @@ class ExplainHandlers:
         bundle = Parameter("bundle", "tenant/namespace/0x.._0x..", required=True)
         broker = Parameter("broker", "the broker's id, host:port", required=True)
         return [
-            Operation(
-                "GET",
+            read(
                 f"{_EXPLAIN}/bundle/{{tenant}}/{{namespace}}/{{range}}",
                 self.bundle,
-                AccessRole.READ,
-                response_model=BundleExplanation,
+                BundleExplanation,
                 statuses=(200, 404, 412),
             ),
-            Operation(
-                "GET",
-                f"{_EXPLAIN}/broker/{{broker}}",
-                self.broker,
-                AccessRole.READ,
-                response_model=BrokerExplanation,
-                statuses=(200, 404, 412),
-            ),
-            Operation(
-                "GET",
-                f"{_EXPLAIN}/why-not",
-                self.why_not,
-                AccessRole.READ,
-                (bundle, broker),
-                response_model=WhyNotExplanation,
-                statuses=(200, 400, 404, 412),
-            ),
+            read(f"{_EXPLAIN}/broker/{{broker}}", self.broker, BrokerExplanation, statuses=(200, 404, 412)),
+            read(f"{_EXPLAIN}/why-not", self.why_not, WhyNotExplanation, bundle, broker, statuses=(200, 400, 404, 412)),
         ]
 
     async def bundle(self, request: web.Request) -> web.Response:

@@ -10,7 +10,7 @@ from loadmanager.core.domain.names import BrokerId, BundleName, BundleRange, Nam
 from loadmanager.errors import PlanDriftedError
 from loadmanager.http.audit_middleware import note_change
 from loadmanager.http.leader_proxy import Forwarder
-from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
+from loadmanager.http.openapi import BOOLEAN, Operation, Parameter, read
 from loadmanager.http.request_bodies import parse_body, parse_flag
 from loadmanager.http.responses import MAX_BODY_BYTES, json_response
 from loadmanager.leader.candidate import Candidate
@@ -46,13 +46,13 @@ class DrainingHandlers:
                 self.drain,
                 AccessRole.OPERATE,
                 (Parameter("andReturn", "true: what it owns now returns to it after its restart"),),
-                response_model=DrainProgress,
+                answer=DrainProgress,
                 statuses=(202, 404, 409),
             ),
-            Operation("GET", _DRAIN, self.progress, AccessRole.READ, response_model=DrainProgress, statuses=(200, 404)),
+            read(_DRAIN, self.progress, DrainProgress, statuses=(200, 404)),
             Operation("DELETE", _DRAIN, self.stop, AccessRole.OPERATE, statuses=(204, 409)),
             Operation("DELETE", _UNLOAD, self.cancel_unload, AccessRole.OPERATE, statuses=(204, 404, 409, 412)),
-            Operation("GET", _CHURN, self.churn, AccessRole.READ, response_model=ChurnAnswer),
+            read(_CHURN, self.churn, ChurnAnswer),
             Operation("DELETE", _BREAKER, self.lift, AccessRole.OPERATE, (bundle,), statuses=(204, 412)),
         ]
 
@@ -161,22 +161,20 @@ class PlanHandlers:
                 _PLANS,
                 self.compute,
                 AccessRole.OPERATE,
-                body_model=PlanRequest,
+                body=PlanRequest,
                 most_body_bytes=MAX_BODY_BYTES,
-                response_model=PlanAnswer,
+                answer=PlanAnswer,
                 statuses=(200, 404, 409, 412),
             ),
-            Operation("GET", _PLANS, self.all, AccessRole.READ, response_model=PlansAnswer),
-            Operation(
-                "GET", f"{_PLANS}/{{hash}}", self.get, AccessRole.READ, response_model=PlanAnswer, statuses=(200, 404)
-            ),
+            read(_PLANS, self.all, PlansAnswer),
+            read(f"{_PLANS}/{{hash}}", self.get, PlanAnswer, statuses=(200, 404)),
             Operation(
                 "POST",
                 f"{_PLANS}/{{hash}}/execute",
                 self.execute,
                 AccessRole.OPERATE,
                 (Parameter("evenIfFrozen", "carry it out although the balancer is frozen", BOOLEAN),),
-                response_model=ExecutionAnswer,
+                answer=ExecutionAnswer,
                 statuses=(200, 404, 409),
             ),
         ]

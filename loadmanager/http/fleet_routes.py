@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from loadmanager.errors import BadRequestError, NoLeaderError, NotLeaderError
 from loadmanager.http.leader_proxy import Forwarder
-from loadmanager.http.openapi import Operation, Parameter
+from loadmanager.http.openapi import Operation, Parameter, read
 from loadmanager.http.responses import EVENTS, NOTHING_NEW, encode_event, event_stream, json_response, problem
 from loadmanager.leader.fleet_status import FleetStatus
 from loadmanager.net.auth.gate import AccessRole, AuthGate
@@ -263,11 +263,9 @@ class LiveHandlers:
     def operations(self) -> list[Operation]:
         after = Parameter("after", "the mark up to which all is known; none: no decisions, and no operations")
         return [
-            Operation("GET", "/loadbalance/v1/fleet", self.fleet, AccessRole.READ, response_model=FleetBody),
+            read("/loadbalance/v1/fleet", self.fleet, FleetBody),
             Operation("GET", "/loadbalance/v1/live", self.stream, AccessRole.READ, media_type=EVENTS),
-            Operation(
-                "GET", _BRIEFING, self.briefing, AccessRole.PEER, (after,), response_model=Briefing, statuses=(200, 400)
-            ),
+            Operation("GET", _BRIEFING, self.briefing, AccessRole.PEER, (after,), answer=Briefing, statuses=(200, 400)),
         ]
 
     def close(self) -> None:

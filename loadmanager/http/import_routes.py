@@ -17,7 +17,7 @@ from loadmanager.core.domain.names import NamespaceName
 from loadmanager.errors import BadRequestError, InvalidRecordError, NamespaceExistsError
 from loadmanager.http.audit_middleware import note_change, noting
 from loadmanager.http.leader_proxy import Forwarder
-from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
+from loadmanager.http.openapi import BOOLEAN, Operation, Parameter, read
 from loadmanager.http.request_bodies import parse_flag, parse_value
 from loadmanager.http.responses import MAX_BODY_BYTES, json_bytes, json_response
 from loadmanager.leader.candidate import Candidate
@@ -53,8 +53,8 @@ class ImportHandlers:
                 self.put_operator_config,
                 AccessRole.ADMIN,
                 (Parameter("dryRun", "only say what would change", BOOLEAN),),
-                body_model=OperatorConfigDocument,
-                response_model=Changes,
+                body=OperatorConfigDocument,
+                answer=Changes,
                 statuses=(200, 409, 412, 413),
             )
         ]
@@ -142,7 +142,7 @@ class LearnedHandlers:
                 _LEARNED,
                 self.put_learned,
                 AccessRole.OPERATE,
-                body_model=LearnedData,
+                body=LearnedData,
                 most_body_bytes=MAX_BODY_BYTES,
                 statuses=done,
             ),
@@ -191,9 +191,9 @@ class ConfigurationHandlers:
         """Return the read-only operations."""
         texts = dict[str, str]
         return [
-            Operation("GET", _CONFIGURATION, self.list_keys, AccessRole.READ, response_model=list[str]),
-            Operation("GET", f"{_CONFIGURATION}/values", self.values, AccessRole.READ, response_model=texts),
-            Operation("GET", f"{_CONFIGURATION}/runtime", self.runtime, AccessRole.READ, response_model=texts),
+            read(_CONFIGURATION, self.list_keys, list[str]),
+            read(f"{_CONFIGURATION}/values", self.values, texts),
+            read(f"{_CONFIGURATION}/runtime", self.runtime, texts),
         ]
 
     def operations(self) -> list[Operation]:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from loadmanager.core.domain.names import BundleName, BundleRange, NamespaceName
 from loadmanager.errors import NotFoundError
 from loadmanager.http.leader_proxy import Forwarder
-from loadmanager.http.openapi import TIME, Operation, Parameter
+from loadmanager.http.openapi import TIME, Operation, Parameter, read
 from loadmanager.http.request_bodies import parse_number, parse_time
 from loadmanager.http.responses import json_response
 from loadmanager.leader.candidate import Candidate
@@ -42,22 +42,14 @@ class LineageHandlers:
             Parameter("limit", "so many of the newest", limit),
         )
         return [
-            Operation(
-                "GET",
-                _LIFE,
-                self.bundle,
-                AccessRole.READ,
-                parameters,
-                response_model=BundleLineage,
-                statuses=(200, 400, 404, 412),
-            ),
+            read(_LIFE, self.bundle, BundleLineage, *parameters, statuses=(200, 400, 404, 412)),
             Operation(
                 "GET",
                 _OF_THIS_NODE,
                 self.bundle_here,
                 AccessRole.PEER,
                 parameters,
-                response_model=BundleLineage,
+                answer=BundleLineage,
                 statuses=(200, 400, 404, 412),
             ),
         ]

@@ -96,7 +96,7 @@ class LookupHandlers:
                 self.lookup,
                 AccessRole.LOOKUP,
                 (LISTENER,),
-                response_model=LookupData,
+                answer=LookupData,
                 statuses=(200, 404, 412, 500),
                 guards_itself=True,
             ),
@@ -113,7 +113,7 @@ class LookupHandlers:
                 f"/admin/v2/{_TOPIC}/partitions",
                 self.partitions,
                 AccessRole.LOOKUP,
-                response_model=PartitionedTopicMetadata,
+                answer=PartitionedTopicMetadata,
                 statuses=(200, 404, 412),
             ),
         ]
@@ -179,7 +179,7 @@ class OwnershipHandlers:
                     Parameter("owner", "the broker that is about to get it, for whom `waitMs` waits"),
                     Parameter("waitMs", "how long any other answer is held back at most", wait),
                 ),
-                response_model=OwnershipAnswer,
+                answer=OwnershipAnswer,
                 statuses=(200, 400, 404, 412, 503),
             )
         ]
@@ -248,8 +248,8 @@ class BatchLookupHandlers:
                 self.lookups,
                 AccessRole.LOOKUP,
                 (LISTENER,),
-                body_model=WantedLookups,
-                response_model=LookupsAnswer,
+                body=WantedLookups,
+                answer=LookupsAnswer,
                 is_question=True,
             )
         ]

@@ -16,7 +16,7 @@ from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.errors import BadRequestError
 from loadmanager.http.audit_middleware import note_change
 from loadmanager.http.leader_proxy import Forwarder, unloading_timeout_s
-from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
+from loadmanager.http.openapi import BOOLEAN, Operation, Parameter, read
 from loadmanager.http.policy_routes import refuse_to_strand
 from loadmanager.http.request_bodies import parse_body, parse_flag
 from loadmanager.http.responses import json_bytes, json_response, problem
@@ -46,29 +46,20 @@ class AdminHandlers:
         force = Parameter("force", "also with open topics, which are closed", BOOLEAN)
         strand = Parameter("force", "also when no broker may own a bundle afterwards", BOOLEAN)
         return [
-            Operation("GET", "/admin/v2/tenants", self.list_tenants, AccessRole.READ, response_model=list[str]),
+            read("/admin/v2/tenants", self.list_tenants, list[str]),
             Operation("DELETE", _NAMESPACE, self.delete_namespace, AccessRole.ADMIN, (force,), statuses=unloaded),
-            Operation("GET", tenant, self.list_namespaces, AccessRole.READ, response_model=list[str]),
+            read(tenant, self.list_namespaces, list[str]),
             Operation(
                 "PUT",
                 _NAMESPACE,
                 self.create_namespace,
                 AccessRole.ADMIN,
-                body_model=NamespacePolicies,
+                body=NamespacePolicies,
                 body_required=False,
                 statuses=(204, 409, 412),
             ),
-            Operation(
-                "GET", _NAMESPACE, self.get_policies, AccessRole.READ, response_model=NamespaceAnswer, statuses=found
-            ),
-            Operation(
-                "GET",
-                f"{_NAMESPACE}/bundles",
-                self.get_bundles,
-                AccessRole.READ,
-                response_model=BundlesData,
-                statuses=found,
-            ),
+            read(_NAMESPACE, self.get_policies, NamespaceAnswer, statuses=found),
+            read(f"{_NAMESPACE}/bundles", self.get_bundles, BundlesData, statuses=found),
             Operation(
                 "PUT", f"{_NAMESPACE}/unload", self.unload_namespace, AccessRole.OPERATE, (strand,), statuses=unloaded
             ),
@@ -250,17 +241,15 @@ class BundleHandlers:
                     Parameter("splitAlgorithmName", "where to cut; none: the configured default"),
                     Parameter("unload", "release the parts, so that each is placed anew", BOOLEAN),
                 ),
-                body_model=SplitPositions,
+                body=SplitPositions,
                 body_required=False,
                 statuses=(204, 404, 409, 412),
             ),
-            Operation(
-                "GET",
+            read(
                 f"{_BUNDLE}/topicHashPositions",
                 self.topic_hash_positions,
-                AccessRole.READ,
-                (Parameter("topics", "only these; repeatable; a name without its partition stands for all of them"),),
-                response_model=TopicHashPositions,
+                TopicHashPositions,
+                Parameter("topics", "only these; repeatable; a name without its partition stands for all of them"),
                 statuses=(200, 404, 412),
             ),
             Operation(
@@ -268,8 +257,8 @@ class BundleHandlers:
                 "/loadbalance/v1/bundles/{tenant}/{namespace}/{range}/merge",
                 self.merge,
                 AccessRole.OPERATE,
-                body_model=MergeRequest,
-                response_model=MergedBundle,
+                body=MergeRequest,
+                answer=MergedBundle,
                 body_required=False,
                 statuses=(200, 404, 409, 412),
             ),

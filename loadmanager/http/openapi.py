@@ -88,12 +88,12 @@ class Operation:
     role that the caller needs; it has no default. The docstring of `handler` is the description, unless `summary`
     replaces it.
 
-    `body_model` and `response_model` are types with a pydantic schema (a model class, `list[str]`). An answer without
-    `response_model` has no body, or one of `media_type` without a schema. Beside `statuses` an operation may return
-    503, also 401 and 403 unless `role` is ANYONE, and 400, 408 and 413 if it changes something.
+    `body` and `answer`, of request and response, are types with a pydantic schema (a model class, `list[str]`). Without
+    `answer` the response has no body, or one of `media_type` without a schema. Beside `statuses` an operation may
+    return 503, also 401 and 403 unless `role` is ANYONE, and 400, 408 and 413 if it changes something.
 
     Such an operation accepts no other query parameters, because a misspelt one would change something else, and no body
-    above `most_body_bytes` (`SMALL_BYTES` without a `body_model`). `handler` is wrapped in `guarded` unless it
+    above `most_body_bytes` (`SMALL_BYTES` without a `body`). `handler` is wrapped in `guarded` unless it
     `guards_itself`.
     """
 
@@ -102,8 +102,8 @@ class Operation:
     handler: Handler
     role: AccessRole
     parameters: tuple[Parameter, ...] = ()
-    body_model: Any = None
-    response_model: Any = None
+    body: Any = None
+    answer: Any = None
     statuses: tuple[int, ...] = (HTTPStatus.OK,)
     media_type: str | None = None
     body_media_type: str = JSON
@@ -154,9 +154,23 @@ class Operation:
                 raise BadRequestError(f"query parameter {name[:40]!r}: unknown; known: {', '.join(known) or 'none'}")
         if self.is_question:
             request[IS_QUESTION] = True
-        most_bytes = SMALL_BYTES if self.body_model is None else self.most_body_bytes
+        most_bytes = SMALL_BYTES if self.body is None else self.most_body_bytes
         async with room.read(request, most_bytes):
             return await self.handler(request)
+
+
+def read(
+    path: str,
+    handler: Handler,
+    answer: Any,  # noqa: ANN401 - as in `Operation`
+    *parameters: Parameter,
+    statuses: tuple[int, ...] = (HTTPStatus.OK,),
+    summary: str = "",
+) -> Operation:
+    """Return the operation of a GET for readers."""
+    return Operation(
+        "GET", path, handler, AccessRole.READ, parameters, answer=answer, statuses=statuses, summary=summary
+    )
 
 
 class OpenApiHandlers:
@@ -166,7 +180,7 @@ class OpenApiHandlers:
         self._document = cache(lambda: orjson.dumps(document([*operations, *self.operations()])))
 
     def operations(self) -> list[Operation]:
-        return [Operation("GET", PATH, self.openapi, AccessRole.READ, response_model=dict[str, Any])]
+        return [read(PATH, self.openapi, dict[str, Any])]
 
     async def openapi(self, request: web.Request) -> web.Response:
         """Return this document."""
@@ -178,10 +192,10 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of these operations."""
     inputs: list[tuple[Any, Any, TypeAdapter[Any]]] = [(_PROBLEM, "serialization", TypeAdapter(Problem))]
     for operation in operations:
-        if operation.body_model is not None:
-            inputs.append((operation.key, "validation", TypeAdapter(operation.body_model)))
-        if operation.response_model is not None:
-            inputs.append((operation.key, "serialization", TypeAdapter(operation.response_model)))
+        if operation.body is not None:
+            inputs.append((operation.key, "validation", TypeAdapter(operation.body)))
+        if operation.answer is not None:
+            inputs.append((operation.key, "serialization", TypeAdapter(operation.answer)))
     schemas, definitions = TypeAdapter.json_schemas(inputs, ref_template=_REFS)
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
@@ -219,7 +233,7 @@ def _describe_operation(operation: Operation, schemas: Mapping[tuple[Any, Any], 
     ]
     if parameters:
         described["parameters"] = parameters
-    if operation.body_model is not None:
+    if operation.body is not None:
         content = {operation.body_media_type: {"schema": schemas[operation.key, "validation"]}}
         described["requestBody"] = {"required": operation.body_required, "content": content}
     described["responses"] = {
@@ -239,7 +253,7 @@ def _response(operation: Operation, status: int, schemas: Mapping[tuple[Any, Any
         described["content"] = {JSON: {"schema": schemas[_PROBLEM, "serialization"]}}
     elif status in _WITHOUT_BODY:
         return described
-    elif operation.response_model is not None:
+    elif operation.answer is not None:
         described["content"] = {operation.media_type or JSON: {"schema": schemas[operation.key, "serialization"]}}
     elif operation.media_type is not None:
         described["content"] = {operation.media_type: {}}

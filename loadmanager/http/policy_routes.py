@@ -31,7 +31,7 @@ from loadmanager.core.domain.settings import KEYS, NAMING_NAMESPACES
 from loadmanager.errors import BadRequestError, ConflictError, NotFoundError, UnloadFailedError
 from loadmanager.http.audit_middleware import noting
 from loadmanager.http.leader_proxy import Forwarder, unloading_timeout_s
-from loadmanager.http.openapi import BOOLEAN, JSON, Operation, Parameter
+from loadmanager.http.openapi import BOOLEAN, JSON, Operation, Parameter, read
 from loadmanager.http.request_bodies import parse_flag, parse_value
 from loadmanager.http.responses import json_response, problem
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
@@ -129,17 +129,13 @@ class PolicyHandlers:
         )
 
     def operations(self) -> list[Operation]:
-        matches = Operation(
-            "GET",
+        matches = read(
             _MATCHES,
             self.list_matches,
-            AccessRole.READ,
-            (
-                Parameter("policy", "this isolation policy"),
-                Parameter("failureDomain", "this failure domain"),
-                Parameter("setting", f"this setting: {' or '.join(NAMING_NAMESPACES)}"),
-            ),
-            response_model=list[ShownMatch],
+            list[ShownMatch],
+            Parameter("policy", "this isolation policy"),
+            Parameter("failureDomain", "this failure domain"),
+            Parameter("setting", f"this setting: {' or '.join(NAMING_NAMESPACES)}"),
             statuses=(200, 400, 404),
         )
         return [*self._of_policies(), *self._of_domains(), matches]
@@ -148,47 +144,17 @@ class PolicyHandlers:
         policy, found = f"{_POLICIES}/{_NOT_BROKERS}", (200, 404)
         kind, policies, brokers = self._isolation, dict[str, IsolationData], list[BrokerUnderPolicy]
         return [
-            Operation(
-                "GET",
-                _POLICIES,
-                self._list(kind),
-                AccessRole.READ,
-                summary="Return all isolation policies.",
-                response_model=policies,
-                statuses=found,
-            ),
-            Operation(
-                "GET",
-                f"{_POLICIES}/brokers",
-                self.list_brokers,
-                AccessRole.READ,
-                response_model=brokers,
-                statuses=found,
-            ),
-            Operation(
-                "GET",
-                f"{_POLICIES}/brokers/{{broker}}",
-                self.get_broker,
-                AccessRole.READ,
-                response_model=BrokerUnderPolicy,
-                statuses=found,
-            ),
-            Operation(
-                "GET",
-                policy,
-                self._get(kind),
-                AccessRole.READ,
-                summary="Return an isolation policy.",
-                response_model=IsolationData,
-                statuses=found,
-            ),
+            read(_POLICIES, self._list(kind), policies, summary="Return all isolation policies.", statuses=found),
+            read(f"{_POLICIES}/brokers", self.list_brokers, brokers, statuses=found),
+            read(f"{_POLICIES}/brokers/{{broker}}", self.get_broker, BrokerUnderPolicy, statuses=found),
+            read(policy, self._get(kind), IsolationData, summary="Return an isolation policy.", statuses=found),
             Operation(
                 "POST",
                 policy,
                 self.set_policy,
                 AccessRole.ADMIN,
                 (Parameter("force", "unload also bundles that no broker may own then", BOOLEAN),),
-                body_model=IsolationData,
+                body=IsolationData,
                 statuses=(204, 404, 409, 504),
             ),
             Operation(
@@ -205,25 +171,9 @@ class PolicyHandlers:
         domain, found, done = f"{_DOMAINS}/{{failureDomain}}", (200, 404), (204, 404, 409)
         kind, domains = self._domains, dict[str, FailureDomain]
         return [
-            Operation(
-                "GET",
-                _DOMAINS,
-                self._list(kind),
-                AccessRole.READ,
-                summary="Return all failure domains.",
-                response_model=domains,
-                statuses=found,
-            ),
-            Operation(
-                "GET",
-                domain,
-                self._get(kind),
-                AccessRole.READ,
-                summary="Return a failure domain.",
-                response_model=FailureDomain,
-                statuses=found,
-            ),
-            Operation("POST", domain, self.set_domain, AccessRole.ADMIN, body_model=FailureDomain, statuses=done),
+            read(_DOMAINS, self._list(kind), domains, summary="Return all failure domains.", statuses=found),
+            read(domain, self._get(kind), FailureDomain, summary="Return a failure domain.", statuses=found),
+            Operation("POST", domain, self.set_domain, AccessRole.ADMIN, body=FailureDomain, statuses=done),
             Operation(
                 "DELETE",
                 domain,
@@ -430,22 +380,14 @@ class AntiAffinityHandlers:
     def operations(self) -> list[Operation]:
         tenant = Parameter("tenant", "of this tenant alone", required=True)
         return [
-            Operation(
-                "GET",
-                _MEMBERS,
-                self.members,
-                AccessRole.READ,
-                (tenant,),
-                response_model=list[str],
-                statuses=(200, 400, 404),
-            ),
+            read(_MEMBERS, self.members, list[str], tenant, statuses=(200, 400, 404)),
             Operation("GET", _GROUP, self.get_group, AccessRole.READ, statuses=(200, 204, 404, 412), media_type=JSON),
             Operation(
                 "POST",
                 _GROUP,
                 self.set_group,
                 AccessRole.ADMIN,
-                body_model=str,
+                body=str,
                 body_media_type="text/plain",
                 statuses=(204, 404, 409, 412),
             ),

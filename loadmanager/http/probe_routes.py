@@ -36,10 +36,8 @@ class ProbeHandlers:
 
     def operations(self) -> list[Operation]:
         return [
-            Operation(
-                "GET", "/healthz", self.healthz, AccessRole.ANYONE, response_model=HealthBody, statuses=(200, 500)
-            ),
-            Operation("GET", "/readyz", self.readyz, AccessRole.ANYONE, response_model=Readiness),
+            Operation("GET", "/healthz", self.healthz, AccessRole.ANYONE, answer=HealthBody, statuses=(200, 500)),
+            Operation("GET", "/readyz", self.readyz, AccessRole.ANYONE, answer=Readiness),
             Operation("GET", "/status.html", self.status_page, AccessRole.ANYONE, media_type=TEXT),
             Operation("GET", "/metrics", self.metrics, AccessRole.READ, media_type=TEXT),
         ]
@@ -100,7 +98,7 @@ class TermHandlers:
                 self.term,
                 AccessRole.ANYONE,
                 (Parameter("holdMs", "answer so much later, or as soon as who leads changes", hold),),
-                response_model=TermAnswer,
+                answer=TermAnswer,
                 statuses=(200, 400, 503),
             )
         ]

@@ -19,7 +19,7 @@ from loadmanager.http.import_routes import ConfigurationHandlers
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.lineage_routes import LineageHandlers
 from loadmanager.http.lookup_routes import OwnershipHandlers
-from loadmanager.http.openapi import TEXT, Operation, Parameter
+from loadmanager.http.openapi import TEXT, Operation, Parameter, read
 from loadmanager.http.page_routes import PageHandlers
 from loadmanager.http.probe_routes import ProbeHandlers, TermHandlers
 from loadmanager.http.request_bodies import parse_number
@@ -50,7 +50,7 @@ class PulsarHandlers:
     def operations(self) -> list[Operation]:
         most: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": _MOST_ROUNDS, "default": _ROUNDS}
         return [
-            Operation("GET", _PULSAR, self.status, AccessRole.READ, response_model=PulsarServiceStatus),
+            read(_PULSAR, self.status, PulsarServiceStatus),
             Operation(
                 "GET",
                 _DIARY,
@@ -60,16 +60,14 @@ class PulsarHandlers:
                 statuses=(200, 400),
                 media_type=TEXT,
             ),
-            Operation(
-                "GET",
+            read(
                 f"{_DIARY}/entries",
                 self.entries,
-                AccessRole.READ,
-                (Parameter("limit", "how many at most", most),),
+                list[dict[str, Any]],
+                Parameter("limit", "how many at most", most),
                 statuses=(200, 400),
-                response_model=list[dict[str, Any]],
             ),
-            Operation("GET", _SCORES, self.scores, AccessRole.READ, response_model=list[dict[str, Any]]),
+            read(_SCORES, self.scores, list[dict[str, Any]]),
             Operation("GET", f"{_SCORES}/table", self.table, AccessRole.READ, media_type=TEXT),
             Operation("POST", f"{_PULSAR}/go-on", self.go_on, AccessRole.OPERATE, statuses=(204, 409)),
         ]

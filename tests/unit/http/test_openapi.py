@@ -93,7 +93,7 @@ def test_operation_for_anyone_needs_no_token() -> None:
 
 def test_operation_with_a_body_has_responses_that_refuse_it() -> None:
     content = described(
-        Operation("PUT", "/x", _nothing, AccessRole.ANYONE, body_model=NamespacePolicies, statuses=(204, 409))
+        Operation("PUT", "/x", _nothing, AccessRole.ANYONE, body=NamespacePolicies, statuses=(204, 409))
     )
     assert list(content["responses"]) == ["204", "400", "408", "409", "413", "503"]
     body = {"schema": {"$ref": "#/components/schemas/NamespacePolicies"}}
@@ -106,7 +106,7 @@ def test_response_without_a_schema_has_only_its_media_type() -> None:
 
 
 def test_no_content_response_has_no_schema() -> None:
-    operation = Operation("GET", "/x", _nothing, AccessRole.ANYONE, response_model=BrokerInfo, statuses=(200, 204))
+    operation = Operation("GET", "/x", _nothing, AccessRole.ANYONE, answer=BrokerInfo, statuses=(200, 204))
     responses = described(operation)["responses"]
     assert "content" not in responses["204"]
     assert responses["200"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/BrokerInfo"}
@@ -131,5 +131,5 @@ def test_undescribed_path_variable_is_an_error() -> None:
 
 
 def test_document_is_deterministic() -> None:
-    operations = [Operation("GET", "/x", _nothing, AccessRole.ANYONE, response_model=list[str])]
+    operations = [Operation("GET", "/x", _nothing, AccessRole.ANYONE, answer=list[str])]
     assert json.dumps(document(operations)) == json.dumps(document(operations))
