@@ -34,7 +34,7 @@ from loadmanager.errors import ConfigurationError, HistoryError, HistoryFileErro
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import find_end, last_epoch
 from loadmanager.history.reader import History, OnFault
-from loadmanager.history.table_schemas import DECISIONS, EVENTS, MOVES, OPERATIONS, STRATEGY_STATES
+from loadmanager.history.table_schemas import DECISIONS, EVENTS, MOVES, OPERATIONS
 from loadmanager.lab.replay.record_comparison import Difference
 from loadmanager.lab.replay.replayer import Item, Replay, ReplayedReport, ReplayOutcome, Row
 from loadmanager.lab.whatif.range_figures import Comparison, what_if
@@ -235,10 +235,7 @@ def recorded_items(
 ) -> Iterator[Item]:
     """Yield all items from the checkpoint on, up to but excluding `to_ms`, in the order of (epoch, sequence)."""
     from_ms = start.at_ms - _CLOCK_SLACK_MS
-    tables = [
-        _rows(history, table, from_ms, to_ms, on_fault)
-        for table in (EVENTS, DECISIONS, MOVES, STRATEGY_STATES, OPERATIONS)
-    ]
+    tables = [_rows(history, table, from_ms, to_ms, on_fault) for table in (EVENTS, DECISIONS, MOVES, OPERATIONS)]
     for item in heapq.merge(*tables, _reports(history, from_ms, to_ms, on_fault), key=_place):
         if _place(item) >= (start.epoch, start.sequence):
             yield item

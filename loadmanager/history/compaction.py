@@ -55,52 +55,42 @@ class Original:
     last_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Compacted:
-    """Number of files written, and of originals deleted."""
-
-    made: int
-    deleted: int
-
-
 class Compaction:
     """Compaction of one history. A failure is logged once."""
 
     def __init__(self) -> None:
         self._left_alone: set[str] = set()
 
-    def apply(self, directory: Directory, now_ms: int) -> Compacted:
+    def apply(self, directory: Directory, now_ms: int) -> None:
         """Compact what is due, and delete old originals. Raises `OSError`."""
-        deleted = sum(self._delete_originals(directory, table, now_ms) for table in TABLES)
-        made, until_s = 0, time.monotonic() + _PASS_S
+        for table in TABLES:
+            self._delete_originals(directory, table, now_ms)
+        until_s = time.monotonic() + _PASS_S
         for files in _to_be_compacted(directory, now_ms):
-            made += self._compact(directory, files)
+            self._compact(directory, files)
             if time.monotonic() > until_s:
                 break
-        return Compacted(made, deleted)
 
-    def _compact(self, directory: Directory, files: Sequence[HistoryFile]) -> bool:
+    def _compact(self, directory: Directory, files: Sequence[HistoryFile]) -> None:
         if files[0].path in self._left_alone:
-            return False
+            return
         try:
             data = compact_files(History(directory), files)
         except FileNotFoundError:
-            return False  # retention has deleted it
+            return  # retention has deleted it
         except (HistoryFileError, pa.ArrowException, OSError) as error:
             self._leave_alone(files[0], error)
-            return False
+            return
         first, last = files[0], files[-1]
         path = compacted_path_of(first.table, first.hour_ms, first.epoch, (first.first, last.last))
         directory.write(path, data)
         log.info("history_hour_compacted", file=path, files=len(files), bytes=data.size)
-        return True
 
-    def _delete_originals(self, directory: Directory, table: str, now_ms: int) -> int:
-        """Delete originals that were compacted long enough ago; return their number."""
+    def _delete_originals(self, directory: Directory, table: str, now_ms: int) -> None:
+        """Delete originals that were compacted long enough ago."""
         places = defaultdict[tuple[int, int], list[HistoryFile]](list)
         for file in directory.list_files(table, with_originals=True)[0]:
             places[file.hour_ms, file.epoch].append(file)
-        deleted = 0
         for compacted, group in ((each, files) for files in places.values() for each in files if each.is_compacted):
             known = {file.name: file for file in group if compacted.stands_for(file)}
             if not known or not compacted.mtime_ns or compacted.mtime_ns + _KEPT_NS > now_ms * 1_000_000:
@@ -108,8 +98,6 @@ class Compaction:
             for each in self._originals(directory, compacted):
                 if each.name in known and known[each.name].size_bytes == each.size_bytes:
                     directory.delete(known[each.name].path)
-                    deleted += 1
-        return deleted
 
     def _originals(self, directory: Directory, compacted: HistoryFile) -> tuple[Original, ...]:
         """Return the originals named in a compacted file; none if it is unreadable, so that they stay."""
@@ -206,8 +194,8 @@ class Retention:
     max_age_s: float | None = None
     max_bytes: int | None = None
 
-    def apply(self, directory: Directory, now_ms: int) -> int:
-        """Delete what exceeds the limits; return the number of files. Raises `OSError`.
+    def apply(self, directory: Directory, now_ms: int) -> None:
+        """Delete what exceeds the limits. Raises `OSError`.
 
         Only files with the place and name of history files are deleted, and unfinished ones.
         """
@@ -215,7 +203,7 @@ class Retention:
         for table in TABLES:
             for file in directory.list_files(table, with_originals=True)[0]:
                 hours[file.hour_ms].append(file)
-        deleted = _delete_abandoned(directory, now_ms)
+        _delete_abandoned(directory, now_ms)
         total = sum(file.size_bytes for files in hours.values() for file in files)
         for hour_ms in sorted(hours)[:-1]:
             is_old = self.max_age_s is not None and hour_ms + HOUR_MS < now_ms - self.max_age_s * 1000
@@ -225,22 +213,14 @@ class Retention:
             for file in hours[hour_ms]:
                 directory.delete(file.path)
                 total -= file.size_bytes
-            deleted += len(hours[hour_ms])
             log.info("history_hour_deleted", hour=_hour(hour_ms), files=len(hours[hour_ms]), why_age=is_old)
-        return deleted
 
 
-def _delete_abandoned(directory: Directory, now_ms: int) -> int:
+def _delete_abandoned(directory: Directory, now_ms: int) -> None:
     before = datetime.fromtimestamp(now_ms / 1000, UTC) - _ABANDONED_AFTER
-    abandoned = [
-        info.path
-        for table in TABLES
-        for info in directory.temporary_files(table)
-        if info.mtime is not None and info.mtime < before
-    ]
-    for path in abandoned:
-        directory.delete(path)
-    return len(abandoned)
+    for info in [info for table in TABLES for info in directory.temporary_files(table)]:
+        if info.mtime is not None and info.mtime < before:
+            directory.delete(info.path)
 
 
 def _hour(hour_ms: int) -> str:

@@ -22,7 +22,6 @@ BUNDLE_REPORTS = "bundle_reports"
 DECISIONS = "decisions"
 MOVES = "moves"
 EVENTS = "events"
-STRATEGY_STATES = "strategy_states"  # only in older histories; its rows count in the sequence
 OPERATIONS = "operations"
 
 RATE = pa.decimal128(18, 3)
@@ -237,7 +236,6 @@ TABLES: dict[str, TableSchema] = {
             ),
         ),
         TableSchema(EVENTS, 1, (*_keys(), Column("kind", NAME), *_plain(pa.string(), "subject", "body"))),
-        TableSchema(STRATEGY_STATES, 1, (*_keys(), Column("name", NAME), Column("state", pa.string()))),
         TableSchema(
             OPERATIONS,
             1,

@@ -32,14 +32,14 @@ def size_of(directory: Directory) -> int:
 
 
 def test_hours_beyond_the_maximum_age_are_deleted_with_their_folders(directory: Directory) -> None:
-    assert Retention(max_age_s=2 * 3600).apply(directory, NOW_MS) == 2
+    Retention(max_age_s=2 * 3600).apply(directory, NOW_MS)
     assert epochs(directory) == [3, 4, 5]
     assert sorted(path.name for path in Path(directory.root).rglob("hour=*")) == ["hour=14", "hour=15", "hour=16"]
 
 
 def test_oldest_hours_are_deleted_until_the_size_limit_holds(directory: Directory) -> None:
     limit = size_of(directory) // 2
-    assert Retention(max_bytes=limit).apply(directory, NOW_MS) == 3
+    Retention(max_bytes=limit).apply(directory, NOW_MS)
     assert epochs(directory) == [4, 5]
     assert size_of(directory) <= limit
 
@@ -50,7 +50,8 @@ def test_newest_hour_is_never_deleted(directory: Directory) -> None:
 
 
 def test_nothing_is_deleted_without_limits(directory: Directory) -> None:
-    assert Retention().apply(directory, NOW_MS + 1000 * HOUR_MS) == 0
+    Retention().apply(directory, NOW_MS + 1000 * HOUR_MS)
+    assert epochs(directory) == [1, 2, 3, 4, 5]
 
 
 def test_foreign_files_are_kept(directory: Directory) -> None:
@@ -74,5 +75,5 @@ def test_abandoned_temporary_files_are_deleted_after_a_while(directory: Director
     for path, age_s in ((old, 2 * 3600), (new, 60)):
         path.write_bytes(b"half")
         os.utime(path, ns=((NOW_MS - age_s * 1000) * 1_000_000,) * 2)
-    assert Retention().apply(directory, NOW_MS) == 1
+    Retention().apply(directory, NOW_MS)
     assert (old.exists(), new.exists()) == (False, True)
