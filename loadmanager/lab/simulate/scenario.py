@@ -34,6 +34,7 @@ Factor = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+CatchUpFactor = Annotated[float, Field(gt=1, le=1000, allow_inf_nan=False)]
 
 
 def _namespace(name: str) -> str:
@@ -384,7 +385,7 @@ class Rules(Part):
     lookup_s: Seconds = Field(0.5, description="Delay until clients look a free bundle up again.")
     session_timeout_s: Duration = Field(10, description="Delay until a crashed broker's registration ends.")
     backlog_most_s: Seconds = Field(30, description="Maximum backlog of clients, in seconds of load.")
-    catch_up_factor: Annotated[float, Field(gt=1, le=1000, allow_inf_nan=False)] = Field(
+    catch_up_factor: CatchUpFactor = Field(
         2, description="Maximum factor of a bundle's load while clients send their backlog."
     )
     reconnect_cpu_s: Seconds = Field(0.001, description="CPU time of one core per reconnecting client.")

@@ -13,10 +13,11 @@ from loadmanager.lab.simulate.run_rules import WorldRules
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ({"shedding_interval_s": 0.0}, "shedding_interval_s: expected a number above 0, got 0.0"),
-        ({"unload_s": -1.0}, "unload_s: expected a number from 0 on, got -1.0"),
-        ({"session_timeout_s": float("nan")}, "session_timeout_s: expected a number above 0, got nan"),
-        ({"max_concurrent_unloads": 0}, "max_concurrent_unloads: expected a number above 0, got 0"),
+        ({"shedding_interval_s": 0.0}, "shedding_interval_s\n  Input should be greater than 0"),
+        ({"unload_s": -1.0}, "unload_s\n  Input should be greater than or equal to 0"),
+        ({"session_timeout_s": float("nan")}, "session_timeout_s\n  Input should be a finite number"),
+        ({"max_concurrent_unloads": 0}, "max_concurrent_unloads\n  Input should be greater than or equal to 1"),
+        ({"catch_up_factor": 1.0}, "catch_up_factor\n  Input should be greater than 1"),
     ],
 )
 def test_invalid_rules_are_rejected_by_name(rules: dict[str, float], message: str) -> None:
