@@ -61,6 +61,17 @@ class BundleData(WireModel):
     topics: Natural = 0
     time_mean: TimeMeanData | None = None
 
+    @classmethod
+    def of(cls, averages: BundleAverages, digits: int = ALL_DIGITS) -> BundleData:
+        return cls(
+            short_term_data=TimeAverageMessageData.of(
+                averages.short, averages.short_samples, SHORT_TERM_SAMPLES, digits
+            ),
+            long_term_data=TimeAverageMessageData.of(averages.long, averages.long_samples, LONG_TERM_SAMPLES, digits),
+            topics=averages.topics,
+            time_mean=TimeMeanData.of(averages.time_mean, digits) if averages.time_mean else None,
+        )
+
 
 _BUNDLE_DATA = TypeAdapter(dict[str, BundleData])
 SHORT_TERM_SAMPLES = 10
@@ -72,15 +83,7 @@ def encode_bundle_data(averages: Mapping[str, BundleAverages], digits: int = ALL
 
     Figures are rounded to `digits` significant digits.
     """
-    records = {
-        name.rpartition("/")[2]: BundleData(
-            short_term_data=TimeAverageMessageData.of(value.short, value.short_samples, SHORT_TERM_SAMPLES, digits),
-            long_term_data=TimeAverageMessageData.of(value.long, value.long_samples, LONG_TERM_SAMPLES, digits),
-            topics=value.topics,
-            time_mean=TimeMeanData.of(value.time_mean, digits) if value.time_mean else None,
-        )
-        for name, value in averages.items()
-    }
+    records = {name.rpartition("/")[2]: BundleData.of(value, digits) for name, value in averages.items()}
     return _BUNDLE_DATA.dump_json(records, by_alias=True, exclude_none=True)
 
 

@@ -49,17 +49,23 @@ class ReturnData(TypedDict):
 
 
 @with_config(ConfigDict(extra="forbid", strict=True))
-class ControlsData(TypedDict, total=False):
-    """All controls; an absent one is not active. Times in milliseconds since 1970."""
+class StandingControls(TypedDict, total=False):
+    """Controls without temporary ones; an absent one is not active."""
 
-    draining: dict[Broker, DrainData]
-    returning: dict[Broker, ReturnData]
     excluded: list[Broker]
-    heldOff: dict[Broker, Milliseconds]
     pinned: dict[Bundle, Broker]
     frozenBundles: dict[Bundle, Why]
     frozen: Annotated[str, Field(max_length=_MOST_CHARACTERS)]
     dryRun: bool
+
+
+@with_config(ConfigDict(extra="forbid", strict=True))
+class ControlsData(StandingControls, total=False):
+    """All controls. Times in milliseconds since 1970."""
+
+    draining: dict[Broker, DrainData]
+    returning: dict[Broker, ReturnData]
+    heldOff: dict[Broker, Milliseconds]
 
 
 _ADAPTER = TypeAdapter(ControlsData)
@@ -104,8 +110,15 @@ def data_of(controls: Controls) -> ControlsData:
             broker: ReturnData(since=round(order.since_s * _MS), bundles=[*order.bundles])
             for broker, order in sorted(controls.returning.items())
         },
-        excluded=sorted(controls.excluded),
         heldOff={broker: round(at_s * _MS) for broker, at_s in sorted(controls.held_off.items())},
+        **standing_data_of(controls),
+    )
+
+
+def standing_data_of(controls: Controls) -> StandingControls:
+    """Encode the controls that are not temporary."""
+    return StandingControls(
+        excluded=sorted(controls.excluded),
         pinned=dict(sorted(controls.pinned.items())),
         frozenBundles=dict(sorted(controls.frozen_bundles.items())),
         frozen=controls.frozen,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
+from loadmanager.core.domain.plan import Verdict
 from loadmanager.wire.http_bodies import DecisionEntry
 from loadmanager.wire.validation import WireModel
 
@@ -17,6 +18,16 @@ class Explanation(WireModel):
     sentence: str
     why: dict[str, Any]
     change: str | None = None
+
+    @classmethod
+    def of(cls, verdict: Verdict, **more: object) -> Self:
+        return cls(
+            reason=verdict.verdict.value,
+            sentence=verdict.sentence(),
+            why=dict(verdict.why),
+            change=verdict.remedy() or None,
+            **more,
+        )
 
 
 class Obstacle(Explanation):
@@ -75,7 +86,7 @@ class ExplainedLoad(WireModel):
     taken_from: str | None = None
 
 
-class BrokerStanding(WireModel):
+class BrokerStanding(WireModel, from_attributes=True):
     """Figures of a broker that strategies compare: reported usage and MiB/s, long-term messages per second of its
     bundles, and its topics and bundles, including incoming ones.
     """

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
-from typing_extensions import TypedDict
+from pydantic import AfterValidator, Field, TypeAdapter
 
 from loadmanager.core.domain.bundles import MAX_BUNDLES, HashFunction, NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import InvalidNameError, NamespaceName
 from loadmanager.core.domain.policies import InvalidPolicyError
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.control_records import Broker, Bundle, ControlsData, Why, controls_of, data_of
+from loadmanager.wire.control_records import ControlsData, StandingControls, controls_of, standing_data_of
 from loadmanager.wire.learned_records import LearnedData
 from loadmanager.wire.policy_records import FailureDomain, IsolationData, Name, policies_of
 from loadmanager.wire.store_records import parse_boundaries
@@ -26,7 +25,6 @@ from loadmanager.wire.validation import WireModel, parse_json, parse_model
 
 FORMAT = "loadmanager export"
 VERSION = 1
-_MOST_CHARACTERS = 1_000
 
 
 def _namespace(text: str) -> str:
@@ -55,17 +53,6 @@ class NamespaceShape(WireModel, extra="forbid"):
             raise InvalidNameError("expected either bundles or boundaries")
         cut = equal_boundaries(self.bundles or 1) if self.boundaries is None else parse_boundaries(self.boundaries)
         return NamespaceBundles(cut, self.hash_function)
-
-
-@with_config(ConfigDict(extra="forbid", strict=True))
-class StandingControls(TypedDict, total=False):
-    """Controls without temporary ones."""
-
-    excluded: list[Broker]
-    pinned: dict[Bundle, Broker]
-    frozenBundles: dict[Bundle, Why]
-    frozen: Annotated[str, Field(max_length=_MOST_CHARACTERS)]
-    dryRun: bool
 
 
 class OperatorConfigDocument(WireModel, extra="forbid"):
@@ -130,7 +117,7 @@ def document_of(operator_config: StoredOperatorConfig, exported_at: str, exporte
         isolation_policies=_sort(operator_config.isolation),
         failure_domains=_sort(operator_config.failure_domains),
         anti_affinity_groups=_sort(operator_config.anti_affinity),
-        controls=None if operator_config.controls is None else _standing_data(data_of(operator_config.controls)),
+        controls=None if operator_config.controls is None else standing_data_of(operator_config.controls),
         configuration=_sort(operator_config.configuration),
         learned=operator_config.learned,
     )
@@ -155,7 +142,7 @@ def decode_operator_config(data: bytes, where: str) -> StoredOperatorConfig:
         isolation,
         domains,
         document.anti_affinity_groups,
-        None if document.controls is None else _controls(document.controls),
+        None if document.controls is None else controls_of(cast("ControlsData", document.controls)),
         document.configuration,
         document.learned,
     )
@@ -218,28 +205,6 @@ def _cuts(shapes: Mapping[str, NamespaceShape], where: str) -> Iterator[tuple[st
             yield name, shape.value()
         except InvalidNameError as error:
             raise InvalidRecordError(f"{where}: namespaces.{name}: {error}") from None
-
-
-def _standing_data(data: ControlsData) -> StandingControls:
-    return StandingControls(
-        excluded=data["excluded"],
-        pinned=data["pinned"],
-        frozenBundles=data["frozenBundles"],
-        frozen=data["frozen"],
-        dryRun=data["dryRun"],
-    )
-
-
-def _controls(data: StandingControls) -> Controls:
-    return controls_of(
-        ControlsData(
-            excluded=data.get("excluded", []),
-            pinned=data.get("pinned", {}),
-            frozenBundles=data.get("frozenBundles", {}),
-            frozen=data.get("frozen", ""),
-            dryRun=data.get("dryRun", False),
-        )
-    )
 
 
 def _sort(values: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -62,7 +62,7 @@ class ComparedFigures:
     `msg_rate_per_s` is long-term, of its bundles and incoming ones; usage and `mib_per_s` are as reported.
     """
 
-    broker: BrokerId
+    broker_id: BrokerId
     usage_percent: float
     msg_rate_per_s: float
     mib_per_s: float
@@ -425,7 +425,7 @@ def _standing(snapshot: Snapshot, row: int, namespace: str, settings: PlannerSet
     brokers, known = snapshot.brokers, snapshot.find_namespace(namespace)
     given, long_term = brokers.preallocated[row], brokers.long_term((MSG_RATE_IN, MSG_RATE_OUT))[row]
     return ComparedFigures(
-        broker=brokers.ids[row],
+        broker_id=brokers.ids[row],
         usage_percent=float(usage_per_broker(snapshot, settings.resource_weights)[row]) * 100,
         msg_rate_per_s=float(given[MSG_RATE_IN] + given[MSG_RATE_OUT] + long_term.sum()),
         mib_per_s=float(throughput_per_broker(snapshot)[row]) / MIB,

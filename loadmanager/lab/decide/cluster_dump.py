@@ -22,13 +22,13 @@ from loadmanager.core.domain.controls import NO_CONTROLS
 from loadmanager.core.domain.names import BrokerId, InvalidNameError, NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.core.domain.settings import AS_PULSAR, PlannerSettings
-from loadmanager.core.model.load import BundleAverages, FloatArray, percent_usage, weighted_max_usage
+from loadmanager.core.model.load import percent_usage, weighted_max_usage
 from loadmanager.core.planning.shedding_round import are_overloaded, begin_anew
 from loadmanager.errors import InvalidRecordError
 from loadmanager.lab.decide.record_collector import Collected, walk, without_empty_averages
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MetadataStore
-from loadmanager.wire.average_records import TimeAverageBrokerData, decode_bundle_data
+from loadmanager.wire.average_records import BundleData, TimeAverageBrokerData, decode_bundle_data
 from loadmanager.wire.broker_columns import report_of
 from loadmanager.wire.broker_data import decode_local_broker_data
 from loadmanager.wire.control_records import data_of, decode_controls
@@ -191,7 +191,9 @@ async def _averages(store: MetadataStore, collected: Collected) -> None:
             collected.faults.append(str(error))
             continue
         for bundle, history in histories.items():
-            collected.add("bundleData", bundle, _history(history), path)
+            collected.add(
+                "bundleData", bundle, BundleData.of(history).model_dump(by_alias=True, exclude_none=True), path
+            )
     await _time_averages(store, collected)
 
 
@@ -209,26 +211,6 @@ async def _time_averages(store: MetadataStore, collected: Collected) -> None:
         averages = None if record is None else without_empty_averages(record.model_dump(by_alias=True), data)
         if averages is not None:
             collected.add("timeAverages", broker, averages, path)
-
-
-def _history(averages: BundleAverages) -> dict[str, Any]:
-    by_time = averages.time_mean
-    return {
-        "shortTermData": {"maxSamples": 10, "numSamples": averages.short_samples, **_load(averages.short)},
-        "longTermData": {"maxSamples": 1000, "numSamples": averages.long_samples, **_load(averages.long)},
-        "topics": averages.topics,
-        **({} if by_time is None else {"timeMean": {**_load(by_time.load), "sigma": by_time.sigma}}),
-    }
-
-
-def _load(load: FloatArray) -> dict[str, float]:
-    rate_in, rate_out, throughput_in, throughput_out = load.tolist()
-    return {
-        "msgThroughputIn": throughput_in,
-        "msgThroughputOut": throughput_out,
-        "msgRateIn": rate_in,
-        "msgRateOut": rate_out,
-    }
 
 
 async def _memory(store: MetadataStore, collected: Collected, registered: Mapping[str, Registration]) -> None:

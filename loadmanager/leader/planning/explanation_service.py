@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
 
 from loadmanager.core.diagnosis.explanation import (
     BundleExplained,
-    ComparedFigures,
     DecisionInput,
     PlacementExplained,
     SheddingExplained,
@@ -29,7 +27,6 @@ from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.wire.explain_bodies import (
     BrokerExplanation,
-    BrokerStanding,
     BundleExplanation,
     ExplainedLoad,
     ExplainedOwnership,
@@ -92,7 +89,7 @@ class ExplanationService:
             inputs=self._inputs(situation, broker),
             usage_percent=explained.usage * _PERCENT,
             resources=_resources(explained.usage_percent),
-            standing=_standing(explained.standing),
+            standing=explained.standing,
             is_settled=explained.is_settled,
             shedding_strategy=explained.strategy,
             thresholds=dict(explained.thresholds),
@@ -101,7 +98,7 @@ class ExplanationService:
                 for step in explained.steps
             ],
             verdicts=_explanations(explained.verdicts),
-            certificate=_explanation(explained.certificate),
+            certificate=Explanation.of(explained.certificate),
             margin=_find_explanation(explained.margin),
             takes_bundles=not explained.obstacles,
             is_overloaded=explained.is_overloaded,
@@ -122,13 +119,12 @@ class ExplanationService:
             broker_id=broker,
             inputs=inputs,
             ownership=ownership,
-            answer=_explanation(explained.verdict),
+            answer=Explanation.of(explained.verdict),
             obstacles=[
-                Obstacle(**_parts(verdict), is_preference=is_preference)
-                for verdict, is_preference in explained.obstacles
+                Obstacle.of(verdict, is_preference=is_preference) for verdict, is_preference in explained.obstacles
             ],
-            placement=_explanation(explained.placement),
-            standings=[_standing(each) for each in explained.standings],
+            placement=Explanation.of(explained.placement),
+            standings=list(explained.standings),
             shedding=_shedding(explained.shedding),
             decisions=self._decisions(str(name)),
         )
@@ -198,30 +194,12 @@ def _find_source(namespace: str, learned: LearnedLoads) -> str | None:
 
 
 def _figures(load: FloatArray) -> LoadFigures:
-    rate_in, rate_out, throughput_in, throughput_out = load.tolist()
-    return LoadFigures(
-        msg_rate_in=rate_in, msg_rate_out=rate_out, msg_throughput_in=throughput_in, msg_throughput_out=throughput_out
-    )
+    return LoadFigures(**dict(zip(LoadFigures.model_fields, load.tolist(), strict=True)))
 
 
 def _resources(percent: FloatArray) -> UsagePercentages:
     known = [None if math.isnan(each) else each for each in percent.tolist()]
-    cpu, memory, direct_memory, bandwidth_in, bandwidth_out = known
-    return UsagePercentages(
-        cpu=cpu, memory=memory, direct_memory=direct_memory, bandwidth_in=bandwidth_in, bandwidth_out=bandwidth_out
-    )
-
-
-def _standing(standing: ComparedFigures) -> BrokerStanding:
-    return BrokerStanding(
-        broker_id=standing.broker,
-        usage_percent=standing.usage_percent,
-        msg_rate_per_s=standing.msg_rate_per_s,
-        mib_per_s=standing.mib_per_s,
-        topics=standing.topics,
-        bundles=standing.bundles,
-        bundles_of_namespace=standing.bundles_of_namespace,
-    )
+    return UsagePercentages(**dict(zip(UsagePercentages.model_fields, known, strict=True)))
 
 
 def _shedding(shedding: SheddingExplained) -> ExplainedShedding:
@@ -238,31 +216,17 @@ def _shedding(shedding: SheddingExplained) -> ExplainedShedding:
 def _placement(placement: PlacementExplained) -> ExplainedPlacement:
     return ExplainedPlacement(
         chosen=placement.chosen,
-        verdict=_explanation(placement.verdict),
+        verdict=Explanation.of(placement.verdict),
         drawn_from=list(placement.drawn_from),
         runner_up=_find_explanation(placement.runner_up),
-        standings=[_standing(each) for each in placement.standings],
+        standings=list(placement.standings),
         dropped={reason: int(brokers) for reason, brokers in placement.dropped.items()},
     )
 
 
-def _parts(verdict: Verdict) -> dict[str, Any]:
-    change = verdict.remedy() or None
-    return {
-        "reason": verdict.verdict.value,
-        "sentence": verdict.sentence(),
-        "why": dict(verdict.why),
-        "change": change,
-    }
-
-
-def _explanation(verdict: Verdict) -> Explanation:
-    return Explanation(**_parts(verdict))
-
-
 def _find_explanation(verdict: Verdict | None) -> Explanation | None:
-    return None if verdict is None else _explanation(verdict)
+    return None if verdict is None else Explanation.of(verdict)
 
 
 def _explanations(verdicts: Iterable[Verdict]) -> list[Explanation]:
-    return [_explanation(verdict) for verdict in verdicts]
+    return [Explanation.of(verdict) for verdict in verdicts]

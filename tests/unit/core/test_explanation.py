@@ -232,7 +232,7 @@ def test_the_runner_up_is_who_would_be_chosen_without_the_winner_with_the_number
         "Placed because c:8080 has the least long-term message rate, 10 messages/s, of 1 candidates"
     )
     assert FilterReason.BROKER_EXCLUDED.value not in placement.runner_up.why
-    rates = {each.broker: each.msg_rate_per_s for each in placement.standings}
+    rates = {each.broker_id: each.msg_rate_per_s for each in placement.standings}
     assert rates == {A: 0, B: 0, C: 10}
 
 
@@ -339,7 +339,7 @@ def test_a_filter_is_the_answer_with_all_others_behind_it() -> None:
         FilterReason.BROKER_EXCLUDED,
     ]
     assert answer.placement.why["broker"] == B
-    assert [each.broker for each in answer.standings] == [C, B]
+    assert [each.broker_id for each in answer.standings] == [C, B]
 
 
 def test_a_broker_that_comes_after_the_chosen_one_says_how_many_are_before_it() -> None:
@@ -378,7 +378,7 @@ def test_it_is_there_already() -> None:
 def test_a_broker_without_a_report_has_no_numbers() -> None:
     answer = why_not(situation(hot_a()), HEAVY, BrokerId("z:8080"))
     assert answer.verdict.verdict is ExplanationReason.NOT_REGISTERED
-    assert [each.broker for each in answer.standings] == [B]
+    assert [each.broker_id for each in answer.standings] == [B]
 
 
 def test_a_pin_decides_whatever_the_preferences_say() -> None:

@@ -30,7 +30,7 @@ def test_controls_survive_a_round_trip(controls: Controls) -> None:
 def test_control_record_has_the_documented_keys() -> None:
     assert encode_controls(ALL) == (
         b'{"draining":{"b1:8080":{"since":1500,"startTimestamp":1753000000000}},'
-        b'"returning":{"b2:8080":{"since":1250,"bundles":["t/ns/0x00000000_0x80000000"]}},"excluded":["b1:8080","b2:8080"],"heldOff":{"b2:8080":1700000000250},'
+        b'"returning":{"b2:8080":{"since":1250,"bundles":["t/ns/0x00000000_0x80000000"]}},"heldOff":{"b2:8080":1700000000250},"excluded":["b1:8080","b2:8080"],'
         b'"pinned":{"t/ns/0x00000000_0x80000000":"b1:8080"},"frozenBundles":{"t/ns/0x00000000_0x80000000":"test"},'
         b'"frozen":"incident","dryRun":true}'
     )
