@@ -25,7 +25,7 @@ from loadmanager.config.shared_settings import (
     TracingSettings,
     WeightSettings,
 )
-from loadmanager.core.domain.bundles import MAX_BUNDLES, HashFunction
+from loadmanager.core.domain.bundles import MAX_BUNDLES
 from loadmanager.core.domain.names import NamespaceName
 from loadmanager.core.domain.setting_declaration import declared_in
 from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError, get_by_name
@@ -145,10 +145,6 @@ class Settings(
     )
     default_number_of_namespace_bundles: int = Field(
         4, ge=1, le=MAX_BUNDLES, description="Bundles of a new namespace without a given number."
-    )
-    default_hash_function: HashFunction = Field(
-        HashFunction.MURMUR3_32,
-        description="Hash from topic to bundle for new namespaces: murmur3_32, or crc32 as in Pulsar.",
     )
     namespace_bundle_unloading_timeout_ms: PositiveMs = Field(
         60_000,

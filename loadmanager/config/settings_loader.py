@@ -13,7 +13,6 @@ from pydantic import SecretStr, ValidationError
 from pydantic_settings import SettingsError
 
 from loadmanager.config.settings_base import ENVIRONMENT_PREFIX, KeyedSettings, bounds_of, hidden, is_secret
-from loadmanager.core.domain.bundles import HashFunction
 from loadmanager.errors import ConfigurationError
 
 _OTHER_VARIABLES = frozenset(
@@ -168,5 +167,5 @@ def _yaml_value(value: Any) -> str:  # noqa: ANN401 - any field's default
         return '""' if value == "" else ""
     plain = sorted(value) if isinstance(value, frozenset) else list(value) if isinstance(value, tuple) else value
     return yaml.safe_dump(
-        str(plain) if isinstance(plain, HashFunction | PurePath) else plain, default_flow_style=True, width=_NO_WIDTH
+        str(plain) if isinstance(plain, PurePath) else plain, default_flow_style=True, width=_NO_WIDTH
     ).splitlines()[0]

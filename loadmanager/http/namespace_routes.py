@@ -9,7 +9,13 @@ from itertools import pairwise
 from aiohttp import web
 from pydantic import ValidationError
 
-from loadmanager.core.domain.bundles import MAX_BUNDLES, BoundariesError, NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.bundles import (
+    MAX_BUNDLES,
+    BoundariesError,
+    HashFunction,
+    NamespaceBundles,
+    equal_boundaries,
+)
 from loadmanager.core.domain.names import BundleName, BundleRange, InvalidNameError, NamespaceName
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.reasons import OwnershipReason
@@ -131,7 +137,7 @@ class AdminHandlers:
                 boundaries = equal_boundaries(asked or settings.default_number_of_namespace_bundles)
             if len(boundaries) - 1 > MAX_BUNDLES:
                 raise BadRequestError(f"bundles.boundaries: {len(boundaries) - 1} bundles, at most {MAX_BUNDLES} fit")
-            return NamespaceBundles(boundaries, policies.hash_function or settings.default_hash_function)
+            return NamespaceBundles(boundaries, policies.hash_function or HashFunction.MURMUR3_32)
         except ValidationError as error:
             raise BadRequestError(describe(error)) from None
         except InvalidNameError as error:

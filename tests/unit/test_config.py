@@ -17,7 +17,6 @@ from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.config.settings_base import KeyedSettings
 from loadmanager.config.settings_loader import load_settings, render_yaml
 from loadmanager.config.shared_settings import zookeeper_parts
-from loadmanager.core.domain.bundles import HashFunction
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.setting_declaration import declared_in
 from loadmanager.core.domain.settings import AS_PULSAR, PlannerSettings
@@ -64,12 +63,12 @@ def test_an_empty_file_changes_nothing(tmp_path: Path, text: str) -> None:
 
 
 def test_environment_overrides_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(tmp_path, "webServicePort: 5\nclusterName: west\ndefaultHashFunction: crc32\n")
+    path = written(tmp_path, "webServicePort: 5\nclusterName: west\ntokenPublicAlg: ES256\n")
     monkeypatch.setenv("LOADMANAGER_WEBSERVICEPORT", "6")
     monkeypatch.setenv("loadmanager_clusterName", "east")
     settings = load_settings(Settings, path)
     assert (settings.web_service_port, settings.cluster_name) == (6, "east")
-    assert settings.default_hash_function is HashFunction.CRC32
+    assert settings.token_public_alg == "ES256"
 
 
 def test_a_list_comes_from_the_environment_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +128,7 @@ def test_the_metadata_stores_url_is_hosts_and_a_chroot(tmp_path: Path, url: str,
         ("loadBalancerHistoryResourcePercentage: 1.01", "loadBalancerHistoryResourcePercentage: Input should be less"),
         ("defaultNumberOfNamespaceBundles: 100000", "defaultNumberOfNamespaceBundles: Input should be less than"),
         ("loadBalancerSheddingExcludedNamespaces: a/b", "loadBalancerSheddingExcludedNamespaces: Input should be"),
-        ("defaultHashFunction: md5", "defaultHashFunction: Input should be 'murmur3_32' or 'crc32' (got 'md5')"),
+        ("metadataStoreAcl: shut", "metadataStoreAcl: Input should be 'secure' or 'open' (got 'shut')"),
         ("loadBalancerLoadSheddingStrategy: Foo", "unknown strategy; known are AvgShedder, Level, OverloadShedder"),
         ("loadBalancerLoadPlacementStrategy: Foo", "unknown strategy; known are AvgShedder, LeastLongTermMessageRate"),
         ("supportedNamespaceBundleSplitAlgorithms: [halves]", "unknown strategy; known are flow_or_qps_equally_divide"),
