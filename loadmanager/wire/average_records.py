@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 
 from loadmanager.core.domain.resources import ALL_DIGITS, rounded
 from loadmanager.core.model.load import BundleAverages, TimeMean
-from loadmanager.wire.store_records import Amount, Natural
-from loadmanager.wire.validation import MAX_TOPICS, WireModel, parse_json
+from loadmanager.wire.store_records import Natural
+from loadmanager.wire.validation import MAX_TOPICS, Amount, WireModel, parse_json
 
 
 class TimeAverageMessageData(WireModel):

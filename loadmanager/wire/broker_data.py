@@ -14,10 +14,9 @@ from typing_extensions import TypedDict
 
 from loadmanager.core.domain.resources import ALL_DIGITS, MAX_AMOUNT, HealthFigures, rounded
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.validation import MAX_COUNT, parse_json
+from loadmanager.wire.validation import MAX_COUNT, Amount, parse_json
 
 Finite = Annotated[float, Field(ge=-MAX_AMOUNT, le=MAX_AMOUNT, allow_inf_nan=False)]
-Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Sessions = Annotated[int, Field(ge=0, le=MAX_COUNT), "consumers or producers"]

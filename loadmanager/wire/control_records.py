@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
+from pydantic import AfterValidator, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from loadmanager.core.domain.controls import Controls, DrainOrder, ReturnOrder
 from loadmanager.core.domain.names import BrokerId, BundleName, parse_broker_id
-from loadmanager.wire.validation import MAX_COUNT, WireModel, parse_json
+from loadmanager.wire.validation import STRICT, Milliseconds, WireModel, parse_json
 
 LONGEST_HOLD_S = 86_400
 _MS = 1000
@@ -22,7 +22,6 @@ def _bundle(text: str) -> str:
 
 Broker = Annotated[str, AfterValidator(parse_broker_id)]
 Bundle = Annotated[str, AfterValidator(_bundle)]
-Milliseconds = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Why = Annotated[str, Field(min_length=1, max_length=_MOST_CHARACTERS)]
 
 
@@ -32,7 +31,7 @@ def _printable(text: str) -> str:
     return text
 
 
-@with_config(ConfigDict(extra="forbid", strict=True))
+@with_config(STRICT)
 class DrainData(TypedDict):
     """A drain: its begin, and the `startTimestamp` of the drained broker process."""
 
@@ -40,7 +39,7 @@ class DrainData(TypedDict):
     startTimestamp: Milliseconds
 
 
-@with_config(ConfigDict(extra="forbid", strict=True))
+@with_config(STRICT)
 class ReturnData(TypedDict):
     """Bundles that return to a broker after its drain, and the begin of the drain."""
 
@@ -48,7 +47,7 @@ class ReturnData(TypedDict):
     bundles: list[Bundle]
 
 
-@with_config(ConfigDict(extra="forbid", strict=True))
+@with_config(STRICT)
 class StandingControls(TypedDict, total=False):
     """Controls without temporary ones; an absent one is not active."""
 
@@ -59,7 +58,7 @@ class StandingControls(TypedDict, total=False):
     dryRun: bool
 
 
-@with_config(ConfigDict(extra="forbid", strict=True))
+@with_config(STRICT)
 class ControlsData(StandingControls, total=False):
     """All controls. Times in milliseconds since 1970."""
 

@@ -17,7 +17,6 @@ from typing import Annotated, Any, NotRequired, get_args, get_origin, get_type_h
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    ConfigDict,
     Field,
     GetPydanticSchema,
     Strict,
@@ -28,17 +27,16 @@ from pydantic import (
 from typing_extensions import TypedDict, is_typeddict
 
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire import broker_data
+from loadmanager.wire import broker_data, validation
 from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats
 from loadmanager.wire.control_records import ControlsData
 from loadmanager.wire.learned_records import LearnedData
 from loadmanager.wire.policy_records import FailureDomain, IsolationData
-from loadmanager.wire.validation import cut, describe
+from loadmanager.wire.validation import STRICT, cut, describe
 
 NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """Numbers that JSON cannot represent, by the texts that replace them."""
 
-_STRICT = ConfigDict(extra="forbid", strict=True)
 _MAX_DIGITS = 309
 
 
@@ -83,7 +81,7 @@ HashFunctionName = Annotated[str, BeforeValidator(_lower_case), Field(pattern="^
 
 _IN_A_DUMP: tuple[tuple[object, object], ...] = (
     (broker_data.Finite, Number),
-    (broker_data.Amount, Amount),
+    (validation.Amount, Amount),
     (broker_data.Count, Count),
     (broker_data.Sessions, Small),
     (broker_data.Milliseconds, Milliseconds),
@@ -101,7 +99,7 @@ def _in_a_dump(given: Any) -> Any:  # noqa: ANN401 - a type, which has none
     if is_typeddict(given):
         hints = get_type_hints(given, include_extras=True)
         fields = {name: _in_a_dump(hint) for name, hint in hints.items()}
-        return with_config(_STRICT)(TypedDict(given.__name__, fields, total=given.__total__))  # type: ignore[operator]  # made of fields
+        return with_config(STRICT)(TypedDict(given.__name__, fields, total=given.__total__))  # type: ignore[operator]  # made of fields
     parts = [_in_a_dump(each) for each in get_args(given) if each is not NoneType]
     if NoneType in get_args(given):
         return parts[0]
@@ -114,7 +112,7 @@ DumpedStats = Annotated[NamespaceBundleStats, _DUMPED]
 """Fields of a broker's record and of a bundle's, as strict as the rest of a dump."""
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class MessageAverages(TypedDict, total=False):
     """Pulsar's TimeAverageMessageData."""
 
@@ -126,7 +124,7 @@ class MessageAverages(TypedDict, total=False):
     msgRateOut: Amount
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class TimeMeanFigures(TypedDict, total=False):
     """Mean load of a bundle over time, and its usual deviation: see `core.model.time_means`."""
 
@@ -137,7 +135,7 @@ class TimeMeanFigures(TypedDict, total=False):
     sigma: Amount
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class BundleHistory(TypedDict, total=False):
     """Pulsar's BundleData, and our mean over time."""
 
@@ -147,7 +145,7 @@ class BundleHistory(TypedDict, total=False):
     timeMean: TimeMeanFigures
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class BrokerAverages(TypedDict, total=False):
     """Pulsar's TimeAverageBrokerData."""
 
@@ -161,7 +159,7 @@ class BrokerAverages(TypedDict, total=False):
     longTermMsgRateOut: Amount
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class RecentlyUnloaded(TypedDict, total=False):
     """Time of each bundle's last unload, and of the last unload from each broker."""
 
@@ -169,7 +167,7 @@ class RecentlyUnloaded(TypedDict, total=False):
     brokers: dict[Name, Milliseconds]
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class PublishedBrokerLoad(TypedDict, total=False):
     """Fields of Pulsar's BrokerLoadData that decisions use. By default the usage is full, and the time of publication
     is that of the dump.
@@ -182,13 +180,13 @@ class PublishedBrokerLoad(TypedDict, total=False):
     updatedAt: Milliseconds
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class TopBundle(TypedDict):
     bundle: Name
     stats: NotRequired[DumpedStats]
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class OwnedBundle(TypedDict):
     """Ownership of a bundle in our records. Reports do not contain it."""
 
@@ -197,7 +195,7 @@ class OwnedBundle(TypedDict):
     destination: NotRequired[Name]
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class Namespace(TypedDict, total=False):
     """Bundles of a namespace, and their owners by range. Without `ownership`, the broker that reports a bundle owns
     it.
@@ -210,7 +208,7 @@ class Namespace(TypedDict, total=False):
     ownership: dict[Name, OwnedBundle]
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class DumpedTopic(TypedDict):
     topic: Name
     hash: NotRequired[Hash]
@@ -220,14 +218,14 @@ class DumpedTopic(TypedDict):
     msgThroughputOut: NotRequired[Amount]
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class MovingAverages(TypedDict):
     """Average usage of each broker as a fraction, with the broker's incarnation."""
 
     usage: NotRequired[dict[Name, Annotated[tuple[int, Number], _LISTED]]]
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class AvgShedderState(TypedDict, total=False):
     """State of AvgShedder: by broker its incarnation and its low and high hits; by bundle its destination and its last
     placement.
@@ -238,7 +236,7 @@ class AvgShedderState(TypedDict, total=False):
     placed: dict[Name, Name]
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class TransferShedderState(TypedDict, total=False):
     """State of TransferShedder; `statistics` are the average and the standard deviation of the last cycle."""
 
@@ -247,7 +245,7 @@ class TransferShedderState(TypedDict, total=False):
     statistics: list[Number | None]
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class LevelState(TypedDict, total=False):
     """State of Level, as `core.strategies.level.hysteresis` describes it. Seconds since 1970."""
 
@@ -262,13 +260,13 @@ class LevelState(TypedDict, total=False):
     put: dict[Name, dict[Name, Number]]
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class RoundRobinState(TypedDict, total=False):
     turn: Small
     order: list[Name]
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class DumpedQuotas(TypedDict, total=False):
     """Resource quota of bundles: messages/s in and out, bytes/s in and out, MB."""
 
@@ -282,7 +280,7 @@ class DumpedQuotas(TypedDict, total=False):
     stored_at_ms: Milliseconds
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class QuotasState(TypedDict, total=False):
     """State of SimpleLoadManagerImpl: resource quotas, and the round-robin position."""
 
@@ -290,19 +288,19 @@ class QuotasState(TypedDict, total=False):
     cursor: Small
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class SplitState(TypedDict, total=False):
     """State of the split rule: by broker its incarnation; by bundle the number of rounds in a row above a limit."""
 
     hits: dict[Name, Annotated[tuple[int, dict[Name, Small]], _LISTED]]
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class NothingRemembered(TypedDict):
     pass
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class StrategyStates(TypedDict, total=False):
     """State of strategies, by their names."""
 
@@ -324,7 +322,7 @@ class StrategyStates(TypedDict, total=False):
     loadBalancerSheddingExcludedNamespaces: RoundRobinState
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class DumpLine(TypedDict, total=False):
     """State of a cluster at one moment."""
 

@@ -10,16 +10,13 @@ from pydantic import BaseModel, Field
 
 from loadmanager.core.domain.bundles import HashFunction
 from loadmanager.core.domain.names import HASH_SPACE_END
-from loadmanager.core.domain.resources import MAX_AMOUNT
-from loadmanager.wire.validation import WireModel
+from loadmanager.wire.validation import Amount, WireModel
 
 if TYPE_CHECKING:  # not installed with agents
     from loadmanager.core.domain.policies import Unplaceable
     from loadmanager.core.planning.blocking_limits import BlockingLimit
 
 _MOST_NAMESPACES = 20
-
-Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
 
 EPOCH_HEADER = "X-Loadmanager-Epoch"
 BUNDLE_VERSION_HEADER = "X-Loadmanager-Bundle-Version"

@@ -9,28 +9,17 @@ from __future__ import annotations
 from typing import Annotated, NotRequired
 
 import numpy as np
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
+from pydantic import Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from loadmanager.core.domain.names import NamespaceName
-from loadmanager.core.domain.resources import MAX_AMOUNT
 from loadmanager.core.model.learned_loads import NOTHING_LEARNED, PROFILE_HOURS, LearnedLoads
 from loadmanager.core.model.load import METRICS, read_only
-from loadmanager.wire.validation import MAX_COUNT, parse_json
+from loadmanager.wire.validation import MAX_COUNT, STRICT, Amount, Milliseconds, Namespace, parse_json
 
-_STRICT = ConfigDict(extra="forbid", strict=True)
 _MOST_CHARACTERS = 1_000
 
 
-def _namespace(text: str) -> str:
-    return str(NamespaceName.parse(text))
-
-
-Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
-Milliseconds = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-
-
-@with_config(_STRICT)
+@with_config(STRICT)
 class NamespaceLearned(TypedDict):
     """Load of one bundle, learned from this number of `bundles`. `profile` is the expected load in each hour of the
     week, as a part of the mean; `proved`: the back-test preferred it to the last value.
@@ -45,7 +34,7 @@ class NamespaceLearned(TypedDict):
     proved: NotRequired[bool]
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class LearnedData(TypedDict):
     """Learned loads with their origin: a `run` of the pipeline over a range of a history. Times in ms since 1970."""
 
@@ -54,7 +43,7 @@ class LearnedData(TypedDict):
     history: Annotated[str, Field(max_length=_MOST_CHARACTERS)]
     rangeFrom: Milliseconds
     rangeTo: Milliseconds
-    namespaces: dict[Annotated[str, AfterValidator(_namespace)], NamespaceLearned]
+    namespaces: dict[Namespace, NamespaceLearned]
 
 
 LEARNED_DATA = TypeAdapter(LearnedData)

@@ -10,28 +10,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from loadmanager.core.domain.bundles import MAX_BUNDLES, HashFunction, NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.controls import Controls
-from loadmanager.core.domain.names import InvalidNameError, NamespaceName
+from loadmanager.core.domain.names import InvalidNameError
 from loadmanager.core.domain.policies import InvalidPolicyError
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.control_records import ControlsData, StandingControls, controls_of, standing_data_of
 from loadmanager.wire.learned_records import LearnedData
 from loadmanager.wire.policy_records import FailureDomain, IsolationData, Name, policies_of
 from loadmanager.wire.store_records import parse_boundaries
-from loadmanager.wire.validation import WireModel, parse_json, parse_model
+from loadmanager.wire.validation import Namespace, WireModel, parse_json, parse_model
 
 FORMAT = "loadmanager export"
 VERSION = 1
-
-
-def _namespace(text: str) -> str:
-    return str(NamespaceName.parse(text))
-
-
-Namespace = Annotated[str, AfterValidator(_namespace)]
 
 
 class NamespaceShape(WireModel, extra="forbid"):

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, NotRequired
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, with_config
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from loadmanager.core.domain.names import BrokerId, NamespaceName, parse_broker_id
+from loadmanager.core.domain.names import BrokerId, parse_broker_id
 from loadmanager.core.domain.policies import (
     MAX_PATTERNS,
     MIN_AVAILABLE,
@@ -22,9 +22,8 @@ from loadmanager.core.domain.policies import (
     map_failure_domains,
 )
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.validation import parse_json
+from loadmanager.wire.validation import STRICT, Namespace, parse_json
 
-_STRICT = ConfigDict(extra="forbid", strict=True)
 _SCOPES = f"^({'|'.join(UnloadScope)})$"
 _DEFAULT_PARAMETERS = {"min_limit": "1", "usage_threshold": "100"}
 
@@ -34,20 +33,16 @@ def _in_quotes(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _namespace(text: str) -> str:
-    return str(NamespaceName.parse(text))
-
-
 Name = Annotated[str, Field(min_length=1)]
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class FailoverPolicy(TypedDict, total=False):
     policy_type: Annotated[str, Field(pattern=f"^{MIN_AVAILABLE}$")]
     parameters: dict[str, Annotated[str, BeforeValidator(_in_quotes), Field(pattern="^[0-9]{1,9}$")]]
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class IsolationData(TypedDict, total=False):
     """Pulsar's NamespaceIsolationData."""
 
@@ -58,7 +53,7 @@ class IsolationData(TypedDict, total=False):
     unload_scope: Annotated[str, Field(pattern=_SCOPES)]
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class FailureDomain(TypedDict, total=False):
     brokers: list[Annotated[str, AfterValidator(parse_broker_id)]]
 
@@ -67,7 +62,7 @@ ISOLATION_DATA = TypeAdapter(IsolationData)
 FAILURE_DOMAIN = TypeAdapter(FailureDomain)
 _ISOLATION = TypeAdapter(dict[Name, IsolationData])
 _DOMAINS = TypeAdapter(dict[Name, FailureDomain])
-_GROUPS = TypeAdapter(dict[Annotated[str, AfterValidator(_namespace)], Name])
+_GROUPS = TypeAdapter(dict[Namespace, Name])
 
 
 def isolation_policy(name: str, data: IsolationData) -> IsolationPolicy:

@@ -13,15 +13,15 @@ from typing import Annotated, Any, Literal, NotRequired
 from urllib.parse import urlsplit
 
 import orjson
-from pydantic import ConfigDict, Field, TypeAdapter, with_config
+from pydantic import Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.protocol.pulsar_moves import MoveHistory, PendingMove
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.control_records import Broker, Bundle, Milliseconds
+from loadmanager.wire.control_records import Broker, Bundle
 from loadmanager.wire.policy_records import FailoverPolicy, IsolationData
-from loadmanager.wire.validation import MAX_COUNT, WireModel, parse_json
+from loadmanager.wire.validation import MAX_COUNT, STRICT, Milliseconds, WireModel, parse_json
 
 HASH_FUNCTION = "crc32"
 """Hash function by which Pulsar places topics in bundles."""
@@ -106,10 +106,9 @@ class PulsarServiceStatus(WireModel):
 
 
 _MS = 1000
-_STRICT = ConfigDict(extra="forbid", strict=True)
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class MoveData(TypedDict):
     """A move. Without a destination, Pulsar places the bundle. `own`: requested by shedding, not by an operator."""
 
@@ -119,7 +118,7 @@ class MoveData(TypedDict):
     own: bool
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class ActsData(TypedDict, total=False):
     """See `core.protocol.pulsar_moves.MoveHistory`; times in milliseconds since 1970."""
 

@@ -21,14 +21,12 @@ from loadmanager.core.domain.names import (
     parse_broker_id,
 )
 from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
-from loadmanager.core.domain.resources import MAX_AMOUNT
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.validation import MAX_COUNT, WireModel, parse_json, parse_model
 
 _HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]{1,8}")
 _BOUNDARIES_KEPT = 1_024
 Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
 
 
 NOBODY_REGISTERED: Mapping[BrokerId, Registration] = MappingProxyType({})

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import orjson
 from pydantic import (
     AfterValidator,
-    ConfigDict,
     Field,
     PlainSerializer,
     Strict,
@@ -26,11 +25,9 @@ from loadmanager.core.domain.resources import MAX_AMOUNT
 from loadmanager.core.planning.decision_kinds import as_json
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.dump_line import Name, StrategyStates
-from loadmanager.wire.validation import WireModel, describe
+from loadmanager.wire.validation import STRICT, Amount, WireModel, describe
 
-_STRICT = ConfigDict(extra="forbid", strict=True)
-
-_EpochSeconds = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
+_EpochSeconds = Amount
 _Share = Annotated[float, Field(ge=0, le=MAX_AMOUNT)]
 _Move = Annotated[
     tuple[_EpochSeconds, Name, Name, int, _Share, bool, _EpochSeconds | None, _EpochSeconds | None],
@@ -38,7 +35,7 @@ _Move = Annotated[
 ]
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class ChurnMemory(TypedDict, total=False):
     """See `core.planning.churn.MoveMemory`."""
 
@@ -47,12 +44,12 @@ class ChurnMemory(TypedDict, total=False):
     stoppedUntilS: _EpochSeconds
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class ChurnState(TypedDict, total=False):
     memory: ChurnMemory
 
 
-@with_config(_STRICT)
+@with_config(STRICT)
 class RememberedStates(StrategyStates, total=False):
     """Memory of strategies, of the split rule, and of the churn limits."""
 

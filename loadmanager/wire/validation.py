@@ -5,18 +5,27 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection
 from itertools import takewhile
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
+from loadmanager.core.domain.names import NamespaceName
+from loadmanager.core.domain.resources import MAX_AMOUNT
 from loadmanager.errors import InvalidRecordError
 
 T = TypeVar("T")
 
 MAX_COUNT = 2**53
 """Maximum count: larger ones are implausible, and are not exact in JSON."""
+
+STRICT = ConfigDict(extra="forbid", strict=True)
+"""Configuration of records that refuse unknown keys and values of another type."""
+
+Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
+Milliseconds = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Namespace = Annotated[str, AfterValidator(lambda text: str(NamespaceName.parse(text)))]
 
 MAX_TOPICS = 2**31 - 1
 """Maximum topics in a bundle's history, as in Pulsar; higher numbers are clamped."""
