@@ -34,7 +34,7 @@ BUNDLE = "t/ns/b"
 
 @dataclass(slots=True)
 class AssignmentsHarness(FakeMirror):
-    """Assignments with their records, and a driver that does nothing until it is told to."""
+    """Assignments with their records, and a driver that executes each action on request."""
 
     to_do: list[Action] = field(default_factory=list)
     machine: AssignmentMachine = field(init=False)
@@ -44,9 +44,9 @@ class AssignmentsHarness(FakeMirror):
 
     def step(self, *events: Event) -> list[Action]:
         """Apply the events; returns the new actions, which also become pending."""
-        told = [each for event in events for each in self.machine.step(event, 100.0)]
-        self.to_do += told
-        return told
+        added = [each for event in events for each in self.machine.step(event, 100.0)]
+        self.to_do += added
+        return added
 
     def take(self) -> Action:
         """The next action, if it is the only one."""
@@ -54,13 +54,13 @@ class AssignmentsHarness(FakeMirror):
         return self.to_do.pop()
 
     def decide(self, destinations: Mapping[str, Registration]) -> None:
-        """Make the decision that is to be made: those bundles go there, and the others nowhere."""
+        """Execute the pending decision with these destinations; other bundles get none."""
         decide = self.take()
         assert isinstance(decide, DecideAssignments), decide
         self.step(AssignmentsDecided(decide, plan_of(decide.bundles, destinations)))
 
     def do_write(self) -> None:
-        """Do the write that is to be done."""
+        """Execute the pending write."""
         write = self.take()
         assert isinstance(write, Write), write
         self.step(WriteEnded(write, self.write(write)))
@@ -71,7 +71,7 @@ class AssignmentsHarness(FakeMirror):
         assert answer.bundle == bundle
         return answer.outcome
 
-    def goes(self, broker: Registration) -> None:
+    def deregister(self, broker: Registration) -> None:
         del self.registrations[broker.broker]
 
 
@@ -95,12 +95,12 @@ def leader() -> AssignmentsHarness:
     return AssignmentsHarness()
 
 
-def asked(leader: AssignmentsHarness) -> None:
-    """A bundle is asked for, and about to be decided."""
+def request_bundle(leader: AssignmentsHarness) -> None:
+    """Request a bundle and start its decision."""
     leader.step(AssignmentWanted(BUNDLE), Signal.TIME)
 
 
-def test_a_bundle_that_is_asked_for_is_decided_written_and_answered(leader: AssignmentsHarness) -> None:
+def test_requested_bundle_is_decided_written_and_answered(leader: AssignmentsHarness) -> None:
     assert (leader.machine.wake_s, leader.machine.is_assigning(100.0)) == (None, False)
     assert leader.step(AssignmentWanted(BUNDLE)) == []
     assert (leader.machine.wake_s, leader.machine.is_assigning(100.0)) == (100.0, True), "at once"
@@ -115,7 +115,7 @@ def test_a_bundle_that_is_asked_for_is_decided_written_and_answered(leader: Assi
     assert (outcome.step.reason, outcome.because.verdict) == (PlacementReason.ROUND_ROBIN, PlacementReason.ROUND_ROBIN)
     assert leader.machine.wake_s is None
     leader.step(AssignmentWanted(BUNDLE))
-    assert leader.machine.wake_s is not None, "whoever asks now is not of that batch"
+    assert leader.machine.wake_s is not None, "a later request starts another batch"
 
 
 def test_concurrent_requests_are_decided_and_written_together(leader: AssignmentsHarness) -> None:
@@ -129,7 +129,7 @@ def test_concurrent_requests_are_decided_and_written_together(leader: Assignment
     decide = leader.step(Signal.TIME)[0]
     assert isinstance(decide, DecideAssignments)
     assert decide.bundles == ["t/1/a", "t/1/b", "t/2/a"]
-    assert decide.non_persistent == {"t/1/a", "t/1/b"}, "also if only the first or the second one asked for it"
+    assert decide.non_persistent == {"t/1/a", "t/1/b"}, "one non-persistent request is enough"
     leader.decide({"t/1/a": A, "t/1/b": B, "t/2/a": A})
     writes = [each for each in leader.to_do if isinstance(each, Write)]
     assert [(write.namespace, list(write.transitions)) for write in writes] == [
@@ -139,8 +139,8 @@ def test_concurrent_requests_are_decided_and_written_together(leader: Assignment
     assert {write.reason for write in writes} == {OwnershipReason.LOOKUP.value}
 
 
-def test_one_batch_at_a_time_and_whoever_asks_for_what_is_in_it_shares_its_answer(leader: AssignmentsHarness) -> None:
-    asked(leader)
+def test_requests_for_a_bundle_in_the_running_batch_share_its_answer(leader: AssignmentsHarness) -> None:
+    request_bundle(leader)
     assert (
         leader.step(
             AssignmentWanted(BUNDLE), BackgroundAssignmentsWanted([BUNDLE]), AssignmentWanted("t/ns/c"), Signal.TIME
@@ -198,8 +198,8 @@ def test_batches_are_fair_to_namespaces(leader: AssignmentsHarness, monkeypatch:
     ]
 
 
-def test_who_may_have_no_broker_is_told_why(leader: AssignmentsHarness) -> None:
-    asked(leader)
+def test_request_without_an_eligible_broker_gets_the_verdict(leader: AssignmentsHarness) -> None:
+    request_bundle(leader)
     leader.decide({})
     outcome = leader.answer()
     assert isinstance(outcome, Verdict)
@@ -208,18 +208,18 @@ def test_who_may_have_no_broker_is_told_why(leader: AssignmentsHarness) -> None:
 
 @pytest.mark.parametrize("state", ["owned", "owned by one who has gone", "released"])
 def test_bundle_owned_meanwhile_is_not_assigned(leader: AssignmentsHarness, state: str) -> None:
-    asked(leader)
+    request_bundle(leader)
     owned = leader.records[BUNDLE] = assign(FREE, B, STAMP)
     if state == "released":
         leader.records[BUNDLE] = release(owned, None, STAMP)
     if state == "owned by one who has gone":
-        leader.goes(B)
+        leader.deregister(B)
     leader.decide({})
     outcome = leader.answer()
     assert outcome == owned if state == "owned" else isinstance(outcome, Verdict)
 
 
-def test_a_decision_that_fails_is_told_to_all_of_its_batch_and_the_next_one_is_made(leader: AssignmentsHarness) -> None:
+def test_failed_decision_is_reported_to_its_batch_and_the_next_one_runs(leader: AssignmentsHarness) -> None:
     leader.step(AssignmentWanted("t/ns/1"), AssignmentWanted("t/ns/2"), Signal.TIME, AssignmentWanted("t/ns/3"))
     decide = leader.take()
     assert isinstance(decide, DecideAssignments)
@@ -230,19 +230,19 @@ def test_a_decision_that_fails_is_told_to_all_of_its_batch_and_the_next_one_is_m
     leader.decide({"t/ns/3": A})
 
 
-def test_a_broker_that_has_left_by_then_is_given_nothing(leader: AssignmentsHarness) -> None:
-    asked(leader)
+def test_broker_that_left_before_the_write_gets_no_bundle(leader: AssignmentsHarness) -> None:
+    request_bundle(leader)
     leader.decide({BUNDLE: A})
-    leader.goes(A)
+    leader.deregister(A)
     leader.do_write()
     assert "left while t/ns/b was being placed" in str(leader.answer())
     assert BUNDLE not in leader.records
 
 
-def test_a_bundle_whose_owner_has_gone_is_given_away_in_one_step_and_no_other(leader: AssignmentsHarness) -> None:
+def test_only_a_bundle_of_a_lost_owner_changes_owner_in_one_write(leader: AssignmentsHarness) -> None:
     for bundle, owner in (("t/ns/1", A), ("t/ns/2", B)):
         leader.records[bundle] = assign(FREE, owner, STAMP)
-    leader.goes(A)
+    leader.deregister(A)
     leader.step(AssignmentWanted("t/ns/1"), AssignmentWanted("t/ns/2"), Signal.TIME)
     leader.decide({"t/ns/1": B, "t/ns/2": B})
     leader.do_write()
@@ -255,8 +255,8 @@ def test_a_bundle_whose_owner_has_gone_is_given_away_in_one_step_and_no_other(le
     assert leader.records["t/ns/2"].version == 1
 
 
-def test_what_became_of_a_write_is_told_whatever_it_is(leader: AssignmentsHarness) -> None:
-    asked(leader)
+def test_failed_write_is_reported_once(leader: AssignmentsHarness) -> None:
+    request_bundle(leader)
     leader.decide({BUNDLE: A})
     write = leader.take()
     assert isinstance(write, Write)
@@ -274,7 +274,7 @@ def test_held_bundles_return_to_their_broker_first(leader: AssignmentsHarness) -
     answer, write = leader.step(*(AssignmentWanted(f"t/ns/{number}") for number in (1, 2, 3, 4, 5)), Signal.TIME)
     assert answer == AnswerWaiters("t/ns/2", HeldForBroker(away.broker, 30.0))
     assert isinstance(write, Write)
-    assert leader.step(Signal.TIME) == [], "the others are decided by what is then"
+    assert leader.step(Signal.TIME) == [], "a held bundle does not return twice"
     leader.to_do = [write]
     leader.do_write()
     outcome = leader.answer("t/ns/1")
@@ -292,14 +292,14 @@ def test_held_bundles_return_to_their_broker_first(leader: AssignmentsHarness) -
 def test_batch_of_held_bundles_blocks_no_other(leader: AssignmentsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assignment_machine, "_BATCH", 1)
     leader.records[BUNDLE] = assign(FREE, A, STAMP)
-    leader.goes(A)
+    leader.deregister(A)
     leader.held = {A.broker: 60.0}
     answer, decide = leader.step(AssignmentWanted(BUNDLE), AssignmentWanted("t/ns/c"), Signal.TIME)
     assert answer == AnswerWaiters(BUNDLE, HeldForBroker(A.broker, 60.0))
     assert isinstance(decide, DecideAssignments)
 
 
-def test_after_a_term_nobody_waits_and_nothing_of_it_is_taken_for_the_next_ones(leader: AssignmentsHarness) -> None:
+def test_late_decision_of_a_former_term_is_ignored(leader: AssignmentsHarness) -> None:
     leader.step(
         AssignmentWanted(BUNDLE), Signal.TIME, AssignmentWanted("t/ns/c"), BackgroundAssignmentsWanted(["t/ns/d"])
     )
@@ -307,7 +307,7 @@ def test_after_a_term_nobody_waits_and_nothing_of_it_is_taken_for_the_next_ones(
     assert isinstance(former, DecideAssignments)
     leader.machine.forget()
     assert leader.machine.wake_s is None
-    asked(leader)
+    request_bundle(leader)
     assert leader.step(AssignmentsDecided(former, plan_of(former.bundles, {BUNDLE: B})), NotDecided(former, LOST)) == []
     leader.decide({BUNDLE: A})
     leader.do_write()
@@ -317,8 +317,8 @@ def test_after_a_term_nobody_waits_and_nothing_of_it_is_taken_for_the_next_ones(
 
 
 @given(st.data())
-def test_whatever_happens_everybody_is_answered_once_and_nobody_loses_what_it_serves(data: st.DataObject) -> None:
-    """A driver that does what it is told in any order, brokers that come and go, decisions and writes that fail."""
+def test_every_request_is_answered_once_in_any_order_of_events(data: st.DataObject) -> None:
+    """Covers actions in any order, brokers that join and leave, and failed decisions and writes."""
     leader, waited_for = AssignmentsHarness(), set[str]()
     names = [f"t/{namespace}/{number}" for namespace in (1, 2) for number in range(3)]
     for _ in range(data.draw(st.integers(1, 40))):
@@ -331,10 +331,10 @@ def test_whatever_happens_everybody_is_answered_once_and_nobody_loses_what_it_se
                 waited_for.add(bundle)
                 leader.step(BackgroundAssignmentsWanted([bundle]))
             case "do" if leader.to_do:
-                _do(leader, data)
+                _do_any_action(leader, data)
             case "brokers":
-                there = data.draw(st.sampled_from([(A, B), (B,), (A_BACK, B), (A_BACK,), ()]))
-                leader.registrations = {each.broker: each for each in there}
+                registered = data.draw(st.sampled_from([(A, B), (B,), (A_BACK, B), (A_BACK,), ()]))
+                leader.registrations = {each.broker: each for each in registered}
                 leader.held = data.draw(st.sampled_from([{}, {A.broker: 60.0}]))
             case "end":
                 leader.machine.forget()
@@ -342,26 +342,26 @@ def test_whatever_happens_everybody_is_answered_once_and_nobody_loses_what_it_se
                 leader.to_do.clear()
             case _:
                 leader.step(Signal.TIME)
-        _hear(leader, waited_for)
+        _take_answers(leader, waited_for)
         assert sum(isinstance(each, DecideAssignments) for each in leader.to_do) <= 1, "one batch at a time"
     while leader.to_do or leader.machine.wake_s is not None:
         if leader.to_do:
-            _do(leader, data)
+            _do_any_action(leader, data)
         else:
             leader.step(Signal.TIME)
-        _hear(leader, waited_for)
+        _take_answers(leader, waited_for)
     assert waited_for == set()
 
 
-def _hear(leader: AssignmentsHarness, waited_for: set[str]) -> None:
-    """Answers are for those who wait, once."""
+def _take_answers(leader: AssignmentsHarness, waited_for: set[str]) -> None:
+    """Check that each answer is for a waiting request, and remove both."""
     for answer in [each for each in leader.to_do if isinstance(each, AnswerWaiters)]:
         waited_for.remove(answer.bundle)
         leader.to_do.remove(answer)
 
 
-def _do(leader: AssignmentsHarness, data: st.DataObject) -> None:
-    """One of the actions, whichever."""
+def _do_any_action(leader: AssignmentsHarness, data: st.DataObject) -> None:
+    """Execute one drawn action; it may fail."""
     action = leader.to_do.pop(data.draw(st.integers(0, len(leader.to_do) - 1)))
     fails = data.draw(st.sampled_from([False, False, True]))
     if isinstance(action, DecideAssignments):

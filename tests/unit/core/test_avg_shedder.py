@@ -38,7 +38,7 @@ def moves(plan: Plan) -> dict[str, str]:
     return {step.bundle: step.destination.broker for step in steps if step.destination}
 
 
-def test_a_pair_that_is_close_or_not_apart_for_long_enough_is_told_so() -> None:
+def test_verdicts_of_pairs_below_the_threshold_or_the_hit_count() -> None:
     given = snapshot({"a": report(hot(), cpu=60), "b": report(cpu=50), "c": report(cpu=20), "d": report(cpu=52)})
     found = verdicts(given, AVG)
     assert found["d:8080"].sentence() == (
@@ -52,7 +52,7 @@ def test_a_pair_that_is_close_or_not_apart_for_long_enough_is_told_so() -> None:
     )
 
 
-def test_a_broker_that_sheds_to_its_partner_says_why() -> None:
+def test_verdict_of_shedding_to_the_partner() -> None:
     found = verdicts(snapshot({"a": report(hot(8), cpu=60), "b": report(cpu=20)}), AT_ONCE)["a:8080"]
     assert (found.verdict, found.acted) == (AvgSheddingReason.BROKER_ABOVE_PARTNER, True)
     assert found.sentence() == (
@@ -62,7 +62,7 @@ def test_a_broker_that_sheds_to_its_partner_says_why() -> None:
     )
 
 
-def test_throughput_decides_when_the_difference_in_messages_is_not_worth_it() -> None:
+def test_throughput_decides_when_the_message_need_is_below_the_minimum() -> None:
     loads = {bundle(i): throughput(1) for i in range(4)}
     found = verdicts(snapshot({"a": report(loads, cpu=60), "b": report(cpu=20)}), AT_ONCE)["a:8080"]
     assert (found.why["need_mib_per_s"], found.why["bundles_taken"]) == (4, 2)
@@ -82,7 +82,7 @@ def test_q27_a_need_of_exactly_the_minimum_is_not_enough() -> None:
     assert verdicts(given, AT_ONCE)["a:8080"].verdict is SheddingReason.NEED_BELOW_MINIMUM
 
 
-def test_bundles_that_carry_nothing_or_more_than_the_need_stay() -> None:
+def test_bundles_without_load_or_above_the_need_stay() -> None:
     loads: dict[str, Load] = {bundle(0): (9000, 0, 0, 0), bundle(1): (0, 0, 0, 0)}
     given = snapshot({"a": report(loads, cpu=60), "b": report(cpu=20)})
     assert verdicts(given, AT_ONCE)["a:8080"].sentence() == (
@@ -90,7 +90,7 @@ def test_bundles_that_carry_nothing_or_more_than_the_need_stay() -> None:
     )
 
 
-def test_a_broker_without_bundles_that_may_move_says_so() -> None:
+def test_verdicts_without_movable_bundles() -> None:
     loads = hot()
     recent = snapshot({"a": report(loads, cpu=60), "b": report(cpu=20)}, recently_unloaded=list(loads))
     found = verdicts(recent, AT_ONCE)["a:8080"]
@@ -99,19 +99,19 @@ def test_a_broker_without_bundles_that_may_move_says_so() -> None:
     assert verdicts(none, AT_ONCE)["a:8080"].verdict is SheddingReason.NO_BUNDLES
 
 
-def test_a_brokers_only_bundle_moves_if_it_fits_as_in_pulsar() -> None:
+def test_only_bundle_moves_if_it_fits_as_in_pulsar() -> None:
     given = snapshot({"a": report(hot(bundles=1), cpu=60, load=(9e3, 0, 0, 0)), "b": report(cpu=20)})
     assert verdicts(given, AT_ONCE)["a:8080"].why["bundles_taken"] == 1
 
 
-def test_hits_start_again_though_nothing_could_be_moved_as_in_pulsar() -> None:
+def test_hits_are_reset_even_if_no_bundle_could_move_as_in_pulsar() -> None:
     given = snapshot({"a": report(hot(bundles=1), cpu=60), "b": report(cpu=20)})
     shed = AvgShedder.of(AVG).find_bundles_for_unloading(given, {"hits": {"a:8080": [1, 7, 1]}})
     assert not shed.bundles
     assert shed.state["hits"] == {}
 
 
-def test_a_broker_keeps_its_hits_while_its_partner_changes() -> None:
+def test_hits_survive_a_change_of_partner() -> None:
     a = report(hot(), cpu=60)
     strategy = AvgShedder.of(AVG)
     state = strategy.find_bundles_for_unloading(snapshot({"a": a, "b": report(cpu=20)}), {}).state
@@ -119,7 +119,7 @@ def test_a_broker_keeps_its_hits_while_its_partner_changes() -> None:
     assert [(pick.broker, pick.destination) for pick in shed.bundles] == [(0, 1)]
 
 
-def test_high_hits_have_to_be_consecutive_while_low_hits_go_on() -> None:
+def test_high_hits_are_consecutive_and_low_hits_cumulative() -> None:
     strategy = AvgShedder.of(AVG)
     state: State = {}
     for cpu in (60, 59, 60):
@@ -129,7 +129,7 @@ def test_high_hits_have_to_be_consecutive_while_low_hits_go_on() -> None:
     assert state["hits"] == {"a:8080": [1, 3, 1], "b:8080": [1, 3, 1]}
 
 
-def test_a_broker_that_registered_again_starts_without_hits() -> None:
+def test_re_registered_broker_starts_without_hits() -> None:
     strategy = AvgShedder.of(AVG)
 
     def given(incarnation: int) -> Snapshot:
@@ -141,7 +141,7 @@ def test_a_broker_that_registered_again_starts_without_hits() -> None:
     assert strategy.find_bundles_for_unloading(given(1), state).bundles
 
 
-def test_a_broker_that_a_bundle_is_leaving_is_left_alone_and_keeps_its_hits() -> None:
+def test_broker_with_a_release_under_way_sheds_nothing_and_keeps_its_hits() -> None:
     a, b = broker("a"), broker("b")
     loads = hot()
     model = ClusterModel()
@@ -156,20 +156,20 @@ def test_a_broker_that_a_bundle_is_leaving_is_left_alone_and_keeps_its_hits() ->
     assert shed.state["hits"]["a:8080"] == [1, 1, 1]
 
 
-def test_the_broker_in_the_middle_is_its_own_partner_and_sheds_nothing() -> None:
+def test_middle_broker_is_its_own_partner_and_sheds_nothing() -> None:
     settings = replace(AT_ONCE, avg_shedder_low_threshold=0, min_unload_message=0, min_unload_message_throughput=0)
     given = snapshot({"a": report(cpu=10), "b": report(hot(), cpu=20), "c": report(cpu=30)})
     assert verdicts(given, settings)["b:8080"].verdict is SheddingReason.NEED_BELOW_MINIMUM
     assert AvgShedder.of(AVG).find_bundles_for_unloading(snapshot({}), {}).verdicts == ()
 
 
-def test_the_broker_in_the_middle_is_not_told_of_a_partner() -> None:
+def test_verdict_of_the_middle_broker_names_no_partner() -> None:
     assert verdicts(snapshot({"a": report(hot(), cpu=90)}), AVG)["a:8080"].sentence() == (
         "No move because usage 90 % is in the middle, with no other broker to pair with"
     )
 
 
-def test_a_difference_that_is_a_rounding_error_below_the_threshold_is_told_with_its_digits() -> None:
+def test_difference_just_below_the_threshold_is_shown_with_all_digits() -> None:
     found = verdicts(snapshot({"a": report(hot(), cpu=45), "b": report(cpu=30)}), AVG)["a:8080"]
     assert found.sentence() == (
         "No move because usage 45 % is 14.9999981 points above that of b:8080, less than"
@@ -177,7 +177,7 @@ def test_a_difference_that_is_a_rounding_error_below_the_threshold_is_told_with_
     )
 
 
-def test_all_that_is_shed_goes_to_the_planned_broker_though_it_then_has_more_of_the_namespace() -> None:
+def test_planned_destination_overrides_even_distribution() -> None:
     given = snapshot({"a": report(hot(bundles=8), cpu=80), "b": report(cpu=20), "c": report(cpu=40)})
     plan, state = plan_shedding(given, AT_ONCE, {}, rng())
     assert moves(plan) == {bundle(i): "b:8080" for i in range(4)}
@@ -186,7 +186,7 @@ def test_all_that_is_shed_goes_to_the_planned_broker_though_it_then_has_more_of_
     assert state["AvgShedder"]["planned"] == moves(plan)
 
 
-def test_a_planned_broker_that_may_not_own_the_bundle_is_replaced_by_another() -> None:
+def test_ineligible_planned_destination_is_replaced() -> None:
     given = snapshot(
         {"a": report(hot(bundles=8), cpu=80), "b": report(cpu=20, persistent_enabled=False), "c": report(cpu=40)}
     )
@@ -195,7 +195,7 @@ def test_a_planned_broker_that_may_not_own_the_bundle_is_replaced_by_another() -
     assert state["AvgShedder"]["placed"] == moves(plan)
 
 
-def test_an_overloaded_planned_broker_gives_way_to_a_healthy_one() -> None:
+def test_overloaded_planned_destination_is_replaced_by_a_healthy_broker() -> None:
     loads = hot(bundles=8)
     settings = replace(AT_ONCE, broker_overloaded_threshold_percentage=50)
     state: State = {"AvgShedder": {"planned": {bundle(0): "b:8080"}}}
@@ -209,14 +209,14 @@ def test_an_overloaded_planned_broker_gives_way_to_a_healthy_one() -> None:
     )
 
 
-def test_an_overloaded_planned_broker_is_kept_when_no_other_is_healthy() -> None:
+def test_overloaded_planned_destination_is_kept_without_a_healthy_broker() -> None:
     settings = replace(AT_ONCE, broker_overloaded_threshold_percentage=50)
     given = snapshot({"a": report(hot(bundles=8), cpu=99), "b": report(cpu=52), "c": report(cpu=60)})
     plan, _ = plan_shedding(given, settings, {}, rng())
     assert set(moves(plan).values()) == {"b:8080"}
 
 
-def test_with_another_placement_the_destination_is_fixed_all_the_same() -> None:
+def test_destination_is_fixed_with_another_placement_strategy() -> None:
     settings = replace(AT_ONCE, placement_strategy="LeastLongTermMessageRate")
     given = snapshot({"a": report(hot(bundles=8), cpu=99), "b": report(cpu=52), "c": report(cpu=90)})
     plan, state = plan_shedding(given, settings, {}, rng())
@@ -230,14 +230,14 @@ def test_a_round_forgets_earlier_destinations() -> None:
     assert shed.state == {"hits": {}, "planned": {}}
 
 
-def test_a_bundle_of_a_broker_that_is_gone_is_drawn_a_new_one() -> None:
+def test_planned_destination_that_is_gone_is_drawn_anew() -> None:
     state: State = {"AvgShedder": {"planned": {bundle(0): "gone:8080"}}}
     plan, state = plan_assignments(snapshot({"a": report()}), [bundle(0)], AVG, state, rng())
     assert plan.verdicts[0].verdict is AvgPlacementReason.DRAWN_BY_CHANCE
     assert state["AvgShedder"]["placed"] == {bundle(0): "a:8080"}
 
 
-def test_bundles_of_namespaces_excluded_from_shedding_are_dealt_in_turn_and_not_remembered() -> None:
+def test_bundles_excluded_from_shedding_are_placed_round_robin_and_not_stored() -> None:
     settings = replace(
         AVG, shedding_excluded_namespaces=frozenset({"tenant/ns"}), distribute_bundles_evenly_enabled=False
     )
@@ -251,7 +251,7 @@ def test_bundles_of_namespaces_excluded_from_shedding_are_dealt_in_turn_and_not_
     assert "AvgShedder" not in state
 
 
-def test_without_any_broker_nothing_is_remembered() -> None:
+def test_placement_without_brokers_stores_no_state() -> None:
     plan, state = plan_assignments(snapshot({}), [bundle(0)], AVG, {}, rng())
     assert (plan.steps, state) == ((), {})
 
@@ -268,7 +268,9 @@ def test_the_last_thousand_drawn_brokers_are_remembered() -> None:
 
 
 @pytest.mark.parametrize(("usages", "drawn_from"), [((85, 85.1, 20), {0, 2}), ((90, 86, 99), {0, 1, 2})])
-def test_an_overloaded_broker_is_drawn_only_when_all_are(usages: tuple[float, ...], drawn_from: set[int]) -> None:
+def test_overloaded_broker_is_drawn_only_when_all_are_overloaded(
+    usages: tuple[float, ...], drawn_from: set[int]
+) -> None:
     given = snapshot({f"b-{i}": report(cpu=cpu) for i, cpu in enumerate(usages)})
     strategy = AvgPlacement(85, ResourceWeights())
     placement = strategy.place(np.arange(3), None, given, Projection(given), {}, rng())

@@ -37,13 +37,13 @@ def limits(*verdicts: tuple[Reason, dict[str, Figure]]) -> tuple[BlockingLimit, 
         (SheddingReason.NO_ELIGIBLE_BUNDLE, {"recently_unloaded": 1}, 1800.0),
     ],
 )
-def test_a_limit_has_a_reason_and_an_end(reason: Reason, why: dict[str, Figure], left_s: float | None) -> None:
+def test_limit_has_a_reason_and_an_end(reason: Reason, why: dict[str, Figure], left_s: float | None) -> None:
     (limit,) = limits((reason, why))
     assert (limit.reason, limit.until_s) == (reason, None if left_s is None else NOW_S + left_s)
     assert " waits: " in limit.sentence
 
 
-def test_what_does_not_end_by_itself_is_no_limit() -> None:
+def test_verdict_without_an_end_is_no_limit() -> None:
     acted = Verdict("t/x", ChurnReason.MOVED_ENOUGH_THIS_CYCLE, acted=True)
     assert find_round_limits([acted], NOW_S, PACE) == ()
     assert not limits(
@@ -53,7 +53,7 @@ def test_what_does_not_end_by_itself_is_no_limit() -> None:
     )
 
 
-def test_those_of_one_reason_are_counted_until_the_first_of_them_ends() -> None:
+def test_limits_of_one_reason_are_counted_and_end_with_the_first() -> None:
     (limit,) = limits(
         (ChurnReason.KEEPS_RETURNING, {"seconds_left": 9}), (ChurnReason.KEEPS_RETURNING, {"seconds_left": 4})
     )
@@ -61,7 +61,7 @@ def test_those_of_one_reason_are_counted_until_the_first_of_them_ends() -> None:
     assert limit.until_s == NOW_S + 4
 
 
-def test_what_has_ended_is_not_in_force_and_a_reason_is_told_once() -> None:
+def test_active_limits_exclude_ended_ones_and_repeated_reasons() -> None:
     told = [
         BlockingLimit(ChurnReason.NO_RETURN, "1", NOW_S + 9),
         BlockingLimit(ChurnReason.NO_RETURN, "2", NOW_S + 1),

@@ -81,7 +81,7 @@ def test_no_assignment_is_below_a_bound(instance: BalancingProblem) -> None:
 
 
 @given(instance=instances(), data=st.data())
-def test_a_bound_holds_whatever_it_is_made_of(instance: BalancingProblem, data: st.DataObject) -> None:
+def test_any_bound_is_at_most_the_least_peak(instance: BalancingProblem, data: st.DataObject) -> None:
     brokers, resources = instance.per_need.shape
     some = np.array(data.draw(st.lists(st.booleans(), min_size=brokers, max_size=brokers)))
     resource, each = data.draw(st.integers(0, resources - 1)), data.draw(st.integers(-1, 6))
@@ -93,7 +93,7 @@ def test_a_bound_holds_whatever_it_is_made_of(instance: BalancingProblem, data: 
 
 
 @given(instance=instances(), data=st.data())
-def test_what_reaches_a_peak_has_moved_no_less_than_the_least(instance: BalancingProblem, data: st.DataObject) -> None:
+def test_assignments_at_a_peak_moved_at_least_the_least_load(instance: BalancingProblem, data: st.DataObject) -> None:
     brokers, resources = instance.per_need.shape
     for after in assignments(instance):
         peak, moved = instance.peak(after), after != instance.owner
@@ -112,7 +112,7 @@ def test_what_reaches_a_peak_has_moved_no_less_than_the_least(instance: Balancin
 
 
 @given(instance=instances(), budget=COSTS)
-def test_who_moves_no_more_than_a_budget_gets_no_lower_than_its_peak(instance: BalancingProblem, budget: float) -> None:
+def test_assignments_within_a_budget_stay_above_its_peak(instance: BalancingProblem, budget: float) -> None:
     proof = find_least_peak(instance, 0.0, budget)
     if proof.least_load(instance) > budget:
         for after in assignments(instance):
@@ -120,7 +120,7 @@ def test_who_moves_no_more_than_a_budget_gets_no_lower_than_its_peak(instance: B
                 assert instance.peak(after) > proof.peak
 
 
-def test_the_volume_of_what_is_confined_counts_over_what_it_is_confined_to() -> None:
+def test_volume_bound_counts_confined_bundles_over_their_brokers() -> None:
     rich, poor = [True, True, True], [True, False, False]
     given_two = instance_of([[1.0], [1.0], [1.0]], [[1.0]] * 3, [0, 0, 1], [1, 1, 0], [rich, poor])
     peak, bound = find_bounds(given_two)[0]
@@ -129,15 +129,15 @@ def test_the_volume_of_what_is_confined_counts_over_what_it_is_confined_to() -> 
     assert bound.brokers.tolist() == poor
 
 
-def test_one_large_bundle_binds_where_it_uses_least() -> None:
+def test_heaviest_bundle_bounds_by_its_least_usage() -> None:
     large = instance_of([[1.0, 6.0], [1.0, 1.0], [1.0, 1.0]], [[1.0, 1.0], [0.5, 0.5]], [0, 1, 1])
     peak, bound = find_bounds(large)[0]
     assert peak == pytest.approx(3.0)
     assert bound == Heaviest(0)
 
 
-def test_the_bundle_that_binds_is_found_among_many_that_seem_larger() -> None:
-    """600 bundles seem to use 18 at the least, if one looks at who has most of each resource; 12 is true."""
+def test_heaviest_bundle_is_found_among_many_that_seem_larger() -> None:
+    """By the largest capacity of each resource 600 bundles need a usage of 18 at least; the true value is 12."""
     shapes = [[1.0, 1.0], [0.5, 0.9], [0.9, 0.5], [0.6, 0.6]]
     everywhere, small = [True] * 4, [True, False, False, False]
     sizes = [[20.0, 20.0]] * 600 + [[11.0, 11.0], [13.0, 13.0]]
@@ -148,22 +148,22 @@ def test_the_bundle_that_binds_is_found_among_many_that_seem_larger() -> None:
         assert bound == Heaviest(found[1])
 
 
-def test_a_bundle_that_seemed_smaller_may_use_more() -> None:
-    """The first looks larger by what each resource needs where there is most of it, but there is one that has both."""
+def test_bundle_with_smaller_needs_may_have_the_higher_usage() -> None:
+    """By the largest capacity of each resource the first bundle is larger; one broker has both capacities."""
     shapes = [[0.1, 1.0], [1.0, 0.1], [0.3, 0.3]]
     peaks = find_bounds(instance_of([[20.0, 1.0], [8.0, 8.0]], shapes, [0, 0]))
     assert Heaviest(1) in [bound for peak, bound in peaks if peak == pytest.approx(2.4 * SAFE)]
 
 
-def test_of_four_alike_two_share_one_of_three_brokers() -> None:
+def test_pigeonhole_two_of_four_equal_bundles_share_one_of_three_brokers() -> None:
     peak, bound = find_bounds(instance_of([[1.0]] * 4, [[1.0]] * 3, [0] * 4))[0]
     assert peak == pytest.approx(2.0)
     assert isinstance(bound, Pigeonhole)
     assert bound.each == 1
 
 
-def test_prices_know_that_brokers_of_two_shapes_do_not_add_up() -> None:
-    """Each resource alone stands at 1/2 over all brokers; but who has much of one has little of the other."""
+def test_price_bound_distinguishes_brokers_of_two_shapes() -> None:
+    """Over all brokers each resource is at 1/2; brokers with much of one resource have little of the other."""
     shapes = [[1 / 3, 1.0]] * 2 + [[1.0, 1 / 3]] * 2
     peak, bound = find_bounds(instance_of([[0.1, 0.1]] * 40, shapes, [0] * 40))[0]
     assert isinstance(bound, Prices)
@@ -181,15 +181,15 @@ def test_prices_know_that_brokers_of_two_shapes_do_not_add_up() -> None:
     ],
     ids=["of no brokers", "with fewer bundles than places", "without prices"],
 )
-def test_a_bound_that_says_nothing_is_0(bound: Bound) -> None:
+def test_empty_bound_is_0(bound: Bound) -> None:
     assert bound.peak(instance_of([[1.0], [1.0]], [[1.0]] * 2, [0, 0])) == 0.0
 
 
-def test_where_nobody_owns_anything_there_is_no_bound() -> None:
+def test_unowned_bundles_have_no_bound() -> None:
     assert find_bounds(instance_of([[1.0]], [[1.0]], [-1])) == []
 
 
-def test_of_many_places_those_that_are_needed_most_are_looked_at() -> None:
+def test_volume_bound_finds_the_fullest_of_many_broker_sets() -> None:
     brokers = 1200
     own = np.eye(brokers, dtype=bool)
     many = BalancingProblem(
@@ -203,8 +203,8 @@ def test_of_many_places_those_that_are_needed_most_are_looked_at() -> None:
     assert find_bounds(many)[0][0] == pytest.approx(9.0)
 
 
-def test_the_least_load_is_the_cheapest_that_covers_the_excess() -> None:
-    """Two of four units have to go from the first broker; the cheap bundle has one of them."""
+def test_least_load_is_the_cheapest_that_covers_the_excess() -> None:
+    """Two of four units must leave the first broker; the cheap bundle is one of them."""
     hot = instance_of([[1.0], [3.0], [1.0]], [[1.0], [1.0]], [0, 0, 1], cost=[0.1, 0.6, 0.3])
     relief = Reliefs(hot, 2.0).relief(2.0)
     assert relief.least_load(hot) == pytest.approx(0.1 + 0.6 / 3)
@@ -212,22 +212,22 @@ def test_the_least_load_is_the_cheapest_that_covers_the_excess() -> None:
     assert Reliefs(hot, 2.0, in_moves=True).relief(2.0).least_moves(hot) == 1
 
 
-def test_amounts_that_nearly_cancel_do_not_make_the_least_too_high() -> None:
-    """A large bundle that leaves is worth 1e9 at the price of a small one, and costs a tenth."""
+def test_nearly_cancelling_amounts_do_not_raise_the_least_load() -> None:
+    """A large bundle relieves 1e9 at the price of a small one, and costs a tenth."""
     needs, costs = [[0.0], [1.0], [1e9]], [0.0, 0.0, 0.1]
     hot = instance_of(needs, [[1.0], [1.0], [0.0]], [0, 0, 0], may_own=[[True, False, True]], cost=costs)
     assert Reliefs(hot, 0.0).relief(0.0).least_load(hot) <= 0.1
     assert Relief(0.0, np.zeros(3, dtype=int), np.ones(3)).least_load(hot) <= 0.1
 
 
-def test_what_may_not_stay_moves_in_any_case() -> None:
+def test_bundle_not_allowed_on_its_broker_counts_as_moved() -> None:
     leaving = instance_of([[1.0], [1.0]], [[1.0], [1.0]], [0, 1], [0, 0], [[False, True]], [0.4, 0.6])
     relief = Reliefs(leaving, 2.0).relief(2.0)
     assert relief.least_load(leaving) == pytest.approx(0.4)
     assert relief.least_moves(leaving) == 1
 
 
-def test_a_budget_that_is_too_small_holds_the_peak_up() -> None:
+def test_small_budget_keeps_the_peak_high() -> None:
     """A budget of a quarter of all load moves one of four units."""
     hot = instance_of([[1.0]] * 4, [[1.0], [1.0]], [0] * 4)
     proof = find_least_peak(hot, 0.0, 0.25)

@@ -26,8 +26,8 @@ A, B, C = BROKERS[:3]
 WELL, BAD = HealthFigures(10.0, 0.0, 2.0), HealthFigures(2_500.0, 0.4, 2.0)
 
 
-class Told:
-    """A machine, and the time."""
+class HealthHarness:
+    """A health detector with its clock."""
 
     def __init__(self, brokers: int = 9) -> None:
         self.health = HealthDetector()
@@ -48,7 +48,7 @@ class Told:
         life = self.health._lives.get(A.broker)
         return HealthPhase.WELL if life is None else life.phase
 
-    def until(self, phase: HealthPhase) -> Told:
+    def until(self, phase: HealthPhase) -> HealthHarness:
         """Bring A to this phase."""
         if phase is not HealthPhase.WELL:
             self.say({A: BAD})
@@ -77,26 +77,26 @@ class Told:
     ],
 )
 def test_the_table(phase: HealthPhase, figures: HealthFigures | None, after_s: float, then: HealthPhase) -> None:
-    told = Told().until(phase)
-    told.say({A: figures})
-    told.sick(after_s)
-    assert told.phase() is then
-    assert (A.broker in told.found.sick) == (then in (HealthPhase.SICK, HealthPhase.RECOVERING))
+    harness = HealthHarness().until(phase)
+    harness.say({A: figures})
+    harness.sick(after_s)
+    assert harness.phase() is then
+    assert (A.broker in harness.found.sick) == (then in (HealthPhase.SICK, HealthPhase.RECOVERING))
 
 
-def test_it_says_why_and_until_when() -> None:
-    told = Told().until(HealthPhase.SICK)
-    told.sick(60.0)
-    verdict = told.found.sick[A.broker]
+def test_sick_verdict_states_reason_and_end() -> None:
+    harness = HealthHarness().until(HealthPhase.SICK)
+    harness.sick(60.0)
+    verdict = harness.found.sick[A.broker]
     assert verdict.verdict is FilterReason.BROKER_SICK
     assert verdict.sentence() == (
         "Nothing is moved to it because it has been sick for 240 s: its latency came to 2500 ms, that of its peers to"
         " 10 ms"
     )
     assert verdict.why["well_after_s"] == WELL_AFTER * PATIENCE_S
-    told.say({A: WELL})
-    told.sick(100.0)
-    assert told.found.sick[A.broker].why["well_after_s"] == WELL_AFTER * PATIENCE_S - 100
+    harness.say({A: WELL})
+    harness.sick(100.0)
+    assert harness.found.sick[A.broker].why["well_after_s"] == WELL_AFTER * PATIENCE_S - 100
 
 
 @pytest.mark.parametrize(
@@ -108,124 +108,124 @@ def test_it_says_why_and_until_when() -> None:
         (HealthFigures(150.0, 0.9, 300.0), "share of errors", "90 %"),
     ],
 )
-def test_each_figure_alone_makes_sick_and_the_furthest_off_is_said(bad: HealthFigures, figure: str, value: str) -> None:
-    told = Told()
-    told.say({A: bad})
-    assert told.sick(PATIENCE_S) == {A.broker}
-    why = told.found.sick[A.broker].why
+def test_each_figure_alone_makes_sick_and_the_worst_is_named(bad: HealthFigures, figure: str, value: str) -> None:
+    harness = HealthHarness()
+    harness.say({A: bad})
+    assert harness.sick(PATIENCE_S) == {A.broker}
+    why = harness.found.sick[A.broker].why
     assert (why["figure"], why["value"]) == (figure, value)
 
 
-def test_below_the_least_that_counts_nobody_is_sick() -> None:
-    told = Told()
-    told.say({A: LEAST})
-    assert told.sick(PATIENCE_S) == set()
+def test_no_broker_is_sick_below_the_least_figures() -> None:
+    harness = HealthHarness()
+    harness.say({A: LEAST})
+    assert harness.sick(PATIENCE_S) == set()
 
 
-def test_where_all_are_slow_or_far_apart_only_one_that_is_far_off_these_is_sick() -> None:
-    told = Told()
+def test_only_an_outlier_of_a_slow_fleet_is_sick() -> None:
+    harness = HealthHarness()
     slow = {each: HealthFigures(latency_ms=300.0 + 100 * number) for number, each in enumerate(BROKERS)}
-    told.say(slow)
-    assert told.sick(PATIENCE_S) == set()
-    told.say({A: HealthFigures(latency_ms=2_500.0)})
-    assert told.sick(PATIENCE_S) == set(), "more than three times the median, and within six deviations"
-    told.say({A: HealthFigures(latency_ms=2_600.0)})
-    assert told.sick(PATIENCE_S) == {A.broker}
+    harness.say(slow)
+    assert harness.sick(PATIENCE_S) == set()
+    harness.say({A: HealthFigures(latency_ms=2_500.0)})
+    assert harness.sick(PATIENCE_S) == set(), "more than three times the median, and within six deviations"
+    harness.say({A: HealthFigures(latency_ms=2_600.0)})
+    assert harness.sick(PATIENCE_S) == {A.broker}
 
 
 def test_half_the_bar_keeps_a_broker_sick() -> None:
-    told = Told().until(HealthPhase.SICK)
-    told.say({A: HealthFigures(60.0, 0.0, 2.0)})
-    told.sick(10 * PATIENCE_S)
-    assert told.phase() is HealthPhase.SICK
-    told.say({A: HealthFigures(40.0, 0.0, 2.0)})
-    assert told.phase() is HealthPhase.RECOVERING
+    harness = HealthHarness().until(HealthPhase.SICK)
+    harness.say({A: HealthFigures(60.0, 0.0, 2.0)})
+    harness.sick(10 * PATIENCE_S)
+    assert harness.phase() is HealthPhase.SICK
+    harness.say({A: HealthFigures(40.0, 0.0, 2.0)})
+    assert harness.phase() is HealthPhase.RECOVERING
 
 
 @pytest.mark.parametrize(("brokers", "sick"), [(FEWEST_PEERS - 1, set()), (FEWEST_PEERS, {A.broker})])
-def test_it_takes_peers_to_be_off_them(brokers: int, sick: set[str]) -> None:
-    told = Told(brokers)
-    told.say({A: BAD})
-    assert told.sick(PATIENCE_S) == sick
-    assert told.sick(PATIENCE_S) == sick
+def test_sickness_needs_enough_peers(brokers: int, sick: set[str]) -> None:
+    harness = HealthHarness(brokers)
+    harness.say({A: BAD})
+    assert harness.sick(PATIENCE_S) == sick
+    assert harness.sick(PATIENCE_S) == sick
 
 
-def test_without_figures_nobody_is_ever_sick() -> None:
+def test_brokers_without_figures_are_never_sick() -> None:
     health = HealthDetector()
     for each in BROKERS:
         health.hear(each, None, 0.0)
     assert health.look(1e6, 0.0).sick == {}
 
 
-def test_a_common_cause_makes_nobody_sick_and_is_said() -> None:
-    told = Told()
+def test_common_cause_makes_no_broker_sick_and_is_reported() -> None:
+    harness = HealthHarness()
     off = BROKERS[:4]
-    told.say(dict.fromkeys(off, BAD))
-    assert told.sick(PATIENCE_S) == set()
-    assert [each.subject for each in told.found.left_in] == [each.broker for each in off]
-    first = told.found.left_in[0]
+    harness.say(dict.fromkeys(off, BAD))
+    assert harness.sick(PATIENCE_S) == set()
+    assert [each.subject for each in harness.found.left_in] == [each.broker for each in off]
+    first = harness.found.left_in[0]
     assert first.verdict is ValidationReason.SICK_WITH_OTHERS
     assert first.sentence() == (
         "Given bundles only where no less sick broker may have them: its latency is 2500 ms, that of well brokers"
         " 10 ms; 4 of 9 brokers are sick, so the cause is probably common"
     )
-    told.say({A: WELL})
-    assert told.sick() == {each.broker for each in off[1:]}
+    harness.say({A: WELL})
+    assert harness.sick() == {each.broker for each in off[1:]}
 
 
 @pytest.mark.parametrize(("off", "brokers"), [(2, 4), (3, 4), (2, 3), (5, 9), (8, 9)])
-def test_half_of_the_fleet_or_more_is_compared_with_its_best_broker(off: int, brokers: int) -> None:
-    told = Told(brokers)
-    told.say(dict.fromkeys(BROKERS[:off], BAD))
-    assert told.sick(PATIENCE_S - 1) == set()
-    assert not told.found.left_in
-    assert told.sick(1) == set()
-    assert [each.subject for each in told.found.left_in] == [each.broker for each in BROKERS[:off]]
-    assert {(each.why["off"], each.why["brokers"]) for each in told.found.left_in} == {(off, brokers)}
+def test_mostly_sick_fleet_is_compared_with_its_best_broker(off: int, brokers: int) -> None:
+    harness = HealthHarness(brokers)
+    harness.say(dict.fromkeys(BROKERS[:off], BAD))
+    assert harness.sick(PATIENCE_S - 1) == set()
+    assert not harness.found.left_in
+    assert harness.sick(1) == set()
+    assert [each.subject for each in harness.found.left_in] == [each.broker for each in BROKERS[:off]]
+    assert {(each.why["off"], each.why["brokers"]) for each in harness.found.left_in} == {(off, brokers)}
 
 
-def test_a_broker_that_is_far_off_even_a_fleet_that_is_mostly_sick_is_sick_by_itself() -> None:
-    told = Told()
-    told.say(dict.fromkeys(BROKERS[1:5], HealthFigures(latency_ms=500.0)))
-    told.say({A: HealthFigures(latency_ms=9_000.0)})
-    assert told.sick(PATIENCE_S) == {A.broker}
-    assert [each.subject for each in told.found.left_in] == [each.broker for each in BROKERS[1:5]]
-    assert [each.why["times"] for each in told.found.left_in] == [5.0] * 4
+def test_outlier_of_a_mostly_sick_fleet_is_sick() -> None:
+    harness = HealthHarness()
+    harness.say(dict.fromkeys(BROKERS[1:5], HealthFigures(latency_ms=500.0)))
+    harness.say({A: HealthFigures(latency_ms=9_000.0)})
+    assert harness.sick(PATIENCE_S) == {A.broker}
+    assert [each.subject for each in harness.found.left_in] == [each.broker for each in BROKERS[1:5]]
+    assert [each.why["times"] for each in harness.found.left_in] == [5.0] * 4
 
 
-def test_those_that_are_sick_already_stay_so_when_more_become_it() -> None:
-    told = Told().until(HealthPhase.SICK)
-    told.say(dict.fromkeys(BROKERS[1:4], BAD))
-    assert told.sick(PATIENCE_S) == {A.broker}
-    assert {each.why["off"] for each in told.found.left_in} == {4}
+def test_sick_brokers_stay_sick_when_more_become_sick() -> None:
+    harness = HealthHarness().until(HealthPhase.SICK)
+    harness.say(dict.fromkeys(BROKERS[1:4], BAD))
+    assert harness.sick(PATIENCE_S) == {A.broker}
+    assert {each.why["off"] for each in harness.found.left_in} == {4}
 
 
-def test_the_last_to_become_sick_are_let_in_again_when_brokers_have_gone() -> None:
-    told = Told().until(HealthPhase.SICK)
-    told.say({B: BAD})
-    assert told.sick(PATIENCE_S) == {A.broker, B.broker}
+def test_latest_sick_broker_is_let_in_when_the_fleet_shrinks() -> None:
+    harness = HealthHarness().until(HealthPhase.SICK)
+    harness.say({B: BAD})
+    assert harness.sick(PATIENCE_S) == {A.broker, B.broker}
     for each in BROKERS[5:]:
-        told.health.forget(each.broker)
-    assert told.sick() == {A.broker}
-    assert [each.subject for each in told.found.left_in] == [B.broker]
-    told.say({B: WELL})
-    assert told.sick() == {A.broker}
-    assert told.found.left_in == ()
+        harness.health.forget(each.broker)
+    assert harness.sick() == {A.broker}
+    assert [each.subject for each in harness.found.left_in] == [B.broker]
+    harness.say({B: WELL})
+    assert harness.sick() == {A.broker}
+    assert harness.found.left_in == ()
 
 
-def test_a_broker_that_is_gone_or_registers_again_is_well() -> None:
-    told = Told().until(HealthPhase.SICK)
-    told.health.forget(A.broker)
-    assert (told.sick(), told.phase()) == (set(), HealthPhase.WELL)
-    told.until(HealthPhase.SICK)
-    told.say({broker("a", incarnation=2): WELL})
-    assert (told.sick(), told.phase()) == (set(), HealthPhase.WELL)
+def test_removed_or_re_registered_broker_is_well() -> None:
+    harness = HealthHarness().until(HealthPhase.SICK)
+    harness.health.forget(A.broker)
+    assert (harness.sick(), harness.phase()) == (set(), HealthPhase.WELL)
+    harness.until(HealthPhase.SICK)
+    harness.say({broker("a", incarnation=2): WELL})
+    assert (harness.sick(), harness.phase()) == (set(), HealthPhase.WELL)
 
 
-def test_without_patience_nobody_is_sick_any_more() -> None:
-    told = Told().until(HealthPhase.SICK)
-    assert told.health.look(told.now_s, None).sick == {}
-    assert told.phase() is HealthPhase.WELL
+def test_sickness_ends_when_detection_is_switched_off() -> None:
+    harness = HealthHarness().until(HealthPhase.SICK)
+    assert harness.health.look(harness.now_s, None).sick == {}
+    assert harness.phase() is HealthPhase.WELL
 
 
 @pytest.mark.parametrize(
@@ -258,8 +258,8 @@ _STEPS = st.lists(
 )
 
 
-class Watched:
-    """Verdicts on brokers, times since when they are far from well or close to it, and the sick ones."""
+class HealthModel:
+    """Check the detector's rules; keeps since when each broker's figures are bad or good."""
 
     def __init__(self) -> None:
         self.health = HealthDetector()
@@ -269,7 +269,7 @@ class Watched:
         self.good_since_s: dict[str, float] = {}
         self.sick: set[str] = set()
 
-    def hear(self, registration: Registration, figures: HealthFigures | None) -> None:
+    def report(self, registration: Registration, figures: HealthFigures | None) -> None:
         name = registration.broker
         self.health.hear(registration, figures, self.now_s)
         self.figures[name] = figures
@@ -286,7 +286,7 @@ class Watched:
             known.pop(name, None)
         self.sick.discard(name)
 
-    def look(self, patience_s: float | None) -> None:
+    def evaluate(self, patience_s: float | None) -> None:
         found = self.health.look(self.now_s, patience_s)
         assert len(found.sick) <= sum(each is not None for each in self.figures.values()) // 3, "never above a third"
         assert found.sick.keys() <= self.figures.keys()
@@ -305,16 +305,16 @@ class Watched:
 
 
 @given(steps=_STEPS)
-def test_whatever_comes_its_rules_hold(steps: list[tuple[object, object]]) -> None:
-    watched = Watched()
+def test_rules_hold_for_any_sequence_of_figures(steps: list[tuple[object, object]]) -> None:
+    watched = HealthModel()
     for registration in BROKERS[:6]:
-        watched.hear(registration, WELL)
+        watched.report(registration, WELL)
     for what, how in steps:
         if not isinstance(what, Registration):
             assert isinstance(what, float)
             watched.now_s += what
-            watched.look(how if isinstance(how, float) else None)
+            watched.evaluate(how if isinstance(how, float) else None)
         elif how == "gone":
             watched.forget(what.broker)
         else:
-            watched.hear(what, how if isinstance(how, HealthFigures) else None)
+            watched.report(what, how if isinstance(how, HealthFigures) else None)

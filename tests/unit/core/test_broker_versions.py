@@ -23,7 +23,7 @@ ASCENDING = [
 ]
 
 
-def test_versions_are_ordered_with_their_pre_releases_and_their_build_metadata() -> None:
+def test_versions_are_ordered_by_pre_release_and_build_metadata() -> None:
     assert rank_versions(ASCENDING).tolist() == list(range(len(ASCENDING)))
     assert rank_versions(ASCENDING[::-1]).tolist() == list(range(len(ASCENDING)))[::-1]
 
@@ -40,5 +40,5 @@ def test_equal_versions_have_equal_ranks() -> None:
         f"1.2.3+{'9' * 5000}",
     ],
 )
-def test_what_is_no_semantic_version_is_unreadable(text: str) -> None:
+def test_invalid_semantic_version_is_unreadable(text: str) -> None:
     assert rank_versions([text, "1.0.0"]).tolist() == [UNREADABLE, 0]

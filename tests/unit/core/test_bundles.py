@@ -14,18 +14,18 @@ from loadmanager.core.domain.bundles import (
 from loadmanager.core.domain.names import BundleRange, InvalidNameError
 
 
-def test_equal_bundles_differ_only_in_the_last_which_takes_the_remainder() -> None:
+def test_last_of_equal_bundles_takes_the_remainder() -> None:
     assert equal_boundaries(1) == (0, 0xFFFFFFFF)
     assert equal_boundaries(2) == (0, 0x80000000, 0xFFFFFFFF)
     assert equal_boundaries(3) == (0, 0x55555555, 0xAAAAAAAA, 0xFFFFFFFF)
 
 
-def test_ranges_are_written_as_each_of_them_is() -> None:
+def test_range_texts_equal_the_text_of_each_range() -> None:
     bundles = NamespaceBundles((0, 5, 0x80000000, 0xFFFFFFFF))
     assert bundles.range_texts() == tuple(str(each) for each in bundles.ranges())
 
 
-def test_what_is_cut_alike_is_one_object() -> None:
+def test_equal_boundaries_and_hash_function_share_one_object() -> None:
     alike = [cut_at(equal_boundaries(3), HashFunction.CRC32) for _ in range(2)]
     assert alike[0] is alike[1]
     assert alike[0] == NamespaceBundles(equal_boundaries(3), HashFunction.CRC32)
@@ -33,7 +33,7 @@ def test_what_is_cut_alike_is_one_object() -> None:
 
 
 @pytest.mark.parametrize("bundles", [0, -1, MAX_BUNDLES + 1])
-def test_a_number_of_bundles_out_of_bounds_is_refused(bundles: int) -> None:
+def test_bundle_count_out_of_bounds_is_refused(bundles: int) -> None:
     with pytest.raises(InvalidNameError, match="numBundles"):
         equal_boundaries(bundles)
 
@@ -47,12 +47,12 @@ def test_a_number_of_bundles_out_of_bounds_is_refused(bundles: int) -> None:
         ((0, 5, 5, 0xFFFFFFFF), "0x00000005 does not ascend"),
     ],
 )
-def test_boundaries_have_to_cover_the_hash_space(boundaries: tuple[int, ...], complaint: str) -> None:
+def test_boundaries_that_do_not_cover_the_hash_space_are_refused(boundaries: tuple[int, ...], complaint: str) -> None:
     with pytest.raises(InvalidNameError, match=complaint):
         validate_boundaries(boundaries)
 
 
-def test_a_topic_is_found_by_the_namespaces_own_hash_function() -> None:
+def test_topic_is_located_by_the_hash_function_of_its_namespace() -> None:
     crc = NamespaceBundles(equal_boundaries(4), HashFunction.CRC32)
     murmur = NamespaceBundles(equal_boundaries(4))
     assert crc.index_of_topic("persistent://public/default/test") == 2
@@ -60,7 +60,7 @@ def test_a_topic_is_found_by_the_namespaces_own_hash_function() -> None:
     assert len(crc) == 4
 
 
-def test_a_range_is_found_only_when_it_is_exactly_a_bundle() -> None:
+def test_only_the_exact_range_of_a_bundle_is_found() -> None:
     bundles = NamespaceBundles(equal_boundaries(4))
     assert bundles.find_index(BundleRange(0x40000000, 0x80000000)) == 1
     assert bundles.find_index(BundleRange(0x40000000, 0x50000000)) is None
@@ -87,12 +87,12 @@ def test_a_split_cuts_one_bundle_and_leaves_the_others() -> None:
         ([0x90000000, 0x90000000], "0x90000000 does not ascend after 0x90000000"),
     ],
 )
-def test_a_split_outside_the_bundle_or_out_of_order_is_refused(boundaries: list[int], complaint: str) -> None:
+def test_split_outside_the_bundle_or_out_of_order_is_refused(boundaries: list[int], complaint: str) -> None:
     with pytest.raises(BoundariesError, match=complaint):
         HALVES.split(1, boundaries)
 
 
-def test_a_namespace_gets_no_more_bundles_than_its_record_can_hold() -> None:
+def test_split_beyond_the_maximum_of_bundles_is_refused() -> None:
     with pytest.raises(BoundariesError, match=f"more than the {MAX_BUNDLES}"):
         NamespaceBundles(equal_boundaries(MAX_BUNDLES)).split(0, [1])
 
@@ -102,6 +102,6 @@ def test_a_merge_undoes_a_split() -> None:
     assert HALVES.merge(0).boundaries == (0, 0xFFFFFFFF)
 
 
-def test_the_last_bundle_has_none_above_to_merge_with() -> None:
+def test_merge_of_the_last_bundle_is_refused() -> None:
     with pytest.raises(BoundariesError, match="0x80000000_0xffffffff is the last one"):
         HALVES.merge(1)

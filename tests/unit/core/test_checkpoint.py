@@ -27,7 +27,7 @@ HALVES = ["t/split/0x00000000_0x80000000", "t/split/0x80000000_0xffffffff"]
 
 
 def a_model() -> ClusterModel:
-    """With everything that a model may hold: disputes, destinations, unknown bundles, shares by range, marks."""
+    """Model with disputes, destinations, unknown bundles, shares by range and unload marks."""
     model = ClusterModel()
     names = [bundle(number) for number in range(4)]
     model.set_namespace("tenant/ns", names, [owned(B1), releasing(B2, B3), FREE, owned(broker("gone", 7))])
@@ -63,7 +63,7 @@ def test_checkpoint_restores_an_equal_model(copied: Callable[[ModelCheckpoint], 
     assert copy.awaits_division("t/split")
 
 
-def test_it_stays_its_equal_whatever_comes_next() -> None:
+def test_restored_model_stays_equal_after_the_same_changes() -> None:
     model = a_model()
     copy = restored(through_json(model.checkpoint()))
     for each in (model, copy):
@@ -81,7 +81,7 @@ def test_it_stays_its_equal_whatever_comes_next() -> None:
 
 
 @pytest.mark.parametrize(("field", "row"), [("mean", 0), ("last", 1), ("reported_s", 2), ("sigma", 3)])
-def test_means_over_time_that_differ_are_named(field: str, row: int) -> None:
+def test_different_time_means_are_named(field: str, row: int) -> None:
     checkpoint, other = a_model().checkpoint(), a_model().checkpoint()
     column = getattr(other.time_means, field)
     column.setflags(write=True)
@@ -91,7 +91,7 @@ def test_means_over_time_that_differ_are_named(field: str, row: int) -> None:
     assert (found.value.subject, found.value.field) == (checkpoint.names[row], field)
 
 
-def test_owners_that_are_told_alone_are_those_of_the_whole_record() -> None:
+def test_set_owners_equals_setting_the_whole_record() -> None:
     whole, alone = a_model(), a_model()
     names = [bundle(number) for number in range(4)]
     whole.set_namespace("tenant/ns", names, [releasing(B1, B3), owned(B3), FREE, FREE])
@@ -108,7 +108,7 @@ def test_a_checkpoint_does_not_change_with_the_model() -> None:
     compare_checkpoints(before, checkpoint)
 
 
-def test_the_first_difference_between_images_is_named() -> None:
+def test_first_difference_between_checkpoints_is_named() -> None:
     model = a_model()
     checkpoint = model.checkpoint()
     model.apply_report(B1, report({bundle(0): LOAD}))
@@ -117,13 +117,13 @@ def test_the_first_difference_between_images_is_named() -> None:
     assert (found.value.subject, found.value.field) == (bundle(0), "short_samples")
 
 
-def test_only_an_empty_model_is_made_into_another() -> None:
+def test_restore_needs_an_empty_model() -> None:
     model = a_model()
     with pytest.raises(AssertionError, match="only an empty model"):
         model.restore(model.checkpoint())
 
 
-def test_faults_and_numbers_that_are_not_finite_read_back() -> None:
+def test_faults_and_non_finite_numbers_survive_json() -> None:
     verdict = Verdict(B1.broker, ValidationReason.REPORT_DISTRUSTED, acted=False, why={"fault": "nonsense"})
     sick = Verdict(B2.broker, FilterReason.BROKER_SICK, acted=False, why={"value": "2500 ms"})
     faults = ReportFaults({B1.broker: verdict}, (verdict,), {B2.broker: sick})
@@ -132,7 +132,7 @@ def test_faults_and_numbers_that_are_not_finite_read_back() -> None:
     assert found.rejected.keys() == {B1.broker}
     assert found.sick.keys() == {B2.broker}
     before = {name: said for name, said in faults_as_json(faults).items() if name != "sick"}
-    assert not faults_of(before).sick, "written down before anybody could be"
+    assert not faults_of(before).sick, "written by a version without sick brokers"
     assert faults_of(faults_as_json(NO_FAULTS)) is NO_FAULTS
     state = unquoted(json.loads(str(encode_json({"statistics": [float("inf"), 1.5], "name": {"x": "NaN"}}))))
     assert state["statistics"] == [float("inf"), 1.5]

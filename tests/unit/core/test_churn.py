@@ -66,7 +66,7 @@ def moved(
     return churn.noted(state, bundle(number), source, destination, share, settings, at_s=at_s, is_own=is_own)[0]
 
 
-def test_a_round_moves_no_more_than_its_share_and_goes_on_with_what_fits() -> None:
+def test_round_skips_a_bundle_above_its_budget_and_moves_smaller_ones() -> None:
     moving, refused = limited(
         a_plan(unload(0), unload(1), unload(2)), of_loads(40, 30, 5, 25), max_load_moved_per_cycle_percentage=50
     )
@@ -77,7 +77,7 @@ def test_a_round_moves_no_more_than_its_share_and_goes_on_with_what_fits() -> No
     )
 
 
-def test_a_step_alone_is_refused_for_what_would_refuse_it_in_a_plan() -> None:
+def test_single_step_is_refused_for_the_same_reason_as_in_a_plan() -> None:
     state = moved({}, 0, B, A, at_s=NOW_S - 10 * MINUTE_S)
     refusal = churn.find_excess(unload(0, A, B), of_loads(1, 9), SETTINGS, state)
     in_plan = limited(a_plan(unload(0, A, B)), of_loads(1, 9), state)[1][bundle(0)]
@@ -109,12 +109,12 @@ def test_limits(plan: Plan, loads: tuple[float, ...], state: State, per_cycle: f
     assert left == [bundle(number) for number in moving]
 
 
-def test_what_was_refused_is_no_longer_said_to_be_placed() -> None:
+def test_refused_step_loses_its_placement_verdict() -> None:
     plan, _ = churn.limit(a_plan(unload(0)), of_loads(1), PlannerSettings(max_load_moved_per_cycle_percentage=0), {})
     assert [(v.subject, v.acted) for v in plan.verdicts] == [(A.broker, True), (bundle(0), False)]
 
 
-def test_what_was_moved_within_the_hour_counts_and_what_was_moved_before_does_not() -> None:
+def test_hourly_limit_counts_moves_of_the_last_hour_only() -> None:
     state = moved({}, 7, A, B, at_s=NOW_S - 61 * MINUTE_S, share=0.9)
     state = moved(state, 8, A, B, at_s=NOW_S - 59 * MINUTE_S, share=0.05)
     state = moved(state, 9, A, B, at_s=NOW_S - 50 * MINUTE_S, share=0.65)
@@ -126,7 +126,7 @@ def test_what_was_moved_within_the_hour_counts_and_what_was_moved_before_does_no
     )
 
 
-def test_what_moves_of_former_rounds_take_along_counts_for_the_hour_before_it_has_arrived() -> None:
+def test_moves_under_way_count_against_the_hourly_limit() -> None:
     plan, cluster = a_plan(unload(0), unload(1)), of_loads(40, 20, 40)
     result, _ = churn.limit(plan, cluster, SETTINGS, {}, under_way=0.7)
     assert [step.bundle for step in result.steps] == [bundle(1)]
@@ -154,7 +154,7 @@ def test_moves_of_idle_namespaces_use_no_budget(
     assert often.moved_share(cluster, NOW_S) == pytest.approx(counted), "that of a bundle that moves often is its own"
 
 
-def test_what_keeps_everything_is_known_before_a_round_wants_anything() -> None:
+def test_standing_limits_are_known_before_a_round() -> None:
     cluster = of_loads(40, 60)
     assert churn.standing_limits({}, cluster, SETTINGS, NOW_S, 1.0) == [], "what is under way ends by itself"
     state = moved(moved({}, 0, A, B, at_s=NOW_S - 600, share=0.4), 1, A, B, at_s=NOW_S - 60, share=0.5)
@@ -166,7 +166,7 @@ def test_what_keeps_everything_is_known_before_a_round_wants_anything() -> None:
     assert (breaker.reason, breaker.until_s) == (ChurnReason.SHEDDING_STOPPED, NOW_S + 5)
 
 
-def test_a_bundle_does_not_return_to_where_it_was_within_the_cool_down() -> None:
+def test_bundle_does_not_return_within_the_cool_down() -> None:
     state = moved({}, 0, B, A, at_s=NOW_S - 10 * MINUTE_S)
     moving, refused = limited(a_plan(unload(0, A, B)), of_loads(1, 1, 9), state)
     assert moving == []
@@ -180,14 +180,14 @@ def test_a_bundle_does_not_return_to_where_it_was_within_the_cool_down() -> None
     assert limited(a_plan(unload(0, A, B)), of_loads(1, 1, 9), later)[0] == [bundle(0)]
 
 
-def test_an_exchange_that_loses_a_part_is_dropped_as_a_whole() -> None:
+def test_exchange_with_a_refused_step_is_dropped_as_a_whole() -> None:
     plan = a_plan(unload(3, A, C), unload(0, A, B), unload(1, B, A), unload(2, A, C))
     moving, refused = limited(plan, of_loads(40, 10, 10, 10, 30), max_load_moved_per_cycle_percentage=40)
     assert moving == [bundle(3), bundle(2)]
     assert refused[bundle(1)].sentence() == f"No move because it was for an exchange, of which {bundle(0)} stays"
 
 
-def test_thrash_is_the_load_that_shedding_returned_within_the_window() -> None:
+def test_moved_back_is_the_load_that_shedding_returned_within_the_window() -> None:
     state = moved({}, 0, A, B, at_s=NOW_S - 50 * MINUTE_S)
     assert MoveMemory.of(state).moved_back(NOW_S) == 0
     state = moved(state, 1, C, B, at_s=NOW_S - 45 * MINUTE_S)
@@ -198,12 +198,12 @@ def test_thrash_is_the_load_that_shedding_returned_within_the_window() -> None:
     assert MoveMemory.of(state).moved_back(NOW_S + 200 * MINUTE_S) == 0
 
 
-def test_what_an_operator_returns_is_no_thrash() -> None:
+def test_bundle_returned_by_an_operator_does_not_count_as_moved_back() -> None:
     state = moved(moved({}, 0, A, B), 0, B, A, is_own=False)
     assert MoveMemory.of(state).moved_back(NOW_S) == 0
 
 
-def test_a_bundle_that_keeps_returning_is_frozen_for_a_time() -> None:
+def test_bundle_that_keeps_returning_is_frozen_for_an_hour() -> None:
     settings = PlannerSettings(return_cool_down_minutes=0)
     state = moved({}, 0, A, B, at_s=NOW_S - 30, share=0.01)
     state = moved(state, 0, B, A, at_s=NOW_S - 20, share=0.01)
@@ -221,7 +221,7 @@ def test_a_bundle_that_keeps_returning_is_frozen_for_a_time() -> None:
     assert limited(a_plan(unload(0, A, C)), of_loads(1, 1, 98), churn.lifted(state))[0] == [bundle(0)]
 
 
-def test_shedding_stops_when_too_much_was_returned_until_it_is_time_or_an_operator_lifts_it() -> None:
+def test_breaker_trips_on_returned_load_until_it_ends_or_is_lifted() -> None:
     state = moved({}, 0, A, B, at_s=NOW_S - 20, share=0.3)
     state, (verdict,) = churn.noted(state, bundle(0), B, A, 0.3, SETTINGS, at_s=NOW_S - 10, is_own=True)
     assert (verdict.subject, verdict.acted) == ("cluster", True)
@@ -240,7 +240,7 @@ def test_shedding_stops_when_too_much_was_returned_until_it_is_time_or_an_operat
     assert limited(a_plan(unload(1)), of_loads(1, 1, 98), past)[0] == [bundle(1)]
 
 
-def test_shedding_stops_when_too_much_was_moved_again_although_nothing_returned() -> None:
+def test_breaker_trips_on_load_moved_again() -> None:
     state = moved({}, 0, A, B, at_s=NOW_S - 7000, share=0.6)
     state = moved(state, 1, A, B, at_s=NOW_S - 6000, share=0.6, is_own=False)
     state, said = churn.noted(state, bundle(1), B, C, 0.6, SETTINGS, at_s=NOW_S - 5000, is_own=True)
@@ -254,7 +254,7 @@ def test_shedding_stops_when_too_much_was_moved_again_although_nothing_returned(
     assert memory.moved_again(NOW_S + 7190) == 0.0
 
 
-def test_without_the_breaker_nothing_is_stopped_nor_stays_stopped() -> None:
+def test_disabled_breaker_neither_trips_nor_stays_tripped() -> None:
     off = PlannerSettings(churn_breaker_enabled=False)
     state = moved({}, 0, A, B, at_s=NOW_S - 20, share=0.3, settings=off)
     state, verdicts = churn.noted(state, bundle(0), B, A, 0.3, off, at_s=NOW_S - 10, is_own=True)
@@ -264,7 +264,7 @@ def test_without_the_breaker_nothing_is_stopped_nor_stays_stopped() -> None:
     assert churn.standing_limits(stopped, of_loads(1, 1), off, NOW_S, 0.0) == []
 
 
-def test_under_the_defaults_a_bundle_that_returns_as_soon_as_it_may_counts_and_is_frozen_in_the_end() -> None:
+def test_return_after_the_default_cool_down_counts_and_freezes_in_the_end() -> None:
     state = moved({}, 0, A, B, at_s=NOW_S, share=0.01)
     after_s = (SETTINGS.return_cool_down_minutes + 1) * MINUTE_S
     state = moved(state, 0, B, A, at_s=NOW_S + after_s, share=0.01)
@@ -273,7 +273,7 @@ def test_under_the_defaults_a_bundle_that_returns_as_soon_as_it_may_counts_and_i
     assert (verdict.subject, verdict.verdict) == (bundle(0), ChurnReason.KEEPS_RETURNING)
 
 
-def test_a_plan_without_steps_stays_as_it_is_and_the_memory_loses_what_is_outdated() -> None:
+def test_empty_plan_is_unchanged_and_outdated_moves_are_dropped() -> None:
     state = moved({"AvgShedder": {"x": 1}}, 0, A, B, at_s=NOW_S - 4 * 3600)
     plan = a_plan()
     result, after = churn.limit(plan, of_loads(1), SETTINGS, state)
@@ -292,11 +292,11 @@ def test_the_memory_survives_as_json_in_the_store() -> None:
 @pytest.mark.parametrize(
     "content", [None, [], {"moves": 3}, {"moves": [[1, 2]]}, {"frozenUntilS": []}, {"stoppedUntilS": "soon"}]
 )
-def test_a_memory_that_cannot_be_read_is_empty(content: object) -> None:
+def test_unreadable_memory_is_empty(content: object) -> None:
     assert MoveMemory.of({KEY: {"memory": content}}) == MoveMemory()
 
 
-def test_the_memory_keeps_the_newest_moves_when_they_are_too_many() -> None:
+def test_memory_at_its_maximum_keeps_the_newest_moves() -> None:
     memory = MoveMemory(tuple(PastMove(NOW_S, bundle(i), "a:8080", 1, 0.0, is_own=True) for i in range(MOST_MOVES)))
     state = moved(memory.into({}), MOST_MOVES, A, B)
     kept = MoveMemory.of(state).at(NOW_S, SETTINGS).moves
@@ -304,7 +304,7 @@ def test_the_memory_keeps_the_newest_moves_when_they_are_too_many() -> None:
     assert kept[-1].bundle == bundle(MOST_MOVES)
 
 
-def test_what_a_clock_noted_that_was_ahead_counts_from_now_on_and_no_longer_than_if_it_was_noted_now() -> None:
+def test_restored_times_in_the_future_are_cut_to_now() -> None:
     day_s = 86_400.0
     noted = [[at_s, bundle(1), "a", 1, 0.5, True, None, None] for at_s in (NOW_S - 1, NOW_S + day_s)]
     frozen = {bundle(1): NOW_S + day_s, bundle(2): NOW_S + 5}
@@ -316,7 +316,7 @@ def test_what_a_clock_noted_that_was_ahead_counts_from_now_on_and_no_longer_than
     assert memory.stopped_until_s == NOW_S + churn.STOP_S
 
 
-def test_what_was_noted_before_a_former_leaders_memory_was_read_is_kept_beside_it() -> None:
+def test_restore_merges_the_stored_memory_with_the_own_one() -> None:
     own = moved({}, 1, A, B, at_s=NOW_S)
     assert churn.restored(own, {}, NOW_S) == own
     stored = as_json(moved({}, 2, A, B, at_s=NOW_S - 5))
@@ -328,7 +328,7 @@ def test_what_was_noted_before_a_former_leaders_memory_was_read_is_kept_beside_i
     assert MoveMemory.of(twice).moves == memory.moves
 
 
-def test_a_departure_is_of_one_bundle_from_one_life_of_a_broker_and_not_longer_ago_than_is_asked() -> None:
+def test_departure_is_found_by_bundle_registration_and_time() -> None:
     memory = MoveMemory((PastMove(NOW_S, bundle(0), A.broker, A.incarnation, 0.1, is_own=True),))
     assert memory.find_departure(bundle(0), A, NOW_S - 1.0) == NOW_S
     assert memory.find_departure(bundle(0), A, NOW_S) is None

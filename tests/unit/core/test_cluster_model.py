@@ -27,7 +27,7 @@ def settled(model: ClusterModel) -> dict[str, bool]:
 
 
 def long_term_rate(model: ClusterModel) -> dict[str, tuple[float, float]]:
-    """Per broker the message rate in of the bundles it reports and owns, and of those it was given."""
+    """Message rate in per broker: of the bundles it reports and owns, and of preallocated ones."""
     brokers = taken(model).brokers
     average, given = brokers.time_average[:, LONG_TERM, 0], brokers.preallocated[:, 0]
     return dict(zip(brokers.ids, zip(average.tolist(), given.tolist(), strict=True), strict=True))
@@ -43,7 +43,7 @@ def model() -> ClusterModel:
     return model
 
 
-def test_each_report_is_one_sample_of_its_own_bundles() -> None:
+def test_report_adds_one_sample_to_its_own_bundles() -> None:
     model = ClusterModel()
     model.apply_report(A, report({X: (10, 0, 0, 0)}))
     model.apply_report(B, report({Y: (5, 0, 0, 0)}))
@@ -66,13 +66,13 @@ def test_a_snapshot_lists_brokers_and_bundles_by_name(model: ClusterModel) -> No
     assert taken(model).brokers.ids == (A.broker, B.broker)
 
 
-def test_an_ownership_counts_only_for_the_registration_it_names(model: ClusterModel) -> None:
+def test_ownership_counts_only_for_its_registration(model: ClusterModel) -> None:
     model.set_namespace(NS, [X, Y], [owned(A), owned(broker("a", incarnation=2))])
     assert taken(model).bundles.broker.tolist() == [0, -1]
     assert taken(model).bundles.free.tolist() == [False, True]
 
 
-def test_a_broker_that_registers_again_starts_without_its_old_heat(model: ClusterModel) -> None:
+def test_re_registered_broker_starts_without_load(model: ClusterModel) -> None:
     again = broker("a", incarnation=2)
     model.apply_report(again, report())
     assert model.registrations() == {A.broker: again, B.broker: B}
@@ -81,7 +81,7 @@ def test_a_broker_that_registers_again_starts_without_its_old_heat(model: Cluste
     assert model.bundle_averages(NS)[X].long[0] == 10
 
 
-def test_a_broker_that_is_gone_is_forgotten_but_its_bundles_history_is_not(model: ClusterModel) -> None:
+def test_removed_broker_is_dropped_and_its_bundles_history_kept(model: ClusterModel) -> None:
     revision = model.revision
     model.remove_broker(A.broker)
     assert model.registrations() == {B.broker: B}
@@ -92,14 +92,14 @@ def test_a_broker_that_is_gone_is_forgotten_but_its_bundles_history_is_not(model
     assert model.revision == revision
 
 
-def test_a_bundle_given_since_the_last_report_counts_to_its_new_owner_until_it_is_reported(model: ClusterModel) -> None:
+def test_unreported_bundle_counts_as_preallocated_at_its_new_owner(model: ClusterModel) -> None:
     model.set_namespace(NS, [X, Y, Z], [owned(A), owned(A), owned(B)])
     assert long_term_rate(model) == {A.broker: (30, 0), B.broker: (0, DEFAULT_LOAD[0])}
     model.apply_report(B, report({Z: (3, 0, 0, 0)}))
     assert long_term_rate(model) == {A.broker: (30, 0), B.broker: (3, 0)}
 
 
-def test_a_transfer_counts_once_and_to_its_destination(model: ClusterModel) -> None:
+def test_transferred_bundle_counts_once_at_its_destination(model: ClusterModel) -> None:
     model.set_namespace(NS, [X, Y], [releasing(A, B), owned(A)])
     assert long_term_rate(model) == {A.broker: (20, 0), B.broker: (0, 10)}
     assert taken(model).bundles.movable.tolist() == [False, True]
@@ -110,13 +110,13 @@ def test_a_transfer_counts_once_and_to_its_destination(model: ClusterModel) -> N
     assert long_term_rate(model) == {A.broker: (20, 0), B.broker: (11, 0)}
 
 
-def test_a_release_for_nobody_in_particular_counts_to_nobody_and_is_not_free_yet(model: ClusterModel) -> None:
+def test_release_without_a_destination_counts_nowhere_and_is_not_free(model: ClusterModel) -> None:
     model.set_namespace(NS, [X, Y], [releasing(A), owned(A)])
     assert long_term_rate(model) == {A.broker: (20, 0), B.broker: (0, 0)}
     assert taken(model).bundles.free.tolist() == [False, False]
 
 
-def test_a_broker_is_settled_again_once_it_reports_without_the_bundle_that_left(model: ClusterModel) -> None:
+def test_broker_settles_when_it_reports_without_the_released_bundle(model: ClusterModel) -> None:
     assert settled(model) == {A.broker: True, B.broker: True}
     model.set_namespace(NS, [X, Y], [releasing(A, B), owned(A)])
     assert settled(model) == {A.broker: False, B.broker: True}
@@ -127,7 +127,7 @@ def test_a_broker_is_settled_again_once_it_reports_without_the_bundle_that_left(
     assert settled(model) == {A.broker: True, B.broker: True}
 
 
-def test_a_late_report_of_the_former_owner_does_not_take_the_bundle_back(model: ClusterModel) -> None:
+def test_late_report_of_the_former_owner_is_ignored(model: ClusterModel) -> None:
     model.set_namespace(NS, [X, Y], [owned(B, 3), owned(A)])
     model.apply_report(B, report({X: (10, 0, 0, 0)}))
     model.apply_report(A, report({X: (500, 0, 0, 0), Y: (20, 0, 0, 0)}))
@@ -135,7 +135,7 @@ def test_a_late_report_of_the_former_owner_does_not_take_the_bundle_back(model: 
     assert settled(model) == {A.broker: False, B.broker: True}
 
 
-def test_of_two_brokers_that_report_a_bundle_of_neither_the_later_counts() -> None:
+def test_later_report_of_an_unowned_bundle_wins() -> None:
     model = ClusterModel()
     model.apply_report(A, report([X]))
     model.apply_report(B, report([X]))
@@ -158,7 +158,7 @@ def test_history_is_kept_while_a_record_or_a_report_has_the_bundle(model: Cluste
     assert taken(model).bundles.names == ()
 
 
-def test_a_forgotten_bundle_that_comes_back_starts_from_the_default(model: ClusterModel) -> None:
+def test_forgotten_bundle_that_returns_starts_with_the_default_load(model: ClusterModel) -> None:
     model.apply_report(A, report())
     model.remove_namespace(NS)
     other = bundle(9, "tenant/other")
@@ -170,7 +170,7 @@ def test_a_forgotten_bundle_that_comes_back_starts_from_the_default(model: Clust
     assert model.bundle_averages(NS) == {}
 
 
-def test_rows_of_forgotten_bundles_are_used_again() -> None:
+def test_rows_of_forgotten_bundles_are_reused() -> None:
     model = ClusterModel()
     for generation in range(50):
         namespace = f"tenant/ns-{generation}"
@@ -179,7 +179,7 @@ def test_rows_of_forgotten_bundles_are_used_again() -> None:
     assert model.hot_bytes() < 150 * 136
 
 
-def test_a_disputed_bundle_that_was_forgotten_and_reported_again_starts_anew() -> None:
+def test_forgotten_disputed_bundle_starts_with_one_sample() -> None:
     model = ClusterModel()
     model.apply_report(A, report([X]))
     model.apply_report(B, report([X]))
@@ -191,7 +191,7 @@ def test_a_disputed_bundle_that_was_forgotten_and_reported_again_starts_anew() -
     assert model.bundle_averages(NS)[X].long_samples == 1
 
 
-def test_the_history_of_a_namespace_changes_with_samples_and_with_forgotten_bundles(model: ClusterModel) -> None:
+def test_namespace_changes_with_samples_and_forgotten_bundles(model: ClusterModel) -> None:
     revision = model.revision
     assert model.namespaces_changed_since(revision) == set()
     model.apply_report(B, report([bundle(0, "tenant/other")]))
@@ -204,7 +204,7 @@ def test_the_history_of_a_namespace_changes_with_samples_and_with_forgotten_bund
     assert model.namespaces_changed_since(model.revision - 1) == {NS}
 
 
-def test_persisted_history_is_taken_for_a_bundle_that_has_less_of_its_own(model: ClusterModel) -> None:
+def test_persisted_history_replaces_a_shorter_own_one(model: ClusterModel) -> None:
     model.seed_bundle(X, averages((70, 0, 0, 0), samples=500, topics=3))
     assert (model.bundle_averages(NS)[X].long[0], model.bundle_averages(NS)[X].long_samples) == (70, 500)
     assert model.bundle_averages(NS)[X].short_samples == 10
@@ -222,13 +222,13 @@ def test_an_unloaded_bundle_is_recent_for_the_grace_period(model: ClusterModel) 
     assert model.recently_unloaded() == {}
 
 
-def test_what_a_former_leader_unloaded_is_restored_unless_something_later_is_known(model: ClusterModel) -> None:
+def test_restored_unload_does_not_replace_a_later_one(model: ClusterModel) -> None:
     model.mark_unloaded(X, at_s=100.0)
     model.restore_unloaded({X: 50.0, Y: 60.0})
     assert model.recently_unloaded() == {X: 100.0, Y: 60.0}
 
 
-def test_what_looks_at_a_column_keeps_what_it_saw_when_more_bundles_come() -> None:
+def test_view_of_a_column_keeps_its_values_when_columns_grow() -> None:
     model = ClusterModel()
     model.set_namespace(NS, [X], [owned(A)])
     looking = model._rows.columns.owner[:1]
@@ -239,7 +239,7 @@ def test_what_looks_at_a_column_keeps_what_it_saw_when_more_bundles_come() -> No
     assert len(model.bundles_of(B)) == 501
 
 
-def test_the_sums_to_persist_are_those_of_the_snapshot(model: ClusterModel) -> None:
+def test_persisted_broker_sums_equal_those_of_the_snapshot(model: ClusterModel) -> None:
     model.mark_unloaded(X, at_s=100.0)
     sums = model.broker_time_averages()
     assert {str(name): value.tolist() for name, value in sums.items()} == {
@@ -249,7 +249,7 @@ def test_the_sums_to_persist_are_those_of_the_snapshot(model: ClusterModel) -> N
     assert model.recently_unloaded() == {X: 100.0}
 
 
-def test_registrations_that_nothing_refers_to_do_not_pile_up(model: ClusterModel) -> None:
+def test_unreferenced_registrations_are_dropped(model: ClusterModel) -> None:
     model.set_namespace(NS, [X, Y], [owned(A), releasing(A, B)])
     for incarnation in range(3000):
         model.apply_report(broker("c", incarnation), report([bundle(3, "tenant/z")]))
@@ -258,8 +258,8 @@ def test_registrations_that_nothing_refers_to_do_not_pile_up(model: ClusterModel
     assert taken(model).bundles.assigned.tolist() == [0, 1, -1]
 
 
-def test_registrations_of_the_dead_are_not_sought_again_with_each_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a restart of everything there are few brokers, and records name all that there were."""
+def test_registrations_of_lost_brokers_are_not_scanned_with_each_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a full restart few brokers are registered, and records name all former ones."""
     model, keep, sought = ClusterModel(), RegistrationRows.keep, list[int]()
 
     def keep_seen(rows: RegistrationRows, used: set[int]) -> None:
@@ -274,7 +274,7 @@ def test_registrations_of_the_dead_are_not_sought_again_with_each_record(monkeyp
     assert len(sought) == 1
 
 
-def test_the_owners_are_those_of_the_records_as_they_are_now(model: ClusterModel) -> None:
+def test_owners_are_those_of_the_current_records(model: ClusterModel) -> None:
     assert model.owners() == {A}
     model.set_namespace(NS, [X, Y, Z], [releasing(C, B), owned(broker("a", 2)), FREE])
     assert model.owners() == {C, broker("a", 2)}
@@ -282,17 +282,17 @@ def test_the_owners_are_those_of_the_records_as_they_are_now(model: ClusterModel
     assert model.owners() == set()
 
 
-def test_names_are_known_by_one_object_each(model: ClusterModel) -> None:
+def test_names_are_interned(model: ClusterModel) -> None:
     own = model.own_names([bundle(1), bundle(2)])
     assert (own[0] is X, own[1] is Y) == (True, True)
 
 
-def test_a_record_has_bundles_of_its_own_namespace_only() -> None:
+def test_record_with_a_bundle_of_another_namespace_is_refused() -> None:
     with pytest.raises(AssertionError, match="bundles of tenant/ns only"):
         ClusterModel().set_namespace(NS, [bundle(1, "tenant/other")], [FREE])
 
 
-def test_a_snapshot_is_of_one_moment(model: ClusterModel) -> None:
+def test_snapshot_is_immutable(model: ClusterModel) -> None:
     before = taken(model)
     model.apply_report(A, report({X: (1000, 0, 0, 0)}))
     model.set_namespace(NS, [X], [FREE])
@@ -342,14 +342,14 @@ def test_bundles_are_known_from_records_and_from_reports(model: ClusterModel) ->
     assert bundle(4) not in model.known_bundles
 
 
-def test_a_bundle_on_its_way_from_a_broker_that_is_gone_belongs_to_its_destination(model: ClusterModel) -> None:
+def test_release_of_a_lost_broker_counts_at_its_destination(model: ClusterModel) -> None:
     gone = broker("gone")
     model.set_namespace(NS, [X, Y], [releasing(gone, B), releasing(gone)])
     assert taken(model).bundles.assigned.tolist() == [1, -1]
     assert taken(model).bundles.free.tolist() == [False, True]
 
 
-def test_the_samples_of_a_bundle_are_counted_and_an_unknown_one_has_none() -> None:
+def test_samples_are_counted_per_bundle() -> None:
     model = ClusterModel()
     for _ in range(12):
         model.apply_report(broker("a"), report([bundle(1)]))
@@ -357,7 +357,7 @@ def test_the_samples_of_a_bundle_are_counted_and_an_unknown_one_has_none() -> No
     assert model.count_samples(bundle(2)) == (0, 0)
 
 
-def test_namespaces_stand_in_the_order_of_their_bundles_whatever_their_names_begin_with() -> None:
+def test_namespaces_are_in_the_order_of_their_bundles() -> None:
     model = ClusterModel()
     for namespace in ("tenant/b", "tenant/b-c", "tenant/b0", "tenant/a.b", "tenant-2/b", "tenant/a"):
         model.set_namespace(namespace, [bundle(1, namespace), bundle(2, namespace)], [FREE, FREE])
@@ -368,7 +368,7 @@ def test_namespaces_stand_in_the_order_of_their_bundles_whatever_their_names_beg
     assert bundles.namespace.tolist() == sorted(bundles.namespace.tolist())
 
 
-def test_an_order_that_is_kept_up_to_date_is_that_of_a_model_that_sorts_for_the_first_time() -> None:
+def test_updated_order_equals_a_new_sort() -> None:
     rng = np.random.default_rng(1)
     kept = ClusterModel()
     for _ in range(30):
@@ -394,7 +394,7 @@ def test_an_order_that_is_kept_up_to_date_is_that_of_a_model_that_sorts_for_the_
             assert kept._rows.names[kept._rows.order().rows[one.names.index(name)]] == name
 
 
-def test_who_owns_what_by_the_records_and_what_is_on_its_way() -> None:
+def test_owners_owned_and_releasing_bundles_follow_the_records() -> None:
     model, former = ClusterModel(), broker("a", incarnation=9)
     assert (model.owners(), model.releasing(), model.bundles_owned_by([A])) == (set(), [], [])
     model.set_namespace(NS, [X, Y, Z, bundle(4)], [owned(A), releasing(B, C), owned(former), FREE])

@@ -18,13 +18,13 @@ LOADED = (100.0, 200.0, 1000.0, 2000.0)
 
 
 def known(model: ClusterModel, *names: str, owners: list[Ownership] | None = None) -> None:
-    """Take in a record with these bundles, all of them owned by A unless told."""
+    """Apply a record with these bundles, owned by A by default."""
     model.set_namespace(NS, names, owners or [owned(A)] * len(names))
 
 
 @pytest.fixture
 def model() -> ClusterModel:
-    """A reports the lower half; nothing is known of the upper one."""
+    """A reports the lower half only."""
     model = ClusterModel()
     known(model, LOW, HIGH)
     model.apply_report(A, report({LOW: LOADED}, topics_per_bundle=8))
@@ -39,7 +39,7 @@ def taken(model: ClusterModel, at_s: float = 0.0, grace_period_s: float = 60.0) 
     return model.snapshot(at_s, grace_period_s)
 
 
-def test_the_parts_of_a_split_bundle_share_its_history_by_their_share_of_the_range(model: ClusterModel) -> None:
+def test_split_divides_history_by_share_of_the_range(model: ClusterModel) -> None:
     model.apply_report(A, report({LOW: LOADED}, topics_per_bundle=8))
     known(model, FIRST, SECOND, HIGH)
     found = history(model)
@@ -50,7 +50,7 @@ def test_the_parts_of_a_split_bundle_share_its_history_by_their_share_of_the_ran
     assert (found[FIRST].topics, found[SECOND].topics) == (2, 6)
 
 
-def test_a_merged_bundle_carries_what_both_carried_and_keeps_the_longer_history(model: ClusterModel) -> None:
+def test_merge_adds_loads_and_keeps_the_longer_history(model: ClusterModel) -> None:
     model.apply_report(A, report({LOW: LOADED, HIGH: (1, 2, 3, 4)}, topics_per_bundle=8))
     whole = f"{NS}/0x00000000_0xffffffff"
     known(model, whole)
@@ -59,13 +59,13 @@ def test_a_merged_bundle_carries_what_both_carried_and_keeps_the_longer_history(
     assert (found[whole].long_samples, found[whole].topics) == (2, 16)
 
 
-def test_of_merged_bundles_one_without_history_adds_nothing(model: ClusterModel) -> None:
+def test_merge_with_a_bundle_without_history_adds_nothing(model: ClusterModel) -> None:
     whole = f"{NS}/0x00000000_0xffffffff"
     known(model, whole)
     assert history(model)[whole].long.tolist() == list(LOADED)
 
 
-def test_the_parts_of_a_bundle_without_history_have_none() -> None:
+def test_parts_of_a_bundle_without_history_have_none() -> None:
     model = ClusterModel()
     known(model, LOW, HIGH)
     known(model, FIRST, SECOND, HIGH)
@@ -73,7 +73,7 @@ def test_the_parts_of_a_bundle_without_history_have_none() -> None:
     assert taken(model).bundles.long.tolist() == [DEFAULT_LOAD.tolist()] * 3
 
 
-def test_any_new_shape_inherits_from_whatever_it_overlaps_with() -> None:
+def test_new_bundle_inherits_from_all_that_it_overlaps() -> None:
     model = ClusterModel()
     known(model, LOW, HIGH)
     model.apply_report(A, report({LOW: (80, 0, 0, 0), HIGH: (40, 0, 0, 0)}))
@@ -83,7 +83,7 @@ def test_any_new_shape_inherits_from_whatever_it_overlaps_with() -> None:
     assert sum(each.long[0] for each in history(model).values()) == pytest.approx(120)
 
 
-def test_a_bundle_that_is_no_more_is_gone_from_reports_and_the_snapshot(model: ClusterModel) -> None:
+def test_split_bundle_disappears_from_reports_and_snapshot(model: ClusterModel) -> None:
     known(model, FIRST, SECOND, HIGH)
     bundles = taken(model).bundles
     assert bundles.names == (FIRST, SECOND, HIGH)
@@ -92,7 +92,7 @@ def test_a_bundle_that_is_no_more_is_gone_from_reports_and_the_snapshot(model: C
     assert taken(model).top_bundles is not None
 
 
-def test_a_row_used_again_is_not_taken_for_the_bundle_it_was(model: ClusterModel) -> None:
+def test_reused_row_is_not_confused_with_its_former_bundle(model: ClusterModel) -> None:
     known(model, FIRST, SECOND, HIGH)
     model.set_namespace("tenant/other", ["tenant/other/0x00000000_0xffffffff"], [owned(B)])
     model.apply_report(B, report({"tenant/other/0x00000000_0xffffffff": LOADED}))
@@ -101,7 +101,7 @@ def test_a_row_used_again_is_not_taken_for_the_bundle_it_was(model: ClusterModel
     assert taken(model).bundles.broker.tolist() == [-1, -1, -1, 0]
 
 
-def test_what_a_report_says_of_former_bundles_is_left_alone_and_counted(model: ClusterModel) -> None:
+def test_former_bundles_in_a_report_are_ignored_and_counted(model: ClusterModel) -> None:
     known(model, FIRST, SECOND, HIGH)
     before = history(model)
     model.apply_report(A, report({LOW: LOADED, HIGH: (1, 0, 0, 0)}))
@@ -113,7 +113,7 @@ def test_what_a_report_says_of_former_bundles_is_left_alone_and_counted(model: C
     assert model.unknown_bundles() == {}
 
 
-def test_a_report_that_is_quicker_than_the_record_counts_once_the_record_is_there(model: ClusterModel) -> None:
+def test_report_ahead_of_its_record_counts_when_the_record_arrives(model: ClusterModel) -> None:
     gone = f"{NS}/0x00000000_0x11111111"
     model.apply_report(A, report({FIRST: LOADED, SECOND: (5, 0, 0, 0), gone: (7, 0, 0, 0), HIGH: (1, 0, 0, 0)}))
     assert history(model).keys() == {LOW, HIGH}
@@ -127,7 +127,7 @@ def test_a_report_that_is_quicker_than_the_record_counts_once_the_record_is_ther
     assert taken(model).bundles.broker.tolist() == [-1, -1, -1]
 
 
-def test_without_a_record_a_bundle_is_known_from_reports_alone(model: ClusterModel) -> None:
+def test_bundle_without_a_record_is_known_from_reports(model: ClusterModel) -> None:
     model.remove_namespace(NS)
     model.apply_report(A, report({FIRST: LOADED}))
     assert history(model).keys() == {FIRST}
@@ -137,7 +137,7 @@ def test_without_a_record_a_bundle_is_known_from_reports_alone(model: ClusterMod
     assert taken(model).bundles.names == ()
 
 
-def test_a_bundle_reported_before_its_record_keeps_its_own_history() -> None:
+def test_bundle_reported_before_its_record_keeps_its_history() -> None:
     model = ClusterModel()
     model.apply_report(A, report({FIRST: LOADED, LOW: (1, 1, 1, 1)}))
     known(model, FIRST, SECOND, HIGH)
@@ -145,7 +145,7 @@ def test_a_bundle_reported_before_its_record_keeps_its_own_history() -> None:
     assert history(model).keys() == {FIRST}
 
 
-def test_parts_of_a_bundle_that_was_unloaded_recently_were_so_too(model: ClusterModel) -> None:
+def test_parts_inherit_the_recent_unload(model: ClusterModel) -> None:
     model.mark_unloaded(LOW, at_s=100.0)
     model.mark_unloaded(FIRST, at_s=120.0)
     known(model, FIRST, SECOND, HIGH)
@@ -155,7 +155,7 @@ def test_parts_of_a_bundle_that_was_unloaded_recently_were_so_too(model: Cluster
     assert model.recently_unloaded() == {LOW: 120.0}
 
 
-def test_the_leader_divides_what_parts_inherit_by_what_their_topics_carry(model: ClusterModel) -> None:
+def test_redistribute_divides_history_by_topic_load(model: ClusterModel) -> None:
     known(model, FIRST, SECOND, HIGH)
     revision = model.revision
     load = np.array([3.0, 1.0, 9.0, 0.0])
@@ -168,14 +168,14 @@ def test_the_leader_divides_what_parts_inherit_by_what_their_topics_carry(model:
 
 
 @pytest.mark.parametrize("parts", [{FIRST: 0, SECOND: 0}, {FIRST: 1, LOW: 1}, {FIRST: 1, HIGH: 1}])
-def test_nothing_is_divided_without_topics_or_without_history(model: ClusterModel, parts: dict[str, int]) -> None:
+def test_redistribute_without_topics_or_history_changes_nothing(model: ClusterModel, parts: dict[str, int]) -> None:
     known(model, FIRST, SECOND, HIGH)
     revision = model.revision
     model.redistribute({name: PartLoad(np.zeros(4), topics) for name, topics in parts.items()})
     assert model.revision == revision
 
 
-def test_a_long_history_stays_long() -> None:
+def test_split_keeps_the_full_sample_window() -> None:
     model = ClusterModel()
     known(model, LOW, HIGH)
     model.seed_bundle(LOW, averages(LOADED, samples=LONG_WINDOW))
@@ -183,13 +183,13 @@ def test_a_long_history_stays_long() -> None:
     assert {each.long_samples for each in history(model).values()} == {LONG_WINDOW}
 
 
-def test_a_record_that_only_changes_owners_changes_no_history(model: ClusterModel) -> None:
+def test_change_of_owners_keeps_history(model: ClusterModel) -> None:
     known(model, LOW, HIGH, owners=[owned(B, 2), FREE])
     assert history(model)[LOW].long.tolist() == list(LOADED)
     assert model.unknown_bundles() == {}
 
 
-def test_history_divided_by_range_gives_way_to_what_the_leader_writes(model: ClusterModel) -> None:
+def test_persisted_history_replaces_history_divided_by_range(model: ClusterModel) -> None:
     assert not model.awaits_division(NS)
     known(model, FIRST, SECOND, HIGH)
     assert model.awaits_division(NS)

@@ -13,7 +13,7 @@ W, X, Y, Z = bundle(1), bundle(2), bundle(3), bundle(4)
 NS = "tenant/ns"
 
 
-def test_brokers_come_by_name_with_what_they_report_and_own() -> None:
+def test_brokers_are_sorted_by_name_with_usage_load_and_ownership() -> None:
     model = ClusterModel()
     model.set_namespace(NS, [W, X, Y, Z], [owned(A), releasing(A, B), owned(GONE), FREE])
     model.apply_report(B, report())
@@ -34,14 +34,14 @@ def test_usage_without_a_limit_is_unknown() -> None:
     assert (cpu, math.isnan(memory)) == (40, True)
 
 
-def test_what_only_a_report_names_has_no_record_to_say_who_owns_it() -> None:
+def test_reported_bundle_without_a_record_is_unowned() -> None:
     model = ClusterModel()
     model.apply_report(A, report({W: (1, 1, 1, 1)}))
     summary = model.summary()
     assert (summary.bundles, summary.unowned, summary.owned.tolist()) == (1, 0, [0])
 
 
-def test_there_may_be_nothing() -> None:
+def test_empty_model_has_an_empty_summary() -> None:
     summary = ClusterModel().summary()
     assert (summary.brokers, summary.bundles, summary.unowned) == ((), 0, 0)
     assert summary.usage_percent.shape == (0, 5)
@@ -49,7 +49,7 @@ def test_there_may_be_nothing() -> None:
     assert (names, throughput.tolist()) == ((), [])
 
 
-def test_the_names_stay_the_same_until_a_bundle_comes_or_goes() -> None:
+def test_throughput_names_are_reused_until_the_bundles_change() -> None:
     model = ClusterModel()
     model.set_namespace(NS, [W, X], [owned(A), FREE])
     names, _ = model.throughput()

@@ -13,7 +13,7 @@ A, B, C, D, E = (BrokerId(f"{letter}:1") for letter in "abcde")
 
 
 class Queue:
-    """Turns, and who has been given one so far."""
+    """A limiter and the entries that it has granted."""
 
     def __init__(self, most: int, most_per_broker: int) -> None:
         self.limits = (most, most_per_broker)
@@ -29,7 +29,7 @@ class Queue:
         self.begun += self.limiter.grant()
 
 
-def test_no_more_than_the_limit_of_all_are_under_way() -> None:
+def test_global_limit_holds() -> None:
     queue = Queue(2, 9)
     for number in range(4):
         queue.add(str(number), BrokerId(f"{number}:1"))
@@ -39,7 +39,7 @@ def test_no_more_than_the_limit_of_all_are_under_way() -> None:
     assert queue.begun == ["0", "1", "2"]
 
 
-def test_a_busy_broker_holds_up_nobody_who_does_not_need_it() -> None:
+def test_busy_broker_blocks_only_entries_that_need_it() -> None:
     queue = Queue(9, 1)
     queue.add("from a", A, B)
     queue.add("from a too", A, C)
@@ -50,7 +50,7 @@ def test_a_busy_broker_holds_up_nobody_who_does_not_need_it() -> None:
     assert queue.begun == ["from a", "elsewhere", "from a too", "freed by b"]
 
 
-def test_nobody_overtakes_one_that_waits_for_two_brokers() -> None:
+def test_entry_waiting_for_two_brokers_is_not_overtaken() -> None:
     queue = Queue(9, 1)
     queue.add("holds b", B)
     queue.add("a to b", A, B)
@@ -62,7 +62,7 @@ def test_nobody_overtakes_one_that_waits_for_two_brokers() -> None:
     assert queue.begun == ["holds b", "a to b", "later from a"]
 
 
-def test_a_limit_that_was_raised_holds_from_the_next_who_comes_or_goes() -> None:
+def test_raised_limit_applies_at_the_next_grant() -> None:
     queue = Queue(1, 1)
     queue.add("1", A)
     queue.add("2", B)
@@ -71,7 +71,7 @@ def test_a_limit_that_was_raised_holds_from_the_next_who_comes_or_goes() -> None
     assert queue.begun == ["1", "2", "3"]
 
 
-def test_who_came_first_goes_first_also_where_another_of_the_same_broker_went_before() -> None:
+def test_waiting_entries_are_granted_in_order_of_arrival() -> None:
     queue = Queue(1, 1)
     queue.add("elsewhere", C)
     queue.add("1", A)
@@ -82,7 +82,7 @@ def test_who_came_first_goes_first_also_where_another_of_the_same_broker_went_be
     assert queue.begun == ["elsewhere", "1", "2"]
 
 
-def test_a_limit_that_was_raised_lets_several_of_the_same_brokers_go_at_once() -> None:
+def test_raised_broker_limit_grants_several_entries_at_once() -> None:
     queue = Queue(1, 1)
     for number in range(4):
         queue.add(str(number), A, B)
@@ -91,7 +91,7 @@ def test_a_limit_that_was_raised_lets_several_of_the_same_brokers_go_at_once() -
     assert queue.begun == ["0", "1", "2"]
 
 
-def test_what_was_begun_already_has_its_turn_whatever_the_limits_and_takes_it_from_others() -> None:
+def test_acquired_entries_exceed_the_limits_and_count_against_others() -> None:
     queue = Queue(2, 1)
     for number in range(3):
         queue.limiter.acquire(f"begun {number}", frozenset({A}))
@@ -106,7 +106,7 @@ def test_what_was_begun_already_has_its_turn_whatever_the_limits_and_takes_it_fr
     assert queue.begun == ["elsewhere", "from a"]
 
 
-def test_nobody_comes_twice() -> None:
+def test_entry_cannot_be_added_twice() -> None:
     queue = Queue(1, 1)
     queue.add("1", A)
     with pytest.raises(AssertionError):
@@ -116,7 +116,7 @@ def test_nobody_comes_twice() -> None:
         queue.add("2", C)
 
 
-def test_those_who_waited_behind_one_that_leaves_go_at_once() -> None:
+def test_entries_behind_a_removed_one_are_granted() -> None:
     queue = Queue(9, 1)
     queue.add("holds b", B)
     queue.add("a to b", A, B)
@@ -125,7 +125,7 @@ def test_those_who_waited_behind_one_that_leaves_go_at_once() -> None:
     assert queue.begun == ["holds b", "later from a"]
 
 
-def test_who_neither_waits_nor_has_a_turn_gives_back_nothing() -> None:
+def test_release_of_an_unknown_entry_frees_nothing() -> None:
     queue = Queue(1, 1)
     queue.add("1", A)
     queue.add("2", A)

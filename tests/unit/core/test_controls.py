@@ -51,7 +51,7 @@ def about(plan: Plan, subject: str) -> list[Verdict]:
 
 
 def hot(**others: list[str]) -> Snapshot:
-    """`a` has to shed some of its three bundles, the first of which is the busiest."""
+    """`a` must shed some of its three bundles; the first is the busiest."""
     carried = {bundle(0): throughput(60), bundle(1): throughput(20), bundle(2): throughput(20)}
     reports = {"a": report(carried, cpu=95)}
     return snapshot(reports | {name: report(owned, cpu=10) for name, owned in others.items()})
@@ -64,19 +64,19 @@ def hot(**others: list[str]) -> Snapshot:
         (Controls(excluded=frozenset({A})), FilterReason.BROKER_EXCLUDED),
     ],
 )
-def test_a_broker_that_is_drained_or_excluded_gets_no_bundle(controls: Controls, reason: Reason) -> None:
+def test_drained_or_excluded_broker_gets_no_bundle(controls: Controls, reason: Reason) -> None:
     verdict = place(under(controls, snapshot({"a": report(cpu=1), "b": report(cpu=50)})))
     assert (verdict.why["broker"], verdict.why[reason.value]) == (B, 1)
 
 
-def test_nobody_gets_a_bundle_when_every_broker_is_drained_or_excluded() -> None:
+def test_no_placement_when_all_brokers_are_drained_or_excluded() -> None:
     controls = Controls(draining={A: DrainOrder(0.0)}, excluded=frozenset({B}))
     verdict = place(under(controls, snapshot({"a": report(), "b": report()})))
     assert (verdict.verdict, verdict.acted) == (PlacementReason.NO_BROKER_AVAILABLE, False)
     assert (verdict.why["broker_draining"], verdict.why["broker_excluded"]) == (1, 1)
 
 
-def test_controls_that_name_brokers_which_are_not_there_change_nothing() -> None:
+def test_controls_of_unregistered_brokers_change_nothing() -> None:
     controls = Controls(draining={C: DrainOrder(0.0)}, excluded=frozenset({BrokerId("d:8080")}))
     assert place(under(controls, snapshot({"a": report()}))).why["broker"] == A
     given = under(controls, hot(b=[]))
@@ -84,7 +84,7 @@ def test_controls_that_name_brokers_which_are_not_there_change_nothing() -> None
     assert not about(shed(given), C)
 
 
-def test_a_drained_primary_broker_does_not_keep_secondary_ones_from_helping() -> None:
+def test_secondary_broker_replaces_a_drained_primary_one() -> None:
     policies = Policies((IsolationPolicy("mine", ("tenant/ns",), ("a",), ("b",)),))
     given = snapshot({"a": report([bundle(9)]), "b": report()}, policies=policies)
     destination, _, _ = choose_destination(
@@ -94,7 +94,7 @@ def test_a_drained_primary_broker_does_not_keep_secondary_ones_from_helping() ->
     assert destination.broker == B
 
 
-def test_a_pinned_bundle_is_placed_on_its_broker_however_busy_that_is() -> None:
+def test_pinned_bundle_is_placed_on_its_busy_broker() -> None:
     controls = Controls(pinned={bundle(9): A})
     verdict = place(under(controls, snapshot({"a": report(cpu=99), "b": report(cpu=1)})))
     assert (verdict.verdict, verdict.why["broker"]) == (PlacementReason.PINNED_TO_BROKER, A)
@@ -108,7 +108,7 @@ def test_a_pinned_bundle_is_placed_on_its_broker_however_busy_that_is() -> None:
         (Controls(pinned={bundle(9): A}, excluded=frozenset({A})), "may not be given it now"),
     ],
 )
-def test_a_bundle_whose_pin_cannot_be_kept_is_placed_elsewhere_and_says_so(controls: Controls, why: str) -> None:
+def test_bundle_with_an_unusable_pin_is_placed_elsewhere_with_the_reason(controls: Controls, why: str) -> None:
     verdict = place(under(controls, snapshot({"a": report(cpu=1), "b": report(cpu=1)})))
     pinned_to = controls.pinned[bundle(9)]
     assert verdict.acted
@@ -116,13 +116,13 @@ def test_a_bundle_whose_pin_cannot_be_kept_is_placed_elsewhere_and_says_so(contr
     assert verdict.sentence().endswith(f"; it is pinned to {pinned_to}, which {why}")
 
 
-def test_a_pinned_bundle_that_leaves_a_broker_goes_where_it_is_pinned() -> None:
+def test_pinned_bundle_moves_to_its_pin() -> None:
     given = under(Controls(pinned={bundle(0): C}), hot(b=[], c=[bundle(5)]))
     destination, verdict, _ = choose_destination(given, bundle(0), A, OVERLOAD, {}, np.random.default_rng(0))
     assert (destination, verdict.verdict) == (broker("c"), PlacementReason.PINNED_TO_BROKER)
 
 
-def test_another_bundle_is_shed_in_place_of_a_pinned_one_and_the_verdict_says_where_that_is_pinned() -> None:
+def test_pinned_bundle_stays_with_a_verdict_and_another_is_shed() -> None:
     given = hot(b=[])
     assert bundle(0) in moves(shed(given))
     plan = shed(under(Controls(pinned={bundle(0): A}), given))
@@ -135,7 +135,7 @@ def test_another_bundle_is_shed_in_place_of_a_pinned_one_and_the_verdict_says_wh
     )
 
 
-def test_a_frozen_bundle_stays_for_the_operators_reason_even_if_it_is_pinned_too() -> None:
+def test_frozen_and_pinned_bundle_stays_with_the_reason_of_the_freeze() -> None:
     controls = Controls(pinned={bundle(0): A}, frozen_bundles={bundle(0): "load test"})
     (verdict,) = about(shed(under(controls, hot(b=[]))), bundle(0))
     assert (verdict.verdict, verdict.sentence()) == (
@@ -144,7 +144,7 @@ def test_a_frozen_bundle_stays_for_the_operators_reason_even_if_it_is_pinned_too
     )
 
 
-def test_a_broker_with_nothing_but_frozen_bundles_sheds_nothing_and_each_of_them_says_why() -> None:
+def test_broker_with_only_frozen_bundles_sheds_nothing_with_verdicts() -> None:
     controls = Controls(frozen_bundles={bundle(i): "stay" for i in range(3)})
     plan = shed(under(controls, hot(b=[])))
     assert plan.steps == ()
@@ -152,20 +152,20 @@ def test_a_broker_with_nothing_but_frozen_bundles_sheds_nothing_and_each_of_them
     assert all(about(plan, bundle(i))[0].verdict is SheddingReason.BUNDLE_FROZEN for i in range(3))
 
 
-def test_nothing_is_said_of_a_frozen_bundle_that_nobody_wanted_to_move_or_that_is_gone() -> None:
+def test_frozen_bundle_that_is_not_to_move_gets_no_verdict() -> None:
     controls = Controls(frozen_bundles={bundle(7): "stay", bundle(5): "gone", "t/x/0x00000000_0xffffffff": "gone"})
     plan = shed(under(controls, hot(b=[bundle(7)])))
     assert not [verdict for verdict in plan.verdicts if verdict.verdict is SheddingReason.BUNDLE_FROZEN]
 
 
-def test_a_frozen_balancer_sheds_nothing_for_the_operators_reason() -> None:
+def test_frozen_balancer_sheds_nothing_with_the_operators_reason() -> None:
     plan = shed(under(Controls(frozen="incident 7"), hot(b=[])))
     (verdict,) = plan.verdicts
     assert (verdict.subject, verdict.verdict) == ("cluster", SheddingReason.SHEDDING_FROZEN)
     assert verdict.sentence() == "No move because the balancer is frozen: incident 7"
 
 
-def test_shedding_takes_a_drained_broker_for_gone_and_says_since_when() -> None:
+def test_shedding_ignores_a_drained_broker_and_reports_since_when() -> None:
     given = replace(under(Controls(draining={B: DrainOrder(40.0)}), hot(b=[bundle(7)], c=[])), taken_at_s=100.0)
     plan = shed(given)
     assert set(moves(plan).values()) == {C}
@@ -174,12 +174,12 @@ def test_shedding_takes_a_drained_broker_for_gone_and_says_since_when() -> None:
     assert verdict.sentence() == "No move but what its drain gives away: the broker has been drained for 60 s"
 
 
-def test_a_hot_broker_that_is_drained_sheds_nothing_by_itself() -> None:
+def test_hot_drained_broker_is_not_shed() -> None:
     plan = shed(under(Controls(draining={A: DrainOrder(0.0)}), hot(b=[], c=[])))
     assert plan.steps == ()
 
 
-def test_an_emptying_broker_does_not_make_the_others_look_uneven() -> None:
+def test_drained_broker_does_not_count_as_imbalance() -> None:
     loaded = {bundle(i): throughput(10) for i in range(40)}
     others = {bundle(i): throughput(10) for i in range(40, 80)}
     given = snapshot({"a": report(loaded), "b": report(others), "c": report({bundle(80): throughput(1)})})
@@ -187,12 +187,12 @@ def test_an_emptying_broker_does_not_make_the_others_look_uneven() -> None:
     assert not moves(shed(under(Controls(draining={C: DrainOrder(0.0)}), given), UNIFORM))
 
 
-def test_a_broker_that_is_excluded_gets_nothing_from_shedding_but_may_shed() -> None:
+def test_excluded_broker_sheds_but_gets_nothing() -> None:
     given = under(Controls(excluded=frozenset({A, B})), hot(b=[], c=[bundle(7)]))
     assert set(moves(shed(given)).values()) == {C}
 
 
-def test_transfers_pass_over_a_drained_and_an_excluded_broker() -> None:
+def test_transfers_skip_drained_and_excluded_brokers() -> None:
     carried = {bundle(i): throughput(10) for i in range(10)}
     reports = {"a": report(carried, cpu=90), "b": report(cpu=1), "c": report(cpu=2), "d": report(cpu=3)}
     given = snapshot({name: replace(each, last_update_ms=1) for name, each in reports.items()})
@@ -201,12 +201,12 @@ def test_transfers_pass_over_a_drained_and_an_excluded_broker() -> None:
     assert set(moves(shed(under(controls, given), TRANSFER)).values()) == {BrokerId("d:8080")}
 
 
-def test_transfers_find_nobody_when_all_are_excluded() -> None:
+def test_no_transfer_when_all_brokers_are_excluded() -> None:
     given = snapshot({"a": report({bundle(i): throughput(1) for i in range(4)}, cpu=90), "b": report(cpu=1)})
     assert shed(under(Controls(excluded=frozenset({A, B})), given), TRANSFER).steps == ()
 
 
-def test_what_brokers_made_known_is_left_out_with_them() -> None:
+def test_restrained_snapshot_drops_all_data_of_drained_brokers() -> None:
     model = ClusterModel()
     model.apply_report(broker("a"), report({bundle(0): throughput(1)}, cpu=10))
     model.apply_report(broker("b"), report({bundle(1): throughput(2)}, cpu=20))
@@ -223,7 +223,7 @@ def test_what_brokers_made_known_is_left_out_with_them() -> None:
     assert left.bundles.broker.max() <= 0
 
 
-def test_columns_of_some_brokers_keep_their_order() -> None:
+def test_selected_broker_columns_keep_their_order() -> None:
     top = TopBundles(lambda i: (np.array([i], dtype=np.int32), np.array([float(i)])))
     assert top.only(np.array([0, 2])).of_broker(1) == [(2, 2.0)]
     percent, load = np.zeros((3, 5), dtype=np.float32), np.arange(12.0).reshape(3, 4)
@@ -231,7 +231,7 @@ def test_columns_of_some_brokers_keep_their_order() -> None:
     assert published.only(np.array([2])).msg_throughput_in.tolist() == [10.0]
 
 
-def test_a_bundle_waits_for_a_broker_that_is_held_off_until_the_time_is_over_or_it_is_drained() -> None:
+def test_hold_ends_with_its_time_or_a_drain() -> None:
     controls = Controls(held_off={A: 100.0, B: 100.0}, draining={B: DrainOrder(1.0)})
     assert controls.holds(40.0) == {A: 60.0}
     assert controls.holds(100.0) == {}
@@ -251,7 +251,7 @@ def test_repeated_drain_order_is_the_same(before: dict[BrokerId, DrainOrder], af
     assert Controls(draining={A: after}).with_drain(A, DrainOrder(3.0, 0)).draining == {A: after}, "it is away"
 
 
-def test_a_drain_is_taken_back_if_it_is_the_one_that_is_meant() -> None:
+def test_only_the_named_drain_is_removed() -> None:
     controls = Controls(draining={A: DrainOrder(1.0), B: DrainOrder(2.0)}, frozen="night")
     others = Controls(draining={B: DrainOrder(2.0)}, frozen="night")
     assert controls.without_drain(A) == controls.without_drain(A, 1.0) == others
@@ -268,13 +268,13 @@ def test_bundles_return_once_the_drain_of_their_broker_has_ended() -> None:
     assert ended.without_returned(A, {"t/1", "t/2"}) == ended.without_drain(A) == Controls(pinned={"t/2": B})
 
 
-def test_only_what_is_neither_pinned_nor_frozen_may_be_shed() -> None:
+def test_pinned_and_frozen_bundles_may_not_be_shed() -> None:
     controls = Controls(pinned={bundle(0): A}, frozen_bundles={bundle(1): "stay"}, draining={A: DrainOrder(0.0)})
     assert [controls.may_be_shed(bundle(i)) for i in range(3)] == [False, False, True]
     assert [controls.takes_bundles(each) for each in (A, B)] == [False, True]
 
 
-def test_later_reports_are_taken_in_by_the_rules_that_were_set() -> None:
+def test_new_report_rules_apply_to_later_reports() -> None:
     model = ClusterModel()
     model.apply_report(broker("a"), report(cpu=10))
     model.set_rules(replace(PUBLISHING, history=0.0))
@@ -284,7 +284,7 @@ def test_later_reports_are_taken_in_by_the_rules_that_were_set() -> None:
     assert published.weighted_max_ema.tolist() == pytest.approx([0.5])
 
 
-def test_an_idle_excluded_broker_is_no_candidate_when_an_anti_affinity_group_is_compared() -> None:
+def test_excluded_broker_does_not_count_for_anti_affinity() -> None:
     policies = Policies((), {"tenant/ns": "g", "tenant/other": "g"})
     carried = {bundle(0): throughput(60), bundle(1): throughput(20)}
     reports = {
@@ -299,14 +299,14 @@ def test_an_idle_excluded_broker_is_no_candidate_when_an_anti_affinity_group_is_
     assert about(plan, bundle(0))[0].verdict is SheddingReason.ANTI_AFFINITY_KEPT
 
 
-def test_what_an_operator_did_to_a_bundle_is_said_in_words() -> None:
+def test_control_of_a_bundle_is_described() -> None:
     controls = Controls(pinned={"t/ns/1": A}, frozen_bundles={"t/ns/2": "slow disks"})
     assert controls.find_control("t/ns/1") == "pinned it to a:8080"
     assert controls.find_control("t/ns/2") == "froze it: slow disks"
     assert controls.find_control("t/ns/3") is None
 
 
-def test_what_is_about_a_namespace_goes_with_it_and_nothing_else() -> None:
+def test_controls_of_a_deleted_namespace_are_removed() -> None:
     of_it, of_others = "t/ns/0x00000000_0xffffffff", "t/ns2/0x00000000_0xffffffff"
     before = Controls(
         draining={A: DrainOrder(1.0)},

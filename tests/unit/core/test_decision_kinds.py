@@ -30,7 +30,7 @@ ON_A, ON_B, FREE = bundle(0), bundle(1), bundle(9)
         ("choose", {"bundle": ON_A}, Controls(excluded=frozenset({A, B})), {}),
     ],
 )
-def test_each_kind_decides_what_its_request_asks_for(
+def test_decision_kind_executes_its_request(
     kind: str, request_: Request, controls: Controls, destinations: dict[str, BrokerId]
 ) -> None:
     given = replace(snapshot({"a": report([ON_A], cpu=80), "b": report([ON_B], cpu=10)}), controls=controls)

@@ -33,7 +33,7 @@ def leader() -> DrainsHarness:
     return DrainsHarness()
 
 
-def test_nothing_is_looked_at_while_nothing_is_wished(leader: DrainsHarness) -> None:
+def test_no_scan_without_a_drain(leader: DrainsHarness) -> None:
     assert leader.drains.wake_s is None
     assert leader.look() == []
     leader.controls = drained(A)
@@ -41,7 +41,7 @@ def test_nothing_is_looked_at_while_nothing_is_wished(leader: DrainsHarness) -> 
     assert leader.drains.wake_s == leader.now_s, "at once"
 
 
-def test_a_drain_begins_and_its_bundles_are_decided_on_and_moved(leader: DrainsHarness) -> None:
+def test_drain_plans_and_moves_its_bundles(leader: DrainsHarness) -> None:
     leader.controls = drained(A)
     assert leader.look() == [GiveAway((A.broker,), 4, frozenset())]
     assert leader.drains.wake_s is None, "not before it is decided"
@@ -55,7 +55,7 @@ def test_a_drain_begins_and_its_bundles_are_decided_on_and_moved(leader: DrainsH
     assert leader.look(0.0) == [GiveAway((A.broker,), 2, frozenset({"t/1", "t/2"}))]
 
 
-def test_no_more_are_asked_for_while_more_than_half_of_the_window_is_moving(leader: DrainsHarness) -> None:
+def test_next_batch_waits_until_half_of_the_window_is_free(leader: DrainsHarness) -> None:
     leader.draining("t/1", "t/2", "t/3", "t/4")
     assert leader.look() == []
     leader.step(MoveEnded("t/4", MOVED))
@@ -65,13 +65,13 @@ def test_no_more_are_asked_for_while_more_than_half_of_the_window_is_moving(lead
     assert leader.look(0.0) == [GiveAway((A.broker,), 2, frozenset({"t/2", "t/3"}))]
 
 
-def test_only_as_many_begin_as_were_asked_for(leader: DrainsHarness) -> None:
+def test_surplus_steps_of_a_plan_do_not_begin(leader: DrainsHarness) -> None:
     leader.controls = drained(A)
     leader.look()
     assert len(leader.step(DrainPlanned(plan(*(away(f"t/{number}") for number in range(9)))))) == 4
 
 
-def test_what_came_of_a_drain_is_counted(leader: DrainsHarness) -> None:
+def test_drain_counts_moves_and_its_rate(leader: DrainsHarness) -> None:
     drain = leader.draining("t/1", "t/2", "t/3")
     assert (leader.drains.state(drain, 3), drain.rate_per_s(leader.now_s)) == ("draining", 0.0)
     leader.now_s += 2.0
@@ -84,7 +84,7 @@ def test_what_came_of_a_drain_is_counted(leader: DrainsHarness) -> None:
     assert drain.rate_per_s(leader.now_s + 61.0) == 0.0, "of late"
 
 
-def test_the_rate_is_of_the_last_minute_and_of_no_more_than_a_thousand_bundles() -> None:
+def test_rate_covers_the_last_minute_and_at_most_1000_bundles() -> None:
     drain = Drain(A, 50.0, 100.0)
     drain.move_ended(100.0625, has_left=True)
     assert drain.rate_per_s(100.0625) == pytest.approx(10.0), "a shorter time counts as a tenth of a second"
@@ -118,7 +118,7 @@ def test_bundle_that_stays_is_retried_later(leader: DrainsHarness, outcome: Outc
     assert (drain.moved, drain.failed, leader.drains.blocked(drain)) == (1, 1, {})
 
 
-def test_a_bundle_that_no_other_broker_may_own_is_given_a_rest_and_says_why(leader: DrainsHarness) -> None:
+def test_bundle_without_another_broker_is_paused_with_its_reason(leader: DrainsHarness) -> None:
     leader.controls = drained(A)
     leader.owners = {"t/1": A, "t/2": C}
     leader.look()
@@ -129,7 +129,7 @@ def test_a_bundle_that_no_other_broker_may_own_is_given_a_rest_and_says_why(lead
     assert leader.look() == [GiveAway((A.broker,), 4, frozenset({"t/1", "t/2", "t/gone"}))]
 
 
-def test_a_bundle_that_leaves_after_all_has_no_rest_where_it_is_then(leader: DrainsHarness) -> None:
+def test_moved_bundle_is_no_longer_paused(leader: DrainsHarness) -> None:
     drain = leader.draining("t/1")
     leader.step(MoveEnded("t/1", CalledOff("cancelled")))
     leader.look()
@@ -139,7 +139,7 @@ def test_a_bundle_that_leaves_after_all_has_no_rest_where_it_is_then(leader: Dra
     assert leader.look() == [GiveAway((A.broker,), 4, frozenset())]
 
 
-def test_a_rest_that_is_over_is_not_kept(leader: DrainsHarness) -> None:
+def test_ended_pause_is_dropped(leader: DrainsHarness) -> None:
     drain = leader.draining()
     leader.owners["t/1"] = A
     leader.look()
@@ -157,7 +157,7 @@ def test_a_stale_step_is_planned_again_but_not_at_once(leader: DrainsHarness) ->
     assert leader.look() == [GiveAway((A.broker,), 4, frozenset())]
 
 
-def test_a_drain_that_is_wished_no_more_withdraws_its_moves_and_leaves_no_rest(leader: DrainsHarness) -> None:
+def test_cancelled_drain_withdraws_its_moves_and_drops_pauses(leader: DrainsHarness) -> None:
     drain = leader.draining("t/1", "t/2")
     leader.step(MoveEnded("t/1", CalledOff("cancelled")))
     leader.controls = Controls()
@@ -173,14 +173,14 @@ def test_a_drain_that_is_wished_no_more_withdraws_its_moves_and_leaves_no_rest(l
     assert (anew.since_s, anew.failed) == (60.0, 0)
 
 
-def test_a_drain_that_is_lifted_while_it_is_decided_on_begins_nothing(leader: DrainsHarness) -> None:
+def test_drain_lifted_during_its_decision_begins_no_move(leader: DrainsHarness) -> None:
     leader.controls = drained(A)
     leader.look()
     leader.controls = Controls()
     assert leader.step(DrainPlanned(plan(away("t/1")))) == []
 
 
-def test_of_two_drains_only_the_one_that_is_lifted_withdraws_its_moves_and_begins_none(leader: DrainsHarness) -> None:
+def test_lifted_drain_does_not_affect_another_drain(leader: DrainsHarness) -> None:
     leader.draining("t/1")
     leader.controls = drained(A, B)
     (asked,) = leader.look()
@@ -191,7 +191,7 @@ def test_of_two_drains_only_the_one_that_is_lifted_withdraws_its_moves_and_begin
     assert [each for each in leader.look() if isinstance(each, WithdrawMove)] == [WithdrawMove("t/1")]
 
 
-def test_a_drain_begins_also_behind_one_that_ends(leader: DrainsHarness) -> None:
+def test_drain_begins_in_the_scan_that_ends_another(leader: DrainsHarness) -> None:
     leader.controls = drained(A)
     leader.processes[A.broker] += 1
     assert leader.look() == [EndDrain(A.broker, 50.0)]
@@ -199,14 +199,14 @@ def test_a_drain_begins_also_behind_one_that_ends(leader: DrainsHarness) -> None
     assert leader.look() == [GiveAway((B.broker,), 4, frozenset())]
 
 
-def test_a_wish_that_was_taken_back_and_made_again_between_two_looks_is_another_drain(leader: DrainsHarness) -> None:
+def test_drain_renewed_between_two_scans_is_a_new_drain(leader: DrainsHarness) -> None:
     drain = leader.draining("t/1")
     leader.controls = drained(A, since_s=60.0)
     assert leader.look() == [WithdrawMove("t/1"), GiveAway((A.broker,), 3, frozenset({"t/1"}))]
     assert leader.drains.find(A.broker) is not drain
 
 
-def test_a_drain_ends_when_another_process_of_the_broker_registers(leader: DrainsHarness) -> None:
+def test_drain_ends_when_another_process_of_the_broker_registers(leader: DrainsHarness) -> None:
     leader.draining("t/1", broker=B)
     leader.controls = drained(A, B)
     leader.registrations[B.broker] = replace(B, incarnation=9)
@@ -243,20 +243,20 @@ def test_a_lost_session_ends_no_drain(leader: DrainsHarness, is_new: bool) -> No
 
 
 @pytest.mark.parametrize(("ordered", "seen"), [(0, PROCESS), (PROCESS, 0)])
-def test_a_process_that_is_not_known_is_no_other_process(leader: DrainsHarness, ordered: int, seen: int) -> None:
+def test_unknown_process_does_not_end_a_drain(leader: DrainsHarness, ordered: int, seen: int) -> None:
     leader.controls = Controls(draining={A.broker: DrainOrder(50.0, ordered)})
     leader.processes[A.broker] = seen
     assert leader.look() == [GiveAway((A.broker,), 4, frozenset())]
 
 
-def test_what_was_decided_for_a_life_that_is_over_moves_nothing_of_the_next_one(leader: DrainsHarness) -> None:
+def test_steps_for_a_former_registration_do_not_begin(leader: DrainsHarness) -> None:
     leader.controls = drained(A)
     leader.look()
     back = replace(A, incarnation=9)
     assert leader.step(DrainPlanned(plan(away("t/1", back), away("t/2", C)))) == []
 
 
-def test_pinned_bundles_are_brought_home_after_what_drains_need(leader: DrainsHarness) -> None:
+def test_pinned_bundles_are_brought_home_after_drains(leader: DrainsHarness) -> None:
     leader.controls = replace(drained(A), pinned={"t/1": A.broker, "t/2": C.broker})
     leader.owners = {"t/1": A, "t/2": B}
     leader.look()
@@ -271,7 +271,7 @@ def test_pinned_bundles_are_brought_home_after_what_drains_need(leader: DrainsHa
     assert drain.moved == 0
 
 
-def test_pinned_bundles_are_looked_after_though_a_drain_could_not_be_decided_on(leader: DrainsHarness) -> None:
+def test_failed_drain_decision_does_not_stop_pins(leader: DrainsHarness) -> None:
     leader.controls = replace(drained(A), pinned={"t/2": C.broker})
     leader.owners = {"t/2": B}
     leader.look()
@@ -280,7 +280,7 @@ def test_pinned_bundles_are_looked_after_though_a_drain_could_not_be_decided_on(
     assert leader.drains.wake_s == leader.now_s + PAUSE_S
 
 
-def test_bundles_return_to_a_broker_after_its_drain_until_all_are_at_home(leader: DrainsHarness) -> None:
+def test_bundles_return_after_a_drain_until_all_are_home(leader: DrainsHarness) -> None:
     returning = {A.broker: ReturnOrder(50.0, ("t/1", "t/2", "t/gone"))}
     leader.controls, leader.owners = replace(drained(A), returning=returning), {"t/1": B, "t/2": A}
     assert leader.look() == [GiveAway((A.broker,), 4, frozenset())], "not while it is drained"
@@ -307,7 +307,7 @@ def test_pinned_bundle_stays_at_home_or_without_a_home(leader: DrainsHarness, pi
     assert leader.drains.wake_s == leader.now_s + PAUSE_S, "it is looked at again"
 
 
-def test_a_pinned_bundle_that_stays_is_given_a_rest_and_blocks_no_drain(leader: DrainsHarness) -> None:
+def test_stuck_pinned_bundle_is_paused_and_blocks_no_drain(leader: DrainsHarness) -> None:
     leader.controls = replace(drained(A), pinned={"t/1": B.broker})
     leader.owners = {"t/1": A}
     leader.look()

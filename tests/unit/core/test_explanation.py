@@ -51,7 +51,7 @@ def hot_a(recently_unloaded: tuple[str, ...] = (), **others: BrokerReport) -> Sn
 
 
 def model(**bundles: Any) -> ClusterModel:  # noqa: ANN401 - the owner of each bundle of one namespace
-    """Brokers a, b and c, of which a reports the bundles in `reported`."""
+    """Brokers a, b and c; a reports the bundles in `reported`."""
     made = ClusterModel()
     names = [bundle(i) for i in range(len(bundles["ownerships"]))]
     made.set_namespace("tenant/ns", names, bundles["ownerships"])
@@ -65,10 +65,10 @@ def taken(made: ClusterModel) -> Snapshot:
     return made.snapshot(0.0, 0.0)
 
 
-# What a round would do with a bundle.
+# Shedding of a bundle.
 
 
-def test_a_bundle_that_a_round_would_move_now_says_where_to_and_why() -> None:
+def test_bundle_about_to_move_is_explained_with_destination_and_reason() -> None:
     explained = explain_bundle(situation(hot_a()), HEAVY)
     assert (explained.broker, explained.assigned) == (A, A)
     assert explained.shedding.step is not None
@@ -78,7 +78,7 @@ def test_a_bundle_that_a_round_would_move_now_says_where_to_and_why() -> None:
     assert because.sentence().startswith("Shed 1 of 3 bundles because usage 90 % is not below")
 
 
-def test_a_bundle_that_may_move_but_is_not_chosen_says_that_others_are() -> None:
+def test_movable_bundle_stays_because_others_are_taken() -> None:
     explained = explain_bundle(situation(hot_a()), LIGHT)
     assert explained.shedding.step is None
     assert not explained.shedding.by_rule
@@ -86,7 +86,7 @@ def test_a_bundle_that_may_move_but_is_not_chosen_says_that_others_are() -> None
     assert explained.shedding.stays.sentence() == "No move because a round takes 1 others from a:8080"
 
 
-def test_a_bundle_whose_broker_sheds_nothing_says_so_with_the_verdict_about_the_broker() -> None:
+def test_bundle_stays_with_the_verdict_of_its_broker() -> None:
     explained = explain_bundle(situation(hot_a()), bundle(5, "tenant/c"))
     assert explained.shedding.stays is not None
     assert explained.shedding.stays.sentence() == "No move because a round takes nothing from c:8080"
@@ -103,7 +103,7 @@ RULES: list[tuple[dict[str, Any], Reason, str]] = [
 
 
 @pytest.mark.parametrize(("controls", "reason", "change"), RULES)
-def test_what_operators_said_keeps_a_bundle_where_it_is(controls: dict[str, Any], reason: Reason, change: str) -> None:
+def test_controls_keep_a_bundle(controls: dict[str, Any], reason: Reason, change: str) -> None:
     shedding = explain_bundle(under(hot_a(), **controls), HEAVY).shedding
     assert shedding.step is None
     assert shedding.by_rule
@@ -119,28 +119,28 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(("settings", "reason"), SETTINGS)
-def test_settings_keep_a_bundle_where_it_is(settings: PlannerSettings, reason: Reason) -> None:
+def test_settings_keep_a_bundle(settings: PlannerSettings, reason: Reason) -> None:
     shedding = explain_bundle(situation(hot_a(), settings), HEAVY).shedding
     assert shedding.by_rule
     assert shedding.stays is not None
     assert shedding.stays.verdict is reason
 
 
-def test_the_grace_period_keeps_a_bundle_where_it_is() -> None:
+def test_grace_period_keeps_a_bundle() -> None:
     shedding = explain_bundle(situation(hot_a(recently_unloaded=(HEAVY,))), HEAVY).shedding
     assert shedding.stays is not None
     assert shedding.stays.sentence() == "No move because it was unloaded within the grace period"
     assert "loadBalancerSheddingGracePeriodMinutes" in shedding.stays.remedy()
 
 
-def test_the_bundle_by_which_a_broker_tests_itself_stays() -> None:
+def test_self_test_bundle_stays() -> None:
     own = bundle(1, "pulsar/a:8080")
     shedding = explain_bundle(situation(snapshot({"a": report([own]), "b": report()})), own).shedding
     assert shedding.stays is not None
     assert shedding.stays.verdict is SheddingReason.SELF_TEST_BUNDLE
 
 
-def test_an_anti_affinity_group_keeps_a_bundle_where_it_is() -> None:
+def test_anti_affinity_keeps_a_bundle() -> None:
     policies = Policies(anti_affinity_groups={"tenant/x": "g", "tenant/y": "g"})
     given = snapshot(
         {"a": report([bundle(1, "tenant/x"), bundle(2, "tenant/z")]), "b": report([bundle(1, "tenant/y")])},
@@ -152,7 +152,7 @@ def test_an_anti_affinity_group_keeps_a_bundle_where_it_is() -> None:
     assert stays.remedy() == "have a broker that may own it with fewer than 1 namespaces of g"
 
 
-def test_a_bundle_that_would_return_is_kept_by_the_limits_on_churn() -> None:
+def test_churn_limits_keep_a_returning_bundle() -> None:
     given = hot_a(b=report(cpu=10))
     state, _ = churn.noted({}, HEAVY, broker("b"), broker("a"), 0.5, OVERLOAD, at_s=given.taken_at_s - 60, is_own=True)
     stays = explain_bundle(situation(given, state=state), HEAVY).shedding.stays
@@ -161,8 +161,8 @@ def test_a_bundle_that_would_return_is_kept_by_the_limits_on_churn() -> None:
     assert stays.sentence().startswith("No move because it would return to b:8080, which it left 60 s ago")
 
 
-def test_what_a_round_itself_refuses_is_told_for_a_bundle_that_could_move_alone() -> None:
-    """One of the two would fit into the load that a round may move, both do not."""
+def test_refusal_by_the_round_is_explained() -> None:
+    """Each of the two fits into the budget of a round, both together do not."""
     loads = {bundle(i, f"tenant/ns-{i}"): throughput(10) for i in (1, 2, 3, 4)}
     given = snapshot({"a": report(loads, cpu=120), "b": report(cpu=10), "c": report(cpu=20)})
     explained = explain_bundle(
@@ -204,10 +204,10 @@ def test_unsettled_bundle(ownership: Ownership, reported: tuple[int, ...], reaso
     assert (explained.shedding.stays.verdict, explained.shedding.stays.sentence()) == (reason, sentence)
 
 
-# What it carries, and where placement would put it.
+# Load and placement of a bundle.
 
 
-def test_the_load_of_a_bundle_is_told_with_its_shares() -> None:
+def test_load_is_explained_with_its_shares() -> None:
     known = {HEAVY: averages((4, 0, 3 * MIB, 0), (2, 0, MIB, 0), topics=7), LIGHT: averages((0, 0, MIB, 0))}
     given = snapshot({"a": report([HEAVY, LIGHT]), "b": report({bundle(3): (0, 0, 4 * MIB, 0)})}, known)
     load = explain_bundle(situation(given), HEAVY).load
@@ -217,14 +217,14 @@ def test_the_load_of_a_bundle_is_told_with_its_shares() -> None:
     assert (load.share_of_broker, load.share_of_cluster) == (0.75, 0.375)
 
 
-def test_a_bundle_without_a_broker_or_without_any_load_has_no_share() -> None:
+def test_bundle_without_a_broker_or_load_has_no_share() -> None:
     free = explain_bundle(situation(taken(model(ownerships=[FREE]))), bundle(0))
     assert (free.load.share_of_broker, free.load.share_of_cluster) == (0, 0)
     idle = snapshot({"a": report([LIGHT]), "b": report()}, {LIGHT: averages((0, 0, 0, 0))})
     assert explain_bundle(situation(idle), LIGHT).load.share_of_broker == 0
 
 
-def test_the_runner_up_is_who_would_be_chosen_without_the_winner_with_the_numbers_of_both() -> None:
+def test_runner_up_is_explained_with_its_figures() -> None:
     placement = explain_bundle(situation(hot_a()), HEAVY).placement
     assert placement.chosen == B
     assert placement.runner_up is not None
@@ -236,14 +236,14 @@ def test_the_runner_up_is_who_would_be_chosen_without_the_winner_with_the_number
     assert rates == {A: 0, B: 0, C: 10}
 
 
-def test_brokers_that_operators_excluded_still_count_for_the_runner_up() -> None:
+def test_excluded_brokers_are_counted_for_the_runner_up() -> None:
     placement = explain_bundle(under(hot_a(d=report(), b=report(), c=report(cpu=20)), excluded={C}), HEAVY).placement
     assert placement.dropped == {"broker_excluded": 1}
     assert placement.runner_up is not None
     assert placement.runner_up.why["broker_excluded"] == 1
 
 
-def test_the_last_candidate_has_no_runner_up_and_nobody_at_all_has_no_winner() -> None:
+def test_no_runner_up_with_one_candidate_and_no_winner_with_none() -> None:
     placement = explain_bundle(situation(hot_a(b=report())), HEAVY).placement
     assert (placement.chosen, placement.runner_up) == (B, None)
     nobody = explain_bundle(situation(snapshot({"a": report([LIGHT])})), LIGHT).placement
@@ -251,7 +251,7 @@ def test_the_last_candidate_has_no_runner_up_and_nobody_at_all_has_no_winner() -
     assert nobody.verdict.verdict is PlacementReason.NO_OTHER_BROKER
 
 
-def test_a_bundle_that_is_not_known_cannot_be_explained() -> None:
+def test_unknown_bundle_is_refused() -> None:
     with pytest.raises(LookupError, match="tenant/none/0x00000001_0x00000002 is not known"):
         explain_bundle(situation(hot_a()), bundle(1, "tenant/none"))
 
@@ -259,7 +259,7 @@ def test_a_bundle_that_is_not_known_cannot_be_explained() -> None:
 # Brokers.
 
 
-def test_a_broker_that_sheds_now_says_what_and_by_which_numbers() -> None:
+def test_shedding_broker_is_explained_with_steps_and_figures() -> None:
     explained = explain_broker(situation(hot_a()), A)
     assert [step.bundle for step in explained.steps] == [HEAVY]
     assert explained.margin is None
@@ -272,7 +272,7 @@ def test_a_broker_that_sheds_now_says_what_and_by_which_numbers() -> None:
     assert explain_broker(situation(hot_a()), B).certificate.why == explained.certificate.why
 
 
-def test_a_broker_below_the_threshold_says_how_far_it_is_from_it() -> None:
+def test_broker_below_the_threshold_has_its_margin() -> None:
     explained = explain_broker(situation(hot_a()), B)
     assert explained.steps == ()
     assert not explained.is_overloaded
@@ -281,7 +281,7 @@ def test_a_broker_below_the_threshold_says_how_far_it_is_from_it() -> None:
     assert explained.verdicts[0].verdict is SheddingReason.BELOW_THRESHOLD
 
 
-def test_a_broker_that_has_reached_its_threshold_and_yet_sheds_nothing_has_no_margin() -> None:
+def test_broker_above_the_threshold_that_cannot_shed_has_no_margin() -> None:
     alone = snapshot({"a": report([LIGHT], cpu=90), "b": report()})
     explained = explain_broker(situation(alone), A)
     assert (explained.steps, explained.margin) == ((), None)
@@ -295,11 +295,11 @@ def test_a_drained_broker_has_no_margin_and_takes_no_bundles() -> None:
     assert [each.verdict for each in explained.verdicts] == [FilterReason.BROKER_DRAINING]
 
 
-def test_a_broker_that_is_held_off_says_for_how_long_its_bundles_wait() -> None:
+def test_held_off_broker_has_the_remaining_wait() -> None:
     assert explain_broker(under(hot_a(), held_off={B: 130.0}), B).waits_s == 30.0
 
 
-def test_a_broker_that_has_not_reported_cannot_be_explained() -> None:
+def test_broker_without_a_report_is_refused() -> None:
     with pytest.raises(LookupError, match="broker z:8080 has not reported"):
         explain_broker(situation(hot_a()), BrokerId("z:8080"))
 
@@ -313,7 +313,7 @@ def test_a_broker_that_has_not_reported_cannot_be_explained() -> None:
         ("UniformLoadShedder", "A round would shed with 151 messages/s more, or 5 MiB/s more"),
     ],
 )
-def test_each_strategy_has_its_own_margin(strategy: str, sentence: str) -> None:
+def test_margin_of_each_strategy(strategy: str, sentence: str) -> None:
     loads = {bundle(1): (0.0, 0.0, 0.0, 0.0), bundle(2): (0.0, 0.0, 0.0, 0.0)}
     given = snapshot({"a": report(cpu=0), "b": report(loads, cpu=60)})
     if strategy == "ThresholdShedder":
@@ -331,7 +331,7 @@ def test_each_strategy_has_its_own_margin(strategy: str, sentence: str) -> None:
 # Why not.
 
 
-def test_a_filter_is_the_answer_with_all_others_behind_it() -> None:
+def test_why_not_names_the_first_filter_and_lists_all_others() -> None:
     answer = why_not(under(hot_a(), excluded=frozenset({C}), draining={C: DrainOrder(0.0)}), HEAVY, C)
     assert answer.verdict.sentence() == "Not on c:8080 because it has been drained for 100 s"
     assert [each.verdict for each, _ in answer.obstacles] == [
@@ -342,7 +342,7 @@ def test_a_filter_is_the_answer_with_all_others_behind_it() -> None:
     assert [each.broker_id for each in answer.standings] == [C, B]
 
 
-def test_a_broker_that_comes_after_the_chosen_one_says_how_many_are_before_it() -> None:
+def test_why_not_counts_the_candidates_ahead() -> None:
     answer = why_not(situation(hot_a()), HEAVY, C)
     assert answer.obstacles == ()
     assert answer.verdict.sentence() == (
@@ -351,14 +351,14 @@ def test_a_broker_that_comes_after_the_chosen_one_says_how_many_are_before_it() 
     assert answer.verdict.remedy() == "have less on c:8080 than on the 1 before it, or pin the bundle to c:8080"
 
 
-def test_the_broker_that_would_be_chosen_waits_for_the_bundle_to_leave() -> None:
+def test_why_not_of_the_chosen_broker_waits_for_the_release() -> None:
     answer = why_not(situation(hot_a()), HEAVY, B)
     assert answer.verdict.sentence() == (
         "Not on b:8080 because it has not left a:8080: placement would choose b:8080, of 2 candidates"
     )
 
 
-def test_of_equally_good_brokers_one_is_drawn_and_the_others_were_not() -> None:
+def test_why_not_of_equally_good_brokers_names_the_drawn_one() -> None:
     given = situation(taken(model(ownerships=[FREE])))
     answers = [why_not(given, bundle(0), each).verdict for each in (A, B, C)]
     chosen = next(each for each in answers if each.verdict is ExplanationReason.WOULD_BE_CHOSEN)
@@ -368,33 +368,33 @@ def test_of_equally_good_brokers_one_is_drawn_and_the_others_were_not() -> None:
     assert f"one of 3 equally good ones, of which {chosen.why['broker']} was drawn" in others[0].sentence()
 
 
-def test_it_is_there_already() -> None:
+def test_why_not_of_the_owner_says_that_it_owns_the_bundle() -> None:
     assert why_not(situation(hot_a()), HEAVY, A).verdict.verdict is ExplanationReason.OWNS_IT_ALREADY
     moving = taken(model(ownerships=[releasing(broker("a"), broker("b"))], reported=(0,)))
     assert why_not(situation(moving), bundle(0), B).verdict.sentence() == "It is on b:8080, or on its way there"
     assert why_not(situation(moving), bundle(0), A).verdict.verdict is not ExplanationReason.OWNS_IT_ALREADY
 
 
-def test_a_broker_without_a_report_has_no_numbers() -> None:
+def test_why_not_without_a_report_has_no_figures() -> None:
     answer = why_not(situation(hot_a()), HEAVY, BrokerId("z:8080"))
     assert answer.verdict.verdict is ExplanationReason.NOT_REGISTERED
     assert [each.broker_id for each in answer.standings] == [B]
 
 
-def test_a_pin_decides_whatever_the_preferences_say() -> None:
+def test_pin_overrides_preferences() -> None:
     given = hot_a(b=report(cpu=10), c=report([bundle(5, "tenant/ns-9")]))
     answer = why_not(under(given, pinned={HEAVY: B}), HEAVY, C)
     assert answer.obstacles == ()
     assert answer.verdict.sentence() == "Placed on b:8080 because it is pinned there"
 
 
-def test_a_bundle_that_is_pinned_where_it_is_is_not_elsewhere_because_of_that() -> None:
+def test_why_not_names_the_pin_to_the_current_owner() -> None:
     answer = why_not(under(hot_a(), pinned={HEAVY: A}), HEAVY, C)
     assert answer.verdict.sentence() == "No move because it is pinned to a:8080"
     assert answer.verdict.remedy() == "take back its pin"
 
 
-def test_a_preference_is_an_obstacle_unless_it_is_given_up() -> None:
+def test_preference_is_an_obstacle_unless_the_preferred_broker_is_overloaded() -> None:
     more = report([bundle(5, "tenant/ns-9")], cpu=10)
     kept = why_not(situation(hot_a(b=report(cpu=10), c=more)), HEAVY, C)
     assert [(each.verdict, is_preference) for each, is_preference in kept.obstacles] == [
@@ -405,7 +405,7 @@ def test_a_preference_is_an_obstacle_unless_it_is_given_up() -> None:
     assert given_up.verdict.verdict is ExplanationReason.WOULD_BE_CHOSEN
 
 
-def test_the_brokers_of_a_turn_come_in_the_order_of_their_turns() -> None:
+def test_round_robin_brokers_are_ranked_by_turn() -> None:
     settings = replace(OVERLOAD, placement_strategy="RoundRobinBrokerSelector")
     given = snapshot({"a": report([LIGHT]), **{name: report() for name in "bcde"}})
     state = {"RoundRobinBrokerSelector": {"turn": 6, "order": [f"{name}:8080" for name in "bcde"]}}
@@ -420,7 +420,7 @@ def test_policies_count_in_the_answer() -> None:
     assert answer.verdict.verdict is FilterReason.ISOLATION_POLICY
 
 
-def test_a_placement_that_strategies_remember_decides_before_they_compare() -> None:
+def test_remembered_destination_overrides_the_comparison() -> None:
     settings = PlannerSettings(shedding_strategy="AvgShedder", placement_strategy="AvgShedder")
     state = {"AvgShedder": {"planned": {HEAVY: B}}}
     answer = why_not(situation(hot_a(), settings, state), HEAVY, C).verdict
@@ -428,12 +428,12 @@ def test_a_placement_that_strategies_remember_decides_before_they_compare() -> N
     assert answer.remedy() == "wait for the next round of shedding, which forgets this destination"
 
 
-def test_a_verdict_that_only_load_can_change_has_no_remedy() -> None:
+def test_verdict_that_only_load_can_change_has_no_remedy() -> None:
     verdict = explain_broker(situation(hot_a()), B).verdicts[0]
     assert verdict.remedy() == ""
 
 
-def test_whoever_might_be_chosen_is_when_those_before_it_are_left_out() -> None:
+def test_excluding_each_winner_reaches_all_candidates() -> None:
     given = snapshot({"a": report({bundle(0): (1.0, 0.0, 0.0, 0.0)}), "b": report(), "c": report()})
     trial = DecisionInput(given, PlannerSettings(), {}, np.random.default_rng(1)).trial(bundle(0), None)
     seen = {row for placement in trial.choices() for row in placement.drawn_from.tolist()}

@@ -36,7 +36,7 @@ def bytes_in(value: float) -> tuple[float, float, float, float]:
     return (0, 0, value, 0)
 
 
-def test_the_first_report_is_taken_whole_and_later_ones_are_averaged() -> None:
+def test_first_report_starts_the_average() -> None:
     model = ClusterModel()
     model.apply_report(A, report(cpu=50, load=(0, 0, 100, 20), last_update_ms=1_000))
     assert load_of(model, 1.0).weighted_max_ema.tolist() == [0.5]
@@ -49,7 +49,7 @@ def test_the_first_report_is_taken_whole_and_later_ones_are_averaged() -> None:
     assert found.known.all()
 
 
-def test_between_reports_the_average_moves_as_if_the_load_had_stayed_as_reported() -> None:
+def test_average_advances_between_reports_with_the_last_load() -> None:
     model = ClusterModel()
     model.apply_report(A, report(cpu=0, last_update_ms=1_000))
     model.apply_report(A, report(cpu=100, last_update_ms=2_000))
@@ -62,26 +62,26 @@ def test_between_reports_the_average_moves_as_if_the_load_had_stayed_as_reported
     assert load_of(model, 17.0).weighted_max_ema[0] == pytest.approx((1 - 0.9**3) * 0.9 + 0.1 * 0.5)
 
 
-def test_a_broker_that_registers_again_is_averaged_anew() -> None:
+def test_re_registration_restarts_the_average() -> None:
     model = ClusterModel()
     model.apply_report(A, report(cpu=100, last_update_ms=1_000))
     model.apply_report(broker("a", incarnation=2), report(cpu=20, last_update_ms=2_000))
     assert load_of(model, 2.0).weighted_max_ema[0] == pytest.approx(0.2)
 
 
-def test_without_published_loads_each_broker_counts_as_having_reported_for_the_first_time_just_now() -> None:
+def test_without_published_loads_averages_equal_current_reports() -> None:
     found = get_broker_load(snapshot({"a": report(cpu=50, memory=90, load=(0, 0, 3, 4))}, taken_at_s=7.5), RULES)
     assert (found.weighted_max_ema.tolist(), found.msg_throughput_ema.tolist()) == ([0.5], [7])
     assert found.updated_at_ms.tolist() == [7_500]
 
 
-def test_memory_counts_by_its_weight_in_averaged_loads_alone() -> None:
+def test_memory_weight_counts_in_averaged_loads() -> None:
     rules = ReportRules.of(PlannerSettings(memory_resource_weight=0.5, history_resource_percentage=0.3))
     assert rules.history == 0.3
     assert get_broker_load(snapshot({"a": report(cpu=10, memory=90)}), rules).weighted_max_ema[0] == pytest.approx(0.45)
 
 
-def test_published_loads_go_before_reports_and_a_broker_without_one_is_not_known() -> None:
+def test_published_loads_replace_reports() -> None:
     published = Published(
         {A.broker: PublishedLoad(0.25, 8.0, 3.0, 4.0, 99), BrokerId("gone:1"): PublishedLoad(1, 1, 1, 1, 1)}
     )
@@ -91,7 +91,7 @@ def test_published_loads_go_before_reports_and_a_broker_without_one_is_not_known
     assert (found.msg_throughput_ema.tolist(), found.updated_at_ms.tolist()) == ([8.0, 0.0], [99, 0])
 
 
-def test_the_busiest_bundles_of_a_report_are_listed_with_their_latest_throughput() -> None:
+def test_busiest_bundles_are_listed_with_their_latest_throughput() -> None:
     model = ClusterModel(ReportRules(most_bundles=2))
     first = {bundle(i): bytes_in(i * 1e6) for i in (3, 1, 2, 0)}
     model.apply_report(A, report(first))
@@ -100,7 +100,7 @@ def test_the_busiest_bundles_of_a_report_are_listed_with_their_latest_throughput
     assert top_of(model.snapshot(0, 0)) == [(bundle(1), 9e6)]
 
 
-def test_bundles_of_equal_load_are_listed_in_the_order_that_the_exchanges_leave() -> None:
+def test_order_of_equal_top_bundles_is_that_of_the_quick_select() -> None:
     same = {bundle(i): bytes_in(1e6) for i in range(4)}
     expected = [(bundle(1), 1e6), (bundle(0), 1e6)]
     for names in (list(same), list(reversed(same))):
@@ -109,7 +109,7 @@ def test_bundles_of_equal_load_are_listed_in_the_order_that_the_exchanges_leave(
         assert [(given.bundle_names[i], 1e6) for i in found.tolist()] == expected
 
 
-def test_with_a_number_of_0_or_less_no_bundle_is_listed() -> None:
+def test_no_bundle_is_listed_with_a_maximum_of_0_or_less() -> None:
     for most in (0, -1):
         assert not len(
             find_top_bundles(report({bundle(1): bytes_in(1)}), ReportRules(most_bundles=most), lambda _: False)
@@ -123,7 +123,7 @@ def test_cached_bytes_decide_last() -> None:
     assert [given.bundle_names[i] for i in found.tolist()] == [bundle(2), bundle(1)]
 
 
-def test_bundles_of_namespaces_with_policies_are_listed_only_when_they_may_be_shed() -> None:
+def test_bundles_with_policies_are_listed_only_when_enabled() -> None:
     policies = Policies((IsolationPolicy("p", ("tenant/isolated",), ("a",)),), {"tenant/apart": "group"})
     names = {bundle(1, f"tenant/{name}"): bytes_in(1e6) for name in ("isolated", "apart", "free")}
     for rules, expected in ((RULES, 1), (ReportRules(with_policies=True), 3)):
@@ -135,7 +135,7 @@ def test_bundles_of_namespaces_with_policies_are_listed_only_when_they_may_be_sh
         assert len(get_top_bundles(given, rules).of_broker(0)) == expected
 
 
-def test_a_listed_bundle_that_is_no_more_is_listed_no_more_whatever_takes_its_row() -> None:
+def test_removed_bundle_leaves_the_list_even_if_its_row_is_reused() -> None:
     model = ClusterModel()
     model.apply_report(A, report({bundle(1): bytes_in(1e6), bundle(2): bytes_in(2e6)}))
     model.apply_report(B, report({bundle(1): bytes_in(1e6)}))
@@ -144,7 +144,7 @@ def test_a_listed_bundle_that_is_no_more_is_listed_no_more_whatever_takes_its_ro
     assert top_of(model.snapshot(0, 0)) == [(bundle(2), 2e6)]
 
 
-def test_what_a_snapshot_lists_is_what_was_reported_when_it_was_taken() -> None:
+def test_list_of_a_snapshot_does_not_change_with_later_reports() -> None:
     model = ClusterModel(ReportRules(most_bundles=1))
     model.apply_report(A, report({bundle(1): bytes_in(1e6), bundle(2): bytes_in(2e6)}))
     model.set_rules(RULES)
@@ -154,7 +154,7 @@ def test_what_a_snapshot_lists_is_what_was_reported_when_it_was_taken() -> None:
     assert top_of(taken) == [(bundle(2), 2e6)]
 
 
-def test_a_bundle_that_only_a_list_has_belongs_to_the_broker_that_lists_it() -> None:
+def test_bundle_known_from_a_list_belongs_to_the_listing_broker() -> None:
     load: FloatArray = np.array([1.0, 2.0, 3.0, 4.0])
     lists = {A.broker: {bundle(1): load, bundle(2): load}, B.broker: {bundle(1): load, bundle(3): load}}
     given = build_snapshot(
@@ -169,7 +169,7 @@ def test_a_bundle_that_only_a_list_has_belongs_to_the_broker_that_lists_it() -> 
     assert [get_top_bundles(given, RULES).of_broker(row) for row in (0, 1)] == [[(0, 7), (1, 7)], [(0, 7), (2, 7)]]
 
 
-def test_a_report_takes_no_hot_memory_of_its_bundles() -> None:
+def test_report_of_known_bundles_takes_no_hot_memory() -> None:
     model = ClusterModel()
     names = [bundle(i) for i in range(1000)]
     model.set_namespace("tenant/ns", names, [owned(A)] * 1000)

@@ -77,20 +77,20 @@ def allowed(rules: FilterRules, asked: PlacementQuestion) -> tuple[str, dict[str
     return names(asked.snapshot, kept), dropped
 
 
-def test_a_broker_with_exactly_the_greatest_number_of_topics_is_kept_by_the_modular_rule_alone() -> None:
-    """Q15: Pulsar's two load managers differ there, and so do we."""
+def test_only_the_modular_rule_keeps_a_broker_at_the_topic_limit() -> None:
+    """Q15: Pulsar's two load managers differ in this."""
     asked = question(snapshot({"a": report(topics=10), "b": report(topics=11), "c": report(topics=9)}), TEN_TOPICS)
     assert keep_below_topic_limit(mask(1, 1, 1), asked).tolist() == [True, False, True]
     assert keep_strictly_below_topic_limit(mask(1, 1, 1), asked).tolist() == [False, False, True]
 
 
-def test_when_each_broker_has_too_many_topics_the_modular_rule_keeps_all_and_the_extensible_none() -> None:
+def test_above_the_topic_limit_modular_keeps_all_and_extensible_none() -> None:
     asked = question(snapshot({"a": report(topics=12), "b": report(topics=11)}), TEN_TOPICS)
     assert keep_below_topic_limit(mask(1, 1), asked).all()
     assert not keep_strictly_below_topic_limit(mask(1, 1), asked).any()
 
 
-def test_topics_of_bundles_on_their_way_count() -> None:
+def test_topics_of_bundles_under_way_count() -> None:
     model = ClusterModel()
     x = bundle(1)
     model.set_namespace("tenant/ns", [x], [owned(broker("a"))])
@@ -103,7 +103,7 @@ def test_topics_of_bundles_on_their_way_count() -> None:
     assert keep_below_topic_limit(mask(1, 1), asked).tolist() == [False, True]
 
 
-def test_even_distribution_can_be_switched_off_and_leaves_nobody_to_nobody() -> None:
+def test_even_distribution_can_be_switched_off() -> None:
     given = snapshot({"a": report([bundle(1)]), "b": report()})
     uneven = PlannerSettings(distribute_bundles_evenly_enabled=False)
     assert keep_fewest_of_namespace(mask(1, 1), question(given)).tolist() == [False, True]
@@ -111,13 +111,13 @@ def test_even_distribution_can_be_switched_off_and_leaves_nobody_to_nobody() -> 
     assert not keep_fewest_of_namespace(mask(0, 0), question(given)).any()
 
 
-def test_the_system_namespace_is_spread_even_when_even_distribution_is_switched_off() -> None:
+def test_system_namespace_is_spread_without_even_distribution() -> None:
     given = snapshot({"a": report([bundle(1, "pulsar/system")]), "b": report()})
     asked = question(given, PlannerSettings(distribute_bundles_evenly_enabled=False), "pulsar/system")
     assert keep_fewest_of_namespace(mask(1, 1), asked).tolist() == [False, True]
 
 
-def test_each_filter_says_how_many_brokers_it_dropped() -> None:
+def test_each_filter_counts_the_brokers_it_dropped() -> None:
     reports = {
         "a": report(persistent_enabled=False),
         "b": report(topics=60_000),
@@ -137,7 +137,7 @@ def isolated(min_limit: int = 1) -> Policies:
     return Policies((IsolationPolicy("p", ("tenant/ns",), ("a|b",), ("b|c",), min_limit),))
 
 
-def test_a_primary_broker_that_is_excluded_still_counts_to_the_limit_of_its_policy() -> None:
+def test_excluded_primary_broker_counts_towards_min_limit() -> None:
     """Otherwise a bundle would be shed from its only primary broker to a secondary one."""
     given = snapshot({name: report() for name in "acd"}, policies=isolated())
     assert allowed(MODULAR, question(given, excluded=0)) == ("", {"isolation_policy": 2})
@@ -146,31 +146,31 @@ def test_a_primary_broker_that_is_excluded_still_counts_to_the_limit_of_its_poli
     assert allowed(MODULAR, question(given, excluded=0)) == ("c", {"isolation_policy": 1})
 
 
-def test_in_the_extensible_rules_primary_brokers_that_were_dropped_before_do_not_count() -> None:
+def test_extensible_rules_do_not_count_dropped_primary_brokers() -> None:
     given = snapshot({"a": report(topics=60_000), "c": report(), "d": report()}, policies=isolated())
     assert allowed(EXTENSIBLE, question(given)) == ("c", {"topic_limit_reached": 1, "isolation_policy": 1})
     assert allowed(EXTENSIBLE, question(given, excluded=1)) == ("", {"topic_limit_reached": 1, "isolation_policy": 1})
 
 
-def test_a_broker_that_matches_primary_and_secondary_is_primary() -> None:
+def test_broker_matching_primary_and_secondary_is_primary() -> None:
     given = snapshot({name: report() for name in "abcd"}, policies=isolated())
     assert names(given, keep_isolated(mask(1, 1, 1, 1), question(given))) == "ab"
     assert names(given, keep_isolated(mask(0, 0, 1, 1), question(given))) == "c"
 
 
-def test_other_namespaces_may_use_secondary_brokers_but_never_the_primary_ones_of_any_policy() -> None:
+def test_primary_brokers_are_reserved_and_secondary_ones_shared() -> None:
     policies = Policies((*isolated().isolation, IsolationPolicy("q", ("x/.*",), ("d",))))
     given = snapshot({name: report() for name in "abcde"}, policies=policies)
     assert names(given, keep_isolated(mask(1, 1, 1, 1, 1), question(given, namespace="y/z"))) == "ce"
 
 
-def test_an_isolation_policy_names_brokers_whatever_topics_they_serve() -> None:
+def test_isolation_policy_overrides_the_topic_domain() -> None:
     given = snapshot({"a": report(persistent_enabled=False, non_persistent_enabled=False)}, policies=isolated())
     assert allowed(MODULAR, question(given)) == ("a", {})
     assert allowed(MODULAR, question(given, non_persistent=True)) == ("a", {})
 
 
-def test_the_isolation_policy_that_leaves_nobody_is_named_with_its_numbers() -> None:
+def test_isolation_policy_without_brokers_is_named_with_its_figures() -> None:
     given = snapshot({name: report() for name in "abcd"}, policies=isolated())
     assert find_isolation_refusal(question(given, excluded=0)) is None
     assert find_isolation_refusal(question(given, namespace="y/z")) is None
@@ -191,8 +191,8 @@ def test_other_load_manager_classes_are_dropped(wanted: str, kept: str) -> None:
     assert names(given, keep_same_load_manager(mask(1, 1), question(given, settings))) == kept
 
 
-def test_a_broker_of_another_class_does_not_come_back_because_it_has_the_fewest_bundles() -> None:
-    """Pulsar drops it after even distribution has kept nobody else, and then takes all brokers, this one included."""
+def test_broker_of_another_class_stays_dropped_with_the_fewest_bundles() -> None:
+    """Pulsar drops it after even distribution has kept only this broker, and then takes all brokers."""
     given = snapshot({"a": report([bundle(1)], load_manager_class=MODULAR_CLASS), "b": report()})
     asked = question(given, PlannerSettings(load_manager_class_name=MODULAR_CLASS))
     kept, dropped = allowed_brokers(MODULAR, asked)
@@ -207,7 +207,7 @@ def grouped(domains: dict[str, str] | None = None) -> Policies:
 
 
 def owning(owners: dict[str, str], policies: Policies) -> Snapshot:
-    """Each broker with a bundle of each of the namespaces n<digit> given for it, one for each time it is given."""
+    """Brokers with one bundle of namespace n<digit> for each of their digits."""
     reports = {
         name: report([bundle(10 * ord(name) + i, f"t/n{digit}") for i, digit in enumerate(digits)])
         for name, digits in owners.items()
@@ -215,7 +215,7 @@ def owning(owners: dict[str, str], policies: Policies) -> Snapshot:
     return snapshot(reports, policies=policies)
 
 
-def test_brokers_with_the_fewest_namespaces_of_the_group_are_kept_its_own_namespace_included() -> None:
+def test_modular_rules_keep_brokers_with_the_fewest_group_namespaces() -> None:
     given = owning({"a": "12", "b": "3", "c": "33", "d": "123"}, grouped())
     asked = question(given, namespace="t/n3")
     assert names(given, keep_fewest_of_group(mask(1, 1, 1, 1), asked)) == "bc"
@@ -224,13 +224,13 @@ def test_brokers_with_the_fewest_namespaces_of_the_group_are_kept_its_own_namesp
     assert keep_fewest_of_group(mask(1, 1, 1, 1), question(given, namespace="t/other")).all()
 
 
-def test_the_extensible_rules_count_the_bundles_of_the_group() -> None:
+def test_extensible_rules_count_the_bundles_of_the_group() -> None:
     given = owning({"a": "12", "b": "3", "c": "33"}, grouped())
     assert allowed(EXTENSIBLE, question(given, namespace="t/n4")) == ("b", {"has_more_of_group": 2})
     assert allowed(MODULAR, question(given, namespace="t/n4")) == ("bc", {"has_more_of_group": 1})
 
 
-def test_bundles_on_their_way_and_moves_of_the_same_plan_count_to_the_group() -> None:
+def test_bundles_under_way_and_planned_moves_count_to_the_group() -> None:
     model = ClusterModel()
     model.set_policies(grouped())
     a, b, c = (broker(name) for name in "abc")
@@ -251,7 +251,7 @@ def test_bundles_on_their_way_and_moves_of_the_same_plan_count_to_the_group() ->
     assert asked.projection.group_counts("group").bundles.tolist() == [3, 0, 0]
 
 
-def test_the_failure_domain_with_least_of_the_group_comes_first_if_domains_are_enabled() -> None:
+def test_failure_domain_with_the_fewest_of_the_group_is_preferred() -> None:
     domains = {"a": "east", "b": "east", "c": "west", "d": "west"}
     given = owning({"a": "1", "b": "", "c": "2", "d": "3"}, grouped(domains))
     asked = question(given, DOMAINS, "t/n4")
@@ -264,14 +264,14 @@ def test_the_failure_domain_with_least_of_the_group_comes_first_if_domains_are_e
     assert keep_fewest_in_failure_domain(mask(1, 1, 1, 1), question(given, DOMAINS, "t/other")).all()
 
 
-def test_brokers_without_a_failure_domain_share_one_and_without_any_domain_none_counts() -> None:
+def test_brokers_without_a_failure_domain_share_the_default_one() -> None:
     given = owning({"a": "1", "b": "", "c": "2", "d": "3"}, grouped({"a": "east"}))
     assert names(given, keep_fewest_in_failure_domain(mask(1, 1, 1, 1), question(given, DOMAINS, "t/n4"))) == "a"
     given = owning({"a": "1", "b": ""}, grouped())
     assert keep_fewest_in_failure_domain(mask(1, 1), question(given, DOMAINS, "t/n4")).all()
 
 
-def test_brokers_of_the_latest_version_are_kept_if_that_is_preferred() -> None:
+def test_latest_version_is_kept_when_preferred() -> None:
     versions = {"a": "4.0.9", "b": "4.0.10", "c": "4.0.10-SNAPSHOT", "d": "4.0.10"}
     given = snapshot({name: report(version=version) for name, version in versions.items()})
     assert names(given, keep_latest_version(mask(1, 1, 1, 1), question(given, LATER))) == "bd"
@@ -282,7 +282,7 @@ def test_brokers_of_the_latest_version_are_kept_if_that_is_preferred() -> None:
 
 @pytest.mark.parametrize("unreadable", ["", "4.0", "latest"])
 def test_unreadable_version_drops_preferences(unreadable: str) -> None:
-    """Pulsar's modular load manager takes all brokers that isolation policies allow then, even those over a limit."""
+    """Pulsar's modular load manager then takes all brokers that isolation policies allow, even above a limit."""
     reports = {
         "a": report(version="2.0.0", topics=60_000),
         "b": report(version=unreadable),
@@ -297,7 +297,7 @@ def test_unreadable_version_drops_preferences(unreadable: str) -> None:
     assert names(given, keep_latest_readable_version(mask(1, 0, 1), asked)) == "a"
 
 
-def test_an_unreadable_version_does_not_matter_once_its_broker_is_dropped() -> None:
+def test_unreadable_version_of_a_dropped_broker_is_ignored() -> None:
     given = snapshot(
         {"a": report([bundle(1)], version="?"), "b": report(version="1.0.0"), "c": report(version="1.1.0")}
     )
@@ -305,24 +305,24 @@ def test_an_unreadable_version_does_not_matter_once_its_broker_is_dropped() -> N
     assert names(given, preferred_brokers(MODULAR, mask(1, 1, 1), asked)[0]) == "c"
 
 
-def test_nobody_is_preferred_among_nobody() -> None:
+def test_no_broker_is_preferred_when_none_is_eligible() -> None:
     preferred, passed_over = preferred_brokers(MODULAR, mask(0), question(snapshot({"a": report(version="?")}), LATER))
     assert (preferred.tolist(), passed_over) == ([False], {})
 
 
-def test_a_bundle_stays_when_every_broker_has_as_much_of_its_group_as_its_own() -> None:
+def test_bundle_stays_when_no_broker_has_less_of_its_group() -> None:
     given = owning({"a": "1", "b": "2", "c": "33"}, grouped())
     refusal = find_anti_affinity_refusal(MODULAR, question(given, namespace="t/n1", excluded=0))
     assert refusal == {"group": "group", "least": 1, "candidates": 3}
     assert find_anti_affinity_refusal(MODULAR, question(given, namespace="t/other", excluded=0)) is None
 
 
-def test_a_bundle_may_leave_a_broker_that_has_more_of_its_group_than_another() -> None:
+def test_bundle_may_leave_a_broker_with_more_of_its_group() -> None:
     given = owning({"a": "12", "b": "2", "c": "3"}, grouped())
     assert find_anti_affinity_refusal(MODULAR, question(given, namespace="t/n1", excluded=0)) is None
 
 
-def test_a_bundle_with_no_other_broker_is_not_kept_for_its_group() -> None:
+def test_anti_affinity_does_not_refuse_a_move_without_another_broker() -> None:
     policies = replace(grouped(), isolation=(IsolationPolicy("p", ("t/n1",), ("a",)),))
     given = owning({"a": "1", "b": "2"}, policies)
     assert find_anti_affinity_refusal(MODULAR, question(given, namespace="t/n1", excluded=0)) is None
@@ -350,7 +350,7 @@ def test_rules_follow_the_load_manager_class(load_manager: str, placement: str, 
     most=st.integers(3, 12),
     moves=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=12),
 )
-def test_known_answer_equals_a_new_one(rules: FilterRules, most: int, moves: list[tuple[int, int]]) -> None:
+def test_cached_answer_equals_a_new_one(rules: FilterRules, most: int, moves: list[tuple[int, int]]) -> None:
     """Bundles of a policy, of a group and of neither go from broker to broker, each with two topics."""
     namespaces = ["tenant/ns", "tenant/own", "tenant/a"]
     bundles = [bundle(i, namespaces[i % 3]) for i in range(6)]
@@ -376,7 +376,7 @@ def test_known_answer_equals_a_new_one(rules: FilterRules, most: int, moves: lis
                 assert (kept.tolist(), dropped) == (wanted.tolist(), dropped_then)
 
 
-def test_a_broker_may_be_given_topics_until_the_next_one_is_the_limit() -> None:
+def test_topics_left_stop_below_the_limit() -> None:
     given = snapshot({"a": report(topics=4), "b": report(topics=12)})
     assert topics_left(MODULAR, given, TEN_TOPICS).tolist() == [5, -3]
     assert topics_left(SIMPLE, given, TEN_TOPICS).min() > 1_000_000

@@ -1,4 +1,4 @@
-"""Thresholds that nobody sets keep their proportion to the load of the fleet; those that are set stay."""
+"""Fitted thresholds: unset thresholds scale with the load of the fleet, configured ones do not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROUNDS = 10
 
 
 def fleet(*cpu: float, mib_per_s: float = 0.005) -> Snapshot:
-    """Brokers with so much CPU used, in per cent, and bundles of so many MiB/s in and out: 20 each, 4 if below 1 %."""
+    """Brokers by CPU usage in per cent, with 20 bundles of `mib_per_s` in and out each (4 bundles below 1 %)."""
     load = (128 * mib_per_s, 128 * mib_per_s, mib_per_s * MIB, mib_per_s * MIB)
     reports = {}
     for number, used in enumerate(cpu):
@@ -47,7 +47,7 @@ def moves(snapshot: Snapshot, settings: PlannerSettings) -> int:
 @pytest.mark.parametrize(
     "strategy", ["ThresholdShedder", "UniformLoadShedder", "AvgShedder", "TransferShedder", "Level"]
 )
-def test_every_strategy_fills_the_idle_broker_of_a_small_fleet_unless_its_thresholds_are_set(strategy: str) -> None:
+def test_fitted_thresholds_fill_the_idle_broker_of_a_small_fleet(strategy: str) -> None:
     small = fleet(1.0, 1.0, 0.1)
     placement = strategy if strategy in ("AvgShedder", "Level") else "LeastLongTermMessageRate"
     settings = replace(OPEN, shedding_strategy=strategy, placement_strategy=placement)
@@ -56,11 +56,11 @@ def test_every_strategy_fills_the_idle_broker_of_a_small_fleet_unless_its_thresh
     assert find_stuck_causes(small, settings) == ()
 
 
-def test_a_fleet_in_full_use_has_the_thresholds_of_pulsar() -> None:
+def test_fully_used_fleet_has_pulsars_thresholds() -> None:
     assert fit_thresholds(OPEN, fleet(50.0, 50.0, mib_per_s=50.0)) == replace(OPEN, fitted=frozenset())
 
 
-def test_a_threshold_halves_with_the_load() -> None:
+def test_threshold_halves_with_the_load() -> None:
     half = fit_thresholds(OPEN, fleet(25.0, 25.0, mib_per_s=2.5))
     assert half.broker_threshold_shedder_percentage == 5
     assert half.broker_load_target_std == 0.125
@@ -68,7 +68,7 @@ def test_a_threshold_halves_with_the_load() -> None:
     assert half.min_unload_message_throughput == 1024 * 1024
 
 
-def test_a_threshold_that_is_set_stays() -> None:
+def test_configured_threshold_is_not_fitted() -> None:
     name = "broker_threshold_shedder_percentage"
     one_set = replace(OPEN, fitted=OPEN.fitted - {name})
     fitted = fit_thresholds(one_set, fleet(1.0, 1.0))

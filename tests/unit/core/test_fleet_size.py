@@ -63,7 +63,7 @@ def test_number_rises_at_once_and_falls_only_after_the_window(cpu: float, domain
     assert again.needed == needed
 
 
-def test_number_falls_to_what_carries_the_peak_and_a_tenth_more() -> None:
+def test_number_falls_to_the_peak_plus_a_tenth() -> None:
     _, memory = size(cluster(10, 10))
     sized, memory = size(cluster(10, 17, WINDOW_S), memory)
     assert sized.needed == 4  # 2.0 brokers' worth and a loss are 3, a tenth more is 4
@@ -75,5 +75,5 @@ def test_loss_of_a_failure_domain_is_named() -> None:
     assert "after the loss of a failure domain" in size(cluster(6, 60, domains=3))[0].sentence
 
 
-def test_nothing_is_known_before_the_first_report() -> None:
+def test_no_size_before_the_first_report() -> None:
     assert size_fleet(snapshot({}), SETTINGS, None) is None

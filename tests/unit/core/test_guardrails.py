@@ -45,7 +45,7 @@ def reasons(verdicts: list[Verdict]) -> list[Reason]:
     return [verdict.verdict for verdict in verdicts]
 
 
-def test_where_all_is_well_nothing_is_stopped() -> None:
+def test_sound_facts_stop_nothing() -> None:
     assert check_round(FACTS, LIMITS) == []
     assert check_move(FACTS, LIMITS, MOVE) == []
     assert check_move(FACTS, LIMITS, ORDERED) == []
@@ -165,11 +165,11 @@ def test_while_brokers_settle_only_operators_move_anything() -> None:
 
 
 @pytest.mark.parametrize("facts", [replace(FACTS, quiet_for_s=60.0), replace(FACTS, failures=2)])
-def test_up_to_the_limit_nothing_is_stopped(facts: ClusterFacts) -> None:
+def test_nothing_is_stopped_up_to_the_limit(facts: ClusterFacts) -> None:
     assert check_round(facts, LIMITS) == check_move(facts, LIMITS, MOVE) == []
 
 
-def test_where_nothing_has_been_moved_yet_one_may_be() -> None:
+def test_first_move_passes_limits_of_one() -> None:
     one = replace(LIMITS, failures_until_stop=1, moves_per_round=1, moves_per_hour=1)
     assert check_round(FACTS, one) == check_move(FACTS, one, MOVE) == []
 
@@ -182,13 +182,13 @@ def test_extensible_brokers_need_no_leader_and_one_modular_broker_does() -> None
     assert reasons(check_round(mixed, LIMITS)) == [GuardrailReason.PULSAR_HAS_NO_LEADER]
 
 
-def test_a_class_without_its_package_is_the_same_class() -> None:
+def test_load_manager_class_without_its_package_is_accepted() -> None:
     assert check_round(with_broker(A, load_manager="ModularLoadManagerImpl"), LIMITS) == []
     other = with_broker(A, load_manager="org.example.NotTheModularLoadManagerImpl")
     assert reasons(check_round(other, LIMITS)) == [GuardrailReason.LOAD_MANAGER_UNKNOWN]
 
 
-def test_every_rail_that_stops_says_so_and_names_a_few_brokers() -> None:
+def test_each_guardrail_reports_itself_with_a_few_brokers() -> None:
     many = {BrokerId(f"b{number}:8080"): replace(SOUND, sheds=True, splits=None) for number in range(5)}
     stops = check_round(replace(FACTS, brokers=many, pulsars_leader=None, is_to_act=False), LIMITS)
     assert reasons(stops) == [
@@ -203,7 +203,7 @@ def test_every_rail_that_stops_says_so_and_names_a_few_brokers() -> None:
     assert stop.why["which"] == "a:8080, b:8080, c:8080"
 
 
-def test_so_many_moves_within_the_hour_stop_rounds_and_shedding_but_no_operator() -> None:
+def test_hourly_limit_stops_rounds_and_own_moves_but_no_operator() -> None:
     full = replace(FACTS, moves_this_hour=60)
     for subject, stops in (
         ("cluster", check_round(full, LIMITS)),
@@ -215,7 +215,7 @@ def test_so_many_moves_within_the_hour_stop_rounds_and_shedding_but_no_operator(
     assert check_move(replace(FACTS, moves_this_hour=59), LIMITS, MOVE) == []
 
 
-def test_so_many_moves_of_a_round_stop_its_others_but_no_operator_and_no_next_round() -> None:
+def test_round_limit_stops_only_further_moves_of_the_round() -> None:
     full = replace(FACTS, moves_this_round=10)
     (stop,) = check_move(full, LIMITS, MOVE)
     assert (stop.subject, stop.verdict) == (BUNDLE, GuardrailReason.ROUND_IS_FULL)
@@ -225,7 +225,7 @@ def test_so_many_moves_of_a_round_stop_its_others_but_no_operator_and_no_next_ro
 
 
 @pytest.mark.parametrize("broker", [A, B])
-def test_source_and_destination_have_reported_since_a_move_touched_them(broker: BrokerId) -> None:
+def test_move_waits_for_reports_of_its_recently_touched_brokers(broker: BrokerId) -> None:
     facts = with_broker(broker, touched_at_s=NOW_S - 30)
     (stop,) = check_move(facts, LIMITS, MOVE)
     assert (stop.subject, stop.verdict) == (BUNDLE, GuardrailReason.REPORT_BEFORE_MOVE)
@@ -234,10 +234,10 @@ def test_source_and_destination_have_reported_since_a_move_touched_them(broker: 
     )
     assert check_move(facts, LIMITS, ORDERED) == []
     assert check_move(with_broker(broker, touched_at_s=NOW_S - 31), LIMITS, MOVE) == []
-    assert check_move(with_broker(C, touched_at_s=NOW_S), LIMITS, MOVE) == [], "it is none of the two"
+    assert check_move(with_broker(C, touched_at_s=NOW_S), LIMITS, MOVE) == [], "neither source nor destination"
 
 
-def test_both_are_checked_and_a_broker_without_a_report_has_none_since() -> None:
+def test_touched_broker_without_a_report_stops_moves() -> None:
     touched = replace(SOUND, reported_at_s=None, touched_at_s=NOW_S - 100)
     stops = check_move(replace(FACTS, brokers={A: touched, B: touched, C: SOUND}), LIMITS, MOVE)
     assert reasons(stops) == [GuardrailReason.REPORT_BEFORE_MOVE] * 2
@@ -291,12 +291,12 @@ def test_patterns_match_whole_namespaces(limits: GuardrailLimits) -> None:
     assert check_move(FACTS, limits, MOVE) == []
 
 
-def test_a_pattern_that_is_none_is_refused() -> None:
+def test_invalid_pattern_is_refused() -> None:
     with pytest.raises(InvalidPolicyError, match="missing"):
         Patterns(("t/(",))
 
 
-def test_several_moves_are_each_stopped_as_if_they_were_alone() -> None:
+def test_moves_are_checked_independently() -> None:
     facts = replace(with_broker(A, sheds=True), moves_this_round=10)
     moves = [MOVE, ORDERED, replace(MOVE, bundle="pulsar/system/0x00000000_0xffffffff")]
     assert [reasons(stops) for stops in check_moves(facts, LIMITS, moves)] == [
@@ -339,7 +339,7 @@ _MOVE = st.builds(
 
 
 @given(_FACTS, _MOVE)
-def test_no_move_passes_while_anything_is_not_as_it_has_to_be(facts: ClusterFacts, move: WantedMove) -> None:
+def test_moves_pass_exactly_when_all_guardrails_allow_them(facts: ClusterFacts, move: WantedMove) -> None:
     brokers = facts.brokers.values()
     is_sound = (
         facts.is_to_act
@@ -368,4 +368,4 @@ def test_no_move_passes_while_anything_is_not_as_it_has_to_be(facts: ClusterFact
     assert (check_round(facts, LIMITS) == []) == (is_sound and has_room)
     assert (check_split(facts, LIMITS, move.bundle) == []) == (is_sound and not move.bundle.startswith("pulsar/"))
     if move.is_own and check_round(facts, LIMITS):
-        assert check_move(facts, LIMITS, move), "what stops a round stops each of its moves"
+        assert check_move(facts, LIMITS, move), "a stopped round stops each of its moves"

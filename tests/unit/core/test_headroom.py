@@ -23,7 +23,7 @@ def cluster(policies: Policies | None = None, **parts: list[float]) -> Snapshot:
     return given_cluster if policies is None else replace(given_cluster, policies=policies, _derived={})
 
 
-def look(given_cluster: Snapshot) -> Reserve:
+def reserve_of(given_cluster: Snapshot) -> Reserve:
     return compute_reserve(given_cluster, SETTINGS)
 
 
@@ -36,44 +36,44 @@ def domains(**names: str) -> Policies:
     return Policies(failure_domains={broker(host).broker: name for host, name in names.items()})
 
 
-def test_the_worst_loss_of_a_broker_is_that_of_who_has_most() -> None:
+def test_worst_loss_is_that_of_the_largest_broker() -> None:
     large = carrying("a", [0.1 * MIB_OF_ALL] * 9, (2e6, 2e6))
     small = {host: carrying(host, [0.1 * MIB_OF_ALL] * 4) for host in "bc"}
-    loss = look(snapshot({"a": large, **small})).broker
+    loss = reserve_of(snapshot({"a": large, **small})).broker
     assert figures(loss) == ("a:8080", pytest.approx(0.85), pytest.approx(0.9), 0)
     assert loss is not None
     assert loss.is_borne
 
 
 def test_large_bundles_cannot_be_shared_out() -> None:
-    loss = look(cluster(a=[0.5], b=[0.6], c=[0.6])).broker
+    loss = reserve_of(cluster(a=[0.5], b=[0.6], c=[0.6])).broker
     assert loss is not None
     assert loss.bound == pytest.approx(0.85)
     assert loss.placed >= 1.1 - 1e-6
     assert not loss.is_borne
 
 
-def test_a_failure_domain_is_lost_as_a_whole() -> None:
+def test_failure_domain_is_lost_as_a_whole() -> None:
     given_cluster = cluster(domains(a="one", b="one", c="two"), a=[0.3], b=[0.3], c=[0.1], d=[0.1])
-    found = look(given_cluster)
+    found = reserve_of(given_cluster)
     assert figures(found.domain) == ("one", pytest.approx(0.4), pytest.approx(0.4), 0)
     assert found.broker is not None
     assert found.broker.placed == pytest.approx(0.4)
 
 
-def test_where_nobody_is_left_there_is_no_figure() -> None:
-    assert look(cluster(a=[0.3])) == Reserve(None, None)
-    assert look(cluster(domains(a="one", b="one"), a=[0.3], b=[0.1])).domain is None
+def test_loss_without_a_remaining_broker_has_no_figure() -> None:
+    assert reserve_of(cluster(a=[0.3])) == Reserve(None, None)
+    assert reserve_of(cluster(domains(a="one", b="one"), a=[0.3], b=[0.1])).domain is None
 
 
-def test_what_only_the_lost_broker_may_own_is_stranded_but_secondary_ones_step_in() -> None:
+def test_bundles_without_another_eligible_broker_are_stranded() -> None:
     alone = IsolationPolicy("p", ("tenant/a",), ("a",), ())
-    loss = look(cluster(Policies(isolation=(alone,)), a=[0.3, 0.1], b=[0.1], c=[0.1])).broker
+    loss = reserve_of(cluster(Policies(isolation=(alone,)), a=[0.3, 0.1], b=[0.1], c=[0.1])).broker
     assert loss is not None
     assert (loss.lost, loss.stranded) == ("a:8080", 2)
     assert not loss.is_borne
     helped = IsolationPolicy("p", ("tenant/a",), ("a",), ("b",), min_limit=1)
-    loss = look(cluster(Policies(isolation=(helped,)), a=[0.3, 0.1], b=[0.1], c=[0.1])).broker
+    loss = reserve_of(cluster(Policies(isolation=(helped,)), a=[0.3, 0.1], b=[0.1], c=[0.1])).broker
     assert loss is not None
     assert loss.stranded == 0
     assert loss.placed == pytest.approx(0.5)
@@ -83,9 +83,9 @@ PARTS = st.lists(st.floats(0.001, 0.6), max_size=5)
 
 
 @given(parts=st.lists(PARTS, min_size=2, max_size=5))
-def test_placed_is_a_way_and_no_way_is_below_the_bound(parts: list[list[float]]) -> None:
+def test_placement_is_feasible_and_not_below_the_bound(parts: list[list[float]]) -> None:
     """Test that the assignment of the lower bound is one, too: kept and lost bundles are all there."""
-    loss = look(cluster(None, **{f"b{k}": each for k, each in enumerate(parts)})).broker
+    loss = reserve_of(cluster(None, **{f"b{k}": each for k, each in enumerate(parts)})).broker
     assert loss is not None
     lost = int(loss.lost[1])
     kept = [sum(each) for k, each in enumerate(parts) if k != lost]

@@ -36,7 +36,7 @@ BANDS = HeatThresholds.of(SETTINGS)
 NOW_S = 1_000_000.0
 
 
-def looked(
+def observe(
     memory: LevelMemory,
     after_s: float,
     excess: float = -0.1,
@@ -45,7 +45,7 @@ def looked(
     life: int = 1,
     off: float = math.nan,
 ) -> LevelMemory:
-    """After a look at broker a, so many seconds after the beginning."""
+    """Return the memory after an observation of broker a, `after_s` seconds after the start."""
     return memory.after_pass([BrokerObservation(broker("a", life), excess, cold, off)], NOW_S + after_s)
 
 
@@ -56,28 +56,28 @@ def budget(
     return memory.budget(settings, lambda namespace, _: namespace in idle, NOW_S + after_s, in_need=in_need)
 
 
-def looked_each_minute(memory: LevelMemory, minutes: int, excess: float, **more: float) -> LevelMemory:
+def observe_each_minute(memory: LevelMemory, minutes: int, excess: float, **more: float) -> LevelMemory:
     for minute in range(minutes):
-        memory = looked(memory, 60 * minute, excess, **more)  # type: ignore[arg-type]
+        memory = observe(memory, 60 * minute, excess, **more)  # type: ignore[arg-type]
     return memory
 
 
 # HeatThresholds
 
 
-def test_a_broker_is_hot_above_the_evenness_or_above_its_noise() -> None:
+def test_margin_is_the_evenness_or_the_noise() -> None:
     assert BANDS.margin(np.array([0.0, 0.02, 0.2])) == pytest.approx([0.03, 0.03, 0.2])
     assert 1 < BANDS.target < 1.03
 
 
-def test_the_less_is_known_of_a_broker_the_more_excess_it_takes() -> None:
+def test_noisier_broker_needs_more_excess() -> None:
     still, usual, noisy = BANDS.relief_threshold_s(np.array([0.0, 0.02, 0.1])).tolist()
     assert still == pytest.approx(0.05 * 300), "a broker 5 % above the trigger waits for the calm"
     assert still < usual < noisy
 
 
-def test_noise_alone_does_not_add_up_in_a_week() -> None:
-    """Reports that stand for a quarter of an hour, each as far off as they usually are; and a real excess does."""
+def test_noise_alone_never_reaches_the_relief_threshold_in_a_week() -> None:
+    """Covers reports every quarter of an hour with noise only. A real excess reaches the threshold."""
     for noise in (0.01, 0.05, 0.15):
         heats = 1 + noise * np.random.default_rng(3).standard_normal((10, 7 * 96))
         threshold_s, trigger = (
@@ -99,78 +99,78 @@ def test_hot_brokers_are_urgent_if_much_too_hot_or_nearly_full() -> None:
     assert lacks_headroom(excess, used).tolist() == [True, False, False, False, False]
 
 
-# Who is hot, and who is cold
+# Hot and cold brokers
 
 
-def test_excess_adds_up_while_a_broker_is_hot_and_melts_away_after_it() -> None:
-    hot = looked_each_minute(LevelMemory.of({}), 4, 0.1)
+def test_excess_accumulates_while_hot_and_decays_after() -> None:
+    hot = observe_each_minute(LevelMemory.of({}), 4, 0.1)
     (seen,) = hot.seen([broker("a")])
     assert seen.excess_s == pytest.approx(0.1 * 180)
     assert seen.hot_since_s == NOW_S
-    (melting,) = looked(hot, 240, -0.1).seen([broker("a")])
+    (melting,) = observe(hot, 240, -0.1).seen([broker("a")])
     assert melting.excess_s == pytest.approx(0.1 * 120)
     assert melting.hot_since_s == NOW_S
-    (calm,) = looked(hot, 480, -0.1).seen([broker("a")])
+    (calm,) = observe(hot, 480, -0.1).seen([broker("a")])
     assert (calm.excess_s, calm.hot_since_s) == (0.0, None)
 
 
-def test_what_was_while_nobody_looked_does_not_count() -> None:
-    (seen,) = looked(looked(LevelMemory.of({}), 0, 0.1), 3000, 0.1).seen([broker("a")])
+def test_excess_does_not_accumulate_during_a_gap() -> None:
+    (seen,) = observe(observe(LevelMemory.of({}), 0, 0.1), 3000, 0.1).seen([broker("a")])
     assert seen.excess_s == pytest.approx(0.1 * 180)
 
 
-def test_one_that_was_relieved_begins_anew() -> None:
-    hot = looked_each_minute(LevelMemory.of({}), 4, 0.1)
+def test_relief_resets_the_excess() -> None:
+    hot = observe_each_minute(LevelMemory.of({}), 4, 0.1)
     (seen,) = hot.after_moves({"t/a": 0.1}, {}, ["a:8080"], NOW_S + 180).seen([broker("a")])
     assert seen.excess_s == 0.0
 
 
-def test_a_new_broker_that_is_cold_is_filled_at_once_and_another_one_after_the_calm() -> None:
-    (new,) = looked(LevelMemory.of({}), 0, cold=True).seen([broker("a")])
+def test_new_cold_broker_is_filled_at_once_and_a_known_one_later() -> None:
+    (new,) = observe(LevelMemory.of({}), 0, cold=True).seen([broker("a")])
     assert new.cold_since_s == NOW_S - CALM_S
-    known = looked(LevelMemory.of({}), 0)
-    (cooled,) = looked(looked(known, 60, cold=True), 120, cold=True).seen([broker("a")])
+    known = observe(LevelMemory.of({}), 0)
+    (cooled,) = observe(observe(known, 60, cold=True), 120, cold=True).seen([broker("a")])
     assert cooled.cold_since_s == NOW_S + 60
-    (warm,) = looked(looked(known, 60, cold=True), 120).seen([broker("a")])
+    (warm,) = observe(observe(known, 60, cold=True), 120).seen([broker("a")])
     assert warm.cold_since_s is None
 
 
-def test_a_broker_that_keeps_coming_back_rests_longer_and_longer() -> None:
+def test_rest_doubles_with_each_comeback() -> None:
     a = [broker("a")]
-    memory = looked(LevelMemory.of({}), 0)
+    memory = observe(LevelMemory.of({}), 0)
     assert not memory.resting(a, NOW_S).any()
     for life, calms in ((2, 1), (3, 2), (4, 4), (5, 4)):
         a = [broker("a", life)]
-        assert memory.resting(a, NOW_S + 600 * life).all(), "before it is looked at"
-        memory = looked(memory, 600 * life, life=life)
+        assert memory.resting(a, NOW_S + 600 * life).all(), "before its first observation"
+        memory = observe(memory, 600 * life, life=life)
         (seen,) = memory.seen(a)
         assert seen.rests_until_s - seen.at_s == calms * CALM_S
         assert memory.resting(a, seen.rests_until_s - 1).all()
         assert not memory.resting(a, seen.rests_until_s).any()
     for minute in range(50, 140, 30):
-        memory = looked(memory, 60 * minute, life=5)
-    assert not memory.resting([broker("a", 6)], NOW_S + 60 * 200).any(), "it is as good as unknown"
-    (seen,) = looked(memory, 60 * 141, life=6).seen(a)
-    assert seen.comebacks == 1, "an hour after its rest all is forgiven"
-    assert not looked(memory, 60 * 200, life=6).resting([broker("a", 6)], NOW_S + 60 * 200).any()
+        memory = observe(memory, 60 * minute, life=5)
+    assert not memory.resting([broker("a", 6)], NOW_S + 60 * 200).any(), "forgotten by then"
+    (seen,) = observe(memory, 60 * 141, life=6).seen(a)
+    assert seen.comebacks == 1, "an hour after its rest the count starts again"
+    assert not observe(memory, 60 * 200, life=6).resting([broker("a", 6)], NOW_S + 60 * 200).any()
     assert not LevelMemory.of({}).resting(a, NOW_S).any()
 
 
-# What was moved
+# Past moves
 
 
-def test_what_was_moved_within_the_hour_counts_against_the_budget() -> None:
-    memory = looked(LevelMemory.of({}), 0)
+def test_moves_of_the_last_hour_count_against_the_budget() -> None:
+    memory = observe(LevelMemory.of({}), 0)
     assert (budget(memory).share, budget(memory, in_need=True).share) == (0.1, 0.5)
     spent = memory.after_moves({"t/a": 0.4, "t/b": 0.05}, {}, [], NOW_S).after_moves({}, {}, [], NOW_S)
     assert len(spent.moved) == 1
     assert budget(spent).share == pytest.approx(0.05)
     assert budget(spent.after_moves({"t/a": 0.2}, {}, [], NOW_S + 60)).share == 0.0
-    assert budget(looked(spent, 3600)).share == 0.1
+    assert budget(observe(spent, 3600)).share == 0.1
 
 
-def test_a_budget_is_the_tightest_limit_and_says_when_the_hour_is_over() -> None:
-    memory = looked(LevelMemory.of({}), 0).after_moves({"t/a": 0.3}, {}, [], NOW_S)
+def test_budget_is_the_tightest_limit_with_the_end_of_its_hour() -> None:
+    memory = observe(LevelMemory.of({}), 0).after_moves({"t/a": 0.3}, {}, [], NOW_S)
     assert budget(memory) == Budget(0.1)
     cycle, hour = "max_load_moved_per_cycle_percentage", "max_load_moved_per_hour_percentage"
     assert budget(memory, in_need=True) == Budget(0.5, setting=cycle)
@@ -184,23 +184,23 @@ def test_a_budget_is_the_tightest_limit_and_says_when_the_hour_is_over() -> None
     assert budget(spent, max_load_moved_per_hour_percentage=0, idle=["t/a"]).seconds_left == 3600
 
 
-def test_what_was_moved_of_namespaces_that_are_idle_now_uses_up_nothing() -> None:
-    memory = looked(LevelMemory.of({}), 0).after_moves({"t/gone": 0.4, "t/b": 0.1}, {}, [], NOW_S)
+def test_moves_of_idle_namespaces_use_no_budget() -> None:
+    memory = observe(LevelMemory.of({}), 0).after_moves({"t/gone": 0.4, "t/b": 0.1}, {}, [], NOW_S)
     assert budget(memory, idle=["t/gone"]).share == 0.1
     assert budget(memory, idle=["t/b"]).share == pytest.approx(0.1)
-    many = looked(LevelMemory.of({}), 0).after_moves({f"t/{number}": 0.01 for number in range(45)}, {}, [], NOW_S)
+    many = observe(LevelMemory.of({}), 0).after_moves({f"t/{number}": 0.01 for number in range(45)}, {}, [], NOW_S)
     assert len(many.moved[0].by_namespace) == 20
     idle = [f"t/{number}" for number in range(45)]
     assert budget(many, idle=idle, max_load_moved_per_hour_percentage=30).share == pytest.approx(0.05)
 
 
-def test_where_bundles_were_put_is_remembered_while_they_rest_and_the_last_of_too_many() -> None:
-    memory = looked(LevelMemory.of({}), 0).after_moves({"t/a": 0.1}, {"b:8080": ["x", "y"]}, [], NOW_S)
+def test_destinations_are_kept_while_bundles_rest_up_to_a_maximum() -> None:
+    memory = observe(LevelMemory.of({}), 0).after_moves({"t/a": 0.1}, {"b:8080": ["x", "y"]}, [], NOW_S)
     assert memory.put == {"b:8080": {"x": NOW_S, "y": NOW_S}}
     more = memory.after_moves({"t/a": 0.1}, {"b:8080": ["x"], "c:8080": ["z"]}, [], NOW_S + 60)
     assert more.put == {"b:8080": {"x": NOW_S + 60, "y": NOW_S}, "c:8080": {"z": NOW_S + 60}}
-    assert looked(more, REST_S).put == {"b:8080": {"x": NOW_S + 60}, "c:8080": {"z": NOW_S + 60}}
-    assert looked(more, REST_S + 60).put == {}
+    assert observe(more, REST_S).put == {"b:8080": {"x": NOW_S + 60}, "c:8080": {"z": NOW_S + 60}}
+    assert observe(more, REST_S + 60).put == {}
     many = more.after_moves({"t/a": 0.1}, {"d:8080": [str(i) for i in range(MOST_RESTING)]}, [], NOW_S + 120)
     assert many.put.keys() == {"d:8080"}
 
@@ -208,33 +208,33 @@ def test_where_bundles_were_put_is_remembered_while_they_rest_and_the_last_of_to
 # Searches without result
 
 
-def test_a_broker_without_a_result_is_searched_again_after_1_2_and_then_4_rounds() -> None:
-    memory, skipped = looked(LevelMemory.of({}), 0, 0.1), []
+def test_failed_search_is_repeated_after_1_2_and_4_rounds() -> None:
+    memory, skipped = observe(LevelMemory.of({}), 0, 0.1), []
     for number in range(4):
         memory = memory.after_failures(["a:8080"])
         rounds = 0
-        while (memory := looked(memory, 60 * number, 0.1)).brokers["a:8080"].skips:
+        while (memory := observe(memory, 60 * number, 0.1)).brokers["a:8080"].skips:
             rounds += 1
         skipped.append(rounds)
     assert skipped == [1, 2, 4, 4]
-    calm = looked(memory.after_failures(["a:8080"]), 20_000, -0.1).brokers["a:8080"]
+    calm = observe(memory.after_failures(["a:8080"]), 20_000, -0.1).brokers["a:8080"]
     assert (calm.failures, calm.skips) == (0, 0)
 
 
 # Noise
 
 
-def test_the_noise_of_a_broker_is_learned_slowly_and_not_from_silence() -> None:
-    memory = looked_each_minute(LevelMemory.of({}), 300, -0.1, off=0.3)
+def test_noise_is_learned_slowly_and_only_from_reports() -> None:
+    memory = observe_each_minute(LevelMemory.of({}), 300, -0.1, off=0.3)
     (noise,) = get_noise(memory.as_state(), ["a:8080"])
     assert noise == pytest.approx(0.3, abs=0.01)
-    assert looked(memory, 18_000).brokers["a:8080"].noise == noise
-    assert looked(LevelMemory.of({}), 0, off=9.0).brokers["a:8080"].noise < 0.05
+    assert observe(memory, 18_000).brokers["a:8080"].noise == noise
+    assert observe(LevelMemory.of({}), 0, off=9.0).brokers["a:8080"].noise < 0.05
     assert get_noise({}, ["a:8080"]).tolist() == [0.0]
 
 
 def with_sigma(sigma: list[float], **hosts: list[float]) -> Snapshot:
-    """Brokers with bundles of so many MiB/s, which deviate so much."""
+    """Brokers with bundles by size in MiB/s, with these deviations."""
     reports = {
         host: report({bundle(i, f"tenant/{host}"): throughput(size) for i, size in enumerate(sizes)}, cpu=sum(sizes))
         for host, sizes in hosts.items()
@@ -248,17 +248,17 @@ def noise_by_bundles(found: Snapshot) -> FloatArray:
     return noise_of_bundles(found, LevelLoads.of(found, SETTINGS))
 
 
-def test_bundles_that_go_their_own_way_make_less_noise_the_more_they_are() -> None:
+def test_many_independent_bundles_make_less_noise() -> None:
     found = with_sigma([0.2] * 5, a=[5.0] * 4, b=[20.0])
-    assert noise_by_bundles(found) == pytest.approx([0.05, 0.1]), "half of their deviation: means are steadier"
+    assert noise_by_bundles(found) == pytest.approx([0.05, 0.1]), "half of their deviation, as means vary less"
 
 
-def test_a_broker_of_which_nothing_is_known_has_as_much_noise_as_most() -> None:
+def test_broker_of_unknown_noise_gets_the_mean() -> None:
     assert noise_by_bundles(with_sigma([0.2, 0.0], a=[5.0], b=[5.0])) == pytest.approx([0.1, 0.05])
     assert noise_by_bundles(snapshot({})).tolist() == []
 
 
-def test_a_broker_is_off_by_what_it_reports_beside_the_means_of_its_bundles_and_not_when_it_says_nothing() -> None:
+def test_deviation_compares_a_fresh_report_with_bundle_means() -> None:
     known = {bundle(1): averages(throughput(20.0)), bundle(2): averages(throughput(20.0))}
     reports = {
         host: report({bundle(i): throughput(25.0)}, last_update_ms=round(NOW_S * 1000))
@@ -270,10 +270,10 @@ def test_a_broker_is_off_by_what_it_reports_beside_the_means_of_its_bundles_and_
     assert np.isnan(find_deviation(later)).all()
 
 
-# What moves cost
+# Costs of moves
 
 
-def test_owners_of_a_namespace_price_its_moves() -> None:
+def test_move_costs_apply_to_their_namespace() -> None:
     found = with_sigma([0.0] * 3, a=[5.0, 5.0], b=[20.0])
     assert move_costs(found, {"tenant/a=5", "other/a=9"}).tolist() == [5.0, 5.0, 1.0]
     assert move_costs(found, ()).tolist() == [1.0, 1.0, 1.0]
@@ -281,17 +281,17 @@ def test_owners_of_a_namespace_price_its_moves() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "shop/cache", "shop/cache=", "shop=3", "/cache=3", "shop/cache=-1", "shop/c=nan"])
-def test_a_price_that_is_none_is_refused(text: str) -> None:
+def test_invalid_move_cost_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected tenant/namespace=factor"):
         parse_move_cost(text)
 
 
-# Whatever comes
+# Properties
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[float, float, bool, int, float]]:
-    """Looks: the seconds since the one before, the excess, whether it is cold, the life, and how far off."""
+    """Observations: seconds since the last one, excess, is it cold, incarnation, and deviation."""
     step = st.tuples(
         st.sampled_from([0.0, 60.0, 600.0, 4000.0]),
         st.sampled_from([-0.5, -0.01, 0.0, 0.01, 0.5, 1e6]),
@@ -303,7 +303,7 @@ def histories(draw: st.DrawFn) -> list[tuple[float, float, bool, int, float]]:
 
 
 @given(history=histories())
-def test_whatever_is_seen_its_rules_hold(history: list[tuple[float, float, bool, int, float]]) -> None:
+def test_rules_hold_for_any_sequence_of_observations(history: list[tuple[float, float, bool, int, float]]) -> None:
     memory, now_s = LevelMemory.of({}), NOW_S
     for passed_s, excess, cold, life, off in history:
         now_s += passed_s
@@ -325,7 +325,7 @@ def test_whatever_is_seen_its_rules_hold(history: list[tuple[float, float, bool,
         assert LevelMemory.of(json.loads(json.dumps(memory.as_state()))).as_state() == memory.as_state()
 
 
-def test_what_was_remembered_before_excess_was_is_read() -> None:
+def test_memory_without_excess_is_read() -> None:
     (seen,) = LevelMemory.of({"brokers": {"a:8080": [1, 0.0, NOW_S, NOW_S, 0.02]}, "moved": [[NOW_S, 0.1]]}).seen(
         [broker("a")]
     )

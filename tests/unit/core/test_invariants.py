@@ -105,7 +105,7 @@ def test_a_missing_ownership_is_named() -> None:
     assert ownership_violations(RANGES, [FREE]) == ["2 bundles have 1 ownership entries"]
 
 
-def test_a_record_may_follow_another_one_where_no_version_falls() -> None:
+def test_succession_without_a_falling_version_violates_nothing() -> None:
     before = NamespaceState(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(2)), (owned(A, 3), owned(A, 5)))
     stamp = Stamp(1, 0, "test")
     assert succession_violations(before, before) == []
@@ -113,7 +113,7 @@ def test_a_record_may_follow_another_one_where_no_version_falls() -> None:
     assert succession_violations(before, before.merge(0, stamp)) == []
 
 
-def test_a_version_that_falls_or_stays_though_something_changed_is_named() -> None:
+def test_falling_or_unchanged_version_after_a_change_is_named() -> None:
     name, halves = NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(2))
     before = NamespaceState(name, halves, (owned(A, 3), owned(A, 5)))
     whole = NamespaceState(name, NamespaceBundles(equal_boundaries(1)), (owned(A, 4),))
@@ -139,9 +139,9 @@ def test_a_legal_transition_violates_nothing() -> None:
     released = release(OWNED, B, STAMP)
     assert transition_violations(OWNED, released, registered) == []
     assert transition_violations(released, Ownership(OwnershipState.OWNED, B, None, 6), registered) == []
-    of_one_that_is_gone = Ownership(OwnershipState.OWNED, GONE, None, 4)
-    assert transition_violations(of_one_that_is_gone, inherit(of_one_that_is_gone, B, STAMP), registered) == []
-    assert transition_violations(of_one_that_is_gone, owner_gone(of_one_that_is_gone, STAMP), registered) == []
+    of_a_lost_owner = Ownership(OwnershipState.OWNED, GONE, None, 4)
+    assert transition_violations(of_a_lost_owner, inherit(of_a_lost_owner, B, STAMP), registered) == []
+    assert transition_violations(of_a_lost_owner, owner_gone(of_a_lost_owner, STAMP), registered) == []
 
 
 @pytest.mark.parametrize(
@@ -153,6 +153,6 @@ def test_a_legal_transition_violates_nothing() -> None:
         (Ownership(OwnershipState.OWNED, A, B, 5), "Owned with destination b:8080"),
     ],
 )
-def test_what_must_never_follow_is_named(after: Ownership, violation: str) -> None:
+def test_illegal_transition_is_named(after: Ownership, violation: str) -> None:
     (found,) = transition_violations(OWNED, after, registered)
     assert violation in found

@@ -17,10 +17,10 @@ NS = "tenant/ns"
 WHOLE, LOW, HIGH = (
     f"t/n/{ends}" for ends in ("0x00000000_0xffffffff", "0x00000000_0x80000000", "0x80000000_0xffffffff")
 )
-Said = dict[str, tuple[int, int, list[float]]]
+Figures = dict[str, tuple[int, int, list[float]]]
 
 
-def said(model: ClusterModel, registration: Registration) -> Said:
+def figures_of(model: ClusterModel, registration: Registration) -> Figures:
     """By bundle its topics, its sessions and its load."""
     report = model.latest_reports()[registration]
     columns = (each.tolist() for each in (report.bundle_topics, report.bundle_sessions, report.bundle_load))
@@ -31,18 +31,18 @@ def with_sessions(given_report: BrokerReport, *sessions: int) -> BrokerReport:
     return replace(given_report, bundle_sessions=np.array(sessions))
 
 
-def test_the_last_report_of_a_broker_says_what_each_of_its_bundles_carries() -> None:
+def test_latest_report_has_topics_sessions_and_load_of_each_bundle() -> None:
     model = ClusterModel()
     model.set_namespace(NS, [X, Y, Z], [owned(A), owned(A), owned(B)])
     model.apply_report(B, report([Z]))
     model.apply_report(A, with_sessions(report({Y: (1, 2, 30, 40), X: (5, 0, 0, 7)}, topics_per_bundle=3), 11, 12))
     assert list(model.latest_reports()) == [A, B]
-    assert said(model, A) == {Y: (3, 11, [1, 2, 30, 40]), X: (3, 12, [5, 0, 0, 7])}
-    assert list(said(model, A)) == [Y, X]
-    assert said(model, B) == {Z: (1, 0, [0, 0, 0, 0])}
+    assert figures_of(model, A) == {Y: (3, 11, [1, 2, 30, 40]), X: (3, 12, [5, 0, 0, 7])}
+    assert list(figures_of(model, A)) == [Y, X]
+    assert figures_of(model, B) == {Z: (1, 0, [0, 0, 0, 0])}
 
 
-def test_the_sessions_of_a_bundle_are_found_by_its_name() -> None:
+def test_sessions_are_found_by_bundle_name() -> None:
     model = ClusterModel()
     model.set_namespace(NS, [X, Y, Z], [FREE] * 3)
     model.apply_report(A, with_sessions(report([Y, X]), 20, 10))
@@ -51,12 +51,12 @@ def test_the_sessions_of_a_bundle_are_found_by_its_name() -> None:
     assert len(latest) == 2
 
 
-def test_a_report_takes_the_place_of_the_one_before() -> None:
+def test_report_replaces_the_one_before() -> None:
     model = ClusterModel()
     model.set_namespace(NS, [X, Y], [owned(A), owned(A)])
     model.apply_report(A, report([X, Y]))
     model.apply_report(A, report({Y: (7, 0, 0, 0)}))
-    assert said(model, A) == {Y: (1, 0, [7, 0, 0, 0])}
+    assert figures_of(model, A) == {Y: (1, 0, [7, 0, 0, 0])}
     again = broker("a", incarnation=2)
     model.apply_report(again, report())
     assert not model.latest_reports()[again]
@@ -64,7 +64,7 @@ def test_a_report_takes_the_place_of_the_one_before() -> None:
     assert model.latest_reports() == {}
 
 
-def test_what_was_given_out_stays_as_it_was() -> None:
+def test_returned_report_does_not_change() -> None:
     model = ClusterModel()
     model.apply_report(A, report({X: (1, 0, 0, 0), Y: (2, 0, 0, 0)}))
     latest = model.latest_reports()[A]
@@ -73,33 +73,33 @@ def test_what_was_given_out_stays_as_it_was() -> None:
     assert (latest.bundle_names, latest.bundle_load[:, 0].tolist()) == ((X, Y), [1, 2])
 
 
-def test_bundles_that_are_no_more_go_and_those_of_a_report_that_was_quicker_come() -> None:
+def test_latest_report_follows_a_change_of_bundles() -> None:
     model = ClusterModel()
     model.set_namespace("t/n", [LOW, HIGH], [owned(A), owned(A)])
     model.apply_report(A, with_sessions(report([LOW, HIGH, WHOLE]), 1, 2, 4))
-    assert said(model, A).keys() == {LOW, HIGH}
+    assert figures_of(model, A).keys() == {LOW, HIGH}
     model.set_namespace("t/n", [WHOLE], [owned(A)])
-    assert said(model, A) == {WHOLE: (1, 4, [0, 0, 0, 0])}
+    assert figures_of(model, A) == {WHOLE: (1, 4, [0, 0, 0, 0])}
 
 
-def test_a_broker_that_lost_a_dispute_says_nothing_of_the_bundle_that_has_the_row_now() -> None:
+def test_reused_row_does_not_appear_in_an_older_report() -> None:
     model = ClusterModel()
     model.apply_report(A, report({X: (500, 0, 0, 0)}))
     model.apply_report(B, report([X]))
     model.apply_report(B, report())
     model.apply_report(C, report({Y: (1, 0, 0, 0)}))
-    assert said(model, A) == {}
-    assert said(model, C) == {Y: (1, 0, [1, 0, 0, 0])}
+    assert figures_of(model, A) == {}
+    assert figures_of(model, C) == {Y: (1, 0, [1, 0, 0, 0])}
     assert [each.bundles.tolist() for each in model.checkpoint().brokers] == [[], [], [0]]
 
 
-def test_a_restored_model_knows_nothing_of_single_bundles_until_the_next_report() -> None:
+def test_restored_model_has_no_bundle_figures_until_the_next_report() -> None:
     model, restored = ClusterModel(), ClusterModel()
     model.apply_report(A, report([X]))
     restored.restore(model.checkpoint())
-    assert said(restored, A) == {}
+    assert figures_of(restored, A) == {}
     restored.apply_report(A, report([X]))
-    assert said(restored, A).keys() == {X}
+    assert figures_of(restored, A).keys() == {X}
 
 
 NAMES = (WHOLE, LOW, HIGH, X, Y)
@@ -113,7 +113,7 @@ changes = st.one_of(
 
 
 @given(st.lists(changes, max_size=12), st.data())
-def test_whatever_comes_in_whatever_order_figures_are_those_of_the_last_report(
+def test_figures_are_those_of_the_last_report_in_any_order(
     inputs: list[tuple[Registration, dict[str, Load]] | tuple[str, tuple[str, ...]] | Registration], data: st.DataObject
 ) -> None:
     model = ClusterModel()
@@ -132,7 +132,7 @@ def test_whatever_comes_in_whatever_order_figures_are_those_of_the_last_report(
     assert list(reports) == sorted(last, key=lambda registration: registration.broker)
     bundles = model.snapshot(0.0, 0.0).bundles
     for position, registration in enumerate(reports):
-        figures = said(model, registration)
+        figures = figures_of(model, registration)
         assert all(load == list(last[registration][name]) for name, (_, _, load) in figures.items())
         assert figures.keys() <= set(bundles.names)
         kept = {name for name, holder in zip(bundles.names, bundles.broker.tolist(), strict=True) if holder == position}

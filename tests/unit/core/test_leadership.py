@@ -99,11 +99,11 @@ def test_next_action_of_a_node(knowledge: Knowledge, action: Action) -> None:
         (replace(LEADING, leader=replace(OURS, epoch=0)), StepDownReason.LEADER_ZNODE_GONE),
     ],
 )
-def test_a_leader_steps_down_and_says_why(changed: Knowledge, reason: StepDownReason) -> None:
+def test_leader_steps_down_with_a_reason(changed: Knowledge, reason: StepDownReason) -> None:
     assert choose_action(changed) == StepDown(reason)
 
 
-def test_nobody_leads_from_the_moment_that_it_was_seen() -> None:
+def test_open_since_is_the_first_time_without_a_leader() -> None:
     assert open_since(NOBODY_LEADS) == 100.0
     assert open_since(replace(NOBODY_LEADS, open_since_s=97.0)) == 97.0
     assert open_since(replace(FOLLOWING, open_since_s=97.0)) is None

@@ -28,7 +28,7 @@ def long_of(model: ClusterModel) -> dict[str, list[float]]:
     return dict(zip(bundles.names, bundles.long.tolist(), strict=True))
 
 
-def test_a_new_bundle_is_taken_to_carry_what_was_learned_of_its_namespace() -> None:
+def test_new_bundle_has_the_learned_load_of_its_namespace() -> None:
     model = ClusterModel()
     model.set_learned(LEARNED)
     model.set_namespace(NS, [X], [FREE])
@@ -36,7 +36,7 @@ def test_a_new_bundle_is_taken_to_carry_what_was_learned_of_its_namespace() -> N
     assert long_of(model) == {X: LOAD.tolist(), OTHER: DEFAULT_LOAD.tolist()}
 
 
-def test_what_is_learned_later_holds_for_bundles_without_any_sample_and_goes_again() -> None:
+def test_later_learned_loads_apply_to_bundles_without_samples() -> None:
     model = ClusterModel()
     model.set_namespace(NS, [X, Y], [owned(A), FREE])
     model.apply_report(A, report({X: (9, 9, 9, 9)}))
@@ -48,14 +48,14 @@ def test_what_is_learned_later_holds_for_bundles_without_any_sample_and_goes_aga
     assert long_of(model) == {X: [9, 9, 9, 9], Y: DEFAULT_LOAD.tolist()}
 
 
-def test_the_first_sample_replaces_what_was_learned() -> None:
+def test_first_sample_replaces_the_learned_load() -> None:
     model = ClusterModel()
     model.set_learned(LEARNED)
     model.apply_report(A, report({X: (9, 8, 7, 6)}))
     assert long_of(model) == {X: [9, 8, 7, 6]}
 
 
-def test_a_restored_model_expects_what_the_first_one_did() -> None:
+def test_restored_model_has_the_same_learned_loads() -> None:
     model = ClusterModel()
     model.set_learned(LEARNED)
     model.set_namespace(NS, [X, Y], [FREE, FREE])
@@ -66,7 +66,7 @@ def test_a_restored_model_expects_what_the_first_one_did() -> None:
     assert long_of(again) == long_of(model) == {X: LOAD.tolist(), Y: [5, 5, 5, 5]}
 
 
-def test_a_bundle_that_the_snapshot_does_not_know_carries_what_was_learned_of_its_namespace() -> None:
+def test_unknown_bundle_has_the_learned_load_of_its_namespace() -> None:
     model = ClusterModel()
     model.set_learned(LEARNED)
     taken = model.snapshot(0.0, 0.0)
@@ -75,7 +75,7 @@ def test_a_bundle_that_the_snapshot_does_not_know_carries_what_was_learned_of_it
     assert bundle_load(taken, None, "tenant/other") is DEFAULT_LOAD
 
 
-def test_a_bundle_that_was_given_to_a_broker_and_is_in_no_report_carries_it_too() -> None:
+def test_preallocated_bundle_has_the_learned_load() -> None:
     taken = build_snapshot(0.0, {A: report()}, {}, preallocated={X: A.broker}, learned=LEARNED)
     assert taken.bundles.long.tolist() == [LOAD.tolist()]
     assert taken.brokers.preallocated.tolist() == [LOAD.tolist()]
@@ -87,27 +87,27 @@ HOUR_S = 3600.0
 
 
 def rising(until: int = 24) -> LearnedLoads:
-    """Each hour of Monday one more; then as it began."""
+    """A profile that rises by one each hour of Monday and is 1 afterwards."""
     profile = np.ones(PROFILE_HOURS)
     profile[:until] = np.arange(1, until + 1)
     return LearnedLoads({}, profiles={NS: profile})
 
 
-def test_what_is_expected_of_the_next_hours_is_a_multiple_of_what_is_expected_now() -> None:
+def test_change_is_the_mean_of_the_next_hours_over_the_current_load() -> None:
     at_s = MONDAY_S + 3.5 * HOUR_S  # the middle of the fourth hour
     assert rising().change(NS, at_s, 2) == pytest.approx((4 + 6) / 2 / 4)
     assert rising().change(NS, at_s + HOUR_S / 2, 1) == pytest.approx((4.5 + 5.5) / 2 / 4.5)
     assert rising().change(NS, at_s + 7 * 24 * HOUR_S, 2) == rising().change(NS, at_s, 2)
 
 
-def test_a_week_goes_on_with_the_next_one() -> None:
+def test_profile_wraps_at_the_end_of_the_week() -> None:
     sunday_s = MONDAY_S - HOUR_S / 2
     monday = LearnedLoads({}, profiles={NS: np.concatenate(([3.0], np.ones(PROFILE_HOURS - 1)))})
     assert monday.change(NS, sunday_s, 1) == pytest.approx((1 + 1.5 + 2 + 2.5 + 3) / 5)
     assert monday.change(NS, MONDAY_S + HOUR_S / 2, 1) == pytest.approx((3 + 2.5 + 2 + 1.5 + 1) / 5 / 3)
 
 
-def test_nothing_is_expected_to_change_where_nothing_is_known_of_it() -> None:
+def test_change_is_1_without_a_profile() -> None:
     assert rising().change("tenant/other", MONDAY_S, 2) == 1
     assert rising().change(NS, MONDAY_S, 0) == 1
     assert LearnedLoads({}, profiles={NS: np.zeros(PROFILE_HOURS)}).change(NS, MONDAY_S, 2) == 1
@@ -118,7 +118,7 @@ def test_nothing_is_expected_to_change_where_nothing_is_known_of_it() -> None:
     st.floats(0, 2e9),
     st.floats(0, 168),
 )
-def test_no_profile_makes_much_more_or_less_of_a_load(profile: FloatArray, at_s: float, hours: float) -> None:
+def test_change_stays_between_a_quarter_and_four(profile: FloatArray, at_s: float, hours: float) -> None:
     assert 0.25 <= LearnedLoads({}, profiles={NS: profile}).change(NS, at_s, hours) <= 4
 
 
@@ -126,7 +126,7 @@ def wide(loads: dict[str, Load]) -> BrokerReport:
     return report(loads, bandwidth_in=(80_000.0, 1e6), bandwidth_out=(80_000.0, 1e6))
 
 
-def test_level_goes_by_what_is_expected_of_the_next_hours() -> None:
+def test_level_uses_the_expected_change() -> None:
     at_s = MONDAY_S + 3.5 * HOUR_S
     grows, stays = bundle(1), bundle(1, "tenant/other")
     reports = {A: wide({grows: throughput(10.0)}), broker("b"): wide({stays: throughput(10.0)})}
