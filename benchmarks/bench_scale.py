@@ -213,8 +213,8 @@ def forget_highest(node: NodeProcess) -> None:
 def highest_bytes(node: NodeProcess) -> int:
     """Return the node's peak memory since the reset."""
     lines = Path(f"/proc/{node.pid}/status").read_text().splitlines()
-    (said,) = (line for line in lines if line.startswith("VmHWM:"))
-    return int(said.split()[1]) * 1024
+    (peak,) = (line for line in lines if line.startswith("VmHWM:"))
+    return int(peak.split()[1]) * 1024
 
 
 async def started(cluster: Cluster, name: str, brokers: int) -> tuple[NodeProcess, float]:
@@ -242,8 +242,8 @@ async def settled(node: NodeProcess) -> float:
 
 def zxid(zookeeper: EmbeddedZooKeeper) -> int:
     """Return the server's last transaction id."""
-    said = zookeeper._four_letter_command(b"srvr")  # noqa: SLF001 - `mntr` does not tell
-    (found,) = [line.partition(": ")[2] for line in said.splitlines() if line.startswith("Zxid")]
+    answer = zookeeper._four_letter_command(b"srvr")  # noqa: SLF001 - `mntr` does not have it
+    (found,) = [line.partition(": ")[2] for line in answer.splitlines() if line.startswith("Zxid")]
     return int(found, 16)
 
 

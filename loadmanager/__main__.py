@@ -10,7 +10,7 @@ from loadmanager.util.optional_dependencies import how_to_install
 def main() -> None:
     """Entry point of `loadmanager`, also for an installation of the broker kit only."""
     try:
-        from loadmanager.cli import main as run  # noqa: PLC0415 - only so can it be said what is lacking
+        from loadmanager.cli import main as run  # noqa: PLC0415 - to name the missing packages if it fails
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith(f"{__package__}."):
             raise

@@ -65,7 +65,7 @@ def _print(fields: dict[str, str]) -> None:
         print(f"{name:24}{value}".rstrip())
 
 
-def _yes(truth: bool) -> str:  # noqa: FBT001 - it is what is said
+def _yes(truth: bool) -> str:  # noqa: FBT001 - the value to format
     return "yes" if truth else "no"
 
 
@@ -81,22 +81,22 @@ def status() -> AdminRequest:
 
 @command(PULSAR, "diary", shown=_show_text, default_url=_URL)
 def diary(
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How many paragraphs; the newest come last.")] = 60,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Number of paragraphs; the newest come last.")] = 60,
 ) -> AdminRequest:
-    """Show what Pulsar did, and what would have been done here; with --json so many entries, newest first."""
+    """Show what Pulsar did, and what our rounds would have done; with --json as entries, newest first."""
     entries = get(f"{_BASE}/diary/entries", limit=rounds)
     return AdminRequest("GET", f"{_BASE}/diary", {"rounds": rounds}, for_programs=entries)
 
 
 @command(PULSAR, "scores", shown=_show_text, default_url=_URL)
 def scores() -> AdminRequest:
-    """Show how level Pulsar kept its brokers, and how level the strategies would have; by the simulator's model."""
+    """Show the imbalance under Pulsar, and under the strategies by the simulator's model."""
     return AdminRequest("GET", f"{_BASE}/scores/table", for_programs=get(f"{_BASE}/scores"))
 
 
 @command(PULSAR, "go-on", default_url=_URL)
 def go_on() -> AdminRequest:
-    """Act again after moves that failed in succession."""
+    """Act again after repeated failed moves."""
     return post(f"{_BASE}/go-on")
 
 

@@ -1,4 +1,4 @@
-"""`loadmanager agent`: the sidecar beside one broker, until it is told to stop."""
+"""`loadmanager agent`: run the sidecar of one broker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def agent(
     ] = None,
     log_json: Annotated[bool, typer.Option(help="Log JSON lines.")] = False,  # noqa: FBT002 - a command-line flag
 ) -> None:
-    """Run the agent beside a broker: register it, report its load, and give it leases and unload calls."""
+    """Run the agent beside a broker: register it, report its load, grant leases, and pass on unload calls."""
     settings = start_up(AgentSettings, config, json_lines=log_json)
     asyncio.run(_run(settings, ready_file))
 
@@ -69,8 +69,8 @@ async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
         await beside.run(stop)
     except (ExceptionGroup, StoreError) as failure:  # top level of the process: report any error and exit
         causes = failure.exceptions if isinstance(failure, ExceptionGroup) else (failure,)
-        said = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
-        fail(f"the agent cannot go on: {said}", EXIT_FAILURE)
+        reasons = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
+        fail(f"the agent cannot go on: {reasons}", EXIT_FAILURE)
     finally:
         await beside.close()
         async with asyncio.timeout(GRACE_S):

@@ -56,7 +56,9 @@ class _Options:
 
 
 def check_broker(
-    url: Annotated[str, typer.Argument(help="Where the broker answers its agent, such as http://127.0.0.1:8081.")],
+    url: Annotated[
+        str, typer.Argument(help="URL of the broker's endpoints for its agent, such as http://127.0.0.1:8081.")
+    ],
     agent_port: Annotated[
         int,
         typer.Option(
@@ -79,18 +81,18 @@ def check_broker(
         str | None,
         typer.Option(
             metavar="PROBE",
-            help="The same, for a client that keeps the broker from closing {topic} while it is there.",
+            help="The same, for a client that prevents the broker from closing {topic} while it is connected.",
         ),
     ] = None,
     start: Annotated[
         str | None,
         typer.Option(
             metavar="COMMAND",
-            help="Start the broker so, and end it afterwards; {agent} is the URL of the played agent.",
+            help="Command that starts the broker, which is ended afterwards; {agent} is the URL of the test's agent.",
         ),
     ] = None,
     pid: Annotated[
-        int | None, typer.Option(help="The broker's process, which is stopped (SIGSTOP) for some seconds.")
+        int | None, typer.Option(help="The broker's process id; the process is paused (SIGSTOP) for some seconds.")
     ] = None,
     only: Annotated[list[str] | None, typer.Option(metavar="RULE", help="Try this rule; may be repeated.")] = None,
     skip: Annotated[
@@ -98,18 +100,17 @@ def check_broker(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,  # noqa: FBT002 - a command-line flag
     lease_ms: Annotated[
-        int, typer.Option(min=500, help="The length of leases that are not to lapse: what takes long, takes less.")
+        int, typer.Option(min=500, help="Length of leases that should not lapse; shorter leases make the test faster.")
     ] = 3_000,
-    start_timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds that the broker has until it answers, if it is not there yet.")
-    ] = 30.0,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for everything.")] = 900.0,
+    start_timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the broker's first answer.")] = 30.0,
+    timeout: Annotated[float, typer.Option(min=1, help="Timeout of the whole test in seconds.")] = 900.0,
 ) -> None:
-    """Say whether a broker, in whatever language, keeps the contract (docs/broker-contract.md).
+    """Check whether a broker, in any language, keeps the contract (docs/broker-contract.md).
 
-    Its own agent must not be there: this command answers in its place, late, half, with another incarnation or not at
-    all, and looks whether a client is served that must not be. The exit status is 0 if each rule was kept, 1 if one was
-    broken, 2 if the check could not be made, and 3 if none was broken, but not all could be tried and judged.
+    The broker's own agent must not run. This command takes its place, and answers late, incompletely, with another
+    incarnation or not at all. It checks that no client is served that must not be. The exit status is 0 if all rules
+    were kept, 1 if one was broken, and 2 if the check was impossible. It is 3 if no rule was broken, but not all could
+    be tested.
     """
     rules = _chosen(only or (), skip or ())
     options = _Options(url.rstrip("/"), agent_port, probe, hang, start, pid, lease_ms, start_timeout, timeout)

@@ -1,4 +1,4 @@
-"""`loadmanager config`: the configuration files that this version understands."""
+"""`loadmanager config`: print configuration files of this version."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ config = typer.Typer(help="Print configuration files.")
 
 @config.callback(invoke_without_command=True)
 def defaults(context: typer.Context) -> None:
-    """Print the default configuration as YAML, every key with what it means and what is allowed."""
+    """Print the default configuration as YAML, each key with its meaning and allowed values."""
     if context.invoked_subcommand is None:
         serve()
 
 
 @config.command()
 def serve() -> None:
-    """Print the configuration of a node of a new fleet."""
+    """Print the configuration of a node for a new fleet."""
     from loadmanager.config.node_settings import Settings  # noqa: PLC0415 - an agent is installed without what it needs
 
     print(render_yaml(Settings), end="")

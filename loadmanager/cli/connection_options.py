@@ -24,7 +24,7 @@ TrustCerts = Annotated[
     typer.Option(
         "--tls-trust-cert-path",
         envvar=_TRUST_CERTS_VARIABLE,
-        help="Who signs the certificates of those who are asked by https (PEM); else whom the system trusts.",
+        help="CA certificates of https servers (PEM); default: those of the system.",
     ),
 ]
 Certificate = Annotated[
@@ -32,12 +32,12 @@ Certificate = Annotated[
     typer.Option(
         "--tls-certificate-path",
         envvar=_CERTIFICATE_VARIABLE,
-        help="The certificate to show to those who want one (PEM).",
+        help="Client certificate (PEM).",
     ),
 ]
 Key = Annotated[
     Path | None,
-    typer.Option("--tls-key-path", envvar=_KEY_VARIABLE, help="The key of that certificate (PEM)."),
+    typer.Option("--tls-key-path", envvar=_KEY_VARIABLE, help="Key of the client certificate (PEM)."),
 ]
 
 
@@ -64,11 +64,11 @@ GivenToken = Annotated[
         "--token",
         envvar=TOKEN_VARIABLE,
         show_envvar=True,
-        help="The token to show. Others on this machine see command lines: rather use the variable, or a file.",
+        help="Token to authenticate with. Other users can see command lines: prefer the variable, or a file.",
     ),
 ]
 GivenTokenFile = Annotated[
-    Path | None, typer.Option("--token-file", envvar=TOKEN_FILE_VARIABLE, help="A file with the token to show.")
+    Path | None, typer.Option("--token-file", envvar=TOKEN_FILE_VARIABLE, help="File with the token.")
 ]
 
 
@@ -85,12 +85,14 @@ def given_token(token: str, token_file: Path | None) -> Token | None:
 def words_to_repeat(
     token_file: Path | None, trust_certs: Path | None, certificate: Path | None, key: Path | None
 ) -> list[str]:
-    """Return these options as words of a command, without those that the environment says as well."""
+    """Return these options as words of a command, without those that the environment also sets."""
     given = {
         ("--token-file", TOKEN_FILE_VARIABLE): token_file,
         ("--tls-trust-cert-path", _TRUST_CERTS_VARIABLE): trust_certs,
         ("--tls-certificate-path", _CERTIFICATE_VARIABLE): certificate,
         ("--tls-key-path", _KEY_VARIABLE): key,
     }
-    told = [(option, str(path)) for (option, name), path in given.items() if path and str(path) != os.environ.get(name)]
-    return [word for each in told for word in each]
+    shown = [
+        (option, str(path)) for (option, name), path in given.items() if path and str(path) != os.environ.get(name)
+    ]
+    return [word for each in shown for word in each]

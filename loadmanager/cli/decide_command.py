@@ -46,7 +46,9 @@ COMMAND_CLASS = _OptionalSplitName
 
 
 def decide(
-    file: Annotated[str, typer.Argument(help="A dump: JSON Lines, one moment of the cluster each; - for the input.")],
+    file: Annotated[
+        str, typer.Argument(help="A dump: JSON Lines, one state of the cluster per line; -: standard input.")
+    ],
     shed: Annotated[str | None, typer.Option(metavar="NAME", help="Ask this shedding strategy.")] = None,
     place: Annotated[str | None, typer.Option(metavar="NAME", help="Ask this placement strategy.")] = None,
     split: Annotated[
@@ -59,16 +61,16 @@ def decide(
         str | None, typer.Option(metavar="BUNDLE", help="The bundle to place or split: tenant/namespace/0x.._0x...")
     ] = None,
     positions: Annotated[
-        str | None, typer.Option(metavar="P,...", help="The hashes at which specified_positions_divide cuts.")
+        str | None, typer.Option(metavar="P,...", help="Split positions (hashes) for specified_positions_divide.")
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting that wins over the dump's own; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Setting that overrides those of the dump; may be repeated."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Where chance begins.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,  # noqa: FBT002 - a command-line flag
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,  # noqa: FBT002 - a command-line flag
 ) -> None:
-    """Say what a strategy decides about each moment of a dump, and why. Nothing is changed anywhere."""
+    """Show a strategy's decision about each state in a dump, with the reasons. Nothing is changed."""
     try:
         overrides = given_settings(settings or ())
         if split is None and positions is None:

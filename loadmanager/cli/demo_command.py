@@ -28,17 +28,17 @@ _HISTORY = "demo-history"
 
 def demo(
     duration: Annotated[float, typer.Option(min=30, help="Seconds from the start of the traffic to its end.")] = 90,
-    forever: Annotated[bool, typer.Option(help="Go on after the script until Ctrl-C.")] = False,  # noqa: FBT002 - a flag
+    forever: Annotated[bool, typer.Option(help="Continue after the script until Ctrl-C.")] = False,  # noqa: FBT002 - a flag
     as_json: Annotated[  # noqa: FBT002 - a command-line flag
-        bool, typer.Option("--json", help="Print the summary as JSON on standard output, and nothing else there.")
+        bool, typer.Option("--json", help="Print only the summary, as JSON, to standard output.")
     ] = False,
     folder: Annotated[
-        Path | None, typer.Option(help="Keep configurations and logs here; without it they end with the command.")
+        Path | None, typer.Option(help="Folder for configurations and logs; default: a temporary one.")
     ] = None,
 ) -> None:
     """Start ZooKeeper, nodes, brokers with agents, and clients; move a hot spot, kill a leader and a broker; measure.
 
-    Exits with 1 when a topic ever had two owners at once, ended without one, or nobody took over from the leader.
+    Exits with 1 if a topic had two owners at once or ended without one, or if no node took over from the leader.
     """
     console = Console(stderr=as_json)
     history = _history_of(folder)

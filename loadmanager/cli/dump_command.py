@@ -1,4 +1,4 @@
-"""`loadmanager dump`: the state of a cluster that decisions read, as a line of JSON for `loadmanager decide`."""
+"""`loadmanager dump`: print the inputs of decisions about a cluster as a line of JSON for `loadmanager decide`."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def dump(
         str | None, typer.Option(help="ZooKeeper and chroot, zk:host:port/chroot; else as configured.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of a node; see config/loadmanager.yaml.")] = None,
-    pulsar: Annotated[bool, typer.Option("--pulsar", help="It is the ZooKeeper of a Pulsar.")] = False,  # noqa: FBT002 - a flag
+    pulsar: Annotated[bool, typer.Option("--pulsar", help="Read the ZooKeeper of a Pulsar.")] = False,  # noqa: FBT002 - a flag
     cluster: Annotated[
-        str | None, typer.Option(help="With --pulsar: the cluster whose isolation policies and failure domains count.")
+        str | None, typer.Option(help="With --pulsar: the cluster, for its isolation policies and failure domains.")
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="Add the line to this file instead of printing it.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Append the line to this file instead of printing it.")] = None,
 ) -> None:
-    """Read the state of a cluster from its metadata store, changing nothing, as a line of JSON.
+    """Print the state of a cluster in its metadata store as a line of JSON. Nothing is changed.
 
-    What cannot be read is left out, and said on standard error.
+    Unreadable records are left out, and named on standard error.
     """
     configure_logging(json_lines=False, level="error")
     try:

@@ -54,16 +54,16 @@ _import = _group("Bring in load that no leader of ours recorded.")
 history.add_typer(_import, name="import")
 
 _Where = Annotated[
-    str, typer.Argument(metavar="URL", help="A directory, or the URL of one, such as s3://bucket/prefix.")
+    str, typer.Argument(metavar="URL", help="Directory or URL of the history, such as s3://bucket/prefix.")
 ]
-_Into = Annotated[str, typer.Argument(metavar="URL", help="The history to bring it into: a directory, or its URL.")]
+_Into = Annotated[str, typer.Argument(metavar="URL", help="Directory or URL of the history to import into.")]
 _Columns = Annotated[str | None, typer.Option(help="Only these columns, separated by commas.")]
-_Json = Annotated[bool, typer.Option("--json", help="JSON, an object in each line.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 
 
 @history.command("ls")
 def ls(url: _Where, as_json: _Json = False) -> None:  # noqa: FBT002 - a flag
-    """The tables, how large each is, from when to when, and what is missing."""
+    """List the tables with their sizes and time ranges, and the gaps."""
     faults = _Faults()
     with _failing_well():
         read = _existing(url)
@@ -101,10 +101,10 @@ def show(
     from_: From = None,
     to: To = None,
     columns: _Columns = None,
-    limit: Annotated[int, typer.Option(min=0, help="At most so many rows; 0: all.")] = 50,
+    limit: Annotated[int, typer.Option(min=0, help="Maximum number of rows; 0: all.")] = 50,
     as_json: _Json = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Rows of a table, in the order in which they were recorded."""
+    """Show rows of a table in the order of recording."""
     faults = _Faults()
     with _failing_well():
         found = _existing(url).rows(table, *read_range(from_, to), _split(columns), faults)
@@ -123,19 +123,19 @@ def show(
 def csv_series(
     url: _Into,
     files: Annotated[list[Path], typer.Argument(help="timestamp,series,value; or timestamp,value, a file per series.")],
-    bundles: Annotated[int, typer.Option(min=1, help="How many bundles to make.")] = 1000,
-    brokers: Annotated[int, typer.Option(min=1, help="How many brokers have them.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Equal seeds, equal bundles.")] = 1,
-    rate: Annotated[float, typer.Option(min=0, help="Messages/s of a bundle, on average.")] = 100.0,
-    message_bytes: Annotated[float, typer.Option(min=0, help="Bytes of a message, on average.")] = 1000.0,
+    bundles: Annotated[int, typer.Option(min=1, help="Number of bundles to create.")] = 1000,
+    brokers: Annotated[int, typer.Option(min=1, help="Number of brokers that own them.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed; equal seeds create equal bundles.")] = 1,
+    rate: Annotated[float, typer.Option(min=0, help="Mean messages/s of a bundle.")] = 100.0,
+    message_bytes: Annotated[float, typer.Option(min=0, help="Mean bytes of a message.")] = 1000.0,
     for_: Annotated[
-        float | None, typer.Option("--for", min=1, help="Seconds; else as long as the shortest series.")
+        float | None, typer.Option("--for", min=1, help="Duration in seconds; default: that of the shortest series.")
     ] = None,
     fill_gaps: Annotated[
-        int, typer.Option(min=0, help="Repeat the last value up to so often where values are missing.")
+        int, typer.Option(min=0, help="Replace up to this many missing values in a row by the last value.")
     ] = 0,
 ) -> None:
-    """Series of one load each, turned into many bundles by shifting and heavy-tailed scaling."""
+    """Create the load of many bundles from recorded series, by time shifts and heavy-tailed scaling."""
     if brokers > bundles:
         fail(f"--brokers {brokers}: more than --bundles {bundles}", EXIT_CONFIGURATION)
     with _failing_well():

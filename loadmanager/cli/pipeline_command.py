@@ -45,17 +45,18 @@ _LEARNED = "/loadbalance/v1/learned"
 
 pipeline = group("What a fleet learns from its own history, on Spark.")
 
-_History = Annotated[str, typer.Argument(metavar="HISTORY", help="A history: a directory, or its URL.")]
-_Out = Annotated[str, typer.Option("--out", metavar="DIR", help="Where tables and the report go: a directory, or URL.")]
-_LeaveOut = Annotated[bool, typer.Option("--leave-out-bad-files", help="Go on without files that cannot be used.")]
+_History = Annotated[str, typer.Argument(metavar="HISTORY", help="Directory or URL of the history.")]
+_Out = Annotated[str, typer.Option("--out", metavar="DIR", help="Directory or URL for the tables and the report.")]
+_LeaveOut = Annotated[bool, typer.Option("--leave-out-bad-files", help="Skip unusable files.")]
 _Master = Annotated[
-    str | None, typer.Option(metavar="URL", help="Of Spark, such as spark://host:7077 or yarn; else all cores here.")
+    str | None,
+    typer.Option(
+        metavar="URL", help="Spark master, such as spark://host:7077 or yarn; default: all cores of this machine."
+    ),
 ]
 _Patience = Annotated[float, typer.Option("--master-timeout", min=1, help="Seconds to wait for the master's answer.")]
 _KeepDays = Annotated[int, typer.Option("--keep-days", min=1, help="Days for which windows are kept.")]
-_Conf = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
-]
+_Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Spark setting; may be repeated.")]
 
 
 @pipeline.command("run")
@@ -63,23 +64,24 @@ def run(
     history: _History,
     out: _Out,
     steps: Annotated[
-        list[str] | None, typer.Option("--step", metavar="NAME", help="Only this step; may be repeated. Else all.")
+        list[str] | None,
+        typer.Option("--step", metavar="NAME", help="Run only this step; may be repeated. Default: all."),
     ] = None,
     from_: From = None,
     to: To = None,
     scenarios: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What to try; else five strategies on the last days.")
+        Path | None, typer.Option(metavar="FILE", help="File of scenarios; default: five strategies on the last days.")
     ] = None,
-    days: Annotated[int, typer.Option(min=1, help="How many days ahead capacity is planned.")] = 30,
-    headroom: Annotated[float, typer.Option(min=0, max=0.99, help="The part of each broker to keep free.")] = 0.3,
-    anew: Annotated[bool, typer.Option("--anew", help="Make all anew, not only what has changed.")] = False,  # noqa: FBT002 - a flag
+    days: Annotated[int, typer.Option(min=1, help="Number of days for which capacity is planned.")] = 30,
+    headroom: Annotated[float, typer.Option(min=0, max=0.99, help="Part of each broker to keep free.")] = 0.3,
+    anew: Annotated[bool, typer.Option("--anew", help="Recompute everything, not only what has changed.")] = False,  # noqa: FBT002 - a flag
     keep_days: _KeepDays = KEEP_DAYS,
     leave_out: _LeaveOut = False,  # noqa: FBT002 - a flag
     master: _Master = None,
     master_timeout: _Patience = 60.0,
     conf: _Conf = None,
 ) -> None:
-    """Ingest, balance, forecast, capacity, advice, what-if and report, over a range of a history."""
+    """Run ingest, balance, forecast, capacity, advice, what-if and report over a range of a history."""
     with _one_line_errors():
         wanted = _known_steps(steps)
         job = _job(
@@ -103,7 +105,10 @@ def stream(
     history: _History,
     out: _Out,
     every: Annotated[
-        float | None, typer.Option(min=1, help="Look for new files every so many seconds until SIGTERM; else once.")
+        float | None,
+        typer.Option(
+            min=1, help="Interval in seconds at which to look for new files until SIGTERM; default: run once."
+        ),
     ] = None,
     keep_days: _KeepDays = KEEP_DAYS,
     leave_out: _LeaveOut = False,  # noqa: FBT002 - a flag
@@ -111,7 +116,7 @@ def stream(
     master_timeout: _Patience = 60.0,
     conf: _Conf = None,
 ) -> None:
-    """Run the step ingest once, or again and again while a history grows."""
+    """Run the step ingest once, or repeatedly while a history grows."""
     with _one_line_errors():
         job = _job(history, out, leave_out_bad_files=leave_out, keep_days=keep_days)
         stop = threading.Event()
@@ -127,7 +132,7 @@ def stream(
 
 @command(pipeline, "publish")
 def publish(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0, conf: _Conf = None) -> AdminRequest:
-    """Have the leader take bundles that it has never seen to carry what was learned of their namespace."""
+    """Publish the learned loads to the leader, which assumes them for bundles without a report."""
     with _one_line_errors():
         from loadmanager.pipeline.delta import Tables  # noqa: PLC0415 - PySpark may not be installed
         from loadmanager.pipeline.publish import learned_from  # noqa: PLC0415 - as above

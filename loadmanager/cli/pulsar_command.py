@@ -46,7 +46,7 @@ _ADMIN_TIMEOUT_S = 10.0
 """Timeout of a request to a broker: longer than a pause of its garbage collector."""
 _Admin = Annotated[
     list[str] | None,
-    typer.Option(metavar="URL", help="The web service of a broker, http://broker:8080; for more, say it again."),
+    typer.Option(metavar="URL", help="Web service of a broker, http://broker:8080; may be repeated."),
 ]
 _Config = Annotated[Path | None, typer.Option(help="YAML file; see config/pulsar.yaml.")]
 _ReadyFile = Annotated[Path | None, typer.Option(help='Write {"url": ...} here once all brokers have answered.')]
@@ -72,7 +72,7 @@ def act(
     admin: _Admin = None,
     config: _Config = None,
     take_over: Annotated[  # noqa: FBT002 - a command-line flag
-        bool, typer.Option("--take-over", help="Switch the brokers' own balancing off, and back at the end.")
+        bool, typer.Option("--take-over", help="Switch the brokers' own balancing off, and restore it at the end.")
     ] = False,
     ready_file: _ReadyFile = None,
     log_json: _LogJson = False,  # noqa: FBT002 - a command-line flag
@@ -109,10 +109,10 @@ async def _run(settings: PulsarServiceSettings, ready_file: Path | None) -> None
 
 async def _run_with_admin(settings: PulsarServiceSettings, listener: socket.socket, ready_file: Path | None) -> None:
     async with _admin_of(settings) as admin:
-        told = await ask_settings(admin, settings)
-        if warning := await find_warning(admin, told):
+        broker_settings = await ask_settings(admin, settings)
+        if warning := await find_warning(admin, broker_settings):
             log.warning("pulsar", warning=warning)
-        live = PulsarSettings(told, settings)
+        live = PulsarSettings(broker_settings, settings)
         for fault in live.faults:
             log.warning("setting_left_out", fault=fault)
         store = await _open_state_store(settings, listener)

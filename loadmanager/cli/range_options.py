@@ -9,10 +9,8 @@ import typer
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, fail
 from loadmanager.cli.text.numbers import read_moment
 
-From = Annotated[
-    str | None, typer.Option("--from", metavar="TIME", help="First moment: ISO 8601 (UTC), or ms since 1970.")
-]
-To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="The moment before which it ends.")]
+From = Annotated[str | None, typer.Option("--from", metavar="TIME", help="Start: ISO 8601 (UTC), or ms since 1970.")]
+To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="End (exclusive), in the same form.")]
 
 
 def read_range(from_: str | None, to: str | None) -> tuple[int | None, int | None]:

@@ -42,23 +42,21 @@ from loadmanager.util.logging import configure_logging
 
 
 def replay(
-    url: Annotated[str, typer.Option("--history", metavar="URL", help="A directory, or the URL of one.")],
+    url: Annotated[str, typer.Option("--history", metavar="URL", help="Directory or URL of the history.")],
     from_: From = None,
     to: To = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="What would have happened with this; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Simulate with this setting; may be repeated."),
     ] = None,
-    strategy: Annotated[
-        str, typer.Option(metavar="NAME", help="What would have happened with this strategy, or NAME+NAME.")
-    ] = "",
+    strategy: Annotated[str, typer.Option(metavar="NAME", help="Simulate with this strategy, or NAME+NAME.")] = "",
     step_s: Annotated[
         float,
         typer.Option("--step", min=1, help="Seconds per simulated step, for --set and --strategy."),
     ] = 60,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Take every recorded decision again and compare; with --set or --strategy simulate what would have happened."""
+    """Repeat every recorded decision and compare; with --set or --strategy, simulate the load with other settings."""
     from_ms, to_ms = read_range(from_, to)
     overrides = given_settings(settings or ())
     configure_logging(json_lines=False, level="error")

@@ -180,7 +180,7 @@ def ready(
     settings: Settings | AgentSettings | PulsarServiceSettings,
     ready_file: Path | None,
     where: Mapping[str, str],
-    **said: object,
+    **details: object,
 ) -> asyncio.Event:
     """Announce that the process serves, in the log and in the ready file, which contains `where`.
 
@@ -190,7 +190,7 @@ def ready(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    log.info(event, url=where["url"], **said)
+    log.info(event, url=where["url"], **details)
     warn_if_open(settings, settings.bind_address)
     if ready_file is not None:
         write_ready_file(ready_file, where)

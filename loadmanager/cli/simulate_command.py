@@ -54,28 +54,32 @@ def simulate(
         typer.Option(
             "--strategy",
             metavar="NAME",
-            help="Run it with this strategy of shedding or of placement, or one and the other: NAME+NAME; may be"
-            " repeated. all: each strategy of shedding.",
+            help="Shedding strategy, placement strategy, or both as NAME+NAME; may be repeated. all: each shedding"
+            " strategy.",
         ),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting that wins over the scenario's; may be repeated."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Setting that overrides those of the scenario; may be repeated."
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Where chance begins, instead of the scenario's.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Random seed; overrides that of the scenario.")] = None,
     traces: Annotated[
         list[str] | None,
         typer.Option("--traces", metavar="PATH", help="Recorded series for the scenario's traces; may be repeated."),
     ] = None,
     fill_gaps: Annotated[
         int,
-        typer.Option(min=0, metavar="N", help="In recorded series repeat the last value where up to N are missing."),
+        typer.Option(
+            min=0, metavar="N", help="Replace up to N missing values in a row of recorded series by the last value."
+        ),
     ] = 0,
-    as_list: Annotated[bool, typer.Option("--list", help="Show the scenarios that come with it.")] = False,  # noqa: FBT002 - a flag
+    as_list: Annotated[bool, typer.Option("--list", help="List the packaged scenarios.")] = False,  # noqa: FBT002 - a flag
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each run.")] = False,  # noqa: FBT002 - a flag
-    certify: Annotated[bool, typer.Option("--certify", help="Say how near its rounds come to the best.")] = False,  # noqa: FBT002 - a flag
+    certify: Annotated[bool, typer.Option("--certify", help="Compare its rounds with the best possible.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Run scenarios in virtual time, and say which of their bounds hold. Nothing real is touched."""
+    """Run scenarios in virtual time, and show which of their bounds hold. Nothing real is touched."""
     if as_list:
         _show_list(as_json=as_json)
         return

@@ -31,7 +31,7 @@ from loadmanager.net.auth.token_keys import (
 from loadmanager.net.auth.token_keys import create_secret as new_secret
 from loadmanager.net.auth.token_verifier import TokenError, check_token
 
-token = typer.Typer(help="Create keys and tokens, and look at tokens.", no_args_is_help=True)
+token = typer.Typer(help="Create keys and tokens, and check tokens.", no_args_is_help=True)
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800, "y": 31_536_000}
 _DURATION = re.compile(r"(\d{1,9})([smhdwy])", re.ASCII)
@@ -45,9 +45,10 @@ T = TypeVar("T")
 
 @token.command("create-secret-key")
 def create_secret_key(
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file for it; one that exists is left alone.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Output file; an existing file is not overwritten.")],
     signature_algorithm: Annotated[
-        SecretAlgorithm, typer.Option("--signature-algorithm", "-a", help="Says how long it is.")
+        SecretAlgorithm,
+        typer.Option("--signature-algorithm", "-a", help="Signature algorithm, which determines the length."),
     ] = "HS256",
 ) -> None:
     """Create a secret key that signs and checks tokens: whoever has it can make tokens."""
@@ -56,8 +57,8 @@ def create_secret_key(
 
 @token.command("create-key-pair")
 def create_key_pair(
-    output_private_key: Annotated[Path, typer.Option(help="The file for the key that signs tokens.")],
-    output_public_key: Annotated[Path, typer.Option(help="The file for the key that nodes check them with.")],
+    output_private_key: Annotated[Path, typer.Option(help="Output file for the private key.")],
+    output_public_key: Annotated[Path, typer.Option(help="Output file for the public key.")],
     signature_algorithm: _Algorithm = "RS256",
 ) -> None:
     """Create a key pair: the private key signs tokens, and nodes need only the public key."""
@@ -68,18 +69,18 @@ def create_key_pair(
 
 @token.command("create")
 def create(
-    subject: Annotated[str, typer.Option("--subject", "-s", help="Whose it is: the principal in superUserRoles etc.")],
+    subject: Annotated[str, typer.Option("--subject", "-s", help="Principal of the token, as in superUserRoles.")],
     secret: _SecretKey = "",
     private_key: Annotated[str, typer.Option(help=f"The private key: {_TAKEN_FROM}.")] = "",
     signature_algorithm: _Algorithm = "RS256",
     expiry_time: Annotated[
         str,
-        typer.Option("--expiry-time", "-e", metavar="TIME", help="How long it holds: 12h, 30d, 1y; none: for good."),
+        typer.Option("--expiry-time", "-e", metavar="TIME", help="Lifetime: 12h, 30d, 1y; default: no expiry."),
     ] = "",
-    audience: Annotated[str, typer.Option(help="Its claim aud.")] = "",
+    audience: Annotated[str, typer.Option(help="The claim aud.")] = "",
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="A new file for it, which only you can read; none: print it."),
+        typer.Option("--output", "-o", help="New output file, readable only by you; default: standard output."),
     ] = None,
 ) -> None:
     """Create a token: print it, or write it into a file that only you can read."""

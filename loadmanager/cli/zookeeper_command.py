@@ -35,12 +35,12 @@ def secure_znodes(
     metadata_store_url: Annotated[
         str | None, typer.Option(help="ZooKeeper and chroot, zk:host:port/chroot; else as configured.")
     ] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Let anybody do anything again.")] = False,  # noqa: FBT002 - a flag
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only shown.")] = False,  # noqa: FBT002 - a flag
+    open_: Annotated[bool, typer.Option("--open", help="Remove the restrictions: allow everybody everything.")] = False,  # noqa: FBT002 - a flag
+    yes: Annotated[bool, typer.Option("--yes", help="Make the changes; without this they are only shown.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Give each znode of ours the access list that it should have; without --yes only show what would change.
+    """Set the access lists (ACLs) of our znodes; without --yes only show the changes.
 
-    It needs the credentials of a node. What is right already stays as it is, so it can be done again at any time.
+    This needs the credentials of a node. Correct lists are not changed, so you can repeat it at any time.
     """
     configure_logging(json_lines=False, level="error")
     try:
@@ -124,13 +124,13 @@ def run(
         typer.Option(min=0, max=65_535, help="Port for clients. 0: a free one."),
     ] = 2181,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where to keep the data. Without it they end with the command.", file_okay=False)
+        Path | None, typer.Option(help="Folder for the data; default: a temporary one.", file_okay=False)
     ] = None,
     tick_time_ms: Annotated[
-        int, typer.Option(min=50, help="ZooKeeper's tick; the shortest session timeout it grants is two of them.")
+        int, typer.Option(min=50, help="ZooKeeper's tick; the shortest session timeout is two ticks.")
     ] = DEFAULT_TICK_TIME_MS,
 ) -> None:
-    """Run a real ZooKeeper on this machine until Ctrl-C; or, with a command, mind the one that there is."""
+    """Run a real ZooKeeper on this machine until Ctrl-C; or, with a command, manage an existing one."""
     if context.invoked_subcommand is None:
         _run(port, data_dir, tick_time_ms)
 

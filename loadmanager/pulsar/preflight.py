@@ -23,23 +23,23 @@ _BUSY = 429
 async def ask_settings(admin: PulsarAdmin, settings: PulsarServiceSettings) -> BrokerSettings:
     """Return the settings of the first broker that answers; raises as the table says."""
     answers = [await _ask(admin, url) for url in settings.admin_urls]
-    told = [each for each in answers if isinstance(each, BrokerSettings)]
+    answered = [each for each in answers if isinstance(each, BrokerSettings)]
     errors = [each for each in answers if not isinstance(each, BrokerSettings)]
-    wanted = settings.cluster_name or next((each.cluster for each in told), "")
-    for each in told:
+    wanted = settings.cluster_name or next((each.cluster for each in answered), "")
+    for each in answered:
         if each.cluster != wanted:
             raise ConfigurationError(
                 f"adminUrls {each.url}: a broker of the cluster {each.cluster!r}, and not of {wanted!r}: give brokers"
                 " of one cluster, or leave clusterName out"
             )
-    if not told:
+    if not answered:
         raise errors[0]
-    return told[0]
+    return answered[0]
 
 
-async def find_warning(admin: PulsarAdmin, told: BrokerSettings) -> str | None:
+async def find_warning(admin: PulsarAdmin, broker: BrokerSettings) -> str | None:
     """Return the warning for an untested version, None for a tested one."""
-    version = await admin.version(told.url)
+    version = await admin.version(broker.url)
     if version in _TRIED:
         return None
     return f"the brokers have version {version}; tried versions are {', '.join(_TRIED)}: observe before you act"

@@ -88,10 +88,10 @@ class PulsarAdmin:
     async def settings(self, url: str) -> BrokerSettings:
         """Return the settings of the broker at `url`, dynamic configuration included."""
         answer = await self._calls.ask_at(_web(url), RestRequest("GET", RUNTIME_CONFIGURATION))
-        told = settings_in(answer.body, url)
-        if told is None:
+        settings = settings_in(answer.body, url)
+        if settings is None:
             raise not_a_pulsar(answer)
-        return told
+        return settings
 
     async def version(self, url: str) -> str:
         answer = await self._calls.ask_at(_web(url), RestRequest("GET", f"{_BROKERS}/version"))

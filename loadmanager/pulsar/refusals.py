@@ -55,9 +55,9 @@ class PulsarUnreachableError(LoadManagerError):
 def refused(answer: HttpAnswer, remedy: str | None = None) -> PulsarRefusedError:
     """Return the error for a refusal; `remedy` replaces the default of the status."""
     reason = _find_reason(answer)
-    said = f" {reason!r}" if reason else ""
+    quoted = f" {reason!r}" if reason else ""
     return PulsarRefusedError(
-        f"{answer.url} answered {answer.status}{said}: {remedy or _find_remedy(answer.status)}", answer.status, reason
+        f"{answer.url} answered {answer.status}{quoted}: {remedy or _find_remedy(answer.status)}", answer.status, reason
     )
 
 

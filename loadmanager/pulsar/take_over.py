@@ -93,7 +93,7 @@ class TakeOver:
 
     async def run(self, find_on: Callable[[], Collection[str]]) -> None:
         """Call `begin`, then `take` with the switches of `find_on` until the term ends. Failures are retried."""
-        has_begun, said = False, ""
+        has_begun, logged = False, ""
         while True:
             try:
                 if not has_begun:
@@ -101,11 +101,11 @@ class TakeOver:
                     has_begun = True
                 if self._settings.take_over:
                     await self.take(find_on())
-                said = ""
+                logged = ""
             except (PulsarRefusedError, PulsarUnreachableError, StoreError, InvalidRecordError) as error:
-                if str(error) != said:
+                if str(error) != logged:
                     log.warning("cannot_take_over", error=str(error))
-                said = str(error)
+                logged = str(error)
             await asyncio.sleep(_AGAIN_S)
 
     async def take(self, on: Collection[str]) -> None:

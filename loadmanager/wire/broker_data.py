@@ -184,8 +184,8 @@ def load_and_usage_of(record: LocalBrokerData) -> LoadAndUsage:
 
 def health_of(record: LocalBrokerData) -> HealthFigures | None:
     """Return the broker's health figures; None if it reports none."""
-    said = record.get("health")
-    return HealthFigures(said.get("latencyMs"), said.get("errorShare"), said.get("queue")) if said else None
+    health = record.get("health")
+    return HealthFigures(health.get("latencyMs"), health.get("errorShare"), health.get("queue")) if health else None
 
 
 def _without_nulls(data: bytes) -> bytes:

@@ -219,8 +219,8 @@ def report_of(content: Mapping[str, Any]) -> BrokerReport:
 
 def _bundles(checkpoint: ModelCheckpoint, own: slice) -> dict[str, Any]:
     columns = [(checkpoint, _COLUMNS), (checkpoint.time_means, _TIME_MEANS)]
-    said = {name: getattr(holder, name)[own].tolist() for holder, names in columns for name in names}
-    return {"names": checkpoint.names[own], **said}
+    values = {name: getattr(holder, name)[own].tolist() for holder, names in columns for name in names}
+    return {"names": checkpoint.names[own], **values}
 
 
 def _broker(broker: BrokerCheckpoint) -> dict[str, Any]:

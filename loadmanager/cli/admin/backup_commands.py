@@ -30,15 +30,16 @@ _PATH = "/loadbalance/v1/operator-config"
 
 
 def export(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to write it; -: to standard output.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Output file; -: standard output.")],
     config: Annotated[Path | None, typer.Option(help="YAML file of a node; see config/loadmanager.yaml.")] = None,
     metadata_store_url: Annotated[
         str | None, typer.Option(help="ZooKeeper and chroot, zk:host:port/chroot; else as configured.")
     ] = None,
 ) -> None:
-    """Write namespaces, policies, controls, settings and what was learned into a file.
+    """Write namespaces, policies, controls, settings and learned loads to a file.
 
-    It is read from ZooKeeper: no node has to run. What cannot be read is left out and named, and the exit code is 1.
+    The command reads ZooKeeper, so no node has to run. Unreadable records are left out and named, and the exit code is
+    1.
     """
     from loadmanager.cli.admin.config_export import read_operator_config  # noqa: PLC0415 - no other command opens a session
 
@@ -77,12 +78,13 @@ def _write(text: str, file: Path) -> None:
 
 
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `export` has written.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only shown.")] = False,  # noqa: FBT002 - a flag
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File written by `export`.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Make the changes; without this they are only shown.")] = False,  # noqa: FBT002 - a flag
 ) -> Procedure:
-    """Have everything as a file says that was exported; without --yes only show what would change.
+    """Apply an exported file; without --yes only show the changes.
 
-    Namespaces are created and never changed or deleted; of all else, what the file does not name goes.
+    Namespaces are only created, never changed or deleted. Each other part of the file replaces the current one: entries
+    that the file does not have are removed.
     """
     content = _content_of(file)
 

@@ -34,7 +34,7 @@ _BASE = "/loadbalance/v1"
 _BUNDLES = f"{_BASE}/bundles"
 _PLANS = f"{_BASE}/plans"
 
-_Reason = Annotated[str, typer.Option("--reason", help="Why, for those who will ask.")]
+_Reason = Annotated[str, typer.Option("--reason", help="The reason, which is shown to everybody.")]
 _Hash = Annotated[str, typer.Argument(metavar="HASH", help="The plan's hash.")]
 
 
@@ -52,9 +52,11 @@ class Switch(StrEnum):
 @command(BUNDLES, "merge")
 def merge(
     bundle: Bundle,
-    neighbour: Annotated[str | None, typer.Option("--with", help="The neighbour's range; else the upper one.")] = None,
+    neighbour: Annotated[
+        str | None, typer.Option("--with", help="Range of the neighbour; default: the upper one.")
+    ] = None,
 ) -> AdminRequest:
-    """Make one bundle of two neighbours."""
+    """Merge two neighbouring bundles."""
     return post(_BUNDLES, bundle, "merge", body={"with": neighbour} if neighbour else {})
 
 
@@ -66,7 +68,7 @@ def pin(bundle: Bundle, broker: Broker) -> AdminRequest:
 
 @command(BUNDLES, "unpin")
 def unpin(bundle: Bundle) -> AdminRequest:
-    """Let a pinned bundle go where it is placed."""
+    """Remove the pin of a bundle."""
     return delete(_BUNDLES, bundle, "pin")
 
 
@@ -84,16 +86,16 @@ def unfreeze_bundle(bundle: Bundle) -> AdminRequest:
 
 @command(BUNDLES, "cancel-unload")
 def cancel_unload(bundle: Bundle) -> AdminRequest:
-    """Take back an unload that is under way; the owner keeps the bundle."""
+    """Cancel an unload that is under way; the owner keeps the bundle."""
     return delete(_BUNDLES, bundle, "unload")
 
 
 @command(PLANS, "create", shown=show_plan)
 def create_plan(
     kind: Annotated[
-        PlanKind, typer.Argument(help="shed: as the balancer would; drain: empty a broker; moves: the given ones.")
+        PlanKind, typer.Argument(help="shed: the next shedding round; drain: empty a broker; moves: the given moves.")
     ],
-    broker: Annotated[str | None, typer.Option("--broker", help="With drain: which broker.")] = None,
+    broker: Annotated[str | None, typer.Option("--broker", help="With drain: the broker to empty.")] = None,
     move: Annotated[
         list[str] | None, typer.Option("--move", help="With moves: t/ns/0x.._0x..=host:port; may be repeated.")
     ] = None,
@@ -131,16 +133,16 @@ def execute_plan(
     plan: _Hash,
     *,
     even_if_frozen: Annotated[
-        bool, typer.Option("--even-if-frozen", help="Also while the balancer is frozen; pins are kept all the same.")
+        bool, typer.Option("--even-if-frozen", help="Execute even while the balancer is frozen. Pins still apply.")
     ] = False,
 ) -> AdminRequest:
-    """Carry out exactly that plan, or stop with the reason if the cluster has changed, or the balancer is frozen."""
+    """Execute exactly this plan; stop with the reason if the cluster has changed, or the balancer is frozen."""
     return post(_PLANS, plan, "execute", evenIfFrozen=even_if_frozen)
 
 
 @command(BALANCER, "freeze")
 def freeze(reason: _Reason = "by an operator") -> AdminRequest:
-    """Shed, split and merge nothing and execute no plan until `unfreeze`; lookups are answered, and commands obeyed."""
+    """Stop shedding, splits, merges and plans until `unfreeze`. Lookups and other commands still work."""
     return put(f"{_BASE}/freeze", body={"reason": reason})
 
 
@@ -166,7 +168,7 @@ def controls() -> AdminRequest:
 
 @command(BALANCER, "balance", shown=show_balance)
 def balance() -> AdminRequest:
-    """Show the balance of the load beside the best possible, and whether the fleet could bear the loss of a broker."""
+    """Show the balance of the load, the best possible one, and whether the fleet could bear the loss of a broker."""
     return get(f"{_BASE}/balance")
 
 
@@ -178,9 +180,11 @@ def churn() -> AdminRequest:
 
 @command(BALANCER, "lift-breaker")
 def lift_breaker(
-    bundle: Annotated[str | None, typer.Option("--bundle", help="Only of this bundle; else of everything.")] = None,
+    bundle: Annotated[
+        str | None, typer.Option("--bundle", help="Only for this bundle; default: for everything.")
+    ] = None,
 ) -> AdminRequest:
-    """Let shedding go on that the breaker has stopped."""
+    """Resume shedding that the breaker has stopped."""
     return delete(f"{_BASE}/churn/breaker", bundle=bundle)
 
 
@@ -301,8 +305,8 @@ def _owner_lines(content: Json, width: int | None) -> list[str]:
 
 def _sentence(explanation: Json, width: int | None) -> list[str]:
     change = explanation.get("change")  # without a full stop: it may end with a command, which is copied
-    told = f"{explanation['sentence']}; to change it: {change}" if change else f"{explanation['sentence']}."
-    return wrap_text(told, width, _INDENT)
+    sentence = f"{explanation['sentence']}; to change it: {change}" if change else f"{explanation['sentence']}."
+    return wrap_text(sentence, width, _INDENT)
 
 
 def _standings(standings: Iterable[Json], width: int | None, roles: Mapping[str | None, str]) -> list[str]:
@@ -348,17 +352,17 @@ def _figure(value: object) -> str:
 
 @command(EXPLAIN, "bundle", shown=show_bundle)
 def explain_bundle(bundle: Bundle) -> AdminRequest:
-    """Say why a bundle is where it is."""
+    """Explain why a bundle is at its broker."""
     return get(f"{_BASE}/explain/bundle", bundle)
 
 
 @command(EXPLAIN, "broker", shown=show_broker)
 def explain_broker(broker: Broker) -> AdminRequest:
-    """Say what the balancer thinks of a broker."""
+    """Explain what a round would do with a broker, and why."""
     return get(f"{_BASE}/explain/broker", broker)
 
 
 @command(EXPLAIN, "why-not", shown=show_why_not)
 def explain_why_not(bundle: Bundle, broker: Broker) -> AdminRequest:
-    """Say why a bundle is not on a broker, and what would have to change."""
+    """Explain why a bundle is not on a broker, and what would have to change."""
     return get(f"{_BASE}/explain/why-not", bundle=bundle, broker=broker)

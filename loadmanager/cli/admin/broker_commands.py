@@ -45,7 +45,9 @@ def namespaces(
 
 @command(APP, "healthcheck")
 def healthcheck(
-    broker: Annotated[str | None, typer.Option("--broker-id", help="A broker; without it the node is asked.")] = None,
+    broker: Annotated[
+        str | None, typer.Option("--broker-id", help="Check this broker; default: the node itself.")
+    ] = None,
 ) -> AdminRequest:
     """Print ok if the node, or the broker, is healthy."""
     return get(_BASE, "health", brokerId=broker)
@@ -61,7 +63,7 @@ def version() -> AdminRequest:
 def update_dynamic_config(
     key: _Key, value: Annotated[str, typer.Option("-v", "--value", help="The new value.")]
 ) -> AdminRequest:
-    """Change a key on all nodes; of one that names namespaces, show which there are."""
+    """Change a key on all nodes; if its value names namespaces, show which of them exist."""
     change = post(_BASE, "configuration", key, value)
     return replace(change, then=lambda _: get(MATCHES, setting=key)) if key in NAMING_NAMESPACES else change
 
@@ -80,7 +82,7 @@ def list_dynamic_config() -> AdminRequest:
 
 @command(APP, "get-all-dynamic-config")
 def get_all_dynamic_config() -> AdminRequest:
-    """Show what has been changed."""
+    """Show the changed keys."""
     return get(_BASE, "configuration", "values")
 
 
@@ -96,13 +98,13 @@ command(APP, "rolling-restart")(rolling_restart)
 
 @command(APP, "drain-status", shown=show_drain)
 def drain_status(broker: Broker) -> AdminRequest:
-    """Show how far a drain is, and how long it will take."""
+    """Show the progress of a drain, and its expected end."""
     return get(_OWN, broker, "drain")
 
 
 @command(APP, "stop-drain")
 def stop_drain(broker: Broker) -> AdminRequest:
-    """Let a broker have bundles again."""
+    """End a drain; the broker may get bundles again."""
     return delete(_OWN, broker, "drain")
 
 
@@ -125,7 +127,7 @@ def hold_off(
         str, typer.Option("--for", metavar="DURATION", help="How long: seconds, or 90s, 2m; 0 ends it.")
     ] = "120",
 ) -> AdminRequest:
-    """Keep a restarting broker's bundles for it until it is back, or the time is over."""
+    """Keep a restarting broker's bundles for it, until it is back or the time has passed."""
     seconds = read_duration("--for", for_)
     if not seconds:
         return delete(_OWN, broker, "hold-off")
@@ -140,7 +142,7 @@ def load_report(broker: Broker) -> AdminRequest:
 
 @command(STATS, "monitoring-metrics")
 def monitoring_metrics(
-    indent: Annotated[bool, typer.Option("-i", "--indent", help="For Pulsar's sake; --json is indented.")] = False,  # noqa: FBT002 - a flag
+    indent: Annotated[bool, typer.Option("-i", "--indent", help="Ignored; --json is always indented.")] = False,  # noqa: FBT002 - a flag
 ) -> AdminRequest:
     """Show the brokers' usage as metrics."""
     del indent

@@ -47,7 +47,7 @@ def decision_lines(entry: Json, width: int | None, when: Callable[[float], str])
     first, *others = wrap_text(head, width)
     lines = [style_text(first, "bold" if entry["acted"] else "dim"), *(f"{_INDENT}{line}" for line in others)]
     lines += wrap_text(entry["sentence"] or entry["reason"].replace("_", " "), width, _INDENT)
-    return lines + (wrap_text(told, width, _INDENT) if (told := _effect(entry)) else [])
+    return lines + (wrap_text(effect, width, _INDENT) if (effect := _effect(entry)) else [])
 
 
 def _effect(entry: Json) -> str:
@@ -57,8 +57,8 @@ def _effect(entry: Json) -> str:
         return ""
     predicted, measured = effect["predicted"], effect["measured"]
     before, after = (format_number(predicted[key]) for key in ("imbalanceBefore", "imbalanceAfter"))
-    told = f"imbalance {before}, predicted {after}"
-    return f"{told}, measured {format_number(measured['imbalanceAfter'])}" if measured else told
+    predicted = f"imbalance {before}, predicted {after}"
+    return f"{predicted}, measured {format_number(measured['imbalanceAfter'])}" if measured else predicted
 
 
 def show_decisions(content: object) -> None:
@@ -79,16 +79,18 @@ def show_with_time(entry: Json) -> None:
 
 
 def decisions(
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many of the newest.")] = 20,
-    bundle: Annotated[str | None, typer.Option("--bundle", help="Only of this bundle.")] = None,
-    broker: Annotated[str | None, typer.Option("--broker", help="Only of this broker, or from it or to it.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of entries, newest first.")] = 20,
+    bundle: Annotated[str | None, typer.Option("--bundle", help="Only decisions about this bundle.")] = None,
+    broker: Annotated[
+        str | None, typer.Option("--broker", help="Only decisions about this broker, or moves from or to it.")
+    ] = None,
     kind: Annotated[
-        str | None, typer.Option("--kind", help="Only of these kinds, with commas: unload,shed,assign.")
+        str | None, typer.Option("--kind", help="Only these kinds, separated by commas: unload,shed,assign.")
     ] = None,
     since: Annotated[
-        str | None, typer.Option("--since", help="Only from then on: 30m, 12h, 2d ago, or 2026-01-31T12:00 (UTC).")
+        str | None, typer.Option("--since", help="Start: 30m, 12h, 2d ago, or 2026-01-31T12:00 (UTC).")
     ] = None,
-    until: Annotated[str | None, typer.Option("--until", help="Only before then.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="End, in the same form.")] = None,
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new decisions.")] = False,
 ) -> AdminRequest | Procedure:
@@ -226,11 +228,13 @@ _REFUSED = 400
 
 
 def audit(
-    limit: Annotated[int, typer.Option("--limit", min=1, max=2_000, help="How many of the newest.")] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=2_000, help="Maximum number of entries, newest first.")
+    ] = 20,
     since: Annotated[
-        str | None, typer.Option("--since", help="From then on: 30m, 12h, 2d ago, or 2026-01-31T12:00 (UTC); else 24h.")
+        str | None, typer.Option("--since", help="Start: 30m, 12h, 2d ago, or 2026-01-31T12:00 (UTC); default: 24h.")
     ] = None,
-    until: Annotated[str | None, typer.Option("--until", help="Only before then.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="End, in the same form.")] = None,
 ) -> AdminRequest:
     """Show who changed what, from what to what, the newest last."""
     times = {"since": read_moment("--since", since), "until": read_moment("--until", until)}
@@ -270,27 +274,27 @@ _GIVEN = ("move", "place")
 
 def why(
     bundle: Bundle,
-    since: Annotated[
-        str, typer.Option("--since", help="From then on: 30m, 12h, 2d ago, or 2026-01-31T12:00 (UTC).")
-    ] = "12h",
-    until: Annotated[str | None, typer.Option("--until", help="Only before then.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000, help="How many of the newest entries.")] = 100,
+    since: Annotated[str, typer.Option("--since", help="Start: 30m, 12h, 2d ago, or 2026-01-31T12:00 (UTC).")] = "12h",
+    until: Annotated[str | None, typer.Option("--until", help="End, in the same form.")] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=1_000, help="Maximum number of entries; the oldest are left out.")
+    ] = 100,
     history: Annotated[
-        str | None, typer.Option("--history", metavar="URL", help="Read this history, and ask no node.")
+        str | None, typer.Option("--history", metavar="URL", help="Read this history instead of asking a node.")
     ] = None,
 ) -> AdminRequest | Procedure:
-    """Tell what happened to a bundle: decisions and non-decisions, moves, orders, cuts and leaders, the newest last."""
+    """Show the history of a bundle: decisions, moves, commands, splits, merges and leaders, the newest last."""
     since_ms, until_ms = read_moment("--since", since), read_moment("--until", until)
     if history is None:
         return get(_LIFE, bundle, since=since_ms, until=until_ms, limit=limit)
 
     def procedure(service: Service) -> None:
         until_now_ms = until_ms if until_ms is not None else now_ms() + 1
-        life = _read(history, bundle, since_ms or 0, until_now_ms, limit)
+        lineage = _read(history, bundle, since_ms or 0, until_now_ms, limit)
         if service.as_json:
-            show_json(life)
+            show_json(lineage)
         else:
-            show_lineage(life)
+            show_lineage(lineage)
 
     return procedure
 
@@ -322,31 +326,31 @@ def _read(url: str, bundle: BundleName, since_ms: int, until_ms: int, limit: int
         fail(f"--history {url}: {error}", EXIT_FAILURE)
 
 
-def _lineage_lines(life: Json, width: int | None) -> list[str]:
+def _lineage_lines(lineage: Json, width: int | None) -> list[str]:
     now_ms = time.time() * 1000
-    lines = [style_text(line, "bold") for line in wrap_text(_summary(life, now_ms), width)]
-    if life["omitted"]:
-        lines += wrap_text(f"({life['omitted']} older entries are left out: --limit, or a later --since)", width)
-    if life.get("unheard"):
-        told = f"({', '.join(life['unheard'])} did not answer: what only they recorded is missing)"
-        lines += [style_text(line, "yellow") for line in wrap_text(told, width)]
-    for entry in life["entries"]:
-        lines += _entry_lines(entry, life["bundle"], width, now_ms)
+    lines = [style_text(line, "bold") for line in wrap_text(_summary(lineage, now_ms), width)]
+    if lineage["omitted"]:
+        lines += wrap_text(f"({lineage['omitted']} older entries are left out: --limit, or a later --since)", width)
+    if lineage.get("unheard"):
+        warning = f"({', '.join(lineage['unheard'])} did not answer: what only they recorded is missing)"
+        lines += [style_text(line, "yellow") for line in wrap_text(warning, width)]
+    for entry in lineage["entries"]:
+        lines += _entry_lines(entry, lineage["bundle"], width, now_ms)
     return lines
 
 
-def _summary(life: Json, now_ms: float) -> str:
+def _summary(lineage: Json, now_ms: float) -> str:
     """Summarize the last place of the bundle and its number of moves."""
-    entries = life["entries"]
-    period = f"since {format_relative(life['since'], now_ms)}"
+    entries = lineage["entries"]
+    period = f"since {format_relative(lineage['since'], now_ms)}"
     if not any(entry["bundle"] for entry in entries):
-        return f"Nothing is recorded of {life['bundle']} {period}."
+        return f"Nothing is recorded of {lineage['bundle']} {period}."
     moves = sum(entry["kind"] == "move" and entry["acted"] for entry in entries)
-    told = f"{life['bundle']} moved {'once' if moves == 1 else f'{moves} times'} {period}"
+    summary = f"{lineage['bundle']} moved {'once' if moves == 1 else f'{moves} times'} {period}"
     last = next((each for each in reversed(entries) if each["kind"] in _GIVEN and each["acted"]), None)
     if last is not None and last["destination"]:
-        told += f"; it went to {last['destination']} {format_relative(last['at'], now_ms)}"
-    return f"{told}."
+        summary += f"; it went to {last['destination']} {format_relative(last['at'], now_ms)}"
+    return f"{summary}."
 
 
 def _entry_lines(entry: Json, bundle: str, width: int | None, now_ms: float) -> list[str]:

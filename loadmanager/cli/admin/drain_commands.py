@@ -38,16 +38,21 @@ def drain(
     broker: Broker,
     *,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until the broker has nothing, and show how far it is.")
+        bool, typer.Option("--wait", help="Wait until the broker owns no bundle, and show the progress.")
     ] = False,
     at_most: Annotated[
-        str | None, typer.Option("--at-most", metavar="DURATION", help="With --wait: how long, 90s, 30m; then it is 4.")
+        str | None,
+        typer.Option(
+            "--at-most",
+            metavar="DURATION",
+            help="With --wait: timeout such as 90s or 30m, after which the exit code is 4.",
+        ),
     ] = None,
     and_return: Annotated[
         bool, typer.Option("--and-return", help="Give the bundles back to the broker after its restart.")
     ] = False,
 ) -> AdminRequest | Procedure:
-    """Begin to give a broker's bundles away; it gets no new ones."""
+    """Start to move all bundles off a broker; it gets no new ones."""
     if at_most is not None and not wait:
         raise typer.BadParameter("goes with --wait", param_hint="--at-most")
     order = put(_BASE, broker, "drain", andReturn=and_return)
@@ -157,15 +162,15 @@ def rolling_restart(
         typer.Option(
             "--run",
             metavar="COMMAND",
-            help="Restarts a broker. {broker} stands for its id, {host} for the name before the port.",
+            help="Command that restarts a broker. {broker} is its id, {host} the name before the port.",
         ),
     ],
     first: Annotated[
-        str | None, typer.Option("--from", metavar="BROKER", help="Begin with this broker; those before it are done.")
+        str | None, typer.Option("--from", metavar="BROKER", help="Start with this broker and skip those before it.")
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Show the order and the commands, and do nothing.")] = False,
 ) -> Procedure:
-    """Restart all brokers in order: drain one, run a command, wait until it has its bundles again."""
+    """Restart all brokers in order: drain one, run a command, wait until it has its bundles back."""
     return _RollingRestart(shlex.split(run), first, plan_only=plan)
 
 

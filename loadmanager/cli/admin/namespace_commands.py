@@ -52,8 +52,10 @@ def list_namespaces(tenant: Annotated[str, typer.Argument(metavar="TENANT", help
 @command(APP, "create")
 def create(
     namespace: Namespace,
-    bundles: Annotated[int, typer.Option("-b", "--bundles", min=0, help="How many bundles; 0: the default.")] = 0,
-    clusters: Annotated[str, typer.Option("-c", "--clusters", help="For Pulsar's sake; not used.")] = "",
+    bundles: Annotated[int, typer.Option("-b", "--bundles", min=0, help="Number of bundles; 0: the default.")] = 0,
+    clusters: Annotated[
+        str, typer.Option("-c", "--clusters", help="Ignored; for compatibility with pulsar-admin.")
+    ] = "",
 ) -> AdminRequest:
     """Create a namespace with equal bundles."""
     policies: dict[str, object] = {"bundles": {"numBundles": bundles}} if bundles else {}
@@ -67,7 +69,7 @@ def delete_namespace(
     namespace: Namespace,
     *,
     force: Annotated[
-        bool, typer.Option("-f", "--force", help="Also while topics are open: their owners are told to close them.")
+        bool, typer.Option("-f", "--force", help="Delete even if topics are open; their owners close them.")
     ] = False,
     yes: Yes = False,
 ) -> AdminRequest:
@@ -93,7 +95,7 @@ def unload(
     namespace: Namespace,
     bundle: Range = None,
     destination: Annotated[
-        str | None, typer.Option("-d", "--destinationBroker", help="The broker that shall own it next (with -b).")
+        str | None, typer.Option("-d", "--destinationBroker", help="The next owner of the bundle (with -b).")
     ] = None,
     *,
     force: Force = False,
@@ -111,14 +113,15 @@ def split_bundle(
     namespace: Namespace,
     bundle: Range = None,
     bundle_type: Annotated[
-        BundleType | None, typer.Option("-bt", "--bundle-type", help="Which, in place of -b.")
+        BundleType | None, typer.Option("-bt", "--bundle-type", help="The bundle to split, instead of -b.")
     ] = None,
     unload: Annotated[bool, typer.Option("-u", "--unload", help="Unload the new bundles after the split.")] = False,  # noqa: FBT002 - a flag
     algorithm: Annotated[
-        str | None, typer.Option("-san", "--split-algorithm-name", help="How the boundaries are found.")
+        str | None, typer.Option("-san", "--split-algorithm-name", help="Algorithm that finds the boundaries.")
     ] = None,
     boundaries: Annotated[
-        str, typer.Option("-sb", "--split-boundaries", help="For specified_positions_divide: hashes, with commas.")
+        str,
+        typer.Option("-sb", "--split-boundaries", help="For specified_positions_divide: hashes, separated by commas."),
     ] = "",
 ) -> AdminRequest:
     """Split a bundle."""
@@ -206,16 +209,18 @@ _Brokers = Annotated[str, typer.Option("--broker-list", help="Its brokers, host:
 def set_policy(
     cluster: Cluster,
     policy: _Policy,
-    namespaces: Annotated[str, typer.Option("--namespaces", help="Patterns of tenant/namespace, with commas.")],
-    primary: Annotated[str, typer.Option("--primary", help="Patterns of hosts that serve them, with commas.")],
-    secondary: Annotated[str, typer.Option("--secondary", help="Patterns of hosts that stand in, with commas.")] = "",
+    namespaces: Annotated[str, typer.Option("--namespaces", help="Patterns of tenant/namespace, separated by commas.")],
+    primary: Annotated[str, typer.Option("--primary", help="Patterns of primary hosts, separated by commas.")],
+    secondary: Annotated[
+        str, typer.Option("--secondary", help="Patterns of secondary hosts, separated by commas.")
+    ] = "",
     failover_type: Annotated[
         str, typer.Option("--auto-failover-policy-type", help=f"{MIN_AVAILABLE}.")
     ] = MIN_AVAILABLE,
     failover_params: Annotated[
         str, typer.Option("--auto-failover-policy-params", help="min_limit=1,usage_threshold=80")
     ] = "min_limit=1,usage_threshold=100",
-    unload_scope: Annotated[UnloadScope | None, typer.Option("--unload-scope", help="What moves at once.")] = None,
+    unload_scope: Annotated[UnloadScope | None, typer.Option("--unload-scope", help="Bundles to move at once.")] = None,
     *,
     force: Force = False,
 ) -> AdminRequest:

@@ -46,10 +46,10 @@ _EXPECTED = "expected http://host:port, or http://host:port/path behind a proxy"
 _Urls = Annotated[
     str,
     typer.Option(
-        "--url", envvar=URL_VARIABLE, help="Where nodes answer; of several, separated by commas, the first that does."
+        "--url", envvar=URL_VARIABLE, help="URLs of nodes, separated by commas; the first reachable one is used."
     ),
 ]
-_Json = Annotated[bool, typer.Option("--json", help="The answer as JSON.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 _Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the answer.")]
 
 
@@ -166,7 +166,7 @@ T = TypeVar("T")
 MATCHES = "/loadbalance/v1/matches"
 """Route that returns the current matches of patterns and names."""
 
-Force = Annotated[bool, typer.Option("--force", help="Unload also what no broker may own afterwards.")]
+Force = Annotated[bool, typer.Option("--force", help="Also unload bundles that no broker may own afterwards.")]
 
 
 def _name_parser(parse: Callable[[str], T]) -> Callable[[str], T]:
@@ -236,7 +236,7 @@ Broker = Annotated[
 ]
 Cluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="The cluster: the nodes' clusterName.")]
 AnyCluster = Annotated[
-    str, typer.Argument(metavar="CLUSTER", help="The cluster; any name stands for the only one here.")
+    str, typer.Argument(metavar="CLUSTER", help="The cluster; any name is accepted, as there is only one.")
 ]
 Range = Annotated[
     BundleRange | None,
@@ -250,4 +250,4 @@ NeededRange = Annotated[
         "-b", "--bundle", parser=_name_parser(BundleRange.parse), metavar="RANGE", help="The bundle, 0x.._0x..."
     ),
 ]
-Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask first.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]

@@ -38,7 +38,7 @@ _WIDTH, _HEIGHT = 100, 40
 
 
 def status(
-    *, watch: Annotated[bool, typer.Option("--watch", help="Look again every two seconds, until Ctrl-C.")] = False
+    *, watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds until Ctrl-C.")] = False
 ) -> Procedure:
     """Show who leads, how brokers are used, what moves, and what keeps bundles from moving: one screen."""
 

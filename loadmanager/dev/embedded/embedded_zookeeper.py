@@ -204,8 +204,8 @@ class ZooKeeperServer:
         with self.log_file.open("rb") as log:
             log.seek(self._log_start)
             lines = log.read().decode(errors="replace").splitlines()
-        told = [line for line in lines if not line.startswith("\tat ")]
-        return "\n".join(told[-_LINES_OF_LOG:])
+        shown = [line for line in lines if not line.startswith("\tat ")]
+        return "\n".join(shown[-_LINES_OF_LOG:])
 
 
 class EmbeddedZooKeeper(ZooKeeperServer):
