@@ -106,9 +106,12 @@ _PLAIN = str.maketrans("─│·█", "-|.#")
 
 def find_program() -> str:
     """Return the command that runs `loadmanager` in the current shell."""
-    if shutil.which("loadmanager") or Path(sys.argv[0]).name != "loadmanager":
+    started = Path(sys.argv[0])
+    if shutil.which("loadmanager"):
         return "loadmanager"
-    return shlex.quote(sys.argv[0])
+    if started.parts[-2:] == ("loadmanager", "__main__.py"):
+        return f"{shlex.quote(sys.executable)} -m loadmanager"
+    return shlex.quote(str(started)) if started.name == "loadmanager" else "loadmanager"
 
 
 def replace_unencodable() -> None:
