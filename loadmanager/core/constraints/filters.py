@@ -495,7 +495,7 @@ def expected_topics(question: PlacementQuestion) -> IntArray:
 
 
 def topics_left(rules: FilterRules, snapshot: Snapshot, settings: PlannerSettings) -> IntArray:
-    """Return the number of topics (M,) that each broker can take and still be below the limit under either rule."""
+    """Return the number of topics (M,) that each broker can take and stay below the limit, under any rules."""
     columns = snapshot.brokers
     topics = columns.topics + columns.preallocated_topics
     most = settings.broker_max_topics if rules.limits else np.iinfo(np.int32).max

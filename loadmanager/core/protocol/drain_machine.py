@@ -16,7 +16,7 @@ continues where the last one stopped; only the counters restart.
     --------
     (at rest)   DrainPlanned: a step                                        BeginMove                   ─▶ MOVING
                 DrainPlanned: it stays                                                                  ─▶ RESTING
-    MOVING      MoveEnded           it has moved, or was split or merged                                ─▶ (at rest)
+    MOVING      MoveEnded           it has moved, or its step was stale                                 ─▶ (at rest)
                                     else                                                                ─▶ RESTING
     RESTING     5 s have passed                                                                         ─▶ (at rest)
 

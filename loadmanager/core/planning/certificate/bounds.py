@@ -6,8 +6,8 @@ never a wrong one. Rounding errors only lower it.
     Volume      bundles that only these brokers may own, spread evenly over the total capacity of these brokers
     Heaviest    the usage of one bundle on the broker where it is lowest
     Pigeonhole  of k * m + 1 bundles that only m brokers may own, one broker gets at least k + 1
-    Prices      each broker has a price per unit of each resource, and its entire capacity costs 1 in total; the peak is
-                at least the cost of all bundles, each at its cheapest broker, whatever the prices (weak duality)
+    Prices      each broker has a price per unit of each resource, such that the capacity of all brokers costs 1; the
+                peak is at least the cost of all bundles, each at its cheapest broker, for any prices (weak duality)
 
 `find_bounds` searches for high bounds, one per kind, in time linear in the number of bundles. Prices are found with
 multiplicative weights on a sample of bundles. Similar brokers have the same prices, which loses nothing. If all brokers

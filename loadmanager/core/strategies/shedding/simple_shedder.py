@@ -4,9 +4,9 @@ level.
 Source: Pulsar's SimpleLoadManagerImpl (doLoadShedding). A broker is overloaded when its CPU, direct memory or bandwidth
 is above the overloaded threshold. It sheds its top bundle by its most used resource. For CPU that is the message rate,
 in steps of 100; for heap the number of topics, producers and consumers, in steps of 500; for bandwidth the bytes/s one
-way, in steps of 100,000. It does so if some broker that the policies allow for the bundle's namespace has all four
-below the comfort level. Only the top bundle is considered: if it moved recently, the broker sheds nothing. It is
-stateless.
+way, in steps of 100,000. It does so if some broker that the policies allow for the bundle's namespace has CPU, heap and
+bandwidth below the comfort level. Only the top bundle is considered: if it moved recently, the broker sheds nothing. It
+is stateless.
 
 Differs from Pulsar: bundles equal in these steps leave in the order of their names; self-test bundles of brokers are
 ignored; a broker is skipped while a bundle is leaving it or has left it since its report; if shedding is disabled,
