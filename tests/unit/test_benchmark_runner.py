@@ -29,7 +29,7 @@ def run(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_results_hold_each_figure_with_its_verdict_and_what_ended_early(folder: Path) -> None:
+def test_results_have_every_figure_and_unfinished_benchmark(folder: Path) -> None:
     done = run(folder)
     assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "could not be measured to the end: broken")
     results = (folder / "RESULTS.md").read_text()
@@ -43,7 +43,7 @@ def test_results_hold_each_figure_with_its_verdict_and_what_ended_early(folder: 
     assert "MISSED" in done.stdout, "the terminal shows the same"
 
 
-def test_one_benchmark_can_be_chosen_and_an_unknown_one_is_named(folder: Path) -> None:
+def test_one_benchmark_can_be_chosen_and_unknown_one_is_named(folder: Path) -> None:
     assert run(folder, "fast").returncode == 0
     assert (folder / "RESULTS.md").read_text().count("\n## ") == 1
     done = run(folder, "fastest")

@@ -35,7 +35,7 @@ def refusal(path: Path | None) -> str:
     return str(refused.value)
 
 
-def test_without_a_file_the_defaults_are_pulsars() -> None:
+def test_defaults_are_those_of_pulsar() -> None:
     settings = load_settings(Settings, None)
     assert settings.load_balancer_shedding_interval_minutes == 1
     assert settings.load_balancer_shedding_grace_period_minutes == 30
@@ -47,7 +47,7 @@ def test_without_a_file_the_defaults_are_pulsars() -> None:
     assert settings.default_number_of_namespace_bundles == 4
 
 
-def test_what_the_core_declares_is_a_setting_of_a_node_under_its_key() -> None:
+def test_every_core_setting_is_a_node_setting_under_its_key() -> None:
     assert settings_of(AS_PULSAR, "as Pulsar").planner_settings() == PlannerSettings()
     defaults = {Settings.key(name): field.default for name, field in Settings.model_fields.items()}
     assert {defaults[key] for key in AS_PULSAR} == {None}
@@ -58,7 +58,7 @@ def test_what_the_core_declares_is_a_setting_of_a_node_under_its_key() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "# nothing but a comment\n", "{}"])
-def test_an_empty_file_changes_nothing(tmp_path: Path, text: str) -> None:
+def test_empty_file_changes_nothing(tmp_path: Path, text: str) -> None:
     assert load_settings(Settings, written(tmp_path, text)) == load_settings(Settings, None)
 
 
@@ -71,23 +71,23 @@ def test_environment_overrides_the_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert settings.token_public_alg == "ES256"
 
 
-def test_a_list_comes_from_the_environment_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_in_the_environment_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADMANAGER_LOADBALANCERSHEDDINGEXCLUDEDNAMESPACES", '["a/b", "c/d"]')
     assert load_settings(Settings, None).planner_settings().shedding_excluded_namespaces == {"a/b", "c/d"}
 
 
-def test_a_strategy_may_have_pulsars_full_class_name(tmp_path: Path) -> None:
+def test_strategy_may_have_its_class_name_of_pulsar(tmp_path: Path) -> None:
     name = "org.apache.pulsar.broker.loadbalance.impl.OverloadShedder"
     settings = load_settings(Settings, written(tmp_path, f"loadBalancerLoadSheddingStrategy: {name}"))
     assert settings.planner_settings().shedding_strategy == name
 
 
-def test_all_weight_may_be_on_the_past_as_pulsar_allows(tmp_path: Path) -> None:
+def test_history_weight_may_be_one(tmp_path: Path) -> None:
     settings = load_settings(Settings, written(tmp_path, "loadBalancerHistoryResourcePercentage: 1.0"))
     assert settings.planner_settings().history_resource_percentage == 1
 
 
-def test_settings_cannot_be_changed() -> None:
+def test_settings_are_immutable() -> None:
     settings = load_settings(Settings, None)
     with pytest.raises(ValueError, match="frozen"):
         setattr(settings, "web_service_port", 1)  # noqa: B010 - as a caller without types might
@@ -102,7 +102,7 @@ def test_settings_cannot_be_changed() -> None:
         ("zk:a:2181/", "a:2181", ""),
     ],
 )
-def test_the_metadata_stores_url_is_hosts_and_a_chroot(tmp_path: Path, url: str, hosts: str, chroot: str) -> None:
+def test_metadata_store_url_has_hosts_and_chroot(tmp_path: Path, url: str, hosts: str, chroot: str) -> None:
     settings = load_settings(Settings, written(tmp_path, f"metadataStoreUrl: '{url}'"))
     assert zookeeper_parts(settings.metadata_store_url) == (hosts, chroot)
 
@@ -150,19 +150,19 @@ def test_bad_value_names_file_key_and_allowed_values(tmp_path: Path, text: str |
     assert complaint in message
 
 
-def test_all_faults_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
     message = refusal(written(tmp_path, "webServicePort: x\nloadBalancerSheddingIntervalMinutes: -1"))
     assert "webServicePort" in message
     assert "loadBalancerSheddingIntervalMinutes" in message
     assert "allowed: > 0, <= 100000" in message
 
 
-def test_a_file_that_is_missing_or_is_none_is_named(tmp_path: Path) -> None:
+def test_missing_or_unreadable_file_is_named(tmp_path: Path) -> None:
     assert refusal(tmp_path / "missing.yaml") == f"{tmp_path / 'missing.yaml'}: No such file or directory"
     assert refusal(tmp_path) == f"{tmp_path}: Is a directory"
 
 
-def test_a_misspelt_environment_variable_is_named_with_what_it_may_have_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_misspelt_environment_variable_is_named_with_a_suggestion(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADMANAGER_WEBSERVICEPRT", "7")
     assert refusal(None) == (
         "environment variable LOADMANAGER_WEBSERVICEPRT: no such key; did you mean 'webServicePort'?"
@@ -182,14 +182,14 @@ def test_bad_environment_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert refusal(written(tmp_path, "webServicePort: 5")).startswith(f"environment variable {variable}: ")
 
 
-def test_an_agent_says_what_it_has_to_be_told(tmp_path: Path) -> None:
+def test_required_agent_settings_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as refused:
         load_settings(AgentSettings, written(tmp_path, ""))
     assert "brokerId: is required; brokerUrl: is required; loadManagerUrls: is required" in str(refused.value)
 
 
 @pytest.mark.parametrize("model", [Settings, AgentSettings, PulsarServiceSettings])
-def test_the_rendered_file_has_every_key_with_its_meaning(model: type[KeyedSettings]) -> None:
+def test_rendered_file_has_every_key_with_its_description(model: type[KeyedSettings]) -> None:
     text = render_yaml(model)
     for name, field in model.model_fields.items():
         assert re.search(rf"^(# )?{model.key(name)}:", text, re.MULTILINE), name
@@ -197,7 +197,7 @@ def test_the_rendered_file_has_every_key_with_its_meaning(model: type[KeyedSetti
         assert f"# {field.description}" in text
 
 
-def test_the_code_reads_every_setting() -> None:
+def test_every_setting_is_read_by_the_code() -> None:
     package = Path(loadmanager.__file__).parent
     code = "\n".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
     read = set(re.findall(r"\.(\w+)\b(?! = )", code))
@@ -207,7 +207,7 @@ def test_the_code_reads_every_setting() -> None:
         assert {in_core.get(name, name) for name in model.model_fields} <= read | by_computed_name
 
 
-def test_the_rendered_file_names_level_and_else_the_defaults(tmp_path: Path) -> None:
+def test_rendered_file_selects_level_and_the_defaults(tmp_path: Path) -> None:
     path = written(tmp_path, render_yaml(Settings))
     settings, defaults = load_settings(Settings, path), load_settings(Settings, None)
     assert settings.planner_settings().shedding_strategy == settings.planner_settings().placement_strategy == "Level"
@@ -218,13 +218,13 @@ def test_the_rendered_file_names_level_and_else_the_defaults(tmp_path: Path) -> 
     assert set(yaml.safe_load(path.read_text())) == given, "those that are empty by default stand there as comments"
 
 
-def test_the_rendered_file_of_an_agent_loads_once_the_required_keys_are_given(tmp_path: Path) -> None:
+def test_rendered_agent_file_is_valid_once_required_keys_are_set(tmp_path: Path) -> None:
     required = "brokerId: b1:8080\nbrokerUrl: http://b1:8081\nloadManagerUrls: [http://n1:8080]\n"
     plain = load_settings(AgentSettings, written(tmp_path, required))
     assert load_settings(AgentSettings, written(tmp_path, render_yaml(AgentSettings) + "\n" + required)) == plain
 
 
-def test_a_threshold_is_fitted_to_the_fleet_until_somebody_sets_it(tmp_path: Path) -> None:
+def test_threshold_is_fitted_until_it_is_set(tmp_path: Path) -> None:
     key, name = "loadBalancerBrokerThresholdShedderPercentage", "broker_threshold_shedder_percentage"
     fitted = load_settings(Settings, None)
     assert name in fitted.planner_settings().fitted

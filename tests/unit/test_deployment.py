@@ -69,11 +69,11 @@ def settings_from(environment: dict[str, str], model: type[AnySettings]) -> AnyS
 @pytest.mark.parametrize(
     "document", [pytest.param(each, id=name) for name, each in documents() if each["kind"] != OF_SPARK]
 )
-def test_every_manifest_is_valid_for_kubernetes(document: dict[str, Any], version: str) -> None:
+def test_every_manifest_is_valid(document: dict[str, Any], version: str) -> None:
     kubernetes_validate.validate(document, version, strict=True)
 
 
-def test_a_mistake_in_a_manifest_is_found() -> None:
+def test_invalid_manifest_is_detected() -> None:
     _, document = next(each for each in documents() if each[1]["kind"] == "StatefulSet")
     document["spec"]["replica"] = 3
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -87,13 +87,13 @@ def config_map(name: str, file: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.parent.name)
-def test_the_configuration_of_the_nodes_is_one_that_they_take(path: Path) -> None:
+def test_node_configuration_is_valid(path: Path) -> None:
     settings = settings_of(yaml.safe_load(path.read_text(encoding="utf-8")), path.name)
     assert settings.planner_settings().shedding_strategy == "Level"
 
 
 @pytest.mark.parametrize("path", OF_KUSTOMIZE, ids=lambda path: path.parent.name)
-def test_what_is_put_together_is_there(path: Path) -> None:
+def test_kustomizations_name_existing_files(path: Path) -> None:
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert content["kind"] in ("Kustomization", "Component")
     files = [each.rpartition("=")[2] for one in content.get("configMapGenerator", ()) for each in one["files"]]
@@ -104,12 +104,12 @@ def test_what_is_put_together_is_there(path: Path) -> None:
     assert not outside, "kustomize loads no file from outside"
 
 
-def test_the_rules_for_the_operator_are_those_for_prometheus_itself() -> None:
+def test_operator_rules_equal_the_prometheus_rules() -> None:
     wrapped = yaml.safe_load((MONITORING / "kubernetes" / "prometheusrule.yaml").read_text(encoding="utf-8"))
     assert wrapped["spec"] == yaml.safe_load((MONITORING / "alerts.yaml").read_text(encoding="utf-8"))
 
 
-def test_monitors_ask_ports_that_there_are_of_what_carries_their_labels() -> None:
+def test_monitors_select_existing_services_and_ports() -> None:
     service, pods = yaml.safe_load_all((MONITORING / "kubernetes" / "monitors.yaml").read_text(encoding="utf-8"))
     asked = service["spec"]["selector"]["matchLabels"].items()
     found = [
@@ -126,7 +126,7 @@ def test_monitors_ask_ports_that_there_are_of_what_carries_their_labels() -> Non
     assert {each["port"] for each in pods["spec"]["podMetricsEndpoints"]} <= ports
 
 
-def test_kustomize_builds_the_example_and_all_of_it_is_valid() -> None:
+def test_example_overlay_builds_valid_manifests() -> None:
     built = {(each["kind"], each["metadata"]["name"]): each for each in built_from(EXAMPLE)}
     nodes = built["StatefulSet", "loadmanager"]["spec"]
     (container,) = nodes["template"]["spec"]["containers"]
@@ -148,7 +148,7 @@ def test_autoscaling_keeps_its_replicas_while_nobody_leads() -> None:
     assert trigger["metadata"]["ignoreNullValues"] == "false"
 
 
-def test_the_component_for_tokens_closes_the_nodes_with_files_that_it_mounts() -> None:
+def test_token_component_mounts_the_configured_files() -> None:
     component = yaml.safe_load((TOP / "k8s/components/tokens/kustomization.yaml").read_text(encoding="utf-8"))
     pod = yaml.safe_load(component["patches"][0]["patch"])["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -161,7 +161,7 @@ def test_the_component_for_tokens_closes_the_nodes_with_files_that_it_mounts() -
         assert secret.get_secret_value().startswith(f"file://{mount['mountPath']}/")
 
 
-def test_the_component_for_tls_has_nodes_serve_what_it_opens_with_files_that_it_mounts(tmp_path: Path) -> None:
+def test_tls_component_opens_and_mounts_what_it_configures(tmp_path: Path) -> None:
     base, component = (os.path.relpath(TOP / "k8s" / each, tmp_path) for each in ("base", "components/tls"))
     overlay = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": [base]}
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay | {"components": [component]}))
@@ -198,14 +198,14 @@ def built_from(folder: Path) -> Iterator[dict[str, Any]]:
         yield each
 
 
-def test_the_configuration_beside_a_pulsar_is_one_that_is_taken_and_can_act() -> None:
+def test_pulsar_configuration_is_valid_and_can_act() -> None:
     content = config_map("loadmanager-pulsar", "pulsar.yaml")
     settings = load_settings(PulsarServiceSettings, None, content)
     assert (settings.mode, settings.bind_address) == ("observe", "0.0.0.0")
     assert load_settings(PulsarServiceSettings, None, {**content, "mode": "act"}).mode == "act"
 
 
-def test_what_is_beside_a_pulsar_writes_where_something_is_mounted() -> None:
+def test_pulsar_process_writes_to_mounted_folders() -> None:
     content = config_map("loadmanager-pulsar", "pulsar.yaml")
     (container,) = (each for name, each in containers() if "Deployment loadmanager-pulsar" in name)
     mounted = {each["mountPath"] for each in container["volumeMounts"]}
@@ -216,7 +216,7 @@ def test_what_is_beside_a_pulsar_writes_where_something_is_mounted() -> None:
     ]
 
 
-def test_the_variables_of_the_pods_are_keys_of_the_program_they_start() -> None:
+def test_pod_variables_are_keys_of_their_program() -> None:
     models: dict[str, type[AnySettings]] = {"serve": Settings, "agent": AgentSettings, "pulsar": PulsarServiceSettings}
     needed = {
         "agent": {"LOADMANAGER_BROKERID": "b:1"},
@@ -233,7 +233,7 @@ def test_the_variables_of_the_pods_are_keys_of_the_program_they_start() -> None:
     assert started == len(models)
 
 
-def test_what_runs_every_night_says_commands_that_there_are_and_publishes_what_it_learned() -> None:
+def test_nightly_job_runs_existing_commands_and_publishes() -> None:
     (job,) = (each for _, each in documents() if each["kind"] == "CronJob")
     pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     ((run,), (publish,)) = pod["initContainers"], pod["containers"]
@@ -247,7 +247,7 @@ def test_what_runs_every_night_says_commands_that_there_are_and_publishes_what_i
     assert pod["enableServiceLinks"] is False
 
 
-def test_the_application_of_spark_is_of_the_versions_that_the_image_holds() -> None:
+def test_spark_application_has_the_versions_of_the_image() -> None:
     (spec,) = (each["spec"] for _, each in documents() if each["kind"] == OF_SPARK)
     check(root(), list(spec["arguments"]))
     assert f"pyspark=={spec['sparkVersion']}" in (TOP / "constraints.txt").read_text(encoding="utf-8").splitlines()
@@ -268,7 +268,7 @@ def test_the_application_of_spark_is_of_the_versions_that_the_image_holds() -> N
         (["pipeline", "--help"], ["loadmanager", "pipeline", "--help"]),
     ],
 )
-def test_the_image_starts_what_spark_asks_for(tmp_path: Path, words: list[str], said: list[str]) -> None:
+def test_image_starts_spark_driver_and_executor(tmp_path: Path, words: list[str], said: list[str]) -> None:
     for name in ("bin/java", "bin/spark-submit", "bin/loadmanager"):
         program = tmp_path / name
         program.parent.mkdir(exist_ok=True)
@@ -304,7 +304,7 @@ def test_the_image_starts_what_spark_asks_for(tmp_path: Path, words: list[str], 
         assert printed[len(said) :] == words[1:]
 
 
-def test_probes_and_services_use_ports_that_the_containers_name() -> None:
+def test_probes_and_services_use_named_ports() -> None:
     for name, container in containers():
         named = {port["name"]: port["containerPort"] for port in container["ports"]}
         probes = [container[kind] for kind in ("startupProbe", "livenessProbe", "readinessProbe") if kind in container]
@@ -314,13 +314,13 @@ def test_probes_and_services_use_ports_that_the_containers_name() -> None:
             assert asked in named or isinstance(asked, int), f"{name}: no port {asked}"
 
 
-def test_every_pod_is_kept_from_the_variables_of_services() -> None:
+def test_pods_have_no_service_variables() -> None:
     pods = [each["spec"]["template"]["spec"] for _, each in documents() if each["kind"] in WITH_PODS]
     assert pods
     assert all(pod["enableServiceLinks"] is False for pod in pods)
 
 
-def test_the_variables_in_the_compose_file_are_keys_of_the_program_they_start() -> None:
+def test_compose_variables_are_keys_of_their_program() -> None:
     started = {"serve": 0, "agent": 0}
     for service in COMPOSE["services"].values():
         if service["image"] != "loadmanager" or service.get("entrypoint"):
@@ -331,12 +331,12 @@ def test_the_variables_in_the_compose_file_are_keys_of_the_program_they_start() 
     assert started == {"serve": 3, "agent": 3}
 
 
-def test_a_variable_with_a_value_out_of_bounds_is_found() -> None:
+def test_variable_out_of_bounds_is_detected() -> None:
     with pytest.raises(ValidationError):
         settings_from({"LOADMANAGER_WEBSERVICEPORT": "70000"}, Settings)
 
 
-def test_the_brokers_in_containers_are_started_with_options_that_there_are() -> None:
+def test_demo_brokers_are_started_with_existing_options() -> None:
     source = (TOP / "loadmanager" / "dev" / "demo" / "demo_broker.py").read_text(encoding="utf-8")
     known = set(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', source))
     scripts = [" ".join(service["command"]) for service in COMPOSE["services"].values() if service.get("entrypoint")]
@@ -347,7 +347,7 @@ def test_the_brokers_in_containers_are_started_with_options_that_there_are() -> 
         assert used <= known, f"{used - known} in {script}"
 
 
-def test_the_image_copies_what_its_build_needs_and_nothing_else_reaches_it() -> None:
+def test_image_build_copies_exactly_the_allowed_files() -> None:
     dockerfile = (TOP / "docker" / "Dockerfile").read_text(encoding="utf-8")
     copied = {
         word for line in re.findall(r"^COPY (?!--from)(.*)$", dockerfile, re.MULTILINE) for word in line.split()[:-1]
@@ -361,7 +361,7 @@ def test_the_image_copies_what_its_build_needs_and_nothing_else_reaches_it() -> 
     assert all((TOP / path).exists() for path in copied)
 
 
-def test_a_broker_is_drained_before_it_stops_and_is_given_the_time_for_it() -> None:
+def test_broker_is_drained_before_it_stops_within_the_grace_period() -> None:
     (pod,) = (each["spec"]["template"]["spec"] for _, each in documents() if each["metadata"]["name"] == "broker")
     (broker,) = (each for each in pod["containers"] if each["name"] == "broker")
     ((shell, option, script),) = [broker["lifecycle"]["preStop"]["exec"]["command"]]

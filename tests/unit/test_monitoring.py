@@ -81,7 +81,7 @@ async def all_metrics() -> set[str]:
     return names_in(of_node) | names_in(generate_latest(of_agent.registry).decode())
 
 
-async def test_every_metric_that_is_asked_for_exists() -> None:
+async def test_every_queried_metric_exists() -> None:
     known = await all_metrics()
     unknown = {
         place: sorted(missing)
@@ -91,7 +91,7 @@ async def test_every_metric_that_is_asked_for_exists() -> None:
     assert not unknown
 
 
-def test_every_metric_that_is_asked_for_is_documented() -> None:
+def test_every_queried_metric_is_documented() -> None:
     undocumented = {
         name
         for _, expression in expressions()
@@ -102,7 +102,7 @@ def test_every_metric_that_is_asked_for_is_documented() -> None:
     assert not undocumented - {WITH_FAILURE_DOMAINS}
 
 
-def test_a_mistyped_metric_is_seen() -> None:
+def test_mistyped_metric_is_detected() -> None:
     assert metrics_of('max(loadmanager_leadr{cluster="loadmanager_x"}) > 0') == {"loadmanager_leadr"}
     assert metrics_of('max({__name__=~"pulsar_lb_(cpu|bandwidth_in)_usage"})') == {
         "pulsar_lb_cpu_usage",
@@ -110,13 +110,13 @@ def test_a_mistyped_metric_is_seen() -> None:
     }
 
 
-def test_every_alert_says_what_to_do_and_whom_to_wake() -> None:
+def test_every_alert_has_a_description_and_a_severity() -> None:
     for rule in rules():
         assert rule["labels"]["severity"] in {"page", "ticket"}, rule["alert"]
         assert set(rule["annotations"]) == {"summary", "description", "runbook"}, rule["alert"]
 
 
-def test_each_alert_has_a_section_in_the_runbook() -> None:
+def test_every_alert_has_a_section_in_the_runbook() -> None:
     sections = re.findall(r"^## (Loadmanager\w+)$", RUNBOOK.read_text(encoding="utf-8"), re.MULTILINE)
     rules = [rule for group in ALERTS["groups"] for rule in group["rules"]]
     assert sections == [rule["alert"] for rule in rules]
@@ -124,7 +124,7 @@ def test_each_alert_has_a_section_in_the_runbook() -> None:
         assert rule["annotations"]["runbook"] == f"docs/runbook.md#{rule['alert'].lower()}"
 
 
-def test_panels_stand_side_by_side_and_have_names_of_their_own() -> None:
+def test_panels_do_not_overlap_and_have_unique_ids() -> None:
     seen = set[tuple[int, int]]()
     for panel in DASHBOARD["panels"]:
         at = panel["gridPos"]
@@ -141,14 +141,14 @@ needs_promtool = pytest.mark.skipif(
 
 
 @needs_promtool
-def test_prometheus_takes_the_rules_and_alarms_go_off_when_they_should() -> None:
+def test_prometheus_accepts_the_rules_and_alerts_fire() -> None:
     for command in (("check", "rules", "alerts.yaml"), ("test", "rules", "alerts-test.yaml")):
         done = subprocess.run(["promtool", *command], cwd=FOLDER, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
 @needs_promtool
-def test_prometheus_takes_every_expression_of_the_dashboard(tmp_path: Path) -> None:
+def test_prometheus_accepts_every_dashboard_expression(tmp_path: Path) -> None:
     replaced = [
         (place, each.replace("$__rate_interval", "5m").replace("$cluster", ".*")) for place, each in expressions()
     ]

@@ -36,7 +36,7 @@ def name_of(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", re.split(r"[\[<>=;! ]", requirement)[0]).lower()
 
 
-def test_everything_that_is_imported_is_declared_and_not_only_brought_by_others() -> None:
+def test_every_imported_package_is_declared() -> None:
     wanted = ("broker", "client", "agent", "node", "embedded", "pipeline", "fast", "otel")
     optional = [each for extra in wanted for each in PROJECT["optional-dependencies"][extra]]
     declared = {name_of(each) for each in optional}
@@ -47,14 +47,14 @@ def test_everything_that_is_imported_is_declared_and_not_only_brought_by_others(
     assert not undeclared
 
 
-def test_everything_that_is_declared_is_imported() -> None:
+def test_every_declared_package_is_imported() -> None:
     providers = packages_distributions()
     used = {name_of(each) for name in imported() for each in providers[name]}
     kits = [each for extra in ("broker", "client", "agent") for each in PROJECT["optional-dependencies"][extra]]
     assert {name_of(each) for each in kits} <= used
 
 
-def test_the_client_loads_nothing_but_what_its_extra_brings() -> None:
+def test_client_imports_only_packages_of_its_extra() -> None:
     script = "import sys; was = {*sys.modules}; import loadmanager.client; print(*{*sys.modules} - was)"
     printed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
     loaded = {name.partition(".")[0] for name in printed.split()}
@@ -77,7 +77,7 @@ def with_all_they_need(packages: Iterable[str]) -> set[str]:
     return found
 
 
-def test_the_source_distribution_has_what_the_readme_names() -> None:
+def test_source_distribution_has_files_linked_from_the_readme() -> None:
     commands = [line.split() for line in (CHECKOUT / "MANIFEST.in").read_text().splitlines()]
     files = {CHECKOUT / name for command, *names in commands if command == "include" for name in names}
     folders = {CHECKOUT / names[0] for command, *names in commands if command == "recursive-include"}
@@ -87,17 +87,17 @@ def test_the_source_distribution_has_what_the_readme_names() -> None:
     assert {path for path in wanted if path not in files and not folders & {path, *path.parents}} == set()
 
 
-def test_nothing_is_needed_by_all() -> None:
+def test_there_are_no_common_dependencies() -> None:
     assert PROJECT["dependencies"] == []
 
 
-def test_the_licence_is_named_and_is_there() -> None:
+def test_licence_is_named_and_present() -> None:
     assert PROJECT["license"] == "Apache-2.0"
     assert [each for name in PROJECT["license-files"] for each in CHECKOUT.glob(name)]
 
 
 @pytest.mark.parametrize(("kit", "lacking"), [("client", "mmh3"), ("broker", "aiohttp")])
-def test_a_kit_that_lacks_a_package_names_its_extra(kit: str, lacking: str) -> None:
+def test_missing_package_of_a_kit_is_named_with_its_extra(kit: str, lacking: str) -> None:
     script = f"import sys; sys.modules['{lacking}'] = None; import loadmanager.{kit}"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -107,7 +107,7 @@ def test_a_kit_that_lacks_a_package_names_its_extra(kit: str, lacking: str) -> N
 
 
 @pytest.mark.parametrize("page", sorted([CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")]), ids=str)
-def test_every_row_of_a_page_is_in_a_table(page: Path) -> None:
+def test_every_table_row_belongs_to_a_table(page: Path) -> None:
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     for rows in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         assert re.match(r"\|.*\n\|[-:| ]+\|\n", rows), f"no heading above {rows[:80]!r}"

@@ -71,7 +71,7 @@ def run(top: Path, *command: str) -> str:
     return done.stdout
 
 
-def test_the_recipe_makes_a_strategy_that_decides_and_says_why(followed: Path) -> None:
+def test_strategy_of_the_recipe_decides_and_explains(followed: Path) -> None:
     assert run(followed, "-c", ASK).splitlines() == [
         "b:8080",
         "Placed because b:8080 has the fewest topics, 1, of 3 candidates",
@@ -79,6 +79,6 @@ def test_the_recipe_makes_a_strategy_that_decides_and_says_why(followed: Path) -
     ]
 
 
-def test_the_tests_that_hold_for_every_strategy_run_it_too(followed: Path) -> None:
+def test_property_tests_run_the_strategy_of_the_recipe(followed: Path) -> None:
     test = "test_strategies.py::test_every_placement_strategy_has_a_choice_in_many_of_these_clusters[FewestTopics]"
     assert "1 passed" in run(followed, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"property/{test}")

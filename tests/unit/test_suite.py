@@ -103,12 +103,12 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": paths, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
-def test_processes_of_tests_heed_signals_also_where_the_run_was_told_to_ignore_them(tmp_path: Path) -> None:
+def test_processes_of_tests_receive_signals_ignored_by_the_run(tmp_path: Path) -> None:
     done = run(tmp_path, HEEDING, shell="trap '' HUP INT QUIT TERM")
     assert done.returncode == 0, done.stdout
 
 
-def test_a_process_that_outlives_its_test_fails_the_run_and_is_ended(tmp_path: Path) -> None:
+def test_process_that_outlives_its_test_fails_the_run_and_is_ended(tmp_path: Path) -> None:
     done = run(tmp_path, LEAVING)
     pid = int((tmp_path / "pid").read_text())
     assert done.returncode == 1, done.stdout
@@ -117,7 +117,7 @@ def test_a_process_that_outlives_its_test_fails_the_run_and_is_ended(tmp_path: P
     assert not is_alive(pid)
 
 
-def test_what_else_outlives_its_test_fails_the_run(tmp_path: Path) -> None:
+def test_leaked_files_sockets_and_threads_fail_the_run(tmp_path: Path) -> None:
     done = run(tmp_path, HOLDING)
     assert done.returncode == 1, done.stdout
     assert f"LEFT BEHIND (ended now): {tempfile.gettempdir()}/loadmanager-tests-" in done.stdout
@@ -125,13 +125,13 @@ def test_what_else_outlives_its_test_fails_the_run(tmp_path: Path) -> None:
         assert re.search(f"left by tests: .*{re.escape(what)}", done.stdout), what
 
 
-def test_a_failure_shows_the_end_of_each_log(tmp_path: Path) -> None:
+def test_failure_shows_the_end_of_each_log(tmp_path: Path) -> None:
     done = run(tmp_path, LOGGING)
     assert "end of node/1.log" in done.stdout
     assert re.findall(r"^line \d+$", done.stdout, re.MULTILINE) == [f"line {number}" for number in range(60, 100)]
 
 
-def test_what_was_forked_ends_with_the_tests_also_if_these_are_killed(tmp_path: Path) -> None:
+def test_forked_process_ends_with_killed_tests(tmp_path: Path) -> None:
     patient = {"LOADMANAGER_METADATASTORESESSIONTIMEOUTMILLIS": "600000"}
     with subprocess.Popen(
         [sys.executable, "-c", FORKING],
@@ -147,7 +147,7 @@ def test_what_was_forked_ends_with_the_tests_also_if_these_are_killed(tmp_path: 
     eventually_sync(lambda: not is_alive(forked))
 
 
-def test_coverage_does_not_count_where_not_every_branch_has_to_be_reached() -> None:
+def test_coverage_is_off_without_branch_coverage() -> None:
     assert Coverage.current() is None
 
 
@@ -164,7 +164,7 @@ def test_coverage_does_not_count_where_not_every_branch_has_to_be_reached() -> N
     ],
     ids=["three pass alone", "in a worker", "fails alone", "four", "no process", "a property", "not asked for"],
 )
-def test_tests_of_processes_that_failed_run_again_alone(
+def test_failed_process_tests_run_again_alone(
     tmp_path: Path,
     place: str,
     mark: str,
@@ -195,7 +195,7 @@ def test_tests_of_processes_that_failed_run_again_alone(
         (["--hypothesis-profile", "x"], "ERROR: --hypothesis-profile x: expected quick, deep, search or few"),
     ],
 )
-def test_a_marker_a_seed_or_a_profile_that_does_not_exist_is_refused_in_one_line(options: list[str], said: str) -> None:
+def test_unknown_marker_seed_or_profile_is_refused_in_one_line(options: list[str], said: str) -> None:
     done = pytest_in_the_project("tests/unit/test_suite.py", *options)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert done.stderr.startswith(said)
@@ -211,7 +211,9 @@ def test_a_marker_a_seed_or_a_profile_that_does_not_exist_is_refused_in_one_line
         ({"PIP_INDEX_URL": "http://127.0.0.1:1"}, "integration/test_image_steps.py", "need network: no package index"),
     ],
 )
-def test_without_what_tests_need_they_are_skipped_with_one_line(lacking: dict[str, str], test: str, said: str) -> None:
+def test_tests_without_their_requirements_are_skipped_in_one_line(
+    lacking: dict[str, str], test: str, said: str
+) -> None:
     done = pytest_in_the_project(f"tests/{test}", **lacking)
     assert done.returncode == 0, done.stdout
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]

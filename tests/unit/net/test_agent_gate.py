@@ -64,7 +64,7 @@ async def _status(beside: RunningAgent, method: str, path: str, headers: dict[st
         return answer.status
 
 
-async def test_every_operation_of_an_agent_asks_for_its_role(beside: RunningAgent) -> None:
+async def test_every_agent_operation_requires_its_role(beside: RunningAgent) -> None:
     server = beside.agent.server
     for paths, app in ((ROLES, server.app()), (OF_THE_BROKER, server.broker_app())):
         assert len(paths) == len({each.canonical.rstrip("/") for each in app.router.resources()})
@@ -76,12 +76,12 @@ async def test_every_operation_of_an_agent_asks_for_its_role(beside: RunningAgen
         assert (await _status(beside, method, path, {}) == 401) == (role is not AccessRole.ANYONE)
 
 
-async def test_the_broker_needs_no_token(beside: RunningAgent) -> None:
+async def test_broker_needs_no_token(beside: RunningAgent) -> None:
     for path in OF_THE_BROKER:
         assert await _status(beside, "GET", path, {}) not in (401, 403)
 
 
-async def test_only_nodes_get_the_agents_token(beside: RunningAgent, broker: FakeBroker, node: FakeNode) -> None:
+async def test_agent_token_is_sent_to_nodes_only(beside: RunningAgent, broker: FakeBroker, node: FakeNode) -> None:
     await _status(beside, "GET", OF_THE_BROKER[1], {})
     assert set(node.authorizations) == {f"Bearer {token_of('node')}"}
     assert broker.authorizations == {""}
@@ -141,13 +141,13 @@ async def walk(ask: Any, document: dict[str, Any]) -> int:  # noqa: ANN401 - ask
     return tried
 
 
-async def test_every_operation_of_a_node_asks_for_its_role() -> None:
+async def test_every_node_operation_requires_its_role() -> None:
     async with a_leader(**CLOSED) as (_, node):
         document = (await node.get(PATH, headers=bearer(TOKENS["root"]))).json()
         assert await walk(node.ask, document) > 300
 
 
-async def test_every_operation_beside_a_pulsar_asks_for_its_role(tmp_path: Path) -> None:
+async def test_every_operation_beside_a_pulsar_requires_its_role(tmp_path: Path) -> None:
     async with pulsar_harness(tmp_path) as harness:
         node = await harness.start(**CLOSED)
 
@@ -161,7 +161,7 @@ async def test_every_operation_beside_a_pulsar_asks_for_its_role(tmp_path: Path)
 TOPIC = "persistent://t/ns/x"
 
 
-async def test_a_closed_node_and_a_closed_agent_work_together() -> None:
+async def test_node_and_agent_with_authentication_work_together() -> None:
     root, client = bearer(token_of("root")), bearer(token_of("client"))
     async with Cluster() as cluster, FakeBroker() as broker, AsyncExitStack() as stack:
         node = await cluster.start_leader(**CLOSED)

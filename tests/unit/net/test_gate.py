@@ -54,12 +54,12 @@ def passes(gate: AuthGate, role: AccessRole, headers: dict[str, str], certificat
 
 
 @pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer "])
-def test_accept_the_scheme_in_any_case(scheme: str) -> None:
+def test_scheme_is_accepted_in_any_case(scheme: str) -> None:
     assert passes(a_gate(), AccessRole.ADMIN, {"Authorization": f"{scheme} {token_of('root')}"}) == "root"
 
 
 @pytest.mark.parametrize("header", ["Basic cm9vdA==", "bearer", token_of("root"), f"Bearer\xa0{token_of('root')}"])
-def test_refuse_other_schemes(header: str) -> None:
+def test_other_schemes_are_refused(header: str) -> None:
     with pytest.raises(UnauthenticatedError, match="Authorization: expected Bearer and a token"):
         passes(a_gate(), AccessRole.ADMIN, {"Authorization": header})
 
@@ -83,7 +83,7 @@ def by(principal: str, original: str | None = None) -> dict[str, str]:
     return bearer(token_of(principal)) | ({} if original is None else {"X-Original-Principal": original})
 
 
-def test_an_open_gate_changes_no_handler() -> None:
+def test_handler_without_a_required_role_is_unchanged() -> None:
     async def handler(_: web.Request) -> web.Response:
         return web.Response()
 
@@ -93,19 +93,19 @@ def test_an_open_gate_changes_no_handler() -> None:
 
 
 @pytest.mark.parametrize("key", ["superUserRoles", "proxyRoles"])
-def test_everybody_is_no_super_user_and_no_proxy(key: str) -> None:
+def test_wildcard_is_rejected_for_super_users_and_proxies(key: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"{key}: \* is not taken here: name the principals"):
         load_settings(Settings, None, {key: ["*"]})
 
 
-def test_without_authorization_a_token_is_enough() -> None:
+def test_token_suffices_without_authorization() -> None:
     gate = a_gate(authorization_enabled=False)
     assert passes(gate, AccessRole.ADMIN, by("stranger")) == "stranger"
     with pytest.raises(UnauthenticatedError, match="no token"):
         passes(gate, AccessRole.READ, {})
 
 
-def test_by_default_whoever_has_a_token_may_look_topics_up_and_nothing_else() -> None:
+def test_wildcard_lookup_role_permits_lookups_only() -> None:
     gate = a_gate(lookup_roles=frozenset({"*"}))
     assert passes(gate, AccessRole.LOOKUP, by("stranger")) == "stranger"
     with pytest.raises(
@@ -124,7 +124,7 @@ def _forged(algorithm: str, secret: bytes = b"") -> str:
     return f"{signed}.{_part(hmac.digest(secret, signed.encode(), 'sha256')) if secret else ''}"
 
 
-def test_the_head_of_a_token_decides_nothing() -> None:
+def test_algorithm_in_the_token_header_is_not_trusted() -> None:
     private, public = create_pair("RS256")
     of_pair = a_gate(token_secret_key="", token_public_key=base64.b64encode(public).decode())
     assert passes(of_pair, AccessRole.ADMIN, bearer(create_token(private, "RS256", {"sub": "root"}))) == "root"
@@ -147,7 +147,7 @@ def test_the_head_of_a_token_decides_nothing() -> None:
     assert of_pair.failures[TokenFault.INVALID] == 4
 
 
-def test_the_principal_is_what_the_claim_says_or_the_first_of_its_list() -> None:
+def test_principal_is_the_claim_or_the_first_of_its_list() -> None:
     gate = a_gate(token_auth_claim="role")
     assert passes(gate, AccessRole.ADMIN, bearer(token_of("x", role="root"))) == "root"
     assert passes(gate, AccessRole.ADMIN, bearer(token_of("x", role=["root", "y"]))) == "root"
@@ -157,7 +157,7 @@ def test_the_principal_is_what_the_claim_says_or_the_first_of_its_list() -> None
             passes(gate, AccessRole.READ, bearer(token_of("root", role=said)))
 
 
-def test_a_token_is_for_its_audience() -> None:
+def test_token_needs_the_configured_audience() -> None:
     gate = a_gate(token_audience_claim="aud", token_audience="here")
     assert passes(gate, AccessRole.READ, bearer(token_of("root", aud="here")))
     assert passes(gate, AccessRole.READ, bearer(token_of("root", aud=["there", "here"])))
@@ -168,12 +168,12 @@ def test_a_token_is_for_its_audience() -> None:
 
 
 @pytest.mark.parametrize("half", [{"token_audience_claim": "aud"}, {"token_audience": "here"}])
-def test_half_an_audience_is_refused(half: Any) -> None:  # noqa: ANN401 - settings
+def test_incomplete_audience_settings_are_rejected(half: Any) -> None:  # noqa: ANN401 - settings
     with pytest.raises(ConfigurationError, match="tokenAudience"):
         a_gate(**half)
 
 
-def test_a_token_that_was_found_good_is_looked_at_no_more_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_valid_token_is_cached_until_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[str] = []
 
     def check(token: str, key: ValidationKey, of: AuthSettings) -> Claimed:
@@ -192,7 +192,7 @@ def test_a_token_that_was_found_good_is_looked_at_no_more_until_it_ends(monkeypa
     assert len(checked) == 2
 
 
-def test_no_more_than_so_many_tokens_are_kept_and_none_that_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_cache_is_bounded_and_has_no_invalid_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate_module, "_MOST_KNOWN", 3)
     gate = a_gate()
     for number in range(5):
@@ -203,7 +203,7 @@ def test_no_more_than_so_many_tokens_are_kept_and_none_that_is_bad(monkeypatch: 
     assert len(gate._known) == 3
 
 
-def test_another_key_makes_void_what_the_last_one_signed(tmp_path: Path) -> None:
+def test_changed_key_invalidates_earlier_tokens(tmp_path: Path) -> None:
     file, clock = tmp_path / "secret", Clock()
     file.write_bytes(SECRET)
     gate = a_gate(clock, token_secret_key=str(file))
@@ -223,7 +223,7 @@ def test_another_key_makes_void_what_the_last_one_signed(tmp_path: Path) -> None
     assert registry.get_sample_value("loadmanager_authentication_failures_total", labels) == 1.0
 
 
-def test_a_proxy_asks_for_somebody_and_both_need_the_role() -> None:
+def test_proxy_and_original_principal_both_need_the_role() -> None:
     gate = a_gate(proxy_roles=frozenset({"operator", "reader"}))
     assert passes(gate, AccessRole.OPERATE, by("operator", "root")) == "root by operator"
     with pytest.raises(ForbiddenError, match="'client' may not"):
@@ -232,7 +232,7 @@ def test_a_proxy_asks_for_somebody_and_both_need_the_role() -> None:
         passes(gate, AccessRole.OPERATE, by("reader", "root"))
 
 
-def test_nobody_else_asks_for_others_and_a_proxy_for_nobody_alone() -> None:
+def test_only_a_proxy_names_an_original_principal_and_must_do_so() -> None:
     gate = a_gate(proxy_roles=frozenset({"operator", "reader"}))
     for headers, said in [
         (by("operator"), "no name"),
@@ -245,7 +245,7 @@ def test_nobody_else_asks_for_others_and_a_proxy_for_nobody_alone() -> None:
     assert passes(gate, AccessRole.READ, by("root", "root")) == "root"
 
 
-def test_who_sends_no_token_is_known_by_a_certificate() -> None:
+def test_certificate_identifies_a_caller_without_a_token() -> None:
     gate = a_gate(proxy_roles=frozenset({"operator"}))
     assert passes(gate, AccessRole.ADMIN, {}, "root") == "root"
     assert passes(gate, AccessRole.READ, {"X-Original-Principal": "root"}, "operator") == "root by operator"
@@ -259,7 +259,7 @@ def test_who_sends_no_token_is_known_by_a_certificate() -> None:
         passes(gate, AccessRole.ADMIN, {})
 
 
-def test_certificates_alone_will_do_where_it_is_said_whose_to_believe(tmp_path: Path) -> None:
+def test_certificates_suffice_when_trusted_authorities_are_configured(tmp_path: Path) -> None:
     without: dict[str, Any] = {"token_secret_key": "", "tls_trust_certs_file_path": tmp_path / "ca.pem"}
     gate = a_gate(**without)
     assert passes(gate, AccessRole.ADMIN, {}, "root") == "root"
@@ -270,7 +270,7 @@ def test_certificates_alone_will_do_where_it_is_said_whose_to_believe(tmp_path: 
         a_gate(**{**without, "tls_trust_certs_file_path": None})
 
 
-def test_what_is_said_of_a_bad_token_does_not_hold_it() -> None:
+def test_error_about_an_invalid_token_does_not_contain_it() -> None:
     for token in ("c2VjcmV0", "a.b.c", token_of("root")[:-4], token_of("root", exp=1), token_of("root", nbf=2**40)):
         with pytest.raises(UnauthenticatedError) as error:
             passes(a_gate(), AccessRole.READ, bearer(token))

@@ -68,7 +68,7 @@ async def http() -> AsyncIterator[HttpClient]:
         yield http
 
 
-async def test_an_answer_without_end_is_given_up_and_its_start_is_shown(peer: Peer, http: HttpClient) -> None:
+async def test_endless_answer_is_aborted_and_its_start_shown(peer: Peer, http: HttpClient) -> None:
     with pytest.raises(InvalidRecordError, match=r"answered 500 'xxx.*more than 10000 bytes") as refused:
         await http.call("GET", f"{peer.url}/endless", 60.0, most_bytes=10_000)
     assert len(str(refused.value)) < 500
@@ -83,7 +83,7 @@ async def test_redirect_is_not_followed(peer: Peer, http: HttpClient, method: st
     assert peer.asked == []
 
 
-async def test_a_peer_that_is_not_there_is_named(http: HttpClient) -> None:
+async def test_unreachable_peer_is_named(http: HttpClient) -> None:
     url = f"http://127.0.0.1:{closed_port()}/x"
     with pytest.raises(PeerNotReachedError, match=url):
         await http.call("GET", url, 1.0)
@@ -98,12 +98,12 @@ async def test_command_is_not_repeated_after_a_lost_peer(peer: Peer, http: HttpC
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "http://[", "http://a:99999999", f"http://{'x' * 300}:1"])
-async def test_what_is_no_url_reaches_nobody(http: HttpClient, url: str) -> None:
+async def test_invalid_url_is_not_reached(http: HttpClient, url: str) -> None:
     with pytest.raises(PeerNotReachedError):
         await http.call("GET", url, 1.0)
 
 
-async def test_a_peer_that_says_nothing_may_have_heard(peer: Peer, http: HttpClient) -> None:
+async def test_timeout_may_mean_a_received_request(peer: Peer, http: HttpClient) -> None:
     with pytest.raises(PeerUnavailableError, match=r"did not answer within 0.1 s") as silence:
         await http.call("GET", f"{peer.url}/silent", 0.1)
     assert not isinstance(silence.value, PeerNotReachedError)

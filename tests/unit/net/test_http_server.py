@@ -130,7 +130,7 @@ async def serving(limits: ServerLimits = LIMITS) -> AsyncIterator[Served]:
         yield served
 
 
-async def test_half_a_request_is_given_up() -> None:
+async def test_incomplete_head_times_out() -> None:
     async with serving(replace(LIMITS, head_s=SHORT_S)) as served:
         half, less = await served.connect(), await served.connect()
         half.writer.write(HALF)
@@ -139,7 +139,7 @@ async def test_half_a_request_is_given_up() -> None:
         assert await less.is_closed()
 
 
-async def test_half_a_request_is_given_up_however_it_trickles_in_also_after_a_whole_one() -> None:
+async def test_slow_head_times_out_on_a_reused_connection() -> None:
     async with serving(replace(LIMITS, head_s=SHORT_S)) as served:
         client = await served.connect()
         assert await client.ask(HELLO) == (200, {})
@@ -151,7 +151,7 @@ async def test_half_a_request_is_given_up_however_it_trickles_in_also_after_a_wh
         assert closed.result()
 
 
-async def test_a_request_that_arrives_in_two_pieces_is_answered_and_so_is_the_next() -> None:
+async def test_head_in_two_chunks_is_answered_and_so_is_the_next_request() -> None:
     async with serving() as served:
         client = await served.connect()
         client.writer.write(HALF)
@@ -161,7 +161,7 @@ async def test_a_request_that_arrives_in_two_pieces_is_answered_and_so_is_the_ne
         assert await client.ask(HELLO) == (200, {})
 
 
-async def test_a_body_that_does_not_arrive_is_408_and_the_connection_ends(caplog: pytest.LogCaptureFixture) -> None:
+async def test_missing_body_is_408_and_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(replace(LIMITS, body_s=SHORT_S)) as served:
         client = await served.connect()
         status, answer = await client.ask(BODY + b"1234")
@@ -170,7 +170,7 @@ async def test_a_body_that_does_not_arrive_is_408_and_the_connection_ends(caplog
     assert caplog.records == []
 
 
-async def test_a_body_that_arrives_in_time_in_pieces_is_read() -> None:
+async def test_body_in_chunks_is_read() -> None:
     async with serving() as served:
         client = await served.connect()
         client.writer.write(BODY + b"1234")
@@ -178,7 +178,7 @@ async def test_a_body_that_arrives_in_time_in_pieces_is_read() -> None:
         assert await client.ask(b"5678") == (200, {"body": "12345678"})
 
 
-async def test_a_long_answer_is_waited_for_whatever_the_limits() -> None:
+async def test_slow_answer_is_not_limited() -> None:
     async with serving(ServerLimits(head_s=SHORT_S, body_s=SHORT_S, idle_s=SHORT_S, connections=1)) as served:
         client = await served.connect()
         client.writer.write(HELLO.replace(b"hello", b"held"))
@@ -190,7 +190,7 @@ async def test_a_long_answer_is_waited_for_whatever_the_limits() -> None:
         assert await client.answer() == (200, {})
 
 
-async def test_an_idle_connection_is_closed_before_and_after_a_request() -> None:
+async def test_idle_connection_is_closed_before_and_after_a_request() -> None:
     async with serving(replace(LIMITS, idle_s=SHORT_S)) as served:
         mute, former = await served.connect(), await served.connect()
         assert await former.ask(HELLO) == (200, {})
@@ -198,7 +198,7 @@ async def test_an_idle_connection_is_closed_before_and_after_a_request() -> None
         assert await former.is_closed()
 
 
-async def test_a_thousand_half_requests_do_not_silence_the_server() -> None:
+async def test_thousand_incomplete_requests_do_not_block_the_server() -> None:
     async with serving(replace(LIMITS, connections=100)) as served:
         regular = await served.connect()
         for _ in range(1_000):
@@ -211,7 +211,7 @@ async def test_a_thousand_half_requests_do_not_silence_the_server() -> None:
         assert await regular.ask(HELLO) == (200, {})
 
 
-async def test_the_connection_that_was_silent_for_longest_makes_room_and_it_is_said_once() -> None:
+async def test_longest_idle_connection_is_closed_for_a_new_one_and_logged_once() -> None:
     async with serving(replace(LIMITS, connections=2)) as served:
         first, second = await served.connect(), await served.connect()
         assert await first.ask(HELLO) == await second.ask(HELLO) == await first.ask(HELLO) == (200, {})
@@ -224,7 +224,7 @@ async def test_the_connection_that_was_silent_for_longest_makes_room_and_it_is_s
         assert [entry["event"] for entry in logs] == ["connections_exhausted"]
 
 
-async def test_a_quick_answer_counts_for_its_connection_as_any_other_does() -> None:
+async def test_fast_answer_counts_as_activity_of_its_connection() -> None:
     async with serving(replace(LIMITS, connections=2)) as served:
         first, second = await served.connect(), await served.connect()
         assert await first.ask(HELLO) == await second.ask(HELLO) == (200, {})
@@ -237,7 +237,7 @@ async def test_a_quick_answer_counts_for_its_connection_as_any_other_does() -> N
         assert await first.ask(QUICKLY) == (200, {})
 
 
-async def test_nothing_is_answered_quickly_out_of_turn() -> None:
+async def test_fast_answer_is_not_given_out_of_turn() -> None:
     """Not behind another request, nor in its midst, nor to somebody who reads nothing."""
     async with serving() as served:
         client = await served.connect()
@@ -264,7 +264,7 @@ async def test_nothing_is_answered_quickly_out_of_turn() -> None:
         assert served.answered_quickly == 0
 
 
-async def test_connections_that_ended_make_room() -> None:
+async def test_closed_connections_free_their_slots() -> None:
     async with serving(replace(LIMITS, connections=1)) as served:
         for _ in range(3):
             client = await served.connect()
@@ -273,7 +273,7 @@ async def test_connections_that_ended_make_room() -> None:
             await eventually(lambda: served.connections == 0)
 
 
-async def test_what_is_no_request_is_400_in_json(caplog: pytest.LogCaptureFixture) -> None:
+async def test_malformed_request_is_400_in_json(caplog: pytest.LogCaptureFixture) -> None:
     async with serving() as served:
         for request in (b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n", b"G" * 9000 + b"\r\n\r\n"):
             with capture_logs() as logs:
@@ -284,14 +284,14 @@ async def test_what_is_no_request_is_400_in_json(caplog: pytest.LogCaptureFixtur
             assert (logs, caplog.records) == ([], [])
 
 
-async def test_an_expectation_that_cannot_be_met_is_417_in_json() -> None:
+async def test_unknown_expectation_is_417_in_json() -> None:
     async with serving() as served:
         client = await served.connect()
         status, body = await client.ask(HELLO[:-2] + b"Expect: a miracle\r\n\r\n")
         assert (status, body) == (417, {"reason": "Unknown Expect: a miracle"})
 
 
-async def test_an_error_that_nobody_foresaw_is_500_in_json_and_logged() -> None:
+async def test_unexpected_error_is_500_in_json_and_logged() -> None:
     async with serving() as served:
         with capture_logs() as logs:
             assert await (await served.connect()).ask(HELLO.replace(b"hello", b"broken")) == (
@@ -301,14 +301,14 @@ async def test_an_error_that_nobody_foresaw_is_500_in_json_and_logged() -> None:
         assert [(entry["event"], entry["log_level"]) for entry in logs] == [("request_failed", "error")]
 
 
-async def test_a_body_is_not_unpacked() -> None:
+async def test_body_is_not_decompressed() -> None:
     """A few bytes could become as many as anybody likes."""
     async with serving() as served:
         head = BODY.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
         assert await (await served.connect()).ask(head + b"no gzip!") == (200, {"body": "no gzip!"})
 
 
-async def test_a_client_that_hangs_up_in_the_middle_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+async def test_client_disconnect_within_a_body_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     async with serving() as served:
         with capture_logs() as logs:
             client = await served.connect()
@@ -321,12 +321,12 @@ async def test_a_client_that_hangs_up_in_the_middle_is_no_error(caplog: pytest.L
         assert (logs, caplog.records) == ([], [])
 
 
-def test_the_limits_are_configured() -> None:
+def test_connection_limit_is_configurable() -> None:
     settings = load_settings(Settings, None, {"maxHttpServerConnections": 7})
     assert ServerLimits.of(settings) == ServerLimits(connections=7)
 
 
-def test_there_are_no_more_connections_than_the_process_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_limit_stays_below_the_file_limit_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = [(100, 1_000)]
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda _, limit: limits.append(limit))

@@ -16,30 +16,30 @@ from support.servers import closed_port, listen
 from loadmanager.net.liveness import is_refused
 
 
-async def test_a_closed_port_is_refused() -> None:
+async def test_closed_port_is_refused() -> None:
     assert await is_refused(f"http://127.0.0.1:{closed_port()}/")
 
 
-async def test_a_name_with_several_addresses_is_refused_when_all_of_them_are() -> None:
+async def test_name_is_refused_when_all_its_addresses_are() -> None:
     assert await is_refused(f"http://localhost:{closed_port()}")
 
 
-async def test_a_port_that_listens_but_never_answers_is_not_refused() -> None:
+async def test_listening_port_without_answers_is_not_refused() -> None:
     with listen() as listener:
         assert not await is_refused(f"http://127.0.0.1:{listener.getsockname()[1]}")
         assert not await is_refused(f"http://localhost:{listener.getsockname()[1]}")
 
 
-async def test_a_name_that_does_not_resolve_is_not_refused() -> None:
+async def test_unresolvable_name_is_not_refused() -> None:
     assert not await is_refused("http://nowhere.invalid:80")
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "http://", "http://host:port"])
-async def test_what_is_no_url_is_not_refused(url: str) -> None:
+async def test_invalid_url_is_not_refused(url: str) -> None:
     assert not await is_refused(url)
 
 
-async def test_a_host_without_ipv6_can_find_localhost_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_localhost_is_refused_on_a_host_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     port = closed_port()
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolving_to("127.0.0.1", "::1", port=port))
     monkeypatch.setattr(socket, "socket", WithoutIpv6)
@@ -57,7 +57,7 @@ async def test_only_econnrefused_means_refused(code: int, monkeypatch: pytest.Mo
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes a network namespace, which root alone can make")
 @pytest.mark.skipif(shutil.which("ip") is None, reason="needs ip, of iproute2")
-def test_a_host_without_free_ports_finds_nobody_refused() -> None:
+def test_host_without_free_ports_finds_nobody_refused() -> None:
     script = ["ip link set lo up", f"{sys.executable} {Path(__file__).parents[2] / 'support' / 'no_free_ports.py'}"]
     subprocess.run(["unshare", "--net", "sh", "-ec", "\n".join(script)], check=True, timeout=60)
 

@@ -20,7 +20,7 @@ TEXT = str(CLOSED["token_secret_key"].get_secret_value())
 TOKEN = token_of("node")
 
 
-def test_an_override_of_another_key_leaves_secrets_as_they_are() -> None:
+def test_override_of_another_key_keeps_secrets() -> None:
     closed = with_overrides(settings(**CLOSED), {"loadBalancerSheddingGracePeriodMinutes": "7"}, "test")
     own = own_token(closed)
     assert own is not None
@@ -28,7 +28,7 @@ def test_an_override_of_another_key_leaves_secrets_as_they_are() -> None:
     assert not AuthGate(closed).is_open
 
 
-def test_settings_that_are_shown_recorded_or_dumped_hide_them() -> None:
+def test_printed_recorded_and_dumped_settings_hide_secrets() -> None:
     closed = settings(**CLOSED)
     texts = values_as_text(closed)
     assert texts["tokenSecretKey"] == texts["brokerClientAuthenticationParameters"] == "***"
@@ -42,14 +42,14 @@ def test_settings_that_are_shown_recorded_or_dumped_hide_them() -> None:
     assert "tokenSecretKey" not in configuration_of(closed)
 
 
-async def test_a_node_that_is_asked_for_its_settings_hides_them() -> None:
+async def test_runtime_configuration_hides_secrets() -> None:
     async with a_leader(**CLOSED) as (_, node):
         reply = await node.get("/admin/v2/brokers/configuration/runtime", headers=bearer(token_of("root")))
         assert reply.json()["tokenSecretKey"] == "***"
         assert TOKEN.encode() not in reply.body
 
 
-def test_a_mistake_in_one_is_said_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_about_a_secret_does_not_contain_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADMANAGER_TOKENSECRETKEY", TEXT)
     with pytest.raises(ConfigurationError) as error:
         load_settings(AgentSettings, None, {"brokerClientAuthenticationParameters": ["planted"], "bindAddress": 7})
@@ -59,7 +59,7 @@ def test_a_mistake_in_one_is_said_without_it(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("text", ["", "two words", "t\u00f6ken", "line\nbreak"])
-def test_what_is_no_token_is_refused_without_being_said(text: str) -> None:
+def test_invalid_token_is_rejected_without_being_shown(text: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         TokenAlone(text, "--token")
     assert str(error.value) == "--token: expected a token, which is one word, and nothing else"

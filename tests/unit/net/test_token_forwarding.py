@@ -16,7 +16,7 @@ FLEET = "/loadbalance/v1/fleet"
 _PROXY = {**CLOSED, "proxy_roles": frozenset({"operator"})}
 
 
-async def test_a_follower_passes_the_callers_token_on_and_asks_agents_with_its_own() -> None:
+async def test_follower_forwards_the_token_of_the_caller_and_uses_its_own_for_agents() -> None:
     async with Cluster() as cluster:
         leader, follower = await cluster.start_nodes(2, **CLOSED)
         agent = await cluster.a_broker("b1:8080")
@@ -32,7 +32,7 @@ async def test_a_follower_passes_the_callers_token_on_and_asks_agents_with_its_o
         assert refused.status == 403
 
 
-async def test_a_leader_goes_by_its_own_lists_whatever_a_follower_let_pass() -> None:
+async def test_leader_checks_roles_by_its_own_settings() -> None:
     async with Cluster() as cluster:
         leader, follower = await cluster.start_nodes(2, **CLOSED)
         generous = await cluster.start_node(**{**CLOSED, "super_user_roles": frozenset({"root", "client"})})
@@ -44,7 +44,7 @@ async def test_a_leader_goes_by_its_own_lists_whatever_a_follower_let_pass() -> 
             assert (await leader.put(path, headers=forged)).status in (401, 403)
 
 
-async def test_for_whom_a_proxy_asks_is_passed_on_too() -> None:
+async def test_original_principal_of_a_proxy_is_forwarded() -> None:
     async with Cluster() as cluster:
         _, follower = await cluster.start_nodes(2, **_PROXY)
         path, by_proxy = "/loadbalance/v1/freeze", bearer(token_of("operator"))
@@ -54,7 +54,7 @@ async def test_for_whom_a_proxy_asks_is_passed_on_too() -> None:
             assert reply.status == status, reply
 
 
-async def test_who_is_known_by_a_certificate_is_asked_for_by_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_node_forwards_the_principal_of_a_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
     """The certificate stands in a header here, which is not passed on, as a certificate cannot be."""
     monkeypatch.setattr(gate, "principal_of", lambda request: request.headers.get("X-Certificate"))
     trusted = {**CLOSED, "proxy_roles": frozenset({"node"}), "super_user_roles": frozenset({"root", "node"})}
@@ -85,7 +85,7 @@ async def test_forwarding_header_needs_a_token(monkeypatch: pytest.MonkeyPatch) 
         assert [(each["who"], each["status"]) for each in entries] == [("root", 401)]
 
 
-async def test_a_node_asks_the_leader_with_its_own_token() -> None:
+async def test_node_asks_the_leader_with_its_own_token() -> None:
     async with Cluster() as cluster:
         _, follower = await cluster.start_nodes(2, **CLOSED)
         stranger = await cluster.start_node(

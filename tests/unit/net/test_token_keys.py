@@ -29,7 +29,7 @@ def _pem(public: bytes) -> bytes:
     return load_der_public_key(public).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
-def test_a_secret_may_be_a_file_a_path_data_or_base64(tmp_path: Path) -> None:
+def test_secret_may_be_a_file_path_data_url_or_base64(tmp_path: Path) -> None:
     file = tmp_path / "a secret"
     file.write_bytes(SECRET)
     texts = [f"file://{tmp_path}/a%20secret", str(file), f"data:;base64,{_base64(SECRET)}", _base64(SECRET)]
@@ -42,12 +42,12 @@ def test_a_secret_may_be_a_file_a_path_data_or_base64(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("size", "algorithms"), [(32, ("HS256",)), (63, ("HS256", "HS384")), (64, ("HS256", "HS384", "HS512"))]
 )
-def test_a_secret_checks_what_it_is_long_enough_for(size: int, algorithms: tuple[str, ...]) -> None:
+def test_secret_length_determines_its_algorithms(size: int, algorithms: tuple[str, ...]) -> None:
     assert KeySource(settings(tokenSecretKey=_base64(b"x" * size))).current.algorithms == algorithms
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "PS512", "ES256", "ES512"])
-def test_a_public_key_checks_one_algorithm_alone(tmp_path: Path, algorithm: Any) -> None:  # noqa: ANN401 - a literal
+def test_public_key_has_exactly_one_algorithm(tmp_path: Path, algorithm: Any) -> None:  # noqa: ANN401 - a literal
     _, public = create_pair(algorithm)
     for number, content in enumerate((public, _pem(public))):
         file = tmp_path / f"public-{number}"
@@ -56,7 +56,7 @@ def test_a_public_key_checks_one_algorithm_alone(tmp_path: Path, algorithm: Any)
         assert found.current.algorithms == (algorithm,)
 
 
-def test_what_cannot_be_a_key_is_refused_with_its_setting_and_its_file(tmp_path: Path) -> None:
+def test_invalid_key_is_rejected_with_setting_and_file(tmp_path: Path) -> None:
     short, pem, empty = tmp_path / "short", tmp_path / "pem", tmp_path / "empty"
     short.write_bytes(b"x" * 31)
     empty.write_bytes(b"")
@@ -106,7 +106,7 @@ def test_what_cannot_be_a_key_is_refused_with_its_setting_and_its_file(tmp_path:
         (bytes(range(100, 164)) + b"\xff\n", None),
     ],
 )
-def test_warn_about_a_suspicious_secret(tmp_path: Path, content: bytes, why: str | None) -> None:
+def test_suspicious_secret_is_warned_about(tmp_path: Path, content: bytes, why: str | None) -> None:
     file = tmp_path / "secret"
     file.write_bytes(content)
     for text in (str(file), f"data:;base64,{_base64(content)}"):
@@ -116,18 +116,18 @@ def test_warn_about_a_suspicious_secret(tmp_path: Path, content: bytes, why: str
         assert (why or "") in str(logs)
 
 
-def test_every_byte_of_percent_encoded_data_counts() -> None:
+def test_percent_encoded_data_is_decoded_bytewise() -> None:
     assert KeySource(settings(tokenSecretKey="data:," + "%FF" * 32)).current.key == b"\xff" * 32
 
 
-def test_a_secret_that_was_taken_for_a_path_is_said_nowhere() -> None:
+def test_secret_mistaken_for_a_path_is_not_shown() -> None:
     secret = "/" + "s3cr3t" * 8
     with pytest.raises(ConfigurationError, match="tokenSecretKey: No such file") as error:
         KeySource(settings(tokenSecretKey=secret))
     assert "s3cr3t" not in str(error.value)
 
 
-def test_a_key_is_read_again_when_its_file_changes(tmp_path: Path) -> None:
+def test_key_is_reread_when_its_file_changes(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_bytes(SECRET)
     source = KeySource(settings(tokenSecretKey=str(file)))
@@ -138,7 +138,7 @@ def test_a_key_is_read_again_when_its_file_changes(tmp_path: Path) -> None:
     assert not source.look_again()
 
 
-def test_the_last_good_key_stays_while_the_file_holds_none(tmp_path: Path) -> None:
+def test_last_valid_key_is_kept_while_the_file_is_invalid(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_bytes(SECRET)
     source = KeySource(settings(tokenSecretKey=str(file)))

@@ -66,7 +66,7 @@ def kept(tmp_path: Path) -> Kept:
     return Kept(tmp_path)
 
 
-def test_an_hour_is_made_again_when_its_files_or_those_of_the_hour_before_change(kept: Kept) -> None:
+def test_hour_is_recomputed_when_its_files_or_those_before_change(kept: Kept) -> None:
     for hour in (1, 2, 3, 30):
         kept.put(hour)
     assert kept.run() == [1, 2, 3, 30]
@@ -78,7 +78,7 @@ def test_an_hour_is_made_again_when_its_files_or_those_of_the_hour_before_change
     assert kept.run(rest="another end of a term") == [1, 2, 3, 30]
 
 
-def test_hours_whose_files_are_gone_stay_and_files_that_come_later_for_them_are_named(kept: Kept) -> None:
+def test_hours_with_deleted_files_are_kept_and_late_files_named(kept: Kept) -> None:
     first, second = kept.put(1), kept.put(1, number=1)
     kept.put(2)
     kept.run()
@@ -96,7 +96,7 @@ def test_hours_whose_files_are_gone_stay_and_files_that_come_later_for_them_are_
     assert kept.counted[at(1)] == {first.name, second.name}
 
 
-def test_an_hour_that_was_never_made_is_made_also_after_one_that_is_gone(kept: Kept) -> None:
+def test_new_hour_after_a_deleted_one_is_computed(kept: Kept) -> None:
     path = kept.put(1)
     kept.run()
     path.unlink()
@@ -107,7 +107,7 @@ def test_an_hour_that_was_never_made_is_made_also_after_one_that_is_gone(kept: K
     assert kept.run() == [2]
 
 
-def test_what_was_under_way_when_a_run_was_killed_is_made_by_the_next(kept: Kept) -> None:
+def test_hours_of_a_killed_run_are_computed_by_the_next(kept: Kept) -> None:
     kept.put(1)
     assert kept.run(killed=True) == [1]
     assert kept.hours().to_clean() == {at(1)}
@@ -115,7 +115,7 @@ def test_what_was_under_way_when_a_run_was_killed_is_made_by_the_next(kept: Kept
     assert kept.run() == []
 
 
-def test_windows_leave_the_tables_after_their_days_and_old_files_are_left_alone(kept: Kept) -> None:
+def test_windows_expire_after_their_days_and_old_files_are_skipped(kept: Kept) -> None:
     kept.put(1)
     kept.put(24)
     assert kept.run(keep_days=2) == [1, 24]
@@ -125,7 +125,9 @@ def test_windows_leave_the_tables_after_their_days_and_old_files_are_left_alone(
     assert kept.run(keep_days=3) == [1]
 
 
-def test_by_other_rules_and_anew_all_is_made_that_can_be(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_rules_and_the_anew_option_recompute_all_available_hours(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = kept.put(1)
     kept.put(2)
     kept.run()
@@ -137,7 +139,7 @@ def test_by_other_rules_and_anew_all_is_made_that_can_be(kept: Kept, monkeypatch
     assert kept.run() == [2]
 
 
-def test_tables_of_another_history_are_refused(kept: Kept, tmp_path: Path) -> None:
+def test_tables_of_another_history_are_rejected(kept: Kept, tmp_path: Path) -> None:
     kept.put(1)
     kept.run()
     moved = tmp_path / "moved"
@@ -150,7 +152,7 @@ def test_tables_of_another_history_are_refused(kept: Kept, tmp_path: Path) -> No
     assert kept.run(anew=True) == [1]
 
 
-def test_hours_are_made_again_from_compacted_files(tmp_path: Path) -> None:
+def test_hours_are_recomputed_from_compacted_files(tmp_path: Path) -> None:
     kept = Kept(tmp_path)
     for minute in range(0, 120, 10):
         entries: list[Timed] = [(minute * MINUTE_MS, reported("a", {bundle(1): (1.0, 1.0, 1.0, 1.0)}))]
@@ -175,7 +177,7 @@ CHANGES = st.one_of(
 
 
 @given(st.lists(CHANGES, max_size=25))
-def test_what_is_there_is_counted_and_what_was_counted_stays(changes: list[tuple[Any, ...]]) -> None:
+def test_available_files_are_counted_and_counted_ones_kept(changes: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         kept, gone = Kept(Path(folder)), set[int]()
         for what, one, other in [*changes, ("run", False, "one")]:

@@ -56,13 +56,13 @@ def plan(needed: list[int], have: int) -> dict[str, pd.DataFrame]:
         ({**balance(3), **plan([7, 7], 6)}, "bad", "too small for the load forecast today, 2026-10-01"),
     ],
 )
-def test_health_is_one_sentence_by_the_table(contents: dict[str, pd.DataFrame], state: str, said: str) -> None:
+def test_health_is_one_sentence(contents: dict[str, pd.DataFrame], state: str, said: str) -> None:
     health = judge_health(contents)
     assert health.state == state
     assert said in health.sentence
 
 
-def test_numbers_are_compared_with_as_much_time_before() -> None:
+def test_figures_are_compared_with_the_period_before() -> None:
     overloaded, imbalance, needed = find_numbers({**balance(20, overloaded=0.1, since=13), **plan([5, 5, 7], 6)})
     assert (overloaded.value, overloaded.going) == ("10 %", "worse")
     assert overloaded.trend == "▲ from 0 % in the period before"
@@ -70,12 +70,12 @@ def test_numbers_are_compared_with_as_much_time_before() -> None:
     assert (needed.value, needed.trend, needed.going) == ("5 of 6", "▲ 7 in 3 days", "worse")
 
 
-def test_the_latest_time_is_what_is_known_of_it() -> None:
+def test_latest_period_ends_with_the_known_time() -> None:
     rows = balance(0.5)["imbalance"].assign(covered_s=150.0)
     assert find_numbers({"imbalance": rows})[1].about.endswith("load in the 6 h known")
 
 
-def test_a_period_with_less_than_three_quarters_known_is_compared_with_nothing() -> None:
+def test_period_known_less_than_three_quarters_is_not_compared() -> None:
     rows = balance(20)["imbalance"]
     of_week_before = (rows["start_ms"] >= START_MS + 6 * DAY_MS) & (rows["start_ms"] < START_MS + 11 * DAY_MS)
     numbers = find_numbers({"imbalance": rows[~of_week_before]})
@@ -85,7 +85,7 @@ def test_a_period_with_less_than_three_quarters_known_is_compared_with_nothing()
     assert find_numbers({"imbalance": gappy})[1].trend.startswith("No trend yet: it needs 18 known hours")
 
 
-def test_the_highest_report_is_named_next_to_the_highest_mean() -> None:
+def test_highest_report_is_shown_beside_the_highest_mean() -> None:
     contents = balance(20)
     reports = pd.DataFrame({"start_ms": [START_MS, START_MS + 19 * DAY_MS], "max_usage": [0.99, 0.98]})
     contents["highest_reports"] = reports.assign(broker=["b7:8080", "b9:8080"])
@@ -94,7 +94,7 @@ def test_the_highest_report_is_named_next_to_the_highest_mean() -> None:
     assert health.highest == "Highest mean of 5 minutes: 80 % (b1:8080). Highest report: 98 % (b9:8080)."
 
 
-def test_windows_without_a_known_usage_are_in_no_share_of_overload() -> None:
+def test_windows_of_unknown_usage_do_not_count_in_the_overload_share() -> None:
     rows = balance(1, overloaded=0.5)["imbalance"]
     rows.loc[rows["overloaded_brokers"] == 0, "worst_usage"] = None
     assert find_numbers({"imbalance": rows})[0].value == "100 %"
@@ -102,7 +102,7 @@ def test_windows_without_a_known_usage_are_in_no_share_of_overload() -> None:
     assert judge_health(unknown).sentence == "Too early to tell: 0 s known, 60 min needed."
 
 
-def test_numbers_that_are_not_known_say_so() -> None:
+def test_unknown_figures_are_stated_as_unknown() -> None:
     overloaded, imbalance, needed = find_numbers(balance(1.5))
     assert overloaded.trend == imbalance.trend
     assert overloaded.trend == "No trend yet: it needs 18 known hours in each of the last 2 days."
@@ -110,7 +110,7 @@ def test_numbers_that_are_not_known_say_so() -> None:
     assert [each.value for each in find_numbers({})] == ["?", "?", "?"]
 
 
-def test_what_is_worth_most_comes_first_and_shows_its_evidence_and_its_command() -> None:
+def test_most_valuable_action_is_first_with_evidence_and_command() -> None:
     found = find_actions(contents_of(20), about_days(20))
     assert [each.what.split()[0] for each in found] == ["Start", "Balance", "Partition", "Split", "Find", "Merge"]
     assert [each.evidence for each in found] == [
@@ -121,7 +121,7 @@ def test_what_is_worth_most_comes_first_and_shows_its_evidence_and_its_command()
     assert found[3].commands[1].endswith("split-bundle public/shop-1 -b 0x20000000_0x30000000 --unload")
 
 
-def test_nothing_is_done_where_nothing_is_wrong() -> None:
+def test_healthy_fleet_has_no_actions() -> None:
     assert find_actions({**balance(20), **plan([5, 5], 6)}, about_days(20)) == []
 
 
@@ -132,7 +132,7 @@ def test_nothing_is_done_where_nothing_is_wrong() -> None:
         (("imbalance", "cluster", 1.2, 0.3), ("loadmanager admin status", "#imbalance"), {"share": 0.2}),
     ],
 )
-def test_load_above_a_threshold_for_no_known_reason_is_to_be_looked_into(
+def test_unexplained_load_above_a_threshold_is_an_action(
     row: tuple[str, str, float, float], action: tuple[str, str], harmless: dict[str, float]
 ) -> None:
     above = pd.DataFrame([row], columns=["what", "subject", "threshold", "share"]).assign(above_s=600.0, observed_s=6e3)
@@ -141,7 +141,7 @@ def test_load_above_a_threshold_for_no_known_reason_is_to_be_looked_into(
     assert find_actions({"time_above": above.assign(**harmless)}, about_days(20)) == []
 
 
-def test_more_brokers_are_tried_where_the_scenario_is_a_file_of_this_machine() -> None:
+def test_scenario_file_is_offered_only_for_a_local_history() -> None:
     contents = plan([5, 8], 6)
     (here,) = find_actions(contents, about_days(20))
     assert list(here.files) == [MORE_BROKERS]
@@ -150,7 +150,7 @@ def test_more_brokers_are_tried_where_the_scenario_is_a_file_of_this_machine() -
     assert (far.commands, far.files) == ((), {})
 
 
-def test_a_plan_that_no_number_of_brokers_meets_asks_for_larger_ones() -> None:
+def test_larger_brokers_are_advised_when_no_number_suffices() -> None:
     rows = plan([7, 8], 6)["capacity"].assign(needed=[7, None])
     (found,) = find_actions({"capacity": rows}, about_days(20))
     assert "No number of brokers is enough" in found.why
@@ -158,7 +158,7 @@ def test_a_plan_that_no_number_of_brokers_meets_asks_for_larger_ones() -> None:
     assert (needed.value, needed.trend, needed.going) == ("7 of 6", "▲ no number in 2 days", "worse")
 
 
-def test_bins_keep_what_was_lowest_and_highest_and_know_nothing_of_gaps() -> None:
+def test_bins_keep_the_extremes_and_gaps() -> None:
     at = [START_MS + n * WINDOW_MS for n in range(54 * 288) if not 1000 <= n < 1500]
     rows = pd.DataFrame({"start_ms": at, "value": 1.0})
     rows.loc[len(rows) // 2, "value"] = 9.0
@@ -171,7 +171,7 @@ def test_bins_keep_what_was_lowest_and_highest_and_know_nothing_of_gaps() -> Non
     assert found[is_gap]["end"].tolist() == [START_MS + 1000 * WINDOW_MS]
 
 
-def test_bins_are_of_lengths_that_people_count_in() -> None:
+def test_bins_have_customary_lengths() -> None:
     assert bin_length_ms(DAY_MS // 2) == WINDOW_MS
     assert bin_length_ms(54 * DAY_MS) == 12 * 3_600_000
     assert bin_length_ms(100 * 365 * DAY_MS) > 28 * DAY_MS

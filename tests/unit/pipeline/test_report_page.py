@@ -71,7 +71,7 @@ class Page(HTMLParser):
             self.sections[self._name] += data
 
 
-def test_every_section_is_there_with_its_pictures_and_nothing_outside_is_referred_to() -> None:
+def test_page_has_every_section_and_no_external_references() -> None:
     made = make_report(contents_of(20), about_days(20))
     page = Page(made[PAGE].decode())
     assert list(page.sections) == SECTIONS
@@ -100,7 +100,7 @@ def test_every_section_answers_its_question() -> None:
     assert sections["forecast"].points == ["public/new: short: needs 3 days of hourly windows, has 0.8."]
 
 
-def test_a_number_stays_with_its_unit_and_no_name_with_the_next_word() -> None:
+def test_figures_are_not_separated_from_their_units() -> None:
     text = make_report(contents_of(20), about_days(20))[PAGE].decode()
     assert (
         "public/shop-1/0x10000000_0x20000000 with 31\N{NO-BREAK SPACE}MB/s (12\N{NO-BREAK SPACE}% of all load)" in text
@@ -108,7 +108,7 @@ def test_a_number_stays_with_its_unit_and_no_name_with_the_next_word() -> None:
     assert "is too small from 2026-10-23 on" in text
 
 
-def test_a_chart_has_no_more_marks_than_a_screen_can_show() -> None:
+def test_charts_have_a_bounded_number_of_marks() -> None:
     page = Page(make_report(contents_of(54), about_days(54))[PAGE].decode())
     for text in (each for pictures in page.pictures.values() for each in pictures):
         spec = json.loads(text)
@@ -128,7 +128,7 @@ def domain_of(spec: dict[str, Any]) -> list[int]:
     return list(domain)
 
 
-def test_a_band_breaks_at_gaps_and_its_axis_covers_known_time_alone() -> None:
+def test_band_breaks_at_gaps_and_its_axis_covers_known_time() -> None:
     at = [START_MS + 60_000 + n * WINDOW_MS for n in (*range(300), *range(420, 600))]
     spec = draw_band(pd.DataFrame({"start_ms": at, "value": 1.5}), "value", 1.2, "x").spec
     assert domain_of(spec) == [at[0], at[-1] + WINDOW_MS]
@@ -138,7 +138,7 @@ def test_a_band_breaks_at_gaps_and_its_axis_covers_known_time_alone() -> None:
     assert steps[steps["start"] > gap]["start"].min() == at[300]
 
 
-def test_a_heat_map_and_a_forecast_cover_known_time_alone() -> None:
+def test_heat_map_and_forecast_cover_known_time() -> None:
     bins = pd.DataFrame({"b": ["a", "a"], "start": [100, 900], "end": [400, 950], "mean": 1.0, "high": 1.0})
     spec = draw_heat(bins, "b", "high", of_limit=True, label="x").spec
     assert domain_of(spec) == [100, 950]
@@ -169,7 +169,7 @@ def test_labels_are_shortened_in_the_middle_and_stay_distinct(names: list[str]) 
     assert distinct_labels(["b1:8080", "b2:8080"], 16) == ["b1:8080", "b2:8080"]
 
 
-def test_below_the_minimum_a_section_says_how_much_is_missing() -> None:
+def test_section_below_its_minimum_says_how_much_is_missing() -> None:
     contents, about = contents_of(20), about_days(20)
     contents["imbalance"] = contents["imbalance"].tail(5)
     contents["move_effects"] = contents["move_effects"].tail(9)
@@ -183,7 +183,7 @@ def test_below_the_minimum_a_section_says_how_much_is_missing() -> None:
     assert not sections["moves"].charts
 
 
-def test_a_namespace_without_forecast_has_the_reason_of_the_shown_metric() -> None:
+def test_missing_forecast_has_the_reason_of_the_shown_metric() -> None:
     contents = contents_of(20)
     other = contents["backtest"].assign(metric="msg_rate_in", why="another metric")
     contents["backtest"] = pd.concat([other, contents["backtest"]], ignore_index=True)
@@ -191,21 +191,21 @@ def test_a_namespace_without_forecast_has_the_reason_of_the_shown_metric() -> No
     assert points == ["public/new: short: needs 3 days of hourly windows, has 0.8."]
 
 
-def test_a_namespace_that_came_after_the_last_forecast_is_not_forecast_yet() -> None:
+def test_namespace_newer_than_the_forecast_is_listed_as_such() -> None:
     contents = contents_of(20)
     contents["backtest"] = contents["backtest"].query("key != 'public/new'")
     points = {each.name: each for each in make_sections(contents, about_days(20))}["forecast"].points
     assert points == ["public/new: not forecast yet (--step forecast)."]
 
 
-def test_a_broker_without_a_known_usage_is_in_no_share() -> None:
+def test_broker_of_unknown_usage_is_in_no_share() -> None:
     contents = contents_of(2)
     contents["brokers"] = contents["brokers"].assign(mean_usage=[None, *[0.5] * 5], highest_report=[9.0, *[0.6] * 5])
     answer = make_sections(contents, about_days(2))[0].answer
     assert "highest report: 60 % (b1:8080)" in answer
 
 
-def test_a_fleet_that_no_number_of_brokers_makes_large_enough_is_said_to_be_too_small() -> None:
+def test_fleet_that_no_number_of_brokers_serves_is_too_small() -> None:
     contents = contents_of(20)
     is_high = contents["capacity"]["quantile"] > 0.5
     contents["capacity"] = contents["capacity"].assign(exhausted_on="2026-10-11")
@@ -215,7 +215,7 @@ def test_a_fleet_that_no_number_of_brokers_makes_large_enough_is_said_to_be_too_
     assert not capacity.charts
 
 
-def test_names_from_the_history_are_text_and_never_markup() -> None:
+def test_names_from_the_history_are_escaped() -> None:
     evil = "</script><script>alert(1)</script>"
     advice = pd.DataFrame({"kind": ["split"], "subject": [f"t/{evil}/0x0_0x1"], "text": [evil], "evidence": ["{}"]})
     contents = contents_of(2)
@@ -226,7 +226,7 @@ def test_names_from_the_history_are_text_and_never_markup() -> None:
     assert "why: &lt;b&gt;" in text
 
 
-def test_the_policy_names_the_two_scripts_and_allows_no_request() -> None:
+def test_content_security_policy_names_two_scripts_and_no_hosts() -> None:
     text = make_report(contents_of(2), about_days(2))[PAGE].decode()
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)
     assert policy.startswith("default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src ")
@@ -235,7 +235,7 @@ def test_the_policy_names_the_two_scripts_and_allows_no_request() -> None:
     assert not re.search(r"https?:(?!//www\.w3\.org/|//vega\.github\.io/)", text.replace(scripts[0], ""))
 
 
-def test_the_tables_are_beside_the_page_with_all_digits_and_the_page_shows_their_beginning() -> None:
+def test_tables_are_csv_files_and_the_page_shows_their_first_rows() -> None:
     hot = pd.DataFrame({"bundle": [f"b{n}" for n in range(30)], "load": [1_234_567.25] * 30, "share": [0.1234] * 30})
     hot["start_ms"] = 1_790_000_000_000
     made = make_report({**contents_of(2), "hot_bundles": hot}, about_days(2))
@@ -247,14 +247,14 @@ def test_the_tables_are_beside_the_page_with_all_digits_and_the_page_shows_their
     assert '<td class="number">1.23 MB/s</td><td class="number">12.3 %</td>' in text
 
 
-def test_a_section_whose_step_has_not_been_run_says_so() -> None:
+def test_section_of_a_step_not_run_says_so() -> None:
     page = Page(make_report({}, About("run-1", "/var/history", "/out", None, None))[PAGE].decode())
     for name, step in (("imbalance", "balance"), ("league", "whatif"), ("capacity", "capacity"), ("advice", "advice")):
         assert f"the step {step} has not been run" in page.sections[name]
     assert not any(page.pictures.values())
 
 
-def test_a_section_whose_tables_are_empty_says_why() -> None:
+def test_section_with_empty_tables_says_why() -> None:
     empty = {name: frame.iloc[:0] for name, frame in contents_of(2).items()}
     sections = {each.name: each for each in make_sections(empty, About("run-1", "/var/history", "/out", 0, 1))}
     assert not any(each.has_something for each in sections.values())
@@ -263,7 +263,7 @@ def test_a_section_whose_tables_are_empty_says_why() -> None:
     make_report(empty, About("run-1", "/var/history", "/out", 0, 1))
 
 
-def test_what_is_used_of_others_has_the_hash_that_is_listed_and_its_licence() -> None:
+def test_vendored_files_have_the_listed_hashes() -> None:
     listed = {name: digest for digest, name in map(str.split, (VENDOR / "SHA256SUMS").read_text().splitlines())}
     found = {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in VENDOR.iterdir()}
     assert {name: digest for name, digest in found.items() if name not in UNCHECKED} == listed
@@ -287,6 +287,6 @@ class ManyWindows:
         return pa.table({"start_ms": [START_MS + n * WINDOW_MS for n in range(self.rows)]})
 
 
-def test_of_more_windows_than_fit_the_newest_are_judged() -> None:
+def test_newest_windows_are_judged_when_there_are_too_many() -> None:
     read = collect(cast("JobRun", ManyWindows()))["imbalance"]["start_ms"]
     assert (len(read), read.max()) == (100_000, START_MS + (ManyWindows.rows - 1) * WINDOW_MS)

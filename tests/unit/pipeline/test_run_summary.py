@@ -51,7 +51,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Ingest, st
     return run_step
 
 
-def test_an_ingest_that_finds_nothing_new_keeps_the_summary_of_the_last_run(run: Callable[..., Summary]) -> None:
+def test_ingest_without_news_keeps_the_summary(run: Callable[..., Summary]) -> None:
     made = run(found(hours=3))
     assert made.steps[0].hours == 3
     assert run(found()) == made
@@ -65,14 +65,14 @@ def test_an_ingest_that_finds_nothing_new_keeps_the_summary_of_the_last_run(run:
     [found(hours=1), found(to_ms=3), found(note="left out: a"), found(rows=4), fail],
     ids=["hours", "range", "note", "rows", "fault"],
 )
-def test_an_ingest_with_another_result_writes_the_summary(run: Callable[..., Summary], change: Ingest) -> None:
+def test_ingest_with_another_result_writes_the_summary(run: Callable[..., Summary], change: Ingest) -> None:
     made = run(found(hours=3))
     changed = run(change)
     assert changed.run != made.run
     assert changed.steps[0].run == changed.run
 
 
-def test_a_fault_that_is_gone_leaves_the_summary(run: Callable[..., Summary]) -> None:
+def test_resolved_fault_is_removed_from_the_summary(run: Callable[..., Summary]) -> None:
     run(found(hours=3))
     failed = run(fail)
     assert failed.steps[0].fault == "damaged"

@@ -12,7 +12,7 @@ from loadmanager.pipeline.steps import STEPS
 DOCUMENT = Path(__file__).parents[3] / "docs" / "pipeline.md"
 
 
-def test_what_a_step_reads_is_made_by_one_before_it() -> None:
+def test_steps_read_only_tables_of_earlier_steps() -> None:
     made = set[str]()
     for step in STEPS.values():
         assert set(step.reads) <= made, step.name
@@ -20,12 +20,12 @@ def test_what_a_step_reads_is_made_by_one_before_it() -> None:
         assert set(step.reads_if_there) <= made, step.name
 
 
-def test_each_table_is_made_by_a_step() -> None:
+def test_every_table_is_written_by_a_step() -> None:
     made = [table for step in STEPS.values() for table in step.writes]
     assert set(made) == DATASETS.keys()
 
 
-def test_the_documentation_lists_the_tables_and_the_steps_that_make_them() -> None:
+def test_documentation_lists_tables_and_their_steps() -> None:
     lines = DOCUMENT.read_text(encoding="utf-8").splitlines()
     start = lines.index("| table | made by | a row is |") + 2
     there = [line.split(" | ")[:2] for line in takewhile(lambda line: line.startswith("|"), lines[start:])]
@@ -33,13 +33,13 @@ def test_the_documentation_lists_the_tables_and_the_steps_that_make_them() -> No
     assert there == [[f"| `{name}`", ", ".join(steps)] for name, steps in makers.items()]
 
 
-def test_the_documentation_speaks_of_no_table_that_is_not_declared() -> None:
+def test_documentation_names_declared_tables_only() -> None:
     headings = [line for line in DOCUMENT.read_text(encoding="utf-8").splitlines() if line.startswith("### ")]
     named = {name for line in headings for name in re.findall(r"`(\w+)`", line)}
     assert named
     assert named <= DATASETS.keys()
 
 
-def test_the_documentation_explains_each_table_beside_that() -> None:
+def test_documentation_explains_every_table() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     assert [name for name in DATASETS if text.count(f"`{name}`") < 2] == []

@@ -86,7 +86,7 @@ async def closed(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-async def test_who_trusts_the_authority_is_served_and_all_others_ask_for_nothing(authority: Authority) -> None:
+async def test_clients_that_trust_the_authority_are_served_others_send_nothing(authority: Authority) -> None:
     other = Authority(authority.folder, "other")
     async with serving(authority.sign("node")) as served:
         assert await served.ask(trust_certs=authority.certificate) == "nobody"
@@ -96,14 +96,14 @@ async def test_who_trusts_the_authority_is_served_and_all_others_ask_for_nothing
         assert served.asked == 1
 
 
-async def test_a_certificate_for_another_host_is_believed_only_where_that_is_configured(authority: Authority) -> None:
+async def test_certificate_of_another_host_is_accepted_only_when_configured(authority: Authority) -> None:
     async with serving(authority.sign("node", ELSEWHERE)) as served:
         with pytest.raises(PeerNotReachedError, match="IP address mismatch"):
             await served.ask(trust_certs=authority.certificate)
         assert await served.ask(trust_certs=authority.certificate, hostname_verification=False) == "nobody"
 
 
-async def test_a_certificate_that_ends_under_way_is_believed_no_more(authority: Authority) -> None:
+async def test_expired_certificate_is_refused(authority: Authority) -> None:
     ended = authority.sign("node", days=(-3, -1))
     async with serving(authority.sign("another")) as served:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -129,7 +129,7 @@ async def test_required_client_certificate(authority: Authority, monkeypatch: py
         assert served.asked == 1
 
 
-async def test_optional_client_certificate_has_to_be_good(authority: Authority) -> None:
+async def test_optional_client_certificate_must_be_trusted(authority: Authority) -> None:
     clients = Authority(authority.folder, "clients")
     own, foreign = clients.sign("agent-1"), authority.sign("stranger")
     trusted = {"trust_certs": authority.certificate}
@@ -140,7 +140,7 @@ async def test_optional_client_certificate_has_to_be_good(authority: Authority) 
             await served.ask(**trusted, certificate=foreign.certificate, key=foreign.key)
 
 
-async def test_new_certificates_are_shown_to_new_connections_and_live_ones_go_on(authority: Authority) -> None:
+async def test_renewed_certificate_is_used_for_new_connections_only(authority: Authority) -> None:
     own, next_authority = authority.sign("node"), Authority(authority.folder, "next")
     trust = authority.folder / "trusted.pem"
     trust.write_bytes(authority.certificate.read_bytes())
@@ -160,7 +160,7 @@ async def test_new_certificates_are_shown_to_new_connections_and_live_ones_go_on
         assert (await http.call("GET", served.url, patience())).status == 200, "a client reads its files again, too"
 
 
-async def test_an_authority_that_is_taken_out_is_believed_no_more(authority: Authority) -> None:
+async def test_client_certificate_of_a_removed_authority_is_refused(authority: Authority) -> None:
     clients = Authority(authority.folder, "clients")
     own, trust = clients.sign("agent-1"), authority.folder / "trusted.pem"
     trust.write_bytes(clients.certificate.read_bytes())
@@ -172,7 +172,7 @@ async def test_an_authority_that_is_taken_out_is_believed_no_more(authority: Aut
             await served.ask(**shown)
 
 
-async def test_a_handshake_that_does_not_come_to_an_end_is_given_up(authority: Authority) -> None:
+async def test_unfinished_handshake_times_out(authority: Authority) -> None:
     async with serving(authority.sign("node"), replace(LIMITS, head_s=SHORT_S)) as served:
         mute, half = await served.connect(), await served.connect()
         half[1].write(b"\x16\x03\x01\x02\x00\x01")
@@ -182,7 +182,7 @@ async def test_a_handshake_that_does_not_come_to_an_end_is_given_up(authority: A
         await eventually(lambda: served.tls.handshakes["broken_off"] == 2)
 
 
-async def test_a_hundred_handshakes_that_nobody_goes_on_with_do_not_silence_the_server(authority: Authority) -> None:
+async def test_hundred_unfinished_handshakes_do_not_block_the_server(authority: Authority) -> None:
     async with serving(authority.sign("node"), replace(LIMITS, connections=10)) as served:
         begun = [await served.connect() for _ in range(100)]
         assert await served.ask(trust_certs=authority.certificate) == "nobody"
@@ -197,7 +197,7 @@ def made_for_tls() -> list[Any]:
 
 
 @pytest.mark.parametrize("room", [5, 100], ids=["made room", "ended by themselves"])
-async def test_what_was_made_for_handshakes_is_small_and_is_freed_with_them(authority: Authority, room: int) -> None:
+async def test_handshake_objects_are_small_and_freed(authority: Authority, room: int) -> None:
     async with serving(authority.sign("node"), replace(LIMITS, connections=room)) as served:
         gc.collect()
         gc.disable()
@@ -234,7 +234,7 @@ async def test_missing_file_is_retried(authority: Authority, monkeypatch: pytest
     ]
 
 
-async def test_a_connection_counts_once_before_and_after_its_handshake(authority: Authority) -> None:
+async def test_connection_counts_once_before_and_after_its_handshake(authority: Authority) -> None:
     async with serving(authority.sign("node"), replace(LIMITS, connections=1)) as served:
         context = TlsOptions(authority.certificate).context()
         with capture_logs() as logs:
@@ -243,7 +243,7 @@ async def test_a_connection_counts_once_before_and_after_its_handshake(authority
         assert logs == []
 
 
-async def test_a_probe_of_the_port_is_no_failure_and_whoever_speaks_no_tls_is_refused(authority: Authority) -> None:
+async def test_port_probe_is_no_failure_and_plain_http_is_refused(authority: Authority) -> None:
     async with serving(authority.sign("node")) as served:
         with capture_logs() as logs:
             _, writer = await served.connect()
@@ -258,7 +258,7 @@ async def test_a_probe_of_the_port_is_no_failure_and_whoever_speaks_no_tls_is_re
             await eventually(lambda: served.tls.handshakes["refused"] == 1)
 
 
-async def test_a_server_that_ends_breaks_off_the_handshakes_under_way(authority: Authority) -> None:
+async def test_stopping_server_aborts_handshakes(authority: Authority) -> None:
     async with serving(authority.sign("node")) as served:
         reader, writer = await served.connect()
         await asyncio.sleep(0)

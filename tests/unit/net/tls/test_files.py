@@ -48,7 +48,7 @@ def server(own: Signed) -> TlsServerOptions:
     return TlsServerOptions(certificate=own.certificate, key=own.key)
 
 
-def test_what_cannot_be_used_is_named_by_key_and_file(authority: Authority, own: Signed, tmp_path: Path) -> None:
+def test_unusable_file_is_named_by_key(authority: Authority, own: Signed, tmp_path: Path) -> None:
     missing, other, rubbish = tmp_path / "none", authority.sign("other"), tmp_path / "rubbish"
     rubbish.write_text("no PEM")
     pair = "tlsCertificateFilePath {}, tlsKeyFilePath {}: "
@@ -66,7 +66,7 @@ def test_what_cannot_be_used_is_named_by_key_and_file(authority: Authority, own:
             RenewedTls(options)
 
 
-def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(own: Signed) -> None:
+def test_encrypted_key_is_rejected_without_a_prompt(own: Signed) -> None:
     key = serialization.load_pem_private_key(own.key.read_bytes(), None)
     form, secret = serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
     own.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, secret))
@@ -75,7 +75,7 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(own: Signed
 
 
 @pytest.mark.parametrize("days", [(-3.0, -1.0), (1.0, 3.0)])
-def test_a_certificate_that_nobody_would_take_now_is_refused(authority: Authority, days: tuple[float, float]) -> None:
+def test_certificate_outside_its_validity_is_rejected(authority: Authority, days: tuple[float, float]) -> None:
     ended = authority.sign("ended", days=days)
     with pytest.raises(
         ConfigurationError, match=r"tlsCertificateFilePath .*ended.pem: holds from .* to .* UTC: expected"
@@ -98,11 +98,11 @@ def test_configured_tls_versions(own: Signed, protocols: tuple[str, ...], least:
 
 
 @pytest.mark.usefixtures("permissive_python")
-def test_a_client_speaks_at_least_tls_1_2() -> None:
+def test_client_requires_at_least_tls_1_2() -> None:
     assert TlsOptions().context().minimum_version is ssl.TLSVersion.TLSv1_2
 
 
-def test_bad_files_keep_the_last_good_ones_and_raise_an_alarm(authority: Authority, own: Signed) -> None:
+def test_invalid_files_keep_the_last_valid_ones_and_set_the_metric(authority: Authority, own: Signed) -> None:
     tls = ServerTls(server(own))
     registry = CollectorRegistry()
     registry.register(TlsMetrics(None, tls, {"cluster": "c"}))
@@ -150,7 +150,7 @@ def test_unusable_files_are_retried(own: Signed, monkeypatch: pytest.MonkeyPatch
     assert tls.fault == ""
 
 
-def test_what_is_shown_to_peers_is_as_configured_and_nothing_where_nothing_is(authority: Authority) -> None:
+def test_client_tls_follows_the_settings_or_is_absent(authority: Authority) -> None:
     assert client_tls_of(load_settings(AgentSettings, None, REQUIRED)) is None
     given = {**REQUIRED, "brokerClientTrustCertsFilePath": str(authority.certificate)}
     tls = client_tls_of(load_settings(AgentSettings, None, given))
@@ -164,7 +164,7 @@ def test_what_is_shown_to_peers_is_as_configured_and_nothing_where_nothing_is(au
         client_tls_of(load_settings(AgentSettings, None, {**REQUIRED, "brokerClientTrustCertsFilePath": "/nowhere"}))
 
 
-def test_a_certificate_that_openssl_alone_understands_is_refused_and_no_error(own: Signed) -> None:
+def test_trusted_certificate_format_of_openssl_is_rejected(own: Signed) -> None:
     trusted = own.certificate.read_text().replace("CERTIFICATE-----", "TRUSTED CERTIFICATE-----")
     own.certificate.write_text(trusted)
     with pytest.raises(ConfigurationError, match=f"tlsCertificateFilePath {own.certificate}"):

@@ -113,7 +113,7 @@ async def a_silent_reader(watched: Watched) -> AsyncIterator[None]:
         writer.transport.abort()
 
 
-async def test_what_is_long_comes_whole_and_what_changes_meanwhile_after_it(watched: Watched) -> None:
+async def test_large_snapshot_is_complete_and_followed_by_changes(watched: Watched) -> None:
     async with watched.watching("t/large") as events, watched.watching("t/small") as others:
         await others.next("snapshot")
         for _ in range(10):
@@ -128,7 +128,7 @@ async def test_what_is_long_comes_whole_and_what_changes_meanwhile_after_it(watc
         assert len((await events.data("change"))["bundles"]) == 1
 
 
-async def test_little_waits_for_who_does_not_read_and_nobody_else_does(watched: Watched) -> None:
+async def test_slow_watcher_has_a_small_buffer_and_delays_nobody(watched: Watched) -> None:
     async with a_silent_reader(watched), watched.watching("t/large") as events:
         await events.next("snapshot")
         for _ in range(15):
@@ -154,7 +154,7 @@ async def test_no_encoding_for_a_blocked_watcher(watched: Watched, monkeypatch: 
     assert len(encoded) == 5
 
 
-async def test_who_comes_while_the_node_stops_is_sent_elsewhere(watched: Watched) -> None:
+async def test_watcher_at_a_stopping_node_is_503(watched: Watched) -> None:
     watched.handlers.close()
     url = f"{watched.url}/loadbalance/v1/watch?namespace=t/small"
     async with aiohttp.ClientSession() as http, http.get(url, ssl=watched.tls or True) as answer:
