@@ -60,7 +60,7 @@ async def shell(zookeeper: EmbeddedZooKeeper, chroot: str) -> AsyncIterator[Shel
         yield Shell(cluster)
 
 
-async def test_a_namespace_is_created_looked_up_and_moved(shell: Shell) -> None:
+async def test_namespace_is_created_looked_up_and_moved(shell: Shell) -> None:
     assert await shell.done("namespaces create t/ns -b 2") == ""
     await shell.cluster.known_everywhere(lambda node: "t/ns" in node.node.mirror.namespaces)
     assert await shell.done("namespaces list t") == "t/ns\n"
@@ -78,7 +78,7 @@ async def test_a_namespace_is_created_looked_up_and_moved(shell: Shell) -> None:
     assert "admin unload" in decisions
 
 
-async def test_the_cluster_is_shown(shell: Shell) -> None:
+async def test_cluster_is_shown(shell: Shell) -> None:
     assert await shell.done("brokers list") == "b1:8080\nb2:8080\n"
     status = await shell.done("status")
     assert all(f"\n{broker}  " in status for broker in ("b1:8080", "b2:8080")), status
@@ -95,7 +95,7 @@ async def test_the_cluster_is_shown(shell: Shell) -> None:
     assert "b2:8080" in await shell.done("broker-stats monitoring-metrics")
 
 
-async def test_configuration_and_policies_are_laid_down_and_shown(shell: Shell) -> None:
+async def test_configuration_and_policies_are_set_and_shown(shell: Shell) -> None:
     await shell.done("brokers update-dynamic-config -c loadBalancerSheddingEnabled -v false")
     leader = next(node.node for node in shell.cluster.nodes if node.leads)
     await eventually(lambda: not leader.live.planner.shedding_enabled)
@@ -114,7 +114,7 @@ async def test_configuration_and_policies_are_laid_down_and_shown(shell: Shell) 
     await shell.done("ns-isolation-policy delete standalone p1")
 
 
-async def test_an_operators_hand_is_shown_among_the_controls(shell: Shell) -> None:
+async def test_controls_are_set_and_shown(shell: Shell) -> None:
     await shell.done("brokers exclude b1:8080")
     await shell.done("balancer freeze --reason 'a test'")
     await shell.done("balancer dry-run on")
@@ -139,7 +139,7 @@ async def test_an_operators_hand_is_shown_among_the_controls(shell: Shell) -> No
         ("plans execute 0123456789abcdef", "404 Not Found: "),
     ],
 )
-async def test_what_a_node_refuses_ends_with_1_and_the_reason(shell: Shell, line: str, complaint: str) -> None:
+async def test_refusal_ends_with_1_and_the_reason(shell: Shell, line: str, complaint: str) -> None:
     await shell.cluster.a_namespace("t/ns", bundles={"numBundles": 2})
     done = await shell.type(line)
     assert (done.code, done.out) == (1, "")

@@ -43,7 +43,7 @@ def test_documented_commands_end_as_shown(cluster: Cluster, monkeypatch: pytest.
         assert done.exit_code == int(code or 0), (line, done.output)
 
 
-def test_the_table_of_commands_is_complete() -> None:
+def test_table_of_commands_is_complete() -> None:
     section = TEXT.partition("## The commands")[2].partition("## ")[0]
     documented = {
         ("".join(NAME.findall(group)), name) for group, names in ROW.findall(section) for name in NAME.findall(names)

@@ -71,7 +71,7 @@ def some_settings(store_url: str, broker_url: str = "http://127.0.0.1:1", node_u
     }
 
 
-async def test_a_configuration_error_ends_it_with_2_and_names_the_key(tmp_path: Path) -> None:
+async def test_invalid_configuration_ends_with_2_and_names_the_key(tmp_path: Path) -> None:
     settings = {**some_settings("zk:127.0.0.1:1"), "brokerLeaseMs": 5, "loadManagerUrls": []}
     async with agent_process(tmp_path, settings) as process:
         code, _, errors = await ended(process)
@@ -81,7 +81,7 @@ async def test_a_configuration_error_ends_it_with_2_and_names_the_key(tmp_path: 
     assert "Traceback" not in errors
 
 
-async def test_a_zookeeper_that_is_not_there_ends_it_with_1_and_names_the_address(tmp_path: Path) -> None:
+async def test_unreachable_zookeeper_ends_with_1_and_names_the_address(tmp_path: Path) -> None:
     address = f"zk:127.0.0.1:{closed_port()}"
     async with agent_process(tmp_path, some_settings(address)) as process:
         code, _, errors = await ended(process)
@@ -90,7 +90,7 @@ async def test_a_zookeeper_that_is_not_there_ends_it_with_1_and_names_the_addres
     assert "Traceback" not in errors
 
 
-async def test_a_port_that_is_taken_ends_it_with_1_and_names_the_port(tmp_path: Path) -> None:
+async def test_port_in_use_ends_with_1_and_names_the_port(tmp_path: Path) -> None:
     with listen() as taken:
         port = taken.getsockname()[1]
         settings = {**some_settings("zk:127.0.0.1:1"), "agentPort": port}
@@ -126,7 +126,7 @@ async def test_start_waits_through_zookeeper_hiccups(zookeeper: EmbeddedZooKeepe
 
 @pytest.mark.zookeeper
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-async def test_told_to_stop_it_has_the_broker_close_everything_and_leaves_nothing_behind(
+async def test_stop_closes_topics_and_deregisters_the_broker(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path, stop: signal.Signals
 ) -> None:
     store = ZooKeeperStore(zookeeper.connect_string, session_timeout_s=600.0, chroot=chroot)
@@ -230,7 +230,7 @@ async def place(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> As
 
 
 @pytest.mark.zookeeper
-async def test_an_agent_that_fails_keeps_its_session_until_its_last_lease_has_lapsed(place: Place) -> None:
+async def test_failing_agent_keeps_its_session_until_its_last_lease_lapsed(place: Place) -> None:
     place.node.create_namespace("t/ns")
     place.broker.unload_status = 500
     flag = place.folder / "fail"
@@ -273,7 +273,7 @@ async def test_restarted_agent_waits_for_the_leases_of_its_former_life(place: Pl
 
 
 @pytest.mark.zookeeper
-async def test_of_two_agents_with_one_configuration_the_second_waits_and_says_so(place: Place) -> None:
+async def test_second_agent_with_the_same_configuration_waits_and_logs_it(place: Place) -> None:
     copied = {**place.settings, "brokerLeaseMs": 300, "agentUrl": f"http://127.0.0.1:{closed_port()}"}
     one, other = place.folder / "one", place.folder / "other"
     one.mkdir()

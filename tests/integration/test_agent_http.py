@@ -89,7 +89,7 @@ async def reports(beside: RunningAgent, bundles: set[str]) -> bool:
     return set((await beside.record() or {}).get("lastStats") or {}) == bundles
 
 
-async def test_a_lease_names_the_incarnation_and_how_long_it_holds(beside: RunningAgent) -> None:
+async def test_lease_names_the_incarnation_and_its_length(beside: RunningAgent) -> None:
     status, lease = await beside.lease()
     assert status == 200
     expected = {"brokerId": BROKER_ID, "incarnation": await beside.registered(), "validForMs": 600, "available": []}
@@ -109,7 +109,7 @@ async def test_no_lease_before_the_first_statistics(broker: FakeBroker, node: Fa
         assert (await beside.lease())[0] == 200
 
 
-async def test_a_topic_of_an_owned_bundle_may_be_opened(beside: RunningAgent, node: FakeNode) -> None:
+async def test_topic_of_an_owned_bundle_is_granted(beside: RunningAgent, node: FakeNode) -> None:
     bundle = await own(beside, node)
     assert await beside.owner(TOPIC) == (
         200,
@@ -124,12 +124,12 @@ async def test_topic_of_another_broker_is_refused_with_its_owner(beside: Running
     assert (status, answer["owned"], answer.get("owner")) == (200, False, "broker-2.example:8080")
 
 
-async def test_a_topic_of_an_unknown_namespace_may_not_be_opened(beside: RunningAgent) -> None:
+async def test_topic_of_an_unknown_namespace_is_not_granted(beside: RunningAgent) -> None:
     status, answer = await beside.owner("persistent://t/nowhere/x")
     assert (status, answer["owned"], answer.get("bundle")) == (200, False, None)
 
 
-async def test_a_topics_name_reaches_the_node_as_it_is(beside: RunningAgent, node: FakeNode) -> None:
+async def test_topic_name_reaches_the_node_unchanged(beside: RunningAgent, node: FakeNode) -> None:
     topic = "persistent://t/ns/a b/c%2F?ü"
     await own(beside, node, topic)
     assert (await beside.owner(topic))[1]["owned"]
@@ -137,13 +137,13 @@ async def test_a_topics_name_reaches_the_node_as_it_is(beside: RunningAgent, nod
 
 
 @pytest.mark.parametrize("topic", ["", "orders", "persistent://t/ns", "ftp://t/ns/x", "persistent://t/n s/x"])
-async def test_a_malformed_topic_is_refused_and_named(beside: RunningAgent, topic: str) -> None:
+async def test_malformed_topic_is_rejected_and_named(beside: RunningAgent, topic: str) -> None:
     status, answer = await beside.owner(topic)
     assert status == 400
     assert "expected" in answer["reason"]
 
 
-async def test_a_missing_topic_is_refused(beside: RunningAgent) -> None:
+async def test_missing_topic_is_rejected(beside: RunningAgent) -> None:
     async with beside.http.get(f"{beside.local_url}/loadmanager/v1/owner") as refusal:
         status, answer = refusal.status, await refusal.json()
     assert status == 400
@@ -162,7 +162,7 @@ async def test_unload_is_answered_after_closing(beside: RunningAgent, node: Fake
     assert broker.topics == {}
 
 
-async def test_an_unload_repeated_is_204(beside: RunningAgent, node: FakeNode, broker: FakeBroker) -> None:
+async def test_repeated_unload_is_204(beside: RunningAgent, node: FakeNode, broker: FakeBroker) -> None:
     bundle = await open_topic(beside, node, broker)
     assert [(await beside.unload(bundle, version=2))[0] for _ in range(3)] == [204, 204, 204]
 
@@ -251,7 +251,7 @@ async def test_unload_for_another_broker_is_412(beside: RunningAgent, node: Fake
     assert OWNER_HEADER in answer["reason"]
 
 
-async def test_a_leader_that_was_replaced_is_refused_with_412(beside: RunningAgent, node: FakeNode) -> None:
+async def test_unload_by_a_replaced_leader_is_412(beside: RunningAgent, node: FakeNode) -> None:
     bundle = await own(beside, node)
     assert (await beside.unload(bundle, version=2, epoch=5))[0] == 204
     status, answer = await beside.unload(bundle, version=3, epoch=4)
@@ -296,7 +296,7 @@ async def test_malformed_unload(beside: RunningAgent, bundle: str, headers: dict
     assert said in answer["reason"]
 
 
-async def test_a_path_or_method_that_is_not_there_is_answered_in_json(beside: RunningAgent) -> None:
+async def test_unknown_path_or_method_is_answered_in_json(beside: RunningAgent) -> None:
     status, answer = await beside.get("/nowhere")
     assert (status, answer) == (404, {"reason": "GET /nowhere: Not Found"})
     async with beside.http.post(f"{beside.local_url}/loadmanager/v1/lease") as refusal:
@@ -325,7 +325,9 @@ async def test_a_path_or_method_that_is_not_there_is_answered_in_json(beside: Ru
         b'{"pid": 1, "monotonicS": 1, "topics": [{"topic": "persistent://t/ns/x", "bytesIn": 1e300}]}',
     ],
 )
-async def test_garbage_keeps_the_last_good_statistics(beside: RunningAgent, broker: FakeBroker, garbage: bytes) -> None:
+async def test_malformed_statistics_keep_the_last_valid_ones(
+    beside: RunningAgent, broker: FakeBroker, garbage: bytes
+) -> None:
     before = await beside.record()
     broker.spoiled_stats = garbage
     with capture_logs() as logs:
@@ -352,7 +354,7 @@ async def test_garbage_keeps_the_last_good_statistics(beside: RunningAgent, brok
         b'{"bundle":"t/ns/0x00000000_0xffffffff","state":"Owned","owner":"nobody","incarnation":1,"version":1,"epoch":1}',
     ],
 )
-async def test_garbage_from_a_node_grants_nothing(beside: RunningAgent, node: FakeNode, garbage: bytes) -> None:
+async def test_malformed_answer_of_a_node_grants_nothing(beside: RunningAgent, node: FakeNode, garbage: bytes) -> None:
     await own(beside, node)
     node.spoiled = garbage
     with capture_logs() as logs:
@@ -403,7 +405,7 @@ async def test_lagging_node_does_not_deny_a_grant(broker: FakeBroker, node: Fake
             assert (await beside.owner(TOPIC))[1]["owned"]
 
 
-async def test_when_no_node_answers_the_broker_is_told_so(node: FakeNode, beside: RunningAgent) -> None:
+async def test_broker_is_told_when_no_node_answers(node: FakeNode, beside: RunningAgent) -> None:
     await node.stop()
     status, answer = await beside.owner(TOPIC)
     assert status == 503
@@ -522,7 +524,7 @@ async def test_lost_session_closes_everything(broker: FakeBroker, node: FakeNode
     await store.close()
 
 
-async def test_health_and_metrics_say_what_is_known(beside: RunningAgent) -> None:
+async def test_health_and_metrics_show_the_state(beside: RunningAgent) -> None:
     await eventually(lambda: beside.agent.sampler.usage.memory.is_known)
     status, health = await beside.get("/healthz")
     assert status == 200
@@ -538,7 +540,7 @@ async def test_health_and_metrics_say_what_is_known(beside: RunningAgent) -> Non
     assert 'loadmanager_agent_resource_limit_known{resource="directMemory"} 0.0' in metrics
 
 
-async def test_a_topic_of_a_free_bundle_may_not_be_opened_yet(beside: RunningAgent, node: FakeNode) -> None:
+async def test_topic_of_an_unowned_bundle_is_not_granted(beside: RunningAgent, node: FakeNode) -> None:
     status, answer = await beside.owner(TOPIC)
     assert (status, answer["owned"], answer.get("bundle"), answer.get("owner")) == (
         200,
@@ -572,7 +574,7 @@ async def test_no_grants_in_a_doubtful_session(broker: FakeBroker, node: FakeNod
     await store.close()
 
 
-async def test_a_question_that_unloads_keep_overtaking_is_given_up(beside: RunningAgent, node: FakeNode) -> None:
+async def test_question_repeatedly_voided_by_unloads_is_given_up(beside: RunningAgent, node: FakeNode) -> None:
     bundle = await own(beside, node)
     node.may_answer.clear()
     question = asyncio.create_task(beside.owner(TOPIC))
@@ -671,7 +673,7 @@ async def test_report_follows_new_boundaries(broker: FakeBroker, node: FakeNode,
         assert node.bundle_of(TOPIC) in halves_of(parent)
 
 
-async def test_boundaries_that_cannot_be_used_are_refused(beside: RunningAgent) -> None:
+async def test_invalid_boundaries_are_rejected(beside: RunningAgent) -> None:
     url = f"{beside.url}/loadmanager/v1/namespaces/t/ns/bundles"
     for body in (b"{}", b"garbage", b'{"bundles":{"boundaries":["0x00000000","0x5"]}}'):
         async with beside.http.put(url, data=body) as answer:
@@ -703,7 +705,7 @@ async def test_unload_of_a_part(beside: RunningAgent, node: FakeNode, broker: Fa
     assert set(broker.unloads[1].topics) >= topics - inside
 
 
-async def test_a_hash_function_that_nobody_knows_is_refused(beside: RunningAgent, broker: FakeBroker) -> None:
+async def test_unknown_hash_function_is_rejected(beside: RunningAgent, broker: FakeBroker) -> None:
     headers = unload_headers(beside, version=3)
     status, answer = await beside.unload_with("t/ns/0x00000000_0xffffffff", {**headers, HASH_FUNCTION_HEADER: "sha1"})
     assert status == 400
@@ -733,7 +735,7 @@ async def held_back_when_it_ends(beside: RunningAgent, may_end: asyncio.Event) -
         await may_end.wait()
 
 
-async def test_no_lease_is_granted_while_its_tasks_come_to_an_end(
+async def test_no_lease_is_granted_while_tasks_are_ending(
     broker: FakeBroker, node: FakeNode, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_end = asyncio.Event()
@@ -768,7 +770,7 @@ async def granted_until_s(beside: RunningAgent) -> float:
     return asked_s + float(lease["validForMs"]) / 1000
 
 
-async def test_an_error_that_nobody_foresaw_ends_it_only_when_the_last_lease_has_lapsed(
+async def test_unexpected_error_ends_the_agent_after_the_last_lease_lapsed(
     broker: FakeBroker, node: FakeNode, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:
@@ -785,7 +787,7 @@ async def test_an_error_that_nobody_foresaw_ends_it_only_when_the_last_lease_has
     assert [unload.topics for unload in broker.unloads] == [[TOPIC]], "the broker was asked to close what it had"
 
 
-async def test_when_the_withdrawal_fails_too_the_session_still_outlives_the_last_lease(
+async def test_session_outlasts_the_last_lease_when_the_withdrawal_fails(
     broker: FakeBroker, node: FakeNode, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:
@@ -925,7 +927,7 @@ async def test_warm_up_until_the_bundle_comes(beside: RunningAgent, node: FakeNo
 
 
 @pytest.mark.parametrize(("answered", "status"), [(404, 501), (405, 501), (501, 501), (500, 503), (200, 503)])
-async def test_a_broker_that_does_not_prepare_is_told_apart_from_one_that_fails(
+async def test_unsupported_prepare_is_501_and_a_failed_one_503(
     beside: RunningAgent, node: FakeNode, broker: FakeBroker, answered: int, status: int
 ) -> None:
     await beside.registered()

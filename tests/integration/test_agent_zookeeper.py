@@ -64,7 +64,7 @@ async def is_registered(store: MetadataStore) -> bool:
     return await store.get(PATH) is not None
 
 
-async def test_the_broker_is_registered_in_an_ephemeral_znode_whose_czxid_is_its_incarnation(place: Place) -> None:
+async def test_czxid_of_the_ephemeral_znode_is_the_incarnation(place: Place) -> None:
     async with place.agent() as beside, place.store() as observer:
         incarnation = await beside.registered()
         await observer.sync()
@@ -78,7 +78,7 @@ async def test_the_broker_is_registered_in_an_ephemeral_znode_whose_czxid_is_its
         assert (await beside.lease())[1]["incarnation"] == incarnation
 
 
-async def test_a_graceful_stop_takes_the_registration_back_before_the_session_ends(place: Place) -> None:
+async def test_stop_deregisters_before_the_session_ends(place: Place) -> None:
     async with place.store() as observer, place.store() as store:
         async with running_agent(agent_settings(place.broker, place.node), store) as beside:
             await beside.registered()
@@ -103,7 +103,7 @@ async def test_new_incarnation_after_a_lost_session(place: Place, zookeeper: Emb
         assert beside.metric("withdrawals_total", reason="session_lost") == 1
 
 
-async def test_a_record_that_somebody_else_has_written_is_written_again(place: Place) -> None:
+async def test_record_overwritten_by_another_client_is_written_again(place: Place) -> None:
     async with place.agent() as beside, place.store() as vandal:
         await beside.registered()
         await vandal.commit([Put(PATH, b"garbage")])
@@ -115,7 +115,7 @@ async def test_a_record_that_somebody_else_has_written_is_written_again(place: P
         await eventually(is_mended)
 
 
-async def test_a_dropped_connection_keeps_the_incarnation(place: Place) -> None:
+async def test_dropped_connection_keeps_the_incarnation(place: Place) -> None:
     async with place.agent() as beside:
         first = await beside.registered()
         assert isinstance(beside.store, ZooKeeperStore)
@@ -124,7 +124,7 @@ async def test_a_dropped_connection_keeps_the_incarnation(place: Place) -> None:
         assert await beside.registered() == first
 
 
-async def test_a_broker_that_died_is_withdrawn_only_after_its_last_lease_has_lapsed(place: Place) -> None:
+async def test_exited_broker_is_withdrawn_after_its_last_lease_lapsed(place: Place) -> None:
     lease_s = 3.0  # long enough to look around before it has lapsed
     async with place.agent(brokerLeaseMs=lease_s * 1000) as beside, place.store() as observer:
         await beside.registered()
@@ -143,7 +143,7 @@ async def test_a_broker_that_died_is_withdrawn_only_after_its_last_lease_has_lap
         assert time.monotonic() >= asked_s + lease["validForMs"] / 1000
 
 
-async def test_a_broker_that_comes_back_is_a_new_incarnation(place: Place) -> None:
+async def test_returning_broker_is_a_new_incarnation(place: Place) -> None:
     async with place.agent() as beside:
         first = await beside.registered()
         await beside.lease()
@@ -153,7 +153,7 @@ async def test_a_broker_that_comes_back_is_a_new_incarnation(place: Place) -> No
         assert await beside.registered(after=first) > first
 
 
-async def test_a_broker_restarted_behind_the_agents_back_is_a_new_incarnation(place: Place) -> None:
+async def test_restarted_broker_is_a_new_incarnation(place: Place) -> None:
     async with place.agent() as beside:
         first = await beside.registered()
         place.broker.start_timestamp += 1
@@ -161,7 +161,7 @@ async def test_a_broker_restarted_behind_the_agents_back_is_a_new_incarnation(pl
         assert beside.metric("withdrawals_total", reason="broker_restarted") == 1
 
 
-async def test_a_slow_broker_stays_registered(place: Place) -> None:
+async def test_slow_broker_stays_registered(place: Place) -> None:
     async with place.agent() as beside:
         first = await beside.registered()
         beside.agent._broker._stats_timeout_s = 0.05
@@ -175,7 +175,7 @@ async def test_a_slow_broker_stays_registered(place: Place) -> None:
         assert await beside.registered() == first
 
 
-async def test_a_broker_that_neither_answers_nor_asks_for_a_lease_is_withdrawn_in_the_end(place: Place) -> None:
+async def test_silent_broker_without_lease_requests_is_withdrawn(place: Place) -> None:
     async with place.agent() as beside:
         first = await beside.registered()
         beside.agent._broker._stats_timeout_s = 0.05
@@ -187,7 +187,7 @@ async def test_a_broker_that_neither_answers_nor_asks_for_a_lease_is_withdrawn_i
         assert await beside.registered(after=first) > first
 
 
-async def test_an_agent_that_died_hands_over_to_its_next_life_once_its_leases_have_lapsed(place: Place) -> None:
+async def test_agent_takes_over_from_an_exited_one_after_its_leases(place: Place) -> None:
     async with place.store() as dead:
         former = running_agent(agent_settings(place.broker, place.node), dead)
         async with contextlib.AsyncExitStack() as gone:
@@ -206,7 +206,7 @@ async def test_an_agent_that_died_hands_over_to_its_next_life_once_its_leases_ha
             assert second > leftover.czxid
 
 
-async def test_two_agents_with_the_same_broker_id_do_not_fight_over_it(place: Place) -> None:
+async def test_second_agent_with_the_same_broker_id_does_not_take_over(place: Place) -> None:
     async with place.agent() as holder:
         first = await holder.registered()
         with capture_logs() as logs:
@@ -218,7 +218,7 @@ async def test_two_agents_with_the_same_broker_id_do_not_fight_over_it(place: Pl
         assert await is_registered(holder.store)
 
 
-async def test_limits_are_reported_as_soon_as_they_are_known_whatever_the_load(place: Place) -> None:
+async def test_limits_are_reported_once_known_at_any_load(place: Place) -> None:
     async with place.agent(loadBalancerReportUpdateThresholdPercentage=100) as beside:
 
         async def is_known() -> bool:
@@ -229,7 +229,7 @@ async def test_limits_are_reported_as_soon_as_they_are_known_whatever_the_load(p
         await eventually(is_known)
 
 
-async def test_how_the_broker_serves_is_reported_as_soon_as_it_is_otherwise_whatever_the_load(place: Place) -> None:
+async def test_changed_health_is_reported_at_any_load(place: Place) -> None:
     async with place.agent(loadBalancerReportUpdateThresholdPercentage=100) as beside:
         await beside.registered()
         for health in (HealthStats(latency_ms=5.5, queue=0), HealthStats(latency_ms=900.0, error_share=0.5)):
@@ -250,7 +250,7 @@ async def measured_the_same(sampler: UsageSampler) -> None:
     sampler.measured_at_s = sampler._clock()
 
 
-async def test_nothing_is_written_while_nothing_changes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_written_without_changes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(UsageSampler, "sample", measured_the_same)
     async with place.agent() as beside:
         await beside.registered()

@@ -109,19 +109,19 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
 @pytest.mark.parametrize(
     "known", [pytest.param({}, marks=pytest.mark.deep), KNOWN], ids=["any-names", "names-that-exist"]
 )
-def test_every_operation_answers_as_its_description_says(cluster: Cluster, known: Names) -> None:
+def test_node_answers_as_described(cluster: Cluster, known: Names) -> None:
     _ask_everything(cluster.nodes[0].node.service_url, known)
 
 
 @pytest.mark.parametrize(
     "token", deep_except({""}, ["", "no.to.ken", token_of("root")]), ids=["nobody", "forged", "root"]
 )
-def test_so_does_every_operation_of_a_node_that_asks_for_tokens(closed: str, token: str) -> None:
+def test_node_with_tokens_answers_as_described(closed: str, token: str) -> None:
     _ask_everything(closed, {}, bearer(token) if token else {}, examples=1)
 
 
 @pytest.mark.parametrize("is_known", deep_except({True}, [False, True]), ids=["any-names", "names-that-exist"])
-def test_so_does_every_operation_of_a_process_beside_a_pulsar(harness: Harness, is_known: bool) -> None:  # noqa: FBT001 - a case
+def test_process_beside_a_pulsar_answers_as_described(harness: Harness, is_known: bool) -> None:  # noqa: FBT001 - a case
     tenant, _, namespace = NAMESPACE.partition("/")
     brokers = [broker.broker_id for broker in harness.pulsar.brokers]
     names: dict[str, Sequence[str]] = {

@@ -28,7 +28,7 @@ _SESSION_S = 9.0
 CACHE, LOG = "persistent://t/cache/topic", "persistent://t/log/topic"
 
 
-async def test_without_zookeeper_only_an_available_namespace_is_served(start_zookeeper: ZooKeeperFactory) -> None:
+async def test_only_an_available_namespace_is_served_without_zookeeper(start_zookeeper: ZooKeeperFactory) -> None:
     server = await asyncio.to_thread(start_zookeeper)
     stores = [ZooKeeperStore(server.connect_string, session_timeout_s=_SESSION_S) for _ in range(2)]
     agent_url = ""

@@ -64,7 +64,7 @@ async def state_of(node: RunningNode) -> list[object]:
     return [(await node.get(path)).json() for path in [*paths, *policies]]
 
 
-async def test_a_body_that_is_not_json_is_400(node: RunningNode) -> None:
+async def test_body_that_is_not_json_is_400(node: RunningNode) -> None:
     before = await state_of(node)
     for method, _, path, _ in await operations_with_a_body(node):
         reply = await node.ask(method, path, data=b"{not json")
@@ -72,7 +72,7 @@ async def test_a_body_that_is_not_json_is_400(node: RunningNode) -> None:
     assert await state_of(node) == before
 
 
-async def test_a_body_of_another_type_is_400(node: RunningNode) -> None:
+async def test_body_of_another_type_is_400(node: RunningNode) -> None:
     before = await state_of(node)
     for method, _, path, _ in await operations_with_a_body(node):
         reply = await node.ask(method, path, data=b'"text"')
@@ -81,7 +81,7 @@ async def test_a_body_of_another_type_is_400(node: RunningNode) -> None:
     assert await state_of(node) == before
 
 
-async def test_an_unknown_field_is_400_and_named(node: RunningNode) -> None:
+async def test_unknown_field_is_400_and_named(node: RunningNode) -> None:
     before = await state_of(node)
     for method, documented, path, schema in await operations_with_a_body(node):
         if documented in LENIENT or schema.get("type") != "object":
@@ -98,7 +98,7 @@ async def in_chunks(total_bytes: int) -> AsyncIterator[bytes]:
         yield b" " * min(left, 65_536)
 
 
-async def test_a_body_that_is_too_large_is_413(node: RunningNode) -> None:
+async def test_too_large_body_is_413(node: RunningNode) -> None:
     before = await state_of(node)
     for method, _, path, _ in await operations_with_a_body(node):
         for body in (io.BytesIO(b" " * (MAX_BODY_BYTES + 1)), in_chunks(MAX_BODY_BYTES + 1)):
@@ -124,7 +124,7 @@ async def test_outdated_range_is_412(node: RunningNode, bad_range: str) -> None:
     assert asked
 
 
-async def test_an_unknown_broker_is_404(node: RunningNode) -> None:
+async def test_unknown_broker_is_404(node: RunningNode) -> None:
     document = (await node.get(openapi.PATH)).json()
     for path, methods in document["paths"].items():
         for method, operation in methods.items():

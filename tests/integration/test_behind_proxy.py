@@ -38,14 +38,14 @@ async def url(cluster: Cluster) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("end", ["", "/"])
-async def test_a_client_looks_up_and_follows_there(cluster: Cluster, url: str, end: str) -> None:
+async def test_client_works_behind_a_path_prefix(cluster: Cluster, url: str, end: str) -> None:
     async with LookupClient([url + end], chance=random.Random(7), namespaces=["t/ns"]) as client:
         assert (await client.lookup(TOPIC)).broker_id == "b1:8080"
         await cluster.nodes[0].node.bundles.unload_namespace(NamespaceName("t", "ns"))
         await eventually(lambda: client.resolve(TOPIC) is None, what="it is pushed that nobody owns the topic")
 
 
-async def test_an_agent_asks_there(cluster: Cluster, url: str) -> None:
+async def test_agent_works_behind_a_path_prefix(cluster: Cluster, url: str) -> None:
     async with HttpClient() as http:
         nodes = LoadManagerNodes(http, [f"{url}/"], AgentMetrics(BrokerId("b1:8080")))
         bundles = cluster.nodes[0].node.mirror.namespaces["t/ns"].state.bundles
@@ -53,7 +53,7 @@ async def test_an_agent_asks_there(cluster: Cluster, url: str) -> None:
         assert await nodes.find_namespace(NamespaceName("t", "none")) is None
 
 
-async def test_the_command_line_asks_and_commands_there(cluster: Cluster, url: str) -> None:
+async def test_admin_command_works_behind_a_path_prefix(cluster: Cluster, url: str) -> None:
     def admin(*words: str) -> str:
         done = run("admin", *words, "--json", "--url", f"{url}/")
         assert (done.returncode, done.stderr) == (0, "")

@@ -18,7 +18,7 @@ from support.waiting import eventually
 _LEASE_S = 60.0
 
 
-async def test_a_registration_goes_with_the_process_and_not_with_its_lease(tmp_path: Path) -> None:
+async def test_killed_broker_is_deregistered_before_its_lease_lapses(tmp_path: Path) -> None:
     files = {name: tmp_path / f"{name}.json" for name in ("agent-file", "serving-log", "ready-file")}
     arguments = [word for name, path in files.items() for word in (f"--{name}", str(path))]
     store = MemoryStore(a_memory_cluster(), session_timeout_s=2 * _LEASE_S)

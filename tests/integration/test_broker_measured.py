@@ -100,7 +100,7 @@ def set_quota(group: Group, *, is_v2: bool, cores: float, memory_bytes: int) -> 
         group.write("memory", "memory.limit_in_bytes", str(memory_bytes))
 
 
-def test_quota_and_memory_limit_of_the_brokers_group_are_found_from_outside_and_inside(start: Start) -> None:
+def test_limits_of_a_control_group_are_read_from_outside_and_inside(start: Start) -> None:
     with a_group() as (group, is_v2):
         set_quota(group, is_v2=is_v2, cores=0.5, memory_bytes=256 * MIB)
         broker = start(0)
@@ -129,7 +129,7 @@ print(limits.cores, limits.memory_bytes)
 """
 
 
-def test_a_cpuset_of_one_core_is_a_limit_of_one_core(start: Start) -> None:
+def test_cpuset_of_one_core_is_a_limit_of_one_core(start: Start) -> None:
     with a_group() as (group, _):
         group.write("cpuset", "cpuset.cpus", str(min(os.sched_getaffinity(0))))
         broker = start(0)
@@ -139,7 +139,7 @@ def test_a_cpuset_of_one_core_is_a_limit_of_one_core(start: Start) -> None:
         broker.wait()
 
 
-def test_brokers_of_one_host_report_what_each_of_them_uses(start: Start) -> None:
+def test_brokers_of_one_host_report_their_own_usage(start: Start) -> None:
     brokers = [start(share).pid for share in (0.0, 0.4, 0.8)]
 
     def readings() -> list[tuple[HostReading | None, float]]:

@@ -78,7 +78,7 @@ def all_kept(*left_out: str) -> Mapping[str, str]:
     return {name: NOT_THERE if name in left_out else KEPT for name in NAMES if name != "unload-hangs"}
 
 
-async def test_the_demos_broker_and_the_examples_on_the_kit_keep_the_contract(tmp_path: Path) -> None:
+async def test_demo_broker_and_python_examples_keep_the_contract(tmp_path: Path) -> None:
     """All at once: most of a check is waiting."""
     counter = f"{sys.executable} examples/counter/broker.py"
     demo, counted, chat = await asyncio.gather(of_the_demo(tmp_path), of_counter(counter, tmp_path), of_the_chat())
@@ -88,5 +88,5 @@ async def test_the_demos_broker_and_the_examples_on_the_kit_keep_the_contract(tm
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node: this example is in JavaScript")
-async def test_the_example_in_javascript_keeps_the_contract(tmp_path: Path) -> None:
+async def test_javascript_example_keeps_the_contract(tmp_path: Path) -> None:
     assert await of_counter("node examples/counter/broker.js", tmp_path) == all_kept("prepare")

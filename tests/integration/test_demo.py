@@ -37,7 +37,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def test_the_demo_runs_to_its_end(finished_demo: FinishedDemo) -> None:
+def test_demo_runs_to_its_end(finished_demo: FinishedDemo) -> None:
     out, err = finished_demo.out, finished_demo.err
     assert finished_demo.code == 0, f"{out}\n{err}"
     summary = json.loads(out)
@@ -67,7 +67,7 @@ def test_the_demo_runs_to_its_end(finished_demo: FinishedDemo) -> None:
 
 
 @pytest.mark.deep
-def test_a_killed_demo_leaves_no_process_behind(demo: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_killed_demo_leaves_no_process_behind(demo: subprocess.Popen[str], tmp_path: Path) -> None:
     eventually_sync((tmp_path / "client-2.ready").exists, least_s=180)
     assert len(processes_of(tmp_path)) >= 3 + 2 * 5 + 2
     demo.kill()

@@ -32,7 +32,7 @@ async def broker(agent: ControlledAgent, tmp_path: Path) -> AsyncIterator[Broker
         yield broker
 
 
-async def test_an_owned_topic_is_served_and_counted(broker: BrokerProcess) -> None:
+async def test_owned_topic_is_served_and_counted(broker: BrokerProcess) -> None:
     counted = (await broker.stats())[TOPIC]
     assert (counted["messagesIn"], counted["bytesIn"]) == (5, 50)
     assert (counted["messagesOut"], counted["bytesOut"]) == (5, 50)
@@ -42,7 +42,7 @@ async def test_an_owned_topic_is_served_and_counted(broker: BrokerProcess) -> No
     assert opened["incarnation"] == 7
 
 
-async def test_a_topic_the_broker_does_not_own_is_refused(broker: BrokerProcess) -> None:
+async def test_topic_of_another_broker_is_refused(broker: BrokerProcess) -> None:
     status, reason = await broker.publish("persistent://demo/orders/another")
     assert (status, "not the owner" in reason) == (409, True)
     assert (await broker.publish("orders"))[0] == 409

@@ -91,12 +91,12 @@ async def world(tmp_path: Path) -> AsyncIterator[TwoBrokers]:
         yield world
 
 
-async def test_a_client_publishes(world: TwoBrokers) -> None:
+async def test_client_publishes(world: TwoBrokers) -> None:
     assert await world.stop_client() >= 200
     assert world.journal("gap") == []
 
 
-async def test_topics_that_move_are_followed_and_their_gaps_are_measured(world: TwoBrokers) -> None:
+async def test_moved_topics_are_followed_and_their_gaps_measured(world: TwoBrokers) -> None:
     await world.plane.move("b", *TOPICS)
     await eventually(lambda: world.has_taken("b", 200))
     assert await world.stop_client() > 400
@@ -112,7 +112,7 @@ def assert_all_moved(world: TwoBrokers) -> None:
         assert gap["from_s"] < gap["to_s"]
 
 
-async def test_a_killed_broker_is_left(world: TwoBrokers) -> None:
+async def test_client_leaves_a_killed_broker(world: TwoBrokers) -> None:
     world.brokers["a"].process.kill()
     await world.brokers["a"].process.wait()
     world.plane.assign("b", *TOPICS)
@@ -121,7 +121,7 @@ async def test_a_killed_broker_is_left(world: TwoBrokers) -> None:
     assert_all_moved(world)
 
 
-async def test_a_broker_that_was_stopped_past_its_lease_never_overlaps_with_the_next_owner(world: TwoBrokers) -> None:
+async def test_broker_stopped_past_its_lease_never_overlaps_the_next_owner(world: TwoBrokers) -> None:
     stopped = world.brokers["a"]
     stopped.process.send_signal(signal.SIGSTOP)
     world.plane.crash("a")
@@ -134,7 +134,7 @@ async def test_a_broker_that_was_stopped_past_its_lease_never_overlaps_with_the_
     assert await world.stop_client() > 400
 
 
-async def test_a_broker_that_lost_its_lease_is_left(world: TwoBrokers) -> None:
+async def test_client_leaves_a_broker_without_a_lease(world: TwoBrokers) -> None:
     world.plane.crash("a")
     await eventually(lambda: world.brokers["a"].serving_log("closed"))
     world.plane.assign("b", *TOPICS)

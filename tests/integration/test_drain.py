@@ -61,7 +61,7 @@ async def is_done(cluster: Cluster, url: str) -> bool:
 
 
 @pytest.mark.parametrize("leader_dies", [False, True], ids=["undisturbed", "the leader is killed"])
-async def test_a_drain_keeps_every_bundle_answered_and_moves_each_once(cluster: Cluster, *, leader_dies: bool) -> None:
+async def test_drain_moves_each_bundle_once_and_lookups_never_fail(cluster: Cluster, *, leader_dies: bool) -> None:
     leader, broker = await cluster.leader(), cluster.brokers[0]
     others = [node.url for node in cluster.nodes.values() if node is not leader]
     before = await cluster.state()
@@ -99,7 +99,7 @@ async def test_a_drain_keeps_every_bundle_answered_and_moves_each_once(cluster: 
     assert len({call.bundle for call in broker.unloads}) == 100
 
 
-async def test_a_plan_is_executed_as_it_was_shown_and_refused_once_the_cluster_has_drifted(cluster: Cluster) -> None:
+async def test_plan_is_executed_as_shown_and_refused_after_a_change(cluster: Cluster) -> None:
     leader = await cluster.leader()
     other = next(node for node in cluster.nodes.values() if node is not leader)
     state = await cluster.state()

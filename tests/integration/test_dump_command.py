@@ -27,7 +27,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("kind", [(), ("--pulsar",)])
-async def test_a_dump_of_a_cluster_changes_nothing_and_can_be_decided_on(
+async def test_dump_changes_nothing_and_can_be_decided_on(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path, kind: tuple[str, ...]
 ) -> None:
     world = ZooKeeperWorld(zookeeper, chroot)
@@ -55,7 +55,7 @@ async def test_a_dump_of_a_cluster_changes_nothing_and_can_be_decided_on(
     assert [each["decisions"][0]["bundle"] for each in decided] == [BUNDLES[0]] * 2
 
 
-def test_a_pulsar_is_read_only_as_one(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
+def test_dump_of_a_pulsar_needs_the_pulsar_option(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     url = f"zk:{zookeeper.connect_string}{chroot}"
     with a_session(zookeeper.connect_string) as client:
         client.ensure_path(f"{chroot}/admin/clusters")
@@ -67,7 +67,7 @@ def test_a_pulsar_is_read_only_as_one(zookeeper: EmbeddedZooKeeper, chroot: str)
     assert run("dump", "--pulsar", "--metadata-store-url", url).returncode == 0
 
 
-def test_a_cluster_that_is_not_there_is_an_error_and_is_not_created(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
+def test_missing_cluster_is_an_error_and_not_created(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     done = run("dump", "--metadata-store-url", f"zk:{zookeeper.connect_string}{chroot}")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("loadmanager: metadataStoreUrl ")
@@ -75,7 +75,7 @@ def test_a_cluster_that_is_not_there_is_an_error_and_is_not_created(zookeeper: E
         assert client.exists(chroot) is None
 
 
-def test_a_configuration_that_cannot_be_used_ends_it_with_exit_code_2(tmp_path: Path) -> None:
+def test_invalid_configuration_ends_with_2(tmp_path: Path) -> None:
     path = tmp_path / "loadmanager.yaml"
     path.write_text("webServicPort: 1\n", encoding="utf-8")
     done = run("dump", "--config", str(path))

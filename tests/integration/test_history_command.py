@@ -43,7 +43,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def test_ls_shows_what_there_is_and_what_is_missing(root: Path) -> None:
+def test_ls_lists_tables_and_gaps(root: Path) -> None:
     done = run("ls", root)
     assert (done.returncode, done.stderr) == (0, "")
     rows = [line.split() for line in done.stdout.splitlines()]
@@ -56,7 +56,7 @@ def test_ls_shows_what_there_is_and_what_is_missing(root: Path) -> None:
     assert tables[-1]["gap"]
 
 
-def test_show_prints_rows_for_people_and_as_json(root: Path) -> None:
+def test_show_prints_rows_as_a_table_and_as_json(root: Path) -> None:
     done = run("show", root, EVENTS, "--columns", "at_ms,kind", "--limit", "2")
     assert done.stdout.splitlines()[2].split() == ["2026-09-21", "12:00:00", "term_began"]
     assert "--limit 0 shows all" in done.stderr
@@ -68,7 +68,7 @@ def test_show_prints_rows_for_people_and_as_json(root: Path) -> None:
 NOON_MS_PLUS_MINUTES = str(NOON_MS + 90_000)
 
 
-def test_a_damaged_file_is_named_the_others_are_shown_and_the_exit_code_is_1(root: Path) -> None:
+def test_damaged_file_is_named_the_others_shown_and_the_exit_code_1(root: Path) -> None:
     path = put_file(root, b"PAR1")
     for arguments in (("ls", root), ("show", root, EVENTS)):
         done = run(*arguments)
@@ -99,7 +99,7 @@ def test_bad_input_changes_nothing(root: Path, arguments: tuple[str, ...], code:
 
 
 @pytest.mark.skipif(not TRACES.is_dir(), reason="the recorded traffic is not here")
-def test_recorded_traffic_becomes_bundles_and_its_gaps_are_refused_unless_filled(tmp_path: Path) -> None:
+def test_csv_import_makes_bundles_and_rejects_gaps_unless_filled(tmp_path: Path) -> None:
     root = tmp_path / "history"
     tweets = sorted(TRACES.glob("tweets_*.csv"))
     options = ("--bundles", "200", "--brokers", "4", "--for", "86400")

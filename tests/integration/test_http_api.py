@@ -34,7 +34,7 @@ async def test_every_node_gives_the_same_answer_for_every_topic(cluster: Cluster
         assert sorted(Counter(answers[0]).values()) == [4, 4, 4]
 
 
-async def test_lookups_of_one_bundle_at_all_nodes_at_once_agree(cluster: Cluster) -> None:
+async def test_concurrent_lookups_at_all_nodes_agree(cluster: Cluster) -> None:
     async with cluster:
         nodes = await cluster.start_nodes(3, lookup_timeout_ms=5_000)
         for number in range(3):
@@ -45,7 +45,7 @@ async def test_lookups_of_one_bundle_at_all_nodes_at_once_agree(cluster: Cluster
         assert nodes[0].node.assigner.assignments == 1
 
 
-async def test_a_namespace_an_unload_and_a_transfer_can_be_asked_of_any_node(cluster: Cluster) -> None:
+async def test_namespace_unload_and_transfer_can_be_requested_of_any_node(cluster: Cluster) -> None:
     async with cluster:
         _, second, third = await cluster.start_nodes(3, lookup_timeout_ms=5_000)
         first_broker = await cluster.a_broker("b1:8080")
@@ -62,7 +62,7 @@ async def test_a_namespace_an_unload_and_a_transfer_can_be_asked_of_any_node(clu
         await cluster.known_everywhere(lambda node: node.ownership(bundle).state is OwnershipState.FREE)
 
 
-async def test_the_next_leader_answers_with_what_the_last_one_decided(cluster: Cluster) -> None:
+async def test_next_leader_answers_as_the_last_one(cluster: Cluster) -> None:
     async with cluster:
         first, second = await cluster.start_nodes(2, lookup_timeout_ms=5_000)
         await cluster.a_broker("b1:8080")

@@ -41,7 +41,7 @@ async def idle(start_zookeeper: ZooKeeperFactory, tmp_path: Path) -> AsyncIterat
         yield cluster, server
 
 
-async def test_an_idle_cluster_makes_no_write(idle: tuple[Cluster, EmbeddedZooKeeper]) -> None:
+async def test_idle_cluster_writes_nothing(idle: tuple[Cluster, EmbeddedZooKeeper]) -> None:
     cluster, server = idle
     leader = await cluster.leader()
     await flushed(server)

@@ -73,7 +73,7 @@ def run(installed: Path, *command: str) -> str:
     return done.stdout
 
 
-def test_the_kit_for_brokers_needs_aiohttp_and_what_that_brings(installed_for_brokers: Path) -> None:
+def test_broker_kit_needs_only_aiohttp(installed_for_brokers: Path) -> None:
     kit = "from loadmanager.broker import Hosting; Hosting('http://127.0.0.1:9091')"
     run(installed_for_brokers, "python", "-W", "error", "-c", kit)
     frozen = run(installed_for_brokers, "python", "-m", "pip", "list", "--format", "freeze").splitlines()
@@ -82,7 +82,7 @@ def test_the_kit_for_brokers_needs_aiohttp_and_what_that_brings(installed_for_br
     assert found == {"aiohttp", *brought}
 
 
-def test_commands_where_there_is_only_a_kit_name_what_they_need(installed_for_brokers: Path) -> None:
+def test_command_without_its_packages_names_them(installed_for_brokers: Path) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         run(installed_for_brokers, "loadmanager", "--help")
     said = refused.value.stderr
@@ -92,7 +92,7 @@ def test_commands_where_there_is_only_a_kit_name_what_they_need(installed_for_br
     assert "aiohttp" not in said, "that is there"
 
 
-def test_the_image_for_agents_holds_what_they_need_and_nothing_of_what_nodes_need(installed_for_agents: Path) -> None:
+def test_agent_image_has_no_packages_of_nodes(installed_for_agents: Path) -> None:
     packages = next(installed_for_agents.glob("lib/python3*/site-packages"))
     assert not [name for name in ("numpy", "pyarrow") if (packages / name).exists()]
     assert "Run the agent beside a broker" in run(installed_for_agents, "loadmanager", "agent", "--help")
@@ -102,21 +102,21 @@ def test_the_image_for_agents_holds_what_they_need_and_nothing_of_what_nodes_nee
 
 
 @pytest.mark.parametrize("command", [("serve",), ("config", "serve")])
-def test_what_nodes_need_is_named_with_the_fix(installed_for_agents: Path, command: tuple[str, ...]) -> None:
+def test_missing_node_packages_are_named_with_the_fix(installed_for_agents: Path, command: tuple[str, ...]) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         run(installed_for_agents, "loadmanager", *command)
     fix = "install what nodes need with: pip install 'loadmanager[node]'"
     assert refused.value.stderr == f"loadmanager: not installed: numpy; {fix}\n"
 
 
-def test_the_image_runs_every_command_from_what_its_build_copies(installed: Path) -> None:
+def test_image_runs_every_command(installed: Path) -> None:
     assert "serve" in run(installed, "loadmanager", "--help")
     configuration = yaml.safe_load(run(installed, "loadmanager", "config", "serve"))
     assert configuration["webServicePort"] == 8080
     assert "--agent-file" in run(installed, "python", "-m", "loadmanager.dev.demo.demo_broker", "--help")
 
 
-def test_the_image_holds_the_versions_that_the_tests_ran_with(installed: Path) -> None:
+def test_image_has_the_pinned_versions(installed: Path) -> None:
     pinned = set((TOP / "constraints.txt").read_text(encoding="utf-8").splitlines())
     frozen = run(installed, "python", "-m", "pip", "list", "--format", "freeze").splitlines()
     others = {line.split("==")[0] for line in frozen if line not in pinned}

@@ -33,7 +33,7 @@ async def cluster(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("ending", ["SIGKILL", "SIGTERM"])
-async def test_a_leader_that_ends_is_replaced_long_before_its_session_expires(cluster: Cluster, ending: str) -> None:
+async def test_exited_leader_is_replaced_before_its_session_expires(cluster: Cluster, ending: str) -> None:
     owned_before = await cluster.state()
     owned, fresh = topics_of_bundles(owned_before), iter(topics_of_bundles(await cluster.state("tenant/fresh")))
     epoch, leader = await cluster.epoch(), await cluster.leader()
@@ -76,7 +76,7 @@ async def test_hanging_leader_is_replaced_early(zookeeper: EmbeddedZooKeeper, ch
         assert await cluster.epoch() > epoch
 
 
-async def test_a_node_that_comes_back_follows_and_forwards(cluster: Cluster) -> None:
+async def test_returning_node_follows_and_forwards(cluster: Cluster) -> None:
     leader = await cluster.leader()
     del cluster.nodes[leader.name]
     leader.kill()

@@ -54,7 +54,7 @@ def a_client(*nodes: RunningNode, **options: object) -> LookupClient:
     return LookupClient(urls(*nodes), chance=random.Random(7), **options)  # type: ignore[arg-type]
 
 
-async def test_a_topic_is_looked_up_once_and_known_from_then_on(cluster: Cluster) -> None:
+async def test_topic_is_looked_up_once(cluster: Cluster) -> None:
     async with a_client(*cluster.nodes) as client:
         assert client.resolve(TOPIC) is None
         owner = await client.lookup(TOPIC)
@@ -67,7 +67,7 @@ async def test_a_topic_is_looked_up_once_and_known_from_then_on(cluster: Cluster
         assert await client.lookup(TOPIC) == client.resolve(TOPIC) == owner
 
 
-async def test_every_topic_has_the_owner_that_a_node_names(cluster: Cluster) -> None:
+async def test_client_and_node_name_the_same_owners(cluster: Cluster) -> None:
     leader = cluster.nodes[0]
     topics = topics_by_bundle(leader, "t/ns", 4)
     async with a_client(*cluster.nodes, namespaces=["t/ns"]) as client:
@@ -78,7 +78,7 @@ async def test_every_topic_has_the_owner_that_a_node_names(cluster: Cluster) -> 
             assert registration.broker == owner.broker_id
 
 
-async def test_a_move_is_known_without_being_asked_for(cluster: Cluster) -> None:
+async def test_move_is_pushed_to_the_client(cluster: Cluster) -> None:
     leader = cluster.nodes[0]
     async with a_client(*cluster.nodes, namespaces=["t/ns"]) as client:
         before = await client.lookup(TOPIC)
@@ -89,7 +89,7 @@ async def test_a_move_is_known_without_being_asked_for(cluster: Cluster) -> None
         await eventually(lambda: (owner := client.resolve(TOPIC)) and owner.broker_id == other)
 
 
-async def test_splits_and_merges_leave_every_topic_where_it_was(cluster: Cluster) -> None:
+async def test_split_keeps_the_owner_of_every_topic(cluster: Cluster) -> None:
     leader = cluster.nodes[0]
     topics = [f"{TOPIC}-{number}" for number in range(40)]
     async with a_client(*cluster.nodes, namespaces=["t/ns"]) as client:
@@ -101,7 +101,7 @@ async def test_splits_and_merges_leave_every_topic_where_it_was(cluster: Cluster
         assert await asyncio.gather(*map(client.lookup, topics)) == owners
 
 
-async def test_a_namespace_that_is_deleted_is_unknown_and_one_that_comes_again_is_known(cluster: Cluster) -> None:
+async def test_deleted_namespace_is_unknown_until_recreated(cluster: Cluster) -> None:
     leader = cluster.nodes[0]
     async with a_client(*cluster.nodes, namespaces=["t/ns"]) as client:
         await client.lookup(TOPIC)
@@ -113,7 +113,7 @@ async def test_a_namespace_that_is_deleted_is_unknown_and_one_that_comes_again_i
         assert (await client.lookup(TOPIC)).broker_id in cluster.brokers
 
 
-async def test_a_client_without_a_token_is_told_so_and_one_with_a_token_is_not(tmp_path: Path) -> None:
+async def test_client_needs_a_token_of_a_closed_node(tmp_path: Path) -> None:
     async with Cluster() as cluster:
         leader = await cluster.start_leader(**CLOSED)
         with pytest.raises(UnauthenticatedError, match=f"{leader.node.service_url} answered 401"):
@@ -124,7 +124,7 @@ async def test_a_client_without_a_token_is_told_so_and_one_with_a_token_is_not(t
                 await client.lookup("persistent://t/no/x")
 
 
-async def test_what_cannot_be_used_is_refused_before_anybody_is_asked() -> None:
+async def test_invalid_arguments_are_rejected_before_any_request() -> None:
     with pytest.raises(ConfigurationError, match="token: expected a token"):
         LookupClient(["http://127.0.0.1:1"], token="token:two words")
     with pytest.raises(InvalidNameError, match="namespace 'orders'"):
@@ -134,7 +134,7 @@ async def test_what_cannot_be_used_is_refused_before_anybody_is_asked() -> None:
             await client.lookup("orders")
 
 
-async def test_programs_without_a_loop_look_topics_up_in_any_number_of_threads(cluster: Cluster) -> None:
+async def test_blocking_client_works_from_many_threads(cluster: Cluster) -> None:
     def work() -> set[str]:
         with BlockingLookupClient(a_client(*cluster.nodes)) as client, ThreadPoolExecutor(8) as threads:
             owners = list(threads.map(client.lookup, [f"{TOPIC}-{number}" for number in range(100)]))
@@ -147,7 +147,7 @@ async def test_programs_without_a_loop_look_topics_up_in_any_number_of_threads(c
     assert await asyncio.to_thread(work) <= cluster.brokers.keys()
 
 
-async def test_the_examples_of_the_documentation_run_as_printed(cluster: Cluster, tmp_path: Path) -> None:
+async def test_documented_examples_run_as_printed(cluster: Cluster, tmp_path: Path) -> None:
     examples = re.findall(r"```python\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
     assert len(examples) == 2
     for number, example in enumerate(examples):
@@ -162,7 +162,7 @@ async def test_the_examples_of_the_documentation_run_as_printed(cluster: Cluster
         assert set(out.splitlines()) == {f"{TOPIC}: go to {owner['brokerUrl']}"}
 
 
-async def test_a_blocking_client_that_cannot_begin_leaves_no_thread_behind() -> None:
+async def test_blocking_client_that_fails_to_start_leaves_no_thread() -> None:
     def work() -> None:
         client = LookupClient(["http://127.0.0.1:1"], namespaces=["t/ns"])
         with pytest.raises(NodesUnavailableError), BlockingLookupClient(client):

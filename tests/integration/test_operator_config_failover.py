@@ -80,7 +80,7 @@ async def test_operator_config_set_at_a_follower_survives_a_failover(cluster: Cl
     assert "isolation policy p leaves no broker" in body["reason"]
 
 
-async def test_dynamic_configuration_holds_on_all_nodes_without_a_restart_and_on_later_ones(cluster: Cluster) -> None:
+async def test_dynamic_configuration_is_effective_on_current_and_later_nodes(cluster: Cluster) -> None:
     follower = await a_follower(cluster)
     key = "loadBalancerBrokerMaxTopics"
     assert await ask(cluster, "POST", f"{follower}{CONFIGURATION}/{key}/7") == 200
@@ -98,7 +98,7 @@ async def test_dynamic_configuration_holds_on_all_nodes_without_a_restart_and_on
     await eventually(holds_everywhere)
 
 
-async def test_a_broker_that_is_held_off_finds_its_bundles_waiting_when_it_is_back(cluster: Cluster) -> None:
+async def test_held_off_broker_gets_its_bundles_back(cluster: Cluster) -> None:
     restarting = await cluster.start_broker()
     follower = await a_follower(cluster)
     await cluster.brokers_are_seen(follower, 1)

@@ -108,7 +108,7 @@ def here(
 
 
 @pytest.mark.parametrize("strategy", SHEDDING_STRATEGIES)
-def test_a_round_is_the_same_to_the_last_bit(process: PlannerProcess, strategy: str) -> None:
+def test_round_in_a_process_is_bit_for_bit_the_same(process: PlannerProcess, strategy: str) -> None:
     """Several rounds, each with what the one before remembers; the process goes on from cluster to cluster."""
     moves, asked = 0, list[int]()
     for seed in range(CLUSTERS):
@@ -130,7 +130,7 @@ def test_a_round_is_the_same_to_the_last_bit(process: PlannerProcess, strategy: 
     assert bool(asked) == (strategy == "TransferShedder"), "what few strategies go by is not sent unasked"
 
 
-def test_what_was_remembered_and_stays_is_the_very_value(process: PlannerProcess) -> None:
+def test_unchanged_state_keeps_its_identity(process: PlannerProcess) -> None:
     """`core.planning.decision_kinds.merged` knows by identity what a decision has left alone."""
     simple = replace(SETTINGS, load_manager_class_name="SimpleLoadManagerImpl")
     snapshot, rng = a_snapshot(1), np.random.default_rng(1)
@@ -141,7 +141,7 @@ def test_what_was_remembered_and_stays_is_the_very_value(process: PlannerProcess
     assert any(part is held for remembered in proposal.state.values() for part in remembered.values())
 
 
-def test_an_error_is_the_same_and_the_process_goes_on(process: PlannerProcess) -> None:
+def test_error_is_the_same_and_the_process_continues(process: PlannerProcess) -> None:
     snapshot, rng = a_snapshot(1), np.random.default_rng(1)
     nonsense: State = {"ThresholdShedder": "nonsense"}
     with pytest.raises(AttributeError) as raised:
@@ -155,7 +155,7 @@ def test_an_error_is_the_same_and_the_process_goes_on(process: PlannerProcess) -
     assert isinstance(process.propose(snapshot, SETTINGS, {}, rng), Proposal)
 
 
-async def test_a_round_that_was_lost_with_its_process_is_made_again() -> None:
+async def test_round_lost_with_its_process_is_repeated() -> None:
     snapshot = a_snapshot(1)
     of_here, _ = here(snapshot, SETTINGS, {}, 1)
     started: list[PlannerProcess] = []
@@ -176,13 +176,13 @@ async def test_a_round_that_was_lost_with_its_process_is_made_again() -> None:
 
 
 @pytest.mark.parametrize("command", [("/nowhere/python",), (sys.executable, "-c", "")])
-async def test_where_no_process_can_be_had_a_thread_plans(command: tuple[str, ...]) -> None:
+async def test_thread_plans_when_no_process_can_be_started(command: tuple[str, ...]) -> None:
     snapshot, rng = a_snapshot(1), np.random.default_rng(1)
     planning = PlannerPool(1, lambda: PlannerProcess(command))
     assert said(await planning.propose(snapshot, SETTINGS, {}, rng)) == said(here(snapshot, SETTINGS, {}, 1)[0])
 
 
-async def test_what_cannot_be_handed_over_is_planned_in_a_thread() -> None:
+async def test_unpicklable_state_is_planned_in_a_thread() -> None:
     """A leader that could not shed would be worse than one that answers slowly."""
     snapshot, rng = a_snapshot(1), np.random.default_rng(1)
     planning, state = PlannerPool(1), {"Another": {"of its own": lambda: 0}}
@@ -192,7 +192,7 @@ async def test_what_cannot_be_handed_over_is_planned_in_a_thread() -> None:
     await planning.end_term()
 
 
-async def test_for_few_bundles_there_is_no_process() -> None:
+async def test_few_bundles_start_no_process() -> None:
     def start() -> PlannerProcess:
         raise AssertionError("it is not worth it")
 
@@ -202,7 +202,7 @@ async def test_for_few_bundles_there_is_no_process() -> None:
 
 
 @pytest.mark.parametrize("is_asked", [True, False])
-async def test_a_round_that_is_waited_for_ends_with_the_term(is_asked: bool) -> None:  # noqa: FBT001 - a parameter
+async def test_pending_round_ends_with_the_term(is_asked: bool) -> None:  # noqa: FBT001 - a parameter
     """Covers a slow planner process, and one that is still starting."""
     started, goes_on = asyncio.Event(), threading.Event()
     loop, processes = asyncio.get_running_loop(), list[PlannerProcess]()
@@ -226,7 +226,7 @@ async def test_a_round_that_is_waited_for_ends_with_the_term(is_asked: bool) -> 
     assert not psutil.pid_exists(processes[0].pid)
 
 
-def test_the_process_ends_with_whoever_started_it() -> None:
+def test_process_exits_with_its_parent() -> None:
     """However that ended."""
     lines = "from loadmanager.leader.planning.planner_pool import *; print(PlannerProcess().pid, flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", lines], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starter:
@@ -237,7 +237,9 @@ def test_the_process_ends_with_whoever_started_it() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["TransferShedder", "SimpleLoadManagerImpl"])
-async def test_rounds_in_a_process_are_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
+async def test_rounds_of_a_process_replay_to_the_same_decisions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
     """Places decided meanwhile remember things of their own; the process ends with the term."""
     before = planning_processes()
     monkeypatch.setattr("loadmanager.leader.node.PROCESS_BUNDLES", 1)

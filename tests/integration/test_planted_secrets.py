@@ -55,12 +55,12 @@ def secrets() -> list[str]:
 
 
 @pytest.mark.parametrize("model", [Settings, AgentSettings, PulsarServiceSettings])
-def test_each_secret_setting_there_is_is_planted(model: type[Settings]) -> None:
+def test_every_secret_setting_is_planted(model: type[Settings]) -> None:
     keys = {model.key(name) for name, field in model.model_fields.items() if is_secret(field)}
     assert keys <= PLANTED.keys(), "plant the new one, too"
 
 
-def test_a_password_in_a_url_is_not_shown() -> None:
+def test_password_in_a_url_is_hidden() -> None:
     url = "s3://access:planted-password@bucket/prefix"
     assert values_as_text(settings_in_tests(history_url=url))["historyUrl"] == "s3://***@bucket/prefix"
     with pytest.raises(HistoryError) as error:

@@ -123,7 +123,7 @@ async def a_pulsar(
     await world.close()
 
 
-async def test_one_address_is_enough_to_be_told_how_a_pulsar_stands_and_nothing_of_it_is_changed(
+async def test_observe_with_one_address_reports_and_changes_nothing(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
 ) -> None:
     async with a_pulsar(zookeeper, chroot) as pulsar:
@@ -187,7 +187,7 @@ async def moving(
     await store.close()
 
 
-async def test_a_process_killed_in_the_middle_of_a_move_is_followed_by_one_that_sees_it_through(
+async def test_move_of_a_killed_process_is_finished_by_another(
     moving: tuple[FakePulsar, EmbeddedZooKeeper, dict[str, object], MetadataStore], tmp_path: Path
 ) -> None:
     pulsar, _, settings, store = moving
@@ -334,7 +334,7 @@ async def refusals(folder: Path, all_settings: Sequence[Mapping[str, object]]) -
     return found
 
 
-async def test_what_cannot_be_used_ends_it_with_a_sentence_that_says_where_and_what_to_do(
+async def test_invalid_configuration_ends_with_a_sentence_and_the_remedy(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
 ) -> None:
     token = tmp_path / "token"

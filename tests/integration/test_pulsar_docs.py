@@ -69,37 +69,37 @@ def _elsewhere(node: PulsarService, bundle: str) -> str:
     return f"--move {bundle}={others[-1]}"
 
 
-def test_a_refusal_is_shown_as_it_is(harness: Harness) -> None:
+def test_documented_refusal_is_the_real_one(harness: Harness) -> None:
     env = {"LOADMANAGER_ADMIN_URL": harness.nodes[0].service_url}
     done = CliRunner(env=env).invoke(admin, ["namespaces", "create", "shop/returns"])
     assert done.stderr in TEXT
 
 
 @pytest.mark.parametrize("text", CONFIGURATION.findall(TEXT))
-def test_every_configuration_is_one_that_is_taken(text: str) -> None:
+def test_documented_configurations_are_valid(text: str) -> None:
     assert load_settings(PulsarServiceSettings, None, yaml.safe_load(text)).admin_urls
 
 
-def test_every_rail_is_in_it() -> None:
+def test_every_guardrail_is_documented() -> None:
     missing = [reason.value for reason in GuardrailReason if f"`{reason.value}`" not in TEXT]
     assert missing == []
 
 
-def test_every_metric_of_its_own_is_in_it(harness: Harness) -> None:
+def test_every_comparison_metric_is_documented(harness: Harness) -> None:
     samples = [*harness.nodes[0].comparison.gauges(), *harness.nodes[0].comparison.counters()]
     assert samples
     missing = [name for name, *_ in samples if name not in TEXT]
     assert missing == []
 
 
-def test_every_warning_in_the_log_is_in_it() -> None:
+def test_every_logged_warning_is_documented() -> None:
     sources = "".join(path.read_text(encoding="utf-8") for path in (TOP / "loadmanager" / "pulsar").glob("*.py"))
     events = set(re.findall(r'log\.(?:warning|error)\(\s*"(\w+)"', sources))
     assert len(events) > 5
     assert [event for event in sorted(events) if f"`{event}`" not in TEXT] == []
 
 
-def test_every_limit_has_its_default_in_it() -> None:
+def test_documented_limits_have_their_defaults() -> None:
     table = TEXT.partition("| limit | default | |")[2].partition("\n\n")[0]
     rows = dict(re.findall(r"^\| (`.+?`) \| (.+?) \|", table, re.MULTILINE))
     fields = {PulsarServiceSettings.key(name): field for name, field in PulsarServiceSettings.model_fields.items()}

@@ -40,7 +40,7 @@ def replay(
     return int(ended.value.code or 0), output.out, output.err
 
 
-async def test_a_history_is_verified_and_a_changed_one_names_the_difference(
+async def test_replay_verifies_a_history_and_names_the_first_difference(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = await a_history(tmp_path / "history")
@@ -89,7 +89,7 @@ def test_partial_write(tmp_path: Path, capsys: pytest.CaptureFixture[str], monke
     assert (code, "epoch 1: 3 rows are missing: the leader of epoch 1 did not end" in output) == (0, True), output
 
 
-async def test_a_range_begins_at_the_checkpoint_before_it(
+async def test_range_starts_at_the_checkpoint_before_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = await a_history(tmp_path / "history")
@@ -156,7 +156,7 @@ async def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     assert (code, "no leader has recorded a checkpoint here" in error) == (1, True)
 
 
-async def test_a_file_that_cannot_be_read_is_named_and_what_is_missing_is_not_called_equal(
+async def test_unreadable_file_is_named_and_missing_rows_are_not_equal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = await a_history(tmp_path / "history")

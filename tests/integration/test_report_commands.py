@@ -44,7 +44,7 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-def test_every_command_of_a_report_runs_as_it_is_printed(cluster: Cluster) -> None:
+def test_every_command_of_a_report_runs_as_printed(cluster: Cluster) -> None:
     rows = pd.DataFrame({"kind": SUBJECTS.keys(), "subject": SUBJECTS.values(), "text": "x"})
     rows["evidence"] = '{"loadBalancerNamespaceMaximumBundles": 4}'
     inconsistent = pd.DataFrame({"broker": [BROKER], "what": ["topics"], "reports": [9], "inconsistent": [3]})

@@ -88,7 +88,7 @@ async def nothing_was_disturbed(fleet: Fleet) -> None:
         ("LARGEST", "splitAlgorithmName=flow_or_qps_equally_divide", None),
     ],
 )
-async def test_a_split_disturbs_no_topic(fleet: Fleet, bundle: str, query: str, body: list[int] | None) -> None:
+async def test_split_closes_no_topic(fleet: Fleet, bundle: str, query: str, body: list[int] | None) -> None:
     fleet.leader.node.live.apply({"loadBalancerNamespaceBundleMaxMsgRate": "5000"})
     await eventually(lambda: fleet.leader.node.planner.snapshot().bundles.long.sum() > 0)
     await eventually(
@@ -128,7 +128,7 @@ async def test_history_is_divided_and_left_to_the_next_leader(fleet: Fleet) -> N
         assert share[first] / sum(share.values()) == pytest.approx(inside, abs=0.05)
 
 
-async def test_the_parts_are_unloaded_one_by_one_and_placed_anew(fleet: Fleet) -> None:
+async def test_split_parts_are_unloaded_and_placed_again_on_request(fleet: Fleet) -> None:
     assert await split(fleet, query="unload=true") == 204
     broker = fleet.brokers["b1:8080"]
     await eventually(lambda: {o.state for o in fleet.state().ownerships} == {OwnershipState.FREE})
@@ -140,7 +140,7 @@ async def test_the_parts_are_unloaded_one_by_one_and_placed_anew(fleet: Fleet) -
     assert all(len(fleet.holders(topic)) == 1 for topic in TOPICS)
 
 
-async def test_one_part_moves_and_the_topics_of_the_other_stay_open(fleet: Fleet) -> None:
+async def test_moved_part_leaves_the_topics_of_the_other_open(fleet: Fleet) -> None:
     assert await split(fleet) == 204
     low, high = fleet.state().bundles.ranges()
     reply = await fleet.leader.put(f"{NS}/{low}/unload?destinationBroker=b2:8080")
@@ -152,7 +152,7 @@ async def test_one_part_moves_and_the_topics_of_the_other_stay_open(fleet: Fleet
     assert all(fleet.brokers["b1:8080"].openings.count(topic) == 1 for topic in stayed)
 
 
-async def test_merged_neighbours_stay_open_and_leave_together(fleet: Fleet) -> None:
+async def test_merged_bundle_stays_open_and_moves_as_one(fleet: Fleet) -> None:
     assert await split(fleet, query="splitAlgorithmName=specified_positions_divide", body=[5, 0x80000000]) == 204
     last = fleet.state().bundles.range_at(2)
     middle = fleet.state().bundles.range_at(1)
@@ -166,7 +166,7 @@ async def test_merged_neighbours_stay_open_and_leave_together(fleet: Fleet) -> N
     assert {fleet.holders(topic)[0] for topic in TOPICS} == {"b2:8080"}
 
 
-async def test_a_bundle_above_a_limit_is_split_by_itself_until_it_is_not(fleet: Fleet) -> None:
+async def test_bundle_above_a_limit_is_split_automatically_until_below(fleet: Fleet) -> None:
     fleet.leader.node.live.apply(
         {
             "loadBalancerNamespaceBundleMaxTopics": "4",
@@ -186,7 +186,7 @@ async def test_a_bundle_above_a_limit_is_split_by_itself_until_it_is_not(fleet: 
     assert most_topics() >= 3
 
 
-async def test_a_bundle_of_a_dead_owner_is_split_where_it_is_placed_then(fleet: Fleet) -> None:
+async def test_bundle_of_a_lost_owner_is_split_and_placed(fleet: Fleet) -> None:
     await fleet.stop_broker("b1:8080")
     await eventually(lambda: len(fleet.leader.node.mirror.registrations) == 1)
     assert await split(fleet) == 204
@@ -194,7 +194,7 @@ async def test_a_bundle_of_a_dead_owner_is_split_where_it_is_placed_then(fleet: 
     await fleet.serve(TOPICS)
 
 
-async def test_an_unload_and_a_split_at_the_same_time_both_come_to_an_end(fleet: Fleet) -> None:
+async def test_concurrent_unload_and_split_both_end(fleet: Fleet) -> None:
     unload = fleet.leader.put(f"{NS}/{WHOLE}/unload?destinationBroker=b2:8080")
     replies = await asyncio.gather(unload, split(fleet), return_exceptions=True)
     assert not [reply for reply in replies if isinstance(reply, BaseException)]
@@ -204,7 +204,7 @@ async def test_an_unload_and_a_split_at_the_same_time_both_come_to_an_end(fleet:
     assert all(len(fleet.holders(topic)) == 1 for topic in TOPICS)
 
 
-async def test_a_leader_that_was_replaced_splits_nothing(fleet: Fleet) -> None:
+async def test_replaced_leader_splits_nothing(fleet: Fleet) -> None:
     deposed = fleet.leader
     before = await stored(fleet)
     deposed.node.election._resigned = True  # else it might be elected again before it is asked
@@ -217,7 +217,7 @@ async def test_a_leader_that_was_replaced_splits_nothing(fleet: Fleet) -> None:
     await nothing_was_disturbed(fleet)
 
 
-async def test_every_node_knows_the_parts_at_once(fleet: Fleet) -> None:
+async def test_split_parts_are_known_to_every_node(fleet: Fleet) -> None:
     standby = next(node for node in fleet.cluster.nodes if not node.leads)
     assert (await standby.put(f"{NS}/{WHOLE}/split")).status == 204
     parts = fleet.state().bundle_names()

@@ -156,7 +156,7 @@ async def may_read(store: ZooKeeperStore, path: str) -> bool:
 
 
 @pytest.mark.parametrize("scheme", ["digest", "sasl"])
-async def test_each_may_do_what_the_table_says_and_no_more(connect: Connect, scheme: Scheme) -> None:
+async def test_permissions_match_the_table(connect: Connect, scheme: Scheme) -> None:
     node, agent = accesses(scheme)
     stranger = Access(credentials("digest", "stranger"))
     registration, namespace = paths.broker("b1:8080"), paths.namespace("t/ns")
@@ -184,7 +184,7 @@ async def test_each_may_do_what_the_table_says_and_no_more(connect: Connect, sch
         await agents.commit([Delete(registration)])
 
 
-async def test_a_password_that_sasl_does_not_take_is_refused_at_the_start_and_named_nowhere(connect: Connect) -> None:
+async def test_wrong_sasl_password_is_refused_at_start_and_not_shown(connect: Connect) -> None:
     wrong = Access(credentials("sasl", "node", "not-this-one"))
     with capture_logs() as logs, pytest.raises(StoreUnavailableError) as refused:
         async with connect(wrong, within_s=1.0):
@@ -206,7 +206,7 @@ async def test_resumed_session_is_known(connect: Connect, scheme: Scheme, caplog
     assert "node-secret" not in caplog.text
 
 
-async def test_over_tls_a_client_is_known_by_its_certificate(connect: Connect, secured: Secured) -> None:
+async def test_tls_client_is_identified_by_its_certificate(connect: Connect, secured: Secured) -> None:
     context = secured.tls("loadmanager")
     async with connect(Access(tls=lambda: context), secured.tls_address) as store:
         (ours,) = [each for each in await store.who_am_i() if each.scheme == "x509"]
@@ -223,7 +223,7 @@ async def test_over_tls_a_client_is_known_by_its_certificate(connect: Connect, s
 
 
 @pytest.mark.parametrize("mistake", ["ca", "name", "no certificate", "plain port"])
-async def test_what_is_wrong_with_tls_is_said_at_the_start(connect: Connect, secured: Secured, mistake: str) -> None:
+async def test_tls_error_is_stated_at_start(connect: Connect, secured: Secured, mistake: str) -> None:
     context = secured.tls("loadmanager", ca=trustme.CA() if mistake == "ca" else None)
     hosts, says = secured.tls_address, "its certificate is not trusted"
     if mistake == "name":
@@ -235,7 +235,7 @@ async def test_what_is_wrong_with_tls_is_said_at_the_start(connect: Connect, sec
     assert says in await why_not(connect, Access(tls=lambda: context), hosts)
 
 
-async def test_what_exists_is_secured_step_by_step_and_opened_again(connect: Connect) -> None:
+async def test_existing_znodes_are_secured_and_opened_again(connect: Connect) -> None:
     node, agent = accesses("sasl")
     async with connect(Access(node.credentials)) as early, connect(Access(agent.credentials)) as running:
         for path in paths.PERSISTENT_PARENTS:
@@ -260,7 +260,7 @@ async def test_what_exists_is_secured_step_by_step_and_opened_again(connect: Con
             assert await may_read(nobody, paths.EPOCH)
 
 
-async def test_nobody_locks_himself_out(connect: Connect) -> None:
+async def test_securing_that_would_lock_oneself_out_is_detected(connect: Connect) -> None:
     node, agent = accesses("digest")
     async with connect() as nobody, connect(node) as store:
         assert await why_locked_out(store, node.acls.nodes) is None
@@ -270,7 +270,7 @@ async def test_nobody_locks_himself_out(connect: Connect) -> None:
         assert await why_locked_out(nobody, node.acls.nodes) is not None
 
 
-async def test_a_process_that_is_taken_for_somebody_else_is_refused_at_its_start(connect: Connect) -> None:
+async def test_process_with_the_wrong_identity_is_refused_at_start(connect: Connect) -> None:
     node, agent = accesses("digest")
     own = agent.credentials
     assert own is not None
@@ -291,7 +291,7 @@ async def test_a_process_that_is_taken_for_somebody_else_is_refused_at_its_start
         assert logs[0]["event"] == "zookeeper_is_open"
 
 
-async def test_what_is_denied_is_kept_until_it_is_let_through(connect: Connect) -> None:
+async def test_denied_access_is_remembered_until_permitted(connect: Connect) -> None:
     node, agent = accesses("digest")
     async with connect(node) as store, connect(agent) as agents:
         assert not await store.set_acl(paths.EPOCH, OPEN_ACL_UNSAFE)
@@ -314,7 +314,7 @@ async def test_what_is_denied_is_kept_until_it_is_let_through(connect: Connect) 
         assert agents.denied == {}
 
 
-async def test_above_the_chroot_znodes_belong_to_nobody(connect: Connect, secured: Secured, chroot: str) -> None:
+async def test_znodes_above_the_chroot_stay_open(connect: Connect, secured: Secured, chroot: str) -> None:
     node, _ = accesses("digest")
     store = ZooKeeperStore(
         secured.server.connect_string, session_timeout_s=60.0, chroot=f"{chroot}/deep/down", access=node

@@ -94,7 +94,7 @@ async def an_agent_lives_and_leaves(cluster: Cluster) -> None:
     await store.close()
 
 
-async def test_step_by_step(
+async def test_running_cluster_is_secured_and_opened_again(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(zookeeper_command, "configure_logging", lambda **_: None)

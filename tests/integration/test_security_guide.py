@@ -43,7 +43,7 @@ async def _type(folder: Path, commands: str, url: str = NODE) -> str:
     return said
 
 
-async def test_the_guide_closes_a_cluster(tmp_path: Path) -> None:
+async def test_guide_secures_a_cluster(tmp_path: Path) -> None:
     make, use = _blocks("sh")
     [configuration] = _blocks("yaml")
     await _type(tmp_path, make)

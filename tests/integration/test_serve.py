@@ -73,7 +73,7 @@ def store_url(zookeeper: EmbeddedZooKeeper, chroot: str) -> str:
 
 
 @pytest.mark.parametrize("number", deep_except({signal.SIGTERM}, [signal.SIGTERM, signal.SIGINT]))
-async def test_it_answers_once_it_is_ready_and_ends_at_a_signal_within_two_seconds_and_its_streams_with_it(
+async def test_node_serves_when_ready_and_ends_on_a_signal(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     settings = {"metadataStoreUrl": store_url(zookeeper, chroot)}
@@ -99,7 +99,7 @@ async def test_it_answers_once_it_is_ready_and_ends_at_a_signal_within_two_secon
 
 
 @pytest.mark.skipif(Path("/var/lib/loadmanager").exists(), reason="there is a place")
-async def test_without_a_place_for_the_history_it_starts_all_the_same(
+async def test_node_starts_without_a_folder_for_the_history(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("no folder")
@@ -199,7 +199,7 @@ async def test_setting_that_cannot_be_used_is_named(
     assert "Traceback" not in ended[1]
 
 
-async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+async def test_port_in_use_is_named(tmp_path: Path) -> None:
     with listen() as taken:
         port = taken.getsockname()[1]
         async with serving(tmp_path, {"webServicePort": port}) as serve:
@@ -235,7 +235,7 @@ async def test_read_only_store_ends_the_start(zookeeper: EmbeddedZooKeeper, chro
     assert "Traceback" not in said
 
 
-async def test_pulsars_metadata_are_left_untouched(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
+async def test_metadata_of_a_pulsar_are_not_touched(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
     witness = await on_zookeeper(zookeeper, chroot)()
     await witness.ensure_path("/admin/clusters")
     url = store_url(zookeeper, chroot)
@@ -250,7 +250,7 @@ async def test_pulsars_metadata_are_left_untouched(zookeeper: EmbeddedZooKeeper,
     assert found == ["admin"]
 
 
-async def test_it_recovers_when_zookeeper_returns(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
+async def test_node_recovers_when_zookeeper_returns(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
     async with TcpProxy(int(zookeeper.connect_string.rpartition(":")[2])) as network:
         settings = {"metadataStoreUrl": f"zk:{network.address}{chroot}", "metadataStoreSessionTimeoutMillis": 4_000}
         async with serving(tmp_path, settings) as serve, aiohttp.ClientSession() as http:

@@ -76,7 +76,7 @@ async def test_session_ahead_of_the_server_is_replaced(start_zookeeper: ZooKeepe
 
 
 @pytest.mark.deep
-async def test_while_no_server_serves_no_session_is_given_up(start_ensemble: EnsembleFactory) -> None:
+async def test_session_is_kept_while_no_server_serves(start_ensemble: EnsembleFactory) -> None:
     """A member without a quorum hangs up too, and when there is one again the sessions go on."""
     ensemble = start_ensemble()
     async with (

@@ -23,14 +23,14 @@ def written(folder: Path, **changes: Any) -> str:  # noqa: ANN401 - whatever a k
     return str(path)
 
 
-def test_a_scenario_that_holds_is_shown_with_its_figures_and_its_bounds() -> None:
+def test_scenario_is_shown_with_its_figures_and_bounds() -> None:
     done = simulate("ninety-ten")
     assert (done.returncode, done.stderr) == (0, "")
     assert "as configured  held" in done.stdout
     assert "held  levelled" in done.stdout
 
 
-def test_how_near_its_rounds_come_to_what_no_plan_can_beat_is_said_when_it_is_asked_for() -> None:
+def test_certify_option_shows_the_gap_to_the_lower_bound() -> None:
     done = simulate("five-to-ten-brokers", "--strategy", "Level", "--certify", "--json")
     (run,) = (json.loads(line) for line in done.stdout.splitlines())
     certified = run["certified"]
@@ -41,7 +41,7 @@ def test_how_near_its_rounds_come_to_what_no_plan_can_beat_is_said_when_it_is_as
     assert f"Level: {certified['rounds']} rounds moved something" in shown
 
 
-def test_strategies_are_shown_side_by_side_and_a_bound_that_is_not_held_is_exit_code_1() -> None:
+def test_strategies_are_compared_and_a_violated_bound_ends_with_1() -> None:
     done = simulate("ninety-ten", "--strategy", "ThresholdShedder", "--strategy", "OverloadShedder")
     assert done.returncode == 1
     rows = {line.split()[0]: line for line in done.stdout.splitlines() if line.startswith(("Threshold", "Overload"))}
@@ -51,7 +51,7 @@ def test_strategies_are_shown_side_by_side_and_a_bound_that_is_not_held_is_exit_
     assert "█" not in done.stdout
 
 
-def test_json_has_one_object_for_each_run_the_same_whenever_it_is_run(tmp_path: Path) -> None:
+def test_json_has_one_reproducible_object_per_run(tmp_path: Path) -> None:
     name = written(tmp_path, expect={"movesAtMost": 0}, strategies=["ThresholdShedder", "AvgShedder"])
     first, again = simulate(name, "--json"), simulate(name, "--json", "--seed", "0")
     assert first.returncode == 0
@@ -68,7 +68,7 @@ def test_json_has_one_object_for_each_run_the_same_whenever_it_is_run(tmp_path: 
     assert len(runs[0]["series"]["imbalance"]) == 10
 
 
-def test_a_setting_wins_over_those_of_the_scenario(tmp_path: Path) -> None:
+def test_set_option_overrides_scenario_settings(tmp_path: Path) -> None:
     name = written(
         tmp_path, settings={"loadBalancerSheddingEnabled": True}, expect={"said": [{"reason": "shedding_disabled"}]}
     )
@@ -76,7 +76,7 @@ def test_a_setting_wins_over_those_of_the_scenario(tmp_path: Path) -> None:
     assert simulate(name, "--set", "loadBalancerSheddingEnabled=false").returncode == 0
 
 
-def test_the_packaged_scenarios_are_listed() -> None:
+def test_packaged_scenarios_are_listed() -> None:
     done = simulate("--list", "--json")
     names = {json.loads(line)["name"] for line in done.stdout.splitlines()}
     assert {"five-to-ten-brokers", "stationary-noise", "mass-failure"} <= names
@@ -84,7 +84,7 @@ def test_the_packaged_scenarios_are_listed() -> None:
     assert all(name in shown for name in names)
 
 
-def test_recorded_series_are_read_from_beside_the_scenario_or_from_where_they_are_said_to_be(tmp_path: Path) -> None:
+def test_recorded_series_are_read_from_files_or_a_folder(tmp_path: Path) -> None:
     rows = "".join(f"2026-01-01 00:{minute:02}:00,{minute % 7}\n" for minute in range(60))
     (tmp_path / "one.csv").write_text(f"timestamp,value\n{rows}", encoding="utf-8")
     traces = {"bundles": 8, "owners": "dealt"}
@@ -128,7 +128,7 @@ def test_bad_series_is_refused_with_file_and_row(tmp_path: Path, rows: str, comp
         (("recorded-traffic", "--traces", "nowhere.csv"), "nowhere.csv"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, arguments: tuple[str, ...], complaint: str) -> None:
+def test_invalid_input_ends_with_2_and_one_line(tmp_path: Path, arguments: tuple[str, ...], complaint: str) -> None:
     done = simulate(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert complaint in done.stderr
@@ -144,7 +144,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, arguments: tuple[
         (b"nam: x\n", "nam: unknown key; did you mean 'name'?"),
     ],
 )
-def test_a_file_that_is_no_scenario_is_refused_with_its_name(tmp_path: Path, content: bytes, complaint: str) -> None:
+def test_invalid_scenario_file_is_rejected_by_name(tmp_path: Path, content: bytes, complaint: str) -> None:
     path = tmp_path / "bad.yaml"
     path.write_bytes(content)
     done = simulate(str(path))

@@ -128,7 +128,7 @@ async def everybody_names(new: RunningNode, urls: tuple[str, ...], owner: str) -
 
 
 @pytest.mark.deep
-async def test_an_upgrade_and_the_way_back(
+async def test_versions_work_together_in_upgrade_and_downgrade(
     before: Path, zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
 ) -> None:
     versions = Versions(before, tmp_path, f"zk:{zookeeper.connect_string}{chroot}")

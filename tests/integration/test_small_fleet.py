@@ -58,7 +58,7 @@ def logs_of_agents(folder: Path) -> list[str]:
     return [path.read_text(encoding="utf-8") for path in folder.glob("broker-*-agent.log")]
 
 
-async def test_it_is_evened_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_small_fleet_is_levelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_cluster, "node_configuration", node)
     monkeypatch.setattr(demo_cluster, "agent_configuration", agent)
     rates = dict(zip(WORKLOAD.topic_names(), WORKLOAD.rates(), strict=True))

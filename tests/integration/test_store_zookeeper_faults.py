@@ -110,7 +110,7 @@ async def test_busy_client_without_packets_suspends_and_recovers(zookeeper: Embe
         await check_that_silence_suspends(store, proxy.blackhole, proxy.heal)
 
 
-async def test_an_idle_client_behind_lost_packets_suspends_too(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
+async def test_idle_client_without_packets_suspends_and_recovers(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     async with TcpProxy(zookeeper.port) as proxy, a_store(proxy.address, chroot, SHORT_S) as store:
         proxy.blackhole()
         await eventually(lambda: store.state is SessionState.SUSPENDED)
@@ -139,7 +139,7 @@ async def test_kernel_closes_an_unacknowledged_connection(zookeeper: EmbeddedZoo
         assert timeout_ms == STEADY_S * 1000 / 3
 
 
-async def test_the_lease_lapses_before_the_server_ends_the_session(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
+async def test_lease_lapses_before_the_server_ends_the_session(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     async with TcpProxy(zookeeper.port) as proxy, a_store(proxy.address, chroot, SHORT_S) as store:
         async with a_store(zookeeper.connect_string, chroot) as witness:
             await store.commit([Create("/held", b"", ephemeral=True)])
@@ -154,7 +154,7 @@ async def test_the_lease_lapses_before_the_server_ends_the_session(zookeeper: Em
         proxy.heal()
 
 
-async def test_a_write_renews_the_lease_unless_it_fails(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
+async def test_successful_write_renews_the_lease(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     async with a_store(zookeeper.connect_string, chroot) as store:
         asked_s = now_s()
         await store.commit([Create("/written", b"")])
@@ -354,7 +354,7 @@ async def test_too_large_write_is_refused_on_a_live_connection(zookeeper: Embedd
         assert states == []
 
 
-async def test_an_idle_client_writes_nothing(start_zookeeper: ZooKeeperFactory) -> None:
+async def test_idle_client_writes_nothing(start_zookeeper: ZooKeeperFactory) -> None:
     server = start_zookeeper()
     async with a_store(server.connect_string, timeout_s=6.0) as store:
         store.watch("/", lambda _: None)
@@ -411,12 +411,12 @@ async def test_requests_beyond_kazoos_wake_ups_are_answered(zookeeper: EmbeddedZ
         assert all(answer is not None for answer in answers)
 
 
-async def test_the_session_timeout_is_the_one_the_server_granted(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
+async def test_session_timeout_is_the_one_the_server_granted(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     async with a_store(zookeeper.connect_string, chroot, timeout_s=0.1) as store:
         assert store.session_timeout_s == 0.4  # two ticks of 200 ms are the least
 
 
-async def test_the_chroot_is_created_and_hidden(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
+async def test_chroot_is_created_and_hidden(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     async with a_store(zookeeper.connect_string, f"{chroot}/deep/er") as store:
         seen: list[str] = []
         store.watch("/", seen.append)
@@ -430,7 +430,7 @@ async def test_the_chroot_is_created_and_hidden(zookeeper: EmbeddedZooKeeper, ch
             assert await outside.children(f"{chroot}/deep/er") == ["a"]
 
 
-async def test_a_chroot_that_must_be_there_already_is_not_created(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
+async def test_required_chroot_is_not_created(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     visitor = ZooKeeperStore(zookeeper.connect_string, session_timeout_s=STEADY_S, chroot=chroot, create_chroot=False)
     with pytest.raises(StoreError, match=f"the chroot {chroot} does not exist"):
         await visitor.start()
@@ -442,7 +442,7 @@ async def test_a_chroot_that_must_be_there_already_is_not_created(zookeeper: Emb
     await visitor.close()
 
 
-async def test_three_stores_on_one_chroot_see_each_others_changes(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
+async def test_stores_on_one_chroot_see_each_others_changes(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     async with (
         a_store(zookeeper.connect_string, chroot) as one,
         a_store(zookeeper.connect_string, chroot) as two,
@@ -457,7 +457,7 @@ async def test_three_stores_on_one_chroot_see_each_others_changes(zookeeper: Emb
         await eventually(lambda: set(seen) == {f"{store.session_id} /a" for store in (one, two, three)})
 
 
-async def test_start_names_the_hosts_when_nobody_answers_and_leaves_nothing_behind() -> None:
+async def test_failed_start_names_the_hosts_and_leaves_no_thread() -> None:
     threads = set(threading.enumerate())
     store = ZooKeeperStore("127.0.0.1:1,localhost:1", session_timeout_s=3, connect_timeout_s=0.5)
     with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1,localhost:1 within 0\.5 s"):
@@ -467,7 +467,7 @@ async def test_start_names_the_hosts_when_nobody_answers_and_leaves_nothing_behi
     assert store.state is SessionState.LOST
 
 
-async def test_start_can_be_tried_again(start_zookeeper: ZooKeeperFactory) -> None:
+async def test_start_can_be_repeated(start_zookeeper: ZooKeeperFactory) -> None:
     server = start_zookeeper()
     await asyncio.to_thread(server.kill)
     store = ZooKeeperStore(server.connect_string, session_timeout_s=3, connect_timeout_s=0.5)
@@ -479,7 +479,7 @@ async def test_start_can_be_tried_again(start_zookeeper: ZooKeeperFactory) -> No
     await store.close()
 
 
-async def test_start_gives_up_on_a_server_that_accepts_and_never_answers(zookeeper: EmbeddedZooKeeper) -> None:
+async def test_start_times_out_on_a_server_that_never_answers(zookeeper: EmbeddedZooKeeper) -> None:
     async with TcpProxy(zookeeper.port) as proxy:
         proxy.blackhole()
         threads = set(threading.enumerate())
@@ -490,7 +490,7 @@ async def test_start_gives_up_on_a_server_that_accepts_and_never_answers(zookeep
         await eventually(lambda: not set(threading.enumerate()) - threads)
 
 
-async def test_close_ends_soon_without_a_connection(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
+async def test_close_is_fast_without_a_connection(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     threads = set(threading.enumerate())
     async with TcpProxy(zookeeper.port) as proxy:
         for cut, session_timeout_s in ((False, STEADY_S), (True, SHORT_S)):
@@ -520,7 +520,7 @@ def an_exists_answered_with_an_unknown_code(store: ZooKeeperStore) -> KazooReque
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("make", [unsendable, an_exists_answered_with_an_unknown_code])
-async def test_an_error_that_kazoo_does_not_foresee_costs_the_connection_and_not_the_store(
+async def test_unexpected_kazoo_error_costs_only_the_connection(
     zookeeper: EmbeddedZooKeeper, chroot: str, make: Callable[[ZooKeeperStore], KazooRequest[None]]
 ) -> None:
     async with a_store(zookeeper.connect_string, chroot) as store:
@@ -534,7 +534,7 @@ async def test_an_error_that_kazoo_does_not_foresee_costs_the_connection_and_not
         await store.sync()
 
 
-async def test_an_answer_that_cannot_be_read_is_none(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
+async def test_unreadable_answer_counts_as_unanswered(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     async with a_store(zookeeper.connect_string, chroot) as store:
         for error in (ValueError("garbage"), struct.error("too short")):
             with pytest.raises(_UnansweredError, match=str(error)):
@@ -542,7 +542,7 @@ async def test_an_answer_that_cannot_be_read_is_none(zookeeper: EmbeddedZooKeepe
 
 
 @pytest.mark.deep
-async def test_a_client_moves_to_another_member_when_its_own_dies(start_ensemble: EnsembleFactory) -> None:
+async def test_client_of_a_dead_member_moves_to_another(start_ensemble: EnsembleFactory) -> None:
     ensemble = start_ensemble()
     async with a_store(ensemble.connect_string, "/app") as store:
         await store.commit([Create("/held", b"", ephemeral=True)])
@@ -566,7 +566,7 @@ async def _answers(store: ZooKeeperStore) -> bool:
 
 
 @pytest.mark.deep
-async def test_without_a_quorum_the_lease_lapses_even_though_a_member_is_there(start_ensemble: EnsembleFactory) -> None:
+async def test_lease_lapses_without_a_quorum(start_ensemble: EnsembleFactory) -> None:
     ensemble = start_ensemble()
     async with a_store(ensemble.members[0].connect_string, "/app", timeout_s=SHORT_S) as store:
         for member in ensemble.members[1:]:
@@ -582,6 +582,6 @@ async def test_without_a_quorum_the_lease_lapses_even_though_a_member_is_there(s
 @pytest.mark.parametrize(
     ("hosts", "chroot"), [("", ""), ("h:1/app", ""), ("h:port", ""), ("h:1", "app"), ("h:1", "/app/"), ("h:1", "/")]
 )
-def test_an_address_that_cannot_be_used_is_a_configuration_error(hosts: str, chroot: str) -> None:
+def test_invalid_address_is_a_configuration_error(hosts: str, chroot: str) -> None:
     with pytest.raises(ConfigurationError, match="ZooKeeper"):
         ZooKeeperStore(hosts, session_timeout_s=3, chroot=chroot)

@@ -135,7 +135,7 @@ async def closed(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> A
             yield closed
 
 
-async def test_all_of_a_cluster_goes_on_by_tls_alone(closed: Closed) -> None:
+async def test_cluster_works_over_tls_alone(closed: Closed) -> None:
     first, second = (node.url for node in closed.nodes)
     assert all(url.startswith("https://127.0.0.1:") for url in (first, second, closed.agent_url))
     refused = await closed.admin("brokers list", with_certificate=False)

@@ -51,7 +51,7 @@ async def all_told(*running: RunningNode | RunningAgent) -> None:
         await asyncio.to_thread(exporter.force_flush)
 
 
-async def test_a_lookup_and_its_decision_are_one_trace_across_nodes(collector: Collector) -> None:
+async def test_lookup_and_its_decision_are_one_trace_across_nodes(collector: Collector) -> None:
     async with Cluster() as cluster:
         leader, other = await a_traced_fleet(collector, cluster)
         await cluster.a_broker("b1:8080")
@@ -67,7 +67,7 @@ async def test_a_lookup_and_its_decision_are_one_trace_across_nodes(collector: C
     assert by_name["write owners"].attributes == {"namespace": "t/ns"}
 
 
-async def test_a_move_and_what_is_done_for_it_are_one_trace_across_leader_and_agent(collector: Collector) -> None:
+async def test_move_is_one_trace_across_leader_and_agent(collector: Collector) -> None:
     connect = in_memory()
     store = await connect()
     async with Cluster(connect) as cluster, FakeBroker() as broker:
@@ -90,9 +90,7 @@ async def test_a_move_and_what_is_done_for_it_are_one_trace_across_leader_and_ag
     assert asked.instance == BROKER_ID
 
 
-async def test_a_round_of_shedding_and_its_moves_are_a_trace_of_their_own(
-    collector: Collector, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_shedding_round_is_a_trace_of_its_own(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "SAMPLED_REQUESTS", 0.0)
     async with Cluster() as cluster:
         leader, other = await a_traced_fleet(collector, cluster)
@@ -102,9 +100,7 @@ async def test_a_round_of_shedding_and_its_moves_are_a_trace_of_their_own(
     assert {each.name for each in collector.told} == {"shedding round"}
 
 
-async def test_what_belongs_to_a_trace_that_is_not_told_of_is_not_told_either(
-    collector: Collector, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unsampled_trace_is_not_exported(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "SAMPLED_REQUESTS", 1.0)
     async with Cluster() as cluster:
         leader, other = await a_traced_fleet(collector, cluster)
@@ -115,7 +111,7 @@ async def test_what_belongs_to_a_trace_that_is_not_told_of_is_not_told_either(
     assert not collector.of(OF_CLIENT)
 
 
-async def test_a_collector_that_is_away_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreachable_collector_delays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "SAMPLED_REQUESTS", 1.0)
     async with Cluster() as cluster:
         leader, other = await cluster.start_nodes(2, otlp_endpoint="http://127.0.0.1:9")
@@ -125,11 +121,11 @@ async def test_a_collector_that_is_away_holds_nothing_up(monkeypatch: pytest.Mon
         assert (await leader.lookup(TOPIC)).status == 200
 
 
-def test_nothing_is_traced_without_a_collector() -> None:
+def test_tracing_is_off_without_a_collector() -> None:
     assert tracing_of(TracingSettings(), "loadmanager", "a:1") is OFF
 
 
-def test_without_its_packages_the_key_and_the_fix_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_named_with_key_and_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     import_really = builtins.__import__
 
     def without(name: str, *rest: object) -> object:
@@ -143,6 +139,6 @@ def test_without_its_packages_the_key_and_the_fix_are_named(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("endpoint", ["collector:4318", "http://", "http://c:4318/v1/traces"])
-def test_an_endpoint_that_is_none_is_refused(endpoint: str) -> None:
+def test_invalid_endpoint_is_rejected(endpoint: str) -> None:
     with pytest.raises(ConfigurationError, match="otlpEndpoint: "):
         settings_of({"otlpEndpoint": endpoint}, "file")

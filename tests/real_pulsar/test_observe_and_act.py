@@ -133,7 +133,7 @@ def test_observe_writes_nothing(
     assert not [line for line in log.lines() if "Unloading" in line or "Updated Service configuration" in line]
 
 
-def test_the_diary_has_the_moves_of_others_and_the_history_can_be_replayed(
+def test_diary_has_moves_by_others_and_the_history_replays(
     cluster: PulsarCluster, operator: Operator, skew: Skew, skewed: RunningLoad, start: Start
 ) -> None:
     del skewed
@@ -156,7 +156,7 @@ def diary(command: PulsarCommand) -> list[tuple[str, str, str]]:
     return [(each["subject"], each["why"].get("source"), each["why"].get("destination")) for each in told]
 
 
-def test_acting_levels_a_skewed_load_and_then_lets_it_be(
+def test_acting_levels_a_skewed_load_and_then_moves_nothing(
     cluster: PulsarCluster, operator: Operator, skew: Skew, skewed: RunningLoad, start: Start
 ) -> None:
     assert imbalance(operator, skew) > 2
@@ -177,7 +177,7 @@ def assert_nothing_is_lost(load: RunningLoad) -> None:
     )
 
 
-def test_a_drain_empties_a_broker(
+def test_drain_empties_a_broker(
     cluster: PulsarCluster, operator: Operator, skew: Skew, skewed: RunningLoad, start: Start
 ) -> None:
     broker = cluster.brokers[0]
@@ -196,7 +196,7 @@ def test_a_drain_empties_a_broker(
     assert command.tell("DELETE", drain) == 204
 
 
-def test_it_does_not_act_while_pulsar_sheds_by_itself(
+def test_process_does_not_act_while_pulsar_sheds(
     cluster: PulsarCluster, operator: Operator, skewed: RunningLoad, start: Start
 ) -> None:
     del skewed
@@ -211,7 +211,7 @@ def test_it_does_not_act_while_pulsar_sheds_by_itself(
     assert unloaded <= {each.bundle for each in log.moved()}, "its own leader alone"
 
 
-def test_taking_over_switches_pulsars_own_off_and_gives_it_back(
+def test_take_over_disables_shedding_of_pulsar_and_restores_it(
     operator: Operator, skewed: RunningLoad, start: Start
 ) -> None:
     del skewed
@@ -223,9 +223,7 @@ def test_taking_over_switches_pulsars_own_off_and_gives_it_back(
     assert operator.dynamic()[SHEDDING] == "true"
 
 
-def test_excluded_namespaces_stay_where_they_are(
-    operator: Operator, skew: Skew, skewed: RunningLoad, start: Start
-) -> None:
+def test_excluded_namespaces_are_not_moved(operator: Operator, skew: Skew, skewed: RunningLoad, start: Start) -> None:
     del skewed
     before = operator.owners(skew.namespace)
     command = start(includedNamespaces=[], excludedNamespaces=[skew.namespace])
@@ -235,7 +233,7 @@ def test_excluded_namespaces_stay_where_they_are(
     assert operator.owners(skew.namespace) == before
 
 
-def test_a_broker_that_was_killed_stops_it_until_all_has_settled(
+def test_killed_broker_stops_acting_until_settled(
     cluster: PulsarCluster, operator: Operator, skew: Skew, skewed: RunningLoad, start: Start
 ) -> None:
     command = start(settlingSeconds=600)
@@ -260,7 +258,7 @@ def all_owned(operator: Operator, skew: Skew, brokers: list[Broker]) -> bool:
     return len(owners) == skew.bundles and set(owners.values()) <= {each.name for each in brokers}
 
 
-def test_of_two_processes_one_acts_and_the_other_takes_its_place(
+def test_one_of_two_processes_acts_and_the_other_takes_over(
     operator: Operator, skew: Skew, skewed: RunningLoad, start: Start
 ) -> None:
     both = [start(movesPerRound=1), start(movesPerRound=1)]
@@ -279,7 +277,7 @@ def test_of_two_processes_one_acts_and_the_other_takes_its_place(
     skewed.wait_until_flowing()
 
 
-def test_killed_in_the_middle_of_a_move_the_next_one_sees_it_through(
+def test_move_of_a_killed_process_is_finished_by_the_next(
     cluster: PulsarCluster,
     operator: Operator,
     skew: Skew,
@@ -322,7 +320,7 @@ def is_under_way(store: Any, bundle: str, answer: Future[Any]) -> bool:  # noqa:
     return False
 
 
-def test_of_all_messages_none_is_lost(load: RunningLoad) -> None:
+def test_no_message_is_lost(load: RunningLoad) -> None:
     """The last of this file: whatever was done above."""
     outcome = load.finish()
     assert outcome["acknowledged"] > 1_000

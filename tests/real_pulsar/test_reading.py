@@ -22,7 +22,7 @@ pytestmark = [
 SHEDDING = "loadBalancerSheddingEnabled"
 
 
-def test_a_decision_is_the_one_that_the_leader_makes(
+def test_offline_decision_equals_that_of_the_leader(
     cluster: PulsarCluster, operator: Operator, skew: Skew, load: RunningLoad, tmp_path: Path
 ) -> None:
     load.wait_until_flowing()
@@ -59,7 +59,7 @@ def kept_averages(cluster: PulsarCluster) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("command", ["serve", "agent"])
-def test_what_writes_refuses_a_pulsars_root(cluster: PulsarCluster, tmp_path: Path, command: str) -> None:
+def test_serve_and_agent_refuse_the_root_of_a_pulsar(cluster: PulsarCluster, tmp_path: Path, command: str) -> None:
     config = tmp_path / f"{command}.yaml"
     more = {
         "serve": "webServicePort: 0\n",
@@ -75,7 +75,7 @@ def test_what_writes_refuses_a_pulsars_root(cluster: PulsarCluster, tmp_path: Pa
     assert set(read_tree(cluster.zookeeper)) >= before - {path for path in before if path.startswith("/counters")}
 
 
-def test_whatever_another_session_writes_is_seen(cluster: PulsarCluster) -> None:
+def test_writes_of_other_sessions_are_seen(cluster: PulsarCluster) -> None:
     writers = Writers.watch(cluster)
     with connect(cluster.zookeeper) as client:
         client.create("/of-a-test", b"1")
