@@ -99,7 +99,7 @@ def test_missing_history_directory_is_rejected(node: RecordingNode, tmp_path: Pa
     assert done.stderr == f"loadmanager: --history {tmp_path / 'nothing'}: no such directory\n"
 
 
-def test_audit_lists_changes_newest_first(node: RecordingNode) -> None:
+def test_audit_lists_changes_newest_last(node: RecordingNode) -> None:
     freeze = {"at": NOON_MS, "who": "ann", "from": "10.0.0.1", "operation": "PUT /loadbalance/v1/freeze"}
     freeze |= {"path": "/loadbalance/v1/freeze", "status": 204, "before": None, "after": {"frozen": "night"}}
     refused = freeze | {"who": "bob", "status": 403, "after": None}
