@@ -26,9 +26,9 @@ _QUICK = (
     "test_advice.py",
     "test_jobs.py",
     "test_report.py",
-    "test_s3.py::test_a_history_in_s3_is_read_by_workers",
+    "test_s3.py::test_history_in_s3_is_read_by_workers",
     "test_source.py::test_rows_equal_those_of_the_history_reader",
-    "test_source.py::test_options_select_rows",
+    "test_source.py::test_time_options_select_rows",
     "test_whatif.py",
 )
 """Tests on Spark that `make test` runs: mostly of one whole run."""

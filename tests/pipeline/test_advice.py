@@ -53,11 +53,11 @@ def advise(shape: Sequence[BusyBundle], settings: PlannerSettings = SETTINGS) ->
     return {each.kind: each for each in advise_namespace(shape, settings, 3 * DAY_MS)}
 
 
-def test_nothing_is_advised_on_a_namespace_of_warm_bundles() -> None:
+def test_warm_bundles_need_no_advice() -> None:
     assert advise(bundles(8)) == {}
 
 
-def test_a_bundle_above_a_limit_is_to_be_split_and_says_by_how_much() -> None:
+def test_bundle_above_a_limit_is_advised_to_split_with_figures() -> None:
     shape = bundles(8)
     shape[3] = replace(shape[3], msg_rate=50_000.0)
 
@@ -71,7 +71,7 @@ def test_a_bundle_above_a_limit_is_to_be_split_and_says_by_how_much() -> None:
     assert found["split"].evidence["msg_rate_per_s"] == 50_000.0
 
 
-def test_on_a_namespace_of_pulsars_first_form_the_same_is_advised() -> None:
+def test_v1_namespace_gets_the_same_advice() -> None:
     shape = bundles(8)
     shape[3] = replace(shape[3], msg_rate=50_000.0)
     shape[5:7] = [replace(each, **COLD) for each in shape[5:7]]  # type: ignore[arg-type]  # fields of their types
@@ -82,7 +82,7 @@ def test_on_a_namespace_of_pulsars_first_form_the_same_is_advised() -> None:
     assert {"split", "merge"} <= expected.keys()
 
 
-def test_a_bundle_whose_only_topic_is_above_a_limit_cannot_be_split() -> None:
+def test_single_topic_bundle_above_a_limit_is_unsplittable() -> None:
     shape = bundles(8)
     shape[0] = replace(shape[0], topics=1, throughput=200.0 * MIB)
 
@@ -94,18 +94,18 @@ def test_a_bundle_whose_only_topic_is_above_a_limit_cannot_be_split() -> None:
     assert found["unsplittable"].evidence["above"] == "loadBalancerNamespaceBundleMaxBandwidthMbytes"
 
 
-def test_a_single_topic_within_the_limits_is_nothing_to_speak_of() -> None:
+def test_single_topic_bundle_within_limits_needs_no_advice() -> None:
     assert advise(bundles(8, topics=1)) == {}
 
 
-def test_a_split_that_the_number_of_bundles_forbids_says_so() -> None:
+def test_split_at_the_maximum_number_of_bundles_is_blocked() -> None:
     found = advise(bundles(8, msg_rate=40_000.0), replace(SETTINGS, namespace_maximum_bundles=8))
 
     assert set(found) == {"split_blocked"}
     assert found["split_blocked"].evidence["loadBalancerNamespaceMaximumBundles"] == 8
 
 
-def test_cold_neighbours_of_one_broker_are_to_be_merged() -> None:
+def test_cold_neighbours_on_one_broker_are_advised_to_merge() -> None:
     shape = bundles(8)
     shape[4:6] = [replace(each, msg_rate=1.0, throughput=1_000.0, topics=2, sessions=4) for each in shape[4:6]]
 
@@ -115,12 +115,12 @@ def test_cold_neighbours_of_one_broker_are_to_be_merged() -> None:
     assert found["merge"].evidence["topics"] == 4
 
 
-def test_cold_neighbours_apart_or_young_are_not_merged() -> None:
+def test_cold_neighbours_on_different_brokers_or_too_young_are_not_merged() -> None:
     assert advise(bundles(8, ("a:80", "b:80"), **COLD)) == {}
     assert advise([replace(each, since_ms=3 * DAY_MS - 60_000) for each in bundles(8, ONE, **COLD)]) == {}
 
 
-def test_nothing_is_merged_across_bundles_that_nobody_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merge_across_an_unreported_bundle_is_not_advised(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = bundles(16, ONE, **COLD)[::2]
 
     monkeypatch.setattr("loadmanager.core.strategies.merging.MIN_BUNDLES", 1)
@@ -129,7 +129,7 @@ def test_nothing_is_merged_across_bundles_that_nobody_reports(monkeypatch: pytes
     assert found == {}
 
 
-def test_the_present_shape_of_a_namespace_is_what_was_reported_last() -> None:
+def test_current_bundles_are_the_last_reported_ones() -> None:
     old, *parts = bundles(1) + bundles(2)
     parts = [replace(each, last_ms=old.last_ms + 1) for each in parts]
 
@@ -137,7 +137,7 @@ def test_the_present_shape_of_a_namespace_is_what_was_reported_last() -> None:
     assert current([replace(old, last_ms=old.last_ms + 2), *parts]) == [replace(old, last_ms=old.last_ms + 2)]
 
 
-def test_a_limit_that_is_not_known_matters_where_the_resource_has_a_weight() -> None:
+def test_unknown_limit_matters_only_for_weighted_resources() -> None:
     limits = {"b:80": [800.0, 0.0, 0.0, 0.0, 1e6], "a:80": [800.0, 1.0, 1.0, 1e6, 1e6]}
 
     (found,) = advise_on_limits_of_brokers(limits, ResourceWeights())
@@ -146,7 +146,7 @@ def test_a_limit_that_is_not_known_matters_where_the_resource_has_a_weight() -> 
     assert found.text.startswith("The limits of bandwidth in are not known")
 
 
-def test_advice_from_the_tables_of_a_range(spark: SparkSession) -> None:
+def test_advice_is_derived_from_the_tables(spark: SparkSession) -> None:
     low, high, gone = ("0x00000000_0x80000000", "0x80000000_0xffffffff", "0x00000000_0xffffffff")
     last_hour = 47
     windows = [
@@ -202,7 +202,7 @@ def test_advice_from_the_tables_of_a_range(spark: SparkSession) -> None:
     assert orjson.loads(found["unknown_limits", "b:80"]["evidence"]) == {"unknown": "CPU"}
 
 
-def test_a_bundle_is_its_owners_since_the_last_report_of_another_broker_or_its_first_one(spark: SparkSession) -> None:
+def test_bundle_owner_holds_since_the_last_report_of_another_broker(spark: SparkSession) -> None:
     stays = [("t/n/a", "x:80", 0, 5), ("t/n/a", "y:80", 6, 8), ("t/n/a", "x:80", 9, 9), ("t/n/a", "z:80", 1, 2)]
     stays += [("t/n/b", "x:80", 3, 4), ("t/n/b", "x:80", 7, 8), ("t/n/young", "x:80", 1, 2), ("t/n/gone", "x:80", 1, 2)]
     reports = [
@@ -223,7 +223,7 @@ def test_a_bundle_is_its_owners_since_the_last_report_of_another_broker_or_its_f
     }
 
 
-def test_no_tables_no_advice(spark: SparkSession) -> None:
+def test_empty_tables_give_no_advice(spark: SparkSession) -> None:
     names = ("bundle_windows", "reported_by", "clean_broker_reports")
 
     assert advice(SETTINGS, *(frame_of(spark, name, []) for name in names)).collect() == []

@@ -59,7 +59,7 @@ def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Foun
     return Found(*([row for row in rows_in(tables, name) if row["window_s"] == SHORTEST_S] for name in names))
 
 
-def test_windows_are_what_was_valid_moment_by_moment(found: Found) -> None:
+def test_windows_equal_the_moment_by_moment_computation(found: Found) -> None:
     expected = plain_windows(ENTRIES, END_MS)
     bundles = {(name_of(bundle), start): window for (bundle, start), window in expected.bundles.items()}
     assert_as(found.bundles, "bundle", bundles)
@@ -107,12 +107,12 @@ def test_bundles_namespaces_and_brokers_add_up_to_the_same_load(found: Found) ->
         assert of_brokers == pytest.approx(of_namespaces, rel=1e-9)
 
 
-def test_nothing_is_covered_for_longer_than_its_window_or_after_the_last_report(found: Found) -> None:
+def test_coverage_ends_with_the_window_and_the_last_report(found: Found) -> None:
     for row in [*found.bundles, *found.brokers, *found.namespaces]:
         assert 0 < row["covered_s"] <= min(SHORTEST_S, (END_MS - row["start_ms"]) / 1000)
 
 
-def test_a_term_ends_when_it_was_ended_else_when_the_next_one_began() -> None:
+def test_term_ends_when_ended_or_when_the_next_one_begins() -> None:
     first = [
         ("term_began", 2, 10), ("term_ended", 2, 20), ("term_began", 5, 30), ("broker_gone", 7, 40),
         ("term_began", 9, 50), ("term_ended", 0, 60),
@@ -121,7 +121,7 @@ def test_a_term_ends_when_it_was_ended_else_when_the_next_one_began() -> None:
     assert term_ends([], [0, 1]) == {}
 
 
-def test_bundles_that_share_hashes_are_found_with_each_other_and_no_others(spark: SparkSession) -> None:
+def test_overlaps_pair_exactly_the_bundles_that_share_hashes(spark: SparkSession) -> None:
     rng = np.random.default_rng(3)
     bounds = [sorted(rng.choice(60, 2, replace=False).tolist()) for _ in range(80)]
     ranges = {(f"t/{number % 4}", lower, upper) for number, (lower, upper) in enumerate(bounds)}

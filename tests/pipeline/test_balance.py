@@ -127,7 +127,7 @@ def days(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Days:
     return Days(tables.read("broker_windows"), tables.read("bundle_windows"), tables.read("totals_compared"), moves)
 
 
-def test_the_imbalance_is_that_of_the_busiest_broker_over_the_mean(days: Days) -> None:
+def test_imbalance_is_the_busiest_broker_over_the_mean(days: Days) -> None:
     windows = of(UNEVEN_DAY, days.broker_windows)
     first, second = rows_of(imbalance(windows, OVERLOADED, threshold=1.9), "start_ms")
     assert (first["start_ms"], first["brokers"], first["covered_s"]) == (START_MS, 3, 300.0)
@@ -140,12 +140,12 @@ def test_the_imbalance_is_that_of_the_busiest_broker_over_the_mean(days: Days) -
     assert (second["worst_broker"], second["above_threshold"]) == ("b:8080", False)
 
 
-def test_an_idle_cluster_is_even(days: Days) -> None:
+def test_idle_cluster_is_balanced(days: Days) -> None:
     (row,) = rows_of(imbalance(of(IDLE_DAY, days.broker_windows), OVERLOADED))
     assert (row["max_over_mean"], row["cv"], row["above_threshold"]) == (1.0, 0.0, False)
 
 
-def test_a_broker_that_crashed_counts_for_the_time_that_it_was_there(days: Days) -> None:
+def test_crashed_broker_counts_for_its_time_present(days: Days) -> None:
     windows = of(CRASHED_DAY, days.broker_windows)
     even = imbalance(windows, OVERLOADED)
     (row,) = rows_of(even)
@@ -156,7 +156,7 @@ def test_a_broker_that_crashed_counts_for_the_time_that_it_was_there(days: Days)
     assert observed == {"cluster": 120.0, "a:8080": 60.0, "b:8080": 120.0}
 
 
-def test_time_above_is_that_of_windows_of_the_time_observed(days: Days) -> None:
+def test_time_above_counts_covered_window_time(days: Days) -> None:
     windows = of(UNEVEN_DAY, days.broker_windows)
     even = imbalance(windows, OVERLOADED)
     found = {row["subject"]: row for row in rows_of(time_above(even, windows, threshold=1.9))}
@@ -166,7 +166,7 @@ def test_time_above_is_that_of_windows_of_the_time_observed(days: Days) -> None:
     assert (found["b:8080"]["above_s"], found["b:8080"]["what"]) == (0.0, "usage")
 
 
-def test_windows_without_a_known_usage_count_for_no_broker(spark: SparkSession) -> None:
+def test_windows_without_known_usage_are_not_counted(spark: SparkSession) -> None:
     window = {"broker": "a", "window_s": 300, "covered_s": 300.0}
     rows = [{**window, "mean_usage": 0.9}, {**window, "start_ms": 300_000, "mean_usage": None}]
     rows += [{**window, "broker": "b", "mean_usage": None}]
@@ -179,7 +179,7 @@ def test_windows_without_a_known_usage_count_for_no_broker(spark: SparkSession) 
     assert second["worst_usage"] is None
 
 
-def test_hot_bundles_are_ranked_by_their_load_of_the_day(days: Days) -> None:
+def test_hot_bundles_are_ranked_by_load_of_the_day(days: Days) -> None:
     windows = of(HOT_DAY, days.bundle_windows)
     found = rows_of(hot_bundles(windows, most=2), "rank")
     assert [(row["bundle"], row["rank"], row["load"]) for row in found] == [
@@ -205,7 +205,7 @@ def done(at_s: float, number: int, source: str, destination: str | None, share: 
     return (round(at_s * 1000), move)
 
 
-def test_returns_and_thrash_are_those_that_the_leader_counts(spark: SparkSession, tmp_path: Path) -> None:
+def test_returns_and_thrash_equal_those_counted_by_the_leader(spark: SparkSession, tmp_path: Path) -> None:
     script: list[tuple[float, int, str, str | None, float, bool]] = [
         (0, 1, "a", "b", 0.1, True),
         (60, 1, "b", "a", 0.2, True),
@@ -237,7 +237,7 @@ def test_returns_and_thrash_are_those_that_the_leader_counts(spark: SparkSession
     assert found[bundle(1)]["moved_share"] == pytest.approx(0.35)
 
 
-def test_a_broker_that_has_restarted_is_another_one(spark: SparkSession, tmp_path: Path) -> None:
+def test_return_to_a_restarted_broker_is_not_counted(spark: SparkSession, tmp_path: Path) -> None:
     there = done(0, 1, "a", "b", 0.1)
     assert isinstance(there[1], MoveRow)
     back = MoveRow(
@@ -249,7 +249,7 @@ def test_a_broker_that_has_restarted_is_another_one(spark: SparkSession, tmp_pat
     assert (row["moves"], row["returns"], row["thrash"]) == (2, 0, 0.0)
 
 
-def test_a_move_is_compared_with_what_the_leader_measured_or_the_windows_show(days: Days) -> None:
+def test_move_effect_uses_leader_measurement_or_windows(days: Days) -> None:
     start_ms, imbalances = start_of(MOVES_DAY), imbalance(of(MOVES_DAY, days.broker_windows), OVERLOADED)
     by_leader, by_windows, kept = rows_of(move_effects(days.moves, imbalances), "sequence")
     assert (by_leader["destination"], by_leader["outcome"], by_leader["load"]) == ("b:8080", "Owned", 6000)
@@ -263,7 +263,7 @@ def test_a_move_is_compared_with_what_the_leader_measured_or_the_windows_show(da
     assert (kept["outcome"], kept["measured_by"], kept["measured_after"], kept["error"]) == ("failed", None, None, None)
 
 
-def test_a_broker_whose_bundles_do_not_add_up_to_what_it_says_is_named(days: Days) -> None:
+def test_broker_with_differing_bundle_total_is_listed(days: Days) -> None:
     worst, other = rows_of(inconsistent_brokers(of(INCONSISTENT_DAY, days.totals_compared)), "broker")
     assert worst == {
         "broker": "b:8080", "what": "msg_throughput_out", "reports": 2, "inconsistent": 1, "worst_difference": 0.5,

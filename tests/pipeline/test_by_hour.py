@@ -57,7 +57,7 @@ def floats(row: dict[str, Any]) -> dict[str, Any]:
     return {name: float(value) if name.startswith("msg_rate") else value for name, value in row.items()}
 
 
-def test_who_reported_a_bundle_in_an_hour_and_when(made: Made) -> None:
+def test_reporters_of_a_bundle_are_listed_per_hour(made: Made) -> None:
     expected: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for row in made.bundles:
         name = f"{row['namespace']}/0x{row['range_lower']:08x}_0x{row['range_upper']:08x}"
@@ -93,7 +93,7 @@ def plain_totals(brokers: Rows, bundles: Rows) -> dict[tuple[Any, ...], dict[str
     }
 
 
-def test_totals_are_compared_with_what_bundles_add_up_to_and_the_worst_is_kept(made: Made) -> None:
+def test_totals_compared_keep_the_worst_difference(made: Made) -> None:
     expected = plain_totals(made.brokers, made.bundles)
     assert any(0 < each["inconsistent"] < each["reports"] for each in expected.values())
     rows = rows_in(made.tables, "totals_compared")
@@ -103,7 +103,7 @@ def test_totals_are_compared_with_what_bundles_add_up_to_and_the_worst_is_kept(m
         assert row == pytest.approx(expected[key]), key
 
 
-def test_bundles_add_up_beyond_what_64_bits_hold(spark: SparkSession, made: Made) -> None:
+def test_bundle_sums_exceed_64_bits_without_overflow(spark: SparkSession, made: Made) -> None:
     brokers = made.tables.read("clean_broker_reports")
     rows = spark.createDataFrame(pa.Table.from_pylist(made.bundles))
     huge = rows.withColumn("msg_throughput_in", f.lit(2**62))

@@ -52,20 +52,20 @@ def test_needed_brokers_leave_the_headroom_free() -> None:
     assert (found.fits, found.fits_n1, found.fits_domain) == (True, False, None)
 
 
-def test_a_demand_of_exactly_all_that_may_be_used_fits() -> None:
+def test_demand_equal_to_usable_capacity_fits() -> None:
     found = need(demand(21.0), equal(3))
 
     assert (found.needed, found.fits) == (3, True)
     assert found.used == pytest.approx(1.0)
 
 
-def test_what_an_idle_broker_uses_is_room_for_nobody() -> None:
+def test_idle_usage_reduces_the_room_of_a_broker() -> None:
     fleet = BrokerRoom.of(np.full((2, 4), 10.0), np.array([2.0, 0, 0, 0]), headroom=0.3)
 
     assert need(demand(20.0), fleet).needed == 4  # 5 of each
 
 
-def test_no_number_of_brokers_will_do_when_an_idle_one_uses_too_much() -> None:
+def test_idle_usage_above_the_usable_limit_fits_no_demand() -> None:
     fleet = BrokerRoom.of(np.full((2, 4), 10.0), np.array([8.0, 0, 0, 0]), headroom=0.3)
 
     found = need(demand(1.0), fleet)
@@ -74,7 +74,7 @@ def test_no_number_of_brokers_will_do_when_an_idle_one_uses_too_much() -> None:
     assert (found.resource_first, found.fits) == ("cpu", False)
 
 
-def test_the_loss_of_the_largest_broker_counts() -> None:
+def test_n1_fit_considers_loss_of_the_largest_broker() -> None:
     limits = np.repeat([[10.0], [10.0], [40.0]], 4, axis=1)
     fleet = BrokerRoom.of(limits, NO_BASE, headroom=0.0)
 
@@ -84,7 +84,7 @@ def test_the_loss_of_the_largest_broker_counts() -> None:
     assert found.needed_n1 == 7  # 21 and the 40 that may be lost, by brokers with 10
 
 
-def test_the_loss_of_a_failure_domain_counts() -> None:
+def test_domain_fit_considers_loss_of_a_failure_domain() -> None:
     uneven = equal(5, 0.0, ("a", "a", "a", "b", "b"))
 
     assert need(demand(20.0), uneven).fits_domain
@@ -94,13 +94,13 @@ def test_the_loss_of_a_failure_domain_counts() -> None:
     assert need(demand(21.0), equal(3, 0.0, ("a", "b", "c"))).needed_domain == 5  # at most 2 in each of three
 
 
-def test_one_failure_domain_alone_is_none() -> None:
+def test_single_failure_domain_has_no_domain_fit() -> None:
     found = need(demand(5.0), equal(3, domains=("a", "a", "a")))
 
     assert (found.needed_domain, found.fits_domain) == (None, None)
 
 
-def test_a_broker_with_an_unknown_limit_counts_as_an_average_one() -> None:
+def test_unknown_limit_counts_as_the_average_or_unlimited() -> None:
     limits = np.array([[10.0, NAN, 10, 10], [20.0, NAN, 10, 10], [NAN, NAN, 10, 10]])
 
     fleet = BrokerRoom.of(limits, NO_BASE, headroom=0.0)
@@ -110,7 +110,7 @@ def test_a_broker_with_an_unknown_limit_counts_as_an_average_one() -> None:
     assert (found.fits, found.resource_first) == (True, "cpu")  # direct memory, of which no limit is known, never ends
 
 
-def test_a_single_broker_is_not_to_be_lost() -> None:
+def test_single_broker_never_fits_n1() -> None:
     assert not need(demand(0.0), equal(1)).fits_n1
 
 
@@ -121,7 +121,7 @@ def test_a_single_broker_is_not_to_be_lost() -> None:
     st.floats(0, 0.09),
     st.integers(1, 30),
 )
-def test_more_load_or_more_headroom_never_needs_fewer_brokers(
+def test_more_load_or_headroom_never_needs_fewer_brokers(
     load: list[float], more: list[float], headroom: float, more_headroom: float, brokers: int
 ) -> None:
     domains = tuple("abc"[row % 3] for row in range(brokers))
@@ -142,7 +142,7 @@ def test_more_load_or_more_headroom_never_needs_fewer_brokers(
         assert harder.fits_n1 <= harder.fits
 
 
-def test_a_day_is_its_busiest_hour_and_only_whole_days_count() -> None:
+def test_daily_peak_is_the_busiest_hour_of_a_whole_day() -> None:
     hours = np.arange(24 * 10 + 12, 24 * 12 + 6)  # half a day, a day, a quarter
     used = np.stack([np.arange(len(hours), dtype=float)] * 4, axis=1)
 
@@ -152,7 +152,7 @@ def test_a_day_is_its_busiest_hour_and_only_whole_days_count() -> None:
 
 
 @given(st.lists(st.integers(0, 24 * 6), max_size=140))
-def test_what_three_whole_days_do_not_say_is_not_said(hours: list[int]) -> None:
+def test_missing_history_is_reported_below_three_whole_days(hours: list[int]) -> None:
     known = [set(hours) & set(range(24 * day, 24 * day + 24)) for day in range(7)]
     days = [day for day in range(7) if len(known[day]) >= WHOLE_DAY_HOURS]
     why = missing_history(np.array(hours, dtype=np.int64))
@@ -163,11 +163,11 @@ def test_what_three_whole_days_do_not_say_is_not_said(hours: list[int]) -> None:
 
 
 @pytest.mark.parametrize(("hours", "said"), [(34, "1.4 (1 of them whole"), (0, "0.0 (0 of them whole")])
-def test_of_a_history_that_is_too_short_it_is_said_what_is_known(hours: int, said: str) -> None:
+def test_missing_history_names_the_known_days(hours: int, said: str) -> None:
     assert f"not enough history: needs 3 days of hourly windows, has {said}" in str(missing_history(np.arange(hours)))
 
 
-def test_a_trend_goes_on() -> None:
+def test_trend_is_projected_forward() -> None:
     days = np.arange(100, 128)
 
     found = project(days, np.linspace(50, 104, 28), np.array([128, 157]))
@@ -176,7 +176,7 @@ def test_a_trend_goes_on() -> None:
     assert found[0].tolist() == pytest.approx([106, 164])
 
 
-def test_few_days_have_no_trend() -> None:
+def test_trend_needs_a_minimum_of_days() -> None:
     days = np.arange(FEWEST_DAYS_FOR_TREND - 1)
 
     found = project(days, days.astype(float), np.array([100]))
@@ -184,7 +184,7 @@ def test_few_days_have_no_trend() -> None:
     assert found[1, 0] <= len(days)
 
 
-def test_noise_without_a_trend_has_none_but_gets_less_sure() -> None:
+def test_noise_without_trend_widens_with_distance() -> None:
     days = np.arange(60)
     peaks = np.random.default_rng(4).normal(100.0, 10.0, 60)
 
@@ -195,7 +195,7 @@ def test_noise_without_a_trend_has_none_but_gets_less_sure() -> None:
     assert width[0] < width[1] < width[2]
 
 
-def test_days_of_the_week_differ() -> None:
+def test_days_of_the_week_are_projected_separately() -> None:
     days = np.arange(4, 4 + 8 * 7)  # from a Monday on
     peaks = np.where((days + 3) % 7 < 5, 100.0, 40.0)
 
@@ -207,7 +207,7 @@ def test_days_of_the_week_differ() -> None:
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=40))
-def test_quantiles_of_days_to_come_are_ordered_and_not_negative(peaks: list[float]) -> None:
+def test_projected_quantiles_are_ordered_and_non_negative(peaks: list[float]) -> None:
     found = project(np.arange(len(peaks)), np.array(peaks), np.arange(len(peaks), len(peaks) + 30))
 
     assert (found >= 0).all()
@@ -245,7 +245,7 @@ def by_quantile(planned: pd.DataFrame) -> dict[float, list[Any]]:
     return {quantile: [row for row in ordered if row["quantile"] == quantile] for quantile in (0.1, 0.5, 0.9)}
 
 
-def test_broker_windows_become_the_brokers_needed_each_day(spark: SparkSession) -> None:
+def test_broker_windows_become_needed_brokers_per_day(spark: SparkSession) -> None:
     found = by_quantile(capacity(*growing(spark), 20, 0.2, cpu_cost(0.04), {}))
 
     middle = found[0.5]
@@ -265,7 +265,7 @@ def test_broker_windows_become_the_brokers_needed_each_day(spark: SparkSession) 
         assert all(a["needed"] <= b["needed"] for a, b in zip(found[low], found[high], strict=True))
 
 
-def test_by_a_cost_model_the_load_and_each_idle_broker_count(spark: SparkSession) -> None:
+def test_cost_model_counts_load_and_each_idle_broker(spark: SparkSession) -> None:
     planned = capacity(*growing(spark), 1, 0.5, cpu_cost(0.025, base=80.0), {"a:80": "x", "b:80": "y"})
 
     (row,) = by_quantile(planned)[0.5]
@@ -287,7 +287,7 @@ def fleet_of(brokers: int, **limits: float) -> pd.DataFrame:
     return pd.DataFrame({"broker": [f"b{row}:80" for row in range(brokers)], **known})
 
 
-def test_brokers_that_have_left_are_not_there_but_their_load_was() -> None:
+def test_load_of_departed_brokers_is_planned_without_them() -> None:
     found = plan(hours_of(msg_rate_in=100.0), fleet_of(1, cpu=100.0), 2, 0.3, cpu_cost(1.0), {})
 
     assert set(found["have"]) == {1}
@@ -305,12 +305,12 @@ def test_brokers_that_have_left_are_not_there_but_their_load_was() -> None:
         (72, fleet_of(0), "no broker was registered at the end of the range"),
     ],
 )
-def test_where_nothing_can_be_said_it_is_said_why(hours: int, fleet: pd.DataFrame, why: str) -> None:
+def test_impossible_plan_says_why(hours: int, fleet: pd.DataFrame, why: str) -> None:
     with pytest.raises(NoResult, match=why):
         plan(hours_of(hours), fleet, 30, 0.3, cpu_cost(1.0), {})
 
 
-def test_an_hour_counts_what_brokers_carried_while_they_were_there(spark: SparkSession) -> None:
+def test_hour_counts_broker_load_by_covered_time(spark: SparkSession) -> None:
     """One was there for a quarter of it; of the next hour too little is known."""
     rows = [
         {"broker": broker, "start_ms": START_MS + hour * HOUR_MS, "covered_s": covered_s, "mean_msg_rate_in": 100.0,

@@ -50,7 +50,7 @@ def with_predictors(given: Reports, column: int, values: FloatArray) -> Reports:
     return replace(given, predictors=predictors)
 
 
-def test_the_true_costs_are_found_again() -> None:
+def test_noiseless_reports_recover_the_true_costs() -> None:
     fits = fit_class(reports())
 
     for resource, fit in enumerate(fits):
@@ -62,7 +62,7 @@ def test_the_true_costs_are_found_again() -> None:
         assert fit.mape == pytest.approx(0.0, abs=1e-6)
 
 
-def test_with_noise_they_are_found_about_and_the_error_is_that_of_the_noise() -> None:
+def test_noisy_reports_recover_the_costs_within_the_noise() -> None:
     fits = fit_class(reports(5_000, noise=0.05))
 
     cpu = fits[CPU]
@@ -74,7 +74,7 @@ def test_with_noise_they_are_found_about_and_the_error_is_that_of_the_noise() ->
     assert cpu.mape < cpu.given_mape
 
 
-def test_no_cost_is_negative_where_plain_least_squares_would_make_one_so() -> None:
+def test_fitted_costs_are_never_negative() -> None:
     given = reports(200)
     usage = given.usage.copy()
     usage[:, CPU] = 300 - 0.01 * given.predictors[:, 0] + 1e-6 * given.predictors[:, 2]
@@ -85,7 +85,7 @@ def test_no_cost_is_negative_where_plain_least_squares_would_make_one_so() -> No
     assert min(fit.coefficients) >= 0
 
 
-def test_reports_at_the_limit_do_not_make_load_look_cheap() -> None:
+def test_reports_at_the_limit_are_left_out_of_the_fit() -> None:
     given = reports(1_000)
     usage = np.minimum(given.usage, np.array([280.0, *LIMIT[1:]]))
     limit = given.limit.copy()
@@ -97,7 +97,7 @@ def test_reports_at_the_limit_do_not_make_load_look_cheap() -> None:
     assert fit.coefficients == pytest.approx(TRUE.coefficients[CPU], rel=1e-6)
 
 
-def test_a_limit_that_is_unknown_is_none() -> None:
+def test_unknown_limit_leaves_no_report_out() -> None:
     given = reports()
     limit = given.limit.copy()
     limit[:, BANDWIDTH_IN] = 0.0
@@ -105,7 +105,7 @@ def test_a_limit_that_is_unknown_is_none() -> None:
     assert fit_class(replace(given, limit=limit))[BANDWIDTH_IN].reports == 500
 
 
-def test_too_few_reports_are_said_to_be_and_the_model_given_is_kept() -> None:
+def test_too_few_reports_keep_the_given_model() -> None:
     fits = fit_class(reports(FEWEST_REPORTS - 1))
 
     for resource, fit in enumerate(fits):
@@ -115,7 +115,7 @@ def test_too_few_reports_are_said_to_be_and_the_model_given_is_kept() -> None:
         assert fit.r2 is None
 
 
-def test_predictors_that_follow_each_other_are_named_and_the_model_given_is_kept() -> None:
+def test_collinear_predictors_are_named_and_keep_the_given_model() -> None:
     given = reports()
 
     fit = fit_class(with_predictors(given, 2, given.predictors[:, 0] * 1024))[CPU]
@@ -125,14 +125,14 @@ def test_predictors_that_follow_each_other_are_named_and_the_model_given_is_kept
     assert fit.coefficients == CostModel().coefficients[CPU]
 
 
-def test_a_predictor_that_never_changes_cannot_be_told_from_the_base() -> None:
+def test_constant_predictor_keeps_the_given_model() -> None:
     fit = fit_class(with_predictors(reports(), 4, np.full(500, 40.0)))[CPU]
 
     assert not fit.fitted
     assert "topics never changes, so its cost cannot be told from the base" in fit.why
 
 
-def test_a_predictor_that_nobody_has_costs_nothing_and_does_not_matter() -> None:
+def test_all_zero_predictor_costs_nothing() -> None:
     without = CostModel(TRUE.base, tuple((*row[:4], 0.0) for row in TRUE.coefficients))
     fit = fit_class(with_predictors(reports(truth=without), 4, np.zeros(500)))[CPU]
 
@@ -140,7 +140,7 @@ def test_a_predictor_that_nobody_has_costs_nothing_and_does_not_matter() -> None
     assert fit.coefficients[4] == 0.0
 
 
-def test_a_resource_that_is_not_measured_keeps_the_model_given() -> None:
+def test_unmeasured_resource_keeps_the_given_model() -> None:
     given = reports()
     usage = given.usage.copy()
     usage[:, BANDWIDTH_IN] = 0.0
@@ -151,7 +151,7 @@ def test_a_resource_that_is_not_measured_keeps_the_model_given() -> None:
     assert "the usage is 0 in every report of the fit" in fit.why
 
 
-def test_a_fit_that_is_no_better_than_the_default_model_is_not_used() -> None:
+def test_fit_no_better_than_the_given_model_is_not_used() -> None:
     fit = fit_class(reports(), given=TRUE)[CPU]
 
     assert not fit.fitted
@@ -162,7 +162,7 @@ def test_a_fit_that_is_no_better_than_the_default_model_is_not_used() -> None:
     assert fit.coefficients == TRUE.coefficients[CPU]
 
 
-def test_numbers_that_are_not_numbers_are_left_out() -> None:
+def test_reports_with_invalid_numbers_are_left_out() -> None:
     given = reports(300)
     predictors = given.predictors.copy()
     predictors[:10, 0] = np.nan
@@ -188,7 +188,7 @@ def whole_topics(count: int, truth: CostModel) -> Reports:
     return Reports(predictors, truth.usage(predictors[:, :4], predictors[:, 4], np.ones(count)), given.limit)
 
 
-def test_spark_fits_each_class_of_brokers_as_the_plain_fit_does(spark: SparkSession) -> None:
+def test_spark_fit_of_each_broker_class_equals_the_plain_fit(spark: SparkSession) -> None:
     twice = CostModel(TRUE.base, tuple(tuple(2 * each for each in row) for row in TRUE.coefficients))
     large, small = whole_topics(400, TRUE), whole_topics(150, twice)
     small = replace(small, limit=np.tile(LIMIT * 2, (150, 1)))
@@ -212,5 +212,5 @@ def test_spark_fits_each_class_of_brokers_as_the_plain_fit_does(spark: SparkSess
     assert chosen.coefficients[CPU] == pytest.approx(TRUE.coefficients[CPU], rel=1e-6)  # most reports
 
 
-def test_no_rows_make_no_model() -> None:
+def test_no_rows_give_the_default_model() -> None:
     assert known_cost(pa.Table.from_pylist([])) == CostModel()

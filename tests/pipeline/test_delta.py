@@ -44,7 +44,7 @@ def shares_in_delta(tables: Tables) -> dict[str, float]:
     return {row["subject"]: row["share"] for row in read}
 
 
-def test_a_table_is_replaced_as_a_whole(spark: SparkSession, tables: Tables) -> None:
+def test_write_replaces_the_whole_table(spark: SparkSession, tables: Tables) -> None:
     assert not tables.has(NAME)
     tables.write(NAME, rows(spark, a=1, b=2))
     assert tables.rows(NAME) == 2
@@ -57,7 +57,7 @@ def test_a_table_is_replaced_as_a_whole(spark: SparkSession, tables: Tables) -> 
     assert (tables.has(NAME), shares(tables), tables.read_rows(NAME).num_rows) == (True, {}, 0)
 
 
-def test_days_are_replaced_and_others_stay(spark: SparkSession, tables: Tables) -> None:
+def test_write_of_days_replaces_only_those_days(spark: SparkSession, tables: Tables) -> None:
     write_days(spark, tables, ["a", "b", "c"], a=1, b=2, c=3)
     assert tables.rows(NAME) == 3
     write_days(spark, tables, ["b", "c"], b=4)
@@ -70,7 +70,7 @@ def test_days_are_replaced_and_others_stay(spark: SparkSession, tables: Tables) 
     assert (tables.has(NAME), shares(tables)) == (True, {})
 
 
-def test_the_first_and_the_last_time_are_known(spark: SparkSession, tables: Tables) -> None:
+def test_first_and_last_time_of_a_table(spark: SparkSession, tables: Tables) -> None:
     name = "fleet_events"
     assert tables.times(name) is None
     given = [(at_ms, 1, number, "broker_gone", "a:1") for number, at_ms in enumerate((3, 1, 2))]
@@ -78,7 +78,7 @@ def test_the_first_and_the_last_time_are_known(spark: SparkSession, tables: Tabl
     assert tables.times(name) == (1, 3)
 
 
-def test_a_write_that_fails_leaves_what_was_there(spark: SparkSession, tables: Tables) -> None:
+def test_failed_write_leaves_the_table_unchanged(spark: SparkSession, tables: Tables) -> None:
     tables.write(NAME, rows(spark, a=1))
     failing = rows(spark, a=2, b=3).withColumn(
         "share", f.when(f.col("subject") == "b", f.raise_error(f.lit("out of space"))).otherwise(f.col("share"))
@@ -104,7 +104,7 @@ def test_interrupted_write_is_invisible_and_removed_later(spark: SparkSession, t
     assert DeltaTable(folder, version=0).to_pyarrow_table().column("share").to_pylist() == [1]
 
 
-def test_a_log_that_cannot_be_read_is_named(tables: Tables) -> None:
+def test_unreadable_log_is_named(tables: Tables) -> None:
     log = Path(str(tables), NAME, "_delta_log", "00000000000000000000.json")
     log.parent.mkdir(parents=True)
     log.write_text("{", encoding="utf-8")
@@ -112,7 +112,7 @@ def test_a_log_that_cannot_be_read_is_named(tables: Tables) -> None:
         tables.read(NAME)
 
 
-def test_rows_that_are_known_here_are_written_and_read_here(spark: SparkSession, tables: Tables) -> None:
+def test_small_tables_are_written_and_read_without_spark_jobs(spark: SparkSession, tables: Tables) -> None:
     name = "paired_differences"
     given = pd.DataFrame([["all", "moves", "a", "b", 0.5, float("nan"), None, 3, "day", "equal"]])
     given.columns = pd.Index(schema_of(name).names)
@@ -130,7 +130,7 @@ def jobs_of(spark: SparkSession) -> int:
     return int(spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
 
 
-def test_rows_that_are_not_those_of_the_table_are_refused(spark: SparkSession, tables: Tables) -> None:
+def test_rows_with_wrong_columns_are_refused(spark: SparkSession, tables: Tables) -> None:
     made: pd.DataFrame = rows(spark, a=1).toPandas()
     with pytest.raises(PipelineError, match=f"table {NAME}: has columns what, subject, .*; given what, .*, more"):
         tables.write_rows(NAME, made.assign(more=1))
@@ -139,6 +139,6 @@ def test_rows_that_are_not_those_of_the_table_are_refused(spark: SparkSession, t
     assert not tables.has(NAME)
 
 
-def test_a_table_that_was_never_written_is_named(tables: Tables) -> None:
+def test_missing_table_is_named(tables: Tables) -> None:
     with pytest.raises(PipelineError, match=f"{tables}/{NAME}: there is no such table yet"):
         tables.read(NAME)

@@ -45,7 +45,7 @@ def working_week(weeks: int, noise: float, seed: int = 1) -> FloatArray:
     return np.where(busy, 100.0, 20.0) + noise * np.random.default_rng(seed).standard_normal(len(hours))
 
 
-def test_quantiles_lie_between_the_values_and_leave_out_what_is_unknown() -> None:
+def test_quantiles_interpolate_and_skip_unknown_values() -> None:
     quantiles, count = quantiles_of(np.array([[5.0, 1.0, NAN, 2.0, 4.0, 3.0], [NAN] * 6]))
 
     assert count.tolist() == [5, 0]
@@ -53,7 +53,7 @@ def test_quantiles_lie_between_the_values_and_leave_out_what_is_unknown() -> Non
     assert np.isnan(quantiles[:, 1]).all()
 
 
-def test_an_hour_with_few_values_is_drawn_to_its_hour_on_such_days_then_on_all_days_then_to_all_hours() -> None:
+def test_seasonal_quantiles_shrink_to_day_kind_then_all_days_then_all_hours() -> None:
     load = np.full(168, 10.0)
     load[50] = 50.0  # Wednesday, the third hour
 
@@ -81,7 +81,7 @@ def test_weeks_begin_on_monday() -> None:
 
 
 @given(st.lists(st.one_of(st.floats(0, 1e9), st.just(NAN)), min_size=1, max_size=400), st.integers(0, 500_000))
-def test_quantiles_of_the_season_are_ordered_and_within_what_was_seen(load: list[float], first_hour: int) -> None:
+def test_seasonal_quantiles_are_ordered_and_within_the_seen_values(load: list[float], first_hour: int) -> None:
     quantiles = seasonal_quantiles(one(load, first_hour))
 
     if np.isnan(load).all():
@@ -92,7 +92,7 @@ def test_quantiles_of_the_season_are_ordered_and_within_what_was_seen(load: list
         assert quantiles.max() <= np.nanmax(load) + 1e-6
 
 
-def test_a_baseline_repeats_the_latest_known_value_of_its_period() -> None:
+def test_baseline_repeats_the_latest_known_value_of_its_period() -> None:
     load = np.arange(72.0)
     load[71 - 23] = NAN  # an hour ahead of the last one, a day before
     panel = one(load)
@@ -105,7 +105,7 @@ def test_a_baseline_repeats_the_latest_known_value_of_its_period() -> None:
     assert day.tolist() == [24, 49, 24]  # the hour that is missing is taken from a day earlier
 
 
-def test_a_baseline_has_the_quantiles_of_its_own_errors_around_it() -> None:
+def test_baseline_quantiles_come_from_its_own_errors() -> None:
     panel = one([10.0, 12.0, 10.0, 12.0, 10.0])
 
     found = Baseline.of(panel, 1).forecast(5, ForecastHours(np.array([5]), np.array([4]), ahead=1))
@@ -113,7 +113,7 @@ def test_a_baseline_has_the_quantiles_of_its_own_errors_around_it() -> None:
     assert found[:, 0, 0].tolist() == pytest.approx([8, 10, 12])  # errors are 2, -2, 2, -2
 
 
-def test_losses_are_the_pinball_of_the_quantiles_the_error_of_the_median_and_whether_it_is_covered() -> None:
+def test_losses_are_pinball_absolute_error_and_coverage() -> None:
     forecast_of = np.array([5.0, 8.0, 12.0]).reshape(3, 1, 1)
 
     pinball, mae, inside = losses_of(np.array([[10.0]]), forecast_of)[:, 0, 0]
@@ -122,7 +122,7 @@ def test_losses_are_the_pinball_of_the_quantiles_the_error_of_the_median_and_whe
     assert (mae, inside) == (2, 1)
 
 
-def test_what_is_above_the_season_is_expected_to_fade() -> None:
+def test_deviation_from_the_season_fades() -> None:
     load = working_week(6, noise=0.0)
     rng = np.random.default_rng(3)
     level = np.zeros(len(load))
@@ -142,7 +142,7 @@ def test_what_is_above_the_season_is_expected_to_fade() -> None:
     assert ahead[2] < 20 + 0.4 * 40
 
 
-def test_the_season_is_used_where_the_week_repeats_with_noise() -> None:
+def test_season_is_chosen_for_a_noisy_weekly_series() -> None:
     judged = judge(one(working_week(8, noise=5.0))).judgements[0]
 
     for horizon in HORIZONS:
@@ -155,7 +155,7 @@ def test_the_season_is_used_where_the_week_repeats_with_noise() -> None:
     assert [each.points for each in judged.values()] == [14 * 24, 4 * 14 * 24, 3 * 14 * 24]
 
 
-def test_nothing_beats_the_last_window_on_a_random_walk() -> None:
+def test_last_window_is_chosen_for_a_random_walk() -> None:
     walk = 1_000 + np.cumsum(np.random.default_rng(5).standard_normal(8 * 168))
 
     judged = judge(one(walk)).judgements[0]
@@ -164,7 +164,7 @@ def test_nothing_beats_the_last_window_on_a_random_walk() -> None:
     assert "no less" in judged[1].why
 
 
-def test_a_week_that_repeats_exactly_is_left_to_the_baseline() -> None:
+def test_exactly_repeating_week_keeps_the_baseline() -> None:
     judged = judge(one(working_week(8, noise=0.0))).judgements[0]
 
     assert judged[168].chosen == "same_hour_last_week"
@@ -172,7 +172,7 @@ def test_a_week_that_repeats_exactly_is_left_to_the_baseline() -> None:
     assert judged[168].baseline_score.pinball == 0
 
 
-def test_the_back_test_sees_nothing_of_what_comes_after() -> None:
+def test_back_test_ignores_later_values() -> None:
     load = working_week(6, noise=5.0)
     other = load.copy()
     other[900:] = 1e6
@@ -185,7 +185,7 @@ def test_the_back_test_sees_nothing_of_what_comes_after() -> None:
         )
 
 
-def test_a_series_that_cannot_be_forecast_says_why() -> None:
+def test_unforecastable_series_says_why() -> None:
     whole = working_week(4, noise=5.0)
     short, ended, gappy = np.full_like(whole, NAN), whole.copy(), np.full_like(whole, NAN)
     short[-71:] = 1.0
@@ -203,7 +203,7 @@ def test_a_series_that_cannot_be_forecast_says_why() -> None:
     assert all(each[24].chosen is None and each[24].seasonal is None for each in judged)
 
 
-def test_a_horizon_that_the_back_test_does_not_reach_has_no_forecast() -> None:
+def test_horizon_beyond_the_back_test_has_no_forecast() -> None:
     panel = one(working_week(1, noise=5.0))
 
     tested = judge(panel)
@@ -213,7 +213,7 @@ def test_a_horizon_that_the_back_test_does_not_reach_has_no_forecast() -> None:
     assert sorted(made) == [1, 24]
 
 
-def test_some_unknown_hours_do_no_harm() -> None:
+def test_unknown_hours_leave_a_finite_ordered_forecast() -> None:
     load = working_week(8, noise=5.0)
     load[np.random.default_rng(2).choice(len(load), len(load) // 4, replace=False)] = NAN
     load[-1] = 20.0
@@ -244,7 +244,7 @@ def shifting_levels(series: int, hours: int) -> FloatArray:
     return load
 
 
-def test_intervals_a_week_ahead_hold_where_the_level_shifts() -> None:
+def test_week_ahead_intervals_cover_shifting_levels() -> None:
     load = shifting_levels(series=144, hours=9 * 168)
     known = Panel(load[:, :-168], MONDAY)
 
@@ -256,7 +256,7 @@ def test_intervals_a_week_ahead_hold_where_the_level_shifts() -> None:
 
 
 @pytest.mark.skipif(not TRACES.is_dir(), reason=f"no recorded traffic in {TRACES}")
-def test_the_season_beats_persistence_on_messages_of_real_topics_but_not_on_everything() -> None:
+def test_season_beats_persistence_on_recorded_tweets_but_not_on_bursts() -> None:
     tweets = [hourly_means(path) for path in sorted(TRACES.glob("tweets_*.csv"))]
     bursts = hourly_means(TRACES / "aws_ec2_network_in_257a54.csv")
 
@@ -272,7 +272,7 @@ def test_the_season_beats_persistence_on_messages_of_real_topics_but_not_on_ever
 
 
 @pytest.mark.skipif(not TRACES.is_dir(), reason=f"no recorded traffic in {TRACES}")
-def test_intervals_cover_four_fifths_of_real_hours_to_come_and_an_hour_ahead_the_last_one_is_no_better() -> None:
+def test_intervals_cover_recorded_hours_at_the_stated_rate() -> None:
     series = [hourly_means(path) for path in sorted(TRACES.glob("tweets_*.csv"))]
     hours = min(each.hours for each in series)
     load = np.concatenate([each.load[:, :hours] for each in series])
@@ -310,7 +310,7 @@ def hourly_means(path: Path) -> Panel:
     return one(values[: len(values) // per_hour * per_hour].reshape(-1, per_hour).mean(axis=1), first_hour)
 
 
-def test_bundle_windows_become_forecasts_and_their_back_test(spark: SparkSession) -> None:
+def test_bundle_windows_become_forecasts_and_back_tests(spark: SparkSession) -> None:
     steady, late = "t/n/0x00000000_0x80000000", "t/n/0x80000000_0xffffffff"
     load = working_week(3, noise=5.0)
     start_ms = 2_000 * 168 * HOUR_MS + MONDAY * HOUR_MS
@@ -357,7 +357,7 @@ def test_bundle_windows_become_forecasts_and_their_back_test(spark: SparkSession
     runs.unpersist()
 
 
-def test_windows_of_other_lengths_and_hours_hardly_known_give_nothing(spark: SparkSession) -> None:
+def test_other_window_lengths_and_barely_covered_hours_are_ignored(spark: SparkSession) -> None:
     short, half_known = {"window_s": 300, "covered_s": 300.0}, {"covered_s": 1799.0}
     windows = frame_of(spark, "namespace_windows", [{"namespace": "t/n", **each} for each in (short, half_known)])
 

@@ -34,7 +34,7 @@ def test_only_rows_and_files_of_the_range_are_read(spark: SparkSession, folder: 
     assert tables.frame(EVENTS).count() == 0
 
 
-def test_a_bad_file_is_an_error_or_left_out(spark: SparkSession, folder: Path) -> None:
+def test_bad_file_is_an_error_or_left_out(spark: SparkSession, folder: Path) -> None:
     bad = files_of(folder, BROKER_REPORTS)[0]
     cut_in_half(bad)
     with pytest.raises(PySparkException) as raised:
@@ -57,11 +57,13 @@ def test_a_bad_file_is_an_error_or_left_out(spark: SparkSession, folder: Path) -
         (HOUR_MS, HOUR_MS, "no broker_reports in the range"),
     ],
 )
-def test_empty_range(spark: SparkSession, folder: Path, from_ms: int, to_ms: int, why: str) -> None:
+def test_empty_range_is_refused_with_the_existing_one(
+    spark: SparkSession, folder: Path, from_ms: int, to_ms: int, why: str
+) -> None:
     with pytest.raises(PipelineError, match=why):
         assert HistoryTables(spark, str(folder), START_MS + from_ms, START_MS + to_ms).range
 
 
-def test_a_history_that_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_missing_history_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="nowhere: there is no history"):
         HistoryTables(spark, str(tmp_path / "nowhere"))

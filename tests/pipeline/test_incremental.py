@@ -106,7 +106,7 @@ def minutely(hours: range) -> list[Timed]:
     ]
 
 
-def test_windows_outlive_deleted_files_and_late_ones_count_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_windows_outlive_deleted_files_and_count_late_ones_once(spark: SparkSession, tmp_path: Path) -> None:
     history, out = tmp_path / "history", tmp_path / "out"
     for hour in (0, 1, 2, 26):
         history_of(history, minutely(range(hour, hour + 1)), first=hour * 100)
@@ -135,7 +135,7 @@ def test_windows_outlive_deleted_files_and_late_ones_count_once(spark: SparkSess
     assert len(rows_in(tables, "clean_broker_reports")) == 18 + 1 + 12
 
 
-def test_windows_leave_the_tables_after_their_days(spark: SparkSession, tmp_path: Path) -> None:
+def test_windows_are_removed_after_their_retention_days(spark: SparkSession, tmp_path: Path) -> None:
     history, out = tmp_path / "history", tmp_path / "out"
     history_of(history, minutely(range(1)))
     ingested(spark, str(history), out)

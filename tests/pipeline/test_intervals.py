@@ -17,7 +17,7 @@ def around(median: FloatArray, below: float, above: float) -> FloatArray:
 
 
 @pytest.mark.parametrize("width", [0.0, 0.1, 1.0, 10.0])
-def test_four_fifths_of_what_comes_are_within_however_wide_a_model_believes_to_err(width: float) -> None:
+def test_calibration_corrects_any_believed_width(width: float) -> None:
     rng = np.random.default_rng(4)
     median = 100 + 50 * np.sin(np.arange(4000) / 4)
     actual = (median + rng.standard_exponential(4000) * 5)[np.newaxis]  # never below
@@ -31,7 +31,7 @@ def test_four_fifths_of_what_comes_are_within_however_wide_a_model_believes_to_e
     assert inside.mean() == pytest.approx(0.9, abs=0.015)  # a tenth above, and nothing below
 
 
-def test_what_is_uncertain_by_the_hour_stays_so() -> None:
+def test_calibration_keeps_the_widths_relative_to_each_other() -> None:
     median, wide = np.full(400, 100.0), np.tile([1.0, 9.0], 200)
     rng = np.random.default_rng(4)
     forecast = np.stack([median - wide, median, median + wide])[:, np.newaxis]
@@ -44,7 +44,7 @@ def test_what_is_uncertain_by_the_hour_stays_so() -> None:
     assert covered(actual, made).mean() == pytest.approx(0.8, abs=0.02)
 
 
-def test_in_turn_each_part_goes_by_those_before_it() -> None:
+def test_each_part_is_calibrated_by_the_parts_before_it() -> None:
     median = np.full(60, 100.0)
     forecast = around(median, 1.0, 1.0)
     actual = median[np.newaxis] + np.tile([-2.0, 2.0], 30)
@@ -59,7 +59,7 @@ def test_in_turn_each_part_goes_by_those_before_it() -> None:
     assert (covered(actual[:, 20:], made) == 1).all()
 
 
-def test_where_nothing_has_come_yet_a_model_is_believed() -> None:
+def test_calibration_without_past_values_keeps_the_forecast() -> None:
     forecast = around(np.full(3, 5.0), 1.0, 2.0)
 
     for actual in (np.full((1, 3), NAN), np.empty((1, 0))):
@@ -67,7 +67,7 @@ def test_where_nothing_has_come_yet_a_model_is_believed() -> None:
         assert np.array_equal(known.applied(forecast), forecast)
 
 
-def test_a_series_that_was_always_as_forecast_has_no_interval_but_a_point() -> None:
+def test_errorless_series_has_intervals_of_no_width() -> None:
     forecast = around(np.full(30, 5.0), 0.0, 0.0)
 
     made = Calibration.of(forecast[1], forecast, ahead=1).applied(forecast)
@@ -75,7 +75,7 @@ def test_a_series_that_was_always_as_forecast_has_no_interval_but_a_point() -> N
     assert np.array_equal(made, forecast)
 
 
-def test_intervals_widen_for_errors_that_keep_their_sign_and_not_for_independent_ones() -> None:
+def test_intervals_widen_for_persistent_but_not_independent_errors() -> None:
     rng = np.random.default_rng(4)
     independent = rng.standard_normal(672)
     shifting = np.repeat([1.0, -1.0, 1.0, 1.0], 168)
@@ -99,7 +99,9 @@ LOADS = st.lists(st.one_of(st.floats(0, 1e9), st.just(NAN)), min_size=3, max_siz
 
 
 @given(LOADS, st.floats(0, 1e6), st.floats(0, 1e6))
-def test_ends_are_in_order_and_not_negative_whatever_came(load: list[float], below: float, above: float) -> None:
+def test_calibrated_intervals_are_finite_ordered_and_non_negative(
+    load: list[float], below: float, above: float
+) -> None:
     actual = np.array([load])
     forecast = around(np.linspace(0, 1e6, len(load)), below, above)
 

@@ -39,7 +39,7 @@ DAY_MS = 24 * HOUR_MS
 REPORTS = 60 * BROKERS
 
 
-def test_all_steps_are_run_in_their_order_and_tell_what_they_write(done: Done) -> None:
+def test_run_reports_all_steps_in_order_with_their_rows(done: Done) -> None:
     summary, seen, tables = done
     assert seen.steps == [each for step in STEPS for each in (step, f"{step} done")]
     assert seen.rows == {table: rows for each in summary.steps for table, rows in each.rows.items()}
@@ -47,7 +47,7 @@ def test_all_steps_are_run_in_their_order_and_tell_what_they_write(done: Done) -
     assert all(tables.rows(table) == rows for table, rows in seen.rows.items())
 
 
-def test_a_step_writes_all_tables_that_it_declares(done: Done) -> None:
+def test_step_writes_all_its_declared_tables(done: Done) -> None:
     made = set[str]()
     for each in done[0].steps:
         declared = set(STEPS[each.step].writes)
@@ -55,7 +55,7 @@ def test_a_step_writes_all_tables_that_it_declares(done: Done) -> None:
         made |= declared
 
 
-def test_the_tables_have_what_the_fleet_reported(done: Done) -> None:
+def test_tables_contain_the_reports_of_the_fleet(done: Done) -> None:
     _, seen, _ = done
     rows = seen.rows
     assert rows["clean_broker_reports"] == REPORTS
@@ -66,14 +66,14 @@ def test_the_tables_have_what_the_fleet_reported(done: Done) -> None:
         assert rows[table] > 0, table
 
 
-def test_of_days_to_come_an_hour_says_nothing_but_why(done: Done) -> None:
+def test_one_hour_of_history_gives_notes_instead_of_forecasts(done: Done) -> None:
     summary, seen, _ = done
     why = "not enough history: needs 3 days of hourly windows, has 0.0 (0 of them whole, with at least 18 hours)"
     assert {f"{step}: {why}" for step in ("forecast", "capacity", "advice")} <= set(summary.notes)
     assert [seen.rows[table] for table in ("backtest", "forecasts", "capacity", "advice")] == [0, 0, 0, 0]
 
 
-def test_the_summary_says_what_was_done_on_which_range(done: Done) -> None:
+def test_summary_names_the_range_and_the_steps(done: Done) -> None:
     summary, _, _ = done
     assert get_summary(summary.out) == summary
     assert summary.from_ms == NOON_MS
@@ -82,7 +82,7 @@ def test_the_summary_says_what_was_done_on_which_range(done: Done) -> None:
     assert all(each.fault is None and each.run == summary.run for each in summary.steps)
 
 
-def test_an_hour_is_no_ground_for_a_recommendation_and_leaves_none_of_earlier(done: Done) -> None:
+def test_one_hour_of_history_gives_no_recommendation(done: Done) -> None:
     summary, _, tables = done
     said = "Nothing is recommended: 0 whole days were replayed, at least 5 are needed."
     assert not (Path(summary.out) / RECOMMENDED).exists()
@@ -105,7 +105,7 @@ def test_less_than_a_day_is_not_replayed(
     assert missing_day(18 * HOUR_MS) is None
 
 
-def test_the_configuration_recommended_is_one_that_a_node_takes(tmp_path: Path) -> None:
+def test_recommended_configuration_is_loadable_and_removed_without_one(tmp_path: Path) -> None:
     found = {"one": {"loadBalancerLoadSheddingStrategy": "TransferShedder"}}
     directory = Directory.of(str(tmp_path))
     put_recommended(directory, Recommendation("as-recorded", "one", ("It is.",), 5, 3), found, ["From a test."])
@@ -117,7 +117,7 @@ def test_the_configuration_recommended_is_one_that_a_node_takes(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("days", "tried_days", "seeds"), [(0.5, 0.5, 1), (4, 1, 1), (5, 5, 3), (30, 5, 3)])
-def test_by_default_as_much_is_tried_as_a_recommendation_takes(days: float, tried_days: float, seeds: int) -> None:
+def test_default_whatif_tries_what_a_recommendation_needs(days: float, tried_days: float, seeds: int) -> None:
     found = default_whatif(NOON_MS, NOON_MS + round(days * DAY_MS))
     assert found.begin is not None
     assert found.end is not None
@@ -125,13 +125,13 @@ def test_by_default_as_much_is_tried_as_a_recommendation_takes(days: float, trie
     assert len(found.seeds) == seeds
 
 
-def test_the_report_has_every_section(done: Done) -> None:
+def test_report_has_every_section(done: Done) -> None:
     page = (Path(done[0].out) / "report" / "index.html").read_text()
     for name in ("imbalance", "brokers", "league", "capacity", "advice"):
         assert f'<section id="{name}">' in page
 
 
-def test_what_was_learned_of_a_namespace_is_the_mean_of_its_bundles(done: Done) -> None:
+def test_learned_load_of_a_namespace_is_the_mean_of_its_bundles(done: Done) -> None:
     summary, _, tables = done
     learned = learned_from(tables, summary)
     assert learned["run"] == summary.run
@@ -194,7 +194,7 @@ def test_empty_range_is_named_with_the_existing_one(spark: SparkSession, before:
         assert re.search(r"no broker_reports in the range 20\S+ to the end; there is: 20", text)
 
 
-def test_a_range_is_that_of_the_steps_after_ingest(spark: SparkSession, done: Done, tmp_path: Path) -> None:
+def test_range_limits_the_steps_after_ingest(spark: SparkSession, done: Done, tmp_path: Path) -> None:
     summary, _, _ = done
     shutil.copytree(summary.out, tmp_path / "out")
     job = Job(summary.history, str(tmp_path / "out"))
@@ -214,7 +214,7 @@ def test_a_range_is_that_of_the_steps_after_ingest(spark: SparkSession, done: Do
     assert len(rows_of(tables.read("hot_bundles"))) == len(days), "a day that overlaps the range counts as a whole"
 
 
-def test_a_history_that_is_not_there_is_named(spark: SparkSession, before: tuple[Job, Tables], tmp_path: Path) -> None:
+def test_missing_history_is_named(spark: SparkSession, before: tuple[Job, Tables], tmp_path: Path) -> None:
     job, _ = before
     assert f"{tmp_path}/none: there is no history" in failed(spark, replace(job, history=f"{tmp_path}/none"), "ingest")
 
@@ -233,7 +233,7 @@ def a_bad_file(history: Path, tmp_path: Path, content: bytes | None) -> tuple[st
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1, not really", None], ids=["empty", "foreign", "damaged"])
-def test_a_file_that_cannot_be_read_is_named_and_what_is_there_stays(
+def test_unreadable_file_is_named_and_tables_stay(
     spark: SparkSession, before: tuple[Job, Tables], history: Path, tmp_path: Path, content: bytes | None
 ) -> None:
     job, _ = before
@@ -241,7 +241,7 @@ def test_a_file_that_cannot_be_read_is_named_and_what_is_there_stays(
     assert str(bad) in failed(spark, replace(job, history=root, anew=True), "ingest")
 
 
-def test_a_file_that_cannot_be_read_is_left_out_where_that_was_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+def test_unreadable_file_is_left_out_on_request(spark: SparkSession, tmp_path: Path) -> None:
     record_fleet(tmp_path / "recorded", minutes=90)
     root, bad = a_bad_file(tmp_path / "recorded", tmp_path, b"not Parquet")
     summary = run(spark, Job(root, str(tmp_path / "out"), leave_out_bad_files=True), ["ingest"], Seen())
@@ -251,7 +251,7 @@ def test_a_file_that_cannot_be_read_is_left_out_where_that_was_asked_for(spark: 
     assert hours == [NOON_MS + HOUR_MS]
 
 
-def test_what_if_notes_a_left_out_file_and_replays_the_rest(
+def test_whatif_notes_a_left_out_file_and_replays_the_rest(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(whatif_step, "WHOLE_DAY_HOURS", 0.5)
@@ -275,7 +275,7 @@ def test_what_if_notes_a_left_out_file_and_replays_the_rest(
     ],
     ids=["strategy", "key", "value"],
 )
-def test_what_cannot_be_tried_is_named_before_any_step_begins(
+def test_invalid_whatif_is_refused_before_any_step(
     spark: SparkSession, history: Path, tmp_path: Path, given: dict[str, object], names: list[str]
 ) -> None:
     job, seen = Job(str(history), str(tmp_path / "out"), whatif=whatif(**given)), Seen()
@@ -294,7 +294,7 @@ def test_missing_history_is_named_by_its_step(spark: SparkSession, tmp_path: Pat
         run(spark, job, list(STEPS), Seen())
 
 
-def test_a_step_whose_tables_are_missing_says_which(spark: SparkSession, history: Path, tmp_path: Path) -> None:
+def test_step_without_its_tables_names_the_missing_one(spark: SparkSession, history: Path, tmp_path: Path) -> None:
     text = failed(spark, Job(str(history), str(tmp_path / "out")), "advice")
     assert "broker_windows: there is no such table yet" in text
 

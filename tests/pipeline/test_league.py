@@ -88,7 +88,7 @@ def difference(outcomes: pd.DataFrame, metric: str, one: str, other: str) -> pd.
     return table[wanted].iloc[0]
 
 
-def test_the_interval_is_students_of_the_pairs() -> None:
+def test_interval_is_students_t_of_the_pairs() -> None:
     values = np.array([0.1, 0.3, 0.2, 0.5])
 
     found = interval(values)
@@ -99,18 +99,18 @@ def test_the_interval_is_students_of_the_pairs() -> None:
     assert (found.low, found.high) == pytest.approx(expected)
 
 
-def test_one_pair_has_a_difference_and_no_interval() -> None:
+def test_one_pair_has_a_mean_but_no_interval() -> None:
     found = interval([0.2])
 
     assert (found.mean, found.low, found.high) == (0.2, None, None)
 
 
-def test_no_pair_at_all_is_an_error() -> None:
+def test_interval_without_pairs_is_an_error() -> None:
     with pytest.raises(ValueError, match="there are no pairs"):
         interval([])
 
 
-def test_the_league_goes_by_overload_then_by_regret_and_then_by_what_was_moved() -> None:
+def test_league_orders_by_overload_then_regret_then_moved_load() -> None:
     outcomes = pd.DataFrame(
         [
             outcome("restless", moved_share=0.9),
@@ -129,7 +129,7 @@ def test_the_league_goes_by_overload_then_by_regret_and_then_by_what_was_moved()
     assert not table["recommended"].any()
 
 
-def test_rates_weigh_scenarios_by_their_length_and_the_worst_usage_is_the_worst_of_all() -> None:
+def test_rates_weigh_scenarios_by_length_and_keep_the_worst_usage() -> None:
     outcomes = pd.DataFrame(
         [
             outcome("only", stretch=0, moves=3, worst_usage=0.9, duration_s=3 * HOUR_S),
@@ -143,7 +143,7 @@ def test_rates_weigh_scenarios_by_their_length_and_the_worst_usage_is_the_worst_
     assert (row[ABOVE], row["moves"], row["worst_usage"]) == pytest.approx((0.25, 2.0, 0.9))
 
 
-def test_what_all_scenarios_of_a_day_share_does_not_blur_a_paired_difference() -> None:
+def test_paired_difference_cancels_effects_shared_by_a_day() -> None:
     outcomes = pd.DataFrame([*days("one", 1, 9, 5, 14, 7), *days("other", 0.6, 8.5, 4.55, 13.65, 6.6)])
 
     found = difference(outcomes, REGRET, "one", "other")
@@ -173,7 +173,7 @@ def test_stretches_and_seeds_of_a_day_count_once() -> None:
     assert (found["pairs"], found["paired_over"], found["shown"]) == (2, "days", "inconclusive")
 
 
-def test_seeds_are_the_pairs_where_there_is_one_day_and_show_nothing() -> None:
+def test_seeds_of_one_day_are_inconclusive_pairs() -> None:
     rows = [
         outcome(name, regret=regret + seed, seed=seed)
         for name, regret in (("one", 10), ("other", 20))
@@ -186,7 +186,7 @@ def test_seeds_are_the_pairs_where_there_is_one_day_and_show_nothing() -> None:
     assert found["high"] == pytest.approx(-10)
 
 
-def test_every_two_configurations_are_compared_by_every_metric_for_every_fleet() -> None:
+def test_all_pairs_are_compared_by_every_metric_and_fleet() -> None:
     rows = [outcome(name, fleet=fleet) for fleet in ("now", "less") for name in ("a", "b", "c")]
 
     table = paired_differences(pd.DataFrame(rows))
@@ -195,7 +195,7 @@ def test_every_two_configurations_are_compared_by_every_metric_for_every_fleet()
     assert set(table["fleet"]) == {"now", "less"}
 
 
-def test_among_those_shown_equal_the_calmest_is_recommended() -> None:
+def test_calmest_of_equal_configurations_is_recommended() -> None:
     found = recommended(
         days("eager", 0.100, 0.112, 0.104, 0.110, 0.102, moved_share=3.0),
         days("calm", 0.105, 0.117, 0.111, 0.113, 0.108, moved_share=0.5),
@@ -205,7 +205,7 @@ def test_among_those_shown_equal_the_calmest_is_recommended() -> None:
     assert "Shown equal, and no calmer: eager." in found.why
 
 
-def test_nobody_is_equal_because_the_days_are_too_few_or_too_unlike_to_tell() -> None:
+def test_inconclusive_days_do_not_show_equality() -> None:
     eager = days("eager", 0.1, 0.1, 0.1, 0.1, 0.1, moved_share=3.0)
 
     found = recommended(eager, days("asleep", 0.1, 0.4, 0.1, 0.4, 0.1))
@@ -214,7 +214,7 @@ def test_nobody_is_equal_because_the_days_are_too_few_or_too_unlike_to_tell() ->
     assert any(each.startswith("asleep is not shown equal to eager in regret: 0.12 more (95 %") for each in found.why)
 
 
-def test_overload_comes_before_how_even_it_is_and_how_little_moves() -> None:
+def test_overload_outweighs_regret_and_moves() -> None:
     asleep = days("asleep", *[0.1] * 5, time_full_s=[600, 500, 700, 600, 550], time_hot_s=9000.0, worst_usage=1.63)
 
     found = recommended(asleep, days("active", *[0.3] * 5, moved_share=3.0, returns=4))
@@ -223,7 +223,7 @@ def test_overload_comes_before_how_even_it_is_and_how_little_moves() -> None:
     assert any(each.startswith("asleep is worse than active in time_full: 0.0068") for each in found.why)
 
 
-def test_little_room_comes_after_none_and_before_regret() -> None:
+def test_hot_time_ranks_after_full_time_and_before_regret() -> None:
     crowded = days("crowded", *[0.1] * 5, time_hot_s=[6000, 5000, 7000, 6000, 5500])
 
     assert recommended(crowded, days("roomy", *[0.3] * 5)).configuration == "roomy"
@@ -232,7 +232,7 @@ def test_little_room_comes_after_none_and_before_regret() -> None:
     )
 
 
-def test_the_first_given_is_recommended_where_nothing_tells_them_apart() -> None:
+def test_first_of_indistinguishable_configurations_is_recommended() -> None:
     found = recommended(days("second", *[0.1] * 5), days("first", *[0.1] * 5))
 
     assert found.configuration == "second"
@@ -246,7 +246,7 @@ def test_the_first_given_is_recommended_where_nothing_tells_them_apart() -> None
         ((9, 2, DAY_S), "2 seeds were tried, at least 3 are needed"),
     ],
 )
-def test_too_little_is_no_ground_for_a_recommendation_and_is_said(rows: tuple[int, int, float], why: str) -> None:
+def test_too_few_days_or_seeds_give_no_recommendation(rows: tuple[int, int, float], why: str) -> None:
     count, seeds, duration_s = rows
     both = [days(name, *[0.1] * count, seeds=seeds, duration_s=duration_s) for name in ("one", "other")]
 
@@ -256,13 +256,13 @@ def test_too_little_is_no_ground_for_a_recommendation_and_is_said(rows: tuple[in
     assert found.why == (f"Nothing is recommended: {why}.",)
 
 
-def test_one_alone_is_not_recommended() -> None:
+def test_single_configuration_is_not_recommended() -> None:
     assert recommended(days("only", *[0.1] * 6)).why == (
         "Nothing is recommended: there is nothing to compare it with.",
     )
 
 
-def test_what_was_best_and_is_no_better_on_the_next_day_is_not_recommended() -> None:
+def test_configuration_that_fails_the_next_day_is_not_recommended() -> None:
     odd, even = days("one", *[0.1, 0.5] * 4), days("other", *[0.4, 0.2] * 4)
 
     for rows in ([odd, even], [even, odd]):  # a choice that is right by half, and one that is always wrong
@@ -272,14 +272,14 @@ def test_what_was_best_and_is_no_better_on_the_next_day_is_not_recommended() -> 
         assert found.why[1].startswith("On the 6 days that came next: above 100 % of a broker 0.00 % of the time")
 
 
-def test_a_configuration_that_stays_the_best_is_recommended() -> None:
+def test_consistently_best_configuration_is_recommended() -> None:
     found = recommended(days("a", *[0.1] * 6), days("b", *[0.2] * 6), days("c", *[0.3] * 6))
 
     assert (found.configuration, found.days, found.seeds) == ("a", 6, 3)
     assert any(each.startswith("On the 4 days that came next: above 100 %") for each in found.why)
 
 
-def test_each_fleet_has_its_row_with_what_is_recommended_or_why_nothing_is() -> None:
+def test_each_fleet_has_a_row_with_recommendation_or_reason() -> None:
     rows = [
         *days("a", *[0.1] * 5),
         *days("b", *[0.2] * 5),
@@ -301,7 +301,7 @@ def test_each_fleet_has_its_row_with_what_is_recommended_or_why_nothing_is() -> 
     st.lists(st.lists(st.sampled_from([0.0, 0.1, 0.11, 0.5]), min_size=5, max_size=7), min_size=2, max_size=4),
     st.integers(0, 2),
 )
-def test_what_is_recommended_is_never_behind_another_by_what_is_shown(regrets: list[list[float]], of: int) -> None:
+def test_recommended_configuration_is_never_shown_worse_than_another(regrets: list[list[float]], of: int) -> None:
     count = min(len(each) for each in regrets)
     metric, key = [(FULL, "time_full_s"), (HOT, "time_hot_s"), (REGRET, "regret")][of]
     scale = 1.0 if key == "regret" else DAY_S
@@ -319,7 +319,7 @@ def test_what_is_recommended_is_never_behind_another_by_what_is_shown(regrets: l
             assert difference(outcomes, metric, *pair)["shown"] != ("better" if mirrored else "worse")
 
 
-def test_the_recommended_file_is_a_configuration_that_nodes_accept(tmp_path: Path) -> None:
+def test_recommended_file_is_accepted_by_nodes(tmp_path: Path) -> None:
     values = {
         "loadBalancerLoadSheddingStrategy": "TransferShedder",
         "loadBalancerLoadPlacementStrategy": "LeastResourceUsageWithWeightExtensible",
@@ -342,7 +342,7 @@ def test_the_recommended_file_is_a_configuration_that_nodes_accept(tmp_path: Pat
     ]
 
 
-def test_a_key_that_does_not_exist_is_not_recommended() -> None:
+def test_unknown_key_in_a_recommendation_is_refused() -> None:
     found = recommended(days("a", *[0.1] * 5), days("b", *[0.2] * 5))
 
     with pytest.raises(ConfigurationError, match="configuration a: unknown key 'loadBalancerBrokerLoadTargetSt'"):

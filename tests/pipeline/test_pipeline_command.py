@@ -69,7 +69,7 @@ def test_bad_scenario_file_is_named(pipeline: Pipeline, tmp_path: Path, content:
 
 
 @pytest.mark.spark
-def test_a_master_that_nobody_listens_at_is_named_soon(pipeline: Pipeline, tmp_path: Path) -> None:
+def test_master_without_a_listener_is_named_soon(pipeline: Pipeline, tmp_path: Path) -> None:
     (tmp_path / "broker_reports").mkdir()
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -80,7 +80,7 @@ def test_a_master_that_nobody_listens_at_is_named_soon(pipeline: Pipeline, tmp_p
     assert not (tmp_path / "out").exists()
 
 
-def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+def test_missing_extra_names_the_package_to_install(tmp_path: Path) -> None:
     hidden = (
         "import sys, importlib.util as util\n"
         "find = util.find_spec\n"

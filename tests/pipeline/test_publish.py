@@ -28,7 +28,7 @@ def window(
     return {**named, **means, **rest}
 
 
-def test_a_bundle_carries_what_its_namespace_did_divided_among_its_bundles_by_time(spark: SparkSession) -> None:
+def test_bundle_load_is_the_namespace_load_over_bundles_and_time(spark: SparkSession) -> None:
     rows = [
         window("t/even", 4, 8.0),
         window("t/even", 2, 8.0, covered_s=1800.0),
@@ -44,7 +44,7 @@ def test_a_bundle_carries_what_its_namespace_did_divided_among_its_bundles_by_ti
     assert [row.bundles for row in found] == [1, 4]
 
 
-def test_hours_are_the_medians_of_both_directions_where_both_are_forecast(spark: SparkSession) -> None:
+def test_weekly_hours_sum_the_medians_of_both_directions(spark: SparkSession) -> None:
     def row(kind: str, metric: str, hour: int, median: float) -> tuple[Any, ...]:
         return (kind, "t/ns", metric, hour * HOUR_MS, hour, 0.0, median, 9.0, "seasonal")
 
@@ -66,7 +66,7 @@ def hours(namespace: str, count: int, first: int = 0) -> pd.DataFrame:
     return pd.DataFrame({"key": namespace, "start_ms": starts, "load": load})
 
 
-def test_a_profile_begins_on_monday_wherever_the_forecast_does_and_its_mean_is_one() -> None:
+def test_profile_begins_on_monday_with_a_mean_of_one() -> None:
     found = profiles_of(
         pd.concat([hours("t/a", 168, first=50), hours("t/short", 167), hours("t/b", 168)]), ["t/a", "t/short"]
     )
@@ -92,7 +92,7 @@ def test_published_loads_have_a_source_and_are_accepted(spark: SparkSession, tab
     assert LEARNED_DATA.validate_json(LEARNED_DATA.dump_json(learned)) == learned
 
 
-def test_a_profile_is_published_with_the_load(spark: SparkSession, tables: Tables) -> None:
+def test_profile_is_published_with_the_load(spark: SparkSession, tables: Tables) -> None:
     tables.write("namespace_windows", spark.createDataFrame([window("t/ns", 2, 8.0)], schema_of("namespace_windows")))
     rows = [
         ("namespace", "t/ns", metric, MONDAY_MS + hour * HOUR_MS, hour + 1, 0.0, 3.0, 9.0, "seasonal")
@@ -128,7 +128,7 @@ def test_profile_needs_a_better_back_test_in_both_directions(spark: SparkSession
     assert [row.key for row in proved_namespaces(backtest).collect()] == ["t/ns"]
 
 
-def test_nothing_is_published_where_nothing_was_carried(spark: SparkSession, tables: Tables) -> None:
+def test_nothing_is_published_without_carried_load(spark: SparkSession, tables: Tables) -> None:
     with pytest.raises(PipelineError, match="namespace_windows: there is no such table yet"):
         learned_from(tables, Summary("run-1", "/history", "/out"))
     tables.write("namespace_windows", spark.createDataFrame([window("t/ns", 2, 0.0)], schema_of("namespace_windows")))

@@ -75,7 +75,7 @@ def file_of(history: History, table: str, hour: int) -> HistoryFile:
     return history.files(table, NOON_MS + hour * HOUR_MS, NOON_MS + (hour + 1) * HOUR_MS)[0]
 
 
-def test_stretches_and_what_is_left_out_are_those_that_are_found_here(spark: SparkSession, kept: History) -> None:
+def test_stretches_and_left_out_equal_those_found_locally(spark: SparkSession, kept: History) -> None:
     found, left_out = find_stretches(whatif(), kept, Ranges(spark, kept.directory.root))
 
     assert (found, left_out) == find_stretches(whatif(), kept, RangesHere(kept))
@@ -87,20 +87,20 @@ def test_stretches_and_what_is_left_out_are_those_that_are_found_here(spark: Spa
     assert [why.rpartition(": ")[2] for why in left_out] == ["no broker reported", "a full queue"]
 
 
-def test_a_history_without_files_has_no_times_and_no_gaps(spark: SparkSession, tmp_path: Path) -> None:
+def test_history_without_files_has_no_times_and_no_gaps(spark: SparkSession, tmp_path: Path) -> None:
     ranges = Ranges(spark, str(tmp_path))
 
     assert (ranges.report_times(None, None).tolist(), ranges.gaps(), ranges.read([])) == ([], [], [])
 
 
-def test_each_range_is_bit_for_bit_what_it_is_here(history: History, ranges: Ranges) -> None:
+def test_each_range_is_bit_for_bit_the_local_one(history: History, ranges: Ranges) -> None:
     outlines = ranges.read(HALVES)
 
     assert outlines == RangesHere(history).read(HALVES)
     assert digests_of(outlines) == digests_here(history, *HALVES)
 
 
-def test_a_stretch_of_which_nothing_was_recorded_is_said_and_the_others_are_read(ranges: Ranges) -> None:
+def test_stretch_without_records_is_reported_beside_the_others(ranges: Ranges) -> None:
     empty = Stretch(7, NOON_MS - 5 * HOUR_MS, NOON_MS - 4 * HOUR_MS)
 
     first, why = ranges.read([HALVES[0], empty])
@@ -109,7 +109,7 @@ def test_a_stretch_of_which_nothing_was_recorded_is_said_and_the_others_are_read
     assert why == "the range has no reports of loaded bundles"
 
 
-def test_a_worker_keeps_the_range_that_it_replayed_last(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_keeps_the_range_replayed_last(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     read, kept = list[int](), dict[tuple[str, Stretch, str], RecordedRange]()
 
     def counted(url: str, stretch: Stretch, _: object) -> RecordedRange:
@@ -144,7 +144,9 @@ def test_changed_input_is_not_replayed(ranges: Ranges, history: History) -> None
 
 
 @pytest.mark.parametrize("table", [BROKER_REPORTS, BUNDLE_REPORTS])
-def test_unreadable_file(spark: SparkSession, history: History, ranges: Ranges, table: str) -> None:
+def test_unreadable_file_is_an_error_or_drops_its_stretch(
+    spark: SparkSession, history: History, ranges: Ranges, table: str
+) -> None:
     bad = file_of(history, table, 0).path
     Path(bad).write_bytes(b"no Parquet")
     with pytest.raises(HistoryFileError, match=f"^{bad}: .*; move it out of the history"):
@@ -158,7 +160,7 @@ def test_unreadable_file(spark: SparkSession, history: History, ranges: Ranges, 
     assert digests_of(found[1:]) == digests_here(history, HALVES[1])
 
 
-def test_a_name_that_is_none_of_the_history_is_said_as_it_is_here(spark: SparkSession, history: History) -> None:
+def test_foreign_file_name_is_reported_as_by_a_local_read(spark: SparkSession, history: History) -> None:
     first = Path(file_of(history, BUNDLE_REPORTS, 0).path)
     first.with_name("copy.parquet").write_bytes(first.read_bytes())
     expected: set[str] = set()
@@ -171,7 +173,7 @@ def test_a_name_that_is_none_of_the_history_is_said_as_it_is_here(spark: SparkSe
     assert said == expected != set()
 
 
-def test_damaged_files_are_named_or_left_out_where_stretches_are_found(spark: SparkSession, kept: History) -> None:
+def test_damaged_files_are_named_or_left_out_of_stretches(spark: SparkSession, kept: History) -> None:
     folder = kept.directory.root
     reports, events = (kept.files(table)[0] for table in (BROKER_REPORTS, EVENTS))
     content = {file.path: Path(file.path).read_bytes() for file in (reports, events)}

@@ -29,7 +29,7 @@ def policies(domain: str) -> HistoryEvent:
     return HistoryEvent("policies", body=json.dumps({"failureDomains": {domain: {"brokers": ["b:8080"]}}}))
 
 
-def test_what_came_last_holds_whatever_the_order_of_times_and_hours(spark: SparkSession, tmp_path: Path) -> None:
+def test_newest_event_by_epoch_holds_across_times_and_hours(spark: SparkSession, tmp_path: Path) -> None:
     history_of(tmp_path, [(0, configuration(90)), (1, checkpoint(60, "one")), (2, configuration(70))], epoch=2)
     history_of(tmp_path, [(HOUR_MS, configuration(95)), (HOUR_MS, policies("old"))], epoch=1)
     history_of(tmp_path, [(HOUR_MS + 1, checkpoint(99, "imported"))], epoch=0)
@@ -42,7 +42,7 @@ def test_what_came_last_holds_whatever_the_order_of_times_and_hours(spark: Spark
     assert newest_recorded(within).overloaded == 0.6
 
 
-def test_a_checkpoint_of_days_ago_is_found_and_what_is_older_is_not_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_old_checkpoint_is_found_across_many_later_hours(spark: SparkSession, tmp_path: Path) -> None:
     history_of(tmp_path, [(0, configuration(50))])
     history_of(tmp_path, [(10 * DAY_MS, checkpoint(60))], first=1)
     for hour in range(1, 40):
@@ -50,11 +50,11 @@ def test_a_checkpoint_of_days_ago_is_found_and_what_is_older_is_not_read(spark: 
     assert newest_recorded(HistoryTables(spark, str(tmp_path))).overloaded == 0.6
 
 
-def test_without_any_event_the_defaults_hold(spark: SparkSession, tmp_path: Path) -> None:
+def test_defaults_hold_without_any_event(spark: SparkSession, tmp_path: Path) -> None:
     assert newest_recorded(HistoryTables(spark, str(tmp_path))).overloaded == 0.85
 
 
-def test_a_damaged_file_is_named_or_left_out(spark: SparkSession, tmp_path: Path) -> None:
+def test_damaged_file_is_named_or_left_out(spark: SparkSession, tmp_path: Path) -> None:
     history_of(tmp_path, [(0, checkpoint(60)), (HOUR_MS, configuration(70))])
     for leaves_out in (False, True):
         history = HistoryTables(spark, str(tmp_path), leaves_out=leaves_out)

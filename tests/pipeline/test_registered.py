@@ -6,7 +6,7 @@ from support.frames import DAY_MS, START_MS
 from loadmanager.pipeline.capacity import registered
 
 
-def test_there_is_who_has_reported_or_registered_lately_and_not_gone_since(spark: SparkSession) -> None:
+def test_registered_brokers_reported_or_registered_lately(spark: SparkSession) -> None:
     end_ms = START_MS + DAY_MS
     reports = {"a": [-1], "gone": [-500], "silent": [-2 * 900_000 - 1], "back": [-500, -100], "late": [0]}
     rows = [(end_ms + at, 1, at + 10**7, broker) for broker, times in reports.items() for at in times]

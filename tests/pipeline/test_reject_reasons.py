@@ -92,7 +92,7 @@ def good_broker() -> dict[str, Any]:
     [(BUNDLE_REPORTS, GOOD_BUNDLE, BUNDLES), (BROKER_REPORTS, good_broker(), BROKERS)],
     ids=[BUNDLE_REPORTS, BROKER_REPORTS],
 )
-def test_a_row_is_rejected_for_the_first_reason_that_applies(
+def test_row_is_rejected_for_the_first_matching_reason(
     spark: SparkSession, table: str, good: dict[str, Any], cases: list[tuple[dict[str, Any], str | None]]
 ) -> None:
     given = [{**good, **wrong, "sequence": number} for number, (wrong, _) in enumerate(cases)]
@@ -108,7 +108,7 @@ def test_a_row_is_rejected_for_the_first_reason_that_applies(
     judged.unpersist()
 
 
-def test_of_copies_that_of_the_first_file_is_used_and_one_that_is_bad_does_not_count(spark: SparkSession) -> None:
+def test_first_valid_copy_is_used_and_later_ones_are_duplicates(spark: SparkSession) -> None:
     given = [
         {**GOOD_BUNDLE, "topics": -1},
         {**GOOD_BUNDLE, "topics": 3, "file": "second"},
@@ -138,7 +138,7 @@ def folder(tmp_path: Path) -> Path:
     return write_three_hours(tmp_path / "history")
 
 
-def test_a_file_that_is_there_twice_counts_once(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+def test_duplicated_file_counts_once(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     expected = rows_in(ingested(spark, str(folder), tmp_path / "once"), "bundle_windows")
     for table in (BUNDLE_REPORTS, BROKER_REPORTS):
         for file in files_of(folder, table)[:2]:
@@ -155,7 +155,9 @@ def test_a_file_that_is_there_twice_counts_once(spark: SparkSession, folder: Pat
 
 
 @pytest.mark.parametrize("damage", [cut_in_half, damage_pages])
-def test_damaged_file(spark: SparkSession, folder: Path, tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_damaged_file_is_named_or_left_out(
+    spark: SparkSession, folder: Path, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
     bad = files_of(folder, BUNDLE_REPORTS)[1]
     damage(bad)
     with pytest.raises(PipelineError, match=str(bad)):
@@ -169,7 +171,7 @@ def test_damaged_file(spark: SparkSession, folder: Path, tmp_path: Path, damage:
         ingested(spark, str(folder), tmp_path / "out")
 
 
-def test_windows_outlive_a_damaged_file_that_is_gone(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+def test_windows_outlive_a_removed_damaged_file(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     cut_in_half(files_of(folder, BUNDLE_REPORTS)[1])
     before = ingested(spark, str(folder), tmp_path / "out", leave_out_bad_files=True)
     rows = {name: rows_in(before, name) for name in INGESTED}
@@ -179,7 +181,7 @@ def test_windows_outlive_a_damaged_file_that_is_gone(spark: SparkSession, folder
     assert {name: rows_in(after, name) for name in INGESTED} == rows
 
 
-def test_kept_events_end_reports_or_name_members(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+def test_only_events_on_reports_or_members_are_kept(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     happened = [HistoryEvent("broker_gone", "a:1"), HistoryEvent("checkpoint", "", {}), HistoryEvent("term_began")]
     history_of(folder, [(MINUTE_MS * at, each) for at, each in enumerate(happened)], first=100)
     tables = ingested(spark, str(folder), tmp_path / "out")

@@ -25,7 +25,7 @@ from loadmanager.pipeline.steps.report import STEP
 START_MS = 1_790_000_000_000 // 86_400_000 * 86_400_000
 
 
-def test_series_have_the_largest_with_weighted_mean_and_maximum(spark: SparkSession) -> None:
+def test_series_keep_the_largest_with_weighted_mean_and_maximum(spark: SparkSession) -> None:
     rows = [
         ("a", 0, 1.0, 300.0),
         ("a", 1, 4.0, 100.0),
@@ -40,7 +40,7 @@ def test_series_have_the_largest_with_weighted_mean_and_maximum(spark: SparkSess
     assert over_time(windows.where("false"), "broker", f.col("value"), 2).empty
 
 
-def test_bundles_over_days_are_taken_by_the_hour_and_over_an_hour_by_five_minutes(spark: SparkSession) -> None:
+def test_bundle_times_use_hours_over_days_and_five_minutes_over_an_hour(spark: SparkSession) -> None:
     load = {f"mean_msg_throughput_{way}": 1.0 for way in ("in", "out")}
     for hours, length_s, high in ((1, 300, 6.0), (200, 7200, 2.0)):
         rows = [
@@ -53,7 +53,7 @@ def test_bundles_over_days_are_taken_by_the_hour_and_over_an_hour_by_five_minute
         assert (found["high"].max(), found["end"].iloc[0] - found["start"].iloc[0]) == (high, length_s * 1000)
 
 
-def test_the_usage_of_a_broker_is_over_the_windows_in_which_it_is_known(spark: SparkSession) -> None:
+def test_broker_usage_covers_only_windows_with_known_usage(spark: SparkSession) -> None:
     known: dict[str, object] = {"covered_s": 300.0, "mean_usage": 0.6, "max_usage": 0.7}
     rows = [
         {"broker": "a", "start_ms": 0, **known},
@@ -66,9 +66,7 @@ def test_the_usage_of_a_broker_is_over_the_windows_in_which_it_is_known(spark: S
     assert highest_reports(windows).to_numpy().tolist() == [[0, 0.98, "b"]]
 
 
-def test_a_forecast_goes_on_with_the_last_week_of_the_namespaces_with_the_most_load(
-    spark: SparkSession, tables: Tables
-) -> None:
+def test_forecast_is_shown_for_the_namespaces_with_the_most_load(spark: SparkSession, tables: Tables) -> None:
     out = f"mean_{FORECAST_METRIC}"
     rows: list[dict[str, object]] = [
         {"window_s": 3600, "start_ms": START_MS + n * HOUR_MS, "namespace": f"t/{name}", "covered_s": 3600.0, out: load}

@@ -73,7 +73,7 @@ def writes(run: JobRun, *tables: str) -> None:
         run.write(table, frame_of(run.spark, schema_of(table), ROWS[table]))
 
 
-def test_a_step_may_read_what_it_has_declared_or_written_and_nothing_else(step_runner: StepRunner) -> None:
+def test_step_reads_only_declared_or_own_tables(step_runner: StepRunner) -> None:
     def step(run: JobRun) -> None:
         writes(run, "fleet_events")
         assert run.read("fleet_events").count() == 1
@@ -83,14 +83,14 @@ def test_a_step_may_read_what_it_has_declared_or_written_and_nothing_else(step_r
     assert text == "step one: table imbalance: not declared as read"
 
 
-def test_a_step_may_not_write_what_it_has_not_declared(step_runner: StepRunner) -> None:
+def test_step_writes_only_declared_tables(step_runner: StepRunner) -> None:
     made = Step("one", lambda run: writes(run, "fleet_events", "recommendation"), writes=("fleet_events",))
     assert step_runner.fails(made) == "step one: table recommendation: not declared as written"
     assert step_runner.tables.rows("fleet_events") == 1
     assert not step_runner.tables.has("recommendation")
 
 
-def test_a_step_that_reads_may_not_write_what_it_reads(step_runner: StepRunner) -> None:
+def test_step_cannot_write_a_table_declared_only_as_read(step_runner: StepRunner) -> None:
     one = Step("one", lambda run: writes(run, "fleet_events"), writes=("fleet_events",))
     two = Step("two", lambda run: writes(run, "fleet_events"), reads=("fleet_events",))
     assert step_runner.fails(one, two) == "step two: table fleet_events: not declared as written"
@@ -108,19 +108,19 @@ def test_missing_table_is_refused_with_the_step_that_makes_it(step_runner: StepR
     assert not step_runner.tables.has("fleet_events")
 
 
-def test_a_table_that_is_made_by_a_step_before_or_was_by_another_run_may_be_read(step_runner: StepRunner) -> None:
+def test_table_of_an_earlier_step_or_run_is_readable(step_runner: StepRunner) -> None:
     one = Step("one", lambda run: writes(run, "fleet_events"), writes=("fleet_events",))
     two = Step("two", lambda run: run.note(f"{run.read('fleet_events').count()} row"), reads=("fleet_events",))
     assert step_runner.run(one, two).notes == ["1 row"]
     assert step_runner.run(two).notes == ["1 row"]
 
 
-def test_what_a_step_reads_if_it_is_there_may_be_missing(step_runner: StepRunner) -> None:
+def test_optional_table_may_be_missing(step_runner: StepRunner) -> None:
     step = Step("one", lambda run: run.note(f"{run.has('fleet_events')}"), reads_if_there=("fleet_events",))
     assert step_runner.run(step).notes == ["False"]
 
 
-def test_a_step_is_asked_before_any_step_begins_whether_it_can_be_done(step_runner: StepRunner) -> None:
+def test_step_checks_run_before_any_step_begins(step_runner: StepRunner) -> None:
     def refuse(_: JobRun) -> None:
         raise PipelineError("cannot be done")
 
@@ -129,7 +129,7 @@ def test_a_step_is_asked_before_any_step_begins_whether_it_can_be_done(step_runn
     assert step_runner.seen.told == []
 
 
-def test_of_a_step_without_anything_to_say_the_tables_are_empty_and_the_reason_is_a_note(
+def test_step_without_result_empties_its_tables_and_notes_the_reason(
     step_runner: StepRunner,
 ) -> None:
     def step(run: JobRun) -> None:
@@ -143,12 +143,12 @@ def test_of_a_step_without_anything_to_say_the_tables_are_empty_and_the_reason_i
     assert step_runner.seen.told == ["one", ("one", "fleet_events", 1), ("one", "recommendation", 0), "one done"]
 
 
-def test_a_step_cannot_declare_a_table_that_is_none() -> None:
+def test_unknown_table_cannot_be_declared() -> None:
     with pytest.raises(PipelineError, match=r"table broker_window: unknown; there are .*broker_windows"):
         Step("one", lambda _: None, reads=("broker_window",))
 
 
-def test_a_table_that_is_not_declared_can_neither_be_read_nor_written(step_runner: StepRunner) -> None:
+def test_unknown_table_is_neither_read_nor_written(step_runner: StepRunner) -> None:
     frame = frame_of(step_runner.spark, schema_of("fleet_events"))
     with pytest.raises(PipelineError, match="table late_file: unknown"):
         step_runner.tables.write("late_file", frame)
@@ -160,7 +160,7 @@ class KilledError(Exception):
     """The process is killed here."""
 
 
-def test_steps_killed_before_each_of_their_tables_are_made_good_by_the_next_run(
+def test_next_run_repairs_steps_killed_before_each_table(
     spark: SparkSession, done: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     summary, _, expected = done

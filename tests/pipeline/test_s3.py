@@ -61,7 +61,7 @@ def history(server: str, tmp_path: Path) -> str:
     return url
 
 
-def test_a_history_in_s3_is_read_by_workers(spark: SparkSession, history: str) -> None:
+def test_history_in_s3_is_read_by_workers(spark: SparkSession, history: str) -> None:
     reader = spark.read.format(FORMAT).option("table", BUNDLE_REPORTS).option("mode", PERMISSIVE)
     assert reader.load(history).count() == 6
     late = reader.option("from_ms", START_MS + 2 * HOUR_MS).load(history)
@@ -69,7 +69,7 @@ def test_a_history_in_s3_is_read_by_workers(spark: SparkSession, history: str) -
     require_history(history)
 
 
-def test_a_bucket_without_the_history_is_named_without_the_password(spark: SparkSession, server: str) -> None:
+def test_missing_bucket_is_named_without_the_password(spark: SparkSession, server: str) -> None:
     url = url_of(server, "nothing")
     with pytest.raises(PySparkException, match="there is no history: no such directory") as raised:
         spark.read.format(FORMAT).option("table", BUNDLE_REPORTS).load(url)
@@ -101,7 +101,7 @@ def test_uncommitted_data_is_invisible_and_old_versions_readable(tables: Tables,
 
 
 @pytest.mark.deep
-def test_a_run_reads_and_writes_s3(spark: SparkSession, history: str, root: str) -> None:
+def test_run_reads_and_writes_s3(spark: SparkSession, history: str, root: str) -> None:
     url = history.partition("?")[0].replace(f"{KEY}:{KEY}@", "")
     command = ["pipeline", "run", url, "--out", root, "--step", "ingest", "--master", "local[1]"]
     given = [word for each in FEW_ROWS for word in ("--conf", each)]

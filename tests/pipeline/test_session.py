@@ -21,30 +21,30 @@ ANSWERS_S = 60.0
 """Nothing takes that long by itself."""
 
 
-def test_times_are_in_utc_and_rows_go_to_python_by_arrow(spark: SparkSession) -> None:
+def test_session_uses_utc_and_arrow(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.execution.arrow.pyspark.enabled") == "true"
     assert spark.sparkContext.master == "local[2]"
 
 
-def test_settings_that_are_given_win(spark: SparkSession) -> None:
+def test_given_settings_override_the_defaults(spark: SparkSession) -> None:
     assert spark.conf.get("spark.driver.memory") == "2g"
 
 
-def test_temporary_files_of_spark_are_where_those_of_python_are(spark: SparkSession) -> None:
+def test_spark_uses_the_temporary_directory_of_python(spark: SparkSession) -> None:
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     assert jvm.java.lang.System.getProperty("java.io.tmpdir") == tempfile.gettempdir()
 
 
-def test_a_session_for_few_rows_prepares_little(spark: SparkSession) -> None:
+def test_session_for_few_rows_disables_adaptive_execution(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.adaptive.enabled") == "false"
     many = session_module._settings("local[2]", {})
     elsewhere = session_module._settings("spark://here:7077", {}, for_few=True)
     assert not {"spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage"} & {*many, *elsewhere}
 
 
-def test_reports_are_few_by_the_size_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size_of_the_files_decides_whether_reports_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for hour in range(2):
         history_of(tmp_path, [(hour * HOUR_MS, reported("a", {bundle(1): (1.0, 1.0, 1.0, 1.0)}))], first=hour)
     assert are_few(str(tmp_path))
@@ -55,7 +55,7 @@ def test_reports_are_few_by_the_size_of_the_files(tmp_path: Path, monkeypatch: p
     assert not are_few(f"file:{tmp_path}")
 
 
-def test_a_missing_package_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
 
     def without_pandas(name: str, package: str | None = None) -> Any:  # noqa: ANN401 - a module's specification
@@ -68,14 +68,14 @@ def test_a_missing_package_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch
         require_spark()
 
 
-def test_without_java_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADMANAGER_JAVA", "/nowhere/java")
     with pytest.raises(PipelineError, match=r"no Java 17 or newer .*/nowhere/java cannot be run.*pip install"):
         spark_session("local[1]")
 
 
 @pytest.mark.spark
-def test_a_master_that_does_not_answer_is_named() -> None:
+def test_unreachable_master_is_named() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
@@ -83,7 +83,7 @@ def test_a_master_that_does_not_answer_is_named() -> None:
         spark_session(f"spark://127.0.0.1:{port}", answer_timeout_s=5)
 
 
-def test_one_of_several_masters_is_enough() -> None:
+def test_one_reachable_master_of_several_is_enough() -> None:
     with socket.socket() as listening, socket.socket() as closed:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -94,12 +94,12 @@ def test_one_of_several_masters_is_enough() -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("master", ["spark://nowhere", "spark://"])
-def test_a_master_without_an_address_is_refused(master: str) -> None:
+def test_master_without_an_address_is_refused(master: str) -> None:
     with pytest.raises(PipelineError, match="expected spark://host:port"):
         spark_session(master)
 
 
-def test_a_cluster_that_carries_out_nothing_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_cluster_is_named_after_its_timeout(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped: list[bool] = []
     monkeypatch.setattr(spark, "stop", lambda: stopped.append(True))
 
@@ -119,7 +119,7 @@ def test_a_cluster_that_carries_out_nothing_is_named(spark: SparkSession, monkey
     assert stopped == [True]
 
 
-def test_as_many_partitions_as_two_for_each_core() -> None:
+def test_local_master_gets_two_partitions_per_core() -> None:
     settings = session_module._settings("local[3]", {"spark.log.level": "WARN"})
     assert settings["spark.sql.shuffle.partitions"] == "6"
     assert settings["spark.log.level"] == "WARN"
@@ -129,7 +129,9 @@ def test_as_many_partitions_as_two_for_each_core() -> None:
 @pytest.mark.parametrize(
     ("python", "why"), [("/nowhere/python", "Cannot run program"), ("/bin/false", "they end at once")]
 )
-def test_unusable_python(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, python: str, why: str) -> None:
+def test_unusable_python_is_named_with_the_variable(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, python: str, why: str
+) -> None:
     stopped: list[bool] = []
     monkeypatch.setattr(spark, "stop", lambda: stopped.append(True))
     monkeypatch.setattr(spark.sparkContext, "pythonExec", python)

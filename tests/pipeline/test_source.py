@@ -87,7 +87,7 @@ def test_nested_columns_are_read(spark: SparkSession, tmp_path: Path) -> None:
     assert row["steps"][0] | step == row["steps"][0]
 
 
-def test_numbers_of_other_types_are_the_same_numbers(load: Callable[..., DataFrame], folder: Path) -> None:
+def test_other_number_types_are_read_as_the_same_numbers(load: Callable[..., DataFrame], folder: Path) -> None:
     expected = rows_of(load(), "at_ms", "range_lower")
     wide, thin, _ = files_of(folder, BUNDLE_REPORTS)
     rewrite(wide, msg_rate_out=pa.decimal128(30, 5), topics=pa.decimal128(19, 0))
@@ -103,7 +103,9 @@ def test_numbers_of_other_types_are_the_same_numbers(load: Callable[..., DataFra
         ({"from_ms": START_MS + 1, "to_ms": START_MS + 2 * HOUR_MS}, [1, 1]),
     ],
 )
-def test_options_select_rows(load: Callable[..., DataFrame], options: dict[str, object], expected: list[int]) -> None:
+def test_time_options_select_rows(
+    load: Callable[..., DataFrame], options: dict[str, object], expected: list[int]
+) -> None:
     assert hours(load(**options)) == expected
     assert hours(load(**options, columns="file,hour_ms")) == expected
 
@@ -115,7 +117,9 @@ def test_options_select_rows(load: Callable[..., DataFrame], options: dict[str, 
         {"files": "last"},
     ],
 )
-def test_unneeded_files(load: Callable[..., DataFrame], folder: Path, options: dict[str, object]) -> None:
+def test_unneeded_files_are_not_opened(
+    load: Callable[..., DataFrame], folder: Path, options: dict[str, object]
+) -> None:
     first, second, last = files_of(folder, BUNDLE_REPORTS)
     cut_in_half(first)
     damage_pages(second)
@@ -124,7 +128,7 @@ def test_unneeded_files(load: Callable[..., DataFrame], folder: Path, options: d
     assert hours(load(**options)) == [2, 2]
 
 
-def test_a_filter_of_one_query_does_not_hide_rows_from_the_next(load: Callable[..., DataFrame]) -> None:
+def test_filter_of_one_query_does_not_affect_the_next(load: Callable[..., DataFrame]) -> None:
     frame = load()
     late = frame.where(f"at_ms >= {START_MS + 2 * HOUR_MS}")
     assert hours(late) == [2, 2]
@@ -132,7 +136,7 @@ def test_a_filter_of_one_query_does_not_hide_rows_from_the_next(load: Callable[.
     assert hours(late.union(frame.where(f"at_ms < {START_MS + HOUR_MS}"))) == [0, 0, 2, 2]
 
 
-def test_the_option_columns_selects_and_orders_columns(load: Callable[..., DataFrame]) -> None:
+def test_columns_option_selects_and_orders_columns(load: Callable[..., DataFrame]) -> None:
     assert load(columns="topics, file,at_ms").columns == ["topics", "file", "at_ms"]
 
 
@@ -161,7 +165,7 @@ def with_topics(topics: object, file: Path) -> None:
         (partial(with_topics, 1.5), "column topics is double, expected int64"),
     ],
 )
-def test_an_unreadable_file_is_an_error_or_a_row_that_names_it(
+def test_unreadable_file_is_an_error_or_a_row_with_its_name(
     load: Callable[..., DataFrame], folder: Path, damage: Callable[[Path], None], why: str
 ) -> None:
     _, second, _ = files_of(folder, BUNDLE_REPORTS)
@@ -176,7 +180,7 @@ def test_an_unreadable_file_is_an_error_or_a_row_that_names_it(
     assert set(row.values()) == {None}
 
 
-def test_a_damaged_page_leaves_out_the_rows_before_it(load: Callable[..., DataFrame], folder: Path) -> None:
+def test_damaged_page_leaves_out_the_whole_file(load: Callable[..., DataFrame], folder: Path) -> None:
     (first, *_) = files_of(folder, BUNDLE_REPORTS)
     rows = pa.concat_tables([pq.read_table(first, partitioning=None)] * 40_000)
     pq.write_table(rows, first, row_group_size=len(rows) // 2, store_decimal_as_integer=True)
@@ -188,7 +192,7 @@ def test_a_damaged_page_leaves_out_the_rows_before_it(load: Callable[..., DataFr
     assert hours(load(mode="permissive").where("damaged IS NULL")) == [1, 1, 2, 2]
 
 
-def test_a_file_with_a_foreign_name_is_an_error_or_a_row(load: Callable[..., DataFrame], folder: Path) -> None:
+def test_foreign_file_name_is_an_error_or_a_row(load: Callable[..., DataFrame], folder: Path) -> None:
     (first, *_) = files_of(folder, BUNDLE_REPORTS)
     stranger = shutil.copy(first, first.with_name("copy.parquet"))
     with pytest.raises(PySparkException, match=r"copy\.parquet: not a name of a file of the history"):
@@ -198,7 +202,7 @@ def test_a_file_with_a_foreign_name_is_an_error_or_a_row(load: Callable[..., Dat
     assert len(load(files=json.dumps([place_of(str(first))])).collect()) == 2
 
 
-def test_a_newer_schema_is_an_error_in_both_modes(load: Callable[..., DataFrame], folder: Path) -> None:
+def test_newer_schema_is_an_error_in_both_modes(load: Callable[..., DataFrame], folder: Path) -> None:
     (first, *_) = files_of(folder, BUNDLE_REPORTS)
     write_version(first, TABLES[BUNDLE_REPORTS].version + 1)
     for mode in ("FAILFAST", "PERMISSIVE"):
@@ -206,7 +210,7 @@ def test_a_newer_schema_is_an_error_in_both_modes(load: Callable[..., DataFrame]
             load(mode=mode).collect()
 
 
-def test_a_column_that_an_older_schema_has_not_is_null(load: Callable[..., DataFrame], folder: Path) -> None:
+def test_column_missing_in_an_older_schema_is_null(load: Callable[..., DataFrame], folder: Path) -> None:
     (first, *_) = files_of(folder, BUNDLE_REPORTS)
     write_version(first, 0, without=("cache_bytes",))
     assert [row.cache_bytes for row in load().orderBy("at_ms").collect()] == [None, None, 0, 0, 0, 0]
@@ -218,7 +222,7 @@ def test_unfinished_files_are_not_read(load: Callable[..., DataFrame], folder: P
     assert hours(load()) == [0, 0, 1, 1, 2, 2]
 
 
-def test_a_file_that_goes_after_planning_is_left_out(folder: Path) -> None:
+def test_file_removed_after_planning_is_left_out(folder: Path) -> None:
     options = {"path": str(folder), "table": BUNDLE_REPORTS}
     history = HistoryDataSource(options)
     reader = history.reader(history.schema())
@@ -227,7 +231,7 @@ def test_a_file_that_goes_after_planning_is_left_out(folder: Path) -> None:
     assert sum(len(batch) for batch in reader.read(task)) == 4
 
 
-def test_tasks_share_the_bytes_in_the_order_of_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_share_the_bytes_in_time_order(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = [file.stat().st_size for file in files_of(folder, BUNDLE_REPORTS)]
     monkeypatch.setattr(source, "_FILE_BYTES", 0)
     monkeypatch.setattr(source, "_TASK_BYTES", sum(sizes) // 2)
@@ -251,7 +255,9 @@ def test_tasks_share_the_bytes_in_the_order_of_time(folder: Path, monkeypatch: p
         ({"table": "events", "path": ""}, r"\.load\(\): there is no history"),
     ],
 )
-def test_bad_option(spark: SparkSession, folder: Path, options: dict[str, str], why: str) -> None:
+def test_bad_option_is_refused_with_the_fix(
+    spark: SparkSession, folder: Path, options: dict[str, str], why: str
+) -> None:
     reader = spark.read.format(FORMAT).options(**{"path": str(folder)} | options)
     with pytest.raises(PySparkException, match=f"PipelineError: {why}"):
         reader.load()

@@ -56,7 +56,9 @@ def cluster(tmp_path: Path) -> Iterator[Standalone]:
         yield running
 
 
-def test_lost_worker(spark: SparkSession, done: Done, history: Path, cluster: Standalone, tmp_path: Path) -> None:
+def test_run_survives_a_lost_worker(
+    spark: SparkSession, done: Done, history: Path, cluster: Standalone, tmp_path: Path
+) -> None:
     out, scenarios = tmp_path / "out", tmp_path / "two.yaml"
     scenarios.write_text(yaml.safe_dump(TRIED))
     application = tmp_path / "submit.py"

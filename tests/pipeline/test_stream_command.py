@@ -120,7 +120,7 @@ def test_killed_batch_is_repeated(spark: SparkSession, stream: Stream, tables: T
     assert_same(tables, ingested(spark, str(history), tmp_path / "once"))
 
 
-def test_a_bad_file_ends_it_or_is_left_out_and_named(stream: Stream, tables: Tables, tmp_path: Path) -> None:
+def test_bad_file_ends_the_stream_or_is_left_out_and_recorded(stream: Stream, tables: Tables, tmp_path: Path) -> None:
     history = tmp_path / "history"
     write_minutes(history, range(2), first=0)
     write_minutes(history, range(2, 4), first=50)
@@ -134,7 +134,7 @@ def test_a_bad_file_ends_it_or_is_left_out_and_named(stream: Stream, tables: Tab
     assert (row["reason"], str(bad).endswith(row["file"])) == ("bad_file", True)
 
 
-def test_a_history_that_is_not_there_is_named(stream: Stream, tmp_path: Path) -> None:
+def test_missing_history_is_named(stream: Stream, tmp_path: Path) -> None:
     code, said = stream(tmp_path / "nowhere", "--every", 1)
     assert code == 2
     assert said == [f"loadmanager: HISTORY {tmp_path}/nowhere: there is no such directory"]

@@ -110,13 +110,13 @@ def test_trials_equal_those_without_spark(outcomes: pd.DataFrame, history: Histo
     assert {row["scenario"]: row for row in outcomes.to_dict("records")} == plain_rows(history, tried)
 
 
-def test_each_trial_has_a_partition_of_its_own(tried: WhatIfPlan, ranges: Ranges) -> None:
+def test_each_trial_has_its_own_partition(tried: WhatIfPlan, ranges: Ranges) -> None:
     placed = play(tried, ranges).select(f.spark_partition_id().alias("at")).groupBy("at").count().collect()
 
     assert [row["count"] for row in placed] == [1] * len(tried.cells)
 
 
-def test_a_trial_is_the_world_of_what_was_recorded(history: History) -> None:
+def test_trial_equals_a_run_of_the_recorded_world(history: History) -> None:
     given = planned(whatif(seeds=[5], strategies=["TransferShedder"]), history)
     stretch = given.cells[0].stretch
 
@@ -131,7 +131,7 @@ def test_a_trial_is_the_world_of_what_was_recorded(history: History) -> None:
     assert world.run(stretch.duration_s).digest() == played(history, given, 0).digest()
 
 
-def test_the_loads_are_those_that_were_recorded(history: History, tried: WhatIfPlan) -> None:
+def test_replayed_loads_equal_the_recorded_ones(history: History, tried: WhatIfPlan) -> None:
     recorded = read_range(history, tried.cells[0].stretch)
     names = [name for spec in recorded.namespace_specs() for name in spec.bundle_names()]
 
@@ -147,7 +147,7 @@ def test_the_loads_are_those_that_were_recorded(history: History, tried: WhatIfP
     assert [spec.owners for spec in recorded.namespaces] == [tuple(broker(i % BROKERS) for i in range(8))] * 2
 
 
-def test_league_without_a_recommendation_by_an_hour(outcomes: pd.DataFrame, tried: WhatIfPlan) -> None:
+def test_one_hour_gives_a_league_without_recommendation(outcomes: pd.DataFrame, tried: WhatIfPlan) -> None:
     found = next(each for each in recommendations(outcomes) if each.fleet == tried.recommend_for)
 
     assert (found.configuration, found.days, found.seeds) == (None, 0, 1)
@@ -156,7 +156,7 @@ def test_league_without_a_recommendation_by_an_hour(outcomes: pd.DataFrame, trie
     assert set(paired_differences(outcomes)["paired_over"]) == {"seeds"}
 
 
-def test_with_fewer_brokers_and_a_doubled_namespace_brokers_are_used_more(history: History) -> None:
+def test_fleet_changes_apply_to_brokers_speeds_and_loads(history: History) -> None:
     fleets = [
         {"name": "as-recorded"},
         {"name": "fewer", "removed": [str(broker(3))], "removedCount": 1},
@@ -177,7 +177,7 @@ def test_with_fewer_brokers_and_a_doubled_namespace_brokers_are_used_more(histor
     assert [spec.id for spec in given.trials[4].change.added] == ["added-0000:8080", "added-0001:8080"]
 
 
-def test_a_fleet_without_a_broker_is_left_out_beside_others(history: History) -> None:
+def test_fleet_without_brokers_is_left_out(history: History) -> None:
     fleets = [{"name": "as-recorded"}, {"name": "three-less", "removedCount": 3}, {"name": "none", "removedCount": 4}]
 
     given = planned(whatif(fleets=fleets), history)
@@ -187,7 +187,7 @@ def test_a_fleet_without_a_broker_is_left_out_beside_others(history: History) ->
     assert given.left_out == ("fleet none: no broker is left",)
 
 
-def test_of_the_brokers_that_are_there_at_the_beginning_one_stays(tmp_path: Path) -> None:
+def test_one_of_the_initial_brokers_is_never_removed(tmp_path: Path) -> None:
     directory, last = Directory.of(str(tmp_path)), BROKERS - 1
     with a_writer(directory) as writer:
         writer.begin_term(1, NOON_MS)
@@ -204,7 +204,7 @@ def test_of_the_brokers_that_are_there_at_the_beginning_one_stays(tmp_path: Path
     assert given.trials[0].change.removed == {broker(0)}
 
 
-def test_the_file_in_the_documentation_can_be_used() -> None:
+def test_documented_file_is_accepted() -> None:
     text = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text(encoding="utf-8")
     _, _, rest = text.partition("```yaml\nname: three-brokers-less\n")
 
@@ -214,7 +214,7 @@ def test_the_file_in_the_documentation_can_be_used() -> None:
     assert found.recommend_for == "three-less"
 
 
-def test_the_cost_model_is_the_files_or_else_the_one_given(history: History) -> None:
+def test_cost_model_of_the_file_precedes_the_given_one(history: History) -> None:
     fitted = CostModel(base=(1.0, 2.0, 3.0, 4.0, 5.0))
 
     assert planned(whatif(), history).trials[0].cost == CostModel()
@@ -222,7 +222,7 @@ def test_the_cost_model_is_the_files_or_else_the_one_given(history: History) -> 
     assert planned(whatif(costs={"base": [9, 9, 9, 9, 9]}), history, cost=fitted).trials[0].cost.base == (9.0,) * 5
 
 
-def test_settings_of_the_node_hold_where_the_file_says_nothing(history: History) -> None:
+def test_node_settings_hold_unless_the_file_overrides_them(history: History) -> None:
     given = planned(
         whatif(settings={"loadBalancerSheddingIntervalMinutes": 2}),
         history,
@@ -233,7 +233,7 @@ def test_settings_of_the_node_hold_where_the_file_says_nothing(history: History)
     assert (rules.shedding_interval_s, rules.max_concurrent_unloads) == (120.0, 3)
 
 
-def test_stretches_are_cut_by_length_and_the_short_rest_is_left_out(history: History) -> None:
+def test_stretches_are_cut_by_length_without_the_short_rest(history: History) -> None:
     found, left_out = find_stretches(whatif(stretchS=1500), history, RangesHere(history))
 
     assert [(each.from_ms - NOON_MS, each.duration_s) for each in found] == [(0, 1500.0), (1_500_000, 1500.0)]
@@ -241,7 +241,7 @@ def test_stretches_are_cut_by_length_and_the_short_rest_is_left_out(history: His
     assert "too short beside the other stretches" in left_out[0]
 
 
-def test_a_silence_of_all_brokers_is_left_out_and_named(tmp_path: Path) -> None:
+def test_silence_of_all_brokers_is_left_out_and_named(tmp_path: Path) -> None:
     history = record_fleet(tmp_path, minutes=150, is_silent=lambda minute: 60 <= minute < 110)
 
     found, left_out = find_stretches(whatif(), history, RangesHere(history))
@@ -250,7 +250,7 @@ def test_a_silence_of_all_brokers_is_left_out_and_named(tmp_path: Path) -> None:
     assert left_out == ["2026-09-21T13:14:03Z to 2026-09-21T13:50:00Z: no broker reported"]
 
 
-def test_a_gap_that_the_leader_marked_is_left_out_with_its_reason(tmp_path: Path) -> None:
+def test_marked_gap_is_left_out_with_its_reason(tmp_path: Path) -> None:
     history = record_fleet(tmp_path, minutes=60)
     directory = Directory.of(str(tmp_path))
     later_ms = NOON_MS + 60 * MINUTE_MS
@@ -268,7 +268,7 @@ def test_a_gap_that_the_leader_marked_is_left_out_with_its_reason(tmp_path: Path
     assert given.left_out == ("2026-09-21T12:20:00Z to 2026-09-21T12:40:00Z: a gap in the history: the queue was full",)
 
 
-def test_a_range_that_begins_before_the_history_says_so(history: History) -> None:
+def test_range_before_the_history_is_named_as_left_out(history: History) -> None:
     found, left_out = find_stretches(
         whatif(**{"from": "2026-09-21T10:00:00Z", "to": "2026-09-21T12:30:00Z"}), history, RangesHere(history)
     )
@@ -277,21 +277,21 @@ def test_a_range_that_begins_before_the_history_says_so(history: History) -> Non
     assert left_out == ["2026-09-21T10:00:00Z to 2026-09-21T12:00:00Z: no broker reported"]
 
 
-def test_an_empty_range_is_named_with_what_there_is(history: History) -> None:
+def test_empty_range_is_named_with_the_existing_one(history: History) -> None:
     with pytest.raises(
         PipelineError, match=r"no broker_reports in the range 2025-01-01T00:00:00Z to .*; there is: 2026"
     ):
         planned(whatif(**{"from": "2025-01-01T00:00:00Z", "to": "2025-01-02T00:00:00Z"}), history)
 
 
-def test_a_history_without_reports_has_none_at_all(tmp_path: Path) -> None:
+def test_history_without_reports_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         PipelineError, match="no broker_reports in the range the beginning to the end; there is: nothing"
     ):
         planned(whatif(), History(str(tmp_path)))
 
 
-def test_reports_of_brokers_without_any_bundle_are_nothing_to_replay(tmp_path: Path) -> None:
+def test_reports_without_bundles_are_refused_as_nothing_to_replay(tmp_path: Path) -> None:
     with a_writer(Directory.of(str(tmp_path))) as writer:
         writer.begin_term(1, NOON_MS)
         for minute in range(30):
@@ -333,7 +333,7 @@ def test_reports_of_brokers_without_any_bundle_are_nothing_to_replay(tmp_path: P
         ({"seeds": list(range(1000)), "fleets": [{"name": f"f{i}"} for i in range(11)]}, ScenarioError, "11000 scen"),
     ],
 )
-def test_what_cannot_be_tried_is_refused_before_anything_runs(
+def test_invalid_trial_is_refused_before_anything_runs(
     history: History, given: dict[str, object], error: type[LoadManagerError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
@@ -355,7 +355,7 @@ def test_what_cannot_be_tried_is_refused_before_anything_runs(
         ({"fleets": [{"name": "a", "removed": ["x"]}]}, "fleets.0.removed.0: "),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_with_the_key(given: dict[str, object], message: str) -> None:
+def test_invalid_file_is_refused_with_the_key(given: dict[str, object], message: str) -> None:
     with pytest.raises(ScenarioError) as raised:
         whatif(**given)
 

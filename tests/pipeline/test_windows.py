@@ -126,7 +126,7 @@ def by(rows: Sequence[dict[str, Any]], subject: str) -> Found:
 
 
 @pytest.mark.parametrize("day", [EACH_MINUTE_DAY, SPARSE_DAY], ids=["each minute", "sparse"])
-def test_windows_of_bundles_are_what_plain_python_makes_of_the_reports(windows: Windows, day: int) -> None:
+def test_bundle_windows_equal_the_plain_computation(windows: Windows, day: int) -> None:
     found, expected = of(day, windows.bundles), longer(plain(day).bundles)
     assert {(length, start, key_of(name)) for length, start, name in found} == expected.keys()
     for (length, start, name), row in found.items():
@@ -136,7 +136,7 @@ def test_windows_of_bundles_are_what_plain_python_makes_of_the_reports(windows: 
         assert row["topics"] == 1
 
 
-def test_windows_of_brokers_are_what_plain_python_makes_of_the_reports(windows: Windows) -> None:
+def test_broker_windows_equal_the_plain_computation(windows: Windows) -> None:
     found, short = of(EACH_MINUTE_DAY, windows.brokers), plain(EACH_MINUTE_DAY).brokers
     expected = longer(short)
     assert found.keys() == expected.keys()
@@ -154,7 +154,7 @@ def test_windows_of_brokers_are_what_plain_python_makes_of_the_reports(windows: 
     assert hour["max_usage"] == max(row["max_usage"] for row in shorts)
 
 
-def test_a_namespace_carries_what_its_bundles_add_up_to_while_they_were_there(windows: Windows) -> None:
+def test_namespace_windows_sum_the_bundles_by_time_present(windows: Windows) -> None:
     found = of(COMES_LATER_DAY, windows.namespaces)
     first, second = (found[300, START_MS + start, "tenant/ns"] for start in (0, 300_000))
     assert (first["mean_msg_rate_in"], first["bundles"], first["covered_s"]) == (10.0, 1, 300.0)
@@ -164,7 +164,7 @@ def test_a_namespace_carries_what_its_bundles_add_up_to_while_they_were_there(wi
     assert hour["topics"] == pytest.approx(hour["mean_msg_rate_in"] / 10)
 
 
-def test_percentiles_are_not_the_highest_where_there_are_many_windows(windows: Windows) -> None:
+def test_percentile_of_many_windows_is_below_the_highest(windows: Windows) -> None:
     day = of(EACH_MINUTE_DAY, windows.bundles)
     highest = max(
         row["mean_msg_rate_in"] for (length, _, name), row in day.items() if (length, name) == (300, bundle(1))
