@@ -48,7 +48,7 @@ settings.load_profile("quick")
 
 TOGETHER = {
     "tests/chaos/test_cut_off_leader.py::": "many processes",
-    "tests/chaos/test_every_step.py::test_when_a_zookeeper_server_dies": "many processes",
+    "tests/chaos/test_every_step.py::test_step_survives_a_dead_server": "many processes",
     "tests/chaos/test_killed_processes.py::": "many processes",
     "tests/integration/test_demo.py::": "many processes",
     "tests/integration/test_small_fleet.py::": "many processes",
