@@ -78,11 +78,10 @@ _STATUS_OF_REFUSAL = {
 }
 _REASON_OF_REFUSAL = {
     UnloadRefusal.NOT_REGISTERED: "the broker is not registered",
-    UnloadRefusal.OTHER_BROKER: f"{OWNER_HEADER}, {INCARNATION_HEADER}: this agent stands beside another broker, or"
-    " another"
-    " life of it: is the agent's URL (agentUrl) right?",
+    UnloadRefusal.OTHER_BROKER: f"{OWNER_HEADER}, {INCARNATION_HEADER}: this agent belongs to another broker, or to"
+    " another incarnation of it: check agentUrl",
     UnloadRefusal.STALE_EPOCH: f"{EPOCH_HEADER}: a higher epoch was seen: this leader has been replaced",
-    UnloadRefusal.UNKNOWN_EPOCH: f"{EPOCH_HEADER}: nobody was elected with so high an epoch",
+    UnloadRefusal.UNKNOWN_EPOCH: f"{EPOCH_HEADER}: no leader was elected with an epoch this high",
     UnloadRefusal.STALE_VERSION: f"{BUNDLE_VERSION_HEADER}: the bundle was granted at a higher version since",
 }
 

@@ -294,7 +294,9 @@ class Agent:
             "registered", "1 while the broker is registered for certain.", lambda: self.registration.is_certain
         )
         self.metrics.show(
-            "broker_stuck", "1 while the broker serves nothing of what it owns.", lambda: self.find_fault() is not None
+            "broker_stuck",
+            "1 while the broker is stuck: it owns bundles but serves none.",
+            lambda: self.find_fault() is not None,
         )
         self.metrics.show("broker_answering", "1 while the broker answers.", lambda: self.watch.is_answering)
         self.metrics.show("granted_topics", "Topics the broker may have open.", lambda: len(self.grants))

@@ -90,7 +90,7 @@ class NamespaceWatch:
                 failures.append(error)
             self._urls.append(self._urls.pop(0))
             if self._is_live:
-                log.info("%s pushes no more: %s", url, failures[-1] if failures else "the stream has ended")
+                log.info("%s stopped pushing owners: %s", url, failures[-1] if failures else "the stream has ended")
                 self._on_ended(failures)
                 if _now_s() - began_s > _LASTED_S:
                     self._failures = 0
@@ -113,8 +113,8 @@ class NamespaceWatch:
         self.is_answered = refusal is None and any(isinstance(each, NoWatchError | BusyError) for each in failures)
         trouble = refusal or unavailable(reasons)
         if self.trouble is None or str(trouble) != str(self.trouble):
-            then = "topics are looked up one by one" if is_unknown else "what is known counts"
-            log.warning("nobody pushes who owns what, and %s: %s", then, "; ".join(reasons))
+            then = "topics are looked up one by one" if is_unknown else "known owners stay in use"
+            log.warning("no node pushes owners, and %s: %s", then, "; ".join(reasons))
         self.trouble = trouble
         for name in self.namespaces if is_unknown else ():
             self._owners.forget(name)
@@ -146,7 +146,7 @@ class NamespaceWatch:
             protocol = parse_object(event.data, "hello").get("protocol")
             if protocol != PROTOCOL:
                 raise InvalidRecordError(f"{WATCH_PATH} speaks protocol {protocol!r}, and this client {PROTOCOL}")
-            log.info("%s pushes who owns what", url)
+            log.info("%s pushes owners", url)
             self._is_live, self.trouble = True, None
         self._owners.take(event, _now_s())
         self._on_news()

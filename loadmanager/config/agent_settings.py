@@ -97,9 +97,9 @@ class AgentSettings(TlsSettings, HttpSettings, AuthSettings, TracingSettings, St
     def _listeners_are_set(self) -> Self:
         self.check_ports("agent_port", "agent_port_tls")
         if self.agent_port is None and self.shares_a_port:
-            raise ValueError("agentLocalPort: where the broker is to ask is required, as there is no plain agentPort")
+            raise ValueError("agentLocalPort: required for the broker, because there is no plain agentPort")
         if self.agent_port is None and self.agent_url.startswith("http:"):
-            raise ValueError("agentUrl: nodes cannot come by http, as there is no plain agentPort: give one of https")
+            raise ValueError("agentUrl: http needs a plain agentPort: give an https URL")
         if self.agent_local_port is not None and self.broker_socket_path is not None:
             raise ValueError("agentLocalPort, brokerSocketPath: the broker asks at one of them; leave the other out")
         return self

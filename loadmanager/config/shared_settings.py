@@ -199,10 +199,10 @@ class TlsSettings(KeyedSettings):
             if getattr(self, plain) is None:
                 raise ValueError(f"{plain_key}, {tls_key}: both are empty: give the port to listen on")
             if self.broker_client_tls_enabled:
-                raise ValueError(f"brokerClientTlsEnabled: others cannot come by TLS: give {tls_key}")
+                raise ValueError(f"brokerClientTlsEnabled: there is no TLS port: give {tls_key}")
         elif self.tls_certificate_file_path is None or self.tls_key_file_path is None:
             raise ValueError(f"{tls_key}: needs a tlsCertificateFilePath and a tlsKeyFilePath")
         if self.tls_require_trusted_client_cert_on_connect and self.tls_trust_certs_file_path is None:
             raise ValueError(
-                "tlsRequireTrustedClientCertOnConnect: nobody's would be trusted: give tlsTrustCertsFilePath"
+                "tlsRequireTrustedClientCertOnConnect: no certificate is trusted: give tlsTrustCertsFilePath"
             )

@@ -98,12 +98,12 @@ def missing_before(epoch: int, at_ms: int, end: End | None) -> dict[str, Any] | 
     if end is None or (end.ended and end.epoch == epoch - 1):
         return None
     if end.epoch == epoch - 1:
-        why = f"the leader of epoch {end.epoch} did not end its term: what it had not written yet is lost"
+        why = f"the leader of epoch {end.epoch} did not end its term: its unwritten rows are lost"
     else:
         between = (
             f"epoch {epoch - 1}" if epoch - end.epoch == _NEXT_BUT_ONE else f"the epochs {end.epoch + 1} to {epoch - 1}"
         )
-        why = f"of {between} nothing is here" + ("" if end.ended else f", and epoch {end.epoch} was not ended")
+        why = f"nothing was recorded in {between}" + ("" if end.ended else f", and epoch {end.epoch} was not ended")
     return {"from_ms": end.since_ms, "to_ms": at_ms, "rows": None, "why": why}
 
 

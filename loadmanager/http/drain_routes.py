@@ -45,7 +45,7 @@ class DrainingHandlers:
                 _DRAIN,
                 self.drain,
                 AccessRole.OPERATE,
-                (Parameter("andReturn", "true: what it owns now returns to it after its restart"),),
+                (Parameter("andReturn", "true: its present bundles return to it after its restart"),),
                 answer=DrainProgress,
                 statuses=(202, 404, 409),
             ),

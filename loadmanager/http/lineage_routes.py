@@ -39,7 +39,7 @@ class LineageHandlers:
         parameters = (
             Parameter("since", "from this time on, in ms since 1970; none: of the last 12 hours", TIME),
             Parameter("until", "before this time, in ms since 1970; none: up to now", TIME),
-            Parameter("limit", "so many of the newest", limit),
+            Parameter("limit", "maximum number of entries; the newest are returned", limit),
         )
         return [
             read(_LIFE, self.bundle, BundleLineage, *parameters, statuses=(200, 400, 404, 412)),

@@ -74,7 +74,7 @@ class WatchMetrics(Collector):
         registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
-        watchers = GaugeMetricFamily("loadmanager_watchers", "Streams of who owns what.", labels=["cluster"])
+        watchers = GaugeMetricFamily("loadmanager_watchers", "Open watch streams of owners.", labels=["cluster"])
         watchers.add_metric([self._cluster], self.watchers)
         yield watchers
         for name, text, value in (

@@ -245,7 +245,7 @@ class BundleHandlers:
                 AccessRole.OPERATE,
                 (
                     Parameter("splitAlgorithmName", "where to cut; none: the configured default"),
-                    Parameter("unload", "release the parts, so that each is placed anew", BOOLEAN),
+                    Parameter("unload", "release the parts, so that the next lookup places each of them", BOOLEAN),
                 ),
                 body=SplitPositions,
                 body_required=False,

@@ -97,7 +97,7 @@ class TermHandlers:
                 "/loadbalance/v1/term",
                 self.term,
                 AccessRole.ANYONE,
-                (Parameter("holdMs", "answer so much later, or as soon as who leads changes", hold),),
+                (Parameter("holdMs", "delay of the answer; a change of leader ends it early", hold),),
                 answer=TermAnswer,
                 statuses=(200, 400, 503),
             )

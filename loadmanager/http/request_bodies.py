@@ -88,7 +88,7 @@ def refuse_foreign_page(request: web.Request) -> None:
         whose = repr(origin[:_SHOWN_ORIGIN]) if origin else "another"
         raise ForbiddenError(
             f"Origin: a page of {whose} may change nothing here; a proxy before {request.host[:_SHOWN_ORIGIN]!r}"
-            " has to pass Host on as it came"
+            " must not change the Host header"
         )
 
 

@@ -386,7 +386,7 @@ class WatchHandlers:
             reason = f"{most:.0f} watchers are here, as maxHttpServerConnections allows: ask another node"
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
         if not self._hub.has_room_for(names):
-            reason = "too many namespaces are watched that are not there: watch a namespace once it was created"
+            reason = "too many watched namespaces do not exist: watch a namespace after its creation"
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
         if request.version < HttpVersion11:
             reason = "HTTP/1.0: the stream takes HTTP/1.1, also of a proxy (nginx: proxy_http_version 1.1)"

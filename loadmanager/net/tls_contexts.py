@@ -274,7 +274,7 @@ def _present(context: ssl.SSLContext, files: TlsFiles) -> None:
     """Load the certificate and its key, if there are any."""
     if files.certificate is None:
         if files.key is not None:
-            raise ConfigurationError(f"{files.keys.key}: without a {files.keys.certificate} nobody asks for it")
+            raise ConfigurationError(f"{files.keys.key}: without a {files.keys.certificate} it is not used")
         return
     try:
         # Without a password argument, OpenSSL would prompt for one on the terminal.

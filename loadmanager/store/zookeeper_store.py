@@ -426,7 +426,7 @@ class ZooKeeperStore(OfSession):
         """Store an access denial, and log it once."""
         if (path, what) not in self._denied:
             log.error("zookeeper_denies_access", path=path, what=what, who=self._access.who)
-        sentence = f"the ACL of {path}, or of what it is in, does not let us {what} it; we are {self._access.who}"
+        sentence = f"the ACL of {path}, or of its parent, does not let us {what} it; we are {self._access.who}"
         self._denied[path, what] = sentence
         return sentence
 

@@ -50,7 +50,7 @@ def test_ls_lists_tables_and_gaps(root: Path) -> None:
     assert rows[0] == ["table", "files", "rows", "MiB", "from", "to", "epochs"]
     assert [row[0] for row in rows[2 : len(TABLES) + 2]] == list(TABLES)
     assert rows[list(TABLES).index(EVENTS) + 2][-1] == "1-4"
-    assert done.stdout.splitlines()[-1].endswith("of epoch 2 nothing is here")
+    assert done.stdout.splitlines()[-1].endswith("nothing was recorded in epoch 2")
     tables = lines_of(run("ls", root, "--json"))
     assert tables[1]["rows"] == 2
     assert tables[-1]["gap"]

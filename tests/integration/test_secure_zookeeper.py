@@ -302,7 +302,7 @@ async def test_denied_access_is_remembered_until_permitted(connect: Connect) -> 
         assert [entry["event"] for entry in logs] == ["zookeeper_denies_access"]
         await agents.get_many([paths.ROOT, paths.EPOCH])
         assert agents.denied[paths.EPOCH].startswith(
-            f"the ACL of {paths.EPOCH}, or of what it is in, does not let us write"
+            f"the ACL of {paths.EPOCH}, or of its parent, does not let us write"
         )
         await store.set_acl(paths.EPOCH, [ACL(Permissions.ALL, each) for each in node.acls.nodes])
         with pytest.raises(AccessDeniedError, match=f"the ACL of {paths.EPOCH}"):

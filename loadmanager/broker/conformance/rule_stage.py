@@ -119,7 +119,7 @@ class RuleStage:
         question = await self.agent.asked_about("", begin, self.pace.patience_s)
         if question is None:
             raise LateError(
-                f"the broker asked for no lease in {self.pace.patience_s:g} s: is it told this port as its agent's?"
+                f"the broker asked for no lease in {self.pace.patience_s:g} s: does it ask its agent at this port?"
             )
         return question
 
@@ -229,7 +229,7 @@ class RuleStage:
             async with asyncio.timeout(limit_s):
                 return await self.attempt(topic)
         except TimeoutError:
-            self.event_log.note("nobody is answered, and the client goes away")
+            self.event_log.note("the client got no answer in time, and disconnects")
             return None
 
     @asynccontextmanager

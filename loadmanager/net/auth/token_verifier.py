@@ -92,7 +92,7 @@ def check_token(token: str, key: ValidationKey, settings: AuthSettings) -> Claim
     except jwt.InvalidSignatureError:
         raise TokenError(TokenFault.INVALID, "the token is not signed with the key of this cluster") from None
     except (jwt.PyJWTError, ValueError, OverflowError):
-        raise TokenError(TokenFault.INVALID, "the token is no JWT that can be read") from None
+        raise TokenError(TokenFault.INVALID, "the token is not a readable JWT") from None
     _check_audience(claims, settings)
     expires = claims.get("exp")
     until_s = math.inf if expires is None else int(expires) + settings.token_allowed_clock_skew_seconds
@@ -105,7 +105,8 @@ def _check_audience(claims: dict[str, Any], settings: AuthSettings) -> None:
     audience = claims.get(settings.token_audience_claim)
     if audience is None or settings.token_audience not in (audience if isinstance(audience, list) else [audience]):
         raise TokenError(
-            TokenFault.AUDIENCE, f"the claim {settings.token_audience_claim} of the token names somebody else"
+            TokenFault.AUDIENCE,
+            f"the claim {settings.token_audience_claim} of the token does not contain tokenAudience",
         )
 
 
@@ -115,5 +116,5 @@ def _principal(claims: dict[str, Any], claim: str) -> str:
     if isinstance(principal, list) and principal:
         principal = principal[0]
     if not isinstance(principal, str) or not principal.strip() or not principal.isprintable():
-        raise TokenError(TokenFault.PRINCIPAL, f"the token has no claim {claim} that says whose it is")
+        raise TokenError(TokenFault.PRINCIPAL, f"the token has no claim {claim} with a principal")
     return principal

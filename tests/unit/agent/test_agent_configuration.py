@@ -59,11 +59,11 @@ BY_TLS_ALONE = {
         ({"agentPort": None, "agentPortTls": 1}, "agentPortTls: needs a tlsCertificateFilePath and a tlsKeyFilePath"),
         (
             {"agentPort": None, "agentPortTls": 1, "tlsCertificateFilePath": "c", "tlsKeyFilePath": "k"},
-            "agentLocalPort: where the broker is to ask is required",
+            "agentLocalPort: required for the broker",
         ),
-        ({**BY_TLS_ALONE, "agentUrl": "http://a:9090"}, "agentUrl: nodes cannot come by http"),
-        ({"brokerClientTlsEnabled": True}, "brokerClientTlsEnabled: others cannot come by TLS: give agentPortTls"),
-        ({"tlsRequireTrustedClientCertOnConnect": True}, "nobody's would be trusted: give tlsTrustCertsFilePath"),
+        ({**BY_TLS_ALONE, "agentUrl": "http://a:9090"}, "agentUrl: http needs a plain agentPort"),
+        ({"brokerClientTlsEnabled": True}, "brokerClientTlsEnabled: there is no TLS port: give agentPortTls"),
+        ({"tlsRequireTrustedClientCertOnConnect": True}, "no certificate is trusted: give tlsTrustCertsFilePath"),
     ],
 )
 def test_invalid_listener_settings_are_rejected_by_key(settings: dict[str, Any], said: str) -> None:

@@ -120,8 +120,8 @@ def test_terms_recorded_elsewhere_are_a_gap(directory: Directory) -> None:
     record(directory, 4, "b", at_ms=NOON_MS + 60_000)
     record(directory, 6, "c", at_ms=NOON_MS + 90_000)
     assert [gap.why for gap in find_gaps(History(directory))] == [
-        "of the epochs 2 to 3 nothing is here",
-        "of epoch 5 nothing is here",
+        "nothing was recorded in the epochs 2 to 3",
+        "nothing was recorded in epoch 5",
     ]
 
 
