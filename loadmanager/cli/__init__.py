@@ -49,7 +49,7 @@ _LINE_OF_BASH, _LINE_OF_OTHERS = "COMP_WORDS", "_TYPER_COMPLETE_ARGS"
 def main() -> None:
     """Entry point of `loadmanager`."""
     replace_unencodable()
-    with or_how_to_install():
+    with explain_missing_packages():
         with _importing():
             application = _application(_typed_words())
         application()
@@ -159,7 +159,7 @@ def find_module(command: str) -> ModuleType | None:
 
 
 @contextmanager
-def or_how_to_install() -> Iterator[None]:
+def explain_missing_packages() -> Iterator[None]:
     """End the process, with the install command, if the block needs a missing package of nodes."""
     try:
         yield

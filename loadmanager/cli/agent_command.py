@@ -48,19 +48,19 @@ def agent(
 async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
     # Listen first: while this process has the ports, no earlier process of this agent can grant leases through them.
     tls = tls_of(settings, settings.agent_port_tls)
-    doors = Listeners(settings, settings.bind_address, "agent_port", "agent_port_tls", tls)
+    listeners = Listeners(settings, settings.bind_address, "agent_port", "agent_port_tls", tls)
     of_broker = _listen_for_broker(settings)
-    url = url_of(settings, doors.first.scheme, doors.first.port)
-    local_url = local_url_of(of_broker or doors.plain.listener)
+    url = url_of(settings, listeners.first.scheme, listeners.first.port)
+    local_url = local_url_of(of_broker or listeners.plain.listener)
     store = await open_store(
-        settings.key("metadata_store_url"), settings.metadata_store_url, settings, doors, AclProcess.AGENT
+        settings.key("metadata_store_url"), settings.metadata_store_url, settings, listeners, AclProcess.AGENT
     )
     beside = Agent(settings, store, url)
     beside.metrics.registry.register(TlsMetrics(beside.caller.tls, tls))
     limits = ServerLimits.of(settings, servers=2)
     runner = await serve_within(beside.server.app() if of_broker else beside.server.shared_app(), limits, ANSWER_S)
     broker_runner = await serve_within(beside.server.broker_app(), limits, ANSWER_S)
-    await doors.open(runner)
+    await listeners.open(runner)
     if of_broker:
         await listen_on(broker_runner, of_broker)
     of = {"local_url": local_url, "broker_id": settings.broker_id, "store": settings.metadata_store_url}

@@ -65,7 +65,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per 
 def ls(url: _Where, as_json: _Json = False) -> None:  # noqa: FBT002 - a flag
     """List the tables with their sizes and time ranges, and the gaps."""
     faults = _Faults()
-    with _failing_well():
+    with _one_line_errors():
         read = _existing(url)
         with _progress("tables") as advance:
             infos = []
@@ -106,7 +106,7 @@ def show(
 ) -> None:
     """Show rows of a table in the order of recording."""
     faults = _Faults()
-    with _failing_well():
+    with _one_line_errors():
         found = _existing(url).rows(table, *read_range(from_, to), _split(columns), faults)
         rows = islice(found, limit) if limit else found
         if as_json:
@@ -138,7 +138,7 @@ def csv_series(
     """Create the load of many bundles from recorded series, by time shifts and heavy-tailed scaling."""
     if brokers > bundles:
         fail(f"--brokers {brokers}: more than --bundles {bundles}", EXIT_CONFIGURATION)
-    with _failing_well():
+    with _one_line_errors():
         series = read_series(files, fill_gaps)
     fleet = SyntheticFleet(bundles, brokers, seed, rate, message_bytes, for_)
     with _importing(url, f"{len(series)} series, seed {seed}") as importer, _progress("steps") as advance:
@@ -149,20 +149,20 @@ class _Faults:
     """Unusable files: each is reported at once, and the exit code is 1 if there were any."""
 
     def __init__(self) -> None:
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def __call__(self, error: HistoryFileError) -> None:
-        if str(error) not in self._said:
-            self._said.add(str(error))
+        if str(error) not in self._reported:
+            self._reported.add(str(error))
             print(f"left out: {error}", file=sys.stderr)
 
     def end(self) -> None:
-        if self._said:
+        if self._reported:
             raise SystemExit(EXIT_FAILURE)
 
 
 @contextmanager
-def _failing_well() -> Iterator[None]:
+def _one_line_errors() -> Iterator[None]:
     configure_logging(json_lines=False, level="error")
     try:
         yield
@@ -177,7 +177,7 @@ def _failing_well() -> Iterator[None]:
 @contextmanager
 def _importing(url: str, source: str) -> Iterator[Importer]:
     """Import rows. An interrupted import is closed too: the rows written so far are kept."""
-    with _failing_well():
+    with _one_line_errors():
         importer = Importer(Directory.of(url), source, clock.now_ms())
         try:
             yield importer

@@ -22,7 +22,7 @@ from loadmanager.cli.service_runner import (
     reading_cluster,
     ready,
     start_up,
-    until_told_to_stop,
+    wait_for_stop,
 )
 from loadmanager.config.pulsar_service_settings import PulsarServiceSettings
 from loadmanager.errors import ConfigurationError, HistoryError, StoreError
@@ -171,7 +171,7 @@ async def _serve(
         await listen_on(runner, listener)
         of = {"mode": settings.mode, "pulsar": settings.admin_urls[0]}
         stop = ready("pulsar", settings, ready_file, {"url": url}, **of)
-        await until_told_to_stop(stop, node.failure)
+        await wait_for_stop(stop, node.failure)
         log.info("stopping", url=url)
     finally:
         await node.stop()

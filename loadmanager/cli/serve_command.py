@@ -28,12 +28,12 @@ from loadmanager.cli.service_runner import (
     Listeners,
     check_audit_log,
     open_store,
-    patiently,
     reading_cluster,
     ready,
+    retry_until_answered,
     start_up,
     tls_of,
-    until_told_to_stop,
+    wait_for_stop,
 )
 from loadmanager.config.node_settings import AUTO_HISTORY, Settings
 from loadmanager.errors import HistoryError, StoreError
@@ -64,20 +64,20 @@ def serve(
 
 async def _serve(settings: Settings, ready_file: Path | None) -> None:
     tls = tls_of(settings, settings.web_service_port_tls)
-    doors = Listeners(settings, settings.bind_address, "web_service_port", "web_service_port_tls", tls)
-    host, port = settings.advertised_address or socket.getfqdn(), doors.first.port
+    listeners = Listeners(settings, settings.bind_address, "web_service_port", "web_service_port_tls", tls)
+    host, port = settings.advertised_address or socket.getfqdn(), listeners.first.port
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    url = f"{doors.first.scheme}://{address}"
-    store = await open_store(settings.key("metadata_store_url"), settings.metadata_store_url, settings, doors)
+    url = f"{listeners.first.scheme}://{address}"
+    store = await open_store(settings.key("metadata_store_url"), settings.metadata_store_url, settings, listeners)
     settings = await _with_history(settings, store)
     node = Node(settings, store, address, url, secrets.randbits(63))
     runner = await serve_within(make_app(node, tls), ServerLimits.of(settings), ANSWER_S)
     try:
         with reading_cluster():
             await node.start()
-        await doors.open(runner)
+        await listeners.open(runner)
         stop = ready("serving", settings, ready_file, {"url": url}, store=settings.metadata_store_url)
-        await until_told_to_stop(stop, node.failure)
+        await wait_for_stop(stop, node.failure)
         log.info("stopping", url=url)
     except StoreError as error:
         fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_FAILURE)
@@ -91,7 +91,7 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
 async def _with_history(settings: Settings, store: MetadataStore) -> Settings:
     """Return the settings with a folder for the history."""
     try:
-        return await patiently(lambda: choose_history_folder(settings, store, os.environ))
+        return await retry_until_answered(lambda: choose_history_folder(settings, store, os.environ))
     except StoreError as error:
         fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_FAILURE)
 

@@ -154,8 +154,8 @@ async def open_store(
         store = store_of(url, settings)
         await store.start()
         try:
-            await patiently(lambda: refuse_pulsar(store))
-            await patiently(lambda: refuse_strangers(store, process=process))
+            await retry_until_answered(lambda: refuse_pulsar(store))
+            await retry_until_answered(lambda: refuse_strangers(store, process=process))
         except LoadManagerError:
             await store.close()
             raise
@@ -166,7 +166,7 @@ async def open_store(
     return store
 
 
-async def patiently(ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+async def retry_until_answered(ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
     """Retry a request to the store until it answers."""
     while True:
         try:
@@ -197,7 +197,7 @@ def ready(
     return stop
 
 
-async def until_told_to_stop(stop: asyncio.Event, failure: asyncio.Future[None]) -> None:
+async def wait_for_stop(stop: asyncio.Event, failure: asyncio.Future[None]) -> None:
     """Wait for `stop`. The process ends with the `failure` of a task that must not end."""
     failure.add_done_callback(lambda _: stop.set())
     await stop.wait()
@@ -352,28 +352,28 @@ class Listeners:
         sides: list[tuple[str, ServerTls | None]] = [(plain, None), (by_tls, tls)]
         if settings.broker_client_tls_enabled:
             sides.reverse()
-        self.doors: list[ListenerSpec] = []
+        self.specs: list[ListenerSpec] = []
         for name, side in sides:
             port = getattr(settings, name)
             if port is not None:
-                self.doors.append(ListenerSpec(listen(settings.key(name), address, port), side))
+                self.specs.append(ListenerSpec(listen(settings.key(name), address, port), side))
 
     @property
     def first(self) -> ListenerSpec:
-        return self.doors[0]
+        return self.specs[0]
 
     @property
     def plain(self) -> ListenerSpec:
         """Plain port; raises `StopIteration` if there is none."""
-        return next(each for each in self.doors if each.tls is None)
+        return next(each for each in self.specs if each.tls is None)
 
     async def open(self, runner: web.AppRunner) -> None:
-        for door in self.doors:
-            await listen_on(runner, door.listener, door.tls)
+        for spec in self.specs:
+            await listen_on(runner, spec.listener, spec.tls)
 
     def close(self) -> None:
-        for door in self.doors:
-            door.listener.close()
+        for spec in self.specs:
+            spec.listener.close()
 
 
 def tls_of(settings: TlsSettings, tls_port: int | None) -> ServerTls | None:

@@ -124,13 +124,13 @@ def validate(
         lambda: _secret_key(secret) if secret else public_key(KeyPlace("--public-key", public), signature_algorithm)
     )
     try:
-        claimed = check_token(_token(given), key, _Alone())
+        claimed = check_token(_token(given), key, _DefaultAuthSettings())
     except TokenError as error:
         fail(str(error), EXIT_FAILURE)
     print(f"the token holds; its principal is {claimed.principal}")
 
 
-class _Alone(AuthSettings):
+class _DefaultAuthSettings(AuthSettings):
     """Default settings; environment variables are ignored."""
 
     title = ""

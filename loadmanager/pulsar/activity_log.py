@@ -43,7 +43,7 @@ _MOST_BYTES = 10 * 1024 * 1024
 _FILES = 5
 
 
-def _to_nobody(_text: str) -> None:
+def _show_nothing(_text: str) -> None:
     """Show nothing."""
 
 
@@ -92,7 +92,7 @@ class ActivityLog:
         self._paragraphs: deque[str] = deque(maxlen=kept)
         self._records: deque[dict[str, Any]] = deque(maxlen=kept)
         self.zone = zone
-        self.show: Callable[[str], object] = _to_nobody
+        self.show: Callable[[str], object] = _show_nothing
         """Called with each paragraph."""
         self._counted: Counter[ComparisonReason] = Counter()
         self._quiet_since_ms: int | None = None
@@ -111,7 +111,7 @@ class ActivityLog:
             return
         self._counted.update(entry.reason for entry in entries)
         if at_ms - self._quiet_since_ms >= HOUR_MS:
-            self.note(at_ms, self._nothing_happened(at_ms - self._quiet_since_ms, level, standing))
+            self.note(at_ms, self._summarize_quiet_time(at_ms - self._quiet_since_ms, level, standing))
 
     def note(self, at_ms: int, first: str, *lines: str) -> None:
         """Write a paragraph, which restarts the hour without one."""
@@ -147,7 +147,7 @@ class ActivityLog:
         if records and self._records_file is not None:
             self._records_file.append("".join(f"{orjson.dumps(record).decode()}\n" for record in records))
 
-    def _nothing_happened(self, quiet_ms: int, level: UsageLevel | None, standing: int) -> str:
+    def _summarize_quiet_time(self, quiet_ms: int, level: UsageLevel | None, standing: int) -> str:
         counted = list(format_counts(self._counted))
         parts = [
             f"Nothing to tell for {round(quiet_ms / 60_000)} min and {self._rounds} rounds. {format_level(level)}",

@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 _AT_A_TIME = 8
 _AGAIN_S = 10.0
 _STALE_S = 600.0
-_HEARD_WITHIN_S = 30.0
+_APPLIED_WITHIN_S = 30.0
 _ON = "true"
 
 
@@ -80,7 +80,7 @@ class BrokerSettingsPoll:
         if broker not in self._settings:
             return True
         read_s = self._settings[broker][0]
-        may_predate_change = read_s < self._changed_s + _HEARD_WITHIN_S
+        may_predate_change = read_s < self._changed_s + _APPLIED_WITHIN_S
         return read_s < self._changed_s or now_s - read_s >= (_AGAIN_S if may_predate_change else _STALE_S)
 
     def _with(self, key: str) -> list[BrokerId]:

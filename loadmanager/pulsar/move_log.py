@@ -131,7 +131,7 @@ class MoveLog:
         if not self.history.under_way:
             self.open_moves = ""
 
-    def seen_through(self) -> None:
+    def note_recovered(self) -> None:
         """Record that no move of an earlier term is open."""
         self.open_moves = ""
 

@@ -34,9 +34,9 @@ from loadmanager.pulsar.refusals import FAULTS_OF_ITS_OWN, PulsarRefusedError, P
 log = structlog.get_logger(__name__)
 
 _LOOK_AGAIN_S = 0.2
-_LOOKS_AT_SOURCE = 10
+_CHECKS_AT_SOURCE = 10
 _SHORTEST_S = 0.1
-_TOO_MUCH_TO_DO = 429
+_TOO_MANY_REQUESTS = 429
 
 
 class PulsarOwners:
@@ -79,7 +79,7 @@ class PulsarOwners:
             await self._admin.unload(name, destination)
             if destination is None:
                 return None
-        looks = 0
+        checks = 0
         while True:
             owner = _broker(await self._intake.read_owner(name, destination))
             if owner is None:
@@ -87,8 +87,8 @@ class PulsarOwners:
                 owner = _broker(await self._intake.read_owner(name, destination, placed))
             if owner not in (source, None):
                 return None if owner == destination else OwnerRefusal(f"it went to {owner}", is_final=True)
-            looks += owner == source
-            if looks == _LOOKS_AT_SOURCE:
+            checks += owner == source
+            if checks == _CHECKS_AT_SOURCE:
                 self._on_returned(str(name))
                 return OwnerRefusal(f"it went back to {owner}", is_final=True)
             await asyncio.sleep(_LOOK_AGAIN_S)
@@ -113,4 +113,4 @@ def _broker(owner: Registration | None) -> BrokerId | None:
 
 def _is_temporary(error: PulsarRefusedError) -> bool:
     """Return True for a temporary refusal."""
-    return error.status == _TOO_MUCH_TO_DO or error.status >= FAULTS_OF_ITS_OWN
+    return error.status == _TOO_MANY_REQUESTS or error.status >= FAULTS_OF_ITS_OWN

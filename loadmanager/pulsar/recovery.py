@@ -43,7 +43,7 @@ class Recovery:
             self._log(bundle, move, owner, epoch)  # before the write, during which the term may end
             await self._move_log.end(bundle, None if owner is None else owner.broker, is_cancelled=True)
         if under_way:
-            self._move_log.seen_through()
+            self._move_log.note_recovered()
 
     def _log(self, bundle: str, move: PendingMove, owner: Registration | None, epoch: int) -> None:
         self.healed += 1

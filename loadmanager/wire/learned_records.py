@@ -61,7 +61,7 @@ def encode_learned(data: LearnedData | None) -> bytes:
     return _NOTHING if data is None else LEARNED_DATA.dump_json(data)
 
 
-def what_decides(data: LearnedData) -> LearnedData:
+def without_unproved_profiles(data: LearnedData) -> LearnedData:
     """Return the learned loads without profiles that no decision uses."""
     return {**data, "namespaces": {name: _without_unproved_profile(each) for name, each in data["namespaces"].items()}}
 

@@ -134,16 +134,16 @@ class _Line:
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()
-        self._said = ""
-        self._said_s = 0.0
+        self._shown = ""
+        self._shown_at_s = 0.0
 
     def show(self, text: str) -> None:
         if self._is_terminal:
             fitting = text[: shutil.get_terminal_size().columns - 1]  # the last line is not cut
             print(f"\r\x1b[2K{fitting}", end="", file=sys.stderr, flush=True)
-        elif text != self._said and time.monotonic() - self._said_s >= (_SAY_S if self._said else 0.0):
+        elif text != self._shown and time.monotonic() - self._shown_at_s >= (_SAY_S if self._shown else 0.0):
             print(text, file=sys.stderr, flush=True)
-            self._said, self._said_s = text, time.monotonic()
+            self._shown, self._shown_at_s = text, time.monotonic()
 
     def end(self) -> None:
         if self._is_terminal:

@@ -136,7 +136,7 @@ def _head(seen: Json, width: int) -> list[str]:
         rows = [("leader", f"{leader['id']}, epoch {leader['epoch']}; {nodes}")]
     if leader and not seen["isWhole"]:
         rows.append(("", "the leader does not answer: what only it knows is missing"))
-    rows += [("balancing", "; ".join(_hindrances(seen["balancing"])) or "on")]
+    rows += [("balancing", "; ".join(_balancing_limits(seen["balancing"])) or "on")]
     rows += [("size", seen["size"]["sentence"])] if seen.get("size") else []
     rows += [(_CANNOT, each["sentence"]) for each in seen["balancing"].get("cannotMove") or ()]
     rows += [(_LIMIT, _limit(each, seen["at"])) for each in seen["balancing"].get("limits") or ()]
@@ -158,7 +158,7 @@ def _describe_unserved(found: Json) -> str:
     return f"{found['bundles']} bundles of {found['broker']}: {found['why']}; {found['remedy']}"
 
 
-def _hindrances(balancing: Json) -> list[str]:
+def _balancing_limits(balancing: Json) -> list[str]:
     breaker = balancing["breaker"] or {"stoppedS": 0, "bundles": 0}
     sentences = {
         f"frozen: {balancing['frozen']}": balancing["frozen"],
@@ -190,7 +190,7 @@ def _moving(seen: Json) -> str:
 def _brokers(seen: Json, width: int, room: int) -> list[str]:
     """Draw one line per broker: name, usage bar, most used resource, load, bundles and state."""
     columns, drains = seen["brokers"], {drain["broker"]: drain for drain in seen["drains"]}
-    order = sorted(range(len(columns["id"])), key=lambda row: _badness(columns, row), reverse=True)
+    order = sorted(range(len(columns["id"])), key=lambda row: _severity(columns, row), reverse=True)
     shown = order if len(order) <= room else order[: room - 1]
     cells = [_cells(columns, row, drains) for row in shown]
     for dropped in _DROPPED:
@@ -218,7 +218,7 @@ def _width_of(cells: Sequence[Mapping[str, str]]) -> int:
     return sum(width + 2 for width in _widths(cells).values() if width)
 
 
-def _badness(columns: Json, row: int) -> tuple[bool, float]:
+def _severity(columns: Json, row: int) -> tuple[bool, float]:
     return columns["state"][row] in _TROUBLED, columns["highest"][row]
 
 

@@ -87,27 +87,27 @@ class Director:
 
     async def _play(self, *, forever: bool) -> None:
         self._state.add_event("topics find their owners")
-        await self._reach(0.13)
+        await self._wait_until(0.13)
         self._move_hot_spot()
         self._windows["before"] = (clock.now_s() + _HOT_SPOT_DELAY_S, math.inf)
         await self._measure("after_shedding", 0.34, 0.41)
         await self._kill_leader()
-        await self._reach(0.45)
+        await self._wait_until(0.45)
         self._move_hot_spot()
-        await self._reach(0.55)
+        await self._wait_until(0.55)
         await self._kill_busiest_broker()
-        await self._reach(0.61)
+        await self._wait_until(0.61)
         broker = await self._cluster.start_broker()
         self._state.add_event(f"{broker.name} is new, and gets its part")
-        await self._reach(0.95)
-        await self._become_even()
+        await self._wait_until(0.95)
+        await self._wait_until_balanced()
         await self._measure("at_the_end", 0.95, 1.0)
         self._was_completed = True
         while forever:
             self._move_hot_spot()
             await asyncio.sleep(self._settings.at_s(_FOREVER_SHARE))
 
-    async def _become_even(self) -> None:
+    async def _wait_until_balanced(self) -> None:
         """Wait, up to a limit, until the load is balanced. The measurements come afterwards."""
         deadline_s = clock.now_s() + _EVEN_WITHIN_S
         while (now_s := clock.now_s()) < deadline_s:
@@ -200,7 +200,7 @@ class Director:
         if answer.status != web.HTTPNoContent.status_code:
             raise DemoError(f"namespace {name}: {answer.shown()}")
 
-    async def _reach(self, share: float) -> None:
+    async def _wait_until(self, share: float) -> None:
         """Wait for a point of the script, given as a share of its length."""
         await asyncio.sleep(max(0.0, self._start_s + self._settings.at_s(share) - clock.now_s()))
 
@@ -209,9 +209,9 @@ class Director:
 
         If the machine was too busy to sample that window, use the next one.
         """
-        await self._reach(from_share)
+        await self._wait_until(from_share)
         from_s = clock.now_s()
-        await self._reach(until_share)
+        await self._wait_until(until_share)
         deadline_s = clock.now_s() + _MEASURED_WITHIN_S
         while imbalance(self._state.samples, from_s, until_s := clock.now_s()) is None and until_s < deadline_s:
             from_s = until_s

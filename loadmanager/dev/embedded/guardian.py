@@ -118,7 +118,7 @@ def die_with_parent() -> Callable[[], None] | None:
     return arm
 
 
-def _carry_on(_signal: int, _frame: FrameType | None) -> None:
+def _ignore_signal(_signal: int, _frame: FrameType | None) -> None:
     """Ignore a signal. Not SIG_IGN: servers would inherit it, and a JVM would ignore SIGTERM permanently."""
 
 
@@ -145,7 +145,7 @@ def _answer(out: IO[bytes], answer: dict[str, Any]) -> None:
 
 def main(parent_pid: int, make_guardian: Callable[[], Guardian]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _carry_on)
+        signal.signal(number, _ignore_signal)
     guardian = make_guardian()
     try:
         _answer(sys.stdout.buffer, {"id": 0, "folder": guardian.folder})

@@ -33,7 +33,7 @@ from loadmanager.wire.broker_columns import report_of
 from loadmanager.wire.broker_data import decode_local_broker_data
 from loadmanager.wire.control_records import data_of, decode_controls
 from loadmanager.wire.dump_line import StrategyStates
-from loadmanager.wire.learned_records import decode_learned, what_decides
+from loadmanager.wire.learned_records import decode_learned, without_unproved_profiles
 from loadmanager.wire.policy_records import decode_domains, decode_groups, decode_isolation
 from loadmanager.wire.store_records import decode_configuration, decode_namespace
 from loadmanager.wire.strategy_state import RememberedStates, StrategyStateRecord
@@ -157,7 +157,7 @@ async def _operator_config(store: MetadataStore, collected: Collected) -> None:
         collected.content["controls"] = data_of(controls)
     learned = await _read(store, collected, paths.LEARNED, decode_learned)
     if learned is not None:
-        collected.content["learned"] = what_decides(learned)
+        collected.content["learned"] = without_unproved_profiles(learned)
 
 
 async def _overridden(store: MetadataStore, collected: Collected, settings: Settings) -> Settings:

@@ -30,7 +30,7 @@ from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.util import clock
 from loadmanager.wire.checkpoint_codec import Later, Record, faults_as_json, head_of, parts_of
 from loadmanager.wire.control_records import encode_controls
-from loadmanager.wire.learned_records import encode_learned, what_decides
+from loadmanager.wire.learned_records import encode_learned, without_unproved_profiles
 from loadmanager.wire.policy_records import encode_domains, encode_groups, encode_isolation
 
 _CLOSE_S = 5.0
@@ -252,4 +252,4 @@ def controls_later(operator_config: OperatorConfig) -> Any:  # noqa: ANN401 - a 
 def learned_later(operator_config: OperatorConfig) -> Any:  # noqa: ANN401 - a function of no arguments
     """Return a function that encodes the current learned loads, without the fields that no decision uses."""
     learned = operator_config.learned
-    return lambda: orjson.loads(encode_learned(learned and what_decides(learned)))
+    return lambda: orjson.loads(encode_learned(learned and without_unproved_profiles(learned)))

@@ -20,13 +20,13 @@ def own(tmp_path: Path) -> Signed:
 
 
 def doors(own: Signed, **ports: Any) -> list[str]:  # noqa: ANN401 - as in a file
-    """The schemes of a node's doors, the one that others come to first."""
+    """Return the schemes of a node's listeners, the advertised one first."""
     given = {"tlsCertificateFilePath": str(own.certificate), "tlsKeyFilePath": str(own.key), **ports}
     settings = load_settings(Settings, None, given)
     tls = tls_of(settings, settings.web_service_port_tls)
     opened = Listeners(settings, "127.0.0.1", "web_service_port", "web_service_port_tls", tls)
     opened.close()
-    return [door.scheme for door in opened.doors]
+    return [spec.scheme for spec in opened.specs]
 
 
 def test_tls_listener_is_first_only_when_alone_or_configured(own: Signed) -> None:
