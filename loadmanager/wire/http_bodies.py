@@ -46,7 +46,7 @@ LISTENER_HEADER = "X-Pulsar-ListenerName"
 """Advertised listener that a lookup requests."""
 
 NOT_LEADER_HEADER = "X-Loadmanager-Not-Leader"
-"""Marks the answer of a node that is not the leader, to a forwarded request: the request had no effect."""
+"""Marks the refusal of a node that does not lead: the request had no effect, and may be sent to the leader."""
 
 
 class Problem(WireModel):

@@ -74,7 +74,7 @@ class PeriodTotals:
 
 
 class Tally:
-    """Counters from `from_ms` on. Times must not descend."""
+    """Counters from `from_ms` on. Times must not decrease."""
 
     def __init__(
         self, from_ms: int, level: UsageLevel | None = None, trail: MoveTrail | None = None, *, is_stalled: bool = False
