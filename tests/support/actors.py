@@ -128,7 +128,7 @@ class Eyes:
         return None if owner is None else owner.broker
 
     async def _ask(self, do: Callable[[], None]) -> None:
-        """A request that is on its way arrives, whatever becomes of who sent it."""
+        """Deliver a request that is in flight, even if its sender has ended."""
         term = self._actor.election.term
         assert term is not None, "nobody asks who does not lead"
         self._pulsar.calls.append(Call(self._actor, term.epoch, network().now_s))
@@ -142,7 +142,7 @@ class Eyes:
 
 
 class Actor(Candidate):
-    """One process. While it leads it moves the bundles that `wants` names, one after the other, without a pause."""
+    """One process. While it leads, it moves the bundles in `wants` one after the other, without a pause."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class Actor(Candidate):
 
 
 class Unnoticed:
-    """Nobody is told of unloads."""
+    """Ignores unloads."""
 
     def began(self, name: BundleName, released: Ownership) -> None: ...
 

@@ -33,7 +33,7 @@ Reply = tuple[int, Any]
 
 @dataclass
 class RunningAgent:
-    """The agent, and the ways its neighbours talk to it: the broker comes to `local_url`, all others to `url`."""
+    """The agent and its two addresses: the broker uses `local_url`, all others use `url`."""
 
     agent: Agent
     url: str
@@ -81,7 +81,7 @@ class RunningAgent:
             return answer.status, await answer.json() if await answer.read() else None
 
     async def registered(self, *, after: int = 0) -> int:
-        """The incarnation, once there is one that is newer than `after`."""
+        """Wait for an incarnation newer than `after`, and return it."""
         await eventually(lambda: (self.agent.registration.incarnation or 0) > after)
         incarnation = self.agent.registration.incarnation
         assert incarnation is not None
@@ -97,7 +97,7 @@ class RunningAgent:
 
 
 def agent_settings(broker: FakeBroker, *nodes: FakeNode, **settings: object) -> AgentSettings:
-    """Settings with short intervals, so that a test need not wait."""
+    """Settings with short intervals, to keep tests fast."""
     values = {
         "brokerId": BROKER_ID,
         "brokerUrl": broker.url,

@@ -1,4 +1,4 @@
-"""Memory of columns, to the byte: what numpy has allocated and not freed."""
+"""Exact memory of numpy arrays: allocated and not yet freed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ARRAYS = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_dom
 
 @contextmanager
 def held_arrays() -> Iterator[Callable[[], int]]:
-    """The bytes of arrays that were made in here and are still held."""
+    """Bytes of arrays that were created inside the block and are still referenced."""
 
     def held() -> int:
         gc.collect()

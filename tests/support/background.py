@@ -1,4 +1,4 @@
-"""Something on an event loop in another thread, for clients that are not asynchronous."""
+"""An event loop in another thread, for tests with synchronous clients."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from support.waiting import patience
 
 NAMED_BY = "LOADMANAGER_CHROMIUM"
 _NAMED_FOR_WORKERS = "CHROMIUM_OF_TESTS"
-"""By another name: processes that tests start refuse a variable with our prefix that is none of their keys."""
+"""A second name: processes started by tests reject environment variables with our prefix that are not settings."""
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -20,7 +20,7 @@ if NAMED_BY in os.environ:
 
 
 def find_browser() -> str | None:
-    """The Chromium that the environment names, or one by whatever name it goes here."""
+    """Chromium as named by the environment, or found under one of its usual names."""
     return next(filter(None, map(shutil.which, (os.environ.get(_NAMED_FOR_WORKERS, ""), *_NAMES))), None)
 
 

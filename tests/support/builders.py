@@ -1,4 +1,4 @@
-"""Things to decide on, with everything that does not matter filled in."""
+"""Builders of planner inputs with defaults for everything a test does not set."""
 
 from __future__ import annotations
 

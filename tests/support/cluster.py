@@ -36,7 +36,7 @@ CALM: dict[str, Any] = {
     "loadBalancerSheddingEnabled": False,
     "historyUrl": "",
 }
-"""Settings of nodes in tests: nobody gives up because the machine is busy. A test of giving up has shorter ones."""
+"""Settings of nodes in tests, with long timeouts for busy machines. Tests of timeouts use shorter ones."""
 
 _POLL_S = 1.0
 

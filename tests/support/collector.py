@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry: takes what processes tell over OTLP, and keeps it as spans."""
+"""An OpenTelemetry collector: receives OTLP from processes and keeps the spans."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.servers import LoopbackServer
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A span, and who told of it."""
+    """A span and the service that exported it."""
 
     service: str
     instance: str

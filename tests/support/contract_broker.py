@@ -66,7 +66,7 @@ class ContractBroker:
     agent_url: str
     breaks: tuple[str, str] = ("", "")
     is_plain: bool = False
-    """It has nothing of what may be left out."""
+    """Return True if the broker implements no optional part of the contract."""
     opening_s: float = 0.03
     hangs: Counter[str] = field(default_factory=Counter)
     thawed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -241,7 +241,7 @@ class ContractBroker:
         return self.does("other-incarnation", "does not compare") or incarnation == self._incarnation
 
     async def _build(self, name: str, voided: int, lapses: int) -> None:
-        """Opening takes a while, in which it may be called off."""
+        """Opening takes a while and may be cancelled meanwhile."""
         await asyncio.sleep(self.opening_s)
         called_off = voided != self._voided[name] or (lapses != self._lapses and not self._believes_after_lapse())
         if not called_off:
@@ -249,7 +249,7 @@ class ContractBroker:
             self._topics[name] = OpenTopic(name, first)
 
     async def _ask(self, what: str, **query: str) -> dict[str, Any] | None:
-        """Return the agent's answer, None without one."""
+        """Return the agent's answer; None if there was none."""
         try:
             url = f"{self.agent_url}/loadmanager/v1/{what}"
             answer: HttpAnswer = await self._http.call("GET", url, 30.0, params=query)

@@ -28,7 +28,7 @@ async def a_controlled_agent() -> AsyncIterator[ControlledAgent]:
 
 
 class BrokerProcess:
-    """A running broker and what it said of itself."""
+    """A running broker and the state it reported."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, agent: ControlledAgent, ready: dict[str, Any], serving_log: Path
@@ -102,7 +102,7 @@ class FinishedDemo:
 
     @property
     def history(self) -> Path:
-        """In which a leader and a broker were killed. Not to be changed."""
+        """History of a demo in which a leader and a broker were killed. Read-only."""
         (history,) = (self.folder / "demo-history").iterdir()
         return history
 

@@ -1,4 +1,4 @@
-"""Drains with what they look at; or whatever, in whatever order, and what holds then."""
+"""Drains with their inputs, and a state machine that applies events in any order and checks invariants."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def plan(*steps: Unload, staying: Sequence[str] = ()) -> Plan:
 
 @dataclass(slots=True)
 class DrainsHarness:
-    """Drains with what they look at, and a driver that does nothing until it is told to."""
+    """Drains with their inputs, and a driver that acts only on request."""
 
     at_a_time: int = 2
     controls: Controls = field(default_factory=Controls)

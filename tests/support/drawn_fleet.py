@@ -1,4 +1,4 @@
-"""A fleet to which anything happens, and what a leader records of it."""
+"""A fleet with random events, and the history that its leader records."""
 
 from __future__ import annotations
 

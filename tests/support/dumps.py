@@ -20,7 +20,7 @@ Line = dict[str, Any]
 
 
 def run(lines: Sequence[Line] | str, *arguments: str) -> Result:
-    """The command on these lines, given on its standard input."""
+    """Run the command with these lines as its standard input."""
     text = lines if isinstance(lines, str) else "".join(json.dumps(line) + "\n" for line in lines)
     return CliRunner().invoke(APP, ["-", *arguments], input=text.encode("utf-8", "surrogateescape"))
 

@@ -27,7 +27,7 @@ class Events:
                 return fields
 
     async def _frame(self) -> bytes:
-        """However long it is."""
+        """Read one frame of any length."""
         while b"\n\n" not in self._read:
             self._read += await self.answer.content.readany()
             assert not self.answer.content.at_eof(), "the stream has ended"

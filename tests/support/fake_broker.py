@@ -1,4 +1,4 @@
-"""A broker as its agent meets it: a real HTTP server whose answers a test can spoil, hold back or refuse."""
+"""A fake broker for agents: a real HTTP server whose answers a test can corrupt, delay or refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A load-manager node as an agent meets it: a real HTTP server that tells of ownerships a test has made up."""
+"""A fake node for agents: a real HTTP server that returns ownerships set by a test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FakeNode(LoopbackServer):
     ownerships: dict[str, OwnershipAnswer] = field(default_factory=dict)
     questions: list[str] = field(default_factory=list)
     awaited: list[str] = field(default_factory=list)
-    """For which owner each question would wait."""
+    """The `owner` parameter of each question."""
     authorizations: list[str] = field(default_factory=list)
     """Authorization header of each question."""
     spoiled: bytes | None = None

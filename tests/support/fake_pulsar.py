@@ -149,7 +149,7 @@ class FakePulsar:
         return broker
 
     async def kill(self, broker: PulsarBroker) -> None:
-        """It dies without a word, and its session with it: all that it held is gone, and nobody has it."""
+        """Kill the broker and end its session: its bundles have no owner afterwards."""
         self.brokers.remove(broker)
         await broker.stop()
         await self._replace_leader()
@@ -254,7 +254,7 @@ class FakePulsar:
         await write(self.operator, "/admin/configuration", orjson.dumps(dict(changed)))
 
     async def content(self, path: str) -> dict[str, Any]:
-        """The object in a znode, empty without one."""
+        """Return the object in a znode; empty if the znode does not exist."""
         znode = await self.operator.get(path)
         return orjson.loads(znode.data) if znode is not None and znode.data else {}
 
@@ -371,7 +371,7 @@ class PulsarBroker:
         return {**SETTINGS, **here, **self.settings, **await self.pulsar.dynamic()}
 
     async def owned(self) -> list[str]:
-        """The bundles whose owner it is."""
+        """The bundles that it owns."""
         found = []
         for tenant in await self.store.children("/namespace"):
             for namespace in await self.store.children(f"/namespace/{tenant}"):

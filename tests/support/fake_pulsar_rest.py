@@ -51,7 +51,7 @@ _SYSTEM_LOAD = {
 
 @dataclass(slots=True)
 class Asked:
-    """A request as a broker got it; `token` is None without one."""
+    """A request as received by a broker; `token` is None if it had none."""
 
     broker_id: BrokerId
     method: str
@@ -227,7 +227,7 @@ class Rest:
         return web.json_response([f"{tenant}/{name}" for name in names])
 
     async def _group(self, request: web.Request) -> web.Response:
-        """The body is empty without a group."""
+        """Return an empty body if there is no group."""
         policies = await self._pulsar.content(f"/admin/local-policies/{_namespace(request)}")
         group = policies.get("namespaceAntiAffinityGroup")
         return web.json_response(group) if group else web.Response(content_type=_JSON)

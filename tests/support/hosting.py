@@ -18,7 +18,7 @@ class Clock:
 
 
 class HeldAgent:
-    """In place of the client of an agent. It gives leases when the test says so, and answers while `may_answer`."""
+    """Replaces the agent's client. It grants leases when the test says so, and answers while `may_answer` is set."""
 
     def __init__(self) -> None:
         self.owned: bool | None = True

@@ -1,4 +1,4 @@
-"""Nothing outlives the tests: what they leave fails the run. A plugin.
+"""Plugin that fails the run if tests leave anything behind.
 
 Processes and temporary files are looked for after the run; threads and sockets at the end of each worker.
 """
@@ -29,7 +29,7 @@ CLOSED_LAST: list[socket.socket] = []
 """Sockets that hold a port closed for as long as tests run."""
 _FOLDER = pytest.StashKey[Path]()
 _SETTLES_S = 2.0
-"""For those whose end has begun already, as of servers whose test process has ended."""
+"""Grace period for processes that are already ending, such as servers of a finished test process."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

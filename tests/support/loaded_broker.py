@@ -98,7 +98,7 @@ class Fleet:
             await eventually(served, what=f"{topic} is served")
 
     def holders(self, topic: str) -> list[str]:
-        """The brokers that have the topic open: one at most."""
+        """The brokers that have the topic open; at most one is correct."""
         return [broker_id for broker_id, broker in self.brokers.items() if topic in broker.topics]
 
     def reported(self) -> set[str]:

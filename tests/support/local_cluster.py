@@ -85,7 +85,7 @@ class LocalCluster:
         return next(broker for broker in self.brokers if broker not in brokers)
 
     async def reaches(self, state: OwnershipState, owner: ScriptedBroker | None = None) -> None:
-        """Wait until the bundle is in that state, with that owner."""
+        """Wait until the bundle has this state and owner."""
         wanted = owner.broker_id if owner else None
 
         def is_there() -> bool:

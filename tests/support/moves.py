@@ -1,4 +1,4 @@
-"""Moves with their records, and a driver that does nothing until it is told to; or whatever, in whatever order."""
+"""Moves with their records and a driver that acts only on request, or a random sequence of events."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class MovesHarness:
         return told
 
     def take(self) -> Action:
-        """The next action, if it is the only one."""
+        """Remove and return the only pending action."""
         assert len(self.to_do) == 1, self.to_do
         return self.to_do.pop()
 
@@ -122,7 +122,7 @@ class Whatever:
     outcomes: dict[Move, object] = field(default_factory=dict)
 
     def happens(self) -> None:
-        """One thing."""
+        """Apply one drawn event."""
         leader, draw = self.leader, self.data.draw
         leader.now_s += draw(st.sampled_from([0.0, 0.1, 1.0]))
         match draw(st.sampled_from(["want", "do", "do", "do", "go", "cancel", "call off", "time"])):
@@ -142,7 +142,7 @@ class Whatever:
                 leader.step(Signal.TIME)
 
     def ends(self) -> None:
-        """Everything is done, and time goes on, until nothing is left to do."""
+        """Carry out all actions and advance time until none is left."""
         leader = self.leader
         for _ in range(400):
             if leader.to_do:
@@ -154,7 +154,7 @@ class Whatever:
                 break
 
     def _do(self) -> None:
-        """One of the actions, whichever."""
+        """Carry out any one of the actions."""
         leader, draw = self.leader, self.data.draw
         action = leader.to_do.pop(draw(st.integers(0, len(leader.to_do) - 1)))
         move = action.move

@@ -65,7 +65,7 @@ def on_zookeeper(server: ZooKeeperServer, chroot: str) -> Connect:
 
 
 def settings(**overrides: Any) -> Settings:  # noqa: ANN401 - whatever a setting may be
-    """Nothing is shed or written unless a test asks for it, and nobody gives up because the machine is busy."""
+    """Settings without periodic shedding or writes, and with long timeouts for busy machines."""
     values: dict[str, Any] = {
         "lookup_timeout_ms": 10_000,
         "leader_silence_ms": 0,
@@ -113,7 +113,7 @@ class RunningNode:
 
     @property
     def connections(self) -> list[web.RequestHandler]:
-        """Those that are open to the node."""
+        """Open connections to the node."""
         return [] if self._runner.server is None else self._runner.server.connections
 
     @property
@@ -158,7 +158,7 @@ class RunningNode:
         await self.store.close()
 
     async def vanish(self) -> None:
-        """Close the port at once, and go on."""
+        """Close the port at once; the node keeps running."""
         await end_app(self._runner)
 
     async def kill(self) -> None:
@@ -336,7 +336,7 @@ async def a_leader(**overrides: Any) -> AsyncIterator[tuple[Cluster, RunningNode
 
 
 def the_next_refusal_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make pauses so long that an unload is tried once."""
+    """Make retry pauses so long that an unload is attempted once."""
     monkeypatch.setattr(move_machine, "_FIRST_PAUSE_S", 3_600.0)
     monkeypatch.setattr(move_machine, "_LONGEST_PAUSE_S", 3_600.0)
 

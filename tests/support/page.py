@@ -65,7 +65,7 @@ class Shown:
     complaints: list[str] = field(default_factory=list)
 
     async def open(self, mirror: str) -> None:
-        """A view by its address, such as `fleet` or `bundle/t/ns/0x00000000_0x10000000`."""
+        """Open a view by its address, such as `fleet` or `bundle/t/ns/0x00000000_0x10000000`."""
         await self.page.goto(f"{self.node.node.service_url}/#/{mirror}")
         await expect(self.page.get_by_text("live", exact=True)).to_be_visible()
 
@@ -73,11 +73,11 @@ class Shown:
         return self.page.get_by_role("dialog")
 
     async def press(self, name: str) -> None:
-        """A button of the view."""
+        """Press a button of the view."""
         await self.page.locator("main").get_by_role("button", name=name, exact=True).click()
 
     async def agree(self, verb: str) -> None:
-        """To what the dialog asks, and wait until the server has said that it is done."""
+        """Press this button of the dialog, wait until the server has succeeded, and close the dialog."""
         await self.dialog().get_by_role("button", name=verb, exact=True).click()
         await expect(self.dialog().locator(".done, .problem")).to_be_visible()
         await expect(self.dialog().locator(".problem")).to_have_count(0)
@@ -146,7 +146,7 @@ async def report(cluster: Cluster) -> None:
 
 @asynccontextmanager
 async def away(node: RunningNode) -> AsyncIterator[None]:
-    """Meanwhile nobody listens on the node's port; then it listens again."""
+    """Close the node's port inside the block, and open it again afterwards."""
     port = URL(str(node.node.service_url)).port
     assert port is not None
     await node.vanish()

@@ -77,7 +77,7 @@ class PlainWindows:
     namespaces: Windows[str] = field(default_factory=lambda: defaultdict(PlainWindow))
 
     def without_empty(self) -> PlainWindows:
-        """Those in which something stood."""
+        """Return the windows with any coverage."""
         return PlainWindows(_not_empty(self.bundles), _not_empty(self.brokers), _not_empty(self.namespaces))
 
 

@@ -1,4 +1,4 @@
-"""Plans with what they are compared with; or whatever, in whatever order, and what holds then."""
+"""Plans with their inputs, and a state machine that applies events in any order and checks invariants."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def plan(steps: int = 3, kind: str = "moves", version: int = 1) -> KeptPlan:
 
 @dataclass(slots=True)
 class PlansHarness:
-    """Plans with what they are compared with, and a driver that does nothing until it is told to."""
+    """Plans with their inputs, and a driver that acts only on request."""
 
     at_a_time: int = 2
     frozen: str = ""
@@ -78,18 +78,18 @@ class PlansHarness:
         return self.plans.step(event)
 
     def execute(self, executed: KeptPlan, *, even_if_frozen: bool = False) -> list[BeginStep]:
-        """The steps that begin first."""
+        """Execute the plan; return the steps that begin first."""
         begun = self.step(Execute(executed, even_if_frozen))
         assert all(isinstance(told, BeginStep) for told in begun), begun
         return [told for told in begun if isinstance(told, BeginStep)]
 
     def end(self, begun: BeginStep, end: End = "moved", why: str = "") -> list[Action]:
-        """The step's turn comes, and it ends so."""
+        """Check that the step may begin, and end it with this outcome."""
         begun.check(OWNED)
         return self.step(StepEnded(begun.plan, begun.step, end, why))
 
     def refuse(self, begun: BeginStep, current: Ownership = OWNED) -> list[Action]:
-        """The step's turn comes, and it is refused."""
+        """Check that the step is stale, and refuse it."""
         with pytest.raises(StaleStepError) as refused:
             begun.check(current)
         return self.step(StepEnded(begun.plan, begun.step, "refused", str(refused.value)))

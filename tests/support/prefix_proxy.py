@@ -1,4 +1,4 @@
-"""A reverse proxy that has a node under a path of its own, and nothing else."""
+"""A reverse proxy that serves a node below a path prefix."""
 
 from __future__ import annotations
 

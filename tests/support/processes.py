@@ -1,4 +1,4 @@
-"""Python processes of a test, which end with it, however it ends; and the end of those that were told to."""
+"""Python processes that are killed at the end of their test, and helpers that wait for their exit."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _starting = threading.Lock()
 
 
 def forking() -> _Forking:
-    """The one of this process, which is there from now on."""
+    """Return the forking server of this process, started on first use."""
     with _starting:
         if not _shared:
             _shared.append(_Forking())
@@ -81,7 +81,7 @@ def forking() -> _Forking:
 
 
 def pytest_sessionfinish() -> None:
-    """This module is a plugin, too."""
+    """End the forking server; this module is a pytest plugin."""
     for each in _shared:
         each.close()
 
@@ -129,5 +129,5 @@ class Processes:
             forking().stop(self._full(name), grace_s=0)
 
     def _full(self, name: str) -> str:
-        """Its name among those of other tests."""
+        """Return the name, made unique among all tests."""
         return f"{id(self)} {name}"

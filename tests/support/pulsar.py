@@ -1,4 +1,4 @@
-"""Beside a real Pulsar: commands in processes of their own, who wrote what, and what its leader decided."""
+"""Helpers for a real Pulsar: run commands, list writers of znodes, and read the leader's decisions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOVED = re.compile(r"Unloading bundle: (\S+) from broker (\S+) to dest broker (
 
 
 def run_loadmanager(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command of ours, to its end."""
+    """Run a loadmanager command and wait for its exit."""
     command = [sys.executable, "-m", "loadmanager", *arguments]
     environment = {**os.environ, "TERM": "dumb", "COLUMNS": "200"}
     return subprocess.run(command, capture_output=True, text=True, timeout=patience(), env=environment, check=False)

@@ -53,7 +53,7 @@ class Harness:
     folder: Path
     nodes: list[PulsarService] = field(default_factory=list)
     apps: list[web.Application] = field(default_factory=list)
-    """Web application of each."""
+    """Web application of each process."""
     admin_timeout_s: float = field(default_factory=patience)
     _stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
@@ -166,7 +166,7 @@ def life(node: PulsarService, broker: PulsarBroker) -> Registration:
 
 
 async def move(node: PulsarService, to: PulsarBroker | None, bundle: str = BUNDLE) -> Ownership:
-    """At an operator's word."""
+    """Move the bundle as an operator."""
     destination = None if to is None else life(node, to)
     return await node.executor.unload(BundleName.parse(bundle), destination, OwnershipReason.ADMIN_UNLOAD)
 

@@ -120,9 +120,9 @@ class ScriptedNode:
     """True for a version without a watch."""
     protocol: int = 1
     nonsense: bytes = b""
-    """Bytes that it pushes first."""
+    """Invalid bytes that it pushes first."""
     is_silent: bool = False
-    """It says nothing more on its streams."""
+    """True if it sends nothing more on its streams."""
     owner: str | None = "b1:8080"
     """Owner in the answer to every lookup; None: 503, with a `Retry-After` of 1."""
     status: int = 0

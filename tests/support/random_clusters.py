@@ -2,7 +2,7 @@
 
 What is drawn is written once, in `some_cluster`. Where the choices come from is another matter: Hypothesis varies and
 shrinks them, but makes many clusters from few by changing a bit of each, so how often something holds among them says
-little. A generator with a seed draws each on its own, and the same ones in every run.
+little. A seeded generator draws each cluster independently, and the same ones in every run.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ STATES = ("Owned",) * 11 + ("Free", "Releasing")
 
 
 def among(chance: Chance, options: Sequence[T]) -> T:
-    """One of these; the first is the simplest."""
+    """Choose one of these; the first is the simplest."""
     return options[chance.between(0, len(options) - 1)]
 
 

@@ -68,7 +68,7 @@ def a_writer(directory: Directory, limits: WriterLimits = NEVER, node: str = "no
 
 
 def abandon(writer: HistoryWriter) -> None:
-    """Stop it as a crash would: nothing more is written."""
+    """Stop the writer as a crash would: nothing more is written."""
     writer._epoch = None
     with writer._condition:
         writer._queue.stop = True
@@ -120,7 +120,7 @@ def put_file(
 
 
 class _Filling(io.RawIOBase):
-    """A file that takes some bytes, and then no more."""
+    """A file that accepts a number of bytes and then fails."""
 
     def __init__(self, path: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A short life of a real leader over a metadata store in memory, recorded: uneven load, and what becomes of it."""
+"""A recorded history of a real leader on an in-memory metadata store that balances an uneven load."""
 
 from __future__ import annotations
 

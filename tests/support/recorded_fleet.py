@@ -1,4 +1,4 @@
-"""A small fleet that reports every minute, recorded as a leader records it: something to replay."""
+"""A recorded history of a small fleet that reports every minute, for replays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An HTTP server in another thread that writes down what it is asked, and answers what the test wants."""
+"""An HTTP server in another thread that records requests and returns the test's answers."""
 
 from __future__ import annotations
 

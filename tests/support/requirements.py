@@ -49,4 +49,4 @@ _LACKS: dict[str, Callable[[], str]] = {
     "spark": _find_lack_of_java,
     "zookeeper": _find_lack_of_java,
 }
-"""By fixture or marker, the function that says what is missing, or nothing."""
+"""By fixture or marker, the function that returns what is missing; empty if nothing is."""

@@ -10,7 +10,7 @@ from _pytest.terminal import TerminalReporter
 from support.leaks import is_worker
 
 PROCESS_LEVEL = ("tests/chaos/", "tests/integration/", "tests/page/", "tests/pipeline/")
-"""Prefixes of tests that may run again: chance decides nowhere else."""
+"""Prefixes of tests that may run again; all other tests are deterministic."""
 MOST = 3
 
 _Failures = dict[str, list[pytest.TestReport]]

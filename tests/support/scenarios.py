@@ -1,4 +1,4 @@
-"""Scenarios to run, with everything that does not matter filled in, and results to judge."""
+"""Scenarios and results with defaults for everything a test does not set."""
 
 from __future__ import annotations
 

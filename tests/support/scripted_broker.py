@@ -79,9 +79,9 @@ class ScriptedBroker(LoopbackServer):
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     """Cleared: an unload is obeyed, and its answer held back."""
     unload_status: int = 204
-    """Anything else: unloads are answered with it, and not obeyed."""
+    """With another status, unloads are answered with it and not obeyed."""
     at: Moment = field(default=lambda _: asyncio.sleep(0))
-    """Told of every call: of its arrival, and before it is answered."""
+    """Called when each call arrives, and again before it is answered."""
     _fences: list[tuple[BundleName, int]] = field(default_factory=list)
     _highest_epoch: int = 0
     _trusted_until_s: float = 0.0
@@ -145,7 +145,7 @@ class ScriptedBroker(LoopbackServer):
         await self.publish(encode_local_broker_data(self.record(cpu_percent, stats)))
 
     async def publish(self, data: bytes) -> None:
-        """Write whatever bytes as the own record."""
+        """Write any bytes as its own record."""
         await self._get_store().commit([Put(paths.broker(self.broker_id), data)])
 
     async def die(self) -> None:

@@ -17,7 +17,7 @@ from loadmanager.dev.embedded.processes import ServerProcesses
 from loadmanager.util.jvm import get_java, spark_java_home
 
 PATIENCE_S = 900.0
-"""Nothing takes that long by itself. Who is lost is known by a connection that ends, not by a silence."""
+"""Generous timeout. A lost worker is detected by its closed connection, not by silence."""
 
 SOON_WARM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 """For JVMs that live for a minute."""

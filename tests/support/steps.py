@@ -149,7 +149,7 @@ class MortalNode:
             await end_app(self._runner)
 
     async def crash(self) -> None:
-        """Nothing that was begun goes on, the port is closed, and the session is left to expire."""
+        """Stop all running operations, close the port and let the session expire."""
         self._store.is_dead = True
         for task in list(self.node._tasks):
             task.cancel()

@@ -53,7 +53,7 @@ class StoreWorld(Protocol):
         """Have the store's next request done and its answer left out, with which the connection ends."""
 
     async def shut(self, path: str) -> None:
-        """Have nobody read or write the znode from now on."""
+        """Deny all access to the znode from now on."""
 
     async def close(self) -> None: ...
 
