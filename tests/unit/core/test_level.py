@@ -1,4 +1,4 @@
-"""Level: what load costs, how uneven it lies, which moves make it even, and when it acts."""
+"""Level: prices of load, heat, search for moves, and when it acts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GBIT = 1000.0 * 1000.0
 
 
 def carrying(host: str, sizes: list[float], *, capacity: float = GBIT, **more: object) -> BrokerReport:
-    """A broker with bundles of so many MiB/s each, in and out, whose network has so many kbit/s each way."""
+    """A broker by the sizes of its bundles in MiB/s, in and out, and its network capacity in kbit/s."""
     loads: dict[str, Load] = {bundle(i, f"tenant/{host}"): throughput(size) for i, size in enumerate(sizes)}
     used = sum(sizes) * MIB * 8 / 1000
     network = {"bandwidth_in": (used, capacity), "bandwidth_out": (used, capacity)}
@@ -79,7 +79,7 @@ def test_weightless_bundles_next_to_a_giant_one_stay(size: float) -> None:
     assert "because one bundle needs 83.89 % of any broker, and all of this one is" in verdict_of(found, "a")
 
 
-def test_brokers_below_the_largest_bundle_are_not_relieved_but_new_ones_are_filled() -> None:
+def test_brokers_below_the_largest_bundle_only_fill_new_brokers() -> None:
     own = {"a": carrying("a", [80.0]), "b": carrying("b", [10.0] * 6)}
     own |= {host: carrying(host, [10.0] * 4) for host in "cd"}
     rounds = shed_each_minute(cluster(**own), 40)
@@ -89,7 +89,7 @@ def test_brokers_below_the_largest_bundle_are_not_relieved_but_new_ones_are_fill
     assert (1, 4) in {(pick.broker, pick.destination) for pick in added.bundles}
 
 
-def test_a_broker_gives_what_it_has_beside_a_bundle_that_is_above_the_level() -> None:
+def test_broker_with_a_giant_bundle_sheds_its_other_bundles() -> None:
     given = cluster(a=carrying("a", [80.0, 5.0, 5.0]), b=carrying("b", [5.0] * 4), c=carrying("c", [5.0] * 4))
     found = shed(given)
     assert {pick.broker for pick in found.bundles} == {0}
@@ -97,7 +97,7 @@ def test_a_broker_gives_what_it_has_beside_a_bundle_that_is_above_the_level() ->
     assert moves(shed(given, found.state)) == 2
 
 
-def test_one_above_the_largest_bundle_is_relieved_down_to_it() -> None:
+def test_broker_is_relieved_down_to_the_largest_bundle() -> None:
     given = cluster(a=carrying("a", [60.0]), b=carrying("b", [5.0] * 17), c=carrying("c", [5.0] * 2))
     found = shed(given)
     assert {pick.broker for pick in found.bundles} == {1}
@@ -108,14 +108,14 @@ def test_one_above_the_largest_bundle_is_relieved_down_to_it() -> None:
 # Cost
 
 
-def test_bandwidth_is_paid_by_the_bytes_of_its_direction_alone() -> None:
+def test_bandwidth_price_depends_on_its_direction_only() -> None:
     load = np.array([[9.0, 0.0, 100.0, 7.0], [1.0, 5.0, 300.0, 0.0]])
     price = fit_price(BANDWIDTH_IN, load, np.array([200.0, 600.0]))
     assert price.per_unit[THROUGHPUT_IN] == pytest.approx(2.0, rel=0.05)
     assert np.count_nonzero(price.per_unit) == 1
 
 
-def test_the_cost_of_cpu_is_found_where_brokers_tell_the_metrics_apart() -> None:
+def test_cpu_price_is_fitted_when_brokers_differ() -> None:
     rng = np.random.default_rng(1)
     load = rng.uniform(1, 100, (50, METRICS))
     paid = np.array([3.0, 0.0, 1.0, 2.0])
@@ -123,12 +123,12 @@ def test_the_cost_of_cpu_is_found_where_brokers_tell_the_metrics_apart() -> None
     assert price.per_unit == pytest.approx(paid, abs=0.1)
 
 
-def test_brokers_that_are_alike_are_not_taken_for_idle_ones() -> None:
+def test_equal_brokers_are_not_fitted_as_idle() -> None:
     price = fit_price(CPU, np.full((4, METRICS), 10.0), np.full(4, 40.0))
     assert (price.per_unit * 10).sum() == pytest.approx(40.0, rel=0.02)
 
 
-def test_metrics_that_go_together_are_told_apart_no_further_than_it_is_worth() -> None:
+def test_price_of_correlated_metrics_still_fits_usage() -> None:
     rng = np.random.default_rng(0)
     base = rng.uniform(1, 100, 34)
     load = np.stack([base * rng.uniform(0.98, 1.02, 34) for _ in range(METRICS)], axis=1)
@@ -137,7 +137,7 @@ def test_metrics_that_go_together_are_told_apart_no_further_than_it_is_worth() -
 
 
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 5), rows=st.integers(1, 12))
-def test_shares_are_those_of_least_squares_without_negative_ones(seed: int, count: int, rows: int) -> None:
+def test_non_negative_least_squares_equals_scipy(seed: int, count: int, rows: int) -> None:
     rng = np.random.default_rng(seed)
     parts = np.concatenate([rng.normal(size=(rows, count)), np.eye(count) * 0.1])
     wanted = rng.normal(size=len(parts))
@@ -145,7 +145,7 @@ def test_shares_are_those_of_least_squares_without_negative_ones(seed: int, coun
     assert best_of_none_negative(parts.T @ parts, parts.T @ wanted) == pytest.approx(expected, abs=1e-9)
 
 
-def test_what_nobody_uses_or_carries_has_no_price() -> None:
+def test_unused_resource_has_no_price() -> None:
     assert not fit_price(CPU, np.ones((2, METRICS)), np.zeros(2)).per_unit.any()
     nothing_carried = fit_price(CPU, np.zeros((2, METRICS)), np.array([4.0, 6.0]))
     assert not nothing_carried.per_unit.any()
@@ -160,12 +160,12 @@ def loads_of(given: Snapshot, weights: ResourceWeights = SETTINGS.resource_weigh
     return LevelLoads.of(given, replace(SETTINGS, resource_weights=weights))
 
 
-def test_heat_is_usage_over_the_level_of_all_that_brokers_have() -> None:
+def test_heat_is_usage_over_the_level() -> None:
     given = cluster(a=carrying("a", [30.0]), b=carrying("b", [30.0], capacity=2 * GBIT))
     assert loads_of(given).heat() == pytest.approx([1.5, 0.75])
 
 
-def test_a_slow_broker_has_less_of_its_cpu_and_one_that_is_saturated_is_not_fast() -> None:
+def test_slow_or_saturated_broker_has_more_heat() -> None:
     alike: list[BrokerReport] = [
         report({bundle(i): (100.0, 0, 0, 0)}, cpu=used) for i, used in enumerate((30, 30, 30, 90, 100))
     ]
@@ -176,14 +176,14 @@ def test_a_slow_broker_has_less_of_its_cpu_and_one_that_is_saturated_is_not_fast
     assert loads_of(busy, BY_CPU).heat()[3] > 2
 
 
-def test_a_broker_whose_limit_is_unknown_is_as_large_as_the_others() -> None:
+def test_broker_of_unknown_limit_has_the_capacity_of_others() -> None:
     given = cluster(a=carrying("a", [30.0]), b=carrying("b", [60.0], bandwidth_in=(0, 0), bandwidth_out=(0, 0)))
     assert loads_of(given).heat()[1] == pytest.approx(2 * loads_of(given).heat()[0])
     assert loads_of(given, ResourceWeights(0, 0, 0, 0)).heat().tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("load", [throughput(5.0), (5.0, 5.0, 0.0, 0.0)])
-def test_where_no_limit_is_known_what_bundles_carry_is_what_they_need(load: Load) -> None:
+def test_without_limits_carried_load_is_the_need(load: Load) -> None:
     loads = {bundle(i): load for i in range(3)}
     loads_of_all = loads_of(snapshot({"a": report(loads), "b": report({bundle(4): load}), "c": report()}))
     assert loads_of_all.heat() == pytest.approx([9 / 4, 3 / 4, 0.0])
@@ -192,7 +192,7 @@ def test_where_no_limit_is_known_what_bundles_carry_is_what_they_need(load: Load
 
 
 def on_one_host(cpu: list[float], sizes: list[list[float]]) -> Snapshot:
-    """Brokers of one host, each with its bundles, that report this use of two cores."""
+    """Brokers of one host with two cores, by reported CPU usage and bundle sizes in MiB/s."""
     ids = [BrokerId(f"host:{8080 + i}") for i in range(len(cpu))]
     reports = {}
     for i, (used, of) in enumerate(zip(cpu, sizes, strict=True)):
@@ -201,21 +201,21 @@ def on_one_host(cpu: list[float], sizes: list[list[float]]) -> Snapshot:
     return build_snapshot(NOW_S, reports, {})
 
 
-def test_brokers_that_report_the_whole_of_their_host_use_of_it_what_they_carry() -> None:
+def test_usage_of_a_shared_host_is_divided_by_load() -> None:
     sizes = [[3.0, 2.0, 1.0], [1.0, 0.5], [0.5]]
     divided = loads_of(on_one_host([190, 190, 188], sizes), BY_CPU)
     assert divided.usage[:, 0] == pytest.approx([2.13, 0.5325, 0.1775])
     own = loads_of(on_one_host([60, 60, 10], sizes), BY_CPU).heat()
-    assert own[1] > 0.9, "what each uses by itself differs"
+    assert own[1] > 0.9, "each reports its own usage"
 
 
-def test_an_idle_cluster_has_the_least_level() -> None:
+def test_idle_cluster_has_the_minimum_level() -> None:
     given = cluster(a=carrying("a", [0.001]), b=carrying("b", []))
     assert loads_of(given).level == LEAST_LEVEL
     assert compute_level(np.zeros(0), np.zeros((2, 0))) == LEAST_LEVEL
 
 
-def test_a_bundle_needs_what_it_carries_at_present_and_not_its_average_over_reports() -> None:
+def test_need_is_the_present_load_of_a_bundle() -> None:
     known = {bundle(i, f"tenant/{host}"): averages(throughput(20.0)) for host in "ab" for i in range(4)}
     reports = {"a": carrying("a", [40.0] * 4), "b": carrying("b", [20.0] * 4)}
     heats = [loads_of(snapshot(reports, known, taken_at_s=NOW_S + after_s)).heat() for after_s in (0, STOOD_S)]
@@ -225,7 +225,7 @@ def test_a_bundle_needs_what_it_carries_at_present_and_not_its_average_over_repo
 # Score
 
 
-def test_the_score_is_what_is_above_the_target_and_its_square_by_the_size_of_brokers() -> None:
+def test_score_penalizes_excess_weighted_by_broker_size() -> None:
     assert penalty(np.array([0.5, 1.0, 3.0]), 1.0).tolist() == [0.0, 0.0, 6.0]
     part = compute_parts(np.array([[1.0, 0.0], [0.5, 0.0]]))
     assert part[:, 0] == pytest.approx([2 / 3, 4 / 3])
@@ -236,7 +236,7 @@ def test_the_score_is_what_is_above_the_target_and_its_square_by_the_size_of_bro
 # Shedding
 
 
-def test_a_broker_that_is_much_too_hot_is_relieved_at_once_down_to_the_target() -> None:
+def test_very_hot_broker_is_relieved_at_once_to_the_target() -> None:
     given = cluster(a=carrying("a", [5.0] * 20), b=carrying("b", [5.0] * 4))
     found = shed(given)
     assert moves(found) == 8
@@ -252,14 +252,14 @@ def after_s(given: Snapshot, seconds: float) -> Snapshot:
 
 
 def shed_each_minute(given: Snapshot, minutes: int, state: State | None = None) -> list[Shed]:
-    """The same cluster looked at again and again."""
+    """Run a round a minute on an unchanged cluster."""
     found = [shed(given, state)]
     for minute in range(1, minutes):
         found.append(shed(after_s(given, 60 * minute), found[-1].state))
     return found
 
 
-def test_one_that_is_a_bit_too_hot_waits_the_longer_the_less_it_is() -> None:
+def test_slightly_hot_broker_waits_longer_the_smaller_its_excess() -> None:
     def waits_minutes(sizes: list[float]) -> int:
         rounds = shed_each_minute(cluster(a=carrying("a", sizes), b=carrying("b", [3.0] * 20)), 40)
         return [moves(each) > 0 for each in rounds].index(True)
@@ -267,7 +267,7 @@ def test_one_that_is_a_bit_too_hot_waits_the_longer_the_less_it_is() -> None:
     assert 0 < waits_minutes([3.0] * 24) < waits_minutes([3.0] * 22) < 40
 
 
-def test_how_long_it_still_waits_is_said() -> None:
+def test_verdict_has_the_remaining_wait() -> None:
     given = cluster(a=carrying("a", [3.0] * 22), b=carrying("b", [3.0] * 20))
     rounds = shed_each_minute(given, 3)
     assert "is 4.76 % above level 52.85 %, for 0 s: with its noise 0 % it is relieved in 851 s" in verdict_of(
@@ -276,7 +276,7 @@ def test_how_long_it_still_waits_is_said() -> None:
     assert "for 120 s: with its noise 0 % it is relieved in 731 s" in verdict_of(rounds[2], "a")
 
 
-def test_a_broker_that_no_move_relieves_is_not_searched_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_without_helpful_moves_is_searched_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     searched = []
 
     def noted(task: Task) -> SearchResult:
@@ -289,14 +289,14 @@ def test_a_broker_that_no_move_relieves_is_not_searched_in_each_round(monkeypatc
     assert all("none of its 2 bundles may go" in verdict_of(each, "a") for each in rounds)
 
 
-def test_once_something_moves_all_give_that_are_above_the_target() -> None:
+def test_round_with_moves_relieves_all_brokers_above_the_target() -> None:
     a_bit = {"b": carrying("b", [2.0] * 30), "c": carrying("c", [2.0] * 27), "d": carrying("d", [2.0] * 27)}
     assert moves(shed(cluster(**a_bit))) == 0
     found = shed(cluster(a=carrying("a", [2.0] * 40), **a_bit, e=carrying("e", [2.0] * 10)))
     assert {pick.broker for pick in found.bundles} == {0, 1}
 
 
-def test_a_broker_that_is_not_due_keeps_what_may_be_noise() -> None:
+def test_broker_within_its_noise_sheds_nothing() -> None:
     sizes = {"a": [2.0] * 40, "b": [2.0] * 28, "c": [2.0] * 26, "d": [2.0] * 26, "e": [2.0] * 10}
     given = cluster(**{host: carrying(host, own) for host, own in sizes.items()})
     for noise, givers in ((0.0, {0, 1}), (0.5, {0})):
@@ -304,7 +304,7 @@ def test_a_broker_that_is_not_due_keeps_what_may_be_noise() -> None:
         assert {pick.broker for pick in shed(given, memory).bundles} == givers
 
 
-def test_a_new_broker_is_filled_from_all_that_are_above_the_level_though_none_is_hot() -> None:
+def test_new_broker_is_filled_although_no_broker_is_hot() -> None:
     hosts = {f"h{i:02}": carrying(f"h{i:02}", [1.0] * 100) for i in range(40)}
     before = shed(cluster(**hosts))
     assert moves(before) == 0
@@ -315,7 +315,7 @@ def test_a_new_broker_is_filled_from_all_that_are_above_the_level_though_none_is
     assert "because 1 brokers are far below level" in said
 
 
-def test_one_that_has_become_cold_is_filled_after_the_calm() -> None:
+def test_broker_that_became_cold_is_filled_after_a_wait() -> None:
     hosts = {f"h{i:02}": carrying(f"h{i:02}", [1.0] * 100) for i in range(40)}
     before = shed(cluster(**hosts, cold=carrying("cold", [1.0] * 100)))
     cooled = cluster(**hosts, cold=carrying("cold", [1.0] * 20))
@@ -325,7 +325,7 @@ def test_one_that_has_become_cold_is_filled_after_the_calm() -> None:
     assert moves(shed(after_s(cooled, 360), first.state)) > 60
 
 
-def test_one_that_came_back_is_given_nothing_and_nobody_is_hot_for_its_sake() -> None:
+def test_re_registered_broker_is_not_filled_during_its_rest() -> None:
     others = {"a": carrying("a", [5.0] * 10), "b": carrying("b", [5.0] * 10)}
     before = shed(cluster(**others, c=carrying("c", [5.0] * 10)))
     lives = {broker(host): each for host, each in others.items()} | {broker("c", 2): carrying("c", [])}
@@ -337,7 +337,7 @@ def test_one_that_came_back_is_given_nothing_and_nobody_is_hot_for_its_sake() ->
     assert moves(shed(after_s(back, 360), found.state)) > 0
 
 
-def test_a_bundle_that_was_moved_rests_unless_its_broker_lacks_headroom() -> None:
+def test_moved_bundle_rests_unless_its_broker_lacks_headroom() -> None:
     given = cluster(a=carrying("a", [5.0] * 20), b=carrying("b", [5.0] * 4))
     names = [bundle(i, "tenant/a") for i in range(20)]
     put = {"put": {"a:8080": dict.fromkeys([*names, "tenant/gone/0x0"], NOW_S), "gone:8080": {names[0]: NOW_S}}}
@@ -352,7 +352,7 @@ def test_a_bundle_that_was_moved_rests_unless_its_broker_lacks_headroom() -> Non
     assert moves(shed(full, put)) > 0
 
 
-def test_what_rests_still_goes_to_a_broker_that_came_later_and_not_to_one_that_was_there() -> None:
+def test_resting_bundle_moves_only_to_a_newer_broker() -> None:
     names = [bundle(i, "tenant/a") for i in range(20)]
     own = {host: carrying(host, [5.0] * count) for host, count in (("a", 20), ("b", 10))}
     before = shed(cluster(**own, c=carrying("c", [5.0] * 15))).state
@@ -369,7 +369,7 @@ def test_what_rests_still_goes_to_a_broker_that_came_later_and_not_to_one_that_w
     assert 0 not in {each.broker for each in shed(grown, put_since).bundles}
 
 
-def test_what_costs_more_to_move_stays_where_something_else_may_go() -> None:
+def test_cheaper_bundles_move_first() -> None:
     own: dict[str, Load] = {bundle(i, f"tenant/{name}"): throughput(5.0) for name in "xy" for i in range(10)}
     for dear, cheap in (("x", "y"), ("y", "x")):
         used = 840.0 * 1000, GBIT
@@ -380,7 +380,7 @@ def test_what_costs_more_to_move_stays_where_something_else_may_go() -> None:
         assert {name.split("/")[1] for name in moved} == {cheap}
 
 
-def test_what_has_risen_just_now_moves_once_it_is_known_which_bundles_it_is() -> None:
+def test_rise_in_load_moves_bundles_once_it_has_stood() -> None:
     known = {bundle(i, "tenant/a"): averages(throughput(8.5)) for i in range(6)}
     known |= {bundle(i, "tenant/b"): averages(throughput(8.0)) for i in range(6)}
     reports = {"a": carrying("a", [18.0] * 6), "b": carrying("b", [8.0] * 6)}
@@ -388,13 +388,13 @@ def test_what_has_risen_just_now_moves_once_it_is_known_which_bundles_it_is() ->
     assert (moves(shed(now)), moves(shed(later)) > 0) == (0, True)
 
 
-def test_what_is_not_above_the_evenness_is_left() -> None:
+def test_broker_within_the_evenness_sheds_nothing() -> None:
     found = shed(cluster(a=carrying("a", [2.0] * 41), b=carrying("b", [2.0] * 40)))
     assert "not more than loadBalancerLevelEvennessPercentage 3 % or its noise 0 %" in verdict_of(found, "a")
     assert verdict_of(found, "b").endswith("is not above level 67.95 %")
 
 
-def test_why_a_broker_keeps_what_is_too_much_is_said() -> None:
+def test_verdicts_of_a_hot_broker_that_sheds_nothing() -> None:
     one = shed(cluster(a=carrying("a", [90.0]), b=carrying("b", [5.0])))
     assert verdict_of(one, "a").startswith("No move because its only bundle")
     small = shed(cluster(a=carrying("a", [51.0], capacity=GBIT / 2), b=carrying("b", [70.0])))
@@ -434,7 +434,7 @@ def test_policies_hold_in_the_search() -> None:
     assert {pick.destination for pick in found.bundles} == {2}
 
 
-def test_bundles_that_may_not_be_where_they_are_go_first_and_to_good_use() -> None:
+def test_misplaced_bundles_move_first() -> None:
     given = cluster(a=carrying("a", [5.0] * 20), b=carrying("b", [5.0] * 4), c=carrying("c", [5.0] * 3))
     only_c = IsolationPolicy("only-c", ("tenant/b",), ("c.*",), min_limit=1)
     apart = replace(given, policies=Policies(isolation=(only_c,)), _derived={})
@@ -448,7 +448,7 @@ def test_bundles_that_may_not_be_where_they_are_go_first_and_to_good_use() -> No
     assert len(plan.steps) == moves(found)
 
 
-def test_what_may_not_be_where_it_is_moves_within_the_budget_and_stays_where_nobody_may_have_it() -> None:
+def test_misplaced_bundles_move_within_the_budget_if_a_broker_may_own_them() -> None:
     given = cluster(a=carrying("a", [5.0] * 20), b=carrying("b", [5.0] * 20), c=carrying("c", [5.0] * 20))
     for primary, moved in (("c.*", 6), ("nobody", 0)):
         policy = IsolationPolicy("p", ("tenant/b",), (primary,), min_limit=1)
@@ -456,7 +456,7 @@ def test_what_may_not_be_where_it_is_moves_within_the_budget_and_stays_where_nob
         assert sum(len(pick.bundles) for pick in found.bundles if pick.broker == 1) == moved
 
 
-def test_a_plan_goes_where_the_search_says() -> None:
+def test_plan_uses_the_destinations_of_the_search() -> None:
     given = cluster(a=carrying("a", [5.0] * 20), b=carrying("b", [5.0] * 4))
     plan, state = plan_shedding(given, SETTINGS, {}, np.random.default_rng(1))
     assert {step.destination for step in plan.steps} == {broker("b")}
@@ -464,7 +464,7 @@ def test_a_plan_goes_where_the_search_says() -> None:
     assert state["Level"]["moved"][0][1] == pytest.approx(1 / 3)
 
 
-def test_the_margin_is_what_makes_a_broker_hot() -> None:
+def test_margin_is_the_rise_that_makes_a_broker_hot() -> None:
     given = cluster(a=carrying("a", [5.0] * 10), b=carrying("b", [5.0] * 10))
     margin = float(Level.of(SETTINGS).find_margin(given, {}, 0)["usage_points"])
     usage = 100 * float(loads_of(given).usage[0].max())
@@ -476,14 +476,14 @@ def test_the_margin_is_what_makes_a_broker_hot() -> None:
     assert "No move" in shed(given, settings=none).verdicts[0].sentence()
 
 
-def test_there_is_nothing_to_say_of_no_brokers() -> None:
+def test_shedding_without_brokers_keeps_its_state() -> None:
     assert shed(cluster(), {"moved": []}).state == {"moved": []}
 
 
 # Placement
 
 
-def test_a_bundle_goes_where_the_usage_with_it_is_least_and_the_next_one_sees_it() -> None:
+def test_placement_takes_the_least_used_broker_including_the_bundle() -> None:
     given = cluster(
         a=carrying("a", [5.0] * 4), b=carrying("b", [5.0] * 4, capacity=2 * GBIT), c=carrying("c", [5.0] * 9)
     )
@@ -496,7 +496,7 @@ def test_a_bundle_goes_where_the_usage_with_it_is_least_and_the_next_one_sees_it
     assert {step.destination for step in plan.steps} == {broker(host) for host in "abc"}
 
 
-def test_nobody_is_chosen_among_no_candidates() -> None:
+def test_no_broker_is_chosen_without_candidates() -> None:
     given = cluster(a=carrying("a", [5.0]))
     none = np.empty(0, dtype=np.intp)
     rng = np.random.default_rng(1)
@@ -504,7 +504,7 @@ def test_nobody_is_chosen_among_no_candidates() -> None:
     assert (placement.broker, placement.reason) == (None, PlacementReason.NO_BROKER_AVAILABLE)
 
 
-def test_the_level_allows_for_brokers_that_run_out_of_different_resources() -> None:
+def test_level_bound_handles_brokers_with_different_bottlenecks() -> None:
     need = np.tile([1.0, 1.0], (12, 1))
     per_need = np.array([[1 / 10, 1 / 20], [1 / 40, 1 / 20]])
     assert compute_level(need.sum(axis=0), per_need, 0.0) == pytest.approx(0.3)
@@ -512,7 +512,7 @@ def test_the_level_allows_for_brokers_that_run_out_of_different_resources() -> N
 
 
 @pytest.mark.parametrize("per_need", [np.zeros((2, 2)), np.zeros((0, 2))])
-def test_nothing_bounds_the_level_without_capacities(per_need: FloatArray) -> None:
+def test_level_bound_without_capacities_is_0(per_need: FloatArray) -> None:
     assert bound_level(np.ones((3, 2)), per_need) == 0
 
 
@@ -520,7 +520,7 @@ def test_nothing_bounds_the_level_without_capacities(per_need: FloatArray) -> No
     need=st.lists(st.tuples(st.floats(0.01, 9), st.floats(0.01, 9)), min_size=1, max_size=4),
     per_need=st.lists(st.tuples(st.floats(0.01, 9), st.floats(0.01, 9)), min_size=2, max_size=3),
 )
-def test_no_assignment_is_below_the_bound_of_the_level(
+def test_level_bound_is_below_every_assignment(
     need: list[tuple[float, float]], per_need: list[tuple[float, float]]
 ) -> None:
     needs, each = np.array(need), np.array(per_need)

@@ -51,7 +51,7 @@ def row_of(given: Snapshot, index: int) -> int:
     return row
 
 
-def test_bundles_are_of_the_class_of_their_policy_and_group_and_those_of_a_group_are_asked_one_by_one() -> None:
+def test_bundles_have_owner_classes_and_group_members_are_limited() -> None:
     given = owning()
     limits = MoveLimits(given, settings())
     free, own, a, b = (row_of(given, index) for index in range(4))
@@ -62,7 +62,7 @@ def test_bundles_are_of_the_class_of_their_policy_and_group_and_those_of_a_group
     assert not limits.may_be_shed()[b]
 
 
-def test_a_bundle_is_misplaced_where_its_policy_names_other_brokers() -> None:
+def test_bundle_outside_its_isolation_policy_is_misplaced() -> None:
     given = owning()
     assigned = given.bundles.assigned
     for row, is_misplaced in enumerate(MoveLimits(given, settings()).misplaced().tolist()):
@@ -71,7 +71,7 @@ def test_a_bundle_is_misplaced_where_its_policy_names_other_brokers() -> None:
     assert not MoveLimits(replace(given, policies=Policies(), _derived={}), settings()).misplaced().any()
 
 
-def test_topics_of_bundles_that_were_moved_are_not_left_any_more() -> None:
+def test_topics_of_moved_bundles_are_subtracted() -> None:
     given = owning()
     limits = MoveLimits(given, settings(most_topics=9))
     assert limits.topics_left.tolist() == [2, 2, 4]
@@ -109,6 +109,6 @@ def test_movable_bundles_follow_the_filters(most: int, moves: list[tuple[int, in
             at[row] = destination
 
 
-def test_where_there_is_no_bundle_none_is_misplaced() -> None:
+def test_without_bundles_none_is_misplaced() -> None:
     empty = replace(snapshot({"x": report()}), policies=POLICIES, _derived={})
     assert not MoveLimits(empty, settings()).misplaced().size

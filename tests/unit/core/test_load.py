@@ -14,13 +14,13 @@ from loadmanager.core.model.load import (
 )
 
 
-def test_a_resource_that_is_not_a_number_is_ignored_and_nothing_but_such_is_less_than_any_usage() -> None:
+def test_nan_resources_are_ignored_in_maximum_usage() -> None:
     percent = np.full((2, 5), np.nan, dtype=np.float32)
     percent[0, 0] = 40
     assert weighted_max_usage(percent, ResourceWeights()).tolist() == [0.4, -np.inf]
 
 
-def test_heap_memory_does_not_make_a_broker_used() -> None:
+def test_heap_memory_does_not_count_as_usage() -> None:
     percent = percent_usage([[0, 99, 0, 0, 0]], 100)
     assert weighted_max_usage(percent, ResourceWeights()).tolist() == [0.0]
 
@@ -30,7 +30,7 @@ def test_usage_may_exceed_the_limit_and_even_a_32_bit_float() -> None:
     assert float(percent_usage(1e300, 1)) == np.inf
 
 
-def test_a_running_mean_becomes_an_exponential_one_when_its_window_is_full() -> None:
+def test_running_mean_becomes_exponential_when_its_window_is_full() -> None:
     average, count = DEFAULT_LOAD.reshape(1, 4), np.zeros(1, dtype=np.int8)
     expected = 0.0
     for sample in range(30):
@@ -42,7 +42,7 @@ def test_a_running_mean_becomes_an_exponential_one_when_its_window_is_full() -> 
     assert count.dtype == np.int8
 
 
-def test_a_report_is_read_only_and_its_columns_belong_to_its_bundles() -> None:
+def test_report_is_read_only_with_checked_column_lengths() -> None:
     given = report(["t/ns/0x00000000_0x00000001"])
     with pytest.raises(ValueError, match="read-only"):
         given.load[0] = 1

@@ -27,7 +27,7 @@ def small_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bundles(*changes: dict[str, object]) -> list[MergeCandidate]:
-    """Neighbours of owner A that carry next to nothing and have been so for long, but for the changes."""
+    """Neighbours of owner A, cold and old enough to merge except for these changes."""
     calm = MergeCandidate("", A, topics=1, sessions=2, msg_rate=1.0, throughput=100.0, age_s=2 * HOUR_S)
     return [replace(calm, name=f"t/ns/{number}", **change) for number, change in enumerate(changes)]  # type: ignore[arg-type]  # fields by name
 
@@ -38,7 +38,7 @@ def found(*changes: dict[str, object], settings: PlannerSettings = SETTINGS) -> 
     return merges[0] if merges else verdicts[0]
 
 
-def test_the_coldest_neighbours_of_a_namespace_become_one() -> None:
+def test_coldest_neighbours_are_merged() -> None:
     merge = found({"throughput": 5.0}, {}, {"throughput": 1.0}, {})
     assert isinstance(merge, Merge)
     assert (merge.lower, merge.upper) == ("t/ns/1", "t/ns/2")
@@ -48,7 +48,7 @@ def test_the_coldest_neighbours_of_a_namespace_become_one() -> None:
     )
 
 
-def test_of_equally_cold_neighbours_the_first_become_one() -> None:
+def test_first_of_equally_cold_neighbours_are_merged() -> None:
     merge = found({}, {}, {})
     assert isinstance(merge, Merge)
     assert merge.lower == "t/ns/0"
@@ -67,7 +67,7 @@ def test_of_equally_cold_neighbours_the_first_become_one() -> None:
         ({"throughput": 5.0 * MIB}, "warm"),
     ],
 )
-def test_what_keeps_neighbours_apart_is_counted(change: dict[str, object], count: str) -> None:
+def test_reasons_against_a_merge_are_counted(change: dict[str, object], count: str) -> None:
     verdict = found({}, change, {})
     assert isinstance(verdict, Verdict)
     assert verdict.verdict is MergeReason.NO_COLD_NEIGHBOURS
@@ -78,11 +78,11 @@ def test_what_keeps_neighbours_apart_is_counted(change: dict[str, object], count
 @pytest.mark.parametrize(
     "change", [{"topics": 99}, {"sessions": 98}, {"msg_rate": 999.0}, {"throughput": 5.0 * MIB - 100.0}]
 )
-def test_neighbours_that_together_are_at_a_limit_become_one(change: dict[str, object]) -> None:
+def test_neighbours_exactly_at_a_limit_are_merged(change: dict[str, object]) -> None:
     assert isinstance(found({}, change, {"owner": B}), Merge)
 
 
-def test_two_free_bundles_are_left_alone() -> None:
+def test_unowned_bundles_are_not_merged() -> None:
     assert isinstance(found({"owner": None}, {"owner": None}, {"owner": None}), Verdict)
 
 
@@ -95,34 +95,34 @@ def test_two_free_bundles_are_left_alone() -> None:
         ({"namespace_bundle_max_bandwidth_mbytes": 2}, {"throughput": 1.0 * MIB}),
     ],
 )
-def test_a_merged_bundle_has_to_double_before_it_is_split(limit: dict[str, int], change: dict[str, object]) -> None:
+def test_merge_stays_below_half_of_each_split_limit(limit: dict[str, int], change: dict[str, object]) -> None:
     assert isinstance(found({}, change, {"owner": B}), Merge)
     assert isinstance(found({}, change, {"owner": B}, settings=replace(SETTINGS, **limit)), Verdict)  # type: ignore[arg-type]  # fields by name
 
 
-def test_without_a_limit_on_sessions_for_splits_that_for_merges_holds_alone() -> None:
+def test_merge_limit_on_sessions_holds_without_a_split_limit() -> None:
     settings = replace(SETTINGS, namespace_bundle_max_sessions=0)
     assert isinstance(found({"sessions": 98}, {}, {"owner": B}, settings=settings), Merge)
     assert isinstance(found({"sessions": 99}, {}, {"owner": B}, settings=settings), Verdict)
 
 
-def test_a_namespace_keeps_its_minimum_of_bundles() -> None:
+def test_namespace_keeps_its_minimum_of_bundles() -> None:
     verdict = found({}, {})
     assert isinstance(verdict, Verdict)
     assert verdict.sentence() == "No merge because it has only 2 bundles"
     assert isinstance(found({}, {}, {}), Merge)
 
 
-def test_each_namespace_loses_one_bundle_in_a_round_at_most() -> None:
+def test_one_merge_per_namespace_and_round() -> None:
     merges, verdicts = find_merges({"t/b": bundles({}, {}, {}, {}, {}), "t/a": bundles({}, {}, {})}, SETTINGS)
     assert len(merges) == 2
     assert verdicts == []
 
 
-# What is looked at
+# Merge candidates
 
 
-def test_a_bundle_carries_what_the_report_of_its_owner_says_and_its_long_term_rates() -> None:
+def test_candidates_combine_the_owners_report_with_long_term_rates() -> None:
     state = NamespaceState.unowned(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(4)))
     names = state.bundle_names()
     ownerships = (owned(A), replace(owned(A), since_ms=40_000), owned(B), releasing(A))

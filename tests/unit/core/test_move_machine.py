@@ -48,7 +48,7 @@ def leader() -> MovesHarness:
     return MovesHarness()
 
 
-def test_a_move_is_released_asked_for_and_completed(leader: MovesHarness) -> None:
+def test_move_is_released_asked_for_and_completed(leader: MovesHarness) -> None:
     move = leader.want("t/ns/b")
     assert leader.commit() == AskOwner(move, DEADLINE_S)
     assert leader.records["t/ns/b"].state is OwnershipState.RELEASING
@@ -63,7 +63,7 @@ def test_a_move_is_released_asked_for_and_completed(leader: MovesHarness) -> Non
 
 
 def prepared(leader: MovesHarness) -> Move:
-    """A move whose destination prepares, and nothing else is to be done."""
+    """A move whose destination is preparing, with no other action pending."""
     leader.preparing = {B}
     move = leader.want("t/ns/b")
     assert leader.take() == Prepare(move, PREPARE_S)
@@ -81,21 +81,21 @@ def test_a_destination_prepares_before_anything_is_released(leader: MovesHarness
     assert not leader.step(Prepared(move)), "it is said once"
 
 
-def test_whoever_does_not_prepare_or_is_nobody_or_has_gone_is_not_waited_for(leader: MovesHarness) -> None:
+def test_only_a_registered_preparing_destination_is_waited_for(leader: MovesHarness) -> None:
     leader.preparing = {B}
     for bundle, destination in (("t/ns/1", C), ("t/ns/2", None), ("t/ns/3", Registration(B.broker, 99))):
         leader.want(bundle, destination)
         assert isinstance(leader.take(), Commit)
 
 
-def test_a_move_that_is_called_off_while_its_destination_prepares_has_released_nothing(leader: MovesHarness) -> None:
+def test_move_cancelled_during_preparation_releases_nothing(leader: MovesHarness) -> None:
     leader.limits = (1, 1)
     move = prepared(leader)
     leader.want("t/ns/2", C)
-    assert not leader.to_do, "its turn is taken"
+    assert not leader.to_do, "the only slot is taken"
     stop, ended, begun = leader.step(CallOff(lambda each: each is move, "another plan"))
     assert (stop, ended) == (StopAsking(move), Ended(move, CalledOff("another plan")))
-    assert isinstance(begun, Commit), "the next one's turn has come"
+    assert isinstance(begun, Commit), "the next one begins"
     assert leader.records["t/ns/b"].state is OwnershipState.OWNED
     assert not leader.step(Prepared(move)), "nobody waits for it any more"
 
@@ -111,7 +111,7 @@ def test_no_preparation_for_or_from_a_lost_broker(leader: MovesHarness, gone: Re
     assert isinstance(commit, Commit), "what is true is looked at as it is written"
 
 
-def test_a_bundle_may_be_unloaded_to_nobody(leader: MovesHarness) -> None:
+def test_move_without_a_destination_frees_the_bundle(leader: MovesHarness) -> None:
     move = leader.want("t/ns/b", None)
     assert leader.commit() == AskOwner(move, DEADLINE_S)
     leader.to_do.clear()
@@ -122,7 +122,7 @@ def test_a_bundle_may_be_unloaded_to_nobody(leader: MovesHarness) -> None:
     assert outcome.done.state is OwnershipState.FREE
 
 
-def test_each_write_says_why_it_is_made(leader: MovesHarness) -> None:
+def test_each_write_has_its_reason(leader: MovesHarness) -> None:
     def why() -> str:
         (commit,) = leader.to_do
         assert isinstance(commit, Commit)
@@ -142,12 +142,12 @@ def test_each_write_says_why_it_is_made(leader: MovesHarness) -> None:
     assert why() == OwnershipReason.UNLOAD_CANCELLED.value
 
 
-def test_a_move_that_has_not_begun_has_released_nothing(leader: MovesHarness) -> None:
+def test_move_that_has_not_begun_has_no_release(leader: MovesHarness) -> None:
     with pytest.raises(AssertionError):
         leader.want("t/ns/b").get_released()
 
 
-def test_one_that_waits_for_its_turn_does_nothing_and_may_be_called_off(leader: MovesHarness) -> None:
+def test_queued_move_does_nothing_and_can_be_cancelled(leader: MovesHarness) -> None:
     leader.limits = (1, 1)
     first, second = leader.want("t/ns/1"), leader.want("t/ns/2")
     third = leader.want("t/ns/3")
@@ -161,15 +161,15 @@ def test_one_that_waits_for_its_turn_does_nothing_and_may_be_called_off(leader: 
     ended, begun = leader.to_do
     assert isinstance(ended, Ended)
     assert isinstance(begun, Commit)
-    assert begun.move is third, "the next one's turn has come"
+    assert begun.move is third, "the next one begins"
 
 
-def test_a_release_that_is_as_it_was_planned_is_written(leader: MovesHarness) -> None:
+def test_release_that_matches_its_plan_is_written(leader: MovesHarness) -> None:
     move = leader.want("t/ns/b", check=Expected(A, 1).check)
     assert leader.commit() == AskOwner(move, DEADLINE_S)
 
 
-def test_a_release_that_no_longer_fits_is_not_written(leader: MovesHarness) -> None:
+def test_stale_release_is_not_written(leader: MovesHarness) -> None:
     def refuse(current: Ownership) -> None:
         raise IllegalTransitionError(f"not so: {current}")
 
@@ -190,7 +190,7 @@ def test_no_release_for_the_owner_or_a_lost_one(leader: MovesHarness, destinatio
     assert leader.records["t/ns/b"].state is OwnershipState.OWNED
 
 
-def test_an_owner_that_is_gone_when_the_release_is_written_is_not_asked(leader: MovesHarness) -> None:
+def test_owner_lost_at_the_release_is_not_asked(leader: MovesHarness) -> None:
     leader.want("t/ns/b")
     leader.registered.discard(A)
     assert isinstance(leader.commit(), Commit)
@@ -198,7 +198,7 @@ def test_an_owner_that_is_gone_when_the_release_is_written_is_not_asked(leader: 
     assert isinstance(leader.ended(), Moved)
 
 
-def test_a_destination_that_is_gone_by_then_gets_nothing(leader: MovesHarness) -> None:
+def test_lost_destination_gets_nothing(leader: MovesHarness) -> None:
     move = leader.asked()
     leader.registered.discard(B)
     leader.step(OwnerAnswered(move, None))
@@ -208,7 +208,7 @@ def test_a_destination_that_is_gone_by_then_gets_nothing(leader: MovesHarness) -
     assert outcome.done.state is OwnershipState.FREE
 
 
-def test_an_owner_that_refuses_is_asked_again_after_growing_pauses_until_the_deadline(leader: MovesHarness) -> None:
+def test_refusing_owner_is_retried_with_back_off_until_the_deadline(leader: MovesHarness) -> None:
     move = leader.asked()
     pauses: list[float] = []
     while True:
@@ -251,7 +251,7 @@ def test_a_pause_may_last_until_the_deadline(leader: MovesHarness) -> None:
     assert leader.moves.wake_s == move.deadline_s
 
 
-def test_the_first_pause_to_be_over_is_waited_for(leader: MovesHarness) -> None:
+def test_earliest_retry_is_the_wake_time(leader: MovesHarness) -> None:
     first, second = leader.asked("t/ns/1"), leader.asked("t/ns/2")
     leader.step(OwnerAnswered(first, "not now"))
     leader.now_s += 0.05
@@ -259,10 +259,10 @@ def test_the_first_pause_to_be_over_is_waited_for(leader: MovesHarness) -> None:
     assert leader.moves.wake_s == first.wake_s
     leader.now_s = first.wake_s
     assert [each.move for each in leader.step(Signal.TIME)] == [first]
-    assert leader.moves.wake_s == second.wake_s, "the other one's is over"
+    assert leader.moves.wake_s == second.wake_s, "the second retry"
 
 
-def test_an_owner_that_refused_and_is_gone_has_let_go(leader: MovesHarness) -> None:
+def test_lost_owner_that_refused_counts_as_released(leader: MovesHarness) -> None:
     move = leader.asked()
     leader.registered.discard(A)
     leader.step(OwnerAnswered(move, "no connection"))
@@ -272,7 +272,7 @@ def test_an_owner_that_refused_and_is_gone_has_let_go(leader: MovesHarness) -> N
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_an_owner_that_refuses_for_good_is_not_asked_again(leader: MovesHarness, is_gone: bool) -> None:  # noqa: FBT001 - a case
+def test_final_refusal_is_not_retried(leader: MovesHarness, is_gone: bool) -> None:  # noqa: FBT001 - a case
     move = leader.asked()
     if is_gone:
         leader.registered.discard(A)
@@ -284,11 +284,11 @@ def test_an_owner_that_refuses_for_good_is_not_asked_again(leader: MovesHarness,
     leader.step(Committed(move, Ownership(OwnershipState.OWNED, C, None, 3)))
     outcome = leader.ended()
     assert isinstance(outcome, Kept)
-    assert (outcome.kept.owner, outcome.kept.version) == (C, 3), "what is true"
+    assert (outcome.kept.owner, outcome.kept.version) == (C, 3), "as stored"
     assert (outcome.reason, outcome.refusal) == (OwnershipReason.UNLOAD_FAILED, "it went to c:1")
 
 
-def test_one_that_has_let_go_did_not_refuse(leader: MovesHarness) -> None:
+def test_final_answer_without_a_refusal_completes_the_move(leader: MovesHarness) -> None:
     move = leader.asked()
     leader.step(OwnerAnswered(move, None, is_final=True))
     leader.commit()
@@ -296,7 +296,7 @@ def test_one_that_has_let_go_did_not_refuse(leader: MovesHarness) -> None:
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
-def test_an_owner_that_goes_is_not_waited_for(leader: MovesHarness, is_paused: bool) -> None:  # noqa: FBT001 - a case
+def test_lost_owner_is_not_waited_for(leader: MovesHarness, is_paused: bool) -> None:  # noqa: FBT001 - a case
     move = leader.asked()
     if is_paused:
         leader.step(OwnerAnswered(move, "not now"))
@@ -309,7 +309,7 @@ def test_an_owner_that_goes_is_not_waited_for(leader: MovesHarness, is_paused: b
     assert not leader.step(Signal.MEMBERSHIP), "it is completed already"
 
 
-def test_owners_that_go_are_all_seen_also_behind_a_move_that_waits_for_nobody(leader: MovesHarness) -> None:
+def test_lost_owner_is_found_behind_a_move_that_does_not_wait(leader: MovesHarness) -> None:
     first, second = leader.asked("t/ns/1"), leader.asked("t/ns/2")
     leader.step(OwnerAnswered(first, None))
     leader.registered.discard(A)
@@ -317,7 +317,7 @@ def test_owners_that_go_are_all_seen_also_behind_a_move_that_waits_for_nobody(le
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
-def test_one_that_is_cancelled_stays_with_its_owner(leader: MovesHarness, is_paused: bool) -> None:  # noqa: FBT001 - a case
+def test_cancelled_move_keeps_the_bundle_at_its_owner(leader: MovesHarness, is_paused: bool) -> None:  # noqa: FBT001 - a case
     move = leader.asked()
     if is_paused:
         leader.step(OwnerAnswered(move, "not now"))
@@ -331,7 +331,7 @@ def test_one_that_is_cancelled_stays_with_its_owner(leader: MovesHarness, is_pau
     assert (outcome.reason, outcome.refusal) == (OwnershipReason.UNLOAD_CANCELLED, "cancelled by an operator")
 
 
-def test_it_is_too_late_to_cancel_when_the_owner_has_gone(leader: MovesHarness) -> None:
+def test_cancel_after_the_owner_is_lost_still_moves_the_bundle(leader: MovesHarness) -> None:
     move = leader.asked()
     leader.registered.discard(A)
     leader.step(Cancel(move))
@@ -340,7 +340,7 @@ def test_it_is_too_late_to_cancel_when_the_owner_has_gone(leader: MovesHarness) 
     assert isinstance(leader.ended(), Moved)
 
 
-def test_a_release_found_in_the_records_is_seen_through_whatever_the_limits_and_counts(leader: MovesHarness) -> None:
+def test_resumed_release_runs_beyond_the_limits_and_counts(leader: MovesHarness) -> None:
     leader.limits = (1, 1)
     first = leader.want("t/ns/1")
     leader.want("t/ns/3")
@@ -350,17 +350,17 @@ def test_a_release_found_in_the_records_is_seen_through_whatever_the_limits_and_
     found = Move("t/ns/2", A, C, "admin_unload", released=released)
     assert leader.step(Resume(found)) == [AskOwner(found, DEADLINE_S)]
     (ended,) = leader.step(NotCommitted(first, LOST))
-    assert isinstance(ended, Ended), "nobody else's turn comes while it is under way"
+    assert isinstance(ended, Ended), "no other move begins meanwhile"
     leader.to_do.clear()
     leader.step(OwnerAnswered(found, None))
     leader.commit()
     moved, begun = leader.to_do
     assert isinstance(moved, Ended)
     assert isinstance(moved.outcome, Moved)
-    assert isinstance(begun, Commit), "and then the next one's has"
+    assert isinstance(begun, Commit), "the next one begins after it"
 
 
-def test_a_release_found_in_the_records_counts_for_its_brokers(leader: MovesHarness) -> None:
+def test_resumed_release_counts_for_its_brokers(leader: MovesHarness) -> None:
     leader.limits = (9, 1)
     found = Move("t/ns/2", A, C, "admin_unload", released=release(assign(Ownership(), A, STAMP), C, STAMP))
     leader.step(Resume(found))
@@ -377,7 +377,7 @@ def test_a_release_found_in_the_records_counts_for_its_brokers(leader: MovesHarn
         (Expected(A, 2), "at version 1, and not at 2"),
     ],
 )
-def test_a_step_is_for_what_it_was_planned_on(expected: Expected, refusal: str | None) -> None:
+def test_step_checks_owner_version_and_state(expected: Expected, refusal: str | None) -> None:
     owned = assign(Ownership(), A, STAMP)
     with pytest.raises(StaleStepError):
         expected.check(release(owned, C, STAMP))
@@ -388,7 +388,7 @@ def test_a_step_is_for_what_it_was_planned_on(expected: Expected, refusal: str |
             expected.check(owned)
 
 
-def test_an_end_is_of_that_very_release(leader: MovesHarness) -> None:
+def test_end_of_another_release_fails(leader: MovesHarness) -> None:
     move = leader.asked()
     leader.step(OwnerAnswered(move, None))
     leader.records["t/ns/b"] = Ownership(OwnershipState.RELEASING, A, C, 9)
@@ -399,7 +399,7 @@ def test_an_end_is_of_that_very_release(leader: MovesHarness) -> None:
 
 
 def lose(leader: MovesHarness, *, happened: bool) -> Move:
-    """The write that is to be done is not answered, and the record read again."""
+    """Lose the answer of the pending write and read the record again."""
     action = leader.take()
     assert isinstance(action, Commit)
     move = action.move
@@ -409,7 +409,7 @@ def lose(leader: MovesHarness, *, happened: bool) -> Move:
     return move
 
 
-def test_a_release_whose_answer_was_lost_keeps_its_turn_if_it_happened(leader: MovesHarness) -> None:
+def test_unanswered_release_that_was_written_goes_on(leader: MovesHarness) -> None:
     leader.limits = (1, 1)
     leader.want("t/ns/b")
     move = lose(leader, happened=True)
@@ -419,7 +419,7 @@ def test_a_release_whose_answer_was_lost_keeps_its_turn_if_it_happened(leader: M
     ]
 
 
-def test_a_release_whose_answer_was_lost_is_over_if_it_did_not_happen(leader: MovesHarness) -> None:
+def test_unanswered_release_that_was_not_written_fails(leader: MovesHarness) -> None:
     leader.want("t/ns/b")
     lose(leader, happened=False)
     assert leader.ended() == Failed(LOST)
@@ -464,7 +464,9 @@ def test_lost_end_is_written_again(leader: MovesHarness, *, happened: bool, is_c
         None,
     ],
 )
-def test_what_has_moved_on_while_nobody_knew_is_another_hands(leader: MovesHarness, stored: Ownership | None) -> None:
+def test_unanswered_end_fails_if_the_record_has_changed_otherwise(
+    leader: MovesHarness, stored: Ownership | None
+) -> None:
     move = leader.asked()
     leader.step(OwnerAnswered(move, None))
     leader.to_do.clear()
@@ -472,7 +474,7 @@ def test_what_has_moved_on_while_nobody_knew_is_another_hands(leader: MovesHarne
     assert leader.ended() == Failed(LOST)
 
 
-def test_after_a_term_nothing_is_under_way(leader: MovesHarness) -> None:
+def test_end_of_the_term_ends_all_moves(leader: MovesHarness) -> None:
     leader.limits = (1, 1)
     moves = [leader.want(f"t/ns/{number}") for number in range(3)]
     leader.to_do.clear()
@@ -487,7 +489,7 @@ def test_after_a_term_nothing_is_under_way(leader: MovesHarness) -> None:
 
 
 @given(st.data())
-def test_whatever_happens_limits_hold_versions_grow_and_every_move_ends(data: st.DataObject) -> None:
+def test_limits_hold_versions_grow_and_every_move_ends(data: st.DataObject) -> None:
     preparing = data.draw(st.sets(st.sampled_from([B, C])))
     leader = MovesHarness(limits=data.draw(st.tuples(st.integers(1, 3), st.integers(1, 2))), preparing=preparing)
     whatever = Whatever(leader, data)

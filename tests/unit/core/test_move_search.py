@@ -70,20 +70,20 @@ def after(given: Task, found: SearchResult) -> FloatArray:
     return np.asarray((amount * loads.per_need / loads.level).max(axis=1))
 
 
-def test_the_hottest_broker_gives_what_is_too_much_to_the_coldest() -> None:
+def test_hottest_broker_gives_its_excess_to_the_coldest() -> None:
     given = task([[4.0, 2.0, 2.0, 1.0], [3.0, 2.0], [4.0]])
     found = find_moves(given)
     assert found.heat == pytest.approx([1.0, 1.0, 1.0])
     assert after(given, found) == pytest.approx(found.heat)
 
 
-def test_what_lies_evenly_enough_stays() -> None:
+def test_even_load_is_not_moved() -> None:
     found = find_moves(task([[5.0, 5.0], [5.0, 4.6]]))
     assert (found.moves, found.before, found.after, found.share) == ([], 0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(("size", "noise", "moved"), [(1e-9, 0.0, 0), (0.01, 0.0, 0), (0.1, 0.0, 40), (0.1, 0.05, 0)])
-def test_what_changes_less_than_noise_stays(size: float, noise: float, moved: int) -> None:
+def test_moves_below_the_noise_are_not_made(size: float, noise: float, moved: int) -> None:
     """Next to a giant bundle that has to stay."""
     given = task([[100.0] + [size] * 40, [2.0], [3.0], [], []], noise=np.full(5, noise))
     found = find_moves(given)
@@ -94,13 +94,13 @@ def test_what_changes_less_than_noise_stays(size: float, noise: float, moved: in
     assert len(filled.moves) == (40 if size == 0.1 else 0)
 
 
-def test_bundles_are_exchanged_where_no_move_helps() -> None:
+def test_bundles_are_exchanged_when_no_move_helps() -> None:
     found = find_moves(task([[7.0, 7.0], [2.0, 2.0, 2.0]]))
     assert sorted((move.source, move.destination) for move in found.moves) == [(0, 1), (1, 0)]
     assert found.heat == pytest.approx([0.9, 1.1])
 
 
-def test_what_moved_and_need_not_have_stays_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unnecessary_moves_are_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
     given = task([[], [4.0, 1.0], [4.0, 5.0, 1.0, 5.0]])
     found = find_moves(given)
     assert after(given, found) == pytest.approx(found.heat)
@@ -110,7 +110,7 @@ def test_what_moved_and_need_not_have_stays_after_all(monkeypatch: pytest.Monkey
     assert found.after == untrimmed.after
 
 
-def test_a_search_ends_after_so_many_steps_and_asks_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_is_bounded_in_steps_and_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     uneven = task([[7.0] * 10, [2.0] * 10], limited=np.ones(20, dtype=bool))
     asked: list[int] = []
 
@@ -124,13 +124,13 @@ def test_a_search_ends_after_so_many_steps_and_asks_so_often(monkeypatch: pytest
     assert len(find_moves(uneven).moves) == 1
 
 
-def test_what_would_move_much_for_little_is_left() -> None:
+def test_moves_of_little_benefit_are_not_made() -> None:
     assert find_moves(task([[5.2, 5.2], [4.6, 4.6]])).moves == []
 
 
 @pytest.mark.parametrize("large", [5.0, 6.0])
-def test_room_is_made_for_a_large_bundle_where_it_belongs(large: float) -> None:
-    """It fits the large broker alone, which is full of small ones; a larger one is no hotter with all of them."""
+def test_room_is_made_for_a_large_bundle(large: float) -> None:
+    """The large bundle fits only the large broker, which is full of small ones."""
     need = np.array([[4.0], *([[1.0]] * 8), [0.5], [0.5]])
     assigned = np.array([0, *([1] * 8), 2, 3], dtype=np.int32)
     given = task_of(need, assigned, np.array([[2.0], [large], [2.0], [2.0]]), 1.0, 1.03)
@@ -140,7 +140,7 @@ def test_room_is_made_for_a_large_bundle_where_it_belongs(large: float) -> None:
     assert after(given, found) == pytest.approx(found.heat)
 
 
-def test_room_is_not_made_where_it_does_not_pay_or_may_not_be() -> None:
+def test_room_is_not_made_without_benefit_or_permission() -> None:
     need = np.array([[4.0], *([[1.0]] * 8)])
     assigned = np.array([0, *([1] * 8)], dtype=np.int32)
     crowded = task_of(need, assigned, np.array([[2.0], [6.0]]), 1.0, 1.03)
@@ -150,7 +150,7 @@ def test_room_is_not_made_where_it_does_not_pay_or_may_not_be() -> None:
     assert find_moves(replace(crowded, may_move=lambda _: False)).moves == []
 
 
-def test_the_budget_holds_but_for_one_bundle_that_is_heavier() -> None:
+def test_budget_is_exceeded_by_one_heavy_bundle_at_most() -> None:
     given = task([[2.0] * 6, [], []], budget=0.2)
     found = find_moves(given)
     assert (len(found.moves), found.spent) == (1, True)
@@ -158,18 +158,18 @@ def test_the_budget_holds_but_for_one_bundle_that_is_heavier() -> None:
     assert find_moves(task([[5.0, 5.0, 5.0], []], budget=0.0)).moves == []
 
 
-def test_a_broker_that_may_own_none_of_them_gets_none() -> None:
+def test_ineligible_broker_gets_no_bundle() -> None:
     only_last = np.array([True, False, True])
     found = find_moves(task([[2.0] * 6, [], []], owners=only_last[None, :]))
     assert {move.destination for move in found.moves} == {2}
 
 
-def test_of_many_bundles_those_of_all_sizes_are_weighed_for_an_exchange() -> None:
+def test_exchange_considers_bundles_of_all_sizes() -> None:
     found = find_moves(task([[6.0] * 60, [4.0] * 60, [4.0] * 60], budget=1.0))
     assert found.heat.max() < 1.06
 
 
-def test_givers_and_takers_are_those_who_may() -> None:
+def test_only_allowed_givers_and_takers_are_used() -> None:
     given = task([[2.0] * 6, [], [1.0] * 3], takers=np.array([True, True, False]))
     assert {move.destination for move in find_moves(given).moves} == {1}
     assert find_moves(replace(given, givers=np.zeros(3, dtype=bool))).moves == []
@@ -202,7 +202,7 @@ def tasks(draw: st.DrawFn) -> Task:
 
 
 @given(given=tasks())
-def test_the_score_is_never_worse_and_no_limit_is_broken(given: Task) -> None:
+def test_score_never_worsens_and_limits_hold(given: Task) -> None:
     found = find_moves(given)
     heat, part = given.loads.usage / given.loads.level, compute_parts(given.loads.per_need)
     assert found.after <= found.before + 1e-9
@@ -222,7 +222,7 @@ def test_the_score_is_never_worse_and_no_limit_is_broken(given: Task) -> None:
     assert (again.moves, again.after) == (found.moves, found.after)
 
 
-# Many moves together
+# Batch moves
 
 
 def many(brokers: int = 200, bundles: int = 6_000, seed: int = 1, spread: float = 0.7, **more: object) -> Task:
@@ -244,7 +244,7 @@ def moved(draft: Draft) -> np.ndarray:
     return np.flatnonzero(draft.at != draft.task.assigned)
 
 
-def test_many_bundles_leave_hot_brokers_together_and_hardly_more_than_has_to() -> None:
+def test_batch_moves_little_more_than_the_excess() -> None:
     told: list[SearchMove] = []
     given = many(made=told.append)
     draft = move_together(given)
@@ -255,7 +255,7 @@ def test_many_bundles_leave_hot_brokers_together_and_hardly_more_than_has_to() -
     assert draft.heat.max(axis=1) == pytest.approx(after(given, find_moves(given)), abs=0.05)
 
 
-def test_nobody_gets_more_topics_than_are_left_and_no_bundle_goes_where_it_may_not_or_has_to_be_asked() -> None:
+def test_batch_respects_topic_limits_owners_and_limited_bundles() -> None:
     rng = np.random.default_rng(2)
     given = many(
         classes=rng.integers(0, 3, 6_000),
@@ -274,14 +274,14 @@ def test_nobody_gets_more_topics_than_are_left_and_no_bundle_goes_where_it_may_n
     assert (draft.topics_left == given.topics_left - got).all()
 
 
-def test_a_budget_that_is_not_enough_is_spent_on_all_that_are_hot_alike() -> None:
+def test_small_budget_is_spread_over_all_hot_brokers() -> None:
     given = many(budget=0.05)
     draft = move_together(given)
     assert 0.045 < draft.moved <= 0.05
     assert np.count_nonzero(draft.hottest() > draft.hottest().max() - 0.01) > 30
 
 
-def test_what_no_broker_has_room_for_stays_and_others_leave_in_its_place() -> None:
+def test_smaller_bundles_move_instead_of_one_without_room() -> None:
     sizes = [[3.0, *([0.3] * 20)], *([[1.0] * 8] * 9)]
     draft = move_together(task(sizes))
     assert draft.at[0] == 0
@@ -289,8 +289,8 @@ def test_what_no_broker_has_room_for_stays_and_others_leave_in_its_place() -> No
     assert draft.hottest().max() <= 1.05 + 1e-9
 
 
-def test_bundles_that_nobody_takes_stay_and_it_is_not_tried_for_ever() -> None:
-    """There is room for one of the large ones only, and that of each resource is at another broker."""
+def test_batch_ends_when_no_broker_has_room() -> None:
+    """There is room for one large bundle, and the room of each resource is on a different broker."""
     need = np.array([[3.0, 0.1], [3.0, 0.1], [3.0, 0.1], [0.1, 9.0], [7.0, 9.0]])
     given = task_of(need, np.array([0, 0, 0, 1, 2], dtype=np.int32), np.ones((3, 2)) * 10, 1.0, 1.05)
     draft = move_together(given)
@@ -298,9 +298,9 @@ def test_bundles_that_nobody_takes_stay_and_it_is_not_tried_for_ever() -> None:
     assert len(moved(draft)) <= 1
 
 
-def test_a_target_that_is_out_of_reach_for_many_brokers_is_higher_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_target_out_of_reach_is_raised_for_large_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     given = many(220, 8_000, target=0.8)
-    assert move_together(given).target == pytest.approx(0.87), "however much higher, the level is above it"
+    assert move_together(given).target == pytest.approx(0.87), "raised, but still below the level"
     assert move_together(replace(given, givers=np.arange(220) < 5)).target == 0.8
     monkeypatch.setattr("loadmanager.core.strategies.level.batch_moves._FEW", 0)
     monkeypatch.setattr("loadmanager.core.strategies.level.batch_moves._FEW_OF_ALL", 0.0)
@@ -309,7 +309,7 @@ def test_a_target_that_is_out_of_reach_for_many_brokers_is_higher_for_them(monke
     assert draft.hottest().max() <= draft.target + 1e-9
 
 
-def test_what_is_left_over_is_gone_over_again_but_not_for_a_worse_score() -> None:
+def test_second_pass_does_not_worsen_the_score() -> None:
     crowded = task([[6.0, 6.0], [4.0, 4.0]])
     assert len(find_moves(crowded).moves) == 2
     undone = 0
@@ -344,7 +344,7 @@ def test_batch_moves_keep_to_target_and_budget(seed: int, spread: float, budget:
 # Forced moves
 
 
-def test_forced_moves_go_where_it_is_least_hot_the_heaviest_first_and_the_rest_is_searched_after_them() -> None:
+def test_forced_moves_take_the_heaviest_first_to_the_least_hot() -> None:
     given = task([[1.0, 3.0, 2.0], [4.0], [2.0]], budget=0.45)
     moves, left = find_forced(replace(given, movable=np.array([True, True, True, False, False])))
     assert moves == [SearchMove(1, 0, 2), SearchMove(2, 0, 1)], "the third is beyond the budget"
@@ -355,13 +355,13 @@ def test_forced_moves_go_where_it_is_least_hot_the_heaviest_first_and_the_rest_i
     assert given.loads.usage[:, 0] == pytest.approx([6.0, 4.0, 2.0])
 
 
-def test_a_forced_move_goes_to_a_larger_broker_that_is_hotter_before_and_less_hot_after_it() -> None:
+def test_forced_move_minimizes_the_heat_after_it() -> None:
     having = np.array([[2.0], [2.0], [8.0]])
     given = task_of(np.array([[4.0], [0.2], [1.0]]), np.arange(3, dtype=np.int32), having, 1.0, 1.05)
     assert find_forced(replace(given, movable=np.array([True, False, False])))[0] == [SearchMove(0, 0, 2)]
 
 
-def test_one_forced_move_may_be_heavier_than_the_budget_and_none_is_made_without_any() -> None:
+def test_forced_move_may_exceed_a_budget_above_0_once() -> None:
     given = task([[1.0, 3.0], []], budget=0.1)
     assert find_forced(given)[0] == [SearchMove(1, 0, 1)]
     assert find_forced(replace(given, budget=0.0))[0] == []

@@ -56,7 +56,7 @@ def test_a_topic_name_is_read_and_written_the_same(text: str) -> None:
         ),
     ],
 )
-def test_a_bad_name_is_refused_with_what_is_wrong(parse: Callable[[str], object], text: str, complaint: str) -> None:
+def test_invalid_name_is_refused_with_the_reason(parse: Callable[[str], object], text: str, complaint: str) -> None:
     with pytest.raises(InvalidNameError, match=complaint):
         parse(text)
 
@@ -72,14 +72,14 @@ def test_a_bundle_name_is_read_and_written_the_same() -> None:
 
 
 @pytest.mark.parametrize("namespace", ["tenant/ns", "tenant/cluster/ns"])
-def test_what_others_recorded_is_read_in_either_form_and_written_the_same(namespace: str) -> None:
+def test_recorded_names_of_either_form_are_kept(namespace: str) -> None:
     bundle = f"{namespace}/0x40000000_0xffffffff"
     assert str(NamespaceName.parse_any(namespace)) == namespace
     assert str(BundleName.parse_any(bundle)) == bundle
     assert BundleName.parse_any(bundle).range == BundleRange(0x40000000, 0xFFFFFFFF)
 
 
-def test_a_range_holds_its_lower_bound_and_its_upper_one_only_at_the_end_of_the_hash_space() -> None:
+def test_range_excludes_its_upper_bound_except_the_last() -> None:
     low, last = BundleRange(0, 0x10), BundleRange(0x10, 0xFFFFFFFF)
     assert 0 in low
     assert 0x10 not in low
@@ -87,12 +87,12 @@ def test_a_range_holds_its_lower_bound_and_its_upper_one_only_at_the_end_of_the_
     assert 0xFFFFFFFF in last
 
 
-def test_a_broker_id_is_split_at_its_last_colon() -> None:
+def test_broker_id_is_split_at_its_last_colon() -> None:
     assert broker_host(parse_broker_id("broker-1.example.com:8080")) == "broker-1.example.com"
     assert broker_host(parse_broker_id("[::1]:8080")) == "[::1]"
 
 
-def test_a_broker_tests_itself_in_a_namespace_of_either_form() -> None:
+def test_self_test_namespace_is_recognized_in_either_form() -> None:
     own = ["pulsar/b1.example.com:8080", "pulsar/c1/b1.example.com:8080", "sla-monitor/c1/b1:8080"]
     others = ["pulsar/system", "pulsar/c1/functions", "t/b1:8080", "t/c1/b1:8080"]
     assert [name for name in own + others if is_self_test_namespace(name)] == own

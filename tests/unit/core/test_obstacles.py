@@ -33,7 +33,7 @@ def question(
 
 
 def said(obstacle: FilterObstacle) -> tuple[str, str]:
-    """The sentence about broker a, and what would have to change."""
+    """Return the sentence about broker a and its remedy."""
     verdict = Verdict("bundle", obstacle.reason, acted=False, why={"broker": A, **obstacle.why})
     return verdict.sentence(), verdict.remedy()
 
@@ -43,20 +43,20 @@ def only(rules: FilterRules, asked: PlacementQuestion) -> tuple[str, str]:
     return said(obstacle)
 
 
-def test_a_broker_that_nothing_speaks_against_has_no_obstacles() -> None:
+def test_eligible_broker_has_no_obstacles() -> None:
     asked = question({"a": report(), "b": report()})
     for rules in (MODULAR, EXTENSIBLE, SIMPLE):
         assert find_obstacles(rules, asked, 0) == []
 
 
-def test_what_operators_say_comes_first_and_each_word_of_theirs_is_listed() -> None:
+def test_each_control_is_an_obstacle() -> None:
     controls = Controls(draining={A: DrainOrder(40.0)}, excluded=frozenset({A}))
     drained, excluded = find_obstacles(MODULAR, question({"a": report(), "b": report()}, controls=controls), 0)
     assert said(drained) == ("Not on a:8080 because it has been drained for 60 s", "end its drain")
     assert said(excluded) == ("Not on a:8080 because an operator has excluded it", "take back its exclusion")
 
 
-def test_a_reserved_broker_names_the_policy_that_reserves_it() -> None:
+def test_reserved_broker_names_its_policy() -> None:
     policies = Policies((IsolationPolicy("gold", ("gold/.*",), ("a",)),))
     assert only(MODULAR, question({"a": report(), "b": report()}, policies=policies)) == (
         "Not on a:8080 because isolation policy gold reserves it, and does not cover tenant/ns",
@@ -65,7 +65,7 @@ def test_a_reserved_broker_names_the_policy_that_reserves_it() -> None:
 
 
 @pytest.mark.parametrize(("secondary", "role"), [(("a",), "secondary"), ((), "none")])
-def test_a_broker_outside_of_the_policy_of_the_namespace_names_it(secondary: tuple[str, ...], role: str) -> None:
+def test_broker_outside_the_namespaces_policy_names_the_policy(secondary: tuple[str, ...], role: str) -> None:
     policies = Policies((IsolationPolicy("mine", ("tenant/.*",), ("b",), secondary),))
     sentence, change = only(MODULAR, question({"a": report(), "b": report()}, policies=policies))
     assert sentence == (
@@ -76,7 +76,7 @@ def test_a_broker_outside_of_the_policy_of_the_namespace_names_it(secondary: tup
 
 
 @pytest.mark.parametrize(("non_persistent", "domain"), [(False, "persistent"), (True, "non-persistent")])
-def test_a_broker_that_does_not_serve_the_domain_says_which(*, non_persistent: bool, domain: str) -> None:
+def test_broker_without_the_topic_domain_names_it(*, non_persistent: bool, domain: str) -> None:
     given = {"a": report(persistent_enabled=non_persistent, non_persistent_enabled=not non_persistent), "b": report()}
     sentence, change = only(MODULAR, question(given, non_persistent=non_persistent))
     assert sentence == f"Not on a:8080 because it does not serve {domain} topics"
@@ -84,7 +84,7 @@ def test_a_broker_that_does_not_serve_the_domain_says_which(*, non_persistent: b
 
 
 @pytest.mark.parametrize(("its", "shown"), [("org.Other", "Other"), ("", "none")])
-def test_a_broker_of_another_class_names_both(its: str, shown: str) -> None:
+def test_broker_of_another_class_names_both_classes(its: str, shown: str) -> None:
     settings = replace(DEFAULTS, load_manager_class_name="org.apache.ModularLoadManagerImpl")
     given = {"a": report(load_manager_class=its), "b": report(load_manager_class="ModularLoadManagerImpl")}
     sentence, _ = only(MODULAR, question(given, settings))
@@ -94,7 +94,7 @@ def test_a_broker_of_another_class_names_both(its: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize(("rules", "too_many"), [(MODULAR, 2), (EXTENSIBLE, 3)])
-def test_the_topic_limit_says_how_many_topics_have_to_go(rules: FilterRules, too_many: int) -> None:
+def test_topic_limit_counts_the_excess_topics(rules: FilterRules, too_many: int) -> None:
     settings = replace(DEFAULTS, broker_max_topics=10)
     assert only(rules, question({"a": report(topics=12), "b": report()}, settings)) == (
         "Not on a:8080 because it has 12 topics, those on their way included: loadBalancerBrokerMaxTopics 10",
@@ -138,7 +138,7 @@ def test_even_distribution_and_versions_are_preferences() -> None:
     )
 
 
-def test_what_any_bundle_would_meet_is_found_without_a_namespace() -> None:
+def test_general_obstacles_do_not_depend_on_a_namespace() -> None:
     settings = replace(DEFAULTS, broker_max_topics=10)
     policies = Policies((IsolationPolicy("gold", ("gold/.*",), ("a",)),))
     given = {"a": report([bundle(1)], topics=11), "b": report()}

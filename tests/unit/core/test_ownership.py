@@ -29,7 +29,7 @@ A, B = broker("a"), broker("b")
 STAMP = Stamp(epoch=7, now_ms=1000, reason="test")
 
 
-def test_only_bundles_with_another_ownership_have_changed() -> None:
+def test_only_different_ownerships_count_as_changed() -> None:
     bundles = NamespaceBundles(equal_boundaries(3))
     before = NamespaceState(NamespaceName("t", "ns"), bundles, (owned(A), owned(A), FREE))
     after = replace(before, ownerships=(owned(A), owned(B), FREE))
@@ -77,19 +77,19 @@ def test_a_transition_sets_every_field(
         lambda: owner_gone(releasing(A, B), STAMP),
     ],
 )
-def test_an_illegal_transition_raises_with_the_bundles_story(step: Callable[[], Ownership]) -> None:
+def test_illegal_transition_error_describes_the_ownership(step: Callable[[], Ownership]) -> None:
     with pytest.raises(IllegalTransitionError, match=r"a bundle that is .* at version"):
         step()
 
 
-def test_a_namespace_begins_with_free_bundles_and_changes_by_position() -> None:
+def test_new_namespace_has_free_bundles_and_changes_by_index() -> None:
     namespace = NamespaceState.unowned(NamespaceName("tenant", "ns"), NamespaceBundles(equal_boundaries(2)))
     assert namespace.bundle_names() == ["tenant/ns/0x00000000_0x80000000", "tenant/ns/0x80000000_0xffffffff"]
     assert namespace.ownerships == (FREE, FREE)
     assert namespace.with_ownerships({1: owned(A)}).ownerships == (FREE, owned(A))
 
 
-def test_each_bundle_of_a_namespace_has_one_ownership() -> None:
+def test_namespace_needs_one_ownership_per_bundle() -> None:
     with pytest.raises(AssertionError, match="one ownership per bundle"):
         NamespaceState(NamespaceName("tenant", "ns"), NamespaceBundles(equal_boundaries(2)), (FREE,))
 
@@ -99,7 +99,7 @@ def a_namespace(*ownerships: Ownership) -> NamespaceState:
 
 
 @pytest.mark.parametrize("parent", [FREE, owned(A, version=4)])
-def test_the_parts_of_a_split_bundle_follow_on_its_version_with_its_owner(parent: Ownership) -> None:
+def test_split_keeps_the_owner_and_increases_the_version(parent: Ownership) -> None:
     after = a_namespace(owned(B), parent).split(1, [0x90000000, 0xA0000000], STAMP)
     assert after.bundle_names()[1:] == [
         "t/ns/0x80000000_0x90000000",
@@ -112,7 +112,7 @@ def test_the_parts_of_a_split_bundle_follow_on_its_version_with_its_owner(parent
     }
 
 
-def test_a_bundle_on_its_way_keeps_its_shape() -> None:
+def test_releasing_bundle_is_neither_split_nor_merged() -> None:
     leaving = a_namespace(releasing(A, B), owned(A))
     with pytest.raises(IllegalTransitionError, match=r"cannot split bundle t/ns/0x00000000_0x80000000, .*Releasing"):
         leaving.split(0, [1], STAMP)
@@ -120,7 +120,7 @@ def test_a_bundle_on_its_way_keeps_its_shape() -> None:
         leaving.merge(0, STAMP)
 
 
-def test_an_ownership_says_in_words_who_has_the_bundle_and_who_gets_it() -> None:
+def test_text_of_an_ownership() -> None:
     assert str(FREE) == "Free at version 0"
     assert str(owned(A, 3)) == f"Owned by {A} at version 3"
     assert str(replace(releasing(A, B), version=4)) == f"Releasing by {A} for {B} at version 4"
@@ -129,7 +129,7 @@ def test_an_ownership_says_in_words_who_has_the_bundle_and_who_gets_it() -> None
 @pytest.mark.parametrize(
     ("lower", "upper", "version"), [(FREE, FREE, 1), (owned(A, 3), owned(A, 8), 9), (owned(A, 5), owned(A, 2), 6)]
 )
-def test_a_merged_bundle_follows_on_the_higher_version(lower: Ownership, upper: Ownership, version: int) -> None:
+def test_merge_follows_on_the_higher_version(lower: Ownership, upper: Ownership, version: int) -> None:
     after = a_namespace(owned(B), lower, upper, owned(B)).merge(1, STAMP)
     assert after.bundle_names()[1] == "t/ns/0x40000000_0xc0000000"
     assert after.ownerships == (
@@ -145,7 +145,7 @@ def test_bundles_of_two_owners_are_not_merged(upper: Ownership) -> None:
         a_namespace(owned(A), upper).merge(0, STAMP)
 
 
-def test_a_namespace_that_begins_at_a_version_has_no_bundle_below_it() -> None:
+def test_from_version_raises_lower_versions() -> None:
     state = a_namespace(FREE, owned(A, 3), owned(B, 8))
     assert state.highest_version == 8
     assert [each.version for each in state.from_version(5).ownerships] == [5, 5, 8]

@@ -23,12 +23,12 @@ HALVES = pytest.mark.parametrize(
 
 
 @HALVES
-def test_half_of_a_strategy_is_refused_with_both_keys(shedding: str, placement: str) -> None:
+def test_unpaired_strategy_is_refused_with_both_keys(shedding: str, placement: str) -> None:
     with pytest.raises(UnpairedStrategyError, match=BOTH_KEYS):
         require_pair(PlannerSettings(shedding_strategy=shedding, placement_strategy=placement))
 
 
-def test_the_whole_of_a_strategy_and_two_that_are_not_bound_are_fine() -> None:
+def test_paired_and_independent_strategies_are_accepted() -> None:
     require_pair(PlannerSettings())
     for name in PAIRED_STRATEGIES:
         require_pair(PlannerSettings(shedding_strategy=PACKAGE + name, placement_strategy=name))
@@ -36,7 +36,7 @@ def test_the_whole_of_a_strategy_and_two_that_are_not_bound_are_fine() -> None:
 
 
 @HALVES
-def test_a_node_refuses_to_start_with_half_of_a_strategy(tmp_path: Path, shedding: str, placement: str) -> None:
+def test_node_refuses_to_start_with_an_unpaired_strategy(tmp_path: Path, shedding: str, placement: str) -> None:
     path = tmp_path / "loadmanager.yaml"
     path.write_text(f"loadBalancerLoadSheddingStrategy: {shedding}\nloadBalancerLoadPlacementStrategy: {placement}\n")
     with pytest.raises(ConfigurationError, match=BOTH_KEYS) as refused:

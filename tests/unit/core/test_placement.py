@@ -34,7 +34,7 @@ def equals() -> Snapshot:
     return snapshot({"a": report(), "b": report(), "c": report()})
 
 
-def test_among_equals_each_is_drawn_about_as_often() -> None:
+def test_equal_brokers_are_drawn_equally_often() -> None:
     given, rng = equals(), np.random.default_rng(0)
     drawn = [STRATEGY.place(EVERYONE, None, given, Projection(given), {}, rng).broker for _ in range(3000)]
     assert all(900 < drawn.count(row) < 1100 for row in range(3))
@@ -50,7 +50,7 @@ def test_a_single_best_broker_is_chosen_without_drawing() -> None:
     assert rng.bit_generator.state == before
 
 
-def test_a_score_that_is_not_a_number_is_never_the_least() -> None:
+def test_nan_score_is_never_the_least() -> None:
     given = snapshot(
         {"a": report([bundle(1)]), "b": report([bundle(2)])},
         {bundle(1): averages((np.nan, 0, 0, 0)), bundle(2): averages((5, 0, 0, 0))},
@@ -59,7 +59,7 @@ def test_a_score_that_is_not_a_number_is_never_the_least() -> None:
     assert placement.broker == 1
 
 
-def test_a_projected_move_counts_at_its_destination_and_no_longer_at_its_source() -> None:
+def test_projected_move_counts_at_its_destination() -> None:
     given = snapshot({"a": report({bundle(1): (7, 3, 20, 10)}), "b": report()})
     projection = Projection(given)
     projection.move("tenant/ns", 0, 0, 1)
@@ -69,7 +69,7 @@ def test_a_projected_move_counts_at_its_destination_and_no_longer_at_its_source(
     assert projection.bundles_per_broker("tenant/unknown").tolist() == [0, 0]
 
 
-def test_the_long_term_counts_and_not_the_short_term() -> None:
+def test_only_the_long_term_average_counts() -> None:
     known = {bundle(1): averages((1, 0, 0, 0), (9, 0, 0, 0)), bundle(2): averages((9, 0, 0, 0), (1, 0, 0, 0))}
     given = snapshot({"a": report([bundle(1)]), "b": report([bundle(2)])}, known)
     assert STRATEGY.place(np.arange(2), None, given, Projection(given), {}, np.random.default_rng(0)).broker == 1
@@ -89,7 +89,7 @@ def busy(cpu: float, name: int = 1) -> BrokerReport:
     return report({bundle(name): (1, 1, 0, 0)}, cpu=cpu)
 
 
-def test_each_broker_well_below_the_average_is_drawn_about_as_often() -> None:
+def test_qualifying_brokers_are_drawn_equally_often() -> None:
     """Q7: chance decides among those that qualify, not the least usage."""
     given = snapshot({"a": busy(10), "b": busy(20, 2), "c": busy(90, 3)})
     drawn = [choose(LEAST_USED, given, {}, seed=seed).broker for seed in range(1000)]
@@ -97,7 +97,7 @@ def test_each_broker_well_below_the_average_is_drawn_about_as_often() -> None:
     assert drawn.count(0) + drawn.count(1) == 1000
 
 
-def test_a_broker_exactly_the_difference_below_the_average_qualifies() -> None:
+def test_broker_exactly_the_difference_below_average_qualifies() -> None:
     given = snapshot({"a": busy(25), "b": busy(75, 2)})
     exactly = LeastResourceUsageWithWeight(25, 0.5, ResourceWeights())
     assert choose(exactly, given).drawn_from.tolist() == [0]
@@ -107,14 +107,14 @@ def test_a_broker_exactly_the_difference_below_the_average_qualifies() -> None:
     assert placement.reason is ResourceUsageReason.RESOURCE_USAGE_NEAR_AVERAGE
 
 
-def test_a_single_candidate_is_near_its_own_average_unless_no_difference_is_asked_for() -> None:
+def test_single_candidate_qualifies_only_without_a_difference() -> None:
     given = snapshot({"a": busy(25)})
     assert choose(LEAST_USED, given).reason is ResourceUsageReason.RESOURCE_USAGE_NEAR_AVERAGE
     any_difference = LeastResourceUsageWithWeight(0, 0.5, ResourceWeights())
     assert choose(any_difference, given).reason is ResourceUsageReason.RESOURCE_USAGE_BELOW_AVERAGE
 
 
-def test_the_numbers_say_why_a_broker_was_chosen_by_its_usage() -> None:
+def test_verdict_of_a_choice_by_usage() -> None:
     given = snapshot({"a": busy(10), "b": busy(20, 2), "c": busy(90, 3)})
     placement = choose(LEAST_USED, given, {}, seed=1)
     name = given.brokers.ids[placement.broker or 0]
@@ -125,7 +125,7 @@ def test_the_numbers_say_why_a_broker_was_chosen_by_its_usage() -> None:
     )
 
 
-def test_the_past_of_a_broker_is_forgotten_when_it_registers_again_or_is_idle() -> None:
+def test_average_restarts_on_re_registration_or_idleness() -> None:
     state = {"usage": {"a:8080": [1, 0.9], "b:8080": [7, 0.9], "gone:8080": [1, 0.9]}}
     averaged = choose(LEAST_USED, snapshot({"a": busy(10), "b": busy(10, 2)}), state).state["usage"]
     assert averaged == {"a:8080": [1, pytest.approx(0.5)], "b:8080": [1, pytest.approx(0.1)]}
@@ -136,7 +136,7 @@ def test_the_past_of_a_broker_is_forgotten_when_it_registers_again_or_is_idle() 
 
 
 @pytest.mark.parametrize("left", [{"b": busy(10, 2)}, {}])
-def test_averages_of_lost_brokers_are_forgotten(left: dict[str, BrokerReport]) -> None:
+def test_averages_of_lost_brokers_are_dropped(left: dict[str, BrokerReport]) -> None:
     nobody = np.empty(0, dtype=np.intp)
     state = {"usage": {"a:8080": [1, 0.9], "b:8080": [1, 0.9]}}
     given = snapshot(left)
@@ -145,13 +145,13 @@ def test_averages_of_lost_brokers_are_forgotten(left: dict[str, BrokerReport]) -
     assert placement.state["usage"] == {f"{name}:8080": [1, 0.9] for name in left}
 
 
-def test_with_all_weight_on_the_past_a_broker_keeps_its_first_usage() -> None:
+def test_full_history_weight_keeps_the_first_usage() -> None:
     strategy = LeastResourceUsageWithWeight(10, 1.0, ResourceWeights())
     state = choose(strategy, snapshot({"a": busy(10)})).state
     assert choose(strategy, snapshot({"a": busy(90)}), state).state["usage"] == {"a:8080": [1, pytest.approx(0.1)]}
 
 
-def test_an_average_that_is_no_number_is_forgotten_at_once() -> None:
+def test_non_finite_average_is_dropped() -> None:
     state = {"usage": {"a:8080": [1, float("nan")], "b:8080": [1, 0.5]}}
     given = snapshot({"a": busy(10), "b": busy(50, 2)})
     assert choose(LEAST_USED, given, state).drawn_from.tolist() == [0]
@@ -159,13 +159,13 @@ def test_an_average_that_is_no_number_is_forgotten_at_once() -> None:
     assert nothing.state["usage"] == {"b:8080": [1, pytest.approx(0.5)]}
 
 
-def test_the_average_of_a_broker_that_is_no_candidate_is_kept_as_it_was() -> None:
+def test_average_of_a_non_candidate_is_unchanged() -> None:
     given = snapshot({"a": busy(10), "b": busy(10, 2), "c": busy(10, 3)})
     usage = choose(LEAST_USED, given, {"usage": {"b:8080": [1, 0.9]}}, 0).state["usage"]
     assert usage == {"a:8080": [1, pytest.approx(0.1)], "b:8080": [1, 0.9]}
 
 
-def test_usage_that_is_no_number_is_not_remembered() -> None:
+def test_non_finite_usage_is_not_stored() -> None:
     nothing = (np.nan, 100.0)
     unknown = report(
         [bundle(1)], cpu=nothing, direct_memory=nothing, bandwidth_in=nothing, bandwidth_out=nothing, load=(1, 1, 0, 0)
@@ -173,7 +173,7 @@ def test_usage_that_is_no_number_is_not_remembered() -> None:
     assert choose(LEAST_USED, snapshot({"a": unknown, "b": busy(10, 2)})).state["usage"].keys() == {"b:8080"}
 
 
-def test_without_a_candidate_no_strategy_chooses_and_none_changes_its_state() -> None:
+def test_strategies_without_candidates_keep_their_state() -> None:
     given, rows = snapshot({"a": busy(10)}), np.empty(0, dtype=np.intp)
     for factory in PLACEMENT_STRATEGIES.values():
         strategy = factory(PlannerSettings())
@@ -195,24 +195,24 @@ def with_loads(loads: dict[str, float | None]) -> Snapshot:
     return build_snapshot(0.0, {broker(name): report() for name in loads}, {}, published=Published(broker_load=given))
 
 
-def test_a_broker_without_a_published_load_is_drawn_only_when_all_are() -> None:
+def test_broker_without_a_published_load_is_drawn_only_with_all_others() -> None:
     given = with_loads({"a": 0.1, "b": 0.5, "c": None})
     assert choose(EXTENSIBLE, given).drawn_from.tolist() == [0]
     given = with_loads({"a": 0.5, "b": 0.5, "c": None})
     assert choose(EXTENSIBLE, given).drawn_from.tolist() == [0, 1, 2]
 
 
-def test_when_no_candidate_has_published_a_load_all_are_drawn_from() -> None:
+def test_all_candidates_are_drawn_from_without_published_loads() -> None:
     placement = choose(EXTENSIBLE, with_loads({"a": None, "b": None, "c": 0.1}), {}, 0, 1)
     assert placement.drawn_from.tolist() == [0, 1]
     assert "{" not in Verdict("x", placement.reason, acted=True, why={"broker": "a", **placement.why}).sentence()
 
 
-def test_load_that_nobody_published_is_computed_from_the_reports() -> None:
+def test_load_is_computed_from_reports_if_not_published() -> None:
     assert choose(EXTENSIBLE, snapshot({"a": busy(10), "b": busy(90, 2)})).drawn_from.tolist() == [0]
 
 
-def test_round_robin_starts_a_new_order_when_the_number_of_candidates_changes() -> None:
+def test_round_robin_reorders_when_the_number_of_candidates_changes() -> None:
     given = snapshot({name: report() for name in "abcd"})
     strategy = RoundRobinBrokerSelector.of(PlannerSettings())
     first = choose(strategy, given, {}, 0, 1)

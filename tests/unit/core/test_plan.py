@@ -4,14 +4,14 @@ from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.reasons import OwnershipReason, SheddingReason
 
 
-def test_a_non_move_names_the_need_the_setting_and_its_value() -> None:
+def test_non_move_names_the_need_and_the_setting_with_its_value() -> None:
     why = {"need_mib_per_s": 8.1, "loadBalancerBundleUnloadMinThroughputThreshold": 10.0}
     assert Verdict("broker-1:8080", SheddingReason.NEED_BELOW_MINIMUM, acted=False, why=why).sentence() == (
         "No move because need 8.1 MiB/s is below loadBalancerBundleUnloadMinThroughputThreshold 10 MiB/s"
     )
 
 
-def test_a_sentence_is_chosen_by_the_numbers_that_are_there() -> None:
+def test_sentence_is_chosen_by_the_available_figures() -> None:
     overloaded = {"usage_percent": 50.0, "loadBalancerBrokerOverloadedThresholdPercentage": 85}
     average = {"usage_percent": 50.0, "average_percent": 45.5, "loadBalancerBrokerThresholdShedderPercentage": 10}
     assert Verdict("b", SheddingReason.BELOW_THRESHOLD, acted=False, why=overloaded).sentence() == (
@@ -22,7 +22,7 @@ def test_a_sentence_is_chosen_by_the_numbers_that_are_there() -> None:
     )
 
 
-def test_a_number_that_rounding_would_make_look_like_the_setting_has_more_digits() -> None:
+def test_figure_that_would_round_to_the_setting_has_more_digits() -> None:
     key = "loadBalancerBundleUnloadMinThroughputThreshold"
     for need, said in ((9.9999, "9.9999"), (10.0, "10"), (9.991, "9.99")):
         why = {"need_mib_per_s": need, key: 10.0}
@@ -31,7 +31,7 @@ def test_a_number_that_rounding_would_make_look_like_the_setting_has_more_digits
         )
 
 
-def test_a_reason_without_a_sentence_is_said_in_its_own_words() -> None:
+def test_reason_without_a_sentence_is_shown_as_words() -> None:
     assert Verdict("b", OwnershipReason.DRAIN, acted=True).sentence() == "Drain"
     why = {"after_s": 1.5, "attempts": 3}
     assert (

@@ -41,7 +41,7 @@ GBIT = 1000.0 * 1000.0
 
 
 def carrying(host: str, sizes: list[float], *, capacity: float = GBIT) -> BrokerReport:
-    """A broker with bundles of so many MiB/s each, in and out, whose network has so many kbit/s each way."""
+    """A broker by the sizes of its bundles in MiB/s, in and out, and its network capacity in kbit/s."""
     used = sum(sizes) * MIB * 8 / 1000
     loads = {bundle(i, f"tenant/{host}"): throughput(size) for i, size in enumerate(sizes)}
     return report(loads, bandwidth_in=(used, capacity), bandwidth_out=(used, capacity))
@@ -61,11 +61,11 @@ def certified(given: Snapshot, *steps: Unload | Assign, emptied: tuple[str, ...]
 
 
 def uneven() -> Snapshot:
-    """24, 0 and 0 of three bundles: the level is 8."""
+    """Three bundles of 8 MiB/s on a: the level is 8."""
     return cluster(a=carrying("a", [8.0, 8.0, 8.0]), b=carrying("b", []), c=carrying("c", []))
 
 
-def test_a_plan_that_does_all_that_can_be_done_has_no_gaps() -> None:
+def test_optimal_plan_has_no_gaps() -> None:
     done = certified(uneven(), move(0, "a", "b"), move(1, "a", "c"))
     figures = done.figures
     assert figures.heat_before == pytest.approx(3.0)
@@ -76,27 +76,27 @@ def test_a_plan_that_does_all_that_can_be_done_has_no_gaps() -> None:
     assert figures.load_gap == pytest.approx(1.0)
 
 
-def test_a_plan_that_moves_to_and_fro_shows_it() -> None:
+def test_wasteful_plan_has_gaps() -> None:
     wasted = certified(uneven(), move(0, "a", "b"), move(1, "a", "b"))
     assert wasted.figures.gap == pytest.approx(2.0)
     assert wasted.figures.bound_in_budget == pytest.approx(1.0)
     assert wasted.figures.load_gap == pytest.approx(2.0)
 
 
-def test_what_moves_too_little_cannot_do_better_than_its_budget() -> None:
+def test_bound_in_budget_depends_on_the_moved_load() -> None:
     little = certified(uneven(), move(0, "a", "b"))
     assert little.figures.bound == pytest.approx(1.0)
     assert little.figures.bound_in_budget == pytest.approx(2.0, rel=1e-5)
 
 
-def test_a_plan_that_makes_it_worse_need_not_have_moved_anything() -> None:
+def test_harmful_plan_has_no_load_gap() -> None:
     given = cluster(a=carrying("a", [8.0]), b=carrying("b", [8.0]))
     worse = certified(given, move(0, "a", "b"))
     assert worse.figures.least_load == 0
     assert worse.figures.load_gap is None
 
 
-def test_where_nothing_moves_there_is_no_gap_in_load() -> None:
+def test_empty_plan_has_a_load_gap_of_1() -> None:
     idle = certified(uneven())
     assert idle.figures.load_gap == 1.0
     assert build_certificate_verdict(idle).verdict is CertificateReason.NOTHING_MOVES
@@ -111,7 +111,7 @@ def test_an_empty_cluster_has_no_bound() -> None:
 
 
 @pytest.mark.parametrize("hosts", ["", "a"])
-def test_a_cluster_that_is_left_with_nobody_has_figures_all_the_same(hosts: str) -> None:
+def test_cluster_without_remaining_brokers_has_figures(hosts: str) -> None:
     given_cluster = cluster(**{host: carrying(host, [8.0]) for host in hosts})
     draining = Controls(draining={broker(host).broker: DrainOrder(1.0) for host in hosts})
     steps = [move(0, host, "b") for host in hosts]
@@ -121,7 +121,7 @@ def test_a_cluster_that_is_left_with_nobody_has_figures_all_the_same(hosts: str)
     assert nobody.reserve() == Reserve(None, None)
 
 
-def test_the_sentence_says_how_near_it_is_and_why_none_is_nearer() -> None:
+def test_sentence_of_a_certificate_names_the_bound() -> None:
     given = cluster(a=carrying("a", [9.0, 1.0]), b=carrying("b", []), c=carrying("c", [2.0]))
     done = certified(given, move(1, "a", "b"))
     assert CertificateSummary.of(done).bound_by == "heaviest"
@@ -141,7 +141,7 @@ def test_each_kind_of_bound_is_described() -> None:
     assert name_binding_bounds(replace(done, proof=replace(done.proof, bounds=(Heaviest(0),)))) == "heaviest"
 
 
-# Who may own what
+# Eligible owners
 
 
 def of_two_policies() -> Snapshot:
@@ -157,20 +157,20 @@ def allowed(done: Certified, name: str) -> list[str]:
     return [each.split(":")[0] for each, may in zip(done.brokers, may_own, strict=True) if may]
 
 
-def test_isolation_policies_say_who_may_own_a_bundle() -> None:
+def test_isolation_policies_limit_eligible_owners() -> None:
     done = certified(of_two_policies())
     assert allowed(done, bundle(0, "tenant/a")) == ["a", "b"]
     assert allowed(done, bundle(0, "tenant/c")) == ["c", "d"]
     assert done.figures.bound == pytest.approx(8 / 6)
 
 
-def test_a_bundle_may_stay_where_no_rule_would_put_it() -> None:
+def test_current_owner_stays_eligible() -> None:
     given = replace(of_two_policies(), controls=Controls(excluded=frozenset({broker("a").broker})), _derived={})
     assert allowed(certified(given), bundle(0, "tenant/a")) == ["a", "b"]
     assert allowed(certified(given), bundle(0, "tenant/c")) == ["c", "d"]
 
 
-def test_a_drained_broker_keeps_nothing_that_others_may_own() -> None:
+def test_drained_broker_is_eligible_only_without_another() -> None:
     given = of_two_policies()
     drained = certified(given, move(0, "a", "b"), move(1, "a", "b"), emptied=(broker("a").broker,))
     assert allowed(drained, bundle(0, "tenant/a")) == ["b"]
@@ -181,7 +181,7 @@ def test_a_drained_broker_keeps_nothing_that_others_may_own() -> None:
     assert allowed(certified(nobody_else, emptied=(broker("a").broker,)), bundle(0, "tenant/a")) == ["a"]
 
 
-def test_what_is_pinned_stays_or_goes_home_and_what_is_frozen_stays() -> None:
+def test_pins_and_freezes_limit_eligible_owners() -> None:
     pinned = {
         bundle(0, "tenant/a"): broker("a").broker,
         bundle(1, "tenant/a"): broker("b").broker,
@@ -200,27 +200,27 @@ def test_what_is_pinned_stays_or_goes_home_and_what_is_frozen_stays() -> None:
     assert allowed(drained, bundle(0, "tenant/a")) == ["b", "c"]
 
 
-def test_what_a_plan_does_is_among_the_choices() -> None:
+def test_destinations_of_the_plan_are_eligible() -> None:
     done = certified(of_two_policies(), move(0, "a", "c"))
     assert allowed(done, bundle(0, "tenant/a")) == ["a", "b", "c"]
     assert done.figures.gap >= 1
 
 
-def test_a_broker_that_is_left_out_has_no_part_in_it() -> None:
+def test_restrained_brokers_do_not_count() -> None:
     given = replace(uneven(), controls=Controls(draining={broker("a").broker: DrainOrder(1.0)}), _derived={})
     done = certified(restrain(given), Assign(bundle(9), broker("b"), OwnershipReason.ADMIN_UNLOAD), move(0, "a", None))
     assert done.figures.heat_before == done.figures.heat_after == 0
     assert done.figures.bundles_moved == 0
 
 
-def test_what_a_round_came_to_is_worked_out_once() -> None:
+def test_certificate_of_a_round_is_cached() -> None:
     given_round = DecidedRound(uneven(), SETTINGS, [move(0, "a", "b")])
     assert given_round.certified() is given_round.certified()
     assert given_round.certified().figures.heat_after == pytest.approx(2.0)
     assert given_round.reserve() is given_round.reserve()
 
 
-def test_of_what_a_round_came_to_only_the_figures_are_kept() -> None:
+def test_certified_round_keeps_no_arrays() -> None:
     given_large = cluster(**{name: carrying(name, [1.0] * 100) for name in "abcd"})
     given_round = DecidedRound(given_large, SETTINGS, [])
     with held_arrays() as held:
@@ -232,7 +232,7 @@ def test_of_what_a_round_came_to_only_the_figures_are_kept() -> None:
 @given(
     some=clusters(), strategy=st.sampled_from(["Level", "ThresholdShedder", "OverloadShedder"]), drains=st.booleans()
 )
-def test_no_plan_of_any_cluster_is_better_than_its_bounds(some: SomeCluster, strategy: str, *, drains: bool) -> None:
+def test_no_plan_is_better_than_its_bounds(some: SomeCluster, strategy: str, *, drains: bool) -> None:
     given_cluster = Build().snapshot(some)
     placement = "Level" if strategy == "Level" else SETTINGS.placement_strategy
     by = replace(SETTINGS, shedding_strategy=strategy, placement_strategy=placement)
@@ -250,7 +250,7 @@ def test_no_plan_of_any_cluster_is_better_than_its_bounds(some: SomeCluster, str
     assert all(loss is None or 0 <= loss[1] <= loss[2] < np.inf for loss in losses)
 
 
-def test_the_figures_of_several_rounds_are_put_together() -> None:
+def test_certificates_of_rounds_are_summed() -> None:
     done, idle = certified(uneven(), move(0, "a", "b")).figures, replace(certified(uneven()).figures, bound_in_budget=0)
     sums = sum_certificates([done, idle])
     assert sums["rounds"] == 2
@@ -272,26 +272,26 @@ def instance(owner: list[int], brokers: int) -> BalancingProblem:
     )
 
 
-def test_one_of_many_brokers_is_always_high() -> None:
+def test_noise_floor_equals_simulated_maximum() -> None:
     many = instance([k % 50 for k in range(5000)], 50)
     seen = np.random.default_rng(1).normal(1, 0.2, (300, 50, 100)).sum(axis=2).max(axis=1).mean() / 100
     assert noise_floor(many, np.full(5000, 0.2)) == pytest.approx(seen, rel=0.002)
     assert noise_floor(many, np.zeros(5000)) == pytest.approx(1.0)
 
 
-def test_bundles_of_nobody_make_no_noise() -> None:
+def test_unowned_bundles_make_no_noise() -> None:
     assert noise_floor(instance([0, 1, -1], 2), np.array([0.0, 0.0, 9.0])) == pytest.approx(1.0)
     assert noise_floor(instance([-1], 2), np.array([9.0])) == 0.0
 
 
 @given(deviations=st.lists(st.floats(0, 10), min_size=1, max_size=20))
-def test_the_highest_of_more_is_higher_and_never_below_the_mean(deviations: list[float]) -> None:
+def test_expected_maximum_grows_with_the_number_of_brokers(deviations: list[float]) -> None:
     some, all_of_them = highest_of(np.array(deviations[1:])), highest_of(np.array(deviations))
     largest = max(deviations)
     assert 0 <= some <= all_of_them + 0.05 * largest
     assert all_of_them <= largest * np.sqrt(2 * np.log(max(len(deviations), 2))) + 1e-9
 
 
-def test_brokers_of_other_sizes_have_other_capacities() -> None:
+def test_heat_accounts_for_broker_capacity() -> None:
     given = cluster(a=carrying("a", [8.0]), b=carrying("b", [4.0, 4.0], capacity=2 * GBIT))
     assert certified(given).figures.heat_before == pytest.approx(1.5)

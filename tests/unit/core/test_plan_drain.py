@@ -27,7 +27,7 @@ A, B, C = (broker(name).broker for name in "abc")
 
 
 def cluster(controls: Controls | None = None) -> Snapshot:
-    """a with three bundles of 1, 3 and 2 MiB/s; b with one, c without any."""
+    """Broker a has bundles of 1, 3 and 2 MiB/s, b has one, c none."""
     loads = dict(zip(map(bundle, range(3)), map(throughput, (1.0, 3.0, 2.0)), strict=True))
     taken = snapshot({"a": report(loads), "b": report({bundle(3): throughput(1.0)}), "c": report()})
     return taken if controls is None else replace(taken, controls=controls)
@@ -41,7 +41,7 @@ def moves(plan: Plan) -> list[tuple[str, str | None]]:
     return [(step.bundle, step.destination.broker if step.destination else None) for step in plan.steps]
 
 
-def test_the_heaviest_goes_first_and_each_choice_sees_the_earlier_ones() -> None:
+def test_heaviest_bundle_moves_first_and_choices_accumulate() -> None:
     plan = drain(cluster(), A)
     assert [name for name, _ in moves(plan)] == [bundle(1), bundle(2), bundle(0)]
     assert sorted(destination for _, destination in moves(plan) if destination) == [B, C, C]
@@ -49,29 +49,29 @@ def test_the_heaviest_goes_first_and_each_choice_sees_the_earlier_ones() -> None
     assert all(verdict.acted for verdict in plan.verdicts)
 
 
-def test_only_so_many_are_planned_and_not_those_to_leave() -> None:
+def test_drain_plan_respects_its_limit_and_exclusions() -> None:
     assert [name for name, _ in moves(drain(cluster(), A, most=1))] == [bundle(1)]
     assert [name for name, _ in moves(drain(cluster(), A, most=1, leave={bundle(1)}))] == [bundle(2)]
 
 
-def test_brokers_that_are_drained_together_give_each_other_nothing() -> None:
+def test_brokers_drained_together_exchange_nothing() -> None:
     for taken in (cluster(), cluster(Controls(draining={A: DrainOrder(0.0), B: DrainOrder(0.0)}))):
         assert {destination for _, destination in moves(drain(taken, A, B))} == {C}
         assert len(drain(taken, A, B).steps) == 4
 
 
-def test_what_nobody_else_may_own_stays_and_says_why() -> None:
+def test_bundle_without_another_eligible_broker_stays_with_a_verdict() -> None:
     plan = drain(cluster(Controls(excluded=frozenset({B, C}))), A)
     assert plan.steps == ()
     assert {verdict.verdict for verdict in plan.verdicts} == {PlacementReason.NO_OTHER_BROKER}
 
 
-def test_a_broker_that_is_not_there_has_nothing_to_give_away() -> None:
+def test_drain_of_an_unknown_broker_is_empty() -> None:
     assert drain(cluster(), broker("z").broker).steps == ()
 
 
 @given(clusters(fewest_brokers=2), st.integers(0, 5))
-def test_drain_moves_all_that_may_go(described: SomeCluster, which: int) -> None:
+def test_drain_moves_every_movable_bundle_heaviest_first(described: SomeCluster, which: int) -> None:
     taken = Build().snapshot(described)
     drained = taken.brokers.ids[which % len(taken.brokers)]
     plan = drain(taken, drained)
@@ -85,7 +85,7 @@ def test_drain_moves_all_that_may_go(described: SomeCluster, which: int) -> None
     assert loads == sorted(loads, reverse=True)
 
 
-def test_a_pinned_bundle_that_another_broker_owns_is_sent_home() -> None:
+def test_pinned_bundle_at_another_broker_is_sent_home() -> None:
     pinned = {bundle(0): C, bundle(3): B, bundle(1): broker("z").broker, bundle(77): C}
     plan = planner.plan_pins(cluster(Controls(pinned=pinned)), SETTINGS)
     assert moves(plan) == [(bundle(0), C)]
@@ -98,7 +98,7 @@ def test_a_pinned_bundle_that_another_broker_owns_is_sent_home() -> None:
     assert planner.plan_pins(cluster(Controls(pinned=pinned)), SETTINGS, leave=set(pinned)).steps == ()
 
 
-def test_a_pinned_bundle_that_nobody_has_is_left_to_its_next_lookup() -> None:
+def test_free_pinned_bundle_is_left_to_its_next_lookup() -> None:
     model = ClusterModel()
     model.set_namespace("tenant/ns", [bundle(0)], [FREE])
     model.apply_report(broker("a"), report())
@@ -114,14 +114,14 @@ def test_a_pinned_bundle_that_nobody_has_is_left_to_its_next_lookup() -> None:
         (Controls(excluded=frozenset({B})), "broker excluded"),
     ],
 )
-def test_what_operators_say_of_a_broker_holds_for_their_own_moves_too(controls: Controls, rule: str) -> None:
+def test_controls_apply_to_moves_of_operators(controls: Controls, rule: str) -> None:
     assert planner.find_move_refusal(cluster(), bundle(0), B, SETTINGS) is None
     refusal = planner.find_move_refusal(cluster(controls), bundle(0), B, SETTINGS)
     assert refusal is not None
     assert refusal.sentence() == f"No move because b:8080 may not own it: {rule}"
 
 
-def test_an_isolation_policy_holds_for_moves_of_operators_too() -> None:
+def test_isolation_policy_applies_to_moves_of_operators() -> None:
     policy = IsolationPolicy("p", ("tenant/.*",), ("c",), (), 0)
     taken = replace(cluster(), policies=Policies(isolation=(policy,)))
     refusal = planner.find_move_refusal(taken, bundle(0), B, SETTINGS)
@@ -130,7 +130,7 @@ def test_an_isolation_policy_holds_for_moves_of_operators_too() -> None:
     assert planner.find_move_refusal(taken, bundle(0), C, SETTINGS) is None
 
 
-def test_the_bundles_of_a_registration_are_counted_those_on_their_way_included() -> None:
+def test_bundles_of_a_registration_include_releasing_ones() -> None:
     model, first, second = ClusterModel(), broker("a"), broker("b")
     names = [bundle(i) for i in range(4)]
     model.set_namespace("tenant/ns", names, [owned(first), releasing(first, second), owned(second), FREE])
@@ -140,7 +140,7 @@ def test_the_bundles_of_a_registration_are_counted_those_on_their_way_included()
     assert model.count_bundles_of(first) == 0
 
 
-def test_a_snapshot_has_what_operators_laid_down_until_they_change_it() -> None:
+def test_snapshot_is_current_until_operator_config_changes() -> None:
     model = ClusterModel()
     before = model.snapshot(0.0, 0.0)
     assert model.has_config_of(before)

@@ -19,7 +19,7 @@ from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
 
 
 def of_loads(loads: Mapping[str, list[float]]) -> Snapshot:
-    """Brokers with one bundle of so many bytes/s each; bundles are numbered through."""
+    """Brokers by the loads of their bundles in bytes/s; bundles are numbered consecutively."""
     numbers = itertools.count()
     return snapshot(
         {
@@ -34,7 +34,7 @@ def move(number: int, source: str, destination: str | None) -> Unload:
     return Unload(bundle(number), broker(source), target, OverloadReason.BROKER_OVERLOADED)
 
 
-def test_the_imbalance_is_the_busiest_brokers_load_by_the_mean() -> None:
+def test_imbalance_is_the_highest_load_over_the_mean() -> None:
     effect = compute_effect(of_loads({"a": [6, 2], "b": [], "c": [1]}), [move(1, "a", "b")], {bundle(1): 7})
     assert effect.imbalance_before == pytest.approx(8 / 3)
     assert effect.imbalance_after == pytest.approx(6 / 3)
@@ -44,12 +44,12 @@ def test_the_imbalance_is_the_busiest_brokers_load_by_the_mean() -> None:
     assert effect.by_bundle == {bundle(1): (2, 7)}
 
 
-def test_a_bundle_that_is_freed_leaves_its_broker_and_is_nowhere() -> None:
+def test_freed_bundle_leaves_its_broker_and_counts_nowhere() -> None:
     effect = compute_effect(of_loads({"a": [4], "b": [4]}), [move(0, "a", None)])
     assert (effect.imbalance_before, effect.imbalance_after, effect.bundles_moved) == (1.0, 1.0, 1)
 
 
-def test_a_step_for_an_unknown_bundle_moves_nothing() -> None:
+def test_step_for_an_unknown_bundle_moves_nothing() -> None:
     effect = compute_effect(of_loads({"a": [4], "b": [4]}), [move(9, "a", "b")])
     assert (effect.bundles_moved, effect.load_moved) == (0, 0.0)
 
@@ -60,13 +60,13 @@ def test_an_idle_cluster_is_balanced(loads: Mapping[str, list[float]]) -> None:
     assert (effect.imbalance_before, effect.imbalance_after, effect.share_moved) == (1.0, 1.0, 0.0)
 
 
-def test_a_broker_that_is_to_be_empty_does_not_count_for_the_mean() -> None:
+def test_emptied_broker_does_not_count_for_the_mean() -> None:
     cluster = of_loads({"a": [4, 4], "b": [4], "c": [4]})
     effect = compute_effect(cluster, [move(0, "a", "b"), move(1, "a", "c")], emptied={broker("a").broker})
     assert (effect.imbalance_before, effect.imbalance_after) == (1.0, 1.0)
 
 
-def test_the_share_of_a_bundle_is_of_all_load_that_brokers_have() -> None:
+def test_share_of_a_bundle_is_relative_to_all_load() -> None:
     cluster = of_loads({"a": [3], "b": [1]})
     assert share_of(cluster, bundle(1)) == pytest.approx(0.25)
     assert share_of(cluster, bundle(9)) == 0.0
@@ -74,7 +74,7 @@ def test_the_share_of_a_bundle_is_of_all_load_that_brokers_have() -> None:
 
 
 @given(clusters(), st.data())
-def test_a_plan_moves_at_most_all_load(cluster: SomeCluster, data: st.DataObject) -> None:
+def test_plan_moves_at_most_all_load(cluster: SomeCluster, data: st.DataObject) -> None:
     taken = Build().snapshot(cluster)
     brokers = taken.brokers.registrations
     names = data.draw(st.lists(st.sampled_from(taken.bundles.names), unique=True)) if len(taken.bundles) else []
@@ -87,7 +87,7 @@ def test_a_plan_moves_at_most_all_load(cluster: SomeCluster, data: st.DataObject
     assert effect.load_moved <= carried_load(taken).sum() * (1 + 1e-9)
 
 
-def test_the_effect_of_one_move_is_that_of_its_bundle_alone() -> None:
+def test_effect_of_one_move() -> None:
     taken = of_loads({"b1": [60.0, 30.0], "b2": [10.0], "b3": []})
     b1, b2, b3 = (broker(name).broker for name in ("b1", "b2", "b3"))
     mean = 100 / 3
@@ -97,7 +97,7 @@ def test_the_effect_of_one_move_is_that_of_its_bundle_alone() -> None:
     assert imbalance_of_move(taken, bundle(9), b1, b2) == pytest.approx((90 / mean, 90 / mean)), "an unknown bundle"
 
 
-def test_the_effect_of_moving_a_bundle_that_nobody_has_is_what_it_adds() -> None:
+def test_effect_of_assigning_a_free_bundle() -> None:
     taken = of_loads({"b1": [60.0], "b2": [30.0]})
     taken = replace(taken, bundles=replace(taken.bundles, assigned=np.array([0, -1], dtype=np.int32)), _derived={})
     before, after = imbalance_of_move(taken, bundle(1), None, broker("b2").broker)

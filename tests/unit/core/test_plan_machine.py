@@ -15,7 +15,7 @@ def leader() -> PlansHarness:
     return PlansHarness()
 
 
-def test_a_plan_is_executed_in_its_order_and_so_many_steps_at_a_time(leader: PlansHarness) -> None:
+def test_steps_run_in_order_and_a_limited_number_at_once(leader: PlansHarness) -> None:
     kept = plan()
     first, second = leader.execute(kept)
     assert ([first.step, second.step], states(kept)) == (list(kept.steps[:2]), ["under_way", "under_way", "planned"])
@@ -29,21 +29,21 @@ def test_a_plan_is_executed_in_its_order_and_so_many_steps_at_a_time(leader: Pla
     assert leader.compared == {kept}
 
 
-def test_of_a_plan_that_is_kept_nothing_is_done_yet() -> None:
+def test_kept_plan_has_not_begun() -> None:
     kept = plan()
     assert (kept.state, kept.stopped_by, kept.even_if_frozen) == ("computed", None, False)
     assert (kept.begun, kept.under_way, kept.done) == (0, 0, 0)
     assert (states(kept), [each.had_its_turn for each in kept.steps]) == (["planned"] * 3, [False] * 3)
 
 
-def test_a_plan_of_nothing_has_ended_at_once(leader: PlansHarness) -> None:
+def test_empty_plan_ends_at_once(leader: PlansHarness) -> None:
     kept = plan(0)
     assert leader.step(Execute(kept, even_if_frozen=False)) == [PlanEnded(kept)]
     assert kept.state == "executed"
 
 
 @pytest.mark.parametrize("is_frozen", [True, False])
-def test_a_plan_with_an_obstacle_is_not_begun_until_it_is_gone(leader: PlansHarness, is_frozen: bool) -> None:  # noqa: FBT001 - a case
+def test_plan_with_an_obstacle_does_not_begin(leader: PlansHarness, is_frozen: bool) -> None:  # noqa: FBT001 - a case
     kept = plan()
     leader.frozen = "night" if is_frozen else ""
     leader.drifts = {} if is_frozen else {"t/2": "its owner is gone"}
@@ -56,7 +56,7 @@ def test_a_plan_with_an_obstacle_is_not_begun_until_it_is_gone(leader: PlansHarn
     assert kept.stopped_by is None
 
 
-def test_a_step_that_no_longer_fits_when_it_may_begin_stops_the_plan(leader: PlansHarness) -> None:
+def test_stale_step_stops_the_plan(leader: PlansHarness) -> None:
     kept = plan(4)
     first, second = leader.execute(kept)
     leader.drifts = {"t/2": "its destination is gone"}
@@ -91,7 +91,7 @@ def test_failed_step(leader: PlansHarness, end: End, *, had_its_turn: bool, vers
     assert (states(kept), kept.steps[0].error) == ([state, "not_begun", "not_begun"], "so it was")
 
 
-def test_what_waits_for_its_turn_is_withdrawn_and_refused_once_a_plan_has_stopped(leader: PlansHarness) -> None:
+def test_queued_steps_are_withdrawn_when_the_plan_stops(leader: PlansHarness) -> None:
     kept = plan()
     first, second = leader.execute(kept)
     assert leader.end(first, "kept", "503") == [WithdrawStep("t/1")]
@@ -99,7 +99,7 @@ def test_what_waits_for_its_turn_is_withdrawn_and_refused_once_a_plan_has_stoppe
     assert kept.steps[1].error == kept.stopped_by == "stopped at t/0: 503"
 
 
-def test_a_step_is_refused_in_its_turn_when_its_bundle_is_another_by_then(leader: PlansHarness) -> None:
+def test_step_is_refused_when_its_bundle_has_changed(leader: PlansHarness) -> None:
     leader.at_a_time = 1
     kept = plan()
     (begun,) = leader.execute(kept)
@@ -107,7 +107,7 @@ def test_a_step_is_refused_in_its_turn_when_its_bundle_is_another_by_then(leader
     assert (states(kept)[0], kept.steps[0].error) == ("not_begun", "it is at version 3, and not at 1")
 
 
-def test_a_freeze_refuses_what_waits_for_its_turn_unless_somebody_insisted(leader: PlansHarness) -> None:
+def test_freeze_refuses_queued_steps_unless_overridden(leader: PlansHarness) -> None:
     kept, insisted = plan(1), plan(1, "drain")
     (begun,) = leader.execute(kept)
     leader.frozen = "night"
@@ -115,10 +115,10 @@ def test_a_freeze_refuses_what_waits_for_its_turn_unless_somebody_insisted(leade
     assert kept.steps[0].error == FROZEN
     (begun,) = leader.execute(insisted, even_if_frozen=True)
     assert leader.end(begun) == [PlanEnded(insisted)]
-    assert leader.step(Execute(kept, even_if_frozen=False)) == [PlanEnded(kept)], "who insisted did so for one plan"
+    assert leader.step(Execute(kept, even_if_frozen=False)) == [PlanEnded(kept)], "the override was for one plan"
 
 
-def test_what_was_said_of_an_execution_is_forgotten_with_the_next_one(leader: PlansHarness) -> None:
+def test_new_execution_clears_the_errors_of_the_last_one(leader: PlansHarness) -> None:
     leader.at_a_time = 1
     kept = plan(2)
     (begun,) = leader.execute(kept)
@@ -126,10 +126,10 @@ def test_what_was_said_of_an_execution_is_forgotten_with_the_next_one(leader: Pl
     (begun,) = leader.execute(kept)
     assert (states(kept), kept.steps[0].error, kept.stopped_by) == (["under_way", "planned"], None, None)
     assert leader.step(StepEnded(kept, begun.step, "kept", "cancelled")) == [PlanEnded(kept)]
-    assert states(kept) == ["not_begun", "not_begun"], "its turn has not come this time"
+    assert states(kept) == ["not_begun", "not_begun"], "it had not begun this time"
 
 
-def test_the_last_plans_are_kept_and_those_that_are_being_executed(leader: PlansHarness) -> None:
+def test_latest_and_running_plans_are_kept(leader: PlansHarness) -> None:
     leader.plans.most_kept = 2
     plans = [plan(steps) for steps in (1, 2, 3, 4)]
     for kept in plans[:3]:
@@ -142,7 +142,7 @@ def test_the_last_plans_are_kept_and_those_that_are_being_executed(leader: Plans
     assert leader.plans.kept == [plans[3], plans[1]], "the newest first"
 
 
-def test_a_new_plan_is_kept_however_many_are_being_executed(leader: PlansHarness) -> None:
+def test_new_plan_is_kept_beside_any_number_of_running_ones(leader: PlansHarness) -> None:
     leader.plans.most_kept = 1
     executed, new, newer = plan(1), plan(2), plan(3)
     leader.plans.keep(executed)
@@ -152,7 +152,7 @@ def test_a_new_plan_is_kept_however_many_are_being_executed(leader: PlansHarness
     assert leader.plans.find(new.hash) is None
 
 
-def test_an_equal_plan_takes_the_place_of_an_older_one_unless_that_is_being_executed(leader: PlansHarness) -> None:
+def test_equal_plan_replaces_an_older_one_that_is_not_running(leader: PlansHarness) -> None:
     leader.plans.most_kept = 2
     first, again, other = plan(1), plan(1), plan(2)
     leader.plans.keep(first)
@@ -164,7 +164,7 @@ def test_an_equal_plan_takes_the_place_of_an_older_one_unless_that_is_being_exec
     assert leader.plans.keep(plan(1)) is again
 
 
-def test_a_hash_is_of_all_that_a_step_depends_on_and_the_same_as_ever() -> None:
+def test_hash_covers_all_inputs_of_a_step_and_is_stable() -> None:
     steps = [{"bundle": f"t/{n}", "version": 1, "source": ["a:1", 1], "destination": ["b:1", 2]} for n in range(3)]
     content = orjson.dumps({"kind": "moves", "steps": steps}, option=orjson.OPT_SORT_KEYS)
     assert plan().hash == hashlib.sha256(content).hexdigest()

@@ -33,7 +33,7 @@ def hot_a(**others: BrokerReport) -> Snapshot:
     return snapshot({"a": report(bundles, cpu=99.9), **others})
 
 
-def test_shed_bundles_go_to_other_brokers_and_each_has_its_reasons() -> None:
+def test_shed_bundles_move_with_verdicts() -> None:
     plan, _ = plan_shedding(hot_a(b=report(cpu=10)), OVERLOAD, {}, rng())
     last, second = bundle(10, "tenant/ns-10"), bundle(9, "tenant/ns-9")
     assert plan.steps == (
@@ -49,7 +49,7 @@ def test_shed_bundles_go_to_other_brokers_and_each_has_its_reasons() -> None:
     assert all(verdict.acted for verdict in plan.verdicts if verdict.subject in (last, second))
 
 
-def test_moves_of_one_round_are_spread_by_what_they_carry() -> None:
+def test_moves_of_one_round_are_spread_by_load() -> None:
     bundles = {bundle(i, f"tenant/ns-{i:02d}"): (100.0, 0.0, 1000.0, 0.0) for i in range(50)}
     given = snapshot({"a": report(bundles, cpu=140), "b": report(cpu=10), "c": report(cpu=10)})
     plan, _ = plan_shedding(given, OVERLOAD, {}, rng())
@@ -58,7 +58,7 @@ def test_moves_of_one_round_are_spread_by_what_they_carry() -> None:
     assert destinations.count(broker("b")) == destinations.count(broker("c")) == 15
 
 
-def test_the_source_is_never_the_destination_even_when_it_has_the_least_message_rate() -> None:
+def test_source_is_never_the_destination() -> None:
     given = hot_a(b=report({bundle(1, "tenant/busy"): (9999, 0, 0, 0)}, cpu=10))
     plan, _ = plan_shedding(given, replace(OVERLOAD, broker_overloaded_threshold_percentage=50), {}, rng())
     assert {step.destination for step in plan.steps} == {broker("b")}
@@ -73,7 +73,7 @@ def test_bundles_of_excluded_namespaces_stay() -> None:
     assert excluded.sentence() == "No move because tenant/ns-10 is in loadBalancerSheddingExcludedNamespaces"
 
 
-def test_without_another_broker_that_may_own_it_a_bundle_stays() -> None:
+def test_bundle_without_another_eligible_broker_stays() -> None:
     plan, _ = plan_shedding(hot_a(b=report(persistent_enabled=False)), OVERLOAD, {}, rng())
     assert plan.steps == ()
     verdict = plan.verdicts[-1]
@@ -83,19 +83,19 @@ def test_without_another_broker_that_may_own_it_a_bundle_stays() -> None:
 @pytest.mark.parametrize(
     "settings", [replace(OVERLOAD, load_balancer_enabled=False), replace(OVERLOAD, shedding_enabled=False)]
 )
-def test_a_round_that_is_switched_off_says_so(settings: PlannerSettings) -> None:
+def test_disabled_round_has_a_verdict(settings: PlannerSettings) -> None:
     plan, state = plan_shedding(hot_a(b=report()), settings, {"kept": 1}, rng())
     assert (plan.steps, state) == ((), {"kept": 1})
     assert reasons(plan) == {"cluster": SheddingReason.SHEDDING_DISABLED}
     assert "Enabled false" in plan.verdicts[0].sentence()
 
 
-def test_one_broker_alone_sheds_nothing() -> None:
+def test_single_broker_sheds_nothing() -> None:
     plan, _ = plan_shedding(hot_a(), OVERLOAD, {}, rng())
     assert reasons(plan) == {"cluster": SheddingReason.ONE_BROKER_ONLY}
 
 
-def test_what_a_strategy_remembers_stands_under_its_name() -> None:
+def test_state_of_a_strategy_is_stored_under_its_name() -> None:
     _, state = plan_shedding(hot_a(b=report(cpu=10)), PlannerSettings(), {"other": 1}, rng())
     assert state["ThresholdShedder"]["usage"]["b:8080"][1] == pytest.approx(0.1)
     assert state["other"] == 1
@@ -110,7 +110,7 @@ def free_bundles(number: int, **reports: BrokerReport) -> tuple[Snapshot, list[s
     return model.snapshot(5.0, 0.0), names
 
 
-def test_a_burst_of_lookups_is_spread_over_the_brokers() -> None:
+def test_burst_of_lookups_is_spread_over_the_brokers() -> None:
     given, names = free_bundles(9, a=report(), b=report(), c=report())
     plan, _ = plan_assignments(given, names, PlannerSettings(distribute_bundles_evenly_enabled=False), {}, rng())
     destinations = [step.destination for step in plan.steps]
@@ -118,20 +118,20 @@ def test_a_burst_of_lookups_is_spread_over_the_brokers() -> None:
     assert (plan.revision, plan.taken_at_s) == (given.revision, 5.0)
 
 
-def test_a_namespace_is_spread_over_the_brokers_though_one_of_them_has_less_load() -> None:
+def test_namespace_is_spread_evenly_despite_different_loads() -> None:
     given, names = free_bundles(6, a=report(), b=report({bundle(1, "tenant/busy"): (9999, 0, 0, 0)}))
     plan, _ = plan_assignments(given, names, PlannerSettings(), {}, rng())
     destinations = [step.destination for step in plan.steps]
     assert destinations.count(broker("a")) == destinations.count(broker("b")) == 3
 
 
-def test_a_bundle_asked_for_twice_is_assigned_once() -> None:
+def test_bundle_requested_twice_is_assigned_once() -> None:
     given, names = free_bundles(1, a=report())
     plan, _ = plan_assignments(given, names * 2, PlannerSettings(), {}, rng())
     assert plan.steps == (Assign(names[0], broker("a"), LongTermRateReason.LEAST_LONG_TERM_MESSAGE_RATE),)
 
 
-def test_a_bundle_that_the_snapshot_does_not_know_is_assigned_with_the_default_load() -> None:
+def test_unknown_bundle_is_assigned_with_the_default_load() -> None:
     busy = bundle(5, "tenant/busy")
     given = snapshot({"a": report(), "b": report({busy: (120, 0, 0, 0)})})
     new = [bundle(i, f"tenant/new-{i}") for i in range(3)]
@@ -139,7 +139,7 @@ def test_a_bundle_that_the_snapshot_does_not_know_is_assigned_with_the_default_l
     assert [step.destination for step in plan.steps] == [broker("a"), broker("a"), broker("b")]
 
 
-def test_a_bundle_that_has_an_owner_or_is_on_its_way_is_not_assigned() -> None:
+def test_owned_or_releasing_bundle_is_not_assigned() -> None:
     model = ClusterModel()
     names = [bundle(i) for i in range(3)]
     a, b = broker("a"), broker("b")
@@ -162,13 +162,13 @@ def test_without_brokers_a_lookup_gets_no_owner() -> None:
     assert plan.verdicts[0].sentence() == "Not placed because none of 0 registered brokers may own it"
 
 
-def test_a_bundle_with_a_non_persistent_topic_needs_a_broker_that_serves_them() -> None:
+def test_non_persistent_topic_needs_a_broker_that_serves_them() -> None:
     given, names = free_bundles(2, a=report(non_persistent_enabled=False), b=report(persistent_enabled=False))
     plan, _ = plan_assignments(given, names, PlannerSettings(), {}, rng(), non_persistent={names[0]})
     assert [step.destination for step in plan.steps] == [broker("b"), broker("a")]
 
 
-def test_q12_an_overloaded_choice_is_made_again_without_even_distribution_but_within_the_topic_limit() -> None:
+def test_q12_overloaded_choice_is_repeated_within_the_topic_limit() -> None:
     """Pulsar's second choice ignores the topic limit too, and would take `full`, which has the least message rate."""
     model = ClusterModel()
     first, second = bundle(1), bundle(7)
@@ -180,7 +180,7 @@ def test_q12_an_overloaded_choice_is_made_again_without_even_distribution_but_wi
     assert [step.destination for step in plan.steps] == [broker("other")]
 
 
-def test_when_all_are_overloaded_one_is_drawn_and_the_verdict_says_so() -> None:
+def test_all_overloaded_one_is_drawn_with_a_verdict() -> None:
     given, names = free_bundles(1, a=report(cpu=90), b=report(cpu=95))
     plan, _ = plan_assignments(given, names, PlannerSettings(), {}, rng())
     assert len(plan.steps) == 1
@@ -188,7 +188,7 @@ def test_when_all_are_overloaded_one_is_drawn_and_the_verdict_says_so() -> None:
     assert "by chance because each of 2 candidates" in plan.verdicts[0].sentence()
 
 
-def test_a_destination_is_chosen_for_a_bundle_whoever_owns_it() -> None:
+def test_destination_is_chosen_with_and_without_an_excluded_owner() -> None:
     given = snapshot({"a": report([bundle(1)]), "b": report([bundle(2)])}, {bundle(2): averages((9, 9, 9, 9))})
     chosen, verdict, _ = choose_destination(given, bundle(1), broker("a").broker, PlannerSettings(), {}, rng())
     assert (chosen, verdict.acted) == (broker("b"), True)
@@ -196,7 +196,7 @@ def test_a_destination_is_chosen_for_a_bundle_whoever_owns_it() -> None:
     assert chosen == broker("a")
 
 
-def test_without_a_destination_the_verdict_says_whether_it_takes_another_broker_or_any() -> None:
+def test_verdict_without_a_destination_depends_on_the_source() -> None:
     alone = snapshot({"a": report([bundle(1)])})
     chosen, verdict, _ = choose_destination(alone, bundle(1), broker("a").broker, PlannerSettings(), {}, rng())
     assert (chosen, verdict.verdict) == (None, PlacementReason.NO_OTHER_BROKER)
@@ -207,7 +207,7 @@ def test_without_a_destination_the_verdict_says_whether_it_takes_another_broker_
 
 
 class InTurn:
-    """A strategy that remembers whose turn it is."""
+    """A round-robin strategy that stores its turn."""
 
     def place(
         self,
@@ -223,7 +223,7 @@ class InTurn:
         return Placement(row, candidates, OwnershipReason.LOOKUP, {}, {"turn": turn + 1})
 
 
-def test_what_a_placement_remembers_goes_from_one_choice_to_the_next_and_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_placement_state_is_passed_on_and_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PLACEMENT_STRATEGIES, "InTurn", lambda _: InTurn())
     settings = PlannerSettings(placement_strategy="InTurn", distribute_bundles_evenly_enabled=False)
     given, names = free_bundles(3, a=report(), b=report())

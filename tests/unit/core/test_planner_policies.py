@@ -31,7 +31,7 @@ def shed(given: Snapshot, settings: PlannerSettings = OVERLOAD) -> Plan:
 def assign(
     given: Snapshot, names: list[str], settings: PlannerSettings, state: State | None = None
 ) -> tuple[list[str], State]:
-    """The hosts that get the bundles, one after the other."""
+    """Return the hosts that get the bundles, in order, and the state."""
     plan, after = plan_assignments(given, names, settings, state or {}, np.random.default_rng(0))
     return [step.destination.broker.partition(":")[0] for step in plan.steps if step.destination], after
 
@@ -45,19 +45,19 @@ def of(plan: Plan, subject: str) -> Verdict:
 
 
 def hot(*namespaces: str, policies: Policies, **others: list[str]) -> Snapshot:
-    """`a` has to shed six tenths of its bundles, one of each namespace; the others own those given for them."""
+    """`a` sheds 60 % of its bundles, one per namespace; `others` own the bundles given."""
     names = {bundle(i, namespace): throughput(1) for i, namespace in enumerate(namespaces)}
     reports = {"a": report(names, cpu=140)}
     return snapshot(reports | {name: report(owned, cpu=10) for name, owned in others.items()}, policies=policies)
 
 
-def test_a_bundle_is_not_shed_to_a_broker_that_its_isolation_policy_does_not_name() -> None:
+def test_shed_bundle_stays_within_its_isolation_policy() -> None:
     policies = Policies((IsolationPolicy("mine", ("t/isolated",), ("a|b",), ("c",)),))
     given = hot("t/isolated", "t/other", policies=policies, b=[], c=[])
     assert destinations(shed(given)) == {bundle(0, "t/isolated"): "b:8080", bundle(1, "t/other"): "c:8080"}
 
 
-def test_the_only_primary_broker_keeps_the_bundle_though_a_secondary_one_is_idle() -> None:
+def test_only_primary_broker_keeps_the_bundle() -> None:
     policies = Policies((IsolationPolicy("mine", ("t/isolated",), ("a",), ("c",)),))
     given = hot("t/x", "t/isolated", policies=policies, c=[])
     verdict = of(shed(given), bundle(1, "t/isolated"))
@@ -68,7 +68,7 @@ def test_the_only_primary_broker_keeps_the_bundle_though_a_secondary_one_is_idle
     )
 
 
-def test_a_lookup_that_an_isolation_policy_leaves_without_a_broker_says_so() -> None:
+def test_verdict_of_a_lookup_without_an_isolated_broker() -> None:
     policies = Policies((IsolationPolicy("mine", ("t/isolated",), ("x",)),))
     given = snapshot({"a": report(), "b": report()}, policies=policies)
     plan, _ = plan_assignments(given, [bundle(1, "t/isolated")], OVERLOAD, {}, np.random.default_rng(0))
@@ -83,7 +83,7 @@ def test_a_lookup_that_an_isolation_policy_leaves_without_a_broker_says_so() -> 
 GROUP = Policies((), {f"t/n{i}": "group" for i in range(6)})
 
 
-def test_a_bundle_is_not_shed_when_all_brokers_have_as_much_of_its_anti_affinity_group() -> None:
+def test_anti_affinity_keeps_a_bundle_when_all_brokers_are_equal() -> None:
     given = hot("t/x", "t/n0", policies=GROUP, b=[bundle(8, "t/n1")])
     verdict = of(shed(given), bundle(1, "t/n0"))
     assert (verdict.acted, verdict.verdict) == (False, SheddingReason.ANTI_AFFINITY_KEPT)
@@ -92,7 +92,7 @@ def test_a_bundle_is_not_shed_when_all_brokers_have_as_much_of_its_anti_affinity
     )
 
 
-def test_shed_bundles_of_a_group_go_to_the_brokers_with_least_of_it_one_after_the_other() -> None:
+def test_shed_group_bundles_go_to_brokers_with_the_fewest() -> None:
     given = hot("t/n0", "t/n1", "t/n2", "t/n3", policies=GROUP, b=[bundle(8, "t/n4")], c=[])
     found = destinations(shed(given))
     assert list(found) == [bundle(i, f"t/n{i}") for i in range(3)]
@@ -100,14 +100,14 @@ def test_shed_bundles_of_a_group_go_to_the_brokers_with_least_of_it_one_after_th
     assert {found[bundle(1, "t/n1")], found[bundle(2, "t/n2")]} == {"b:8080", "c:8080"}
 
 
-def test_moves_for_the_load_end_where_they_would_only_turn_a_group_around() -> None:
+def test_shedding_stops_when_it_would_only_swap_a_group() -> None:
     given = hot("t/n0", "t/n1", policies=GROUP, b=[])
     plan = shed(given)
     assert destinations(plan) == {bundle(0, "t/n0"): "b:8080"}
     assert of(plan, bundle(1, "t/n1")).verdict is SheddingReason.ANTI_AFFINITY_KEPT
 
 
-def test_a_burst_of_lookups_of_a_group_is_spread_whatever_the_brokers_carry() -> None:
+def test_lookups_of_a_group_are_spread_regardless_of_load() -> None:
     busy = report({bundle(9, "t/busy"): (9999, 0, 0, 0)}, cpu=90)
     given = snapshot({"a": report(), "b": busy, "c": report()}, policies=GROUP)
     found, _ = assign(given, [bundle(i, f"t/n{i}") for i in range(6)], PlannerSettings())
@@ -119,7 +119,7 @@ EXCLUDED = PlannerSettings(
 )
 
 
-def test_bundles_of_excluded_namespaces_are_dealt_in_turn_whatever_the_brokers_carry() -> None:
+def test_excluded_namespaces_are_placed_round_robin() -> None:
     given = snapshot({"a": report(), "b": report({bundle(9, "t/busy"): (9999, 0, 0, 0)}), "c": report()})
     found, state = assign(given, [bundle(i, "t/excluded") for i in range(4)], EXCLUDED)
     assert found == ["a", "b", "c", "a"]
@@ -129,13 +129,13 @@ def test_bundles_of_excluded_namespaces_are_dealt_in_turn_whatever_the_brokers_c
     assert state.keys() == {EXCLUDED_NAMESPACES}
 
 
-def test_an_overloaded_broker_whose_turn_it_is_is_passed_over_for_the_strategys_choice() -> None:
+def test_overloaded_round_robin_choice_falls_back_to_the_strategy() -> None:
     given = snapshot({"a": report(cpu=90), "b": report({bundle(9, "t/busy"): (9999, 0, 0, 0)}), "c": report()})
     found, _ = assign(given, [bundle(1, "t/excluded")], EXCLUDED)
     assert found == ["c"]
 
 
-def test_a_strategy_that_deals_in_turn_passes_an_overloaded_broker_over_once() -> None:
+def test_round_robin_skips_an_overloaded_broker_once() -> None:
     settings = PlannerSettings(placement_strategy="RoundRobinBrokerSelector", distribute_bundles_evenly_enabled=False)
     given = snapshot({"a": report(cpu=90), "b": report(cpu=90), "c": report(), "d": report()})
     found, state = assign(given, [bundle(i) for i in range(4)], settings)
@@ -143,7 +143,7 @@ def test_a_strategy_that_deals_in_turn_passes_an_overloaded_broker_over_once() -
     assert state["RoundRobinBrokerSelector"]["turn"] == 6
 
 
-def test_in_the_extensible_rules_an_overloaded_choice_stands() -> None:
+def test_extensible_rules_keep_an_overloaded_choice() -> None:
     settings = PlannerSettings(
         placement_strategy="RoundRobinBrokerSelector",
         load_manager_class_name="org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl",
@@ -152,13 +152,13 @@ def test_in_the_extensible_rules_an_overloaded_choice_stands() -> None:
     assert assign(given, [bundle(i) for i in range(4)], settings)[0] == ["a", "b", "a", "b"]
 
 
-def test_anti_affinity_does_not_hold_back_a_move_in_the_extensible_rules() -> None:
+def test_extensible_rules_ignore_anti_affinity_of_moves() -> None:
     settings = replace(OVERLOAD, load_manager_class_name="ExtensibleLoadManagerImpl")
     given = hot("t/x", "t/n0", policies=GROUP, b=[bundle(8, "t/n1")])
     assert bundle(1, "t/n0") in destinations(shed(given, settings))
 
 
-def test_brokers_of_later_versions_are_preferred_unless_overloaded() -> None:
+def test_later_versions_are_preferred_unless_overloaded() -> None:
     settings = PlannerSettings(prefer_later_versions=True)
     given = snapshot({"a": report(version="1.0.0"), "b": report(version="2.0.0")})
     assert assign(given, [bundle(1)], settings)[0] == ["b"]
@@ -166,14 +166,14 @@ def test_brokers_of_later_versions_are_preferred_unless_overloaded() -> None:
     assert assign(given, [bundle(1)], settings)[0] == ["a"]
 
 
-def test_a_version_that_is_unreadable_is_among_the_reasons() -> None:
+def test_unreadable_version_is_counted_in_the_verdict() -> None:
     given = snapshot({"a": report(version="1.0.0"), "b": report(version="?")})
     settings = PlannerSettings(prefer_later_versions=True)
     _, verdict, _ = choose_destination(given, bundle(1), None, settings, {}, np.random.default_rng(0))
     assert verdict.why["version_unreadable"] == 1
 
 
-def test_a_destination_keeps_to_the_policies() -> None:
+def test_destination_respects_policies() -> None:
     policies = Policies((IsolationPolicy("mine", ("tenant/ns",), ("b",), ("c",), 2),))
     given = snapshot({name: report() for name in "abcd"}, policies=policies)
     chosen, _, _ = choose_destination(given, bundle(1), BrokerId("b:8080"), OVERLOAD, {}, np.random.default_rng(0))

@@ -23,7 +23,7 @@ from loadmanager.core.model.cluster_model import ClusterModel
 HOST = BrokerId("broker-1.example.com:8080")
 
 
-def test_a_pattern_matches_the_whole_namespace_and_the_whole_host() -> None:
+def test_pattern_matches_the_whole_namespace_and_host() -> None:
     policy = IsolationPolicy("p", ("tenant/ns",), ("broker-1.*",), ("broker-2",))
     assert policy.covers("tenant/ns")
     assert not policy.covers("tenant/ns-1")
@@ -35,7 +35,7 @@ def test_a_pattern_matches_the_whole_namespace_and_the_whole_host() -> None:
     assert not policies.is_secondary(policy, BrokerId("broker-2:8081x:80"))
 
 
-def test_the_host_ends_at_the_last_colon_and_is_all_of_an_id_without_one() -> None:
+def test_host_is_the_broker_id_up_to_its_last_colon() -> None:
     policy = IsolationPolicy("p", (".*",), (r"\[::1\]", "plain"))
     policies = Policies((policy,))
     assert policies.is_primary(policy, BrokerId("[::1]:8080"))
@@ -65,7 +65,7 @@ def test_the_host_ends_at_the_last_colon_and_is_all_of_an_id_without_one() -> No
         (r"\(?=a", "(=a", True),
     ],
 )
-def test_patterns_mean_what_they_mean_in_java(pattern: str, host: str, *, matches: bool) -> None:
+def test_patterns_have_java_semantics(pattern: str, host: str, *, matches: bool) -> None:
     assert IsolationPolicy("p", (), (pattern,)).has_primary(host) == matches
 
 
@@ -98,12 +98,12 @@ def test_bad_pattern_is_refused_with_its_policy(pattern: str, reason: str, capfd
 
 
 @pytest.mark.parametrize("pattern", ["([a-z]+-?)+/staging", "(a|a)*/staging", "(a?){200}a{200}", "(a*)*b"])
-def test_no_pattern_takes_longer_than_the_text_is_long(pattern: str) -> None:
+def test_matching_takes_linear_time(pattern: str) -> None:
     policy = IsolationPolicy("p", (pattern,), ("b1",))
     assert not policy.covers("a" * 100 + "/production")
 
 
-def test_groups_are_not_kept_apart_which_would_take_a_thousand_times_as_long() -> None:
+def test_groups_of_patterns_are_not_captured() -> None:
     policy = IsolationPolicy("p", ("(a?)" * 200,), ())
     assert [pattern.groups for pattern in policy._namespaces] == [0]
 
@@ -116,7 +116,7 @@ def test_a_pattern_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(policy.has_primary("compiled-once-1") for policy in policies)
 
 
-def test_the_first_policy_by_name_holds_whatever_order_they_come_in() -> None:
+def test_first_policy_by_name_applies() -> None:
     """Q23: Pulsar takes the first in hash order."""
     a, b = IsolationPolicy("a", ("t/.*",), ()), IsolationPolicy("b", ("t/n",), ())
     assert Policies((b, a)).find_policy("t/n") == a
@@ -124,38 +124,38 @@ def test_the_first_policy_by_name_holds_whatever_order_they_come_in() -> None:
     assert Policies((b, a)).find_policy("x/n") is None
 
 
-def test_two_policies_of_one_name_are_refused() -> None:
+def test_duplicate_policy_name_is_refused() -> None:
     twice = IsolationPolicy("a", (), ())
     with pytest.raises(InvalidPolicyError, match="isolation policy 'a': is there twice"):
         Policies((twice, twice))
 
 
-def test_a_broker_is_shared_unless_it_is_primary_in_some_policy() -> None:
+def test_broker_is_shared_unless_primary_in_a_policy() -> None:
     policies = Policies((IsolationPolicy("a", (), ("p",), ("s",)), IsolationPolicy("b", (), ("q",))))
     shared = {name: policies.is_shared(BrokerId(f"{name}:80")) for name in "pqsx"}
     assert shared == {"p": False, "q": False, "s": True, "x": True}
     assert NO_POLICIES.is_shared(HOST)
 
 
-def test_groups_are_compared_without_regard_to_case_and_a_blank_one_is_none() -> None:
+def test_groups_ignore_case_and_blank_names() -> None:
     policies = Policies((), {"t/b": "Group", "t/a": " group ", "t/c": "other", "t/d": " "})
     assert policies.find_group("t/a") == policies.find_group("t/b") == "group"
     assert (policies.find_group("t/d"), policies.find_group("t/e")) == (None, None)
     assert list(policies.members("group")) == ["t/a", "t/b"]
 
 
-def test_a_namespace_has_policies_when_it_is_isolated_or_in_a_group() -> None:
+def test_namespace_has_a_policy_when_isolated_or_in_a_group() -> None:
     policies = Policies((IsolationPolicy("a", ("t/a",), ()),), {"t/b": "group"})
     assert [policies.has_policy(f"t/{name}") for name in "abc"] == [True, True, False]
 
 
-def test_a_broker_in_no_failure_domain_is_in_the_default_one_and_one_in_two_in_the_last_by_name() -> None:
+def test_broker_belongs_to_its_last_failure_domain_or_the_default() -> None:
     domains = map_failure_domains({"west": [HOST], "east": [HOST, BrokerId("b:80")]})
     policies = Policies((), {}, domains)
     assert [policies.failure_domain(BrokerId(each)) for each in (HOST, "b:80", "c:80")] == ["west", "east", "default"]
 
 
-def test_what_matched_once_is_not_matched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matches_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = IsolationPolicy("a", (".*",), (".*",), (".*",))
     policies = Policies((policy,))
 
@@ -184,7 +184,7 @@ def test_policies_are_part_of_a_snapshot() -> None:
     assert snapshot({}, policies=policies).policies is policies
 
 
-def test_a_bundle_that_was_given_to_a_broker_counts_there_until_it_is_reported() -> None:
+def test_preallocated_bundle_counts_at_its_broker() -> None:
     x, y, z = bundle(1), bundle(2), bundle(3)
     given = snapshot({"a": report([x]), "b": report()}, preallocated={x: "b", y: "b", z: "gone"})
     bundles = given.bundles
@@ -241,7 +241,7 @@ A_AND_B = [BrokerId("a:8080"), BrokerId("b:8080")]
         (IsolationPolicy("p", ("v/.*",), ("c",)), A_AND_B, {}),
     ],
 )
-def test_namespaces_that_no_broker_may_own_are_found_by_policy(
+def test_unplaceable_namespaces_are_grouped_by_policy(
     policy: IsolationPolicy, brokers: list[BrokerId], stranded: dict[str, tuple[str, ...]]
 ) -> None:
     found = find_unplaceable(Policies((policy,)), brokers, ["u/z", "t/y", "t/x"])
@@ -254,7 +254,7 @@ def test_namespaces_that_no_broker_may_own_are_found_by_policy(
     assert find_unplaceable(NO_POLICIES, brokers, ["t/x"]) == []
 
 
-def test_each_pattern_tells_what_it_matches_and_what_is_wrong_with_it() -> None:
+def test_patterns_have_their_matches_and_hints() -> None:
     brokers = [BrokerId("b-1:8080"), BrokerId("b-2:8080"), BrokerId("[::1]:8080")]
     primary = ("b-.*", "http://b-1", r"b-1:\d+", "b-1:8080", "[::1]", r"\[::1\]", "x")
     policy = IsolationPolicy("p", ("t/.*", "default", "persistent://t/ns", "t/none"), primary)

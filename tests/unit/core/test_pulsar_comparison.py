@@ -107,7 +107,7 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_a_move_that_we_wanted_is_agreed_on_once_it_has_settled(bench: Bench) -> None:
+def test_settled_move_that_we_wanted_counts_as_agreed(bench: Bench) -> None:
     bench.plan(0, [unload(HOT)])
     assert bench.move(HOT, A, B, 10) == []
     assert bench.judging.under_way == 1
@@ -122,7 +122,7 @@ def test_a_move_that_we_wanted_is_agreed_on_once_it_has_settled(bench: Bench) ->
     assert (bench.judging.under_way, bench.judging.wishes) == (0, {})
 
 
-def test_a_move_that_is_seen_in_two_parts_is_one(bench: Bench) -> None:
+def test_move_seen_as_release_and_assignment_is_one_move(bench: Bench) -> None:
     bench.plan(0, [unload(HOT)])
     assert [bench.move(HOT, A, None, 10), bench.move(HOT, None, B, 12)] == [[], []]
     assert bench.wait(16.9) == []
@@ -130,13 +130,13 @@ def test_a_move_that_is_seen_in_two_parts_is_one(bench: Bench) -> None:
     assert bench.wait(100) == []
 
 
-def test_whoever_looks_late_judges_it_once_all_the_same(bench: Bench) -> None:
+def test_late_check_judges_a_move_once(bench: Bench) -> None:
     bench.move(HOT, A, None, 10)
     bench.move(HOT, None, B, 12)
     assert len(bench.wait(100)) == 1
 
 
-def test_a_move_that_we_wanted_to_go_elsewhere(bench: Bench) -> None:
+def test_move_to_another_destination_than_ours(bench: Bench) -> None:
     bench.plan(0, [unload(HOT, A, C)])
     bench.move(HOT, A, B, 10)
     entry = only(bench.wait(15))
@@ -144,13 +144,13 @@ def test_a_move_that_we_wanted_to_go_elsewhere(bench: Bench) -> None:
     assert entry.verdict.sentence() == "Pulsar moved it from a:8080 to b:8080, 10 MiB/s; so would we, but to c:8080"
 
 
-def test_a_wish_without_a_destination_is_met_by_no_broker_in_particular(bench: Bench) -> None:
+def test_move_of_a_wish_without_a_destination(bench: Bench) -> None:
     bench.plan(0, [unload(HOT, A, None)])
     bench.move(HOT, A, B, 10)
     assert only(bench.wait(15)).verdict.why["ours"] == "another broker"
 
 
-def test_a_move_of_another_bundle_than_we_would_take_of_the_same_broker(bench: Bench) -> None:
+def test_move_of_another_bundle_of_the_same_broker(bench: Bench) -> None:
     bench.plan(0, [unload(OTHER), unload(THIRD)])
     bench.move(HOT, A, B, 10)
     entry = only(bench.wait(15))
@@ -169,7 +169,7 @@ def test_a_move_of_another_bundle_than_we_would_take_of_the_same_broker(bench: B
         ),
     ],
 )
-def test_a_move_that_we_would_not_make_has_our_reason(bench: Bench, said: list[Verdict], expected: Reason) -> None:
+def test_unwanted_move_has_our_reason(bench: Bench, said: list[Verdict], expected: Reason) -> None:
     bench.plan(0, [unload(OTHER, C, B)], unload(HOT), said=said)
     bench.move(HOT, A, B, 10)
     entry = only(bench.wait(15))
@@ -177,26 +177,26 @@ def test_a_move_that_we_would_not_make_has_our_reason(bench: Bench, said: list[V
     assert [verdict.verdict for verdict in entry.because] == [expected]
 
 
-def test_a_move_that_not_even_pulsars_strategy_selects_is_said_to_be_by_hand(bench: Bench) -> None:
+def test_move_not_selected_by_pulsars_strategy(bench: Bench) -> None:
     bench.plan(0)
     bench.move(HOT, A, B, 10)
     entry = only(bench.wait(15))
     assert (entry.reason, entry.because) == (ComparisonReason.MOVED_UNSELECTED, ())
 
 
-def test_of_a_strategy_that_is_not_known_nobody_can_say_that_it_does_not_select_the_bundle(bench: Bench) -> None:
+def test_move_under_an_unknown_strategy_is_not_called_unselected(bench: Bench) -> None:
     bench.plan(0, [], UNKNOWN)
     bench.move(HOT, A, B, 10)
     assert reasons(bench.wait(15)) == [(HOT, ComparisonReason.MOVED_AGAINST_US)]
 
 
-def test_before_our_first_round_there_is_nothing_to_compare_with(bench: Bench) -> None:
+def test_move_before_our_first_round(bench: Bench) -> None:
     bench.move(HOT, A, B, 10)
     bench.plan(12, [unload(OTHER)])
     assert reasons(bench.wait(15)) == [(HOT, ComparisonReason.MOVED_BEFORE_OUR_ROUND)]
 
 
-def test_it_is_compared_with_the_round_before_it_and_not_with_one_that_came_while_it_settled(bench: Bench) -> None:
+def test_move_is_compared_with_the_last_round_before_it(bench: Bench) -> None:
     bench.plan(0, said=[says("a:8080", SheddingReason.NO_BUNDLES)])
     bench.move(HOT, A, B, 10)
     bench.plan(12, [unload(HOT), unload(OTHER)])
@@ -205,7 +205,7 @@ def test_it_is_compared_with_the_round_before_it_and_not_with_one_that_came_whil
     assert [verdict.verdict for verdict in only(bench.wait(15)).because] == [SheddingReason.NO_BUNDLES]
 
 
-def test_a_bundle_that_comes_back_was_unloaded_for_nothing(bench: Bench) -> None:
+def test_bundle_that_returns_to_its_owner_came_back(bench: Bench) -> None:
     bench.plan(0, said=[says("a:8080", SheddingReason.NO_BUNDLES)])
     bench.move(HOT, A, None, 10)
     bench.move(HOT, None, A, 10.4)
@@ -213,7 +213,7 @@ def test_a_bundle_that_comes_back_was_unloaded_for_nothing(bench: Bench) -> None
     assert (entry.reason, entry.verdict.why["seconds"], len(entry.because)) == (ComparisonReason.CAME_BACK, 0.4, 1)
 
 
-def test_a_bundle_that_nobody_asks_for_is_without_an_owner(bench: Bench) -> None:
+def test_bundle_without_lookups_is_left_without_an_owner(bench: Bench) -> None:
     bench.move(HOT, A, None, 10)
     assert bench.wait(39.9) == []
     entry = only(bench.wait(40))
@@ -222,7 +222,7 @@ def test_a_bundle_that_nobody_asks_for_is_without_an_owner(bench: Bench) -> None
     assert reasons(bench.wait(55)) == [(HOT, ComparisonReason.FIRST_OWNER)]
 
 
-def test_what_a_broker_had_that_left_is_no_decision_of_sheddings_whichever_is_seen_first(bench: Bench) -> None:
+def test_moves_from_a_lost_broker_are_not_shedding_decisions(bench: Bench) -> None:
     bench.plan(0)
     bench.move(HOT, A, B, 10)
     bench.move(OTHER, C, B, 10)
@@ -238,12 +238,14 @@ def test_what_a_broker_had_that_left_is_no_decision_of_sheddings_whichever_is_se
 
 
 @pytest.mark.parametrize(("before", "after"), [(A, broker("a", 2)), (broker("a", NO_LIFE), B)])
-def test_restarted_owner_is_none(bench: Bench, before: Registration, after: Registration) -> None:
+def test_move_from_a_former_registration_means_that_the_owner_left(
+    bench: Bench, before: Registration, after: Registration
+) -> None:
     bench.move(HOT, before, after, 10)
     assert reasons(bench.wait(15)) == [(HOT, ComparisonReason.OWNER_LEFT)]
 
 
-def test_that_a_broker_left_is_forgotten_after_an_hour(bench: Bench) -> None:
+def test_lost_broker_is_forgotten_after_an_hour(bench: Bench) -> None:
     bench.step(RegistrationEnded(A, 0))
     bench.plan(3_600)
     bench.move(HOT, A, B, 3_600)
@@ -255,7 +257,7 @@ def test_that_a_broker_left_is_forgotten_after_an_hour(bench: Bench) -> None:
     ]
 
 
-def test_our_own_moves_are_said_to_be_ours(bench: Bench) -> None:
+def test_own_moves_are_marked_as_ours(bench: Bench) -> None:
     bench.plan(0, [unload(HOT)])
     bench.move(HOT, A, None, 10)
     bench.move(HOT, None, B, 11, by_us=True)
@@ -267,7 +269,7 @@ def test_our_own_moves_are_said_to_be_ours(bench: Bench) -> None:
     assert bench.judging.wishes == {}
 
 
-def test_a_bundle_that_is_no_more_was_split(bench: Bench) -> None:
+def test_vanished_bundle_was_split(bench: Bench) -> None:
     bench.gone.add(HOT)
     bench.move(HOT, A, None, 10)
     bench.move(OTHER, A, None, 10)
@@ -277,13 +279,13 @@ def test_a_bundle_that_is_no_more_was_split(bench: Bench) -> None:
     ]
 
 
-def test_a_bundle_that_our_last_round_did_not_know_is_moved_as_it_came_of_a_split(bench: Bench) -> None:
+def test_move_of_a_new_bundle_counts_as_a_split(bench: Bench) -> None:
     bench.step(SeenBundle(Sighted(HOT, A, B, 10_000, by_us=False), is_new=True))
     bench.step(SeenBundle(Sighted(OTHER, None, B, 10_000, by_us=False), is_new=True))
     assert reasons(bench.wait(15)) == [(HOT, ComparisonReason.PULSAR_SPLIT), (OTHER, ComparisonReason.FIRST_OWNER)]
 
 
-def test_a_bundle_that_moves_again_before_it_settled_was_moved_twice(bench: Bench) -> None:
+def test_second_move_before_settling_ends_the_first(bench: Bench) -> None:
     bench.move(HOT, A, B, 10)
     assert reasons(bench.move(HOT, B, None, 11)) == [(HOT, ComparisonReason.MOVED_BEFORE_OUR_ROUND)]
     said = bench.move(HOT, C, A, 12)  # that it came to c was not seen
@@ -291,7 +293,7 @@ def test_a_bundle_that_moves_again_before_it_settled_was_moved_twice(bench: Benc
     assert only(bench.wait(17)).verdict.why["source"] == "c:8080"
 
 
-def test_a_bundle_that_pulsar_takes_back_where_it_was_is_told_so(bench: Bench) -> None:
+def test_move_back_within_an_hour_is_reported(bench: Bench) -> None:
     bench.plan(0, [unload(OTHER)], said=[says("b:8080", SheddingReason.NO_BUNDLES)])
     bench.move(HOT, A, B, 10)
     bench.move(HOT, B, A, 130)
@@ -310,7 +312,7 @@ def test_a_bundle_that_pulsar_takes_back_where_it_was_is_told_so(bench: Bench) -
     assert [each.verdict for each in bench.said[1].because] == [SheddingReason.NO_BUNDLES]
 
 
-def test_it_is_not_back_where_we_want_it_or_after_an_hour_or_when_it_was_not_pulsar_that_took_it(bench: Bench) -> None:
+def test_moves_that_do_not_count_as_moved_back(bench: Bench) -> None:
     bench.plan(0)
     bench.move(HOT, A, B, 10)
     bench.move(OTHER, A, B, 10, by_us=True)
@@ -328,22 +330,22 @@ def test_it_is_not_back_where_we_want_it_or_after_an_hour_or_when_it_was_not_pul
     ]
 
 
-def test_one_that_was_not_seen_to_leave_again_has_another_first_owner(bench: Bench) -> None:
+def test_assignment_after_an_unseen_release_is_a_first_owner(bench: Bench) -> None:
     bench.move(HOT, A, B, 10)
     assert reasons(bench.move(HOT, None, C, 11)) == [(HOT, ComparisonReason.MOVED_BEFORE_OUR_ROUND)]
     assert reasons(bench.wait(16)) == [(HOT, ComparisonReason.FIRST_OWNER)]
 
 
-def test_a_clock_that_is_set_back_holds_nothing_up(bench: Bench) -> None:
+def test_clock_set_back_delays_no_verdict(bench: Bench) -> None:
     bench.move(HOT, A, B, 100)
     bench.move(OTHER, A, B, 50)
     assert len(bench.wait(105)) == 2
 
 
-# What Pulsar leaves undone
+# Moves that Pulsar does not make
 
 
-def test_what_we_want_is_said_once_pulsar_has_had_its_time(bench: Bench) -> None:
+def test_unmet_wish_is_reported_after_a_grace_period(bench: Bench) -> None:
     not_hot = says("a:8080", SheddingReason.BELOW_THRESHOLD)
     assert [bench.plan(at_s, [unload(HOT)], not_hot) for at_s in (0, 60)] == [[], []]
     entry = only(bench.plan(120, [unload(HOT)], not_hot))
@@ -360,7 +362,7 @@ def test_what_we_want_is_said_once_pulsar_has_had_its_time(bench: Bench) -> None
     assert (over.reason, over.verdict.why["minutes"]) == (ComparisonReason.NO_LONGER_WANTED, 4)
 
 
-def test_pulsar_may_move_after_all_what_was_said_not_to_move(bench: Bench) -> None:
+def test_late_move_after_an_unmet_wish_is_agreed(bench: Bench) -> None:
     for at_s in (0, 60, 120):
         bench.plan(at_s, [unload(HOT)])
     bench.move(HOT, A, B, 180)
@@ -369,7 +371,7 @@ def test_pulsar_may_move_after_all_what_was_said_not_to_move(bench: Bench) -> No
     )
 
 
-def test_a_wish_whose_bundle_is_with_another_broker_is_another_wish(bench: Bench) -> None:
+def test_wish_with_another_source_is_a_new_wish(bench: Bench) -> None:
     bench.plan(0, [unload(HOT, A)])
     assert reasons(bench.plan(60, [unload(HOT, C)])) == [(HOT, ComparisonReason.NO_LONGER_WANTED)]
     assert bench.judging.wishes[HOT].since_ms == MINUTE_MS
@@ -398,7 +400,7 @@ EXCLUDED = says(HOT, SheddingReason.NAMESPACE_EXCLUDED)
         ([], ComparisonReason.WE_ALONE_NOT_SELECTED, []),
     ],
 )
-def test_why_pulsar_does_not_make_a_move(
+def test_reason_of_an_unmet_wish(
     bench: Bench, pulsars: list[Unload | Verdict], reason: ComparisonReason, because: list[Verdict]
 ) -> None:
     for at_s in (0, 75):
@@ -407,7 +409,7 @@ def test_why_pulsar_does_not_make_a_move(
     assert (entry.reason, [each.verdict for each in entry.because]) == (reason, [each.verdict for each in because])
 
 
-def test_of_a_bundle_that_it_does_not_select_it_is_said_that_it_has_stalled(bench: Bench) -> None:
+def test_unmet_wish_during_a_stall_names_the_stall(bench: Bench) -> None:
     for at_s in (0, 60, 120):
         bench.plan(at_s, [unload(OTHER)] if at_s else [], stays(HOT), sheds())
     said = bench.plan(180, [unload(OTHER)], stays(HOT), sheds())
@@ -418,7 +420,7 @@ def test_of_a_bundle_that_it_does_not_select_it_is_said_that_it_has_stalled(benc
 # Stalls
 
 
-def test_two_rounds_without_any_effect_are_a_stall(bench: Bench) -> None:
+def test_two_rounds_without_effect_are_a_stall(bench: Bench) -> None:
     kept = stays(HOT, owns_more_of_namespace=2)
     assert [bench.plan(at_s, [], kept, sheds()) for at_s in (0, 60)] == [[], []]
     entry = only(bench.plan(120, [], kept, sheds()))
@@ -435,12 +437,12 @@ def test_two_rounds_without_any_effect_are_a_stall(bench: Bench) -> None:
     assert bench.plan(180, [], kept, sheds()) == []
 
 
-def test_a_round_of_ours_may_come_a_tenth_of_an_interval_early(bench: Bench) -> None:
+def test_stall_tolerates_rounds_a_tenth_early(bench: Bench) -> None:
     assert [bench.plan(at_s, [], stays(HOT)) for at_s in (0, 54, 113)] == [[], [], []]
     assert reasons(bench.plan(114, [], stays(HOT))) == [("pulsar", ComparisonReason.STALLED_ON_OWNER)]
 
 
-def test_rounds_of_ours_that_come_more_often_than_pulsars_make_no_stall(bench: Bench) -> None:
+def test_frequent_rounds_do_not_shorten_a_stall(bench: Bench) -> None:
     for at_s in range(0, 108, 10):
         assert bench.plan(at_s, [], stays(HOT)) == []
     assert reasons(bench.plan(120, [], stays(HOT))) == [("pulsar", ComparisonReason.STALLED_ON_OWNER)]
@@ -453,14 +455,14 @@ def test_rounds_of_ours_that_come_more_often_than_pulsars_make_no_stall(bench: B
         ([stays(HOT), unload(OTHER)], ComparisonReason.STALLED_UNEXPLAINED),
     ],
 )
-def test_why_it_has_stalled(bench: Bench, pulsars: list[Unload | Verdict], reason: ComparisonReason) -> None:
+def test_reason_of_a_stall(bench: Bench, pulsars: list[Unload | Verdict], reason: ComparisonReason) -> None:
     for at_s in (0, 60, 120):
         bench.plan(at_s, [], *pulsars)
     entry = only(bench.said)
     assert (entry.reason, entry.verdict.why["source"], entry.verdict.why["bundles"]) == (reason, "its brokers", 2)
 
 
-def test_a_stall_is_over_when_something_moves(bench: Bench) -> None:
+def test_stall_ends_with_a_move(bench: Bench) -> None:
     for at_s in (0, 60, 120):
         bench.plan(at_s, [], stays(HOT))
     bench.move(OTHER, A, B, 177)
@@ -471,7 +473,7 @@ def test_a_stall_is_over_when_something_moves(bench: Bench) -> None:
     assert reasons(bench.plan(360, [], stays(HOT))) == [("pulsar", ComparisonReason.STALLED_ON_OWNER)]
 
 
-def test_a_stall_is_over_when_nothing_is_selected(bench: Bench) -> None:
+def test_stall_ends_when_nothing_is_selected(bench: Bench) -> None:
     for at_s in (0, 60, 120):
         bench.plan(at_s, [], stays(HOT))
     over = only(bench.plan(180))
@@ -486,7 +488,7 @@ def test_a_stall_is_over_when_nothing_is_selected(bench: Bench) -> None:
         [(OTHER, A, broker("a", 2), 30)],
     ],
 )
-def test_what_moves_nothing_is_no_effect(
+def test_ineffective_moves_do_not_end_a_stall(
     bench: Bench,
     move: list[tuple[str, Registration | None, Registration | None, float]],
 ) -> None:
@@ -498,7 +500,7 @@ def test_what_moves_nothing_is_no_effect(
     assert reasons(bench.plan(120, [], stays(HOT))) == [("pulsar", ComparisonReason.STALLED_ON_OWNER)]
 
 
-# Whatever happens
+# Properties
 
 OWNERS = (A, B, C)
 NAMES = (HOT, OTHER, THIRD)
@@ -510,12 +512,12 @@ _round = st.tuples(
     st.dictionaries(st.sampled_from(NAMES), st.tuples(st.sampled_from(OWNERS), _owners), max_size=3),
     st.sets(st.sampled_from(NAMES), max_size=2),
 )
-_happened = st.lists(
+_events = st.lists(
     st.tuples(st.one_of(_moved, _left, _round, st.tuples(st.just("time"))), st.integers(-2_000, 90_000)), max_size=40
 )
 
 
-class Tale:
+class ComparisonModel:
     """Random events in a consistent order of owners, with the verdicts that must follow."""
 
     def __init__(self) -> None:
@@ -526,7 +528,7 @@ class Tale:
         self.wishes: list[Wish] = []
         self.wishes_taken = 0
 
-    def tell(self, happened: tuple[object, ...], at_ms: int) -> None:
+    def apply(self, happened: tuple[object, ...], at_ms: int) -> None:
         self.at_ms = at_ms
         before = list(self.bench.judging.wishes.values())
         match happened:
@@ -561,18 +563,18 @@ class Tale:
         return sum(entry.reason is reason for entry in self.bench.said)
 
 
-@given(_happened)
+@given(_events)
 def test_each_move_is_judged_once_and_each_wish_has_one_end(happened: list[tuple[tuple[object, ...], int]]) -> None:
-    tale = Tale()
-    judging = tale.bench.judging
+    model = ComparisonModel()
+    judging = model.bench.judging
     for each, later_ms in happened:
-        tale.tell(each, max(0, tale.at_ms + later_ms))
-        assert tale.judged() <= tale.departures
+        model.apply(each, max(0, model.at_ms + later_ms))
+        assert model.judged() <= model.departures
         assert (judging.stalled is not None) == (
-            sum(entry.reason in STALLS for entry in tale.bench.said) > tale.count(ComparisonReason.STALL_OVER)
+            sum(entry.reason in STALLS for entry in model.bench.said) > model.count(ComparisonReason.STALL_OVER)
         )
-    tale.bench.step(Time(10**9))
-    assert tale.judged() == +tale.departures
+    model.bench.step(Time(10**9))
+    assert model.judged() == +model.departures
     assert judging.under_way == 0
-    ended = tale.count(ComparisonReason.NO_LONGER_WANTED) + tale.wishes_taken
-    assert len(tale.wishes) == ended + len(judging.wishes)
+    ended = model.count(ComparisonReason.NO_LONGER_WANTED) + model.wishes_taken
+    assert len(model.wishes) == ended + len(judging.wishes)

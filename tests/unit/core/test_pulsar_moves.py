@@ -15,19 +15,19 @@ MOVE = PendingMove(A, B, 1_000.0, is_own=True)
 HOUR_S = 3_600.0
 
 
-def test_a_move_that_has_begun_is_under_way_and_counts_if_it_is_an_own_one() -> None:
+def test_begun_move_is_under_way_and_counts_if_own() -> None:
     acts = MoveHistory().begun(BUNDLES[0], MOVE)
     assert acts == MoveHistory({BUNDLES[0]: MOVE}, (1_000.0,))
     ordered = replace(MOVE, began_s=1_001.0, is_own=False)
     assert acts.begun(BUNDLES[1], ordered) == MoveHistory({BUNDLES[0]: MOVE, BUNDLES[1]: ordered}, (1_000.0,))
 
 
-def test_one_of_which_nobody_was_asked_is_not_under_way_and_counts_all_the_same() -> None:
+def test_move_that_was_not_requested_counts_but_is_not_under_way() -> None:
     acts = MoveHistory().begun(BUNDLES[0], MOVE).begun(BUNDLES[1], MOVE)
     assert acts.not_begun(BUNDLES[0]) == MoveHistory({BUNDLES[1]: MOVE}, (1_000.0, 1_000.0))
 
 
-def test_one_that_has_landed_has_touched_both_and_what_failed_before_is_forgotten() -> None:
+def test_landed_move_touches_both_brokers_and_resets_failures() -> None:
     acts = replace(MoveHistory(failures=2, touched_s={C: 900.0, A: 900.0}).begun(BUNDLES[0], MOVE), began_s=())
     assert acts.ended(BUNDLES[0], B, 1_010.0, is_excused=False, failures_until_stop=3) == MoveHistory(
         touched_s={A: 1_010.0, B: 1_010.0, C: 900.0}
@@ -48,7 +48,7 @@ def test_move_that_did_not_land_counts_as_failed_unless_excused(owner: BrokerId 
     assert after.with_failures_reset() == replace(after, failures=0)
 
 
-def test_one_that_lands_after_too_many_have_failed_does_not_set_that_back() -> None:
+def test_landed_move_does_not_reset_failures_at_the_limit() -> None:
     acts = MoveHistory(failures=3).begun(BUNDLES[0], MOVE)
     assert acts.ended(BUNDLES[0], B, 1_010.0, is_excused=False, failures_until_stop=3).failures == 3
     assert acts.ended(BUNDLES[0], B, 1_010.0, is_excused=False, failures_until_stop=4).failures == 0
@@ -66,12 +66,12 @@ def test_one_that_lands_after_too_many_have_failed_does_not_set_that_back() -> N
         (None, None, "neither"),
     ],
 )
-def test_where_a_move_lands(destination: BrokerId | None, owner: BrokerId | None, outcome: str) -> None:
+def test_move_lands_misses_or_does_neither(destination: BrokerId | None, owner: BrokerId | None, outcome: str) -> None:
     move = replace(MOVE, destination=destination)
     assert (move.has_landed(owner), move.has_missed(owner)) == (outcome == "landed", outcome == "missed")
 
 
-def test_what_is_too_old_is_forgotten_and_what_is_of_the_future_is_now() -> None:
+def test_old_entries_are_dropped_and_future_times_cut_to_now() -> None:
     now_s = 100 * HOUR_S
     acts = MoveHistory(
         {BUNDLES[0]: MOVE},
@@ -95,7 +95,7 @@ def test_splits_are_counted_with_moves_and_touch_the_owner() -> None:
 
 
 @given(st.data())
-def test_whatever_happens_no_move_is_lost_and_failures_in_succession_are_counted(data: st.DataObject) -> None:
+def test_no_move_is_lost_and_consecutive_failures_are_counted(data: st.DataObject) -> None:
     acts, now_s, under_way, in_succession = MoveHistory(), 1e9, set[str](), 0
     for _ in range(data.draw(st.integers(1, 30))):
         now_s += data.draw(st.sampled_from([0.0, 1.0, 1_800.0]))

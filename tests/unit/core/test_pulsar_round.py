@@ -24,7 +24,7 @@ def verdicts(plan: Plan) -> dict[str, Verdict]:
 
 
 def stalling(cpu: float = 60, controls: Controls = NO_CONTROLS, faults: ReportFaults = NO_FAULTS) -> Snapshot:
-    """`a` is hot with two bundles of the namespace; each of the others has three of it."""
+    """Broker a is hot with two bundles of the namespace; b and c have three each."""
 
     def other(first: int) -> BrokerReport:
         return report({bundle(first + i): throughput(1) for i in range(3)}, cpu=10)
@@ -33,7 +33,7 @@ def stalling(cpu: float = 60, controls: Controls = NO_CONTROLS, faults: ReportFa
     return replace(snapshot({"a": hot, "b": other(3), "c": other(6)}), controls=controls, faults=faults)
 
 
-def test_a_bundle_is_offered_to_its_owner_and_stays_when_that_one_is_chosen() -> None:
+def test_bundle_stays_when_its_owner_is_chosen() -> None:
     plan, state = plan_as_pulsar(stalling(), PlannerSettings(), {}, rng())
     said = verdicts(plan)[bundle(1)]
     assert plan.steps == ()
@@ -49,20 +49,20 @@ def test_a_bundle_is_offered_to_its_owner_and_stays_when_that_one_is_chosen() ->
     assert state["ThresholdShedder"]["usage"]["a:8080"] == [1, pytest.approx(0.6)]
 
 
-def test_ours_never_offers_it_to_its_owner() -> None:
+def test_own_planner_never_chooses_the_owner() -> None:
     plan, _ = plan_shedding(stalling(), PlannerSettings(), {}, rng())
     assert [step.bundle for step in plan.steps] == [bundle(1)]
 
 
-def test_an_owner_that_is_overloaded_is_left_all_the_same_as_preferences_do_not_count_then() -> None:
+def test_overloaded_owner_is_not_preferred() -> None:
     plan, _ = plan_as_pulsar(stalling(cpu=86), PlannerSettings(), {}, rng())
     assert [step.bundle for step in plan.steps] == [bundle(1)]
     assert isinstance(plan.steps[0], Unload)
     assert plan.steps[0].destination in (broker("b"), broker("c"))
 
 
-def test_an_owner_that_is_chosen_for_its_load_is_said_to_be() -> None:
-    """Its placement goes by the rate of messages, of which the hot broker has none."""
+def test_verdict_of_an_owner_chosen_by_load() -> None:
+    """Pulsar's placement compares message rates; the hot broker has none."""
     settings = PlannerSettings(distribute_bundles_evenly_enabled=False)
     given = snapshot(
         {
@@ -75,7 +75,7 @@ def test_an_owner_that_is_chosen_for_its_load_is_said_to_be() -> None:
     assert said.remedy() == ""
 
 
-def test_what_operators_told_us_and_what_we_doubt_is_not_known_there() -> None:
+def test_own_controls_and_rejected_reports_are_ignored() -> None:
     doubt = Verdict("a:8080", ValidationReason.REPORT_DISTRUSTED, acted=False, why={"fault": "it is old"})
     given = stalling(
         cpu=86,
@@ -85,7 +85,7 @@ def test_what_operators_told_us_and_what_we_doubt_is_not_known_there() -> None:
     assert [step.bundle for step in plan_as_pulsar(given, PlannerSettings(), {}, rng())[0].steps] == [bundle(1)]
 
 
-def test_it_does_not_wait_for_the_report_of_a_broker_that_gave_something_away() -> None:
+def test_pulsar_does_not_wait_for_a_report_after_a_release() -> None:
     given = stalling(cpu=86)
     unsettled = given.brokers.with_bundles(given.bundles, np.array([False, True, True]))
     given = replace(given, brokers=unsettled, _derived={})
@@ -95,7 +95,7 @@ def test_it_does_not_wait_for_the_report_of_a_broker_that_gave_something_away() 
     assert [step.bundle for step in plan_as_pulsar(given, PlannerSettings(), {}, rng())[0].steps] == [bundle(1)]
 
 
-def test_of_bundles_that_we_want_moved_it_says_why_it_may_not_move_them_now() -> None:
+def test_verdict_of_a_wanted_bundle_that_may_not_move() -> None:
     hot = report({bundle(1): throughput(50), bundle(2): throughput(40)}, cpu=60)
     given = snapshot({"a": hot, "b": report(cpu=10)}, recently_unloaded=[bundle(1)])
     plan, _ = plan_as_pulsar(given, PlannerSettings(), {}, rng(), [bundle(1), bundle(2), bundle(99)])
@@ -104,7 +104,7 @@ def test_of_bundles_that_we_want_moved_it_says_why_it_may_not_move_them_now() ->
     assert bundle(99) not in verdicts(plan)
 
 
-def test_a_bundle_that_is_wanted_and_may_move_gets_no_verdict_of_its_own() -> None:
+def test_wanted_bundle_that_may_move_gets_no_verdict() -> None:
     given = snapshot({"a": report([bundle(1), bundle(2)], cpu=20), "b": report(cpu=20)})
     plan, _ = plan_as_pulsar(given, PlannerSettings(), {}, rng(), [bundle(1)])
     assert set(verdicts(plan)) == {"a:8080", "b:8080"}

@@ -21,7 +21,7 @@ def entry(reason: ComparisonReason, load: float = 0.0, at_ms: int = 0) -> Compar
     return ComparisonEntry(at_ms, Verdict("x", reason, acted=True), (), load)
 
 
-def test_how_level_brokers_are_goes_by_what_each_uses_most() -> None:
+def test_level_compares_the_most_used_resource_of_each_broker() -> None:
     given = snapshot({"a": report(cpu=60, bandwidth_in=10), "b": report(cpu=10, bandwidth_in=20), "c": report(cpu=10)})
     found = level_of(given, ResourceWeights())
     assert found is not None
@@ -29,14 +29,14 @@ def test_how_level_brokers_are_goes_by_what_each_uses_most() -> None:
     assert (found.max_over_mean, found.highest, found.mean) == pytest.approx((2.0, 0.6, 0.3))
 
 
-def test_brokers_that_use_nothing_are_level_and_none_are_not_known() -> None:
+def test_idle_brokers_are_level_and_no_brokers_have_no_level() -> None:
     idle = level_of(snapshot({"a": report()}), ResourceWeights())
     assert idle is not None
     assert idle.max_over_mean == 1.0
     assert level_of(snapshot({}), ResourceWeights()) is None
 
 
-def test_a_level_holds_until_the_next_one_and_the_mean_is_over_the_time_for_which_one_is_known() -> None:
+def test_mean_level_is_weighted_by_known_time() -> None:
     tally = Tally(0)
     tally.see(10_000, level(2.0))
     tally.see(20_000, level(1.0, 0.9))
@@ -46,11 +46,11 @@ def test_a_level_holds_until_the_next_one_and_the_mean_is_over_the_time_for_whic
     assert (found.from_ms, found.to_ms) == (0, 60_000)
 
 
-def test_without_a_level_it_is_taken_to_be_perfect() -> None:
+def test_max_over_mean_without_a_level_is_1() -> None:
     assert Tally(0).measure(1_000).max_over_mean == 1.0
 
 
-def test_moves_are_counted_with_what_they_carried_by_whose_they_are() -> None:
+def test_moves_and_their_load_are_counted_by_initiator() -> None:
     tally = Tally(0)
     tally.count(
         [
@@ -68,7 +68,7 @@ def test_moves_are_counted_with_what_they_carried_by_whose_they_are() -> None:
     assert (found.our_moves, found.our_moved_load, found.alone, found.alone_load) == (1, 8.0, 1, 16.0)
 
 
-def test_a_stall_counts_for_as_long_as_it_lasts_and_goes_on_in_the_next_tally() -> None:
+def test_stall_time_continues_in_the_next_tally() -> None:
     tally = Tally(0)
     tally.count([entry(ComparisonReason.STALLED_ON_OWNER, at_ms=10_000)])
     assert tally.measure(60_000).stalled_ms == 50_000
@@ -77,14 +77,14 @@ def test_a_stall_counts_for_as_long_as_it_lasts_and_goes_on_in_the_next_tally() 
     assert tally.measure(120_000).stalled_ms == 30_000
 
 
-def test_the_next_tally_begins_at_the_level_at_which_this_one_ends() -> None:
+def test_next_tally_starts_with_the_last_level() -> None:
     tally = Tally(0)
     tally.see(0, level(2.0, 0.7))
     found = tally.follow(60_000).measure(90_000)
     assert (found.max_over_mean, found.worst_usage, found.moves) == pytest.approx((2.0, 0.7, 0))
 
 
-def test_a_clock_that_is_set_back_takes_nothing_away() -> None:
+def test_clock_set_back_subtracts_nothing() -> None:
     tally = Tally(0)
     tally.see(10_000, level(2.0))
     tally.see(5_000, level(4.0))
@@ -92,8 +92,8 @@ def test_a_clock_that_is_set_back_takes_nothing_away() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 1000), st.floats(1.0, 10.0)), max_size=10), st.integers(0, 10_000))
-def test_the_mean_lies_between_the_least_and_the_greatest(seen: list[tuple[int, float]], cut_ms: int) -> None:
-    """And a time that is cut in two comes to the same."""
+def test_mean_lies_between_extremes_and_adds_up(seen: list[tuple[int, float]], cut_ms: int) -> None:
+    """Also compares one tally with two consecutive ones."""
     whole, first, at_ms = Tally(0), Tally(0), 0
     second: Tally | None = None
     for later_ms, ratio in seen:
@@ -119,7 +119,7 @@ def a_move(
     return ComparisonEntry(at_ms, Verdict("x", reason, acted=True, why=why), (), 8.0)
 
 
-def test_load_that_is_moved_again_or_back_counts_whoever_moved_it_and_also_in_the_next_tally() -> None:
+def test_load_moved_again_or_back_counts_across_tallies() -> None:
     tally = Tally(0)
     tally.count([a_move(0, "a", "b"), a_move(1_000, "b", "c", ComparisonReason.MOVED_BY_US)])
     first = tally.measure(3_600_000)

@@ -23,14 +23,14 @@ from loadmanager.core.domain.settings import KEYS, PlannerSettings
 SAYING = "from loadmanager.core.diagnosis.reason_catalogue import REASONS; print(*sorted(REASONS))"
 
 
-def test_each_word_stands_for_one_reason_and_is_its_name() -> None:
+def test_each_word_is_unique_and_the_name_of_its_reason() -> None:
     declared = [reason for subject in Reason.__subclasses__() for reason in subject]
     assert [word for word, count in Counter(reason.value for reason in declared).items() if count > 1] == []
     assert [reason.value for reason in declared] == [reason.name.lower() for reason in declared]
     assert all(reason_of(reason.value) is reason for reason in declared)
 
 
-def test_the_catalogue_is_whole_whatever_else_is_imported() -> None:
+def test_catalogue_is_complete_without_other_imports() -> None:
     alone = subprocess.run([sys.executable, "-c", SAYING], capture_output=True, text=True, check=True).stdout.split()
     for module in pkgutil.walk_packages(loadmanager.core.__path__, "loadmanager.core."):
         importlib.import_module(module.name)
@@ -39,7 +39,7 @@ def test_the_catalogue_is_whole_whatever_else_is_imported() -> None:
 
 
 @pytest.mark.parametrize("reason", REASONS.values(), ids=str)
-def test_a_reason_is_its_word_and_stays_itself(reason: Reason) -> None:
+def test_reason_equals_its_word_and_survives_copies(reason: Reason) -> None:
     assert (str(reason), f"{reason}", json.loads(json.dumps({reason: reason}))) == (
         reason.value,
         reason.value,
@@ -50,8 +50,8 @@ def test_a_reason_is_its_word_and_stays_itself(reason: Reason) -> None:
 
 
 @pytest.mark.parametrize("reason", REASONS.values(), ids=str)
-def test_texts_are_filled_with_all_their_figures(reason: Reason) -> None:
-    """None of them has a brace that is no field, or a full stop, and each can be said."""
+def test_texts_can_be_filled_with_their_figures(reason: Reason) -> None:
+    """No text has a stray brace or a final full stop, and each can be shown."""
     for texts, said in ((reason.sentences, Verdict.sentence), (reason.remedies, Verdict.remedy)):
         for i, text in enumerate(texts):
             figures: dict[str, Figure] = dict.fromkeys(re.findall(r"\{=?(\w+)\}", text), 7)
@@ -64,7 +64,7 @@ def expected(text: str, figure: int) -> str:
     return re.sub(r"\{\w+\}", str(figure), re.sub(r"\{=(\w+)\}", rf"\1 {figure}", text))
 
 
-def test_the_first_remedy_that_has_all_its_figures_is_said() -> None:
+def test_first_remedy_with_all_its_figures_is_shown() -> None:
     reserved: dict[str, Figure] = {"reserved_by": "p", "namespace": "t/n", "broker": "b"}
     assert Verdict("b", FilterReason.ISOLATION_POLICY, acted=False, why=reserved).remedy() == (
         "let p cover t/n, or take b out of its primary brokers"
@@ -76,14 +76,14 @@ def test_the_first_remedy_that_has_all_its_figures_is_said() -> None:
     assert Verdict("b", SheddingReason.NOT_REPORTED, acted=False).remedy() == ""
 
 
-def test_an_entry_needs_no_sentence_and_takes_one_remedy_or_several() -> None:
+def test_entry_takes_any_number_of_sentences_and_remedies() -> None:
     assert entry("word") == ("word", (), ())
     assert entry("word", "one", "two", remedy="do") == ("word", ("one", "two"), ("do",))
     assert entry("word", remedy=("do", "or this")) == ("word", (), ("do", "or this"))
     assert (OwnershipReason.LOOKUP.sentences, OwnershipReason.LOOKUP.remedies) == ((), ())
 
 
-def test_a_text_names_settings_by_their_fields_and_says_their_keys() -> None:
+def test_fields_in_texts_become_setting_keys() -> None:
     key = KEYS["broker_max_topics"]
     _, (sentence,), (remedy,) = entry("word", "because {=broker_max_topics}", remedy="raise {#broker_max_topics}")
     assert (sentence, remedy) == (f"because {{={key}}}", "raise loadBalancerBrokerMaxTopics")
@@ -95,6 +95,6 @@ def test_a_text_names_settings_by_their_fields_and_says_their_keys() -> None:
         entry("word", "because {=loadBalancerBrokerMaxTopics}")
 
 
-def test_an_unknown_word_is_no_reason() -> None:
+def test_unknown_word_is_refused() -> None:
     with pytest.raises(ValueError, match="'by_heart' is no reason"):
         reason_of("by_heart")

@@ -30,31 +30,31 @@ def a_plan(*steps: Assign | Unload) -> Plan:
     return Plan(1, 0.0, steps, ())
 
 
-def test_what_an_overloaded_broker_used_before_is_forgotten_before_a_round() -> None:
+def test_average_of_an_overloaded_broker_is_dropped_before_a_round() -> None:
     assert before_round(remembered("a", "b"), a_cluster(90), SETTINGS) == remembered("b")
 
 
-def test_up_to_the_threshold_averages_go_on() -> None:
+def test_averages_are_kept_up_to_the_threshold() -> None:
     state = remembered("a", "b")
     assert before_round(state, a_cluster(80), SETTINGS) is state
 
 
-def test_brokers_that_a_plan_takes_from_or_gives_to_begin_anew() -> None:
+def test_averages_of_source_and_destination_are_dropped_after_a_round() -> None:
     step = Unload(bundle(0), A, B, ThresholdReason.BROKER_ABOVE_AVERAGE)
     assert after_round(remembered("a", "b", "c"), a_plan(step), a_cluster()) == remembered("c")
 
 
-def test_an_unload_without_a_destination_is_one_of_its_source() -> None:
+def test_unload_without_a_destination_drops_the_average_of_its_source() -> None:
     step = Unload(bundle(0), A, None, ThresholdReason.BROKER_ABOVE_AVERAGE)
     assert after_round(remembered("a", "b"), a_plan(step), a_cluster()) == remembered("b")
 
 
-def test_an_assignment_is_one_of_its_destination() -> None:
+def test_assignment_drops_the_average_of_its_destination() -> None:
     step = Assign(bundle(1), C, PlacementReason.ROUND_ROBIN)
     assert after_round(remembered("a", "c"), a_plan(step), a_cluster()) == remembered("a")
 
 
-def test_brokers_that_have_not_reported_since_load_came_or_went_begin_anew() -> None:
+def test_averages_of_unsettled_brokers_are_dropped() -> None:
     given = a_cluster(preallocated={bundle(7): "c"})
     unsettled = given.brokers.settled.copy()
     unsettled[0] = False
@@ -62,7 +62,7 @@ def test_brokers_that_have_not_reported_since_load_came_or_went_begin_anew() -> 
     assert after_round(remembered("a", "b", "c"), a_plan(), waiting) == remembered("b")
 
 
-def test_other_strategies_remember_what_they_did() -> None:
+def test_state_of_other_strategies_is_kept() -> None:
     state: State = {"AvgShedder": {"hits": {"a:8080": [1, 2, 3]}}}
     step = Unload(bundle(0), A, B, AvgSheddingReason.BROKER_ABOVE_PARTNER)
     assert before_round(state, a_cluster(90), SETTINGS) is state

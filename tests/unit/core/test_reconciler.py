@@ -40,7 +40,7 @@ FREED = owner_gone(assign(FREE, GONE, STAMP), STAMP)
 
 @dataclass(slots=True)
 class ReconcilingHarness(FakeMirror):
-    """Reconciling with its records, and a driver that does nothing until it is told to."""
+    """A reconciler with its records, and a driver that executes each action on request."""
 
     is_assigning: bool = False
     now_s: float = 100.0
@@ -61,24 +61,24 @@ class ReconcilingHarness(FakeMirror):
         return told
 
     def look(self) -> list[Action]:
-        """Do the look that is due; what is to be done then."""
+        """Execute the due scan; return the actions that follow."""
         assert self.step(Signal.TIME) == [ScanRecords()]
         self.to_do.clear()
-        return self.step(self.looked())
+        return self.step(self.scanned())
 
-    def look_again(self) -> list[Action]:
-        """The same after a change of membership."""
+    def scan_after_change(self) -> list[Action]:
+        """Scan after a change of membership."""
         self.now_s += 1.0
         self.step(Signal.MEMBERSHIP)
         return self.look()
 
-    def looked(self) -> RecordsScanned:
+    def scanned(self) -> RecordsScanned:
         releasing = [bundle for bundle, each in self.records.items() if each.state is OwnershipState.RELEASING]
         gone = list(dict.fromkeys(each.owner for each in self.orphans() if each.owner))
         return RecordsScanned(releasing, gone)
 
-    def time_passes(self, until_s: float) -> list[Action]:
-        """Do the looks that are due until then; what is to be done at last."""
+    def advance(self, until_s: float) -> list[Action]:
+        """Execute the scans due until then; return the first actions that follow."""
         told: list[Action] = []
         while not told and self.machine.wake_s is not None and self.machine.wake_s <= until_s:
             self.now_s = max(self.now_s, self.machine.wake_s)
@@ -103,7 +103,7 @@ def owned(owner: Registration) -> Ownership:
     return assign(FREE, owner, STAMP)
 
 
-def test_the_first_look_is_due_at_once_and_the_next_after_a_pause(leader: ReconcilingHarness) -> None:
+def test_first_scan_is_due_at_once_and_the_next_after_a_pause(leader: ReconcilingHarness) -> None:
     wake_s = leader.machine.wake_s
     assert wake_s is not None
     assert wake_s <= leader.now_s
@@ -118,7 +118,7 @@ def test_the_first_look_is_due_at_once_and_the_next_after_a_pause(leader: Reconc
     assert leader.step(Signal.TIME) == [ScanRecords()]
 
 
-def test_the_end_of_a_hold_is_looked_for_and_a_change_of_membership_at_once(leader: ReconcilingHarness) -> None:
+def test_scan_is_due_at_the_end_of_a_hold_and_on_membership_changes(leader: ReconcilingHarness) -> None:
     leader.held = {A.broker: 7.0, B.broker: 90.0}
     leader.look()
     assert leader.machine.wake_s == pytest.approx(107.05)
@@ -127,15 +127,15 @@ def test_the_end_of_a_hold_is_looked_for_and_a_change_of_membership_at_once(lead
     assert leader.machine.wake_s == 101.0
 
 
-def test_what_changes_while_a_look_is_under_way_has_another_one_follow(leader: ReconcilingHarness) -> None:
+def test_change_during_a_scan_causes_another_scan(leader: ReconcilingHarness) -> None:
     leader.step(Signal.TIME)
     leader.step(Signal.MEMBERSHIP)
     assert leader.machine.wake_s is None
-    leader.step(leader.looked())
+    leader.step(leader.scanned())
     assert leader.machine.wake_s == pytest.approx(100.05)
 
 
-def test_brokers_that_restart_together_are_looked_at_together(leader: ReconcilingHarness) -> None:
+def test_membership_changes_in_quick_succession_share_scans(leader: ReconcilingHarness) -> None:
     leader.look()
     looks = 0
     for _ in range(100):
@@ -147,7 +147,7 @@ def test_brokers_that_restart_together_are_looked_at_together(leader: Reconcilin
     assert looks == 2
 
 
-def test_a_release_is_seen_through_whoever_owned_the_bundle(leader: ReconcilingHarness) -> None:
+def test_releases_are_resumed_for_live_and_lost_owners(leader: ReconcilingHarness) -> None:
     leader.records = {"t/ns/a": release(owned(A), B, STAMP), "t/ns/b": release(owned(GONE), B, STAMP)}
     assert leader.look() == [ResumeRelease("t/ns/a"), ResumeRelease("t/ns/b")]
 
@@ -163,8 +163,8 @@ def test_bundles_of_a_lost_broker_are_freed(leader: ReconcilingHarness) -> None:
     }
     assert leader.look() == [ResumeRelease("t/2/d")]
     leader.records.update({"t/2/c": owned(B), "t/2/d": FREE})
-    assert leader.time_passes(until_s=104.9) == []
-    writes = leader.time_passes(until_s=105.0)
+    assert leader.advance(until_s=104.9) == []
+    writes = leader.advance(until_s=105.0)
     assert [list(write.transitions) for write in writes if isinstance(write, Write)] == [["t/1/a"], ["t/2/a", "t/2/b"]]
     assert {write.reason for write in writes if isinstance(write, Write)} == {OwnershipReason.OWNER_GONE.value}
     assert leader.do_write(writes[0]) == [Freed("t/1/a", GONE, FREED)]
@@ -174,36 +174,36 @@ def test_bundles_of_a_lost_broker_are_freed(leader: ReconcilingHarness) -> None:
     assert leader.orphans() == []
 
 
-def test_each_has_its_time_from_when_its_owner_was_found_gone(leader: ReconcilingHarness) -> None:
+def test_delay_starts_when_the_owner_is_found_lost(leader: ReconcilingHarness) -> None:
     leader.records = {"t/1/a": owned(GONE), "t/1/b": owned(B)}
     leader.look()
     leader.now_s = 102.0
     del leader.registrations[B.broker]
     leader.step(Signal.MEMBERSHIP)
     leader.look()
-    (write,) = leader.time_passes(until_s=106.0)
+    (write,) = leader.advance(until_s=106.0)
     assert leader.now_s == 105.0
     assert leader.do_write(write) == [Freed("t/1/a", GONE, FREED)]
-    (write,) = leader.time_passes(until_s=107.0)
+    (write,) = leader.advance(until_s=107.0)
     assert leader.do_write(write) == [Freed("t/1/b", B, FREED)]
 
 
-def test_it_is_freed_at_last_where_owners_are_found_for_bundles_at_every_moment(leader: ReconcilingHarness) -> None:
+def test_bundle_is_freed_after_a_maximum_delay_during_assignments(leader: ReconcilingHarness) -> None:
     leader.records["t/ns/b"] = owned(GONE)
     leader.is_assigning = True
     leader.look()
-    assert leader.time_passes(until_s=129.9) == []
-    (write,) = leader.time_passes(until_s=130.5)
+    assert leader.advance(until_s=129.9) == []
+    (write,) = leader.advance(until_s=130.5)
     assert leader.do_write(write) == [Freed("t/ns/b", GONE, FREED)]
 
 
-def test_nothing_is_freed_while_owners_are_found_for_bundles_and_soon_after_it_is(leader: ReconcilingHarness) -> None:
+def test_bundles_are_freed_soon_after_assignments_end(leader: ReconcilingHarness) -> None:
     leader.records["t/ns/b"] = owned(GONE)
     leader.is_assigning = True
     leader.look()
-    assert leader.time_passes(until_s=120.0) == []
+    assert leader.advance(until_s=120.0) == []
     leader.is_assigning = False
-    (write,) = leader.time_passes(until_s=120.5)
+    (write,) = leader.advance(until_s=120.5)
     assert leader.do_write(write) == [Freed("t/ns/b", GONE, FREED)]
 
 
@@ -211,7 +211,7 @@ def test_nothing_is_freed_while_owners_are_found_for_bundles_and_soon_after_it_i
 def test_bundle_moved_meanwhile_is_not_freed(leader: ReconcilingHarness, current: Ownership) -> None:
     leader.records["t/ns/b"] = owned(GONE)
     leader.look()
-    (write,) = leader.time_passes(until_s=105.0)
+    (write,) = leader.advance(until_s=105.0)
     leader.records["t/ns/b"] = current
     (not_freed,) = leader.do_write(write)
     assert isinstance(not_freed, NotFreed)
@@ -219,73 +219,73 @@ def test_bundle_moved_meanwhile_is_not_freed(leader: ReconcilingHarness, current
     assert leader.records["t/ns/b"] == current
 
 
-def test_a_bundle_whose_owner_is_there_when_it_would_be_freed_stays_with_it(leader: ReconcilingHarness) -> None:
+def test_bundle_of_a_returned_owner_is_not_freed(leader: ReconcilingHarness) -> None:
     leader.records["t/ns/b"] = owned(GONE)
     leader.look()
-    (write,) = leader.time_passes(until_s=105.0)
+    (write,) = leader.advance(until_s=105.0)
     leader.registrations[GONE.broker] = GONE
     (not_freed,) = leader.do_write(write)
     assert isinstance(not_freed, NotFreed)
 
 
-def test_a_write_of_which_nobody_knows_what_became_is_made_again_later(leader: ReconcilingHarness) -> None:
+def test_write_with_unknown_outcome_is_repeated_later(leader: ReconcilingHarness) -> None:
     leader.records["t/ns/b"] = owned(GONE)
     leader.look()
-    (write,) = leader.time_passes(until_s=105.0)
+    (write,) = leader.advance(until_s=105.0)
     assert isinstance(write, Write)
     assert leader.step(WriteEnded(write, {"t/ns/b": LOST})) == [NotFreed("t/ns/b", LOST)]
     assert leader.step(WriteEnded(write, {"t/ns/b": LOST})) == [], "once"
-    assert leader.time_passes(until_s=139.0) == []
-    (again,) = leader.time_passes(until_s=140.0)
+    assert leader.advance(until_s=139.0) == []
+    (again,) = leader.advance(until_s=140.0)
     assert leader.do_write(again) == [Freed("t/ns/b", GONE, FREED)]
 
 
-def test_bundles_wait_for_a_broker_that_is_held_off_and_go_back_to_it(leader: ReconcilingHarness) -> None:
+def test_bundles_of_a_held_off_broker_return_to_it(leader: ReconcilingHarness) -> None:
     leader.records["t/ns/b"] = owned(GONE)
     leader.held = {GONE.broker: 20.0}
     assert leader.look() == []
     leader.registrations[GONE.broker] = Registration(GONE.broker, 12)
-    assert leader.look_again() == [AssignBundles(["t/ns/b"])]
-    assert leader.look_again() == [AssignBundles(["t/ns/b"])], "whoever has them placed passes over what has an owner"
+    assert leader.scan_after_change() == [AssignBundles(["t/ns/b"])]
+    assert leader.scan_after_change() == [AssignBundles(["t/ns/b"])], "assignment skips bundles with an owner"
     leader.held = {}
-    assert leader.look_again() == [], "the time is over: it is another registration"
-    (write,) = leader.time_passes(until_s=leader.now_s + FREED_AFTER_S)
+    assert leader.scan_after_change() == [], "the hold is over, and it is another registration"
+    (write,) = leader.advance(until_s=leader.now_s + FREED_AFTER_S)
     assert leader.do_write(write) == [Freed("t/ns/b", GONE, FREED)]
 
 
-def test_what_waits_for_a_broker_that_is_held_off_is_freed_only_after_that(leader: ReconcilingHarness) -> None:
+def test_bundles_of_a_held_off_broker_are_freed_after_the_hold(leader: ReconcilingHarness) -> None:
     leader.records["t/ns/b"] = owned(GONE)
     leader.held = {GONE.broker: 20.0}
-    assert leader.time_passes(until_s=119.0) == []
+    assert leader.advance(until_s=119.0) == []
     leader.held = {}
-    assert leader.time_passes(until_s=124.0) == []
-    (write,) = leader.time_passes(until_s=126.0)
+    assert leader.advance(until_s=124.0) == []
+    (write,) = leader.advance(until_s=126.0)
     assert leader.do_write(write) == [Freed("t/ns/b", GONE, FREED)]
 
 
-def test_after_a_term_the_next_one_begins_with_a_look(leader: ReconcilingHarness) -> None:
+def test_new_term_begins_with_a_scan(leader: ReconcilingHarness) -> None:
     leader.records["t/ns/b"] = release(owned(A), B, STAMP)
     leader.step(Signal.TIME)
     leader.machine.forget()
-    assert leader.step(leader.looked()) == [], "that was the former one's"
+    assert leader.step(leader.scanned()) == [], "a scan of the former term"
     assert leader.look() == [ResumeRelease("t/ns/b")]
 
 
-def test_what_a_former_term_was_freeing_or_would_have_freed_is_its_own(leader: ReconcilingHarness) -> None:
+def test_pending_frees_of_a_former_term_are_dropped(leader: ReconcilingHarness) -> None:
     leader.records["t/ns/b"] = owned(GONE)
     leader.look()
     leader.machine.forget()
     leader.now_s = 105.0
     assert leader.look() == [], "found anew"
-    (write,) = leader.time_passes(until_s=110.0)
+    (write,) = leader.advance(until_s=110.0)
     leader.machine.forget()
     assert leader.do_write(write) == []
     assert leader.look() == []
 
 
 @given(st.data())
-def test_whatever_happens_nobody_loses_what_it_serves_and_in_the_end_nothing_is_unfinished(data: st.DataObject) -> None:
-    """A driver that does what it is told in any order, brokers that come and go, and writes that fail."""
+def test_records_converge_after_any_order_of_events(data: st.DataObject) -> None:
+    """Covers actions in any order, brokers that join and leave, and failed writes."""
     leader = ReconcilingHarness()
     names = [f"t/{namespace}/{number}" for namespace in (1, 2) for number in range(3)]
     for _ in range(data.draw(st.integers(1, 40))):
@@ -325,10 +325,10 @@ def test_whatever_happens_nobody_loses_what_it_serves_and_in_the_end_nothing_is_
 
 
 def _do(leader: ReconcilingHarness, action: Action, data: st.DataObject | None = None) -> None:
-    """`data`: of writes that may fail."""
+    """Execute an action; with `data` writes may fail."""
     match action:
         case ScanRecords():
-            leader.step(leader.looked())
+            leader.step(leader.scanned())
         case ResumeRelease(bundle):
             assert bundle in leader.records
         case Write():

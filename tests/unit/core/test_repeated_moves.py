@@ -24,7 +24,7 @@ from loadmanager.core.planning.repeated_moves import (
 A, B, C = broker("a"), broker("b"), broker("c")
 
 
-def test_a_bundle_that_goes_on_to_somebody_else_is_moved_again_and_one_that_comes_home_is_back_too() -> None:
+def test_second_move_counts_as_again_and_return_as_back() -> None:
     trail = MoveTrail()
     first = trail.add(0.0, bundle(0), A, B)
     assert (first.moved_s, first.left_s, is_again(first), is_back(first)) == (NEVER, NEVER, False, False)
@@ -34,25 +34,25 @@ def test_a_bundle_that_goes_on_to_somebody_else_is_moved_again_and_one_that_come
     assert (is_again(third), is_back(third), third.left_s) == (False, True, 0.0)
 
 
-def test_what_an_operator_moved_may_be_moved_again_but_may_not_go_back() -> None:
+def test_return_after_an_operators_move_counts_as_back_only() -> None:
     trail = MoveTrail()
     trail.add(0.0, bundle(0), A, B, is_own=False)
     move = trail.add(60.0, bundle(0), B, A)
     assert (is_again(move), is_back(move)) == (False, True)
 
 
-def test_a_bundle_that_comes_to_its_owner_again_is_back_at_once() -> None:
+def test_move_to_its_own_owner_counts_as_back() -> None:
     assert is_back(MoveTrail().add(5.0, bundle(0), A, A))
     assert not is_back(MoveTrail().add(5.0, bundle(0), A, None))
 
 
-def test_a_broker_that_has_restarted_is_another_one() -> None:
+def test_move_to_a_restarted_broker_is_not_back() -> None:
     trail = MoveTrail()
     trail.add(0.0, bundle(0), A, B)
     assert not is_back(trail.add(60.0, bundle(0), B, Registration(A.broker, A.incarnation + 1)))
 
 
-def test_a_trail_that_goes_on_from_another_knows_what_that_one_knew_and_nothing_of_what_it_learns() -> None:
+def test_following_trail_copies_the_moves_so_far() -> None:
     first = MoveTrail()
     first.add(0.0, bundle(0), A, B)
     second = first.follow()
@@ -60,7 +60,7 @@ def test_a_trail_that_goes_on_from_another_knows_what_that_one_knew_and_nothing_
     assert second.add(2.0, bundle(0), B, A).moved_s == 0.0
 
 
-def test_only_the_shares_of_sheddings_own_moves_count() -> None:
+def test_only_own_moves_count_for_the_shares() -> None:
     own = PastMove(9.0, bundle(0), "a", 1, 0.25, is_own=True, moved_s=1.0, left_s=1.0)
     moves = [own, own._replace(is_own=False), own._replace(moved_s=NEVER), own._replace(left_s=NEVER)]
     assert (share_again(moves), share_back(moves)) == (0.5, 0.5)
@@ -71,7 +71,7 @@ places = st.sampled_from((A, B, C))
 
 @given(st.lists(st.tuples(st.floats(0, 6 * 3600), st.integers(0, 2), places, places, st.booleans()), max_size=20))
 def test_trail_equals_the_memory(made: list[tuple[float, int, Registration, Registration, bool]]) -> None:
-    """But for what is too long ago to count; nothing is again or back that the moves before it do not show to be."""
+    """Compares recent moves. A move is again or back only if earlier moves show it."""
     trail, moves, at_s = MoveTrail(), list[PastMove](), 0.0
     for later_s, number, source, destination, is_own in made:
         at_s += later_s

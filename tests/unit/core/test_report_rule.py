@@ -19,7 +19,7 @@ def test_a_report_is_due_when_the_last_one_is_too_old() -> None:
     )
 
 
-def test_the_figure_that_changed_most_is_named() -> None:
+def test_most_changed_figure_is_named() -> None:
     now = replace(LAST, msg_rate_per_s=120.0, throughput_bytes_per_s=1500.0, max_usage=0.75)
     assert report_due(LAST, now, 10, 900) == ReportDue(ReportReason.LOAD_CHANGED, "throughput_bytes_per_s", 50.0)
     assert report_due(LAST, replace(LAST, max_usage=0.75), 10, 900) == ReportDue(
@@ -27,5 +27,5 @@ def test_the_figure_that_changed_most_is_named() -> None:
     )
 
 
-def test_a_change_of_exactly_the_threshold_is_not_enough() -> None:
+def test_change_of_exactly_the_threshold_is_not_due() -> None:
     assert report_due(LAST, replace(LAST, bundles=11), 10, 900) is None

@@ -24,7 +24,7 @@ CPU_AND_BANDWIDTH = ResourceWeights()
 
 
 def a_report(**changes: object) -> BrokerReport:
-    """A good one."""
+    """A valid report."""
     good = report({bundle(0): LOAD}, cpu=(300, 800), bandwidth_in=(400, 1_000), bandwidth_out=(400, 1_000))
     return replace(good, **changes)  # type: ignore[arg-type]  # fields of a report
 
@@ -46,7 +46,7 @@ def judged(gate: ReportValidator, given: BrokerReport, at_s: float = HOUR_S) -> 
     return gate.judge(A, given, at_s, MOST_AGE_S)
 
 
-def test_a_good_report_counts_as_it_is() -> None:
+def test_good_report_is_accepted_unchanged() -> None:
     gate, given = ReportValidator(), a_report()
     found = judged(gate, given)
     assert (found.report, found.counts, found.fault) == (given, True, None)
@@ -72,7 +72,7 @@ def test_a_good_report_counts_as_it_is() -> None:
         (a_report(load=np.zeros(4)), "it carries 0 messages/s and its bundles 2000"),
     ],
 )
-def test_a_report_that_cannot_be_true_is_doubted_and_the_last_good_one_counts(given: BrokerReport, fault: str) -> None:
+def test_implausible_report_is_rejected_and_the_last_good_one_counts(given: BrokerReport, fault: str) -> None:
     gate = ReportValidator()
     assert judged(gate, a_report()).counts
     found = judged(gate, given)
@@ -96,16 +96,16 @@ def test_a_report_that_cannot_be_true_is_doubted_and_the_last_good_one_counts(gi
         report({bundle(0): (0.0, 0.0, 0.0, 0.0)}, cpu=(1, 800)),
     ],
 )
-def test_what_is_unusual_but_may_be_true_is_believed(given: BrokerReport) -> None:
+def test_unusual_but_possible_report_is_accepted(given: BrokerReport) -> None:
     assert judged(ReportValidator(), given).fault is None
 
 
-def test_a_clock_may_be_a_minute_ahead_and_no_more() -> None:
+def test_clock_may_be_a_minute_ahead() -> None:
     assert judged(ReportValidator(), a_report(last_update_ms=3_660_000)).fault is None
     assert judged(ReportValidator(), a_report(last_update_ms=3_660_001)).fault is not None
 
 
-def test_the_first_report_of_a_broker_counts_even_if_it_is_doubted_because_clients_have_to_be_served() -> None:
+def test_first_report_counts_even_if_implausible() -> None:
     gate = ReportValidator()
     found = judged(gate, a_report(load=np.array(LOAD) * 10))
     assert found.counts
@@ -113,7 +113,7 @@ def test_the_first_report_of_a_broker_counts_even_if_it_is_doubted_because_clien
 
 
 @pytest.mark.parametrize("factor", [0.1, 10.0])
-def test_a_capacity_that_changes_without_a_restart_is_believed_once_it_has_stayed(factor: float) -> None:
+def test_changed_capacity_is_accepted_after_a_while(factor: float) -> None:
     gate, changed = ReportValidator(), with_limits(factor)
     judged(gate, a_report())
     found = judged(gate, changed)
@@ -123,13 +123,13 @@ def test_a_capacity_that_changes_without_a_restart_is_believed_once_it_has_staye
     assert judged(gate, changed, HOUR_S + MOST_AGE_S + 2).fault is None
 
 
-def test_a_broker_that_was_started_anew_may_have_another_capacity() -> None:
+def test_restarted_broker_may_have_another_capacity() -> None:
     gate = ReportValidator()
     judged(gate, a_report())
     assert gate.judge(broker("a", incarnation=2), with_limits(10), HOUR_S, MOST_AGE_S).fault is None
 
 
-def test_a_limit_that_is_not_known_any_more_is_recalled_and_said() -> None:
+def test_missing_limit_is_replaced_by_the_last_one_with_a_remark() -> None:
     gate = ReportValidator()
     judged(gate, a_report())
     found = judged(gate, with_usage(BANDWIDTH_OUT, 500, 0))
@@ -140,7 +140,7 @@ def test_a_limit_that_is_not_known_any_more_is_recalled_and_said() -> None:
     assert remark.sentence() == "The limits of bandwidth out are not known any more; those that were count"
 
 
-def test_a_limit_that_never_was_known_is_said_if_the_resource_counts() -> None:
+def test_never_known_limit_of_a_weighted_resource_is_remarked() -> None:
     gate = ReportValidator()
     judged(gate, with_usage(BANDWIDTH_OUT, 500, 0))
     judged(gate, with_usage(BANDWIDTH_OUT, 500, 0))
@@ -153,7 +153,7 @@ def test_a_limit_that_never_was_known_is_said_if_the_resource_counts() -> None:
     assert gate.faults(HOUR_S, MOST_AGE_S, cpu_alone) is NO_FAULTS
 
 
-def test_a_broker_that_is_silent_for_too_long_is_left_alone_until_it_reports() -> None:
+def test_silent_broker_is_rejected_until_it_reports() -> None:
     gate = ReportValidator()
     judged(gate, a_report())
     assert not gate.faults(HOUR_S + MOST_AGE_S, MOST_AGE_S, CPU_AND_BANDWIDTH).rejected
@@ -164,7 +164,7 @@ def test_a_broker_that_is_silent_for_too_long_is_left_alone_until_it_reports() -
     assert not gate.faults(late_s, MOST_AGE_S, CPU_AND_BANDWIDTH).rejected
 
 
-def test_a_broker_that_is_gone_is_forgotten() -> None:
+def test_removed_broker_is_forgotten() -> None:
     gate = ReportValidator()
     judged(gate, a_report(load=np.zeros(4)))
     gate.forget(A.broker)
@@ -173,7 +173,7 @@ def test_a_broker_that_is_gone_is_forgotten() -> None:
 
 
 def a_model(gate: ReportValidator, hot: BrokerReport) -> ClusterModel:
-    """Three brokers, of which one is hot; what is wrong with its report is known."""
+    """Three brokers; one is hot, and faults of its report are set."""
     model, names = ClusterModel(), [bundle(number) for number in range(4)]
     owned = Ownership(OwnershipState.OWNED, A, None, 1)
     model.set_namespace("tenant/ns", names, [owned] * 4)
@@ -192,7 +192,7 @@ def hot_report(**changes: object) -> BrokerReport:
     return replace(given, **changes)  # type: ignore[arg-type]  # fields of a report
 
 
-def test_shedding_leaves_a_broker_alone_whose_report_is_doubted_and_says_so() -> None:
+def test_shedding_skips_a_broker_with_a_rejected_report() -> None:
     settings, rng = PlannerSettings(), np.random.default_rng(0)
     trusted = a_model(ReportValidator(), hot_report()).snapshot(HOUR_S, 0.0)
     assert plan_shedding(trusted, settings, {}, rng)[0].steps
@@ -203,7 +203,7 @@ def test_shedding_leaves_a_broker_alone_whose_report_is_doubted_and_says_so() ->
     assert (A.broker, ValidationReason.REPORT_DISTRUSTED) in reasons
 
 
-def test_why_a_bundle_stays_on_such_a_broker_is_explained() -> None:
+def test_bundle_on_a_broker_with_a_rejected_report_is_explained() -> None:
     model = a_model(ReportValidator(), hot_report(load=np.zeros(4)))
     situation = DecisionInput(model.snapshot(HOUR_S, 0.0), PlannerSettings(), {}, np.random.default_rng(0))
     explained = explain_bundle(situation, bundle(0)).shedding
@@ -212,14 +212,14 @@ def test_why_a_bundle_stays_on_such_a_broker_is_explained() -> None:
     assert explained.stays.remedy() == "mend what its agent reports, or restart the broker"
 
 
-def test_a_doubt_about_a_broker_that_the_model_does_not_know_is_not_said() -> None:
+def test_rejected_report_of_an_unknown_broker_has_no_verdict() -> None:
     model = a_model(ReportValidator(), hot_report(load=np.zeros(4)))
     model.remove_broker(A.broker)
     plan = plan_shedding(model.snapshot(HOUR_S, 0.0), PlannerSettings(), {}, np.random.default_rng(0))[0]
     assert ValidationReason.REPORT_DISTRUSTED not in {verdict.verdict for verdict in plan.verdicts}
 
 
-def test_the_same_doubts_change_nothing() -> None:
+def test_equal_faults_do_not_change_the_revision() -> None:
     model = ClusterModel()
     before = model.revision
     model.set_faults(NO_FAULTS)

@@ -76,7 +76,7 @@ LOST = RuntimeError("no answer")
 
 @dataclass(slots=True)
 class ReshapingsHarness:
-    """Splits and merges with the record of a namespace, and a driver that does nothing until it is told to."""
+    """Splits and merges of one namespace record, and a driver that executes each action on request."""
 
     state: NamespaceState
     registered: set[Registration] = field(default_factory=lambda: {A, B})
@@ -123,7 +123,7 @@ class ReshapingsHarness:
         return self.to_do.pop()
 
     def commit(self) -> list[Action]:
-        """Do the write that is to be done; what is to be done then."""
+        """Execute the pending write; return the actions that follow."""
         action = self.take()
         assert isinstance(action, CommitReshape), action
         self.state = action.reshaping.change(self.state, STAMP)
@@ -139,7 +139,7 @@ def a_leader(owner: Registration | None = A, bundles: int = 1) -> ReshapingsHarn
 
 
 def decided(parts: Parts = Parts.STAY, topics: list[TopicLoad] | None = None) -> Reshaping:
-    """A split that a round has decided on."""
+    """Return a split decided by a round."""
     split = Reshaping(WHOLE, SplitReason.TOPICS, (WHOLE.range,), parts=parts, topics=topics or [])
     split.cut(Split(str(WHOLE), (0x80000000,), SplitReason.TOPICS), WHY)
     return split
@@ -149,10 +149,10 @@ def said(verdict: Verdict) -> tuple[object, ...]:
     return verdict.subject, verdict.verdict, verdict.acted, verdict.why
 
 
-# What is asked for
+# Splits and merges on request
 
 
-def test_an_owner_is_asked_for_topics_and_the_bundle_cut_where_the_algorithm_says() -> None:
+def test_split_asks_the_owner_for_topics_and_uses_the_algorithm() -> None:
     leader, split = a_leader(), Reshaping.asked_for(WHOLE, BY_TOPICS)
     leader.step(ReshapeWanted(split))
     assert (leader.take(), split.phase) == (AskTopics(split, A), ReshapePhase.ASKED)
@@ -174,7 +174,7 @@ def test_an_owner_is_asked_for_topics_and_the_bundle_cut_where_the_algorithm_say
     assert split.because.why["boundaries"] == f"0x{split.boundaries[0]:08x}"
 
 
-def test_where_there_is_no_place_to_cut_it_is_said_and_nothing_is_written() -> None:
+def test_split_without_a_boundary_writes_nothing() -> None:
     leader, split = a_leader(), Reshaping.asked_for(WHOLE, BY_TOPICS)
     leader.step(ReshapeWanted(split))
     leader.to_do.clear()
@@ -194,7 +194,7 @@ def test_silent_owner_stops_only_algorithms_with_topics(divider: Divider, *, is_
     assert told == (CommitReshape(split) if is_cut else ReshapeEnded(split, LOST))
 
 
-def test_nobody_is_asked_about_a_split_that_is_decided_on() -> None:
+def test_decided_split_asks_for_no_topics() -> None:
     leader, split = a_leader(), decided()
     leader.step(ReshapeWanted(split))
     assert leader.step(OwnerSilent(split, LOST)) == [ReshapeEnded(split, LOST)]
@@ -203,7 +203,7 @@ def test_nobody_is_asked_about_a_split_that_is_decided_on() -> None:
         leader.step(TopicsNamed(another, TOPICS))
 
 
-def test_a_part_that_is_no_bundle_any_more_is_passed_over() -> None:
+def test_vanished_part_is_skipped() -> None:
     leader, split = a_leader(), decided(Parts.PLACED)
     leader.step(ReshapeWanted(split))
     leader.commit()
@@ -211,7 +211,7 @@ def test_a_part_that_is_no_bundle_any_more_is_passed_over() -> None:
     assert leader.step(WaitEnded(split)) == [ReshapeEnded(split)]
 
 
-def test_a_bundle_on_its_way_is_waited_for_and_one_of_nobody_gets_an_owner() -> None:
+def test_split_waits_for_a_registered_owner() -> None:
     leader, split = a_leader(None), Reshaping.asked_for(WHOLE, BY_RANGE)
     leader.step(ReshapeWanted(split))
     assert leader.take() == Settle(split, FREE)
@@ -228,7 +228,7 @@ def test_a_bundle_on_its_way_is_waited_for_and_one_of_nobody_gets_an_owner() -> 
     assert leader.take() == AskTopics(split, B)
 
 
-def test_a_bundle_that_does_not_come_to_rest_is_left_alone() -> None:
+def test_split_gives_up_after_five_waits() -> None:
     leader, split = a_leader(None), Reshaping.asked_for(WHOLE, BY_RANGE)
     leader.step(ReshapeWanted(split))
     for _ in range(5):
@@ -240,7 +240,7 @@ def test_a_bundle_that_does_not_come_to_rest_is_left_alone() -> None:
     assert "Free again and again" in str(ended.error)
 
 
-def test_a_bundle_that_is_no_more_is_not_looked_for() -> None:
+def test_split_of_an_unknown_bundle_fails() -> None:
     leader = a_leader(bundles=2)
     (told,) = leader.step(ReshapeWanted(Reshaping.asked_for(WHOLE, BY_RANGE)))
     assert isinstance(told, ReshapeEnded)
@@ -248,7 +248,7 @@ def test_a_bundle_that_is_no_more_is_not_looked_for() -> None:
     assert str(WHOLE) in str(told.error)
 
 
-def test_parts_that_are_to_be_free_are_released_and_nobody_waits_for_that() -> None:
+def test_free_parts_are_released_without_waiting() -> None:
     leader, split = a_leader(), Reshaping.asked_for(WHOLE, AT_THE_HALF, Parts.FREE)
     leader.step(ReshapeWanted(split))
     leader.to_do.clear()
@@ -258,10 +258,10 @@ def test_parts_that_are_to_be_free_are_released_and_nobody_waits_for_that() -> N
     assert rest == [Release(LOW), Release(HIGH), ReshapeEnded(split)]
 
 
-# What a round has decided
+# Splits and merges decided by a round
 
 
-def test_parts_are_placed_one_after_the_other_and_one_that_nobody_owns_is_passed_over() -> None:
+def test_parts_are_placed_in_order_and_free_ones_skipped() -> None:
     leader, split = a_leader(), decided(Parts.PLACED)
     (commit,) = leader.step(ReshapeWanted(split))
     assert commit == CommitReshape(split)
@@ -299,7 +299,7 @@ def test_part_that_stays(destination: Registration | None, excess: Verdict | Non
     assert choose == ChooseDestination(split, HIGH)
 
 
-def test_a_write_that_is_refused_ends_it_and_what_has_ended_hears_of_nothing_more() -> None:
+def test_refused_write_ends_the_split() -> None:
     leader, split = a_leader(), decided()
     leader.step(ReshapeWanted(split))
     assert leader.step(ReshapeRefused(split, LOST)) == [ReshapeEnded(split, LOST)]
@@ -307,13 +307,13 @@ def test_a_write_that_is_refused_ends_it_and_what_has_ended_hears_of_nothing_mor
     assert leader.step(ReshapeRefused(split, LOST)) == []
 
 
-def test_what_is_no_bundle_any_more_cannot_be_written() -> None:
+def test_change_of_a_vanished_bundle_is_refused() -> None:
     leader = a_leader(bundles=2)
     with pytest.raises(BundleGoneError, match="not a current bundle"):
         decided().change(leader.state, STAMP)
 
 
-def test_two_neighbours_become_one_whichever_is_named_first() -> None:
+def test_neighbours_are_merged_in_either_order() -> None:
     leader = a_leader(bundles=2)
     because = Verdict(str(HIGH), MergeReason.ADMIN_MERGE, acted=True, why={"with": str(LOW)})
     merge = Reshaping.merge(HIGH, LOW, because)
@@ -326,7 +326,7 @@ def test_two_neighbours_become_one_whichever_is_named_first() -> None:
     assert [each.version for each in leader.state.ownerships] == [2]
 
 
-def test_a_bundle_may_be_cut_at_several_places() -> None:
+def test_bundle_may_be_cut_at_several_places() -> None:
     split = Reshaping(WHOLE, SplitReason.TOPICS, (WHOLE.range,))
     split.cut(Split(str(WHOLE), (0x40000000, 0x80000000), SplitReason.TOPICS), WHY)
     assert split.because is not None
@@ -338,7 +338,7 @@ def test_a_bundle_may_be_cut_at_several_places() -> None:
     ]
 
 
-def test_topics_of_which_the_load_is_not_known_divide_no_history() -> None:
+def test_topics_of_unknown_load_divide_no_history() -> None:
     leader, split = a_leader(), decided(topics=[TopicLoad(5, 1.0, 2.0)])
     leader.step(ReshapeWanted(split))
     reshaped, _ = leader.commit()
@@ -347,8 +347,8 @@ def test_topics_of_which_the_load_is_not_known_divide_no_history() -> None:
 
 
 @given(st.data())
-def test_whatever_happens_no_bundle_is_lost_versions_grow_and_each_is_said_to_have_ended(data: st.DataObject) -> None:
-    """A driver that does what it is told in any order, owners that go, bundles on their way, and writes that fail."""
+def test_bundles_are_conserved_versions_grow_and_every_reshape_ends(data: st.DataObject) -> None:
+    """Covers actions in any order, lost owners, bundles under way, and failed writes."""
     leader = a_leader(bundles=4)
     under_way: list[Reshaping] = []
     ended: list[Reshaping] = []
@@ -356,16 +356,16 @@ def test_whatever_happens_no_bundle_is_lost_versions_grow_and_each_is_said_to_ha
         before = leader.state
         match data.draw(st.sampled_from(["want", "want", "do", "do", "do", "do", "go", "move", "drop"])):
             case "want":
-                under_way.append(_wanted(leader, data))
+                under_way.append(_draw_reshaping(leader, data))
                 leader.step(ReshapeWanted(under_way[-1]))
             case "do" if leader.to_do:
-                _do(leader, data, ended)
+                _do_any_action(leader, data, ended)
             case "go" if len(leader.registered) > 1:
                 leader.registered.discard(data.draw(st.sampled_from([A, B])))
             case "drop" if under_way:
                 leader.step(ReshapeRefused(data.draw(st.sampled_from(under_way)), LOST))
             case _:
-                _elsewhere(leader, data)
+                _change_owner(leader, data)
         assert succession_violations(before, leader.state) == []
         alive = {each for each in under_way if each.phase is not ReshapePhase.ENDED}
         assert leader.machine.being_split == {
@@ -374,17 +374,17 @@ def test_whatever_happens_no_bundle_is_lost_versions_grow_and_each_is_said_to_ha
     for _ in range(1_000):
         if not leader.to_do:
             break
-        _do(leader, data, ended)
+        _do_any_action(leader, data, ended)
     assert {each for each in under_way if each.phase is not ReshapePhase.ENDED} == set()
-    assert len(ended) == len(set(ended)) == len(under_way), "each was said to have ended, once"
+    assert len(ended) == len(set(ended)) == len(under_way), "each ends exactly once"
 
 
 def _any(leader: ReshapingsHarness, data: st.DataObject) -> BundleName:
     return BundleName(NAME, data.draw(st.sampled_from(leader.state.bundles.ranges())))
 
 
-def _wanted(leader: ReshapingsHarness, data: st.DataObject) -> Reshaping:
-    """A split that is asked for, one that is decided on, or a merge."""
+def _draw_reshaping(leader: ReshapingsHarness, data: st.DataObject) -> Reshaping:
+    """Draw a requested split, a decided split, or a merge."""
     own, parts = _any(leader, data), data.draw(st.sampled_from(Parts))
     kind = data.draw(st.sampled_from(["asked for", "decided", "merge"]))
     if kind == "merge" and own.range.upper != WHOLE.range.upper:
@@ -399,8 +399,8 @@ def _wanted(leader: ReshapingsHarness, data: st.DataObject) -> Reshaping:
     return Reshaping.asked_for(own, data.draw(st.sampled_from([BY_RANGE, BY_TOPICS])), parts)
 
 
-def _elsewhere(leader: ReshapingsHarness, data: st.DataObject) -> None:
-    """Somebody else moves a bundle on: it is assigned, released, or its release ends."""
+def _change_owner(leader: ReshapingsHarness, data: st.DataObject) -> None:
+    """Assign or release a bundle, or end its release, outside the machine."""
     own = _any(leader, data)
     current = leader.find_ownership(str(own))
     assert current is not None
@@ -413,8 +413,8 @@ def _elsewhere(leader: ReshapingsHarness, data: st.DataObject) -> None:
             leader.put(own, data.draw(st.sampled_from([complete, abandon]))(current, STAMP))
 
 
-def _do(leader: ReshapingsHarness, data: st.DataObject, ended: list[Reshaping]) -> None:
-    """One of the actions, whichever."""
+def _do_any_action(leader: ReshapingsHarness, data: st.DataObject, ended: list[Reshaping]) -> None:
+    """Execute one drawn action."""
     action = leader.to_do.pop(data.draw(st.integers(0, len(leader.to_do) - 1)))
     match action:
         case Settle(it, current):

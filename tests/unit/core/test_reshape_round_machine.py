@@ -87,7 +87,7 @@ def said(told: list[Action]) -> list[tuple[object, ...]]:
 def a_round(
     *events: Event, settings: PlannerSettings = MERGES, **changes: object
 ) -> tuple[ReshapeRoundMachine, list[Action]]:
-    """Rounds in which these events have come after it was due; what is to be done because of the last."""
+    """Run a due round through these events; return the machine and the last actions."""
     rounds = ReshapeRoundMachine()
     told = rounds.step(due(settings, **changes))
     for event in events:
@@ -95,8 +95,8 @@ def a_round(
     return rounds, told
 
 
-def asked_all(rounds: ReshapeRoundMachine, told: list[Action]) -> list[Action]:
-    """Every owner names its topics; what is to be done then."""
+def answer_all(rounds: ReshapeRoundMachine, told: list[Action]) -> list[Action]:
+    """Answer all requests for topics; return the last actions."""
     waiting = list(told)
     while waiting:
         ask = waiting.pop(0)
@@ -120,10 +120,10 @@ def test_no_round_while_frozen_or_without_news(changes: dict[str, object], why: 
     rounds = ReshapeRoundMachine()
     told = rounds.step(due(**changes))  # type: ignore[arg-type]  # the settings are not among them
     assert (said(told), told[-1]) == (why, RoundEnded())
-    assert isinstance(rounds.step(due(revision=2))[-1], FindCandidates), "the next one is not kept from it"
+    assert isinstance(rounds.step(due(revision=2))[-1], FindCandidates), "the next round is not affected"
 
 
-def test_the_extensible_rule_counts_rounds_in_which_nothing_is_new() -> None:
+def test_extensible_rule_runs_without_new_reports() -> None:
     extensible = replace(MERGES, load_manager_class_name="ExtensibleLoadManagerImpl")
     _, told = a_round(settings=extensible, revision=0)
     assert isinstance(told[-1], FindCandidates)
@@ -147,7 +147,7 @@ def test_the_extensible_rule_counts_rounds_in_which_nothing_is_new() -> None:
         ),
     ],
 )
-def test_where_nothing_may_be_split_it_is_said_why_and_merges_are_looked_for(
+def test_splitting_that_is_impossible_is_reported_and_merging_goes_on(
     settings: PlannerSettings, brokers: dict[object, None], reason: Reason, figure: tuple[str, object]
 ) -> None:
     _, told = a_round(settings=settings, brokers=brokers)
@@ -157,7 +157,7 @@ def test_where_nothing_may_be_split_it_is_said_why_and_merges_are_looked_for(
     assert (list(why), str(figure[1]) in str(why[figure[0]])) == ([figure[0]], True)
 
 
-def test_a_broker_that_is_not_believed_is_said_and_left_out() -> None:
+def test_broker_with_a_rejected_report_is_skipped() -> None:
     rounds, told = a_round(brokers={A: "it is old", B: None})
     assert said(told) == [("split", A.broker, SplitReason.REPORT_NOT_BELIEVED, {"fault": "it is old"})]
     assert told[-1] == FindCandidates((B,), MERGES)
@@ -167,7 +167,7 @@ def test_a_broker_that_is_not_believed_is_said_and_left_out() -> None:
     assert (look.brokers, look.controls) == ((B,), Controls())
 
 
-def test_only_owners_of_what_is_above_a_limit_are_asked_and_all_have_to_answer() -> None:
+def test_owners_of_hot_bundles_are_asked_and_all_must_answer() -> None:
     hot = [candidate(number) for number in range(12)]
     calm, foreign = candidate(20, topics=5), candidate(21, is_owned=False)
     rounds, told = a_round(found(*hot, calm, foreign))
@@ -177,13 +177,13 @@ def test_only_owners_of_what_is_above_a_limit_are_asked_and_all_have_to_answer()
     assert {each.reshaping.reason for each in asked} == {SplitReason.TOPICS}
     assert [each.reshaping.before for each in asked] == [(each.range,) for each in hot]
     assert rounds.step(SplitsDecided(Splits((), (), {}))) == [], "not before all have answered"
-    (decide,) = asked_all(rounds, told)
+    (decide,) = answer_all(rounds, told)
     assert isinstance(decide, DecideSplits)
     assert decide.topics == {each.name: TOPICS for each in hot}
     assert ([len(each.candidates) for each in decide.looked_at], decide.settings) == ([14, 0], MERGES)
 
 
-def test_what_an_operator_holds_is_said_and_not_asked_about() -> None:
+def test_held_bundle_is_reported_and_not_asked_about() -> None:
     held, other = candidate(1), candidate(2)
     _, told = a_round(found(held, other), controls=Controls(pinned={held.name: BrokerId("b:1")}))
     assert isinstance(told[0], ReportVerdict)
@@ -209,10 +209,10 @@ def test_silent_owner_holds_back_only_some_splits(settings: PlannerSettings, *, 
     assert (SplitReason.NOTHING_TO_SPLIT in reasons(told)) is not is_left_alone, "something was looked at"
 
 
-def test_one_split_after_the_other_is_carried_out_and_then_merges_are_looked_for() -> None:
+def test_splits_run_one_by_one_before_merges() -> None:
     first, second, third = (candidate(number) for number in range(3))
     rounds, told = a_round(found(first, second, third))
-    asked_all(rounds, told)
+    answer_all(rounds, told)
     told = rounds.step(decided(first, second, refused=(third,)))
     carry_out = told[-1]
     assert said(told) == [("split", third.name, SplitReason.NO_SPLIT_BOUNDARY, {})]
@@ -229,24 +229,24 @@ def test_one_split_after_the_other_is_carried_out_and_then_merges_are_looked_for
     assert isinstance(look, FindMerges)
 
 
-def test_a_split_of_which_no_topics_were_asked_knows_of_none() -> None:
+def test_split_of_a_foreign_bundle_has_no_topics() -> None:
     foreign = candidate(1, is_owned=False)
     _, (carry_out,) = a_round(found(foreign), decided(foreign))
     assert isinstance(carry_out, ExecuteReshape)
     assert carry_out.reshaping.topics == ()
 
 
-def test_parts_stay_unless_they_are_to_be_placed() -> None:
+def test_parts_stay_unless_placement_is_on() -> None:
     rounds, told = a_round(found(candidate(1)), places_parts=False)
-    asked_all(rounds, told)
+    answer_all(rounds, told)
     (carry_out,) = rounds.step(decided(candidate(1)))
     assert isinstance(carry_out, ExecuteReshape)
     assert carry_out.reshaping.parts is Parts.STAY
 
 
-def test_in_a_dry_run_it_is_said_what_would_be_done() -> None:
+def test_dry_run_skips_splits_and_merges() -> None:
     rounds, told = a_round(found(candidate(1), candidate(2)), controls=Controls(dry_run=True))
-    asked_all(rounds, told)
+    answer_all(rounds, told)
     *refrains, look = rounds.step(decided(candidate(1), candidate(2)))
     assert [type(each) for each in refrains] == [SkipInDryRun, SkipInDryRun]
     assert isinstance(look, FindMerges)
@@ -259,7 +259,7 @@ def a_merge(number: int) -> Merge:
     return Merge(lower, upper, Verdict(lower, MergeReason.COLD_NEIGHBOURS, acted=True, why={"with": upper}))
 
 
-def test_where_merges_are_off_it_is_said_and_the_round_is_over() -> None:
+def test_disabled_merging_is_reported_and_ends_the_round() -> None:
     rounds, told = a_round(found(), decided(), settings=PlannerSettings())
     assert said(told) == [
         ("split", "cluster", SplitReason.NOTHING_TO_SPLIT, {"bundles": 17, "brokers": 2}),
@@ -269,7 +269,7 @@ def test_where_merges_are_off_it_is_said_and_the_round_is_over() -> None:
     assert rounds.step(due(PlannerSettings())) == [RoundEnded()], "nothing is new since"
 
 
-def test_merges_are_carried_out_one_after_the_other() -> None:
+def test_merges_run_one_by_one() -> None:
     why = Verdict("t/other", MergeReason.NO_COLD_NEIGHBOURS, acted=False)
     rounds, told = a_round(found(), decided(), MergesFound([a_merge(1), a_merge(5)], [why]))
     assert said(told) == [("merge", "t/other", MergeReason.NO_COLD_NEIGHBOURS, {})]
@@ -283,7 +283,7 @@ def test_merges_are_carried_out_one_after_the_other() -> None:
         assert (told[-1] == RoundEnded()) is is_last
 
 
-def test_a_round_that_was_given_up_does_not_go_on_and_the_next_one_begins_anew() -> None:
+def test_abandoned_round_does_not_affect_the_next_one() -> None:
     rounds, (answered, silent, ask, *_) = a_round(
         found(*(candidate(number) for number in range(12))), settings=BY_TOPICS
     )
@@ -294,17 +294,17 @@ def test_a_round_that_was_given_up_does_not_go_on_and_the_next_one_begins_anew()
     assert reasons(rounds.step(OwnerSilent(silent.reshaping, LOST))) == [SplitReason.OWNER_SILENT]
     rounds.forget()
     assert rounds.step(TopicsNamed(ask.reshaping, TOPICS)) == []
-    assert isinstance(rounds.step(due())[-1], FindCandidates), "what was reported is still new"
+    assert isinstance(rounds.step(due())[-1], FindCandidates), "the reports are still new"
     (decide,) = rounds.step(found())
     assert isinstance(decide, DecideSplits)
     assert decide.topics == {}
     told = rounds.step(decided())
-    assert reasons(told) == [SplitReason.NOTHING_TO_SPLIT], "nor was any left alone"
+    assert reasons(told) == [SplitReason.NOTHING_TO_SPLIT], "no silent owner is remembered"
 
 
 @given(st.data())
 def test_splits_run_once_one_at_a_time(data: st.DataObject) -> None:
-    """Owners that answer in any order or not, rules that choose any of the candidates, and splits that fail."""
+    """Covers silent owners, answers in any order, any choice of candidates, and failed splits."""
     rounds = ReshapeRoundMachine()
     hot = [candidate(number) for number in range(data.draw(st.integers(0, 20)))]
     chosen = [each for each in hot if data.draw(st.booleans())]
@@ -330,4 +330,4 @@ def test_splits_run_once_one_at_a_time(data: st.DataObject) -> None:
         if isinstance(action, RoundEnded):
             break
     assert carried_out == [*(each.name for each in chosen), a_merge(30).lower]
-    assert rounds.step(ReshapeEnded(it)) == [], "nothing is waited for"
+    assert rounds.step(ReshapeEnded(it)) == [], "no reshape is awaited"

@@ -18,7 +18,7 @@ def same(one: float, other: float) -> bool:
 
 
 @given(AMOUNTS, AMOUNTS)
-def test_per_cent_of_a_limit_are_those_of_arrays(usage: float, limit: float) -> None:
+def test_percent_of_equals_percent_usage(usage: float, limit: float) -> None:
     assert same(percent_of(usage, limit), float(percent_usage(usage, limit)))
 
 
@@ -29,6 +29,6 @@ def test_equal_to_arrays(usage: list[tuple[float, float]], factors: tuple[float,
     assert same(used.most_weighted(weights), float(weighted_max_usage(percent, weights)))
 
 
-def test_thirty_of_a_hundred_is_a_bit_more_than_thirty() -> None:
+def test_percent_of_has_32_bit_precision() -> None:
     assert 30 < percent_of(30, 100) < 30.00001
     assert percent_of(30, 0) == 0

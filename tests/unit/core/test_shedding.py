@@ -45,11 +45,11 @@ def test_a_broker_exactly_at_the_overload_threshold_sheds() -> None:
     )
 
 
-def test_a_broker_below_the_overload_threshold_is_told_so() -> None:
+def test_broker_below_the_overload_threshold_has_a_verdict() -> None:
     assert verdict(OVERLOAD, snapshot({"a": report(ten(), cpu=84)}), "a").verdict is SheddingReason.BELOW_THRESHOLD
 
 
-def test_bundles_of_equal_throughput_leave_in_the_order_of_their_names() -> None:
+def test_bundles_of_equal_throughput_are_shed_by_name() -> None:
     given = snapshot({"a": report({bundle(i): throughput(1) for i in (3, 1, 2, 4)}, cpu=125)})
     assert names(given, OVERLOAD.find_bundles_for_unloading(given, {})) == [bundle(1), bundle(2)]
 
@@ -68,13 +68,13 @@ def test_recently_unloaded_bundles_and_system_namespaces_stay() -> None:
     assert "1 of them as recently unloaded" in found.sentence()
 
 
-def test_a_broker_without_bundles_or_with_one_is_told_so() -> None:
+def test_broker_with_one_or_no_bundle_has_a_verdict() -> None:
     given = snapshot({"a": report(cpu=100), "b": report([bundle(1)], cpu=100)})
     assert verdict(OVERLOAD, given, "a").verdict is SheddingReason.NO_BUNDLES
     assert verdict(OVERLOAD, given, "b").verdict is SheddingReason.SINGLE_BUNDLE
 
 
-def test_a_broker_is_not_shed_from_again_before_it_reports_without_what_left() -> None:
+def test_broker_is_not_shed_again_before_its_next_report() -> None:
     a, b = broker("a"), broker("b")
     model = ClusterModel()
     bundles = ten()
@@ -88,13 +88,13 @@ def test_a_broker_is_not_shed_from_again_before_it_reports_without_what_left() -
     assert verdict(THRESHOLD, model.snapshot(0, 0), "a").verdict is SheddingReason.AWAITING_REPORT
 
 
-def test_an_idle_cluster_is_told_so() -> None:
+def test_idle_cluster_has_a_verdict() -> None:
     shed = THRESHOLD.find_bundles_for_unloading(snapshot({"a": report(ten()), "b": report()}), {})
     assert [(each.subject, each.verdict) for each in shed.verdicts] == [("cluster", ThresholdReason.CLUSTER_IDLE)]
     assert shed.state["usage"] == {"a:8080": [1, 0.0], "b:8080": [1, 0.0]}
 
 
-def test_a_need_below_the_minimum_is_left_alone_and_says_so() -> None:
+def test_need_below_the_minimum_has_a_verdict() -> None:
     small = {bundle(i): throughput(0.5) for i in range(10)}
     given = snapshot({"a": report(small, cpu=90), "b": report(cpu=10)})
     found = verdict(THRESHOLD, given, "a")
@@ -105,7 +105,7 @@ def test_a_need_below_the_minimum_is_left_alone_and_says_so() -> None:
     assert verdict(THRESHOLD, given, "b").verdict is SheddingReason.BELOW_THRESHOLD
 
 
-def test_usage_is_a_moving_average_that_a_new_registration_starts_anew() -> None:
+def test_moving_average_restarts_on_re_registration() -> None:
     def given(cpu: float, incarnation: int) -> Snapshot:
         reports = {broker("a", incarnation): report(cpu=cpu), broker("b"): report(cpu=50)}
         return build_snapshot(0.0, reports, {})
@@ -118,14 +118,14 @@ def test_usage_is_a_moving_average_that_a_new_registration_starts_anew() -> None
 
 
 def brokers_with(idle: int, hot_mib_per_s: float, bundles: int = 10) -> Snapshot:
-    """Nine at 50 % and `idle` at none; the first of the nine carries this much, each way."""
+    """Nine brokers at about 50 % and `idle` ones at 0 %; the first carries `hot_mib_per_s` each way."""
     hot = {bundle(i): throughput(hot_mib_per_s / bundles) for i in range(bundles)}
     reports = {"hot": report(hot, cpu=51)}
     reports |= {f"warm-{i}": report([bundle(100 * i), bundle(100 * i + 1)], cpu=50) for i in range(1, 9)}
     return snapshot({**reports, **{f"idle-{i}": report(cpu=0) for i in range(idle)}})
 
 
-def test_the_lower_boundary_mode_sheds_from_the_most_used_broker_and_says_why() -> None:
+def test_lower_boundary_mode_sheds_from_the_most_used_broker() -> None:
     given = brokers_with(idle=1, hot_mib_per_s=200)
     assert verdict(THRESHOLD, given, "hot").verdict is SheddingReason.BELOW_THRESHOLD
     found = verdict(LOWER_BOUNDARY, given, "hot")
@@ -134,23 +134,23 @@ def test_the_lower_boundary_mode_sheds_from_the_most_used_broker_and_says_why() 
     assert "is the highest and another broker's is below average" in found.sentence()
 
 
-def test_the_lower_boundary_mode_needs_a_broker_far_below_the_average() -> None:
+def test_lower_boundary_mode_needs_a_broker_far_below_the_average() -> None:
     given = brokers_with(idle=0, hot_mib_per_s=200)
     assert verdict(LOWER_BOUNDARY, given, "hot").verdict is SheddingReason.BELOW_THRESHOLD
 
 
-def test_the_lower_boundary_mode_needs_a_broker_with_bundles_to_spare() -> None:
+def test_lower_boundary_mode_needs_a_broker_with_several_bundles() -> None:
     reports = {f"a-{i}": report([bundle(i)], cpu=50) for i in range(9)}
     given = snapshot({**reports, "idle": report(cpu=0)})
     assert not LOWER_BOUNDARY.find_bundles_for_unloading(given, {}).bundles
 
 
-def test_the_lower_boundary_mode_keeps_to_the_minimum_too() -> None:
+def test_lower_boundary_mode_respects_the_minimum() -> None:
     found = verdict(LOWER_BOUNDARY, brokers_with(idle=1, hot_mib_per_s=90), "hot")
     assert (found.verdict, found.why["need_mib_per_s"]) == (SheddingReason.NEED_BELOW_MINIMUM, 9)
 
 
-def test_the_lower_boundary_mode_advances_the_moving_averages_a_second_time() -> None:
+def test_lower_boundary_mode_advances_the_averages_twice() -> None:
     state = {"usage": {"hot:8080": [1, 0.4]}}
     given = snapshot({"hot": report(cpu=50), "idle": report(cpu=50)})
     once = 0.4 * 0.9 + (1 - 0.9) * 0.5
@@ -159,7 +159,7 @@ def test_the_lower_boundary_mode_advances_the_moving_averages_a_second_time() ->
     assert LOWER_BOUNDARY.find_bundles_for_unloading(given, state).state["usage"]["hot:8080"][1] == twice
 
 
-def test_the_need_of_a_broker_is_in_bytes_of_both_directions() -> None:
+def test_need_counts_bytes_of_both_directions() -> None:
     given = snapshot({"a": report(ten(), cpu=100), "b": report(cpu=0)})
     found = verdict(OVERLOAD, given, "a")
     assert found.why["need_mib_per_s"] == 110 * MIB * (1.0 - 0.85 + 0.05) / MIB
@@ -171,12 +171,12 @@ def halves(a: float, b: float, *, lower_boundary: bool = False, minimum: float =
     return verdict(strategy, snapshot({"a": report(ten(), cpu=a), "b": report([bundle(50)], cpu=b)}), "a")
 
 
-def test_a_broker_exactly_at_the_average_plus_the_threshold_sheds() -> None:
+def test_broker_exactly_at_average_plus_threshold_sheds() -> None:
     assert halves(100, 50).verdict is ThresholdReason.BROKER_ABOVE_AVERAGE
     assert halves(75, 50).verdict is SheddingReason.BELOW_THRESHOLD
 
 
-def test_a_broker_exactly_at_the_average_minus_the_threshold_is_not_far_below() -> None:
+def test_broker_exactly_at_average_minus_threshold_is_not_far_below() -> None:
     reports = {"a": report(ten(), cpu=75), "b": report(cpu=75), "c": report(cpu=75)}
     given = snapshot({**reports, "d": report(cpu=50), "e": report(cpu=100)})
     strategy = ThresholdShedder(25, 0.0, 0.5, lower_boundary=True, weights=PlannerSettings().resource_weights)
@@ -184,26 +184,26 @@ def test_a_broker_exactly_at_the_average_minus_the_threshold_is_not_far_below() 
     assert not strategy.find_bundles_for_unloading(given, {}).bundles
 
 
-def test_a_need_of_exactly_the_minimum_is_shed() -> None:
+def test_need_of_exactly_the_minimum_is_shed() -> None:
     need = halves(100, 50).why["need_mib_per_s"]
     assert isinstance(need, float)
     assert halves(100, 50, minimum=need).acted
     assert halves(100, 50, minimum=need * 1.001).verdict is SheddingReason.NEED_BELOW_MINIMUM
 
 
-def test_the_lower_boundary_mode_gets_its_turn_only_when_nothing_was_shed() -> None:
+def test_lower_boundary_mode_acts_only_when_nothing_was_shed() -> None:
     given = snapshot({"a": report(ten(), cpu=100), "b": report(cpu=0)})
     strategy = ThresholdShedder(10, 0.0, 0.5, lower_boundary=True, weights=PlannerSettings().resource_weights)
     assert verdict(strategy, given, "a").verdict is ThresholdReason.BROKER_ABOVE_AVERAGE
 
 
-def test_the_lower_boundary_mode_passes_over_a_more_used_broker_with_a_single_bundle() -> None:
+def test_lower_boundary_mode_skips_a_broker_with_a_single_bundle() -> None:
     reports = {f"warm-{i}": report([bundle(100 * i)], cpu=52) for i in range(1, 9)}
     hot = report({bundle(i): throughput(20) for i in range(10)}, cpu=51)
     given = snapshot({**reports, "hot": hot, "idle": report(cpu=0)})
     assert verdict(LOWER_BOUNDARY, given, "hot").verdict is ThresholdReason.LOWER_BOUNDARY
 
 
-def test_a_need_that_is_not_a_number_is_not_below_the_minimum_as_in_pulsar() -> None:
+def test_nan_need_is_shed_as_in_pulsar() -> None:
     given = snapshot({"a": report(ten(), cpu=100, load=(0, 0, float("nan"), 0)), "b": report(cpu=0)})
     assert names(given, THRESHOLD.find_bundles_for_unloading(given, {})) == [bundle(10)]

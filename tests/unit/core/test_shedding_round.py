@@ -42,20 +42,20 @@ def a_round(
 
 
 def moved(bundles: range) -> churn.State:
-    """Each of these bundles has left b for a a minute ago."""
+    """Return churn state in which these bundles moved from b to a a minute ago."""
     state: churn.State = {}
     for i in bundles:
         state, _ = churn.noted(state, bundle(i), broker("b"), broker("a"), 0.1, SETTINGS, at_s=NOW_S - 60, is_own=True)
     return state
 
 
-def test_an_average_from_before_a_broker_was_overloaded_does_not_keep_it_from_being_relieved() -> None:
+def test_old_average_does_not_delay_relief_of_an_overloaded_broker() -> None:
     idle = used_before(a=0.05, b=0.05, c=0.05)
     assert not plan_shedding(hot_a(), SETTINGS, idle, np.random.default_rng(0))[0].steps
     assert a_round(state=idle).plan.steps
 
 
-def test_the_averages_of_brokers_that_give_or_get_something_begin_anew() -> None:
+def test_averages_of_sources_and_destinations_are_dropped() -> None:
     done = a_round()
     taking_part = {
         each.broker
@@ -69,14 +69,14 @@ def test_the_averages_of_brokers_that_give_or_get_something_begin_anew() -> None
     assert remembered.keys() == {"a:8080", "b:8080", "c:8080"} - taking_part
 
 
-def test_a_step_beyond_the_limits_is_not_taken_and_its_brokers_go_on_as_they_were() -> None:
+def test_step_beyond_the_limits_keeps_its_brokers_averages() -> None:
     nothing = a_round(replace(SETTINGS, max_load_moved_per_cycle_percentage=0))
     assert nothing.plan.steps == ()
     assert ChurnReason.MOVED_ENOUGH_THIS_CYCLE in {verdict.verdict for verdict in nothing.plan.verdicts}
     assert nothing.state["ThresholdShedder"]["usage"].keys() == {"a:8080", "b:8080", "c:8080"}
 
 
-def test_moves_that_are_remembered_count_until_they_are_too_old_to_matter() -> None:
+def test_remembered_moves_count_until_they_are_too_old() -> None:
     limited = replace(SETTINGS, max_load_moved_per_hour_percentage=30)
     assert a_round(limited).plan.steps
     after = a_round(limited, moves=moved(range(3)))
@@ -90,14 +90,14 @@ def test_moves_that_are_remembered_count_until_they_are_too_old_to_matter() -> N
     assert MoveMemory.of(again.churn_state).moves == ()
 
 
-def test_a_move_that_is_completed_while_strategies_decide_counts() -> None:
+def test_move_completed_during_the_decision_counts() -> None:
     limited = replace(SETTINGS, max_load_moved_per_hour_percentage=30)
     proposal = propose(hot_a(), limited, {}, np.random.default_rng(0))
     assert proposal.within_limits({}).plan.steps
     assert proposal.within_limits(moved(range(3))).plan.steps == ()
 
 
-def test_a_round_changes_nothing_that_it_is_given_but_the_generator() -> None:
+def test_round_mutates_only_its_generator() -> None:
     state, moves, rng = used_before(a=0.5, b=0.05, c=0.05), moved(range(2)), np.random.default_rng(0)
     before = deepcopy((state, moves))
     first = shed(hot_a(), SETTINGS, state, moves, deepcopy(rng))
@@ -108,6 +108,6 @@ def test_a_round_changes_nothing_that_it_is_given_but_the_generator() -> None:
     assert (second.state, second.churn_state) == (first.state, first.churn_state)
 
 
-def test_a_strategy_that_does_not_exist_is_refused() -> None:
+def test_unknown_strategy_is_refused() -> None:
     with pytest.raises(UnknownStrategyError):
         a_round(replace(SETTINGS, shedding_strategy="NoSuchShedder"))

@@ -15,7 +15,7 @@ def move(number: int, destination: str | None) -> Unload:
     return Unload(bundle(number), broker("a"), target, OverloadReason.BROKER_OVERLOADED)
 
 
-def test_a_round_is_one_sentence_with_its_routes_and_their_share_of_the_traffic() -> None:
+def test_round_summary_names_routes_and_share_of_traffic() -> None:
     verdict = summarize_round(12, LOADS, [move(0, "c"), move(1, "b"), move(2, "b"), move(3, None)], acted=True)
     assert verdict.acted
     assert verdict.sentence() == (
@@ -24,7 +24,7 @@ def test_a_round_is_one_sentence_with_its_routes_and_their_share_of_the_traffic(
 
 
 @pytest.mark.parametrize(("routes", "told"), [(5, "(1), a:8080 -> d4:8080 (1)"), (7, "(1), 2 more routes")])
-def test_many_routes_are_cut_short(routes: int, told: str) -> None:
+def test_many_routes_are_abbreviated(routes: int, told: str) -> None:
     verdict = summarize_round(1, LOADS, [move(number, f"d{number}") for number in range(routes)], acted=False)
     assert not verdict.acted
     assert verdict.sentence().endswith(told)

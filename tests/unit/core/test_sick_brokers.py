@@ -1,4 +1,4 @@
-"""Nothing is moved to a sick broker, by whichever strategy, and why is said."""
+"""No strategy moves bundles to a sick or stuck broker; verdicts give the reason."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ STRATEGIES = ("ThresholdShedder", "UniformLoadShedder", "AvgShedder", "TransferS
 
 
 def hot(faults: ReportFaults = SICK, policies: Policies = NO_POLICIES, controls: Controls | None = None) -> Snapshot:
-    """Broker a has to give, b could take, and c looks idle."""
+    """Broker a must shed, b has room, and c looks idle."""
     first = report({bundle(number): LOAD for number in range(20)}, cpu=95)
     second = report({bundle(number): LOAD for number in range(20, 26)}, cpu=40)
     given = snapshot({"a": first, "b": second, "c": report({}, cpu=2)}, policies=policies)
@@ -88,27 +88,27 @@ def takers(plan: Plan) -> set[str]:
 
 
 @pytest.mark.parametrize("rules", [MODULAR, EXTENSIBLE, SIMPLE, LEVEL])
-def test_a_sick_broker_is_dropped_by_all_rules(rules: FilterRules) -> None:
+def test_sick_broker_is_dropped_by_all_rules(rules: FilterRules) -> None:
     kept, dropped = allowed_brokers(rules, ask(hot()))
     assert (kept.tolist(), dropped) == ([True, True, False], {"broker_sick": 1})
     assert allowed_brokers(rules, ask(hot(NO_FAULTS)))[0].all()
 
 
 @pytest.mark.parametrize("rules", [MODULAR, EXTENSIBLE, SIMPLE, LEVEL])
-def test_only_what_nobody_has_is_given_to_it_where_nobody_else_may_have_it(rules: FilterRules) -> None:
+def test_sick_broker_gets_a_homeless_bundle_without_another_eligible_broker(rules: FilterRules) -> None:
     given = hot(policies=Policies((IsolationPolicy("mine", ("tenant/ns",), ("c.*",), ()),)))
     assert not allowed_brokers(rules, ask(given))[0].any()
     kept, dropped = allowed_brokers(rules, ask(given, is_homeless=True))
     assert (kept.tolist(), dropped) == ([False, False, True], {"isolation_policy": 2})
 
 
-def test_the_secondary_brokers_of_a_policy_stand_in_for_a_sick_primary_one() -> None:
+def test_secondary_brokers_replace_a_sick_primary_one() -> None:
     assert allowed_brokers(MODULAR, ask(hot(NO_FAULTS, MINE)))[0].tolist() == [False, False, True]
     assert allowed_brokers(MODULAR, ask(hot(SICK, MINE)))[0].tolist() == [False, True, False]
 
 
 def too_many_sick(**times: float) -> ReportFaults:
-    """Brokers that are sick, and too many to be kept away."""
+    """More sick brokers than can be quarantined."""
     why: dict[str, Figure] = {"figure": "latency", "value": "2500 ms", "peers": "10 ms", "off": 3, "brokers": 4}
     return ReportFaults(
         remarks=tuple(
@@ -128,25 +128,27 @@ def too_many_sick(**times: float) -> ReportFaults:
         (too_many_sick(b=1.0), [True, False, True]),
     ],
 )
-def test_of_many_sick_brokers_the_least_sick_get_it(rules: FilterRules, faults: ReportFaults, kept: list[bool]) -> None:
+def test_least_sick_of_many_sick_brokers_are_allowed(
+    rules: FilterRules, faults: ReportFaults, kept: list[bool]
+) -> None:
     allowed, dropped = allowed_brokers(rules, ask(cool(faults)))
     assert allowed.tolist() == kept
     assert dropped == {"sicker_than_others": kept.count(False)}
 
 
-def test_a_well_broker_that_is_overloaded_is_not_given_everything() -> None:
+def test_overloaded_well_broker_does_not_exclude_sick_ones() -> None:
     assert allowed_brokers(MODULAR, ask(hot(too_many_sick(b=9.0, c=9.0))))[0].tolist() == [True, True, True]
     full = snapshot({name: report({}, cpu=95) for name in "abc"})
     assert allowed_brokers(MODULAR, ask(replace(full, faults=too_many_sick(b=9.0))))[0].all()
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_nothing_is_shed_to_a_sick_broker_where_a_well_one_is(strategy: str) -> None:
+def test_nothing_is_shed_to_a_sick_broker_beside_a_well_one(strategy: str) -> None:
     assert C in takers(shed(hot(NO_FAULTS), strategy))
     assert takers(shed(hot(too_many_sick(c=25.0)), strategy)) <= {B}
 
 
-def test_of_brokers_that_are_kept_away_the_least_sick_takes_what_nobody_has() -> None:
+def test_homeless_bundle_goes_to_the_least_sick_broker() -> None:
     sick = {each: Verdict(each, FilterReason.BROKER_SICK, acted=False, why=WHY | {"times": 9.0}) for each in (A, B)}
     sick[C] = replace(sick[A], subject=C, why=WHY | {"times": 2.0})
     assert allowed_brokers(MODULAR, ask(cool(ReportFaults(sick=sick)), is_homeless=True))[0].tolist() == [
@@ -156,7 +158,7 @@ def test_of_brokers_that_are_kept_away_the_least_sick_takes_what_nobody_has() ->
     ]
 
 
-def test_why_not_names_the_sickness_of_one_among_many() -> None:
+def test_why_not_names_the_sickness_among_many_sick_brokers() -> None:
     situation = DecisionInput(cool(too_many_sick(b=4.0, c=9.0)), PlannerSettings(), {}, np.random.default_rng(0))
     explained = why_not(situation, bundle(0), C)
     assert explained.verdict.verdict is FilterReason.SICKER_THAN_OTHERS
@@ -166,7 +168,7 @@ def test_why_not_names_the_sickness_of_one_among_many() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_nothing_is_shed_to_it_though_it_looks_idle(strategy: str) -> None:
+def test_nothing_is_shed_to_an_idle_sick_broker(strategy: str) -> None:
     assert C in takers(shed(hot(NO_FAULTS), strategy))
     plan = shed(hot(), strategy)
     assert C not in takers(plan)
@@ -174,12 +176,12 @@ def test_nothing_is_shed_to_it_though_it_looks_idle(strategy: str) -> None:
     assert (verdict.subject, verdict.why) == (C, WHY)
 
 
-def test_it_gives_all_the_same_when_it_is_hot_itself() -> None:
+def test_hot_sick_broker_is_shed() -> None:
     faults = ReportFaults(sick={A: replace(SICK.sick[C], subject=A)})
     assert takers(shed(hot(faults), "ThresholdShedder")) == {B, C}
 
 
-def test_a_free_bundle_is_placed_elsewhere_and_a_drain_waits_rather_than_move_to_it() -> None:
+def test_placement_and_drain_avoid_a_sick_broker() -> None:
     given, rng = hot(), np.random.default_rng(0)
     plan, _ = planner.plan_assignments(given, [bundle(50)], PlannerSettings(), {}, rng)
     assert [step.destination.broker for step in plan.steps if step.destination] == [B]
@@ -189,7 +191,7 @@ def test_a_free_bundle_is_placed_elsewhere_and_a_drain_waits_rather_than_move_to
     assert {verdict.why["broker_sick"] for verdict in plan.verdicts} == {1}
 
 
-def test_a_pinned_bundle_is_brought_home_when_its_broker_is_well() -> None:
+def test_pinned_bundle_waits_until_its_broker_is_well() -> None:
     controls = Controls(pinned={bundle(0): C})
     assert len(planner.plan_pins(hot(NO_FAULTS, controls=controls), PlannerSettings()).steps) == 1
     plan = planner.plan_pins(hot(controls=controls), PlannerSettings())
@@ -202,11 +204,11 @@ def test_a_pinned_bundle_is_brought_home_when_its_broker_is_well() -> None:
     assert verdict.remedy() == "mend or restart it; or wait until it has been like its peers for 360 s more"
 
 
-def test_an_operator_may_move_a_bundle_to_it() -> None:
+def test_operator_may_move_a_bundle_to_a_sick_broker() -> None:
     assert planner.find_move_refusal(hot(), bundle(0), C, PlannerSettings()) is None
 
 
-def test_why_not_and_the_broker_itself_say_it() -> None:
+def test_why_not_and_broker_explanation_name_the_sickness() -> None:
     situation = DecisionInput(hot(), PlannerSettings(), {}, np.random.default_rng(0))
     explained = why_not(situation, bundle(0), C)
     assert explained.verdict.verdict is FilterReason.BROKER_SICK
@@ -216,7 +218,7 @@ def test_why_not_and_the_broker_itself_say_it() -> None:
     assert [each.verdict for each in explained_broker.obstacles] == [FilterReason.BROKER_SICK]
 
 
-def test_the_gate_hears_figures_of_reports_that_are_believed() -> None:
+def test_only_figures_of_accepted_reports_count() -> None:
     gate, weights = ReportValidator(), ResourceWeights(bandwidth_in=0, bandwidth_out=0)
     brokers = [broker(name) for name in "abcdefg"]
 
@@ -246,7 +248,7 @@ def test_quarantine_can_be_switched_off() -> None:
     assert PlannerSettings(sick_broker_quarantine_enabled=False).sick_broker_patience_s is None
 
 
-def test_the_bundles_of_a_registration_are_those_that_records_give_it() -> None:
+def test_bundles_of_a_registration_follow_the_records() -> None:
     model = ClusterModel()
     model.set_namespace("tenant/ns", [bundle(0), bundle(1)], [owned(broker("a")), FREE])
     assert model.bundles_of(broker("a")) == [bundle(0)]
@@ -258,7 +260,7 @@ def test_the_bundles_of_a_registration_are_those_that_records_give_it() -> None:
 
 
 @pytest.mark.parametrize("rules", [MODULAR, EXTENSIBLE, SIMPLE, LEVEL])
-def test_a_stuck_broker_is_given_nothing_as_long_as_another_may_have_it(rules: FilterRules) -> None:
+def test_stuck_broker_gets_nothing_beside_another_eligible_broker(rules: FilterRules) -> None:
     allowed, dropped = allowed_brokers(rules, ask(cool(STUCK), is_homeless=True))
     assert (allowed.tolist(), dropped) == ([True, True, False], {"broker_stuck": 1})
 
@@ -268,7 +270,7 @@ def test_no_strategy_moves_anything_to_a_stuck_broker(strategy: str) -> None:
     assert C not in takers(shed(hot(STUCK), strategy))
 
 
-def test_why_nothing_goes_to_a_stuck_broker_is_said_with_the_remedy() -> None:
+def test_verdict_and_remedy_of_a_stuck_broker() -> None:
     faults = STUCK.with_stuck(B, "it asks for no lease")
     assert [faults.is_stuck(each) for each in (A, B, C)] == [False, True, True]
     assert not faults.with_stuck(B, "").is_stuck(B)
@@ -282,7 +284,7 @@ def test_why_nothing_goes_to_a_stuck_broker_is_said_with_the_remedy() -> None:
     assert explained.verdict.remedy() == "restart c:8080, or drain it: `loadmanager admin brokers drain c:8080`"
 
 
-def test_the_reports_say_who_is_stuck_whether_or_not_sick_brokers_are_kept_away() -> None:
+def test_stuck_reports_count_without_quarantine_of_sick_brokers() -> None:
     gate = ReportValidator()
     registration = broker("c")
     gate.judge(registration, replace(report({}), stuck="it opens none"), 100.0, 60.0)

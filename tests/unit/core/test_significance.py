@@ -22,11 +22,11 @@ AMOUNTS = st.floats(-10, 10)
         (0.0, 0.0, Significance.EQUAL),
     ],
 )
-def test_an_interval_shows_one_thing(low: float, high: float, shown: Significance) -> None:
+def test_interval_has_one_significance(low: float, high: float, shown: Significance) -> None:
     assert MeanDifference((low + high) / 2, low, high, FEWEST_PAIRS).shows(0.02) is shown
 
 
-def test_a_few_pairs_show_nothing_not_even_that_it_is_equal() -> None:
+def test_too_few_pairs_are_inconclusive() -> None:
     assert MeanDifference(0.0, 0.0, 0.0, FEWEST_PAIRS - 1).shows(0.02) is Significance.INCONCLUSIVE
     assert MeanDifference(0.5, None, None, 1).shows(0.02) is Significance.INCONCLUSIVE
 

@@ -36,7 +36,7 @@ def model_after(given: Snapshot, **model: object) -> dict[str, Any]:
     return rank_brokers(given, {"model": {"last_update_ms": 0, **model}}, SETTINGS).model.as_json()
 
 
-def test_a_fixed_quota_never_changes() -> None:
+def test_fixed_quota_never_changes() -> None:
     quota = [1.0, 2.0, 3.0, 4.0, 5.0]
     model = model_after(reported_at(30, bundles=2), quotas={bundle(0): quota}, fixed=[bundle(0)])
     assert model["quotas"][bundle(0)] == quota
@@ -44,7 +44,7 @@ def test_a_fixed_quota_never_changes() -> None:
     assert model["fixed"] == [bundle(0)]
 
 
-def test_the_average_becomes_the_default_at_most_every_quarter_of_an_hour() -> None:
+def test_average_becomes_the_default_every_15_minutes_at_most() -> None:
     early = model_after(reported_at(14, bundles=40), stored_at_ms=0)
     assert early["default"] == list(DEFAULT_QUOTA)
     late = model_after(reported_at(15, bundles=40), stored_at_ms=0)
@@ -54,7 +54,7 @@ def test_the_average_becomes_the_default_at_most_every_quarter_of_an_hour() -> N
     assert (same["default"], same["stored_at_ms"]) == (list(DEFAULT_QUOTA), 15 * MINUTE_MS)
 
 
-def test_what_is_remembered_is_taken_in_once_per_report_and_is_a_json_value() -> None:
+def test_state_is_json_and_changes_once_per_report() -> None:
     first = model_after(reported_at(1))
     again = rank_brokers(reported_at(1), {"model": json.loads(json.dumps(first))}, SETTINGS).model
     assert again.as_json() == first
@@ -63,7 +63,7 @@ def test_what_is_remembered_is_taken_in_once_per_report_and_is_a_json_value() ->
     assert rank_brokers(given, {"model": ranking.model}, SETTINGS) is ranking
 
 
-def test_a_quota_is_kept_while_a_record_has_the_bundle_and_forgotten_after() -> None:
+def test_quota_is_kept_while_a_record_has_the_bundle() -> None:
     model = ClusterModel()
     model.set_namespace("tenant/ns", [bundle(0)], [owned(broker("b0"))])
     model.apply_report(broker("b0"), report())
@@ -71,13 +71,13 @@ def test_a_quota_is_kept_while_a_record_has_the_bundle_and_forgotten_after() -> 
     assert model_after(model.snapshot(0.0, 0.0), quotas=quotas)["quotas"] == {bundle(0): [1.0] * 5}
 
 
-def test_without_any_broker_nothing_is_taken_in() -> None:
+def test_without_brokers_the_state_is_empty() -> None:
     ranking = rank_brokers(snapshot({}), {}, SETTINGS)
     assert "last_update_ms" not in ranking.model.as_json()
     assert len(ranking.capacity) == 0
 
 
-def test_in_the_running_model_the_short_term_average_stands_for_what_is_measured() -> None:
+def test_samples_of_a_model_are_short_term_averages() -> None:
     model = ClusterModel()
     model.set_namespace("tenant/ns", [bundle(0)], [owned(broker("b0"))])
     for rate in (100, 200):
@@ -87,13 +87,13 @@ def test_in_the_running_model_the_short_term_average_stands_for_what_is_measured
     assert samples.objects.tolist() == [3]
 
 
-def test_a_bundle_that_two_report_is_measured_where_it_is() -> None:
+def test_sample_of_a_bundle_reported_twice_is_that_of_its_broker() -> None:
     stale = report({bundle(0): (1, 0, 0, 0)}, last_update_ms=1)
     fresh = report({bundle(0): (2, 0, 0, 0)}, last_update_ms=2)
     assert Samples.of(snapshot({"a": fresh, "b": stale})).load[0, 0] == 2
 
 
-def test_a_capacity_of_nothing_over_nothing_is_none_and_of_anything_over_nothing_does_not_bind() -> None:
+def test_capacity_with_zero_quotas() -> None:
     given = snapshot(
         {
             "b0": report(cpu=(0, 100), memory=(0, 800), bandwidth_in=(0, 10_000), bandwidth_out=(0, 10_000)),
@@ -104,7 +104,7 @@ def test_a_capacity_of_nothing_over_nothing_is_none_and_of_anything_over_nothing
     assert ranking.capacity.tolist() == [10, 0]
 
 
-def test_a_tally_counts_the_moves_before_it_was_asked_for_and_after() -> None:
+def test_tally_counts_earlier_and_later_moves() -> None:
     given = reported_at(0, bundles=2)
     projection = Projection(given)
     projection.move("tenant/ns", None, None, 0)
@@ -114,15 +114,15 @@ def test_a_tally_counts_the_moves_before_it_was_asked_for_and_after() -> None:
     assert projection.tally("one", lambda _: np.array([0.0]))[0] is added
 
 
-def test_a_bundle_does_not_count_as_load_of_the_broker_that_is_asked_to_own_it_again() -> None:
+def test_reassigned_bundle_does_not_count_at_its_former_broker() -> None:
     given = snapshot({"b0": report([bundle(0)], cpu=(0, 100))})
     registration, verdict, _ = choose_destination(given, bundle(0), None, SETTINGS, {}, RNG)
     assert (registration, verdict.verdict) == (broker("b0"), FillUpReason.IDLE_BROKER_OPENED)
     assert (verdict.why["usage_percent"], verdict.why["msg_rate_per_s"]) == (0, 0)
 
 
-def test_what_reports_do_not_change_is_shared_by_later_memories() -> None:
-    """Neither a burst of lookups nor a change of ownership has a cost per bundle."""
+def test_unchanged_columns_are_shared_between_states() -> None:
+    """Bursts of lookups and changes of ownership cost nothing per bundle."""
     first = rank_brokers(reported_at(1), {}, SETTINGS).model
     later = rank_brokers(reported_at(1), {"model": first}, SETTINGS).model
     assert later.quotas.quota is first.quotas.quota
@@ -131,7 +131,7 @@ def test_what_reports_do_not_change_is_shared_by_later_memories() -> None:
     assert later.carried.loaded is first.carried.loaded
 
 
-def test_a_broker_that_sheds_has_that_much_less_to_carry_for_the_next_bundle() -> None:
+def test_projected_move_reduces_the_load_of_its_source() -> None:
     given = snapshot({"b0": report([bundle(0), bundle(1)], cpu=(0, 100)), "b1": report(cpu=(0, 100))})
     ranking = rank_brokers(given, {"model": {"last_update_ms": 0}}, SETTINGS)
     projection = Projection(given)
@@ -142,7 +142,7 @@ def test_a_broker_that_sheds_has_that_much_less_to_carry_for_the_next_bundle() -
     assert (loaded[:, -1].tolist(), on_its_way[:, -1].tolist()) == ([1, 0], [0, 1])
 
 
-def test_a_broker_sheds_nothing_while_a_bundle_is_leaving_it() -> None:
+def test_broker_with_a_release_under_way_sheds_nothing() -> None:
     model = ClusterModel()
     model.set_namespace("tenant/ns", [bundle(0), bundle(1)], [owned(broker("b0")), owned(broker("b1"))])
     model.apply_report(broker("b0"), report([bundle(0), bundle(1)], cpu=90))
@@ -151,7 +151,7 @@ def test_a_broker_sheds_nothing_while_a_bundle_is_leaving_it() -> None:
     assert [each.verdict for each in plan.verdicts if each.subject == "b0:8080"] == [SheddingReason.AWAITING_REPORT]
 
 
-def test_the_even_distribution_of_a_namespace_is_on_whatever_its_setting() -> None:
+def test_even_distribution_is_always_on() -> None:
     given = snapshot({"b0": report([bundle(0)]), "b1": report([bundle(0, "tenant/other")], cpu=99)})
     settings = PlannerSettings(load_manager_class_name="SimpleLoadManagerImpl", distribute_bundles_evenly_enabled=False)
     plan, _ = plan_assignments(given, [bundle(1)], settings, {}, RNG)
@@ -172,12 +172,12 @@ def test_the_even_distribution_of_a_namespace_is_on_whatever_its_setting() -> No
         ),
     ],
 )
-def test_the_filters_are_those_of_the_load_manager(settings: PlannerSettings, placement: str, rules: object) -> None:
+def test_filters_follow_the_load_manager_class(settings: PlannerSettings, placement: str, rules: object) -> None:
     assert rules_of(settings, placement) is rules
 
 
 def a_model() -> ClusterModel:
-    """Three brokers, whose bundles' figures have no short binary form."""
+    """Three brokers; bundle loads are not exact in binary."""
     model = ClusterModel()
     owners = [broker(f"b{i % 3}") for i in range(30)]
     model.set_namespace("tenant/ns", [bundle(i) for i in range(30)], [owned(owner) for owner in owners])
@@ -193,7 +193,7 @@ def sums(given: Snapshot, state: Mapping[str, Any]) -> list[list[list[float]]]:
 
 
 @pytest.mark.parametrize("change", ["moved", "left", "reported", "came", "went"])
-def test_what_is_added_up_for_what_changed_is_to_the_last_bit_what_all_of_it_comes_to(change: str) -> None:
+def test_incremental_sums_equal_full_sums_exactly(change: str) -> None:
     model = a_model()
     first = rank_brokers(model.snapshot(0.0, 0.0), {"model": {"last_update_ms": 1}}, SETTINGS).model
     owners = [broker(f"b{i % 3}") for i in range(30)]
@@ -217,17 +217,17 @@ def test_what_is_added_up_for_what_changed_is_to_the_last_bit_what_all_of_it_com
     assert after.as_json() == again.as_json()
 
 
-def test_a_bundle_without_a_quota_that_is_listed_as_fixed_keeps_the_default() -> None:
+def test_fixed_bundle_without_a_quota_keeps_the_default() -> None:
     assert model_after(reported_at(30), fixed=[bundle(0)])["quotas"] == {bundle(0): list(DEFAULT_QUOTA)}
 
 
-def test_an_older_report_changes_no_quota_but_the_time_it_counts_from() -> None:
+def test_older_report_changes_only_the_update_time() -> None:
     first = model_after(reported_at(30))
     older = rank_brokers(reported_at(20), {"model": first}, SETTINGS).model.as_json()
     assert older == first | {"last_update_ms": 20 * MINUTE_MS}
 
 
-def test_a_bundle_that_nobody_reports_has_the_default_as_soon_as_that_changes() -> None:
+def test_unreported_bundle_follows_the_default_quota() -> None:
     model = ClusterModel()
     model.set_namespace("tenant/ns", [bundle(i) for i in range(41)], [owned(broker("b0"))] * 40 + [Ownership()])
     loads = {bundle(i): (1000.0, 1000.0, 1e5, 1e5) for i in range(40)}
@@ -239,7 +239,7 @@ def test_a_bundle_that_nobody_reports_has_the_default_as_soon_as_that_changes() 
 
 
 @pytest.mark.parametrize("strategy", ["leastLoadedServer", "leastMsgPerSecond", "weightedRandomSelection"])
-def test_candidates_in_any_order_are_looked_at_by_name_where_they_are_equal(strategy: str) -> None:
+def test_equal_candidates_are_ordered_by_name(strategy: str) -> None:
     wide = (0, 1e9)
     unit = report(cpu=(0, 400), memory=wide, bandwidth_in=wide, bandwidth_out=wide)
     given = snapshot({f"b{i}": unit for i in range(3)})
@@ -251,7 +251,7 @@ def test_candidates_in_any_order_are_looked_at_by_name_where_they_are_equal(stra
     assert chosen[0] == chosen[1]
 
 
-def test_a_figure_that_is_no_number_hides_neither_an_overload_nor_the_top_bundle() -> None:
+def test_nan_hides_neither_overload_nor_top_bundle() -> None:
     nan = float("nan")
     loads = {bundle(0): (nan, 0.0, 0.0, 0.0), bundle(1): (900.0, 0.0, 0.0, 0.0)}
     hot = report(loads, cpu=(90, 100), memory=(nan, 100), direct_memory=(nan, 100))
@@ -259,7 +259,7 @@ def test_a_figure_that_is_no_number_hides_neither_an_overload_nor_the_top_bundle
     assert [step.bundle for step in plan.steps] == [bundle(1)]
 
 
-def test_a_chain_of_moves_comes_to_the_same_as_all_of_them_at_once() -> None:
+def test_chained_updates_equal_one_update() -> None:
     model, rng = a_model(), np.random.default_rng(5)
     chained: Mapping[str, Any] = {"model": {"last_update_ms": 1}}
     start = as_json({"one": {"model": rank_brokers(model.snapshot(0.0, 0.0), chained, SETTINGS).model}})["one"]

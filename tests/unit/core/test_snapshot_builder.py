@@ -53,7 +53,7 @@ def taken(model: ClusterModel) -> Snapshot:
 
 
 @given(names=st.lists(st.sampled_from(sorted(CHANGES)), max_size=8))
-def test_it_is_as_if_there_had_been_none_before(names: list[str]) -> None:
+def test_incremental_snapshot_equals_a_full_one(names: list[str]) -> None:
     watched, alone = ClusterModel(), ClusterModel()
     for name in names:
         kept = taken(watched)
@@ -64,7 +64,7 @@ def test_it_is_as_if_there_had_been_none_before(names: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("change", "is_shared"), [("owners", True), ("an unload", True), ("a report", False)])
-def test_what_bundles_carry_is_gathered_again_only_when_it_changed(change: str, *, is_shared: bool) -> None:
+def test_load_columns_are_shared_until_loads_change(change: str, *, is_shared: bool) -> None:
     model = ClusterModel()
     CHANGES["a record"](model)
     first = taken(model)

@@ -50,7 +50,7 @@ def found(
 
 @pytest.mark.parametrize("settings", [MODULAR, EXTENSIBLE])
 @pytest.mark.parametrize(("load", "is_hot"), [(CALM, False), (FAST, True), (WIDE, True)])
-def test_a_bundle_with_rates_above_a_limit_is_looked_at(settings: PlannerSettings, load: Load, *, is_hot: bool) -> None:
+def test_bundle_with_rates_above_a_limit_is_a_candidate(settings: PlannerSettings, load: Load, *, is_hot: bool) -> None:
     looked_at = found(report({NAMES[0]: CALM, NAMES[1]: load}), settings)
     assert looked_at.bundles == 2
     assert [(each.name, each.msg_rate, each.throughput) for each in looked_at.candidates] == (
@@ -67,26 +67,26 @@ def test_session_limit_makes_a_candidate(most: int, sessions: int, *, is_hot: bo
     assert [each.sessions for each in looked_at.candidates] == ([sessions] if is_hot else [])
 
 
-def test_candidates_are_in_the_order_of_their_names() -> None:
+def test_candidates_are_sorted_by_name() -> None:
     looked_at = found(report([NAMES[2], NAMES[0], NAMES[1]], topics_per_bundle=1_001))
     assert [each.name for each in looked_at.candidates] == NAMES[:3]
     assert [each.topics for each in looked_at.candidates] == [1_001] * 3
     assert [each.name for each in looked_at.without({NAMES[1]}).candidates] == [NAMES[0], NAMES[2]]
 
 
-def test_one_that_was_above_a_limit_in_the_last_round_is_looked_at_again() -> None:
+def test_bundle_with_hits_stays_a_candidate() -> None:
     looked_at = found(report(NAMES), EXTENSIBLE, before={NAMES[3]: 2})
     assert [each.name for each in looked_at.candidates] == [NAMES[3]]
 
 
-def test_the_long_term_is_of_the_bundle_and_another_broker_may_report_it() -> None:
+def test_candidate_reported_by_another_broker_is_not_owned() -> None:
     looked_at = found(report({NAMES[0]: FAST}), state=a_namespace([owned(B), *[owned(A)] * 3]))
     assert [(each.name, each.is_owned) for each in looked_at.candidates] == [(NAMES[0], False)]
     looked_at = found(report({NAMES[0]: FAST}), state=a_namespace([releasing(A), *[owned(A)] * 3]))
     assert [each.is_owned for each in looked_at.candidates] == [False]
 
 
-def test_what_is_no_bundle_is_not_looked_at() -> None:
+def test_unknown_bundle_is_no_candidate() -> None:
     gone, elsewhere = "t/ns/0x00000000_0xffffffff", "t/other/0x00000000_0xffffffff"
     looked_at = found(report([gone, elsewhere], topics_per_bundle=1_001))
     assert (looked_at.candidates, looked_at.bundles) == ((), 2)

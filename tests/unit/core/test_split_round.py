@@ -42,13 +42,13 @@ def through_json(asked: SplitQuestion) -> SplitQuestion:
     return question_of(json.loads(str(encode_json(question_as_json(asked)))))
 
 
-def test_the_modular_rule_remembers_nothing() -> None:
+def test_modular_rule_has_no_memory() -> None:
     found, remembered = find_splits(question(), MODULAR)
     assert remembered is None
     assert {split.bundle for split in found.splits} == {candidate(number).name for number in (0, 1, 2)}
 
 
-def test_the_extensible_rule_counts_by_broker_and_life() -> None:
+def test_extensible_rule_counts_hits_by_registration() -> None:
     found, remembered = find_splits(question(), EXTENSIBLE)
     assert not found.splits
     assert remembered is not None
@@ -58,13 +58,13 @@ def test_the_extensible_rule_counts_by_broker_and_life() -> None:
     assert read_hits(remembered["hits"], broker("b1", 2)) == {}
 
 
-def test_a_broker_without_hits_is_not_remembered() -> None:
+def test_broker_without_hits_is_not_stored() -> None:
     quiet = SplitQuestion(((B1, (candidate(0, topics=2),)),), {"t/ns": 1}, {}, frozenset(), {"b1:8080": [1, {}]})
     assert find_splits(quiet, EXTENSIBLE)[1] == {"hits": {}}
 
 
 @pytest.mark.parametrize("settings", [MODULAR, EXTENSIBLE])
-def test_a_question_that_was_written_down_is_answered_alike(settings: PlannerSettings) -> None:
+def test_split_question_survives_json(settings: PlannerSettings) -> None:
     asked = question({"b1:8080": [1, {candidate(0).name: 1}]})
     found, remembered = find_splits(asked, settings)
     again, remembered_again = find_splits(through_json(asked), settings)
@@ -75,7 +75,7 @@ def test_a_question_that_was_written_down_is_answered_alike(settings: PlannerSet
     assert remembered_again == remembered
 
 
-def test_candidates_of_merges_read_back() -> None:
+def test_merge_candidates_survive_json() -> None:
     asked = {
         "t/ns": [
             MergeCandidate("t/ns/a", B1, 1, 2, 0.1, 1e6 / 3, 61.5),

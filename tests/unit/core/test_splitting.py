@@ -64,11 +64,11 @@ def reasons(found: Splits) -> list[Reason]:
     ("hashes", "boundary"),
     [([10, 20], 15), ([20, 30, 10], 15), ([1, 2, 3, 4, 100], 2), ([5, 5], 5), ([40, 10, 30, 20], 25)],
 )
-def test_topics_are_counted_off_in_the_middle(hashes: list[int], boundary: int) -> None:
+def test_topics_are_divided_in_the_middle(hashes: list[int], boundary: int) -> None:
     assert divide("topic_count_equally_divide", LEFT, hashes) == [boundary]
 
 
-def test_positions_may_be_there_twice_and_outside() -> None:
+def test_positions_may_repeat_or_lie_outside() -> None:
     asked = [500, 0, 200, 1000, 200]
     assert divide("specified_positions_divide", LEFT, [1, 2], asked) == [200, 200, 500]
     assert asked == [500, 0, 200, 1000, 200]
@@ -82,24 +82,24 @@ def flow(*topics: TopicLoad) -> list[int] | None:
     return SPLIT_ALGORITHMS["flow_or_qps_equally_divide"](LEFT, topics, [], SETTINGS)
 
 
-def test_load_is_divided_only_from_the_limit_and_its_margin_on() -> None:
+def test_load_is_divided_only_above_the_limit_and_its_margin() -> None:
     assert flow(TopicLoad(10, 54.0), TopicLoad(20, 55.0)) is None
     assert flow(TopicLoad(10, 55.0), TopicLoad(20, 56.0)) == [16]
     assert flow(TopicLoad(10, 0, 55.0 * MIB), TopicLoad(20, 0, 56.0 * MIB)) == [16]
 
 
-def test_load_of_one_hash_alone_is_not_divided_and_topics_without_load_do_not_count() -> None:
+def test_load_of_one_hash_is_not_divided() -> None:
     assert flow() is None
     assert flow(TopicLoad(10, 500.0), TopicLoad(10, 500.0)) is None
     assert flow(TopicLoad(10, 500.0), TopicLoad(20)) is None
 
 
-def test_topics_of_one_hash_have_the_load_of_the_last() -> None:
+def test_load_of_a_hash_is_that_of_its_last_topic() -> None:
     assert flow(TopicLoad(10, 200.0), TopicLoad(10, 1.0), TopicLoad(20, 2.0)) == []
     assert flow(TopicLoad(10, 1.0), TopicLoad(10, 60.0), TopicLoad(20, 60.0)) == [11, 16]
 
 
-def test_ends_are_no_place_to_cut() -> None:
+def test_range_ends_are_no_boundaries() -> None:
     assert usable(LEFT, [0, 500]) == [500]
     assert usable(LEFT, [500, 500, 1000]) == [500]
     assert usable(LEFT, [999, 1]) == [1, 999]
@@ -121,7 +121,7 @@ def test_ends_are_no_place_to_cut() -> None:
         ({"throughput": 100.0 * MIB}, None),
     ],
 )
-def test_at_a_limit_is_not_above_it(change: dict[str, float], reason: Reason | None) -> None:
+def test_bundle_exactly_at_a_limit_has_no_reason_to_split(change: dict[str, float], reason: Reason | None) -> None:
     quiet = replace(BUSY, msg_rate=0.0)
     assert find_reason(replace(quiet, **change), SETTINGS) is reason  # type: ignore[arg-type]
 
@@ -131,7 +131,7 @@ def test_sessions_may_have_no_limit_and_a_high_bandwidth_does_not_overflow() -> 
     assert find_reason(replace(BUSY, msg_rate=0.0, sessions=10**6, throughput=4095.0 * MIB), settings) is None
 
 
-def test_the_modular_rule_splits_at_once_and_answers_by_name() -> None:
+def test_modular_rule_splits_at_once_by_name() -> None:
     found = modular(OTHER, BUSY, OTHER)
     assert [(split.bundle, split.boundaries) for split in found.splits] == [
         (BUSY.name, (500,)),
@@ -140,12 +140,12 @@ def test_the_modular_rule_splits_at_once_and_answers_by_name() -> None:
     assert reasons(found) == [SplitReason.MSG_RATE] * 2
 
 
-def test_the_modular_rule_passes_over() -> None:
+def test_modular_rule_verdicts_without_a_split() -> None:
     found = modular(replace(BUSY, topics=1), replace(OTHER, msg_rate=1.0))
     assert (found.splits, reasons(found)) == ((), [SplitReason.TOO_FEW_TOPICS, SplitReason.BELOW_SPLIT_LIMITS])
 
 
-def test_a_namespace_is_full_with_the_splits_of_this_round() -> None:
+def test_splits_of_the_round_count_towards_the_maximum() -> None:
     found = modular(BUSY, OTHER, counts={"t/ns": 2}, maximum=3)
     assert reasons(found) == [SplitReason.MSG_RATE, SplitReason.NAMESPACE_HAS_MAXIMUM_BUNDLES]
     tiny = replace(BUSY, range=BundleRange(4, 5))
@@ -153,7 +153,7 @@ def test_a_namespace_is_full_with_the_splits_of_this_round() -> None:
     assert reasons(found) == [SplitReason.RANGE_NOT_SPLITTABLE, SplitReason.NAMESPACE_HAS_MAXIMUM_BUNDLES]
 
 
-def test_the_extensible_rule_does_not_count_what_it_cannot_split() -> None:
+def test_extensible_rule_counts_no_hits_of_unsplittable_bundles() -> None:
     tiny = replace(BUSY, range=BundleRange(4, 5))
     for candidate, reason in [
         (replace(BUSY, topics=1), SplitReason.TOO_FEW_TOPICS),
@@ -165,7 +165,7 @@ def test_the_extensible_rule_does_not_count_what_it_cannot_split() -> None:
         assert (found.splits, reasons(found), found.hits) == ((), [reason], {BUSY.name: 2})
 
 
-def test_hits_are_counted_in_succession() -> None:
+def test_hits_must_be_consecutive() -> None:
     threshold = {"namespace_bundle_split_condition_hit_count_threshold": 3}
     found = extensible(BUSY, hits={BUSY.name: 2}, **threshold)
     assert (found.splits, reasons(found), found.hits) == ((), [SplitReason.TOO_FEW_SPLIT_HITS], {BUSY.name: 3})
@@ -176,13 +176,13 @@ def test_hits_are_counted_in_succession() -> None:
     assert ([split.bundle for split in found.splits], found.hits) == ([BUSY.name], {})
 
 
-def test_a_cycle_has_a_maximum_and_later_bundles_are_not_counted() -> None:
+def test_bundles_beyond_the_cycle_maximum_get_no_hits() -> None:
     found = extensible(BUSY, OTHER, hits={OTHER.name: 7}, max_number_of_bundles_to_split_per_cycle=1)
     assert reasons(found) == [SplitReason.MSG_RATE, SplitReason.SPLIT_CYCLE_FULL]
     assert found.hits == {OTHER.name: 7}
 
 
-def test_a_full_namespace_keeps_the_hits() -> None:
+def test_full_namespace_keeps_hits() -> None:
     found = extensible(BUSY, OTHER, namespace_maximum_bundles=2)
     assert reasons(found) == [SplitReason.MSG_RATE, SplitReason.NAMESPACE_HAS_MAXIMUM_BUNDLES]
     assert found.hits == {OTHER.name: 1}
@@ -241,7 +241,7 @@ def test_both_rules_cut_at_several_boundaries_and_count_every_part() -> None:
     ("room", "boundaries"),
     [(1, (30,)), (2, (20, 40)), (3, (20, 30, 40)), (4, (20, 30, 40, 50)), (5, (10, 20, 30, 40, 50))],
 )
-def test_of_too_many_boundaries_some_are_used_in_even_steps(room: int, boundaries: tuple[int, ...]) -> None:
+def test_surplus_boundaries_are_thinned_evenly(room: int, boundaries: tuple[int, ...]) -> None:
     full = replace(SETTINGS, namespace_maximum_bundles=2 + room)
     found = find_for_modular([BUSY], {"t/ns": 2}, cut_at(10, 20, 30, 40, 50), full)
     assert found.splits[0].boundaries == boundaries
@@ -249,7 +249,7 @@ def test_of_too_many_boundaries_some_are_used_in_even_steps(room: int, boundarie
     assert found.verdicts[0].sentence().startswith(wanted) == (room < 5)
 
 
-def test_a_bundle_that_two_brokers_report_is_judged_by_its_owners_report() -> None:
+def test_owners_report_decides_about_a_bundle_reported_twice() -> None:
     theirs = replace(BUSY, msg_rate=1.0, is_owned=False)
     for candidates in ([theirs, BUSY], [BUSY, theirs]):
         assert reasons(modular(*candidates)) == [SplitReason.MSG_RATE]
@@ -258,7 +258,7 @@ def test_a_bundle_that_two_brokers_report_is_judged_by_its_owners_report() -> No
     ]
 
 
-def test_a_limit_that_blocks_a_split_names_itself_and_what_it_blocks() -> None:
+def test_blocking_limit_is_named_with_the_exceeded_limit() -> None:
     found = modular(BUSY, counts={"t/ns": 128})
     assert found.verdicts[0].sentence() == (
         "No split, though it is above loadBalancerNamespaceBundleMaxMsgRate (5 topics, 0 sessions, 101 messages/s,"
@@ -273,7 +273,7 @@ def test_a_limit_that_blocks_a_split_names_itself_and_what_it_blocks() -> None:
     )
 
 
-def test_a_full_cycle_blocks_nothing_of_a_bundle_that_is_not_hot_and_it_keeps_its_hits() -> None:
+def test_full_cycle_keeps_hits_of_a_cold_bundle() -> None:
     found = extensible(
         BUSY, replace(OTHER, msg_rate=1.0), hits={OTHER.name: 2}, max_number_of_bundles_to_split_per_cycle=1
     )
@@ -289,7 +289,7 @@ def hot_topic(*loads: float, candidate: SplitCandidate = BUSY, by_throughput: bo
     return find_for_modular([candidate], {}, halves, SETTINGS, lambda _name: topics)
 
 
-def test_a_bundle_whose_load_is_that_of_one_topic_is_not_cut() -> None:
+def test_bundle_with_one_hot_topic_is_not_split() -> None:
     found = hot_topic(1.0, 188.0, 11.0)
     assert (found.splits, reasons(found)) == ((), [SplitReason.ONE_HOT_TOPIC])
     assert found.verdicts[0].sentence() == (
@@ -318,7 +318,7 @@ def test_helpful_split_ignores_the_hottest_topic(loads: tuple[float, ...], candi
     assert len(hot_topic(*loads, candidate=candidate).splits) == 1
 
 
-def test_the_only_topic_of_a_bundle_above_a_limit_is_to_be_partitioned() -> None:
+def test_only_topic_above_a_limit_should_be_partitioned() -> None:
     alone = modular(replace(BUSY, topics=1)).verdicts[0]
     assert alone.sentence() == (
         "No split can help because its only topic carries all of it and is above loadBalancerNamespaceBundleMaxMsgRate"
@@ -329,12 +329,12 @@ def test_the_only_topic_of_a_bundle_above_a_limit_is_to_be_partitioned() -> None
         assert verdict.sentence() == f"No split because it takes two topics and it has {candidate.topics}"
 
 
-def test_an_algorithm_is_the_configured_one_unless_another_is_asked_for() -> None:
+def test_requested_algorithm_overrides_the_configured_one() -> None:
     assert split_algorithm(SETTINGS)[0] == "range_equally_divide"
     assert split_algorithm(SETTINGS, "topic_count_equally_divide", "--split")[0] == "topic_count_equally_divide"
 
 
-def test_an_algorithm_that_is_not_supported_is_refused_by_name() -> None:
+def test_unsupported_algorithm_is_refused_by_name() -> None:
     settings = replace(SETTINGS, supported_split_algorithms=("topic_count_equally_divide",))
     with pytest.raises(UnknownStrategyError) as refused:
         split_algorithm(settings)
@@ -374,7 +374,7 @@ def test_algorithm_needs_its_input(asked: str, positions: tuple[int, ...], compl
         ("specified_positions_divide", (7,), (), [7]),
     ],
 )
-def test_a_divider_asks_its_algorithm_without_topics_if_that_can_be(
+def test_divider_divides_without_topics_if_possible(
     asked: str, positions: tuple[int, ...], topics: tuple[int, ...], boundaries: list[int] | None
 ) -> None:
     divider = Divider.of(SETTINGS, asked, positions)

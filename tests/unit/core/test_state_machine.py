@@ -5,7 +5,7 @@ import pytest
 from loadmanager.core.protocol.state_machine import do_all
 
 
-def test_an_action_that_fails_does_not_keep_those_after_it_from_being_done() -> None:
+def test_failed_action_does_not_stop_later_ones() -> None:
     done: list[int] = []
 
     def do(action: int) -> None:

@@ -12,7 +12,7 @@ states = st.recursive(
 ).filter(lambda state: isinstance(state, dict))
 
 
-def test_what_each_has_changed_is_kept_and_of_the_same_thing_what_the_later_one_has() -> None:
+def test_concurrent_changes_are_merged_and_the_later_one_wins() -> None:
     before = {"A": {"usage": {"b1": 1, "b2": 1, "b3": 1}, "turn": 1}, "B": {"x": 1}, "gone": {}}
     now = {"A": {"usage": {"b1": 2, "b2": 2, "b3": 1, "b4": 2}, "turn": 2}, "B": {"x": 2}, "C": {"new": 1}, "gone": {}}
     after = {"A": {"usage": {"b1": 3, "b2": 1}, "turn": 1}, "B": {"x": 1}, "D": {"new": 3}}
@@ -24,7 +24,7 @@ def test_what_each_has_changed_is_kept_and_of_the_same_thing_what_the_later_one_
     }
 
 
-def test_what_the_earlier_one_has_forgotten_comes_back_only_if_the_later_one_has_changed_it() -> None:
+def test_removed_value_returns_only_if_changed_concurrently() -> None:
     before = {"A": {"x": 1, "y": 1}}
     assert merged(before, {"A": {"x": 2, "y": 1}}, {"A": {}}) == {"A": {"x": 2}}
     assert merged(before, {"A": 5}, {}) == {"A": 5}

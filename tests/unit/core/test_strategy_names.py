@@ -13,7 +13,7 @@ from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES, shedding_s
 from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdShedder
 
 
-def test_pulsars_java_class_names_are_understood() -> None:
+def test_pulsars_java_class_names_are_accepted() -> None:
     settings = PlannerSettings(
         shedding_strategy="org.apache.pulsar.broker.loadbalance.impl.ThresholdShedder",
         placement_strategy="org.apache.pulsar.broker.loadbalance.impl.LeastLongTermMessageRate",
@@ -31,7 +31,7 @@ def test_every_strategy_can_be_configured_by_its_short_name() -> None:
     ]
 
 
-def test_of_two_java_classes_of_one_name_that_of_the_extensions_is_the_extensible_one() -> None:
+def test_java_package_selects_the_extensible_class() -> None:
     name = "LeastResourceUsageWithWeight"
     modular = PlannerSettings(placement_strategy=f"org.apache.pulsar.broker.loadbalance.impl.{name}")
     extensible = PlannerSettings(placement_strategy=f"org.apache.pulsar.broker.loadbalance.extensions.strategy.{name}")
@@ -42,7 +42,7 @@ def test_of_two_java_classes_of_one_name_that_of_the_extensions_is_the_extensibl
     )
 
 
-def test_an_unknown_strategy_is_refused_with_the_key_and_those_that_exist() -> None:
+def test_unknown_strategy_is_refused_with_key_and_alternatives() -> None:
     with pytest.raises(UnknownStrategyError, match=r"loadBalancerLoadSheddingStrategy 'Best': .*ThresholdShedder"):
         shedding_strategy(PlannerSettings(shedding_strategy="Best"))
     with pytest.raises(UnknownStrategyError, match="loadBalancerLoadPlacementStrategy"):

@@ -28,7 +28,7 @@ USE_LEVEL = f"{SET} loadBalancerLoadSheddingStrategy --value Level"
 
 
 def carrying(host: str, sizes: list[float], cpu: float) -> BrokerReport:
-    """A broker with bundles of so many MiB/s each, in and out."""
+    """A broker by the sizes of its bundles in MiB/s, in and out."""
     loads: dict[str, Load] = {bundle(i, f"tenant/{host}"): throughput(size) for i, size in enumerate(sizes)}
     return report(loads, last_update_ms=round(NOW_S * 1000), cpu=cpu)
 
@@ -61,7 +61,7 @@ LARGE = fleet([8.0] * 10, [5.0] * 2, [], cpu=[80, 10, 2])
 
 
 @pytest.mark.parametrize("strategy", SHEDDING_STRATEGIES)
-def test_where_something_can_move_and_where_there_is_nothing_to_move_nothing_is_told(strategy: str) -> None:
+def test_no_cause_when_bundles_can_move_or_load_is_even(strategy: str) -> None:
     assert keys(LARGE, strategy, broker_overloaded_threshold_percentage=85) == []
     even = fleet([20 * KB] * 2, [20 * KB] * 2, cpu=[99, 99], host="127.0.0.1")
     assert keys(even, strategy) == []
@@ -70,7 +70,7 @@ def test_where_something_can_move_and_where_there_is_nothing_to_move_nothing_is_
     assert keys(build_snapshot(NOW_S, {}, {}), strategy) == []
 
 
-def test_a_small_fleet_on_one_host_is_told_of_each_thing_in_its_way() -> None:
+def test_small_fleet_on_one_host_has_two_causes() -> None:
     assert keys(SMALL) == ["hostUsageScope", FLOOR]
     alike, floor = (each.sentence for each in find_stuck_causes(SMALL, settings_of("ThresholdShedder")))
     assert alike.startswith("Nothing can move because 3 brokers share the host 127.0.0.1 and all are used 98.67 %")
@@ -80,19 +80,19 @@ def test_a_small_fleet_on_one_host_is_told_of_each_thing_in_its_way() -> None:
     assert floor.endswith(f"; lower {FLOOR}, or use Level: {USE_LEVEL}")
 
 
-def test_brokers_of_one_host_look_at_it_at_different_times() -> None:
+def test_shared_host_is_recognized_by_similar_usages() -> None:
     looked = fleet([20 * KB] * 4, [20 * KB], [], cpu=[60, 52, 53], host="127.0.0.1")
     assert keys(looked, bundle_unload_min_throughput_threshold=0) == ["hostUsageScope"]
     assert keys(looked, bundle_unload_min_throughput_threshold=0, broker_threshold_shedder_percentage=3) == []
     assert keys(looked, "TransferShedder") == []
 
 
-def test_level_goes_by_what_they_carry_until_all_of_it_is_next_to_nothing() -> None:
+def test_level_has_no_cause_on_a_shared_host_or_a_small_fleet() -> None:
     assert keys(SMALL, "Level") == []
     assert keys(fleet([20 * KB] * 4, [], [], cpu=[0.005, 0.0005, 0.0005]), "Level") == []
 
 
-def test_without_any_limit_nothing_can_be_seen() -> None:
+def test_missing_limits_are_a_cause() -> None:
     by_network: dict[str, Any] = {"resource_weights": ResourceWeights(0, 0, 1, 1)}
     assert keys(LARGE, **by_network) == ["loadBalancerOverrideBrokerNicSpeedGbps"]
     assert "(bandwidth_in, bandwidth_out)" in sentence(LARGE, **by_network)
@@ -100,7 +100,7 @@ def test_without_any_limit_nothing_can_be_seen() -> None:
     assert "(none)" in sentence(LARGE, "OverloadShedder", resource_weights=ResourceWeights(0, 0, 0, 0))
 
 
-def test_usages_of_brokers_of_several_hosts_may_be_alike_too() -> None:
+def test_equal_usages_of_several_hosts_are_a_cause() -> None:
     found = sentence(fleet([8.0] * 4, [2.0], cpu=[50, 50]), "TransferShedder")
     assert found.startswith("Nothing can move because all 2 brokers are used 50 %")
 
@@ -113,7 +113,7 @@ def test_usages_of_brokers_of_several_hosts_may_be_alike_too() -> None:
         ("AvgShedder", "loadBalancerAvgShedderLowThreshold"),
     ],
 )
-def test_a_threshold_in_points_may_be_more_than_all_load_comes_to(strategy: str, key: str) -> None:
+def test_threshold_above_all_load_is_a_cause(strategy: str, key: str) -> None:
     found = find_stuck_causes(fleet([20.0] * 4, [20.0], [], cpu=[6, 2, 1]), settings_of(strategy))
     assert [each.key for each in found] == [key]
     assert "a broker with all load would be used 9 %" in found[0].sentence
@@ -121,7 +121,7 @@ def test_a_threshold_in_points_may_be_more_than_all_load_comes_to(strategy: str,
 
 
 @pytest.mark.parametrize("strategy", ["UniformLoadShedder", "AvgShedder"])
-def test_a_difference_may_be_below_every_floor(strategy: str) -> None:
+def test_difference_below_the_minimum_is_a_cause(strategy: str) -> None:
     small = fleet([20 * KB] * 4, [20 * KB], [], cpu=[90, 10, 2])
     assert keys(small, strategy) == ["minUnloadMessage"]
     assert keys(small, strategy, min_unload_message_throughput=1000) == []
@@ -137,7 +137,7 @@ def test_a_difference_may_be_below_every_floor(strategy: str) -> None:
         ("TransferShedder", "max_number_of_broker_shedding_per_cycle", "loadBalancerMaxNumberOfBrokerSheddingPerCycle"),
     ],
 )
-def test_what_is_switched_off_is_told_however_the_load_lies(strategy: str, field: str, key: str) -> None:
+def test_disabled_setting_is_a_cause_for_any_load(strategy: str, field: str, key: str) -> None:
     even = fleet([2.0, 2.0], [2.0, 2.0], cpu=[50, 50])
     off = type(getattr(PlannerSettings(), field))(0)
     found = sentence(even, strategy, **{field: off})
@@ -146,7 +146,7 @@ def test_what_is_switched_off_is_told_however_the_load_lies(strategy: str, field
     assert found.startswith(f"Nothing can move because {key} is {str(off).lower()}; {fix}")
 
 
-def test_a_bundle_that_is_alone_cannot_leave() -> None:
+def test_single_bundles_are_a_cause() -> None:
     alone = fleet([80.0], [5.0], cpu=[90, 10])
     for strategy in ("ThresholdShedder", "OverloadShedder", "UniformLoadShedder"):
         assert keys(alone, strategy) == ["defaultNumberOfNamespaceBundles"]
@@ -157,7 +157,7 @@ def test_a_bundle_that_is_alone_cannot_leave() -> None:
     assert keys(fleet([80.0], [5.0, 5.0], cpu=[90, 10])) == []
 
 
-def test_bundles_that_operators_keep_cannot_leave() -> None:
+def test_bundles_held_by_operators_are_a_cause() -> None:
     bundles = list(LARGE.bundles.names)
     pinned = Controls(pinned={bundles[0]: BrokerId("host-0:8080")}, frozen_bundles=dict.fromkeys(bundles[1:], "why"))
     assert keys(replace(LARGE, controls=pinned)) == ["controls"]
@@ -173,7 +173,7 @@ def test_bundles_that_operators_keep_cannot_leave() -> None:
     assert sentence(LARGE, **excluded).endswith(f"; {SET} loadBalancerSheddingExcludedNamespaces --value ''")
 
 
-def test_a_strategy_of_ones_own_is_told_what_holds_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_strategy_has_general_causes_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SHEDDING_STRATEGIES, "Mine", SHEDDING_STRATEGIES["OverloadShedder"])
     assert keys(SMALL, "Mine") == []
     assert keys(SMALL, "Mine", shedding_enabled=False) == ["loadBalancerSheddingEnabled"]
@@ -184,8 +184,10 @@ brokers = st.lists(st.tuples(sizes, st.sampled_from([0.0, 0.5, 30.0, 31.0, 99.0]
 
 
 @given(brokers, st.sampled_from(sorted(SHEDDING_STRATEGIES)), st.sampled_from(["one", "host-{}"]))
-def test_what_is_told_is_so(given_brokers: list[tuple[list[float], float]], strategy: str, host: str) -> None:
-    """A strategy moves nothing where the diagnosis says that nothing can move."""
+def test_no_strategy_moves_bundles_when_a_cause_is_found(
+    given_brokers: list[tuple[list[float], float]], strategy: str, host: str
+) -> None:
+    """Compares the diagnosis with what the strategy does."""
     snapshot = fleet(*(of for of, _ in given_brokers), cpu=[used for _, used in given_brokers], host=host)
     settings = settings_of(strategy)
     if find_stuck_causes(snapshot, settings):

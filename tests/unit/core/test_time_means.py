@@ -71,7 +71,7 @@ RISE = [(0.0, 100.0), (60.0, 120.0)]
         pytest.param([(600, 100.0), (0, 110.0)], 1e9, 110.0, id="long after the clock went backwards"),
     ],
 )
-def test_load_of_a_bundle_at_a_time(reports: Reports, at_s: float, load: float) -> None:
+def test_present_load_of_a_bundle(reports: Reports, at_s: float, load: float) -> None:
     assert present(reported(reports), at_s) == pytest.approx([load])
 
 
@@ -84,16 +84,16 @@ def test_load_of_a_bundle_at_a_time(reports: Reports, at_s: float, load: float) 
         pytest.param([*JUMP, (120, 20.0)], 120, id="spike back to a lower load"),
     ],
 )
-def test_a_jump_that_did_not_stand_counts_little(reports: Reports, at_s: float) -> None:
+def test_short_jump_counts_little(reports: Reports, at_s: float) -> None:
     assert present(reported(reports), at_s)[0] < 120
 
 
-def test_ten_reports_of_one_moment_weigh_no_more_than_one() -> None:
+def test_repeated_reports_of_one_time_weigh_as_one() -> None:
     once, often = [(0.0, 100.0), (300.0, 120.0)], [(0.0, 100.0), *[(300.0, 120.0)] * 10]
     assert present(reported(often), 500) == pytest.approx(present(reported(once), 500))
 
 
-def test_what_is_usual_is_learned_and_a_jump_does_not_change_it_by_much() -> None:
+def test_usual_deviation_is_learned_despite_a_jump() -> None:
     reports = noisy(0.2, 300)
     assert sigma(reports) == pytest.approx(0.2, abs=0.05)
     steady = [(60.0 * minute, 100.0 + minute % 2) for minute in range(100)]
@@ -101,19 +101,19 @@ def test_what_is_usual_is_learned_and_a_jump_does_not_change_it_by_much() -> Non
     assert sigma([(0.0, 0.0), (60.0, 0.0)]) == sigma([(0.0, 7.0)]) == 0.0
 
 
-def test_what_bursts_often_does_not_begin_anew_with_each_burst() -> None:
+def test_frequent_bursts_do_not_restart_the_mean() -> None:
     bursts = [(60.0 * minute, 1000.0 if minute % 7 == 0 else 100.0) for minute in range(1, 300)]
     model = reported([*bursts, (18_000.0, 1000.0)])
     assert present(model, 18_000 + STOOD_S)[0] < 400
 
 
-def test_of_noise_the_mean_is_near_what_is_carried() -> None:
+def test_mean_of_noisy_reports_is_near_the_load() -> None:
     found = [present(reported(noisy(0.2, 120, seed)), 120 * 60)[0] for seed in range(20)]
     assert np.mean(found) == pytest.approx(100, rel=0.05)
     assert np.std(found) < 10
 
 
-def test_what_is_no_amount_is_none_and_any_time_has_room() -> None:
+def test_invalid_amounts_and_extreme_times_stay_finite() -> None:
     strange = np.array([[np.nan, np.inf, -5.0, 1e300]] * 2)
     ones = np.ones((2, METRICS), dtype=np.float32)
     steady = TimeMeans(ones, ones, np.zeros(2, dtype=np.uint32), np.zeros(2, dtype=np.float32))
@@ -128,7 +128,7 @@ histories = st.lists(st.tuples(st.integers(0, 2000), loads), min_size=1, max_siz
 
 
 def times_of(history: list[tuple[int, float]]) -> list[tuple[float, float]]:
-    """Each so many seconds after the one before."""
+    """Return reports with cumulated times and loads in MiB/s."""
     at_s = np.cumsum([pause for pause, _ in history]).tolist()
     return [(at, load / MIB) for at, (_, load) in zip(at_s, history, strict=True)]
 
@@ -164,7 +164,7 @@ def test_means_do_not_depend_on_batches(history: list[tuple[int, float]], looks:
     assert together.snapshot(T0, 0.0).bundles.sigma.tolist() == apart.snapshot(T0, 0.0).bundles.sigma.tolist()
 
 
-# What was written down
+# Stored means
 
 SHORT = averages(throughput(100.0))
 KNOWN = BundleAverages(SHORT.short, SHORT.long, 5, 5, 0, TimeMean(np.array(throughput(80.0)), 0.3))
@@ -173,14 +173,14 @@ AFTER_S = 600.0
 GONE_ON = 100 - 20 * math.exp(-AFTER_S / TAU_S)
 
 
-def test_a_snapshot_of_reports_goes_on_from_it() -> None:
+def test_snapshot_continues_a_stored_mean() -> None:
     given = snapshot({"a": SAID}, {X: KNOWN, bundle(3): KNOWN}, taken_at_s=T0 + AFTER_S)
     assert given.bundles.present[:, 2] / MIB == pytest.approx([GONE_ON, 100.0, 80.0])
     assert given.bundles.sigma == pytest.approx([0.3, 0.0, 0.3])
 
 
 @pytest.mark.parametrize("reported_before", [True, False])
-def test_a_new_leader_goes_on_from_it_whatever_it_reads_first(*, reported_before: bool) -> None:
+def test_new_leader_continues_a_stored_mean_in_any_order(*, reported_before: bool) -> None:
     model = ClusterModel()
     model.set_namespace("tenant/ns", [X, Y], [FREE, FREE])
     for step in (reported_before, not reported_before):
@@ -191,7 +191,7 @@ def test_a_new_leader_goes_on_from_it_whatever_it_reads_first(*, reported_before
     assert present(model, AFTER_S) == pytest.approx([GONE_ON, 100.0])
 
 
-def test_without_a_mean_over_time_it_goes_on_from_the_short_one() -> None:
+def test_missing_time_mean_starts_from_the_short_average() -> None:
     model = ClusterModel()
     model.set_namespace("tenant/ns", [X], [FREE])
     model.seed_bundle(X, averages(throughput(80.0), throughput(50.0)))
@@ -200,7 +200,7 @@ def test_without_a_mean_over_time_it_goes_on_from_the_short_one() -> None:
     assert present(model, AFTER_S) == pytest.approx([GONE_ON])
 
 
-def test_what_is_written_down_is_read_back() -> None:
+def test_stored_mean_is_restored() -> None:
     model = reported([(0, 100.0), (600, 120.0), (900, 110.0)])
     other = ClusterModel()
     other.set_namespace("tenant/ns", [X], [FREE])
@@ -216,7 +216,7 @@ WHOLE = "t/ns/0x00000000_0xffffffff"
 
 
 def reshaped(before: Mapping[str, Reports], after: list[str]) -> ClusterModel:
-    """The bundles of a namespace were reported, then others took their place."""
+    """Return a model with reports of `before`, reshaped into `after`."""
     model = ClusterModel()
     model.set_namespace("t/ns", list(before), [FREE] * len(before))
     for name, reports in before.items():
@@ -231,7 +231,7 @@ def by_time(model: ClusterModel, now_s: float) -> tuple[FloatArray, FloatArray]:
     return taken.present[:, 2] / MIB, taken.sigma.astype(np.float64)
 
 
-def test_parts_have_their_shares_and_go_on_as_the_whole_did() -> None:
+def test_split_divides_the_mean_by_share() -> None:
     reports = [(0.0, 100.0), (300.0, 120.0)]
     whole, parts = reshaped({WHOLE: reports}, [WHOLE]), reshaped({WHOLE: reports}, HALVES)
     for now_s in (300, 400, 2000):
@@ -242,7 +242,7 @@ def test_parts_have_their_shares_and_go_on_as_the_whole_did() -> None:
     assert by_time(parts, 2000)[0] == pytest.approx(by_time(whole, 2000)[0] * [0.75, 0.25], rel=1e-4)
 
 
-def test_a_whole_has_what_its_parts_carried_when_the_last_of_them_was_reported() -> None:
+def test_merge_adds_the_means_of_its_parts() -> None:
     reports = {HALVES[0]: [(0.0, 100.0), (300.0, 120.0)], HALVES[1]: [(0.0, 300.0), (600.0, 270.0)]}
     whole, parts = reshaped(reports, [WHOLE]), reshaped(reports, HALVES)
     for now_s in (600, 1000):
@@ -251,7 +251,7 @@ def test_a_whole_has_what_its_parts_carried_when_the_last_of_them_was_reported()
     assert found == pytest.approx((load * off).sum() / load.sum(), rel=1e-4)
 
 
-def test_what_says_nothing_of_heirs_is_not_inherited() -> None:
+def test_missing_or_idle_history_is_not_inherited() -> None:
     model = reshaped({HALVES[0]: [(0.0, 100.0)], HALVES[1]: []}, [WHOLE])
     assert by_time(model, 10)[0] == pytest.approx([100.0])
     idle = reshaped({WHOLE: [(0.0, 0.0)]}, HALVES)

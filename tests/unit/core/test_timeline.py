@@ -1,4 +1,4 @@
-"""The grid of a timeline against a model of it, and what is drawn of it."""
+"""The grid of a timeline compared with a model, and its drawing."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ NAMES = [f"n{number:03}" for number in range(6)]
 
 
 def at(grid: Grid, from_ms: int, until_ms: int, each: int = 1) -> dict[str, list[int | None]]:
-    """By name the figures in each column, None for what is unknown."""
+    """Return the figures in each column by name, None for unknown ones."""
     names, cells, _ = grid.over(from_ms, until_ms, each)
     return {
         name: [None if cell == 0 else cell - 1 for cell in cells[:, row].tolist()] for row, name in enumerate(names)
     }
 
 
-def test_of_two_figures_in_one_step_the_higher_stays_and_what_is_unknown_is_not_0() -> None:
+def test_step_keeps_the_higher_figure_and_unknown_is_not_0() -> None:
     grid = Grid(SPAN_MS, STEP_MS, 10_000)
     names = ["b", "a"]
     grid.put(names, [5, 0], 10_000)
@@ -51,7 +51,7 @@ def test_of_two_figures_in_one_step_the_higher_stays_and_what_is_unknown_is_not_
     assert at(grid, 13_000, 10_000) == {"a": [], "b": []}
 
 
-def test_what_is_older_than_the_span_is_neither_kept_nor_taken() -> None:
+def test_figures_older_than_the_span_are_dropped() -> None:
     grid = Grid(SPAN_MS, STEP_MS, 10_000)
     grid.put(["a"], [1], 0)
     grid.put(["a"], [2], SPAN_MS)
@@ -60,7 +60,7 @@ def test_what_is_older_than_the_span_is_neither_kept_nor_taken() -> None:
     assert at(grid, 0, SPAN_MS + 1_000)["a"] == [None, 4, *[None] * 46, 2]
 
 
-def test_names_of_which_nothing_is_known_any_more_make_room_and_without_room_steps_grow_longer() -> None:
+def test_full_grid_drops_outdated_names_and_then_doubles_its_steps() -> None:
     grid = Grid(SPAN_MS, STEP_MS, 64 * 48)
     grid.put([f"a{number}" for number in range(60)], [1] * 60, 0)
     grid.put([f"b{number}" for number in range(60)], [2] * 60, 2 * SPAN_MS)
@@ -68,7 +68,7 @@ def test_names_of_which_nothing_is_known_any_more_make_room_and_without_room_ste
     grid.put([f"c{number}" for number in range(60)], [3] * 60, 2 * SPAN_MS + 1_000)
     assert (len(grid), grid.step_ms) == (120, 2 * STEP_MS)
     grid.put([f"d{number:03}" for number in range(60)], [4] * 60, 2 * SPAN_MS + 2_000)
-    assert (len(grid), grid.step_ms) == (128, 2 * STEP_MS)  # for the others there is no room
+    assert (len(grid), grid.step_ms) == (128, 2 * STEP_MS)  # no room for the others
     assert grid.cells <= 64 * 48
     shown = at(grid, 2 * SPAN_MS, 2 * SPAN_MS + 4_000)
     assert (shown["b0"], shown["c59"], shown["d000"]) == ([2, None], [3, None], [None, 4])
@@ -88,7 +88,7 @@ def test_names_of_which_nothing_is_known_any_more_make_room_and_without_room_ste
 @example(
     [(0, {"n000": 0}), (48, dict.fromkeys(["n001", "n002", "n003"], 0)), (52, {"n000": 0}), (96, {"n000": 0})], 1, 72
 )
-def test_columns_keep_maxima_in_bounded_room(
+def test_columns_keep_maxima_in_bounded_memory(
     puts: list[tuple[int, dict[str, int]]], each: int, most_cells: int
 ) -> None:
     grid = Grid(SPAN_MS, STEP_MS, most_cells)
@@ -99,7 +99,7 @@ def test_columns_keep_maxima_in_bounded_room(
         newest = max(newest, second * STEP_MS // grid.step_ms)
         there = at(grid, 0, 201_000, each)
         for name, put in figures.items():
-            if name in there:  # else there is no room for it
+            if name in there:  # otherwise there was no room
                 known[name][second] = max(put, known[name].get(second, 0))
         assert grid.cells <= most_cells
     oldest_s = max((newest * grid.step_ms - SPAN_MS) // STEP_MS + grid.step_ms // STEP_MS, 0)
@@ -113,7 +113,7 @@ def test_columns_keep_maxima_in_bounded_room(
             assert not surely or (figure is not None and figure >= max(surely))
 
 
-def test_figures_of_throughput_are_within_6_percent() -> None:
+def test_throughput_figures_are_within_6_percent() -> None:
     throughput = np.array([0.0, 1.0, 1e3, 1.5e6, 3e9, 1e30])
     found = throughput_of(throughput_as_figures(throughput))
     assert found[0] == 0
@@ -122,7 +122,7 @@ def test_figures_of_throughput_are_within_6_percent() -> None:
     assert usage_as_figures(np.array([-np.inf, np.nan, 0.4, 99.6, 1e9])).tolist() == [0, 0, 0, 100, MOST]
 
 
-def test_brokers_that_share_a_row_show_the_highest() -> None:
+def test_row_of_several_brokers_shows_the_highest() -> None:
     grid = Grid(SPAN_MS, STEP_MS, 10_000)
     grid.put(["a", "b", "c", "d"], [10, 90, 30, 20], 4_000)
     grid.put(["d"], [70], 5_000)
@@ -130,13 +130,13 @@ def test_brokers_that_share_a_row_show_the_highest() -> None:
     assert (drawn.rows, drawn.sizes) == (("a … b", "c … d"), (2, 2))
     assert drawn.cells.tolist() == [[90, UNKNOWN, UNKNOWN], [30, 70, UNKNOWN]]
     assert (drawn.from_ms, drawn.step_ms, drawn.scale) == (4_000, 1_000, None)
-    assert draw_brokers(grid, 4_500, 6_500, 2, 2).step_ms == 2_000  # three of a second would cover it
+    assert draw_brokers(grid, 4_500, 6_500, 2, 2).step_ms == 2_000  # three columns of one second would cover it
     alone = draw_brokers(grid, 4_000, 6_000, 1, 10)
     assert (alone.rows, alone.step_ms) == (("a", "b", "c", "d"), 2_000)
     assert alone.cells.tolist() == [[10], [90], [30], [70]]
 
 
-def test_the_hottest_bundles_have_a_row_each_and_the_cold_ones_between_them_share_theirs() -> None:
+def test_hottest_bundles_have_own_rows_and_cold_ones_share() -> None:
     grid = Grid(SPAN_MS, STEP_MS, 10_000)
     names = [f"t/{namespace}/0x{number}0000000_0x{number + 1}0000000" for namespace in "ab" for number in range(5)]
     load = np.array([1e3, 2e3, 1e6, 1e3, 1e3, 1e3, 1e3, 4e6, 1e3, 0])
@@ -156,8 +156,8 @@ def test_the_hottest_bundles_have_a_row_each_and_the_cold_ones_between_them_shar
 
 
 @given(st.lists(st.integers(0, MOST), min_size=1, max_size=40), st.integers(1, 45))
-@example([0] * 30 + [MOST] * 5 + [0] * 5, 10)  # the hottest lie together: what is between them is halved
-def test_all_rows_are_used_and_each_name_has_a_place_in_one(figures: list[int], rows: int) -> None:
+@example([0] * 30 + [MOST] * 5 + [0] * 5, 10)  # the hottest are adjacent: the rest is halved
+def test_rows_are_all_used_and_cover_every_name(figures: list[int], rows: int) -> None:
     grid = Grid(SPAN_MS, STEP_MS, 10_000)
     grid.put([f"t/ns/{number:02}" for number in range(len(figures))], figures, 1_000)
     drawn = draw_bundles(grid, 1_000, 2_000, 1, rows)
@@ -166,7 +166,7 @@ def test_all_rows_are_used_and_each_name_has_a_place_in_one(figures: list[int], 
     assert min(drawn.sizes) >= 1
 
 
-def test_where_nothing_is_known_nothing_is_drawn() -> None:
+def test_unknown_figures_are_not_drawn() -> None:
     grid = Grid(SPAN_MS, STEP_MS, 10_000)
     for draw in (draw_brokers, draw_bundles):
         assert draw(grid, 0, 10_000, 5, 5).rows == ()
@@ -185,7 +185,7 @@ def state(*ownerships: Ownership, boundaries: tuple[int, ...] = WHOLE.boundaries
     return NamespaceState(NS, NamespaceBundles(boundaries), ownerships)
 
 
-def test_a_bundle_moves_when_its_record_has_another_owner() -> None:
+def test_change_of_owner_is_a_move() -> None:
     moments = Moments(10)
     moments.changed(state(FREE, owned(A)), state(owned(A), owned(A)), 1)
     moments.changed(state(owned(A), owned(A)), state(releasing(A, B), owned(A)), 2)
@@ -199,7 +199,7 @@ def test_a_bundle_moves_when_its_record_has_another_owner() -> None:
     assert moments.moves[1].at_ms == 3
 
 
-def test_a_bundle_with_a_new_boundary_within_was_split_and_without_one_merged() -> None:
+def test_new_boundary_is_a_split_and_a_missing_one_is_not() -> None:
     moments = Moments(10)
     cut = state(FREE, FREE, FREE, FREE, boundaries=(0, 1, 2, 0x80000000, 0xFFFFFFFF))
     moments.changed(state(FREE, FREE), cut, 5)
@@ -208,7 +208,7 @@ def test_a_bundle_with_a_new_boundary_within_was_split_and_without_one_merged() 
     assert len(moments.splits) == 1
 
 
-def test_each_term_is_noted_once_and_what_was_recorded_comes_first() -> None:
+def test_terms_are_noted_once_after_recorded_ones() -> None:
     moments = Moments(2)
     moments.leads("n1", 4, 10)
     moments.leads("n1", 4, 11)

@@ -70,7 +70,7 @@ def ema(usage: float, throughput: float = 3e6, age_s: float = 0.0) -> PublishedL
     return PublishedLoad(usage, throughput, 0.0, throughput, round((10_000 - age_s) * 1000))
 
 
-def test_half_of_the_difference_goes_to_the_least_used_broker_with_the_numbers_that_decided() -> None:
+def test_half_of_the_difference_moves_to_the_least_used_broker() -> None:
     given = snapshot({"a": hot(4), "b": report(cpu=0), "c": report(cpu=50)})
     result = shed(given)
     assert [(pick.broker, len(pick.bundles), pick.destination, pick.is_final) for pick in result.bundles] == [
@@ -85,7 +85,7 @@ def test_half_of_the_difference_goes_to_the_least_used_broker_with_the_numbers_t
     )
 
 
-def test_an_underloaded_broker_gets_load_although_the_deviation_is_small() -> None:
+def test_underloaded_broker_gets_load_despite_a_small_deviation() -> None:
     result = shed(snapshot({name: hot(3, 10 * i, 20) for i, name in enumerate("abcd")} | {"e": report(cpu=2)}))
     assert result.bundles[0].reason is TransferReason.UNDERLOADED
     assert result.bundles[0].destination == 4
@@ -93,14 +93,14 @@ def test_an_underloaded_broker_gets_load_although_the_deviation_is_small() -> No
     assert "because that one has little of average 16.4 %" in said(result)["d:8080"][1]
 
 
-def test_a_broker_with_little_throughput_counts_as_underloaded_whatever_its_usage() -> None:
+def test_broker_with_little_throughput_counts_as_underloaded() -> None:
     loads = {"a": ema(0.5, 3e6), "b": ema(0.49, 3e6 * 0.125 - 1)}
     assert shed(published(loads, {"a": hot(), "b": hot(1, 5)})).metrics["Skip/NoBundles"] == 1
     loads["b"] = ema(0.49, 3e6 * 0.125)
     assert shed(published(loads, {"a": hot(), "b": hot(1, 5)})).state["hits"] == 0
 
 
-def test_an_overloaded_broker_far_above_the_average_sheds_although_the_deviation_is_small() -> None:
+def test_overloaded_broker_sheds_despite_a_small_deviation() -> None:
     reports = {name: hot(5, 10 * i, 60) for i, name in enumerate("abcdefghi")} | {"z": hot(20, 100, 90)}
     settings = replace(SETTINGS, broker_load_target_std=0.26)
     result = shed(snapshot(reports), settings)
@@ -110,14 +110,14 @@ def test_an_overloaded_broker_far_above_the_average_sheds_although_the_deviation
     assert shed(snapshot(reports), replace(settings, broker_load_target_std=0.28)).bundles == ()
 
 
-def test_a_target_below_0_is_not_a_part_of_the_average() -> None:
+def test_target_deviation_above_1_marks_no_broker_underloaded() -> None:
     assert (
         shed(snapshot({"a": hot(), "b": report(cpu=0)}), replace(SETTINGS, broker_load_target_std=5.0)).state["hits"]
         == 0
     )
 
 
-def test_it_waits_for_more_than_so_many_cycles_and_says_so() -> None:
+def test_shedding_waits_for_the_hit_count_with_a_verdict() -> None:
     settings = replace(SETTINGS, shedding_condition_hit_count_threshold=1)
     given = snapshot({"a": hot(), "b": report(cpu=0)})
     waiting = shed(given, settings)
@@ -137,14 +137,14 @@ def test_it_waits_for_more_than_so_many_cycles_and_says_so() -> None:
     assert shed(given, settings, waiting.state).bundles
 
 
-def test_when_nothing_can_move_the_hits_are_kept() -> None:
+def test_hits_are_kept_when_no_bundle_can_move() -> None:
     result = shed(snapshot({"a": hot(1), "b": report(cpu=0)}))
     assert (result.state["hits"], result.metrics["Skip/NoBundles"]) == (1, 1)
     assert said(result)["a:8080"][0] is SheddingReason.SINGLE_BUNDLE
     assert said(result)["cluster"][1] == "No move because no bundle of the 1 most used brokers may move and fits"
 
 
-def test_when_no_broker_may_be_relieved_nothing_is() -> None:
+def test_limit_of_no_brokers_sheds_nothing() -> None:
     result = shed(
         snapshot({"a": hot(), "b": report(cpu=0)}), replace(SETTINGS, max_number_of_broker_shedding_per_cycle=0)
     )
@@ -152,7 +152,7 @@ def test_when_no_broker_may_be_relieved_nothing_is() -> None:
     assert said(result)["cluster"][1] == "No move because no broker may be relieved: deviation 50 %"
 
 
-def test_a_broker_that_has_not_reported_long_enough_after_an_unload_stops_the_cycle() -> None:
+def test_recent_unload_without_a_report_stops_the_cycle() -> None:
     loads, reports = {"a": ema(1.0), "b": ema(0.0)}, {"a": hot(), "b": report()}
     result = shed(published(loads, reports, {"b": 10_000 - 179.999}), state={"hits": 2})
     assert (result.bundles, result.state["hits"]) == ((), 2)
@@ -163,7 +163,7 @@ def test_a_broker_that_has_not_reported_long_enough_after_an_unload_stops_the_cy
     assert shed(published(loads, reports, {"b": 10_000 - 180})).bundles
 
 
-def test_a_broker_whose_report_is_too_old_neither_gives_nor_gets() -> None:
+def test_broker_with_an_outdated_report_is_skipped() -> None:
     loads = {"a": ema(1.0), "b": ema(0.0, age_s=1800.001), "c": ema(0.2), "d": ema(9.0, age_s=2000)}
     result = shed(published(loads, {"a": hot(), "b": report(), "c": report(), "d": hot(3, 50)}))
     assert [(pick.broker, pick.destination) for pick in result.bundles] == [(0, 2)]
@@ -179,7 +179,7 @@ def test_a_broker_whose_report_is_too_old_neither_gives_nor_gets() -> None:
     assert "all reports of 4 brokers are older" in said(old)["cluster"][1]
 
 
-def test_a_broker_without_load_data_stops_the_cycle() -> None:
+def test_missing_load_data_stops_the_cycle() -> None:
     result = shed(published({"a": ema(1.0)}, {"a": hot(), "b": report()}))
     assert said(result)["cluster"] == (
         TransferReason.NO_LOAD_DATA,
@@ -190,11 +190,11 @@ def test_a_broker_without_load_data_stops_the_cycle() -> None:
     )
 
 
-def test_without_any_broker_nothing_is_decided() -> None:
+def test_no_decision_without_brokers() -> None:
     assert shed(snapshot({})).metrics == {"Skip/NoBrokers": 1}
 
 
-def test_a_most_used_broker_without_bundles_is_passed_over_for_the_next() -> None:
+def test_most_used_broker_without_bundles_is_skipped() -> None:
     result = shed(snapshot({"a": report(cpu=100), "b": hot(cpu=90), "c": report(cpu=0)}))
     assert [(pick.broker, pick.destination) for pick in result.bundles] == [(1, 2)]
     assert said(result)["a:8080"][0] is SheddingReason.NO_BUNDLES
@@ -202,7 +202,7 @@ def test_a_most_used_broker_without_bundles_is_passed_over_for_the_next() -> Non
     assert "were looked for on 1 brokers, of which some made none known" in said(nothing)["cluster"][1]
 
 
-def test_a_bundle_that_does_not_fit_ends_it_and_says_what_would_fit() -> None:
+def test_bundles_that_do_not_fit_have_a_verdict() -> None:
     result = shed(
         snapshot({"a": report({bundle(1): out(5e6), bundle(2): out(1e6)}, cpu=90), "b": report(cpu=80)} | idle(3))
     )
@@ -221,7 +221,7 @@ def idle(brokers: int) -> dict[str, BrokerReport]:
     return {f"idle{i}": report(cpu=0) for i in range(brokers)}
 
 
-def test_a_listed_bundle_without_throughput_is_passed_over() -> None:
+def test_listed_bundle_without_throughput_is_skipped() -> None:
     lists = {A.broker: {bundle(i): np.array([0.0, 0.0, 0.0, size]) for i, size in enumerate((0.0, 1e6, 1e6))}}
     given = build_snapshot(
         0.0, {A: report(cpu=100, load=(0, 0, 0, 2e6)), B: report(cpu=0)}, {}, published=Published(None, lists)
@@ -229,13 +229,13 @@ def test_a_listed_bundle_without_throughput_is_passed_over() -> None:
     assert [given.bundles.names[row] for pick in shed(given).bundles for row in pick.bundles] == [bundle(1)]
 
 
-def test_a_broker_of_no_usage_hands_nothing_over() -> None:
+def test_idle_broker_hands_nothing_over() -> None:
     loads = {"a": ema(0.0, 1.0), "b": ema(0.0, 3e6)}
     result = shed(published(loads, {"a": report(), "b": hot()}))
     assert said(result)["b:8080"][0] is SheddingReason.NO_BUNDLE_FITS
 
 
-def test_with_transfers_disabled_placement_chooses_and_nothing_is_exchanged() -> None:
+def test_disabled_transfers_leave_destinations_to_placement() -> None:
     given = snapshot({"a": hot(4), "b": report(cpu=0), "c": report(cpu=0)})
     settings = replace(SETTINGS, transfer_enabled=False)
     assert {(pick.destination, pick.is_final) for pick in shed(given, settings).bundles} == {(None, False)}
@@ -249,7 +249,7 @@ def hot_pair() -> BrokerReport:
     return report({bundle(i): out(5e6) for i in (3, 4)}, cpu=100)
 
 
-def test_an_exchange_is_one_plan_both_ways() -> None:
+def test_exchange_is_one_plan_in_both_directions() -> None:
     given = snapshot({"a": report({bundle(i): out(2.4e6) for i in (1, 2)}, cpu=48), "b": hot_pair()})
     found = {(step.source, step.destination) for step in plan(given).steps if isinstance(step, Unload)}
     assert found == {(A, B), (B, A)}
@@ -258,7 +258,7 @@ def test_an_exchange_is_one_plan_both_ways() -> None:
     )
 
 
-def test_a_listed_bundle_of_an_excluded_namespace_does_not_come_back_in_exchange() -> None:
+def test_excluded_namespace_takes_no_part_in_exchanges() -> None:
     less = {bundle(i, "tenant/kept"): out(2.4e6) for i in (1, 2)}
     lists = {
         broker_id: {name: np.array(load, dtype=np.float64) for name, load in loads.items()}
@@ -270,7 +270,7 @@ def test_a_listed_bundle_of_an_excluded_namespace_does_not_come_back_in_exchange
     assert shed(given, excluded).bundles == ()
 
 
-def test_a_broker_that_a_bundle_is_leaving_neither_gives_nor_exchanges() -> None:
+def test_broker_with_a_release_under_way_neither_sheds_nor_exchanges() -> None:
     model = ClusterModel()
     model.apply_report(A, report({bundle(1): out(2.4e6), bundle(2): out(2.4e6)}, cpu=48))
     model.apply_report(B, hot_pair())
@@ -283,7 +283,7 @@ def test_a_broker_that_a_bundle_is_leaving_neither_gives_nor_exchanges() -> None
     assert result.metrics["Skip/NoLoadData"] == 1
 
 
-def test_bundles_of_namespaces_with_policies_move_only_when_enabled_and_where_they_may() -> None:
+def test_bundles_with_policies_move_only_when_enabled_and_allowed() -> None:
     policies = Policies((IsolationPolicy("p", ("tenant/ns",), ("a", "c")),))
     reports = {A: hot(4), B: report(cpu=0), C: report(cpu=10)}
     given = build_snapshot(0.0, reports, {}, policies=policies)
@@ -298,14 +298,14 @@ def test_bundles_of_namespaces_with_policies_move_only_when_enabled_and_where_th
     assert [(pick.broker, pick.destination) for pick in shed(allowed, enabled).bundles] == [(0, 1)]
 
 
-def test_a_broker_at_the_topic_limit_gets_nothing() -> None:
+def test_broker_at_the_topic_limit_gets_nothing() -> None:
     reports = {"a": hot(4), "b": report(cpu=0, topics=50_000)}
     assert shed(snapshot(reports)).bundles == ()
     assert shed(snapshot({**reports, "b": report(cpu=0, topics=49_998)})).bundles
     assert len(shed(snapshot({**reports, "b": report(cpu=0, topics=49_999)})).bundles[0].bundles) == 1
 
 
-def test_equal_loads_may_have_a_deviation_that_is_not_a_number_and_the_state_is_json_all_the_same() -> None:
+def test_nan_deviation_of_equal_loads_survives_json() -> None:
     loads = {name: ema(0.03, 3e6) for name in "abcdef"}
     result = shed(published(loads, dict.fromkeys("abcdef", report())))
     assert math.isnan(result.metrics["std"])
@@ -315,7 +315,7 @@ def test_equal_loads_may_have_a_deviation_that_is_not_a_number_and_the_state_is_
     assert again.metrics["avg"] == pytest.approx(0.03)
 
 
-def test_a_bundle_moves_once_in_a_cycle_even_if_it_is_listed_by_two_brokers() -> None:
+def test_bundle_listed_by_two_brokers_moves_once() -> None:
     lists = {each.broker: {bundle(i): np.array([0.0, 0.0, 0.0, 1e6]) for i in range(3)} for each in (A, B)}
     reports = {A: report(cpu=100, load=out(3e6)), B: report(cpu=90, load=out(3e6)), C: report(cpu=0)}
     reports[broker("d")] = report(cpu=1)
@@ -324,7 +324,7 @@ def test_a_bundle_moves_once_in_a_cycle_even_if_it_is_listed_by_two_brokers() ->
     assert {pick.broker for pick in shed(given).bundles} == {0}
 
 
-def test_a_bundle_comes_back_only_if_the_other_broker_stays_below_what_the_first_one_had() -> None:
+def test_exchange_keeps_the_destination_below_the_source() -> None:
     lists = {
         A.broker: {bundle(1): np.array([0, 0, 0, 8.0]), bundle(2): np.array([0, 0, 0, 9.0])},
         B.broker: {bundle(3): np.array([0, 0, 0, 1.0]), bundle(4): np.array([0, 0, 0, 5.4])},
@@ -334,20 +334,20 @@ def test_a_bundle_comes_back_only_if_the_other_broker_stays_below_what_the_first
     assert [pick.bundles for pick in shed(given).bundles] == [(0,), (3,)]
 
 
-def test_a_listed_bundle_that_nobody_knows_any_more_is_passed_over() -> None:
+def test_listed_unknown_bundle_is_skipped() -> None:
     given = snapshot({"a": hot(3), "b": report(cpu=0)})
     lists = [(np.array([-1, 0, 1], np.int32), np.array([1e5, 1e6, 1e6])), (np.empty(0, np.int32), np.empty(0))]
     top = TopBundles(lists.__getitem__)
     assert [pick.bundles for pick in shed(replace(given, top_bundles=top)).bundles] == [(0,)]
 
 
-def test_a_broker_that_hands_over_more_than_it_was_used_is_predicted_at_0() -> None:
+def test_predicted_usage_is_not_negative() -> None:
     statistics = LoadStatistics.of(np.array([0.5, 0.0]))
     statistics.move(0.5, 0.0, 1.0)
     assert statistics.squares == 1.0
 
 
-def test_the_source_of_an_unload_is_remembered_for_the_cool_down() -> None:
+def test_source_of_an_unload_is_stored_for_the_cool_down() -> None:
     model = ClusterModel()
     model.apply_report(A, report(cpu=100, last_update_ms=1_000_000))
     model.apply_report(B, report(last_update_ms=1_000_000))

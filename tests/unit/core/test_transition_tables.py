@@ -1,4 +1,4 @@
-"""The transition tables in the docstrings of the state machines name what the code has, and all of it."""
+"""The transition tables in the docstrings of the state machines match the code."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def messages(machine: ModuleType) -> set[str]:
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.__name__.rpartition(".")[2])
-def test_the_table_has_every_phase_event_and_action_and_no_other(machine: ModuleType) -> None:
+def test_table_has_exactly_the_phases_events_and_actions(machine: ModuleType) -> None:
     table = machine.__doc__ or ""
     words = set(re.findall(r"\w+", table))
     assert (phases(machine) | messages(machine)) - IMPLIED <= words, "missing in the table"

@@ -24,7 +24,7 @@ def verdicts(given: Snapshot, strategy: UniformLoadShedder = UNIFORM) -> dict[st
     return {each.subject: each for each in strategy.find_bundles_for_unloading(given, {}).verdicts}
 
 
-def test_the_broker_that_sheds_says_how_far_it_is_above_the_lowest_and_the_others_who_it_is() -> None:
+def test_verdicts_name_the_shedding_broker_and_its_difference() -> None:
     found = verdicts(snapshot({"a": report(rated(30_000)), "b": report(rated(10_000, 100)), "c": report()}))
     assert found["a:8080"].verdict is UniformReason.MSG_RATE_DIFFERENCE
     assert found["a:8080"].sentence() == (
@@ -45,7 +45,7 @@ def test_throughput_decides_when_the_message_rates_are_close() -> None:
     )
 
 
-def test_small_differences_are_told_for_the_whole_cluster() -> None:
+def test_small_differences_have_one_cluster_verdict() -> None:
     found = verdicts(snapshot({"a": report(rated(15_000)), "b": report(rated(10_000, 100))}))
     assert found["cluster"].sentence() == (
         "No move because the highest message rate is 50 % above the lowest"
@@ -54,7 +54,7 @@ def test_small_differences_are_told_for_the_whole_cluster() -> None:
     )
 
 
-def test_a_need_below_the_minimum_of_its_rule_is_left_alone() -> None:
+def test_need_below_the_minimum_of_its_rule_has_a_verdict() -> None:
     found = verdicts(snapshot({"a": report(rated(5_000)), "b": report()}))["a:8080"]
     assert found.sentence() == "No move because need 999 messages/s is below minUnloadMessage 1000"
     small = {bundle(i): throughput(0.2) for i in range(10)}
@@ -62,28 +62,28 @@ def test_a_need_below_the_minimum_of_its_rule_is_left_alone() -> None:
     assert found.sentence() == ("No move because need 0.8 MiB/s is below minUnloadMessageThroughput 1048576 bytes/s")
 
 
-def test_a_throughput_need_of_exactly_the_minimum_is_shed() -> None:
+def test_throughput_need_of_exactly_the_minimum_is_shed() -> None:
     loads: dict[str, Load] = {bundle(i): (0, 0, 600, 0) for i in range(10)}
     given = snapshot({"a": report(loads), "b": report({bundle(50): (0, 0, 1000, 0)})})
     for minimum, acted in ((1000, True), (1001, False)):
         assert verdicts(given, UniformLoadShedder(50, 4, 0, minimum, 0.2, -1))["a:8080"].acted is acted
 
 
-def test_a_limit_of_no_bundles_sheds_none() -> None:
+def test_limit_of_no_bundles_sheds_none() -> None:
     found = verdicts(snapshot({"a": report(rated(30_000)), "b": report()}), UniformLoadShedder(50, 4, 0, 0, 0.2, 0))[
         "a:8080"
     ]
     assert found.sentence().endswith("fits into need 5999 messages/s and maxUnloadBundleNumPerShedding 0")
 
 
-def test_a_rate_rule_that_applies_hides_the_throughput_rule_as_in_pulsar() -> None:
+def test_rate_rule_precedes_the_throughput_rule_as_in_pulsar() -> None:
     loads: dict[str, Load] = {bundle(i): (100, 0, 50 * MIB, 0) for i in range(10)}
     found = verdicts(snapshot({"a": report(loads), "b": report()}))["a:8080"]
     assert found.verdict is SheddingReason.NEED_BELOW_MINIMUM
     assert "need_mib_per_s" not in found.why
 
 
-def test_bundles_that_are_larger_than_the_need_stay() -> None:
+def test_bundles_larger_than_the_need_stay() -> None:
     found = verdicts(snapshot({"a": report(rated(30_000, bundles=2)), "b": report()}))["a:8080"]
     assert found.sentence() == (
         "No move because none of 2 bundles that may move fits into need 5999 messages/s"
@@ -91,7 +91,7 @@ def test_bundles_that_are_larger_than_the_need_stay() -> None:
     )
 
 
-def test_a_broker_without_bundles_that_may_move_says_so() -> None:
+def test_verdicts_without_movable_bundles() -> None:
     only = snapshot({"a": report({bundle(1): (9e4, 0, 0, 0)}), "b": report()})
     assert verdicts(only)["a:8080"].sentence() == ("No move because its only bundle would take all of its load along")
     none = snapshot({"a": report(load=(9e4, 0, 0, 0)), "b": report()})
@@ -102,7 +102,7 @@ def test_a_broker_without_bundles_that_may_move_says_so() -> None:
     assert verdicts(recent)["a:8080"].why["recently_unloaded"] == 10
 
 
-def test_a_broker_that_a_bundle_is_leaving_is_left_alone() -> None:
+def test_broker_with_a_release_under_way_sheds_nothing() -> None:
     a, b = broker("a"), broker("b")
     loads = rated(30_000)
     model = ClusterModel()
@@ -112,19 +112,19 @@ def test_a_broker_that_a_bundle_is_leaving_is_left_alone() -> None:
     assert verdicts(model.snapshot(0, 0))["a:8080"].verdict is SheddingReason.AWAITING_REPORT
 
 
-def test_the_first_by_name_of_equally_loaded_brokers_sheds() -> None:
+def test_first_of_equally_loaded_brokers_sheds() -> None:
     given = snapshot({"b": report(rated(30_000)), "a": report(rated(30_000, 100)), "c": report()})
     assert [given.brokers.ids[pick.broker] for pick in UNIFORM.find_bundles_for_unloading(given, {}).bundles] == [
         "a:8080"
     ]
 
 
-def test_without_brokers_nothing_is_shed_nor_said() -> None:
+def test_no_shedding_and_no_verdict_without_brokers() -> None:
     shed = UNIFORM.find_bundles_for_unloading(snapshot({}), {})
     assert (shed.bundles, shed.verdicts) == ((), ())
 
 
-def test_the_need_is_at_most_what_a_32_bit_whole_number_holds() -> None:
+def test_need_is_capped_at_a_32_bit_integer() -> None:
     gib = 1024 * MIB
     loads: dict[str, Load] = {bundle(i): (0, 0, gib, 0) for i in range(50)}
     given = snapshot({"a": report(loads), "b": report()})
@@ -133,7 +133,7 @@ def test_the_need_is_at_most_what_a_32_bit_whole_number_holds() -> None:
     assert found.why["bundles_taken"] == 1
 
 
-def test_loads_that_are_not_numbers_decide_nothing() -> None:
+def test_non_finite_loads_shed_nothing() -> None:
     loads = rated(30_000)
     given = snapshot({"a": report(loads, load=(np.nan, 0, 0, 0)), "b": report(rated(10_000, 50))})
     assert not UNIFORM.find_bundles_for_unloading(given, {}).bundles
@@ -144,7 +144,7 @@ def test_loads_that_are_not_numbers_decide_nothing() -> None:
 
 @pytest.mark.deep
 @pytest.mark.parametrize(("carried", "taken"), [(0.0, 100_000), (10.0, 19_999)])
-def test_a_broker_with_a_hundred_thousand_bundles_is_decided_on_at_once(carried: float, taken: int) -> None:
+def test_broker_with_100_000_bundles_is_decided_quickly(carried: float, taken: int) -> None:
     loads: dict[str, Load] = {bundle(i): (carried, 0, 0, 0) for i in range(100_000)}
     given = snapshot({"a": report(loads, load=(1e6, 0, 0, 0)), "b": report()})
     started_s = time.process_time()
