@@ -14,8 +14,8 @@ LOAD = (1.0, 1.0, 1.0, 1.0)
 
 
 @pytest.fixture
-async def beside() -> AsyncIterator[tuple[RunningNode, FakeAgent, FakeAgent]]:
-    """A leader, and the agents of two brokers; the first one's redirects lead to the second."""
+async def leader_with_agents() -> AsyncIterator[tuple[RunningNode, FakeAgent, FakeAgent]]:
+    """A leader and the agents of two brokers; the first agent redirects to the second."""
     async with a_leader() as (cluster, leader):
         await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
         agent, other = await cluster.a_broker("b1:8080"), await cluster.a_broker("b2:8080")
@@ -25,26 +25,30 @@ async def beside() -> AsyncIterator[tuple[RunningNode, FakeAgent, FakeAgent]]:
 
 
 @pytest.mark.parametrize("status", [202, 204, 301, 302, 303, 307, 308, 404, 503])
-async def test_topics_of_the_owners_agent(beside: tuple[RunningNode, FakeAgent, FakeAgent], status: int) -> None:
-    leader, agent, _ = beside
+async def test_topics_with_an_unexpected_status_are_refused(
+    leader_with_agents: tuple[RunningNode, FakeAgent, FakeAgent], status: int
+) -> None:
+    leader, agent, _ = leader_with_agents
     agent.topics_status = status
     with pytest.raises(OwnerSilentError, match=f"answered {status}"):
         await leader.node.agents.get_topics(agent.registration, BUNDLE)
 
 
 @pytest.mark.parametrize("status", [200, 202, 301, 302, 303, 307, 308, 404, 503])
-async def test_boundaries_taken_by_the_agent(beside: tuple[RunningNode, FakeAgent, FakeAgent], status: int) -> None:
-    leader, agent, other = beside
+async def test_boundaries_with_an_unexpected_status_are_refused(
+    leader_with_agents: tuple[RunningNode, FakeAgent, FakeAgent], status: int
+) -> None:
+    leader, agent, other = leader_with_agents
     agent.boundaries_status = status
     with pytest.raises(OwnerSilentError, match=f"answered {status}"):
         await leader.node.agents.tell_bundles(agent.registration, leader.node.mirror.namespaces["t/ns"].state)
     assert (len(agent.boundaries), other.boundaries) == (1, [])
 
 
-async def test_so_much_is_read_of_an_answer_and_no_more(
-    beside: tuple[RunningNode, FakeAgent, FakeAgent], monkeypatch: pytest.MonkeyPatch
+async def test_too_large_answer_of_an_agent_is_refused(
+    leader_with_agents: tuple[RunningNode, FakeAgent, FakeAgent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leader, agent, _ = beside
+    leader, agent, _ = leader_with_agents
     agent.topics = {f"persistent://t/ns/{number}": LOAD for number in range(100)}
     assert len(await leader.node.agents.get_topics(agent.registration, BUNDLE)) == 100
     monkeypatch.setattr(http_client, "LARGEST_ANSWER_BYTES", 1_000)

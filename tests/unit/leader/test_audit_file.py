@@ -8,7 +8,7 @@ from loadmanager.errors import ConfigurationError
 from loadmanager.leader.audit.audit_log import AuditFile
 
 
-def test_former_files_are_kept_and_the_oldest_is_deleted(tmp_path: Path) -> None:
+def test_rotation_keeps_former_files_and_deletes_the_oldest(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     file = AuditFile(str(path), most_bytes=5_000)
     file.start()
@@ -23,7 +23,7 @@ def test_former_files_are_kept_and_the_oldest_is_deleted(tmp_path: Path) -> None
     assert 4_000 <= sum(each.stat().st_size for each in files) <= 5_000
 
 
-def test_what_is_there_is_gone_on_with(tmp_path: Path) -> None:
+def test_existing_file_is_appended_to(tmp_path: Path) -> None:
     for line in ("one", "two"):
         file = AuditFile(str(tmp_path / "audit.jsonl"), most_bytes=5_000)
         file.start()
@@ -32,15 +32,15 @@ def test_what_is_there_is_gone_on_with(tmp_path: Path) -> None:
     assert (tmp_path / "audit.jsonl").read_text() == "one\ntwo\n"
 
 
-def test_a_file_that_cannot_be_written_is_refused_by_its_key(tmp_path: Path) -> None:
+def test_unwritable_file_is_refused_by_its_key(tmp_path: Path) -> None:
     file = AuditFile(str(tmp_path / "no such folder" / "audit.jsonl"), most_bytes=5_000)
     with pytest.raises(ConfigurationError, match=r"auditLogFile .*no such folder.*: No such file"):
         file.start()
     file.close()
 
 
-def test_a_disk_that_hangs_costs_lines_and_no_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hanging_disk_drops_lines_without_blocking(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = AuditFile(str(tmp_path / "audit.jsonl"), most_bytes=5_000)
-    for number in range(10_001):  # nobody takes them
+    for number in range(10_001):  # no writer thread runs
         file.write(str(number))
     assert capsys.readouterr().out.count("audit_not_written") == 1

@@ -19,7 +19,7 @@ from loadmanager.store.metadata_store import Create, Delete, MetadataStore, Op, 
 from loadmanager.wire.store_records import LeaderRecord
 
 
-async def test_of_several_nodes_one_leads_and_the_others_know_where() -> None:
+async def test_one_of_several_nodes_leads_and_the_others_know_its_url() -> None:
     async with Cluster() as cluster:
         nodes = await cluster.start_nodes(3)
         assert [node.leads for node in nodes] == [True, False, False]
@@ -30,7 +30,7 @@ async def test_of_several_nodes_one_leads_and_the_others_know_where() -> None:
         assert record == {"brokerId": leader.node_id, "serviceUrl": leader.service_url, "epoch": 1, "life": life}
 
 
-async def test_every_node_registers_itself_and_is_gone_when_it_stops() -> None:
+async def test_node_registers_itself_until_it_stops() -> None:
     async with Cluster() as cluster:
         first, second = await cluster.start_nodes(2)
         await cluster.known_everywhere(lambda node: len(node.node.mirror.nodes) == 2)
@@ -38,7 +38,7 @@ async def test_every_node_registers_itself_and_is_gone_when_it_stops() -> None:
         await eventually(lambda: list(first.node.mirror.nodes) == [first.node.node_id])
 
 
-async def test_a_leader_that_stops_hands_over_at_once() -> None:
+async def test_stopping_leader_hands_over_at_once() -> None:
     async with Cluster() as cluster:
         first, second = await cluster.start_nodes(2)
         await first.stop()
@@ -46,7 +46,7 @@ async def test_a_leader_that_stops_hands_over_at_once() -> None:
         assert second.node.mirror.epoch == 2
 
 
-async def test_a_standby_takes_over_from_a_process_that_has_ended_before_its_session_does() -> None:
+async def test_standby_takes_over_from_an_ended_process_before_its_session_expires() -> None:
     async with Cluster() as cluster:
         first, second = await cluster.start_nodes(2)
         await first.kill()
@@ -56,7 +56,7 @@ async def test_a_standby_takes_over_from_a_process_that_has_ended_before_its_ses
         assert not first.leads
 
 
-async def test_a_leader_whose_lease_lapses_steps_down_by_itself() -> None:
+async def test_leader_steps_down_when_its_lease_lapses() -> None:
     memory = a_memory_cluster()
     async with Cluster(_with_sessions_of(memory, 0.6)) as cluster:
         leader = await cluster.start_leader()
@@ -68,7 +68,7 @@ async def test_a_leader_whose_lease_lapses_steps_down_by_itself() -> None:
         await eventually(lambda: leader.leads)
 
 
-async def test_a_leader_lives_on_when_answers_are_left_out() -> None:
+async def test_leader_survives_missing_answers() -> None:
     memory = a_memory_cluster()
     async with Cluster(in_memory(memory)) as cluster:
         leader = await cluster.start_leader()
@@ -83,18 +83,18 @@ async def test_a_leader_lives_on_when_answers_are_left_out() -> None:
         assert not leader.node.failure.done()
 
 
-async def test_a_leader_whose_link_broke_leaves_the_first_turn_to_a_standby_with_a_sound_one() -> None:
+async def test_standby_with_a_sound_link_is_elected_before_the_broken_leader() -> None:
     memory = a_memory_cluster()
     async with Cluster(_with_sessions_of(memory, 3.0)) as cluster:
         first, second = await cluster.start_nodes(2)
         await _lapse(memory, first)
-        assert first.store.session_id, "its session lives on, and with it its znode"
+        assert first.store.session_id, "its session and its znode still exist"
         _heal(memory, first)
         await eventually(lambda: second.leads)
         assert (first.node.election.terms_won, second.node.election.terms_won) == (1, 1)
 
 
-async def test_a_leader_whose_link_broke_leads_again_when_no_standby_can() -> None:
+async def test_leader_with_a_broken_link_is_re_elected_without_a_standby() -> None:
     memory = a_memory_cluster()
     async with Cluster(_with_sessions_of(memory, 3.0)) as cluster:
         first, second = await cluster.start_nodes(2)
@@ -106,7 +106,7 @@ async def test_a_leader_whose_link_broke_leads_again_when_no_standby_can() -> No
         assert first.node.election.terms_won == 2
 
 
-async def test_a_leader_whose_link_broke_waits_for_nobody_when_it_is_alone() -> None:
+async def test_single_node_with_a_broken_link_does_not_wait() -> None:
     memory = a_memory_cluster()
     async with Cluster(_with_sessions_of(memory, 3.0)) as cluster:
         (node,) = await cluster.start_nodes(1)
@@ -127,7 +127,7 @@ def _with_sessions_of(memory: MemoryCluster, session_timeout_s: float) -> Connec
 
 
 async def _lapse(memory: MemoryCluster, leader: RunningNode) -> None:
-    """Cut the leader off until it leads no more."""
+    """Cut the leader off until it has stepped down."""
     assert isinstance(leader.store, MemoryStore)
     memory.partition(leader.store, noticed=True)
     await eventually(lambda: not leader.leads and leader.node.election.term is None)
@@ -138,7 +138,7 @@ def _heal(memory: MemoryCluster, node: RunningNode) -> None:
     memory.heal(node.store)
 
 
-async def test_a_leader_that_lost_its_session_leads_again_in_its_next_one() -> None:
+async def test_leader_with_an_expired_session_is_re_elected() -> None:
     memory = a_memory_cluster()
     async with Cluster(in_memory(memory)) as cluster:
         leader = await cluster.start_leader()
@@ -162,7 +162,7 @@ async def test_a_leader_that_lost_its_session_leads_again_in_its_next_one() -> N
         LeaderRecord(broker_id="x:1", service_url="", epoch=1).to_json(),
     ],
 )
-async def test_garbage_written_over_the_leader_znode_costs_one_election_and_no_more(garbage: bytes) -> None:
+async def test_garbage_in_the_leader_znode_costs_one_election(garbage: bytes) -> None:
     async with Cluster() as cluster:
         nodes = await cluster.start_nodes(2)
         await write(cluster.store, paths.LEADER, garbage)
@@ -171,7 +171,7 @@ async def test_garbage_written_over_the_leader_znode_costs_one_election_and_no_m
         assert not any(node.node.failure.done() for node in nodes)
 
 
-async def test_a_leader_znode_that_somebody_planted_does_not_keep_the_nodes_from_electing() -> None:
+async def test_planted_leader_znode_does_not_block_elections() -> None:
     async with Cluster() as cluster:
         await cluster.store.ensure_path(paths.ROOT)
         await cluster.store.commit([Create(paths.LEADER, b"me")])
@@ -179,7 +179,7 @@ async def test_a_leader_znode_that_somebody_planted_does_not_keep_the_nodes_from
         assert leader.node.mirror.epoch == 1
 
 
-async def test_leader_znode_with_children_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leader_znode_with_children_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     campaigns = _campaigns(monkeypatch)
     async with Cluster() as cluster:
         await cluster.store.ensure_path(paths.ROOT)
@@ -188,7 +188,7 @@ async def test_leader_znode_with_children_is_named(monkeypatch: pytest.MonkeyPat
         with structlog.testing.capture_logs() as logs:
             node = await cluster.start_node()
             await eventually(lambda: campaigns)
-            await write(cluster.store, paths.namespace("t/ns"), b"[]")  # a reason to look again
+            await write(cluster.store, paths.namespace("t/ns"), b"[]")  # triggers another campaign
             await eventually(lambda: len(campaigns) > 1)
             await eventually(node.node.election.why_nobody_leads, what="it is said why nobody leads")
         (said,) = [entry for entry in logs if entry["event"] == "nobody_can_lead"]
@@ -223,7 +223,7 @@ async def test_node_without_a_leader_is_not_ready(monkeypatch: pytest.MonkeyPatc
 
 
 def _campaigns(monkeypatch: pytest.MonkeyPatch, refusal: StoreError | None = None) -> list[int]:
-    """The sessions that campaigned, one for each time; with `refusal` that is all that comes of it."""
+    """Record the session of each campaign; with `refusal` each campaign fails with it."""
     campaigns: list[int] = []
     commit = MemoryStore.commit
 
@@ -238,14 +238,14 @@ def _campaigns(monkeypatch: pytest.MonkeyPatch, refusal: StoreError | None = Non
     return campaigns
 
 
-async def test_a_leader_znode_that_somebody_deleted_is_written_again() -> None:
+async def test_deleted_leader_znode_is_written_again() -> None:
     async with a_leader() as (cluster, leader):
         await cluster.store.commit([Delete(paths.LEADER)])
         await eventually(lambda: leader.node.election.terms_won == 2 and leader.leads)
 
 
-async def test_a_node_stops_at_once_in_the_middle_of_its_work() -> None:
-    """The end of the term may arrive together with a wake-up of what it has to end."""
+async def test_busy_node_stops_at_once() -> None:
+    """The end of the term may coincide with a wake-up of a task that it cancels."""
     for _ in range(10):
         async with Cluster() as cluster:
             leader = await cluster.start_leader()
@@ -256,7 +256,7 @@ async def test_a_node_stops_at_once_in_the_middle_of_its_work() -> None:
                 await leader.stop()
 
 
-async def test_a_deposed_leader_ends_its_term_although_the_cluster_changes_at_that_moment() -> None:
+async def test_deposed_leader_ends_its_term_during_a_cluster_change() -> None:
     async with a_leader() as (_, leader):
         for _ in range(10):
             leader.node.reconciler.wake()
@@ -266,7 +266,7 @@ async def test_a_deposed_leader_ends_its_term_although_the_cluster_changes_at_th
 
 
 async def test_new_leader_knows_every_registered_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would take a bundle of that broker for an orphan, and give it a second owner."""
+    """Otherwise it would treat a bundle of that broker as an orphan and assign it twice."""
     async with Cluster() as cluster:
         first, second = await cluster.start_nodes(2)
         await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
@@ -287,7 +287,7 @@ async def test_new_leader_knows_every_registered_broker(monkeypatch: pytest.Monk
         assert (kept.owner, kept.version) == (registration, 1)
 
 
-async def test_a_standby_never_leads_on_a_view_that_is_not_fresh() -> None:
+async def test_standby_with_a_stale_mirror_is_not_elected() -> None:
     memory = a_memory_cluster()
     async with Cluster(in_memory(memory)) as cluster:
         first, second = await cluster.start_nodes(2)

@@ -33,7 +33,7 @@ FLAPPING = {
 async def two_brokers(
     cluster: Cluster, leader: RunningNode, mib_per_s: tuple[float, float] = (9.0, 1.0)
 ) -> tuple[FakeAgent, FakeAgent, list[str]]:
-    """b1, which is overloaded, with two bundles; and b2 without any."""
+    """Start overloaded b1 with two bundles, and b2 with none."""
     first = await cluster.a_broker("b1:8080")
     bundles = await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
     await asyncio.gather(*(leader.node.assigner.request(bundle) for bundle in bundles))
@@ -49,7 +49,7 @@ def memory(node: RunningNode) -> MoveMemory:
 
 
 async def shed(leader: RunningNode, bundle: str, source: FakeAgent, destination: FakeAgent) -> None:
-    """A step as a round of shedding has it carried out."""
+    """Execute a move as a round of shedding does."""
     step = Unload(bundle, source.registration, destination.registration, OverloadReason.BROKER_OVERLOADED)
     await leader.node.executor.execute(step)
 
@@ -60,7 +60,7 @@ async def churn_of(node: RunningNode) -> dict[str, Any]:
     return answer
 
 
-async def test_a_round_of_shedding_is_held_to_the_limits_and_says_so() -> None:
+async def test_shedding_round_respects_churn_limits_with_a_verdict() -> None:
     async with a_leader(load_balancer_max_load_moved_per_cycle_percentage=0, **FLAPPING) as (cluster, leader):
         _, _, bundles = await two_brokers(cluster, leader)
         plan = await leader.node.shedding.cycle()
@@ -71,7 +71,7 @@ async def test_a_round_of_shedding_is_held_to_the_limits_and_says_so() -> None:
         assert leader.ownership(bundles[0]).version == 1
 
 
-async def test_only_what_was_completed_counts() -> None:
+async def test_only_completed_moves_count() -> None:
     async with a_leader(namespace_bundle_unloading_timeout_ms=50, **FLAPPING) as (cluster, leader):
         first, second, bundles = await two_brokers(cluster, leader)
         first.status = 503
@@ -86,7 +86,7 @@ async def test_only_what_was_completed_counts() -> None:
         assert round((await churn_of(leader))["movedWithinHourPercent"], 3) == 90
 
 
-async def test_what_an_operator_moves_is_not_sheddings() -> None:
+async def test_moves_of_operators_are_not_own_moves() -> None:
     async with a_leader(**FLAPPING) as (cluster, leader):
         _, second, bundles = await two_brokers(cluster, leader)
         await leader.unload(bundles[0], second.registration)
@@ -95,7 +95,7 @@ async def test_what_an_operator_moves_is_not_sheddings() -> None:
         assert (await churn_of(leader))["movedWithinHourPercent"] == 0
 
 
-async def test_the_breaker_stops_shedding_says_so_everywhere_and_is_lifted_by_an_operator() -> None:
+async def test_tripped_breaker_is_reported_and_can_be_lifted() -> None:
     async with a_leader(**FLAPPING) as (cluster, leader):
         first, second, bundles = await two_brokers(cluster, leader)
         await shed(leader, bundles[0], first, second)
@@ -121,7 +121,7 @@ async def test_the_breaker_stops_shedding_says_so_everywhere_and_is_lifted_by_an
         assert lifted["sentence"] == "The breaker was lifted by an operator"
 
 
-async def test_a_bundle_that_keeps_returning_is_frozen_and_can_be_thawed_alone() -> None:
+async def test_returning_bundle_is_frozen_and_can_be_lifted_alone() -> None:
     async with a_leader(**FLAPPING) as (cluster, leader):
         first, second, bundles = await two_brokers(cluster, leader, (9.5, 0.5))
         for _ in range(2):
@@ -136,7 +136,7 @@ async def test_a_bundle_that_keeps_returning_is_frozen_and_can_be_thawed_alone()
         assert (await churn_of(leader))["frozenBundles"] == []
 
 
-async def test_a_breaker_that_has_tripped_outlives_the_leader() -> None:
+async def test_tripped_breaker_survives_a_change_of_leader() -> None:
     async with Cluster(in_memory()) as cluster:
         leader, standby = await cluster.start_nodes(2, **FLAPPING)
         first, second, bundles = await two_brokers(cluster, leader)

@@ -29,7 +29,7 @@ def a_mirror() -> ClusterMirror:
     return mirror
 
 
-def test_the_owner_is_found_only_in_the_life_in_which_it_got_the_bundle() -> None:
+def test_owner_is_found_only_by_its_registration() -> None:
     mirror = a_mirror()
     found = mirror.find_owner(owned(B1))
     assert found is not None
@@ -38,20 +38,20 @@ def test_the_owner_is_found_only_in_the_life_in_which_it_got_the_bundle() -> Non
     assert mirror.find_owner(owned(broker("b2", 5))) is None
 
 
-def test_a_bundle_that_is_free_or_on_its_way_has_no_owner_to_be_sent_to() -> None:
+def test_free_or_releasing_bundle_has_no_owner_to_serve_it() -> None:
     mirror = a_mirror()
     assert mirror.find_owner(FREE) is None
     assert mirror.find_owner(releasing(B1, B1)) is None
 
 
-def test_a_broker_that_left_owns_nothing() -> None:
+def test_lost_broker_owns_nothing() -> None:
     mirror = a_mirror()
     mirror.drop_broker(BrokerId("b1:8080"))
     assert mirror.find_owner(owned(B1)) is None
     assert not mirror.is_registered(B1)
 
 
-def test_only_changed_owners_go_into_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_changed_owners_are_written_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     mirror = a_mirror()
     written: list[set[str]] = []
     write = ClusterModel.set_owners
@@ -71,7 +71,7 @@ def test_only_changed_owners_go_into_the_model(monkeypatch: pytest.MonkeyPatch) 
     assert mirror.model.count_bundles_of(B1) == 4
 
 
-async def test_a_broker_that_has_just_gone_has_written_nothing() -> None:
+async def test_raw_report_of_a_lost_broker_is_refused() -> None:
     async def gone(_: str) -> None:
         return None
 
@@ -79,7 +79,7 @@ async def test_a_broker_that_has_just_gone_has_written_nothing() -> None:
         await RawReports(gone, a_mirror()).read(B1.broker)
 
 
-def test_an_unknown_namespace_and_an_unknown_range_say_so() -> None:
+def test_unknown_namespace_and_range_are_refused() -> None:
     mirror = a_mirror()
     with pytest.raises(NamespaceNotFoundError, match="t/other"):
         mirror.get_namespace("t/other")
@@ -87,14 +87,14 @@ def test_an_unknown_namespace_and_an_unknown_range_say_so() -> None:
         mirror.bundle(BundleName.parse("t/ns/0x00000000_0x40000000"))
 
 
-def test_a_namespace_whose_only_record_is_unreadable_is_not_taken_for_missing() -> None:
+def test_unreadable_namespace_is_not_treated_as_missing() -> None:
     mirror = ClusterMirror()
     mirror.faults[paths.namespace("t/ns")] = "not UTF-8"
     with pytest.raises(InvalidRecordError, match="t/ns cannot be read: not UTF-8"):
         mirror.bundle_of_topic(TOPIC)
 
 
-def test_a_lookup_answer_has_the_addresses_of_the_listener_that_was_asked_for() -> None:
+def test_lookup_answer_has_the_requested_listeners_addresses() -> None:
     record = a_record("b1:8080")
     plain = lookup_answer(BrokerId("b1:8080"), record)
     internal = lookup_answer(BrokerId("b1:8080"), record, "internal")
@@ -106,14 +106,14 @@ def test_a_lookup_answer_has_the_addresses_of_the_listener_that_was_asked_for() 
     assert lookup_answer(BrokerId("b1:8080"), record, "external") is None
 
 
-def test_commands_go_to_the_agent_and_without_one_to_nobody() -> None:
+def test_command_url_is_that_of_the_agent() -> None:
     mirror = a_mirror()
     assert mirror.brokers[BrokerId("b1:8080")].command_url is None
     mirror.put_broker(B1, 1, a_record("b1:8080", agent_url="http://agent:9090"))
     assert mirror.brokers[BrokerId("b1:8080")].command_url == "http://agent:9090"
 
 
-def test_what_is_committed_changes_the_model_as_reading_all_of_it_would() -> None:
+def test_commit_changes_the_model_like_a_full_read() -> None:
     mirror, entry = a_mirror(), a_mirror().namespaces["t/ns"]
     mirror.put_namespace(entry)
     for ownerships in ({0: owned(B1)}, {0: releasing(B1, B1), 1: owned(B1)}, {1: owned(broker("b2"))}, {}):

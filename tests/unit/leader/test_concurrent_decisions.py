@@ -27,7 +27,7 @@ BUNDLE = "t/ns/0x00000000_0xffffffff"
 
 
 class Held:
-    """A piece of work that does all there is to do, and lasts until the test lets it go."""
+    """Wraps a function that returns only when the test releases it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
         self.begun = 0
@@ -65,7 +65,7 @@ async def _placed(leader: RunningNode, bundle: str = BUNDLE) -> Plan:
         return await leader.node.planner.place([bundle])
 
 
-async def test_a_lookup_does_not_wait_for_a_round_of_shedding(round_of_shedding: Held) -> None:
+async def test_lookup_does_not_wait_for_a_shedding_round(round_of_shedding: Held) -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_broker()
         await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
@@ -78,7 +78,7 @@ async def test_a_lookup_does_not_wait_for_a_round_of_shedding(round_of_shedding:
         await cycle
 
 
-async def test_a_lookup_does_not_wait_for_explanations_and_plans(explanation: Held) -> None:
+async def test_lookup_does_not_wait_for_explanations_and_plans(explanation: Held) -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_broker()
         await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
@@ -93,12 +93,12 @@ async def test_a_lookup_does_not_wait_for_explanations_and_plans(explanation: He
         await planned
 
 
-async def test_an_assignment_does_not_wait_for_the_threads_of_other_work() -> None:
+async def test_assignment_does_not_wait_for_other_threads() -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_broker()
         go = threading.Event()
         blocking = [asyncio.create_task(asyncio.to_thread(go.wait)) for _ in range(100)]
-        await asyncio.sleep(0)  # now they are before it
+        await asyncio.sleep(0)  # the threads are queued first
         try:
             (verdict,) = (await _placed(leader)).verdicts
             assert verdict.acted
@@ -138,7 +138,7 @@ async def test_preview_with_too_many_waiting_is_refused(explanation: Held, monke
         assert (await leader.get(path)).status == 200
 
 
-async def test_what_assignments_remember_during_a_round_is_not_forgotten_with_its_end(round_of_shedding: Held) -> None:
+async def test_state_of_assignments_during_a_round_is_kept(round_of_shedding: Held) -> None:
     settings = {"load_balancer_load_placement_strategy": "RoundRobinBrokerSelector"}
     async with a_leader(**settings) as (cluster, leader):
         await cluster.a_broker()
@@ -163,7 +163,7 @@ async def test_failed_round_keeps_the_assignment(round_of_shedding: Held, monkey
         placed = asyncio.create_task(_placed(leader))
         await eventually(lambda: placement.begun)
         round_of_shedding.let_go()
-        await asyncio.wait([shed], timeout=0.2)  # so that it ends first if nothing holds it
+        await asyncio.wait([shed], timeout=0.2)  # the round would end first if nothing held it
         placement.let_go()
         await placed
         with pytest.raises(AttributeError):
@@ -172,7 +172,7 @@ async def test_failed_round_keeps_the_assignment(round_of_shedding: Held, monkey
 
 
 async def _begun(recorded: Recorded, held: Held) -> tuple[asyncio.Task[Plan], asyncio.Task[Any]]:
-    """A round and a plan that are being worked out, side by side."""
+    """Start a round and a preview that run concurrently."""
     node = recorded.leader.node
     await recorded.report()
     round_ = asyncio.create_task(node.shedding.cycle())

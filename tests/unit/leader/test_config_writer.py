@@ -51,7 +51,7 @@ async def leader() -> AsyncIterator[RunningNode]:
 
 
 @pytest.mark.parametrize(("path", "read", "update", "expected"), UPDATES, ids=[path for path, *_ in UPDATES])
-async def test_what_is_laid_down_is_stored_where_it_belongs_and_given_back(
+async def test_operator_config_is_stored_in_its_znode_and_returned(
     leader: RunningNode, path: str, read: Callable[[bytes, str], object], update: Update, expected: object
 ) -> None:
     assert await update(leader.node.operators) == expected
@@ -64,7 +64,7 @@ async def test_what_is_laid_down_is_stored_where_it_belongs_and_given_back(
     assert again.version == znode.version, "nothing has changed, so nothing is written"
 
 
-async def test_what_was_learned_is_taken_back(leader: RunningNode) -> None:
+async def test_learned_loads_can_be_removed(leader: RunningNode) -> None:
     await leader.node.operators.update_learned(LEARNED)
     assert await leader.node.operators.update_learned(None) is None
     assert leader.node.mirror.operator_config.learned is None

@@ -21,7 +21,7 @@ def decision_log() -> DecisionLog:
     return DecisionLog(10)
 
 
-def test_only_the_newest_decisions_are_kept_but_all_are_counted() -> None:
+def test_newest_decisions_are_kept_and_all_are_counted() -> None:
     decision_log = DecisionLog(3)
     for number in range(10):
         decision_log.moved("assign", bundle(number), OwnershipReason.LOOKUP, epoch=1, destination=broker("b1"))
@@ -29,7 +29,7 @@ def test_only_the_newest_decisions_are_kept_but_all_are_counted() -> None:
     assert decision_log.counts["assign", "lookup", True] == 10
 
 
-def test_a_non_decision_that_repeats_itself_is_one_entry_with_its_latest_numbers(decision_log: DecisionLog) -> None:
+def test_repeated_non_decision_is_one_entry_with_its_latest_figures(decision_log: DecisionLog) -> None:
     for usage in (10.0, 20.0, 30.0):
         decision_log.judged("shed", below("b1:8080", usage), epoch=1)
     (entry,) = decision_log.recent(100)
@@ -38,7 +38,7 @@ def test_a_non_decision_that_repeats_itself_is_one_entry_with_its_latest_numbers
     assert decision_log.counts["shed", "below_threshold", False] == 3
 
 
-def test_what_stops_something_is_one_entry_of_what_it_stops(decision_log: DecisionLog) -> None:
+def test_guardrail_stops_of_a_bundle_are_one_entry(decision_log: DecisionLog) -> None:
     stops = [Verdict("cluster", GuardrailReason.PICTURE_INCOMPLETE, acted=False), below("cluster", 10.0)]
     decision_log.stopped(bundle(1), stops, epoch=1)
     decision_log.stopped(bundle(1), [stops[0], below("cluster", 20.0)], epoch=1)
@@ -49,21 +49,21 @@ def test_what_stops_something_is_one_entry_of_what_it_stops(decision_log: Decisi
     assert decision_log.counts == {("rail", "picture_incomplete", False): 2}
 
 
-def test_a_non_decision_of_a_later_epoch_is_an_entry_of_its_own(decision_log: DecisionLog) -> None:
+def test_non_decision_of_a_later_epoch_is_a_new_entry(decision_log: DecisionLog) -> None:
     decision_log.judged("shed", below("b1:8080"), epoch=1)
     decision_log.judged("shed", below("b1:8080"), epoch=2)
     (entry,) = decision_log.recent(100)
     assert (entry["epoch"], entry["times"]) == (2, 1)
 
 
-def test_non_decisions_are_bounded_too() -> None:
+def test_non_decisions_are_bounded() -> None:
     decision_log = DecisionLog(2)
     for number in range(5):
         decision_log.judged("shed", below(f"b{number}:8080"), epoch=1)
     assert {entry["subject"] for entry in decision_log.recent(100)} == {"b3:8080", "b4:8080"}
 
 
-def test_a_subject_is_found_as_a_bundle_as_a_source_and_as_a_destination(decision_log: DecisionLog) -> None:
+def test_subject_matches_bundle_source_and_destination(decision_log: DecisionLog) -> None:
     decision_log.moved("assign", bundle(1), OwnershipReason.LOOKUP, epoch=1, destination=broker("b1"))
     decision_log.moved("unload", bundle(2), OwnershipReason.ADMIN_UNLOAD, epoch=1, source=broker("b1"))
     decision_log.moved("unload", bundle(3), OwnershipReason.ADMIN_UNLOAD, epoch=1, source=broker("b2"))
@@ -72,7 +72,7 @@ def test_a_subject_is_found_as_a_bundle_as_a_source_and_as_a_destination(decisio
     assert decision_log.recent(100, "b9:8080") == []
 
 
-def test_a_decision_comes_with_the_sentence_of_its_verdict(decision_log: DecisionLog) -> None:
+def test_entry_has_the_sentence_of_its_verdict(decision_log: DecisionLog) -> None:
     why = Verdict(bundle(1), PlacementReason.NO_BROKER_AVAILABLE, acted=False, why={"brokers": 0})
     decision_log.judged("assign", why, epoch=1)
     (entry,) = decision_log.recent(1)
@@ -80,7 +80,7 @@ def test_a_decision_comes_with_the_sentence_of_its_verdict(decision_log: Decisio
     assert "none of 0 registered brokers" in entry["sentence"]
 
 
-def test_what_a_dry_run_would_move_to_nobody_has_no_destination(decision_log: DecisionLog) -> None:
+def test_dry_run_move_may_have_no_destination(decision_log: DecisionLog) -> None:
     reason = OverloadReason.BROKER_OVERLOADED
     for destination in (None, broker("b2")):
         decision_log.moved(
@@ -91,7 +91,7 @@ def test_what_a_dry_run_would_move_to_nobody_has_no_destination(decision_log: De
     assert newest["destination"] == broker("b2").broker
 
 
-def test_moves_have_the_number_of_their_round_unless_somebody_asked_for_them(decision_log: DecisionLog) -> None:
+def test_shedding_moves_have_the_number_of_their_round(decision_log: DecisionLog) -> None:
     shed, asked = OverloadReason.BROKER_OVERLOADED, OwnershipReason.ADMIN_UNLOAD
     why: dict[str, Figure] = {"round": 7, "bundles": 1, "share_percent": 2.0, "routes": "b1 -> b2 (1)"}
     decision_log.moved("unload", bundle(1), shed, epoch=1, source=broker("b1"))
@@ -103,7 +103,7 @@ def test_moves_have_the_number_of_their_round_unless_somebody_asked_for_them(dec
     assert [entry["round"] for entry in reversed(decision_log.recent(10))] == [None, 7, 7, None, None, None]
 
 
-def test_who_follows_is_told_what_came_later_and_a_move_once_more_when_it_is_measured(
+def test_followers_get_later_entries_and_measured_moves_again(
     decision_log: DecisionLog,
 ) -> None:
     effect = MoveEffect(predicted=(2.0, 1.5), load=1e6)
@@ -125,7 +125,7 @@ def test_who_follows_is_told_what_came_later_and_a_move_once_more_when_it_is_mea
     assert decision_log.later_than(place, 10) == []
 
 
-def test_entries_are_chosen_by_kind_and_by_when_they_were_said(decision_log: DecisionLog) -> None:
+def test_entries_are_filtered_by_kind_and_time(decision_log: DecisionLog) -> None:
     for number in range(3):
         decision_log.moved("assign", bundle(number), OwnershipReason.LOOKUP, epoch=1)
     decision_log.judged("shed", below("b1:8080"), epoch=1)

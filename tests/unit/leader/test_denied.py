@@ -15,7 +15,7 @@ WHY = "the ACL of it says no"
 @pytest.mark.parametrize(
     "path", [paths.EPOCH, paths.BROKERS, paths.broker("b1:8080"), paths.namespace("t/ns"), paths.STRATEGY_STATE]
 )
-async def test_it_says_so_and_goes_on_once_it_is_let_through(path: str) -> None:
+async def test_denied_znode_is_reported_and_the_node_recovers(path: str) -> None:
     memory = a_memory_cluster()
     async with Cluster(in_memory(memory)) as cluster:
         node = await cluster.start_leader(load_balancer_resource_quota_update_interval_minutes=0.001)
@@ -33,7 +33,7 @@ async def test_it_says_so_and_goes_on_once_it_is_let_through(path: str) -> None:
             metrics = (await node.get("/metrics")).body.decode()
             assert "loadmanager_faulty_znodes{" in metrics
             del memory.shut[path]
-        assert len(logs) < 50, "it is said, and not again and again"
+        assert len(logs) < 50, "reported without repetition"
         await eventually(lambda: node.leads)
         await agent.report(agent.record)
         assert (await node.lookup(TOPIC)).status == 200

@@ -28,7 +28,7 @@ from loadmanager.wire.control_records import encode_controls
 
 
 async def owned_by_b1(cluster: Cluster, leader: RunningNode, bundles: int = 8) -> tuple[FakeAgent, list[str]]:
-    """b1 with all bundles of a namespace."""
+    """Start b1, which owns all bundles of a namespace."""
     broker = await cluster.a_broker("b1:8080")
     names = await cluster.a_namespace("t/ns", bundles={"numBundles": bundles})
     await asyncio.gather(*(leader.node.assigner.request(name) for name in names))
@@ -40,7 +40,7 @@ def owners(node: RunningNode, bundles: Sequence[str]) -> list[str | None]:
     return [o.owner.broker if o.owner and o.state is OwnershipState.OWNED else None for o in found]
 
 
-async def test_a_drain_gives_all_bundles_to_the_others_and_the_broker_gets_none_until_it_is_lifted() -> None:
+async def test_drained_broker_loses_all_bundles_and_gets_none_until_lifted() -> None:
     async with a_leader() as (cluster, leader):
         broker, bundles = await owned_by_b1(cluster, leader)
         for name in ("b2:8080", "b3:8080"):
@@ -64,7 +64,7 @@ async def test_a_drain_gives_all_bundles_to_the_others_and_the_broker_gets_none_
         )
 
 
-async def test_the_heaviest_bundles_leave_first() -> None:
+async def test_heaviest_bundles_leave_first() -> None:
     async with a_leader(max_concurrent_unloads=1) as (cluster, leader):
         broker, bundles = await owned_by_b1(cluster, leader, bundles=4)
         loads = dict(zip(bundles, (2.0, 9.0, 1.0, 5.0), strict=True))
@@ -77,7 +77,7 @@ async def test_the_heaviest_bundles_leave_first() -> None:
         assert [loads[bundle] for bundle in left] == [9.0, 5.0, 2.0, 1.0]
 
 
-async def test_the_limits_on_unloads_hold_for_drains_too() -> None:
+async def test_unload_limits_apply_to_drains() -> None:
     async with a_leader(max_concurrent_unloads=8, max_concurrent_unloads_per_broker=3) as (cluster, leader):
         broker, bundles = await owned_by_b1(cluster, leader)
         for name in ("b2:8080", "b3:8080"):
@@ -93,7 +93,7 @@ async def test_the_limits_on_unloads_hold_for_drains_too() -> None:
         await eventually(lambda: leader.node.drains.progress(broker.registration.broker).state == "done")
 
 
-async def test_a_bundle_that_no_other_broker_may_own_stays_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bundle_without_another_broker_blocks_the_drain_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drain_machine, "REST_S", 0.05)
     monkeypatch.setattr(drain_machine, "PAUSE_S", 0.05)
     async with a_leader() as (cluster, leader):
@@ -108,7 +108,7 @@ async def test_a_bundle_that_no_other_broker_may_own_stays_and_says_why(monkeypa
         await eventually(lambda: owners(leader, bundles) == ["b2:8080"] * 2)
 
 
-async def test_a_bundle_that_its_broker_does_not_release_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreleased_bundle_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drain_machine, "REST_S", 0.05)
     monkeypatch.setattr(drain_machine, "PAUSE_S", 0.05)
     the_next_refusal_is_the_last(monkeypatch)
@@ -124,7 +124,7 @@ async def test_a_bundle_that_its_broker_does_not_release_is_tried_again(monkeypa
         await eventually(lambda: owners(leader, bundles) == ["b2:8080"])
 
 
-async def test_a_drain_that_is_stopped_begins_no_further_move() -> None:
+async def test_cancelled_drain_begins_no_further_move() -> None:
     async with a_leader(max_concurrent_unloads=1) as (cluster, leader):
         broker, bundles = await owned_by_b1(cluster, leader)
         await cluster.a_broker("b2:8080")
@@ -146,7 +146,7 @@ async def comes_back(cluster: Cluster, broker: FakeAgent, started_ms: int) -> No
     broker.registration = await register(broker.store, broker.registration.broker, broker.record)
 
 
-async def test_a_drain_outlasts_a_lost_session_and_ends_with_the_next_process() -> None:
+async def test_drain_survives_a_lost_session_and_ends_with_a_new_process() -> None:
     async with a_leader() as (cluster, leader):
         drain, broker_id = "/loadbalance/v1/brokers/b1:8080/drain", BrokerId("b1:8080")
         broker = await cluster.a_broker("b1:8080", a_record("b1:8080") | {"startTimestamp": 1_000})
@@ -172,7 +172,7 @@ async def test_a_drain_outlasts_a_lost_session_and_ends_with_the_next_process() 
         await broker.leave()
 
 
-async def test_a_broker_gets_its_bundles_back_after_a_restart_if_that_is_ordered() -> None:
+async def test_drain_with_return_gives_bundles_back_after_a_restart() -> None:
     async with a_leader() as (cluster, leader):
         drain, broker_id = "/loadbalance/v1/brokers/b1:8080/drain", BrokerId("b1:8080")
         broker, bundles = await owned_by_b1(cluster, leader)
@@ -198,7 +198,7 @@ async def test_a_broker_gets_its_bundles_back_after_a_restart_if_that_is_ordered
         await broker.leave()
 
 
-async def test_where_brokers_do_not_say_when_they_started_a_registration_counts_as_a_process() -> None:
+async def test_drain_without_start_times_ends_with_a_new_registration() -> None:
     async with a_leader() as (cluster, leader):
         broker, _ = await owned_by_b1(cluster, leader)
         await leader.put("/loadbalance/v1/brokers/b1:8080/drain")
@@ -209,7 +209,7 @@ async def test_where_brokers_do_not_say_when_they_started_a_registration_counts_
         await broker.leave()
 
 
-async def test_the_leader_outlives_a_drain_that_ends_while_the_controls_are_garbage() -> None:
+async def test_leader_survives_the_end_of_a_drain_with_unreadable_controls() -> None:
     async with a_leader() as (cluster, leader):
         broker, _ = await owned_by_b1(cluster, leader)
         await leader.put("/loadbalance/v1/brokers/b1:8080/drain")
@@ -248,7 +248,7 @@ async def test_planning_error_ends_neither_drain_nor_node(monkeypatch: pytest.Mo
         assert "drain_round_failed" in [entry["event"] for entry in logs]
 
 
-async def test_a_new_leader_goes_on_with_a_drain() -> None:
+async def test_new_leader_continues_a_drain() -> None:
     async with Cluster(in_memory()) as cluster:
         leader, standby = await cluster.start_nodes(2, max_concurrent_unloads=2)
         broker, bundles = await owned_by_b1(cluster, leader)
@@ -275,14 +275,14 @@ async def test_only_a_registered_broker_can_be_drained() -> None:
             leader.node.drains.progress(BrokerId("b1:8080"))
 
 
-async def test_a_drain_that_is_asked_for_twice_at_once_is_begun_for_both() -> None:
+async def test_concurrent_drain_requests_start_one_drain() -> None:
     async with a_leader() as (cluster, leader):
         broker = await cluster.a_broker("b1:8080")
         first, second = await asyncio.gather(*(leader.node.drains.start(broker.registration.broker) for _ in range(2)))
         assert first.since == second.since
 
 
-async def test_a_pinned_bundle_is_brought_home_once_its_broker_is_there() -> None:
+async def test_pinned_bundle_moves_home_when_its_broker_registers() -> None:
     async with a_leader() as (cluster, leader):
         _, bundles = await owned_by_b1(cluster, leader, bundles=2)
         await leader.node.operators.update_controls(
@@ -293,7 +293,7 @@ async def test_a_pinned_bundle_is_brought_home_once_its_broker_is_there() -> Non
         assert leader.ownership(bundles[1]).reason == "pinned_to_broker"
 
 
-async def test_a_pinned_bundle_stays_away_from_a_home_that_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pinned_bundle_does_not_move_to_an_excluded_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drain_machine, "PAUSE_S", 0.02)
     async with a_leader() as (cluster, leader):
         _, bundles = await owned_by_b1(cluster, leader, bundles=1)
@@ -307,7 +307,7 @@ async def test_a_pinned_bundle_stays_away_from_a_home_that_takes_nothing(monkeyp
         assert owners(leader, bundles) == ["b1:8080"]
 
 
-async def test_a_drained_broker_gives_away_its_pinned_bundles_and_has_them_back_afterwards() -> None:
+async def test_drained_broker_gets_its_pinned_bundles_back_afterwards() -> None:
     async with a_leader() as (cluster, leader):
         broker, bundles = await owned_by_b1(cluster, leader, bundles=2)
         await cluster.a_broker("b2:8080")
@@ -320,7 +320,7 @@ async def test_a_drained_broker_gives_away_its_pinned_bundles_and_has_them_back_
         await eventually(lambda: owners(leader, bundles) == ["b1:8080", "b2:8080"])
 
 
-async def test_cancelling_names_what_is_wrong_with_the_bundle_and_works_on_any_node() -> None:
+async def test_cancel_validates_the_bundle_and_works_on_any_node() -> None:
     async with Cluster(in_memory()) as cluster:
         leader, standby = await cluster.start_nodes(2, unload_attempt_timeout_ms=60_000)
         broker, bundles = await owned_by_b1(cluster, leader, bundles=1)

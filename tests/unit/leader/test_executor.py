@@ -39,26 +39,26 @@ from loadmanager.wire.http_bodies import (
 
 TOPIC = TopicName.parse("persistent://t/ns/x")
 UNHURRIED = {"namespace_bundle_unloading_timeout_ms": 600_000, "unload_attempt_timeout_ms": 60_000}
-"""However long an answer takes, it is waited for."""
+"""Settings that wait for any answer."""
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long a destination prepares, it is waited for."""
+    """Wait for any preparation."""
     monkeypatch.setattr(executor_module, "PREPARE_S", 60.0)
 
 
-async def _owned(cluster: Cluster, leader: RunningNode) -> tuple[FakeAgent, str]:
-    """b1, and the bundle it owns."""
+async def _start_owner(cluster: Cluster, leader: RunningNode) -> tuple[FakeAgent, str]:
+    """Start b1 with one bundle; return both."""
     broker = await cluster.a_broker("b1:8080")
     await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
     await leader.node.lookups.lookup(TOPIC)
     return broker, leader.bundle_of(str(TOPIC))
 
 
-async def test_an_unload_asks_the_owner_with_epoch_and_version_and_frees_the_bundle() -> None:
+async def test_unload_asks_the_owner_with_epoch_and_version() -> None:
     async with a_leader() as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         await leader.unload(bundle)
         ((path, headers),) = broker.unloads
         assert path == f"/admin/v2/namespaces/{bundle}/unload"
@@ -72,9 +72,9 @@ async def test_an_unload_asks_the_owner_with_epoch_and_version_and_frees_the_bun
         assert (set(model.recently_unloaded()), set(model.last_unloaded())) == ({bundle}, {broker.registration.broker})
 
 
-async def test_the_release_is_committed_before_the_owner_is_asked() -> None:
+async def test_release_is_committed_before_the_owner_is_asked() -> None:
     async with a_leader() as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         broker.may_answer.clear()
         standby = await cluster.start_node()
         unload = asyncio.create_task(leader.unload(bundle))
@@ -84,18 +84,18 @@ async def test_the_release_is_committed_before_the_owner_is_asked() -> None:
         await unload
 
 
-async def test_a_transfer_ends_with_the_destination() -> None:
+async def test_transfer_ends_with_the_destination_as_owner() -> None:
     async with a_leader() as (cluster, leader):
-        _, bundle = await _owned(cluster, leader)
+        _, bundle = await _start_owner(cluster, leader)
         target = await cluster.a_broker("b2:8080")
         await leader.unload(bundle, target.registration)
         assert leader.ownership(bundle).owner == target.registration
         assert (await leader.node.lookups.lookup(TOPIC)).registration == target.registration
 
 
-async def test_a_destination_that_left_meanwhile_gets_nothing() -> None:
+async def test_lost_destination_gets_nothing() -> None:
     async with a_leader() as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         target = await cluster.a_broker("b2:8080")
         broker.may_answer.clear()
         unload = asyncio.create_task(leader.unload(bundle, target.registration))
@@ -108,9 +108,9 @@ async def test_a_destination_that_left_meanwhile_gets_nothing() -> None:
         assert leader.ownership(bundle).state is OwnershipState.FREE
 
 
-async def test_an_owner_that_is_gone_need_not_answer() -> None:
+async def test_lost_owner_need_not_answer() -> None:
     async with a_leader() as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         broker.status = 503
         unload = asyncio.create_task(leader.unload(bundle))
         await eventually(lambda: broker.unloads)
@@ -119,10 +119,10 @@ async def test_an_owner_that_is_gone_need_not_answer() -> None:
         assert leader.ownership(bundle).state is OwnershipState.FREE
 
 
-async def test_a_broker_that_never_answers_keeps_the_bundle_at_a_higher_version_when_the_time_is_up() -> None:
+async def test_silent_broker_keeps_the_bundle_at_a_higher_version() -> None:
     limits = {"namespace_bundle_unloading_timeout_ms": 300, "unload_attempt_timeout_ms": 60_000}
     async with a_leader(**limits) as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         broker.may_answer.clear()
         async with asyncio.timeout(patience()):
             with pytest.raises(UnloadFailedError, match=r"stays with b1:8080: .*/unload did not answer within 0.3 s"):
@@ -133,7 +133,7 @@ async def test_a_broker_that_never_answers_keeps_the_bundle_at_a_higher_version_
         assert (await leader.node.lookups.lookup(TOPIC)).registration == broker.registration
 
 
-async def test_an_owner_that_refuses_for_good_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_final_refusal_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Ownership] = []
 
     async def ask(_self: AgentOwnerClient, _name: BundleName, released: Ownership, _patience_s: float) -> OwnerRefusal:
@@ -142,7 +142,7 @@ async def test_an_owner_that_refuses_for_good_is_asked_once(monkeypatch: pytest.
 
     monkeypatch.setattr(AgentOwnerClient, "ask", ask)
     async with a_leader() as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         with pytest.raises(UnloadFailedError, match="stays with b1:8080: it went to b3:8080"):
             await leader.unload(bundle)
         assert [released.version for released in asked] == [2]
@@ -150,13 +150,13 @@ async def test_an_owner_that_refuses_for_good_is_asked_once(monkeypatch: pytest.
         assert (kept.state, kept.owner, kept.version) == (OwnershipState.OWNED, broker.registration, 3)
 
 
-async def test_the_end_of_the_term_before_an_owner_is_asked_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_end_of_the_term_before_the_request_is_not_logged_as_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask(*_: object) -> OwnerRefusal:
         raise NotLeaderError("this node does not lead")
 
     monkeypatch.setattr(AgentOwnerClient, "ask", ask)
     async with a_leader() as (cluster, leader):
-        _, bundle = await _owned(cluster, leader)
+        _, bundle = await _start_owner(cluster, leader)
         with capture_logs() as logs, pytest.raises(NotLeaderError):
             await leader.unload(bundle)
         assert [each["event"] for each in logs if each["log_level"] == "error"] == []
@@ -174,7 +174,7 @@ async def test_the_end_of_the_term_before_an_owner_is_asked_is_no_fault(monkeypa
 )
 async def test_other_answers_are_retried(body: bytes, content_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_leader(**UNHURRIED) as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         broker.status, broker.body, broker.content_type = 500, body, content_type
         unload = asyncio.create_task(leader.unload(bundle))
         await eventually(lambda: len(broker.unloads) >= 2, what="it is asked again")
@@ -186,24 +186,26 @@ async def test_other_answers_are_retried(body: bytes, content_type: str, monkeyp
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 205, 301, 302, 303, 304, 307, 308, 400, 404, 412, 499, 500, 503])
-async def test_nothing_but_a_204_of_the_owners_own_agent_is_a_release(status: int) -> None:
+async def test_only_status_204_of_the_owners_agent_is_a_release(status: int) -> None:
     async with a_leader() as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         other = await cluster.a_broker("b2:8080")
         broker.status, broker.location, name = status, other.url, BundleName.parse(bundle)
         unload = asyncio.create_task(leader.unload(bundle, other.registration))
-        await eventually(lambda: len(broker.unloads) > 1, what="what it has answered was no release: it is asked again")
+        await eventually(
+            lambda: len(broker.unloads) > 1, what="the answer was no release, and the owner is asked again"
+        )
         assert leader.ownership(bundle).state is OwnershipState.RELEASING
         assert leader.ownership(bundle).owner == broker.registration
         await leader.node.executor.cancel(name)
         with pytest.raises(UnloadCancelledError):
             await unload
-        assert other.unloads == [], "nobody else is asked"
+        assert other.unloads == [], "the redirect is not followed"
 
 
-async def test_an_owner_that_fails_at_first_is_asked_again() -> None:
+async def test_failing_owner_is_retried() -> None:
     async with a_leader() as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         broker.status = 503
         unload = asyncio.create_task(leader.unload(bundle))
         await eventually(lambda: len(broker.unloads) >= 2)
@@ -215,9 +217,9 @@ async def test_an_owner_that_fails_at_first_is_asked_again() -> None:
 @pytest.mark.parametrize(
     "url", ["", "garbage", "ftp://b1:1", "http://", "http://[", "http://b1:99999999", f"http://{'x' * 300}:1", "closed"]
 )
-async def test_an_address_that_cannot_be_called_is_a_failed_unload_and_nothing_worse(url: str) -> None:
+async def test_unusable_agent_url_fails_the_unload_only(url: str) -> None:
     async with a_leader(namespace_bundle_unloading_timeout_ms=50) as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         url = f"http://127.0.0.1:{closed_port()}" if url == "closed" else url
         protocols = {AGENT_PROTOCOL: url}
         await broker.report({**broker.record, "protocols": protocols})
@@ -229,9 +231,9 @@ async def test_an_address_that_cannot_be_called_is_a_failed_unload_and_nothing_w
         assert not leader.node.failure.done()
 
 
-async def test_a_broker_without_an_agent_is_asked_nothing_whatever_else_it_publishes() -> None:
+async def test_broker_without_an_agent_is_not_asked() -> None:
     async with a_leader(namespace_bundle_unloading_timeout_ms=50) as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         url = leader.node.mirror.brokers[broker.registration.broker].command_url
         await broker.report({**broker.record, "protocols": {}, "webServiceUrl": url or ""})
         await eventually(lambda: not leader.node.mirror.brokers[broker.registration.broker].record.get("protocols"))
@@ -240,9 +242,9 @@ async def test_a_broker_without_an_agent_is_asked_nothing_whatever_else_it_publi
         assert not broker.unloads
 
 
-async def test_a_lookup_during_an_unload_waits_for_its_end() -> None:
+async def test_lookup_during_an_unload_waits_for_its_end() -> None:
     async with a_leader() as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         target = await cluster.a_broker("b2:8080")
         broker.may_answer.clear()
         unload = asyncio.create_task(leader.unload(bundle, target.registration))
@@ -253,9 +255,9 @@ async def test_a_lookup_during_an_unload_waits_for_its_end() -> None:
         await unload
 
 
-async def test_a_second_unload_of_the_same_bundle_joins_the_first() -> None:
+async def test_second_unload_of_a_bundle_joins_the_first() -> None:
     async with a_leader() as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         broker.may_answer.clear()
         first = asyncio.create_task(leader.unload(bundle))
         await eventually(lambda: broker.unloads)
@@ -267,9 +269,9 @@ async def test_a_second_unload_of_the_same_bundle_joins_the_first() -> None:
         assert leader.ownership(bundle).version == 3
 
 
-async def test_unloads_in_quick_succession_are_each_carried_out() -> None:
+async def test_consecutive_unloads_are_all_executed() -> None:
     async with a_leader() as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         for round_number in range(5):
             await leader.node.lookups.lookup(TOPIC)
             await leader.unload(bundle)
@@ -277,7 +279,7 @@ async def test_unloads_in_quick_succession_are_each_carried_out() -> None:
         assert leader.ownership(bundle).version == 1 + 5 * 2 + 4
 
 
-async def test_only_so_many_unloads_are_under_way_at_a_time() -> None:
+async def test_concurrent_unloads_are_limited() -> None:
     async with a_leader(max_concurrent_unloads=2) as (cluster, leader):
         broker = await cluster.a_broker("b1:8080")
         bundles = await cluster.a_namespace("t/ns", bundles={"numBundles": 5})
@@ -292,9 +294,9 @@ async def test_only_so_many_unloads_are_under_way_at_a_time() -> None:
         assert len(broker.unloads) == 5
 
 
-async def test_a_step_of_a_plan_that_no_longer_fits_is_refused_and_counted() -> None:
+async def test_stale_step_is_refused_and_counted() -> None:
     async with a_leader() as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         other = await cluster.a_broker("b2:8080")
         step = Unload(bundle, other.registration, broker.registration, OverloadReason.BROKER_OVERLOADED)
         await leader.node.executor.execute(step)
@@ -302,17 +304,17 @@ async def test_a_step_of_a_plan_that_no_longer_fits_is_refused_and_counted() -> 
         assert broker.unloads == []
 
 
-async def test_a_step_for_a_bundle_that_is_no_more_is_left_out() -> None:
+async def test_step_for_a_vanished_bundle_is_skipped() -> None:
     async with a_leader() as (cluster, leader):
-        broker, _ = await _owned(cluster, leader)
+        broker, _ = await _start_owner(cluster, leader)
         step = Unload("t/gone/0x00000000_0xffffffff", broker.registration, None, OverloadReason.BROKER_OVERLOADED)
         await leader.node.executor.execute(step)
         assert leader.node.executor.unloads_completed == 0
 
 
-async def test_an_unload_cut_short_by_the_end_of_the_term_is_finished_in_the_next() -> None:
+async def test_unload_interrupted_by_the_end_of_the_term_is_finished_in_the_next() -> None:
     async with a_leader() as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         broker.may_answer.clear()
         unload = asyncio.create_task(leader.unload(bundle))
         await eventually(lambda: broker.unloads)
@@ -325,9 +327,9 @@ async def test_an_unload_cut_short_by_the_end_of_the_term_is_finished_in_the_nex
         assert broker.unloads[-1][1][EPOCH_HEADER] == "3"
 
 
-async def test_a_release_that_ended_by_another_hand_is_not_ended_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_release_ended_by_another_client_is_not_ended_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_leader(**UNHURRIED) as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         broker.status = 503
         name = BundleName.parse(bundle)
         unload = asyncio.create_task(leader.node.executor.unload(name, None, OwnershipReason.ADMIN_UNLOAD))
@@ -340,13 +342,13 @@ async def test_a_release_that_ended_by_another_hand_is_not_ended_again(monkeypat
         assert leader.ownership(bundle).version == 3
 
 
-async def test_one_broker_is_not_asked_for_more_than_its_share_and_the_others_go_on() -> None:
+async def test_limit_per_broker_does_not_delay_other_brokers() -> None:
     async with a_leader(max_concurrent_unloads=8, max_concurrent_unloads_per_broker=2) as (cluster, leader):
         busy, other = await cluster.a_broker("b1:8080"), await cluster.a_broker("b2:8080")
         bundles = await cluster.a_namespace("t/ns", bundles={"numBundles": 8})
         await asyncio.gather(*(leader.node.assigner.request(bundle) for bundle in bundles))
         steps = [Unload(bundle, _owner(leader, bundle), None, OverloadReason.BROKER_OVERLOADED) for bundle in bundles]
-        steps.sort(key=lambda step: step.source.broker)  # those of b1 first
+        steps.sort(key=lambda step: step.source.broker)  # steps of b1 first
         busy.may_answer.clear()
         shedding = asyncio.create_task(leader.node.executor.execute_all((step, []) for step in steps))
         await eventually(lambda: len(other.unloads) == 4)
@@ -356,7 +358,7 @@ async def test_one_broker_is_not_asked_for_more_than_its_share_and_the_others_go
         assert len(busy.unloads) == 4
 
 
-async def test_a_step_that_waits_is_not_begun_once_its_batch_is_called_off() -> None:
+async def test_queued_step_does_not_begin_after_its_batch_is_cancelled() -> None:
     async with a_leader(max_concurrent_unloads=1) as (cluster, leader):
         broker = await cluster.a_broker("b1:8080")
         bundles = await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
@@ -372,7 +374,7 @@ async def test_a_step_that_waits_is_not_begun_once_its_batch_is_called_off() -> 
         assert len(broker.unloads) == 1
 
 
-async def test_a_step_is_looked_at_again_when_its_turn_comes() -> None:
+async def test_queued_step_is_checked_again_before_it_begins() -> None:
     async with a_leader(max_concurrent_unloads=1) as (cluster, leader):
         broker = await cluster.a_broker("b1:8080")
         first, second = await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
@@ -384,25 +386,25 @@ async def test_a_step_is_looked_at_again_when_its_turn_comes() -> None:
         ]
         shedding = asyncio.create_task(leader.node.executor.execute_all((step, []) for step in steps))
         await eventually(lambda: broker.unloads)
-        await _give(leader, second, other.registration)
+        await _change_owner(leader, second, other.registration)
         broker.may_answer.set()
         await shedding
         assert leader.node.executor.stale_steps == 1
         assert leader.ownership(second).owner == other.registration
 
 
-async def test_a_destination_that_left_before_the_turn_came_leaves_the_bundle_where_it_is() -> None:
+async def test_unload_to_a_lost_destination_does_not_begin() -> None:
     async with a_leader() as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         gone = Registration(BrokerId("b9:8080"), 1)
         with pytest.raises(IllegalTransitionError, match=r"b9:8080 .* left while"):
             await leader.unload(bundle, gone)
         assert (leader.ownership(bundle).owner, leader.ownership(bundle).version) == (broker.registration, 1)
 
 
-async def test_an_unload_that_is_cancelled_leaves_the_owner_at_a_higher_version() -> None:
+async def test_cancelled_unload_keeps_the_owner_at_a_higher_version() -> None:
     async with a_leader(unload_attempt_timeout_ms=60_000) as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         broker.may_answer.clear()
         name = BundleName.parse(bundle)
         unload = asyncio.create_task(leader.unload(bundle))
@@ -419,11 +421,11 @@ async def test_an_unload_that_is_cancelled_leaves_the_owner_at_a_higher_version(
         assert (await leader.node.lookups.lookup(TOPIC)).registration == broker.registration
 
 
-async def test_an_unload_between_two_calls_is_cancelled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unload_between_two_requests_is_cancelled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(move_machine, "_FIRST_PAUSE_S", 120.0)
     monkeypatch.setattr(move_machine, "_LONGEST_PAUSE_S", 120.0)
     async with a_leader(namespace_bundle_unloading_timeout_ms=600_000) as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         broker.status = 503
         name = BundleName.parse(bundle)
         unload = asyncio.create_task(leader.unload(bundle))
@@ -435,9 +437,9 @@ async def test_an_unload_between_two_calls_is_cancelled_at_once(monkeypatch: pyt
         assert leader.ownership(bundle).owner == broker.registration
 
 
-async def test_a_release_of_a_former_leader_can_be_cancelled_too() -> None:
+async def test_release_of_a_former_term_can_be_cancelled() -> None:
     async with a_leader() as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         broker.may_answer.clear()
         unload = asyncio.create_task(leader.unload(bundle))
         await eventually(lambda: broker.unloads)
@@ -448,7 +450,7 @@ async def test_a_release_of_a_former_leader_can_be_cancelled_too() -> None:
         assert leader.ownership(bundle).owner == broker.registration
 
 
-async def test_an_unload_that_waits_for_its_turn_is_cancelled_without_a_trace() -> None:
+async def test_queued_unload_is_cancelled_without_a_write() -> None:
     async with a_leader(max_concurrent_unloads=1) as (cluster, leader):
         broker = await cluster.a_broker("b1:8080")
         first, second = await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
@@ -464,16 +466,16 @@ async def test_an_unload_that_waits_for_its_turn_is_cancelled_without_a_trace() 
         assert leader.ownership(second).version == 1
 
 
-async def test_there_has_to_be_an_unload_to_cancel_one() -> None:
+async def test_cancel_without_an_unload_is_refused() -> None:
     async with a_leader() as (cluster, leader):
-        _, bundle = await _owned(cluster, leader)
+        _, bundle = await _start_owner(cluster, leader)
         with pytest.raises(NoUnloadError, match="no unload of t/ns/0x00000000_0xffffffff is under way: it is Owned"):
             await leader.node.executor.cancel(BundleName.parse(bundle))
 
 
-async def test_it_is_too_late_to_cancel_when_the_owner_has_gone() -> None:
+async def test_cancel_after_the_owner_is_lost_is_refused() -> None:
     async with a_leader() as (cluster, leader):
-        broker, bundle = await _owned(cluster, leader)
+        broker, bundle = await _start_owner(cluster, leader)
         broker.may_answer.clear()
         name = BundleName.parse(bundle)
         unload = asyncio.create_task(leader.unload(bundle))
@@ -491,8 +493,8 @@ def _owner(leader: RunningNode, bundle: str) -> Registration:
     return owner
 
 
-async def _give(leader: RunningNode, bundle: str, to: Registration) -> None:
-    """Another owner in the record, as if the bundle had moved while nobody looked."""
+async def _change_owner(leader: RunningNode, bundle: str, to: Registration) -> None:
+    """Write another owner into the record, as if the bundle had moved."""
     name = BundleName.parse(bundle)
 
     def let_go(current: Ownership, stamp: Stamp) -> Ownership:
@@ -502,7 +504,7 @@ async def _give(leader: RunningNode, bundle: str, to: Registration) -> None:
         await leader.node.ledger.apply(str(name.namespace), name.range, step, "test")
 
 
-async def test_nothing_was_withdrawn_of_a_bundle_that_waits_for_nothing_though_others_turns_come_meanwhile() -> None:
+async def test_withdraw_of_a_bundle_without_a_queued_move_is_refused() -> None:
     async with a_leader(max_concurrent_unloads=1) as (cluster, leader):
         broker = await cluster.a_broker("b1:8080")
         bundles = await cluster.a_namespace("t/ns", bundles={"numBundles": 3})
@@ -518,9 +520,9 @@ async def test_nothing_was_withdrawn_of_a_bundle_that_waits_for_nothing_though_o
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_destination_prepares_while_the_owner_still_has_the_bundle() -> None:
+async def test_destination_prepares_while_the_owner_has_the_bundle() -> None:
     async with a_leader() as (cluster, leader):
-        owner, bundle = await _owned(cluster, leader)
+        owner, bundle = await _start_owner(cluster, leader)
         owner.topics[str(TOPIC)] = (0.0, 0.0, 0.0, 0.0)
         target = await cluster.a_broker("b2:8080")
         target.may_answer_prepares.clear()
@@ -538,7 +540,7 @@ async def test_a_destination_prepares_while_the_owner_still_has_the_bundle() -> 
 @pytest.mark.parametrize(("status", "times"), [(204, 2), (500, 2), (404, 1), (405, 1), (501, 1)])
 async def test_destination_without_warm_up_gets_bundles(status: int, times: int) -> None:
     async with a_leader() as (cluster, leader):
-        owner, bundle = await _owned(cluster, leader)
+        owner, bundle = await _start_owner(cluster, leader)
         target = await cluster.a_broker("b2:8080")
         target.prepare_status = status
         assert (await leader.unload(bundle, target.registration)).owner == target.registration
@@ -547,24 +549,24 @@ async def test_destination_without_warm_up_gets_bundles(status: int, times: int)
         assert len(target.prepared) == times
 
 
-async def test_neither_a_silent_destination_nor_a_silent_owner_holds_a_move_up_for_long(
+async def test_silent_destination_or_owner_delays_preparation_only_briefly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(executor_module, "PREPARE_S", 0.05)
     async with a_leader() as (cluster, leader):
-        owner, bundle = await _owned(cluster, leader)
+        owner, bundle = await _start_owner(cluster, leader)
         target = await cluster.a_broker("b2:8080")
         target.may_answer_prepares.clear()
         assert (await leader.unload(bundle, target.registration)).owner == target.registration
         owner.topics_status = target.topics_status = 503
         assert (await leader.unload(bundle, owner.registration)).owner == owner.registration
-        assert owner.prepared == [], "what its topics are was not said"
+        assert owner.prepared == [], "its topics were unknown"
 
 
 @pytest.mark.usefixtures("patient")
-async def test_of_many_topics_as_many_are_named_as_go_into_a_request() -> None:
+async def test_prepare_request_names_as_many_topics_as_fit() -> None:
     async with a_leader() as (cluster, leader):
-        owner, bundle = await _owned(cluster, leader)
+        owner, bundle = await _start_owner(cluster, leader)
         names = [f"persistent://t/ns/{number:05}-{'x' * 170}" for number in range(2_000)]
         owner.topics = dict.fromkeys(names, (0.0, 0.0, 0.0, 0.0))
         target = await cluster.a_broker("b2:8080")

@@ -1,4 +1,4 @@
-"""A broker that an operator restarts: its bundles wait for it, and go to it when it is back."""
+"""Hold-off: the bundles of a restarting broker wait for it and return to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def hold_off(leader: RunningNode, for_s: float) -> None:
 
 
 async def all_owned_by_b1(cluster: Cluster, leader: RunningNode) -> list[str]:
-    """b1 owns all bundles of t/ns; b2 comes later, and has none."""
+    """Give all bundles of t/ns to b1, then start b2."""
     await cluster.a_broker("b1:8080")
     bundles = await cluster.a_namespace("t/ns", bundles={"numBundles": 4})
     for topic in topics_by_bundle(leader, "t/ns", 4).values():
@@ -33,7 +33,7 @@ async def all_owned_by_b1(cluster: Cluster, leader: RunningNode) -> list[str]:
     return bundles
 
 
-async def goes_away(cluster: Cluster, leader: RunningNode) -> None:
+async def let_b1_leave(cluster: Cluster, leader: RunningNode) -> None:
     await cluster.brokers.pop("b1:8080").leave()
     await eventually(lambda: "b1:8080" not in leader.node.mirror.registrations)
 
@@ -42,12 +42,12 @@ def owners(leader: RunningNode, bundles: list[str]) -> set[Registration | None]:
     return {leader.ownership(bundle).owner for bundle in bundles}
 
 
-async def test_while_it_is_away_lookups_are_told_how_long_and_its_bundles_stay_its_own() -> None:
+async def test_lookups_fail_with_the_remaining_hold_and_owners_are_kept() -> None:
     async with a_leader() as (cluster, leader):
         bundles = await all_owned_by_b1(cluster, leader)
         before = owners(leader, bundles)
         await hold_off(leader, 90.0)
-        await goes_away(cluster, leader)
+        await let_b1_leave(cluster, leader)
         reply = await leader.lookup(TOPIC)
         left_s = int(reply.headers["Retry-After"])
         assert (reply.status, 60 < left_s <= 90) == (503, True)
@@ -60,11 +60,11 @@ async def test_while_it_is_away_lookups_are_told_how_long_and_its_bundles_stay_i
         assert owners(leader, bundles) == before
 
 
-async def test_when_it_is_back_it_gets_its_bundles_without_any_lookup() -> None:
+async def test_returning_broker_gets_its_bundles_without_lookups() -> None:
     async with a_leader() as (cluster, leader):
         bundles = await all_owned_by_b1(cluster, leader)
         await hold_off(leader, 90.0)
-        await goes_away(cluster, leader)
+        await let_b1_leave(cluster, leader)
         back = await cluster.a_broker("b1:8080")
         await eventually(lambda: owners(leader, bundles) == {back.registration})
         await eventually(lambda: leader.node.decision_log.recent(1)[0]["reason"] == PlacementReason.HELD_FOR_OWNER)
@@ -73,16 +73,16 @@ async def test_when_it_is_back_it_gets_its_bundles_without_any_lookup() -> None:
         assert entry["sentence"] == "Placed on b1:8080 because it was kept for it while that one was away"
 
 
-async def test_a_lookup_after_its_return_answers_with_it_at_once() -> None:
+async def test_lookup_after_the_return_finds_the_broker_at_once() -> None:
     async with a_leader() as (cluster, leader):
         await all_owned_by_b1(cluster, leader)
         await hold_off(leader, 90.0)
-        await goes_away(cluster, leader)
+        await let_b1_leave(cluster, leader)
         back = await cluster.a_broker("b1:8080")
         assert (await leader.node.lookups.lookup(TopicName.parse(TOPIC))).registration == back.registration
 
 
-async def test_a_broker_that_registers_again_before_it_was_missed_keeps_its_bundles() -> None:
+async def test_broker_that_re_registers_quickly_keeps_its_bundles() -> None:
     async with a_leader() as (cluster, leader):
         bundles = await all_owned_by_b1(cluster, leader)
         await hold_off(leader, 90.0)
@@ -92,16 +92,16 @@ async def test_a_broker_that_registers_again_before_it_was_missed_keeps_its_bund
 
 
 @pytest.mark.parametrize("how", ["the time is over", "the operator lets go"])
-async def test_afterwards_its_bundles_are_free_as_ever(how: str) -> None:
+async def test_bundles_are_placed_elsewhere_after_the_hold(how: str) -> None:
     async with a_leader() as (cluster, leader):
         bundles = await all_owned_by_b1(cluster, leader)
         await hold_off(leader, 0.3 if how == "the time is over" else 90.0)
-        await goes_away(cluster, leader)
+        await let_b1_leave(cluster, leader)
         if how == "the operator lets go":
             assert (await leader.ask("DELETE", "/loadbalance/v1/brokers/b1:8080/hold-off")).status == 204
         await eventually(lambda: not leader.node.mirror.holds())
         assert (await leader.lookup(TOPIC)).json()["brokerId"] == "b2:8080"
-        assert {leader.ownership(bundle).version for bundle in bundles} == {1, 2}, "nobody has asked for the others"
+        assert {leader.ownership(bundle).version for bundle in bundles} == {1, 2}, "only one bundle was looked up"
 
 
 async def test_bundles_of_other_brokers_do_not_wait() -> None:
@@ -111,25 +111,25 @@ async def test_bundles_of_other_brokers_do_not_wait() -> None:
         await leader.node.operators.update_controls(
             lambda controls: replace(controls, held_off={BrokerId("b9:8080"): until_s})
         )
-        await goes_away(cluster, leader)
+        await let_b1_leave(cluster, leader)
         assert (await leader.lookup(TOPIC)).json()["brokerId"] == "b2:8080"
 
 
-async def test_an_operator_may_move_a_bundle_that_waits() -> None:
+async def test_operator_may_move_a_held_bundle() -> None:
     async with a_leader() as (cluster, leader):
         (bundle, *_) = await all_owned_by_b1(cluster, leader)
         await hold_off(leader, 90.0)
-        await goes_away(cluster, leader)
+        await let_b1_leave(cluster, leader)
         destination = cluster.brokers["b2:8080"].registration
         await leader.unload(bundle, destination)
         assert leader.ownership(bundle).owner == destination
 
 
-async def test_a_waiting_bundle_fails_with_the_time_that_is_left() -> None:
+async def test_lookup_of_a_held_bundle_fails_with_the_remaining_time() -> None:
     async with a_leader() as (cluster, leader):
         await all_owned_by_b1(cluster, leader)
         await hold_off(leader, 90.0)
-        await goes_away(cluster, leader)
+        await let_b1_leave(cluster, leader)
         with pytest.raises(HeldForOwnerError) as raised:
             await leader.node.lookups.lookup(TopicName.parse(TOPIC))
         assert 60 < raised.value.retry_after_s <= 90

@@ -21,7 +21,7 @@ def _no_var_lib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 async def a_store(epoch: int = 0) -> MetadataStore:
-    """One in which so many terms have begun."""
+    """Return a store in which `epoch` terms have begun."""
     store = await in_memory()()
     await store.ensure_path(paths.EPOCH)
     for version in range(epoch):
@@ -34,7 +34,7 @@ async def found(environment: Mapping[str, str], epoch: int = 0, **settings: obje
 
 
 def record(history: Path, epoch: int) -> None:
-    """Something of this epoch."""
+    """Write an event file of this epoch."""
     hour = history / "events" / "date=2026-01-01" / "hour=00"
     hour.mkdir(parents=True)
     (hour / f"{epoch:010}-{0:012}-{1:012}-n.parquet").write_bytes(b"")
@@ -44,7 +44,7 @@ def names(folder: Path, but: str = "") -> list[str]:
     return [each.name for each in folder.iterdir() if each.name != but]
 
 
-async def test_the_first_folder_that_can_be_written_is_taken_and_is_kept_small(tmp_path: Path) -> None:
+async def test_first_writable_folder_is_used_with_a_size_limit(tmp_path: Path) -> None:
     systemd, state, home = (tmp_path / name for name in ("systemd", "state", "home"))
     home.mkdir()
     environment = {"STATE_DIRECTORY": f"{systemd}:other", "XDG_STATE_HOME": str(state), "HOME": str(home)}
@@ -59,13 +59,13 @@ async def test_the_first_folder_that_can_be_written_is_taken_and_is_kept_small(t
         (base / "history").write_text("a file in its place")
 
 
-async def test_less_than_is_kept_by_default_is_kept_where_that_is_set(tmp_path: Path) -> None:
+async def test_smaller_configured_limit_is_kept(tmp_path: Path) -> None:
     environment = {"XDG_STATE_HOME": str(tmp_path)}
     assert (await found(environment, history_max_bytes=5)).history_max_bytes == 5
     assert (await found(environment, history_max_bytes=0)).history_max_bytes == MOST_BYTES
 
 
-async def test_nodes_of_one_cluster_share_a_folder_and_those_of_others_do_not(tmp_path: Path) -> None:
+async def test_folder_is_shared_within_a_cluster_only(tmp_path: Path) -> None:
     environment = {"XDG_STATE_HOME": str(tmp_path)}
     one, again = [(await found(environment, cluster_name="a/b", web_service_port=port)).history_url for port in (1, 2)]
     assert one == again
@@ -77,7 +77,7 @@ async def test_nodes_of_one_cluster_share_a_folder_and_those_of_others_do_not(tm
     assert len({one, *[(await found(environment, **other)).history_url for other in others]}) == 3
 
 
-async def test_what_was_configured_stays_also_that_nothing_is_wanted(tmp_path: Path) -> None:
+async def test_configured_history_url_is_kept_even_if_empty(tmp_path: Path) -> None:
     environment = {"XDG_STATE_HOME": str(tmp_path)}
     for url in ("", "s3://bucket/prefix", str(tmp_path / "mine")):
         settings = await found(environment, history_url=url)
@@ -85,7 +85,7 @@ async def test_what_was_configured_stays_also_that_nothing_is_wanted(tmp_path: P
     assert names(tmp_path) == []
 
 
-async def test_where_nothing_can_be_written_the_node_goes_on_without_and_says_how_to_have_it(tmp_path: Path) -> None:
+async def test_history_is_off_with_a_warning_if_no_folder_is_writable(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("no folder")
     for environment in ({"XDG_STATE_HOME": str(tmp_path / "state"), "HOME": str(tmp_path / "none")}, {}):
         with capture_logs() as logs:
@@ -97,7 +97,7 @@ async def test_where_nothing_can_be_written_the_node_goes_on_without_and_says_ho
         assert said["why"].startswith("no folder can be written (")
 
 
-async def test_a_history_of_another_store_in_its_place_is_put_aside(tmp_path: Path) -> None:
+async def test_history_of_another_store_is_put_aside(tmp_path: Path) -> None:
     environment = {"XDG_STATE_HOME": str(tmp_path)}
     history = Path((await found(environment)).history_url)
     record(history, 3)

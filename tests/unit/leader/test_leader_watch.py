@@ -22,7 +22,7 @@ TERM = "/loadbalance/v1/term"
 LONG_MS = 3_600_000
 
 
-async def test_a_leader_says_its_epoch_and_whoever_does_not_lead_that_it_does_not() -> None:
+async def test_term_route_answers_epoch_on_the_leader_only() -> None:
     async with Cluster() as cluster:
         leader, standby = await cluster.start_nodes(2)
         for query in ("", "?holdMs=1"):
@@ -33,7 +33,7 @@ async def test_a_leader_says_its_epoch_and_whoever_does_not_lead_that_it_does_no
         assert (await leader.get(TERM + "?holdMs=1001")).status == 400
 
 
-async def test_a_leader_that_was_replaced_unawares_learns_of_it_when_it_is_asked() -> None:
+async def test_replaced_leader_steps_down_when_it_must_prove_its_term() -> None:
     connect = in_memory(a_memory_cluster())
     async with Cluster(connect) as cluster:
         leader = await cluster.start_leader()
@@ -45,7 +45,7 @@ async def test_a_leader_that_was_replaced_unawares_learns_of_it_when_it_is_asked
         await witness.close()
 
 
-async def test_a_leader_deletes_a_suspicion_and_goes_on() -> None:
+async def test_leader_deletes_a_suspicion_and_keeps_leading() -> None:
     connect = in_memory(a_memory_cluster())
     async with Cluster(connect) as cluster:
         leader = await cluster.start_leader()
@@ -57,8 +57,8 @@ async def test_a_leader_deletes_a_suspicion_and_goes_on() -> None:
         await witness.close()
 
 
-async def test_a_leader_is_watched_on_while_it_is_to_be_replaced() -> None:
-    """It may be heard yet, or take the suspicion away; then nobody else would tell the standby to go on."""
+async def test_leader_is_watched_during_its_replacement() -> None:
+    """The leader may still answer or delete the suspicion; only the watch can then cancel the take-over."""
     async with Cluster() as cluster:
         first, second = await cluster.start_nodes(2)
         leader = second.node.mirror.leader
@@ -69,7 +69,7 @@ async def test_a_leader_is_watched_on_while_it_is_to_be_replaced() -> None:
         assert first.node.election.find_other_leader() is None
 
 
-async def test_a_leader_whose_store_was_set_back_does_not_say_that_it_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leader_does_not_confirm_its_term_after_a_store_rollback(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Cluster() as cluster:
         leader = await cluster.start_leader()
 
@@ -80,7 +80,7 @@ async def test_a_leader_whose_store_was_set_back_does_not_say_that_it_leads(monk
         assert (await leader.get(TERM)).status == 503
 
 
-async def test_an_error_that_nobody_waits_for_any_more_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_error_after_a_timeout_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     reports: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context["message"]))
     async with Cluster() as cluster:
@@ -102,7 +102,7 @@ async def _is_gone(witness: MetadataStore) -> bool:
 
 
 @pytest.mark.parametrize("silence_ms", [0, LONG_MS])
-async def test_the_end_of_a_process_on_this_machine_is_known_by_its_connection(silence_ms: int) -> None:
+async def test_local_process_exit_is_detected_by_its_connection(silence_ms: int) -> None:
     async with Cluster() as cluster:
         first, second = await cluster.start_nodes(2, leader_silence_ms=silence_ms)
         await eventually(lambda: len(first.connections) > 0)
@@ -111,7 +111,7 @@ async def test_the_end_of_a_process_on_this_machine_is_known_by_its_connection(s
         assert second.node.leader_watch.found_silent == 0
 
 
-async def test_a_leader_that_refuses_connections_and_has_its_session_leads_on() -> None:
+async def test_unreachable_leader_with_a_session_keeps_leading() -> None:
     """A firewall may reject connections."""
     async with Cluster() as cluster:
         first, second = await cluster.start_nodes(2, leader_silence_ms=100)

@@ -18,7 +18,7 @@ def interval_s(settings: Settings) -> float:
     return settings.load_balancer_shedding_interval_minutes * 60
 
 
-def test_the_settings_follow_the_overrides_and_go_back_without_them() -> None:
+def test_settings_follow_overrides_and_revert_without_them() -> None:
     live = LiveSettings(Settings())
     assert live.apply({OVERLOADED: "70"}) == []
     assert (live.planner.broker_overloaded_threshold_percentage, live.overrides) == (70, {OVERLOADED: "70"})
@@ -27,15 +27,15 @@ def test_the_settings_follow_the_overrides_and_go_back_without_them() -> None:
     assert live.planner.broker_overloaded_threshold_percentage == 85
 
 
-def test_a_bad_override_is_named_and_the_good_ones_hold() -> None:
+def test_invalid_override_is_named_and_valid_ones_apply() -> None:
     live = LiveSettings(Settings())
     (fault,) = live.apply({OVERLOADED: "70", INTERVAL: "never"})
     assert INTERVAL in fault
     assert live.overrides == {OVERLOADED: "70"}
-    assert live.apply({OVERLOADED: "70", INTERVAL: "never"}) == [fault], "it is said at every reading"
+    assert live.apply({OVERLOADED: "70", INTERVAL: "never"}) == [fault], "reported each time"
 
 
-def test_settings_are_made_once_and_not_at_every_reading() -> None:
+def test_settings_are_built_once() -> None:
     live = LiveSettings(Settings())
     live.apply({OVERLOADED: "70"})
     planner = live.planner
@@ -44,7 +44,7 @@ def test_settings_are_made_once_and_not_at_every_reading() -> None:
     assert live.planner is planner
 
 
-async def test_a_pause_that_is_made_shorter_meanwhile_ends_earlier() -> None:
+async def test_shortened_interval_ends_a_pause_earlier() -> None:
     live = LiveSettings(Settings(load_balancer_shedding_interval_minutes=1_000))
     pausing = asyncio.create_task(live.pause(interval_s))
     await asyncio.sleep(0)
@@ -55,7 +55,7 @@ async def test_a_pause_that_is_made_shorter_meanwhile_ends_earlier() -> None:
     await asyncio.wait_for(pausing, patience())
 
 
-def test_a_pause_that_is_made_longer_meanwhile_ends_later() -> None:
+def test_lengthened_interval_ends_a_pause_later() -> None:
     live = LiveSettings(Settings(load_balancer_shedding_interval_minutes=1))
 
     async def pause() -> float:

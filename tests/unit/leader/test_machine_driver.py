@@ -25,7 +25,7 @@ class Echo:
         return [event] if isinstance(event, str) and not event.startswith("done") else []
 
 
-async def test_what_comes_of_the_work_is_the_next_event() -> None:
+async def test_result_of_an_action_is_the_next_event() -> None:
     echo = Echo()
 
     def do(action: str) -> Coroutine[None, None, str] | None:
@@ -36,7 +36,7 @@ async def test_what_comes_of_the_work_is_the_next_event() -> None:
 
     driver = MachineDriver(echo, do)
     term = asyncio.create_task(driver.run())
-    await eventually(lambda: echo.told == [Signal.TIME], what="it looks when the term begins")
+    await eventually(lambda: echo.told == [Signal.TIME], what="a wake-up when the term begins")
     driver.step("at once")
     driver.step("later")
     await eventually(lambda: "done: later" in echo.told)
@@ -46,7 +46,7 @@ async def test_what_comes_of_the_work_is_the_next_event() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-async def test_work_that_the_end_of_the_term_keeps_from_beginning_leaves_nothing_behind() -> None:
+async def test_action_cancelled_by_the_end_of_the_term_leaves_no_warning() -> None:
     echo = Echo()
 
     async def never() -> str:

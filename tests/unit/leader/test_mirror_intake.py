@@ -44,7 +44,7 @@ BUNDLE = "t/ns/0x00000000_0x80000000"
 
 @dataclass
 class Mirror:
-    """An intake at work, and another session that changes what it reads."""
+    """A running intake, and another session that writes."""
 
     cluster: MemoryCluster
     own: MemoryStore
@@ -55,9 +55,9 @@ class Mirror:
     """One entry per batch that was applied."""
 
     async def read(self) -> None:
-        """Return once everything written so far has been taken in."""
+        """Return when all earlier writes have been applied."""
         await self.own.sync()
-        await asyncio.sleep(0)  # the watches speak first
+        await asyncio.sleep(0)  # watches are delivered first
         await self.intake.settled()
 
     async def put(self, path: str, data: bytes) -> None:
@@ -104,7 +104,7 @@ def report(mib_per_s: float) -> bytes:
     return encode_local_broker_data(a_record("b1:8080", {BUNDLE: load_of(mib_per_s)}))
 
 
-async def test_a_broker_comes_and_goes_with_its_znode(mirror: Mirror) -> None:
+async def test_broker_follows_its_znode(mirror: Mirror) -> None:
     registration = await register(mirror.store, "b1:8080", a_record())
     await mirror.read()
     assert mirror.mirror.is_registered(registration)
@@ -123,19 +123,19 @@ def many_bundles(count: int, mib_per_s: float = 1.0) -> bytes:
 
 @dataclass
 class HeldBack:
-    """Stands in for `report_of`: says which thread decodes, and goes on when the test says so."""
+    """Replaces `report_of`: records its threads and waits for the test."""
 
     may_go_on: threading.Event = field(default_factory=threading.Event)
     threads: list[threading.Thread] = field(default_factory=list)
 
     def __call__(self, *arguments: Any) -> BrokerReport:  # noqa: ANN401 - those of `report_of`
         self.threads.append(threading.current_thread())
-        assert self.may_go_on.wait(patience()), "nobody else could do anything meanwhile"
+        assert self.may_go_on.wait(patience()), "the loop was blocked"
         return report_of(*arguments)
 
 
 @pytest.mark.parametrize("encode", [bytes, lambda data: gzip.compress(data[:-1] + b" " * 99 + data[-1:])])
-async def test_a_long_report_is_decoded_while_the_loop_goes_on_and_a_later_one_wins(
+async def test_long_report_is_decoded_in_a_thread_and_a_later_one_wins(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch, encode: Callable[[bytes], bytes]
 ) -> None:
     held = HeldBack()
@@ -176,7 +176,7 @@ async def test_too_large_report_is_listed(mirror: Mirror, monkeypatch: pytest.Mo
     assert mirror.faults == {}
 
 
-async def test_a_report_that_is_far_too_long_is_refused_unread(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_report_far_above_the_limit_is_refused_undecoded(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmanager.wire.broker_data.decode_local_broker_data", None)
     monkeypatch.setattr("loadmanager.leader.mirror.broker_records.MAX_BUNDLES_PER_REPORT", 10)
     for data in (many_bundles(1_100), b'{"bundles": [%s""]}' % (b'"",' * 20_000)):
@@ -186,7 +186,7 @@ async def test_a_report_that_is_far_too_long_is_refused_unread(mirror: Mirror, m
         await mirror.read()
 
 
-async def test_a_broker_that_registers_again_between_two_reads_is_another_life(mirror: Mirror) -> None:
+async def test_re_registration_between_two_reads_is_noticed(mirror: Mirror) -> None:
     first = await register(mirror.store, "b1:8080", a_record())
     await mirror.read()
     await mirror.store.commit([Delete(BROKER)])
@@ -196,7 +196,7 @@ async def test_a_broker_that_registers_again_between_two_reads_is_another_life(m
     assert mirror.mirror.registrations[B1] == second
 
 
-async def test_each_written_report_is_one_sample_and_reading_it_again_is_none(mirror: Mirror) -> None:
+async def test_rereading_a_report_adds_no_sample(mirror: Mirror) -> None:
     await register(mirror.store, "b1:8080", report(1))
     await mirror.read()
     await mirror.put(BROKER, report(3))
@@ -211,7 +211,7 @@ async def test_each_written_report_is_one_sample_and_reading_it_again_is_none(mi
     assert averages.short[2] == 2 * 1024 * 1024
 
 
-async def test_a_report_that_does_not_say_when_it_was_made_is_no_old_one(mirror: Mirror) -> None:
+async def test_report_without_a_time_is_not_outdated(mirror: Mirror) -> None:
     record = a_record("b1:8080", {BUNDLE: load_of(1)})
     del record["lastUpdate"]
     before_ms = time.time_ns() // 1_000_000
@@ -225,7 +225,7 @@ async def test_a_report_that_does_not_say_when_it_was_made_is_no_old_one(mirror:
 
 
 @pytest.mark.parametrize("mirror", [lambda: MemoryCluster(now_s)], indirect=True, ids=["at once"])
-async def test_a_burst_of_changes_of_one_znode_costs_one_read(mirror: Mirror) -> None:
+async def test_burst_of_changes_of_one_znode_costs_one_read(mirror: Mirror) -> None:
     await register(mirror.store, "b1:8080", report(1))
     await mirror.read()
     before = len(mirror.batches)
@@ -236,7 +236,7 @@ async def test_a_burst_of_changes_of_one_znode_costs_one_read(mirror: Mirror) ->
     assert mirror.intake.reports_applied == 2
 
 
-async def test_a_broker_that_gives_no_address_is_registered_but_gets_nothing(mirror: Mirror) -> None:
+async def test_broker_without_an_address_is_registered_but_not_offered(mirror: Mirror) -> None:
     await register(mirror.store, "b1:8080", b"{}")
     await mirror.read()
     assert "b1:8080" in mirror.mirror.registrations
@@ -244,7 +244,7 @@ async def test_a_broker_that_gives_no_address_is_registered_but_gets_nothing(mir
     assert "no address for clients" in mirror.mirror.faults[BROKER]
 
 
-async def test_only_what_may_leave_something_to_finish_is_counted_as_unsettled(mirror: Mirror) -> None:
+async def test_unsettled_counts_lost_brokers_and_not_reports(mirror: Mirror) -> None:
     await register(mirror.store, "b1:8080", report(1))
     await mirror.read()
     before = mirror.mirror.unsettled
@@ -256,7 +256,7 @@ async def test_only_what_may_leave_something_to_finish_is_counted_as_unsettled(m
     assert mirror.mirror.unsettled == before + 1, "a broker that is gone leaves its bundles"
 
 
-async def test_garbage_keeps_the_last_good_report(mirror: Mirror) -> None:
+async def test_unreadable_report_keeps_the_last_good_one(mirror: Mirror) -> None:
     registration = await register(mirror.store, "b1:8080", report(1))
     await mirror.read()
     await mirror.put(BROKER, b"{garbage")
@@ -286,7 +286,7 @@ async def test_rejected_report_keeps_the_last_good_load(mirror: Mirror) -> None:
     assert mirror.intake.reports_applied == 2
 
 
-async def test_a_broker_that_registers_with_garbage_lives_but_is_offered_to_nobody(mirror: Mirror) -> None:
+async def test_broker_registered_with_garbage_is_not_offered(mirror: Mirror) -> None:
     registration = await register(mirror.store, "b1:8080", b"\xff\xfe")
     await mirror.read()
     assert mirror.mirror.is_registered(registration)
@@ -294,7 +294,7 @@ async def test_a_broker_that_registers_with_garbage_lives_but_is_offered_to_nobo
     assert "not UTF-8" in mirror.faults[BROKER]
 
 
-async def test_a_namespace_record_that_turns_to_garbage_stays_as_it_was_and_is_marked(mirror: Mirror) -> None:
+async def test_unreadable_namespace_record_keeps_its_state_and_is_marked(mirror: Mirror) -> None:
     await mirror.put(NAMESPACE, namespace())
     await mirror.put(NAMESPACE, b"[]")
     entry = mirror.mirror.get_namespace("t/ns")
@@ -308,7 +308,7 @@ async def test_a_namespace_record_that_turns_to_garbage_stays_as_it_was_and_is_m
 
 
 @pytest.mark.parametrize("path", [BROKER, NAMESPACE, paths.node("n1:8080"), paths.LEADER])
-async def test_a_fault_stays_listed_while_it_lasts_and_is_counted_once(mirror: Mirror, path: str) -> None:
+async def test_fault_stays_listed_and_is_counted_once(mirror: Mirror, path: str) -> None:
     await mirror.put(NAMESPACE, namespace())
     await mirror.put(path, b"{garbage")
     for dirty in (path, paths.ROOT, path):
@@ -319,7 +319,7 @@ async def test_a_fault_stays_listed_while_it_lasts_and_is_counted_once(mirror: M
 
 
 @pytest.mark.parametrize("path", [BROKER, NAMESPACE, paths.node("n1:8080"), paths.LEADER])
-async def test_a_fault_goes_with_its_znode(mirror: Mirror, path: str) -> None:
+async def test_fault_ends_with_its_znode(mirror: Mirror, path: str) -> None:
     await mirror.put(path, b"{garbage")
     assert path in mirror.faults
     await mirror.store.commit([Delete(path)])
@@ -327,7 +327,7 @@ async def test_a_fault_goes_with_its_znode(mirror: Mirror, path: str) -> None:
     assert mirror.faults == {}
 
 
-async def test_znodes_that_are_nobodys_records_are_left_alone(mirror: Mirror) -> None:
+async def test_unknown_znodes_are_ignored(mirror: Mirror) -> None:
     await mirror.put(f"{paths.ROOT}/something/else", b"\xff")
     await mirror.put(f"{paths.ROOT}/namespaces/t/ns/below", b"\xff")
     assert mirror.faults.keys() <= {NAMESPACE}
@@ -335,14 +335,14 @@ async def test_znodes_that_are_nobodys_records_are_left_alone(mirror: Mirror) ->
 
 
 @pytest.mark.parametrize("name", ["no-port", "b1:0", "b1:99999", "b1:http", ":8080"])
-async def test_a_broker_znode_whose_name_is_no_broker_id_is_a_listed_fault(mirror: Mirror, name: str) -> None:
+async def test_broker_znode_with_an_invalid_name_is_a_fault(mirror: Mirror, name: str) -> None:
     await mirror.put(paths.broker(name), encode_local_broker_data(a_record()))
     assert "expected 'host:port'" in mirror.faults[paths.broker(name)]
     assert mirror.mirror.brokers == {}
     assert mirror.mirror.registrations == {}
 
 
-async def test_after_a_reconnection_everything_is_read_again_and_what_is_gone_is_dropped(mirror: Mirror) -> None:
+async def test_reconnection_rereads_all_and_drops_deleted_records(mirror: Mirror) -> None:
     await register(mirror.store, "b1:8080", report(1))
     await mirror.put(NAMESPACE, namespace())
     await mirror.put(paths.node("n1:8080"), b'{"nodeId":"n1:8080","serviceUrl":"u","version":"1","startTimestamp":1}')
@@ -359,8 +359,8 @@ async def test_after_a_reconnection_everything_is_read_again_and_what_is_gone_is
     assert (mirror.mirror.namespaces, mirror.mirror.nodes, mirror.faults) == ({}, {}, {})
 
 
-async def test_after_the_store_went_back_in_time_the_view_is_as_the_store_says(mirror: Mirror) -> None:
-    """Forgets whatever was undone."""
+async def test_store_rollback_resets_the_mirror(mirror: Mirror) -> None:
+    """The mirror drops all changes that the rollback undid."""
     controls = encode_controls(Controls(dry_run=True))
     for path, data in ((NAMESPACE, namespace()), (paths.CONTROLS, controls), (BROKER, report(1))):
         await mirror.put(path, data)
@@ -383,8 +383,8 @@ async def test_after_the_store_went_back_in_time_the_view_is_as_the_store_says(m
     assert (mirror.mirror.epoch, mirror.mirror.leader) == (0, None)
 
 
-async def test_a_record_with_another_history_but_the_same_version_is_taken_in(mirror: Mirror) -> None:
-    """Before the store was set back the first write made 4 bundles of it, and afterwards 8."""
+async def test_different_record_of_the_same_version_is_applied(mirror: Mirror) -> None:
+    """The next version had 4 bundles before the rollback, and has 8 after it."""
     await mirror.put(NAMESPACE, namespace())
     saved = mirror.cluster.save()
     await mirror.put(NAMESPACE, namespace(4))
@@ -417,12 +417,12 @@ async def test_outdated_read_does_not_undo_a_commit(mirror: Mirror, monkeypatch:
     mirror.mirror.commit_namespace(NamespaceEntry(state, version, known.czxid, hash(namespace(4))))
     applied = len(mirror.batches)
     may_answer.set()
-    while len(mirror.batches) == applied:  # noqa: ASYNC110 - to look before the next batch mends it
+    while len(mirror.batches) == applied:  # noqa: ASYNC110 - check before the next batch repairs it
         await asyncio.sleep(0)
     assert len(mirror.mirror.get_namespace("t/ns").state.bundles) == 4
 
 
-async def test_what_a_node_has_committed_itself_is_nothing_new_to_it(mirror: Mirror) -> None:
+async def test_own_commit_is_not_applied_again(mirror: Mirror) -> None:
     await mirror.put(NAMESPACE, namespace())
     (version,) = await mirror.own.commit([Put(NAMESPACE, namespace(4))])
     known = mirror.mirror.get_namespace("t/ns")
@@ -434,7 +434,7 @@ async def test_what_a_node_has_committed_itself_is_nothing_new_to_it(mirror: Mir
     assert mirror.mirror.get_namespace("t/ns").state is state
 
 
-async def test_a_view_that_is_cut_off_without_notice_catches_up_once_reads_work_again(mirror: Mirror) -> None:
+async def test_mirror_catches_up_after_an_unnoticed_partition(mirror: Mirror) -> None:
     mirror.cluster.partition(mirror.own)
     mirror.intake.mark_dirty(NAMESPACE)
     await write(mirror.store, NAMESPACE, namespace())
@@ -443,7 +443,7 @@ async def test_a_view_that_is_cut_off_without_notice_catches_up_once_reads_work_
     assert "t/ns" in mirror.mirror.namespaces
 
 
-async def test_history_that_a_former_leader_wrote_seeds_the_bundles_and_garbage_in_it_is_listed(mirror: Mirror) -> None:
+async def test_persisted_history_seeds_bundles_and_faults_are_listed(mirror: Mirror) -> None:
     await mirror.put(NAMESPACE, namespace())
     mean = '{"maxSamples":10,"numSamples":7,"msgThroughputIn":1,"msgThroughputOut":2,"msgRateIn":3,"msgRateOut":4}'
     entry = f'{{"shortTermData":{mean},"longTermData":{mean},"topics":5}}'
@@ -460,12 +460,12 @@ async def test_history_that_a_former_leader_wrote_seeds_the_bundles_and_garbage_
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Held(Znode):
-    """A znode of which it can be told whether somebody still has it."""
+    """A znode that supports weak references."""
 
 
 @dataclass
 class WatchedReads:
-    """Stands in for `get_many` of a store: remembers what was asked for, and for how long the answers were kept."""
+    """Replaces `get_many` of a store; records requests and how many answers are alive."""
 
     store: MemoryStore
     asked: list[list[str]] = field(default_factory=list)
@@ -509,7 +509,7 @@ async def test_records_are_read_and_freed_in_parts(mirror: Mirror, many: Watched
     assert many.most_kept <= 2 * 32, "all that was read was in memory at once"
 
 
-async def test_who_leads_is_read_while_much_else_still_waits_for_it(mirror: Mirror, many: WatchedReads) -> None:
+async def test_leader_znode_is_read_before_other_pending_records(mirror: Mirror, many: WatchedReads) -> None:
     seen: list[int] = []
     mirror.intake._on_change = lambda: seen.append(len(mirror.mirror.brokers) if mirror.mirror.leader else 0)
 

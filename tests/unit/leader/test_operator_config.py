@@ -52,7 +52,7 @@ def in_force(node: Node, path: str) -> bool:
     }[path]
 
 
-async def test_a_node_goes_by_all_that_is_laid_down_and_by_nothing_once_it_is_gone() -> None:
+async def test_operator_config_applies_until_deleted() -> None:
     async with a_leader() as (cluster, leader):
         for path, data in GOOD.items():
             await write(cluster.store, path, data)
@@ -66,7 +66,7 @@ async def test_a_node_goes_by_all_that_is_laid_down_and_by_nothing_once_it_is_go
 
 
 @pytest.mark.parametrize("path", GOOD)
-async def test_garbage_is_listed_and_the_last_good_value_holds_until_it_is_mended(path: str) -> None:
+async def test_garbage_is_a_fault_and_the_last_good_value_applies(path: str) -> None:
     async with a_leader() as (cluster, leader):
         faults = leader.node.mirror.faults
         await write(cluster.store, path, GOOD[path])
@@ -80,7 +80,7 @@ async def test_garbage_is_listed_and_the_last_good_value_holds_until_it_is_mende
         assert leader.node.intake.records_rejected == len(GARBAGE[path])
 
 
-async def test_garbage_that_is_there_when_a_node_starts_does_not_keep_it_from_leading() -> None:
+async def test_node_starts_and_leads_despite_garbage() -> None:
     async with Cluster() as cluster:
         for path, (garbage, *_) in GARBAGE.items():
             await cluster.store.ensure_path(path.rpartition("/")[0])
@@ -92,7 +92,7 @@ async def test_garbage_that_is_there_when_a_node_starts_does_not_keep_it_from_le
         assert (await leader.lookup("persistent://t/ns/x")).status == 200
 
 
-async def test_overrides_that_cannot_be_used_are_listed_and_the_others_hold() -> None:
+async def test_invalid_overrides_are_faults_and_the_others_apply() -> None:
     async with a_leader() as (cluster, leader):
         stored = b'{"loadBalancerBrokerMaxTopics": "7", "clusterName": "other", "minUnloadMessage": "-1"}'
         await write(cluster.store, paths.CONFIGURATION, stored)
@@ -103,13 +103,13 @@ async def test_overrides_that_cannot_be_used_are_listed_and_the_others_hold() ->
         assert leader.node.live.current.cluster_name == "standalone"
 
 
-async def test_a_new_shedding_interval_holds_during_the_pause_that_the_old_one_began() -> None:
+async def test_new_shedding_interval_applies_to_the_current_pause() -> None:
     async with a_leader() as (cluster, leader):
         await write(cluster.store, paths.CONFIGURATION, b'{"loadBalancerSheddingIntervalMinutes": "0.0005"}')
         await eventually(lambda: leader.node.shedding.cycles >= 2)
 
 
-async def test_a_new_interval_of_persistence_holds_during_the_pause_that_the_old_one_began() -> None:
+async def test_new_persistence_interval_applies_to_the_current_pause() -> None:
     async with a_leader() as (cluster, leader):
         broker = await cluster.a_broker()
         (bundle, *_) = await cluster.a_namespace()
@@ -119,7 +119,7 @@ async def test_a_new_interval_of_persistence_holds_during_the_pause_that_the_old
         await eventually(lambda: leader.node.persistence.records_written > 0)
 
 
-async def test_the_weights_of_resources_change_for_the_next_report() -> None:
+async def test_resource_weights_apply_to_the_next_report() -> None:
     async with a_leader() as (cluster, leader):
         await write(
             cluster.store,

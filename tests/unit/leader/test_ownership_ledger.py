@@ -51,7 +51,7 @@ NAMESPACE = paths.namespace("t/ns")
 
 
 class Written:
-    """Every transaction that the leader's store did."""
+    """All transactions of the leader's store."""
 
     def __init__(self, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.transactions: list[list[Op]] = []
@@ -130,16 +130,16 @@ async def test_writes_use_the_session_of_the_term(cluster: Cluster, leader: Runn
     await give(cluster, bundle)
     of_the_term = zip(written.transactions, written.sessions, strict=True)
     sessions = [session for ops, session in of_the_term if ops[0] == Check(paths.EPOCH, 1)]
-    assert sessions == [leader.store.session_id] * 2, "the namespace, and who got the bundle"
+    assert sessions == [leader.store.session_id] * 2, "the namespace and the assignment"
 
 
-async def test_after_pending_changes_were_given_up_others_are_written(cluster: Cluster, leader: RunningNode) -> None:
+async def test_changes_are_written_after_pending_ones_failed(cluster: Cluster, leader: RunningNode) -> None:
     (bundle, *_) = await cluster.a_namespace()
     leader.node.ledger.fail_pending(StaleEpochError("the term is over"))
     assert (await give(cluster, bundle)).state is OwnershipState.OWNED
 
 
-async def test_a_change_that_nobody_waits_for_any_more_keeps_no_other_from_being_made(cluster: Cluster) -> None:
+async def test_abandoned_change_does_not_block_others(cluster: Cluster) -> None:
     given_up, *others = [asyncio.ensure_future(give(cluster, each)) for each in await cluster.a_namespace()]
     await asyncio.sleep(0)
     given_up.cancel()
@@ -148,7 +148,7 @@ async def test_a_change_that_nobody_waits_for_any_more_keeps_no_other_from_being
     assert free.state is OwnershipState.FREE
 
 
-async def test_two_transitions_of_one_bundle_follow_each_other(cluster: Cluster, leader: RunningNode) -> None:
+async def test_transitions_of_one_bundle_are_serialized(cluster: Cluster, leader: RunningNode) -> None:
     (bundle, *_) = await cluster.a_namespace()
     name = BundleName.parse(bundle)
     first, second = await asyncio.gather(
@@ -158,7 +158,7 @@ async def test_two_transitions_of_one_bundle_follow_each_other(cluster: Cluster,
     assert (second.state, second.version) == (OwnershipState.RELEASING, 2)
 
 
-async def test_a_transition_that_no_longer_applies_fails_alone(cluster: Cluster) -> None:
+async def test_stale_transition_fails_alone(cluster: Cluster) -> None:
     first, second, *_ = await cluster.a_namespace()
     outcomes = await asyncio.gather(
         give(cluster, first), give(cluster, first), give(cluster, second), return_exceptions=True
@@ -192,7 +192,7 @@ async def test_unknown_range_or_namespace_is_refused(cluster: Cluster, leader: R
         await leader.node.ledger.apply("t/gone", odd, releasing, "test")
 
 
-async def test_nothing_is_decided_on_a_record_that_cannot_be_read(cluster: Cluster, leader: RunningNode) -> None:
+async def test_unreadable_record_is_not_changed(cluster: Cluster, leader: RunningNode) -> None:
     (bundle, *_) = await cluster.a_namespace()
     await write(cluster.store, NAMESPACE, b"{garbage")
     await eventually(lambda: leader.node.mirror.faults)
@@ -209,19 +209,19 @@ async def test_write_after_a_take_over_ends_the_term(cluster: Cluster, leader: R
         await give(cluster, bundle)
     assert await read(cluster.store, NAMESPACE) == before
     assert leader.node.ledger.writes_fenced == 1
-    assert leader.node.election.term != term, "it may have won another one by now"
+    assert leader.node.election.term != term, "it may have been re-elected by now"
 
 
-async def test_a_namespace_is_not_created_by_a_deposed_leader(cluster: Cluster, leader: RunningNode) -> None:
+async def test_deposed_leader_creates_no_namespace(cluster: Cluster, leader: RunningNode) -> None:
     bundles = NamespaceBundles((0, 0xFFFFFFFF))
-    leader.node.election._resigned = True  # elected anew it might create it in its own right
+    leader.node.election._resigned = True  # if re-elected it could create the namespace legitimately
     await cluster.store.commit([Put(paths.EPOCH, b"another")])
-    with pytest.raises((StaleEpochError, NotLeaderError)):  # whether or not it knows by then
+    with pytest.raises((StaleEpochError, NotLeaderError)):  # depends on whether it knows by then
         await leader.node.ledger.create_namespace(NamespaceState.unowned(NamespaceName("t", "ns"), bundles))
     assert await cluster.store.get(NAMESPACE) is None
 
 
-async def test_a_node_that_does_not_lead_writes_nothing(cluster: Cluster) -> None:
+async def test_standby_writes_nothing(cluster: Cluster) -> None:
     (bundle, *_) = await cluster.a_namespace()
     standby = await cluster.start_node()
     with pytest.raises(NotLeaderError):
@@ -256,7 +256,7 @@ async def test_lost_answer_is_an_unknown_outcome(cluster: Cluster, leader: Runni
 
 @pytest.fixture
 def stuck(leader: RunningNode, monkeypatch: pytest.MonkeyPatch) -> RunningNode:
-    """A leader that reads nothing again from now on, whatever it is told of."""
+    """A leader whose rereads all fail from now on."""
 
     async def read_nothing(_: set[str]) -> None:
         raise StoreUnavailableError("not now")
@@ -266,7 +266,7 @@ def stuck(leader: RunningNode, monkeypatch: pytest.MonkeyPatch) -> RunningNode:
     return leader
 
 
-async def test_a_write_without_an_answer_holds_up_no_other_when_nothing_is_read_again(
+async def test_unanswered_write_does_not_block_others_without_rereads(
     cluster: Cluster, leader: RunningNode, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, *_ = await cluster.a_namespace()
@@ -282,7 +282,7 @@ async def test_a_write_without_an_answer_holds_up_no_other_when_nothing_is_read_
 
 
 @pytest.mark.usefixtures("stuck")
-async def test_who_has_written_is_told_that_it_is_not_read_again_yet(leader: RunningNode) -> None:
+async def test_unconfirmed_write_is_an_unknown_outcome(leader: RunningNode) -> None:
     bundles = NamespaceBundles((0, 0xFFFFFFFF))
     with pytest.raises(OutcomeUnknownError, match=r"not confirmed within 0\.05 s"):
         await leader.node.ledger.create_namespace(NamespaceState.unowned(NamespaceName("t", "ns"), bundles))
@@ -298,18 +298,18 @@ async def test_request_after_the_term_fails_at_once(cluster: Cluster, leader: Ru
 
 
 async def test_owner_lost_before_the_write(memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sweep of dead brokers has run by then, and found the former owner."""
+    """The reconciler has already scanned and seen the former owner."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reconciler, "FREED_AFTER_S", 0.0)
         async with Cluster(in_memory(memory)) as cluster:
             leader = await cluster.start_leader()
             owner = await cluster.a_broker("b1:8080")
             (bundle, *_) = await cluster.a_namespace()
-            await _give_to_one_who_goes(cluster, leader, bundle, owner, monkeypatch)
+            await _give_to_a_leaving_broker(cluster, leader, bundle, owner, monkeypatch)
             await eventually(lambda: leader.ownership(bundle).state is OwnershipState.FREE)
 
 
-async def _give_to_one_who_goes(
+async def _give_to_a_leaving_broker(
     cluster: Cluster, leader: RunningNode, bundle: str, owner: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit, looks = in_memory_store(leader).commit, leader.node.reconciler
@@ -317,7 +317,7 @@ async def _give_to_one_who_goes(
     async def once_the_owner_is_gone(ops: Sequence[Op], *, session_id: int | None = None) -> list[int]:
         await owner.leave()
         await eventually(lambda: not leader.node.mirror.is_registered(owner.registration))
-        await eventually(lambda: (looks._machine.wake_s or 0.0) > time.monotonic(), what="it has looked, and rests")
+        await eventually(lambda: (looks._machine.wake_s or 0.0) > time.monotonic(), what="the scan is done")
         return await commit(ops, session_id=session_id)
 
     monkeypatch.setattr(in_memory_store(leader), "commit", once_the_owner_is_gone)
@@ -325,7 +325,7 @@ async def _give_to_one_who_goes(
     monkeypatch.undo()
 
 
-async def test_a_namespace_is_created_once(cluster: Cluster, leader: RunningNode) -> None:
+async def test_namespace_is_created_once(cluster: Cluster, leader: RunningNode) -> None:
     await cluster.a_namespace()
     bundles = NamespaceBundles((0, 0xFFFFFFFF))
     with pytest.raises(NamespaceExistsError, match="t/ns exists already"):
@@ -388,7 +388,7 @@ async def test_split_shares_a_transaction(cluster: Cluster, leader: RunningNode,
     assert reshaped.ownerships[:2] == state.ownerships[:2]
 
 
-async def test_of_two_splits_of_one_bundle_the_second_fails_alone(cluster: Cluster, leader: RunningNode) -> None:
+async def test_second_split_of_a_bundle_fails_alone(cluster: Cluster, leader: RunningNode) -> None:
     (first, *_) = await cluster.a_namespace()
     outcomes = await asyncio.gather(
         *(leader.node.ledger.reshape("t/ns", halving(first), "test") for _ in range(2)), return_exceptions=True
@@ -398,7 +398,7 @@ async def test_of_two_splits_of_one_bundle_the_second_fails_alone(cluster: Clust
     assert len((await stored(cluster)).bundles) == 5
 
 
-async def test_a_split_that_cannot_be_made_changes_nothing(cluster: Cluster, leader: RunningNode) -> None:
+async def test_invalid_split_changes_nothing(cluster: Cluster, leader: RunningNode) -> None:
     await cluster.a_namespace()
     before = await read(cluster.store, NAMESPACE)
     with pytest.raises(BoundariesError, match="0x00000000 does not ascend"):
@@ -406,7 +406,7 @@ async def test_a_split_that_cannot_be_made_changes_nothing(cluster: Cluster, lea
     assert await read(cluster.store, NAMESPACE) == before
 
 
-async def test_a_split_by_a_deposed_leader_has_no_effect(cluster: Cluster, leader: RunningNode) -> None:
+async def test_split_by_a_deposed_leader_has_no_effect(cluster: Cluster, leader: RunningNode) -> None:
     (first, *_) = await cluster.a_namespace()
     before = await read(cluster.store, NAMESPACE)
     await cluster.store.commit([Put(paths.EPOCH, b"another")])
@@ -424,7 +424,7 @@ async def test_split_of_a_changed_record_is_repeated(cluster: Cluster, leader: R
     assert [entry.version for entry in (await stored(cluster)).ownerships] == [8, 8, 0, 0, 0]
 
 
-async def test_what_must_never_be_is_not_written_and_ends_the_term(cluster: Cluster, leader: RunningNode) -> None:
+async def test_invariant_violation_is_not_written_and_ends_the_term(cluster: Cluster, leader: RunningNode) -> None:
     (bundle,) = await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
     name, owner = BundleName.parse(bundle), cluster.brokers["b1:8080"].registration
     other = (await cluster.a_broker("b2:8080")).registration
@@ -445,7 +445,7 @@ async def test_what_must_never_be_is_not_written_and_ends_the_term(cluster: Clus
     assert leader.ownership(bundle) == owned
 
 
-async def test_nothing_that_was_to_be_written_with_it_is(cluster: Cluster, leader: RunningNode) -> None:
+async def test_invariant_violation_drops_the_whole_transaction(cluster: Cluster, leader: RunningNode) -> None:
     (bundle,) = await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
     (beside,) = await cluster.a_namespace("t/beside", bundles={"numBundles": 1})
     owner = cluster.brokers["b1:8080"].registration

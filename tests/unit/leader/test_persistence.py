@@ -25,7 +25,7 @@ BUNDLE = "t/ns/0x00000000_0xffffffff"
 
 
 async def _loaded(cluster: Cluster, leader: RunningNode, mib_per_s: float = 1.0) -> None:
-    """A namespace of one bundle, which b1 reports."""
+    """Have b1 report the one bundle of a namespace."""
     if "t/ns" not in leader.node.mirror.namespaces:
         await cluster.a_broker("b1:8080")
         await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
@@ -35,7 +35,7 @@ async def _loaded(cluster: Cluster, leader: RunningNode, mib_per_s: float = 1.0)
     await eventually(lambda: leader.node.intake.reports_applied > applied)
 
 
-async def test_the_averages_of_bundles_and_brokers_and_the_strategies_memory_are_written() -> None:
+async def test_averages_and_strategy_state_are_written() -> None:
     async with a_leader() as (cluster, leader):
         await _loaded(cluster, leader)
         await leader.node.lookups.lookup(TopicName.parse("persistent://t/ns/x"))
@@ -54,7 +54,7 @@ async def test_the_averages_of_bundles_and_brokers_and_the_strategies_memory_are
         }
 
 
-async def test_what_did_not_change_is_not_written_again() -> None:
+async def test_unchanged_records_are_not_written_again() -> None:
     async with a_leader() as (cluster, leader):
         await _loaded(cluster, leader)
         await leader.node.persistence.flush()
@@ -66,7 +66,7 @@ async def test_what_did_not_change_is_not_written_again() -> None:
         assert leader.node.persistence.records_written > written
 
 
-async def test_a_new_leader_goes_on_where_the_last_one_stopped() -> None:
+async def test_new_leader_restores_averages_and_strategy_state() -> None:
     async with Cluster() as cluster:
         first = await cluster.start_leader()
         await _loaded(cluster, first)
@@ -84,7 +84,7 @@ async def test_a_new_leader_goes_on_where_the_last_one_stopped() -> None:
 
 
 class Unreadable:
-    """A store that does not say what strategies remember, until it is `mended`."""
+    """A store whose strategy state is unreadable until `mended`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, store: MetadataStore) -> None:
         self.mended = False
@@ -150,7 +150,7 @@ async def test_no_shedding_or_write_before_the_state_is_read(monkeypatch: pytest
         assert BUNDLE in (await read(cluster.store, paths.STRATEGY_STATE)).decode()
 
 
-async def test_what_was_noted_before_the_last_leaders_memory_could_be_read_is_kept_beside_it() -> None:
+async def test_restore_merges_stored_state_with_the_own_one() -> None:
     async with a_leader() as (cluster, leader):
         await _loaded(cluster, leader)
         planner = leader.node.planner
@@ -164,7 +164,7 @@ async def test_what_was_noted_before_the_last_leaders_memory_could_be_read_is_ke
         assert memory.frozen_until_s.keys() == {BUNDLE, "t/ns/x"}
 
 
-async def test_a_leader_that_leads_again_goes_by_what_the_one_before_it_wrote_and_not_by_its_own() -> None:
+async def test_re_elected_leader_uses_the_stored_state() -> None:
     async with a_leader() as (cluster, leader):
         own = {"frozenUntilS": {BUNDLE: 1e15}}
         leader.node.planner.churn.state = {"churn": {"memory": own}}
@@ -176,7 +176,7 @@ async def test_a_leader_that_leads_again_goes_by_what_the_one_before_it_wrote_an
 
 
 @pytest.mark.parametrize("written", [None, b"{garbage"])
-async def test_a_leader_that_leads_again_goes_by_its_own_memory_if_nobody_has_left_one(written: bytes | None) -> None:
+async def test_re_elected_leader_keeps_its_state_if_none_is_readable(written: bytes | None) -> None:
     async with a_leader() as (cluster, leader):
         leader.node.planner.state = own = {"RoundRobinBrokerSelector": {"turn": 3}}
         if written is not None:
@@ -187,7 +187,7 @@ async def test_a_leader_that_leads_again_goes_by_its_own_memory_if_nobody_has_le
         assert leader.node.planner.state == own
 
 
-async def test_stamps_of_a_leader_whose_clock_was_ahead_count_from_now() -> None:
+async def test_stored_times_in_the_future_are_cut_to_now() -> None:
     now_s = time.time()
     ahead_s = now_s + 86_400
     states: State = {
@@ -214,7 +214,7 @@ async def test_stamps_of_a_leader_whose_clock_was_ahead_count_from_now() -> None
         assert 0 < figures.shedding_stopped_for_s <= STOP_S
 
 
-async def test_a_wrong_figure_is_named_and_left_out_and_costs_no_round_nor_any_answer() -> None:
+async def test_invalid_figures_are_faults_and_do_not_break_the_leader() -> None:
     stored = (
         b'{"states":{"ThresholdShedder":{"usage":{"b1:8080":[5,"NaN"]}},"AvgShedder":{"hits":{"b":[1,2]}},'
         b'"leastLoadedServer":{"model":{"default":[1,1e999,1,1,1]}},"RoundRobinBrokerSelector":{"turn":3},'
@@ -248,7 +248,7 @@ async def test_a_wrong_figure_is_named_and_left_out_and_costs_no_round_nor_any_a
         (b'{"churn":{"memory":{"moves":[[1,"t/ns/x","b",1,Infinity,true,false]]}}}', "states.churn.memory.moves.0.4: "),
     ],
 )
-def test_each_figure_that_is_no_finite_number_is_named_and_the_other_states_are_kept(states: bytes, field: str) -> None:
+def test_invalid_figure_is_named_and_other_states_are_kept(states: bytes, field: str) -> None:
     kept = b'{"states":{"RoundRobinBrokerSelector":{"turn":3},' + states[1:] + b"}"
     record, fault = parse_strategy_state(kept, "here")
     assert fault is not None
@@ -265,12 +265,12 @@ def test_each_figure_that_is_no_finite_number_is_named_and_the_other_states_are_
         (b'{"lastUnloaded":[1]}', "here: lastUnloaded: Input should be an object"),
     ],
 )
-def test_what_is_no_such_record_at_all_is_refused(data: bytes, complaint: str) -> None:
+def test_malformed_state_record_is_refused(data: bytes, complaint: str) -> None:
     with pytest.raises(InvalidRecordError, match=complaint):
         parse_strategy_state(data, "here")
 
 
-async def test_a_standby_that_started_before_anything_was_written_can_write_as_soon_as_it_leads() -> None:
+async def test_standby_started_before_the_first_write_can_write_as_leader() -> None:
     async with Cluster() as cluster:
         first, second = await cluster.start_nodes(2)
         await _loaded(cluster, first)
@@ -283,7 +283,7 @@ async def test_a_standby_that_started_before_anything_was_written_can_write_as_s
         assert data["0x00000000_0xffffffff"]["shortTermData"]["numSamples"] == 2
 
 
-async def test_a_leader_that_leads_again_writes_what_another_one_wrote_over() -> None:
+async def test_re_elected_leader_rewrites_overwritten_records() -> None:
     async with a_leader() as (cluster, leader):
         await _loaded(cluster, leader)
         await leader.node.persistence.flush()
@@ -295,7 +295,7 @@ async def test_a_leader_that_leads_again_writes_what_another_one_wrote_over() ->
         assert await read(cluster.store, paths.bundle_data("t/ns")) == own
 
 
-async def test_the_averages_of_a_broker_that_left_are_deleted() -> None:
+async def test_averages_of_a_lost_broker_are_deleted() -> None:
     async with a_leader() as (cluster, leader):
         await _loaded(cluster, leader)
         await leader.node.persistence.flush()
@@ -305,12 +305,12 @@ async def test_the_averages_of_a_broker_that_left_are_deleted() -> None:
         assert await cluster.store.get(paths.broker_time_average("b1:8080")) is None
 
 
-async def test_a_deposed_leader_writes_no_history_and_steps_down() -> None:
+async def test_deposed_leader_writes_no_history_and_steps_down() -> None:
     async with a_leader() as (cluster, leader):
         await _loaded(cluster, leader)
-        leader.node.election._resigned = True  # else it might lead again before it writes
+        leader.node.election._resigned = True  # otherwise it might be re-elected before it writes
         await cluster.store.commit([Put(paths.EPOCH, b"another")])
-        with pytest.raises((StoreError, NotLeaderError)):  # it may have heard of the other one before it writes
+        with pytest.raises((StoreError, NotLeaderError)):  # it may know of the other leader before it writes
             await leader.node.persistence.flush()
         assert await cluster.store.get(paths.bundle_data("t/ns")) is None
         assert leader.node.election.term is None
@@ -338,7 +338,7 @@ async def test_garbage_as_strategy_memory_is_a_listed_fault(garbage: bytes, comp
         assert leader.node.mirror.faults == {}
 
 
-async def test_a_standby_too_hears_that_spoiled_history_was_written_over() -> None:
+async def test_standby_clears_the_fault_of_rewritten_history() -> None:
     async with Cluster() as cluster:
         await write(cluster.store, paths.bundle_data("t/ns"), b"{garbage")
         first, second = await cluster.start_nodes(2)
@@ -348,7 +348,7 @@ async def test_a_standby_too_hears_that_spoiled_history_was_written_over() -> No
         await cluster.known_everywhere(lambda node: not node.node.mirror.faults)
 
 
-async def test_a_failure_to_write_history_does_not_end_the_term(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_history_write_does_not_end_the_term(monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_leader(load_balancer_resource_quota_update_interval_minutes=0.0005) as (_, leader):
         failures = []
 
@@ -362,7 +362,7 @@ async def test_a_failure_to_write_history_does_not_end_the_term(monkeypatch: pyt
         assert not leader.node.failure.done()
 
 
-async def test_the_history_of_split_bundles_is_written_alone_and_again_after_a_failure() -> None:
+async def test_history_of_reshaped_bundles_is_written_at_once() -> None:
     async with a_leader() as (cluster, leader):
         await _loaded(cluster, leader)
         await leader.node.persistence.flush()

@@ -44,7 +44,7 @@ async def execute(node: RunningNode, plan: Mapping[str, Any], query: str = "") -
 async def two_brokers(
     cluster: Cluster, leader: RunningNode, bundles: int = 4
 ) -> tuple[FakeAgent, FakeAgent, list[str]]:
-    """b1 with all bundles of a namespace, as it reports; and b2, which has none."""
+    """Start b1, which owns and reports all bundles of a namespace, and b2 with none."""
     first = await cluster.a_broker("b1:8080")
     names = await cluster.a_namespace("t/ns", bundles={"numBundles": bundles})
     await asyncio.gather(*(leader.node.assigner.request(name) for name in names))
@@ -68,7 +68,7 @@ def outcomes(reply: Reply) -> list[str]:
     return [step["outcome"] for step in reply.json()["steps"]]
 
 
-async def test_the_moves_an_operator_wants_are_shown_with_their_effect_and_then_made_exactly_so() -> None:
+async def test_requested_moves_are_planned_with_their_effect_and_executed() -> None:
     async with a_leader() as (cluster, leader):
         first, _, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:3]))
@@ -106,7 +106,7 @@ async def test_the_moves_an_operator_wants_are_shown_with_their_effect_and_then_
         assert (listed["imbalanceBefore"], listed["reason"]) == (plan["effect"]["imbalanceBefore"], None)
 
 
-async def test_a_plan_says_how_near_it_comes_to_what_no_plan_can_beat() -> None:
+async def test_plan_has_a_certificate() -> None:
     async with a_leader() as (cluster, leader):
         _, _, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:3]))
@@ -120,7 +120,7 @@ async def test_a_plan_says_how_near_it_comes_to_what_no_plan_can_beat() -> None:
 
 
 @pytest.mark.parametrize("kind", ["shed", "drain"])
-async def test_rounds_and_drains_are_certified_too(kind: str) -> None:
+async def test_rounds_and_drains_have_certificates(kind: str) -> None:
     async with a_leader(load_balancer_load_shedding_strategy="OverloadShedder") as (cluster, leader):
         await two_brokers(cluster, leader)
         plan = await compute(leader, kind=kind, **({"broker": "b1:8080"} if kind == "drain" else {}))
@@ -129,7 +129,7 @@ async def test_rounds_and_drains_are_certified_too(kind: str) -> None:
         assert plan["certificate"]["gap"] >= 1
 
 
-async def test_clients_are_those_of_the_last_report_that_is_believed() -> None:
+async def test_clients_are_those_of_the_last_accepted_report() -> None:
     async with a_leader() as (cluster, leader):
         first, _, bundles = await two_brokers(cluster, leader)
         crowded = load_of(1.0)
@@ -140,7 +140,7 @@ async def test_clients_are_those_of_the_last_report_that_is_believed() -> None:
         assert (await compute(leader, **moves(bundles[:3])))["effect"]["clientsDisturbed"] == 12
 
 
-async def test_the_same_plan_has_the_same_hash_and_another_one_another() -> None:
+async def test_equal_plans_have_equal_hashes() -> None:
     async with a_leader() as (cluster, leader):
         first, second, bundles = await two_brokers(cluster, leader)
         one, again = await compute(leader, **moves(bundles[:2])), await compute(leader, **moves(bundles[:2]))
@@ -151,7 +151,7 @@ async def test_the_same_plan_has_the_same_hash_and_another_one_another() -> None
         assert (await compute(leader, **moves(bundles[:2])))["hash"] != one["hash"], "at another version"
 
 
-async def test_empty_plans_of_two_clusters_have_two_hashes() -> None:
+async def test_empty_plans_of_two_clusters_have_different_hashes() -> None:
     hashes = set()
     for name in ("east", "west"):
         async with a_leader(cluster_name=name, load_balancer_broker_threshold_shedder_percentage=100) as (
@@ -165,7 +165,7 @@ async def test_empty_plans_of_two_clusters_have_two_hashes() -> None:
     assert len(hashes) == 2
 
 
-async def test_a_plan_to_shed_is_the_round_that_would_come_next_and_remembers_nothing() -> None:
+async def test_shed_plan_equals_the_next_round_and_stores_nothing() -> None:
     settings = {"load_balancer_load_shedding_strategy": "OverloadShedder"}
     async with a_leader(**settings) as (cluster, leader):
         _, _, bundles = await two_brokers(cluster, leader)
@@ -181,7 +181,7 @@ async def test_a_plan_to_shed_is_the_round_that_would_come_next_and_remembers_no
         assert [o for b, o in zip(bundles, owners(leader, bundles), strict=True) if b in moved] == ["b2:8080"]
 
 
-async def test_a_plan_to_drain_empties_the_broker() -> None:
+async def test_drain_plan_empties_the_broker() -> None:
     async with a_leader() as (cluster, leader):
         _, _, bundles = await two_brokers(cluster, leader)
         await cluster.a_broker("b3:8080")
@@ -192,7 +192,7 @@ async def test_a_plan_to_drain_empties_the_broker() -> None:
         assert sorted(filter(None, owners(leader, bundles))) == ["b2:8080"] * 2 + ["b3:8080"] * 2
 
 
-async def test_nothing_is_done_when_a_step_no_longer_fits() -> None:
+async def test_plan_with_a_stale_step_does_nothing() -> None:
     async with a_leader() as (cluster, leader):
         first, second, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles))
@@ -209,7 +209,7 @@ async def test_nothing_is_done_when_a_step_no_longer_fits() -> None:
         assert (await leader.get(f"{PLANS}/{plan['hash']}")).json()["state"] == "stopped"
 
 
-async def test_a_bundle_that_was_away_meanwhile_is_another_one_though_its_owner_is_the_same() -> None:
+async def test_bundle_that_moved_away_and_back_makes_the_plan_stale() -> None:
     async with a_leader() as (cluster, leader):
         first, second, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:1]))
@@ -218,7 +218,7 @@ async def test_a_bundle_that_was_away_meanwhile_is_another_one_though_its_owner_
         assert "it is at version 5, and not at 1" in (await execute(leader, plan)).json()["reason"]
 
 
-async def test_a_destination_that_has_gone_or_is_another_life_of_the_broker_is_drift() -> None:
+async def test_re_registered_destination_makes_the_plan_stale() -> None:
     async with a_leader() as (cluster, leader):
         _, second, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:1]))
@@ -232,7 +232,7 @@ async def test_a_destination_that_has_gone_or_is_another_life_of_the_broker_is_d
         await second.store.close()
 
 
-async def test_a_destination_that_operators_have_excluded_since_is_drift() -> None:
+async def test_excluded_destination_makes_the_plan_stale() -> None:
     async with a_leader() as (cluster, leader):
         _, _, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:1]))
@@ -240,7 +240,7 @@ async def test_a_destination_that_operators_have_excluded_since_is_drift() -> No
         assert "b2:8080 may not own it: broker excluded" in (await execute(leader, plan)).json()["reason"]
 
 
-async def test_an_owner_that_has_gone_is_drift() -> None:
+async def test_lost_owner_makes_the_plan_stale() -> None:
     async with a_leader() as (cluster, leader):
         first, _, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:1]))
@@ -248,7 +248,7 @@ async def test_an_owner_that_has_gone_is_drift() -> None:
         assert f"its owner {first.registration} is gone" in (await execute(leader, plan)).json()["reason"]
 
 
-async def test_a_plan_stops_at_the_first_bundle_that_its_broker_does_not_release() -> None:
+async def test_plan_stops_at_the_first_unreleased_bundle() -> None:
     settings = {"max_concurrent_unloads": 1, "namespace_bundle_unloading_timeout_ms": 200}
     async with a_leader(**settings) as (cluster, leader):
         first, _, bundles = await two_brokers(cluster, leader)
@@ -265,7 +265,7 @@ async def test_a_plan_stops_at_the_first_bundle_that_its_broker_does_not_release
         assert owners(leader, bundles) == ["b1:8080"] * 4
 
 
-async def test_steps_that_wait_for_their_turn_are_not_begun_once_a_plan_stops() -> None:
+async def test_queued_steps_do_not_begin_after_a_plan_stops() -> None:
     settings = {"max_concurrent_unloads_per_broker": 1, "namespace_bundle_unloading_timeout_ms": 200}
     async with a_leader(**settings) as (cluster, leader):
         first, _, bundles = await two_brokers(cluster, leader)
@@ -277,8 +277,8 @@ async def test_steps_that_wait_for_their_turn_are_not_begun_once_a_plan_stops() 
 
 
 @pytest.mark.parametrize("lost", ["release", "outcome"])
-async def test_a_step_that_was_begun_is_never_said_not_to_be_though_the_answer_of_a_write_was_lost(lost: str) -> None:
-    """It is not known until the store answers again, or the term ends, as it does here."""
+async def test_step_with_a_lost_answer_counts_as_begun(lost: str) -> None:
+    """The outcome is unknown until the store answers or, as here, the term ends."""
     memory = a_memory_cluster()
 
     async def connect() -> MetadataStore:
@@ -308,7 +308,7 @@ async def test_a_step_that_was_begun_is_never_said_not_to_be_though_the_answer_o
         await eventually(lambda: owners(leader, bundles[:2]) == ["b2:8080", "b1:8080"])
 
 
-async def test_a_write_that_was_not_sent_has_begun_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_step_with_an_unsent_write_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_leader() as (cluster, leader):
         _, _, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:1]))
@@ -323,7 +323,7 @@ async def test_a_write_that_was_not_sent_has_begun_nothing(monkeypatch: pytest.M
         assert leader.ownership(bundles[0]).version == 1
 
 
-async def test_a_step_that_another_hand_ended_was_begun_and_one_whose_bundle_had_moved_before_was_not() -> None:
+async def test_step_ended_by_another_client_counts_as_begun() -> None:
     async with a_leader(max_concurrent_unloads=1) as (cluster, leader):
         first, _, bundles = await two_brokers(cluster, leader)
         begun, waiting = await compute(leader, **moves(bundles[:1])), await compute(leader, **moves(bundles[1:2]))
@@ -341,7 +341,7 @@ def _released(current: Ownership, stamp: Stamp) -> Ownership:
     return release(current, None, stamp)
 
 
-async def test_steps_that_an_operator_cancels_are_said_to_be_what_they_were() -> None:
+async def test_cancelled_steps_have_their_actual_outcomes() -> None:
     async with a_leader(max_concurrent_unloads=1, unload_attempt_timeout_ms=60_000) as (cluster, leader):
         first, _, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:1]))
@@ -361,7 +361,7 @@ async def test_steps_that_an_operator_cancels_are_said_to_be_what_they_were() ->
         first.may_answer.set()
 
 
-async def test_a_mistake_in_carrying_out_a_step_stops_the_plan_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unexpected_error_in_a_step_stops_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_leader(max_concurrent_unloads=1) as (cluster, leader):
         _, _, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:2]))
@@ -376,7 +376,7 @@ async def test_a_mistake_in_carrying_out_a_step_stops_the_plan_and_says_so(monke
         assert (await leader.get(f"{PLANS}/{plan['hash']}")).json()["state"] == "stopped"
 
 
-async def test_what_kept_a_step_from_being_made_is_forgotten_once_it_is() -> None:
+async def test_error_of_a_step_is_cleared_when_it_succeeds() -> None:
     async with a_leader(max_concurrent_unloads=1) as (cluster, leader):
         first, _, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:1]))
@@ -392,7 +392,7 @@ async def test_what_kept_a_step_from_being_made_is_forgotten_once_it_is() -> Non
         assert (step["outcome"], step["error"]) == ("done", None)
 
 
-async def test_a_frozen_balancer_executes_no_plan_unless_somebody_insists() -> None:
+async def test_frozen_balancer_executes_no_plan_unless_overridden() -> None:
     async with a_leader() as (cluster, leader):
         first, _, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:2]))
@@ -409,7 +409,7 @@ async def test_a_frozen_balancer_executes_no_plan_unless_somebody_insists() -> N
         assert (done.status, outcomes(done)) == (200, ["done"] * 2)
 
 
-async def test_a_plan_that_was_refused_is_executed_once_the_freeze_is_over() -> None:
+async def test_refused_plan_can_be_executed_after_the_freeze() -> None:
     async with a_leader() as (cluster, leader):
         _, _, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:1]))
@@ -420,7 +420,7 @@ async def test_a_plan_that_was_refused_is_executed_once_the_freeze_is_over() -> 
 
 
 @pytest.mark.parametrize(("query", "moved"), [("", 1), ("?evenIfFrozen=true", 4)])
-async def test_a_freeze_stops_a_plan_under_way_before_its_next_step(query: str, moved: int) -> None:
+async def test_freeze_stops_a_running_plan_before_its_next_step(query: str, moved: int) -> None:
     async with a_leader(max_concurrent_unloads=1) as (cluster, leader):
         first, _, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles))
@@ -434,7 +434,7 @@ async def test_a_freeze_stops_a_plan_under_way_before_its_next_step(query: str, 
         assert ("the balancer is frozen (night)" in str(ended.json()["reason"])) == (moved == 1)
 
 
-async def test_a_pin_is_kept_even_if_somebody_insists() -> None:
+async def test_pin_is_kept_even_if_the_freeze_is_overridden() -> None:
     async with a_leader() as (cluster, leader):
         _, _, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:1]))
@@ -444,7 +444,7 @@ async def test_a_pin_is_kept_even_if_somebody_insists() -> None:
         assert (refused.status, "it is pinned to b1:8080" in refused.json()["reason"]) == (409, True)
 
 
-async def test_a_plan_is_executed_once_at_a_time_and_not_twice() -> None:
+async def test_plan_is_executed_only_once_at_a_time() -> None:
     async with a_leader() as (cluster, leader):
         first, _, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:1]))
@@ -458,12 +458,12 @@ async def test_a_plan_is_executed_once_at_a_time_and_not_twice() -> None:
         assert (await execute(leader, plan)).status == 409, "its bundle has moved"
 
 
-async def test_a_plan_does_not_outlive_its_leader() -> None:
+async def test_plan_ends_with_the_term_of_its_leader() -> None:
     async with Cluster(in_memory()) as cluster:
         leader, standby = await cluster.start_nodes(2, unload_attempt_timeout_ms=1_000)
         first, _, bundles = await two_brokers(cluster, leader)
         plan, other = await compute(standby, **moves(bundles[:1])), await compute(standby, **moves(bundles[1:2]))
-        assert (await standby.get(f"{PLANS}/{plan['hash']}")).status == 200, "any node passes it on"
+        assert (await standby.get(f"{PLANS}/{plan['hash']}")).status == 200, "any node forwards the request"
         first.may_answer.clear()
         executing = asyncio.create_task(execute(standby, plan))
         await eventually(lambda: first.unloads)
@@ -481,7 +481,7 @@ async def test_a_plan_does_not_outlive_its_leader() -> None:
         await eventually(lambda: owners(standby, bundles[:1]) == ["b2:8080"])
 
 
-async def test_only_so_many_plans_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_kept_plans_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmanager.leader.loops.plan_driver._PLANS_KEPT", 2)
     async with a_leader() as (cluster, leader):
         _, _, bundles = await two_brokers(cluster, leader)
@@ -490,7 +490,7 @@ async def test_only_so_many_plans_are_kept(monkeypatch: pytest.MonkeyPatch) -> N
         assert found == [404, 200, 200]
 
 
-async def test_moves_that_cannot_be_made_are_refused_with_what_is_wrong() -> None:
+async def test_invalid_plan_requests_are_refused_with_the_reason() -> None:
     async with a_leader() as (cluster, leader):
         _, _, bundles = await two_brokers(cluster, leader)
         (free,) = await cluster.a_namespace("t/free", bundles={"numBundles": 1})
@@ -521,7 +521,7 @@ async def test_moves_that_cannot_be_made_are_refused_with_what_is_wrong() -> Non
         assert (await leader.get(f"{PLANS}/nonsense")).status == 404
 
 
-async def test_a_plan_of_nothing_is_executed_by_doing_nothing() -> None:
+async def test_empty_plan_is_executed_without_effect() -> None:
     async with a_leader(load_balancer_shedding_enabled=False) as (cluster, leader):
         await two_brokers(cluster, leader)
         plan = await compute(leader, kind="shed")
@@ -530,15 +530,15 @@ async def test_a_plan_of_nothing_is_executed_by_doing_nothing() -> None:
         assert (await execute(leader, plan)).json()["executed"] == 0
 
 
-async def test_a_plan_keeps_nothing_but_the_last_snapshot() -> None:
+async def test_plan_keeps_no_arrays_beyond_the_snapshot() -> None:
     mirror, live = ClusterMirror(), LiveSettings(settings())
     for host in ("a", "b"):
         loads = {bundle(number, f"t/{host}"): throughput(1.0) for number in range(2_000)}
         mirror.model.apply_report(broker(host), report(loads, bandwidth_in=(90.0 if host == "a" else 10.0, 100.0)))
     planner = PlannerService(mirror, live, DecisionLog(10), seed=1)
-    planner.snapshot()  # the order of names is made with the first
+    planner.snapshot()  # the first snapshot computes the order of names
     with held_arrays() as held:
         plan = await RequestedPlans(mirror, planner).compute(PlanRequest(kind="shed"))
         assert plan.certificate is not None
-        # A thread of the pool drops its result a moment after the loop has it.
+        # A pool thread drops its result shortly after the loop has it.
         await eventually(lambda: held() < 160 * 4_000)

@@ -26,12 +26,12 @@ TOPIC = TopicName.parse("persistent://t/ns/x")
 
 
 def version_of(node: Node, topic: TopicName) -> int:
-    """The version of the ownership of a topic's bundle, as the node knows it."""
+    """Return the ownership version of a topic's bundle in the node's mirror."""
     entry, index = node.mirror.bundle_of_topic(topic)
     return entry.state.ownerships[index].version
 
 
-async def test_a_hundred_lookups_of_one_bundle_share_one_assignment() -> None:
+async def test_concurrent_lookups_of_one_bundle_share_one_assignment() -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_broker("b1:8080")
         await cluster.a_broker("b2:8080")
@@ -42,7 +42,7 @@ async def test_a_hundred_lookups_of_one_bundle_share_one_assignment() -> None:
         assert leader.node.assigner.assignments == 1
 
 
-async def test_a_burst_of_lookups_over_many_bundles_is_spread_over_the_brokers() -> None:
+async def test_burst_of_lookups_is_spread_over_the_brokers() -> None:
     async with a_leader() as (cluster, leader):
         for number in range(4):
             await cluster.a_broker(f"b{number}:8080")
@@ -55,7 +55,7 @@ async def test_a_burst_of_lookups_over_many_bundles_is_spread_over_the_brokers()
         assert sorted(owners.values()) == [16, 16, 16, 16]
 
 
-async def test_bundles_looked_up_one_after_the_other_are_spread_as_well() -> None:
+async def test_consecutive_lookups_are_spread_over_the_brokers() -> None:
     async with a_leader() as (cluster, leader):
         for number in range(4):
             await cluster.a_broker(f"b{number}:8080")
@@ -66,7 +66,7 @@ async def test_bundles_looked_up_one_after_the_other_are_spread_as_well() -> Non
         assert sorted(owners.values()) == [4, 4, 4, 4]
 
 
-async def test_a_lookup_without_brokers_fails_with_the_reason_and_is_journalled() -> None:
+async def test_lookup_without_brokers_fails_with_a_logged_reason() -> None:
     async with a_leader() as (cluster, leader):
         (bundle, *_) = await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
         with pytest.raises(NoBrokerAvailableError, match="none of 0 registered brokers"):
@@ -75,7 +75,7 @@ async def test_a_lookup_without_brokers_fails_with_the_reason_and_is_journalled(
         assert (entry["subject"], entry["reason"], entry["acted"]) == (bundle, "no_broker_available", False)
 
 
-async def test_a_request_for_a_bundle_of_a_namespace_that_is_gone_fails_and_nothing_else() -> None:
+async def test_request_for_a_deleted_namespace_fails_alone() -> None:
     async with a_leader() as (cluster, leader):
         bundle = "t/gone/0x00000000_0xffffffff"
         with pytest.raises(NamespaceNotFoundError):
@@ -100,7 +100,7 @@ async def _fails(*_: object) -> None:
     raise ValueError("no idea")
 
 
-async def test_a_bundle_whose_broker_left_goes_to_another_at_its_next_lookup() -> None:
+async def test_bundle_of_a_lost_broker_moves_at_its_next_lookup() -> None:
     async with a_leader() as (cluster, leader):
         first = await cluster.a_broker("b1:8080")
         await cluster.a_namespace()
@@ -113,7 +113,7 @@ async def test_a_bundle_whose_broker_left_goes_to_another_at_its_next_lookup() -
         assert version_of(leader.node, TOPIC) > 1
 
 
-async def test_those_who_wait_hear_of_the_end_of_the_term() -> None:
+async def test_waiting_requests_fail_at_the_end_of_the_term() -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_namespace()
         waiting = leader.node.assigner.request("t/ns/0x00000000_0x40000000")
@@ -124,7 +124,7 @@ async def test_those_who_wait_hear_of_the_end_of_the_term() -> None:
         await eventually(lambda: leader.node.election.terms_won == 2)
 
 
-async def test_bundles_that_nobody_asks_for_are_placed_in_batches_and_lookups_go_first() -> None:
+async def test_background_placement_runs_in_batches_after_lookups() -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_broker()
         names = await cluster.a_namespace("t/ns", bundles={"numBundles": 2_500})
@@ -145,7 +145,7 @@ async def test_bundles_that_nobody_asks_for_are_placed_in_batches_and_lookups_go
         assert Counter(name for batch in batches for name in batch) == Counter(names)
 
 
-async def test_a_bundle_that_is_asked_for_by_topics_of_both_kinds_goes_to_a_broker_that_serves_both() -> None:
+async def test_bundle_with_topics_of_both_domains_gets_a_broker_for_both() -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_broker("b1:8080", {**a_record("b1:8080"), "nonPersistentTopicsEnabled": False})
         await cluster.a_broker("b2:8080", a_record("b2:8080", cpu=90.0))
@@ -156,7 +156,7 @@ async def test_a_bundle_that_is_asked_for_by_topics_of_both_kinds_goes_to_a_brok
 
 
 async def _hot_and_cold(cluster: Cluster) -> list[str]:
-    """b1 owns two bundles and is hot, b2 has nothing to do; the bundles of b1."""
+    """Start hot b1 with two bundles and idle b2; return the bundles."""
     hot = await cluster.a_broker("b1:8080")
     bundles = await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
     leader = cluster.nodes[0]
@@ -169,7 +169,7 @@ async def _hot_and_cold(cluster: Cluster) -> list[str]:
     return bundles
 
 
-async def test_a_round_of_shedding_moves_a_bundle_from_the_hot_broker_to_the_cold_one() -> None:
+async def test_shedding_round_moves_a_bundle_from_hot_to_cold() -> None:
     async with a_leader() as (cluster, leader):
         bundles = await _hot_and_cold(cluster)
         plan = await leader.node.shedding.cycle()
@@ -182,7 +182,7 @@ async def test_a_round_of_shedding_moves_a_bundle_from_the_hot_broker_to_the_col
         assert set(kinds) >= {"unload", "unloaded"}
 
 
-async def test_a_move_is_explained_by_why_the_bundle_left_and_why_it_went_where_it_did() -> None:
+async def test_move_has_the_reasons_of_shedding_and_placement() -> None:
     async with a_leader(loadBalancerBundleUnloadMinThroughputThreshold=0) as (cluster, leader):
         await _hot_and_cold(cluster)
         await leader.node.shedding.cycle()
@@ -195,7 +195,7 @@ async def test_a_move_is_explained_by_why_the_bundle_left_and_why_it_went_where_
             assert {"usage_percent", "average_percent", "msg_rate_per_s"} <= move["why"].keys()
 
 
-async def test_a_bundle_that_moved_a_moment_ago_is_not_moved_again() -> None:
+async def test_recently_moved_bundle_is_not_moved_again() -> None:
     async with a_leader() as (cluster, leader):
         bundles = await _hot_and_cold(cluster)
         await leader.node.shedding.cycle()
@@ -210,7 +210,7 @@ async def test_a_bundle_that_moved_a_moment_ago_is_not_moved_again() -> None:
         assert plan.steps == ()
 
 
-async def test_the_grace_period_ends_by_the_clock_although_nothing_in_the_cluster_changes() -> None:
+async def test_grace_period_ends_without_cluster_changes() -> None:
     async with a_leader(load_balancer_shedding_grace_period_minutes=0.001) as (cluster, leader):
         (bundle, *_) = await cluster.a_namespace()
         leader.node.mirror.model.mark_unloaded(bundle, 0.0)
@@ -218,13 +218,13 @@ async def test_the_grace_period_ends_by_the_clock_although_nothing_in_the_cluste
         assert leader.node.mirror.model.recently_unloaded() == {}
 
 
-async def test_what_strategies_remember_cannot_stop_shedding_for_good() -> None:
+async def test_invalid_strategy_state_fails_only_one_round() -> None:
     async with a_leader(load_balancer_shedding_interval_minutes=0.001) as (cluster, leader):
         await _hot_and_cold(cluster)
         shedding = leader.node.shedding
 
         def has_failed() -> bool:
-            if not shedding.cycles_failed:  # a round that is under way would write over it
+            if not shedding.cycles_failed:  # a running round would overwrite it
                 leader.node.planner.state = {"ThresholdShedder": "nonsense"}
             return shedding.cycles_failed > 0
 
@@ -238,7 +238,7 @@ OVERLOAD = {"load_balancer_load_shedding_strategy": "OverloadShedder", "unload_a
 
 
 async def _two_full_and_one_empty(cluster: Cluster) -> dict[str, list[str]]:
-    """b1 and b2 own four bundles each, b3 none, and only b1 is hot; the bundles by their broker."""
+    """Start b1 (hot) and b2 with four bundles each, and b3; return the bundles by broker."""
     node = cluster.nodes[0].node
     owned = {}
     for broker_id in ("b1:8080", "b2:8080"):
@@ -258,7 +258,7 @@ async def _exclude(node: Node, brokers: Collection[str]) -> None:
 
 
 async def _report(cluster: Cluster, owned: Mapping[str, Collection[str]], hot: Collection[str]) -> None:
-    """Have brokers report what they own, and that they are hot, and wait until the leader knows."""
+    """Have brokers report their bundles and usage, and wait until the leader has applied it."""
     intake = cluster.nodes[0].node.intake
     applied = intake.reports_applied
     for broker_id, bundles in owned.items():
@@ -267,7 +267,7 @@ async def _report(cluster: Cluster, owned: Mapping[str, Collection[str]], hot: C
     await eventually(lambda: intake.reports_applied >= applied + len(owned))
 
 
-async def test_a_broker_that_hangs_keeps_no_other_from_being_relieved() -> None:
+async def test_hanging_broker_does_not_block_relief_of_others() -> None:
     rounds = {"load_balancer_shedding_interval_minutes": 0.002, "namespace_bundle_unloading_timeout_ms": 600_000}
     async with a_leader(**OVERLOAD, **rounds) as (cluster, leader):
         owned = await _two_full_and_one_empty(cluster)
@@ -278,7 +278,7 @@ async def test_a_broker_that_hangs_keeps_no_other_from_being_relieved() -> None:
         await eventually(lambda: other.unloads, what="b2 is relieved while b1 hangs")
         cycles, asked = leader.node.shedding.cycles, len(hangs.unloads)
         await eventually(lambda: leader.node.shedding.cycles > cycles + 3)
-        assert len(hangs.unloads) == asked, "what is on its way from b1 is as good as gone, until b1 reports"
+        assert len(hangs.unloads) == asked, "no further move from b1 until it reports"
         hangs.may_answer.set()
 
 
@@ -304,7 +304,7 @@ async def test_next_round_cancels_queued_moves(monkeypatch: pytest.MonkeyPatch, 
         assert churn.share_under_way == 0
 
 
-async def test_what_is_under_way_counts_for_what_may_be_moved_within_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_moves_under_way_count_against_the_hourly_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_leader(**OVERLOAD, load_balancer_max_load_moved_per_hour_percentage=20) as (cluster, leader):
         owned = await _two_full_and_one_empty(cluster)
         planner, hangs = leader.node.planner, cluster.brokers["b1:8080"]
@@ -322,7 +322,7 @@ async def test_what_is_under_way_counts_for_what_may_be_moved_within_the_hour(mo
         hangs.may_answer.set()
 
 
-async def test_what_a_round_was_refused_is_told_as_a_limit_until_it_ends_by_the_leader_alone() -> None:
+async def test_blocking_limit_is_shown_by_the_leader_only() -> None:
     async with a_leader(**OVERLOAD, load_balancer_max_load_moved_per_hour_percentage=20) as (cluster, leader):
         owned = await _two_full_and_one_empty(cluster)
         assert (await leader.get("/readyz")).json()["limits"] == []
@@ -337,7 +337,7 @@ async def test_what_a_round_was_refused_is_told_as_a_limit_until_it_ends_by_the_
         assert (await (await cluster.start_node()).get("/readyz")).json()["limits"] == []
 
 
-async def test_a_dry_run_decides_and_explains_and_moves_nothing() -> None:
+async def test_dry_run_logs_decisions_and_moves_nothing() -> None:
     async with a_leader() as (cluster, leader):
         await _hot_and_cold(cluster)
         await leader.node.operators.update_controls(lambda controls: replace(controls, dry_run=True))
@@ -356,7 +356,7 @@ async def test_a_dry_run_decides_and_explains_and_moves_nothing() -> None:
 
 
 class Stopping:
-    """Rails that say what a test tells them to."""
+    """Guardrails with given verdicts."""
 
     def __init__(self) -> None:
         self.rounds: list[Verdict] = []
@@ -369,7 +369,7 @@ class Stopping:
         return [[*self.rounds, *self.steps.get(step.bundle, [])] for step in steps]
 
 
-async def test_what_rails_stop_is_decided_and_shown_with_what_stops_it() -> None:
+async def test_stopped_moves_are_logged_with_their_guardrail() -> None:
     async with a_leader() as (cluster, leader):
         await _hot_and_cold(cluster)
         rails, node = Stopping(), leader.node
@@ -387,10 +387,10 @@ async def test_what_rails_stop_is_decided_and_shown_with_what_stops_it() -> None
         (step,) = (await shedding.cycle()).steps
         assert shown()[0].startswith("No move because not all brokers answered ")
         assert " because usage 95 %" in shown()[0]
-        assert "observe" not in shown()[0], "the first is enough"
+        assert "observe" not in shown()[0], "the first verdict only"
         (said,) = [each for each in node.decision_log.recent(100) if each["kind"] == "rail"]
         assert (said["subject"], said["reason"]) == ("cluster", "picture_incomplete")
-        assert "mode is observe" in said["sentence"], "all of them"
+        assert "mode is observe" in said["sentence"], "all verdicts"
 
         rails.rounds = []
         rails.steps = {step.bundle: [Verdict(step.bundle, GuardrailReason.ROUND_IS_FULL, acted=False)]}
@@ -405,7 +405,7 @@ async def test_what_rails_stop_is_decided_and_shown_with_what_stops_it() -> None
         assert len(shown()) == 2
 
 
-async def test_whoever_listens_is_told_each_plan_before_anything_of_it_is_done() -> None:
+async def test_listener_gets_each_plan_before_its_execution() -> None:
     async with a_leader() as (cluster, leader):
         await _hot_and_cold(cluster)
         told: list[tuple[Plan, int]] = []
@@ -424,7 +424,7 @@ async def test_whoever_listens_is_told_each_plan_before_anything_of_it_is_done()
         assert len(owner.unloads) == len(plan.steps) == 1
 
 
-async def test_shedding_that_is_switched_off_says_so_and_moves_nothing() -> None:
+async def test_disabled_shedding_moves_nothing_with_a_verdict() -> None:
     async with a_leader(load_balancer_shedding_enabled=False) as (cluster, leader):
         await _hot_and_cold(cluster)
         plan = await leader.node.shedding.cycle()
@@ -432,7 +432,7 @@ async def test_shedding_that_is_switched_off_says_so_and_moves_nothing() -> None
         assert [verdict.verdict for verdict in plan.verdicts] == [SheddingReason.SHEDDING_DISABLED]
 
 
-async def test_a_broker_whose_report_is_unreadable_keeps_its_bundles() -> None:
+async def test_broker_with_an_unreadable_report_keeps_its_bundles() -> None:
     async with a_leader() as (cluster, leader):
         broker = await cluster.a_broker("b1:8080")
         await cluster.a_namespace()
@@ -443,7 +443,7 @@ async def test_a_broker_whose_report_is_unreadable_keeps_its_bundles() -> None:
         assert (await leader.node.lookups.lookup(TOPIC)).registration == broker.registration
 
 
-async def test_bundles_owned_by_a_registered_broker_without_a_readable_record_are_given_to_nobody_else() -> None:
+async def test_bundles_of_a_broker_with_an_unreadable_record_are_not_reassigned() -> None:
     async with Cluster() as cluster:
         node = await cluster.start_leader()
         broker = await cluster.a_broker("b1:8080")

@@ -31,23 +31,23 @@ TOPIC = TopicName.parse("persistent://t/ns/x")
 
 @pytest.fixture(autouse=True)
 def _nothing_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let owners be found before bundles are freed, however long that takes."""
+    """Let all assignments finish before bundles are freed."""
     monkeypatch.setattr(reconciler_module, "FREED_AFTER_S", 3_600.0)
 
 
-async def _owned(cluster: Cluster, leader: RunningNode) -> str:
+async def _start_owner(cluster: Cluster, leader: RunningNode) -> str:
     await cluster.a_broker("b1:8080")
     await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
     await leader.node.lookups.lookup(TOPIC)
     return leader.bundle_of(str(TOPIC))
 
 
-async def test_the_bundles_of_a_broker_that_left_go_to_others_in_one_step_when_they_are_asked_for() -> None:
+async def test_lookup_reassigns_a_bundle_of_a_lost_broker_in_one_write() -> None:
     async with a_leader() as (cluster, leader):
-        bundle = await _owned(cluster, leader)
+        bundle = await _start_owner(cluster, leader)
         other = await cluster.a_broker("b2:8080")
-        await _all_leave(cluster, leader, "b1:8080")
-        assert leader.ownership(bundle).version == 1, "nobody has asked"
+        await _remove_brokers(cluster, leader, "b1:8080")
+        assert leader.ownership(bundle).version == 1, "no lookup yet"
         assert (await leader.node.lookups.lookup(TOPIC)).registration == other.registration
         assert leader.ownership(bundle).version == 2
         (newest,) = leader.node.decision_log.recent(1)
@@ -55,7 +55,7 @@ async def test_the_bundles_of_a_broker_that_left_go_to_others_in_one_step_when_t
 
 
 async def test_full_restart_writes_each_bundle_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    may_look = _held_looks(monkeypatch)
+    may_look = _hold_scans(monkeypatch)
     async with a_leader() as (cluster, leader):
         brokers = [f"b{number}:8080" for number in range(3)]
         for broker in brokers:
@@ -67,8 +67,8 @@ async def test_full_restart_writes_each_bundle_once(monkeypatch: pytest.MonkeyPa
         await asyncio.gather(*map(leader.node.lookups.lookup, topics))
         mirror = leader.node.mirror
         assert [each.version for _, _, each in mirror.ownerships()] == [1] * 16
-        may_look.clear()  # else, if they do not all leave within 50 ms, one that is about to leave is given bundles
-        await _all_leave(cluster, leader, *brokers)
+        may_look.clear()  # otherwise a broker about to leave may get bundles if they take more than 50 ms
+        await _remove_brokers(cluster, leader, *brokers)
         may_look.set()
         back = {(await cluster.a_broker(broker)).registration for broker in brokers}
         await asyncio.gather(*map(leader.node.lookups.lookup, topics))
@@ -77,7 +77,7 @@ async def test_full_restart_writes_each_bundle_once(monkeypatch: pytest.MonkeyPa
         assert [each.version for each in after] == [2] * 16
 
 
-async def test_what_nobody_asks_for_names_no_owner_that_has_gone_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bundles_of_a_lost_broker_without_lookups_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciler_module, "FREED_AFTER_S", 0.0)
     async with a_leader() as (cluster, leader):
         await cluster.a_broker("b1:8080")
@@ -95,7 +95,7 @@ async def test_what_nobody_asks_for_names_no_owner_that_has_gone_after_a_while(m
         assert {each["source"] for each in freed} == {"b1:8080"}
 
 
-async def test_nothing_is_freed_while_owners_are_found_for_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_freed_during_assignments(monkeypatch: pytest.MonkeyPatch) -> None:
     looks, is_assigning = list[bool](), True
 
     def told(_: AssignmentDriver, __: float) -> bool:
@@ -105,8 +105,8 @@ async def test_nothing_is_freed_while_owners_are_found_for_bundles(monkeypatch: 
     monkeypatch.setattr(reconciler_module, "FREED_AFTER_S", 0.0)
     monkeypatch.setattr(AssignmentDriver, "is_assigning", told)
     async with a_leader() as (cluster, leader):
-        bundle = await _owned(cluster, leader)
-        await _all_leave(cluster, leader, "b1:8080")
+        bundle = await _start_owner(cluster, leader)
+        await _remove_brokers(cluster, leader, "b1:8080")
         looks.clear()
         leader.node.reconciler.wake()
         await eventually(lambda: looks)
@@ -115,21 +115,21 @@ async def test_nothing_is_freed_while_owners_are_found_for_bundles(monkeypatch: 
         await eventually(lambda: leader.ownership(bundle).state is OwnershipState.FREE)
 
 
-async def test_a_bundle_that_nobody_ever_owned_or_that_an_operator_unloaded_waits_for_its_lookup() -> None:
+async def test_free_bundles_wait_for_their_lookup() -> None:
     async with a_leader() as (cluster, leader):
-        bundle = await _owned(cluster, leader)
+        bundle = await _start_owner(cluster, leader)
         await leader.unload(bundle)
         (unowned,) = await cluster.a_namespace("t/other", bundles={"numBundles": 1})
         await cluster.a_broker("b2:8080")
         leader.node.reconciler.wake()
         await leader.node.lookups.lookup(TopicName.parse("persistent://t/ns/x"))
         assert leader.ownership(unowned).version == 0
-        assert leader.ownership(bundle).version == 4, "owned, released, freed, and owned by its lookup"
+        assert leader.ownership(bundle).version == 4, "owned, released, freed, and assigned by its lookup"
 
 
-async def test_a_broker_that_registers_again_has_lost_its_bundles() -> None:
+async def test_re_registered_broker_has_lost_its_bundles() -> None:
     async with a_leader() as (cluster, leader):
-        bundle = await _owned(cluster, leader)
+        bundle = await _start_owner(cluster, leader)
         store = cluster.brokers["b1:8080"].store
         assert store is not None
         former = leader.ownership(bundle).owner
@@ -142,10 +142,10 @@ async def test_a_broker_that_registers_again_has_lost_its_bundles() -> None:
 
 
 @pytest.mark.parametrize("owner_lives", [True, False])
-async def test_a_release_that_a_former_leader_began_is_finished(owner_lives: bool) -> None:  # noqa: FBT001 - a case
+async def test_release_of_a_former_leader_is_finished(owner_lives: bool) -> None:  # noqa: FBT001 - a case
     async with Cluster() as cluster:
         first = await cluster.start_leader()
-        bundle = await _owned(cluster, first)
+        bundle = await _start_owner(cluster, first)
         broker = cluster.brokers["b1:8080"]
         name = BundleName.parse(bundle)
         target = await cluster.a_broker("b2:8080")
@@ -165,11 +165,11 @@ async def test_a_release_that_a_former_leader_began_is_finished(owner_lives: boo
         assert second.ownership(bundle).epoch == 2
 
 
-async def test_a_bundle_of_a_dead_broker_that_is_on_its_way_to_another_arrives_there() -> None:
+async def test_release_from_a_lost_broker_completes() -> None:
     async with a_leader() as (cluster, leader):
-        bundle = await _owned(cluster, leader)
+        bundle = await _start_owner(cluster, leader)
         other = await cluster.a_broker("b2:8080")
-        await _all_leave(cluster, leader, "b1:8080")
+        await _remove_brokers(cluster, leader, "b1:8080")
         begun = _releasing_to(other.registration)
         await leader.node.ledger.apply(
             "t/ns", BundleName.parse(bundle).range, begun, OwnershipReason.ADMIN_UNLOAD.value
@@ -178,8 +178,8 @@ async def test_a_bundle_of_a_dead_broker_that_is_on_its_way_to_another_arrives_t
         await eventually(lambda: leader.ownership(bundle).owner == other.registration)
 
 
-def _held_looks(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """The reconciler looks at nothing while this is not set."""
+def _hold_scans(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Return an event; the reconciler scans only while it is set."""
     may_look, look = asyncio.Event(), ReconcilerDriver._look
     may_look.set()
 
@@ -191,16 +191,16 @@ def _held_looks(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     return may_look
 
 
-async def _all_leave(cluster: Cluster, leader: RunningNode, *brokers: str) -> None:
-    """These brokers leave, and the leader knows."""
+async def _remove_brokers(cluster: Cluster, leader: RunningNode, *brokers: str) -> None:
+    """Remove brokers and wait until the leader knows."""
     for broker in brokers:
         await cluster.brokers[broker].leave()
     await eventually(lambda: not leader.node.mirror.registrations.keys() & set(brokers))
 
 
-async def test_a_release_that_ended_while_the_reconciler_looked_is_not_begun_again() -> None:
+async def test_release_that_ended_during_the_scan_is_not_resumed() -> None:
     async with a_leader() as (cluster, leader):
-        bundle = await _owned(cluster, leader)
+        bundle = await _start_owner(cluster, leader)
         name, ledger, broker = BundleName.parse(bundle), leader.node.ledger, cluster.brokers["b1:8080"]
         other = await cluster.a_broker("b2:8080")
         await ledger.apply("t/ns", name.range, _releasing_to(other.registration), OwnershipReason.ADMIN_UNLOAD.value)
@@ -209,9 +209,9 @@ async def test_a_release_that_ended_while_the_reconciler_looked_is_not_begun_aga
         assert broker.unloads == []
 
 
-async def test_a_release_of_a_bundle_that_is_no_more_is_passed_over() -> None:
+async def test_release_of_a_vanished_bundle_is_skipped() -> None:
     async with a_leader() as (cluster, leader):
-        bundle = await _owned(cluster, leader)
+        bundle = await _start_owner(cluster, leader)
         name, ledger = BundleName.parse(bundle), leader.node.ledger
         other = await cluster.a_broker("b2:8080")
         await ledger.apply("t/ns", name.range, _releasing_to(other.registration), OwnershipReason.ADMIN_UNLOAD.value)
@@ -223,7 +223,7 @@ async def test_a_release_of_a_bundle_that_is_no_more_is_passed_over() -> None:
 
 
 async def _swept(leader: RunningNode, releasing: str) -> None:
-    """Have the reconciler look at a former picture, in which this bundle is on its way, and finish that."""
+    """Have the reconciler scan a stale mirror in which this bundle is releasing."""
     looks: list[int] = []
 
     def look() -> list[str]:
@@ -235,12 +235,12 @@ async def _swept(leader: RunningNode, releasing: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ClusterModel, "releasing", lambda _: look())
         leader.node.reconciler.wake()
-        await eventually(lambda: len(looks) > 1, what="the reconciler has looked a second time")
+        await eventually(lambda: len(looks) > 1, what="a second scan")
 
 
-async def test_an_older_release_that_somebody_still_waits_for_does_not_keep_a_newer_one_from_its_owner() -> None:
+async def test_older_pending_release_does_not_block_a_newer_one() -> None:
     async with a_leader(unload_attempt_timeout_ms=60_000) as (cluster, leader):
-        bundle = await _owned(cluster, leader)
+        bundle = await _start_owner(cluster, leader)
         name, broker = BundleName.parse(bundle), cluster.brokers["b1:8080"]
         broker.may_answer.clear()
         older = asyncio.create_task(leader.unload(bundle))
@@ -253,7 +253,7 @@ async def test_an_older_release_that_somebody_still_waits_for_does_not_keep_a_ne
         broker.may_answer.set()
         await newer
         await older
-        assert leader.ownership(bundle).version == 6, "nobody is asked to let go a third time"
+        assert leader.ownership(bundle).version == 6, "no third request"
 
 
 def _releasing_to(target: Registration) -> Transition:

@@ -39,7 +39,7 @@ def body(row: dict[str, Any]) -> Any:  # noqa: ANN401 - whatever is in it
     return json.loads(row["body"])
 
 
-async def test_a_term_begins_with_a_checkpoint_of_all_that_decisions_depend_on(tmp_path: Path) -> None:
+async def test_term_begins_with_a_checkpoint_of_all_decision_inputs(tmp_path: Path) -> None:
     async with a_recorded_leader(tmp_path) as recorded:
         node = recorded.leader.node
         await recorded.live(1)
@@ -60,7 +60,7 @@ async def test_a_term_begins_with_a_checkpoint_of_all_that_decisions_depend_on(t
     assert len(parts) == first["parts"] + second["parts"]
 
 
-async def test_reports_are_recorded_as_they_were_applied(tmp_path: Path) -> None:
+async def test_reports_are_recorded_as_applied(tmp_path: Path) -> None:
     async with a_recorded_leader(tmp_path) as recorded:
         await recorded.report()
         averages = recorded.leader.node.mirror.model.bundle_averages(NAMESPACE)
@@ -73,10 +73,10 @@ async def test_reports_are_recorded_as_they_were_applied(tmp_path: Path) -> None
     for name, load in zip(report.bundle_names, report.bundle_load, strict=True):
         np.testing.assert_array_equal(averages[name].short, load)
     rates = [float(row["msg_rate_in"]) for row in rows(tmp_path, BUNDLE_REPORTS)]
-    assert all(round(rate, 3) == rate for rate in rates), "rates are rounded where they are taken in"
+    assert all(round(rate, 3) == rate for rate in rates), "rates are rounded on intake"
 
 
-async def test_each_decision_is_recorded_with_its_settings_and_its_generator(tmp_path: Path) -> None:
+async def test_decisions_are_recorded_with_settings_and_generator(tmp_path: Path) -> None:
     async with a_recorded_leader(tmp_path) as recorded:
         await recorded.live(2)
         settings_id = recorded.leader.node.recorder.settings_id
@@ -91,7 +91,7 @@ async def test_each_decision_is_recorded_with_its_settings_and_its_generator(tmp
     assert len(json.loads(placed[0]["detail"])["bundles"]) == len(placed[0]["steps"]) == 1
 
 
-async def test_a_move_is_recorded_from_its_prediction_to_what_was_measured(tmp_path: Path) -> None:
+async def test_moves_are_recorded_from_prediction_to_measurement(tmp_path: Path) -> None:
     async with a_recorded_leader(tmp_path) as recorded:
         assert await recorded.live(2) > 0
         broker = recorded.cluster.brokers["b2:8080"]
@@ -118,7 +118,7 @@ async def test_a_move_is_recorded_from_its_prediction_to_what_was_measured(tmp_p
     assert kept["move"] in began
 
 
-async def test_what_operators_lay_down_is_recorded_as_it_is_stored(tmp_path: Path) -> None:
+async def test_operator_config_is_recorded_as_stored(tmp_path: Path) -> None:
     async with a_recorded_leader(tmp_path) as recorded:
         leader = recorded.leader
         before = leader.node.recorder.settings_id
@@ -133,7 +133,7 @@ async def test_what_operators_lay_down_is_recorded_as_it_is_stored(tmp_path: Pat
     assert "b3:8080" in body(rows(tmp_path, EVENTS, "controls")[-1])["draining"]
 
 
-async def test_a_change_of_one_bundle_is_a_change_of_one_entry(tmp_path: Path) -> None:
+async def test_change_of_one_bundle_is_recorded_as_one_entry(tmp_path: Path) -> None:
     async with a_recorded_leader(tmp_path) as recorded:
         bundle = BundleName.parse(recorded.owned_by("b1:8080")[2])
         await recorded.leader.node.bundles.unload(bundle, None, OwnershipReason.ADMIN_UNLOAD)
@@ -143,7 +143,7 @@ async def test_a_change_of_one_bundle_is_a_change_of_one_entry(tmp_path: Path) -
     assert changes[released + 1].keys() == {index}
 
 
-async def test_a_node_without_a_history_or_a_term_records_nothing(tmp_path: Path) -> None:
+async def test_nothing_is_recorded_without_a_history_or_a_term(tmp_path: Path) -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_broker("b1:8080")
         assert not leader.node.recorder.is_on
@@ -156,7 +156,7 @@ async def test_a_node_without_a_history_or_a_term_records_nothing(tmp_path: Path
     assert not list((tmp_path / "standby").rglob("*.parquet"))
 
 
-async def test_a_history_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+async def test_unwritable_history_stops_nothing(tmp_path: Path) -> None:
     history = tmp_path / "history"
     history.write_text("a file where the directory should be")
     async with a_recorded_leader(history) as recorded:
@@ -168,7 +168,7 @@ async def test_a_history_that_cannot_be_written_stops_nothing(tmp_path: Path) ->
         assert float(text.partition('loadmanager_recording_queue_rows{cluster="')[2].split()[1]) > 0
         assert float(text.partition('loadmanager_recording_failing{cluster="')[2].split()[1]) == 1
         history.unlink()
-    assert rows(history, EVENTS, "term_ended"), "what waited is written"
+    assert rows(history, EVENTS, "term_ended"), "queued rows are written"
 
 
 async def test_rows_written_are_shown_as_metrics(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ async def test_rows_written_are_shown_as_metrics(tmp_path: Path) -> None:
     assert values[next(name for name in values if name.startswith("loadmanager_recording{"))] == "1.0"
 
 
-async def test_what_a_leader_is_told_late_of_its_predecessors_memory_is_replayed(tmp_path: Path) -> None:
+async def test_late_restore_of_strategy_state_is_replayed(tmp_path: Path) -> None:
     placement = {"load_balancer_load_placement_strategy": "RoundRobinBrokerSelector"}
     async with a_recorded_leader(tmp_path, **placement) as recorded:
         node = recorded.leader.node
@@ -197,7 +197,7 @@ async def test_what_a_leader_is_told_late_of_its_predecessors_memory_is_replayed
     assert outcome.compared["checkpoint"] == 1
 
 
-async def test_a_decision_that_fails_is_recorded_as_failed(tmp_path: Path) -> None:
+async def test_failed_decision_is_recorded(tmp_path: Path) -> None:
     async with a_recorded_leader(tmp_path) as recorded:
         await recorded.report()
         planner = recorded.leader.node.planner
@@ -211,7 +211,7 @@ async def test_a_decision_that_fails_is_recorded_as_failed(tmp_path: Path) -> No
 
 
 def a_recorded_model() -> tuple[RecordedModel, list[str]]:
-    """And the kinds of what it puts into the history."""
+    """Return a recorded model and the list of recorded kinds."""
     put: list[str] = []
 
     class Told(HistoryRecorder):
@@ -223,7 +223,7 @@ def a_recorded_model() -> tuple[RecordedModel, list[str]]:
     return RecordedModel(ReportRules(), OperatorConfig(), recorder, MoveRecorder(recorder)), put
 
 
-def test_owners_that_are_told_alone_are_recorded_as_the_records_they_are_of() -> None:
+def test_set_owners_is_recorded_as_namespace_records() -> None:
     model, put = a_recorded_model()
     names = [bundle(0), bundle(1)]
     model.set_namespace("tenant/ns", names, [FREE, FREE])
@@ -232,7 +232,7 @@ def test_owners_that_are_told_alone_are_recorded_as_the_records_they_are_of() ->
     assert model.records() == {"tenant/ns": (names, [FREE, owned(broker("b1"))])}
 
 
-def test_inputs_that_an_input_brings_about_are_not_recorded_themselves() -> None:
+def test_derived_inputs_are_not_recorded() -> None:
     model, put = a_recorded_model()
     model.set_namespace("t/ns", (), ())
     model.remove_namespace("t/ns")
@@ -241,14 +241,14 @@ def test_inputs_that_an_input_brings_about_are_not_recorded_themselves() -> None
     assert put == ["namespace", "namespace_gone", *["broker_registered", "Report"] * 2]
 
 
-def test_a_value_that_is_worked_out_later_is_not_worked_out_before() -> None:
+def test_later_value_is_computed_only_when_needed() -> None:
     asked: list[int] = []
     later = Later(lambda: asked.append(1) or {"a": len(asked)})  # type: ignore[func-returns-value]
     assert not asked
     assert later.as_json() == {"a": 1}
 
 
-def test_whatever_changes_a_model_is_recorded() -> None:
+def test_every_change_of_a_model_is_recorded() -> None:
     looks = {"checkpoint", "snapshot", "count_samples", "count_bundles_of", "bundle_averages", "broker_time_averages"}
     looks |= {"recently_unloaded", "last_unloaded", "registrations", "unknown_bundles", "awaits_division", "hot_bytes"}
     looks |= {"known_bundles", "has_config_of", "namespaces_changed_since", "restore"}

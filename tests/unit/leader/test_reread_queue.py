@@ -13,7 +13,7 @@ from loadmanager.leader.mirror.reread_queue import RereadQueue
 
 @dataclass
 class Reader:
-    """Reads with their times in seconds; the first `refused` batches are not answered."""
+    """Records reads with their times in seconds; the first `refused` batches fail."""
 
     refused: int = 0
     read: list[tuple[float, set[str]]] = field(default_factory=list)
@@ -47,7 +47,7 @@ async def mark_each_tenth_of_a_second(rereading: RereadQueue) -> None:
         await asyncio.sleep(0.1)
 
 
-def test_what_is_marked_is_read_at_once_and_all_that_is_marked_together() -> None:
+def test_marked_paths_are_read_together_at_once() -> None:
     async def scenario(rereading: RereadQueue) -> None:
         for path in ("/a", "/b", "/a"):
             rereading.mark(path)
@@ -62,14 +62,14 @@ def test_what_is_marked_is_read_at_once_and_all_that_is_marked_together() -> Non
     assert [at_s for at_s, _ in reader.read] == [round(number / 10 + 0.002, 3) for number in range(10)]
 
 
-def test_batches_are_apart_if_they_are_to_be() -> None:
+def test_batches_keep_a_minimum_interval() -> None:
     reader = Reader()
     follow(reader, mark_each_tenth_of_a_second, apart_s=0.25)
     assert [batch for _, batch in reader.read] == [{"/0"}, {"/1", "/2"}, {"/3", "/4", "/5"}, {"/6", "/7"}]
     assert all(0.25 <= after_s - before_s < 0.26 for (before_s, _), (after_s, _) in pairwise(reader.read))
 
 
-def test_whoever_waits_is_not_kept_waiting() -> None:
+def test_waiter_skips_the_minimum_interval() -> None:
     async def scenario(rereading: RereadQueue) -> None:
         for path in ("/a", "/b", "/c"):
             rereading.mark(path)
@@ -80,7 +80,7 @@ def test_whoever_waits_is_not_kept_waiting() -> None:
     assert reader.read == [(0.002, {"/a"}), (0.004, {"/b"}), (0.006, {"/c"})]
 
 
-def test_a_batch_that_is_not_answered_is_read_with_what_is_marked_by_then() -> None:
+def test_failed_batch_is_retried_with_newly_marked_paths() -> None:
     async def scenario(rereading: RereadQueue) -> None:
         rereading.mark("/a")
         await asyncio.sleep(0.1)
@@ -92,7 +92,7 @@ def test_a_batch_that_is_not_answered_is_read_with_what_is_marked_by_then() -> N
     assert reader.read == [(0.204, {"/a", "/b"})]
 
 
-def test_nothing_is_settled_before_anything_was_read() -> None:
+def test_settled_waits_for_the_first_read() -> None:
     async def scenario(rereading: RereadQueue) -> None:
         waiting = asyncio.create_task(rereading.settled())
         await asyncio.sleep(10.0)

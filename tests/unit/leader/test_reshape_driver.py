@@ -45,7 +45,7 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 
 async def an_owner(cluster: Cluster, topics: dict[str, Load] | None = None, **policies: object) -> FakeAgent:
-    """Broker b1, which owns the bundle of every topic of a namespace t/ns of one bundle."""
+    """Start b1, which owns the bundle of topic-0 of namespace t/ns (one bundle by default)."""
     agent = await cluster.a_broker("b1:8080")
     agent.topics = dict(TOPICS if topics is None else topics)
     await cluster.a_namespace("t/ns", **{**ONE, **policies})
@@ -63,7 +63,7 @@ def journalled(node: RunningNode, kind: str) -> list[dict[str, Any]]:
     return [entry for entry in node.node.decision_log.recent(100) if entry["kind"] == kind]
 
 
-async def test_both_halves_stay_with_the_owner(cluster: Cluster, leader: RunningNode) -> None:
+async def test_halves_stay_with_the_owner(cluster: Cluster, leader: RunningNode) -> None:
     agent = await an_owner(cluster)
     parts = await leader.node.reshaper.split(WHOLE)
     assert [str(part.range) for part in parts] == leader.ranges_of()
@@ -82,14 +82,14 @@ async def test_both_halves_stay_with_the_owner(cluster: Cluster, leader: Running
     assert (entry["why"]["boundaries"], entry["why"]["topics"]) == ("0x7fffffff", 40)
 
 
-async def test_a_bundle_is_cut_between_its_topics(cluster: Cluster, leader: RunningNode) -> None:
+async def test_split_by_topic_count_divides_the_topics(cluster: Cluster, leader: RunningNode) -> None:
     await an_owner(cluster)
     parts = await leader.node.reshaper.split(WHOLE, algorithm="topic_count_equally_divide")
     hashes = [topic_hash(topic, HashFunction.MURMUR3_32) for topic in TOPICS]
     assert [sum(value in part.range for value in hashes) for part in parts] == [20, 20]
 
 
-async def test_a_bundle_is_cut_at_several_places_at_once(cluster: Cluster, leader: RunningNode) -> None:
+async def test_bundle_is_split_at_several_boundaries_at_once(cluster: Cluster, leader: RunningNode) -> None:
     await an_owner(cluster, dict.fromkeys(TOPICS, (400.0, 0.0, 1.0, 1.0)))
     leader.node.live.apply({"loadBalancerNamespaceBundleMaxMsgRate": "4000"})
     parts = await leader.node.reshaper.split(WHOLE, algorithm="flow_or_qps_equally_divide")
@@ -98,7 +98,7 @@ async def test_a_bundle_is_cut_at_several_places_at_once(cluster: Cluster, leade
     assert states(leader) == {(OwnershipState.OWNED, "b1:8080", 2)}
 
 
-async def test_a_bundle_is_cut_where_an_operator_says(cluster: Cluster, leader: RunningNode) -> None:
+async def test_split_uses_specified_positions(cluster: Cluster, leader: RunningNode) -> None:
     await an_owner(cluster, {})
     await leader.node.reshaper.split(WHOLE, algorithm="specified_positions_divide", positions=[0, 5, 0x80000000])
     assert leader.ranges_of() == ["0x00000000_0x00000005", "0x00000005_0x80000000", "0x80000000_0xffffffff"]
@@ -112,7 +112,7 @@ async def test_a_bundle_is_cut_where_an_operator_says(cluster: Cluster, leader: 
         ("range_equally_divide", (7,), "range_equally_divide takes no positions"),
     ],
 )
-async def test_a_split_that_cannot_be_asked_for_is_refused(
+async def test_invalid_split_request_is_refused(
     cluster: Cluster, leader: RunningNode, algorithm: str, positions: tuple[int, ...], complaint: str
 ) -> None:
     await an_owner(cluster)
@@ -121,7 +121,7 @@ async def test_a_split_that_cannot_be_asked_for_is_refused(
     assert leader.ranges_of() == ["0x00000000_0xffffffff"]
 
 
-async def test_a_range_of_one_hash_or_that_is_no_bundle_is_refused(cluster: Cluster, leader: RunningNode) -> None:
+async def test_split_of_a_single_hash_or_unknown_bundle_is_refused(cluster: Cluster, leader: RunningNode) -> None:
     boundaries = ["0x00000000", "0x00000001", "0xffffffff"]
     await cluster.a_namespace("t/ns", bundles={"boundaries": boundaries})
     with pytest.raises(SplitRefusedError, match="no hash between its ends"):
@@ -152,7 +152,7 @@ async def test_silent_owner_stops_only_algorithms_that_need_topics(cluster: Clus
     assert len(await leader.node.reshaper.split(low)) == 2
 
 
-async def test_a_bundle_without_an_owner_gets_one_first(cluster: Cluster, leader: RunningNode) -> None:
+async def test_unowned_bundle_is_assigned_before_the_split(cluster: Cluster, leader: RunningNode) -> None:
     await cluster.a_namespace("t/ns", **ONE)
     with pytest.raises(NoBrokerAvailableError):
         await leader.node.reshaper.split(WHOLE)
@@ -161,7 +161,7 @@ async def test_a_bundle_without_an_owner_gets_one_first(cluster: Cluster, leader
     assert states(leader) == {(OwnershipState.OWNED, "b1:8080", 2)}
 
 
-async def test_a_bundle_of_a_dead_owner_goes_to_another_one_first(cluster: Cluster, leader: RunningNode) -> None:
+async def test_bundle_of_a_lost_owner_is_reassigned_before_the_split(cluster: Cluster, leader: RunningNode) -> None:
     dead = await an_owner(cluster)
     await cluster.a_broker("b2:8080")
     await dead.leave()
@@ -171,7 +171,7 @@ async def test_a_bundle_of_a_dead_owner_goes_to_another_one_first(cluster: Clust
     assert (state, owner) == (OwnershipState.OWNED, "b2:8080")
 
 
-async def test_a_split_waits_for_an_unload_under_way(cluster: Cluster, leader: RunningNode) -> None:
+async def test_split_waits_for_a_running_unload(cluster: Cluster, leader: RunningNode) -> None:
     source = await an_owner(cluster)
     target = await cluster.a_broker("b2:8080")
     source.may_answer.clear()
@@ -188,7 +188,7 @@ async def test_a_split_waits_for_an_unload_under_way(cluster: Cluster, leader: R
     assert leader.node.reshaper.under_way == set()
 
 
-async def test_of_two_splits_of_a_bundle_at_once_one_is_done(cluster: Cluster, leader: RunningNode) -> None:
+async def test_one_of_two_concurrent_splits_succeeds(cluster: Cluster, leader: RunningNode) -> None:
     await an_owner(cluster)
     outcomes = await asyncio.gather(
         leader.node.reshaper.split(WHOLE), leader.node.reshaper.split(WHOLE), return_exceptions=True
@@ -197,7 +197,7 @@ async def test_of_two_splits_of_a_bundle_at_once_one_is_done(cluster: Cluster, l
     assert len(leader.ranges_of()) == 2
 
 
-async def test_the_parts_are_unloaded_if_that_is_wanted(cluster: Cluster, leader: RunningNode) -> None:
+async def test_parts_are_unloaded_on_request(cluster: Cluster, leader: RunningNode) -> None:
     agent = await an_owner(cluster)
     parts = await leader.node.reshaper.split(WHOLE, unload=True)
     await eventually(lambda: {state for state, *_ in states(leader)} == {OwnershipState.FREE})
@@ -207,7 +207,7 @@ async def test_the_parts_are_unloaded_if_that_is_wanted(cluster: Cluster, leader
     assert {headers["X-Loadmanager-Hash-Function"] for _, headers in agent.unloads} == {"murmur3_32"}
 
 
-async def test_parts_that_their_owner_does_not_let_go_stay_with_it(cluster: Cluster, leader: RunningNode) -> None:
+async def test_unreleased_parts_stay_with_their_owner(cluster: Cluster, leader: RunningNode) -> None:
     agent = await an_owner(cluster)
     agent.status = 503
     leader.node.live.apply({"namespaceBundleUnloadingTimeoutMs": "1000"})
@@ -240,7 +240,7 @@ async def test_failed_part(cluster: Cluster, leader: RunningNode, monkeypatch: p
     assert [each["exc_info"] for each in logs if "exc_info" in each] == [ends["0x40000000_0x80000000"]]
 
 
-async def test_a_split_that_nobody_waits_for_any_more_is_given_up(cluster: Cluster, leader: RunningNode) -> None:
+async def test_abandoned_split_is_cancelled(cluster: Cluster, leader: RunningNode) -> None:
     source = await an_owner(cluster)
     source.may_answer.clear()
     unloading = asyncio.create_task(leader.node.executor.unload(WHOLE, None, OwnershipReason.ADMIN_UNLOAD))
@@ -279,7 +279,7 @@ async def test_history_is_divided_by_topic_load(cluster: Cluster, leader: Runnin
     assert {name: each.long[0] for name, each in (await written()).items()} == {str(LOW): 300.0, str(HIGH): 100.0}
 
 
-async def test_neighbours_of_one_owner_become_one(cluster: Cluster, leader: RunningNode) -> None:
+async def test_neighbours_of_one_owner_are_merged(cluster: Cluster, leader: RunningNode) -> None:
     agent = await an_owner(cluster)
     await leader.node.reshaper.split(WHOLE)
     low, high = (BundleName.parse(f"t/ns/{text}") for text in leader.ranges_of())
@@ -309,14 +309,14 @@ async def test_merge_needs_neighbours_of_one_owner(cluster: Cluster, leader: Run
         await leader.node.reshaper.merge(owned, neighbour.range, MergeReason.ADMIN_MERGE)
 
 
-async def test_two_bundles_that_nobody_owns_become_one_of_nobody(cluster: Cluster, leader: RunningNode) -> None:
+async def test_free_neighbours_are_merged(cluster: Cluster, leader: RunningNode) -> None:
     await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
     await leader.node.reshaper.merge(LOW, HIGH.range, MergeReason.ADMIN_MERGE)
     assert states(leader) == {(OwnershipState.FREE, None, 1)}
     assert leader.ranges_of() == ["0x00000000_0xffffffff"]
 
 
-async def test_so_do_two_whose_owners_have_gone(cluster: Cluster, leader: RunningNode) -> None:
+async def test_neighbours_of_lost_owners_are_merged(cluster: Cluster, leader: RunningNode) -> None:
     await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
     for number, bundle in enumerate((LOW, HIGH)):
         agent = await cluster.a_broker(f"b{number}:8080")
@@ -339,7 +339,7 @@ async def test_largest_and_hottest_bundle_by_reports(cluster: Cluster, leader: R
     assert (str(find(NS, LARGEST)), str(find(NS, HOT))) == (names[1], names[2])
 
 
-async def test_a_lookup_during_a_split_is_answered(cluster: Cluster, leader: RunningNode) -> None:
+async def test_lookup_during_a_split_is_answered(cluster: Cluster, leader: RunningNode) -> None:
     await cluster.a_broker("b1:8080")
     await cluster.a_namespace("t/ns", **ONE)
     splitting = asyncio.gather(*(leader.node.reshaper.split(WHOLE) for _ in range(2)), return_exceptions=True)

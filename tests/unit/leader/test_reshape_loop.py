@@ -29,7 +29,7 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 
 async def two_brokers(cluster: Cluster, number_of_bundles: int = 1, load: Load = (1.0, 1.0, 1.0, 1.0)) -> FakeAgent:
-    """Brokers b1 and b2; b1 owns all bundles of a namespace t/ns, and says that it has the topics."""
+    """Start b1 and b2; b1 owns all bundles of namespace t/ns and has the topics."""
     agent = await cluster.a_broker("b1:8080")
     agent.topics = dict.fromkeys(TOPICS, load)
     await cluster.a_namespace("t/ns", bundles={"numBundles": number_of_bundles})
@@ -40,7 +40,7 @@ async def two_brokers(cluster: Cluster, number_of_bundles: int = 1, load: Load =
 
 
 async def reported(cluster: Cluster, stats: dict[str, NamespaceBundleStats]) -> None:
-    """Have b1 report this, and the leader take it in."""
+    """Have b1 report this and wait until the leader has applied it."""
     agent, intake = cluster.brokers["b1:8080"], cluster.nodes[0].node.intake
     before = intake.reports_applied
     await agent.report(a_record("b1:8080", stats, agent_url=agent.url))
@@ -63,7 +63,7 @@ def control(node: RunningNode, controls: Controls) -> None:
 MANY = load_of(0.1, topics=600) | {"topics": 1_001, "consumerCount": 1, "producerCount": 1}
 
 
-async def test_a_bundle_above_a_limit_is_split_once_it_is_reported(cluster: Cluster, leader: RunningNode) -> None:
+async def test_reported_bundle_above_a_limit_is_split(cluster: Cluster, leader: RunningNode) -> None:
     await two_brokers(cluster)
     await leader.node.reshaping.round()
     assert journalled(leader, "split", "cluster")["reason"] == "nothing_to_split"
@@ -82,7 +82,7 @@ async def test_a_bundle_above_a_limit_is_split_once_it_is_reported(cluster: Clus
     assert f'pulsar_lb_bundles_split_breakdown_total{{cluster="standalone",{label}}} 1.0' in metrics
 
 
-async def test_nothing_is_looked_at_when_nothing_was_reported_since(cluster: Cluster, leader: RunningNode) -> None:
+async def test_round_without_new_reports_does_nothing(cluster: Cluster, leader: RunningNode) -> None:
     await two_brokers(cluster)
     await leader.node.reshaping.round()
     await leader.node.reshaping.round()
@@ -94,7 +94,7 @@ async def test_nothing_is_looked_at_when_nothing_was_reported_since(cluster: Clu
     assert entry["sentence"] == "No split because none of 1 bundles that 2 brokers report is above a limit"
 
 
-async def test_the_rule_waits_for_its_interval(cluster: Cluster, leader: RunningNode) -> None:
+async def test_rounds_follow_the_split_interval(cluster: Cluster, leader: RunningNode) -> None:
     await two_brokers(cluster)
     await reported(cluster, {WHOLE: MANY})
     configure(leader, loadBalancerSplitIntervalMinutes="0.0001")
@@ -112,7 +112,7 @@ async def test_long_term_rate_and_several_boundaries(cluster: Cluster, leader: R
     assert sum(each.long[0] for each in history.values()) == pytest.approx(50_000)
 
 
-async def test_a_bundle_that_one_topic_fills_is_not_split(cluster: Cluster, leader: RunningNode) -> None:
+async def test_bundle_with_one_hot_topic_is_not_split(cluster: Cluster, leader: RunningNode) -> None:
     agent = await two_brokers(cluster)
     agent.topics[TOPICS[0]] = (49_000.0, 49_000.0, 1.0, 1.0)
     await reported(cluster, {WHOLE: load_of(0.1, msg_rate=50_000.0, topics=40)})
@@ -123,7 +123,7 @@ async def test_a_bundle_that_one_topic_fills_is_not_split(cluster: Cluster, lead
     assert "partition the topic" in entry["sentence"]
 
 
-async def test_a_report_that_is_not_to_be_believed_splits_nothing(cluster: Cluster, leader: RunningNode) -> None:
+async def test_rejected_report_splits_nothing(cluster: Cluster, leader: RunningNode) -> None:
     agent = await two_brokers(cluster)
     record = a_record("b1:8080", {WHOLE: MANY}, agent_url=agent.url)
     await agent.report({**record, "lastUpdate": 1_700_000_000_000})
@@ -136,7 +136,7 @@ async def test_a_report_that_is_not_to_be_believed_splits_nothing(cluster: Clust
     assert " s old" in entry["sentence"]
 
 
-async def test_a_limit_on_bundles_says_what_it_blocks(cluster: Cluster, leader: RunningNode) -> None:
+async def test_bundle_limit_names_the_exceeded_limit(cluster: Cluster, leader: RunningNode) -> None:
     await two_brokers(cluster)
     configure(leader, loadBalancerNamespaceMaximumBundles="1")
     await reported(cluster, {WHOLE: MANY})
@@ -163,7 +163,7 @@ async def test_round_without_splits(cluster: Cluster, leader: RunningNode, value
     assert journalled(leader, "split", "cluster")["reason"] == reason
 
 
-async def test_it_takes_two_brokers(cluster: Cluster, leader: RunningNode) -> None:
+async def test_split_needs_two_brokers(cluster: Cluster, leader: RunningNode) -> None:
     await two_brokers(cluster)
     await cluster.brokers["b2:8080"].leave()
     await eventually(lambda: len(leader.node.mirror.brokers) == 1)
@@ -200,7 +200,7 @@ async def test_no_split_without_needed_topics(cluster: Cluster, leader: RunningN
         (Controls(frozen_bundles={WHOLE: "slow disks"}), WHOLE, "No split because an operator froze it: slow disks"),
     ],
 )
-async def test_what_an_operator_holds_is_not_split(
+async def test_held_bundle_is_not_split(
     cluster: Cluster, leader: RunningNode, controls: Controls, subject: str, sentence: str
 ) -> None:
     await two_brokers(cluster)
@@ -211,7 +211,7 @@ async def test_what_an_operator_holds_is_not_split(
     assert journalled(leader, "split", subject)["sentence"] == sentence
 
 
-async def test_a_dry_run_says_what_would_be_split(cluster: Cluster, leader: RunningNode) -> None:
+async def test_dry_run_logs_the_split(cluster: Cluster, leader: RunningNode) -> None:
     await two_brokers(cluster)
     control(leader, Controls(dry_run=True))
     await reported(cluster, {WHOLE: MANY})
@@ -221,7 +221,7 @@ async def test_a_dry_run_says_what_would_be_split(cluster: Cluster, leader: Runn
     assert (entry["acted"], entry["reason"], entry["source"]) == (False, "topics", "b1:8080")
 
 
-async def test_a_part_moves_to_where_placement_would_put_it(cluster: Cluster, leader: RunningNode) -> None:
+async def test_part_moves_to_its_placement(cluster: Cluster, leader: RunningNode) -> None:
     await two_brokers(cluster)
     configure(leader, loadBalancerAutoUnloadSplitBundlesEnabled="true")
     await reported(cluster, {WHOLE: load_of(0.1, msg_rate=100_000.0, topics=40)})
@@ -236,7 +236,7 @@ async def test_a_part_moves_to_where_placement_would_put_it(cluster: Cluster, le
     assert all(journalled(leader, "split", name)["reason"] == "split_part_stays" for name in stays)
 
 
-async def test_a_part_stays_where_the_limits_on_churn_let_nothing_move(cluster: Cluster, leader: RunningNode) -> None:
+async def test_churn_limits_keep_a_part(cluster: Cluster, leader: RunningNode) -> None:
     await two_brokers(cluster)
     configure(leader, loadBalancerAutoUnloadSplitBundlesEnabled="true", loadBalancerMaxLoadMovedPerCyclePercentage="0")
     await reported(cluster, {WHOLE: load_of(0.1, msg_rate=100_000.0, topics=40)})
@@ -265,7 +265,7 @@ async def test_extensible_rule_splits_after_enough_hits(cluster: Cluster, leader
     assert leader.node.planner.split_state == {"hits": {}}
 
 
-async def test_the_simple_load_manager_goes_by_the_latest_rates(cluster: Cluster, leader: RunningNode) -> None:
+async def test_simple_load_manager_splits_by_latest_rates(cluster: Cluster, leader: RunningNode) -> None:
     await two_brokers(cluster)
     configure(leader, loadManagerClassName="org.apache.pulsar.broker.loadbalance.impl.SimpleLoadManagerImpl")
     for _ in range(3):
@@ -278,7 +278,7 @@ async def test_the_simple_load_manager_goes_by_the_latest_rates(cluster: Cluster
     assert leader.ranges_of() == CUT
 
 
-async def test_a_bundle_that_is_below_the_limits_again_has_no_hits(cluster: Cluster, leader: RunningNode) -> None:
+async def test_bundle_below_the_limits_again_loses_its_hits(cluster: Cluster, leader: RunningNode) -> None:
     await two_brokers(cluster)
     configure(leader, loadManagerClassName=EXTENSIBLE)
     await reported(cluster, {WHOLE: MANY})
@@ -289,7 +289,7 @@ async def test_a_bundle_that_is_below_the_limits_again_has_no_hits(cluster: Clus
     assert journalled(leader, "split", WHOLE)["reason"] == "below_split_limits"
 
 
-async def test_a_memory_that_cannot_be_used_is_dropped(cluster: Cluster, leader: RunningNode) -> None:
+async def test_invalid_hits_are_dropped(cluster: Cluster, leader: RunningNode) -> None:
     await two_brokers(cluster)
     configure(leader, loadManagerClassName=EXTENSIBLE)
     leader.node.planner.split_state = {"hits": {"b1:8080": "garbage"}}
@@ -300,7 +300,7 @@ async def test_a_memory_that_cannot_be_used_is_dropped(cluster: Cluster, leader:
     assert journalled(leader, "split", WHOLE)["reason"] == "too_few_split_hits"
 
 
-async def test_a_bundle_reported_by_another_than_its_owner_is_not_split(cluster: Cluster, leader: RunningNode) -> None:
+async def test_bundle_reported_by_another_broker_is_not_split(cluster: Cluster, leader: RunningNode) -> None:
     await two_brokers(cluster)
     other = cluster.brokers["b2:8080"]
     configure(leader, loadManagerClassName=EXTENSIBLE)
@@ -310,7 +310,7 @@ async def test_a_bundle_reported_by_another_than_its_owner_is_not_split(cluster:
     assert journalled(leader, "split", WHOLE)["reason"] == "not_owned"
 
 
-async def test_agent_with_outdated_bundles_is_told(cluster: Cluster, leader: RunningNode) -> None:
+async def test_agent_with_outdated_bundles_gets_the_boundaries(cluster: Cluster, leader: RunningNode) -> None:
     agent = await two_brokers(cluster, number_of_bundles=2)
     assert agent.boundaries == []
     await reported(cluster, {WHOLE: load_of(0.1)})
@@ -368,7 +368,7 @@ async def test_cold_neighbours_are_merged_down_to_the_minimum_one_in_a_round(clu
     assert f'loadmanager_bundle_merges_total{{cluster="standalone",{label}}} 2.0' in metrics
 
 
-async def test_nothing_is_merged_unless_it_is_wanted(cluster: Cluster, leader: RunningNode) -> None:
+async def test_nothing_is_merged_unless_enabled(cluster: Cluster, leader: RunningNode) -> None:
     await two_brokers(cluster, number_of_bundles=8)
     await leader.node.reshaping.round()
     assert len(leader.ranges_of()) == 8
@@ -377,9 +377,7 @@ async def test_nothing_is_merged_unless_it_is_wanted(cluster: Cluster, leader: R
     )
 
 
-async def test_neighbours_that_changed_a_moment_ago_are_left_alone(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_recently_changed_neighbours_are_not_merged(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     leader = await cold_neighbours(cluster)
     monkeypatch.setattr("loadmanager.core.strategies.merging.MIN_AGE_S", 3_600.0)
     await leader.node.reshaping.round()
@@ -388,7 +386,7 @@ async def test_neighbours_that_changed_a_moment_ago_are_left_alone(
     assert (entry["reason"], entry["why"]["young"]) == ("no_cold_neighbours", 3)
 
 
-async def test_held_neighbours_are_not_merged_and_a_dry_run_only_says_what_would_be(cluster: Cluster) -> None:
+async def test_held_neighbours_are_not_merged_and_a_dry_run_only_logs(cluster: Cluster) -> None:
     leader = await cold_neighbours(cluster)
     names = leader.node.mirror.namespaces["t/ns"].state.bundle_names()
     control(leader, Controls(frozen_bundles=dict.fromkeys(names[1:3], "slow disks")))
@@ -403,7 +401,7 @@ async def test_held_neighbours_are_not_merged_and_a_dry_run_only_says_what_would
     assert said["source"] is not None
 
 
-async def test_a_merge_that_fails_is_said(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_merge_is_logged(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     leader = await cold_neighbours(cluster)
     monkeypatch.setattr(metadata_store, "MAX_ZNODE_BYTES", 300)
     await leader.node.reshaping.round()

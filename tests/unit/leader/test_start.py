@@ -18,7 +18,7 @@ _REQUESTS = ("get", "get_many", "children", "commit")
 
 
 class Hiccups:
-    """Ends the connection of a store for a while with its n-th request, before it is sent or before it is answered."""
+    """Breaks the connection at the n-th request for a while, before it is sent or before it is answered."""
 
     def __init__(self, cluster: MemoryCluster, store: MemoryStore, number: int, for_s: float) -> None:
         self.requests = 0
@@ -45,7 +45,7 @@ class Hiccups:
 
 @pytest.mark.parametrize(("number", "for_s"), [*((number, 0.01) for number in range(1, 41)), (1, 1.5), (25, 1.5)])
 async def test_node_starts_despite_a_hiccup_at_any_request(number: int, for_s: float) -> None:
-    """However long it lasts, each part that waits says so once."""
+    """Each waiting component logs once, regardless of the duration."""
     memory = a_memory_cluster()
     hiccups = []
 
@@ -66,8 +66,8 @@ async def test_node_starts_despite_a_hiccup_at_any_request(number: int, for_s: f
     assert len(waits) == len(set(waits))
 
 
-async def test_a_refusal_of_the_store_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing would come of trying again: the wrong access rights, for example."""
+async def test_refusal_by_the_store_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry would not help, for example with wrong access rights."""
 
     async def refuse(_: MemoryStore, _ops: list[Op], **_options: object) -> list[int]:
         raise StoreError("not allowed")

@@ -36,7 +36,7 @@ def nothing_to_reject(path: str, error: Exception) -> None:
     raise AssertionError(f"{path}: {error}")
 
 
-async def test_the_next_leader_knows_from_which_brokers_bundles_were_taken_and_when() -> None:
+async def test_next_leader_restores_sources_and_times_of_unloads() -> None:
     world = MemoryWorld()
     store = await world.connect()
     leader, successor = ClusterMirror(), ClusterMirror()
@@ -53,7 +53,7 @@ async def test_the_next_leader_knows_from_which_brokers_bundles_were_taken_and_w
     await world.close()
 
 
-def test_states_that_no_znode_holds_are_left_out_and_what_was_unloaded_is_kept() -> None:
+def test_too_large_states_are_dropped_and_unloads_kept() -> None:
     rng = np.random.default_rng(0)
     quotas = {bundle(i): rng.random(5).tolist() for i in range(20_000)}
     record = StrategyStateRecord(
@@ -65,7 +65,7 @@ def test_states_that_no_znode_holds_are_left_out_and_what_was_unloaded_is_kept()
     assert StrategyStateRecord.model_validate_json(decode(pack_within_limit(few), "here")) == few
 
 
-def test_what_a_strategy_remembers_in_columns_is_written_as_json_and_goes_in_again() -> None:
+def test_columnar_strategy_state_survives_json() -> None:
     given = snapshot({"a": report({bundle(1): (100, 100, 1e5, 1e5)}, last_update_ms=60_000)}, taken_at_s=60.0)
     settings = PlannerSettings(load_manager_class_name="SimpleLoadManagerImpl")
     _, state = plan_assignments(given, [bundle(2)], settings, {}, np.random.default_rng(0))
@@ -77,7 +77,7 @@ def test_what_a_strategy_remembers_in_columns_is_written_as_json_and_goes_in_aga
     assert as_json(again)["leastLoadedServer"] == {**read["leastLoadedServer"], "cursor": 2}
 
 
-def test_a_state_from_before_sources_were_noted_is_understood() -> None:
+def test_state_without_sources_is_read() -> None:
     record = StrategyStateRecord.model_validate_json(
         '{"states": {}, "recentlyUnloaded": {"t/n/0x00000000_0xffffffff": 1}}'
     )
