@@ -25,7 +25,7 @@ def test_every_hash_has_exactly_one_bundle(boundaries: tuple[int, ...], value: i
 
 
 @given(boundaries=BOUNDARIES, data=st.data())
-def test_the_hashes_beside_a_boundary_have_exactly_one_bundle(boundaries: tuple[int, ...], data: st.DataObject) -> None:
+def test_hashes_beside_a_boundary_have_exactly_one_bundle(boundaries: tuple[int, ...], data: st.DataObject) -> None:
     boundary = data.draw(st.sampled_from(boundaries))
     ranges = NamespaceBundles(boundaries).ranges()
     for value in {max(0, boundary - 1), boundary, min(HASH_SPACE_END, boundary + 1)}:
@@ -48,7 +48,7 @@ def test_every_topic_has_a_bundle(boundaries: tuple[int, ...], topic: str, funct
 
 
 @given(samples=st.lists(st.integers(0, 1000).map(float), min_size=1, max_size=40))
-def test_the_long_term_average_of_few_samples_is_close_to_their_mean(samples: list[float]) -> None:
+def test_long_term_average_of_few_samples_is_their_mean(samples: list[float]) -> None:
     model = ClusterModel()
     for sample in samples:
         model.apply_report(broker("a"), report({bundle(1): (sample, 0, 0, 0)}))

@@ -27,7 +27,7 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn, *, with_past: bool = True) -> Case:
-    """A settled cluster, steps of which each may go anywhere, and moves of the last two hours."""
+    """Draw a settled cluster, steps with any destination, and moves of the last two hours."""
     snapshot = Build().snapshot(draw(clusters(settled=True, fewest_brokers=2)))
     brokers, names = snapshot.brokers.registrations, snapshot.bundles.names
     moving = draw(st.lists(st.sampled_from(names), unique=True)) if names else []
@@ -51,7 +51,7 @@ percentages = st.floats(0, 100)
 
 
 @given(cases(), percentages, percentages, st.floats(0, 120))
-def test_no_limit_is_ever_exceeded(case: Case, cycle: float, hour: float, cool_down: float) -> None:
+def test_limits_are_never_exceeded(case: Case, cycle: float, hour: float, cool_down: float) -> None:
     settings = PlannerSettings(
         max_load_moved_per_cycle_percentage=cycle,
         max_load_moved_per_hour_percentage=hour,
@@ -76,13 +76,13 @@ def test_no_limit_is_ever_exceeded(case: Case, cycle: float, hour: float, cool_d
 
 
 @given(cases(with_past=False))
-def test_a_limit_of_100_percent_drops_nothing(case: Case) -> None:
+def test_limit_of_100_percent_drops_nothing(case: Case) -> None:
     settings = PlannerSettings(max_load_moved_per_cycle_percentage=100, max_load_moved_per_hour_percentage=100)
     assert churn.limit(case.plan, case.snapshot, settings, {})[0].steps == case.plan.steps
 
 
 @given(cases())
-def test_the_same_comes_out_again_and_what_was_let_through_is_let_through(case: Case) -> None:
+def test_limit_is_deterministic_and_idempotent(case: Case) -> None:
     settings = PlannerSettings()
     plan, state = churn.limit(case.plan, case.snapshot, settings, case.state)
     again, _ = churn.limit(case.plan, case.snapshot, settings, case.state)
@@ -91,8 +91,8 @@ def test_the_same_comes_out_again_and_what_was_let_through_is_let_through(case: 
 
 
 @given(clusters(settled=True), st.integers(0, 3))
-def test_a_real_overload_is_relieved_at_once_by_default(cluster: SomeCluster, seed: int) -> None:
-    """A strategy that does not overshoot moves less than half of all load, so nothing is held up in a first round."""
+def test_default_limits_do_not_delay_a_first_round_below_half_of_all_load(cluster: SomeCluster, seed: int) -> None:
+    """Covers first rounds only: no moves are remembered."""
     snapshot = Build().snapshot(cluster)
     settings = PlannerSettings(shedding_strategy="UniformLoadShedder")
     plan, _ = planner.plan_shedding(snapshot, settings, {}, np.random.default_rng(seed))

@@ -87,7 +87,7 @@ def check(decided: DecidedLine, line: dict[str, Any]) -> None:
 
 
 @given(st.lists(lines, min_size=1, max_size=3))
-def test_every_strategy_answers_and_its_memory_is_json(given_lines: list[dict[str, Any]]) -> None:
+def test_every_strategy_decides_and_its_state_is_json(given_lines: list[dict[str, Any]]) -> None:
     for decider in deciders():
         for line in given_lines:
             read: DumpLine = decode_line(encode(line), "line")

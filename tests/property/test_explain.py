@@ -1,4 +1,4 @@
-"""Explanations change nothing, and say what is decided when it is decided."""
+"""Explanations have no side effects and agree with the decisions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SETTINGS = st.builds(
 
 @st.composite
 def situations(draw: st.DrawFn) -> DecisionInput:
-    """With what a round of shedding and some lookups have left behind, and with some controls."""
+    """Draw a cluster with the state of some lookups, and with controls."""
     cluster: SomeCluster = draw(clusters(fewest_brokers=2, fewest_bundles=1))
     snapshot = Build().snapshot(cluster)
     ids, names = st.sampled_from(snapshot.brokers.ids), st.sampled_from(snapshot.bundles.names)
@@ -53,7 +53,7 @@ def situations(draw: st.DrawFn) -> DecisionInput:
 
 
 def decisions(situation: DecisionInput) -> list[object]:
-    """Everything that could be decided now, from copies."""
+    """Return all current decisions, computed from copies."""
     snapshot, rng = situation.snapshot, deepcopy(situation.rng)
     fresh = replace(snapshot, _derived={})
     placed, state = plan_assignments(fresh, snapshot.bundles.names, situation.settings, situation.state, rng)
@@ -70,14 +70,14 @@ def explain_everything(situation: DecisionInput) -> None:
 
 
 @given(situation=situations())
-def test_explaining_everything_changes_no_decision(situation: DecisionInput) -> None:
+def test_explanations_change_no_decision(situation: DecisionInput) -> None:
     before = decisions(situation)
     explain_everything(situation)
     assert decisions(situation) == before
 
 
 @given(situation=situations(), data=st.data())
-def test_the_winner_is_the_one_whom_placement_chooses(situation: DecisionInput, data: st.DataObject) -> None:
+def test_explained_winner_is_the_choice_of_placement(situation: DecisionInput, data: st.DataObject) -> None:
     snapshot = situation.snapshot
     bundle = data.draw(st.sampled_from(snapshot.bundles.names))
     explained = explain_bundle(situation, bundle).placement
@@ -116,9 +116,7 @@ def test_broker_with_an_obstacle_is_no_candidate(situation: DecisionInput, data:
 
 
 @given(situation=situations(), data=st.data())
-def test_why_not_names_the_winner_as_would_be_chosen_and_nobody_else(
-    situation: DecisionInput, data: st.DataObject
-) -> None:
+def test_why_not_says_would_be_chosen_only_for_the_winner(situation: DecisionInput, data: st.DataObject) -> None:
     bundle = data.draw(st.sampled_from(situation.snapshot.bundles.names))
     chosen = explain_bundle(situation, bundle).placement.chosen
     for broker in situation.snapshot.brokers.ids:
@@ -136,7 +134,7 @@ def test_why_not_names_the_winner_as_would_be_chosen_and_nobody_else(
 
 @pytest.mark.parametrize("strategy", sorted(PLACEMENT_STRATEGIES))
 @given(cluster=clusters(fewest_brokers=2, fewest_bundles=1))
-def test_every_candidate_has_a_place_in_the_order_of_every_strategy(strategy: str, cluster: SomeCluster) -> None:
+def test_every_candidate_is_ranked_by_every_strategy(strategy: str, cluster: SomeCluster) -> None:
     snapshot = Build().snapshot(cluster)
     settings = PlannerSettings(placement_strategy=strategy)
     situation = DecisionInput(snapshot, settings, {}, np.random.default_rng(1))
@@ -146,7 +144,7 @@ def test_every_candidate_has_a_place_in_the_order_of_every_strategy(strategy: st
 
 
 @given(cluster=clusters())
-def test_a_bundle_is_held_exactly_when_no_strategy_may_move_it(cluster: SomeCluster) -> None:
+def test_bundle_is_held_exactly_when_no_strategy_may_move_it(cluster: SomeCluster) -> None:
     snapshot: Snapshot = Build().snapshot(cluster)
     may_move = eligible(snapshot)
     for row in range(len(snapshot.bundles)):

@@ -68,7 +68,7 @@ def reports(draw: st.DrawFn) -> Report:
 
 
 @given(st.lists(st.tuples(reports(), st.integers(-(10**8), 10**8)), min_size=1, max_size=8), st.integers(1, 9))
-def test_reports_come_back_bit_for_bit_whatever_the_clock_did(put: list[tuple[Report, int]], flush_every: int) -> None:
+def test_reports_survive_the_history_exactly_for_any_clock(put: list[tuple[Report, int]], flush_every: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         directory = Directory.of(folder)
         with a_writer(directory) as writer:
@@ -86,7 +86,7 @@ def test_reports_come_back_bit_for_bit_whatever_the_clock_did(put: list[tuple[Re
 
 
 @given(reports())
-def test_bringing_a_report_into_its_recordable_form_twice_changes_nothing(given_report: Report) -> None:
+def test_recordable_is_idempotent(given_report: Report) -> None:
     once = given_report.report
     twice = recordable(once)
     assert twice.bundle_names == once.bundle_names
@@ -94,7 +94,7 @@ def test_bringing_a_report_into_its_recordable_form_twice_changes_nothing(given_
 
 
 @given(st.lists(st.sampled_from(["put", "flush", "next term"]), max_size=40), st.integers(1, 6))
-def test_every_row_is_either_read_back_or_counted_in_a_gap(steps: list[str], queue_rows: int) -> None:
+def test_rows_are_read_back_or_counted_in_a_gap(steps: list[str], queue_rows: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         directory = Directory.of(folder)
         put = 0

@@ -29,7 +29,7 @@ MARGINS_S = st.sampled_from([-1.0, 0.0, 0.5, 3.0])
 
 @st.composite
 def knowledge(draw: st.DrawFn, *, leads: bool) -> Knowledge:
-    """Anything a node may know; the own session and the term's epoch are often those in view, as they mostly are."""
+    """Draw any knowledge of a node; its session and epoch often match the mirror."""
     now_s = draw(st.floats(min_value=0, max_value=10))
     session_id, epoch = draw(SMALL), draw(SMALL)
     return Knowledge(
@@ -51,7 +51,7 @@ def knowledge(draw: st.DrawFn, *, leads: bool) -> Knowledge:
 
 
 @given(knowledge(leads=False))
-def test_a_node_without_a_term_campaigns_only_on_a_valid_lease_and_a_fresh_view(known: Knowledge) -> None:
+def test_node_campaigns_only_with_a_valid_lease_and_a_fresh_mirror(known: Knowledge) -> None:
     action = choose_action(known)
     may_act = known.mirror_is_fresh and known.now_s < known.lease_valid_until_s
     assert may_act or action == Wait(None)
@@ -71,13 +71,13 @@ def test_a_node_without_a_term_campaigns_only_on_a_valid_lease_and_a_fresh_view(
 
 
 @given(knowledge(leads=False))
-def test_a_fresh_node_with_a_live_session_waits_without_end_only_while_somebody_leads(known: Knowledge) -> None:
+def test_fresh_node_waits_indefinitely_only_while_a_leader_exists(known: Knowledge) -> None:
     if known.mirror_is_fresh and known.now_s < known.lease_valid_until_s:
         assert (choose_action(known) == Wait(None)) == (open_since(known) is None)
 
 
 @given(knowledge(leads=False))
-def test_a_link_that_broke_lately_leaves_the_first_turn_to_others_for_a_bounded_time(known: Knowledge) -> None:
+def test_node_with_a_recently_broken_link_defers_for_a_bounded_time(known: Knowledge) -> None:
     begun_s = known.now_s if known.open_since_s is None else known.open_since_s
     is_others_turn = known.now_s < min(known.unsound_until_s, begun_s + known.turn_s)
     action = choose_action(known)
@@ -87,7 +87,7 @@ def test_a_link_that_broke_lately_leaves_the_first_turn_to_others_for_a_bounded_
         assert is_others_turn, "with a sound link, or alone, it campaigns at once"
     sound = replace(known, unsound_until_s=known.now_s)
     alone = replace(known, turn_s=0.0)
-    assert choose_action(sound) == choose_action(alone), "whoever is alone waits for nobody"
+    assert choose_action(sound) == choose_action(alone), "a single node does not defer"
     if isinstance(choose_action(sound), Campaign):
         later = replace(known, now_s=begun_s + known.turn_s, lease_valid_until_s=math.inf)
         assert isinstance(action, Campaign | Vacate | Wait)
@@ -95,7 +95,7 @@ def test_a_link_that_broke_lately_leaves_the_first_turn_to_others_for_a_bounded_
 
 
 @given(knowledge(leads=False))
-def test_since_when_nobody_leads_is_kept_until_somebody_is_seen_to(known: Knowledge) -> None:
+def test_open_since_is_kept_until_a_leader_is_seen(known: Knowledge) -> None:
     since_s = open_since(known)
     if not known.mirror_is_fresh:
         assert since_s == known.open_since_s
@@ -133,7 +133,7 @@ def test_leader_continues_only_in_its_session_lease_and_epoch(known: Knowledge, 
 
 @dataclass
 class Candidate:
-    """A node with what it saw last; its view is as old as the schedule makes it."""
+    """A node with its last view of the cluster, which may be stale."""
 
     node_id: str
     session_id: int
@@ -149,7 +149,7 @@ class Candidate:
 
 
 class Elections(RuleBasedStateMachine):
-    """Three nodes on one store, where views, leases and ends come in any order, and a campaign is a transaction."""
+    """Three nodes on one store; reads, leases and process exits come in any order, and a campaign is a transaction."""
 
     @initialize()
     def start(self) -> None:
@@ -194,7 +194,7 @@ class Elections(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 2))
     def leaders_process_seems_to_have_ended(self, index: int) -> None:
-        """Also when it has not: the epoch keeps two from writing all the same."""
+        """Also a false alarm: the epoch still prevents writes by two leaders."""
         node = self.nodes[index]
         node.ended = None if node.known_leader is None else node.known_leader.czxid
 
@@ -212,7 +212,7 @@ class Elections(RuleBasedStateMachine):
             self.leader = None
 
     @rule()
-    def everybody_recovers_and_somebody_leads(self) -> None:
+    def all_nodes_recover_and_one_leads(self) -> None:
         """A cluster of live processes finds a leader from any state."""
         for _ in range(4):
             self.time_passes(TURN_S)
@@ -253,7 +253,7 @@ class Elections(RuleBasedStateMachine):
         )
 
     def _campaign(self, node: Candidate, campaign: Campaign) -> None:
-        """The transaction of a campaign: refused as a whole unless everything is as the candidate believes."""
+        """Commit a campaign; refuse it if epoch or leader differ from the candidate's view."""
         if campaign.epoch_version != self.epoch or campaign.replaces_leader != (self.leader is not None):
             return
         self.epoch += 1

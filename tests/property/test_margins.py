@@ -21,12 +21,12 @@ from loadmanager.core.strategies.shedding.transfer_shedder import TransferReason
 from loadmanager.core.strategies.shedding.uniform_shedder import UniformReason
 
 examples = hypothesis_settings(
-    # In many clusters nobody waits, or is above a threshold: what such a test needs has to be looked for.
+    # Many drawn clusters have no waiting broker or none above a threshold and are discarded.
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
 )
 
 _NEAR = 0.01
-"""Points: usage is a 32-bit float, and a margin is found to a thousandth."""
+"""Tolerance in points: usage is a 32-bit float, and margins have a resolution of 0.001."""
 _BELOW = {
     SheddingReason.BELOW_THRESHOLD,
     AvgSheddingReason.CLOSE_TO_PARTNER,
@@ -71,7 +71,7 @@ def reaches(strategy: SheddingStrategy, snapshot: Snapshot, broker: int) -> bool
 @pytest.mark.parametrize("name", ["OverloadShedder", "ThresholdShedder", "AvgShedder", "SimpleLoadManagerImpl"])
 @examples
 @given(cluster=clusters(settled=True, fewest_brokers=2), data=st.data())
-def test_a_broker_sheds_from_its_margin_on(name: str, cluster: SomeCluster, data: st.DataObject) -> None:
+def test_broker_sheds_from_its_margin_on(name: str, cluster: SomeCluster, data: st.DataObject) -> None:
     strategy, snapshot = strategy_of(name), Build().snapshot(cluster)
     broker = data.draw(st.integers(0, len(snapshot.brokers) - 1))
     margin = strategy.find_margin(snapshot, {}, broker)
@@ -106,7 +106,7 @@ def test_transfer_shedder_counts_from_the_margin_on(cluster: SomeCluster, data: 
 
 @examples
 @given(cluster=clusters(settled=True, fewest_brokers=2), data=st.data())
-def test_the_uniform_shedder_chooses_a_broker_from_its_margin_on(cluster: SomeCluster, data: st.DataObject) -> None:
+def test_uniform_shedder_chooses_a_broker_from_its_margin_on(cluster: SomeCluster, data: st.DataObject) -> None:
     strategy, snapshot = strategy_of("UniformLoadShedder"), Build().snapshot(cluster)
     broker = data.draw(st.integers(0, len(snapshot.brokers) - 1))
     assume(not reaches(strategy, snapshot, broker))
@@ -132,7 +132,7 @@ def rule_of(strategy: SheddingStrategy, snapshot: Snapshot, broker: int, name: s
 @pytest.mark.parametrize("name", ["AvgShedder", "TransferShedder"])
 @examples
 @given(cluster=clusters(settled=True, fewest_brokers=2, fewest_bundles=4), data=st.data())
-def test_rounds_until_a_broker_stops_waiting(name: str, cluster: SomeCluster, data: st.DataObject) -> None:
+def test_margin_in_rounds_counts_until_the_broker_sheds(name: str, cluster: SomeCluster, data: st.DataObject) -> None:
     strategy, snapshot = strategy_of(name), Build().snapshot(cluster)
     margins = [strategy.find_margin(snapshot, {}, broker) for broker in range(len(snapshot.brokers))]
     waiting_brokers = [row for row, margin in enumerate(margins) if "rounds" in margin and "usage_points" not in margin]

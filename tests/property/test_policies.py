@@ -70,7 +70,7 @@ def may_own(operator_config: Policies, namespace: str, broker: BrokerId) -> bool
     seed=st.integers(0, 5),
     placement=st.sampled_from(sorted(PLACEMENT_STRATEGIES)),
 )
-def test_no_bundle_goes_where_isolation_policies_do_not_let_it(
+def test_destinations_respect_isolation_policies(
     shedding: str, load_manager: str, placement: str, cluster: SomeCluster, operator_config: Policies, seed: int
 ) -> None:
     chosen = PlannerSettings(

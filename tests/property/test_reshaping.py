@@ -1,8 +1,8 @@
-"""A namespace whose bundles change owners and shapes in any order, and the agents of the brokers that own them.
+"""Random walks of a namespace whose bundles change owners and ranges, with the agents of its brokers.
 
-The leader is the real table of transitions, the agents are real `Grants`; in between, claims and unload calls are late,
-out of order and repeated. What must hold: ranges partition the hash space, versions never fall, and no topic is granted
-at two brokers at a time. Random walks rather than rules that Hypothesis chooses: what goes wrong takes many events.
+The leader uses the real transitions, the agents are real `Grants`. Claims and unload calls arrive late, out of order
+and repeatedly. Invariants: ranges partition the hash space, versions never fall, and no topic is granted at two brokers
+at a time. Faults need many events, so these are random walks and not Hypothesis rules.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def _topic_in(eighth: BundleRange) -> TopicName:
 
 TOPICS = [_topic_in(eighth) for eighth in NamespaceBundles(EIGHTHS).ranges()]
 NEWEST = 6
-"""Calls and answers that are older than so many others do not arrive any more."""
+"""Only the newest calls and answers can still arrive."""
 
 T = TypeVar("T")
 
 
 @dataclass
 class BrokerWithGrants:
-    """A broker, this life of it, and its agent; `revocations` are unloads whose topics it has still to close."""
+    """A registration of a broker with its agent; topics of `revocations` are still to be closed."""
 
     registration: Registration
     grants: Grants
@@ -119,11 +119,11 @@ class ReshapedNamespace:
         return BundleName(NAME, self.state.bundles.range_at(index))
 
     def pick(self, things: Sequence[T]) -> list[T]:
-        """One of the newest of the things, in a list; an empty one when there is none."""
+        """Return a list with one of the newest things, or an empty list."""
         return [self.chance.choice(things[-NEWEST:])] if things else []
 
     def step(self, fits: Callable[[int, Ownership], bool], transition: Callable[[Ownership], Ownership]) -> list[int]:
-        """One of the bundles that fit goes on; its position."""
+        """Apply a transition to one fitting bundle; return its index in a list."""
         fitting = [index for index, ownership in enumerate(self.state.ownerships) if fits(index, ownership)]
         chosen = [self.chance.choice(fitting)] if fitting else []
         for index in chosen:
@@ -152,7 +152,7 @@ class ReshapedNamespace:
         self.step(lambda _, o: o.state is OwnershipState.RELEASING, lambda o: abandon(o, self.stamp()))
 
     def complete(self) -> None:
-        """Only when the owner has let go in that very release, or is gone."""
+        """End a release if the owner has acknowledged that version or is lost."""
 
         def has_let_go(index: int, ownership: Ownership) -> bool:
             if ownership.state is not OwnershipState.RELEASING or ownership.owner is None:
@@ -180,7 +180,7 @@ class ReshapedNamespace:
         )
 
     def split(self) -> None:
-        """At one or more of the eighths' boundaries inside a bundle."""
+        """Split a bundle at one or more boundaries of eighths."""
         index = self.chance.randrange(len(self.state.bundles))
         own = self.state.bundles.range_at(index)
         inside = [cut for cut in EIGHTHS if own.lower < cut < own.upper]
@@ -213,7 +213,7 @@ class ReshapedNamespace:
             self.acknowledged.add((broker.registration, revocation.bundle, revocation.version))
 
     def broker_asks_for_a_topic(self) -> None:
-        """A node that lags behind by some records answers; the answer is on its way."""
+        """Have a node with a stale mirror answer a claim later."""
         topic, broker = self.chance.choice(TOPICS), self.chance.choice(BROKERS)
         question = self.brokers[broker].grants.ask(topic)
         assert question is not None
@@ -227,11 +227,11 @@ class ReshapedNamespace:
             self.brokers[broker].grants.answer(question, claim)
 
     def broker_registers_again(self) -> None:
-        """Its former life serves nothing any more; calls that were meant for it are in vain."""
+        """Register a broker again; calls for its former registration have no effect."""
         broker = self.chance.choice(BROKERS)
         self.brokers[broker] = a_life(broker, self.brokers[broker].registration.incarnation + 1)
 
 
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 600))
-def test_no_topic_is_granted_at_two_brokers_however_bundles_change_owners_and_shapes(seed: int, steps: int) -> None:
+def test_no_topic_is_granted_at_two_brokers(seed: int, steps: int) -> None:
     ReshapedNamespace(seed).walk(steps)

@@ -41,25 +41,23 @@ from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
 each_shedding = pytest.mark.parametrize("shedding", SHEDDING_STRATEGIES)
 busy = partial(some_cluster, fewest_brokers=3, fewest_bundles=15)
 KINDS = (some_cluster, busy, partial(busy, settled=True))
-"""Small ones too, and ones in which no broker waits for a report: where something leaves, a broker is let be."""
+"""Includes small clusters, and settled ones: brokers with a release under way are not shed."""
 busy_clusters = st.one_of([drawn(kind) for kind in KINDS])
 any_placement = st.sampled_from(sorted(PLACEMENT_STRATEGIES))
 NOT_SCALE_FREE = {"SimpleLoadManagerImpl", "TransferShedder", "UniformLoadShedder"}
-"""They rank bundles in steps of so many messages or bytes/s, or count in whole ones."""
+"""Strategies that rank bundles in steps of messages or bytes/s, or round to whole ones."""
 COUNTS_MESSAGES = {"leastLoadedServer", "leastMsgPerSecond", "weightedRandomSelection"}
 """Strategies whose expected needs of bundles have bounds in messages and bytes/s."""
 GOES_ON = {"TransferShedder", "SimpleLoadManagerImpl", "Level"}
-"""One takes few brokers in a round and the next ones later, one looks for a broker that is comfortable now, and one has
-a budget for each round.
-"""
+"""Strategies that go on in later rounds: few brokers, one comfortable broker, or a budget per round."""
 ROUNDS = 3
 SEEDS = range(60)
 LEAST_SHARE = 0.2
-"""In so great a part of the clusters each strategy has to act, or the properties would say little of it."""
+"""Least share of clusters in which each strategy must act for the properties to be meaningful."""
 
 
 def settings(shedding: str, placement: str, excluded: frozenset[str] = frozenset()) -> PlannerSettings:
-    """CPU alone decides usage; nothing depends on absolute bytes/s."""
+    """Return settings where usage is CPU only and nothing depends on absolute bytes/s."""
     return PlannerSettings(
         shedding_strategy=shedding,
         placement_strategy=placement,
@@ -77,7 +75,7 @@ def settings(shedding: str, placement: str, excluded: frozenset[str] = frozenset
 
 
 def without_memory(shedding: str, placement: str) -> PlannerSettings:
-    """No round depends on those before it."""
+    """Return settings where no round depends on earlier ones."""
     return replace(
         settings(shedding, placement),
         history_resource_percentage=0.0,
@@ -121,7 +119,7 @@ def test_plan_keeps_invariants_and_has_verdicts(shedding: str, placement: str, c
 
 @each_shedding
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
-def test_plan_ignores_the_order_of_input(shedding: str, placement: str, cluster: SomeCluster, seed: int) -> None:
+def test_plan_does_not_depend_on_input_order(shedding: str, placement: str, cluster: SomeCluster, seed: int) -> None:
     chosen = settings(shedding, placement)
     expected = steps(plans(Build().snapshot(cluster), chosen, seed))
     assert steps(plans(Build().snapshot(cluster), chosen, seed)) == expected
@@ -196,7 +194,7 @@ EXCHANGEABLE = SomeCluster(
         _bundle("Owned", 0, 10_000_000.0),
     ),
 )
-"""The third broker is hot; the first, which a bundle has just left, has one that could be exchanged for its own."""
+"""The third broker is hot. The first has just lost a bundle and has another for an exchange."""
 
 
 @each_shedding
@@ -212,7 +210,7 @@ def test_broker_whose_load_left_is_not_shed(shedding: str, placement: str, clust
 @each_shedding
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
 def test_empty_plan_stays_empty(shedding: str, placement: str, cluster: SomeCluster, seed: int) -> None:
-    """Promised only without memory: averages that follow the usage, and counted rounds, bring on a plan in time."""
+    """Holds only without memory: moving averages and counted rounds may cause a later plan."""
     snapshot, chosen, rng = Build().snapshot(cluster), without_memory(shedding, placement), np.random.default_rng(seed)
     state: State = {}
     was_empty = False
@@ -225,7 +223,7 @@ def test_empty_plan_stays_empty(shedding: str, placement: str, cluster: SomeClus
 @each_shedding
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
 def test_moves_under_way_are_not_repeated(shedding: str, placement: str, cluster: SomeCluster, seed: int) -> None:
-    """Rules that judge each broker, or one pair of brokers, by what was reported have nothing left to do at all."""
+    """Strategies that compare brokers by their reports have nothing left to do."""
     chosen = replace(without_memory(shedding, placement), lower_boundary_shedding_enabled=False)
     rng = np.random.default_rng(seed)
     plan, state = plan_shedding(Build().snapshot(cluster), chosen, {}, rng)
@@ -239,7 +237,7 @@ def test_moves_under_way_are_not_repeated(shedding: str, placement: str, cluster
 
 
 def begun(cluster: SomeCluster, plan: Plan) -> SomeCluster:
-    """The cluster with all moves of the plan on their way."""
+    """Return the cluster with all moves of the plan under way."""
     positions = {broker_name(i): i for i in range(len(cluster.brokers))}
     destinations = {
         step.bundle: positions[step.destination.broker] for step in plan.steps if step.destination is not None
@@ -253,7 +251,7 @@ def begun(cluster: SomeCluster, plan: Plan) -> SomeCluster:
 
 
 @each_shedding
-def test_every_shedding_strategy_acts_in_many_of_these_clusters(shedding: str) -> None:
+def test_every_shedding_strategy_acts_in_enough_clusters(shedding: str) -> None:
     placement = shedding if shedding in PLACEMENT_STRATEGIES else next(iter(PLACEMENT_STRATEGIES))
 
     def acts(cluster: SomeCluster) -> bool:
@@ -264,7 +262,7 @@ def test_every_shedding_strategy_acts_in_many_of_these_clusters(shedding: str) -
 
 
 @pytest.mark.parametrize("placement", PLACEMENT_STRATEGIES)
-def test_every_placement_strategy_has_a_choice_in_many_of_these_clusters(placement: str) -> None:
+def test_every_placement_strategy_has_a_choice_in_enough_clusters(placement: str) -> None:
     def places(cluster: SomeCluster) -> bool:
         made = plans(Build().snapshot(cluster), settings("ThresholdShedder", placement), 0)
         return len(cluster.brokers) > 1 and any(isinstance(step, Assign) for plan in made for step in plan.steps)
@@ -273,6 +271,6 @@ def test_every_placement_strategy_has_a_choice_in_many_of_these_clusters(placeme
 
 
 def share_of_clusters(holds: Callable[[SomeCluster], bool]) -> float:
-    """In which part of such clusters this holds; each is drawn on its own, by its seed, and is the same each time."""
+    """Return the share of clusters, drawn from fixed seeds, for which this holds."""
     looked_at = [KINDS[seed % len(KINDS)](Seeded(np.random.default_rng(seed))) for seed in SEEDS]
     return sum(map(holds, looked_at)) / len(looked_at)

@@ -1,4 +1,4 @@
-"""Filters and placement against Pulsar's rules word by word."""
+"""Filters and placement compared with a literal transcription of Pulsar's rules."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ worlds = st.builds(
 
 
 def question(world: World, namespace: str, excluded: str | None, *, non_persistent: bool) -> PlacementQuestion:
-    """Half of each broker's bundles are reported, and the others were given to it since."""
+    """Build a question; half of each broker's bundles are reported, the others preallocated."""
     reports, given = {}, {}
     for name, some in world.brokers.items():
         base = 1000 * (1 + HOSTS.index(name.removesuffix(":8080")))
@@ -104,8 +104,8 @@ def names(given: Snapshot, kept: BoolArray) -> set[str]:
 
 
 @given(world=worlds, namespace=st.sampled_from(NAMESPACES), non_persistent=st.booleans())
-def test_modular_rules_leave_pulsars_candidates(world: World, namespace: str, *, non_persistent: bool) -> None:
-    """Difference: when a filter fails, Pulsar starts over with isolation policies alone; our limits hold."""
+def test_modular_candidates_equal_pulsars(world: World, namespace: str, *, non_persistent: bool) -> None:
+    """Difference: when a filter fails, Pulsar falls back to isolation policies only; our limits still apply."""
     asked = question(world, namespace, None, non_persistent=non_persistent)
     allowed, _ = allowed_brokers(MODULAR, asked)
     found = names(asked.snapshot, preferred_brokers(MODULAR, allowed, asked)[0])
@@ -128,7 +128,7 @@ def test_extensible_candidates(world: World, namespace: str, excluded: str | Non
 
 
 @given(world=worlds, namespace=st.sampled_from(NAMESPACES), position=st.integers(0, 4))
-def test_a_bundle_may_leave_its_broker_when_pulsar_lets_it(world: World, namespace: str, position: int) -> None:
+def test_bundle_may_leave_its_broker_when_pulsar_allows_it(world: World, namespace: str, position: int) -> None:
     source = sorted(world.brokers)[position % len(world.brokers)]
     asked = question(world, namespace, source, non_persistent=False)
     allowed, _ = allowed_brokers(MODULAR, asked)
@@ -171,7 +171,7 @@ def test_least_resource_usage(rounds: list[list[tuple[int, bool, bool]]], histor
 
 @given(rounds=st.lists(st.lists(st.integers(0, 4), unique=True), max_size=20), start=st.sampled_from([0, 5, 2**31 - 3]))
 @example(rounds=[[0, 1], [0, 1, 2], [0, 1], [3, 4]], start=0)
-def test_round_robin_takes_the_turns_that_the_rule_says(rounds: list[list[int]], start: int) -> None:
+def test_round_robin_equals_pulsars(rounds: list[list[int]], start: int) -> None:
     given_now = snapshot({host: report() for host in HOSTS})
     slow = RoundRobin()
     slow.counter = start

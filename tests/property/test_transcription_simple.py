@@ -1,4 +1,4 @@
-"""The fast rules of SimpleLoadManagerImpl against the slow ones, on units of all kinds."""
+"""The vectorised SimpleLoadManagerImpl compared with a literal transcription, on random units."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUOTAS: list[Quota] = [
 
 
 def parts(most: int) -> st.SearchStrategy[tuple[float, float]]:
-    """Used and limit of one resource; a limit of 0 or less is not known."""
+    """Draw usage and limit of one resource; a limit of 0 or less is unknown."""
     used = st.integers(0, 8).map(lambda eighths: eighths * most / 8)
     return st.tuples(used | st.floats(0, most, allow_nan=False), st.sampled_from([most, most, most * 2, 0, -1]))
 
@@ -42,7 +42,7 @@ Described = list[tuple[tuple[tuple[float, float], ...], list[Quota], list[Quota]
 
 
 def both(described: Described) -> tuple[Snapshot, dict[str, Quota], list[Unit]]:
-    """The snapshot, the quotas of its bundles, and the units."""
+    """Return the snapshot, the quotas of its bundles, and the units."""
     reports, slow = {}, []
     quotas: dict[str, Quota] = {}
     assigned: dict[str, str] = {}
@@ -69,7 +69,7 @@ def remembered(quotas: dict[str, Quota]) -> dict[str, object]:
 
 @pytest.mark.parametrize("strategy", ["leastLoadedServer", "leastMsgPerSecond"])
 @given(described=clusters, cursor=st.integers(0, 12), under=st.sampled_from([0, 50, 90]))
-def test_sequential_placement_equals_the_rule(strategy: str, described: Described, cursor: int, under: int) -> None:
+def test_sequential_placement_equals_pulsars(strategy: str, described: Described, cursor: int, under: int) -> None:
     settings = PlannerSettings(placement_strategy=strategy, broker_underloaded_threshold_percentage=under)
     there, quotas, slow = both(described)
     by_messages = strategy == "leastMsgPerSecond"
@@ -87,7 +87,7 @@ def test_sequential_placement_equals_the_rule(strategy: str, described: Describe
 
 
 @given(described=clusters)
-def test_weights_are_what_the_rule_says(described: Described) -> None:
+def test_weights_equal_pulsars(described: Described) -> None:
     there, quotas, slow = both(described)
     ranking = rank_brokers(there, {"model": remembered(quotas)}, PlannerSettings())
     assert compute_weights(ranking).tolist() == [unit.weight() for unit in slow]

@@ -1,4 +1,4 @@
-"""The split algorithms and the two rules that find what to split, against Pulsar's rules word by word."""
+"""Split algorithms and both split rules compared with a literal transcription of Pulsar's."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ figures = st.sampled_from([0, 1, 5, 9, 10, 11, 20, 30, 31, 40])
 
 @st.composite
 def ranges_with_topics(draw: st.DrawFn) -> tuple[int, int, list[Topic]]:
-    """A range, and topics in it of which some have neighbouring hashes, or the same."""
+    """Draw a range and topics in it, some with equal or neighbouring hashes."""
     lower, upper = draw(ranges)
     last = upper if upper == MAX_UINT else upper - 1
     near = st.integers(lower, min(last, lower + 6)) | st.integers(max(lower, last - 6), last) | st.integers(lower, last)
@@ -106,7 +106,7 @@ class LoadedNamespaces:
         return [bundle for bundles in self.brokers for bundle in bundles]
 
     def change(self) -> None:
-        """Other loads than before for most of the bundles."""
+        """Change the loads of most bundles."""
         rng = self.rng
         for bundles in self.brokers:
             bundles.sort(key=lambda bundle: bundle.name)
@@ -164,7 +164,7 @@ one_boundary = st.sampled_from(["range_equally_divide", "topic_count_equally_div
 
 
 @given(loaded=loaded_namespaces, rule=rules, name=one_boundary)
-def test_the_modular_rule_splits_what_pulsars_does(loaded: LoadedNamespaces, rule: Rule, name: str) -> None:
+def test_modular_splits_equal_pulsars(loaded: LoadedNamespaces, rule: Rule, name: str) -> None:
     expected = literal.modular(loaded.brokers, loaded.counts, rule, loaded.literally(name, rule))
     found = find_for_modular(candidates(loaded.bundles), loaded.counts, loaded.divide(name, rule), settings_of(rule))
     assert {split.bundle: children(split) for split in found.splits} == expected
@@ -192,7 +192,7 @@ def test_extensible_rule_equals_pulsars_over_cycles(loaded: LoadedNamespaces, ru
 
 
 @given(loaded=loaded_namespaces, rule=rules)
-def test_parts_by_load_are_pulsars_where_pulsar_could_make_them(loaded: LoadedNamespaces, rule: Rule) -> None:
+def test_parts_by_load_equal_pulsars_where_its_split_succeeds(loaded: LoadedNamespaces, rule: Rule) -> None:
     rule.max_bundles = 10_000
     name = "flow_or_qps_equally_divide"
     algorithm = loaded.literally(name, rule)
@@ -206,7 +206,7 @@ def test_parts_by_load_are_pulsars_where_pulsar_could_make_them(loaded: LoadedNa
             boundaries = algorithm(bundle)
             assert boundaries
             inside = {boundary for boundary in boundaries if bundle.lower < boundary < bundle.upper}
-            assert len(inside) < len(boundaries), "at an end, or there twice: Pulsar's split fails"
+            assert len(inside) < len(boundaries), "a boundary at an end or repeated: Pulsar's split fails"
             assert [upper for _, upper in cut[bundle.name][:-1]] == sorted(inside)
 
 

@@ -1,4 +1,4 @@
-"""The TransferShedder and the lists of busiest bundles against Pulsar's rules word by word."""
+"""TransferShedder and lists of busiest bundles compared with a literal transcription of Pulsar's rules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def random_store(rng: np.random.Generator) -> Store:
-    """A few brokers whose figures are often equal, and sometimes missing, old, or from just after an unload."""
+    """Return a few brokers with often equal figures, some missing, outdated, or from just after an unload."""
     ids = [f"broker{i}:8080" for i in range(int(rng.integers(1, 8)))]
     store = Store(NOW_MS, ids, {}, {}, {})
     trouble = rng.random() < 0.3
@@ -99,14 +99,14 @@ def decisions(snapshot: Snapshot, shed: Shed) -> set[Decision]:
 
 
 def skipped(shed: Shed, before: State) -> str:
-    """Reason under which an idle cycle was counted."""
+    """Return the reason under which an idle cycle was counted."""
     counters = before.get("counters", {})
     labels = [name for name, value in shed.state["counters"].items() if value != counters.get(name, 0)]
     return "" if shed.bundles else labels[0].removeprefix("Skip/")
 
 
 def run(seed: int) -> Counter[str]:
-    """Consecutive cycles of changing clusters; how often what came out."""
+    """Compare consecutive cycles of changing clusters; return the count of each outcome."""
     rng = np.random.default_rng(seed)
     rule = random_rule(rng)
     fast, slow = TransferShedder(settings_of(rule)), Shedder(rule)
@@ -130,11 +130,11 @@ def run(seed: int) -> Counter[str]:
 
 
 @given(seed=SEEDS)
-def test_transfers_are_what_the_rule_says_cycle_after_cycle(seed: int) -> None:
+def test_transfers_equal_pulsars_over_cycles(seed: int) -> None:
     run(seed)
 
 
-def test_the_random_clusters_have_every_outcome() -> None:
+def test_random_clusters_cover_every_outcome() -> None:
     seen: Counter[str] = Counter()
     for seed in range(40):
         seen += run(seed)
@@ -143,7 +143,7 @@ def test_the_random_clusters_have_every_outcome() -> None:
 
 
 @given(seed=SEEDS)
-def test_without_an_exchange_pulsars_debug_mode_changes_nothing(seed: int) -> None:
+def test_pulsars_debug_mode_matters_only_for_exchanges(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(CYCLES):
         store, rule = random_store(rng), replace(random_rule(rng), hit_threshold=0)
@@ -155,7 +155,7 @@ def test_without_an_exchange_pulsars_debug_mode_changes_nothing(seed: int) -> No
 
 
 @given(seed=SEEDS)
-def test_the_busiest_bundles_are_those_that_the_rule_lists_in_its_order(seed: int) -> None:
+def test_busiest_bundles_equal_pulsars_in_order(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(CYCLES):
         stats: dict[str, Stats] = {}

@@ -1,4 +1,4 @@
-"""UniformLoadShedder and AvgShedder against Pulsar's rules word by word."""
+"""UniformLoadShedder and AvgShedder compared with a literal transcription of Pulsar's rules."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_uniform(snapshot: Snapshot, settings: tuple[float, float, int, int, fl
 
 
 def check_avg(snapshot: Snapshot, fast: AvgShedder, slow: Avg, state: State) -> tuple[State, int]:
-    """The state for the next round, and how many bundles both moved."""
+    """Compare both; return the state for the next round and the number of moved bundles."""
     ids, names = snapshot.brokers.ids, snapshot.bundles.names
     shed = fast.find_bundles_for_unloading(snapshot, state)
     moves = []
@@ -54,7 +54,7 @@ def check_avg(snapshot: Snapshot, fast: AvgShedder, slow: Avg, state: State) -> 
     max_unload=st.sampled_from([0.0, 0.2, 0.5, 1.0]),
     max_bundles=st.sampled_from([-1, 0, 1, 3]),
 )
-def test_uniform_sheds_what_the_rule_says(
+def test_uniform_equals_pulsars(
     cluster: SomeCluster, rate: float, multiplier: float, minimum: int, max_unload: float, max_bundles: int
 ) -> None:
     settings = (rate, multiplier, minimum, minimum, max_unload, max_bundles)
@@ -68,7 +68,7 @@ def test_uniform_sheds_what_the_rule_says(
     minimum=st.sampled_from([0, 1000]),
     max_unload=st.sampled_from([0.2, 0.5, 1.0]),
 )
-def test_avg_sheds_what_the_rule_says_round_after_round(
+def test_avg_equals_pulsars_over_rounds(
     rounds: list[SomeCluster], points: tuple[int, int], hits: tuple[int, int], minimum: int, max_unload: float
 ) -> None:
     (low, high), (low_hits, high_hits) = points, hits
@@ -87,7 +87,7 @@ def test_avg_sheds_what_the_rule_says_round_after_round(
 
 
 def some_reports(rng: np.random.Generator) -> Snapshot:
-    """Brokers whose reported load is that of their bundles, more or less; many bundles carry nothing, or the same."""
+    """Return brokers with random bundle loads; many bundles are idle or equal."""
     reports = {}
     for number in range(int(rng.integers(2, 9))):
         scale = 10.0 ** rng.integers(0, 8)
@@ -100,7 +100,7 @@ def some_reports(rng: np.random.Generator) -> Snapshot:
     return build_snapshot(0.0, reports, {})
 
 
-def test_uniform_agrees_with_the_rule_on_thousands_of_random_clusters() -> None:
+def test_uniform_equals_pulsars_on_2000_clusters() -> None:
     rng = np.random.default_rng(1)
     taken = 0
     for _ in range(2000):
@@ -117,7 +117,7 @@ def test_uniform_agrees_with_the_rule_on_thousands_of_random_clusters() -> None:
     assert taken > 1000
 
 
-def test_avg_agrees_with_the_rule_on_thousands_of_random_clusters() -> None:
+def test_avg_equals_pulsars_on_2000_clusters() -> None:
     rng = np.random.default_rng(2)
     fast = AvgShedder(Trigger(15, 4), Trigger(40, 2), 10, 1000, 0.5, CPU_ONLY)
     slow = Avg(15, 40, 4, 2, 10, 1000, 0.5)

@@ -1,4 +1,4 @@
-"""The vectorised strategies against Pulsar's rules word by word."""
+"""Vectorised strategies compared with a literal transcription of Pulsar's rules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def picked(snapshot: Snapshot, shed: Shed) -> dict[str, list[str]]:
 
 
 @given(cluster=clusters(settled=True), threshold=PERCENT)
-def test_overload_sheds_what_the_rule_says(cluster: SomeCluster, threshold: int) -> None:
+def test_overload_equals_pulsars(cluster: SomeCluster, threshold: int) -> None:
     snapshot = Build().snapshot(cluster)
     shed = OverloadShedder(threshold, CPU_ONLY).find_bundles_for_unloading(snapshot, {})
     assert picked(snapshot, shed) == overload(build_brokers(snapshot), threshold)
@@ -39,7 +39,7 @@ def test_overload_sheds_what_the_rule_says(cluster: SomeCluster, threshold: int)
     history=st.sampled_from([0.0, 0.5, 0.9]),
     lower_boundary=st.booleans(),
 )
-def test_threshold_sheds_what_the_rule_says_round_after_round(
+def test_threshold_equals_pulsars_over_rounds(
     rounds: list[SomeCluster], threshold: int, minimum: float, history: float, *, lower_boundary: bool
 ) -> None:
     fast = ThresholdShedder(threshold, minimum, history, lower_boundary, CPU_ONLY)
@@ -58,7 +58,7 @@ def test_threshold_sheds_what_the_rule_says_round_after_round(
 
 
 @given(cluster=clusters(), threshold=PERCENT, planned=st.lists(st.integers(0, 1000), min_size=6, max_size=6))
-def test_least_long_term_rate_equals_the_rule(cluster: SomeCluster, threshold: int, planned: list[int]) -> None:
+def test_least_long_term_rate_equals_pulsars(cluster: SomeCluster, threshold: int, planned: list[int]) -> None:
     snapshot = Build().snapshot(cluster)
     projection = Projection(snapshot)
     projection.load[:, 0] = planned[: len(snapshot.brokers)]

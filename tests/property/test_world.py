@@ -124,7 +124,7 @@ print(one_run().digest())
 
 
 def one_run() -> Result:
-    """With a bit of everything."""
+    """Run with one event of each kind."""
     events: list[Event] = [
         BrokerCrashes(300.0, _BROKERS[2]),
         BrokerRestarts(500.0, _BROKERS[1], 40.0),
@@ -136,7 +136,7 @@ def one_run() -> Result:
 
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
-def test_a_run_is_the_same_in_another_process_whatever_the_order_of_sets_is_there(hash_seed: str) -> None:
+def test_run_is_the_same_in_another_process_with_another_hash_seed(hash_seed: str) -> None:
     here = Path(__file__).parent
     environment = {
         **os.environ,
@@ -148,7 +148,7 @@ def test_a_run_is_the_same_in_another_process_whatever_the_order_of_sets_is_ther
     assert there.stdout.strip() == one_run().digest()
 
 
-def test_another_seed_gives_another_run() -> None:
+def test_different_seed_gives_a_different_run() -> None:
     weights = np.ones(6)
     runs = [world(weights, shapes=[Noise(6, 0.2, seed)], seed=seed).run(600.0) for seed in (1, 2)]
     assert runs[0].digest() != runs[1].digest()
