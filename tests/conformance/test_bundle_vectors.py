@@ -10,7 +10,7 @@ from loadmanager.core.domain.names import BundleName, BundleRange, InvalidNameEr
 BOUNDARIES = (0, 0x10000000, 0x40000000, 0xFFFFFFFF)
 
 
-def test_n1_neighbouring_boundaries_make_the_bundles() -> None:
+def test_n1_bundles_lie_between_neighbouring_boundaries() -> None:
     ranges = NamespaceBundles(BOUNDARIES).ranges()
     assert ranges == [
         BundleRange(0, 0x10000000),
@@ -20,13 +20,13 @@ def test_n1_neighbouring_boundaries_make_the_bundles() -> None:
     assert [0xFFFFFFFF in bundle_range for bundle_range in ranges] == [False, False, True]
 
 
-def test_n5_a_bundles_name_is_its_namespace_and_both_bounds() -> None:
+def test_n5_bundle_name_is_its_namespace_and_bounds() -> None:
     namespace = NamespaceName.parse("pulsar/ns1")
     assert str(BundleName(namespace, BundleRange(0, 0x10000000))) == "pulsar/ns1/0x00000000_0x10000000"
     assert str(BundleName(namespace, BundleRange(0x10000000, 0xFFFFFFFF))) == "pulsar/ns1/0x10000000_0xffffffff"
 
 
-def test_n6_an_empty_range_is_invalid_and_bundles_sort_by_namespace_then_lower_bound() -> None:
+def test_n6_empty_range_is_invalid_and_bundles_sort_by_namespace_and_range() -> None:
     with pytest.raises(InvalidNameError, match="lower < upper"):
         BundleRange(0x10, 0x10)
     first, second = NamespaceName.parse("a/z"), NamespaceName.parse("b/a")
@@ -53,5 +53,5 @@ def test_n8_crc32_hashes_topics_as_pulsar_does(topic: str, expected: int) -> Non
     assert topic_hash(topic, HashFunction.CRC32) == expected
 
 
-def test_q13_the_highest_hash_lies_in_the_last_bundle_where_pulsar_fails() -> None:
+def test_q13_highest_hash_is_in_the_last_bundle_unlike_in_pulsar() -> None:
     assert NamespaceBundles(BOUNDARIES).index_of_hash(0xFFFFFFFF) == 2

@@ -52,7 +52,7 @@ RATES = {"1": 400, "2": 200, "3": 300}
         (with_rates(RATES, {"2": 85}), 1, "2"),
     ],
 )
-def test_c1_a_to_d_and_f_least_message_rate_without_overloaded_brokers(line: Line, weight: int, selected: str) -> None:
+def test_c1_a_to_d_and_f_least_message_rate_not_overloaded(line: Line, weight: int, selected: str) -> None:
     (answer,) = place(line, "LeastLongTermMessageRate", "--set", f"loadBalancerCPUResourceWeight={weight}")
     assert (destination(answer), answer["candidates"]) == (selected, [selected])
 
@@ -67,7 +67,7 @@ def test_c1_with_time_averages_in_place_of_bundle_data() -> None:
     assert answer["verdicts"][0]["why"]["msg_rate_per_s"] == 200.5
 
 
-def test_c1_e_and_g_all_overloaded_any_is_drawn_and_without_candidates_none() -> None:
+def test_c1_e_and_g_any_of_overloaded_brokers_and_none_without_candidates() -> None:
     line = with_rates(RATES, dict.fromkeys("123", 90))
     found = {destination(place(line, "LeastLongTermMessageRate", "--seed", str(seed))[0]) for seed in range(20)}
     assert found == {"1", "2", "3"}
@@ -78,7 +78,7 @@ def test_c1_e_and_g_all_overloaded_any_is_drawn_and_without_candidates_none() ->
     assert (destination(answer), answer["candidates"]) == (None, [])
 
 
-def test_c1_h_a_bundle_given_to_a_broker_counts() -> None:
+def test_c1_h_preallocated_bundle_counts() -> None:
     line = with_rates({"3": 300})
     line["bundleData"][bundle(7)] = history(stats(), stats(150, 100))
     line["preallocated"] = {"3": [bundle(7)]}
@@ -87,7 +87,7 @@ def test_c1_h_a_bundle_given_to_a_broker_counts() -> None:
 
 
 def used(*percents: float, idle: int = 0) -> Line:
-    """Brokers 1, 2, ... of which every resource is used as much; the idle one has no bundle."""
+    """Brokers 1, 2, ... with equal usage of all resources; the idle one has no bundle."""
     others = ("memory", "directMemory")
     brokers = {}
     for number, percent in enumerate(percents, start=1):
@@ -97,7 +97,7 @@ def used(*percents: float, idle: int = 0) -> Line:
     return {"brokers": brokers}
 
 
-def test_c2_each_line_is_one_choice_and_advances_the_averages() -> None:
+def test_c2_each_line_is_one_choice_and_advances_averages() -> None:
     steps = [
         ((10, 30, 60), (0.1, 0.30000001907, 0.60000003815), "1"),
         ((20, 30, 50), (0.15, 0.30000001907, 0.55000001907), "1"),
@@ -149,7 +149,7 @@ def test_c5_and_c6_extensible_uses_published_averages(averages: Sequence[float],
     assert (destination(answer), answer["candidates"]) == (selected, [selected])
 
 
-def test_c8_round_robin_keeps_its_order_while_it_can() -> None:
+def test_c8_round_robin_keeps_its_order_for_equal_candidate_counts() -> None:
     lines: list[Line] = []
     expected = ""
     for candidates, chosen in (
@@ -173,13 +173,13 @@ def three(candidates: str, state: Line | None = None) -> Line:
     return line if state is None else {**line, "state": state}
 
 
-def test_c9_a_planned_destination_is_taken_while_it_is_a_candidate() -> None:
+def test_c9_planned_destination_is_chosen_while_it_is_a_candidate() -> None:
     planned = {"AvgShedder": {"planned": {NEW: "1"}}}
     found = place([three("123", planned), three("2"), three("123")], "AvgShedder")
     assert [destination(answer) for answer in found] == ["1", "2", "2"]
 
 
-def test_c9_without_a_plan_any_candidate_is_drawn_and_remembered() -> None:
+def test_c9_without_a_plan_any_candidate_is_drawn_and_stored() -> None:
     drawn = set()
     for seed in range(20):
         first, second, third = place([three("123"), three("123"), three("23")], "AvgShedder", "--seed", str(seed))
@@ -218,7 +218,7 @@ def test_l2_isolation_policies_filter_candidates(min_limit: int, available: str,
     assert answer["candidates"] == selected
 
 
-def test_a_limit_of_an_isolation_policy_may_be_a_number_as_pulsars_mapper_reads_it() -> None:
+def test_min_limit_of_an_isolation_policy_may_be_a_number() -> None:
     failover = {"policy_type": "min_available", "parameters": {"min_limit": 2, "usage_threshold": 80}}
     policy = {"namespaces": [".*"], "primary": ["b1"], "secondary": ["b2"], "auto_failover_policy": failover}
     line = {"brokers": {f"b{number}:8080": broker() for number in "123"}, "isolationPolicies": {"p": policy}}
@@ -226,7 +226,7 @@ def test_a_limit_of_an_isolation_policy_may_be_a_number_as_pulsars_mapper_reads_
     assert answer["candidates"] == ["b1:8080", "b2:8080"]
 
 
-def test_later_versions_are_preferred_when_the_setting_says_so() -> None:
+def test_later_versions_are_preferred_when_enabled() -> None:
     versions = {"1": "1.2.0-SNAPSHOT", "2": "1.2.0", "3": "1.2.0"}
     line: Line = {"brokers": {name: broker(brokerVersionString=version) for name, version in versions.items()}}
     prefer = ("--set", "preferLaterVersions=true")
@@ -237,8 +237,8 @@ def test_later_versions_are_preferred_when_the_setting_says_so() -> None:
     assert place(line, "LeastLongTermMessageRate", *prefer)[0]["candidates"] == ["1", "2", "3"]
 
 
-def test_l1_a_namespace_is_spread_evenly_when_the_setting_is_given() -> None:
-    """On by default in a leader; asked for here, because it hides what the strategy thinks."""
+def test_l1_namespace_is_spread_evenly_when_enabled() -> None:
+    """Even distribution is on by default in a leader; `decide` enables it only on request."""
     own = {"1": [bundle(1)], "2": [bundle(2), bundle(3)], "3": [bundle(4)]}
     line = {"brokers": {name: broker(bundles) for name, bundles in own.items()}}
     evenly = ("--set", "loadBalancerDistributeBundlesEvenlyEnabled=true")
@@ -250,7 +250,7 @@ def test_l1_a_namespace_is_spread_evenly_when_the_setting_is_given() -> None:
     assert place({**line, "candidates": ["2"]}, "AvgShedder", *evenly)[0]["candidates"] == ["2"]
 
 
-def test_an_overloaded_preferred_broker_is_chosen_again_among_all_that_are_allowed() -> None:
+def test_overloaded_preferred_broker_is_replaced_by_any_allowed_one() -> None:
     line = {"brokers": {"1": broker(cpu=90), "2": broker([bundle(2)], cpu=85)}}
     evenly = ("--set", "loadBalancerDistributeBundlesEvenlyEnabled=true")
     (answer,) = place(line, "LeastLongTermMessageRate", *evenly)

@@ -1,4 +1,4 @@
-"""Pulsar's choices of what to shed (rows D, E, F, G and T), through `loadmanager decide`.
+"""Pulsar's shedding decisions (rows D, E, F, G and T), through `loadmanager decide`.
 
 Where we differ: with its debug mode off Pulsar predicts a deviation of 0.23999995 in row T15; ours is 2.58e-8.
 """
@@ -53,14 +53,14 @@ def test_d1_to_d4_and_e1_e2_nothing_is_shed(strategy: str, brokers: Line) -> Non
     assert answers(line, "--shed", strategy)[0]["decisions"] == []
 
 
-def test_d5_an_overloaded_broker_sheds_two_bundles_and_fixes_no_destination() -> None:
+def test_d5_overloaded_broker_sheds_two_bundles_without_a_destination() -> None:
     (answer,) = answers(d5(), "--shed", "OverloadShedder")
     assert picked(answer) == {"broker-1": [bundle(10), bundle(9)]}
     assert {each["destination"] for each in answer["decisions"]} == {None}
     assert answer["verdicts"][0]["why"]["need_mib_per_s"] == pytest.approx(21.89, abs=1e-3)
 
 
-def test_d5_without_bundle_data_the_last_figures_are_the_first_sample() -> None:
+def test_d5_without_bundle_data_last_stats_are_the_first_sample() -> None:
     line = d5()
     data = line.pop("bundleData")
     for each in line["brokers"].values():
@@ -89,7 +89,7 @@ def e3() -> Line:
     }
 
 
-def test_e3_and_e4_only_a_bundle_that_is_known_is_shed_and_a_broker_that_left_is_forgotten() -> None:
+def test_e3_and_e4_only_known_bundles_are_shed_and_lost_brokers_forgotten() -> None:
     leader = {"brokers": {"leader": broker(cpu=10)}}
     first, second = answers([e3(), leader], "--shed", "ThresholdShedder")
     assert picked(first) == {"broker-2": [bundle(2)]}
@@ -98,7 +98,7 @@ def test_e3_and_e4_only_a_bundle_that_is_known_is_shed_and_a_broker_that_left_is
     assert list(second["state"]["ThresholdShedder"]["usage"]) == ["leader"]
 
 
-def test_e5_a_broker_far_above_the_average_sheds_three_bundles() -> None:
+def test_e5_broker_far_above_the_average_sheds_three_bundles() -> None:
     (answer,) = answers(d5(), "--shed", "org.apache.pulsar.broker.loadbalance.impl.ThresholdShedder")
     assert picked(answer) == {"broker-1": [bundle(10), bundle(9), bundle(8)]}
 
@@ -131,7 +131,7 @@ def test_e7_and_e9_only_the_lower_boundary_sheds_to_an_idle_broker(
     assert picked(answer) == shed
 
 
-def test_f1_the_number_of_bundles_may_be_limited() -> None:
+def test_f1_number_of_shed_bundles_is_limited() -> None:
     loads = {bundle(i): even(1) for i in range(20)}
     line = {
         "brokers": {"broker-1": broker(list(loads), load=even(20)), "broker2": broker()},
@@ -142,7 +142,7 @@ def test_f1_the_number_of_bundles_may_be_limited() -> None:
 
 
 @pytest.mark.parametrize("throughput", [0, 4])
-def test_f3_and_f5_the_broker_with_the_most_messages_sheds(throughput: int) -> None:
+def test_f3_and_f5_broker_with_the_highest_message_rate_sheds(throughput: int) -> None:
     rates, mib = (50_000, 60_000, 70_000, 10_000, 20_000), (50, 60, 70, 80, 10)
     loads = {bundle(100 * n + i): stats(rates[n] / 5, 0, mib[n] * MIB / 5) for n in range(5) for i in range(5)}
     brokers = {
@@ -160,7 +160,7 @@ def test_f3_and_f5_the_broker_with_the_most_messages_sheds(throughput: int) -> N
     assert picked(answer) == {"broker2": [bundle(200)]}
 
 
-def test_f6_bundles_leave_while_they_fit_into_the_need() -> None:
+def test_f6_bundles_are_shed_while_they_fit_into_the_need() -> None:
     loads = {bundle(i): stats(50, 50) for i in range(5)}
     line = {
         "brokers": {"broker-1": broker(list(loads), load=stats(250, 250)), "broker-2": broker()},
@@ -197,7 +197,7 @@ def test_g1_the_second_cycle_sheds_to_the_partner_and_placement_follows() -> Non
         assert placed["verdicts"][0]["verdict"] == PlacementReason.DECIDED_BEFORE
 
 
-def test_g4_brokers_that_are_close_forget_their_hits() -> None:
+def test_g4_close_brokers_lose_their_hits() -> None:
     close = {"brokers": {"broker1": broker(cpu=50), "broker2": broker(cpu=40)}}
     first, second = answers([g1(), close], "--shed", "AvgShedder")
     assert first["state"]["AvgShedder"]["hits"] == {"broker1": [0, 1, 1], "broker2": [0, 1, 1]}
@@ -212,7 +212,7 @@ T1 = {("5", "E1", "1", "Overloaded"), ("4", "D1", "2", "Overloaded")}
 
 
 def t_cluster(cpu: Sequence[float] = BASE, carried: Mapping[str, Sequence[float]] | None = None) -> Line:
-    """Brokers 1, 2, ... with this CPU usage and bundles, 1 byte/s in, and all that their bundles send out."""
+    """Brokers 1, 2, ... with this CPU usage and bundles, 1 byte/s in, and their bundles' bytes/s out."""
     carried = carried or CARRIED
     return {
         "brokers": {
@@ -255,7 +255,7 @@ def assert_statistics(answer: Mapping[str, Any], avg: float = AVG, std: float = 
     assert answer["metrics"]["std"] == pytest.approx(std, abs=1e-5)
 
 
-def test_t1_and_t22_the_most_used_brokers_give_to_the_least_used() -> None:
+def test_t1_and_t22_most_used_brokers_give_to_the_least_used() -> None:
     (answer,) = transfer(t_cluster())
     assert moves(answer) == T1
     assert answer["metrics"]["Success/Overloaded"] == 2
@@ -264,13 +264,13 @@ def test_t1_and_t22_the_most_used_brokers_give_to_the_least_used() -> None:
     assert moves(more) == T1
 
 
-def test_t2_without_load_data_there_are_no_brokers() -> None:
+def test_t2_no_brokers_without_load_data() -> None:
     for line in ({}, {**t_cluster(), "brokerLoad": {}}):
         (answer,) = transfer(line)
         assert (answer["decisions"], answer["metrics"]) == ([], {"Skip/NoBrokers": 1})
 
 
-def test_t4_without_top_bundles_there_is_no_load_data() -> None:
+def test_t4_no_load_data_without_top_bundles() -> None:
     (answer,) = transfer({**t_cluster(), "topBundles": {}})
     assert answer["decisions"] == []
     assert answer["metrics"]["Skip/NoLoadData"] == 1
@@ -294,13 +294,13 @@ def test_t3_bundles_of_another_owner_are_not_moved() -> None:
     assert_statistics(answer)
 
 
-def test_t14_brokers_that_are_close_are_left_alone() -> None:
+def test_t14_close_brokers_are_not_shed() -> None:
     (answer,) = transfer(t_cluster((10, 20, 30)))
     assert answer["metrics"] == {"avg": 0.2000000063578288, "std": 0.08164966587949089, "Skip/HitCount": 1}
 
 
 @pytest.mark.parametrize("debug", ["true", "false"])
-def test_t15_bundles_are_exchanged_and_the_debug_mode_changes_nothing(debug: str) -> None:
+def test_t15_bundles_are_exchanged_regardless_of_debug_mode(debug: str) -> None:
     line = t_cluster((48, 100), {"A": (2.4e6, 2.4e6), "B": (5e6, 5e6)})
     (answer,) = transfer(line, "--set", f"loadBalancerDebugModeEnabled={debug}")
     found = {(source, name[0], destination, reason) for source, name, destination, reason in moves(answer)}
@@ -310,7 +310,7 @@ def test_t15_bundles_are_exchanged_and_the_debug_mode_changes_nothing(debug: str
     assert answer["metrics"]["stdAfter"] == 2.5809568279517847e-8
 
 
-def test_t16_the_only_bundle_of_a_broker_stays() -> None:
+def test_t16_only_bundle_of_a_broker_stays() -> None:
     (answer,) = transfer(t_cluster((1, 2, 6, 10, 70), dict.fromkeys("ABCDE", (1e6,))))
     assert answer["decisions"] == []
     assert answer["metrics"]["Skip/NoBundles"] == 1
@@ -332,7 +332,7 @@ def test_t23_the_fourth_cycle_acts() -> None:
         assert_statistics(answer)
 
 
-def test_a_bundle_that_is_published_among_the_busiest_moves_though_bundle_data_do_not_have_it() -> None:
+def test_published_top_bundle_moves_without_bundle_data() -> None:
     line = t_cluster((10, 90), {"A": (1e6, 1e6), "B": (1e6, 2e6)})
     (computed,) = transfer(line)
     line["topBundles"] = {}

@@ -50,7 +50,7 @@ def hosts(rules: FilterRules, asked: PlacementQuestion) -> list[str]:
         ({1: 1, 2: 2, 3: 1}, (1, 2, 3), (1, 3)),
     ],
 )
-def test_l1_brokers_with_the_fewest_bundles_of_the_namespace_are_kept(
+def test_l1_brokers_with_the_fewest_bundles_of_the_namespace_stay(
     owned_ranges: dict[int, int], candidates: tuple[int, ...], kept: tuple[int, ...]
 ) -> None:
     zero: Load = (0, 0, 0, 0)
@@ -75,7 +75,9 @@ def test_l1_brokers_with_the_fewest_bundles_of_the_namespace_are_kept(
         (2, "3", []),
     ],
 )
-def test_l2_secondary_brokers_step_in(rules: FilterRules, min_limit: int, available: str, kept: list[str]) -> None:
+def test_l2_secondary_brokers_are_used_below_min_limit(
+    rules: FilterRules, min_limit: int, available: str, kept: list[str]
+) -> None:
     policies = Policies((IsolationPolicy("p", ("tenant1/ns1",), ("b1",), ("b2",), min_limit),))
     given = snapshot({f"b{number}": report() for number in available}, policies=policies)
     assert hosts(rules, question(given)) == kept
@@ -88,7 +90,7 @@ def test_l2_namespaces_without_a_policy_use_the_shared_brokers(rules: FilterRule
     assert hosts(rules, question(given, "tenant1/ns2")) == ["b2", "b3"]
 
 
-def test_l3_brokers_that_do_not_serve_the_bundles_kind_of_topics_are_dropped() -> None:
+def test_l3_brokers_without_the_topic_domain_are_dropped() -> None:
     everyone = np.ones(3, dtype=bool)
     off = {name: report(non_persistent_enabled=False) for name in ("b1", "b2")}
     given = question(snapshot({**off, "b3": report()}), non_persistent=True)
@@ -122,7 +124,7 @@ def test_l6_group_member_moves_only_to_less_of_its_group(owners: tuple[int, ...]
     assert (find_anti_affinity_refusal(MODULAR, asked) is None) == may_leave
 
 
-def test_m3_a_bundle_with_a_destination_goes_there_and_others_are_placed_as_ever() -> None:
+def test_m3_releasing_bundle_goes_to_its_destination() -> None:
     """Pulsar hands the destination to the next lookup of the bundle. Here it is in the record of the transfer."""
     model = ClusterModel()
     x, other = bundle(1), bundle(2)

@@ -22,7 +22,7 @@ def percentages(given: BrokerReport) -> np.ndarray[tuple[int, ...], np.dtype[np.
     return percent_usage(given.usage[:, 0], given.usage[:, 1])
 
 
-def test_a1_maximum_usage_is_that_of_the_most_used_resource_and_ignores_memory() -> None:
+def test_a1_maximum_usage_is_of_the_most_used_resource_without_memory() -> None:
     given = report(cpu=1, memory=99, direct_memory=2, bandwidth_in=3, bandwidth_out=4)
     assert UsedResources.of(given.usage.tolist()).most() == 0.03999999910593033
     assert float(weighted_max_usage(percentages(given), HALF)) == pytest.approx(0.02, abs=1e-5)
@@ -91,7 +91,7 @@ def test_a_r_usage_counts_in_percentage_points_and_by_its_weight() -> None:
     assert not is_due(last, report(cpu=(206, 1000)), ResourceWeights(cpu=0))
 
 
-def test_a_r_throughput_and_the_number_of_bundles_count() -> None:
+def test_a_r_throughput_and_number_of_bundles_count() -> None:
     assert is_due(report(load=(0, 0, 100, 0)), report(load=(0, 0, 106, 0)))
     assert is_due(report(num_bundles=100), report(num_bundles=106))
     assert not is_due(report(num_bundles=100), report(num_bundles=100))

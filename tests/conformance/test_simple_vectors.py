@@ -1,4 +1,4 @@
-"""Pulsar's choices for SimpleLoadManagerImpl: what its tests say (A), and what follows from its rules (D)."""
+"""Pulsar's choices for SimpleLoadManagerImpl: from its tests (A) and derived from its rules (D)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def by(strategy: str) -> PlannerSettings:
 
 
 def known(**model: object) -> dict[str, Any]:
-    """A memory that is as old as the reports of time 0, so that their quotas stay as they are."""
+    """Return a state as old as reports of time 0, so that quotas do not change."""
     return {"model": {"last_update_ms": 0, **model}}
 
 
@@ -57,7 +57,7 @@ def objects(given: BrokerReport, topics: Sequence[int], sessions: Sequence[int])
 
 
 def others(count: int) -> list[str]:
-    """Bundles of as many namespaces that nobody knows."""
+    """Return unknown bundles, each of its own namespace."""
     return [bundle(0, f"tenant/other-{i:03d}") for i in range(count)]
 
 
@@ -87,20 +87,20 @@ def five_units_without_bundles() -> Snapshot:
     )
 
 
-def test_a1_units_are_ranked_by_the_resource_they_use_most() -> None:
+def test_a1_units_are_ranked_by_their_most_used_resource() -> None:
     ranking = ranked(five_units_without_bundles())
     assert np.trunc(load(ranking)).tolist() == [50, 25, 16, 15, 15]
     assert ranking.capacity.tolist() == [25, 51, 76, 100, 100]
 
 
-def test_a2_equal_idle_units_are_filled_up_one_after_the_other_and_then_evenly() -> None:
+def test_a2_equal_idle_units_are_filled_in_order_and_then_evenly() -> None:
     unit = report(cpu=(5, 400), memory=(1024, 8192), bandwidth_in=(256, 1_024_000), bandwidth_out=(250, 1_024_000))
     chosen = place(snapshot({f"b{i}": unit for i in range(5)}), others(200))
     assert chosen[:195] == [f"b{i}" for i in range(5) for _ in range(39)]
     assert sorted(chosen[195:]) == ["b0", "b1", "b2", "b3", "b4"]
 
 
-def test_a3_units_get_bundles_as_their_memory_allows() -> None:
+def test_a3_units_get_bundles_by_their_memory() -> None:
     reports = {}
     for i in range(5):
         names = [bundle(100 * i + k) for k in range(5 * (i + 1))]
@@ -140,7 +140,7 @@ def a4_quotas(minutes: int) -> tuple[dict[str, Any], dict[int, list[float]]]:
     return model, {k: quotas[bundle(100 * i + k)] for i, k in ((0, 0), (2, 4), (4, 8))}
 
 
-def test_a4_quotas_follow_what_is_measured_within_half_an_hour_upward() -> None:
+def test_a4_quotas_rise_to_the_measured_load_within_half_an_hour() -> None:
     model, quotas = a4_quotas(30)
     assert (model["cpu_factor"], model["memory_factor"]) == (0.1, 50)
     assert quotas[0] == pytest.approx([19.6875, 58.854167, 19791.667, 58958.333, 74.479167])
@@ -149,19 +149,19 @@ def test_a4_quotas_follow_what_is_measured_within_half_an_hour_upward() -> None:
     assert model["average"] == A4_DEFAULT
 
 
-def test_a5_quotas_follow_what_is_measured_within_a_day_downward() -> None:
+def test_a5_quotas_fall_to_the_measured_load_within_a_day() -> None:
     _, quotas = a4_quotas(1440)
     assert quotas[0] == pytest.approx([5, 5, 10_000, 10_000, 50], abs=1)
     assert quotas[4] == pytest.approx([20, 60, 20000, 60000, 100], abs=1)
 
 
-def test_a5_derived_from_the_quotas_after_half_an_hour_the_rest_of_the_day_is_one_more_step() -> None:
+def test_a5_derived_rest_of_the_day_is_one_more_step() -> None:
     model, _ = a4_quotas(30)
     later = rank_brokers(a4_units(NOW_MS + 1440 * MINUTE_MS), {"model": model}, SIMPLE)
     assert later.model.as_json()["quotas"][bundle(0)] == pytest.approx([5.30599, 6.12196, 10203.99, 11019.97, 50.50998])
 
 
-def test_a6_two_units_have_equally_many_bundles_of_a_namespace_after_every_second_one() -> None:
+def test_a6_two_units_get_the_bundles_of_a_namespace_alternately() -> None:
     unit = report(cpu=(5, 400), memory=(1024, 8192), bandwidth_in=WIDE, bandwidth_out=WIDE)
     names = [bundle(i) for i in range(16)]
     chosen = place(snapshot({"b0": unit, "b1": unit}), names, quotas={names[0]: [0, 0, 0, 0, 0]})
@@ -169,19 +169,19 @@ def test_a6_two_units_have_equally_many_bundles_of_a_namespace_after_every_secon
         assert len(set(Counter(chosen[:placements]).values())) == 1
 
 
-def test_a10_without_a_registered_unit_there_is_no_broker() -> None:
+def test_a10_no_broker_without_a_registered_unit() -> None:
     assert place(snapshot({}), others(1)) == []
     for strategy in ("leastMsgPerSecond", "weightedRandomSelection"):
         assert place(snapshot({}), others(1), by(strategy)) == []
 
 
-def test_a11_the_unit_that_the_policy_names_as_primary_is_chosen() -> None:
+def test_a11_primary_unit_of_the_policy_is_chosen() -> None:
     policy = IsolationPolicy("one", ("tenant/ns",), ("b1",))
     given = snapshot({"b0": report(), "b1": report()}, policies=Policies((policy,)))
     assert place(given, [bundle(0)]) == ["b1"]
 
 
-def test_a12_a_bundle_has_its_own_quota_else_the_default_else_the_built_in_one() -> None:
+def test_a12_quota_is_own_then_default_then_built_in() -> None:
     given = snapshot({"b0": report([bundle(0), bundle(1)])})
     quota, default = [1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0]
     assert ranked(given).quota.tolist() == [list(DEFAULT_QUOTA)] * 2
@@ -208,7 +208,7 @@ D1_USAGE = {
         (40, 10, [25, 100, 5.78125, 11.71875, 30], 8000, 0, 0, [20, 80, 3.125, 9.375]),
     ],
 )
-def test_d1_the_arithmetic_of_a_rank(
+def test_d1_arithmetic_of_a_rank(
     loaded: int, given: int, percent: list[float], messages: float, weight: int, free: int, allocated: list[float]
 ) -> None:
     unit = report([bundle(i) for i in range(loaded)], **D1_USAGE)  # type: ignore[arg-type]  # usage by resource
@@ -240,7 +240,7 @@ class Draws:
 @pytest.mark.parametrize(
     ("drawn", "chosen"), [(0, 0), (5, 0), (6, 1), (33, 1), (34, 2), (85, 2), (86, 3), (157, 3), (158, 4), (229, 4)]
 )
-def test_d2_a_unit_is_drawn_by_its_weight(drawn: int, chosen: int) -> None:
+def test_d2_unit_is_drawn_by_its_weight(drawn: int, chosen: int) -> None:
     given = five_units_without_bundles()
     assert compute_weights(ranked(given)).tolist() == [6, 28, 52, 72, 72]
     placement = placement_strategy(by("weightedRandomSelection"))[1].place(
@@ -254,7 +254,7 @@ def test_d2_a_unit_is_drawn_by_its_weight(drawn: int, chosen: int) -> None:
     assert (placement.broker, placement.why["weights"]) == (chosen, 230)
 
 
-def test_d2_units_of_unknown_capacity_have_the_same_chance() -> None:
+def test_d2_units_of_unknown_capacity_are_equally_likely() -> None:
     given = snapshot({f"b{i}": report(cpu=(60, 400), memory=(1, 2048)) for i in range(5)})
     assert compute_weights(ranked(given)).tolist() == [0] * 5
     assert set(place(given, others(100), by("anything else"))) == {f"b{i}" for i in range(5)}
@@ -291,7 +291,7 @@ def d3_bundle(at_ms: int) -> Snapshot:
     )
 
 
-def test_d3_a_bundles_quota_moves_by_the_time_between_reports_and_jumps_at_the_start() -> None:
+def test_d3_quota_moves_with_time_between_reports_and_jumps_at_the_start() -> None:
     after_a_minute = ranked(d3_bundle(MINUTE_MS)).model.as_json()["quotas"][bundle(0)]
     assert after_a_minute == pytest.approx([42, 122.6667, 99965.28, 323333.33, 79.9618])
     started = rank_brokers(d3_bundle(NOW_MS), {}, SIMPLE).model.as_json()
@@ -306,7 +306,7 @@ def d4_model(bundles: int, **model: object) -> dict[str, Any]:
     return ranked(given, **model).model.as_json()
 
 
-def test_d4_the_factors_and_the_average_follow_many_bundles() -> None:
+def test_d4_factors_and_average_follow_many_bundles() -> None:
     model = d4_model(40)
     assert (model["cpu_factor"], model["memory_factor"]) == pytest.approx((0.0291667, 29.16667), rel=1e-5)
     assert model["average"] == pytest.approx([41.6667, 119.7569, 99687.5, 298993.06, 79.8958])
@@ -314,14 +314,14 @@ def test_d4_the_factors_and_the_average_follow_many_bundles() -> None:
     assert model["default"] == list(DEFAULT_QUOTA)
 
 
-def test_d4_few_bundles_say_nothing_of_the_average_one() -> None:
+def test_d4_few_bundles_do_not_change_the_average() -> None:
     model = d4_model(30)
     assert (model["cpu_factor"], model["memory_factor"]) == (0.025, 25)
     assert model["average"] == list(DEFAULT_QUOTA)
 
 
 def busy(number: int, **usage: tuple[float, float]) -> BrokerReport:
-    """A unit with one bundle of no quota."""
+    """Return a report of a unit with one bundle."""
     return report([bundle(number)], **usage)  # type: ignore[arg-type]  # usage by resource
 
 
@@ -329,12 +329,12 @@ def no_quotas(numbers: Iterable[int]) -> dict[str, list[float]]:
     return {bundle(number): [0.0] * 5 for number in numbers}
 
 
-def test_d5_full_units_take_turns() -> None:
+def test_d5_full_units_alternate() -> None:
     given = snapshot({f"b{i}": busy(i, cpu=(400, 400)) for i in range(3)})
     assert place(given, others(5), quotas=no_quotas(range(3))) == ["b0", "b1", "b2", "b0", "b1"]
 
 
-def test_d5_of_overloaded_units_the_one_with_the_most_room_is_chosen() -> None:
+def test_d5_overloaded_unit_with_the_highest_capacity_is_chosen() -> None:
     ample = {"memory": (0.0, 1e9), "bandwidth_in": (0.0, 1e12), "bandwidth_out": (0.0, 1e12)}
     cpus = [(344, 400), (1440, 1600), (760, 800)]
     given = snapshot({f"b{i}": busy(i, cpu=cpu, **ample) for i, cpu in enumerate(cpus)})
@@ -347,11 +347,11 @@ def d6_units() -> dict[str, BrokerReport]:
     return {f"b{i}": busy(i, cpu=(cpu, 100), memory=(heap, 100)) for i, (cpu, heap) in enumerate(figures)}
 
 
-def test_d6_small_differences_add_up_to_the_most_loaded_unit() -> None:
+def test_d6_small_differences_select_the_most_loaded_unit() -> None:
     assert place(snapshot(d6_units()), others(1), quotas=no_quotas(range(3))) == ["b2"]
 
 
-def test_d6_an_idle_unit_is_opened_because_the_best_one_has_enough_although_another_has_not() -> None:
+def test_d6_idle_unit_is_opened_when_the_best_one_has_enough() -> None:
     given = snapshot(d6_units() | {"b3": report(cpu=(0, 100))})
     assert place(given, others(1), quotas=no_quotas(range(3))) == ["b3"]
 
@@ -362,15 +362,15 @@ def d7_units(idle: bool) -> Snapshot:  # noqa: FBT001 - the scenario's switch
 
 
 @pytest.mark.parametrize(("idle", "chosen"), [(False, "b1"), (True, "b2")])
-def test_d7_the_fewest_messages_count_whatever_the_load_but_for_an_idle_unit(idle: bool, chosen: str) -> None:  # noqa: FBT001 - the scenario's switch
+def test_d7_fewest_messages_win_unless_a_unit_is_idle(idle: bool, chosen: str) -> None:  # noqa: FBT001 - the scenario's switch
     quotas = {bundle(0): [100.0, 100.0, 0, 0, 0], bundle(1): [10.0, 10.0, 0, 0, 0]}
     default = [50.0, 50.0, 0, 0, 0]
     settings = by("leastMsgPerSecond")
     assert place(d7_units(idle), others(1), settings, quotas=quotas, default=default) == [chosen]
 
 
-def test_d8_a_bundle_counts_to_its_namespace_at_once_and_for_as_long_as_it_is_there() -> None:
-    """Pulsar loses sight of a bundle for one pass when it is first reported, and places the next one there again."""
+def test_d8_reported_bundle_counts_to_its_namespace_at_once() -> None:
+    """In Pulsar a bundle does not count for one pass when first reported, so the next one joins it."""
     reported = snapshot({"b0": report([bundle(1)]), "b1": report()})
     assert place(reported, [bundle(2)]) == ["b1"]
 
@@ -387,7 +387,7 @@ def shed(
     recent: Sequence[str] = (),
     sessions: Sequence[int] | None = None,
 ) -> tuple[list[str], Verdict]:
-    """The bundles that leave x, and the verdict on it."""
+    """Return the bundles that leave x, and the verdict on x."""
     hot = report(loads, **x)  # type: ignore[arg-type]  # usage by resource
     if sessions is not None:
         hot = objects(hot, [1] * len(loads), sessions)
@@ -424,18 +424,18 @@ def test_d9_one_bundle_leaves(
     assert shed(rates(first, second), x, COOL, sessions=sessions)[0] == [leaving]
 
 
-def test_d9_the_top_bundle_stays_when_it_moved_recently_and_so_does_everything_else() -> None:
+def test_d9_nothing_moves_when_the_top_bundle_moved_recently() -> None:
     bundles, verdict = shed(rates(900, 1500), X_CPU_90, COOL, recent=[Q])
     assert (bundles, verdict.verdict) == ([], SimpleReason.TOP_BUNDLE_MOVED_RECENTLY)
 
 
 @pytest.mark.parametrize("y", [{"cpu": (64.9, 100), "bandwidth_in": (65, 100)}, {"persistent_enabled": False}])
-def test_d9_nobody_is_comfortable_at_the_comfort_level_or_without_persistent_topics(y: dict[str, object]) -> None:
+def test_d9_no_unit_is_comfortable_at_the_level_or_without_persistence(y: dict[str, object]) -> None:
     bundles, verdict = shed(rates(900, 1500), X_CPU_90, COOL | y)
     assert (bundles, verdict.verdict) == ([], SimpleReason.NO_COMFORTABLE_BROKER)
 
 
-def test_d9_the_threshold_itself_is_not_above_it() -> None:
+def test_d9_usage_at_the_threshold_sheds_nothing() -> None:
     bundles, verdict = shed(rates(900, 1500), {"cpu": (85, 100)}, COOL)
     assert (bundles, verdict.verdict) == ([], SheddingReason.BELOW_THRESHOLD)
     assert "85 % (CPU) is not above" in verdict.sentence()
@@ -444,13 +444,13 @@ def test_d9_the_threshold_itself_is_not_above_it() -> None:
 @pytest.mark.parametrize(
     ("loads", "reason"), [({}, SheddingReason.NO_BUNDLES), ({P: NOTHING}, SheddingReason.SINGLE_BUNDLE)]
 )
-def test_d9_a_unit_without_a_spare_bundle_sheds_nothing(loads: dict[str, Load], reason: Reason) -> None:
+def test_d9_unit_without_a_spare_bundle_sheds_nothing(loads: dict[str, Load], reason: Reason) -> None:
     bundles, verdict = shed(loads, X_CPU_90, COOL)
     assert (bundles, verdict.verdict) == ([], reason)
 
 
 @pytest.mark.parametrize(("resource", "column"), [("bandwidth_in", 2), ("bandwidth_out", 3)])
-def test_d9_bandwidth_makes_it_shed_by_bytes_of_that_direction(resource: str, column: int) -> None:
+def test_d9_bandwidth_sheds_by_bytes_of_its_direction(resource: str, column: int) -> None:
     small, large = [0.0] * 4, [0.0] * 4
     small[column], large[column] = 1e6, 2e6
     large[5 - column], small[5 - column] = 0.0, 9e6
@@ -458,14 +458,14 @@ def test_d9_bandwidth_makes_it_shed_by_bytes_of_that_direction(resource: str, co
     assert shed(loads, {resource: (90, 100)}, COOL)[0] == [Q]
 
 
-def test_d9_heap_does_not_make_it_shed_but_counts_as_load_in_placement() -> None:
+def test_d9_heap_counts_in_placement_and_not_in_shedding() -> None:
     x = {"cpu": (10.0, 100.0), "memory": (99.0, 100.0)}
     assert shed(rates(900, 1500), x, COOL)[0] == []
     assert load(ranked(snapshot({"x": report(**x)}))) == [99]  # type: ignore[arg-type]  # usage by resource
 
 
-def test_d9_a_bundle_never_returns_to_the_unit_it_leaves() -> None:
-    """Pulsar gives it back when the other one is full of heap: that one is comfortable, but not better."""
+def test_d9_bundle_never_returns_to_its_source() -> None:
+    """Pulsar returns it when the heap of the other unit is full: that unit is comfortable but not better."""
     x = {"cpu": (90.0, 100.0), "memory": (20.0, 100.0)}
     y = {"cpu": (10.0, 100.0), "memory": (95.0, 100.0)}
     assert shed(rates(900, 1500), x, y)[0] == [Q]
@@ -490,7 +490,7 @@ HALVES = ("tenant/ns/0x00000000_0x80000000", "tenant/ns/0x80000000_0xffffffff")
 
 
 def split(stats: Mapping[str, Mapping[str, float]], bundles: int = 2, **more: object) -> list[str]:
-    """The bundles of one broker that are split, in a namespace of so many."""
+    """Return the split bundles of one broker, in a namespace of `bundles` bundles."""
     line = {
         "brokers": {"b0": {"lastStats": stats}},
         "bundleData": {name: {"longTermData": {"msgRateIn": 1}} for name in stats},
@@ -502,16 +502,16 @@ def split(stats: Mapping[str, Mapping[str, float]], bundles: int = 2, **more: ob
 
 
 @pytest.mark.parametrize("figure", HOT)
-def test_a7_a_bundle_that_is_above_a_limit_now_is_split_whatever_its_averages(figure: str) -> None:
+def test_a7_bundle_now_above_a_limit_is_split(figure: str) -> None:
     assert split({HALVES[0]: HOT[figure], HALVES[1]: {"topics": 2}}) == [HALVES[0]]
 
 
-def test_a8_a_bundle_at_a_limit_is_not_split() -> None:
+def test_a8_bundle_at_a_limit_is_not_split() -> None:
     at = {"topics": 999, "producerCount": 999, "consumerCount": 1, "msgRateIn": 29_999, "msgRateOut": 1}
     assert split({HALVES[0]: at | {"msgThroughputIn": 100 * MIB - 1, "msgThroughputOut": 1}}) == []
 
 
-def test_a9_neither_one_topic_nor_the_maximum_of_bundles_allows_a_split() -> None:
+def test_a9_one_topic_or_a_full_namespace_prevents_a_split() -> None:
     assert split({HALVES[0]: {"topics": 1, "msgThroughputIn": 100 * MIB + 1}}) == []
     assert split({HALVES[0]: HOT["topics"]}, bundles=128) == []
 
@@ -526,14 +526,14 @@ def test_d11_bundles_are_counted_before_the_first_one_is_split() -> None:
     assert split(large, loadBalancerNamespaceBundleMaxBandwidthMbytes=4096) == [HALVES[0]]
 
 
-def test_d12_an_average_that_has_hardly_changed_does_not_become_the_default() -> None:
+def test_d12_nearly_unchanged_average_is_not_stored() -> None:
     stored = np.array([50.0, 50.0, 50_000.0, 50_000.0, 20.0])
     assert not is_worth_storing(stored, stored)
     assert not is_worth_storing(stored, stored + np.array([4.9, -4.9, 9999, -9999, 1.9]))
     assert is_worth_storing(stored, stored + np.array([0, 0, 0, 0, 2]))
 
 
-def test_the_class_name_selects_the_shedding_and_the_placement_that_is_configured_for_it() -> None:
+def test_class_name_selects_shedding_and_its_placement() -> None:
     assert shedding_strategy(SIMPLE)[0] == "SimpleLoadManagerImpl"
     names = ["leastLoadedServer", "leastMsgPerSecond", "weightedRandomSelection", "anything else", ""]
     chosen = [placement_strategy(by(name))[0] for name in names]

@@ -1,7 +1,7 @@
 """Pulsar's splits (rows S and N2).
 
-Where we differ: an algorithm that does not exist is refused by name, where Pulsar takes the default one; and the
-extensible rule cuts at several boundaries at once, where Pulsar does nothing then.
+Differences: an unknown algorithm is refused by name, where Pulsar uses the default one. The extensible rule splits at
+several boundaries at once, where Pulsar does nothing.
 
 The worked examples of Pulsar's documentation for splits by load (DOCUMENTED) name the topics between which a bundle is
 cut; the positions it gives are averages of hexadecimal digits read as decimal ones, so ours are those of its code.
@@ -48,7 +48,7 @@ def split(bundle: str, boundary: str, reason: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("topics", "expected"), [(1, []), (2, [split(TEN, "0x40000000", "MsgRate")])])
-def test_s1a_a_bundle_of_one_topic_is_not_split(topics: int, expected: list[object]) -> None:
+def test_s1a_bundle_of_one_topic_is_not_split(topics: int, expected: list[object]) -> None:
     known = {TEN: {"longTermData": {"numSamples": 3, "msgRateIn": 30000, "msgRateOut": 1}, "topics": topics}}
     (answer,) = answers(reported({TEN: stats(topics=topics)}, bundleData=known), "--split")
     assert (answer["decisions"], answer["state"]) == (expected, {})
@@ -65,14 +65,14 @@ def busy(*bundles: str) -> Line:
     return reported({bundle: stats(51, 51, topics=5) for bundle in bundles})
 
 
-def test_s2a_a_bundle_is_split_the_fourth_time_one_a_cycle() -> None:
+def test_s2a_bundle_is_split_in_the_fourth_cycle_one_per_cycle() -> None:
     found = answers([busy(BUNDLE_1, BUNDLE_2)] * 5, "--split", *settings(EXTENSIBLE))
     assert [each["decisions"] for each in found[:3]] == [[], [], []]
     assert found[3]["decisions"] == [split(BUNDLE_1, "0x7fffffff", "MsgRate")]
     assert found[4]["decisions"] == [split(BUNDLE_2, "0x07ffffff", "MsgRate")]
 
 
-def test_s2a_goes_on_from_the_state_that_was_printed_but_not_for_a_new_incarnation() -> None:
+def test_s2a_printed_state_is_continued_for_the_same_incarnation_only() -> None:
     asked = ("--split", *settings(EXTENSIBLE))
     state = answers([busy(BUNDLE_1)] * 3, *asked)[-1]["state"]
     (answer,) = answers({**busy(BUNDLE_1), "state": state}, *asked)
@@ -83,7 +83,7 @@ def test_s2a_goes_on_from_the_state_that_was_printed_but_not_for_a_new_incarnati
     assert answer["decisions"] == []
 
 
-def test_s2e_without_a_threshold_the_first_cycle_splits() -> None:
+def test_s2e_first_cycle_splits_without_a_threshold() -> None:
     threshold = {"loadBalancerNamespaceBundleSplitConditionHitCountThreshold": 0}
     line = reported({BUNDLE_1: stats(101, topics=5)})
     (answer,) = answers(line, "--split", *settings(EXTENSIBLE | threshold))
@@ -133,7 +133,7 @@ def test_s3i_flow_or_qps() -> None:
 
 
 DOCUMENTED = {0x10000000: 1, 0x15000000: 2, 0x24000000: 3, 0x39000000: 4, 0x58000000: 5, 0x76000000: 6}
-"""The hashes of topics t1 to t6, of which each has so many hundred messages/s and ten MiB/s."""
+"""Hashes of topics t1 to t6; topic i has i * 100 messages/s and i * 10 MiB/s."""
 
 
 @pytest.mark.parametrize(
@@ -195,13 +195,13 @@ def test_n2_halving(lower: int, upper: int, boundary: int) -> None:
     assert cut("range_equally_divide", BundleRange(lower, upper), []) == [boundary]
 
 
-def test_a_bundle_that_is_asked_for_is_split_whatever_its_load_and_the_table_shows_it() -> None:
+def test_requested_split_ignores_load_and_is_shown_in_the_table() -> None:
     result = run([reported({TEN: stats(topics=1)})], "--split", "--bundle", TEN)
     assert "0x40000000" in result.stdout
     assert "Split into 2 because it was asked for" in result.stdout
 
 
-def test_topics_without_a_hash_are_hashed_as_their_namespace_does() -> None:
+def test_topics_without_a_hash_use_the_hash_function_of_their_namespace() -> None:
     bundle = "my-tenant/my-ns/0x00000000_0xffffffff"
     names = [f"persistent://my-tenant/my-ns/my-topic-partition-{i}" for i in range(2)]
     line = reported({bundle: stats(topics=2)}, topics={bundle: [{"topic": name} for name in names]})
@@ -218,7 +218,7 @@ def test_declared_bundles_count_towards_the_maximum() -> None:
         assert [each["verdict"] for each in answer["verdicts"]] == [expected]
 
 
-def test_brokers_of_one_cycle_keep_the_maximum_number_of_bundles_together() -> None:
+def test_maximum_of_bundles_holds_across_brokers_of_a_cycle() -> None:
     left, right = "ten/ns/0x00000000_0x80000000", "ten/ns/0x80000000_0xffffffff"
     line = {
         "brokers": {
@@ -234,7 +234,7 @@ def test_brokers_of_one_cycle_keep_the_maximum_number_of_bundles_together() -> N
     assert [each["verdict"] for each in answer["verdicts"]] == ["msg_rate", "namespace_has_maximum_bundles"]
 
 
-def test_a_bundle_with_one_hot_topic_is_not_split_where_pulsar_would_again_and_again() -> None:
+def test_bundle_with_one_hot_topic_is_not_split_unlike_in_pulsar() -> None:
     topics = [{"topic": "hot", "hash": 5, "msgRateIn": 39000}, {"topic": "cold", "hash": 9, "msgRateIn": 1000}]
     (answer,) = answers(reported({TEN: stats(40000, topics=2)}, topics={TEN: topics}), "--split")
     assert answer["decisions"] == []
@@ -257,7 +257,7 @@ def test_a_bundle_with_one_hot_topic_is_not_split_where_pulsar_would_again_and_a
         (("--split", "--set", "supportedNamespaceBundleSplitAlgorithms=range_equally_divide,halves"), "halves"),
     ],
 )
-def test_an_algorithm_that_is_not_supported_is_refused(options: tuple[str, ...], complaint: str) -> None:
+def test_unsupported_algorithm_is_refused(options: tuple[str, ...], complaint: str) -> None:
     supported = "supportedNamespaceBundleSplitAlgorithms=range_equally_divide,topic_count_equally_divide"
     result = run([reported({TEN: stats(topics=2)})], "--set", supported, *options)
     assert (result.exit_code, result.stdout) == (2, "")

@@ -39,7 +39,7 @@ def shed(given: Snapshot) -> Shed:
     return TransferShedder(CONFIGURED).find_bundles_for_unloading(given, {})
 
 
-def test_a5_usage_is_the_weighted_maximum_with_memory_and_the_first_figures_are_taken_whole() -> None:
+def test_a5_usage_is_the_weighted_maximum_including_memory() -> None:
     given = report(
         cpu=1, memory=(800, 200), direct_memory=2, bandwidth_in=3, bandwidth_out=4, load=(3, 4, 1, 2), last_update_ms=7
     )
@@ -51,7 +51,7 @@ def test_a5_usage_is_the_weighted_maximum_with_memory_and_the_first_figures_are_
     assert rules.average_after(report(last_update_ms=8), average).usage_ema == 1.5
 
 
-def test_a7_a_broker_starts_as_fully_used_without_any_throughput() -> None:
+def test_a7_broker_starts_as_fully_used_without_throughput() -> None:
     assert LoadAverage() == LoadAverage(usage_ema=1.0, msg_throughput_ema=0.0, updated_at_ms=0)
     again = ReportRules().average_after(report(cpu=30, last_update_ms=9), LoadAverage(usage_ema=0.2))
     assert again.usage_ema == np.float32(30.000001907348633) / 100
@@ -74,7 +74,7 @@ FOUR = {
 }
 
 
-def test_b1_the_busiest_bundles_are_listed_from_the_least_busy_on_and_idle_ones_are_not() -> None:
+def test_b1_busiest_bundles_are_listed_in_ascending_order_without_idle_ones() -> None:
     assert top(report(FOUR), 3) == ["ns2", "ns3", "ns1"]
     assert top(report(FOUR), 2) == ["ns3", "ns1"]
 
@@ -90,11 +90,11 @@ def test_b3_bundles_of_excluded_namespaces_are_not_listed() -> None:
     assert top(report(given), 2, frozenset({"tenant/ns2"})) == ["ns1"]
 
 
-def test_b4_without_any_throughput_nothing_is_listed() -> None:
+def test_b4_nothing_is_listed_without_throughput() -> None:
     assert top(report([bundle(1), bundle(2)]), 2) == []
 
 
-def test_b8_the_first_values_are_those_of_a_full_sort() -> None:
+def test_b8_partial_sort_equals_a_full_sort() -> None:
     rng = np.random.default_rng(8)
     for _ in range(300):
         values = rng.integers(0, 6, rng.integers(1, 11)).tolist()
@@ -104,7 +104,7 @@ def test_b8_the_first_values_are_those_of_a_full_sort() -> None:
         assert len(set(found)) == most
 
 
-def test_t33_the_predicted_statistics_are_those_of_the_brokers_after_the_moves() -> None:
+def test_t33_predicted_statistics_equal_those_after_the_moves() -> None:
     rng = np.random.default_rng(33)
     for _ in range(200):
         usage = rng.uniform(0, 1, 10)
@@ -119,7 +119,7 @@ def test_t33_the_predicted_statistics_are_those_of_the_brokers_after_the_moves()
             assert statistics.std == pytest.approx(usage.std(), abs=1e-4)
 
 
-def test_t34_in_the_end_the_deviation_is_below_the_target_or_nothing_is_left_to_move() -> None:
+def test_t34_deviation_reaches_the_target_or_no_bundle_can_move() -> None:
     rng = np.random.default_rng(34)
     for _ in range(5):
         carried = {f"{i:02d}": rng.uniform(1e4, 5e5, 10) for i in range(20)}
@@ -139,7 +139,7 @@ def test_t34_in_the_end_the_deviation_is_below_the_target_or_nothing_is_left_to_
 
 
 def spread(carried: Mapping[str, FloatArray], owner: Mapping[tuple[str, int], int], capacity: FloatArray) -> Snapshot:
-    """Brokers whose CPU usage is what their bundles carry, as a part of their capacity."""
+    """Return brokers whose CPU usage is the load of their bundles over their capacity."""
     reports = {}
     for number, limit in enumerate(capacity.tolist()):
         own = {

@@ -68,21 +68,21 @@ def against_an_idle_broker(loads: list[float], settings: PlannerSettings = NO_MI
     return shed(given, settings).get("broker-1:8080", [])
 
 
-def test_f6_an_idle_broker_counts_as_1_and_the_need_is_never_exceeded() -> None:
+def test_f6_idle_broker_counts_as_1_and_the_need_is_not_exceeded() -> None:
     assert against_an_idle_broker([100] * 5) == [bundle(0), bundle(1)]
 
 
-def test_f_derived_the_need_may_equal_the_minimum() -> None:
+def test_f_derived_need_may_equal_the_minimum() -> None:
     assert against_an_idle_broker([100] * 5, replace(NO_MINIMUM, min_unload_message=249))
     assert not against_an_idle_broker([100] * 5, replace(NO_MINIMUM, min_unload_message=250))
 
 
-def test_f_derived_a_bundle_takes_only_the_whole_part_of_its_load_off_the_need() -> None:
-    """The need is (12 - 1) / 2 = 5.5, of which 5: 2.5 takes 2 of it, 2.5 the next 2, and so 1 is left for another."""
+def test_f_derived_only_the_integer_part_of_a_load_reduces_the_need() -> None:
+    """The need is (12 - 1) / 2 = 5.5, rounded to 5. Each 2.5 reduces it by 2, so 1 remains for another bundle."""
     assert against_an_idle_broker([2.5, 2.5, 2.5, 2.5, 1.0, 1.0]) == [bundle(0), bundle(1), bundle(4)]
 
 
-def test_q10_bundles_that_carry_nothing_fit_into_any_need_as_in_pulsar() -> None:
+def test_q10_idle_bundles_fit_into_any_need_as_in_pulsar() -> None:
     assert against_an_idle_broker([100, 100, 0, 0, 100]) == [bundle(0), bundle(2), bundle(3)]
     limit = replace(NO_MINIMUM, max_unload_bundle_num_per_shedding=2)
     limited = against_an_idle_broker([100, 0, 0, 100, 100], limit)
@@ -94,7 +94,7 @@ def unloads(plan: Plan) -> list[Unload]:
 
 
 def rounds(given: Snapshot, settings: PlannerSettings, number: int) -> tuple[list[list[Unload]], State]:
-    """The unloads of so many rounds on the same load, and what is remembered, as JSON has it."""
+    """Return the unloads of `number` rounds on the same load, and the state after JSON."""
     state: State = {}
     found = []
     for _ in range(number):
@@ -104,7 +104,7 @@ def rounds(given: Snapshot, settings: PlannerSettings, number: int) -> tuple[lis
     return found, state
 
 
-def test_g2_derived_a_little_apart_takes_eight_rounds() -> None:
+def test_g2_derived_small_difference_takes_eight_rounds() -> None:
     loads: dict[str, Load] = {bundle(i): (450, 450, 0, 0) for i in range(11)}
     given = snapshot(
         {
@@ -135,7 +135,7 @@ def three(*names: str) -> Snapshot:
     return snapshot({name: report() for name in names or ("1", "2", "3")})
 
 
-def test_q11_bundles_never_seen_are_drawn_one_by_one_where_pulsar_sends_all_of_them_to_one_broker() -> None:
+def test_q11_unknown_bundles_are_drawn_individually_unlike_in_pulsar() -> None:
     state: State = {}
     chosen: list[BrokerId] = []
     for i in range(30):
