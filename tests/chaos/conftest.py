@@ -1,4 +1,4 @@
-"""A node that leads, with scripted brokers, on the ZooKeeper that all tests of this process share."""
+"""A leading node with scripted brokers, on the ZooKeeper shared by all tests of this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTINGS: dict[str, Any] = {
     "unloadAttemptTimeoutMs": 10_000,
     "lookupTimeoutMs": 20_000,
 }
-"""Nobody gives up because the machine is busy."""
+"""Timeouts long enough for a busy machine."""
 
 
 @pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])

@@ -1,4 +1,4 @@
-"""A leader that loses ZooKeeper without being told: lost packets with no end of the connection, or a hung server."""
+"""A leader that loses ZooKeeper unnoticed: packets are dropped without a disconnect, or the server hangs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def populate(cluster: Cluster) -> None:
     await cluster.assign_all(url)
 
 
-async def test_a_leader_cut_off_while_busy_stops_leading_before_another_leads(cut: tuple[Cluster, TcpProxy]) -> None:
+async def test_busy_leader_that_is_cut_off_steps_down_before_another_leads(cut: tuple[Cluster, TcpProxy]) -> None:
     cluster, proxy = cut
     far, near = cluster.nodes["far"], cluster.nodes["near"]
     owned, fresh = topics_of_bundles(await cluster.state()), topics_of_bundles(await cluster.state("tenant/fresh"))
@@ -63,7 +63,7 @@ async def test_a_leader_cut_off_while_busy_stops_leading_before_another_leads(cu
         await eventually(lambda: len(history.moments) > 5, what="the leader is busy")
         proxy.blackhole()
         await eventually(lambda: leads(cluster, near), what="the other node takes over")
-        assert await leads_no_more(cluster, far)
+        assert await has_stepped_down(cluster, far)
         taken_over = await cluster.get(paths.EPOCH)
         await eventually(lambda: answers(cluster, near, fresh[-1]), what="the successor assigns")
         count = len(prober.probes)
@@ -80,7 +80,7 @@ async def test_a_leader_cut_off_while_busy_stops_leading_before_another_leads(cu
     assert reasons
 
 
-async def test_a_healed_node_is_not_ready_before_it_knows_what_it_missed(cut: tuple[Cluster, TcpProxy]) -> None:
+async def test_healed_node_is_not_ready_before_it_has_caught_up(cut: tuple[Cluster, TcpProxy]) -> None:
     """While the node is cut off a bundle moves, another is assigned and a namespace appears."""
     cluster, proxy = cut
     far, near = cluster.nodes["far"], cluster.nodes["near"]
@@ -123,7 +123,7 @@ async def test_hanging_zookeeper(start_zookeeper: ZooKeeperFactory, chroot: str,
             server.pause()
             try:
                 for node in cluster.nodes.values():
-                    await eventually(partial(leads_no_more, cluster, node), what=f"{node.name} leads no more")
+                    await eventually(partial(has_stepped_down, cluster, node), what=f"{node.name} leads no more")
                 silent_s = now_s()
                 count = len(assigning.probes)
                 await eventually(lambda: len(assigning.probes) > count + 4)
@@ -144,7 +144,7 @@ async def test_hanging_zookeeper(start_zookeeper: ZooKeeperFactory, chroot: str,
 
 
 def known(prober: Prober, before_s: float) -> set[str]:
-    """The topics that had been answered by then."""
+    """Return the topics answered before this time."""
     return {probe.topic for probe in prober.probes if probe.status == 200 and probe.answered_s < before_s}
 
 
@@ -156,8 +156,8 @@ async def answers(cluster: Cluster, node: NodeProcess, topic: str) -> bool:
     return (await cluster.lookup(node.url, topic))[0] == 200
 
 
-async def leads_no_more(cluster: Cluster, node: NodeProcess) -> bool:
-    """Return whether the node says so, by its health and by its metrics."""
+async def has_stepped_down(cluster: Cluster, node: NodeProcess) -> bool:
+    """Return true if health and metrics of the node say that it does not lead."""
     status, health = await get_json(cluster.http, f"{node.url}/healthz")
     async with cluster.http.get(f"{node.url}/metrics") as answer:
         lines = (await answer.text()).splitlines()
@@ -167,10 +167,10 @@ async def leads_no_more(cluster: Cluster, node: NodeProcess) -> bool:
 
 
 async def not_ready_unless_it_knows(cluster: Cluster, node: NodeProcess, topic: str, owner: str) -> None:
-    """Ask for readiness, then for the owner, without a pause: once it says that it is ready it has to name `owner`."""
+    """Poll readiness and the owner without a pause; once ready, the node must name `owner`."""
     async with asyncio.timeout(patience()):
         ready = False
         while not ready:
             ready = await cluster.is_ready(node.url)
             _, answer = await cluster.lookup(node.url, topic)
-    assert answer["brokerId"] == owner, "ready, and out of date"
+    assert answer["brokerId"] == owner, "ready with a stale mirror"

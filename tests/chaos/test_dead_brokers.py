@@ -1,4 +1,4 @@
-"""A broker whose znode goes, comes back, or turns into garbage."""
+"""A broker whose znode is deleted, created again, or becomes unreadable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.zookeeper
 OWNED = OwnershipState.OWNED
 
 
-async def test_the_bundles_of_a_dead_broker_are_placed_at_their_next_lookup_in_one_step(cluster: LocalCluster) -> None:
+async def test_bundle_of_a_dead_broker_is_placed_at_its_next_lookup_in_one_write(cluster: LocalCluster) -> None:
     dead = await cluster.owner()
     await dead.die()
     await eventually(lambda: len(cluster.node.mirror.brokers) == 2)
@@ -26,7 +26,7 @@ async def test_the_bundles_of_a_dead_broker_are_placed_at_their_next_lookup_in_o
     assert [entry["source"] for entry in cluster.journalled("assign")] == [None, dead.broker_id]
 
 
-async def test_a_broker_that_registers_again_is_a_new_one_and_owns_nothing(cluster: LocalCluster) -> None:
+async def test_re_registered_broker_owns_nothing(cluster: LocalCluster) -> None:
     broker = await cluster.owner()
     before = broker.incarnation
     others = [each for each in cluster.brokers if each is not broker]
@@ -40,7 +40,7 @@ async def test_a_broker_that_registers_again_is_a_new_one_and_owns_nothing(clust
     assert cluster.ownership.owner.incarnation == broker.incarnation > before
 
 
-async def test_a_broker_whose_record_turns_into_garbage_keeps_what_it_owns_and_is_found(cluster: LocalCluster) -> None:
+async def test_broker_with_an_unreadable_record_keeps_its_bundles(cluster: LocalCluster) -> None:
     broker = await cluster.owner()
     await broker.publish(b"\x00 no record")
     await eventually(lambda: cluster.node.mirror.faults, what="the fault is listed")
@@ -52,13 +52,13 @@ async def test_a_broker_whose_record_turns_into_garbage_keeps_what_it_owns_and_i
     assert cluster.ownership.version == 1
 
 
-async def test_a_broker_that_registers_with_garbage_gets_nothing_and_frees_nothing(cluster: LocalCluster) -> None:
+async def test_unreadable_broker_record_frees_no_bundle_after_a_reread(cluster: LocalCluster) -> None:
     broker = await cluster.owner()
     await broker.publish(b"[]")
     await eventually(lambda: cluster.node.mirror.faults)
     cluster.node.intake.mark_dirty("/loadbalance")
     await cluster.node.intake.settled()
-    assert cluster.node.mirror.faults, "reading everything again does not mend it"
+    assert cluster.node.mirror.faults, "a full reread does not clear the fault"
     assert (await cluster.lookup(TOPIC))[0] == 200
     assert (cluster.ownership.state, cluster.ownership.version) == (OWNED, 1)
 
@@ -78,8 +78,8 @@ async def test_lookup_without_brokers_is_refused_until_one_comes_back(cluster: L
     assert "broker" in body["reason"]
 
 
-async def test_lookups_are_answered_while_one_broker_after_the_other_restarts(cluster: LocalCluster) -> None:
-    """Two of three are always there: no lookup is refused because the one that was just chosen has left."""
+async def test_lookups_are_answered_during_a_rolling_restart(cluster: LocalCluster) -> None:
+    """Two of three brokers are always registered; losing the chosen one refuses no lookup."""
     statuses: list[int] = []
 
     async def ask(number: int) -> None:

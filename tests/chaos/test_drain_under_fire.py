@@ -1,4 +1,4 @@
-"""Somebody dies in the middle of a drain: whoever leads next goes on with it, and what is drained ends with nothing."""
+"""A leader, source or destination dies during a drain; the drain still completes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from support.waiting import eventually
 QUICK = {"write 1 committed", "unload obeyed"}
 """The steps that `make test` runs."""
 
-# A connection may be accepted in the very moment in which a server inside this process is killed; asyncio loses it.
+# A connection accepted while a server inside this process is killed is lost by asyncio.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 
 @pytest.mark.parametrize("step", deep_except(QUICK, UNLOAD))
-async def test_a_successor_goes_on_with_the_drain_of_a_killed_leader(step: str) -> None:
+async def test_successor_continues_the_drain_of_a_killed_leader(step: str) -> None:
     async with a_stepped_cluster(in_memory()) as cluster:
         async with probing(cluster.http, [cluster.standby.url], lambda _: cluster.uninvolved) as prober:
             await begin_to_drain(cluster, step)
@@ -32,7 +32,7 @@ async def test_a_successor_goes_on_with_the_drain_of_a_killed_leader(step: str) 
 
 
 @pytest.mark.parametrize("step", deep_except(QUICK, UNLOAD))
-async def test_the_drain_of_a_broker_that_dies_is_done(step: str) -> None:
+async def test_drain_of_a_dead_broker_completes(step: str) -> None:
     async with a_stepped_cluster(in_memory()) as cluster:
         await begin_to_drain(cluster, step)
         await cluster.source.die()
@@ -43,7 +43,7 @@ async def test_the_drain_of_a_broker_that_dies_is_done(step: str) -> None:
 
 
 @pytest.mark.parametrize("step", deep_except(QUICK, UNLOAD))
-async def test_when_a_broker_that_gets_bundles_dies_the_others_get_them(step: str) -> None:
+async def test_bundles_move_elsewhere_when_a_destination_dies(step: str) -> None:
     async with a_stepped_cluster(in_memory()) as cluster:
         await begin_to_drain(cluster, step)
         await cluster.destination.die()

@@ -1,7 +1,7 @@
-"""Somebody dies at each step of a split, an unload, a transfer and a merge: it is completed or undone, and served.
+"""A leader, owner, destination or server dies at each step of a split, unload, transfer and merge.
 
-The leader, the owner and the destination die on a metadata store in memory; the leading one of three ZooKeeper servers
-is killed in an ensemble.
+The operation is completed or undone, and topics are served. Leader, owner and destination die on a metadata store in
+memory; the leading one of three ZooKeeper servers is killed in an ensemble.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from support.zookeeper_ensemble import EmbeddedEnsemble
 from loadmanager.core.domain.bundles import equal_boundaries
 from loadmanager.core.domain.ownership import NamespaceState
 
-# A connection may be accepted in the very moment in which a server inside this process is killed; asyncio loses it.
+# A connection accepted while a server inside this process is killed is lost by asyncio.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 UNDECIDED = ("topics asked", "topics named", "write 1 ready")
@@ -56,7 +56,7 @@ QUICK_DEATHS = {
 
 
 @pytest.mark.parametrize("operation", STEPS)
-async def test_there_are_no_other_steps(operation: str) -> None:
+async def test_operation_has_exactly_the_listed_steps(operation: str) -> None:
     async with a_stepped_cluster(in_memory()) as cluster:
         cluster.steps.hold(STEPS[operation][-1])
         acting = asyncio.create_task(cluster.act(operation))
@@ -70,7 +70,7 @@ async def test_there_are_no_other_steps(operation: str) -> None:
 
 
 @pytest.mark.parametrize(("operation", "step", "victim"), deep_except(QUICK_DEATHS, DEATHS))
-async def test_when_somebody_dies_at_a_step_it_is_completed_or_undone(operation: str, step: str, victim: str) -> None:
+async def test_step_is_completed_or_undone_after_a_death(operation: str, step: str, victim: str) -> None:
     async with a_stepped_cluster(in_memory()) as cluster:
         urls = [cluster.standby.url] if victim == "leader" else [cluster.leader.url, cluster.standby.url]
         async with probing(cluster.http, urls, lambda _: cluster.uninvolved) as prober:
@@ -98,7 +98,7 @@ async def test_when_somebody_dies_at_a_step_it_is_completed_or_undone(operation:
 
 @pytest.mark.parametrize(("operation", "step"), deep_except(QUICK_STEPS, EVERY_STEP))
 async def test_step_is_completed_or_undone_after_a_broken_connection(operation: str, step: str) -> None:
-    """For a moment only: the same leader goes on, and looks after what was left unfinished at once."""
+    """A short interruption: the same leader goes on and finishes pending operations at once."""
     world = in_memory()
     async with a_stepped_cluster(world) as cluster:
         cluster.steps.hold(step)
@@ -133,7 +133,7 @@ async def test_step_survives_a_dead_server(ensemble: EmbeddedEnsemble, chroot: s
             await cluster.steps.reached()
             victim = await asyncio.to_thread(ensemble.find_leader)
             assert victim is not None
-            cluster.steps.go_on()  # what was held is on its way when the server dies
+            cluster.steps.go_on()  # the held request is under way when the server dies
             await asyncio.to_thread(victim.kill)
             try:
                 await eventually(lambda: asyncio.to_thread(ensemble.find_leader), "ZooKeeper has a leader")

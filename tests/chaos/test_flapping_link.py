@@ -1,4 +1,4 @@
-"""A leader whose link to ZooKeeper comes and goes, beside a standby with a sound one."""
+"""A leader with a flapping link to ZooKeeper, and a standby with a stable one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLAPS = 2
 
 @pytest.mark.deep
 async def test_standby_with_a_sound_link_is_elected(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
-    """Each time the link is down for as long as the lease, and up again before the session expires."""
+    """The link is down for the length of the lease each time, and up before the session expires."""
     async with TcpProxy(zookeeper.port) as link, a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
         far = await cluster.start_node("far", SETTINGS, via=link.address)
         assert await cluster.leader() is far
@@ -44,7 +44,7 @@ async def _flap(cluster: Cluster, link: TcpProxy, far: NodeProcess) -> None:
 
 
 async def _trusts_no_session(cluster: Cluster, node: NodeProcess) -> bool:
-    """Its client gives the connection up as the lease lapses, or a moment earlier; a leader notes the lease itself."""
+    """The client closes the connection when the lease lapses or slightly earlier; a leader checks the lease itself."""
     leads = len(node.events("elected")) > len(node.events("stepped_down"))
     return not leads and not await cluster.is_ready(node.url)
 

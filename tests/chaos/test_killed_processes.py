@@ -1,6 +1,6 @@
-"""Real processes are killed in the middle of a split, an unload, a transfer and a merge: each ends well within 10 s.
+"""Processes are killed during a split, unload, transfer and merge: each operation ends within 10 s.
 
-Leaders die while a broker's agent holds back its answer; a broker dies with its agent while it is asked for a bundle.
+Leaders die while an agent delays its answer; a broker and its agent die while asked to release a bundle.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ REQUESTS = {
 
 @pytest.fixture
 async def cluster(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Two node processes and one broker; the sessions are so long that no test waits for the end of one."""
+    """Two node processes and one broker, with sessions longer than any test."""
     async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
         await cluster.start_all(2, 1, {"unloadAttemptTimeoutMs": 1_000})
         await cluster.create_namespace((await cluster.leader()).url, bundles=4)
@@ -65,7 +65,9 @@ async def cluster(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> 
         ("merge", "boundaries told"),
     ],
 )
-async def test_a_leader_is_killed_while_it_waits_for_an_agent(cluster: Cluster, operation: str, step: str) -> None:
+async def test_operation_survives_a_leader_killed_while_it_waits_for_an_agent(
+    cluster: Cluster, operation: str, step: str
+) -> None:
     leader = await cluster.leader()
     survivor = next(node for node in cluster.nodes.values() if node is not leader)
     (source,) = cluster.brokers
@@ -98,7 +100,7 @@ async def test_a_leader_is_killed_while_it_waits_for_an_agent(cluster: Cluster, 
 
 
 async def act(http: aiohttp.ClientSession, url: str, operation: str, bundle: str, destination: str) -> None:
-    """Ask for the operation; whoever is asked may die over it."""
+    """Request the operation; the node may die before it answers."""
     method, path = REQUESTS[operation]
     with contextlib.suppress(aiohttp.ClientError):
         async with http.request(method, url + path.format(bundle, destination)) as answer:
@@ -106,7 +108,7 @@ async def act(http: aiohttp.ClientSession, url: str, operation: str, bundle: str
 
 
 async def is_served(cluster: Cluster, url: str, topics: list[str]) -> None:
-    """Wait until nothing is on its way, and every topic is served by the broker to which clients are sent."""
+    """Wait until no bundle is releasing and each topic is served by the broker of its lookup."""
 
     async def served() -> bool:
         if any(each.state is OwnershipState.RELEASING for each in (await cluster.state()).ownerships):
@@ -135,8 +137,8 @@ def assert_outcome(operation: str, step: str, state: NamespaceState, target: Scr
 
 
 @pytest.mark.deep
-async def test_brokers_are_killed_with_their_agents_while_they_are_asked_for_a_bundle(tmp_path: Path) -> None:
-    """One after the other: the owner of a bundle that is unloaded, transferred, split or merged."""
+async def test_operations_survive_brokers_killed_with_their_agents(tmp_path: Path) -> None:
+    """Kills the owner of a bundle during an unload, a transfer, a split and a merge, one by one."""
     settings = DemoSettings(nodes=2, brokers=3)
     async with DemoCluster.started(settings, tmp_path) as demo, aiohttp.ClientSession() as http:
         url, name = demo.node_urls[0], NamespaceName.of("tenant", "ns")
@@ -159,7 +161,7 @@ async def test_brokers_are_killed_with_their_agents_while_they_are_asked_for_a_b
             assert owner is not None
             victim = next(broker for broker in demo.brokers.values() if broker.broker_id == owner.broker)
             other = next(broker for broker in demo.brokers.values() if broker is not victim)
-            os.kill(victim.agent_pid, signal.SIGSTOP)  # it is asked, and does not answer
+            os.kill(victim.agent_pid, signal.SIGSTOP)  # the agent is asked and does not answer
             acting = asyncio.create_task(act(http, url, operation, now.bundle_name(0), other.broker_id))
             if operation in ("unload", "transfer"):
                 await eventually(lambda: is_releasing(state))

@@ -1,4 +1,4 @@
-"""After a reconnection the view counts as current only once the watch is in force and everything was read again."""
+"""After a reconnection the mirror is fresh only when the watch is armed and all records were read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loadmanager.store.metadata_store import MetadataStore, Unsubscribe
 
 
 class LateWatchStore:
-    """A session whose server takes its time to arm a watch: until `may_arm`, nothing is heard of."""
+    """A session whose server arms watches late: until `may_arm` no event is delivered."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -39,7 +39,7 @@ class LateWatchStore:
         return self._store.watch(path, heard)
 
 
-async def test_a_node_that_reads_everything_before_its_watch_is_in_force_is_not_ready() -> None:
+async def test_node_is_not_ready_before_its_watch_is_armed() -> None:
     cluster = a_memory_cluster()
     beneath = MemoryStore(cluster)
     await beneath.start()
@@ -55,7 +55,7 @@ async def test_a_node_that_reads_everything_before_its_watch_is_in_force_is_not_
         cluster.heal(beneath)
         local.node.intake.mark_dirty(paths.ROOT)
         await local.node.intake.settled()
-        assert not local.node.mirror.is_fresh, "what changed between the reading and the watch would go unnoticed"
+        assert not local.node.mirror.is_fresh, "changes between the read and the watch would be missed"
         store.may_arm.set()
         await eventually(lambda: local.node.mirror.is_fresh)
     await beneath.close()

@@ -1,4 +1,4 @@
-"""A leader that is stopped (SIGSTOP) beyond its session and wakes up with old answers in its sockets."""
+"""A leader stopped (SIGSTOP) beyond its session resumes with old answers in its sockets."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def cluster(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> 
         yield cluster
 
 
-async def test_a_leader_paused_while_it_sheds_changes_nothing_when_it_wakes_up(cluster: Cluster) -> None:
+async def test_leader_paused_while_shedding_changes_nothing_after_resuming(cluster: Cluster) -> None:
     hot = cluster.brokers[0]
     topics, fresh = topics_of_bundles(await cluster.state()), topics_of_bundles(await cluster.state("tenant/fresh"))
     paused = await cluster.leader()
@@ -80,7 +80,7 @@ async def test_a_leader_paused_while_it_sheds_changes_nothing_when_it_wakes_up(c
     assert [probe for probe in prober.failures() if not is_moving(probe.broker)] == []
 
 
-async def test_a_lookup_passed_on_to_a_paused_leader_is_answered_by_its_successor(cluster: Cluster) -> None:
+async def test_lookup_forwarded_to_a_paused_leader_is_answered_by_its_successor(cluster: Cluster) -> None:
     paused = await cluster.leader()
     other = next(node for node in cluster.nodes.values() if node is not paused)
     topics = topics_of_bundles(await cluster.state("tenant/fresh"))
@@ -91,7 +91,7 @@ async def test_a_lookup_passed_on_to_a_paused_leader_is_answered_by_its_successo
 
 
 async def shed_something(cluster: Cluster, hot: ScriptedBroker) -> list[str]:
-    """Make one broker hot, and have it hold the unloads that follow; the bundles that are being released."""
+    """Make one broker hot and hold its unloads; return the releasing bundles."""
     hot.may_obey.clear()
     state = await cluster.state()
     owners = zip(state.bundle_names(), state.ownerships, strict=True)
@@ -104,7 +104,7 @@ async def shed_something(cluster: Cluster, hot: ScriptedBroker) -> list[str]:
 
 
 async def successor_of(cluster: Cluster, paused: NodeProcess) -> NodeProcess:
-    """The node that leads besides the paused one, which does not answer."""
+    """Return the node that leads while the paused one does not answer."""
     successor = await cluster.leader()
     assert successor is not paused
     return successor
@@ -117,7 +117,7 @@ def settled(history: History, bundles: list[str]) -> bool:
 
 
 async def follows_and_forwards(cluster: Cluster, node: NodeProcess, topic: str) -> None:
-    """The node answers a lookup that only the leader can, and is ready."""
+    """Check that the node forwards a lookup to the leader."""
 
     async def assigned() -> bool:
         return (await cluster.lookup(node.url, topic))[0] == 200
@@ -128,5 +128,5 @@ async def follows_and_forwards(cluster: Cluster, node: NodeProcess, topic: str) 
 
 
 def is_moving(answer: str) -> bool:
-    """Return true if a lookup was refused because its bundle is between two owners."""
+    """Return true if a lookup was refused because its bundle is changing owners."""
     return "Releasing" in answer or "no owner yet" in answer

@@ -1,4 +1,4 @@
-"""SIGKILL to a leader that records: what it had written stays, the rest is marked as missing, the next one goes on."""
+"""SIGKILL of a recording leader: written rows stay, the rest is a gap, and the next leader continues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.zookeeper
 
 
 def decisions(folder: Path, epoch: int) -> list[int]:
-    """The sequences of the decisions of a term that are written."""
+    """Return the sequences of the written decisions of a term."""
     return [row["sequence"] for row in History(str(folder)).rows(DECISIONS) if row["epoch"] == epoch]
 
 

@@ -1,4 +1,4 @@
-"""A node that loses its term and wins the next one at once: nothing of the old term reaches into the new one."""
+"""A node that loses its term and wins the next one at once: no state of the old term affects the new one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Alone:
     witness: MetadataStore
 
     async def lose_leadership(self) -> None:
-        """Let the leader's znode vanish: the node steps down, and finds that nobody leads."""
+        """Delete the leader's znode: the node steps down and is elected again."""
         epoch = self.local.node.mirror.epoch
         await self.witness.commit([Delete(paths.LEADER)])
         await eventually(lambda: self.local.node.leading.is_set() and self.local.node.mirror.epoch == epoch + 1)
@@ -56,14 +56,14 @@ async def alone(world: StoreWorld) -> AsyncIterator[Alone]:
         broker.may_obey.set()
 
 
-async def test_the_next_term_assigns(alone: Alone) -> None:
+async def test_next_term_assigns(alone: Alone) -> None:
     for number in range(3):
         await alone.lose_leadership()
         await alone.local.node.lookups.lookup(TopicName.parse(f"persistent://tenant/ns/{number}"))
     assert alone.local.node.election.terms_won == 4
 
 
-async def test_the_next_term_finishes_the_release_that_the_last_one_began(alone: Alone) -> None:
+async def test_next_term_finishes_a_release_of_the_last_one(alone: Alone) -> None:
     alone.broker.may_obey.clear()
     node = alone.local.node
     entry, index = node.mirror.bundle_of_topic(TOPIC)
@@ -80,7 +80,7 @@ async def test_the_next_term_finishes_the_release_that_the_last_one_began(alone:
     await eventually(lambda: state_of(alone) is OwnershipState.FREE)
 
 
-async def test_a_lookup_that_waits_when_the_term_ends_is_told_so_or_answered(alone: Alone) -> None:
+async def test_waiting_lookup_fails_or_is_answered_when_the_term_ends(alone: Alone) -> None:
     node = alone.local.node
     lookups = [
         asyncio.create_task(node.lookups.lookup(TopicName.parse(f"persistent://tenant/ns/a{n}"))) for n in range(20)

@@ -1,4 +1,4 @@
-"""Two nodes that both believe they lead: only one of them can write, and the other learns it from its first attempt."""
+"""Two nodes that both believe they lead: only one can write; the other steps down at its first write."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SETTINGS = {"loadBalancerSheddingEnabled": False, "lookupTimeoutMs": 20_000}
 
 
 class DeafStore:
-    """A session whose watches can be silenced: its node hears of nothing, and everything else works."""
+    """A session whose watch events can be suppressed; everything else works."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -42,7 +42,7 @@ class DeafStore:
 
 @dataclass(slots=True)
 class Pair:
-    """`old` has been elected, hears nothing any more and believes it still leads; `new` leads."""
+    """`old` was elected, gets no events and believes that it still leads; `new` leads."""
 
     old: Node
     new: Node
@@ -95,7 +95,7 @@ def give(owner: Registration) -> Callable[[Ownership, Stamp], Ownership]:
     return lambda current, stamp: assign(current, owner, stamp)
 
 
-async def test_the_deposed_leaders_first_write_is_refused_and_ends_its_term(pair: Pair) -> None:
+async def test_first_write_of_a_deposed_leader_is_refused_and_ends_its_term(pair: Pair) -> None:
     with pytest.raises(StaleEpochError):
         await pair.old.ledger.apply(str(NAMESPACE), pair.ranges[0], give(pair.broker()), "test")
     assert pair.old.ledger.writes_fenced == 1
@@ -104,13 +104,13 @@ async def test_the_deposed_leaders_first_write_is_refused_and_ends_its_term(pair
     assert pair.ownership(pair.new).version == 0
 
 
-async def test_the_deposed_leaders_lookup_assigns_nothing(pair: Pair) -> None:
+async def test_lookup_at_a_deposed_leader_assigns_nothing(pair: Pair) -> None:
     with pytest.raises(NotLeaderError):
         await pair.old.lookups.lookup(TopicName.parse("persistent://tenant/ns/t"))
     assert await versions(pair) == [0, 0, 0, 0]
 
 
-async def test_the_deposed_leader_creates_no_namespace(pair: Pair) -> None:
+async def test_deposed_leader_creates_no_namespace(pair: Pair) -> None:
     with pytest.raises(StaleEpochError):
         await pair.old.bundles.create_namespace(
             NamespaceName.of("tenant", "other"), NamespaceBundles(equal_boundaries(2))
@@ -119,14 +119,14 @@ async def test_the_deposed_leader_creates_no_namespace(pair: Pair) -> None:
     assert await pair.witness.children("/loadbalance/namespaces/tenant") == ["ns"]
 
 
-async def test_the_deposed_leaders_history_is_refused(pair: Pair) -> None:
+async def test_history_of_a_deposed_leader_is_refused(pair: Pair) -> None:
     with pytest.raises(TransactionFailedError) as refusal:
         await pair.old.persistence.flush()
     assert (refusal.value.index, refusal.value.path) == (0, paths.EPOCH)
     assert pair.old.election.term is None
 
 
-async def test_a_release_by_the_deposed_leader_never_begins(pair: Pair) -> None:
+async def test_release_by_a_deposed_leader_is_refused(pair: Pair) -> None:
     topic = TopicName.parse("persistent://tenant/ns/t")
     await pair.new.lookups.lookup(topic)
     entry, index = pair.new.mirror.bundle_of_topic(topic)
@@ -134,7 +134,7 @@ async def test_a_release_by_the_deposed_leader_never_begins(pair: Pair) -> None:
     def begin(current: Ownership, stamp: Stamp) -> Ownership:
         return release(current, None, stamp)
 
-    # The old one knows nothing of the assignment; even a transition that fits the record does not get through.
+    # The old leader has not seen the assignment; even a transition that fits the record is refused.
     pair.old.mirror.namespaces[str(NAMESPACE)] = entry
     with pytest.raises(StaleEpochError):
         await pair.old.ledger.apply(str(NAMESPACE), pair.ranges[index], begin, "test")
@@ -143,7 +143,7 @@ async def test_a_release_by_the_deposed_leader_never_begins(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("order", ["old first", "new first", "at once"])
-async def test_of_two_leaders_that_assign_one_bundle_only_the_new_one_succeeds(pair: Pair, order: str) -> None:
+async def test_only_the_new_one_of_two_leaders_can_assign(pair: Pair, order: str) -> None:
     first, second = (pair.new, pair.old) if order == "new first" else (pair.old, pair.new)
     writes = [
         node.ledger.apply(str(NAMESPACE), pair.ranges[0], give(pair.broker(number)), "test")
@@ -159,7 +159,7 @@ async def test_of_two_leaders_that_assign_one_bundle_only_the_new_one_succeeds(p
     assert await versions(pair) == [1, 0, 0, 0]
 
 
-async def test_a_deposed_leader_that_hears_again_follows(pair: Pair) -> None:
+async def test_deposed_leader_follows_once_it_gets_events_again(pair: Pair) -> None:
     with pytest.raises(StaleEpochError):
         await pair.old.ledger.apply(str(NAMESPACE), pair.ranges[0], give(pair.broker()), "test")
     assert isinstance(pair.old.store, DeafStore)
@@ -171,7 +171,7 @@ async def test_a_deposed_leader_that_hears_again_follows(pair: Pair) -> None:
 
 
 async def versions(pair: Pair) -> list[int]:
-    """The versions of all bundles as the new leader stored them."""
+    """Return the stored versions of all bundles, from the new leader."""
     await pair.witness.sync()
     await pair.new.intake.settled()
     return [ownership.version for ownership in pair.new.mirror.get_namespace(str(NAMESPACE)).state.ownerships]

@@ -1,4 +1,4 @@
-"""An unload in which something goes wrong at each step: the bundle ends with one owner, or with none, and is served."""
+"""Unloads that fail at each step: the bundle ends with one owner or none, and is served."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from loadmanager.core.domain.ownership import OwnershipState
 pytestmark = pytest.mark.zookeeper
 
 IMPATIENT = pytest.mark.parametrize("cluster", [{"unloadAttemptTimeoutMs": 400}], indirect=True)
-"""A call that is not answered is soon repeated."""
+"""Unanswered requests are soon repeated."""
 GIVES_UP = {"unloadAttemptTimeoutMs": 400, "namespaceBundleUnloadingTimeoutMs": 1_500}
 
 FREE, OWNED, RELEASING = OwnershipState.FREE, OwnershipState.OWNED, OwnershipState.RELEASING
 
 
 async def begin_unload(cluster: LocalCluster) -> tuple[ScriptedBroker, ScriptedBroker, asyncio.Task[int]]:
-    """Begin an unload that the source holds: source, destination, and the request."""
+    """Begin an unload that the source holds; return source, destination, and the request."""
     source = await cluster.owner()
     target = cluster.other_than(source)
     source.may_obey.clear()
@@ -30,7 +30,7 @@ async def begin_unload(cluster: LocalCluster) -> tuple[ScriptedBroker, ScriptedB
     return source, target, unloading
 
 
-async def test_a_broker_that_obeys_loses_the_bundle_to_nobody(cluster: LocalCluster) -> None:
+async def test_obedient_broker_frees_the_bundle(cluster: LocalCluster) -> None:
     source = await cluster.owner()
     assert await cluster.unload() == 204
     await cluster.reaches(FREE)
@@ -41,7 +41,7 @@ async def test_a_broker_that_obeys_loses_the_bundle_to_nobody(cluster: LocalClus
     await cluster.owner()
 
 
-async def test_a_broker_that_obeys_loses_the_bundle_to_the_destination(cluster: LocalCluster) -> None:
+async def test_obedient_broker_hands_the_bundle_to_the_destination(cluster: LocalCluster) -> None:
     source = await cluster.owner()
     target = cluster.other_than(source)
     assert await cluster.unload(target) == 204
@@ -50,14 +50,14 @@ async def test_a_broker_that_obeys_loses_the_bundle_to_the_destination(cluster: 
     assert [entry["destination"] for entry in cluster.journalled("unloaded")] == [target.broker_id]
 
 
-async def test_a_transfer_to_the_broker_that_owns_the_bundle_leaves_it_as_it_is(cluster: LocalCluster) -> None:
+async def test_transfer_to_the_owner_changes_nothing(cluster: LocalCluster) -> None:
     source = await cluster.owner()
     assert await cluster.unload(source) == 204
     assert (cluster.ownership.version, source.unloads) == (1, [])
 
 
 @IMPATIENT
-async def test_an_unload_whose_answer_is_lost_is_repeated_and_done_once(cluster: LocalCluster) -> None:
+async def test_unload_with_a_lost_answer_is_repeated_and_executed_once(cluster: LocalCluster) -> None:
     source = await cluster.owner()
     source.may_answer.clear()
     unloading = asyncio.create_task(cluster.unload())
@@ -93,7 +93,7 @@ async def test_broker_that_does_not_release_keeps_the_bundle(cluster: LocalClust
     assert not target.serves(cluster.bundle)
 
 
-async def test_an_unload_that_failed_can_be_tried_again(cluster: LocalCluster) -> None:
+async def test_failed_unload_can_be_repeated(cluster: LocalCluster) -> None:
     source = await cluster.owner()
     source.may_obey.clear()
     cluster.node.live.apply({key: str(value) for key, value in GIVES_UP.items()})
@@ -105,7 +105,7 @@ async def test_an_unload_that_failed_can_be_tried_again(cluster: LocalCluster) -
     assert cluster.ownership.version == 5
 
 
-async def test_when_the_source_dies_in_the_middle_the_destination_takes_over(cluster: LocalCluster) -> None:
+async def test_destination_takes_over_when_the_source_dies(cluster: LocalCluster) -> None:
     source, target, unloading = await begin_unload(cluster)
     await source.die()
     assert await unloading == 204
@@ -124,7 +124,7 @@ async def test_dead_source_without_a_destination_leaves_the_bundle_free(cluster:
     assert await cluster.owner() is not source
 
 
-async def test_when_the_destination_dies_in_the_middle_the_bundle_is_free(cluster: LocalCluster) -> None:
+async def test_bundle_is_freed_when_the_destination_dies(cluster: LocalCluster) -> None:
     source, target, unloading = await begin_unload(cluster)
     await target.die()
     await eventually(lambda: len(cluster.node.mirror.brokers) == 2)
@@ -142,7 +142,7 @@ async def test_third_broker_gets_the_bundle_when_source_and_destination_die(clus
     assert await cluster.owner() is third
 
 
-async def test_a_destination_that_registered_again_meanwhile_is_somebody_else(cluster: LocalCluster) -> None:
+async def test_re_registered_destination_does_not_get_the_bundle(cluster: LocalCluster) -> None:
     source, target, unloading = await begin_unload(cluster)
     before = target.incarnation
     await target.register_again()
@@ -155,7 +155,7 @@ async def test_a_destination_that_registered_again_meanwhile_is_somebody_else(cl
 
 
 @IMPATIENT
-async def test_lookups_of_a_bundle_under_way_wait_for_its_new_owner(cluster: LocalCluster) -> None:
+async def test_lookups_of_a_releasing_bundle_wait_for_its_new_owner(cluster: LocalCluster) -> None:
     source, target, unloading = await begin_unload(cluster)
     lookups = [asyncio.create_task(cluster.lookup()) for _ in range(10)]
     await eventually(lambda: len(source.unloads) >= 2, what="some time passes: the call is repeated")
@@ -166,7 +166,7 @@ async def test_lookups_of_a_bundle_under_way_wait_for_its_new_owner(cluster: Loc
 
 
 @IMPATIENT
-async def test_an_unload_of_a_bundle_under_way_shares_the_first_ones_outcome(cluster: LocalCluster) -> None:
+async def test_unload_of_a_releasing_bundle_shares_the_first_outcome(cluster: LocalCluster) -> None:
     source = await cluster.owner()
     source.may_obey.clear()
     first = asyncio.create_task(cluster.unload())
