@@ -1,7 +1,7 @@
-"""`python -m protocol SEEDS`: many schedules, on all cores, with what came of them; `make protocol` runs it.
+"""`python -m protocol SEEDS`: run many schedules on all cores and print a summary; `make protocol` runs it.
 
-SEEDS is a number of schedules, one seed as `=17`, or a range as `1000-2000`. With `--guards` every guard is taken out
-in turn, and it is counted how many schedules it takes to miss it.
+SEEDS is a number of schedules, one seed as `=17`, or a range as `1000-2000`. `--guards` removes each guard in turn and
+counts the schedules until a violation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from protocol.schedules import draw, run
 _SEEDS = "a number of schedules (1000), one seed (=17) or a range (1000-2000)"
 _BATCH = 50
 _BATCHES_IN_A_LIFE = 2
-"""A process ends after so many, with the megabyte that each world leaves: to collect it takes a seventh of the time."""
+"""Batches per process. Each world leaves about a megabyte; collecting it would take a seventh of the time."""
 _SAY_EVERY_S = 10.0
 
 
@@ -53,7 +53,7 @@ class Sum:
 
 
 def try_seeds(seeds: Iterable[int]) -> Sum:
-    """Run them one after the other."""
+    """Run schedules one after the other."""
     found = Sum()
     for seed in seeds:
         outcome = run(draw(seed))
@@ -67,7 +67,7 @@ def try_seeds(seeds: Iterable[int]) -> Sum:
 
 
 def miss(guard: str, most: int) -> tuple[int | None, str]:
-    """The first seed that fails without the guard, and how."""
+    """Return the first seed that fails without the guard, and its violation."""
     for seed in range(1, most + 1):
         with GUARDS[guard].taken_out():
             outcome = run(draw(seed))
@@ -89,7 +89,7 @@ def parse_seeds(text: str) -> range:
 
 
 def _begin() -> None:
-    """Nothing is collected but where it is said; what worlds leave behind is no news."""
+    """Switch off automatic garbage collection and the warnings about leftovers of worlds."""
     gc.freeze()
     gc.disable()
     warnings.simplefilter("ignore")

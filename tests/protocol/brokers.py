@@ -1,7 +1,7 @@
-"""A broker's process in a run, and who serves what at every moment: a topic with two owners shows here at once.
+"""A broker's process in a run, and the brokers that serve each topic: detects two owners at once.
 
-The broker is the demo's, without its sockets for clients. It is as eager as the contract allows: whoever asks for a
-topic has it opened, and so has whoever says that it is about to come; it serves until it has to stop.
+The broker is the demo's, without its sockets for clients. It is as eager as the contract allows: it opens topics on
+requests and on warm-ups, and serves them until it must stop.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from loadmanager.dev.demo.demo_broker import TopicHost
 from loadmanager.util.clock import now_s
 
 _PREPARES_S = (0.0, 0.0, 0.0, 0.1, 1.0, 3.0)
-"""Durations of a warm-up; the last is longer than anybody waits."""
+"""Durations of a warm-up; the last exceeds every timeout."""
 
 
 @dataclass(slots=True)
 class Served:
-    """Brokers that may serve each topic now; `violations` are moments with two of them."""
+    """Brokers that may serve each topic now; `violations` lists topics with two of them."""
 
     loop: VirtualLoop
     hosts: dict[str, tuple[Party, Hosting]] = field(default_factory=dict)
     open: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     violations: list[str] = field(default_factory=list)
     closes_s: Sequence[float] = (0.0,)
-    """One of these is drawn, for how long it takes to close a topic."""
+    """Durations of closing a topic; one is drawn each time."""
     on_change: Callable[[], None] = lambda: None
     on_event: Callable[[Mapping[str, Any]], None] = lambda _: None
-    """Told of each opening and closing, as the log of the demo's brokers has it."""
+    """Called with each opening and closing, in the format of the demo's broker log."""
     is_owner: Callable[[str, str, int | None], bool] = lambda *_: True
-    """Returns True if the record gives a topic to a host in an incarnation, or does not take it away yet."""
+    """Returns true if the record names this host and incarnation as the owner of a topic, releasing included."""
 
     def joined(self, instance: str, party: Party, hosting: Hosting) -> None:
         self.hosts[instance] = party, hosting
@@ -68,7 +68,7 @@ class Served:
                 self.violations.append(f"{topic} is served by {instance}, and its record says otherwise")
 
     def serving(self, topic: str) -> list[str]:
-        """The processes that have it open, live, and have a lease by their own clock; a stopped one may go on."""
+        """Return live processes that have the topic open and a lease by their own clock; paused ones count."""
         return sorted(instance for instance in self.open[topic] if self.has_lease(instance))
 
     def has_lease(self, instance: str) -> bool:
@@ -77,7 +77,7 @@ class Served:
 
 
 class _Log:
-    """In place of the file of openings and closings."""
+    """Replaces the file of openings and closings."""
 
     def __init__(self, served: Served) -> None:
         self._served = served
@@ -92,7 +92,7 @@ class _Log:
 
 
 class _WatchedContract(Contract):
-    """With a longer lease what is open may be served."""
+    """A contract that reports renewed leases."""
 
     def __init__(self, on_lease: Callable[[], None]) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class _WatchedContract(Contract):
 
 
 class Broker:
-    """To be made, and run, as its party. Some lives of it do not know how to prepare."""
+    """A broker that is created and run as its party. Some instances do not support warm-ups."""
 
     def __init__(self, party: Party, agent_url: str, served: Served, rng: random.Random) -> None:
         self.host = TopicHost(agent_url, _Log(served), clock=now_s)  # type: ignore[arg-type]  # a log
@@ -126,7 +126,7 @@ class Broker:
         return app
 
     async def _serve(self, request: web.Request) -> web.Response:
-        """A client wants to use a topic: 204 when it can here."""
+        """Answer a client that wants to use a topic: 204 if this broker serves it."""
         return web.Response(status=204 if await self._open(request.query["topic"]) else 409)
 
     async def _open(self, topic: str) -> bool:
@@ -137,7 +137,7 @@ class Broker:
         return True
 
     async def _close(self, hosted: Topic, closing: Closing) -> None:
-        """With a lease something is written first, by a disk that goes on while this process is paused."""
+        """Close a topic. With a lease, first wait for a disk write, which continues while this process is paused."""
         if closing.reason is not CloseReason.LAPSED:
             written: asyncio.Future[None] = self._loop.create_future()
             self._loop.as_party(self._party, self._rng.choice(self._served.closes_s), _finish, written)
@@ -145,7 +145,7 @@ class Broker:
         await self.host._close(hosted, closing)
 
     async def _prepare(self, _bundle: str, topics: Sequence[str]) -> None:
-        """Opens what is about to come as soon as it may: by then it has asked for it."""
+        """Request and open the topics of a coming bundle early."""
         for topic in topics:
             opening: asyncio.Task[object] = asyncio.create_task(self._open(topic))
             self._openings.add(opening)

@@ -1,6 +1,4 @@
-"""Answers to unloads and warm-ups by an agent that fails or by something in between: none of it is
-a word that can be taken.
-"""
+"""Answers to unloads and warm-ups from a failing agent or a proxy: none of them counts as a release."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ _WHO_SAYS_YES = "http://yes:1/"
 
 
 class Manner(enum.Enum):
-    """Answer to a command. A command that is not obeyed leaves the broker as it is."""
+    """Answer to a command. A command that is not executed does not change the broker."""
 
     OBEYS = "does it, and says so"
     REFUSES = "412"

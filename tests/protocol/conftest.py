@@ -14,7 +14,7 @@ _GARBAGE = 50_000
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """Meanwhile the collector looks at what worlds leave and at nothing else: that is half of the time of a run."""
+    """Restrict the garbage collector to objects of the world; this halves the time of a run."""
     thresholds = gc.get_threshold()
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""A schedule that fails, for people: as few steps as still fail, and what happened, line by line."""
+"""Readable report of a failing schedule: its shrunk steps and its trace."""
 
 from __future__ import annotations
 

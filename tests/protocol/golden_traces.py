@@ -1,8 +1,8 @@
-"""Golden traces of the protocol: a file of commands, and every message of what comes of them, as plain text.
+"""Golden traces of the protocol: a file of commands and all resulting messages, as plain text.
 
-A file has a comment, commands, a rule, and what the commands gave. Nothing in it is drawn: every message takes equally
-long, all clocks agree, and whoever is ready first runs first. Lines of one millisecond are sorted by whose they are, so
-that they do not depend on how many steps an event loop takes. `traces/README.md` explains commands and lines.
+A file has a comment, commands, a rule, and the output. Runs are deterministic: messages have equal latency, clocks
+agree, and callbacks run in order of readiness. Lines of one millisecond are sorted by process, so they do not depend on
+the steps of an event loop. `traces/README.md` explains commands and lines.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ _FACTS = (
     *("state", "owned", "isLeader", "owner", "brokerId", "incarnation", "destination", "version", "epoch"),
     *("validForMs", "bundles", "bundle", "topics", "waitMs", "reason", "forS"),
 )
-"""The fields of bodies that are worth showing."""
+"""Fields of bodies that traces show."""
 _RECURRING = {
     "leases": ("broker", "/loadmanager/v1/lease"),
     "statistics": ("agent", "/loadmanager/v1/stats"),
     "bundles": ("agent", f"/admin/v2/namespaces/{NAMESPACE}"),
     "probes": ("node", "/loadbalance/v1/term"),
 }
-"""Requests that come again and again, whatever happens, by the word that shows them: who asks, and for what."""
+"""Periodic requests, hidden unless shown by this word: client and path."""
 _SET_UP = {paths.ROOT, *paths.PERSISTENT_PARENTS}
-"""Parents of all others, created once."""
+"""Parents of all other znodes, created once."""
 _RECORDS = (paths.BROKERS, paths.BUNDLE_DATA, paths.BROKER_TIME_AVERAGE, paths.STRATEGY_STATE)
-"""Znodes that are written again and again, with loads."""
+"""Znodes written periodically, with loads."""
 _LOGGED = {
     "elected": "leads now, with epoch {epoch}",
     "stepped_down": "leads no more: {reason}",
@@ -67,11 +67,11 @@ _LOGGED = {
     "leader_silent": "has not heard the leader for {silent_s} s, not through ZooKeeper either",
     "leader_has_zookeeper": "leaves the leader in office: it has ZooKeeper",
 }
-"""Lines of nodes' logs that say why something is about to happen."""
+"""Log events of nodes that explain later messages."""
 
 
 class Even(random.Random):
-    """Chance without chance: what is drawn is always in the middle, or the first."""
+    """A deterministic generator: always the middle, or the first choice."""
 
     def random(self) -> float:
         return 0.5
@@ -84,7 +84,7 @@ class Even(random.Random):
 
 
 def retrace(text: str) -> str:
-    """The same file, with what its commands give now. Raises `ValueError` for a command that it does not know."""
+    """Return the file with the current output of its commands. Raises `ValueError` for an unknown command."""
     head, _, _ = text.partition(RULE)
     commands = [line for line in head.splitlines() if line and not line.startswith("#")]
     recorders: list[Recorder] = []
@@ -112,7 +112,7 @@ def _shape(command: str) -> Shape:
 
 @dataclass
 class Recorder:
-    """Carries commands out, and writes down what happens: `lines`."""
+    """Executes commands and records the output in `lines`."""
 
     world: World
     lines: list[str] = field(default_factory=list)
@@ -269,7 +269,7 @@ class Recorder:
         self._namespaces = dict(self.world.records.namespaces)
 
     def _write(self, client: str, texts: Sequence[str]) -> None:
-        """Only a check of the epoch is worth no line."""
+        """Record a write, unless it only checks versions."""
         if all(text.startswith("if ") for text in texts):
             return
         self.note(client, f"→ zookeeper {texts[0]}")
@@ -362,9 +362,7 @@ Command = Callable[[Recorder, list[str]], Awaitable[None]]
 
 
 async def _begin(recorder: Recorder, words: list[str]) -> None:
-    """Everything is started, `node-0` first, so that it leads; the namespace is created, and every topic used, unless
-    it is to be `idle`.
-    """
+    """Start all processes, `node-0` first so that it leads; create the namespace, and use every topic unless `idle`."""
     world = recorder.world
     for name in world.processes:
         world.start(name)
@@ -415,14 +413,14 @@ async def _ask(recorder: Recorder, words: list[str]) -> None:
 
 
 async def _send(recorder: Recorder, words: list[str]) -> None:
-    """Without waiting for the answer."""
+    """Send a request without waiting for the answer."""
     node, method, path, *body = words
     url = f"{recorder.world.node_url(int(node.removeprefix('node-')))}{path}"
     recorder.world.ask(method, url, orjson.loads("".join(body)) if body else None)
 
 
 async def _answered(recorder: Recorder) -> None:
-    """Until whoever has asked knows, and a bit longer."""
+    """Wait until all requests are answered."""
     world = recorder.world
     await asyncio.sleep(0.001)
     await world.wait_until(lambda: not world.unanswered, _ANSWERED_S)
@@ -438,7 +436,7 @@ def _hosts(recorder: Recorder, names: list[str]) -> list[str]:
 
 
 async def _cut(recorder: Recorder, words: list[str]) -> None:
-    """Between the hosts of two processes, or of a process and zookeeper."""
+    """Cut the hosts of two processes, or of a process and zookeeper."""
     world, (first, second) = recorder.world, _hosts(recorder, words)
     if second == "zookeeper":
         world.zookeeper.cut(first)

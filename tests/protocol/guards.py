@@ -1,7 +1,6 @@
-"""The guards of the protocol, and how each is taken out: a run without one has to find what it is there for.
+"""The guards of the protocol, and a patch that removes each: runs without a guard must find a violation.
 
-docs/architecture.md says what each guard is for. What is patched here is the product's own code, at the line that is
-the guard, and nothing beside it.
+docs/architecture.md explains each guard. The patches replace only the line of the product's code that is the guard.
 """
 
 from __future__ import annotations
@@ -165,8 +164,8 @@ def _no_suspension_counted() -> contextlib.AbstractContextManager[object]:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`taken_out` is without it. `missed_by` is the seed of a schedule that fails then, None where it takes thousands
-    to find one, or another guard does as much.
+    """A guard: `taken_out` removes it, `missed_by` is a seed that fails then. None if thousands of seeds are needed
+    or another guard suffices.
     """
 
     name: str

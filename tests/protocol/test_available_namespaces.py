@@ -55,7 +55,7 @@ def _run(shape: Shape, main: Callable[[World], Coroutine[None, None, None]]) -> 
     assert not live(1, shape, main).violations
 
 
-def test_an_outage_of_zookeeper_and_all_nodes_closes_nothing() -> None:
+def test_outage_of_zookeeper_and_all_nodes_closes_no_topic() -> None:
     async def main(world: World) -> None:
         await _begin_available(world)
         before = {topic: _serving(world, topic) for topic in world.topics}
@@ -73,7 +73,7 @@ def test_an_outage_of_zookeeper_and_all_nodes_closes_nothing() -> None:
     _run(Shape(nodes=2, brokers=3, bundles=8, topics=8, available=True), main)
 
 
-def test_a_broker_that_is_cut_off_serves_on_beside_the_next_owner_and_closes_when_it_is_back() -> None:
+def test_cut_off_broker_serves_beside_the_next_owner_until_reconnected() -> None:
     async def main(world: World) -> None:
         await _begin_available(world)
         cut_off = {topic for topic in world.topics if _serving(world, topic)[0].startswith("broker-0.")}
@@ -92,7 +92,7 @@ def test_a_broker_that_is_cut_off_serves_on_beside_the_next_owner_and_closes_whe
     _run(Shape(nodes=2, brokers=3, bundles=8, topics=8, available=True), main)
 
 
-def test_an_exclusive_namespace_is_not_served_without_leases() -> None:
+def test_exclusive_namespace_is_not_served_without_leases() -> None:
     async def main(world: World) -> None:
         calm(world)
         await begin(world)

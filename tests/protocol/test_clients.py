@@ -1,4 +1,4 @@
-"""Clients that keep who owns what: how long one that follows a node without ZooKeeper goes by what was."""
+"""Lookup clients: how long a client of a node without ZooKeeper uses stale owners."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loadmanager.store.store_session import LEASE_RATIO
 
 _SETTLED_S = 30.0
 _STALE_S = LEASE_RATIO * SESSION_S + 3.0
-"""The node notices when its session's lease has lapsed, looks twice at that, and the client turns to another node."""
+"""The node checks twice that its session's lease has lapsed; then the client turns to another node."""
 _CUT_S = 20.0
 
 pytestmark = [
@@ -23,7 +23,7 @@ pytestmark = [
 
 
 def _followed(world: World) -> Process:
-    """The node whose stream the client reads."""
+    """Return the node whose stream the client reads."""
     (stream,) = world.network.streams
     return next(process for process in world.of("node") if process.party is stream.server)
 
@@ -44,7 +44,7 @@ async def _move(world: World, node: Process, destination: str) -> None:
 
 
 def _stale_s(seed: int) -> float:
-    """Seconds for which the client uses the former owner of a moved topic; at most the whole cut."""
+    """Return the seconds for which the client uses the former owner of a moved topic, at most `_CUT_S`."""
     stale_s: list[float] = []
 
     async def main(world: World) -> None:
@@ -67,10 +67,10 @@ def _stale_s(seed: int) -> float:
 
 
 @pytest.mark.parametrize("seed", range(1, 4))
-def test_a_client_leaves_a_node_that_is_cut_off_from_zookeeper(seed: int) -> None:
+def test_client_leaves_a_node_that_is_cut_off_from_zookeeper(seed: int) -> None:
     assert _stale_s(seed) < _STALE_S
 
 
-def test_a_node_that_pushes_on_without_zookeeper_is_missed() -> None:
+def test_stale_node_without_the_guard_is_detected() -> None:
     with patch("loadmanager.http.watch_hub._STALE_LOOKS", math.inf):
         assert _stale_s(1) >= _CUT_S

@@ -1,4 +1,4 @@
-"""Nodes that watch each other: none is replaced without cause, and one that is gone is, in less than a second."""
+"""Failure detection between nodes: no node is replaced without cause, a lost leader within a second."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def resume(world: World, process: Process) -> None:
 
 
 def play(seed: int, main: Happens, advertised: Mapping[str, str] = MappingProxyType({})) -> World:
-    """Three nodes without brokers, of which one leads and is heard; then `main`."""
+    """Start three nodes without brokers, wait for a leader, then run `main`."""
 
     async def begin(world: World) -> None:
         calm(world)
@@ -70,8 +70,8 @@ def play(seed: int, main: Happens, advertised: Mapping[str, str] = MappingProxyT
 
 
 @pytest.mark.parametrize("seed", deep_except([0], range(PAUSES // _PAUSES_A_WORLD)))
-def test_no_pause_of_up_to_half_a_second_brings_an_election(seed: int) -> None:
-    """Pauses the leader, a standby, both, or ZooKeeper, some for the longest time."""
+def test_pauses_up_to_half_a_second_cause_no_election(seed: int) -> None:
+    """Pauses the leader, a standby, both, or ZooKeeper; some pauses have the maximum length."""
     rng = random.Random(seed)
 
     async def pauses(world: World) -> None:
@@ -149,7 +149,7 @@ def test_lost_leader_is_replaced_within_a_second(seed: int, lose: Callable[[Worl
 
 
 @pytest.mark.parametrize("lose", [pause, lose_the_machine])
-def test_the_fifth_take_over_that_is_justified_is_as_quick_as_the_first(lose: Callable[[World, Process], None]) -> None:
+def test_fifth_justified_take_over_is_as_quick_as_the_first(lose: Callable[[World, Process], None]) -> None:
     async def main(world: World) -> None:
         for _ in range(5):
             lost, begun_s, before = leader_of(world), world.loop.now_s, epoch(world)
@@ -185,7 +185,7 @@ async def nodes_that_reject_each_other(world: World) -> None:
 
 
 async def busy_machines(world: World) -> None:
-    """Nodes stand still now and then, between any two things that they do: for up to 0.2 s, then for up to 0.4 s."""
+    """Nodes halt at random between callbacks, for up to 0.2 s and then up to 0.4 s."""
     for longest_s in (0.2, 0.4):
         for each in world.of("node"):
             assert each.party is not None
@@ -218,7 +218,7 @@ MOST_SUSPICIONS: dict[Happens, int] = {
     standbys_that_are_paused: 0,
     zookeeper_that_is_paused: 2 * 10,
 }
-"""Without a cause for an election: one that was answered is good for a session."""
+"""Most suspicions without a cause for an election: an answered one suppresses others for a session."""
 
 
 def elections(seed: int, happens: Happens) -> tuple[int, int]:
@@ -236,13 +236,13 @@ def elections(seed: int, happens: Happens) -> tuple[int, int]:
 
 @pytest.mark.parametrize("seed", deep_except([0], range(5)))
 @pytest.mark.parametrize("happens", MOST_SUSPICIONS)
-def test_no_leader_that_has_zookeeper_is_replaced_or_suspected_all_the_time(happens: Happens, seed: int) -> None:
+def test_leader_with_zookeeper_is_not_replaced_and_rarely_suspected(happens: Happens, seed: int) -> None:
     elected, suspected = elections(seed, happens)
     assert elected == 0
     assert suspected <= MOST_SUSPICIONS[happens]
 
 
-def test_nodes_that_advertise_a_wrong_port_do_not_depose_each_other() -> None:
+def test_nodes_with_a_wrong_advertised_port_do_not_depose_each_other() -> None:
     counted: list[int] = []
 
     async def main(world: World) -> None:
@@ -254,7 +254,7 @@ def test_nodes_that_advertise_a_wrong_port_do_not_depose_each_other() -> None:
     assert counted == [0]
 
 
-def test_a_leader_that_does_not_say_whether_it_leads_is_left_to_its_session() -> None:
+def test_leader_without_a_term_route_leads_until_its_session_expires() -> None:
     """An earlier version, or an unreachable address."""
 
     async def main(world: World) -> None:
@@ -268,8 +268,8 @@ def test_a_leader_that_does_not_say_whether_it_leads_is_left_to_its_session() ->
         play(1, main)
 
 
-def test_nodes_that_all_pause_again_and_again_depose_each_other_ever_less() -> None:
-    async def whoever_leads_pauses(world: World) -> None:
+def test_repeatedly_pausing_nodes_depose_each_other_less_and_less() -> None:
+    async def pause_leaders(world: World) -> None:
         for _ in range(200):
             leader = leader_of(world)
             pause(world, leader)
@@ -277,7 +277,7 @@ def test_nodes_that_all_pause_again_and_again_depose_each_other_ever_less() -> N
             resume(world, leader)
             await world.wait(1.0)
 
-    assert elections(1, whoever_leads_pauses)[0] <= 8, "two each, and a lease: then patience is longer than a pause"
+    assert elections(1, pause_leaders)[0] <= 8, "by then the timeout is longer than a pause"
 
 
 GUARDS: dict[str, tuple[Callable[[], AbstractContextManager[object]], Happens]] = {
@@ -323,7 +323,7 @@ def _restless(self: failure_detector.FailureDetector, now_s: float) -> None:
 
 
 @pytest.mark.parametrize("name", GUARDS)
-def test_a_guard_of_the_vigil_that_is_taken_out_is_missed(name: str) -> None:
+def test_removed_guard_of_the_failure_detector_is_detected(name: str) -> None:
     taken_out, happens = GUARDS[name]
     with taken_out():
         assert any(elections(seed, happens) > (0, MOST_SUSPICIONS[happens]) for seed in range(10))

@@ -1,4 +1,4 @@
-"""Agents with their default session outlive pauses of a second, and a lost machine is missed in three."""
+"""Agents with default sessions survive pauses of a second; a lost machine is detected in three."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PAUSES_A_MACHINE = 500
 _FEW_PAUSES = 100
 _SUSPENDED_S = 5.0
 _LOST_S = 3.1
-"""The session, one of ZooKeeper's ticks, and what it takes to notice."""
+"""The session timeout, one ZooKeeper tick, and the time to react."""
 _MACHINES, _AT_A_TIME = 40, 8
 _AGENT_SESSION_S = AgentSettings.model_fields["metadata_store_session_timeout_millis"].default / 1000
 
@@ -95,7 +95,7 @@ def test_short_pause_loses_nothing(pause: Callable[[World, int], Coroutine[None,
         await _begin_with_defaults(world)
         noted, before = _noting_closings(world), dict(world.records.bundles())
         await pause(world, times)
-        assert dict(world.records.bundles()) == before, "every bundle has the owner that it had, in the same life"
+        assert dict(world.records.bundles()) == before, "every bundle has the same owner and incarnation"
         closed.extend(noted)
 
     shape = Shape(nodes=1, brokers=4, bundles=8, topics=8, agent_session_s=_AGENT_SESSION_S)
@@ -104,7 +104,7 @@ def test_short_pause_loses_nothing(pause: Callable[[World, int], Coroutine[None,
 
 
 async def _use_all_topics(world: World, for_s: float) -> None:
-    """Clients ask for every topic again and again, served or not."""
+    """Request every topic repeatedly, served or not."""
     until_s = world.loop.now_s + for_s
     while world.loop.now_s < until_s:
         for number, topic in enumerate(world.topics):
@@ -112,8 +112,8 @@ async def _use_all_topics(world: World, for_s: float) -> None:
         await world.wait(0.1)
 
 
-def test_a_machine_that_was_suspended_with_its_clocks_serves_nothing_that_others_own_by_then() -> None:
-    """`time.monotonic()` and timers have not counted the suspension, when it wakes up."""
+def test_machine_suspended_with_its_clocks_serves_nothing_owned_by_others() -> None:
+    """`time.monotonic()` and timers do not count the suspension."""
 
     async def main(world: World) -> None:
         await _begin_with_defaults(world)
@@ -128,7 +128,7 @@ def test_a_machine_that_was_suspended_with_its_clocks_serves_nothing_that_others
         assert not live(seed, shape, main).violations
 
 
-def test_a_suspension_that_no_clock_counts_leaves_two_owners_for_a_lease_at_most() -> None:
+def test_suspension_that_no_clock_counts_leaves_two_owners_for_one_lease() -> None:
     """Outside the contract: two owners may overlap for one lease."""
     two_s: list[float] = []
 
@@ -152,7 +152,7 @@ def test_a_suspension_that_no_clock_counts_leaves_two_owners_for_a_lease_at_most
 
 
 @pytest.mark.parametrize("first", deep_except([0], range(0, _MACHINES, _AT_A_TIME)))
-def test_the_bundles_of_a_machine_that_is_lost_are_served_elsewhere_in_three_seconds(first: int) -> None:
+def test_bundles_of_a_lost_machine_are_served_elsewhere_in_three_seconds(first: int) -> None:
     took_s: list[float] = []
 
     async def main(world: World) -> None:

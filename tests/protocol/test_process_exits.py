@@ -1,4 +1,4 @@
-"""In a whole cluster: what a broker owned is served elsewhere soon after it was seen to die, and never by two."""
+"""Whole cluster: bundles of an exited broker are served elsewhere soon, and never by two brokers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _lived(seed: int, main: Callable[[World], Coroutine[None, None, None]], told
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
-def test_the_lease_of_a_broker_that_was_killed_is_not_waited_for(seed: int) -> None:
+def test_bundles_of_a_killed_broker_move_before_its_lease_ends(seed: int) -> None:
     took_s: list[float] = []
 
     async def main(world: World) -> None:
@@ -58,7 +58,7 @@ def test_the_lease_of_a_broker_that_was_killed_is_not_waited_for(seed: int) -> N
 
 
 async def _is_back_before_it_is_missed(world: World) -> None:
-    """The next life of the broker has a lease before its agent hears that the former life is over."""
+    """Restart the broker; it has a lease before its agent detects the exit of its former process."""
     await _serve_everything(world)
     for _ in range(3):
         kill(world, "broker-0")
@@ -70,10 +70,10 @@ async def _is_back_before_it_is_missed(world: World) -> None:
             await world.wait(0.05)
 
 
-def test_a_lease_of_its_next_life_is_waited_for() -> None:
+def test_lease_of_a_restarted_broker_is_waited_for() -> None:
     def broken(seed: int) -> list[str]:
         return _lived(seed, _is_back_before_it_is_missed, told_after_s=_LATE_S).violations
 
     assert not any(map(broken, _SEEDS))
     with GUARDS[_OF_HOLDERS].taken_out():
-        assert any(map(broken, _SEEDS)), "the guard is not missed"
+        assert any(map(broken, _SEEDS)), "the removed guard is not detected"

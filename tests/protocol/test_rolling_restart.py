@@ -1,7 +1,7 @@
-"""In a whole cluster: every broker is restarted, drained before or held off, and no client's request fails.
+"""Whole cluster: every broker restarts, drained or held off, and no client's request fails.
 
-Clients are those of `loadmanager.client`: nodes push to them who owns what, and they tell it who refused them. A
-request has failed that nobody served within its patience.
+Clients use `loadmanager.client`: nodes push owners to them, and they report brokers that refuse them. A request fails
+if no broker serves it within its timeout.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Client:
 
 
 class Fleet:
-    """The brokers of a world, their clients, and who owned each bundle: `moves` counts the changes of its broker."""
+    """The brokers of a world and their clients; `moves` counts the changes of each bundle's broker."""
 
     def __init__(self, world: World, patience_s: float) -> None:
         self.world = world
@@ -94,7 +94,7 @@ class Fleet:
         world.records.on_change = self._note
 
     async def begin(self) -> None:
-        """All brokers are there, and all topics are served; what was waited for until then does not count."""
+        """Wait until all brokers are registered and all topics are served, then reset the statistics."""
         for number in range(_CLIENTS):
             party = Party(f"client-{number}", f"c{number}")
             self.world.loop.as_party(party, 0.0, lambda number=number: asyncio.create_task(self._run(number)))
@@ -104,7 +104,7 @@ class Fleet:
             client.failed.clear()
 
     async def _run(self, number: int) -> None:
-        """A process of clients, which has a part of the topics."""
+        """Run a client process that uses a part of the topics."""
         urls = [self.world.node_url(each) for each in range(self.world.shape.nodes)]
         async with LookupClient(urls, namespaces=[NAMESPACE], chance=random.Random(number)) as owners:
             mine = [Client(self.world, each, owners, self.patience_s) for each in self.world.topics[number::_CLIENTS]]
@@ -124,7 +124,7 @@ class Fleet:
                 self._owners[str(name)] = broker
 
     async def ask(self, method: str, number: int, what: str, body: object = None) -> None:
-        """Command something of a broker; it has to be done."""
+        """Send a command about a broker, and expect success."""
         done: list[int] = []
         url = f"{self.world.node_url(number)}/loadbalance/v1/brokers/{_broker(number)}/{what}"
         self.world.ask(method, url, body, then=lambda status, _: done.append(status))
@@ -132,12 +132,12 @@ class Fleet:
         assert done[0] < 300, done
 
     def owned(self, number: int) -> int:
-        """Number of the broker's bundles, including those on their way to another."""
+        """Return the number of the broker's bundles, including releasing ones."""
         bundles = self.world.records.bundles()
         return sum(each.owner is not None and each.owner.broker == _broker(number) for _, each in bundles)
 
     async def restart(self, number: int) -> None:
-        """Agent and broker in order, as their pod would be; it is back once all nodes have seen it."""
+        """Restart agent and broker in order, as in a pod, and wait until all nodes have seen it."""
         names = (f"agent-{number}", f"broker-{number}")
         before = self._life(number)
         for name in names:
@@ -149,7 +149,7 @@ class Fleet:
         assert await self.world.wait_until(lambda: self._life(number) > before, _LONG_S)
 
     def _life(self, number: int) -> int:
-        """The incarnation that all nodes see; 0 where they do not see one and the same."""
+        """Return the incarnation that all nodes see, 0 if they differ."""
         nodes = [each.node for each in self.world.of("node") if each.node is not None]
         lives = {node.mirror.registrations.get(_broker(number)) for node in nodes}
         life = lives.pop() if len(lives) == 1 else None
@@ -161,14 +161,14 @@ def _broker(number: int) -> BrokerId:
 
 
 async def drained(fleet: Fleet, number: int) -> None:
-    """It gives everything away, restarts, and may be given something again."""
+    """Drain the broker, then restart it."""
     await fleet.ask("PUT", number, "drain")
     assert await fleet.world.wait_until(lambda: not fleet.owned(number), _LONG_S)
     await fleet.restart(number)
 
 
 async def held_off(fleet: Fleet, number: int) -> None:
-    """Its bundles wait for it."""
+    """Hold off the broker and restart it; its bundles wait."""
     had = fleet.owned(number)
     await fleet.ask("PUT", number, "hold-off", {"forS": 120})
     await fleet.restart(number)

@@ -18,7 +18,7 @@ EARLIER, LATER = "/earlier", "/later"
 
 
 def in_a_world(scenario: Callable[[Ensemble, ModelStore], Awaitable[None]]) -> None:
-    """Run it as a client of three servers, of which nothing is slow."""
+    """Run a scenario as a client of three servers without delays."""
     loop = VirtualLoop(random.Random(1))
     asyncio.set_event_loop(loop)
     try:
@@ -48,12 +48,12 @@ async def a_session_again(store: ModelStore, within_s: float) -> None:
             await asyncio.sleep(0.1)
 
 
-def test_who_has_seen_more_gives_its_session_up_after_twice_its_timeout() -> None:
+def test_client_ahead_of_the_servers_gives_up_after_twice_its_timeout() -> None:
     async def scenario(ensemble: Ensemble, store: ModelStore) -> None:
         await store.commit([Create(EARLIER, b"")])
         ensemble.save()
         await store.commit([Create(LATER, b"")])
-        for number in range(9):  # the servers' own transactions do not make up for so many
+        for number in range(9):  # more than the servers' own transactions
             await store.commit([Create(f"{LATER}/{number}", b"")])
         session = store.session_id
         ensemble.set_back(DOWN_S)
@@ -67,7 +67,7 @@ def test_who_has_seen_more_gives_its_session_up_after_twice_its_timeout() -> Non
     in_a_world(scenario)
 
 
-def test_who_has_seen_no_more_goes_on_with_its_session() -> None:
+def test_client_not_ahead_of_the_servers_keeps_its_session() -> None:
     async def scenario(ensemble: Ensemble, store: ModelStore) -> None:
         await store.commit([Create(EARLIER, b"", ephemeral=True)])
         ensemble.save()
@@ -80,7 +80,7 @@ def test_who_has_seen_no_more_goes_on_with_its_session() -> None:
     in_a_world(scenario)
 
 
-def test_servers_that_were_never_saved_come_back_with_nothing_and_know_no_session() -> None:
+def test_servers_without_saved_data_come_back_empty() -> None:
     async def scenario(ensemble: Ensemble, store: ModelStore) -> None:
         await store.commit([Create(EARLIER, b"")])
         ensemble.set_back(DOWN_S)
@@ -90,7 +90,7 @@ def test_servers_that_were_never_saved_come_back_with_nothing_and_know_no_sessio
     in_a_world(scenario)
 
 
-def test_a_write_that_was_under_way_is_lost_and_its_outcome_not_known() -> None:
+def test_write_under_way_is_lost_in_a_rollback() -> None:
     async def scenario(ensemble: Ensemble, store: ModelStore) -> None:
         ensemble.save()
         writing = asyncio.ensure_future(store.commit([Create(LATER, b"")]))
