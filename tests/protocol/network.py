@@ -1,4 +1,4 @@
-"""HTTP between parties without sockets: the real handlers, real requests and answers, and what goes wrong between them.
+"""HTTP between parties without sockets: real handlers, requests and answers, with faults between them.
 
     client                                        server
       │──request, after a while ──▶ the link is cut: again and again, until it is not     ──▶ handler
@@ -6,8 +6,8 @@
       │                             the process is paused: nothing, until it goes on
       │◀──answer, after a while──── the link is cut: as above; the process was killed: the connection breaks
 
-As over TCP, what was sent is not lost while both hosts live, only late, perhaps too late for who waited. A client whose
-connection broke may send a request again, which the server then has twice. What is streamed is in `streams`.
+As over TCP, sent data is not lost while both hosts live; it may arrive after the client's timeout. A client whose
+connection broke may repeat a request, which the server then gets twice. Streamed answers are in `streams`.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A request that arrives, an answer to one, or that there is none: `response` is None, and `failure` says why."""
+    """A request, or its answer. Without an answer `response` is None and `failure` has the reason."""
 
     client: Party
     server: str
-    """The name of a party, or an address where nobody is."""
+    """Name of a party, or an address without a server."""
     method: str
     url: URL
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Network:
     rejects: set[tuple[str, str]] = field(default_factory=set)
     delivered: Counter[str] = field(default_factory=Counter)
     waiting: dict[asyncio.Future[web.StreamResponse], Party] = field(default_factory=dict)
-    """The clients that wait for an answer."""
+    """Clients waiting for an answer."""
     streams: list[Stream] = field(default_factory=list)
     tell: Callable[[str], None] = lambda _: None
     on_message: list[Callable[[Message], None]] = field(default_factory=list)
@@ -109,7 +109,7 @@ class Network:
         return self.rng.uniform(*_LATENCY_S)
 
     async def is_refused(self, url: str) -> bool:
-        """In place of `loadmanager.net.liveness.is_refused`: the host answers that nobody listens."""
+        """Replaces `loadmanager.net.liveness.is_refused`: true if the host refuses the connection."""
         address, party = URL(url).authority, current_party()
         source, destination = party.host if party else "", _host_of(address)
         await asyncio.sleep(self.latency_s())
@@ -182,7 +182,7 @@ class Network:
 
 @dataclass(eq=False, slots=True)
 class _Delivery:
-    """One request on its way to its server, and the answer on its way back; the first of several answers counts."""
+    """Delivery of one request and its answer; the first of several answers counts."""
 
     network: Network
     client: Party
@@ -272,7 +272,7 @@ async def respond(
 
 
 class StreamedResponse(web.StreamResponse):
-    """The head of an answer that is streamed, as its client has it."""
+    """Status and headers of a streamed answer, for its client."""
 
     def __init__(self, status: int, headers: CIMultiDict[str], protocol: _Protocol) -> None:
         super().__init__(status=status, headers=headers)
@@ -306,10 +306,10 @@ _NOWHERE = ConnectionKey("nowhere", 0, is_ssl=False, ssl=True, proxy=None, proxy
 
 
 class ClientSession:
-    """In place of `aiohttp.ClientSession`, as far as the product uses it."""
+    """Replaces `aiohttp.ClientSession`, as far as the product uses it."""
 
     network: Network
-    """Set for the time of a run: see `world`."""
+    """Set during a run: see `world`."""
 
     def __init__(self, *, timeout: aiohttp.ClientTimeout | None = None, **_: object) -> None:
         self._timeout = timeout or aiohttp.ClientTimeout(total=300)
@@ -385,7 +385,7 @@ class _Call:
 
 
 class _Answer:
-    """In place of `aiohttp.ClientResponse`: whole, since it has arrived, unless it is streamed."""
+    """Replaces `aiohttp.ClientResponse`: complete unless streamed."""
 
     def __init__(self, url: URL, response: web.StreamResponse, silence_s: float | None = None) -> None:
         body = response.body if isinstance(response, web.Response) else None

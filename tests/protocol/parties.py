@@ -1,4 +1,4 @@
-"""Processes in one Python process: an event loop in virtual time that runs each callback as the party it belongs to.
+"""Simulated processes: an event loop in virtual time that runs each callback as its party.
 
     running ──pause──▶ paused      nothing of it runs; what became due waits (SIGSTOP)
        ▲                  │
@@ -6,13 +6,12 @@
     running ──freeze──▶ frozen     paused, and its monotonic clock stands still (its machine is suspended)
     running or paused ──kill──▶ dead: nothing of it runs ever again (SIGKILL)
 
-Which party a callback belongs to is in its context, which asyncio hands on from task to task. Callbacks of one party
-run in the order in which they became ready, as in any event loop; whose turn it is among several is drawn. Each party
-has a monotonic clock of its own, which runs a little fast or slow and began at some other time, and a boot-time clock
-that counts suspensions as well. Time passes only when nobody has anything left to do, so a day takes as long as what
-happens in it; but a party that stutters stands still, now and then, between two of its callbacks.
+The context of a callback names its party; asyncio copies it from task to task. Callbacks of one party run in order of
+readiness, as in any event loop; the next party is drawn. Each party has its own monotonic clock, with drift and offset,
+and a boot-time clock that includes suspensions. Time passes only when no callback is ready. A stuttering party halts at
+random between two of its callbacks.
 
-Hundreds of thousands of callbacks a second go through here: the loop has handles of its own, and no debug mode.
+For speed (hundreds of thousands of callbacks a second) the loop has its own handles and no debug mode.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ _THREAD_S = 0.02
 """Longest duration of work in a worker thread."""
 
 _CALLBACK_S = 2e-6
-"""Duration of a callback: without any, a wait for rounded times might never end."""
+"""Duration of a callback; with 0 a wait for a rounded time might never end."""
 
 
 class StuckError(Exception):
-    """Nobody has anything to wait for, or callbacks call each other without end."""
+    """No party has anything to wait for, or callbacks call each other without end."""
 
 
 class Party:
-    """One process. `rate` is how fast its monotonic clock runs, `offset_s` what that shows at the beginning."""
+    """One process. `rate` and `offset_s` are the speed and the start value of its monotonic clock."""
 
     def __init__(self, name: str, host: str, rate: float = 1.0, offset_s: float = 0.0) -> None:
         self.name = name
@@ -48,16 +47,16 @@ class Party:
         self.is_paused = False
         self.is_dead = False
         self.stutter: tuple[float, float] | None = None
-        """The share of its callbacks after which it stands still, and for how many seconds at most."""
+        """Share of callbacks after which it halts, and the longest halt in seconds."""
         self.is_between = False
-        """It stands still between two callbacks."""
+        """True while it halts between two callbacks."""
         self.frozen_s = 0.0
-        """For how long it was frozen in all; `frozen_at_s` is since when it is now."""
+        """Total time frozen; `frozen_at_s` is the start of the current freeze."""
         self.frozen_at_s: float | None = None
         self.on_death: list[Callable[[], None]] = []
         self.ready: deque[_Handle] = deque()
         self.late_timers: list[_Handle] = []
-        """Timers that became due while it was paused: they run after the messages that arrived meanwhile."""
+        """Timers that became due during a pause; they run after messages that arrived meanwhile."""
         self.frozen_timers: list[_Handle] = []
         self.context = contextvars.copy_context()
         self.context.run(_PARTY.set, self)
@@ -67,16 +66,16 @@ class Party:
         return self.is_paused or self.is_between
 
     def boottime_s(self, now_s: float) -> float:
-        """Its clock that goes on while the machine is suspended."""
+        """Return its clock that includes suspensions."""
         return self.offset_s + now_s * self.rate
 
     def monotonic_s(self, now_s: float) -> float:
-        """Its clock that stands still meanwhile."""
+        """Return its clock that stops during suspensions."""
         awake_until_s = now_s if self.frozen_at_s is None else self.frozen_at_s
         return self.offset_s + (awake_until_s - self.frozen_s) * self.rate
 
     def world_s(self, monotonic_s: float) -> float:
-        """The moment of the world at which its monotonic clock shows this, unless it is frozen until then."""
+        """Return the world's time at which its monotonic clock shows this, if it is not frozen until then."""
         return (monotonic_s - self.offset_s) / self.rate + self.frozen_s
 
     def __repr__(self) -> str:
@@ -92,7 +91,7 @@ def current_party() -> Party | None:
 
 
 class _Handle:
-    """A callback that is to run, in place of asyncio's own handles."""
+    """A scheduled callback; replaces asyncio's handles."""
 
     __slots__ = ("args", "callback", "context", "due_s", "frozen_s", "is_cancelled", "timer_of")
 
@@ -116,7 +115,7 @@ class _Handle:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """The loop. `now_s` is the world's time, from 0 on; `time()` what the party that runs takes it for."""
+    """The loop. `now_s` is the world's time, starting at 0; `time()` is the clock of the running party."""
 
     _stopping: bool
 
@@ -124,14 +123,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.now_s = 0.0
         self.is_over = False
-        """Set at the end: what is still asked of it is not done, and no mistake."""
+        """Set at the end: later calls are ignored without an error."""
         self.tasks: list[asyncio.Task[Any]] = []
-        """All there have been: those of killed parties would else be collected, and so run once more, at any time."""
+        """All tasks so far. Tasks of killed parties would otherwise be garbage-collected, which resumes them."""
         self.set_task_factory(self._keep)  # type: ignore[arg-type]  # a stub that wants more of a factory
         self._rng = rng
         self._world = Party("world", "")
         self._busy: list[Party] = []
-        """Those whose turn it may be: they have something ready, and are not paused."""
+        """Parties with a ready callback that are not paused."""
         self._timers: list[tuple[float, int, _Handle]] = []
         self._number = 0
         self._most_a_second = self._left = most_callbacks_a_second
@@ -161,7 +160,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]  # as good as asyncio's
         self, when: float, callback: Callable[..., object], *args: object, context: Context | None = None
     ) -> _Handle:
-        """At a time by the clock of the party that is running now."""
+        """Schedule a callback by the clock of the running party."""
         party = _PARTY.get(None)
         due_s = when if party is None else party.world_s(when)
         handle = self._later(due_s, callback, args, contextvars.copy_context() if context is None else context)
@@ -170,7 +169,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return handle
 
     def as_party(self, party: Party, delay_s: float, callback: Callable[..., object], *args: object) -> None:
-        """Have the party run this after so many seconds of the world."""
+        """Run a callback as this party after `delay_s` seconds of the world."""
         self._later(self.now_s + delay_s, callback, args, party.context)
 
     def _later(
@@ -182,7 +181,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return handle
 
     def run_in_executor(self, executor: object, func: Callable[..., Any], *args: object) -> asyncio.Future[Any]:
-        """A worker thread: it is done in one go, some time later."""
+        """Simulate a worker thread: run the function at once, after a random delay."""
         del executor
         future = self.create_future()
 
@@ -209,19 +208,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._halt(party)
 
     def resume(self, party: Party) -> None:
-        """Let it go on, also if it was frozen."""
+        """Resume a paused or frozen party."""
         party.is_paused = False
         if party.frozen_at_s is not None:
             self._thaw(party, self.now_s - party.frozen_at_s)
         self._go_on(party)
 
     def freeze(self, party: Party) -> None:
-        """Pause it, together with its monotonic clock."""
+        """Pause a party together with its monotonic clock."""
         self.pause(party)
         party.frozen_at_s = self.now_s
 
     def _thaw(self, party: Party, frozen_s: float) -> None:
-        """Timers are as late as the freeze was long: the clock that they go by did not count it."""
+        """End a freeze and delay timers by its length, as their clock did not count it."""
         party.frozen_s += frozen_s
         party.frozen_at_s = None
         for handle in party.frozen_timers:
@@ -256,7 +255,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._later(self.now_s + self._rng.uniform(0.0, longest_s), end, (), self._world.context)
 
     def kill(self, party: Party) -> None:
-        """End it in the middle of whatever it does."""
+        """Kill a party at once."""
         self.pause(party)
         party.is_dead = True
         party.ready.clear()
@@ -290,7 +289,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._stand_still(party, party.stutter[1])
 
     def _take(self, handle: _Handle) -> None:
-        """It is ready: to be run once it is the turn of its party, which is not, if that is dead."""
+        """Queue a ready callback at its party, unless that is dead."""
         party = handle.context.get(_PARTY, self._world)
         if party.is_dead:
             return
@@ -302,7 +301,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         party.ready.append(handle)
 
     def _let_time_pass(self) -> bool:
-        """Until the next timer; False when there is none."""
+        """Advance time to the next timer; return false if there is none."""
         while self._timers:
             due_s, _, handle = heapq.heappop(self._timers)
             if handle.is_cancelled or self._is_put_off(handle):

@@ -1,7 +1,7 @@
-"""Model of a host's kernel, which tells an agent of the broker's process, for `loadmanager.agent.broker_watch`.
+"""Model of a host's kernel, which reports the exit of a broker to its agent (`loadmanager.agent.broker_watch`).
 
-On some hosts the two are in pid namespaces of their own: there a process is never known, and never seen to die. A death
-is told soon, or late, but never of a process that lives.
+On some hosts broker and agent have separate pid namespaces: exits are never reported there. A report may be late, but
+is never wrong.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class Kernels:
         self.parties: dict[int, Party] = {}
         self.separate_share = _SEPARATE_SHARE
         self.told_after_s: Sequence[float] = _TOLD_AFTER_S
-        """One of these is drawn, for how late a death is told at most."""
+        """Longest delays of a report; one is drawn each time."""
         self._separate: dict[str, bool] = {}
 
     def started(self, party: Party) -> None:
         self.parties[len(self.parties) + 1] = party
 
     def pid(self) -> int:
-        """In place of `os.getpid`."""
+        """Replaces `os.getpid`."""
         party = current_party()
         return next((pid for pid, other in self.parties.items() if other is party), 0) or _THIS_PROCESS()
 
     def find(self, pid: int, seen_from: Party | None) -> Party | None:
-        """The process of that number that lives on this host, where the agent is told of it."""
+        """Return the live process with this pid, if the observer's host is the same and can see it."""
         party = self.parties.get(pid)
         if party is None or party.is_dead or seen_from is None or party.host != seen_from.host:
             return None
@@ -55,7 +55,7 @@ class Kernels:
 
 
 class VirtualDeaths:
-    """`BrokerExit` of an agent, which is the party that makes it."""
+    """Replaces `BrokerExit`; the party that creates it is the agent."""
 
     def __init__(self, kernels: Kernels, on_death: Callable[[BrokerProcess], None]) -> None:
         self._kernels = kernels
@@ -72,7 +72,7 @@ class VirtualDeaths:
             party.on_death.append(lambda: self._tell(process))
 
     async def holder(self, transport: Any) -> BrokerProcess | None:  # noqa: ANN401 - of the network's model
-        """Found in a worker thread, which takes a while."""
+        """Find the process behind a connection, after the delay of a worker thread."""
         followed = self._followed
         if followed is None or transport is None:
             return None

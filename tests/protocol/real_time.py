@@ -1,4 +1,4 @@
-"""The model of ZooKeeper on an ordinary event loop: what it is held to the store's contract with."""
+"""The model of ZooKeeper on an ordinary event loop, for the contract tests of stores."""
 
 from __future__ import annotations
 

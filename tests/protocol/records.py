@@ -23,7 +23,7 @@ _PREFIX = f"{paths.NAMESPACES}/"
 
 @dataclass(slots=True)
 class Records:
-    """Follows the tree. `violations` are transactions that should not have been possible."""
+    """Follows the tree; `violations` lists transactions that break an invariant."""
 
     loop: VirtualLoop
     served: Served
@@ -32,14 +32,14 @@ class Records:
     violations: list[str] = field(default_factory=list)
     namespaces: dict[str, NamespaceState] = field(default_factory=dict)
     registered: dict[str, int] = field(default_factory=dict)
-    """The incarnations of the brokers that are registered."""
+    """Incarnations of registered brokers."""
     has_leader: bool = False
     on_change: Callable[[], None] = lambda: None
     transitions: int = 0
     deleted: dict[str, NamespaceState] = field(default_factory=dict)
     """Last state of each deleted namespace."""
     released_at_s: dict[tuple[str, int], float] = field(default_factory=dict)
-    """Since when each bundle is on its way that is so now, by its name and version."""
+    """Start of each current release, by bundle name and version."""
     _leading_session: int = 0
     _epoch: int = -1
 
@@ -77,7 +77,7 @@ class Records:
             self._note_released(state)
 
     def bundles(self) -> Iterator[tuple[BundleName, Ownership]]:
-        """All there are, with who owns them."""
+        """Yield all bundles with their ownership."""
         for state in self.namespaces.values():
             for bundle_range, ownership in zip(state.bundles.ranges(), state.ownerships, strict=True):
                 yield BundleName(state.name, bundle_range), ownership
@@ -121,7 +121,7 @@ class Records:
         self._note_released(after)
 
     def _deleted(self, name: str) -> None:
-        """Nobody owns anything of it by then, nor serves anything."""
+        """Check that no bundle of a deleted namespace is owned or served."""
         before = self.deleted[name] = self.namespaces.pop(name)
         self.tell(f"{name} is deleted")
         self._note_released(replace(before, ownerships=(FREE,) * len(before.ownerships)))
@@ -152,7 +152,7 @@ class Records:
                 self._check_closed(name, old)
 
     def _count_unloads(self, before: NamespaceState, after: NamespaceState) -> None:
-        """A leader begins no more at a time than it may; what former leaders have begun it only follows."""
+        """Check the limit on concurrent unloads; those begun by former leaders do not count."""
         released = [each for each in after.ownerships if each.state is OwnershipState.RELEASING]
         begun = [each for each in released if each.epoch == self._epoch]
         if len(begun) > self.unloads_at_a_time and set(begun) - set(before.ownerships):

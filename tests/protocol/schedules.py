@@ -1,11 +1,10 @@
-"""A schedule: what goes wrong in a cluster, and what people do to it, and when; drawn from a seed, shrunk, and told.
+"""A schedule: timed faults and operator actions in a cluster, drawn from a seed; can be run and shrunk.
 
     start, a namespace, clients ──▶ the steps, with pauses between them ──▶ everything is mended ──▶ it heals, in time
 
-After every step, and at every change of who serves what and of every record, the invariants are looked at (`brokers`,
-`records`). Once all is mended: every topic is served, also to clients that keep who owns what, every request answered,
-nothing is under way any more. What operators have set stays as it is; one broker is never drained, so that somebody may
-serve.
+Invariants are checked after each step and at each change of a record or of a served topic (`brokers`, `records`). Once
+all faults are repaired, every topic is served (also to lookup clients), every request answered, and no move under way.
+Operator settings stay. One broker is never drained, so that one can always serve.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ _CLOSES_S = (0.0, 0.0, 0.0, 0.05, 1.0, 3.0)
 _LONG_PAUSES = 1.2
 """Multiple of the nodes' session timeout."""
 _AVAILABLE_IN = 4
-"""In one schedule of so many, open topics outlast leases. Holders of leases obey the same rules as ever."""
+"""One schedule in so many has an available namespace: open topics outlast leases."""
 _SESSIONS_S = ((6.0, 6.0), (10.0, 2.7))
-"""The timeouts of nodes and of agents: all the same, and those that they have by default."""
+"""Session timeouts of nodes and agents: equal ones, and the defaults."""
 _STUTTERS = ((0.02, 0.05), (0.02, 0.5), (0.002, 3.0), (0.0005, 12.0))
-"""Slowness of processes: the share of callbacks after which they stand still, and the longest pause in seconds."""
+"""Slowness of processes: the share of callbacks followed by a halt, and the longest halt in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """After a pause of so many seconds something happens, to `target` if it is about one; `number` is drawn."""
+    """One action after a pause, on `target` if it has one; `number` is drawn."""
 
     pause_s: float
     what: str
@@ -106,7 +105,7 @@ def _pause(world: World, name: str) -> None:
 
 
 def _freeze(world: World, step: Step) -> None:
-    """A machine is suspended, together with the clocks that do not count that."""
+    """Suspend a machine together with the clocks that do not count suspensions."""
     for party in _on_machine(world, step.target):
         world.loop.freeze(party)
 
@@ -122,7 +121,7 @@ def _on_machine(world: World, host: str) -> list[Party]:
 
 
 def _slow_down(world: World, step: Step) -> None:
-    """A process stands still between two callbacks, now and then; every other time it is as fast as ever again."""
+    """Let a process halt at random between callbacks; every other time, make it fast again."""
     party = world.processes[step.target].party
     if party is not None:
         party.stutter = _STUTTERS[step.number // 2 % len(_STUTTERS)] if step.number % 2 else None
@@ -135,7 +134,7 @@ def _resume(world: World, name: str) -> None:
 
 
 def _cut(world: World, step: Step) -> None:
-    """Nothing gets through from one host to another; every other time neither the other way."""
+    """Cut the link from one host to another; every other time in both directions."""
     hosts = world.hosts
     other = hosts[step.number % len(hosts)]
     world.network.cuts.add((step.target, other))
@@ -144,7 +143,7 @@ def _cut(world: World, step: Step) -> None:
 
 
 def _reject(world: World, step: Step) -> None:
-    """A firewall refuses what one host wants to connect to at another; every other time also the other way."""
+    """Refuse connections from one host to another; every other time in both directions."""
     hosts = world.hosts
     other = hosts[step.number % len(hosts)]
     if other != step.target:
@@ -159,7 +158,7 @@ def _mend_network(world: World, _: Step) -> None:
 
 
 def _limit_znodes(world: World, step: Step) -> None:
-    """Some records have become as large as a znode may be: what is larger is refused. Every third time none is."""
+    """Limit the size of znodes, so that larger records are refused. Every third time, lift the limit."""
     world.zookeeper.most_bytes = 300 + step.number if step.number % 3 else None
 
 
@@ -180,7 +179,7 @@ def _set_back(world: World, step: Step) -> None:
 
 
 def _behave(world: World, step: Step) -> None:
-    """Some agent answers commands in another manner, until it is started again."""
+    """Change how one agent answers commands, until it restarts."""
     agent = world.network.servers.get(f"b{step.number % world.shape.brokers}:{AGENT_PORT}")
     if agent is not None:
         agent.manner = list(Manner)[step.number // 3 % len(Manner)]
@@ -272,7 +271,7 @@ def _pin(world: World, step: Step) -> None:
 
 
 def _delete(world: World, step: Step) -> None:
-    """And create it anew, as whoever deletes it by mistake does, in other bundles."""
+    """Delete the namespace; every other time, create it again with another number of bundles."""
     url = f"{world.node_url(step.number)}/admin/v2/namespaces/{NAMESPACE}"
     made = {"bundles": {"numBundles": 1 + step.number % 5}}
     world.ask(
@@ -298,7 +297,7 @@ _SETTINGS = (
 
 
 def _change_a_setting(world: World, step: Step) -> None:
-    """Every third time it is taken back."""
+    """Change a setting; every third time, remove it."""
     key, value = _SETTINGS[step.number // 3 % len(_SETTINGS)]
     url = f"{world.node_url(step.number)}/admin/v2/brokers/configuration/{key}"
     world.ask(*(("DELETE", url) if step.number % 3 == 0 else ("POST", f"{url}/{value}")))
@@ -407,7 +406,7 @@ _OF_HOSTS = frozenset(
 
 
 def draw(seed: int, steps: int = 40) -> Schedule:
-    """The schedule of a seed."""
+    """Draw the schedule of a seed."""
     rng = random.Random(seed)
     size = rng.randint(1, 3), rng.randint(2, 3), rng.choice((1, 2, 4)), rng.randint(2, 5)
     node_session_s, agent_session_s = rng.choice(_SESSIONS_S)
@@ -433,14 +432,14 @@ def draw(seed: int, steps: int = 40) -> Schedule:
 
 
 def _draw_deletions(rng: random.Random, drawn: list[Step]) -> None:
-    """In every third schedule the namespace is deleted, now and then; all others are as if that could not be."""
+    """Add deletions of the namespace to every third schedule; the others stay unchanged."""
     for _ in range(rng.choice((0, 0, 0, 0, 1, 4))):
         at = rng.randrange(len(drawn) + 1)
         drawn.insert(at, Step(0.0, "delete the namespace", number=rng.randrange(1_000)))
 
 
 def run(schedule: Schedule) -> Outcome:
-    """Let it happen."""
+    """Run a schedule."""
     world = live(schedule.seed, schedule.shape, lambda world: _play(world, schedule.steps))
     return Outcome(
         tuple(world.violations),
@@ -458,7 +457,7 @@ def live(
     main: Callable[[World], Coroutine[None, None, None]],
     chance: Callable[[int], random.Random] = random.Random,
 ) -> World:
-    """A world as `main` has left it; `chance` makes what everything is drawn by that is not the product's."""
+    """Run `main` in a new world and return it; `chance` makes the generators of the simulation."""
     loop = VirtualLoop(chance(seed ^ 0x5EED))
     world = World(seed, shape, loop, chance)
     asyncio.set_event_loop(loop)
@@ -506,7 +505,7 @@ async def begin(world: World) -> None:
 
 
 async def _create_namespace(world: World) -> None:
-    """Unless there is one: ZooKeeper may have lost it."""
+    """Create the namespace if it is missing: ZooKeeper may have lost it."""
     url, made = f"{world.node_url(0)}/admin/v2/namespaces/{NAMESPACE}", {"bundles": {"numBundles": world.shape.bundles}}
     until_s = world.loop.now_s + _SETTLE_S
     await world.wait(_CREATE_AGAIN_S)
@@ -517,7 +516,7 @@ async def _create_namespace(world: World) -> None:
 
 
 def _create_again(world: World, at_s: list[float]) -> None:
-    """If it is not there, once a second: a deletion may come to its end long after it was asked for."""
+    """Create a missing namespace again, once a second: a deletion may end long after its request."""
     if NAMESPACE not in world.records.namespaces and (not at_s or world.loop.now_s - at_s[-1] > 1.0):
         at_s.append(world.loop.now_s)
         url = f"{world.node_url(len(at_s))}/admin/v2/namespaces/{NAMESPACE}"
@@ -525,7 +524,7 @@ def _create_again(world: World, at_s: list[float]) -> None:
 
 
 def calm(world: World) -> None:
-    """No message is slow, and no topic to close."""
+    """Switch off slow messages and slow closing of topics."""
     world.network.slow_share = world.zookeeper.slow_share = 0.0
     world.served.closes_s = (0.0,)
 
@@ -552,7 +551,7 @@ def _mend(world: World) -> None:
 
 
 async def _expect_answers(world: World) -> None:
-    """Everybody who has asked for something is told what came of it, however late it reached anyone."""
+    """Expect an answer to every pending request."""
     waiting = dict(world.unanswered)
     answered = await world.wait_until(lambda: not waiting.keys() & world.unanswered.keys(), _ANSWER_S)
     if not answered and not world.violations:
@@ -560,7 +559,7 @@ async def _expect_answers(world: World) -> None:
 
 
 async def _lift_controls(world: World) -> None:
-    """Operators can take back what keeps bundles from some brokers, however often it takes."""
+    """Expect that operators can lift all drains, with retries."""
     undone: set[str] = set()
     wanted = [("DELETE", f"/loadbalance/v1/brokers/{_broker(world, n)}/drain") for n in range(world.shape.brokers)]
     tries = 0
@@ -586,7 +585,7 @@ def _note(undone: set[str], path: str, status: int) -> None:
 
 
 async def _expect_health(world: World) -> None:
-    """In time every topic is served, nothing is on its way, and everybody was answered."""
+    """Expect that every topic is served in time and no bundle is releasing."""
     served: set[tuple[str, bool]] = set()
     wanted = [(topic, by_client) for topic in world.topics for by_client in (False, True)[: 1 + world.shape.clients]]
 
@@ -641,7 +640,7 @@ async def _expect_owners_let_go(world: World) -> None:
 
 
 def _was_left(before: Ownership, now: Ownership) -> bool:
-    """It was free or another's meanwhile: a release and its end are two versions on."""
+    """Return true if the bundle left its owner meanwhile; a release and its end add two versions."""
     is_back = now.version >= before.version + 2 and now.reason != OwnershipReason.UNLOAD_FAILED
     return now.owner != before.owner or is_back
 
@@ -655,7 +654,7 @@ def _restart_ended(world: World) -> bool:
 
 
 def _leave_behind(loop: VirtualLoop) -> None:
-    """Cancel tasks of killed processes, and whatever is under way."""
+    """Close the tasks of killed processes and all pending ones."""
     loop.is_over = True
     loop.set_exception_handler(lambda *_: None)
     with warnings.catch_warnings(), patch("sys.unraisablehook", lambda _: None):

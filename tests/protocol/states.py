@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class States:
-    """`seen` are the hashes so far. Two clusters that differ in numbers only, such as versions, are in one state."""
+    """`seen` has the hashes so far. Clusters that differ only in numbers, such as versions, share a state."""
 
     records: Records
     served: Served

@@ -1,7 +1,7 @@
-"""HTTP answers that are streamed, between parties: the server's own writes, in order, to a client that reads them.
+"""Streamed HTTP answers between parties: the server's writes, in order, to a client.
 
-As over TCP: chunks arrive in order, late while the link is cut; the stream breaks when the server dies and the client's
-host can hear of it. The client may leave at any time, of which the server hears a little later.
+As over TCP: chunks arrive in order, late while the link is cut. The stream breaks when the server dies and its host can
+reach the client. The client may leave at any time; the server notices a little later.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Stream:
         self.server.on_death.append(self._server_died)
 
     def send(self, chunk: bytes | Exception | None) -> None:
-        """To the client; None is the end, an exception how it breaks."""
+        """Send a chunk to the client; None ends the stream, an exception breaks it."""
         self._sent.append(chunk)
         self._deliver_later(self.network.latency_s())
 
@@ -58,7 +58,7 @@ class Stream:
             yield chunk
 
     def leave(self, on_left: Callable[[], None]) -> None:
-        """The client closes the connection; the server hears of it."""
+        """Close the connection at the client's end; the server is notified."""
         self.is_open = False
         if self._server_died in self.server.on_death:
             self.server.on_death.remove(self._server_died)
@@ -78,7 +78,7 @@ class Stream:
         self.network.loop.as_party(self.client, delay_s, self._deliver)
 
     def _deliver(self) -> None:
-        """The oldest chunk that has not arrived: so they stay in order, however late each is."""
+        """Deliver the oldest pending chunk, which keeps the order."""
         if not self.is_open:
             return
         if self.network.is_cut(self.server.host, self.client.host):
@@ -97,7 +97,7 @@ class StreamTransport:
         self._stream = stream
 
     def write(self, chunk: bytes | memoryview) -> None:
-        """A whole chunk of HTTP/1.1, of which the client's reader gets the body."""
+        """Send the body of one HTTP/1.1 chunk."""
         self._stream.send(bytes(chunk).partition(b"\r\n")[2].removesuffix(b"\r\n"))
 
     def is_closing(self) -> bool:

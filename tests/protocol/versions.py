@@ -1,4 +1,4 @@
-"""Another version of the product beside this one: it writes fields that nobody here knows, and omits what it may."""
+"""Another version of the product: writes unknown fields and omits optional ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadmanager.store.znode_codec import decode, pack
 
 _UNKNOWN = {"ofAnotherVersion": {"is": ["not", 1, None]}}
 _ASSUMED = "hashFunction"
-"""May be missing in a namespace's record: here it is the one that is assumed then."""
+"""Optional field of a namespace record; the records here have its default."""
 
 _WRITTEN = (paths.NAMESPACES, paths.NODES, paths.BROKERS, paths.LEADER)
 """Records that grow with versions; operators' records are rejected when they hold anything unknown."""

@@ -1,4 +1,4 @@
-"""The clocks of the parties, in place of the module `time` in the product's modules for as long as a run lasts."""
+"""Clocks of the parties; they replace the module `time` in the product's modules during a run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class VirtualTime:
 
 @contextmanager
 def virtual_time(loop: VirtualLoop) -> Iterator[VirtualTime]:
-    """Meanwhile every module of the product that looks at clocks looks at these."""
+    """Replace `time` in all modules of the product that use it."""
     clocks = VirtualTime(loop)
     modules = [
         module

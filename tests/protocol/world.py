@@ -1,7 +1,7 @@
 """A cluster in virtual time: nodes, agents, brokers, clients, operators, a model of ZooKeeper, and one seed.
 
-Nodes and agents are the product's own, with all that they are made of; only sockets, threads, clocks and the metadata
-store are others (see `network`, `parties`, `virtual_time`, `zookeeper`).
+Nodes and agents are the product's own; only sockets, threads, clocks and the metadata store are simulated (see
+`network`, `parties`, `virtual_time`, `zookeeper`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _ANOTHER_VERSION = 0.2
 """Share of processes of nodes and agents with another version."""
 _PATIENCE_S = 20.0
 UNLOADS_AT_A_TIME = 2
-"""By the nodes' own settings; operators only ever allow less."""
+"""Limit in the nodes' settings; operators only lower it."""
 _STORY_LINES = 400
 _CLIENT_PAUSE_S = 1.0
 _CLIENT_PATIENCE_S = 5.0
@@ -90,7 +90,7 @@ class Shape:
 
 @dataclass(eq=False, slots=True)
 class Process:
-    """A process that may be started again: `life` counts its lives, `party` is the present one."""
+    """A restartable process: `life` counts its starts, `party` is the current one."""
 
     name: str
     host: str
@@ -110,7 +110,7 @@ class Process:
 
 
 class World:
-    """One cluster. `violations` are what must never be, `unanswered` the requests that wait, and since when."""
+    """One cluster. `violations` lists broken invariants; `unanswered` has pending requests and their start times."""
 
     def __init__(
         self, seed: int, shape: Shape, loop: VirtualLoop, chance: Callable[[int], random.Random] = random.Random
@@ -131,7 +131,7 @@ class World:
         self.topics = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(shape.topics)]
         self.kernels = Kernels(chance(seed), loop)
         self.lives: dict[str, Party] = {}
-        """The agents there have been, by the names of their lives."""
+        """Parties of all agents and nodes so far, by life name."""
         self.unanswered: dict[str, float] = {}
         self._asked = 0
         self.processes: dict[str, Process] = {}
@@ -175,7 +175,7 @@ class World:
         return [process for process in self.processes.values() if process.name.startswith(kind)]
 
     def start(self, name: str) -> None:
-        """Begin a process, or its next life."""
+        """Start or restart a process."""
         process = self.processes[name]
         assert not process.is_up, f"{name} is running"
         process.life += 1
@@ -230,7 +230,7 @@ class World:
             await _event(process.stop)
 
     async def _run_client(self, process: Process, party: Party) -> None:
-        """One that keeps who owns what, as nodes push it; it is made again where no node answers."""
+        """Run a lookup client; create it again if no node answers."""
         urls = [self.node_url(number) for number in range(self.shape.nodes)]
         assert process.stop is not None
         while not process.stop.is_set():
@@ -257,7 +257,7 @@ class World:
         return f"http://n{number % self.shape.nodes}:{NODE_PORT}"
 
     def ask(self, method: str, url: str, body: object = None, then: Then | None = None) -> None:
-        """Have somebody send a request. Whatever the answer is, there has to be one in time."""
+        """Send a request as an operator or client; some answer must arrive in time."""
         self.loop.as_party(self._people, 0.0, lambda: asyncio.create_task(self._ask(method, url, body, then)))
 
     async def _ask(self, method: str, url: str, body: object, then: Then | None) -> None:
@@ -278,7 +278,7 @@ class World:
             del self.unanswered[name]
 
     def use(self, topic: str, node: int, then: Callable[[], None] | None = None) -> None:
-        """A client looks a topic up, and uses it where it is told to go; `then` is called if it can."""
+        """Look a topic up and use it at its owner; call `then` on success."""
 
         def found(status: int, body: bytes) -> None:
             if status == _OK:
@@ -292,7 +292,7 @@ class World:
         self.ask("GET", f"{self.node_url(node)}/lookup/v2/topic/{topic.replace('://', '/')}", then=found)
 
     def use_as_client(self, topic: str, name: str, then: Callable[[], None] | None = None) -> None:
-        """A client that keeps owners uses a topic where it takes it to be; `then` is called if it can."""
+        """Use a topic through a lookup client; call `then` on success."""
         party = self.processes[name].party
         if party is not None and not party.is_dead and name in self.owners:
             self.loop.as_party(party, 0.0, lambda: asyncio.create_task(self._use_as_client(topic, name, then)))
@@ -327,7 +327,7 @@ class World:
 
 
 class _VirtualLife(Life):
-    """A life of an agent or a node, without the sockets by which the product's own tells that it is over."""
+    """A life of an agent or node without the product's sockets for exit detection."""
 
     def __init__(self, party: Party, lives: dict[str, Party]) -> None:
         self.name = f"{party.host}/{party.name}"
@@ -369,7 +369,7 @@ async def _event(event: asyncio.Event | None) -> None:
 
 
 async def _first(stop: Awaitable[None], failure: asyncio.Future[None]) -> None:
-    """Until one of the two is done; raises what the second one raises."""
+    """Wait for either; raise the error of the second one."""
     stopped = asyncio.ensure_future(stop)
     await asyncio.wait({stopped, failure}, return_when=asyncio.FIRST_COMPLETED)
     if failure.done():
@@ -378,7 +378,7 @@ async def _first(stop: Awaitable[None], failure: asyncio.Future[None]) -> None:
 
 @contextlib.contextmanager
 def in_virtual_time(loop: VirtualLoop, network: Network, kernels: Kernels) -> Iterator[None]:
-    """Meanwhile the product has no socket, no clock of this machine's and no figures of it, and keeps quiet."""
+    """Replace sockets, clocks and host metrics of the product, and silence its logs."""
 
     async def is_refused(url: str) -> bool:
         return await network.is_refused(url)

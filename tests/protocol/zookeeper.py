@@ -1,18 +1,17 @@
-"""A model of ZooKeeper and of a client of it: sessions, followers that lag, answers in order, connections that break.
+"""A model of ZooKeeper and its client: sessions, lagging followers, ordered answers, broken connections.
 
     client ──requests, in order──▶ follower ──writes──▶ leader ──transactions, in order──▶ each follower, in its time
        ◀──answers and events, in order──┘
 
-What is kept of ZooKeeper: a client is answered in the order of its requests, and hears of a change before it can read
-it; it never sees time go back, but it may see the past; its write is answered once its follower has it, `sync` once
-the follower has what the leader had. A session lives on while its client is heard from in time, and ends once it was
-not. A connection that breaks leaves open what became of the writes under way. The tree itself and its transactions
-are those of `support.memory_store`. The client keeps to `MetadataStore`, and trusts its session as the one on
-ZooKeeper does: by `loadmanager.store.store_session`.
+Guarantees, as in ZooKeeper: a client gets answers in order of its requests, and an event before it can read the change.
+Reads may be stale but never go back in time. A write is answered once the client's follower has it, `sync` once the
+follower has the leader's state. A session expires when its client is silent for its timeout. After a broken connection
+the outcome of pending writes is unknown. The tree and its transactions are those of `support.memory_store`. The client
+implements `MetadataStore` and uses `loadmanager.store.store_session`, as the real one.
 
-The servers may come back with what they had when they were last saved, with nothing at first: tree, sessions and
-transaction ids go back. They hang up on whoever has seen more. They are down for longer than any lease lasts: with
-less, what was served before may be served by two.
+The servers may be rolled back to their last saved state, initially empty: tree, sessions and transaction ids go back.
+They hang up on clients that have seen more. A rollback takes longer than any lease; otherwise two brokers might serve a
+topic.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ _SERVERS = "zookeeper"
 
 
 class Clockwork(Protocol):
-    """The time of the world, and what happens later in it: `parties.VirtualLoop`."""
+    """Clock and timers of the world: `parties.VirtualLoop`."""
 
     @property
     def now_s(self) -> float: ...
@@ -78,13 +77,13 @@ class Clockwork(Protocol):
 
 Changes = dict[str, Znode | None]
 OnCommit = Callable[[int, Sequence[Op], Changes], None]
-"""Told of each transaction: the session, its operations, and the znodes as they are then; None: deleted."""
+"""Called with each transaction: session, operations, and changed znodes (None: deleted)."""
 
 OnRefusal = Callable[[Party, Sequence[Op], TransactionFailedError], None]
-"""Told of each transaction that the servers refuse, and of whose it was."""
+"""Called with each refused transaction and its client."""
 
 OnSetBack = Callable[[dict[str, Znode]], None]
-"""Told of the tree with which the servers have come back."""
+"""Called with the tree after a rollback."""
 
 
 _Greeting = tuple["Follower", int] | None
@@ -108,7 +107,7 @@ class _Saved:
 
 @dataclass(eq=False, slots=True)
 class Follower:
-    """A copy of the tree as it was at transaction `zxid`. `lag_s` is added to what each transaction takes to come."""
+    """A copy of the tree at transaction `zxid`. `lag_s` is an extra delay of each transaction."""
 
     name: str
     znodes: dict[str, Znode] = field(default_factory=lambda: {"/": Znode("/", b"", 0, 0, 0, 0)})
@@ -126,7 +125,7 @@ class Follower:
 
 
 class Ensemble:
-    """The servers. While it `is_stopped` nothing is answered and nobody heard, but the time of sessions goes on."""
+    """The servers. While `is_stopped` they answer nothing, and session timeouts go on."""
 
     def __init__(self, loop: Clockwork, rng: random.Random) -> None:
         self.loop = loop
@@ -160,7 +159,7 @@ class Ensemble:
         loop.as_party(self.party, _TICK_S, self._tick)
 
     def end(self) -> None:
-        """There is no more to come."""
+        """End the timers of the servers."""
         self.has_ended = True
 
     # What goes wrong
@@ -207,18 +206,18 @@ class Ensemble:
         self.go_on()
 
     def cut(self, host: str) -> None:
-        """Nothing gets through between this host and any server."""
+        """Cut the links between this host and all servers."""
         self.cut_hosts.add(host)
 
     def heal(self, host: str) -> None:
-        """Deliver what was sent meanwhile, as far as connections still exist."""
+        """Mend the links and deliver pending messages of open connections."""
         self.cut_hosts.discard(host)
         for follower in self.followers:
             for connection in list(follower.connections):
                 connection.flush()
 
     def expire(self, number: int) -> None:
-        """End a session, as if its client had not been heard of for long."""
+        """Expire a session."""
         session = self.sessions.pop(number, None)
         if session is None:
             return
@@ -231,7 +230,7 @@ class Ensemble:
     # What servers do
 
     def when_running(self, then: Callable[[], None]) -> None:
-        """Now, or once the servers go on."""
+        """Call `then` now, or when the servers resume."""
         if self.is_stopped:
             self._held.append(then)
         else:
@@ -254,7 +253,7 @@ class Ensemble:
     def greet(
         self, party: Party, number: int, seen_zxid: int, timeout_s: float, greeted: asyncio.Future[_Greeting]
     ) -> None:
-        """A client wants to go on with its session, or 0: to begin one; it hears of it if it can be heard."""
+        """Resume a client's session, or begin one (0), unless its host is cut off."""
 
         def arrive() -> None:
             if party.host not in self.cut_hosts:
@@ -286,13 +285,13 @@ class Ensemble:
             session.heard_at_s = self.loop.now_s
 
     def check_sizes(self, ops: Sequence[Op]) -> None:
-        """Refuse what is too large, as clients do before they send it."""
+        """Refuse too large data, as clients do before sending."""
         for op in ops:
             if self.most_bytes is not None and isinstance(op, Create | Put) and len(op.data) > self.most_bytes:
                 raise ZnodeTooLargeError(f"{op.path}: {len(op.data)} bytes, at most {self.most_bytes} fit into a znode")
 
     def write(self, ops: Sequence[Op], number: int) -> list[int]:
-        """Do all operations or none, for a session that lives."""
+        """Apply all operations or none, for a live session."""
         staged = StagedTransaction(self.znodes, self.zxid + 1, number)
         versions = [staged.apply(index, op) for index, op in enumerate(ops)]
         self._commit(number, ops, staged.changes)
@@ -348,7 +347,7 @@ def _apply(znodes: dict[str, Znode], changes: Changes) -> None:
 
 @dataclass(eq=False, slots=True)
 class _Request:
-    """`serve` is what the follower does with it: it calls what it is given with the result, or with an error."""
+    """A request; `serve` executes it at the follower and passes the result or an error to its callback."""
 
     serve: Callable[[Callable[[Any], None]], None]
     answer: asyncio.Future[Any]
@@ -377,26 +376,26 @@ class _Connection:
         return self._party.host in self._ensemble.cut_hosts
 
     def send(self, request: _Request | None) -> None:
-        """To the server, after everything that went there before; None: the end."""
+        """Send a request to the server, in order; None ends the connection."""
         loop = self._ensemble.loop
         self._last_in_s = max(self._last_in_s, loop.now_s + self._ensemble.latency_s())
         servers = self._ensemble.party
         loop.as_party(servers, self._last_in_s - loop.now_s, self._pass, servers, lambda: self._arrive(request))
 
     def changed(self, paths: Sequence[str]) -> None:
-        """The follower has other znodes at these paths."""
+        """Notify the client of changed znodes."""
         if self.is_open and paths:
             self._out(lambda: self._store.changed(self, paths))
 
     def end(self) -> None:
-        """The server closes it: the client finds out if that reaches it."""
+        """Close the connection at the server; notify the client if reachable."""
         if not self.is_open:
             return
         self.close()
         self._out(lambda: self._store.disconnected(self))
 
     def left(self) -> None:
-        """The client's process is gone: what it has sent still arrives."""
+        """End the connection of a killed client; sent requests still arrive."""
         self.send(None)
 
     def close(self) -> None:
@@ -432,7 +431,7 @@ class _Connection:
         request.serve(done)
 
     def _out(self, arrive: Callable[[], None]) -> None:
-        """To the client, after everything that went there before."""
+        """Send a message to the client, in order."""
         loop = self._ensemble.loop
         self._last_out_s = max(self._last_out_s, loop.now_s + self._ensemble.latency_s())
 
@@ -462,7 +461,7 @@ def _resolve(answer: asyncio.Future[Any], result: Any) -> None:  # noqa: ANN401 
 
 
 class ModelStore(OfSession):
-    """A `MetadataStore` of the party that makes it; `written` is what it writes in place of what it is given."""
+    """A `MetadataStore` of the party that creates it; `written` rewrites its operations."""
 
     def __init__(
         self,
@@ -635,7 +634,7 @@ class ModelStore(OfSession):
             self._drop()
 
     def drop(self) -> None:
-        """Break the connection, as a network does: the session lives."""
+        """Break the connection; the session stays."""
         self._drop()
 
     # Inside
@@ -674,7 +673,7 @@ class ModelStore(OfSession):
             await asyncio.sleep(rng.uniform(*_RECONNECT_S) if self._connection is None else max(0.001, lapses_in_s))
 
     async def _connect(self) -> None:
-        """One attempt: to be heard by a follower that has seen all that this client has."""
+        """Try once to connect to a follower that is not behind this client."""
         loop = asyncio.get_running_loop()
         asked_at_s = now_s()
         greeted: asyncio.Future[_Greeting] = loop.create_future()
