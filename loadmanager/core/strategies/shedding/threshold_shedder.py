@@ -15,8 +15,8 @@ of their names, and of equally used brokers the first by name counts as the most
 bundle is leaving it or has left it since its report. As in Pulsar, the lower-boundary mode advances the moving averages
 a second time.
 
-Thresholds without a configured value follow the load of the fleet (`core.model.fleet_load`). Limits on churn may block
-moves that are decided here (`core.planning.churn`).
+A threshold without a configured value is multiplied by mean load / reference load, at most 1 (`core.model.fleet_load`).
+Limits on churn may block moves that are decided here (`core.planning.churn`).
 """
 
 from __future__ import annotations
