@@ -26,6 +26,7 @@ from loadmanager.core.model.snapshot import Snapshot, build_snapshot
 from loadmanager.core.model.time_means import STOOD_S
 from loadmanager.core.planning.planner import plan_assignments, plan_shedding
 from loadmanager.core.strategies.level.cost_fit import best_of_none_negative, fit_price
+from loadmanager.core.strategies.level.hysteresis import REST_EXCESS_S
 from loadmanager.core.strategies.level.imbalance_score import compute_parts, penalty, score
 from loadmanager.core.strategies.level.level_load import LEAST_LEVEL, LevelLoads, bound_level, compute_level
 from loadmanager.core.strategies.level.move_search import find_moves
@@ -350,6 +351,14 @@ def test_moved_bundle_rests_unless_its_broker_lacks_headroom() -> None:
     assert moves(elsewhere) == 8, "those moves were not carried out"
     full = cluster(a=carrying("a", [5.5] * 20), b=carrying("b", [5.0] * 4))
     assert moves(shed(full, put)) > 0
+
+
+@pytest.mark.parametrize(("excess_s", "is_moved"), [(REST_EXCESS_S - 1, False), (REST_EXCESS_S, True)])
+def test_moved_bundle_rests_until_the_excess_of_its_broker_is_large(excess_s: float, *, is_moved: bool) -> None:
+    given = cluster(a=carrying("a", [5.0] * 20), b=carrying("b", [5.0] * 4))
+    put = {"a:8080": dict.fromkeys([bundle(i, "tenant/a") for i in range(20)], NOW_S)}
+    found = shed(given, {"brokers": {"a:8080": [1, 0.0, NOW_S, None, 0.0, excess_s]}, "put": put})
+    assert bool(moves(found)) is is_moved
 
 
 def test_resting_bundle_moves_only_to_a_newer_broker() -> None:

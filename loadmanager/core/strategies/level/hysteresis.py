@@ -20,7 +20,8 @@ and so do brokers that are less hot. A relieved broker is brought to the target,
                                                   times as long if it repeats
 
 So a new broker is filled at once, and a restarting one is not filled, emptied and filled again. A bundle that Level has
-moved rests on its broker while that has headroom. It may still go to a cold broker that registered later.
+moved rests on its broker, unless the broker lacks headroom or its excess becomes large. It may still go to a cold
+broker that registered later.
 
 Back-off: if a search finds no move for a broker, the next searches follow after 1, 2, then 4 rounds, even if the broker
 is much too hot or has little headroom.
@@ -51,6 +52,10 @@ Reports and averages need some minutes to show a lasting change.
 """
 REST_S = 15_000.0
 """Rest of a moved bundle: longer than the four hours within which a move back counts as wasted."""
+REST_EXCESS_S = 1800.0
+"""Excess of a broker at which the bundles that rest there may move again: a plan on wrong loads is corrected after a
+while, for example after 38 minutes if the broker is 80 % above its trigger. Most peaks are shorter.
+"""
 ROUND_SHARE = 0.10
 """Maximum share of load per round while no broker is urgent, so that the effect is measured before more is moved."""
 HOUR_SHARE = 0.50

@@ -37,6 +37,7 @@ from loadmanager.core.strategies.level.forced_moves import find_forced
 from loadmanager.core.strategies.level.hysteresis import (
     CALM_S,
     COLD,
+    REST_EXCESS_S,
     REST_S,
     BrokerMemory,
     BrokerObservation,
@@ -269,13 +270,13 @@ class _Round:
 
     def _placement_times(self) -> FloatArray:
         """Return the time (N,) at which Level put each bundle on its broker; minus infinity if it does not rest, or if
-        the broker lacks headroom.
+        the broker lacks headroom or has a large excess.
         """
         bundles, brokers = self._snapshot.bundles, self._snapshot.brokers
         put_s = np.full(len(bundles), -math.inf)
         for broker, put in self._memory.put.items():
             at = brokers.find_row(BrokerId(broker))
-            if at is None or self._lacks_headroom[at]:
+            if at is None or self._lacks_headroom[at] or self._seen[at].excess_s >= REST_EXCESS_S:
                 continue
             for name, at_s in put.items():
                 row = bundles.find_row(name)
