@@ -21,6 +21,7 @@ from support.delays import a_memory_cluster
 from support.history import History, recording
 from support.invariants import ownership_violations
 from support.lm_node import get_json
+from support.memory_store import Link, MemoryStore
 from support.scripted_broker import ScriptedBroker, asking, overlaps
 from support.servers import end_app, listen, serve_app
 from support.stores import MemoryWorld, StoreWorld
@@ -149,8 +150,13 @@ class MortalNode:
             await end_app(self._runner)
 
     async def crash(self) -> None:
-        """Stop all running operations, close the port and let the session expire."""
+        """Stop all running operations, close the port, and send no more heartbeats, so that the session expires.
+
+        A standby that has not heard the leader before does not suspect it: it waits for the session.
+        """
         self._store.is_dead = True
+        assert isinstance(self.session, MemoryStore)
+        self.session.link_changed(Link.SILENT)
         for task in list(self.node._tasks):
             task.cancel()
         await end_app(self._runner)
