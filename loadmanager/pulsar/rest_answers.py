@@ -34,7 +34,7 @@ from loadmanager.wire.validation import parse_json
 Record = dict[str, Any]
 
 EXTENSIBLE = "ExtensibleLoadManagerImpl"
-_RATES = ("msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut")
+RATES = ("msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut")
 _RESOURCES = {
     "cpu": "brk_lb_cpu_usage",
     "memory": "brk_lb_memory_usage",
@@ -67,7 +67,7 @@ def extensible_report(
         "webServiceUrl": url,
         "loadManagerClassName": load_manager,
         **_usage(metrics, where),
-        **{key: float(_sum(stats, key)) for key in _RATES},
+        **{key: float(_sum(stats, key)) for key in RATES},
         **sums,
         "numTopics": _sum(stats, "topics"),
         "numBundles": len(stats),
@@ -179,7 +179,7 @@ def _balancing(found: list[Any]) -> Iterator[Mapping[str, Any]]:
 def _load(topics: list[Mapping[str, Any]]) -> Record:
     subscriptions = [each for topic in topics for each in topic["subscriptions"].values()]
     return {
-        **{key: sum(float(topic[key]) for topic in topics) for key in _RATES},
+        **{key: sum(float(topic[key]) for topic in topics) for key in RATES},
         "consumerCount": sum(len(each.get("consumers", ())) for each in subscriptions),
         "producerCount": sum(int(topic["producerCount"]) for topic in topics),
         "topics": len(topics),

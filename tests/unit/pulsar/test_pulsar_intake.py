@@ -127,6 +127,35 @@ async def test_bundle_whose_owner_refuses_clients_is_named(loaded: FakePulsar, m
         assert poll.mirror.ownerless == []
 
 
+async def test_moved_bundle_keeps_its_rates_until_its_new_owner_has_measured_them(
+    world: MemoryWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulsar_intake, "TOPICS_S", 0.0)
+    async with FakePulsar(world) as pulsar:
+        pulsar.extensible = True
+        (bundle,) = await pulsar.add_namespace(NAMESPACE, 1, [pulsar.brokers[0].broker_id])
+        pulsar.load(bundle, 100.0)
+        async with polling(pulsar) as poll:
+            owner = pulsar.brokers[1].broker_id
+            await pulsar.move(bundle, owner)
+            pulsar.load(bundle, 0.0, topics=3)
+            await eventually(lambda: poll.owner(bundle) == owner)
+            for _ in range(3):
+                await poll.intake.settled()
+            load = await reported_load(poll, owner, bundle)
+            assert (load["msgRateIn"], load["msgThroughputOut"], load["producerCount"]) == (100.0, 102_400.0, 3)
+            monkeypatch.setattr(pulsar_intake, "MEASURED_S", 0.0)
+            await poll.intake.settled()
+            assert (await reported_load(poll, owner, bundle))["msgRateIn"] == 0.0
+
+
+async def reported_load(poll: Poll, broker: BrokerId, bundle: str) -> dict[str, float]:
+    report = await poll.intake.find_report(paths.broker(broker))
+    assert report is not None
+    load: dict[str, float] = orjson.loads(report.data)["lastStats"][bundle]
+    return load
+
+
 async def doubtful(poll: Poll) -> str:
     """Have the owner of a bundle with clients lose its topics; the bundle."""
     await poll.intake.settled()
