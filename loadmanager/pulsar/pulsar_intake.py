@@ -37,7 +37,8 @@ from loadmanager.pulsar.broker_settings_poll import BrokerSettingsPoll
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_namespaces import PulsarNamespaces
 from loadmanager.pulsar.refusals import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
-from loadmanager.pulsar.rest_answers import RATES, Record, extensible_report, is_extensible, settle_owners, stamp
+from loadmanager.pulsar.rest_answers import Record, extensible_report, is_extensible, settle_owners, stamp
+from loadmanager.pulsar.topic_loads import TopicLoads
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Znode
 from loadmanager.util import clock
@@ -47,8 +48,6 @@ log = structlog.get_logger(__name__)
 
 _AT_A_TIME = 8
 TOPICS_S = POLICIES_S = 30.0
-MEASURED_S = 60.0
-"""Interval in which Pulsar measures the rates of topics (`statsUpdateFrequencyInSecs`)."""
 _UNSERVED_AFTER_S = 60.0
 _LOOKUP_TIMEOUT_S = 2.0
 _NEVER = float("-inf")
@@ -107,11 +106,7 @@ class PulsarIntake:
         self._ownerless_s: dict[str, float] = {}
         self._topicless_s: dict[str, float] = {}
         self._refused: set[str] = set()
-        self._loads: dict[str, Record] = {}
-        self._load_from: dict[str, BrokerId] = {}
-        """Broker whose topics each load was read from."""
-        self._moved: dict[str, tuple[float, Record]] = {}
-        """Bundles whose new owner has not measured them yet: the time of its first answer, and the load before."""
+        self._loads = TopicLoads()
         self._topics_s: dict[BrokerId, float] = {}
         self._policies_s = _NEVER
         self._policies: object = None
@@ -245,7 +240,7 @@ class PulsarIntake:
                 if not is_extensible(load_manager):
                     return _Answer(owned, await self._admin.load_report(broker))
                 if time.monotonic() - self._topics_s.get(broker, _NEVER) >= TOPICS_S:
-                    self._put_loads(broker, owned, await self._admin.bundle_loads(broker))
+                    self._loads.put(broker, owned, await self._admin.bundle_loads(broker))
                     self._topics_s[broker] = time.monotonic()
                 return _Answer(owned, None, await self._admin.usage(broker))
         except _FAILURES as error:
@@ -253,21 +248,6 @@ class PulsarIntake:
             if isinstance(error, PulsarUnreachableError) and error.was_not_heard:
                 self._unreachable.add(broker)
             return None
-
-    def _put_loads(self, broker: BrokerId, owned: Iterable[str], loads: Mapping[str, Record]) -> None:
-        """Apply the load of a broker's topics. A bundle that just moved keeps its former rates: its new owner reports
-        0 until it has measured them.
-        """
-        now_s = time.monotonic()
-        for name in owned:
-            before = self._loads.pop(name, None)
-            if before is not None and self._load_from[name] != broker:
-                self._moved[name] = now_s, before
-        self._moved = {name: each for name, each in self._moved.items() if now_s - each[0] < MEASURED_S}
-        for name, load in loads.items():
-            _, before = self._moved.get(name, (now_s, load))
-            self._loads[name] = {**load, **{key: before[key] for key in RATES}}
-            self._load_from[name] = broker
 
     async def _read_owned(self, broker: BrokerId) -> list[str]:
         async with self._turns:
@@ -385,7 +365,7 @@ class PulsarIntake:
             record = answer.report
             if record is None:
                 url, load_manager = self._admin.address(broker), self.load_manager(broker)
-                record = extensible_report(answer.metrics, answer.owned, self._loads, load_manager, url)
+                record = extensible_report(answer.metrics, answer.owned, self._loads.by_bundle, load_manager, url)
             self._note_clients(answer.owned, record["lastStats"])
             dated = stamp(record, before, clock.now_ms())
             known = self._znodes.get(path)
