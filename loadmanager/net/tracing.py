@@ -111,11 +111,11 @@ def tracing_of(settings: TracingSettings, service: str, instance: str) -> Tracin
     if not settings.otlp_endpoint:
         return OFF
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
-        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
-        from opentelemetry.sdk.trace import SpanLimits, TracerProvider  # noqa: PLC0415
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
-        from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, TraceIdRatioBased  # noqa: PLC0415
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - optional
+        from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - as above
+        from opentelemetry.sdk.trace import SpanLimits, TracerProvider  # noqa: PLC0415 - as above
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - as above
+        from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, TraceIdRatioBased  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
         fix = f"is not installed; install it with: {how_to_install('otel')}"
         raise ConfigurationError(f"{settings.key('otlp_endpoint')}: {error.name} {fix}") from None

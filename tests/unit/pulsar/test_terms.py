@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support.actors import BROKERS, NAMES, Actor, TableOfOwners
 from support.memory_store import MemoryCluster, MemoryStore
 from support.virtual_loop import VirtualLoop
+from support.waiting import eventually
 
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import OwnershipState, Registration
@@ -122,9 +123,7 @@ def test_one_process_acts_at_a_time_and_the_next_finishes_its_moves(
         trial = Trial(seed, slowness_s)
         await trial.begin()
         try:
-            async with asyncio.timeout(60.0):
-                while not trial.pulsar.calls:  # noqa: ASYNC110 - something moves before anything breaks
-                    await asyncio.sleep(0.5)
+            await eventually(lambda: trial.pulsar.calls, "a move before anything breaks")
             for (what, number), then_s in steps:
                 trial.happens(what, number)
                 await asyncio.sleep(then_s)
