@@ -22,7 +22,7 @@ def a_task(need: FloatArray, per_need: FloatArray, owner: RowArray, target: floa
         assigned=owner,
         movable=np.ones(bundles, dtype=bool),
         givers=everybody,
-        takers=everybody,
+        receivers=everybody,
         share=share,
         cost=share,
         noise=np.zeros(brokers),

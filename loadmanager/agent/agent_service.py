@@ -199,7 +199,7 @@ class Agent:
             self._stuck.refuse_to_close(str(bundle), self._clock())
 
     def _make_server(self) -> AgentServer:
-        """Create the HTTP interfaces. They may serve at once; until the broker is registered they answer 503."""
+        """Create the HTTP interfaces. They may serve at once. Without a registration, leases and unloads are 503."""
         return AgentServer(
             BrokerId(self._settings.broker_id),
             grant_lease=self.grant_lease,

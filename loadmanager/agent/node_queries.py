@@ -91,10 +91,10 @@ class LoadManagerNodes:
         path: str,
         parse: Callable[[bytes, str], T],
         settles: Callable[[T | None], bool],
-        opinions: int,
+        max_answers: int,
         awaited: Awaited | None = None,
     ) -> T | None:
-        """Return the first answer for which `settles` is true, else the last of `opinions`."""
+        """Return the first answer for which `settles` is true, else the last of at most `max_answers`."""
         failures: list[str] = []
         answers: list[T | None] = []
         for url in list(self._urls):
@@ -110,7 +110,7 @@ class LoadManagerNodes:
                 continue
             if len(answers) == 1:
                 self._prefer(url)
-            if settles(answers[-1]) or len(answers) == opinions:
+            if settles(answers[-1]) or len(answers) == max_answers:
                 break
         if not answers:
             raise PeerUnavailableError("no load-manager node answered: " + "; ".join(failures))

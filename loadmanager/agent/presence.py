@@ -17,9 +17,9 @@ outcome is the next event. `wake_s` is the latest time for the next `CheckRegist
                   Created                                                           Read
                   ZnodeRead, this session                                           Register          ─▶ REGISTERED
                   ZnodeRead, other session   it is not known as a leftover          Identify
-                  CreatorRead, earlier agent   one of its leases may be valid         (wait until it lapses)
+                  CreatorRead, earlier agent one of its leases may be valid         (wait until it lapses)
                                              else                                   DeleteRegistration
-                  CreatorRead, other agent                                            (log it once)
+                  CreatorRead, other agent                                          (log it once)
     REGISTERED    ZnodeRead, our own         at a later version than we wrote       (it is overwritten)
                   ZnodeRead, none or other                                          CloseTopics,      ─▶ ABSENT
                                                                                     Forget
@@ -279,8 +279,8 @@ class Presence:
                 self._look(event, now_s)
             case ZnodeRead(znode, session_id):
                 self._on_read(znode, session_id, now_s)
-            case CreatorRead(znode, maker):
-                self._on_created(znode, maker, now_s)
+            case CreatorRead(znode, creator):
+                self._on_created(znode, creator, now_s)
             case WorkFailed(error):
                 self._on_failed(error, now_s)
             case Wrote(incarnation, version):
@@ -364,22 +364,22 @@ class Presence:
         self._to_do.append(Register(znode.czxid))
         self._wait(now_s + _LOOK_AGAIN_S)
 
-    def _on_created(self, znode: Znode, maker: RegistrationCreator | None, now_s: float) -> None:
-        if maker is not None and self._is_former_life(maker) and maker.longest_lease_ms is not None:
-            lease_ms = maker.longest_lease_ms
+    def _on_created(self, znode: Znode, creator: RegistrationCreator | None, now_s: float) -> None:
+        if creator is not None and self._is_former_life(creator) and creator.longest_lease_ms is not None:
+            lease_ms = creator.longest_lease_ms
             self._say("leftover_znode", is_warning=False, incarnation=znode.czxid, longest_lease_ms=lease_ms)
             self._leftover, self._has_nothing_open = znode.czxid, False
             self.leases.assume_granted_by_predecessor(now_s, lease_ms)
             self._delete_when_lapsed(znode, now_s)
             return
-        if maker is not None and not self._is_former_life(maker) and znode.czxid != self._foreign:
+        if creator is not None and not self._is_former_life(creator) and znode.czxid != self._foreign:
             self._foreign = znode.czxid
-            self._say("broker_id_in_use", agent_url=maker.url, life=maker.life, incarnation=znode.czxid)
+            self._say("broker_id_in_use", agent_url=creator.url, life=creator.life, incarnation=znode.czxid)
         self._wait(now_s + _RETRY_S)
 
-    def _is_former_life(self, maker: RegistrationCreator) -> bool:
-        """Tell if this agent made the znode, in an earlier process or an abandoned session."""
-        return maker.is_over or maker.life == self.life
+    def _is_former_life(self, creator: RegistrationCreator) -> bool:
+        """Tell if this agent created the znode, in an earlier process or an abandoned session."""
+        return creator.is_over or creator.life == self.life
 
     def _delete_when_lapsed(self, znode: Znode, now_s: float) -> None:
         if self.leases.lapsed_at_s > now_s and not self._has_nothing_open:

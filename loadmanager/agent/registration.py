@@ -218,7 +218,7 @@ class Registrar:
                 znode = await self._store.get(self._path)
                 return ZnodeRead(znode, self._store.session_id)
             case Identify(znode):
-                return CreatorRead(znode, self._maker_of(znode))
+                return CreatorRead(znode, self._find_creator(znode))
             case CreateRegistration(session_id):
                 await self._store.ensure_path(paths.BROKERS)  # missing in a store that was wiped
                 create = metadata_store.Create(self._path, await self._first_record(), ephemeral=True)
@@ -228,7 +228,7 @@ class Registrar:
                 await self._store.commit([metadata_store.Delete(self._path, version)], session_id=session_id)
                 return PresenceSignal.DELETED
 
-    def _maker_of(self, znode: Znode) -> RegistrationCreator | None:
+    def _find_creator(self, znode: Znode) -> RegistrationCreator | None:
         try:
             record = decode_local_broker_data(znode_codec.decode(znode.data, self._path), self._path)
         except InvalidRecordError as error:

@@ -209,21 +209,21 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class AskLease:
-    """Ask the agent for a lease, and return Leased or UNLEASED; UNLEASED after `timeout_s`."""
+    """Ask the agent for a lease. Answered by Leased or UNLEASED; by UNLEASED after `timeout_s`."""
 
     timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class AskOwnership:
-    """Ask the agent whether this broker owns the topic; return OwnershipAnswered or OwnershipUnanswered."""
+    """Ask the agent whether this broker owns the topic. Answered by OwnershipAnswered or OwnershipUnanswered."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Load the topic; return Opened or NotOpened."""
+    """Load the topic. Answered by Opened or NotOpened."""
 
     topic: str
     incarnation: int
@@ -248,10 +248,10 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Release the topic, and return TopicClosed or NotClosed once.
+    """Release the topic. Answered once, by TopicClosed or NotClosed.
 
     The action is repeated if the lease lapses meanwhile. Then cancel the first attempt; if that has closed the topic
-    anyway, return TopicClosed without a second attempt.
+    anyway, the answer is TopicClosed without a second attempt.
     """
 
     topic: str

@@ -202,7 +202,7 @@ class Settings(
         return self
 
     @model_validator(mode="after")
-    def _strategies_are_bound(self) -> Self:
+    def _strategies_are_paired(self) -> Self:
         require_pair(self.planner_settings())
         return self
 

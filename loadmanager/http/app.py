@@ -31,7 +31,7 @@ from loadmanager.leader.node import Node
 from loadmanager.net.auth.gate import AuthGate
 from loadmanager.net.body_limit import BodyLimit
 from loadmanager.net.http_client import Caller, HttpClient
-from loadmanager.net.http_server import QUICK, Quick, with_trailing_slashes
+from loadmanager.net.http_server import FAST_PATH, FastPath, with_trailing_slashes
 from loadmanager.net.request_ids import name_answer
 from loadmanager.net.tls_contexts import ServerTls, TlsMetrics
 from loadmanager.net.tracing import OFF
@@ -77,8 +77,8 @@ def make_app(node: Node, tls: ServerTls | None = None) -> web.Application:
     ]
     app = make_application(node, operations, http, gate, (live, watch))
     if node.caller.tracing is OFF:
-        quick: Quick = FastLookups(node.lookups, metrics, gate)
-        app[QUICK] = quick
+        fast_path: FastPath = FastLookups(node.lookups, metrics, gate)
+        app[FAST_PATH] = fast_path
     return app
 
 

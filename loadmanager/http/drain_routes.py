@@ -94,7 +94,7 @@ class DrainingHandlers:
         return None if order is None else {"drainedSince": order.since_s}
 
     async def cancel_unload(self, request: web.Request) -> web.Response:
-        """Cancel an unload in progress: the owner keeps the bundle; 409 if there is none, or it is too late."""
+        """Cancel an unload in flight: the owner keeps the bundle; 409 if there is none, or it is too late."""
         namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
         name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))
 

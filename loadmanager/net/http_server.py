@@ -35,10 +35,10 @@ _LINGERING_S = 1.0
 """Time to read the rest of a refused body after the answer, so that the sender receives the answer."""
 
 
-Quick = Callable[[bytes], bytes | None]
+FastPath = Callable[[bytes], bytes | None]
 """Fast path: returns the complete answer to a raw request, or None to use the normal path."""
 
-QUICK: web.AppKey[Quick] = web.AppKey("quick")
+FAST_PATH: web.AppKey[FastPath] = web.AppKey("fast_path")
 """Application key of the fast path for requests that are answered before they are parsed."""
 
 
@@ -148,33 +148,33 @@ class _Runner(web.AppRunner):
         self._limits = limits
 
     async def _make_server(self) -> web.Server:
-        return _Server(await super()._make_server(), self._limits, self.app.get(QUICK))
+        return _Server(await super()._make_server(), self._limits, self.app.get(FAST_PATH))
 
 
 class _Server(web.Server):
-    def __init__(self, server: web.Server, limits: ServerLimits, quick: Quick | None) -> None:
+    def __init__(self, server: web.Server, limits: ServerLimits, fast_path: FastPath | None) -> None:
         options = server._kwargs  # noqa: SLF001 - the runner's options, as aiohttp keeps them
         super().__init__(server.request_handler, request_factory=server.request_factory, **options)
         self._limits = limits
-        self._quick = quick
+        self._fast_path = fast_path
         self._open = ConnectionLimit(limits.connections)
 
     def __call__(self, handshake: Handshake | None = None) -> _LimitedConnection:
-        return _LimitedConnection(self, self._open, self._limits, self._quick, self._loop, self._kwargs, handshake)
+        return _LimitedConnection(self, self._open, self._limits, self._fast_path, self._loop, self._kwargs, handshake)
 
     def entrance(self, listener: socket.socket, tls: ServerTls) -> TlsListener:
         return TlsListener(listener, tls, self._open, self, self._limits.head_s)
 
 
 class _LimitedConnection(web.RequestHandler):
-    __slots__ = ("_all", "_handshake", "_head_timer", "_limits", "_quick")
+    __slots__ = ("_all", "_fast_path", "_handshake", "_head_timer", "_limits")
 
     def __init__(
         self,
         server: web.Server,
         connections: ConnectionLimit,
         limits: ServerLimits,
-        quick: Quick | None,
+        fast_path: FastPath | None,
         loop: asyncio.AbstractEventLoop,
         options: dict[str, Any],
         handshake: Handshake | None,
@@ -182,7 +182,7 @@ class _LimitedConnection(web.RequestHandler):
         super().__init__(server, loop=loop, **options)
         self._all = connections
         self._limits = limits
-        self._quick = quick
+        self._fast_path = fast_path
         self._handshake = handshake
         self._head_timer: asyncio.TimerHandle | None = None
 
@@ -220,11 +220,11 @@ class _LimitedConnection(web.RequestHandler):
         It qualifies if nothing else is in progress on the connection: no earlier request, no slow reader and no partial
         request. The keep-alive timeout restarts.
         """
-        if self._quick is None or self._paused or self._head_timer is not None or self._keepalive_handle is None:
+        if self._fast_path is None or self._paused or self._head_timer is not None or self._keepalive_handle is None:
             return False
         if not self.is_silent or self._upgraded or self.transport is None:
             return False
-        answer = self._quick(data)
+        answer = self._fast_path(data)
         if answer is None:
             return False
         self.transport.write(answer)

@@ -1,19 +1,20 @@
 """OpenTelemetry traces of lookups, decisions and moves across processes, exported over OTLP/HTTP to a collector.
 
-Only a fraction of lookups starts a trace, because there are many; rounds and moves always do. Work that belongs to a
-caller's trace is exported if the caller sampled it. The current trace follows the task, and crosses processes in the
-header `traceparent` (W3C Trace Context).
+Only a fraction of requests starts a trace, because there are many lookups. Work that no request caused, such as a
+round, always does. Work that belongs to a caller's trace is exported if the caller sampled it. The current trace
+follows the task, and crosses processes in the header `traceparent` (W3C Trace Context).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 from opentelemetry.context import Context, attach
-from opentelemetry.trace import Link, NoOpTracer, Span, SpanKind, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace import INVALID_SPAN, Link, NoOpTracer, Span, SpanKind, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from loadmanager import __version__
@@ -80,8 +81,10 @@ class Tracing:
         return traced
 
     def span(self, name: str, attributes: Attributes, of: Iterable[Span] = ()) -> AbstractContextManager[Span]:
-        """Open a span in the trace of the first of these, linked to the others; of none, in the current trace."""
-        spans = list(of)
+        """Open a span in the trace of the first span in `of`, linked to the others; of none, in the current trace."""
+        if self.exporter is None:
+            return nullcontext(INVALID_SPAN)
+        spans = [*islice(of, 1 + _MOST_LINKS)]
         parent = set_span_in_context(spans[0]) if spans else None
         links = [Link(span.get_span_context()) for span in spans[1:]]
         return self._own.start_as_current_span(name, parent, attributes=dict(attributes), links=links)
@@ -113,7 +116,7 @@ def tracing_of(settings: TracingSettings, service: str, instance: str) -> Tracin
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - optional
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - as above
-        from opentelemetry.sdk.trace import SpanLimits, TracerProvider  # noqa: PLC0415 - as above
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - as above
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - as above
         from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, TraceIdRatioBased  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
@@ -125,8 +128,7 @@ def tracing_of(settings: TracingSettings, service: str, instance: str) -> Tracin
 
     def tracer(root: Sampler) -> Tracer:
         """Return a tracer whose new traces are sampled by `root`."""
-        limits = SpanLimits(max_links=_MOST_LINKS)
-        provider = TracerProvider(ParentBased(root), resource, shutdown_on_exit=False, span_limits=limits)
+        provider = TracerProvider(ParentBased(root), resource, shutdown_on_exit=False)
         provider.add_span_processor(exporter)
         return provider.get_tracer("loadmanager", __version__)
 

@@ -21,16 +21,14 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, from_json, to_json
 from typing_extensions import TypedDict
 
-from loadmanager.core.domain.resources import MAX_AMOUNT
 from loadmanager.core.planning.decision_kinds import as_json
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.dump_line import Name, StrategyStates
 from loadmanager.wire.validation import STRICT, Amount, WireModel, describe
 
 _EpochSeconds = Amount
-_Share = Annotated[float, Field(ge=0, le=MAX_AMOUNT)]
 _Move = Annotated[
-    tuple[_EpochSeconds, Name, Name, int, _Share, bool, _EpochSeconds | None, _EpochSeconds | None],
+    tuple[_EpochSeconds, Name, Name, int, Amount, bool, _EpochSeconds | None, _EpochSeconds | None],
     Strict(strict=False),
 ]
 

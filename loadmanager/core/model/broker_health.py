@@ -10,9 +10,9 @@ A sick broker looks idle because it fails, so every strategy would give it more.
 | SICK       |                                                      | RECOVERING                                    |
 | RECOVERING | SICK                                                 | for twice the patience: WELL                  |
 
-*Far off* is above a threshold: the minimum figure, three times the median of all brokers with this figure, and six
-median absolute deviations above that. For a sick broker the threshold is halved (hysteresis). A report is valid until
-the next one. A re-registered broker starts as WELL.
+*Far off* is above a threshold: the minimum figure, three times the median of all brokers with this figure, and that
+median plus six standard deviations (each 1.4826 times the median absolute deviation). For a sick broker the threshold
+is halved (hysteresis). A report is valid until the next one. A re-registered broker starts as WELL.
 
 At most a third of the brokers with figures are sick. If more would be, the cause is common, and none is added. When
 brokers leave and the sick ones exceed the limit, the latest become suspects again. Suspects beyond the limit receive

@@ -1,8 +1,8 @@
 """Quotas: expected needs of bundles, smoothed from reports.
 
 Source: Pulsar's SimpleLoadManagerImpl. A quota follows rising measurements within 30 minutes and falling ones within a
-day, by the clock of the reports. It starts from a default, which follows the average bundle. Two factors follow the
-average in the same way: CPU per message, and memory per group of topics, producers and consumers.
+day, by the clock of the reports. It starts from a default, which follows the average bundle. Two factors are
+smoothed in the same way: CPU per message, and memory per group of topics, producers and consumers.
 
 As JSON, all of it optional: `{"quotas": {bundle: quota}, "fixed": [bundle, ...], "default": quota,
 "average": quota, "cpu_factor": number, "memory_factor": number, "last_update_ms": ms, "stored_at_ms": ms}`; a

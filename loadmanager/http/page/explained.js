@@ -1,6 +1,6 @@
 // The parts of explanations: a rule with its sentence, the numbers behind it, and what would have to change.
 
-import { percent, perS, said, short, whole, words } from "./format.js";
+import { bytesPerS, percent, perS, said, whole, words } from "./format.js";
 import { BrokerLink, Chip, Facts } from "./parts.js";
 import { html } from "./ui.js";
 
@@ -40,10 +40,10 @@ export function Standings({ standings, roles = {} }) {
   </table></div>`;
 }
 
-const HEADINGS = ["Broker", "Usage", "Messages", "MiB/s", "Topics", "Bundles", "of the namespace"];
+const HEADINGS = ["Broker", "Usage", "Messages", "Throughput", "Topics", "Bundles", "of the namespace"];
 
 function Standing({ of: { brokerId, usagePercent, msgRatePerS, mibPerS, topics, bundles, bundlesOfNamespace }, role }) {
-  const figures = [percent(usagePercent), perS(msgRatePerS), short(mibPerS), ...[topics, bundles, bundlesOfNamespace].map(whole)];
+  const figures = [percent(usagePercent), perS(msgRatePerS), bytesPerS(mibPerS * 1024 ** 2), ...[topics, bundles, bundlesOfNamespace].map(whole)];
   return html`<tr>
     <th scope="row"><${BrokerLink} name=${brokerId} /> ${role && html`<${Chip}>${role}<//>`}</th>
     ${figures.map((each) => html`<td>${each}</td>`)}

@@ -269,17 +269,17 @@ def test_znode_after_an_unknown_deletion(withdrawing: Presence, instead: Znode |
     assert without_words(to_do) == [CreateRegistration(OURS) if instead is None else Identify(instead)]
 
 
-def found(presence: Presence, znode: Znode, maker: RegistrationCreator | None, now_s: float = NOW_S) -> list[Action]:
+def found(presence: Presence, znode: Znode, creator: RegistrationCreator | None, now_s: float = NOW_S) -> list[Action]:
     presence.step(LOOK, now_s)
     assert presence.step(ZnodeRead(znode, OURS), now_s) == [Identify(znode)]
-    return presence.step(CreatorRead(znode, maker), now_s)
+    return presence.step(CreatorRead(znode, creator), now_s)
 
 
-@pytest.mark.parametrize("maker", [FORMER, replace(FORMER, life="own", is_over=False)], ids=["former", "given up"])
-def test_leftover_stands_until_its_leases_lapse(absent: Presence, maker: RegistrationCreator) -> None:
+@pytest.mark.parametrize("creator", [FORMER, replace(FORMER, life="own", is_over=False)], ids=["former", "given up"])
+def test_leftover_stands_until_its_leases_lapse(absent: Presence, creator: RegistrationCreator) -> None:
     leftover = a_znode(THEIRS, version=4)
     said = Say("leftover_znode", {"incarnation": 50, "longest_lease_ms": LEASE_MS}, is_warning=False)
-    assert found(absent, leftover, maker) == [said]
+    assert found(absent, leftover, creator) == [said]
     assert absent.wake_s == pytest.approx(NOW_S + LEASE_S)
     absent.step(LOOK, NOW_S + 1)
     assert absent.step(ZnodeRead(leftover, OURS), NOW_S + 1) == [], "it is known"
@@ -322,11 +322,11 @@ def test_record_of_a_live_agent_is_kept_and_reported_once(absent: Presence) -> N
     assert words(found(absent, a_znode(THEIRS, czxid=51), OTHER)) == ["broker_id_in_use"]
 
 
-@pytest.mark.parametrize("maker", [None, replace(FORMER, longest_lease_ms=None)], ids=["unreadable", "no lease"])
-def test_incomplete_record_is_left_to_its_session(absent: Presence, maker: RegistrationCreator | None) -> None:
-    assert found(absent, a_znode(THEIRS), maker) == []
+@pytest.mark.parametrize("creator", [None, replace(FORMER, longest_lease_ms=None)], ids=["unreadable", "no lease"])
+def test_incomplete_record_is_left_to_its_session(absent: Presence, creator: RegistrationCreator | None) -> None:
+    assert found(absent, a_znode(THEIRS), creator) == []
     assert absent.wake_s == NOW_S + 0.5
-    assert found(absent, a_znode(THEIRS), maker, NOW_S + 100) == []
+    assert found(absent, a_znode(THEIRS), creator, NOW_S + 100) == []
 
 
 def test_failure_is_retried_soon_and_logged_once_until_success(absent: Presence) -> None:
@@ -396,7 +396,7 @@ class Place:
     living: tuple[int, int] = PROCESS
     """The one that there is."""
     znode: Znode | None = None
-    maker: RegistrationCreator = OTHER
+    creator: RegistrationCreator = OTHER
     work: Work | None = None
     granted: int | None = None
     """The incarnation that grants are for."""
@@ -446,7 +446,7 @@ class Place:
             case Read():
                 event: Event = ZnodeRead(self.znode, self.session_id)
             case Identify(znode):
-                event = CreatorRead(znode, self.maker if self.znode == znode else None)
+                event = CreatorRead(znode, self.creator if self.znode == znode else None)
             case CreateRegistration(session_id):
                 event = PresenceSignal.CREATED
                 if self.znode is not None or session_id != self.session_id:
@@ -464,18 +464,18 @@ class Place:
             return PresenceSignal.DELETED
         if session_id != self.session_id or version not in {ANY_VERSION, self.znode.version}:
             return WorkFailed(OSError("refused"))
-        assert self.maker is not OTHER, "a living other's record is never deleted"
+        assert self.creator is not OTHER, "a living other's record is never deleted"
         is_served = any(
-            life == self.maker.life and self.now_s < until_s for (life, _), until_s in self.served_until_s.items()
+            life == self.creator.life and self.now_s < until_s for (life, _), until_s in self.served_until_s.items()
         )
         assert not is_served or self.has_closed, "never while a lease may be valid"
         self.znode = None
         return PresenceSignal.DELETED
 
-    def make(self, maker: RegistrationCreator, session_id: int) -> None:
+    def make(self, creator: RegistrationCreator, session_id: int) -> None:
         self.zxid += 1
         # Versions are unlike each other's, as those of long-lived records are: a new one may be at any.
-        self.znode, self.maker = Znode("/z", b"", self.zxid * 10, self.zxid, self.zxid, session_id), maker
+        self.znode, self.creator = Znode("/z", b"", self.zxid * 10, self.zxid, self.zxid, session_id), creator
 
     def happen_to_the_znode(self, what: str) -> None:
         znode = self.znode

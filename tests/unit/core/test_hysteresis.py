@@ -32,7 +32,7 @@ from loadmanager.core.strategies.level.load_noise import find_deviation, noise_o
 from loadmanager.core.strategies.level.move_prices import move_costs, parse_move_cost
 
 SETTINGS = PlannerSettings(shedding_strategy="Level", placement_strategy="Level")
-BANDS = HeatThresholds.of(SETTINGS)
+THRESHOLDS = HeatThresholds.of(SETTINGS)
 NOW_S = 1_000_000.0
 
 
@@ -66,12 +66,12 @@ def observe_each_minute(memory: LevelMemory, minutes: int, excess: float, **more
 
 
 def test_margin_is_the_evenness_or_the_noise() -> None:
-    assert BANDS.margin(np.array([0.0, 0.02, 0.2])) == pytest.approx([0.03, 0.03, 0.2])
-    assert 1 < BANDS.target < 1.03
+    assert THRESHOLDS.margin(np.array([0.0, 0.02, 0.2])) == pytest.approx([0.03, 0.03, 0.2])
+    assert 1 < THRESHOLDS.target < 1.03
 
 
 def test_noisier_broker_needs_more_excess() -> None:
-    still, usual, noisy = BANDS.relief_threshold_s(np.array([0.0, 0.02, 0.1])).tolist()
+    still, usual, noisy = THRESHOLDS.relief_threshold_s(np.array([0.0, 0.02, 0.1])).tolist()
     assert still == pytest.approx(0.05 * 300), "a broker 5 % above the trigger waits for the calm"
     assert still < usual < noisy
 
@@ -81,8 +81,8 @@ def test_noise_alone_never_reaches_the_relief_threshold_in_a_week() -> None:
     for noise in (0.01, 0.05, 0.15):
         heats = 1 + noise * np.random.default_rng(3).standard_normal((10, 7 * 96))
         threshold_s, trigger = (
-            float(BANDS.relief_threshold_s(np.array(noise))),
-            1 + float(BANDS.margin(np.array(noise))),
+            float(THRESHOLDS.relief_threshold_s(np.array(noise))),
+            1 + float(THRESHOLDS.margin(np.array(noise))),
         )
         for own in heats:
             excess_s = 0.0

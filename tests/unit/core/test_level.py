@@ -345,7 +345,7 @@ def test_moved_bundle_rests_unless_its_broker_lacks_headroom() -> None:
     resting = shed(given, put)
     assert (
         moves(resting),
-        "20 of which rest where they were put, the first for 15000 s:" in verdict_of(resting, "a"),
+        "20 of which rest where they were put, the first for 2827 s:" in verdict_of(resting, "a"),
     ) == (0, True)
     elsewhere = shed(given, {"put": {"b:8080": dict.fromkeys(names, NOW_S)}})
     assert moves(elsewhere) == 8, "those moves were not carried out"
@@ -359,6 +359,7 @@ def test_moved_bundle_rests_until_the_excess_of_its_broker_is_large(excess_s: fl
     put = {"a:8080": dict.fromkeys([bundle(i, "tenant/a") for i in range(20)], NOW_S)}
     found = shed(given, {"brokers": {"a:8080": [1, 0.0, NOW_S, None, 0.0, excess_s]}, "put": put})
     assert bool(moves(found)) is is_moved
+    assert ("the first for 2 s" in verdict_of(found, "a")) is not is_moved, "its excess grows by 0.64 a second"
 
 
 def test_resting_bundle_moves_only_to_a_newer_broker() -> None:

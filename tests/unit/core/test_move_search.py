@@ -41,7 +41,7 @@ def task_of(
         assigned=assigned,
         movable=np.ones(len(need), dtype=bool),
         givers=everyone,
-        takers=everyone,
+        receivers=everyone,
         share=share,
         cost=share,
         noise=np.zeros(brokers),
@@ -169,8 +169,8 @@ def test_exchange_considers_bundles_of_all_sizes() -> None:
     assert found.heat.max() < 1.06
 
 
-def test_only_allowed_givers_and_takers_are_used() -> None:
-    given = task([[2.0] * 6, [], [1.0] * 3], takers=np.array([True, True, False]))
+def test_only_allowed_givers_and_receivers_are_used() -> None:
+    given = task([[2.0] * 6, [], [1.0] * 3], receivers=np.array([True, True, False]))
     assert {move.destination for move in find_moves(given).moves} == {1}
     assert find_moves(replace(given, givers=np.zeros(3, dtype=bool))).moves == []
     assert find_moves(replace(given, movable=np.zeros(9, dtype=bool))).moves == []
@@ -190,7 +190,7 @@ def tasks(draw: st.DrawFn) -> Task:
         given,
         movable=rng.random(bundles) < 0.9,
         givers=rng.random(brokers) < 0.8,
-        takers=rng.random(brokers) < 0.8,
+        receivers=rng.random(brokers) < 0.8,
         cost=given.share * rng.choice([1.0, 3.0]),
         classes=np.arange(bundles),
         owners=owners,
@@ -214,7 +214,7 @@ def test_score_never_worsens_and_limits_hold(given: Task) -> None:
     assert found.share <= given.budget + 1e-9 or len(found.moves) == 1
     for move in found.moves:
         assert move.source != move.destination
-        assert given.takers[move.destination] or given.givers[move.destination]
+        assert given.receivers[move.destination] or given.givers[move.destination]
         assert given.movable[move.bundle]
         assert given.may_own(move.bundle)[move.destination]
         assert given.may_move((move,))
@@ -366,4 +366,4 @@ def test_forced_move_may_exceed_a_budget_above_0_once() -> None:
     assert find_forced(given)[0] == [SearchMove(1, 0, 1)]
     assert find_forced(replace(given, budget=0.0))[0] == []
     assert find_forced(replace(given, may_move=lambda _: False))[0] == []
-    assert find_forced(replace(given, takers=np.array([True, False])))[0] == []
+    assert find_forced(replace(given, receivers=np.array([True, False])))[0] == []

@@ -21,7 +21,7 @@ from loadmanager.core.domain.names import TopicName
 from loadmanager.http.lookup_routes import FastLookups
 from loadmanager.http.metrics_text import LookupMetrics
 from loadmanager.net.auth.gate import AuthGate
-from loadmanager.net.http_server import QUICK, Quick, _LimitedConnection
+from loadmanager.net.http_server import FAST_PATH, FastPath, _LimitedConnection
 
 PATH = "/lookup/v2/topic/persistent/t/ns/x"
 HEAD = "Host: 127.0.0.1:8080\r\nAccept: application/json\r\n"
@@ -89,10 +89,10 @@ async def owned(**settings: Any) -> AsyncIterator[RunningNode]:  # noqa: ANN401 
         yield leader
 
 
-def quick_of(node: RunningNode) -> FastLookups:
-    quick: Quick = node.app[QUICK]
-    assert isinstance(quick, FastLookups)
-    return quick
+def find_fast_path(node: RunningNode) -> FastLookups:
+    fast_path: FastPath = node.app[FAST_PATH]
+    assert isinstance(fast_path, FastLookups)
+    return fast_path
 
 
 async def answers_counted(node: RunningNode, headers: dict[str, str] | None = None) -> float:
@@ -127,9 +127,9 @@ async def test_fast_answer_equals_the_usual_one_except_id_and_date(monkeypatch: 
 @pytest.mark.parametrize("what", OTHERS)
 async def test_unusual_request_gets_no_fast_answer(what: str) -> None:
     async with owned() as node:
-        quick = quick_of(node)
-        assert quick(PLAIN.encode()) is not None
-        assert quick(OTHERS[what].encode()) is None
+        fast_path = find_fast_path(node)
+        assert fast_path(PLAIN.encode()) is not None
+        assert fast_path(OTHERS[what].encode()) is None
 
 
 async def test_pipelined_and_fragmented_requests_are_answered_in_order() -> None:
@@ -149,28 +149,28 @@ async def test_pipelined_and_fragmented_requests_are_answered_in_order() -> None
 
 async def test_fast_answer_needs_a_valid_token_seen_before() -> None:
     async with owned(**CLOSED) as node:
-        quick = quick_of(node)
+        fast_path = find_fast_path(node)
 
         def as_(token: str) -> str:
             return PLAIN.replace(HEAD, f"{HEAD}Authorization: Bearer {token}\r\n")
 
         async with connected(node) as client:
             for principal, status in (("client", 200), ("reader", 403), ("nobody", 403)):
-                assert quick(as_(token_of(principal)).encode()) is None, "nobody has looked at it yet"
+                assert fast_path(as_(token_of(principal)).encode()) is None, "nobody has looked at it yet"
                 head, _ = await client.ask(as_(token_of(principal)))
                 assert int(head.split()[1]) == status
-                assert (quick(as_(token_of(principal)).encode()) is not None) == (status == 200)
-        assert quick(PLAIN.encode()) is None
-        assert quick(as_(expired_token_of("client")).encode()) is None
+                assert (fast_path(as_(token_of(principal)).encode()) is not None) == (status == 200)
+        assert fast_path(PLAIN.encode()) is None
+        assert fast_path(as_(expired_token_of("client")).encode()) is None
         soon = token_of("client", exp=int(time.time()) + 2)
         async with connected(node) as client:
             await client.ask(as_(soon))
-        await eventually(lambda: quick(as_(soon).encode()) is None)
+        await eventually(lambda: fast_path(as_(soon).encode()) is None)
 
 
 async def test_fast_lookups_are_off_when_tracing() -> None:
     async with a_leader(otlp_endpoint="http://127.0.0.1:9") as (_, leader):
-        assert QUICK not in leader.app
+        assert FAST_PATH not in leader.app
 
 
 SEGMENTS = ["x", "a.b", "..", ".", "%41", "a/b", "a?b=1", "a#b", "a;b", "a=b", "a:b", "a b", "é", "~", "-", ""]
@@ -231,11 +231,11 @@ class OneOwner:
 def test_fast_answer_needs_one_whole_request_for_that_topic() -> None:
     """A fast answer needs what aiohttp would parse as one request without a body."""
     owner, answered = OneOwner(), 0
-    quick = FastLookups(owner, LookupMetrics(CollectorRegistry(), "c"), AuthGate(AuthSettings()))  # type: ignore[arg-type]
+    fast_path = FastLookups(owner, LookupMetrics(CollectorRegistry(), "c"), AuthGate(AuthSettings()))  # type: ignore[arg-type]
     with closing(asyncio.new_event_loop()) as loop:
         for text, target in some_requests():
             received = text.encode()
-            if quick(received) is None:
+            if fast_path(received) is None:
                 continue
             messages, upgraded, tail = HttpRequestParser(BaseProtocol(loop), loop, 2**16).feed_data(received)
             ((message, body),) = messages

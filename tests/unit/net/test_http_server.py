@@ -16,12 +16,12 @@ from support.waiting import eventually
 from loadmanager.config.agent_settings import AgentSettings
 from loadmanager.config.node_settings import Settings
 from loadmanager.config.settings_loader import load_settings
-from loadmanager.net.http_server import QUICK, ServerLimits, _LimitedConnection
+from loadmanager.net.http_server import FAST_PATH, ServerLimits, _LimitedConnection
 
 SHORT_S = 0.2
 HELLO = b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"
 HALF = HELLO[:-2]
-QUICKLY = HELLO.replace(b"/hello", b"/quick")
+QUICKLY = HELLO.replace(b"/hello", b"/fast_path")
 BODY = b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\n"
 
 
@@ -86,15 +86,15 @@ class Served:
 
     def app(self) -> web.Application:
         app = web.Application()
-        app[QUICK] = self._quick
+        app[FAST_PATH] = self._fast_path
         app.router.add_get("/hello", self._hello)
-        app.router.add_get("/quick", self._hello)
+        app.router.add_get("/fast_path", self._hello)
         app.router.add_get("/held", self._held)
         app.router.add_get("/broken", self._broken)
         app.router.add_post("/body", self._body)
         return app
 
-    def _quick(self, received: bytes) -> bytes | None:
+    def _fast_path(self, received: bytes) -> bytes | None:
         if received != QUICKLY:
             return None
         self.answered_quickly += 1

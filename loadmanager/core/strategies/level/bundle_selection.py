@@ -106,4 +106,4 @@ def _room(draft: Draft) -> FloatArray:
     room = np.divide(
         draft.target - draft.heat, draft.per_need, out=np.full_like(draft.heat, np.inf), where=draft.per_need > 0
     )
-    return np.asarray(room[draft.task.takers].max(axis=0, initial=0.0))
+    return np.asarray(room[draft.task.receivers].max(axis=0, initial=0.0))

@@ -56,7 +56,7 @@ class _Destinations:
         self.heat = np.vstack([heat.T, np.zeros(brokers)])
         self.per_need = np.vstack([draft.per_need.T, draft.target / np.maximum(draft.topics_left, 1)])
         self.steep = self._potential(self.heat)
-        self.takers = task.takers & (draft.topics_left > 0)
+        self.receivers = task.receivers & (draft.topics_left > 0)
         self.owners, self.classes = task.owners, task.classes[rows]
         self.destination: Rows = np.full(len(rows), NOBODY, dtype=np.intp)
         all_need = task.loads.need.sum(axis=0)
@@ -68,7 +68,7 @@ class _Destinations:
         is_heavy[heaviest_first[:_HEAVY_BUNDLES]] = True
         classes = np.unique(self.classes)
         for kind in classes[np.argsort(self.owners[classes].sum(axis=1), kind="stable")].tolist():
-            may_own = self.takers & self.owners[kind]
+            may_own = self.receivers & self.owners[kind]
             those = heaviest_first[self.classes[heaviest_first] == kind]
             for each in those[is_heavy[those]].tolist():
                 self._place(each, may_own)

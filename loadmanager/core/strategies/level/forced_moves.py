@@ -25,8 +25,8 @@ def find_forced(task: Task) -> tuple[list[SearchMove], Task]:
             continue
         source = int(assigned[row])
         with_it = (heat + loads.need[row] * per_need).max(axis=1, initial=0.0)
-        takers = np.flatnonzero(task.takers & task.may_own(row) & (np.arange(len(heat)) != source))
-        for destination in takers[np.argsort(with_it[takers], kind="stable")].tolist():
+        receivers = np.flatnonzero(task.receivers & task.may_own(row) & (np.arange(len(heat)) != source))
+        for destination in receivers[np.argsort(with_it[receivers], kind="stable")].tolist():
             move = SearchMove(row, source, destination)
             if task.may_move((move,)):
                 task.made(move)

@@ -202,10 +202,10 @@ class LevelMemory:
     def after_moves(
         self, moved: Mapping[str, float], put: Mapping[str, Sequence[str]], relieved: Iterable[str], now_s: float
     ) -> LevelMemory:
-        """Return the memory after these moves: shares of all load by namespace, bundles by broker (`put`), from brokers
-        that were not hot (`relieved`).
+        """Return the memory after these moves: `moved` shares of all load by namespace, `put` bundles by new broker.
 
-        A bundle whose move is not executed does not rest.
+        The excess of brokers that are no longer hot (`relieved`) restarts at 0. A bundle whose move is not executed
+        does not rest.
         """
         share = math.fsum(moved.values())
         most = sorted(moved, key=lambda namespace: (-moved[namespace], namespace))[:_MOST_NAMESPACES]

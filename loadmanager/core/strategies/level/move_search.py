@@ -132,11 +132,11 @@ class _Search:
         given = self._spread(self._affordable(source, worth), hottest, _EXCHANGED)
         if not len(given):
             return ()
-        takers = np.flatnonzero(self.task.takers & (np.arange(len(self.heat)) != source))
-        takers = takers[np.argsort(self.heat[takers, hottest], kind="stable")[:_BROKERS]]
-        affordable = [self._affordable(broker, worth) for broker in takers.tolist()]
+        receivers = np.flatnonzero(self.task.receivers & (np.arange(len(self.heat)) != source))
+        receivers = receivers[np.argsort(self.heat[receivers, hottest], kind="stable")[:_BROKERS]]
+        affordable = [self._affordable(broker, worth) for broker in receivers.tolist()]
         taken = [self._spread(each, hottest, _EXCHANGED_OF_EACH) for each in affordable]
-        others = np.repeat(takers, [len(each) for each in taken])
+        others = np.repeat(receivers, [len(each) for each in taken])
         if not len(others):
             return ()
         returned = np.concatenate(taken)
@@ -166,7 +166,7 @@ class _Search:
         rows = rows[np.argsort(-self.task.loads.need[rows, hottest], kind="stable")][:_LARGE]
         for bundle in rows.tolist():
             alone = (self.task.loads.need[bundle] * self.per_need).max(axis=1)
-            is_better = self.task.takers & self.task.may_own(bundle) & (alone < self.heat[source].max())
+            is_better = self.task.receivers & self.task.may_own(bundle) & (alone < self.heat[source].max())
             is_better[source] = False
             rooms = np.flatnonzero(is_better)
             with_it = alone + self.heat.max(axis=1)
@@ -263,11 +263,11 @@ class _Search:
         """Return brokers that are least hot with a median bundle, and their eligibility (k, j)."""
         task = self.task
         may_own = task.owners[task.classes[bundles]]
-        takers = task.takers & may_own.any(axis=0)
-        takers[source] = False
+        receivers = task.receivers & may_own.any(axis=0)
+        receivers[source] = False
         middling = task.loads.need[bundles].mean(axis=0)
         after = (self.heat + middling * self.per_need).max(axis=1)
-        brokers = np.flatnonzero(takers)
+        brokers = np.flatnonzero(receivers)
         brokers = brokers[np.argsort(after[brokers], kind="stable")]
         if may_own[:, brokers].all():
             brokers = brokers[:_BROKERS]

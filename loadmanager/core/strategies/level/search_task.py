@@ -28,7 +28,7 @@ class SearchMove:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """Input of the search: masks of `movable` bundles (N,), and of brokers (M,) that may give or take. `share` (N,) of
+    """Input of the search: masks of `movable` bundles (N,), of `givers` (M,) and `receivers` (M,). `share` (N,) of
     all load counts towards the budget; gains are compared with `cost` (N,), in the same unit. `noise` (M,) is a part of
     each broker's load. `fills`: moves fill receivers instead of relieving givers.
 
@@ -41,7 +41,7 @@ class Task:
     assigned: RowArray
     movable: BoolArray
     givers: BoolArray
-    takers: BoolArray
+    receivers: BoolArray
     share: FloatArray
     cost: FloatArray
     noise: FloatArray

@@ -6,8 +6,8 @@ has no bundles or no messages. The candidates at or below the mean of all candid
 drawn from; all of them if there is none. The state holds the moving averages: `{"usage": {broker: [incarnation,
 fraction]}}`.
 
-As in Pulsar, each choice advances the averages of its candidates, not the time. So with a burst of lookups they follow
-the current usage. A placed bundle counts in its broker's usage only once it is reported.
+As in Pulsar, averages advance with each choice among their brokers, not with time. So with a burst of lookups they
+follow the current usage. A placed bundle counts in its broker's usage only once it is reported.
 
 Differs from Pulsar: a re-registered broker starts with its first usage, as a new one; random numbers come from the
 generator passed in; an average that is NaN is dropped at once. Pulsar keeps it while the broker is busy, and then no

@@ -35,7 +35,7 @@ class MoveLimits:
         self._rules = rules_of(settings, "Level")
         self._projection = Projection(snapshot)
         self._answers = FilterCache(self._rules, snapshot, self._projection, settings)
-        self._untold: list[SearchMove] = []
+        self._pending_moves: list[SearchMove] = []
         of_namespace, self._questions = self._kinds()
         owners = [self._answers.allowed(question)[0] for question in self._questions]
         self.owners = np.array(owners, dtype=bool).reshape(len(owners), len(snapshot.brokers))
@@ -64,7 +64,7 @@ class MoveLimits:
         return all(self._may_move(move) for move in moves)
 
     def made(self, move: SearchMove) -> None:
-        self._untold.append(move)
+        self._pending_moves.append(move)
         self.topics_left[move.destination] -= self.topics[move.bundle]
 
     def _may_move(self, move: SearchMove) -> bool:
@@ -78,9 +78,9 @@ class MoveLimits:
 
     def _update_projection(self) -> None:
         """Add the latest moves to the projection."""
-        for move in self._untold:
+        for move in self._pending_moves:
             self._projection.move(self._namespace_of(move), move.bundle, move.source, move.destination)
-        self._untold.clear()
+        self._pending_moves.clear()
 
     def _namespace_of(self, move: SearchMove) -> str:
         bundles = self._snapshot.bundles

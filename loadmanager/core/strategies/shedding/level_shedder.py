@@ -152,7 +152,7 @@ class LevelReason(Reason):
 @dataclass(frozen=True, slots=True)
 class Level:
     settings: PlannerSettings
-    bands: HeatThresholds
+    thresholds: HeatThresholds
 
     @classmethod
     def of(cls, settings: PlannerSettings) -> Level:
@@ -162,13 +162,13 @@ class Level:
         if not len(snapshot.brokers):
             return Shed((), (), state)
         with np.errstate(all="ignore"):
-            return _Round(self.settings, self.bands, snapshot, state).run()
+            return _Round(self.settings, self.thresholds, snapshot, state).run()
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
         """Return the usage points by which the broker's most used resource is below the trigger."""
         loads, indivisible = _with_indivisible(LevelLoads.of(snapshot, self.settings), snapshot)
         hottest = int(np.argmax(loads.usage[broker]))
-        margin = self.bands.margin(_noise(snapshot, loads, state))
+        margin = self.thresholds.margin(_noise(snapshot, loads, state))
         trigger = float((np.maximum(indivisible / loads.level, 1.0) + margin)[broker])
 
         def is_reached(points: float) -> bool:
@@ -215,9 +215,9 @@ def _with_indivisible(loads: LevelLoads, snapshot: Snapshot) -> tuple[LevelLoads
 class _Round:
     """One pass over the cluster, and the moves that follow from it."""
 
-    def __init__(self, settings: PlannerSettings, bands: HeatThresholds, snapshot: Snapshot, state: State) -> None:
+    def __init__(self, settings: PlannerSettings, thresholds: HeatThresholds, snapshot: Snapshot, state: State) -> None:
         self._settings = settings
-        self._bands = bands
+        self._thresholds = thresholds
         self._snapshot = snapshot
         self._now_s = snapshot.taken_at_s
         memory, registrations = LevelMemory.of(state), snapshot.brokers.registrations
@@ -225,14 +225,14 @@ class _Round:
         self._loads, self._indivisible = _with_indivisible(self._mean, snapshot)
         self._heat = self._loads.heat()
         self._noise = _noise(snapshot, self._loads, state)
-        self._trigger = np.maximum(self._indivisible / self._loads.level, 1.0) + bands.margin(self._noise)
+        self._trigger = np.maximum(self._indivisible / self._loads.level, 1.0) + thresholds.margin(self._noise)
         self._excess = self._heat - self._trigger
         used = _explained(usage_per_broker(snapshot, settings.resource_weights), self._loads)
         self._urgent = is_urgent(self._excess, self._heat, used)
         self._lacks_headroom = lacks_headroom(self._excess, used)
         self._memory = self._memory_after_pass(memory)
         self._seen = self._memory.seen(registrations)
-        self._relief_threshold_s = bands.relief_threshold_s(self._noise)
+        self._relief_threshold_s = thresholds.relief_threshold_s(self._noise)
         has_waited = np.array([seen.excess_s for seen in self._seen]) >= self._relief_threshold_s
         self._due = self._urgent | (self._excess > 0) & has_waited
         self._searched = self._due & np.array([seen.skips == 0 for seen in self._seen])
@@ -308,7 +308,7 @@ class _Round:
 
     def _fill(self, task: Task, cold: BoolArray) -> SearchResult:
         """Fill cold brokers to the level of divisible load."""
-        found = find_moves(replace(task, loads=self._mean, takers=cold, target=1.0, fills=True))
+        found = find_moves(replace(task, loads=self._mean, receivers=cold, target=1.0, fills=True))
         return replace(found, heat=found.heat * self._mean.level / self._loads.level)
 
     def _task(self) -> Task:
@@ -324,11 +324,11 @@ class _Round:
             assigned=snapshot.bundles.assigned,
             movable=eligible(snapshot) & limits.may_be_shed() & settled[snapshot.bundles.assigned],
             givers=settled,
-            takers=self._receivers,
+            receivers=self._receivers,
             share=share,
             cost=share * move_costs(snapshot, self._settings.level_move_costs),
             noise=self._noise,
-            target=self._bands.target,
+            target=self._thresholds.target,
             fills=False,
             budget=self._budget,
             classes=limits.classes,
@@ -388,13 +388,17 @@ class _Round:
         own = self._rests & (self._snapshot.bundles.assigned == broker)
         if not own.any():
             return LevelReason.NO_LEVELLING_MOVE, {"resting": 0}
-        left_s = float(self._placed_s[own].min()) + REST_S - self._now_s
+        left_s = min(float(self._placed_s[own].min()) + REST_S - self._now_s, self._left_s(broker, REST_EXCESS_S))
         return LevelReason.NO_LEVELLING_MOVE, {"resting": int(own.sum()), "seconds_left": round(left_s)}
+
+    def _left_s(self, broker: int, threshold_s: float) -> float:
+        """Return the time until the excess of a hot broker reaches a threshold if it stays as hot."""
+        return float((threshold_s - self._seen[broker].excess_s) / self._excess[broker])
 
     def _why_later(self, broker: int) -> tuple[Reason, dict[str, Figure]]:
         """Return the reason why a hot broker is not relieved yet."""
         seen = self._seen[broker]
-        left_s = float((self._relief_threshold_s[broker] - seen.excess_s) / self._excess[broker])
+        left_s = self._left_s(broker, float(self._relief_threshold_s[broker]))
         hot_s = self._now_s - (self._now_s if seen.hot_since_s is None else seen.hot_since_s)
         return LevelReason.HOT_TOO_SHORTLY, {"seconds": round(hot_s), "seconds_left": round(left_s)}
 
