@@ -26,7 +26,7 @@ from loadmanager.wire.dump_line import encode
 
 def dump(
     metadata_store_url: Annotated[
-        str | None, typer.Option(help="ZooKeeper and chroot, zk:host:port/chroot; else as configured.")
+        str | None, typer.Option(help="ZooKeeper and chroot, zk:host:port/chroot; default: as configured.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of a node; see config/loadmanager.yaml.")] = None,
     pulsar: Annotated[bool, typer.Option("--pulsar", help="Read the ZooKeeper of a Pulsar.")] = False,  # noqa: FBT002 - a flag

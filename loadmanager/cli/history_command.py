@@ -19,7 +19,7 @@ from rich.progress import Progress as Bar
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.range_options import From, To, read_range
-from loadmanager.cli.text.numbers import format_moment
+from loadmanager.cli.text.numbers import MIB, format_moment
 from loadmanager.cli.text.text_tables import format_table, write_lines
 from loadmanager.errors import (
     ConfigurationError,
@@ -40,7 +40,6 @@ from loadmanager.history.table_schemas import TABLES, wanted_columns
 from loadmanager.util import clock
 from loadmanager.util.logging import configure_logging
 
-_MIB = 1024 * 1024
 _BOUNDS = ("range_lower", "range_upper")
 _SHOWN_CHARACTERS = 60
 
@@ -78,7 +77,7 @@ def ls(url: _Where, as_json: _Json = False) -> None:  # noqa: FBT002 - a flag
     else:
         rows = [
             [
-                *(each.table, each.files, each.rows, f"{each.size_bytes / _MIB:.2f}"),
+                *(each.table, each.files, each.rows, f"{each.size_bytes / MIB:.2f}"),
                 *(format_moment(each.from_ms), format_moment(each.to_ms)),
                 "-".join(str(epoch) for epoch in dict.fromkeys(each.epochs or ())),
             ]

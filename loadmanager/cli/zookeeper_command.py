@@ -33,7 +33,7 @@ _FAILED_SHOWN = 20
 def secure_znodes(
     config: Annotated[Path | None, typer.Option(help="YAML file of a node; see config/loadmanager.yaml.")] = None,
     metadata_store_url: Annotated[
-        str | None, typer.Option(help="ZooKeeper and chroot, zk:host:port/chroot; else as configured.")
+        str | None, typer.Option(help="ZooKeeper and chroot, zk:host:port/chroot; default: as configured.")
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Remove the restrictions: allow everybody everything.")] = False,  # noqa: FBT002 - a flag
     yes: Annotated[bool, typer.Option("--yes", help="Make the changes; without this they are only shown.")] = False,  # noqa: FBT002 - a flag

@@ -33,7 +33,7 @@ def export(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Output file; -: standard output.")],
     config: Annotated[Path | None, typer.Option(help="YAML file of a node; see config/loadmanager.yaml.")] = None,
     metadata_store_url: Annotated[
-        str | None, typer.Option(help="ZooKeeper and chroot, zk:host:port/chroot; else as configured.")
+        str | None, typer.Option(help="ZooKeeper and chroot, zk:host:port/chroot; default: as configured.")
     ] = None,
 ) -> None:
     """Write namespaces, policies, controls, settings and learned loads to a file.

@@ -23,7 +23,7 @@ from loadmanager.cli.admin.answer_text import (
 from loadmanager.cli.admin.decision_commands import decision_lines
 from loadmanager.cli.admin.node_requests import AdminRequest, delete, get, post, put
 from loadmanager.cli.admin.request_command import Broker, Bundle, command, group
-from loadmanager.cli.text.numbers import format_count, format_duration, format_number, format_relative, format_size
+from loadmanager.cli.text.numbers import MIB, format_count, format_duration, format_number, format_relative, format_size
 from loadmanager.cli.text.text_tables import format_pairs, format_table, style_text, wrap_text
 
 BUNDLES = group("Merge, pin and freeze bundles, and cancel their unloads.")
@@ -86,7 +86,7 @@ def unfreeze_bundle(bundle: Bundle) -> AdminRequest:
 
 @command(BUNDLES, "cancel-unload")
 def cancel_unload(bundle: Bundle) -> AdminRequest:
-    """Cancel an unload that is under way; the owner keeps the bundle."""
+    """Cancel an unload in flight; the owner keeps the bundle."""
     return delete(_BUNDLES, bundle, "unload")
 
 
@@ -190,7 +190,6 @@ def lift_breaker(
 
 _INDENT = "  "
 _SHOWN_DECISIONS = 5
-_MIB = 1024**2
 _ANYBODY = "whoever is chosen then"
 
 
@@ -273,7 +272,7 @@ def _why_not_lines(content: Json, width: int | None) -> list[str]:
     answer = content["answer"]
     lines = [style_text(line, "bold") for line in wrap_text(f"{answer['sentence']}.", width)]
     if answer["change"]:
-        lines += wrap_text(f"To change it: {answer['change']}", width)
+        lines.append(f"To change it: {answer['change']}")
     for obstacle in content["obstacles"]:
         if obstacle["sentence"] != answer["sentence"]:
             lines += _sentence(obstacle, width)
@@ -304,9 +303,14 @@ def _owner_lines(content: Json, width: int | None) -> list[str]:
 
 
 def _sentence(explanation: Json, width: int | None) -> list[str]:
-    change = explanation.get("change")  # without a full stop: it may end with a command, which is copied
-    sentence = f"{explanation['sentence']}; to change it: {change}" if change else f"{explanation['sentence']}."
-    return wrap_text(sentence, width, _INDENT)
+    sentence, change = explanation["sentence"], explanation.get("change")
+    if not change:
+        return wrap_text(f"{sentence}.", width, _INDENT)
+    lines = wrap_text(f"{sentence}; to change it: {change}", width, _INDENT)
+    if len(lines) == 1:
+        return lines
+    # A command in the change is to be copied: it stays on one line, without a full stop.
+    return [*wrap_text(f"{sentence}; to change it:", width, _INDENT), f"{_INDENT}{_INDENT}{change}"]
 
 
 def _standings(standings: Iterable[Json], width: int | None, roles: Mapping[str | None, str]) -> list[str]:
@@ -339,7 +343,7 @@ def _rates(load: Json, way: str) -> str:
 
 
 def _bytes_rate(mib_per_s: float) -> str:
-    return f"{format_size(mib_per_s * _MIB)}/s"
+    return f"{format_size(mib_per_s * MIB)}/s"
 
 
 def _age(seconds: float | None) -> str:

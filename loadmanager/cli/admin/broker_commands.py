@@ -124,7 +124,7 @@ def include(broker: Broker) -> AdminRequest:
 def hold_off(
     broker: Broker,
     for_: Annotated[
-        str, typer.Option("--for", metavar="DURATION", help="How long: seconds, or 90s, 2m; 0 ends it.")
+        str, typer.Option("--for", metavar="DURATION", help="Duration in seconds, or as 90s or 2m; 0 ends it.")
     ] = "120",
 ) -> AdminRequest:
     """Keep a restarting broker's bundles for it, until it is back or the time has passed."""

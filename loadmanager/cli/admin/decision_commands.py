@@ -79,7 +79,9 @@ def show_with_time(entry: Json) -> None:
 
 
 def decisions(
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of entries, newest first.")] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="Maximum number of entries; the oldest are left out.")
+    ] = 20,
     bundle: Annotated[str | None, typer.Option("--bundle", help="Only decisions about this bundle.")] = None,
     broker: Annotated[
         str | None, typer.Option("--broker", help="Only decisions about this broker, or moves from or to it.")
@@ -90,7 +92,7 @@ def decisions(
     since: Annotated[
         str | None, typer.Option("--since", help="Start: 30m, 12h, 2d ago, or 2026-01-31T12:00 (UTC).")
     ] = None,
-    until: Annotated[str | None, typer.Option("--until", help="End, in the same form.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="End (exclusive), in the same form.")] = None,
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new decisions.")] = False,
 ) -> AdminRequest | Procedure:
@@ -229,12 +231,12 @@ _REFUSED = 400
 
 def audit(
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=2_000, help="Maximum number of entries, newest first.")
+        int, typer.Option("--limit", min=1, max=2_000, help="Maximum number of entries; the oldest are left out.")
     ] = 20,
     since: Annotated[
         str | None, typer.Option("--since", help="Start: 30m, 12h, 2d ago, or 2026-01-31T12:00 (UTC); default: 24h.")
     ] = None,
-    until: Annotated[str | None, typer.Option("--until", help="End, in the same form.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="End (exclusive), in the same form.")] = None,
 ) -> AdminRequest:
     """Show who changed what, from what to what, the newest last."""
     times = {"since": read_moment("--since", since), "until": read_moment("--until", until)}
@@ -275,7 +277,7 @@ _GIVEN = ("move", "place")
 def why(
     bundle: Bundle,
     since: Annotated[str, typer.Option("--since", help="Start: 30m, 12h, 2d ago, or 2026-01-31T12:00 (UTC).")] = "12h",
-    until: Annotated[str | None, typer.Option("--until", help="End, in the same form.")] = None,
+    until: Annotated[str | None, typer.Option("--until", help="End (exclusive), in the same form.")] = None,
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=1_000, help="Maximum number of entries; the oldest are left out.")
     ] = 100,

@@ -312,7 +312,12 @@ class Service:
         return " ".join([find_program(), "admin", words, *options, *map(shlex.quote, self.options)])
 
     def complete(self, content: T) -> T:
-        """Complete the admin commands in an answer, at the end of texts or in backticks, so that they run here."""
+        """Complete the admin commands in an answer, at the end of texts or in backticks, so that they run here.
+
+        JSON for programs stays as the node sent it.
+        """
+        if self.as_json:
+            return content
         completed: object = content
         if isinstance(content, str):
             completed = _ADMIN_COMMAND.sub(lambda found: self.command(found[1]), content)

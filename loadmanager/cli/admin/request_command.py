@@ -149,7 +149,7 @@ def _execute(request: AdminRequest, service: Service, show_it: Callable[[object]
     """Send a request and print the answer."""
     answer = service.ask(request)
     if answer.body:
-        show_it(answer.content if service.as_json else service.complete(answer.content))
+        show_it(service.complete(answer.content))
     if not service.as_json and request.follow_up is not None and (words := request.follow_up(answer.content)):
         print(f"\nTo execute it: {service.command(words)}")
     if request.then is not None:

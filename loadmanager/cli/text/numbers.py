@@ -20,6 +20,7 @@ _DATE_FROM_S = 14 * _DAY_S
 _DIGITS = 3
 _THOUSAND = 1000.0
 _BYTES = 1024.0
+MIB = 1024**2
 _COUNTS = ("", "k", "M", "G")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 

@@ -111,7 +111,7 @@ def find_program() -> str:
         return "loadmanager"
     if started.parts[-2:] == ("loadmanager", "__main__.py"):
         return f"{shlex.quote(sys.executable)} -m loadmanager"
-    return shlex.quote(str(started)) if started.name == "loadmanager" else "loadmanager"
+    return shlex.quote(sys.argv[0]) if started.name == "loadmanager" else "loadmanager"
 
 
 def replace_unencodable() -> None:

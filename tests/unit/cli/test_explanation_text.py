@@ -8,6 +8,7 @@ from typing import Any
 from support.command_line import run_admin
 from support.recording_node import RecordingNode
 
+from loadmanager.cli.admin import balancer_commands
 from loadmanager.wire.explain_bodies import BrokerExplanation, BundleExplanation, WhyNotExplanation
 from loadmanager.wire.validation import WireModel
 
@@ -173,6 +174,15 @@ def test_explanation_of_another_version_is_shown_generically(node: RecordingNode
         mood: str
 
     assert shown(node, f"bundle {BUNDLE}", Other(mood="good")) == ["mood  good"]
+
+
+def test_command_stays_on_one_line_of_a_narrow_terminal() -> None:
+    command = f"loadmanager admin bundles unpin {BUNDLE} --url http://node-1.example.com:8080"
+    pinned = said("No move because it is pinned", change=command)
+    kept = a_bundle(shedding=shedding(stays=pinned, stays_by_rule=True)).model_dump(mode="json", by_alias=True)
+    lines = balancer_commands._bundle_lines(kept, 60)
+    place = lines.index("  No move because it is pinned; to change it:")
+    assert lines[place + 1] == f"    {command}"
 
 
 def test_printed_command_contains_url_and_token_file(node: RecordingNode, tmp_path: Path) -> None:

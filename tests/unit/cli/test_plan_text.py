@@ -179,6 +179,8 @@ def test_printed_command_names_a_program_outside_the_path(monkeypatch: pytest.Mo
     monkeypatch.setattr("sys.argv", [".venv/bin/loadmanager", "admin", "status"])
     told = service.complete("it waits; loadmanager admin bundles unpin x")
     assert told == "it waits; .venv/bin/loadmanager admin bundles unpin x --url http://n1:8080"
+    monkeypatch.setattr("sys.argv", ["./loadmanager", "admin", "status"])
+    assert service.command("status") == "./loadmanager admin status --url http://n1:8080"
     monkeypatch.setattr("sys.argv", ["/src/loadmanager/__main__.py", "admin", "status"])
     monkeypatch.setattr("sys.executable", "/my venv/python")
     assert service.command("status") == "'/my venv/python' -m loadmanager admin status --url http://n1:8080"
