@@ -66,12 +66,12 @@ def read_lineage(
     on_fault: OnFault | None = None,
 ) -> BundleLineage:
     """Return the lineage of a hash range, its newest entries. Unusable files go to `on_fault`."""
-    entries = _Teller(history, name, from_ms, to_ms, on_fault).entries()
+    entries = _LineageBuilder(history, name, from_ms, to_ms, on_fault).entries()
     kept = [LineageEntry(**asdict(entry)) for entry in entries[-most:]]
     return BundleLineage(bundle=str(name), since=from_ms, until=to_ms, omitted=len(entries) - len(kept), entries=kept)
 
 
-class _Teller:
+class _LineageBuilder:
     def __init__(self, history: History, name: BundleName, from_ms: int, to_ms: int, on_fault: OnFault | None) -> None:
         self._history = history
         self._namespace = str(name.namespace)
@@ -88,7 +88,7 @@ class _Teller:
         entries.sort(key=lambda entry: (entry.epoch, entry.sequence))
         return list(_merge_repeats(entries))
 
-    def _is_it(self, bundle: str | None) -> bool:
+    def _concerns(self, bundle: str | None) -> bool:
         """Return True if the bundle is this one or overlaps with it."""
         if not bundle or not bundle.startswith(self._prefix):
             return False
@@ -121,7 +121,7 @@ class _Teller:
             verdicts.setdefault(each["subject"], []).append(_verdict(each))
         moved = set()
         for step in row["steps"] or ():
-            if self._is_it(step["bundle"]):
+            if self._concerns(step["bundle"]):
                 moved.add(step["bundle"])
                 because = [*verdicts.get(step["source"] or "", ()), *verdicts.get(step["bundle"], ())]
                 sentence = ". ".join(each.sentence() for each in because if each.acted) or _words(step["reason"])
@@ -130,7 +130,7 @@ class _Teller:
                     source=step["source"], destination=step["destination"],
                 )  # fmt: skip
         for subject, about in verdicts.items():
-            if self._is_it(subject) and subject not in moved:
+            if self._concerns(subject) and subject not in moved:
                 for each in about:
                     yield _entry(
                         row, row["kind"], subject, each.sentence(), each.verdict.value,
@@ -143,7 +143,7 @@ class _Teller:
         for batch in self._scan(MOVES):
             mask = pc.starts_with(batch.column("bundle").cast(pa.string()), self._prefix)
             for row in batch.filter(mask).to_pylist():
-                if not self._is_it(row["bundle"]):
+                if not self._concerns(row["bundle"]):
                     continue
                 place = (row["epoch"], row["sequence"] if row["kind"] == "began" else row["move"] or -1)
                 if place not in begun:
@@ -179,7 +179,7 @@ class _Teller:
                     before = after
 
     def _parts(self, ranges: Iterable[str]) -> list[str]:
-        return [each for each in ranges if self._is_it(f"{self._prefix}{each}")]
+        return [each for each in ranges if self._concerns(f"{self._prefix}{each}")]
 
     def _operations(self, brokers: set[str], *, planned: bool) -> Iterator[_Entry]:
         """Yield operator commands on the bundle, its namespace, or a broker that owned it; and executed plans."""
@@ -188,7 +188,7 @@ class _Teller:
             text = f"{path} {row['before']} {row['after']}"
             concerns = (
                 path.endswith((self._namespace, f"{self._namespace}/unload"))
-                or any(self._is_it(f"{self._prefix}{word[:21]}") for word in text.split(self._prefix)[1:])
+                or any(self._concerns(f"{self._prefix}{word[:21]}") for word in text.split(self._prefix)[1:])
                 or any(f"/brokers/{broker}/" in path for broker in brokers)
                 or (planned and path.endswith("/execute"))
             )

@@ -218,9 +218,10 @@ class Retention:
 
 def _delete_abandoned(directory: Directory, now_ms: int) -> None:
     before = datetime.fromtimestamp(now_ms / 1000, UTC) - _ABANDONED_AFTER
-    for info in [info for table in TABLES for info in directory.temporary_files(table)]:
-        if info.mtime is not None and info.mtime < before:
-            directory.delete(info.path)
+    for table in TABLES:
+        for info in directory.temporary_files(table):
+            if info.mtime is not None and info.mtime < before:
+                directory.delete(info.path)
 
 
 def _hour(hour_ms: int) -> str:

@@ -44,7 +44,7 @@ class WriterLimits:
     """Limits of the queue in memory, and the rows or seconds after which a file is written.
 
     A crash loses up to `flush_interval_s`. After a failure the next attempt is made `retry_s` later; this delay doubles
-    each time.
+    each time, up to `_LONGEST_RETRY_S`.
     """
 
     queue_rows: int = 500_000

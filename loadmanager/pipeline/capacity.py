@@ -70,9 +70,9 @@ def registered(broker_reports: DataFrame, events: DataFrame, end_ms: int) -> Dat
     A broker that was silent for twice the validity of a report counts as gone.
     """
     is_there = f.when(f.col("kind") == BROKER_GONE, 0).otherwise(1).alias("is_there")
-    told = events.where(f.col("kind").isin(BROKER_GONE, BROKER_REGISTERED))
+    changes = events.where(f.col("kind").isin(BROKER_GONE, BROKER_REGISTERED))
     seen = broker_reports.select(*KEYS, "broker", f.lit(1).alias("is_there")).unionByName(
-        told.select(*KEYS, f.col("subject").alias("broker"), is_there)
+        changes.select(*KEYS, f.col("subject").alias("broker"), is_there)
     )
     last = f.max(f.struct(*KEYS, "is_there")).alias("last")
     lately = (f.col("last.at_ms") >= end_ms - 2 * VALID_MS) & (f.col("last.is_there") == 1)

@@ -55,9 +55,9 @@ class Reports:
     def usable(self, resource: int) -> BoolArray:
         """Return the reports (n,) that show the cost of a resource."""
         used, limit = self.usage[:, resource], self.limit[:, resource]
-        told = np.isfinite(self.predictors).all(axis=1) & (self.predictors >= 0).all(axis=1)
+        is_known = np.isfinite(self.predictors).all(axis=1) & (self.predictors >= 0).all(axis=1)
         below = (limit <= 0) | (used < _AT_LIMIT * limit)
-        return told & np.isfinite(used) & (used >= 0) & below
+        return is_known & np.isfinite(used) & (used >= 0) & below
 
 
 class ResourceFit(NamedTuple):

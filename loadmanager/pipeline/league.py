@@ -160,7 +160,7 @@ def recommended_yaml(recommendation: Recommendation, values: Mapping[str, object
         for name in Settings.model_fields
         if name in _ALWAYS_NAMED or getattr(settings, name) != getattr(defaults, name)
     ]
-    said = [
+    lines = [
         f"Recommended by loadmanager pipeline: {recommendation.configuration}",
         "Keys that are not here keep their defaults.",
         "",
@@ -168,7 +168,7 @@ def recommended_yaml(recommendation: Recommendation, values: Mapping[str, object
         "",
         *source,
     ]
-    comments = [f"# {line}".rstrip() for text in said for line in text.splitlines() or [""]]
+    comments = [f"# {line}".rstrip() for text in lines for line in text.splitlines() or [""]]
     return "\n".join(comments) + "\n\n" + render_fields(settings, names)
 
 

@@ -213,10 +213,10 @@ def _require_python(session: SparkSession, python: str) -> None:
         session.range(1).mapInArrow(_return_all, "id long").collect()
     except Exception as error:
         session.stop()
-        said = _OF_PYTHON.findall(str(error)) or _CAUSE.findall(str(error)) or ["they end at once"]
+        causes = _OF_PYTHON.findall(str(error)) or _CAUSE.findall(str(error)) or ["they end at once"]
         raise PipelineError(
-            f"{_PYTHON} {python}: Spark's workers cannot use it: {said[0][:300]}: unset the variable, or name a Python"
-            " of the same version that has what this one has"
+            f"{_PYTHON} {python}: Spark's workers cannot use it: {causes[0][:300]}: unset the variable, or name a"
+            " Python of the same version that has what this one has"
         ) from error
 
 

@@ -99,8 +99,8 @@ def get_summary(out: str) -> Summary:
     """Read the summary of the last run into this directory. Raises `PipelineError`."""
     directory = Directory.of(out)
     try:
-        said = orjson.loads(directory.read(SUMMARY))
-        return Summary(**{**said, "out": out, "steps": [StepResult(**each) for each in said["steps"]]})
+        content = orjson.loads(directory.read(SUMMARY))
+        return Summary(**{**content, "out": out, "steps": [StepResult(**each) for each in content["steps"]]})
     except OSError:
         raise PipelineError(f"{directory}/{SUMMARY}: cannot be read: has the pipeline been run into it?") from None
     except (ValueError, TypeError, KeyError) as error:

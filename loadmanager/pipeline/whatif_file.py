@@ -32,20 +32,20 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 class Variant(Part):
     """Named settings."""
 
-    name: str = Field(pattern=_NAME, description="What it is called in the league.")
+    name: str = Field(pattern=_NAME, description="Name in the league.")
     settings: Mapping[str, Any] = Field(default_factory=dict, description="Keys beside those of all variants.")
 
 
 class FleetChanges(Part):
     """Changes to the recorded brokers and loads."""
 
-    name: str = Field(pattern=_NAME, description="What it is called in the league.")
-    removed: tuple[Broker, ...] = Field((), description="Brokers that are not there.")
+    name: str = Field(pattern=_NAME, description="Name in the league.")
+    removed: tuple[Broker, ...] = Field((), description="Brokers to remove.")
     removed_count: Count = Field(
-        0, description="So many more are not there: the last ones by name, of which one is left."
+        0, description="Number of further brokers to remove, the last ones by name; one is always kept."
     )
     added: tuple[ScenarioBrokers, ...] = Field(
-        (), description="Brokers that are there too; without a capacity, like the first one by name."
+        (), description="Brokers to add; without a capacity, like the first one by name."
     )
     speeds: Mapping[Broker, Positive] = Field(
         default_factory=dict, description="0.5: that broker's CPU is half as fast."
@@ -56,14 +56,14 @@ class FleetChanges(Part):
 class WhatIf(Part):
     """Content of a scenario file."""
 
-    name: str = Field(pattern=_NAME, description="What it is called.")
-    about: str = Field("", max_length=2_000, description="What it is, in a sentence or two.")
-    begin: datetime | None = Field(None, alias="from", description="Where the range begins; without it, the history.")
-    end: datetime | None = Field(None, alias="to", description="Where the range ends; without it, the history.")
-    stretch_s: Duration = Field(86_400, description="The range is cut into stretches of so many seconds.")
-    step_s: Duration = Field(60, description="Loads change, and brokers measure, only so often.")
+    name: str = Field(pattern=_NAME, description="Name.")
+    about: str = Field("", max_length=2_000, description="Description, in a sentence or two.")
+    begin: datetime | None = Field(None, alias="from", description="Start of the range; default: that of the history.")
+    end: datetime | None = Field(None, alias="to", description="End of the range; default: that of the history.")
+    stretch_s: Duration = Field(86_400, description="Length of the stretches into which the range is divided.")
+    step_s: Duration = Field(60, description="Step length: loads change, and brokers measure, once per step.")
     band: float = Field(UNEVEN, ge=1, le=1000, allow_inf_nan=False, description="Imbalance above which time counts.")
-    seeds: tuple[Count, ...] = Field((0,), min_length=1, max_length=1_000, description="Where chance begins.")
+    seeds: tuple[Count, ...] = Field((0,), min_length=1, max_length=1_000, description="Random seeds.")
     strategies: tuple[str, ...] = Field(
         (), description="Shedding, placement, or both as A+B; without any, by settings."
     )
@@ -75,8 +75,8 @@ class WhatIf(Part):
         (FleetChanges(name="as-recorded"),), min_length=1, description="Brokers and loads."
     )
     recommend_for: str = Field("", description="The fleet for which a configuration is recommended; else the first.")
-    rules: Rules = Field(Rules(), description="How long things take.")
-    costs: Costs | None = Field(None, description="What load costs; without it, what was fitted, or the default.")
+    rules: Rules = Field(Rules(), description="Timing.")
+    costs: Costs | None = Field(None, description="Cost of load; default: the fitted cost, else that of a simulation.")
 
     @field_validator("begin", "end")
     @classmethod

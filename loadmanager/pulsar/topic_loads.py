@@ -1,6 +1,6 @@
 """Load of bundles beside an extensible load manager: the sums over their topics, as each owner reports them.
 
-A bundle that just moved keeps its former rates, for as long as its new owner may not have measured them and reports 0.
+A bundle that just moved keeps its former rates for `MEASURED_S`: its new owner reports 0 until it has measured them.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class TopicLoads:
         self.by_bundle: dict[str, Record] = {}
         self._reported_by: dict[str, BrokerId] = {}
         self._moved: dict[str, tuple[float, Record]] = {}
-        """Time of the new owner's first answer, and the former load."""
+        """Time of the new owner's first answer, and the former rates."""
 
     def put(self, broker: BrokerId, owned: Iterable[str], loads: Mapping[str, Record]) -> None:
         """Apply a broker's answer. A bundle that it owns, but that has no topics there, has no load."""
         now_s = time.monotonic()
         for name in owned:
-            before = self.by_bundle.pop(name, None)
-            if before is not None and self._reported_by[name] != broker:
-                self._moved[name] = now_s, before
+            before, former_owner = self.by_bundle.pop(name, None), self._reported_by.pop(name, None)
+            if before is not None and former_owner != broker:
+                self._moved[name] = now_s, {key: before[key] for key in RATES}
         self._moved = {name: each for name, each in self._moved.items() if now_s - each[0] < MEASURED_S}
         for name, load in loads.items():
-            _, before = self._moved.get(name, (now_s, load))
-            self.by_bundle[name] = {**load, **{key: before[key] for key in RATES}}
+            _, former = self._moved.get(name, (now_s, {}))
+            self.by_bundle[name] = {**load, **former}
             self._reported_by[name] = broker

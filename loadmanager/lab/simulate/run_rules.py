@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from loadmanager.lab.simulate.scenario import CatchUpFactor, Duration, Factor, Seconds
 
-Moves = Annotated[int, Field(ge=1)]
+_Moves = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class WorldRules:
     grace_period_s: Seconds = 1800.0
     split_interval_s: Duration = 60.0
     unload_split_bundles: bool = True
-    max_concurrent_unloads: Moves = 16
-    max_concurrent_unloads_per_broker: Moves = 8
+    max_concurrent_unloads: _Moves = 16
+    max_concurrent_unloads_per_broker: _Moves = 8
     stats_interval_s: Duration = 60.0
     report_check_s: Seconds = 5.0
     report_max_interval_s: Duration = 900.0

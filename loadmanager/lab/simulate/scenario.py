@@ -483,7 +483,7 @@ class Scenario(Part):
     brokers: tuple[ScenarioBrokers, ...] = Field(min_length=1, description="Initial brokers.")
     namespaces: tuple[NamespaceGroup, ...] = Field((), description="Initial namespaces.")
     traces: Traces | None = Field(None, description="Namespaces whose bundles follow recorded series.")
-    shapes: tuple[AnyShape, ...] = Field((), description="Factors of all loads.")
+    shapes: tuple[AnyShape, ...] = Field((), description="Shapes by which all loads are multiplied.")
     learned: bool = Field(default=False, description="The leader knows the diurnal shapes, as learned by a pipeline.")
     events: tuple[AnyEvent, ...] = Field((), description="Events.")
     settings: Mapping[str, Any] = Field(

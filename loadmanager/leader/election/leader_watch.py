@@ -108,8 +108,8 @@ class LeaderWatch:
                 (self._election.found_ended if has_ended else self._election.found_silent)(czxid)
             case CancelTakeOver():
                 self._election.found_silent(None)
-            case Say(said, fields, is_warning):
-                (log.warning if is_warning else log.info)(said, **fields)
+            case Say(event, fields, is_warning):
+                (log.warning if is_warning else log.info)(event, **fields)
         return None
 
     async def _ask(self, ask: AskLeader) -> Event:

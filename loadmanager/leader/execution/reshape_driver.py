@@ -151,8 +151,8 @@ class ReshapeDriver:
         event: Event | None = ReshapeWanted(it)
         try:
             while event is not None:
-                told, event = self._machine.step(event), None
-                for action in told:
+                actions, event = self._machine.step(event), None
+                for action in actions:
                     event = await self._do(action) or event
         except BaseException as error:
             self._machine.step(ReshapeRefused(it, error))

@@ -204,8 +204,8 @@ class ReshapeLoop:
         asked, settings = self._planner.recorder.ask("merge"), self._live.planner
         candidates = await asyncio.to_thread(merging.find_candidates, *given)
         merges, verdicts = await asyncio.to_thread(merging.find_merges, candidates, settings)
-        steps, said = [merge_as_json(each) for each in merges], [*verdicts, *(each.why for each in merges)]
-        self._planner.recorder.decided(asked, steps, said, candidates=Later(lambda: merging_as_json(candidates)))
+        steps, explained = [merge_as_json(each) for each in merges], [*verdicts, *(each.why for each in merges)]
+        self._planner.recorder.decided(asked, steps, explained, candidates=Later(lambda: merging_as_json(candidates)))
         return MergesFound(merges, verdicts)
 
     async def _carry_out(self, reshaping: Reshaping) -> ReshapeEnded:

@@ -159,8 +159,8 @@ class SheddingLoop:
         for verdict in plan.verdicts:
             if verdict.subject not in moving:
                 by_subject.setdefault(verdict.subject, []).append(verdict)
-        for said, verdicts in enumerate(by_subject.values()):
-            if said % SLICE == SLICE - 1:
+        for number, verdicts in enumerate(by_subject.values()):
+            if number % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
             # Faults of a broker or its report come last.
             verdicts.sort(

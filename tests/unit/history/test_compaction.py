@@ -240,7 +240,7 @@ def test_end_of_the_history_is_unchanged(directory: Directory) -> None:
     assert find_end(History(directory), 2, LATER_MS) == before
 
 
-def test_retention_counts_and_deletes_originals(an_hour: Directory) -> None:
+def test_retention_deletes_originals_with_their_compacted_file(an_hour: Directory) -> None:
     record(an_hour, [300], first=20)
     Compaction().apply(an_hour, LATER_MS)
     Retention(max_age_s=3600).apply(an_hour, NOON_MS + 9 * HOUR_MS)
