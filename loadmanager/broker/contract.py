@@ -7,6 +7,7 @@ Passive: `step(event, now_s)` returns the actions for one event, `wake_s` is whe
     -----       -----                   ---------                      -------                           ----
     any         TIME                    the next question is due       AskLease, one at a time
                 Leased                  this incarnation               valid from the time of the question
+                                        asked too early after a lapse  AskLease again, if topics have outlasted it
                                         another one, or topics have    Close all, LAPSED; valid once that is done
                                         outlasted the last lease
                 UNLEASED                                               (the current lease lapses by itself)
@@ -379,9 +380,8 @@ class Contract:
         match event:
             case ContractSignal():
                 self._on_signal(event, now_s)
-            case Leased(incarnation, valid_for_s, available):
-                self._on_lease_granted(incarnation, valid_for_s, now_s)
-                self.available = available
+            case Leased():
+                self._on_lease_granted(event, now_s)
             case UnloadWanted():
                 self._unload(event)
             case TopicWanted(topic):
@@ -412,17 +412,28 @@ class Contract:
         for topic in [topic for topic, retry_s in self._stuck.items() if now_s >= retry_s]:
             self._close(topic, self._held[topic])
 
-    def _on_lease_granted(self, incarnation: int, valid_for_s: float, now_s: float) -> None:
+    def _on_lease_granted(self, lease: Leased, now_s: float) -> None:
         """Use a lease. It counts from before the question was sent, because this process may have been stopped since. A
         shorter lease does not shorten the current one.
         """
         asked_s = now_s if self._asked_s is None else self._asked_s
-        self._timeout_s = min(max(valid_for_s / 2, _SHORTEST_TIMEOUT_S), _LONGEST_TIMEOUT_S)
-        self._ask_again(valid_for_s / 3, now_s)
-        if incarnation != self.incarnation or self._has_kept_topics():
-            self._close_former(incarnation, now_s)
-        self._next_until_s = max(self._next_until_s, asked_s + valid_for_s)
+        if self._may_be_the_lapsed(lease, asked_s):
+            self._ask_again(_ASK_AGAIN_S, now_s)
+            return
+        self._timeout_s = min(max(lease.valid_for_s / 2, _SHORTEST_TIMEOUT_S), _LONGEST_TIMEOUT_S)
+        self._ask_again(lease.valid_for_s / 3, now_s)
+        self.available = lease.available
+        if lease.incarnation != self.incarnation or self._has_kept_topics():
+            self._close_former(lease.incarnation, now_s)
+        self._next_until_s = max(self._next_until_s, asked_s + lease.valid_for_s)
         self._use_lease()
+
+    def _may_be_the_lapsed(self, lease: Leased, asked_s: float) -> bool:
+        """Tell if the answer may be the rest of the lapsed lease: here the lease lapses a request's latency earlier
+        than at the agent. Topics that outlast a lease would be closed for it, while nobody could open them again.
+        """
+        is_too_early = asked_s < self.lease_until_s + _ASK_AGAIN_S
+        return is_too_early and lease.incarnation == self.incarnation and self._has_kept_topics()
 
     def _ask_again(self, pause_s: float, now_s: float) -> None:
         asked_s = now_s if self._asked_s is None else self._asked_s

@@ -153,12 +153,25 @@ def test_open_topics_of_an_available_namespace_outlast_the_lease(broker: LeasedC
     assert broker.step(TopicWanted(T)) == [Serve(T)]
     assert broker.step(OwnershipAnswered(U, is_owned=True, incarnation=7)) == [Refuse(U, Refusal.NO_LEASE)]
     broker.step(ContractSignal.UNLEASED)
+    broker.now_s += 0.1
     assert broker.lease() == [Close(T, CloseReason.LAPSED)], "its record may have changed"
     assert not broker.contract.has_lease(broker.now_s)
     broker.step(TopicClosed(other))
     broker.step(TopicClosed(T))
     assert broker.contract.has_lease(broker.now_s)
     assert broker.step(TopicWanted(T)) == [AskOwnership(T)]
+
+
+@pytest.mark.parametrize("asked_after_s", [-0.01, 0.0, 0.09])
+def test_rest_of_a_lapsed_lease_closes_no_available_topic(broker: LeasedContract, asked_after_s: float) -> None:
+    broker.open(T)
+    lapses_s = available_until_s(broker, "t/ns")
+    broker.contract._ask_s = broker.now_s = lapses_s + asked_after_s
+    assert broker.step(ContractSignal.TIME) == [AskLease(1.5)]
+    broker.now_s = lapses_s + 0.095
+    assert broker.step(Leased(7, 0.2)) == []
+    assert (broker.serves(), broker.contract.has_lease(broker.now_s)) == (True, False)
+    assert broker.contract.wake_s == pytest.approx(lapses_s + max(asked_after_s + 0.1, 0.115))
 
 
 def test_unopened_topic_of_an_available_namespace_lapses(broker: LeasedContract) -> None:
