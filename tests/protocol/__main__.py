@@ -13,7 +13,6 @@ import os
 import re
 import sys
 import time
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -89,11 +88,9 @@ def parse_seeds(text: str) -> range:
 
 
 def _begin() -> None:
-    """Switch off automatic garbage collection and the warnings about leftovers of worlds."""
+    """Switch off automatic garbage collection."""
     gc.freeze()
     gc.disable()
-    warnings.simplefilter("ignore")
-    sys.unraisablehook = lambda _: None
 
 
 def _try_all(seeds: range, workers: int) -> int:

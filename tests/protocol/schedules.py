@@ -654,15 +654,18 @@ def _restart_ended(world: World) -> bool:
 
 
 def _leave_behind(loop: VirtualLoop) -> None:
-    """Close the tasks of killed processes and all pending ones."""
+    """Close the tasks of killed processes, all pending ones and those which their ends start; close the loop."""
     loop.is_over = True
     loop.set_exception_handler(lambda *_: None)
     with warnings.catch_warnings(), patch("sys.unraisablehook", lambda _: None):
         warnings.simplefilter("ignore")
-        for task in [task for task in loop.tasks if not task.done()]:
+        for task in loop.tasks:  # it grows meanwhile
+            if task.done():
+                continue
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # nobody waits for it
             with contextlib.suppress(BaseException):  # whatever its end wants to do, there is no world to do it in
                 task.get_coro().close()
+        loop.close()
     web_app._cached_build_middleware.cache_clear()  # it would keep hundreds of worlds
 
 

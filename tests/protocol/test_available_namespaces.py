@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 
-import pytest
 from protocol.schedules import DO, Step, begin, calm, kill, live
 from protocol.world import NAMESPACE, Shape, World
 
 _OUTAGE_S = 60.0
 _PATIENCE_S = 30.0
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
 
 
 def _all_have_leases(world: World) -> bool:

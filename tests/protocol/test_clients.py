@@ -16,11 +16,6 @@ _STALE_S = LEASE_RATIO * SESSION_S + 3.0
 """The node checks twice that its session's lease has lapsed; then the client turns to another node."""
 _CUT_S = 20.0
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
 
 def _followed(world: World) -> Process:
     """Return the node whose stream the client reads."""

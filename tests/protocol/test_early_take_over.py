@@ -28,11 +28,6 @@ _SETTLE_S = 60.0
 
 Happens = Callable[[World], Coroutine[None, None, None]]
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
 
 def epoch(world: World) -> int:
     return world.zookeeper.znodes[paths.EPOCH].version

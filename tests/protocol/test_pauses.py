@@ -24,11 +24,6 @@ _LOST_S = 3.1
 _MACHINES, _AT_A_TIME = 40, 8
 _AGENT_SESSION_S = AgentSettings.model_fields["metadata_store_session_timeout_millis"].default / 1000
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
 
 async def _begin_with_defaults(world: World) -> None:
     calm(world)

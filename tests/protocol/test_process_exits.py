@@ -14,11 +14,6 @@ _LEASE_S = 3.0
 _LATE_S = 1.0
 _OF_HOLDERS = next(name for name in GUARDS if "a process that died" in name)
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
 
 async def _serve_everything(world: World) -> None:
     calm(world)

@@ -35,11 +35,6 @@ _CLIENTS = 3
 _SENT_EVERY_S = 0.25
 _LONG_S = 60.0
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
 
 @dataclass
 class Client:

@@ -21,12 +21,6 @@ QUICK = 150
 MOST_UNTIL_MISSED = 400
 _AT_A_TIME = 50
 
-# Unfinished coroutines of a world end when they are garbage-collected; see conftest.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
 
 @pytest.mark.parametrize("first", deep_except(range(1, QUICK, _AT_A_TIME), range(1, SEEDS, _AT_A_TIME)))
 def test_schedules_keep_invariants_and_heal(first: int, record_property: Callable[[str, object], None]) -> None:

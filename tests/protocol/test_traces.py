@@ -10,11 +10,6 @@ from protocol.golden_traces import COMMANDS, RULE, retrace
 TRACES = Path(__file__).parent / "traces"
 README = TRACES / "README.md"
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
-
 
 @pytest.mark.parametrize("path", sorted(TRACES.glob("*.txt")), ids=lambda path: path.stem)
 def test_protocol_equals_its_golden_trace(path: Path, pytestconfig: pytest.Config) -> None:
