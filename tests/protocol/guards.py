@@ -16,7 +16,7 @@ from protocol.zookeeper import ModelStore
 
 from loadmanager.agent import grants
 from loadmanager.agent.grants import Claim, Grants, GrantVerdict, TopicQuestion
-from loadmanager.broker.contract import Contract
+from loadmanager.broker.contract import Contract, Leased
 from loadmanager.core.domain.names import NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState
 from loadmanager.core.domain.ownership import Registration as Life
@@ -138,9 +138,9 @@ def _no_registrations_read() -> contextlib.AbstractContextManager[object]:
 def _no_moment_of_asking() -> contextlib.AbstractContextManager[object]:
     leased = Contract._on_lease_granted
 
-    def later(self: Contract, incarnation: int, valid_for_s: float, now_s: float) -> None:
+    def later(self: Contract, lease: Leased, now_s: float) -> None:
         self._asked_s = now_s
-        leased(self, incarnation, valid_for_s, now_s)
+        leased(self, lease, now_s)
 
     return patch.object(Contract, "_on_lease_granted", later)
 
