@@ -37,7 +37,8 @@ from loadmanager.pulsar.broker_settings_poll import BrokerSettingsPoll
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_namespaces import PulsarNamespaces
 from loadmanager.pulsar.refusals import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
-from loadmanager.pulsar.rest_answers import Record, extensible_report, is_extensible, settle_owners, stamp
+from loadmanager.pulsar.report_dates import ReportDates
+from loadmanager.pulsar.rest_answers import Record, extensible_report, is_extensible, settle_owners
 from loadmanager.pulsar.topic_loads import TopicLoads
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Znode
@@ -111,7 +112,7 @@ class PulsarIntake:
         self._policies_s = _NEVER
         self._policies: object = None
         self._unreachable: set[BrokerId] = set()
-        self._reports: dict[BrokerId, Record] = {}
+        self._dates = ReportDates()
         self._znodes: dict[str, Znode] = {}
         self.owners: Mapping[str, Registration | None] = self._namespaces.owners
         self.pulsars_leader: BrokerId | None = None
@@ -137,9 +138,8 @@ class PulsarIntake:
         return self._brokers.load_manager(broker) or ""
 
     def reports_at_s(self, broker: BrokerId) -> float | None:
-        """Return the time at which a broker's figures last changed, in seconds since 1970; None without figures."""
-        report = self._reports.get(broker)
-        return None if report is None else report["lastUpdate"] / 1000
+        """Return the time of a broker's last report, in seconds since 1970; None without one."""
+        return self._dates.last_s(broker)
 
     async def find_report(self, path: str) -> Znode | None:
         """Return the last report of a broker, by its znode path."""
@@ -331,7 +331,7 @@ class PulsarIntake:
         registrations, changed = self._mirror.registrations, set()
         for gone in registrations.keys() - set(ids):
             self._mirror.drop_broker(gone)
-            self._reports.pop(gone, None)
+            self._dates.drop(gone)
             self._topics_s.pop(gone, None)
             for kept in (self._znodes, self._mirror.faults):
                 kept.pop(paths.broker(gone), None)
@@ -344,7 +344,7 @@ class PulsarIntake:
             self._unreachable.discard(broker)
             self._records.register(broker, Znode(paths.broker(broker), b"", 0, life, 0, 0))
             if registrations[broker] != before:
-                self._reports.pop(broker, None)
+                self._dates.drop(broker)
                 changed.add(broker)
         if changed:
             self._namespaces.registrations_changed(changed)
@@ -360,20 +360,20 @@ class PulsarIntake:
             self._ownerless_s[bundle] = time.monotonic()
 
     async def _apply_report(self, broker: BrokerId, answer: _Answer) -> None:
-        path, before = paths.broker(broker), self._reports.get(broker)
+        path = paths.broker(broker)
         with self._faults.of(path):
             record = answer.report
             if record is None:
                 url, load_manager = self._admin.address(broker), self.load_manager(broker)
                 record = extensible_report(answer.metrics, answer.owned, self._loads.by_bundle, load_manager, url)
             self._note_clients(answer.owned, record["lastStats"])
-            dated = stamp(record, before, clock.now_ms())
-            known = self._znodes.get(path)
-            if known is None or before is None or dated["lastUpdate"] != before["lastUpdate"]:
-                version = 0 if known is None else known.version + 1
+            at_ms = self._dates.date(broker, record, answer.owned, clock.now_ms())
+            if at_ms is not None:
+                version = self._znodes[path].version + 1 if path in self._znodes else 0
                 life = self._mirror.registrations[broker].incarnation
-                known = self._znodes[path] = Znode(path, orjson.dumps(dated), version, life, 0, 0)
-                self._reports[broker] = {key: dated.get(key) for key in ("cpu", "lastStats", "reported", "lastUpdate")}
+                body = orjson.dumps({**record, "lastUpdate": at_ms})
+                self._znodes[path] = Znode(path, body, version, life, 0, 0)
+            known = self._znodes[path]
             await self._records.decode_long(path, known)
             self._records.apply(broker, known)
 

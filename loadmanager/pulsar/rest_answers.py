@@ -42,8 +42,6 @@ _RESOURCES = {
     "bandwidthIn": "brk_lb_bandwidth_in_usage",
     "bandwidthOut": "brk_lb_bandwidth_out_usage",
 }
-_FRESH_FOR_MS = 60_000
-"""Age from which unchanged figures count as new. Brokers measure their host once a minute."""
 
 
 def is_extensible(load_manager: str) -> bool:
@@ -148,17 +146,6 @@ def settle_owners(
                 disputed |= {broker, other}
     lost = [bundle for bundle in before if bundle not in owners]
     return owners, disputed | (set(listed) if lost else set())
-
-
-def stamp(record: Record, before: Record | None, now_ms: int) -> Record:
-    """Set `lastUpdate` to now if the figures changed or are old; else keep it.
-
-    The broker's own `lastUpdate` is not used: the figures are as of the request.
-    """
-    known = None if before is None else before["lastUpdate"]
-    is_same = before is not None and all(record.get(key) == before.get(key) for key in ("cpu", "lastStats", "reported"))
-    is_kept = is_same and known is not None and now_ms - known < _FRESH_FOR_MS
-    return {**record, "lastUpdate": known if is_kept else now_ms}
 
 
 def _usage(metrics: bytes, where: str) -> Record:

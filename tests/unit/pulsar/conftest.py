@@ -8,7 +8,7 @@ from support.fake_pulsar import FakePulsar
 from support.pulsar_harness import Harness, pulsar_harness
 from support.stores import MemoryWorld
 
-from loadmanager.pulsar import pulsar_intake
+from loadmanager.pulsar import pulsar_intake, report_dates
 
 
 @pytest.fixture
@@ -32,8 +32,10 @@ async def harness(
 ) -> AsyncIterator[Harness]:
     """Three brokers; the first one leads, and owns the four bundles of `lm/bench`.
 
-    `ON_BOTH` has it run either load manager. Topics are read in each poll, so that a report is known at once.
+    `ON_BOTH` has it run either load manager. Topics are read in each poll, and moves wait for no measurement of
+    the host, so that a report is known at once.
     """
+    monkeypatch.setattr(report_dates, "MEASUREMENTS", 0)
     monkeypatch.setattr(pulsar_intake, "TOPICS_S", 0.0)
     async with pulsar_harness(tmp_path, extensible=getattr(request, "param", "modular") == "extensible") as harness:
         yield harness

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from support.fake_pulsar import EXTENSIBLE, FakePulsar
+from support.fake_pulsar import EXTENSIBLE, FakePulsar, PulsarBroker
 from support.pulsar_harness import NEVER, Harness, move, pulsar_harness
 from support.registrations import write
 from support.stores import MemoryWorld
@@ -18,7 +18,7 @@ from loadmanager.core.diagnosis.pulsar_comparison import Sighted
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.errors import UnloadFailedError
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
-from loadmanager.pulsar import pulsar_intake, topic_loads
+from loadmanager.pulsar import pulsar_intake, report_dates, topic_loads
 from loadmanager.pulsar.broker_settings_poll import BrokerSettingsPoll
 from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
@@ -131,6 +131,7 @@ async def test_moved_bundle_keeps_its_rates_until_its_new_owner_has_measured_the
     world: MemoryWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulsar_intake, "TOPICS_S", 0.0)
+    monkeypatch.setattr(report_dates, "MEASUREMENTS", 0)
     async with FakePulsar(world) as pulsar:
         pulsar.extensible = True
         (bundle,) = await pulsar.add_namespace(NAMESPACE, 1, [pulsar.brokers[0].broker_id])
@@ -147,6 +148,31 @@ async def test_moved_bundle_keeps_its_rates_until_its_new_owner_has_measured_the
             monkeypatch.setattr(topic_loads, "MEASURED_S", 0.0)
             await poll.intake.settled()
             assert (await reported_load(poll, owner, bundle))["msgRateIn"] == 0.0
+
+
+async def test_cpu_from_before_a_move_is_not_reported(loaded: FakePulsar, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulsar_intake, "TOPICS_S", 0.0)
+    source, destination, _ = loaded.brokers
+    source.cpu, destination.cpu = 50.0, 2.0
+    await loaded.report()
+    async with polling(loaded) as poll:
+
+        async def reported_cpu(broker: PulsarBroker, cpu: float) -> float:
+            broker.cpu = cpu
+            await loaded.report()
+            for _ in range(2):
+                await poll.intake.settled()
+            brokers = poll.mirror.model.snapshot(0.0, 1e9).brokers
+            return round(float(brokers.usage_percent[brokers.ids.index(broker.broker_id), 0]), 3)
+
+        bundle = next(iter(poll.intake.owners))
+        await loaded.move(bundle, destination.broker_id)
+        await eventually(lambda: poll.owner(bundle) == destination.broker_id)
+        assert await reported_cpu(destination, 2.0) == 2.0
+        assert await reported_cpu(destination, 10.0) == 2.0, "averaged over a time that began before the move"
+        assert await reported_cpu(destination, 20.0) == 20.0
+        assert await reported_cpu(source, 40.0) == 50.0
+        assert await reported_cpu(source, 30.0) == 30.0
 
 
 async def reported_load(poll: Poll, broker: BrokerId, bundle: str) -> dict[str, float]:

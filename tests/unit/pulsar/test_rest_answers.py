@@ -9,7 +9,7 @@ import pytest
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.errors import InvalidRecordError
 from loadmanager.pulsar import rest_answers
-from loadmanager.pulsar.rest_answers import Record, extensible_report, settle_owners, stamp
+from loadmanager.pulsar.rest_answers import extensible_report, settle_owners
 from loadmanager.wire.broker_data import decode_local_broker_data
 
 ANSWERS = Path(__file__).parent / "answers"
@@ -99,12 +99,3 @@ def test_ownership_is_resolved_between_brokers() -> None:
     assert settle_owners(before, {A: ["x", "y"], B: ["y"]}) == (before, {A, B}), "two have it: ask again"
     assert settle_owners(before, {A: ["x"], B: []}) == ({"x": A}, {A, B}), "nobody has it: ask again"
     assert settle_owners(before, {B: []}) == (before, set()), "who is silent keeps what it had"
-
-
-def test_report_is_dated_by_the_change_of_its_figures() -> None:
-    record: Record = {"cpu": {"usage": 1.0}, "lastStats": {}, "reported": 5}
-    first = stamp(record, None, 1_000)
-    assert first["lastUpdate"] == 1_000
-    assert stamp(record, first, 60_999)["lastUpdate"] == 1_000
-    assert stamp(record, first, 61_000)["lastUpdate"] == 61_000, "what has not changed for a minute is news"
-    assert stamp({**record, "cpu": {"usage": 2.0}}, first, 2_000)["lastUpdate"] == 2_000

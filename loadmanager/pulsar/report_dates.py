@@ -1,0 +1,70 @@
+"""Times of the reports that are composed from a Pulsar broker's answers.
+
+A broker measures its host once a minute, and its answers do not say when. Right after a move its CPU is still that of
+the former bundles. With such figures a new owner looks cold and receives ever more bundles. Therefore the last report
+stays, together with the expected effect of the moves, until the host was measured anew.
+
+    bundles since the last report    its time becomes now when
+    -----------------------------    -------------------------
+    the same                         a figure changed, or it is a minute old
+    others                           CPU changed twice (the first change may average over the move), or after 2 min
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.pulsar.rest_answers import Record
+
+MEASURED_MS = 60_000
+"""Interval in which Pulsar measures a host (`loadBalancerHostUsageCheckIntervalMinutes`)."""
+MEASUREMENTS = 2
+
+
+@dataclass(slots=True)
+class _Last:
+    figures: Record
+    at_ms: int
+    bundles: frozenset[str]
+    cpu: object
+    moved_ms: int | None = None
+    """Time since which its bundles are others."""
+    measurements: int = 0
+    """Changes of CPU since then."""
+
+    def is_outdated(self, figures: Record, now_ms: int) -> bool:
+        if self.moved_ms is None:
+            return figures != self.figures or now_ms - self.at_ms >= MEASURED_MS
+        return self.measurements >= MEASUREMENTS or now_ms - self.moved_ms >= MEASUREMENTS * MEASURED_MS
+
+
+class ReportDates:
+    """The last report of each broker."""
+
+    def __init__(self) -> None:
+        self._last: dict[BrokerId, _Last] = {}
+
+    def drop(self, broker: BrokerId) -> None:
+        """Forget a broker that left or restarted: its next report is new."""
+        self._last.pop(broker, None)
+
+    def last_s(self, broker: BrokerId) -> float | None:
+        """Return the time of a broker's last report in seconds; None without one."""
+        last = self._last.get(broker)
+        return None if last is None else last.at_ms / 1000
+
+    def date(self, broker: BrokerId, record: Record, bundles: Iterable[str], now_ms: int) -> int | None:
+        """Return the time of a record in milliseconds; None if the last report stays."""
+        figures = {key: record.get(key) for key in ("cpu", "lastStats", "reported")}
+        owned, last = frozenset(bundles), self._last.get(broker)
+        if last is not None:
+            if record.get("cpu") != last.cpu:
+                last.cpu, last.measurements = record.get("cpu"), last.measurements + 1
+            if last.moved_ms is None and owned != last.bundles:
+                last.moved_ms, last.measurements = now_ms, 0
+            if not last.is_outdated(figures, now_ms):
+                return None
+        self._last[broker] = _Last(figures, now_ms, owned, record.get("cpu"))
+        return now_ms
