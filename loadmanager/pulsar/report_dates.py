@@ -24,7 +24,7 @@ MEASUREMENTS = 2
 
 
 @dataclass(slots=True)
-class _Last:
+class _LastReport:
     figures: Record
     at_ms: int
     bundles: frozenset[str]
@@ -44,7 +44,7 @@ class ReportDates:
     """The last report of each broker."""
 
     def __init__(self) -> None:
-        self._last: dict[BrokerId, _Last] = {}
+        self._last: dict[BrokerId, _LastReport] = {}
 
     def drop(self, broker: BrokerId) -> None:
         """Forget a broker that left or restarted: its next report is new."""
@@ -66,5 +66,5 @@ class ReportDates:
                 last.moved_ms, last.measurements = now_ms, 0
             if not last.is_outdated(figures, now_ms):
                 return None
-        self._last[broker] = _Last(figures, now_ms, owned, record.get("cpu"))
+        self._last[broker] = _LastReport(figures, now_ms, owned, record.get("cpu"))
         return now_ms

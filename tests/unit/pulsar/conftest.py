@@ -27,15 +27,20 @@ async def pulsar(world: MemoryWorld) -> AsyncIterator[FakePulsar]:
 
 
 @pytest.fixture
+def measured_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each report after a move count, as if the host had been measured twice since."""
+    monkeypatch.setattr(report_dates, "MEASUREMENTS", 0)
+
+
+@pytest.fixture
 async def harness(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measured_hosts: None
 ) -> AsyncIterator[Harness]:
     """Three brokers; the first one leads, and owns the four bundles of `lm/bench`.
 
-    `ON_BOTH` has it run either load manager. Topics are read in each poll, and moves wait for no measurement of
-    the host, so that a report is known at once.
+    `ON_BOTH` has it run either load manager. Topics are read in each poll, so that a report is known at once.
     """
-    monkeypatch.setattr(report_dates, "MEASUREMENTS", 0)
+    del measured_hosts
     monkeypatch.setattr(pulsar_intake, "TOPICS_S", 0.0)
     async with pulsar_harness(tmp_path, extensible=getattr(request, "param", "modular") == "extensible") as harness:
         yield harness

@@ -18,7 +18,7 @@ from loadmanager.core.diagnosis.pulsar_comparison import Sighted
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.errors import UnloadFailedError
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
-from loadmanager.pulsar import pulsar_intake, report_dates, topic_loads
+from loadmanager.pulsar import pulsar_intake, topic_loads
 from loadmanager.pulsar.broker_settings_poll import BrokerSettingsPoll
 from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
@@ -127,11 +127,11 @@ async def test_bundle_whose_owner_refuses_clients_is_named(loaded: FakePulsar, m
         assert poll.mirror.ownerless == []
 
 
+@pytest.mark.usefixtures("measured_hosts")
 async def test_moved_bundle_keeps_its_rates_until_its_new_owner_has_measured_them(
     world: MemoryWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulsar_intake, "TOPICS_S", 0.0)
-    monkeypatch.setattr(report_dates, "MEASUREMENTS", 0)
     async with FakePulsar(world) as pulsar:
         pulsar.extensible = True
         (bundle,) = await pulsar.add_namespace(NAMESPACE, 1, [pulsar.brokers[0].broker_id])

@@ -17,7 +17,6 @@ from support.waiting import eventually
 from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.reasons import GuardrailReason, OwnershipReason
 from loadmanager.errors import ConflictError, UnloadFailedError
-from loadmanager.pulsar import report_dates
 from loadmanager.pulsar.guardrail_facts import GuardrailError
 from loadmanager.pulsar.pulsar_service import PulsarService
 from loadmanager.wire.plan_bodies import PlanRequest
@@ -28,9 +27,9 @@ OFTEN = {**NEVER, "loadBalancerSheddingIntervalMinutes": "0.002", "minUnloadMess
 
 
 @pytest.fixture
-async def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Harness]:
+async def harness(tmp_path: Path, measured_hosts: None) -> AsyncIterator[Harness]:
     """Eight bundles, as busy as each other, all on the first of three brokers."""
-    monkeypatch.setattr(report_dates, "MEASUREMENTS", 0)
+    del measured_hosts
     async with pulsar_harness(tmp_path, bundles=BUNDLES) as harness:
         for text in (await harness.pulsar.bundles(NAMESPACE)).range_texts():
             harness.pulsar.load(f"{NAMESPACE}/{text}", 100.0, bytes_each=100 * 1024.0)

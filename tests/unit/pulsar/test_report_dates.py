@@ -1,4 +1,4 @@
-"""When a broker's answers make a new report."""
+"""Times of reports that are composed from a broker's answers."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ from loadmanager.core.domain.reasons import GuardrailReason, OwnershipReason, Sp
 from loadmanager.core.protocol.reshape_machine import Reshaping
 from loadmanager.core.strategies.splitting.split_finder import Split
 from loadmanager.errors import NotLeaderError
-from loadmanager.pulsar import report_dates
 from loadmanager.pulsar.pulsar_service import PulsarService
 
 LOWER, UPPER = f"{NAMESPACE}/0x00000000_0x80000000", f"{NAMESPACE}/0x80000000_0xffffffff"
@@ -27,9 +26,9 @@ LIMIT = {**NEVER, "loadBalancerNamespaceBundleMaxTopics": "10"}
 
 
 @pytest.fixture
-async def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Harness]:
+async def harness(tmp_path: Path, measured_hosts: None) -> AsyncIterator[Harness]:
     """Two bundles, of which the lower one has more topics than the limit of `LIMIT`."""
-    monkeypatch.setattr(report_dates, "MEASUREMENTS", 0)
+    del measured_hosts
     async with pulsar_harness(tmp_path, bundles=2) as harness:
         harness.pulsar.load(LOWER, 100.0, topics=50)
         harness.pulsar.load(UPPER, 100.0, topics=5)
