@@ -20,7 +20,6 @@ from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
 from loadmanager.pipeline import windows as w
 from loadmanager.pipeline.attribution import BUNDLE, FLEET_EVENTS, VALID_MS, carried, hour_of, term_ends, valid_reports
-from loadmanager.pipeline.by_hour import reported_by, totals_compared
 from loadmanager.pipeline.datasets import CLEAN, INGESTED, schema_of, time_column
 from loadmanager.pipeline.delta import DAY, Tables
 from loadmanager.pipeline.history_tables import nothing_in
@@ -148,8 +147,8 @@ class Ingest:
             is_rejected = _is_one_of("hour_ms", hours) & (f.col("table") == BUNDLE_REPORTS)
             self._replace(REJECTED, rejected_rows(of_hours, BUNDLE_REPORTS), hours, is_rejected)
             own = brokers.where(_is_one_of("at_ms", hours))
-            self._replace(TOTALS_COMPARED, totals_compared(own, usable(of_hours, BUNDLE_REPORTS)), hours)
-            self._replace(REPORTED_BY, reported_by(stays), hours)
+            self._replace(TOTALS_COMPARED, w.totals_compared(own, usable(of_hours, BUNDLE_REPORTS)), hours)
+            self._replace(REPORTED_BY, w.reported_by(stays), hours)
             is_made = _is_one_of("start_ms", hours)
             is_made &= ~_is_one_of("start_ms", keeps_begin) | (f.pmod("start_ms", f.lit(HOUR_MS)) >= VALID_MS)
             bundles = stage(w.bundle_windows(stays))

@@ -1,8 +1,9 @@
-"""Windows of 5 minutes, an hour and a day: load of bundles, brokers and namespaces.
+"""Windows of 5 minutes, an hour and a day: load of bundles, brokers and namespaces; hourly facts about reports.
 
 Means are over the reports that were valid in a window, each weighted by how long it was. `max` is the highest of them.
 `p95` is the 95th percentile, by nearest rank, of the 5-minute means in a window, as bandwidth is billed. Windows of 5
-minutes are made of `attribution.carried`, longer ones of those of 5 minutes.
+minutes are made of `attribution.carried`, longer ones of those of 5 minutes. In hourly tables a report counts in the
+hour in which it arrived.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections.abc import Collection
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from loadmanager.history.table_schemas import LOAD_COLUMNS
-from loadmanager.pipeline.attribution import BUNDLE, FIGURES, SHORTEST_MS, by_window, window_of
-from loadmanager.pipeline.datasets import RESOURCES, require, schema_of
+from loadmanager.history.table_schemas import LOAD_COLUMNS, ORDER
+from loadmanager.pipeline.attribution import BUNDLE, FIGURES, SHORTEST_MS, by_window, hour_of, window_of
+from loadmanager.pipeline.datasets import RESOURCES, schema_of
 
 SHORTEST_S = SHORTEST_MS // 1000
 LONGER_S = (3600, 86_400)
@@ -23,16 +24,19 @@ SUBJECTS = {
     "broker_windows": ("broker",),
     "namespace_windows": ("namespace",),
 }
+TOLERANCE = 0.01
+"""Largest relative difference between a broker's total and the sum of its bundles that counts as consistent."""
+
 _RATED = ("cpu", "direct_memory", "bandwidth_in", "bandwidth_out")
+_TOTALS = (*LOAD_COLUMNS, "topics", "bundles")
 
 
 def bundle_windows(carried: DataFrame) -> DataFrame:
     """Return windows of 5 minutes of bundles."""
     sums = [f.sum(name).alias(name) for name in ("covered_ms", "n", *FIGURES)]
     highest = [f.max(f"max_{name}").alias(f"max_{name}") for name in LOAD_COLUMNS]
-    return _short(
-        carried.groupBy(*BUNDLE, "start_ms").agg(*sums, *highest).withColumn("bundle", bundle_name()), "bundle"
-    )
+    together = carried.groupBy(*BUNDLE, "start_ms").agg(*sums, *highest)
+    return _short(together.withColumn("bundle", bundle_name()), "bundle_windows")
 
 
 def namespace_windows(bundles: DataFrame, carried: DataFrame) -> DataFrame:
@@ -52,9 +56,8 @@ def namespace_windows(bundles: DataFrame, carried: DataFrame) -> DataFrame:
         parts.withColumn("more_ms", more_ms).groupBy("namespace", "start_ms").agg(f.sum("more_ms").alias("union_ms"))
     )
     known_ms = f.when(f.col("longest_ms") == SHORTEST_MS, SHORTEST_MS).otherwise(f.col("union_ms"))
-    return _short(
-        together.join(union, ["namespace", "start_ms"], "left").withColumn("covered_ms", known_ms), "namespace"
-    )
+    both = together.join(union, ["namespace", "start_ms"], "left").withColumn("covered_ms", known_ms)
+    return _short(both, "namespace_windows")
 
 
 def broker_windows(valid: DataFrame, carried: DataFrame, hours: Collection[int]) -> DataFrame:
@@ -81,7 +84,7 @@ def broker_windows(valid: DataFrame, carried: DataFrame, hours: Collection[int])
     load = carried.groupBy("broker", "start_ms").agg(*sums).withColumnRenamed("covered_ms", "carried_ms")
     both = reported.join(load, ["broker", "start_ms"], "left").fillna(0, ["carried_ms", *FIGURES])
     bundles = f.try_divide("carried_ms", "own_ms").alias("bundles")
-    return _short(both.select("*", bundles, f.col("own_ms").alias("covered_ms")), "broker")
+    return _short(both.select("*", bundles, f.col("own_ms").alias("covered_ms")), "broker_windows")
 
 
 def with_longer(name: str, short: DataFrame) -> DataFrame:
@@ -91,7 +94,39 @@ def with_longer(name: str, short: DataFrame) -> DataFrame:
     keys = (*SUBJECTS[name], "window_s")
     figures = [_longer(each, name).alias(each) for each in schema_of(name).names if each not in {*keys, "start_ms"}]
     longer = short.drop("window_s").select("*", lengths).groupBy(*keys, starts).agg(*figures)
-    return require(short.unionByName(longer), name)
+    return short.unionByName(longer)
+
+
+def reported_by(carried: DataFrame) -> DataFrame:
+    """Return the brokers that reported each bundle in each hour, with the times of the first and last report."""
+    came = carried.where(f.col("n") > 0).withColumn("start_ms", hour_of("start_ms"))
+    times = f.min("first_ms").alias("first_ms"), f.max("last_ms").alias("last_ms")
+    ranges = came.groupBy("start_ms", *BUNDLE, "broker").agg(*times)
+    return ranges.withColumn("bundle", bundle_name()).drop("range_lower", "range_upper")
+
+
+def totals_compared(broker_reports: DataFrame, bundle_reports: DataFrame) -> DataFrame:
+    """Compare the totals of each broker with the sums over the bundles of the same report, by hour.
+
+    Differences are relative to the larger of the two, at least 1. The worst report is the latest with the largest one.
+    """
+    sums = [f.sum(f.col(name).cast("double")).alias(f"{name}_summed") for name in _TOTALS[:-1]]
+    summed = bundle_reports.groupBy(*ORDER).agg(*sums, f.count("*").cast("double").alias("bundles_summed"))
+    both = broker_reports.join(summed, list(ORDER), "left")
+    whats = [
+        f.struct(f.lit(name).alias("what"), _double(name).alias("reported"), _double(f"{name}_summed").alias("summed"))
+        for name in _TOTALS
+    ]
+    rows = both.select(hour_of("at_ms").alias("start_ms"), "broker", "at_ms", *ORDER, f.inline(f.array(*whats)))
+    difference = f.abs(f.col("reported") - f.col("summed")) / f.greatest(f.abs("reported"), f.abs("summed"), f.lit(1.0))
+    compared = rows.withColumn("difference", difference)
+    worst = f.max(f.struct(f.col("difference").alias("worst_difference"), *ORDER, "at_ms", "reported", "summed"))
+    found = compared.groupBy("start_ms", "broker", "what").agg(
+        f.count("*").alias("reports"),
+        f.count_if(f.col("difference") > TOLERANCE).alias("inconsistent"),
+        worst.alias("worst"),
+    )
+    return found.select("start_ms", "broker", "what", "reports", "inconsistent", "worst.*")
 
 
 def throughput(prefix: str = "") -> Column:
@@ -105,7 +140,7 @@ def bundle_name() -> Column:
     return f.concat("namespace", f.lit("/0x"), lower, f.lit("_0x"), upper)
 
 
-def _short(sums: DataFrame, subject: str) -> DataFrame:
+def _short(sums: DataFrame, table: str) -> DataFrame:
     """Return windows of 5 minutes in which anything was valid, from load times ms. Without another one, the highest
     load is the mean.
     """
@@ -120,8 +155,7 @@ def _short(sums: DataFrame, subject: str) -> DataFrame:
         columns |= {f"mean_{name}": means[name], f"p95_{name}": means[name]}
         if f"max_{name}" not in sums.columns:
             columns[f"max_{name}"] = means[name]
-    table = f"{subject}_windows"
-    return require(sums.where(f.col("covered_ms") > 0).withColumns(columns).select(*schema_of(table).names), table)
+    return sums.where(f.col("covered_ms") > 0).withColumns(columns).select(*schema_of(table).names)
 
 
 def _longer(column: str, table: str) -> Column:
@@ -144,3 +178,7 @@ def _mean(name: str, weight: str) -> Column:
     """Return the mean of what is known, by weight."""
     known = f.when(f.col(name).isNotNull(), f.col(weight))
     return f.try_divide(f.sum(f.col(name) * known), f.sum(known))
+
+
+def _double(name: str) -> Column:
+    return f.coalesce(f.col(name).cast("double"), f.lit(0.0))

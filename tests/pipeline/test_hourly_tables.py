@@ -15,8 +15,8 @@ from support.ingested import ingested, rows_in
 
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, LOAD_COLUMNS
-from loadmanager.pipeline.by_hour import TOLERANCE, totals_compared
 from loadmanager.pipeline.delta import Tables
+from loadmanager.pipeline.windows import TOLERANCE, totals_compared
 
 FIGURES = (*LOAD_COLUMNS, "topics", "bundles")
 
