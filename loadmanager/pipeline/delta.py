@@ -48,6 +48,7 @@ _TIME = "at_ms"
 _WITHIN = 3
 """Parts of the path of a file within its table: the write, the day and the name."""
 _KEPT_H = 24
+Derive = Callable[[DataFrame], DataFrame]
 _CAUSES = re.compile(r"↳(?:\x1b\[0m)? *(.+)")
 
 
@@ -70,15 +71,18 @@ class Tables:
         """Return True if Spark accesses the files itself. It has no JARs for object stores: tasks use Arrow there."""
         return bool(self._directory.filesystem.type_name == "local")
 
-    def write(self, name: str, frame: DataFrame, days: Collection[str] | None = None) -> None:
+    def write(
+        self, name: str, frame: DataFrame, days: Collection[str] | None = None, derive: Derive | None = None
+    ) -> None:
         """Replace the table, or some days of it.
 
-        Without `days` the frame is the whole table. With `days` it also has the column `DAY`.
+        Without `days` the frame is the whole table. With `days` it also has the column `DAY`. `derive` makes further
+        rows of the table from those written; both are committed together.
         """
-        marked = frame.withColumn(DAY, f.lit(WHOLE)) if days is None else frame
-        rows = require(marked.drop(DAY), name).columns
         with self._writing(name):
-            paths = self._write_files(name, marked.select(*rows, DAY).hint("rebalance", DAY))
+            paths = self._write_rows(name, frame.withColumn(DAY, f.lit(WHOLE)) if days is None else frame)
+            if derive is not None:
+                paths += self._write_rows(name, derive(self._read_files(paths, schema_of(name))))
             self._commit(name, [*map(self._described, paths)], days)
 
     def write_rows(self, name: str, frame: pd.DataFrame) -> None:
@@ -104,7 +108,7 @@ class Tables:
         return files.to_table(filter=where)
 
     @contextmanager
-    def staging(self) -> Iterator[Callable[[DataFrame], DataFrame]]:
+    def staging(self) -> Iterator[Derive]:
         """Provide a function that writes a frame to temporary Parquet files and returns a frame that reads them.
 
         The plans of later queries stay short, and the rows survive a lost executor.
@@ -157,6 +161,10 @@ class Tables:
         with suppress(DeltaError, OSError):
             if table is not None and table.vacuum(_KEPT_H, enforce_retention_duration=False, full=True):
                 table.vacuum(_KEPT_H, dry_run=False, enforce_retention_duration=False, full=True)
+
+    def _write_rows(self, name: str, frame: DataFrame) -> list[str]:
+        rows = require(frame.drop(DAY), name).columns
+        return self._write_files(name, frame.select(*rows, DAY).hint("rebalance", DAY))
 
     def _write_files(self, name: str, frame: DataFrame) -> list[str]:
         """Write the rows into a new folder, partitioned by `DAY` if they have it. Return the paths, to be committed."""

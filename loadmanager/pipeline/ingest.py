@@ -151,11 +151,11 @@ class Ingest:
             self._replace(REPORTED_BY, w.reported_by(stays), hours)
             is_made = _is_one_of("start_ms", hours)
             is_made &= ~_is_one_of("start_ms", keeps_begin) | (f.pmod("start_ms", f.lit(HOUR_MS)) >= VALID_MS)
-            bundles = stage(w.bundle_windows(stays))
+            bundles = w.bundle_windows(stays)
             short = {
                 "bundle_windows": bundles,
-                "namespace_windows": stage(w.namespace_windows(bundles, stays)),
-                "broker_windows": stage(w.broker_windows(valid, stays, hours)),
+                "namespace_windows": w.namespace_windows(bundles, stays),
+                "broker_windows": w.broker_windows(valid, stays, hours),
             }
             for name, windows in short.items():
                 self._replace(name, windows.where(is_made), hours, is_made)
@@ -167,8 +167,9 @@ class Ingest:
         if self._tables.has(name):
             kept = self._tables.read(name, days).where(~(_is_one_of(at, hours) if is_made is None else is_made))
             rows = rows.unionByName(kept.where(f.col("window_s") == w.SHORTEST_S) if name in w.SUBJECTS else kept)
-        rows = w.with_longer(name, rows) if name in w.SUBJECTS else rows
-        self._tables.write(name, rows.withColumn(DAY, _day(at)), days)
+        day = f.date_format(f.timestamp_millis(f.col(at)), "yyyy-MM-dd")
+        longer = (lambda short: w.longer_windows(name, short).withColumn(DAY, day)) if name in w.SUBJECTS else None
+        self._tables.write(name, rows.withColumn(DAY, day), days, longer)
 
     def _read_with_reason(self, table: str, hours: Sequence[int]) -> DataFrame:
         """Read the rows of these hours and add the reject reason of each."""
@@ -189,10 +190,6 @@ class Ingest:
 def day_of(hour_ms: int) -> str:
     """Return the UTC day of an hour, the partition of tables."""
     return f"{datetime.fromtimestamp(hour_ms / 1000, UTC):%Y-%m-%d}"
-
-
-def _day(at_ms: str) -> Column:
-    return f.date_format(f.timestamp_millis(f.col(at_ms)), "yyyy-MM-dd")
 
 
 def _is_one_of(at_ms: str, hours: Collection[int]) -> Column:

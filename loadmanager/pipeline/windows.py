@@ -87,14 +87,13 @@ def broker_windows(valid: DataFrame, carried: DataFrame, hours: Collection[int])
     return _short(both.select("*", bundles, f.col("own_ms").alias("covered_ms")), "broker_windows")
 
 
-def with_longer(name: str, short: DataFrame) -> DataFrame:
-    """Add the windows of an hour and of a day to those of 5 minutes."""
+def longer_windows(name: str, short: DataFrame) -> DataFrame:
+    """Return windows of an hour and of a day, from all of 5 minutes."""
     lengths = f.explode(f.array(*map(f.lit, LONGER_S))).alias("window_s")
     starts = window_of(f.col("start_ms"), f.col("window_s") * 1000).alias("start_ms")
     keys = (*SUBJECTS[name], "window_s")
     figures = [_longer(each, name).alias(each) for each in schema_of(name).names if each not in {*keys, "start_ms"}]
-    longer = short.drop("window_s").select("*", lengths).groupBy(*keys, starts).agg(*figures)
-    return short.unionByName(longer)
+    return short.drop("window_s").select("*", lengths).groupBy(*keys, starts).agg(*figures)
 
 
 def reported_by(carried: DataFrame) -> DataFrame:

@@ -70,6 +70,17 @@ def test_write_of_days_replaces_only_those_days(spark: SparkSession, tables: Tab
     assert (tables.has(NAME), shares(tables)) == (True, {})
 
 
+def test_rows_derived_from_written_ones_are_committed_with_them(spark: SparkSession, tables: Tables) -> None:
+    def doubled(written: DataFrame) -> DataFrame:
+        return written.select("*", f.col("subject").alias(DAY)).withColumn("share", f.col("share") * 2)
+
+    write_days(spark, tables, ["a", "b"], a=0, b=5)
+    first = rows(spark, a=1).withColumn(DAY, f.col("subject"))
+    tables.write(NAME, first, ["a"], doubled)
+    assert sorted(row["share"] for row in rows_of(tables.read(NAME))) == [1, 2, 5]
+    assert DeltaTable(f"{tables}/{NAME}").version() == 1
+
+
 def test_first_and_last_time_of_a_table(spark: SparkSession, tables: Tables) -> None:
     name = "fleet_events"
     assert tables.times(name) is None
