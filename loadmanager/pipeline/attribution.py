@@ -17,10 +17,9 @@ out: the next leader records the same. Imported rows (epoch 0) have no term.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
@@ -40,47 +39,43 @@ BROKER_GONE, BROKER_REGISTERED = "broker_gone", "broker_registered"
 FLEET_EVENTS = (BROKER_GONE, BROKER_REGISTERED, TERM_BEGAN, TERM_ENDED)
 """Kinds of events that end reports, or say which brokers there are."""
 
-_NEVER_MS = 2**62
+_EPOCHS = t.StructType().add("epoch", "long").add("epoch_end_ms", "long")
 _UNTIL_NOW = (Window.unboundedPreceding, Window.currentRow)
 _BEFORE = (Window.unboundedPreceding, -1)
 
 
-def term_ends(first_ms: Iterable[tuple[str, int, int]], epochs: Iterable[int]) -> dict[int, int]:
-    """Return the end of the term of each epoch, where known.
+def epoch_ends(first_ms: Mapping[tuple[str, int], int], epochs: Iterable[int], end_ms: int) -> dict[int, int]:
+    """Return when reports of each epoch end at the latest: with its term, or with the history at `end_ms`.
 
-    `first_ms` lists (kind of event, epoch, time of the first such event).
+    `first_ms` has the time of the first event by kind and epoch.
     """
-    times = {(kind, epoch): at_ms for kind, epoch, at_ms in first_ms if epoch > IMPORTED}
-    begun = sorted(epoch for kind, epoch in times if kind == TERM_BEGAN)
-    found = {}
-    for epoch in sorted(set(epochs)):
-        after = bisect_right(begun, epoch)
-        if (TERM_ENDED, epoch) in times:
-            found[epoch] = times[TERM_ENDED, epoch]
-        elif epoch > IMPORTED and after < len(begun):
-            found[epoch] = times[TERM_BEGAN, begun[after]]
-    return found
+    ends, next_ms = dict[int, int](), end_ms
+    for epoch in sorted({*epochs, *(epoch for _, epoch in first_ms)}, reverse=True):
+        ends[epoch] = end_ms if epoch == IMPORTED else min(first_ms.get((TERM_ENDED, epoch), next_ms), end_ms)
+        next_ms = first_ms.get((TERM_BEGAN, epoch), next_ms)
+    return ends
 
 
-def valid_reports(broker_reports: DataFrame, events: DataFrame, terms: Mapping[int, int], end_ms: int) -> DataFrame:
+def valid_reports(broker_reports: DataFrame, events: DataFrame, ends: Mapping[int, int]) -> DataFrame:
     """Add the end of validity to broker reports: `until_ms` for the broker, `ends_ms` for its bundles.
 
-    `ends_ms` does not consider later reports of the bundles. Reports outside a term or the range are dropped.
+    `ends_ms` does not consider later reports of the bundles. Reports after the end of their epoch are dropped.
     """
-    gone = events.where(f.col("kind") == BROKER_GONE).select(*KEYS, f.col("subject").alias("broker"))
-    reports = broker_reports.where(f.col("at_ms") < end_ms).withColumn("gone_ms", f.lit(None).cast("long"))
-    both = reports.unionByName(gone.withColumn("gone_ms", f.col("at_ms")), allowMissingColumns=True)
+    gone = events.where(f.col("kind") == BROKER_GONE).select(
+        *KEYS, f.col("subject").alias("broker"), f.col("at_ms").alias("gone_ms")
+    )
+    epochs = frame_of(events.sparkSession, _EPOCHS, ends.items())
+    both = broker_reports.unionByName(gone, allowMissingColumns=True).join(f.broadcast(epochs), "epoch")
     backwards = Window.partitionBy("broker").orderBy(*(f.desc(name) for name in KEYS))
-    both = both.join(f.broadcast(_ends_of(both.sparkSession, terms)), "epoch", "left").fillna(_NEVER_MS, ["term_ms"])
-    followed = both.where(f.col("at_ms") <= f.col("term_ms")).select(
+    followed = both.where("at_ms <= epoch_end_ms").select(
         "*",
         f.lag("at_ms").over(backwards).alias("next_ms"),
         f.last("gone_ms", ignorenulls=True).over(backwards.rowsBetween(*_BEFORE)).alias("next_gone_ms"),
     )
-    ends_ms = f.least(f.col("at_ms") + VALID_MS, f.lit(end_ms), "next_gone_ms", "term_ms")
-    ended = followed.where(f.col("gone_ms").isNull()).withColumn("ends_ms", ends_ms)
+    ends_ms = f.least(f.col("at_ms") + VALID_MS, "next_gone_ms", "epoch_end_ms")
+    ended = followed.where("gone_ms IS NULL").withColumn("ends_ms", ends_ms)
     return ended.withColumn("until_ms", f.least("ends_ms", "next_ms")).drop(
-        "gone_ms", "next_ms", "next_gone_ms", "term_ms"
+        "gone_ms", "next_ms", "next_gone_ms", "epoch_end_ms"
     )
 
 
@@ -172,8 +167,3 @@ def overlaps(ranges: DataFrame) -> DataFrame:
     is_other = (f.col("range_lower") != f.col("other_lower")) | (f.col("range_upper") != f.col("other_upper"))
     shares = (f.col("range_lower") < f.col("other_upper")) & (f.col("other_lower") < f.col("range_upper"))
     return ones.join(others, ["namespace", "island"]).where(is_other & shares).drop("island")
-
-
-def _ends_of(spark: SparkSession, terms: Mapping[int, int]) -> DataFrame:
-    schema = t.StructType().add("epoch", t.LongType()).add("term_ms", t.LongType())
-    return frame_of(spark, schema, terms.items())

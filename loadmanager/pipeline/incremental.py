@@ -17,7 +17,7 @@ unfinished before its tables are written, so the next run repairs a run that was
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -35,7 +35,7 @@ SOURCES = (BROKER_REPORTS, BUNDLE_REPORTS, EVENTS)
 """The tables of the history that are read."""
 
 STATE = "_hours.json"
-RULES_VERSION = 6
+RULES_VERSION = 7
 """Version of the rules by which tables are made. Raise it if they change: every hour is then made again."""
 
 UNFINISHED = "unfinished"
@@ -101,17 +101,13 @@ class HistoryHours:
         """Return the hours whose files have changed, and unfinished ones."""
         return {hour_ms for hour_ms in self.files if self.can_be_made(hour_ms) and self._is_new(hour_ms)}
 
-    def to_make(self, hours: Iterable[int], rest: Callable[[int], object]) -> set[int]:
-        """Return those of these hours whose inputs have changed; `rest` returns the inputs besides files."""
+    def to_make(self, hours: Iterable[int], ends: Mapping[int, int]) -> set[int]:
+        """Return those of these hours whose inputs have changed; `ends` has when reports of each epoch end."""
         return {
             each
             for each in hours
-            if self.can_be_made(each) and (self._is_new(each) or self.made[each].inputs != self._inputs(each, rest))
+            if self.can_be_made(each) and (self._is_new(each) or self.made[each].inputs != self._inputs(each, ends))
         }
-
-    def epochs(self, hour_ms: int) -> set[int]:
-        """Return the epochs of the reports that the hour is made from."""
-        return {file.epoch for at in (hour_ms, hour_ms - HOUR_MS) for file in self.files.get(at, {}).values()}
 
     def begin(self, hours: Iterable[int]) -> None:
         """Mark these hours as unfinished: from now on their rows in the tables may be incomplete."""
@@ -120,10 +116,10 @@ class HistoryHours:
             made.files, made.inputs = self._stamps(hour_ms), made.inputs and UNFINISHED
         self.save()
 
-    def end(self, hours: Iterable[int], rest: Callable[[int], object]) -> None:
+    def end(self, hours: Iterable[int], ends: Mapping[int, int]) -> None:
         """Mark these hours as finished."""
         for hour_ms in hours:
-            self.made[hour_ms].inputs = self._inputs(hour_ms, rest)
+            self.made[hour_ms].inputs = self._inputs(hour_ms, ends)
         self.save()
 
     def save(self) -> None:
@@ -154,11 +150,14 @@ class HistoryHours:
         made = self.made.get(hour_ms)
         return made is None or made.inputs in {"", UNFINISHED} or made.files != self._stamps(hour_ms)
 
-    def _inputs(self, hour_ms: int, rest: Callable[[int], object]) -> str:
-        """Return a digest of the rest and of the files of the hour before; of its former files if some were deleted."""
-        before_ms = hour_ms - HOUR_MS
+    def _inputs(self, hour_ms: int, ends: Mapping[int, int]) -> str:
+        """Return a digest of the ends of epochs within the hour, and of the files of the hour before; of its former
+        files if some were deleted.
+        """
+        before_ms, to_ms = hour_ms - HOUR_MS, hour_ms + HOUR_MS
         before = self.made[before_ms].files if self.is_gone(before_ms) else self._stamps(before_ms)
-        return _digest([before, rest(hour_ms)])
+        epochs = {file.epoch for at in (before_ms, hour_ms) for file in self.files.get(at, {}).values()}
+        return _digest([before, [min(ends[epoch], to_ms) for epoch in sorted(epochs)]])
 
     def _stamps(self, hour_ms: int) -> dict[str, str]:
         """Return a stamp (size and modification time) of each file of an hour, which reveals a replaced file."""

@@ -6,7 +6,7 @@ It processes the whole history. The range of a run applies to later steps.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -15,11 +15,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from loadmanager.history.files import HOUR_MS
-from loadmanager.history.gaps import TERM_BEGAN, TERM_ENDED
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
 from loadmanager.pipeline import windows as w
-from loadmanager.pipeline.attribution import BUNDLE, FLEET_EVENTS, VALID_MS, carried, hour_of, term_ends, valid_reports
+from loadmanager.pipeline.attribution import BUNDLE, FLEET_EVENTS, VALID_MS, carried, epoch_ends, hour_of, valid_reports
 from loadmanager.pipeline.datasets import CLEAN, INGESTED, schema_of, time_column
 from loadmanager.pipeline.delta import DAY, Tables
 from loadmanager.pipeline.history_tables import nothing_in
@@ -56,12 +55,12 @@ class Ingest:
         self._remove(hours.take_old())
         again = set[int]() if self._job.leave_out_bad_files else self._damaged_hours()
         self._clean(sorted(hours.to_clean() | again))
-        rest = self._dependencies()
-        followers = {hour_ms + HOUR_MS for hour_ms in hours.files if hour_ms + HOUR_MS < self._end_ms}
-        changed = hours.to_make({*hours.files, *followers}, rest) | again
+        ends = self._find_ends()
+        followers = {hour_ms + HOUR_MS for hour_ms in hours.files if hour_ms + HOUR_MS < max(ends.values())}
+        changed = hours.to_make({*hours.files, *followers}, ends) | again
         for batch in self._batches(sorted(changed)):
-            self._make(batch)
-            hours.end(batch, rest)
+            self._make(batch, ends)
+            hours.end(batch, ends)
         return sorted(changed)
 
     @property
@@ -102,21 +101,12 @@ class Ingest:
             rejected = rejected.unionByName(rejected_rows(events, EVENTS))
         self._replace(REJECTED, rejected, hours, _is_one_of("hour_ms", hours) & (f.col("table") != BUNDLE_REPORTS))
 
-    def _dependencies(self) -> Callable[[int], object]:
-        """Find the ends of terms and of the history. Return a function of an hour: its inputs besides files."""
+    def _find_ends(self) -> dict[int, int]:
+        """Return when reports of each epoch end at the latest."""
         _, last = self._tables.times(CLEAN) or (0, -1)
-        self._end_ms = last + 1
-        kinds = f.col("kind").isin(TERM_BEGAN, TERM_ENDED)
-        first = self._tables.read(FLEET).where(kinds).groupBy("kind", "epoch").agg(f.min("at_ms")).collect()
-        epochs = {epoch for hour_ms in self._hours.files for epoch in self._hours.epochs(hour_ms)}
-        self._terms = term_ends([tuple(row) for row in first], epochs | {row["epoch"] for row in first})
-
-        def rest(hour_ms: int) -> object:
-            to_ms = hour_ms + HOUR_MS
-            ends = {epoch: self._terms[epoch] for epoch in self._hours.epochs(hour_ms) & self._terms.keys()}
-            return min(self._end_ms, to_ms), sorted(each for each in ends.items() if each[1] < to_ms)
-
-        return rest
+        first = self._tables.read(FLEET).groupBy("kind", "epoch").agg(f.min("at_ms")).collect()
+        epochs = {file.epoch for files in self._hours.files.values() for file in files.values()}
+        return epoch_ends({(kind, epoch): at_ms for kind, epoch, at_ms in first}, epochs, last + 1)
 
     def _batches(self, hours: Sequence[int]) -> Iterator[list[int]]:
         """Group the hours by days, into batches of about `BATCH_BYTES`."""
@@ -131,7 +121,7 @@ class Ingest:
         if batch:
             yield batch
 
-    def _make(self, hours: Sequence[int]) -> None:
+    def _make(self, hours: Sequence[int], ends: Mapping[int, int]) -> None:
         """Make all tables except those of `_clean` for these hours."""
         keeps_begin = [hour_ms for hour_ms in hours if self._hours.keeps_begin(hour_ms)]
         self._hours.begin(hours)
@@ -139,7 +129,7 @@ class Ingest:
         days = {day_of(hour_ms) for hour_ms in before}
         brokers = self._tables.read(CLEAN, days)
         with self._tables.staging() as stage:
-            valid = stage(valid_reports(brokers, self._tables.read(FLEET), self._terms, self._end_ms))
+            valid = stage(valid_reports(brokers, self._tables.read(FLEET), ends))
             checked = stage(self._read_with_reason(BUNDLE_REPORTS, before))
             reports = usable(checked, BUNDLE_REPORTS)
             stays = stage(carried(reports, valid, reports.select(*BUNDLE).distinct(), hours))

@@ -17,7 +17,7 @@ from support.ingested import flushed, ingested, rows_in, write_files
 from support.plain_windows import Bundle, PlainWindow, Reported, plain_windows
 
 from loadmanager.history.table_schemas import LOAD_COLUMNS
-from loadmanager.pipeline.attribution import overlaps, term_ends
+from loadmanager.pipeline.attribution import epoch_ends, overlaps
 from loadmanager.pipeline.datasets import frame_of
 from loadmanager.pipeline.windows import SHORTEST_S
 
@@ -112,13 +112,14 @@ def test_coverage_ends_with_the_window_and_the_last_report(found: Found) -> None
         assert 0 < row["covered_s"] <= min(SHORTEST_S, (END_MS - row["start_ms"]) / 1000)
 
 
-def test_term_ends_when_ended_or_when_the_next_one_begins() -> None:
-    first = [
-        ("term_began", 2, 10), ("term_ended", 2, 20), ("term_began", 5, 30), ("broker_gone", 7, 40),
-        ("term_began", 9, 50), ("term_ended", 0, 60),
-    ]  # fmt: skip
-    assert term_ends(first, [0, 1, 2, 3, 5, 7, 9, 11]) == {1: 10, 2: 20, 3: 30, 5: 50, 7: 50}
-    assert term_ends([], [0, 1]) == {}
+def test_epoch_ends_with_its_term_the_next_term_or_the_history() -> None:
+    first = {
+        ("term_began", 2): 10, ("term_ended", 2): 20, ("term_began", 5): 30, ("broker_gone", 7): 40,
+        ("term_began", 9): 50, ("term_ended", 0): 60, ("term_ended", 11): 200,
+    }  # fmt: skip
+    ends = {0: 100, 1: 10, 2: 20, 3: 30, 5: 50, 7: 50, 9: 100, 11: 100}
+    assert epoch_ends(first, [0, 1, 2, 3, 5, 7, 9, 11], 100) == ends
+    assert epoch_ends({}, [0, 1], 100) == {0: 100, 1: 100}
 
 
 def test_overlaps_pair_exactly_the_bundles_that_share_hashes(spark: SparkSession) -> None:

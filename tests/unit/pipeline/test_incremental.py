@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ def at(hour: int) -> int:
     return START_MS + hour * HOUR_MS
 
 
+ENDS = {1: at(1000)}
+"""The only leader's term has not ended."""
+ENDED = {1: at(0)}
+
+
 class Kept:
     """Tables that are kept up to date with a history of files without content."""
 
@@ -43,18 +49,18 @@ class Kept:
     def hours(self, keep_days: int = 365, *, anew: bool = False) -> HistoryHours:
         return HistoryHours(self.out, self.history, keep_days, anew=anew)
 
-    def run(self, rest: object = None, *, killed: bool = False, **options: Any) -> list[int]:  # noqa: ANN401 - as above
+    def run(self, ends: Mapping[int, int] = ENDS, *, killed: bool = False, **options: Any) -> list[int]:  # noqa: ANN401 - as above
         """Return the hours that were made, as numbers."""
         hours = self.hours(**options)
         for hour_ms in hours.take_old():
             self.counted.pop(hour_ms, None)
-        first, wanted = hours.to_clean(), hours.to_make(set(hours.files), lambda _: rest)
+        first, wanted = hours.to_clean(), hours.to_make(set(hours.files), ends)
         assert first <= wanted
         hours.begin(wanted)
         for hour_ms in wanted:
             self.counted[hour_ms] = {file.name for file in hours.files[hour_ms].values()}
         if not killed:
-            hours.end(wanted, lambda _: rest)
+            hours.end(wanted, ends)
         return sorted((hour_ms - START_MS) // HOUR_MS for hour_ms in wanted)
 
     def names(self, hour: int) -> set[str]:
@@ -75,7 +81,7 @@ def test_hour_is_recomputed_when_its_files_or_those_before_change(kept: Kept) ->
     assert kept.run() == [1, 2]
     kept.put(30, content="longer")
     assert kept.run() == [30]
-    assert kept.run(rest="another end of a term") == [1, 2, 3, 30]
+    assert kept.run(ENDED) == [1, 2, 3, 30]
 
 
 def test_hours_with_deleted_files_are_kept_and_late_files_named(kept: Kept) -> None:
@@ -85,14 +91,14 @@ def test_hours_with_deleted_files_are_kept_and_late_files_named(kept: Kept) -> N
     first.unlink()
     assert kept.run() == []
     second.unlink()
-    assert kept.run(rest="another threshold") == [2]
+    assert kept.run(ENDED) == [2]
     late = kept.put(1, number=2)
     kept.put(2, number=1)
     hours = kept.hours()
     assert [file.path for file in hours.late_files()] == [str(late)]
     assert hours.keeps_begin(at(2))
     assert not hours.keeps_begin(at(3)), "nothing was made of it"
-    assert kept.run(rest="another threshold") == [2]
+    assert kept.run(ENDED) == [2]
     assert kept.counted[at(1)] == {first.name, second.name}
 
 
@@ -172,7 +178,7 @@ def test_hours_are_recomputed_from_compacted_files(tmp_path: Path) -> None:
 CHANGES = st.one_of(
     st.tuples(st.just("put"), st.integers(0, 4), st.integers(0, 2)),
     st.tuples(st.just("delete"), st.integers(0, 4), st.integers(0, 2)),
-    st.tuples(st.just("run"), st.booleans(), st.sampled_from(("one", "other"))),
+    st.tuples(st.just("run"), st.booleans(), st.sampled_from((ENDS, ENDED))),
 )
 
 
@@ -180,7 +186,7 @@ CHANGES = st.one_of(
 def test_available_files_are_counted_and_counted_ones_kept(changes: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         kept, gone = Kept(Path(folder)), set[int]()
-        for what, one, other in [*changes, ("run", False, "one")]:
+        for what, one, other in [*changes, ("run", False, ENDS)]:
             if what == "put":
                 kept.put(one, other)
             elif what == "delete":
@@ -194,4 +200,4 @@ def test_available_files_are_counted_and_counted_ones_kept(changes: list[tuple[A
                 assert all(names <= kept.counted[hour] for hour, names in before.items())
         for hour in set(range(5)) - gone:
             assert kept.counted[at(hour)] >= kept.names(hour)
-        assert kept.run("one") == []
+        assert kept.run() == []
