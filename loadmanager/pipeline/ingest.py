@@ -52,7 +52,7 @@ class Ingest:
         for table in (BROKER_REPORTS, BUNDLE_REPORTS):
             if not hours.files_of(table, hours.files):
                 raise nothing_in(History(self._history), table, None, None)
-        self._remove(hours.take_old())
+        self._remove(hours.old)
         again = set[int]() if self._job.leave_out_bad_files else self._damaged_hours()
         self._clean(sorted(hours.to_clean() | again))
         ends = self._find_ends()

@@ -15,8 +15,8 @@ from support.frames import HOUR_MS, MINUTE_MS, START_MS, Timed, history_of, repo
 
 from loadmanager.errors import PipelineError
 from loadmanager.history.compaction import Compaction
-from loadmanager.history.files import DAY_MS, Directory, path_of
-from loadmanager.history.table_schemas import BUNDLE_REPORTS
+from loadmanager.history.files import DAY_MS, Directory, compacted_path_of, path_of
+from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS
 from loadmanager.pipeline import incremental
 from loadmanager.pipeline.incremental import HistoryHours
 
@@ -40,8 +40,8 @@ class Kept:
         """Names of the files that windows of an hour were made from."""
         self.erased: set[int] = set()
 
-    def put(self, hour: int, number: int = 0, content: str = "x") -> Path:
-        path = Path(self.history.root, path_of(BUNDLE_REPORTS, at(hour), 1, (number, number), "node"))
+    def put(self, hour: int, number: int = 0, content: str = "x", table: str = BUNDLE_REPORTS) -> Path:
+        path = Path(self.history.root, path_of(table, at(hour), 1, (number, number), "node"))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
         return path
@@ -52,7 +52,7 @@ class Kept:
     def run(self, ends: Mapping[int, int] = ENDS, *, killed: bool = False, **options: Any) -> list[int]:  # noqa: ANN401 - as above
         """Return the hours that were made, as numbers."""
         hours = self.hours(**options)
-        for hour_ms in hours.take_old():
+        for hour_ms in hours.old:
             self.counted.pop(hour_ms, None)
         first, wanted = hours.to_clean(), hours.to_make(set(hours.files), ends)
         assert first <= wanted
@@ -126,7 +126,7 @@ def test_windows_expire_after_their_days_and_old_files_are_skipped(kept: Kept) -
     kept.put(24)
     assert kept.run(keep_days=2) == [1, 24]
     kept.put(48)
-    assert kept.hours(keep_days=2).take_old() == [at(1)]
+    assert kept.hours(keep_days=2).old == [at(1)]
     assert kept.run(keep_days=2) == [48]
     assert kept.run(keep_days=3) == [1]
 
@@ -173,6 +173,16 @@ def test_hours_are_recomputed_from_compacted_files(tmp_path: Path) -> None:
     assert kept.run() == []
     history_of(Path(kept.history.root), [(5 * MINUTE_MS, reported("a", {}))], first=500)
     assert kept.run() == [0, 1]
+
+
+def test_compacted_file_replaces_files_of_its_table_only(kept: Kept) -> None:
+    kept.put(1)
+    deleted = kept.put(1, number=5, table=BROKER_REPORTS)
+    kept.run()
+    deleted.unlink()
+    for table, is_gone in ((BUNDLE_REPORTS, True), (BROKER_REPORTS, False)):
+        Path(kept.history.root, compacted_path_of(table, at(1), 1, (0, 9))).write_text("x")
+        assert kept.hours().is_gone(at(1)) == is_gone
 
 
 CHANGES = st.one_of(
