@@ -23,7 +23,7 @@ from loadmanager.pipeline.datasets import CLEAN, INGESTED, schema_of, time_colum
 from loadmanager.pipeline.delta import DAY, Tables
 from loadmanager.pipeline.history_tables import nothing_in
 from loadmanager.pipeline.incremental import HistoryHours
-from loadmanager.pipeline.reject_reasons import overlapping_files, rejected_rows, usable, with_duplicates, with_reason
+from loadmanager.pipeline.reject_reasons import have_duplicates, rejected_rows, usable, with_duplicates, with_reason
 from loadmanager.pipeline.source import history_at, place_of, read_history
 from loadmanager.pipeline.step import Step
 
@@ -164,17 +164,11 @@ class Ingest:
     def _read_with_reason(self, table: str, hours: Sequence[int]) -> DataFrame:
         """Read the rows of these hours and add the reject reason of each."""
         files = self._hours.files_of(table, hours)
-        shared = set() if table == EVENTS else overlapping_files(files)
-        alone = [place_of(file.path) for file in files if file.path not in shared]
-        rows = with_reason(self._read(table, alone), table)
-        if shared:
-            both = with_reason(self._read(table, [place_of(path) for path in sorted(shared)]), table)
-            rows = rows.unionByName(with_duplicates(both, table))
-        return rows
-
-    def _read(self, table: str, files: Sequence[str]) -> DataFrame:
-        leaves_out, listed = self._job.leave_out_bad_files, json.dumps(files)
-        return read_history(self._spark, self._job.history, table, leaves_out=leaves_out, files=listed)
+        places = json.dumps([place_of(file.path) for file in files])
+        leaves_out = self._job.leave_out_bad_files
+        rows = read_history(self._spark, self._job.history, table, leaves_out=leaves_out, files=places)
+        judged = with_reason(rows, table)
+        return with_duplicates(judged, table) if table != EVENTS and have_duplicates(files) else judged
 
 
 def day_of(hour_ms: int) -> str:

@@ -1,22 +1,14 @@
 """Reject reasons: classify and count rows of the history that cannot be used, and keep examples.
 
-A row is rejected for the first of these reasons that applies:
-
-    bad_file      its file cannot be read; `damaged` says why
-    missing       a column is null that its schema has always had
-    not_a_number  an amount is NaN or infinite
-    negative      an amount is below 0
-    impossible    an amount too large, an empty hash range, a time before 1970 or outside the hour of its folder
-    duplicate     another file of the same hour, earlier by name, has the same report (`epoch`, `sequence`)
-
-A Pulsar broker that does not know its network speed reports a negative bandwidth limit. Its usage and limit are then
-read as 0, and the row is used.
+A row is rejected for the first reason that applies; docs/pipeline.md explains them. A Pulsar broker that does not know
+its network speed reports a negative bandwidth limit: its usage and limit are read as 0, and the row is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import reduce
+from itertools import pairwise
 from operator import or_
 
 from pyspark.sql import Column, DataFrame, Window
@@ -73,17 +65,13 @@ def with_duplicates(rows: DataFrame, table: str) -> DataFrame:
     return rows.withColumn("reason", f.when(is_copy, "duplicate").otherwise(f.col("reason")))
 
 
-def overlapping_files(files: Iterable[HistoryFile]) -> set[str]:
-    """Return the paths of files that may share reports with another file of their hour, by the sequences in names."""
-    found: set[str] = set()
-    furthest: dict[tuple[int, int], HistoryFile] = {}
-    for file in sorted(files, key=lambda each: each.order):
-        before = furthest.get((file.hour_ms, file.epoch))
-        if before is not None and file.first <= before.last:
-            found |= {before.path, file.path}
-        if before is None or before.last < file.last:
-            furthest[file.hour_ms, file.epoch] = file
-    return found
+def have_duplicates(files: Iterable[HistoryFile]) -> bool:
+    """Return True if two of these files may share reports of an hour, by the sequences in their names."""
+    ordered = sorted(files, key=lambda each: (each.hour_ms, each.order))
+    return any(
+        (one.hour_ms, one.epoch) == (other.hour_ms, other.epoch) and other.first <= one.last
+        for one, other in pairwise(ordered)
+    )
 
 
 def usable(rows: DataFrame, table: str) -> DataFrame:
