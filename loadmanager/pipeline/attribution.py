@@ -79,15 +79,17 @@ def valid_reports(broker_reports: DataFrame, events: DataFrame, ends: Mapping[in
     )
 
 
-def carried(bundle_reports: DataFrame, valid: DataFrame, ranges: DataFrame, hours: Collection[int]) -> DataFrame:
+def carried(bundle_reports: DataFrame, valid: DataFrame, hours: Collection[int]) -> DataFrame:
     """Return which broker carried which bundle in each 5-minute window of these hours, a row per uninterrupted stay.
 
-    `ranges` are the distinct bundles of the reports. Columns: `BUNDLE`, `broker`, `start_ms` of the window, `from_ms`
-    and `covered_ms` of the stay within it, `n` reports received, `first_ms` and `last_ms` of these, the figures
-    integrated over time (load times ms), and the highest load of a report.
+    Columns: `BUNDLE`, `broker`, `start_ms` of the window, `from_ms` and `covered_ms` of the stay within it, `n` reports
+    received, `first_ms` and `last_ms` of these, the figures integrated over time (load times ms), and the highest load
+    of a report.
     """
     reports = bundle_reports.select(*KEYS, *BUNDLE, *FIGURES).join(valid.select(*KEYS, "broker", "ends_ms"), list(KEYS))
-    others = _reports_of_overlapping(reports, ranges)
+    pairs = f.broadcast(overlaps(bundle_reports.select(*BUNDLE).distinct()))
+    overlapping = reports.select(*KEYS, *BUNDLE).join(pairs, list(BUNDLE))
+    others = overlapping.select(*KEYS, "namespace", "other_lower", "other_upper").toDF(*KEYS, *BUNDLE)
     rows = reports.unionByName(others, allowMissingColumns=True)
     # Sort by a hash first, since numbers compare faster than names. Order by plain columns: Spark sorts again for each
     # window function that is ordered by an expression.
@@ -138,18 +140,6 @@ def window_of(at_ms: Column, length_ms: Column | int) -> Column:
 def hour_of(at_ms: str) -> Column:
     """Return the start of the hour that contains a time."""
     return window_of(f.col(at_ms), HOUR_MS)
-
-
-def _reports_of_overlapping(reports: DataFrame, ranges: DataFrame) -> DataFrame:
-    """Return the keys of reports of other bundles that share hashes with a bundle, under the range of that bundle."""
-    pairs = overlaps(ranges)
-    return (
-        reports.select(*KEYS, *BUNDLE)
-        .join(f.broadcast(pairs), list(BUNDLE))
-        .select(
-            *KEYS, "namespace", f.col("other_lower").alias("range_lower"), f.col("other_upper").alias("range_upper")
-        )
-    )
 
 
 def overlaps(ranges: DataFrame) -> DataFrame:

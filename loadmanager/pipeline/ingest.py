@@ -18,7 +18,7 @@ from loadmanager.history.files import HOUR_MS
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
 from loadmanager.pipeline import windows as w
-from loadmanager.pipeline.attribution import BUNDLE, FLEET_EVENTS, VALID_MS, carried, epoch_ends, hour_of, valid_reports
+from loadmanager.pipeline.attribution import FLEET_EVENTS, VALID_MS, carried, epoch_ends, hour_of, valid_reports
 from loadmanager.pipeline.datasets import CLEAN, INGESTED, schema_of, time_column
 from loadmanager.pipeline.delta import DAY, Tables
 from loadmanager.pipeline.history_tables import nothing_in
@@ -131,8 +131,7 @@ class Ingest:
         with self._tables.staging() as stage:
             valid = stage(valid_reports(brokers, self._tables.read(FLEET), ends))
             checked = stage(self._read_with_reason(BUNDLE_REPORTS, before))
-            reports = usable(checked, BUNDLE_REPORTS)
-            stays = stage(carried(reports, valid, reports.select(*BUNDLE).distinct(), hours))
+            stays = stage(carried(usable(checked, BUNDLE_REPORTS), valid, hours))
             of_hours = checked.where(_is_one_of("hour_ms", hours))
             is_rejected = _is_one_of("hour_ms", hours) & (f.col("table") == BUNDLE_REPORTS)
             self._replace(REJECTED, rejected_rows(of_hours, BUNDLE_REPORTS), hours, is_rejected)
