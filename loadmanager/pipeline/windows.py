@@ -44,7 +44,7 @@ def namespace_windows(bundles: DataFrame, carried: DataFrame) -> DataFrame:
     bundles add up to.
     """
     covered_ms = f.col("covered_s") * 1000
-    loads = [f.sum(f.col(_mean_of(name)) * covered_ms).alias(name) for name in FIGURES]
+    loads = [f.sum(f.col(name.replace("msg_", "mean_msg_")) * covered_ms).alias(name) for name in FIGURES]
     together = bundles.groupBy("namespace", "start_ms").agg(
         f.max(covered_ms).alias("longest_ms"), f.count("*").alias("bundles"), *loads
     )
@@ -111,10 +111,9 @@ def totals_compared(broker_reports: DataFrame, bundle_reports: DataFrame) -> Dat
     """
     sums = [f.sum(f.col(name).cast("double")).alias(f"{name}_summed") for name in _TOTALS[:-1]]
     summed = bundle_reports.groupBy(*ORDER).agg(*sums, f.count("*").cast("double").alias("bundles_summed"))
-    both = broker_reports.join(summed, list(ORDER), "left")
+    both = broker_reports.join(summed, list(ORDER), "left").fillna(0.0, [f"{name}_summed" for name in _TOTALS])
     whats = [
-        f.struct(f.lit(name).alias("what"), _double(name).alias("reported"), _double(f"{name}_summed").alias("summed"))
-        for name in _TOTALS
+        f.expr(f"struct('{name}' AS what, double({name}) AS reported, {name}_summed AS summed)") for name in _TOTALS
     ]
     rows = both.select(hour_of("at_ms").alias("start_ms"), "broker", "at_ms", *ORDER, f.inline(f.array(*whats)))
     difference = f.abs(f.col("reported") - f.col("summed")) / f.greatest(f.abs("reported"), f.abs("summed"), f.lit(1.0))
@@ -143,18 +142,14 @@ def _short(sums: DataFrame, table: str) -> DataFrame:
     """Return windows of 5 minutes in which anything was valid, from load times ms. Without another one, the highest
     load is the mean.
     """
-    means = {name: f.col(name) / f.col("covered_ms") for name in FIGURES}
-    columns = {
-        "window_s": f.lit(SHORTEST_S),
-        "covered_s": f.col("covered_ms") / 1000,
-        "topics": means["topics"],
-        "sessions": means["sessions"],
-    }
+    covered_ms = f.col("covered_ms")
+    columns = {name: f.col(name) / covered_ms for name in ("topics", "sessions")}
     for name in LOAD_COLUMNS:
-        columns |= {f"mean_{name}": means[name], f"p95_{name}": means[name]}
+        columns |= dict.fromkeys((f"mean_{name}", f"p95_{name}"), f.col(name) / covered_ms)
         if f"max_{name}" not in sums.columns:
-            columns[f"max_{name}"] = means[name]
-    return sums.where(f.col("covered_ms") > 0).withColumns(columns).select(*schema_of(table).names)
+            columns[f"max_{name}"] = f.col(name) / covered_ms
+    columns |= {"window_s": f.lit(SHORTEST_S), "covered_s": covered_ms / 1000}
+    return sums.where(covered_ms > 0).withColumns(columns).select(*schema_of(table).names)
 
 
 def _longer(column: str, table: str) -> Column:
@@ -169,15 +164,7 @@ def _longer(column: str, table: str) -> Column:
     return _mean(column, "covered_s")
 
 
-def _mean_of(name: str) -> str:
-    return f"mean_{name}" if name in LOAD_COLUMNS else name
-
-
 def _mean(name: str, weight: str) -> Column:
     """Return the mean of what is known, by weight."""
     known = f.when(f.col(name).isNotNull(), f.col(weight))
     return f.try_divide(f.sum(f.col(name) * known), f.sum(known))
-
-
-def _double(name: str) -> Column:
-    return f.coalesce(f.col(name).cast("double"), f.lit(0.0))
