@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from loadmanager.errors import PipelineError
-from loadmanager.history.files import HOUR_MS, Directory, HistoryFile
+from loadmanager.history.files import HOUR_MS, HistoryFile
 from loadmanager.history.reader import History, OnFault
 from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.pipeline.attribution import hour_of
@@ -41,10 +41,6 @@ class HistoryTables:
         self._spark, self._url, self.from_ms, self.to_ms = spark, url, from_ms, to_ms
         self.leaves_out = leaves_out
         self._history = History(history_at(url))
-
-    @property
-    def directory(self) -> Directory:
-        return self._history.directory
 
     @cached_property
     def range(self) -> tuple[int, int]:

@@ -192,7 +192,7 @@ def _ingest(run: JobRun) -> None:
 def _require_range(run: JobRun) -> None:
     """Raise `PipelineError` if neither the tables nor the history have reports in the range."""
     if run.range is None and not run.history.files(BROKER_REPORTS):
-        raise nothing_in(History(run.history.directory), BROKER_REPORTS, run.job.from_ms, run.job.to_ms)
+        raise nothing_in(History(run.job.history), BROKER_REPORTS, run.job.from_ms, run.job.to_ms)
 
 
 STEP = Step("ingest", _ingest, writes=INGESTED, check=_require_range)

@@ -1,21 +1,11 @@
 """Spark data source for a history: `spark.read.format("loadmanager").option("table", "bundle_reports").load(url)`.
 
-Columns: those of the table, with rates as doubles, then `file` (path within the history) and `hour_ms` (the hour of its
-folder). Options:
-
-    table           required: a table of the history
-    mode            FAILFAST (default): an unreadable file is an error that names it;
-                    PERMISSIVE: it is one row of nulls with its `file`, and the reason in the column `damaged`
-    from_ms, to_ms  only rows with from_ms <= at_ms < to_ms
-    files           JSON list of values of `file`: only these are read
-    columns         comma-separated list of columns
+docs/pipeline.md lists its options and columns. The range and `columns` are options because Spark 4.3 does not pass
+columns to a Python data source, and applies filters pushed down for one query to all queries on the frame
+(`PythonDataSourceV2.setReadInfo`), which then miss rows.
 
 Files of hours outside the range are not opened. A row that lies in the folder of a wrong hour is therefore not found by
-its time. The range and `columns` are options because Spark 4.3 does not pass columns to a Python data source, and
-applies filters pushed down for one query to all queries on the frame (`PythonDataSourceV2.setReadInfo`), which then
-miss rows.
-
-A file of a newer schema is an error in both modes. In mode PERMISSIVE a task holds the rows of one file in memory.
+its time. In mode PERMISSIVE a task holds the rows of one file in memory.
 """
 
 from __future__ import annotations
@@ -48,8 +38,6 @@ _TASK_BYTES = 16 << 20
 """Size of the files of one task, before decompression."""
 _FILE_BYTES = 256 << 10
 """Cost of opening a file, as a size."""
-_ON_PATH = -4
-"""Parts of a path that are within the history: table, date, hour and name."""
 
 
 def register(spark: SparkSession) -> None:
@@ -73,8 +61,8 @@ def read_history(
 
 
 def place_of(path: str) -> str:
-    """Return the path within the history, the value of the column `file`."""
-    return "/".join(path.split("/")[_ON_PATH:])
+    """Return the path within the history (table, date, hour and name), the value of the column `file`."""
+    return "/".join(path.split("/")[-4:])
 
 
 def history_at(url: str) -> Directory:
@@ -111,7 +99,9 @@ class HistoryDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> t.StructType:
-        there = self._all_columns()
+        there = raw(self.table).add("file", "string").add("hour_ms", "long")
+        if self.mode == PERMISSIVE:
+            there.add("damaged", "string")
         unknown = [name for name in self.columns if name not in there.names]
         if unknown:
             raise PipelineError(f"option columns: {', '.join(unknown)}: unknown; there are {', '.join(there.names)}")
@@ -119,10 +109,6 @@ class HistoryDataSource(DataSource):
 
     def reader(self, schema: t.StructType) -> DataSourceReader:
         return _HistoryReader(self, to_arrow_schema(schema))
-
-    def _all_columns(self) -> t.StructType:
-        columns = raw(self.table).add("file", t.StringType()).add("hour_ms", t.LongType())
-        return columns.add("damaged", t.StringType()) if self.mode == PERMISSIVE else columns
 
 
 @dataclass
@@ -146,8 +132,7 @@ class _HistoryReader(DataSourceReader):
         files, faults = Directory.of(source.url).list_files(source.table, source.from_ms, source.to_ms)
         if source.files is not None:
             wanted = set(source.files)
-            files = [each for each in files if place_of(each.path) in wanted]
-            faults = [each for each in faults if place_of(str(each).partition(": ")[0]) in wanted]
+            files, faults = [each for each in files if place_of(each.path) in wanted], []
         if faults and source.mode == FAILFAST:
             raise faults[0]
         files.sort(key=lambda each: (each.hour_ms, each.order))
@@ -185,15 +170,14 @@ class _HistoryReader(DataSourceReader):
         given = {"file": place_of(file.path), "hour_ms": file.hour_ms}
         columns = []
         for wanted in self._schema:
-            if wanted.name not in rows.schema.names:
-                columns.append(pa.repeat(pa.scalar(given.get(wanted.name), wanted.type), rows.num_rows))
-                continue
-            column = rows.column(wanted.name)
-            is_rate = column.type == RATE  # casting decimals would take a third of the reading time
-            columns.append(pa.array(rates_of(column), mask=np.asarray(column.is_null())) if is_rate else column)
-        return pa.RecordBatch.from_arrays(
-            [each.cast(kind) for each, kind in zip(columns, self._schema.types, strict=True)], schema=self._schema
-        )
+            if wanted.name in rows.schema.names:
+                column = rows.column(wanted.name)
+            else:
+                column = pa.repeat(pa.scalar(given.get(wanted.name), wanted.type), rows.num_rows)
+            if column.type == RATE:  # casting decimals would take a third of the reading time
+                column = pa.array(rates_of(column), mask=np.asarray(column.is_null()))
+            columns.append(column.cast(wanted.type))
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _damaged_row(self, error: HistoryFileError, hour_ms: int | None) -> pa.RecordBatch:
         path, _, why = str(error).partition(": ")
