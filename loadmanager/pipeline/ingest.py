@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -52,8 +52,13 @@ class Ingest:
         for table in (BROKER_REPORTS, BUNDLE_REPORTS):
             if not hours.files_of(table, hours.files):
                 raise nothing_in(History(self._history), table, None, None)
-        self._remove(hours.old)
-        again = set[int]() if self._job.leave_out_bad_files else self._damaged_hours()
+        if hours.old:
+            for name in INGESTED:
+                self._tables.clear(name, {*map(day_of, hours.old)})
+            hours.save()
+        again = set[int]()
+        if not self._job.leave_out_bad_files:  # what an earlier run left out is an error in this one
+            again = {row["hour_ms"] for row in self._left_out() if hours.can_be_made(row["hour_ms"])}
         self._clean(sorted(hours.to_clean() | again))
         ends = self._find_ends()
         followers = {hour_ms + HOUR_MS for hour_ms in hours.files if hour_ms + HOUR_MS < max(ends.values())}
@@ -67,38 +72,26 @@ class Ingest:
     def notes(self) -> Iterator[str]:
         """Sentences about files that were left out."""
         yield from (f"left out: {fault}" for fault in self._hours.faults)
-        if self._job.leave_out_bad_files:
-            for row in self._tables.read_rows(REJECTED, pc.field("reason") == "bad_file").to_pylist():
-                yield f"left out: {self._history}/{row['file']}: {row['example']}"
+        for row in self._left_out() if self._job.leave_out_bad_files else ():
+            yield f"left out: {self._history}/{row['file']}: {row['example']}"
         for file in self._hours.late_files():
             yield f"left out: {file.path}: came after retention had deleted files of its hour"
 
-    def _damaged_hours(self) -> set[int]:
-        """Return the hours of files that an earlier run left out. They are an error in this run."""
-        if not self._tables.has(REJECTED):
-            return set()
-        rows = self._tables.read_rows(REJECTED, pc.field("reason") == "bad_file").to_pylist()
-        return {row["hour_ms"] for row in rows if self._hours.can_be_made(row["hour_ms"])}
-
-    def _remove(self, hours: Sequence[int]) -> None:
-        """Remove hours of whole days from the tables."""
-        if hours:
-            for name in INGESTED:
-                self._tables.clear(name, {day_of(hour_ms) for hour_ms in hours})
-            self._hours.save()
+    def _left_out(self) -> list[dict[str, Any]]:
+        """Return the rows for bad files that this run or an earlier one left out."""
+        is_there = self._tables.has(REJECTED)
+        return self._tables.read_rows(REJECTED, pc.field("reason") == "bad_file").to_pylist() if is_there else []
 
     def _clean(self, hours: Sequence[int]) -> None:
         """Make the small tables, of broker reports and events, for all these hours at once."""
-        if not hours and all(map(self._tables.has, INGESTED)):
+        if not hours:
             return
         self._hours.begin(hours)
         brokers, events = (self._read_with_reason(table, hours) for table in (BROKER_REPORTS, EVENTS))
         self._replace(CLEAN, usable(brokers, BROKER_REPORTS), hours)
         is_one = f.col("kind").isin(*FLEET_EVENTS) & (hour_of("at_ms") == f.col("hour_ms"))
         self._replace(FLEET, events.where(is_one).select(*schema_of(FLEET).names), hours)
-        rejected = rejected_rows(brokers, BROKER_REPORTS)
-        if self._job.leave_out_bad_files:
-            rejected = rejected.unionByName(rejected_rows(events, EVENTS))
+        rejected = rejected_rows(brokers, BROKER_REPORTS).unionByName(rejected_rows(events, EVENTS))
         self._replace(REJECTED, rejected, hours, _is_one_of("hour_ms", hours) & (f.col("table") != BUNDLE_REPORTS))
 
     def _find_ends(self) -> dict[int, int]:
@@ -110,8 +103,7 @@ class Ingest:
 
     def _batches(self, hours: Sequence[int]) -> Iterator[list[int]]:
         """Group the hours by days, into batches of about `BATCH_BYTES`."""
-        batch: list[int] = []
-        size = 0
+        batch, size = list[int](), 0
         for hour_ms in hours:
             if size > BATCH_BYTES and day_of(hour_ms) != day_of(batch[-1]):
                 yield batch
@@ -126,8 +118,7 @@ class Ingest:
         keeps_begin = [hour_ms for hour_ms in hours if self._hours.keeps_begin(hour_ms)]
         self._hours.begin(hours)
         before = sorted({*hours, *(hour_ms - HOUR_MS for hour_ms in hours)})
-        days = {day_of(hour_ms) for hour_ms in before}
-        brokers = self._tables.read(CLEAN, days)
+        brokers = self._tables.read(CLEAN, {*map(day_of, before)})
         with self._tables.staging() as stage:
             valid = stage(valid_reports(brokers, self._tables.read(FLEET), ends))
             checked = stage(self._read_with_reason(BUNDLE_REPORTS, before))
@@ -141,20 +132,17 @@ class Ingest:
             is_made = _is_one_of("start_ms", hours)
             is_made &= ~_is_one_of("start_ms", keeps_begin) | (f.pmod("start_ms", f.lit(HOUR_MS)) >= VALID_MS)
             bundles = w.bundle_windows(stays)
-            short = {
-                "bundle_windows": bundles,
-                "namespace_windows": w.namespace_windows(bundles, stays),
-                "broker_windows": w.broker_windows(valid, stays, hours),
-            }
-            for name, windows in short.items():
-                self._replace(name, windows.where(is_made), hours, is_made)
+            self._replace("bundle_windows", bundles, hours, is_made)
+            self._replace("namespace_windows", w.namespace_windows(bundles, stays), hours, is_made)
+            self._replace("broker_windows", w.broker_windows(valid, stays, hours), hours, is_made)
 
     def _replace(self, name: str, rows: DataFrame, hours: Sequence[int], is_made: Column | None = None) -> None:
         """Replace the rows of these hours. Longer windows are made again from all 5-minute windows of the day."""
-        at = time_column(name)
-        days = {day_of(hour_ms) for hour_ms in hours}
+        at, days = time_column(name), {*map(day_of, hours)}
+        is_made = _is_one_of(at, hours) if is_made is None else is_made
+        rows = rows.where(is_made)
         if self._tables.has(name):
-            kept = self._tables.read(name, days).where(~(_is_one_of(at, hours) if is_made is None else is_made))
+            kept = self._tables.read(name, days).where(~is_made)
             rows = rows.unionByName(kept.where(f.col("window_s") == w.SHORTEST_S) if name in w.SUBJECTS else kept)
         day = f.date_format(f.timestamp_millis(f.col(at)), "yyyy-MM-dd")
         longer = (lambda short: w.longer_windows(name, short).withColumn(DAY, day)) if name in w.SUBJECTS else None
