@@ -57,19 +57,12 @@ class Tables:
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         self._spark = spark
-        self._directory = Directory.of(root)
+        self.directory = Directory.of(root)
+        self._is_local = self.directory.filesystem.type_name == "local"
+        """Spark accesses the files itself. It has no JARs for object stores: tasks use Arrow there."""
 
     def __str__(self) -> str:
-        return self._directory.url
-
-    @property
-    def directory(self) -> Directory:
-        return self._directory
-
-    @property
-    def _is_local(self) -> bool:
-        """Return True if Spark accesses the files itself. It has no JARs for object stores: tasks use Arrow there."""
-        return bool(self._directory.filesystem.type_name == "local")
+        return self.directory.url
 
     def write(
         self, name: str, frame: DataFrame, days: Collection[str] | None = None, derive: Derive | None = None
@@ -96,16 +89,13 @@ class Tables:
 
     def read(self, name: str, days: Collection[str] | None = None) -> DataFrame:
         """Return the table, or some days of it. Raises `PipelineError` if it was never written."""
-        schema = schema_of(name)
-        return self._read_files(self._paths(name, days), schema)
+        schema, files = schema_of(name), self._files(self._table(name))
+        paths = [each["path"] for each in files if days is None or each[f"partition.{DAY}"] in days]
+        return self._read_files([f"{self.directory.root}/{name}/{path}" for path in paths], schema)
 
     def read_rows(self, name: str, where: pc.Expression | None = None) -> pa.Table:
         """Read a small table, or the few rows that `where` selects, into this process."""
-        schema, paths = to_arrow_schema(schema_of(name)), self._paths(name)
-        if not paths:
-            return schema.empty_table()
-        files = dataset.dataset(paths, schema, format="parquet", filesystem=self._directory.filesystem)
-        return files.to_table(filter=where)
+        return self._table(name).to_pyarrow_dataset().to_table(schema_of(name).names, where)
 
     @contextmanager
     def staging(self) -> Iterator[Derive]:
@@ -130,26 +120,21 @@ class Tables:
         return self._open(name) is not None
 
     def rows(self, name: str) -> int:
-        return sum(file["num_records"] for file in self._files(self._open(name)))
+        return self._table(name).count()
 
     def times(self, name: str) -> tuple[int, int] | None:
         """Return the first and the last `at_ms` in the table; None for a table without rows."""
-        files = self._files(self._open(name))
+        table = self._open(name)
+        files = [] if table is None else self._files(table)
         if not files:
             return None
         return min(file[f"min.{_TIME}"] for file in files), max(file[f"max.{_TIME}"] for file in files)
 
-    def _paths(self, name: str, days: Collection[str] | None = None) -> list[str]:
-        table = self._open(name)
-        if table is None:
-            raise PipelineError(f"{self}/{name}: there is no such table yet; run the step that writes it")
-        files = self._files(table)
-        wanted = [file["path"] for file in files if days is None or file[f"partition.{DAY}"] in days]
-        return [f"{self._directory.root}/{name}/{path}" for path in wanted]
-
-    def _files(self, table: DeltaTable | None) -> list[dict[str, Any]]:
-        """Return the files of a table: `path`, `num_records`, their day, and the bounds of `at_ms`."""
-        return [] if table is None else pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    @staticmethod
+    def _files(table: DeltaTable) -> list[dict[str, Any]]:
+        """Return the files of a table: `path`, their day, and the bounds of `at_ms`."""
+        files: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        return files
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[None]:
@@ -172,8 +157,8 @@ class Tables:
         try:
             if not self._is_local:
                 written = frame.mapInArrow(partial(_write_files, str(self), folder), "path string").collect()
-                return [f"{self._directory.root}/{row.path}" for row in written]
-            path, days = f"{self._directory.root}/{folder}", [DAY] if DAY in frame.columns else []
+                return [f"{self.directory.root}/{row.path}" for row in written]
+            path, days = f"{self.directory.root}/{folder}", [DAY] if DAY in frame.columns else []
             compression = "zstd" if days else "snappy"
             frame.write.partitionBy(*days).option("compression", compression).parquet(f"file:{path}")
         except BaseException:
@@ -191,11 +176,11 @@ class Tables:
 
     def _delete(self, folder: str) -> None:
         with suppress(OSError):
-            self._directory.filesystem.delete_dir(f"{self._directory.root}/{folder}")
+            self.directory.filesystem.delete_dir(f"{self.directory.root}/{folder}")
 
     def _described(self, path: str) -> AddAction:
         """Return the log entry of a file, with its row count and time bounds, by which readers skip files."""
-        with self._directory.open(path) as file, pq.ParquetFile(file) as parquet:
+        with self.directory.open(path) as file, pq.ParquetFile(file) as parquet:
             size, rows, times = file.size(), parquet.metadata.num_rows, times_in(parquet)
         statistics: dict[str, Any] = {"numRecords": rows}
         if times:
@@ -216,6 +201,12 @@ class Tables:
                 table.create_write_transaction(files, "overwrite", schema, [DAY], replaced)
         except DeltaError as error:
             raise PipelineError(f"{self}/{name}: cannot be written: {_in_a_line(error)}") from error
+
+    def _table(self, name: str) -> DeltaTable:
+        table = self._open(name)
+        if table is None:
+            raise PipelineError(f"{self}/{name}: there is no such table yet; run the step that writes it")
+        return table
 
     def _open(self, name: str) -> DeltaTable | None:
         try:
