@@ -61,9 +61,7 @@ def valid_reports(broker_reports: DataFrame, events: DataFrame, ends: Mapping[in
 
     `ends_ms` does not consider later reports of the bundles. Reports after the end of their epoch are dropped.
     """
-    gone = events.where(f.col("kind") == BROKER_GONE).select(
-        *KEYS, f.col("subject").alias("broker"), f.col("at_ms").alias("gone_ms")
-    )
+    gone = events.where(f.col("kind") == BROKER_GONE).selectExpr(*KEYS, "subject AS broker", "at_ms AS gone_ms")
     epochs = frame_of(events.sparkSession, _EPOCHS, ends.items())
     both = broker_reports.unionByName(gone, allowMissingColumns=True).join(f.broadcast(epochs), "epoch")
     backwards = Window.partitionBy("broker").orderBy(*(f.desc(name) for name in KEYS))
@@ -95,14 +93,9 @@ def carried(bundle_reports: DataFrame, valid: DataFrame, hours: Collection[int])
     # window function that is ordered by an expression.
     in_turn = Window.partitionBy("hash", *BUNDLE).orderBy(*KEYS, f.desc("is_other"))
     ordered = rows.withColumns({"hash": f.xxhash64(*BUNDLE), "is_other": f.col("broker").isNull()})
-    followed = ordered.select(
-        "*",
-        f.lead("at_ms").over(in_turn).alias("next_ms"),
-        (
-            f.lag("broker").over(in_turn).eqNullSafe(f.col("broker"))
-            & (f.lag("ends_ms").over(in_turn) >= f.col("at_ms"))
-        ).alias("goes_on"),
-    )
+    is_same = f.lag("broker").over(in_turn).eqNullSafe(f.col("broker"))
+    goes_on = is_same & (f.lag("ends_ms").over(in_turn) >= f.col("at_ms"))
+    followed = ordered.withColumns({"next_ms": f.lead("at_ms").over(in_turn), "goes_on": goes_on})
     stay = f.count_if(~f.col("goes_on")).over(in_turn.rowsBetween(*_UNTIL_NOW))
     stays = followed.withColumn("stay", stay).where("NOT is_other")
     rows = by_window(stays.withColumn("until_ms", f.least("ends_ms", "next_ms")), hours)

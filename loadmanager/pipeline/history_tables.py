@@ -40,6 +40,7 @@ class HistoryTables:
     ) -> None:
         self._spark, self._url, self.from_ms, self.to_ms = spark, url, from_ms, to_ms
         self.leaves_out = leaves_out
+        self._on_fault: OnFault | None = (lambda _: None) if leaves_out else None
         self._history = History(history_at(url))
 
     @cached_property
@@ -68,10 +69,6 @@ class HistoryTables:
         """Read columns of these hours in this process, in the order of (epoch, sequence)."""
         files = [file for file in self.files(table) if file.hour_ms in hours]
         return self._history.scan_files(files, table, self.from_ms, self.to_ms, columns, self._on_fault)
-
-    @property
-    def _on_fault(self) -> OnFault | None:
-        return (lambda _: None) if self.leaves_out else None
 
     def _load(self, table: str, *columns: str) -> DataFrame:
         asked = (*columns, "damaged") if self.leaves_out else columns

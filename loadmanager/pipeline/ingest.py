@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
@@ -101,17 +102,13 @@ class Ingest:
         epochs = {file.epoch for files in self._hours.files.values() for file in files.values()}
         return epoch_ends({(kind, epoch): at_ms for kind, epoch, at_ms in first}, epochs, last + 1)
 
-    def _batches(self, hours: Sequence[int]) -> Iterator[list[int]]:
+    def _batches(self, hours: Sequence[int]) -> list[list[int]]:
         """Group the hours by days, into batches of about `BATCH_BYTES`."""
-        batch, size = list[int](), 0
+        size, begins = 0, dict[str, int]()
         for hour_ms in hours:
-            if size > BATCH_BYTES and day_of(hour_ms) != day_of(batch[-1]):
-                yield batch
-                batch, size = [], 0
-            batch.append(hour_ms)
+            begins.setdefault(day_of(hour_ms), size)
             size += sum(file.size_bytes for file in self._hours.files.get(hour_ms, {}).values())
-        if batch:
-            yield batch
+        return [[*batch] for _, batch in groupby(hours, lambda hour_ms: begins[day_of(hour_ms)] // BATCH_BYTES)]
 
     def _make(self, hours: Sequence[int], ends: Mapping[int, int]) -> None:
         """Make all tables except those of `_clean` for these hours."""

@@ -39,7 +39,10 @@ _INFINITY = float("inf")
 
 
 def with_reason(rows: DataFrame, table: str) -> DataFrame:
-    """Add `reason`, null for a usable row. `with_duplicates` finds duplicates."""
+    """Add `reason`, null for a usable row; unknown bandwidths become 0. `with_duplicates` finds duplicates."""
+    if table == BROKER_REPORTS:
+        names = [(f"{name}_{part}", f"{name}_limit") for name in _BANDWIDTHS for part in ("usage", "limit")]
+        rows = rows.withColumns({name: f.when(f.col(limit) < 0, 0.0).otherwise(f.col(name)) for name, limit in names})
     reason = _reason(table) if table in _AMOUNTS else f.lit(None).cast("string")
     if "damaged" in rows.columns:
         reason = f.when(f.col("damaged").isNotNull(), "bad_file").otherwise(reason)
@@ -52,7 +55,7 @@ def _reason(table: str) -> Column:
     return (
         f.when(reduce(or_, required), "missing")
         .when(f.greatest(*doubles) >= _INFINITY, "not_a_number")
-        .when(f.least(*_known_amounts(table)) < 0, "negative")
+        .when(f.least(*_AMOUNTS[table]) < 0, "negative")
         .when(_is_impossible(table), "impossible")
     )
 
@@ -76,9 +79,7 @@ def have_duplicates(files: Iterable[HistoryFile]) -> bool:
 
 def usable(rows: DataFrame, table: str) -> DataFrame:
     """Return the usable rows, with the columns of the history's table."""
-    amounts = dict(zip(_AMOUNTS[table], _known_amounts(table), strict=True))
-    kept = rows.where(f.col("reason").isNull())
-    return kept.select(*(amounts.get(name, f.col(name)).alias(name) for name in raw(table).names))
+    return rows.where(f.col("reason").isNull()).select(raw(table).names)
 
 
 def rejected_rows(rows: DataFrame, table: str) -> DataFrame:
@@ -90,18 +91,6 @@ def rejected_rows(rows: DataFrame, table: str) -> DataFrame:
         f.count_if(f.col("reason") != "bad_file").alias("count"), f.min("example").alias("example")
     )
     return counted.withColumn("table", f.lit(table))
-
-
-def _known_amounts(table: str) -> list[Column]:
-    """Return the amounts of a row: 0 for usage and limit of a bandwidth whose limit is not known."""
-    found = []
-    for name in _AMOUNTS[table]:
-        resource, _, part = name.rpartition("_")
-        is_bandwidth = table == BROKER_REPORTS and resource in _BANDWIDTHS and part in {"usage", "limit"}
-        found.append(
-            f.when(f.col(f"{resource}_limit") < 0, 0.0).otherwise(f.col(name)) if is_bandwidth else f.col(name)
-        )
-    return found
 
 
 def _is_impossible(table: str) -> Column:

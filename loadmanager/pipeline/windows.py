@@ -64,10 +64,8 @@ def broker_windows(valid: DataFrame, carried: DataFrame, hours: Collection[int])
     """Return windows of 5 minutes of brokers: resources and highest load as the broker reported them, and the load of
     the bundles that it carried.
     """
-    shares = {
-        name: f.when(f.col(f"{name}_limit") > 0, f.col(f"{name}_usage") / f.col(f"{name}_limit")) for name in RESOURCES
-    }
-    usage = f.greatest(*(f.coalesce(shares[name], f.lit(0.0)) for name in _RATED))
+    shares = {name: f.try_divide(f"{name}_usage", f"{name}_limit") for name in RESOURCES}
+    usage = f.coalesce(f.greatest(*(shares[name] for name in _RATED)), f.lit(0.0))
     own = by_window(valid.withColumns({**shares, "usage": usage}), hours)
     is_valid = f.col("valid_ms") > 0
     resources = (*RESOURCES, "usage")
