@@ -48,8 +48,9 @@ _TIME = "at_ms"
 _WITHIN = 3
 """Parts of the path of a file within its table: the write, the day and the name."""
 _KEPT_H = 24
-Derive = Callable[[DataFrame], DataFrame]
 _CAUSES = re.compile(r"↳(?:\x1b\[0m)? *(.+)")
+
+Transform = Callable[[DataFrame], DataFrame]
 
 
 class Tables:
@@ -65,7 +66,7 @@ class Tables:
         return self.directory.url
 
     def write(
-        self, name: str, frame: DataFrame, days: Collection[str] | None = None, derive: Derive | None = None
+        self, name: str, frame: DataFrame, days: Collection[str] | None = None, derive: Transform | None = None
     ) -> None:
         """Replace the table, or some days of it.
 
@@ -98,7 +99,7 @@ class Tables:
         return self._table(name).to_pyarrow_dataset().to_table(schema_of(name).names, where)
 
     @contextmanager
-    def staging(self) -> Iterator[Derive]:
+    def staging(self) -> Iterator[Transform]:
         """Provide a function that writes a frame to temporary Parquet files and returns a frame that reads them.
 
         The plans of later queries stay short, and the rows survive a lost executor.
@@ -148,8 +149,8 @@ class Tables:
                 table.vacuum(_KEPT_H, dry_run=False, enforce_retention_duration=False, full=True)
 
     def _write_rows(self, name: str, frame: DataFrame) -> list[str]:
-        rows = require(frame.drop(DAY), name).columns
-        return self._write_files(name, frame.select(*rows, DAY).hint("rebalance", DAY))
+        columns = require(frame.drop(DAY), name).columns
+        return self._write_files(name, frame.select(*columns, DAY).hint("rebalance", DAY))
 
     def _write_files(self, name: str, frame: DataFrame) -> list[str]:
         """Write the rows into a new folder, partitioned by `DAY` if they have it. Return the paths, to be committed."""

@@ -137,9 +137,7 @@ def bundle_name() -> Column:
 
 
 def _short(sums: DataFrame, table: str) -> DataFrame:
-    """Return windows of 5 minutes in which anything was valid, from load times ms. Without another one, the highest
-    load is the mean.
-    """
+    """Return windows of 5 minutes with any valid report, from load times ms; the highest load defaults to the mean."""
     covered_ms = f.col("covered_ms")
     columns = {name: f.col(name) / covered_ms for name in ("topics", "sessions")}
     for name in LOAD_COLUMNS:
