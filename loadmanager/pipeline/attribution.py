@@ -1,4 +1,4 @@
-"""Attribution of load to brokers over time: until when each report is valid, and who carried which bundle meanwhile.
+"""Attribution of load to brokers over time: validity of reports, and ownership intervals of bundles.
 
 A report is valid for each bundle that it names from when it came until the first of these:
 
@@ -77,12 +77,11 @@ def valid_reports(broker_reports: DataFrame, events: DataFrame, ends: Mapping[in
     )
 
 
-def carried(bundle_reports: DataFrame, valid: DataFrame, hours: Collection[int]) -> DataFrame:
-    """Return which broker carried which bundle in each 5-minute window of these hours, a row per uninterrupted stay.
+def ownership_intervals(bundle_reports: DataFrame, valid: DataFrame, hours: Collection[int]) -> DataFrame:
+    """Return the intervals for which a broker had a bundle, cut at the 5-minute windows of these hours.
 
-    Columns: `BUNDLE`, `broker`, `start_ms` of the window, `from_ms` and `covered_ms` of the stay within it, `n` reports
-    received, `first_ms` and `last_ms` of these, the figures integrated over time (load times ms), and the highest load
-    of a report.
+    Columns: `BUNDLE`, `broker`, `start_ms` of the window, `from_ms` and `covered_ms` within it, `n` reports received,
+    `first_ms` and `last_ms` of these, the figures integrated over time (load times ms), and the highest reported load.
     """
     reports = bundle_reports.select(*KEYS, *BUNDLE, *FIGURES).join(valid.select(*KEYS, "broker", "ends_ms"), list(KEYS))
     pairs = f.broadcast(overlaps(bundle_reports.select(*BUNDLE).distinct()))
@@ -96,11 +95,11 @@ def carried(bundle_reports: DataFrame, valid: DataFrame, hours: Collection[int])
     is_same = f.lag("broker").over(in_turn).eqNullSafe(f.col("broker"))
     goes_on = is_same & (f.lag("ends_ms").over(in_turn) >= f.col("at_ms"))
     followed = ordered.withColumns({"next_ms": f.lead("at_ms").over(in_turn), "goes_on": goes_on})
-    stay = f.count_if(~f.col("goes_on")).over(in_turn.rowsBetween(*_UNTIL_NOW))
-    stays = followed.withColumn("stay", stay).where("NOT is_other")
-    rows = by_window(stays.withColumn("until_ms", f.least("ends_ms", "next_ms")), hours)
+    interval = f.count_if(~f.col("goes_on")).over(in_turn.rowsBetween(*_UNTIL_NOW))
+    numbered = followed.withColumn("interval", interval).where("NOT is_other")
+    rows = by_window(numbered.withColumn("until_ms", f.least("ends_ms", "next_ms")), hours)
     came_ms = f.when(f.col("at_ms") >= f.col("start_ms"), f.col("at_ms"))
-    return rows.groupBy("hash", *BUNDLE, "broker", "stay", "start_ms").agg(
+    return rows.groupBy("hash", *BUNDLE, "broker", "interval", "start_ms").agg(
         f.min(f.greatest("at_ms", "start_ms")).alias("from_ms"),
         f.sum("valid_ms").alias("covered_ms"),
         f.count(came_ms).alias("n"),

@@ -18,8 +18,9 @@ from pyspark.sql import functions as f
 from loadmanager.history.files import HOUR_MS
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
+from loadmanager.pipeline import attribution
 from loadmanager.pipeline import windows as w
-from loadmanager.pipeline.attribution import FLEET_EVENTS, VALID_MS, carried, epoch_ends, hour_of, valid_reports
+from loadmanager.pipeline.attribution import FLEET_EVENTS, VALID_MS, hour_of
 from loadmanager.pipeline.datasets import CLEAN, INGESTED, schema_of, time_column
 from loadmanager.pipeline.delta import DAY, Tables
 from loadmanager.pipeline.history_tables import nothing_in
@@ -100,7 +101,7 @@ class Ingest:
         _, last = self._tables.times(CLEAN) or (0, -1)
         first = self._tables.read(FLEET).groupBy("kind", "epoch").agg(f.min("at_ms")).collect()
         epochs = {file.epoch for files in self._hours.files.values() for file in files.values()}
-        return epoch_ends({(kind, epoch): at_ms for kind, epoch, at_ms in first}, epochs, last + 1)
+        return attribution.epoch_ends({(kind, epoch): at_ms for kind, epoch, at_ms in first}, epochs, last + 1)
 
     def _batches(self, hours: Sequence[int]) -> list[list[int]]:
         """Group the hours by days, into batches of about `BATCH_BYTES`."""
@@ -117,21 +118,21 @@ class Ingest:
         before = sorted({*hours, *(hour_ms - HOUR_MS for hour_ms in hours)})
         brokers = self._tables.read(CLEAN, {*map(day_of, before)})
         with self._tables.staging() as stage:
-            valid = stage(valid_reports(brokers, self._tables.read(FLEET), ends))
+            valid = stage(attribution.valid_reports(brokers, self._tables.read(FLEET), ends))
             checked = stage(self._read_with_reason(BUNDLE_REPORTS, before))
-            stays = stage(carried(usable(checked, BUNDLE_REPORTS), valid, hours))
+            intervals = stage(attribution.ownership_intervals(usable(checked, BUNDLE_REPORTS), valid, hours))
             of_hours = checked.where(_is_one_of("hour_ms", hours))
             is_rejected = _is_one_of("hour_ms", hours) & (f.col("table") == BUNDLE_REPORTS)
             self._replace(REJECTED, rejected_rows(of_hours, BUNDLE_REPORTS), hours, is_rejected)
             own = brokers.where(_is_one_of("at_ms", hours))
             self._replace(TOTALS_COMPARED, w.totals_compared(own, usable(of_hours, BUNDLE_REPORTS)), hours)
-            self._replace(REPORTED_BY, w.reported_by(stays), hours)
+            self._replace(REPORTED_BY, w.reported_by(intervals), hours)
             is_made = _is_one_of("start_ms", hours)
             is_made &= ~_is_one_of("start_ms", keeps_begin) | (f.pmod("start_ms", f.lit(HOUR_MS)) >= VALID_MS)
-            bundles = w.bundle_windows(stays)
+            bundles = w.bundle_windows(intervals)
             self._replace("bundle_windows", bundles, hours, is_made)
-            self._replace("namespace_windows", w.namespace_windows(bundles, stays), hours, is_made)
-            self._replace("broker_windows", w.broker_windows(valid, stays, hours), hours, is_made)
+            self._replace("namespace_windows", w.namespace_windows(bundles, intervals), hours, is_made)
+            self._replace("broker_windows", w.broker_windows(valid, intervals, hours), hours, is_made)
 
     def _replace(self, name: str, rows: DataFrame, hours: Sequence[int], is_made: Column | None = None) -> None:
         """Replace the rows of these hours. Longer windows are made again from all 5-minute windows of the day."""

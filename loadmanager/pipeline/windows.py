@@ -2,8 +2,7 @@
 
 Means are over the reports that were valid in a window, each weighted by how long it was. `max` is the highest of them.
 `p95` is the 95th percentile, by nearest rank, of the 5-minute means in a window, as bandwidth is billed. Windows of 5
-minutes are made of `attribution.carried`, longer ones of those of 5 minutes. In hourly tables a report counts in the
-hour in which it arrived.
+minutes are made of ownership intervals, longer ones of those of 5 minutes. Hourly facts count a report when it arrived.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ _RATED = ("cpu", "direct_memory", "bandwidth_in", "bandwidth_out")
 _TOTALS = (*LOAD_COLUMNS, "topics", "bundles")
 
 
-def bundle_windows(carried: DataFrame) -> DataFrame:
+def bundle_windows(intervals: DataFrame) -> DataFrame:
     """Return windows of 5 minutes of bundles."""
     sums = [f.sum(name).alias(name) for name in ("covered_ms", "n", *FIGURES)]
     highest = [f.max(f"max_{name}").alias(f"max_{name}") for name in LOAD_COLUMNS]
-    together = carried.groupBy(*BUNDLE, "start_ms").agg(*sums, *highest)
+    together = intervals.groupBy(*BUNDLE, "start_ms").agg(*sums, *highest)
     return _short(together.withColumn("bundle", bundle_name()), "bundle_windows")
 
 
-def namespace_windows(bundles: DataFrame, carried: DataFrame) -> DataFrame:
+def namespace_windows(bundles: DataFrame, intervals: DataFrame) -> DataFrame:
     """Return windows of 5 minutes of namespaces, from those of bundles: at each moment a namespace carries what its
     bundles add up to.
     """
@@ -48,7 +47,7 @@ def namespace_windows(bundles: DataFrame, carried: DataFrame) -> DataFrame:
     together = bundles.groupBy("namespace", "start_ms").agg(
         f.max(covered_ms).alias("longest_ms"), f.count("*").alias("bundles"), *loads
     )
-    parts = carried.where(f.col("covered_ms").between(1, SHORTEST_MS - 1))
+    parts = intervals.where(f.col("covered_ms").between(1, SHORTEST_MS - 1))
     by_begin = Window.partitionBy("namespace", "start_ms").orderBy("from_ms").rowsBetween(Window.unboundedPreceding, -1)
     end_ms = f.col("from_ms") + f.col("covered_ms")
     more_ms = f.greatest(f.lit(0), end_ms - f.greatest("from_ms", f.max(end_ms).over(by_begin)))
@@ -60,9 +59,9 @@ def namespace_windows(bundles: DataFrame, carried: DataFrame) -> DataFrame:
     return _short(both, "namespace_windows")
 
 
-def broker_windows(valid: DataFrame, carried: DataFrame, hours: Collection[int]) -> DataFrame:
+def broker_windows(valid: DataFrame, intervals: DataFrame, hours: Collection[int]) -> DataFrame:
     """Return windows of 5 minutes of brokers: resources and highest load as the broker reported them, and the load of
-    the bundles that it carried.
+    its bundles.
     """
     shares = {name: f.try_divide(f"{name}_usage", f"{name}_limit") for name in RESOURCES}
     usage = f.coalesce(f.greatest(*(shares[name] for name in _RATED)), f.lit(0.0))
@@ -79,7 +78,7 @@ def broker_windows(valid: DataFrame, carried: DataFrame, hours: Collection[int])
         *(_mean(name, "valid_ms").alias(f"mean_{name}") for name in resources),
     )
     sums = [f.sum(name).alias(name) for name in ("covered_ms", *FIGURES)]
-    load = carried.groupBy("broker", "start_ms").agg(*sums).withColumnRenamed("covered_ms", "carried_ms")
+    load = intervals.groupBy("broker", "start_ms").agg(*sums).withColumnRenamed("covered_ms", "carried_ms")
     both = reported.join(load, ["broker", "start_ms"], "left").fillna(0, ["carried_ms", *FIGURES])
     bundles = f.try_divide("carried_ms", "own_ms").alias("bundles")
     return _short(both.select("*", bundles, f.col("own_ms").alias("covered_ms")), "broker_windows")
@@ -94,9 +93,9 @@ def longer_windows(name: str, short: DataFrame) -> DataFrame:
     return short.drop("window_s").select("*", lengths).groupBy(*keys, starts).agg(*figures)
 
 
-def reported_by(carried: DataFrame) -> DataFrame:
+def reported_by(intervals: DataFrame) -> DataFrame:
     """Return the brokers that reported each bundle in each hour, with the times of the first and last report."""
-    came = carried.where(f.col("n") > 0).withColumn("start_ms", hour_of("start_ms"))
+    came = intervals.where(f.col("n") > 0).withColumn("start_ms", hour_of("start_ms"))
     times = f.min("first_ms").alias("first_ms"), f.max("last_ms").alias("last_ms")
     ranges = came.groupBy("start_ms", *BUNDLE, "broker").agg(*times)
     return ranges.withColumn("bundle", bundle_name()).drop("range_lower", "range_upper")
