@@ -170,7 +170,7 @@ def _ingest(run: JobRun) -> None:
     run.done.hours = len(ingest.run())
     run.summarise_range()
     for table in INGESTED:
-        run.tell_rows(table)
+        run.report_rows(table)
     for note in ingest.notes:
         run.note(note)
 

@@ -118,15 +118,15 @@ class JobRun:
             self.tables.write_rows(table, frame)
         else:
             self.tables.write(table, frame)
-        self.tell_rows(table)
+        self.report_rows(table)
 
     def clear(self, table: str) -> None:
         """Remove all rows of a table."""
         self._step.require_writes(table)
         self.tables.clear(table)
-        self.tell_rows(table)
+        self.report_rows(table)
 
-    def tell_rows(self, table: str) -> None:
+    def report_rows(self, table: str) -> None:
         """Put the number of rows of a table into the summary, and notify the observer."""
         rows = self.done.rows[table] = self.tables.rows(table)
         if self.watch:

@@ -88,14 +88,14 @@ class Ranges:
             .agg(ends)
             .collect()
         )
-        self._tell_damaged(found)
+        self._report_damaged(found)
         return np.unique(np.array([row.ends for row in found if row.damaged is None], dtype=np.int64))
 
     def gaps(self) -> list[Gap]:
         """Return all gaps that the leaders have recorded."""
         events = self._load(EVENTS, "epoch", "sequence", "kind", "body")
         found = events.where(f.col("kind").isin(*MARKS) | f.col("damaged").isNotNull()).collect()
-        self._tell_damaged(found)
+        self._report_damaged(found)
         marks = sorted((row for row in found if row.damaged is None), key=lambda row: (row.epoch, row.sequence))
         return gaps_in([(row.epoch, row.kind, row.body) for row in marks])
 
@@ -105,7 +105,7 @@ class Ranges:
         rows = _map_each(self._spark, lambda number: _outline_row(url, stretches[number]), len(stretches), _OUTLINE)
         found = rows.collect()
         unreadable = dict.fromkeys(text for row in found for text in row.unreadable)
-        self._tell(HistoryFileError(text) for text in unreadable)
+        self._report(HistoryFileError(text) for text in unreadable)
         return [_outline_in(row) if row.fault is None else row.fault for row in found]
 
     def faults(self, replays: Sequence[CellReplay]) -> list[str | None]:
@@ -134,15 +134,15 @@ class Ranges:
         """Columns of a table, with a row for each damaged file."""
         return read_history(self._spark, self._url, table, [*columns, "file", "damaged"], leaves_out=True, **limits)
 
-    def _tell(self, faults: Iterable[HistoryFileError]) -> None:
+    def _report(self, faults: Iterable[HistoryFileError]) -> None:
         for fault in faults:
             if self._on_fault is None:
                 raise fault
             self._on_fault(fault)
 
-    def _tell_damaged(self, rows: Iterable[Any]) -> None:
+    def _report_damaged(self, rows: Iterable[Any]) -> None:
         damaged = [row for row in rows if row.damaged is not None]
-        self._tell(HistoryFileError(f"{self._url}/{row.file}: {row.damaged}") for row in damaged)
+        self._report(HistoryFileError(f"{self._url}/{row.file}: {row.damaged}") for row in damaged)
 
 
 def _map_each(
