@@ -59,7 +59,7 @@ def usable_overrides(base: Settings, overrides: Mapping[str, str]) -> tuple[Sett
             return settings_under(base, usable), usable, faults
         except BadRequestError as error:
             faults.append(str(error))
-            named = [key for key in usable if re.search(rf"\b{key}(: | ')", str(error))]
+            named = [key for key in usable if re.search(rf"\b{key}(\.\d+)?(: | ')", str(error))]
             usable = {key: text for key, text in usable.items() if named and key not in named}
 
 

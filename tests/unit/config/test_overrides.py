@@ -113,6 +113,7 @@ def test_overrides_valid_only_together_are_used_together() -> None:
         ({OVERLOADED: "many"}, OVERLOADED),
         ({"noSuchKey": "1"}, "noSuchKey"),
         ({SHEDDING: "AvgShedder"}, SHEDDING),
+        ({"availableNamespaces": "t/a,no-namespace"}, "availableNamespaces.1"),
     ],
 )
 def test_invalid_override_does_not_affect_others(bad: dict[str, str], named: str) -> None:
