@@ -9,19 +9,9 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from loadmanager.core.planning.plan_effect import UNEVEN
-from loadmanager.lab.simulate.scenario import (
-    Broker,
-    Costs,
-    Count,
-    Duration,
-    Factor,
-    Namespace,
-    Part,
-    Positive,
-    Rules,
-    ScenarioBrokers,
-    parse_as,
-)
+from loadmanager.lab.simulate.run_rules import Rules
+from loadmanager.lab.simulate.scenario import Costs, ScenarioBrokers, parse_as
+from loadmanager.lab.simulate.scenario_fields import Broker, Count, Duration, Factor, Namespace, Part, Positive
 
 FEWEST_STEPS = 10
 """Minimum length of a stretch; a shorter one is left out."""

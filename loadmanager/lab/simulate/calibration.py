@@ -16,7 +16,7 @@ A parameter without enough data keeps the default of a simulation.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -68,16 +68,8 @@ class FleetCalibration:
 
     def applied_to(self, rules: WorldRules) -> WorldRules:
         """Return the rules of a world with this calibration."""
-        return replace(
-            rules,
-            stats_interval_s=self.stats_interval_s,
-            report_check_s=min(rules.report_check_s, self.stats_interval_s),
-            report_threshold_percent=self.report_threshold_percent,
-            reports_at_most_limit=self.reports_at_most_limit,
-            host_usage_lags=self.host_usage_lags,
-            unload_s=self.unload_s,
-            first_round_s=self.first_round_s,
-        )
+        known = {each.name: getattr(self, each.name) for each in fields(self) if each.name in WorldRules.model_fields}
+        return rules.model_copy(update={**known, "report_check_s": min(rules.report_check_s, self.stats_interval_s)})
 
     @property
     def lag_s(self) -> float:

@@ -8,48 +8,35 @@ bundle.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic.alias_generators import to_camel
-from pydantic.fields import FieldInfo
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from loadmanager.core.diagnosis.reason_catalogue import REASONS
 from loadmanager.core.domain.bundles import MAX_BUNDLES
-from loadmanager.core.domain.names import BrokerId, InvalidNameError, NamespaceName, parse_broker_id
+from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.reasons import Reason
 from loadmanager.errors import ScenarioError
 from loadmanager.lab.simulate.fleet_events import ReportFault
+from loadmanager.lab.simulate.run_rules import Rules
+from loadmanager.lab.simulate.scenario_fields import (
+    Amount,
+    Broker,
+    BundleRefs,
+    Count,
+    Duration,
+    Factor,
+    Namespace,
+    Part,
+    Positive,
+    Seconds,
+)
 from loadmanager.wire.validation import cut, describe
 
 _MOST_BROKERS = 10_000
 _MOST_BUNDLES = 1_000_000
-_MOST_S = 366 * 86_400
 _MOST_ROWS = 10_000_000
-
-Seconds = Annotated[float, Field(ge=0, le=_MOST_S, allow_inf_nan=False)]
-Duration = Annotated[float, Field(gt=0, le=_MOST_S, allow_inf_nan=False)]
-Factor = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
-Amount = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
-CatchUpFactor = Annotated[float, Field(gt=1, le=1000, allow_inf_nan=False)]
-
-
-def _namespace(name: str) -> str:
-    return _validate_name(NamespaceName.parse, name)
-
-
-def _broker(name: str) -> str:
-    return _validate_name(parse_broker_id, name)
-
-
-def _validate_name(parse: Callable[[str], object], name: str) -> str:
-    try:
-        return str(parse(name))
-    except InvalidNameError as error:
-        raise ValueError(str(error)) from None
 
 
 def _reason(name: object) -> Reason:
@@ -57,20 +44,6 @@ def _reason(name: object) -> Reason:
         close = difflib.get_close_matches(str(name), REASONS, n=1)
         raise ValueError(f"unknown reason {name!r}" + (f", did you mean {close[0]}?" if close else ""))
     return REASONS[name]
-
-
-Namespace = Annotated[str, AfterValidator(_namespace)]
-Broker = Annotated[str, AfterValidator(_broker)]
-BundleRef = Annotated[str, Field(min_length=1, max_length=400)]
-"""A bundle by its name, `tenant/namespace/0x.._0x..`, or by its position in the namespace, `tenant/namespace#0`."""
-BundleRefs = tuple[BundleRef, ...]
-"""Bundles; `tenant/namespace#*` stands for all initial bundles of the namespace."""
-
-
-class Part(BaseModel):
-    """Base of the models of a scenario file; unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
 
 
 class Capacity(Part):
@@ -368,29 +341,6 @@ class Costs(Part):
     )
 
 
-class Rules(Part):
-    """Timing of the simulated fleet, besides the settings."""
-
-    first_round_s: Seconds | None = Field(
-        None, description="Time of the first shedding round; by default one and a half intervals."
-    )
-    stats_interval_s: Duration = Field(60, description="Measuring interval of brokers (statsUpdateFrequencyInSecs).")
-    report_check_s: Seconds = Field(5, description="Maximum delay until a broker checks if a report is due.")
-    report_max_interval_s: Duration = Field(900, description="Maximum interval between reports.")
-    report_threshold_percent: Factor = Field(10, description="Change that makes a report due.")
-    report_delay_s: Seconds = Field(0.5, description="Delay until the leader reads a report.")
-    reports_at_most_limit: bool = Field(default=True, description="Brokers report a usage of at most 100 %.")
-    unload_s: Seconds = Field(2, description="Interruption of a moving bundle.")
-    unload_deadline_s: Duration = Field(60, description="Timeout of an unload without an answer.")
-    lookup_s: Seconds = Field(0.5, description="Delay until clients look a free bundle up again.")
-    session_timeout_s: Duration = Field(10, description="Delay until a crashed broker's registration ends.")
-    backlog_most_s: Seconds = Field(30, description="Maximum backlog of clients, in seconds of load.")
-    catch_up_factor: CatchUpFactor = Field(
-        2, description="Maximum factor of a bundle's load while clients send their backlog."
-    )
-    reconnect_cpu_s: Seconds = Field(0.001, description="CPU time of one core per reconnecting client.")
-
-
 class Levelled(Part):
     """The imbalance falls to a value soon after the leader could know of the event, and stays there."""
 
@@ -524,7 +474,7 @@ def numbered(groups: tuple[ScenarioBrokers, ...], first: int) -> list[tuple[Brok
     for group in groups:
         for _ in range(group.count):
             if group.id is not None:
-                found.append((BrokerId(group.id), group))
+                found.append((group.id, group))
                 continue
             found.append((BrokerId(f"broker-{first:04d}:8080"), group))
             first += 1
@@ -546,23 +496,16 @@ def parse_as(model: type[P], content: object, where: str) -> P:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        raise ScenarioError(f"{where}: {describe(error, _keys(), _is_in_file)}") from None
+        raise ScenarioError(f"{where}: {_describe(error, model)}") from None
 
 
-def _parts(model: type[Part]) -> list[type[Part]]:
-    return [each for part in model.__subclasses__() for each in (part, *_parts(part))]
+def _describe(error: ValidationError, model: type[Part]) -> str:
+    """Describe the faults of a file of this model. Paths do not name the alternatives of a union."""
+    schema = model.model_json_schema()
+    parts = [part.get("properties", {}) for part in (schema, *schema["$defs"].values())]
+    kinds = {part["kind"]["const"] for part in parts if "kind" in part}
 
+    def is_in_file(part: object) -> bool:
+        return not (isinstance(part, str) and (part in kinds or "[" in part))
 
-def _keys() -> list[str]:
-    """Return all keys that a file may have."""
-    return sorted({str(field.alias) for part in _parts(Part) for field in part.model_fields.values()})
-
-
-_KINDS = frozenset(
-    kind for part in _parts(Part) for kind in get_args(part.model_fields.get("kind", FieldInfo()).annotation)
-)
-
-
-def _is_in_file(part: object) -> bool:
-    """Return True if a part of pydantic's error path is a key of the file, not an alternative of a union."""
-    return not (isinstance(part, str) and (part in _KINDS or "[" in part))
+    return describe(error, sorted({key for part in parts for key in part}), is_in_file)

@@ -28,7 +28,7 @@ from loadmanager.lab.simulate.fleet_events import (
     NewNamespace,
 )
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
-from loadmanager.lab.simulate.run_rules import WorldRules
+from loadmanager.lab.simulate.run_rules import Rules, WorldRules
 from loadmanager.lab.simulate.scenario import Scenario, numbered
 from loadmanager.lab.simulate.seeds import Purpose, generator
 from loadmanager.lab.simulate.workload import (
@@ -428,7 +428,7 @@ def _require(named: Iterable[str], known: set[BrokerId], where: str) -> None:
             raise ScenarioError(f"{where}: there is no broker {each!r}; there are {shown}")
 
 
-def world_rules(rules: files.Rules, settings: Settings) -> WorldRules:
+def world_rules(rules: Rules, settings: Settings) -> WorldRules:
     """Combine the rules of the scenario file with those of the settings."""
     return WorldRules(
         shedding_interval_s=settings.load_balancer_shedding_interval_minutes * _MINUTE_S,

@@ -21,7 +21,7 @@ from loadmanager.history.table_schemas import BROKER_REPORTS, MOVES
 from loadmanager.lab.simulate.calibration import fitted_cost
 from loadmanager.lab.simulate.observed import ObservedRange, observe_range
 from loadmanager.lab.simulate.recorded_world import FleetChange, RecordedRange
-from loadmanager.lab.simulate.scenario import Rules
+from loadmanager.lab.simulate.run_rules import Rules
 from loadmanager.lab.simulate.scenario_run import with_strategy
 from loadmanager.lab.simulate.sim_result import mean_known
 from loadmanager.lab.simulate.trial import Trial
