@@ -13,7 +13,7 @@ import numpy as np
 from loadmanager.core.model.load import CPU, FloatArray, IntArray
 from loadmanager.lab.simulate.scenario import ReportsGoBad, Scenario, numbered
 from loadmanager.lab.simulate.scenario_run import settings_for
-from loadmanager.lab.simulate.world_builder import RecordedSeries, broker_spec, cost_model, workload_of
+from loadmanager.lab.simulate.world_builder import RecordedSeries, broker_spec, workload_of
 from loadmanager.lab.simulate.world_recorder import counted_resources
 
 MOMENTS = 500
@@ -24,7 +24,7 @@ def imbalance_at_rest(scenario: Scenario, recorded: Sequence[RecordedSeries] = (
     """Return the mean imbalance over time; NaN if brokers join, leave or change, or if loads jump."""
     if not all(isinstance(event, ReportsGoBad) for event in scenario.events):
         return float("nan")
-    workload, cost = workload_of(scenario, recorded), cost_model(scenario.costs)
+    workload, cost = workload_of(scenario, recorded), scenario.costs
     counted = counted_resources(settings_for(scenario, "", {}).planner_settings())
     capacity = _capacity(scenario)[:, counted]
     steps = int(scenario.duration_s / scenario.step_s)

@@ -118,8 +118,8 @@ def known_cost(models: pa.Table) -> CostModel:
     by_resource = {row["resource"]: row for row in rows if row["broker_class"] == chosen}
     ordered = [by_resource[name] for name in RESOURCE_NAMES]
     return CostModel(
-        tuple(float(row["base"]) for row in ordered),
-        tuple(tuple(float(row[name]) for name in PREDICTORS) for row in ordered),
+        base=tuple(float(row["base"]) for row in ordered),
+        coefficients=tuple(tuple(float(row[name]) for name in PREDICTORS) for row in ordered),
     )
 
 

@@ -9,8 +9,9 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from loadmanager.core.planning.plan_effect import UNEVEN
+from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.run_rules import Rules
-from loadmanager.lab.simulate.scenario import Costs, ScenarioBrokers, parse_as
+from loadmanager.lab.simulate.scenario import ScenarioBrokers, parse_as
 from loadmanager.lab.simulate.scenario_fields import Broker, Count, Duration, Factor, Namespace, Part, Positive
 
 FEWEST_STEPS = 10
@@ -66,7 +67,9 @@ class WhatIf(Part):
     )
     recommend_for: str = Field("", description="The fleet for which a configuration is recommended; else the first.")
     rules: Rules = Field(Rules(), description="Timing.")
-    costs: Costs | None = Field(None, description="Cost of load; default: the fitted cost, else that of a simulation.")
+    costs: CostModel | None = Field(
+        None, description="Cost of load; default: the fitted cost, else that of a simulation."
+    )
 
     @field_validator("begin", "end")
     @classmethod

@@ -32,7 +32,7 @@ from loadmanager.lab.simulate.recorded_world import HOLD_S, FleetChange
 from loadmanager.lab.simulate.scenario import ScenarioBrokers
 from loadmanager.lab.simulate.scenario_run import with_strategy
 from loadmanager.lab.simulate.trial import Trial, figures
-from loadmanager.lab.simulate.world_builder import broker_spec, cost_model, world_rules
+from loadmanager.lab.simulate.world_builder import broker_spec, world_rules
 from loadmanager.lab.whatif.recorded_ranges import Stretch
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.history_tables import format_range, nothing_in
@@ -107,7 +107,7 @@ def plan(
     cells = _cells(whatif, tried, outlines)
     names = {cell.fleet for cell in cells}
     left_out += [f"fleet {each.name}: no broker is left" for each in whatif.fleets if each.name not in names]
-    model = cost_model(whatif.costs) if whatif.costs is not None else cost or CostModel()
+    model = whatif.costs or cost or CostModel()
     _require_names(whatif, list(outlines.values()))
     trials = _trials(whatif, tried, cells, outlines, model)
     planned = WhatIfPlan(

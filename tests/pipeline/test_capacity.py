@@ -237,7 +237,7 @@ def growing(spark: SparkSession, days: int = 28) -> tuple[DataFrame, DataFrame, 
 
 def cpu_cost(message: float, base: float = 0.0) -> CostModel:
     """Messages and idle brokers cost CPU, and nothing else does."""
-    return CostModel((base, 0.0, 0.0, 0.0, 0.0), ((message, 0.0, 0.0, 0.0, 0.0), *((0.0,) * 5,) * 4))
+    return CostModel(base=(base, 0.0, 0.0, 0.0, 0.0), coefficients=((message, 0.0, 0.0, 0.0, 0.0), *((0.0,) * 5,) * 4))
 
 
 def by_quantile(planned: pd.DataFrame) -> dict[float, list[Any]]:

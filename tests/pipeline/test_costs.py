@@ -133,7 +133,7 @@ def test_constant_predictor_keeps_the_given_model() -> None:
 
 
 def test_all_zero_predictor_costs_nothing() -> None:
-    without = CostModel(TRUE.base, tuple((*row[:4], 0.0) for row in TRUE.coefficients))
+    without = CostModel(base=TRUE.base, coefficients=tuple((*row[:4], 0.0) for row in TRUE.coefficients))
     fit = fit_class(with_predictors(reports(truth=without), 4, np.zeros(500)))[CPU]
 
     assert fit.fitted, fit.why
@@ -189,7 +189,7 @@ def whole_topics(count: int, truth: CostModel) -> Reports:
 
 
 def test_spark_fit_of_each_broker_class_equals_the_plain_fit(spark: SparkSession) -> None:
-    twice = CostModel(TRUE.base, tuple(tuple(2 * each for each in row) for row in TRUE.coefficients))
+    twice = CostModel(base=TRUE.base, coefficients=tuple(tuple(2 * each for each in row) for row in TRUE.coefficients))
     large, small = whole_topics(400, TRUE), whole_topics(150, twice)
     small = replace(small, limit=np.tile(LIMIT * 2, (150, 1)))
     names = ["at_ms", "broker", *PREDICTORS, *LIMITS, *USAGES]

@@ -5,13 +5,13 @@ Units are those of load reports: CPU in percent of one core, memory and direct m
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from loadmanager.core.model.load import CPU, METRICS, RESOURCES, FloatArray, IntArray
+from loadmanager.lab.simulate.scenario_fields import Amount, Part
 
 _KBIT = 8 / 1000
 """kbit in a byte."""
@@ -20,8 +20,11 @@ _CORE = 100.0
 """Percent of one core."""
 
 
-@dataclass(frozen=True, slots=True)
-class CostModel:
+_PerResource = Field(min_length=RESOURCES, max_length=RESOURCES)
+_Coefficients = Annotated[tuple[Amount, ...], Field(min_length=METRICS + 1, max_length=METRICS + 1)]
+
+
+class CostModel(Part):
     """Usage = base + coefficients * (load, topics), linear in each.
 
     `base` is the usage of an idle broker, per resource. `coefficients` has a row per resource, with a number per metric
@@ -29,21 +32,14 @@ class CostModel:
     other resources. Raises `ValueError` for numbers that are missing, negative or not finite.
     """
 
-    base: tuple[float, ...] = (10.0, 1024.0, 64.0, 0.0, 0.0)
-    coefficients: tuple[tuple[float, ...], ...] = (
+    base: Annotated[tuple[Amount, ...], _PerResource] = (10.0, 1024.0, 64.0, 0.0, 0.0)
+    coefficients: Annotated[tuple[_Coefficients, ...], _PerResource] = (
         (0.004, 0.004, _CORE / (200 * _MIB), _CORE / (200 * _MIB), 0.01),
         (0.0, 0.0, 0.0, 0.0, 0.05),
         (0.0, 0.0, 0.5 / _MIB, 0.5 / _MIB, 0.0),
         (0.0, 0.0, _KBIT, 0.0, 0.0),
         (0.0, 0.0, 0.0, _KBIT, 0.0),
     )
-
-    def __post_init__(self) -> None:
-        _check("base", self.base, RESOURCES)
-        if len(self.coefficients) != RESOURCES:
-            raise ValueError(f"coefficients: expected a row for each of {RESOURCES} resources")
-        for row in self.coefficients:
-            _check("coefficients", row, METRICS + 1)
 
     def demand(self, load: FloatArray, topics: IntArray | FloatArray) -> FloatArray:
         """Return the cost (n, 5) of loads (n, 4) with `topics` (n,), for a broker of speed 1."""
@@ -66,8 +62,3 @@ class CostModel:
         used[:, CPU] /= speed
         used += np.array(self.base)
         return used
-
-
-def _check(name: str, numbers: Sequence[float], expected: int) -> None:
-    if len(numbers) != expected or not all(math.isfinite(number) and number >= 0 for number in numbers):
-        raise ValueError(f"{name}: expected {expected} numbers, finite and not negative, got {tuple(numbers)}")

@@ -123,7 +123,7 @@ def fitted_cost(reported: ReportSeries) -> CostModel:
         price = fit_price(resource, reported.load[known], reported.used[known, resource])
         base[resource] = price.idle
         coefficients[resource] = (*price.per_unit.tolist(), 0.0)
-    return CostModel(tuple(base), tuple(coefficients))
+    return CostModel(base=tuple(base), coefficients=tuple(coefficients))
 
 
 def _is_steady(reported: ReportSeries) -> BoolArray:

@@ -18,6 +18,7 @@ from loadmanager.core.domain.bundles import MAX_BUNDLES
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.reasons import Reason
 from loadmanager.errors import ScenarioError
+from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.fleet_events import ReportFault
 from loadmanager.lab.simulate.run_rules import Rules
 from loadmanager.lab.simulate.scenario_fields import (
@@ -329,18 +330,6 @@ AnyEvent = Annotated[
 ]
 
 
-class Costs(Part):
-    """Cost model: usage of each resource by load, see `docs/simulation.md`."""
-
-    base: tuple[Amount, ...] | None = Field(None, min_length=5, max_length=5, description="Usage of an idle broker.")
-    coefficients: tuple[tuple[Amount, ...], ...] | None = Field(
-        None,
-        min_length=5,
-        max_length=5,
-        description="A row per resource: cost per message/s and byte/s, in and out, and per topic.",
-    )
-
-
 class Levelled(Part):
     """The imbalance falls to a value soon after the leader could know of the event, and stays there."""
 
@@ -440,7 +429,7 @@ class Scenario(Part):
         default_factory=dict, description="Keys of the configuration; others have their defaults."
     )
     rules: Rules = Field(Rules(), description="Timing.")
-    costs: Costs = Field(Costs(), description="Cost of load.")
+    costs: CostModel = Field(CostModel(), description="Cost of load.")
     strategies: tuple[str, ...] = Field((), description="Strategies to run; without any, that of the settings.")
     expect: Expect = Field(Expect(), description="Expected results.")
 

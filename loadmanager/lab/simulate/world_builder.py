@@ -14,7 +14,6 @@ from loadmanager.core.model.learned_loads import NOTHING_LEARNED, PROFILE_HOURS,
 from loadmanager.core.model.load import FloatArray, IntArray
 from loadmanager.errors import ScenarioError
 from loadmanager.lab.simulate import scenario as files
-from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.fleet_events import (
     BadReports,
     BrokerCrashes,
@@ -129,7 +128,7 @@ def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[Recorded
             _workload(scenario, bundles, recorded, where),
             settings.planner_settings(),
             rules=world_rules(scenario.rules, settings),
-            cost=cost_model(scenario.costs),
+            cost=scenario.costs,
             events=events,
             learned=_build_profiles(scenario, bundles) if scenario.learned else NOTHING_LEARNED,
             seed=scenario.seed,
@@ -439,12 +438,6 @@ def world_rules(rules: Rules, settings: Settings) -> WorldRules:
         max_concurrent_unloads_per_broker=settings.max_concurrent_unloads_per_broker,
         **rules.model_dump(),
     )
-
-
-def cost_model(given: files.Costs) -> CostModel:
-    """Return the cost model of the scenario file; the default for omitted parts."""
-    default = CostModel()
-    return CostModel(given.base or default.base, given.coefficients or default.coefficients)
 
 
 _HOUR_S = 3600.0

@@ -36,13 +36,17 @@ def test_bandwidth_is_bytes_as_kilobits() -> None:
 @pytest.mark.parametrize(
     ("base", "coefficients", "message"),
     [
-        ((1.0,), ((0.0,) * 5,) * 5, "base: expected 5 numbers"),
-        ((1.0, 1.0, 1.0, 1.0, -1.0), ((0.0,) * 5,) * 5, "base: .*not negative"),
-        ((0.0,) * 5, ((0.0,) * 5,) * 4, "a row for each of 5"),
-        ((0.0,) * 5, (((0.0,) * 4, *((0.0,) * 5,) * 4)), "coefficients: expected 5"),
-        ((0.0,) * 5, (((float("nan"),) * 5, *((0.0,) * 5,) * 4)), "coefficients: .*finite"),
+        ((1.0,), ((0.0,) * 5,) * 5, "base\n  Tuple should have at least 5 items"),
+        ((1.0, 1.0, 1.0, 1.0, -1.0), ((0.0,) * 5,) * 5, "base.4\n  Input should be greater than or equal to 0"),
+        ((0.0,) * 5, ((0.0,) * 5,) * 4, "coefficients\n  Tuple should have at least 5 items"),
+        ((0.0,) * 5, (((0.0,) * 4, *((0.0,) * 5,) * 4)), "coefficients.0\n  Tuple should have at least 5 items"),
+        (
+            (0.0,) * 5,
+            (((float("nan"),) * 5, *((0.0,) * 5,) * 4)),
+            "coefficients.0.0\n  Input should be a finite",
+        ),
     ],
 )
 def test_bad_model(base: tuple[float, ...], coefficients: tuple[tuple[float, ...], ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        CostModel(base, coefficients)
+        CostModel(base=base, coefficients=coefficients)
