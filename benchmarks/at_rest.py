@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from loadmanager.core.model.load import CPU, FloatArray, IntArray
-from loadmanager.lab.simulate.scenario import ReportsGoBad, Scenario, numbered
+from loadmanager.lab.simulate.fleet_events import ReportsGoBad
+from loadmanager.lab.simulate.scenario import Scenario, numbered
 from loadmanager.lab.simulate.scenario_run import settings_for
 from loadmanager.lab.simulate.world_builder import RecordedSeries, broker_spec, workload_of
 from loadmanager.lab.simulate.world_recorder import counted_resources

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -17,17 +16,17 @@ from support.worlds import EAGER, brokers_named, load_of, namespaces_dealt, viol
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
 from loadmanager.lab.simulate.fleet_events import (
-    BadReports,
-    BrokerCrashes,
     BrokerFallsSick,
     BrokerJoins,
-    BrokerRestarts,
-    BrokerSlower,
-    BrokerStops,
+    BrokersCrash,
+    BrokerSlows,
+    BrokersRestart,
+    BrokersStop,
     Event,
-    HotSpot,
+    LoadJumps,
     NewNamespace,
     ReportFault,
+    ReportsGoBad,
 )
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
 from loadmanager.lab.simulate.run_rules import WorldRules
@@ -43,21 +42,24 @@ _SPLITS = replace(
 )
 _AT = st.floats(0, 800)
 _BROKER = st.sampled_from(_BROKERS)
+_ONE = st.tuples(_BROKER)
 
 _EVENTS = st.one_of(
-    st.builds(BrokerCrashes, _AT, _BROKER),
-    st.builds(BrokerStops, _AT, _BROKER, st.booleans()),
-    st.builds(BrokerRestarts, _AT, _BROKER, st.floats(0, 100)),
-    st.builds(BrokerSlower, _AT, _BROKER, st.sampled_from([0.25, 2.0])),
+    st.builds(BrokersCrash, at_s=_AT, brokers=_ONE),
+    st.builds(BrokersStop, at_s=_AT, brokers=_ONE, drain=st.booleans()),
+    st.builds(BrokersRestart, at_s=_AT, brokers=_ONE, down_s=st.floats(0, 100)),
+    st.builds(BrokerSlows, at_s=_AT, broker=_BROKER, factor=st.sampled_from([0.25, 2.0])),
     st.builds(
-        lambda at_s, for_s, bundles, factor: HotSpot(at_s, at_s + for_s, tuple(bundles), factor),
+        lambda at_s, for_s, bundles, factor: LoadJumps(
+            at_s=at_s, until_s=at_s + for_s, bundles=tuple(bundles), factor=factor
+        ),
         _AT,
         st.floats(0, 300),
         st.lists(st.sampled_from(_BUNDLES), min_size=1, max_size=3, unique=True),
         st.sampled_from([0.0, 8.0]),
     ),
-    st.builds(BrokerFallsSick, _AT, _BROKER, st.sampled_from([600.0, math.inf])),
-    st.builds(BadReports, _AT, _BROKER, st.sampled_from(ReportFault), st.just(600.0)),
+    st.builds(BrokerFallsSick, at_s=_AT, broker=_BROKER, until_s=st.sampled_from([600.0, None])),
+    st.builds(ReportsGoBad, at_s=_AT, broker=_BROKER, fault=st.sampled_from(ReportFault), until_s=st.just(600.0)),
 )
 
 
@@ -126,11 +128,11 @@ print(one_run().digest())
 def one_run() -> Result:
     """Run with one event of each kind."""
     events: list[Event] = [
-        BrokerCrashes(300.0, _BROKERS[2]),
-        BrokerRestarts(500.0, _BROKERS[1], 40.0),
-        BrokerStops(700.0, _BROKERS[3]),
-        HotSpot(250.0, 700.0, (_BUNDLES[3], _BUNDLES[9]), 6.0),
-        BadReports(100.0, _BROKERS[0], ReportFault.DECAYED, 400.0),
+        BrokersCrash(at_s=300.0, brokers=(_BROKERS[2],)),
+        BrokersRestart(at_s=500.0, brokers=(_BROKERS[1],), down_s=40.0),
+        BrokersStop(at_s=700.0, brokers=(_BROKERS[3],)),
+        LoadJumps(at_s=250.0, until_s=700.0, bundles=(_BUNDLES[3], _BUNDLES[9]), factor=6.0),
+        ReportsGoBad(at_s=100.0, broker=_BROKERS[0], fault=ReportFault.DECAYED, until_s=400.0),
     ]
     return _run(7, events, "ThresholdShedder", with_topics=True, check=False)
 

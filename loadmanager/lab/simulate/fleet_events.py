@@ -1,108 +1,94 @@
 """Events of a simulated fleet besides its load: brokers join, stop, fail and report wrongly, namespaces are created.
 
 Times are seconds since the start of the simulation. Events of the same time are applied in the given order, before the
-step that begins at that time. Events at time 0 are applied after the first step.
+step that begins at that time. Events at time 0 are applied after the first step. Those with a kind may be in a file.
 """
 
 from __future__ import annotations
 
 import enum
-import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
-from loadmanager.core.domain.names import BrokerId
+from pydantic import Field
+
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
+from loadmanager.lab.simulate.scenario_fields import (
+    Amount,
+    Broker,
+    BundleRefs,
+    Duration,
+    Factor,
+    Part,
+    Positive,
+    Seconds,
+)
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerJoins:
-    """A new broker registers, with its first report."""
-
-    at_s: float
-    broker: BrokerSpec
+class FleetEvent(Part):
+    at_s: Seconds = Field(description="Time of the event.")
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerStops:
-    """An operator stops a broker: after a drain, or, without a drain, at once, which frees its bundles."""
+class BrokersStop(FleetEvent):
+    """An operator stops brokers."""
 
-    at_s: float
-    broker: BrokerId
-    drain: bool = True
+    kind: Literal["brokersStop"] = "brokersStop"
+    brokers: tuple[Broker, ...] = Field(min_length=1)
+    drain: bool = Field(
+        default=True, description="Drain them first; else they stop at once, and their bundles are free."
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerCrashes:
-    """A broker stops serving; its registration ends with its session.
+class BrokersCrash(FleetEvent):
+    """Brokers crash; their registrations end with their sessions."""
 
-    It registers again after `down_s`, as a new incarnation without bundles; None: never.
+    kind: Literal["brokersCrash"] = "brokersCrash"
+    brokers: tuple[Broker, ...] = Field(min_length=1)
+    down_s: Duration | None = Field(None, description="Time until they return without bundles; without it never.")
+
+
+class BrokersRestart(FleetEvent):
+    """Brokers are restarted, all at once, or one every `everyS`. They return without bundles."""
+
+    kind: Literal["brokersRestart"] = "brokersRestart"
+    brokers: tuple[Broker, ...] = Field(min_length=1)
+    down_s: Seconds = Field(30.0, description="Downtime of each.")
+    every_s: Seconds = Field(0.0, description="Interval between two of them.")
+
+    def one_by_one(self) -> Iterator[BrokersRestart]:
+        """Yield the restart of each broker."""
+        for number, broker in enumerate(self.brokers):
+            yield self.model_copy(update={"at_s": self.at_s + number * self.every_s, "brokers": (broker,)})
+
+
+class BrokerSlows(FleetEvent):
+    """A broker's CPU becomes slower or faster."""
+
+    kind: Literal["brokerSlows"] = "brokerSlows"
+    broker: Broker
+    factor: Positive = Field(description="Factor of the specified CPU speed; 0.5: half as fast.")
+
+
+class _BrokerFault(FleetEvent):
+    broker: Broker
+    until_s: Seconds | None = Field(None, description="End; without it, the broker's next restart, or never.")
+
+    def is_over(self, now_s: float) -> bool:
+        return self.until_s is not None and now_s >= self.until_s
+
+
+class BrokerFallsSick(_BrokerFault):
+    """A broker serves badly, so that its load drops. All brokers of the simulation then report their health.
+
+    Its sickness ends at the latest with a restart.
     """
 
-    at_s: float
-    broker: BrokerId
-    down_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerRestarts:
-    """A broker leaves at once, and registers again after `down_s` as a new incarnation without bundles."""
-
-    at_s: float
-    broker: BrokerId
-    down_s: float = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerSlower:
-    """The broker's CPU changes to `factor` times its specified speed: 0.5 is half as fast."""
-
-    at_s: float
-    broker: BrokerId
-    factor: float
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerFallsSick:
-    """Until `until_s`, or until it is restarted, the broker serves only the part `carries` of its load.
-
-    It reports its latency in ms, the share of failed requests and the queue length. With such an event in a simulation,
-    all brokers report their health.
-    """
-
-    at_s: float
-    broker: BrokerId
-    until_s: float = math.inf
-    latency_ms: float = 2_000.0
-    error_share: float = 0.5
-    queue: float = 5_000.0
-    carries: float = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class NewNamespace:
-    """A namespace is created. Its bundles are the next rows of the workload; they have no owner before a lookup."""
-
-    at_s: float
-    namespace: NamespaceSpec
-
-
-@dataclass(frozen=True, slots=True)
-class HotSpot:
-    """Until `until_s` the load of these bundles, by name, is `factor` times that of the workload."""
-
-    at_s: float
-    until_s: float
-    bundles: tuple[str, ...]
-    factor: float
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderElected:
-    """Another leader is elected. Its first shedding round comes an interval later; it continues with the memory of the
-    previous leader.
-    """
-
-    at_s: float
+    kind: Literal["brokerFallsSick"] = "brokerFallsSick"
+    latency_ms: Amount = Field(2_000.0, description="Latency in ms.")
+    error_share: Factor = Field(0.5, le=1, description="Share of failed requests.")
+    queue: Amount = Field(5_000.0, description="Queue length.")
+    carries: Factor = Field(0.1, le=1, description="Part of its load that it still serves.")
 
 
 class ReportFault(enum.StrEnum):
@@ -122,26 +108,57 @@ class ReportFault(enum.StrEnum):
     """Its reported load is the sum of its bundles times a factor."""
 
 
+class ReportsGoBad(_BrokerFault):
+    """A broker sends wrong reports."""
+
+    kind: Literal["reportsGoBad"] = "reportsGoBad"
+    fault: ReportFault
+    factor: Positive = Field(10.0, description="Factor for wrong_capacity and sum_differs.")
+
+
+class LoadJumps(FleetEvent):
+    """Some bundles have more or less load for a time. A world takes them by name."""
+
+    kind: Literal["loadJumps"] = "loadJumps"
+    until_s: Seconds = Field(description="End.")
+    bundles: BundleRefs = Field(min_length=1)
+    factor: Factor
+
+
 @dataclass(frozen=True, slots=True)
-class BadReports:
-    """Until `until_s` the reports of a broker have this fault; only some faults use `factor`."""
+class BrokerJoins:
+    """A new broker registers, with its first report."""
 
     at_s: float
-    broker: BrokerId
-    fault: ReportFault
-    until_s: float = math.inf
-    factor: float = 10.0
+    broker: BrokerSpec
+
+
+@dataclass(frozen=True, slots=True)
+class NewNamespace:
+    """A namespace is created. Its bundles are the next rows of the workload; they have no owner before a lookup."""
+
+    at_s: float
+    namespace: NamespaceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderElected:
+    """Another leader is elected. Its first shedding round comes an interval later; it continues with the memory of the
+    previous leader.
+    """
+
+    at_s: float
 
 
 Event = (
-    BrokerJoins
-    | BrokerStops
-    | BrokerCrashes
-    | BrokerRestarts
-    | BrokerSlower
+    BrokersStop
+    | BrokersCrash
+    | BrokersRestart
+    | BrokerSlows
     | BrokerFallsSick
+    | ReportsGoBad
+    | LoadJumps
+    | BrokerJoins
     | NewNamespace
-    | HotSpot
     | LeaderElected
-    | BadReports
 )

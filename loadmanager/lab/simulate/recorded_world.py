@@ -30,8 +30,8 @@ from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.calibration import FleetCalibration
 from loadmanager.lab.simulate.fleet_events import (
     BrokerJoins,
-    BrokerRestarts,
-    BrokerStops,
+    BrokersRestart,
+    BrokersStop,
     Event,
     LeaderElected,
     NewNamespace,
@@ -161,7 +161,7 @@ class RecordedRange:
 
     brokers: tuple[BrokerSpec, ...]
     namespaces: tuple[NamespaceSpec, ...]
-    events: tuple[BrokerJoins | BrokerStops | BrokerRestarts | NewNamespace | LeaderElected, ...]
+    events: tuple[BrokerJoins | BrokersStop | BrokersRestart | NewNamespace | LeaderElected, ...]
     loads: RecordedLoads
     duration_s: float
     calibration: FleetCalibration = _NO_CALIBRATION
@@ -272,10 +272,10 @@ class _Rows:
 
 def _lives(
     brokers: BrokerRows, duration_s: float, presence: Sequence[BrokerPresence]
-) -> tuple[list[BrokerSpec], list[BrokerJoins | BrokerStops | BrokerRestarts]]:
+) -> tuple[list[BrokerSpec], list[BrokerJoins | BrokersStop | BrokersRestart]]:
     """Return the initial brokers, and the events of brokers that join, restart and leave."""
     specs: list[BrokerSpec] = []
-    events: list[BrokerJoins | BrokerStops | BrokerRestarts] = []
+    events: list[BrokerJoins | BrokersStop | BrokersRestart] = []
     rows_of: dict[str, list[int]] = defaultdict(list)
     for row, name in enumerate(brokers.broker.tolist()):
         rows_of[name].append(row)
@@ -294,29 +294,37 @@ def _lives(
         else:
             events.append(BrokerJoins(float(at_s[0]), spec))
         silent = np.flatnonzero(np.diff(at_s) > _GONE_S).tolist()
-        events += [BrokerRestarts(float(at_s[at]), spec.id, float(at_s[at + 1] - at_s[at])) for at in silent]
+        events += [_restart(spec, float(at_s[at]), float(at_s[at + 1])) for at in silent]
         if duration_s - at_s[-1] > _GONE_S:
-            events.append(BrokerStops(float(at_s[-1]), spec.id, drain=False))
+            events.append(_stop(spec, float(at_s[-1])))
     return specs, events
 
 
 def _life(
     spec: BrokerSpec, known: Sequence[BrokerPresence]
-) -> tuple[bool, list[BrokerJoins | BrokerStops | BrokerRestarts]]:
+) -> tuple[bool, list[BrokerJoins | BrokersStop | BrokersRestart]]:
     """Return True if the broker exists at the start, and its events, from its recorded registrations."""
-    events: list[BrokerJoins | BrokerStops | BrokerRestarts] = []
+    events: list[BrokerJoins | BrokersStop | BrokersRestart] = []
     begins = is_there = not known[0].is_there
     gone_s: float | None = None
     for each in known:
         if each.is_there and not is_there:
             came = BrokerJoins(each.at_s, spec)
-            events.append(came if gone_s is None else BrokerRestarts(gone_s, spec.id, each.at_s - gone_s))
+            events.append(came if gone_s is None else _restart(spec, gone_s, each.at_s))
         elif is_there and not each.is_there:
             gone_s = each.at_s
         is_there = each.is_there
     if not is_there and gone_s is not None:
-        events.append(BrokerStops(gone_s, spec.id, drain=False))
+        events.append(_stop(spec, gone_s))
     return begins, events
+
+
+def _stop(spec: BrokerSpec, at_s: float) -> BrokersStop:
+    return BrokersStop(at_s=at_s, brokers=(spec.id,), drain=False)
+
+
+def _restart(spec: BrokerSpec, at_s: float, back_s: float) -> BrokersRestart:
+    return BrokersRestart(at_s=at_s, brokers=(spec.id,), down_s=back_s - at_s)
 
 
 def _spec(brokers: BrokerRows, rows: Sequence[int]) -> BrokerSpec:
@@ -509,8 +517,8 @@ def _changed_events(recorded: RecordedRange, change: FleetChange) -> Iterator[Ev
             case BrokerJoins(at_s=at_s, broker=spec):
                 if spec.id not in change.removed:
                     yield BrokerJoins(at_s, _apply_change(spec, change))
-            case BrokerStops(broker=broker) | BrokerRestarts(broker=broker):
-                if broker not in change.removed:
+            case BrokersStop(brokers=brokers) | BrokersRestart(brokers=brokers):
+                if change.removed.isdisjoint(brokers):
                     yield event
 
 

@@ -19,7 +19,16 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.reasons import Reason
 from loadmanager.errors import ScenarioError
 from loadmanager.lab.simulate.broker_cost import CostModel
-from loadmanager.lab.simulate.fleet_events import ReportFault
+from loadmanager.lab.simulate.fleet_events import (
+    BrokerFallsSick,
+    BrokersCrash,
+    BrokerSlows,
+    BrokersRestart,
+    BrokersStop,
+    FleetEvent,
+    LoadJumps,
+    ReportsGoBad,
+)
 from loadmanager.lab.simulate.run_rules import Rules
 from loadmanager.lab.simulate.scenario_fields import (
     Amount,
@@ -233,11 +242,7 @@ class BurstsShape(Part):
 AnyShape = Annotated[NoiseShape | DiurnalShape | RampShape | DriftShape | BurstsShape, Field(discriminator="kind")]
 
 
-class _At(Part):
-    at_s: Seconds = Field(description="Time of the event.")
-
-
-class BrokersJoin(_At):
+class BrokersJoin(FleetEvent):
     """New brokers register."""
 
     kind: Literal["brokersJoin"]
@@ -245,75 +250,11 @@ class BrokersJoin(_At):
     every_s: Seconds = Field(0, description="Interval between two of them.")
 
 
-class BrokersStop(_At):
-    """An operator stops brokers."""
-
-    kind: Literal["brokersStop"]
-    brokers: tuple[Broker, ...] = Field(min_length=1)
-    drain: bool = Field(default=True, description="Drain them first; else they stop at once.")
-
-
-class BrokersCrash(_At):
-    """Brokers crash; their registrations end with their sessions."""
-
-    kind: Literal["brokersCrash"]
-    brokers: tuple[Broker, ...] = Field(min_length=1)
-    down_s: Duration | None = Field(None, description="Time until they return without bundles; without it never.")
-
-
-class BrokersRestart(_At):
-    """Brokers are restarted, all at once, or one every `everyS`."""
-
-    kind: Literal["brokersRestart"]
-    brokers: tuple[Broker, ...] = Field(min_length=1)
-    down_s: Duration = Field(30, description="Downtime of each.")
-    every_s: Seconds = Field(0, description="Interval between two of them.")
-
-
-class BrokerSlows(_At):
-    """A broker's CPU becomes slower or faster."""
-
-    kind: Literal["brokerSlows"]
-    broker: Broker
-    factor: Positive = Field(description="Factor of the CPU speed; 0.5: half as fast.")
-
-
-class SickBroker(_At):
-    """A broker serves badly, so that its load drops. All brokers of the simulation then report their health."""
-
-    kind: Literal["brokerFallsSick"]
-    broker: Broker
-    until_s: Seconds | None = Field(None, description="End; without it, the next restart.")
-    latency_ms: Amount = Field(2_000, description="Latency in ms.")
-    error_share: Factor = Field(0.5, le=1, description="Share of failed requests.")
-    queue: Amount = Field(5_000, description="Queue length.")
-    carries: Factor = Field(0.1, le=1, description="Part of its load that it still serves.")
-
-
-class NamespaceAppears(_At):
+class NamespaceAppears(FleetEvent):
     """A namespace is created, and clients look its bundles up."""
 
     kind: Literal["namespaceAppears"]
     namespace: NamespaceGroup
-
-
-class LoadJumps(_At):
-    """Some bundles have more or less load for a time."""
-
-    kind: Literal["loadJumps"]
-    until_s: Seconds = Field(description="End.")
-    bundles: BundleRefs = Field(min_length=1)
-    factor: Factor
-
-
-class ReportsGoBad(_At):
-    """A broker sends wrong reports."""
-
-    kind: Literal["reportsGoBad"]
-    broker: Broker
-    fault: ReportFault
-    until_s: Seconds | None = Field(None, description="End; without it, the end of the run.")
-    factor: Positive = Field(10, description="Factor for wrong_capacity and sum_differs.")
 
 
 AnyEvent = Annotated[
@@ -322,7 +263,7 @@ AnyEvent = Annotated[
     | BrokersCrash
     | BrokersRestart
     | BrokerSlows
-    | SickBroker
+    | BrokerFallsSick
     | NamespaceAppears
     | LoadJumps
     | ReportsGoBad,

@@ -26,7 +26,7 @@ from loadmanager.core.model.load import (
 )
 from loadmanager.core.model.report_rule import ReportFigures, report_due
 from loadmanager.lab.simulate.broker_cost import CostModel
-from loadmanager.lab.simulate.fleet_events import BadReports, BrokerFallsSick, ReportFault
+from loadmanager.lab.simulate.fleet_events import BrokerFallsSick, ReportFault, ReportsGoBad
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec
 from loadmanager.lab.simulate.run_rules import WorldRules
 from loadmanager.lab.simulate.sim_bundles import BundleTable, SimLoads
@@ -58,7 +58,7 @@ class SimBroker:
     used: FloatArray | None = None
     rows: RowArray = field(default_factory=lambda: _NO_ROWS)
     names: tuple[str, ...] = ()
-    faults: list[BadReports] = field(default_factory=list)
+    faults: list[ReportsGoBad] = field(default_factory=list)
     sickness: BrokerFallsSick | None = None
 
     def begin(self, registration: Registration, now_s: float) -> None:
@@ -70,16 +70,16 @@ class SimBroker:
 
     def sickness_at(self, now_s: float) -> BrokerFallsSick | None:
         """Return the sickness of the broker at that time, if any."""
-        return self.sickness if self.sickness is not None and now_s < self.sickness.until_s else None
+        return None if self.sickness is None or self.sickness.is_over(now_s) else self.sickness
 
     def serves_at(self, now_s: float) -> float:
         """Return the part of its load that it serves."""
         sickness = self.sickness_at(now_s)
         return 1.0 if sickness is None else sickness.carries
 
-    def fault_at(self, now_s: float) -> BadReports | None:
+    def fault_at(self, now_s: float) -> ReportsGoBad | None:
         """Return the fault of its reports at that time; the latest of several."""
-        return next((fault for fault in reversed(self.faults) if now_s < fault.until_s), None)
+        return next((fault for fault in reversed(self.faults) if not fault.is_over(now_s)), None)
 
 
 @dataclass(slots=True, eq=False)
@@ -136,12 +136,12 @@ class SimFleet:
         if broker is not None:
             self.speed[broker.number] = broker.spec.speed * factor
 
-    def afflict(self, event: BadReports | BrokerFallsSick) -> None:
+    def afflict(self, event: ReportsGoBad | BrokerFallsSick) -> None:
         """Start a fault of a broker or of its reports, until the event's end."""
         broker = self.find(event.broker)
         if broker is None:
             return
-        if isinstance(event, BadReports):
+        if isinstance(event, ReportsGoBad):
             broker.faults.append(event)
         elif broker.is_up:
             broker.sickness = event
@@ -297,7 +297,7 @@ _ALMOST_NOTHING = 1e-20
 """Factor of rates that have decayed without a reset."""
 
 
-def corrupted(report: BrokerReport, fault: BadReports, last: BrokerReport | None) -> BrokerReport:
+def corrupted(report: BrokerReport, fault: ReportsGoBad, last: BrokerReport | None) -> BrokerReport:
     """Return the report with the fault; `last` is the broker's last report."""
     match fault.fault:
         case ReportFault.STALE:

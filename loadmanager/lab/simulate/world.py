@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
@@ -35,17 +36,17 @@ from loadmanager.core.strategies.shedding import shedding_strategy
 from loadmanager.core.strategies.splitting import SPECIFIED_POSITIONS, split_algorithm
 from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.fleet_events import (
-    BadReports,
-    BrokerCrashes,
     BrokerFallsSick,
     BrokerJoins,
-    BrokerRestarts,
-    BrokerSlower,
-    BrokerStops,
+    BrokersCrash,
+    BrokerSlows,
+    BrokersRestart,
+    BrokersStop,
     Event,
-    HotSpot,
     LeaderElected,
+    LoadJumps,
     NewNamespace,
+    ReportsGoBad,
 )
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
 from loadmanager.lab.simulate.membership import Membership
@@ -98,7 +99,8 @@ class World:
     ) -> None:
         self._seed = seed
         self._rules = rules
-        self._events = sorted(events, key=lambda event: event.at_s)
+        restarts = (each.one_by_one() if isinstance(each, BrokersRestart) else (each,) for each in events)
+        self._events: list[Event] = sorted(chain.from_iterable(restarts), key=lambda event: event.at_s)
         _check_settings(settings)
         _check_names(brokers, namespaces, self._events)
         _check_size(namespaces, self._events, workload)
@@ -237,27 +239,29 @@ class World:
         match event:
             case BrokerJoins(broker=spec):
                 members.join(spec)
-            case BrokerStops(broker=broker):
-                self._stop(broker, drain=event.drain)
-            case BrokerCrashes(broker=broker, down_s=down_s):
-                members.crash(broker, down_s)
-            case BrokerRestarts(broker=broker, down_s=down_s):
+            case BrokersStop(brokers=brokers, drain=drain):
+                for broker in brokers:
+                    self._stop(broker, drain=drain)
+            case BrokersCrash(brokers=brokers, down_s=down_s):
+                for broker in brokers:
+                    members.crash(broker, down_s)
+            case BrokersRestart(brokers=(broker,), down_s=down_s):
                 members.leave(broker)
                 state.agenda.after(down_s, partial(members.come_back, broker))
-            case BrokerSlower(broker=broker, factor=factor):
+            case BrokerSlows(broker=broker, factor=factor):
                 state.fleet.set_speed(broker, factor)
-            case BadReports() | BrokerFallsSick():
+            case ReportsGoBad() | BrokerFallsSick():
                 state.fleet.afflict(event)
-            case NewNamespace() | HotSpot() | LeaderElected():
+            case NewNamespace() | LoadJumps() | LeaderElected():
                 self._apply_to_all(event)
 
-    def _apply_to_all(self, event: NewNamespace | HotSpot | LeaderElected) -> None:
+    def _apply_to_all(self, event: NewNamespace | LoadJumps | LeaderElected) -> None:
         """Apply an event that concerns no single broker."""
         state = self._state
         match event:
             case NewNamespace(namespace=namespace):
                 self._create(namespace)
-            case HotSpot(bundles=bundles, factor=factor, until_s=until_s):
+            case LoadJumps(bundles=bundles, factor=factor, until_s=until_s):
                 state.agenda.put(until_s, state.table.heat(bundles, factor))
             case LeaderElected():
                 self._put_round(state.agenda.now_s + self._rules.shedding_interval_s)
@@ -310,9 +314,9 @@ def _check_settings(settings: PlannerSettings) -> None:
 
 
 def _check_names(brokers: Sequence[BrokerSpec], namespaces: Sequence[NamespaceSpec], events: Sequence[Event]) -> None:
-    """Raise `ValueError` unless names are unique, and all referenced names exist."""
+    """Raise `ValueError` unless names are unique, and owners exist."""
     joining = [event.broker for event in events if isinstance(event, BrokerJoins)]
-    known = _once([spec.id for spec in (*brokers, *joining)], "broker")
+    _once([spec.id for spec in (*brokers, *joining)], "broker")
     new = [event.namespace for event in events if isinstance(event, NewNamespace)]
     _once([spec.name for spec in (*namespaces, *new)], "namespace")
     there = {spec.id for spec in brokers}
@@ -322,28 +326,12 @@ def _check_names(brokers: Sequence[BrokerSpec], namespaces: Sequence[NamespaceSp
                 raise ValueError(f"owners of {spec.name}: there is no broker {owner} at the beginning")
     if any(spec.owners is not None for spec in new):
         raise ValueError("owners of a namespace that is created later: nobody owns its bundles before a lookup")
-    bundles = {name for spec in (*namespaces, *new) for name in spec.bundle_names()} if _has_hot_spot(events) else set()
-    for event in events:
-        if event.at_s < 0:
-            raise ValueError(f"at_s {event.at_s} of {type(event).__name__}: expected 0 or more")
-        if isinstance(event, HotSpot) and not bundles.issuperset(event.bundles):
-            unknown = next(name for name in event.bundles if name not in bundles)
-            raise ValueError(f"bundles of HotSpot: there is no {unknown}")
-        broker = getattr(event, "broker", None)
-        if isinstance(broker, str) and broker not in known:
-            raise ValueError(f"broker of {type(event).__name__}: there is no {broker}")
 
 
-def _has_hot_spot(events: Sequence[Event]) -> bool:
-    return any(isinstance(event, HotSpot) for event in events)
-
-
-def _once(names: Sequence[str], what: str) -> frozenset[str]:
-    found = frozenset(names)
-    if len(found) < len(names):
+def _once(names: Sequence[str], what: str) -> None:
+    if len(set(names)) < len(names):
         twice = next(name for number, name in enumerate(names) if name in names[:number])
         raise ValueError(f"{what} {twice}: there are two of that name")
-    return found
 
 
 def _check_size(namespaces: Sequence[NamespaceSpec], events: Sequence[Event], workload: Workload) -> None:

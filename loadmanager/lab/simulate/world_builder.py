@@ -15,15 +15,12 @@ from loadmanager.core.model.load import FloatArray, IntArray
 from loadmanager.errors import ScenarioError
 from loadmanager.lab.simulate import scenario as files
 from loadmanager.lab.simulate.fleet_events import (
-    BadReports,
-    BrokerCrashes,
-    BrokerFallsSick,
     BrokerJoins,
-    BrokerRestarts,
-    BrokerSlower,
-    BrokerStops,
+    BrokersCrash,
+    BrokersRestart,
+    BrokersStop,
     Event,
-    HotSpot,
+    LoadJumps,
     NewNamespace,
 )
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
@@ -233,7 +230,7 @@ def _owners(
 ) -> tuple[BrokerId, ...] | None:
     if how == "placed":
         return None
-    among = brokers if how == "dealt" else [BrokerId(each) for each in how]
+    among = brokers if how == "dealt" else how
     unknown = [each for each in among if each not in brokers]
     if unknown:
         raise ValueError(f"namespaces: owners: no broker {unknown[0]!r} at the beginning")
@@ -369,52 +366,21 @@ def _events(scenario: Scenario, bundles: _BundleParts, where: str) -> Iterator[E
     """Yield the events of brokers and loads; those of new brokers and namespaces are built separately."""
     for event in scenario.events:
         match event:
-            case files.BrokersStop() | files.BrokersCrash() | files.BrokersRestart():
-                yield from _ends(event)
-            case files.BrokerSlows():
-                yield BrokerSlower(event.at_s, BrokerId(event.broker), event.factor)
-            case files.SickBroker():
-                until_s = math.inf if event.until_s is None else event.until_s
-                yield BrokerFallsSick(
-                    event.at_s,
-                    BrokerId(event.broker),
-                    until_s,
-                    event.latency_ms,
-                    event.error_share,
-                    event.queue,
-                    event.carries,
-                )
-            case files.LoadJumps():
+            case LoadJumps():
                 rows = bundles.find(event.bundles, f"{where}: events: loadJumps")
-                yield HotSpot(event.at_s, event.until_s, tuple(bundles.names[row] for row in rows), event.factor)
-            case files.ReportsGoBad():
-                until_s = math.inf if event.until_s is None else event.until_s
-                yield BadReports(event.at_s, BrokerId(event.broker), event.fault, until_s, event.factor)
+                yield event.model_copy(update={"bundles": tuple(bundles.names[row] for row in rows)})
             case files.BrokersJoin() | files.NamespaceAppears():
                 pass
-
-
-def _ends(event: files.BrokersStop | files.BrokersCrash | files.BrokersRestart) -> Iterator[Event]:
-    """Yield the stop, crash or restart of each of the brokers."""
-    for number, each in enumerate(event.brokers):
-        match event:
-            case files.BrokersStop():
-                yield BrokerStops(event.at_s, BrokerId(each), event.drain)
-            case files.BrokersCrash():
-                yield BrokerCrashes(event.at_s, BrokerId(each), event.down_s)
-            case files.BrokersRestart():
-                yield BrokerRestarts(event.at_s + number * event.every_s, BrokerId(each), event.down_s)
+            case _:
+                yield event
 
 
 def _require_brokers(scenario: Scenario, known: set[BrokerId], where: str) -> None:
     """Raise `ScenarioError` for a named broker that never exists."""
     for number, event in enumerate(scenario.events):
-        named: tuple[str, ...] = ()
-        if isinstance(event, files.BrokersStop | files.BrokersCrash | files.BrokersRestart):
-            named = event.brokers
-        elif isinstance(event, files.BrokerSlows | files.SickBroker | files.ReportsGoBad):
-            named = (event.broker,)
-        _require(named, known, f"{where}: events.{number}")
+        if not isinstance(event, files.BrokersJoin | files.NamespaceAppears | LoadJumps):
+            named = event.brokers if isinstance(event, BrokersStop | BrokersCrash | BrokersRestart) else (event.broker,)
+            _require(named, known, f"{where}: events.{number}")
     expect = scenario.expect
     for key in ("filled", "moves_to", "moves_from"):
         _require([each.broker for each in getattr(expect, key)], known, f"{where}: expect.{key}")

@@ -11,8 +11,8 @@ from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.lab.simulate.calibration import FleetCalibration
 from loadmanager.lab.simulate.fleet_events import (
     BrokerJoins,
-    BrokerRestarts,
-    BrokerStops,
+    BrokersRestart,
+    BrokersStop,
     LeaderElected,
     NewNamespace,
 )
@@ -163,9 +163,9 @@ def test_brokers_and_namespaces_come_and_go_as_recorded() -> None:
     assert given.namespaces[0].owners == ("a:8080",)
     joins = [(event.at_s, event.broker.id) for event in given.events if isinstance(event, BrokerJoins)]
     assert joins == [(1200.0, "new:8080"), (1260.0, "again:8080")]
-    restarts = [event for event in given.events if isinstance(event, BrokerRestarts)]
-    assert BrokerRestarts(1260.0, BrokerId("again:8080"), 2330.0) in restarts
-    assert BrokerStops(0.0, BrokerId("gone:8080"), drain=False) in given.events
+    restarts = [event for event in given.events if isinstance(event, BrokersRestart)]
+    assert BrokersRestart(at_s=1260.0, brokers=(BrokerId("again:8080"),), down_s=2330.0) in restarts
+    assert BrokersStop(at_s=0.0, brokers=(BrokerId("gone:8080"),), drain=False) in given.events
     appearing = [event for event in given.events if isinstance(event, NewNamespace)]
     assert [(event.at_s, event.namespace.name) for event in appearing] == [(1200.0, "tenant/young")]
     assert rates(given, 1199.0) == [1.0, 0.0]
@@ -294,9 +294,9 @@ def test_brokers_come_and_go_at_recorded_times() -> None:
     assert [spec.id for spec in found.brokers] == ["a:8080"]
     assert {(type(event), event.at_s) for event in found.events} == {
         (BrokerJoins, 4.0),
-        (BrokerRestarts, 50.0),
+        (BrokersRestart, 50.0),
         (BrokerJoins, 105.0),
-        (BrokerStops, 120.0),
+        (BrokersStop, 120.0),
     }
 
 

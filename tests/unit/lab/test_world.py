@@ -21,18 +21,18 @@ from loadmanager.core.planning.churn import MoveMemory
 from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdReason
 from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.fleet_events import (
-    BadReports,
-    BrokerCrashes,
     BrokerFallsSick,
     BrokerJoins,
-    BrokerRestarts,
-    BrokerSlower,
-    BrokerStops,
+    BrokersCrash,
+    BrokerSlows,
+    BrokersRestart,
+    BrokersStop,
     Event,
-    HotSpot,
     LeaderElected,
+    LoadJumps,
     NewNamespace,
     ReportFault,
+    ReportsGoBad,
 )
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
 from loadmanager.lab.simulate.run_rules import WorldRules
@@ -279,7 +279,7 @@ def _pin_to_the_second(made: World) -> World:
 
 
 def test_unserved_load_counts_in_the_total_only() -> None:
-    made = world(_WEIGHTS, mib_per_s=20.0, settings=QUIET, events=[BrokerCrashes(20.0, _broker(0))])
+    made = world(_WEIGHTS, mib_per_s=20.0, settings=QUIET, events=[BrokersCrash(at_s=20.0, brokers=(_broker(0),))])
     series = made.run(40.0, 1.0).series
     at, served = 25, sum(_WEIGHTS[1::3]) + sum(_WEIGHTS[2::3])
     assert series.unowned_load[at] == pytest.approx(series.load[at] - 2 * 20.0 * MIB * served)
@@ -329,7 +329,7 @@ def test_unowned_bundles_are_placed_in_one_batch() -> None:
 
 
 def test_bundles_of_a_crashed_broker_are_served_after_its_session() -> None:
-    made = world([1.0] * 9, settings=QUIET, events=[BrokerCrashes(100.0, _broker(0))])
+    made = world([1.0] * 9, settings=QUIET, events=[BrokersCrash(at_s=100.0, brokers=(_broker(0),))])
     result = made.run(300.0, 10.0)
     assert result.unowned_bundle_s == pytest.approx(3 * (10.0 + 0.5))
     assert result.placements == 3
@@ -338,7 +338,7 @@ def test_bundles_of_a_crashed_broker_are_served_after_its_session() -> None:
 
 
 def test_stopped_broker_is_drained_first() -> None:
-    made = world([1.0] * 12, events=[BrokerStops(100.0, _broker(1))])
+    made = world([1.0] * 12, events=[BrokersStop(at_s=100.0, brokers=(_broker(1),))])
     result = made.run(300.0, 10.0)
     assert [move.reason for move in result.moves] == [OwnershipReason.DRAIN] * 4
     assert {move.source for move in result.moves} == {_broker(1)}
@@ -350,14 +350,17 @@ def test_stopped_broker_is_drained_first() -> None:
 
 
 def test_restarted_broker_is_another_registration() -> None:
-    result = world([1.0] * 9, events=[BrokerRestarts(100.0, _broker(0), 20.0)]).run(300.0, 10.0)
+    result = world([1.0] * 9, events=[BrokersRestart(at_s=100.0, brokers=(_broker(0),), down_s=20.0)]).run(300.0, 10.0)
     assert [(found.at_s, found.broker, found.incarnation) for found in result.first_reports[3:]] == [
         (120.5, _broker(0), 4)
     ]
 
 
 def test_broker_back_before_its_session_ended_serves_new_grants() -> None:
-    events: list[Event] = [BrokerCrashes(100.0, _broker(0)), BrokerRestarts(102.0, _broker(0), 3.0)]
+    events: list[Event] = [
+        BrokersCrash(at_s=100.0, brokers=(_broker(0),)),
+        BrokersRestart(at_s=102.0, brokers=(_broker(0),), down_s=3.0),
+    ]
     made = world([1.0] * 9, settings=QUIET, events=events)
     result = made.run(300.0, 10.0)
     assert list(violations(made)) == []
@@ -368,7 +371,13 @@ def test_broker_back_before_its_session_ended_serves_new_grants() -> None:
 def test_unload_unanswered_by_a_crashed_broker_ends_with_its_session() -> None:
     rules = WorldRules(first_round_s=30.0, unload_s=5.0, session_timeout_s=30.0)
     settings = replace(EAGER, broker_threshold_shedder_percentage=3, history_resource_percentage=0.0)
-    made = world(_WEIGHTS, mib_per_s=20.0, settings=settings, rules=rules, events=[BrokerCrashes(32.0, _broker(0))])
+    made = world(
+        _WEIGHTS,
+        mib_per_s=20.0,
+        settings=settings,
+        rules=rules,
+        events=[BrokersCrash(at_s=32.0, brokers=(_broker(0),))],
+    )
     result = made.run(120.0, 10.0)
     assert result.moves[0].source == _broker(0)
     assert 62.0 <= result.moves[0].at_s <= 64.0
@@ -378,7 +387,13 @@ def test_unload_unanswered_by_a_crashed_broker_ends_with_its_session() -> None:
 def test_unload_without_an_answer_fails_at_its_deadline() -> None:
     rules = WorldRules(first_round_s=30.0, unload_s=5.0, unload_deadline_s=20.0, session_timeout_s=300.0)
     settings = replace(EAGER, broker_threshold_shedder_percentage=3, history_resource_percentage=0.0)
-    made = world(_WEIGHTS, mib_per_s=20.0, settings=settings, rules=rules, events=[BrokerCrashes(32.0, _broker(0))])
+    made = world(
+        _WEIGHTS,
+        mib_per_s=20.0,
+        settings=settings,
+        rules=rules,
+        events=[BrokersCrash(at_s=32.0, brokers=(_broker(0),))],
+    )
     result = made.run(80.0, 10.0)
     assert result.verdicts["shed", OwnershipReason.UNLOAD_FAILED, True] >= 1
     assert list(violations(made)) == []
@@ -386,7 +401,7 @@ def test_unload_without_an_answer_fails_at_its_deadline() -> None:
 
 def test_placement_is_retried_while_there_is_no_broker() -> None:
     events: list[Event] = [
-        BrokerStops(50.0, _broker(0), drain=False),
+        BrokersStop(at_s=50.0, brokers=(_broker(0),), drain=False),
         BrokerJoins(100.0, BrokerSpec(BrokerId("new:8080"))),
     ]
     made, reasons = world([1.0] * 3, brokers=1, events=events), list[set[str]]()
@@ -403,7 +418,7 @@ def test_placement_is_retried_while_there_is_no_broker() -> None:
 
 def test_slower_broker_uses_more_cpu_for_the_same_load() -> None:
     usages: list[float] = []
-    made = world([1.0] * 9, mib_per_s=50.0, events=[BrokerSlower(100.0, _broker(0), 0.25)])
+    made = world([1.0] * 9, mib_per_s=50.0, events=[BrokerSlows(at_s=100.0, broker=_broker(0), factor=0.25)])
     made.run(150.0, 10.0, lambda progress: usages.append(progress.worst_usage))
     assert usages[-1] > 2 * usages[0]
 
@@ -411,10 +426,10 @@ def test_slower_broker_uses_more_cpu_for_the_same_load() -> None:
 def test_sick_broker_serves_less_until_it_recovers_or_restarts() -> None:
     loads: list[float] = []
     events: list[Event] = [
-        BrokerFallsSick(100.0, _broker(0), until_s=300.0),
-        BrokerFallsSick(100.0, _broker(1)),
-        BrokerRestarts(600.0, _broker(1)),
-        BrokerFallsSick(610.0, _broker(1)),
+        BrokerFallsSick(at_s=100.0, broker=_broker(0), until_s=300.0),
+        BrokerFallsSick(at_s=100.0, broker=_broker(1)),
+        BrokersRestart(at_s=600.0, brokers=(_broker(1),)),
+        BrokerFallsSick(at_s=610.0, broker=_broker(1)),
     ]
     made = world([1.0] * 9, events=events)
 
@@ -438,7 +453,9 @@ def test_health_is_not_reported_without_sick_brokers() -> None:
 
 def test_hot_spot_lasts_for_its_time_only() -> None:
     bundle = NamespaceSpec.of("tenant/ns-0000", 9).bundle_names()[4]
-    result = world([1.0] * 9, events=[HotSpot(100.0, 200.0, (bundle,), 0.0)]).run(300.0, 10.0)
+    result = world([1.0] * 9, events=[LoadJumps(at_s=100.0, until_s=200.0, bundles=(bundle,), factor=0.0)]).run(
+        300.0, 10.0
+    )
     load = result.series.load
     assert load[:10].tolist() == [load[0]] * 10
     assert load[10:20] == pytest.approx(load[0] * 8 / 9)
@@ -529,7 +546,7 @@ def test_extensible_rule_splits_after_consecutive_rounds() -> None:
 
 @pytest.mark.parametrize("fault", ReportFault)
 def test_report_fault_ends_at_its_time(fault: ReportFault) -> None:
-    made = world([1.0] * 9, events=[BadReports(0.0, _broker(0), fault, until_s=100.0)])
+    made = world([1.0] * 9, events=[ReportsGoBad(at_s=0.0, broker=_broker(0), fault=fault, until_s=100.0)])
     made.run(1200.0)
     last = made._state.reports[made._state.registrations[_broker(0)]]
     rates = made._state.loads.load[[0, 3, 6]].sum(axis=0)
@@ -540,7 +557,7 @@ def test_report_fault_ends_at_its_time(fault: ReportFault) -> None:
 def test_report_faults_change_reports_only() -> None:
     found = {}
     for fault in (ReportFault.DECAYED, ReportFault.UNKNOWN_NIC, ReportFault.WRONG_CAPACITY, ReportFault.SUM_DIFFERS):
-        made = world([1.0] * 9, events=[BadReports(10.0, _broker(0), fault, factor=4.0)])
+        made = world([1.0] * 9, events=[ReportsGoBad(at_s=10.0, broker=_broker(0), fault=fault, factor=4.0)])
         result = made.run(1200.0)
         found[fault] = made._state.reports[made._state.registrations[_broker(0)]]
         assert result.series.imbalance[1] == pytest.approx(1.0)
@@ -556,7 +573,7 @@ def test_silent_broker_sends_no_reports_and_stale_one_repeats_itself() -> None:
     ramp = Ramp(9, np.array([0, 3, 6]), 3.0, 100.0, 100.0)
     reported = {}
     for fault in (ReportFault.SILENT, ReportFault.STALE):
-        made = world([1.0] * 9, shapes=[ramp], events=[BadReports(10.0, _broker(0), fault)])
+        made = world([1.0] * 9, shapes=[ramp], events=[ReportsGoBad(at_s=10.0, broker=_broker(0), fault=fault)])
         made.run(1200.0)
         reported[fault] = made._state.reports[made._state.registrations[_broker(0)]]
     assert reported[ReportFault.SILENT].last_update_ms == round(START_S * 1000)
@@ -611,13 +628,10 @@ def test_unknown_strategy_is_rejected_before_the_run() -> None:
 @pytest.mark.parametrize(
     ("event", "message"),
     [
-        (BrokerCrashes(1.0, BrokerId("nobody:8080")), "broker of BrokerCrashes: there is no nobody:8080"),
         (BrokerJoins(1.0, BrokerSpec(BrokerId("broker-0000:8080"))), "broker broker-0000:8080: there are two"),
-        (HotSpot(1.0, 2.0, ("tenant/ns/none",), 2.0), "bundles of HotSpot: there is no tenant/ns/none"),
         (NewNamespace(1.0, NamespaceSpec.of("tenant/ns-0000", 1)), "namespace tenant/ns-0000: there are two"),
         (NewNamespace(1.0, NamespaceSpec.of("tenant/new", 1)), "loads for 6 bundles, and the namespaces have 7"),
         (NewNamespace(1.0, NamespaceSpec.of("tenant/new", 1, [_broker(0)])), "created later"),
-        (BrokerCrashes(-1.0, _broker(0)), "at_s -1.0 of BrokerCrashes"),
     ],
 )
 def test_impossible_events_are_rejected_by_name(event: Event, message: str) -> None:
@@ -700,7 +714,7 @@ def test_hot_bundle_is_split_by_latest_rates(load_manager: str, splits: int) -> 
     brokers = [replace(spec, load_manager_class=load_manager) for spec in brokers_named(3)]
     (namespace,) = namespaces_dealt(1, 3, [spec.id for spec in brokers])
     hot = f"{namespace.name}/{namespace.ranges()[0]}"
-    surge = HotSpot(4000.0, 4600.0, (hot,), 100.0)
+    surge = LoadJumps(at_s=4000.0, until_s=4600.0, bundles=(hot,), factor=100.0)
     made = world([0.1] * 3, mib_per_s=3.0, brokers=brokers, namespaces=[namespace], settings=settings, events=[surge])
     assert [split.bundle for split in made.run(4600.0).splits[:1]] == [hot] * splits
 
@@ -721,7 +735,7 @@ def test_split_parts_stay_when_churn_limits_are_exhausted() -> None:
 
 
 def test_rejected_report_splits_nothing() -> None:
-    bad = [BadReports(0.0, _broker(number), ReportFault.SUM_DIFFERS) for number in range(3)]
+    bad = [ReportsGoBad(at_s=0.0, broker=_broker(number), fault=ReportFault.SUM_DIFFERS) for number in range(3)]
     result = _split_world(_SPLITTING, events=bad).run(180.0, 10.0)
     assert result.verdicts["split", SplitReason.REPORT_NOT_BELIEVED, False] > 0
     assert result.splits == ()
@@ -755,11 +769,19 @@ def test_namespace_may_be_partly_owned() -> None:
     assert list(violations(made)) == []
 
 
-@pytest.mark.parametrize("event", [BrokerStops(1.0, _broker(3)), BrokerSlower(1.0, _broker(3), 2.0)])
+@pytest.mark.parametrize(
+    "event", [BrokersStop(at_s=1.0, brokers=(_broker(3),)), BrokerSlows(at_s=1.0, broker=_broker(3), factor=2.0)]
+)
 def test_events_of_a_broker_before_it_joins_have_no_effect(event: Event) -> None:
-    more: list[Event] = [event, BadReports(1.0, _broker(3), ReportFault.SILENT), BrokerCrashes(1.0, _broker(3))]
+    more: list[Event] = [
+        event,
+        ReportsGoBad(at_s=1.0, broker=_broker(3), fault=ReportFault.SILENT),
+        BrokersCrash(at_s=1.0, brokers=(_broker(3),)),
+    ]
     joins = BrokerJoins(50.0, BrokerSpec(_broker(3)))
-    made = world([1.0] * 9, settings=QUIET, events=[*more, BrokerRestarts(2.0, _broker(3), 1.0), joins])
+    made = world(
+        [1.0] * 9, settings=QUIET, events=[*more, BrokersRestart(at_s=2.0, brokers=(_broker(3),), down_s=1.0), joins]
+    )
     result = made.run(100.0, 10.0)
     assert result.series.brokers[[0, -1]].tolist() == [3, 4]
     assert made._state.fleet.speed.tolist() == [1.0] * 4
