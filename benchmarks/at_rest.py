@@ -11,26 +11,28 @@ from collections.abc import Sequence
 import numpy as np
 
 from loadmanager.core.model.load import CPU, FloatArray, IntArray
+from loadmanager.history.synthetic_fleet import Series
 from loadmanager.lab.simulate.fleet_events import ReportsGoBad
 from loadmanager.lab.simulate.scenario import Scenario, numbered
 from loadmanager.lab.simulate.scenario_run import settings_for
-from loadmanager.lab.simulate.world_builder import RecordedSeries, broker_spec, workload_of
+from loadmanager.lab.simulate.world_builder import broker_spec, world_of
 from loadmanager.lab.simulate.world_recorder import counted_resources
 
 MOMENTS = 500
 """Number of steps that are evaluated."""
 
 
-def imbalance_at_rest(scenario: Scenario, recorded: Sequence[RecordedSeries] = ()) -> float:
+def imbalance_at_rest(scenario: Scenario, recorded: Sequence[Series] = ()) -> float:
     """Return the mean imbalance over time; NaN if brokers join, leave or change, or if loads jump."""
     if not all(isinstance(event, ReportsGoBad) for event in scenario.events):
         return float("nan")
-    workload, cost = workload_of(scenario, recorded), scenario.costs
-    counted = counted_resources(settings_for(scenario, "", {}).planner_settings())
+    settings, cost = settings_for(scenario, "", {}), scenario.costs
+    workload = world_of(scenario, settings, recorded).workload
+    counted = counted_resources(settings.planner_settings())
     capacity = _capacity(scenario)[:, counted]
     steps = int(scenario.duration_s / scenario.step_s)
     moments = np.unique(np.linspace(0, steps - 1, MOMENTS).astype(int)) * scenario.step_s
-    needs = [cost.demand(workload.load_at(t_s), workload.topics)[:, counted] for t_s in moments.tolist()]
+    needs = [cost.demand(workload.load_at(t_s), workload.topics_at(t_s))[:, counted] for t_s in moments.tolist()]
     owner = _spread(np.mean(needs, axis=0), capacity)
     return float(np.mean([_imbalance(need, owner, capacity) for need in needs]))
 

@@ -26,12 +26,11 @@ from loadmanager.cli.service_runner import given_settings
 from loadmanager.cli.text.text_tables import format_table, get_terminal_width, wrap_text, write_lines
 from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, sum_certificates
 from loadmanager.errors import LoadManagerError, ScenarioError
-from loadmanager.history.synthetic_fleet import read_series
+from loadmanager.history.synthetic_fleet import Series, read_series
 from loadmanager.lab.simulate import world
 from loadmanager.lab.simulate.scenario import Scenario, parse_scenario
 from loadmanager.lab.simulate.scenario_checks import mean_imbalance, own_moves
 from loadmanager.lab.simulate.scenario_run import SIDE_BY_SIDE, Run, run, settings_for
-from loadmanager.lab.simulate.world_builder import RecordedSeries
 
 _ALL = "all"
 
@@ -41,7 +40,7 @@ class _ScenarioCase:
     """A scenario to run, with its traces and strategies."""
 
     scenario: Scenario
-    recorded: list[RecordedSeries]
+    recorded: list[Series]
     strategies: tuple[str, ...]
 
 
@@ -312,9 +311,7 @@ def load_scenario(name: str) -> tuple[Scenario, Path]:
     return known[name], Path()
 
 
-def recorded_for(
-    scenario: Scenario, directory: Path, given: Sequence[str] = (), most_missing: int = 0
-) -> list[RecordedSeries]:
+def recorded_for(scenario: Scenario, directory: Path, given: Sequence[str] = (), most_missing: int = 0) -> list[Series]:
     """Read the recorded series of a scenario, from the `given` files and directories or else from its own.
 
     Up to `most_missing` missing values in a row are replaced by the last value.
@@ -328,8 +325,7 @@ def recorded_for(
     paths = [Path(each) for each in given] or [directory / each for each in named]
     if not paths:
         raise ScenarioError(f"scenario {scenario.name}: traces: it names no files; give them by --traces")
-    series = read_series(list(_files(paths)), most_missing)
-    return [RecordedSeries(each.name, each.step_ms / 1000, each.values) for each in series]
+    return read_series(list(_files(paths)), most_missing)
 
 
 def _files(paths: Iterable[Path]) -> Iterable[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loadmanager.config.dynamic_settings import settings_of, with_overrides
 from loadmanager.config.node_settings import Settings
@@ -17,7 +17,10 @@ from loadmanager.lab.simulate.scenario import Scenario
 from loadmanager.lab.simulate.scenario_checks import BoundCheck, check
 from loadmanager.lab.simulate.sim_result import Result
 from loadmanager.lab.simulate.world import Progress
-from loadmanager.lab.simulate.world_builder import RecordedSeries, world_of
+from loadmanager.lab.simulate.world_builder import world_of
+
+if TYPE_CHECKING:
+    from loadmanager.history.synthetic_fleet import Series
 
 SHEDDING = "loadBalancerLoadSheddingStrategy"
 PLACEMENT = "loadBalancerLoadPlacementStrategy"
@@ -65,7 +68,7 @@ def run(
     strategy: str = "",
     overrides: Mapping[str, str] | None = None,
     *,
-    recorded: Sequence[RecordedSeries] = (),
+    recorded: Sequence[Series] = (),
     observe: Callable[[Progress], None] | None = None,
     certify: bool = False,
 ) -> Run:

@@ -97,6 +97,7 @@ class World:
         learned: LearnedLoads = NOTHING_LEARNED,
         seed: int = 0,
     ) -> None:
+        self.workload = workload
         self._seed = seed
         self._rules = rules
         restarts = (each.one_by_one() if isinstance(each, BrokersRestart) else (each,) for each in events)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -44,19 +45,13 @@ from loadmanager.lab.simulate.workload import (
 from loadmanager.lab.simulate.world import World
 from loadmanager.lab.simulate.world_state import START_S
 
+if TYPE_CHECKING:
+    from loadmanager.history.synthetic_fleet import Series
+
 _MINUTE_S = 60.0
 _CORE_PERCENT = 100.0
 _KBIT_PER_GBIT = 1_000_000.0
 _SHOWN_BROKERS = 5
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RecordedSeries:
-    """Recorded series of non-negative numbers, `interval_s` apart."""
-
-    name: str
-    interval_s: float
-    values: FloatArray
 
 
 @dataclass(slots=True)
@@ -90,7 +85,7 @@ class _BundleParts:
         references = [each for given in references for each in self._all_of(given)]
         unknown = [each for each in references if each not in self.row_of]
         if unknown:
-            raise ScenarioError(f"{where}: no bundle {unknown[0]!r}; expected tenant/namespace#0, or the bundle's name")
+            raise ValueError(f"{where}: no bundle {unknown[0]!r}; expected tenant/namespace#0, or the bundle's name")
         return [self.row_of[each] for each in references]
 
     def _all_of(self, reference: str) -> list[str]:
@@ -104,12 +99,11 @@ class _BundleParts:
         return np.repeat(np.arange(len(self.rows)), [len(row.load) for row in self.rows])
 
 
-def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[RecordedSeries] = ()) -> World:
+def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[Series] = ()) -> World:
     """Build the simulation of a scenario with these settings. `recorded` are the series of its traces.
 
     Raises `ScenarioError`, which names the fault.
     """
-    where = f"scenario {scenario.name}"
     try:
         brokers = [broker_spec(name, kind) for name, kind in numbered(scenario.brokers, 0)]
         ids = [each.id for each in brokers]
@@ -117,12 +111,12 @@ def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[Recorded
         namespaces = _at_the_beginning(scenario, ids, bundles)
         joining, appearing = _joining(scenario), _appearing(scenario, ids, bundles)
         known = {*ids, *(each.broker.id for each in joining)}
-        events = [*joining, *appearing, *_events(scenario, bundles, where)]
-        _require_brokers(scenario, known, where)
+        events = [*joining, *appearing, *_events(scenario, bundles)]
+        _require_brokers(scenario, known)
         return World(
             brokers,
             namespaces,
-            _workload(scenario, bundles, recorded, where),
+            _workload(scenario, bundles, recorded),
             settings.planner_settings(),
             rules=world_rules(scenario.rules, settings),
             cost=scenario.costs,
@@ -131,18 +125,7 @@ def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[Recorded
             seed=scenario.seed,
         )
     except (ValueError, InvalidNameError) as error:
-        raise ScenarioError(f"{where}: {error}") from None
-
-
-def workload_of(scenario: Scenario, recorded: Sequence[RecordedSeries] = ()) -> ShapedWorkload:
-    """Build the workload of the initial bundles, without events. Raises `ScenarioError`."""
-    where = f"scenario {scenario.name}"
-    bundles = _BundleParts()
-    try:
-        _at_the_beginning(scenario, scenario.broker_ids(), bundles)
-    except (ValueError, InvalidNameError) as error:
-        raise ScenarioError(f"{where}: {error}") from None
-    return _workload(scenario, bundles, recorded, where)
+        raise ScenarioError(f"scenario {scenario.name}: {error}") from None
 
 
 def _at_the_beginning(scenario: Scenario, brokers: Sequence[BrokerId], bundles: _BundleParts) -> list[NamespaceSpec]:
@@ -255,10 +238,7 @@ def _traced_namespaces(
     return specs
 
 
-def _workload(
-    scenario: Scenario, bundles: _BundleParts, recorded: Sequence[RecordedSeries], where: str
-) -> ShapedWorkload:
-    count = len(bundles.names)
+def _workload(scenario: Scenario, bundles: _BundleParts, recorded: Sequence[Series]) -> ShapedWorkload:
     contents: dict[int, BundleTopics] = {}
     for row in bundles.rows:
         if row.contents is not None:
@@ -269,7 +249,7 @@ def _workload(
         np.concatenate([row.load for row in bundles.rows]),
         np.concatenate([np.full(len(row.load), row.topics, dtype=np.int64) for row in bundles.rows]),
         np.concatenate([np.full(len(row.load), row.sessions, dtype=np.int64) for row in bundles.rows]),
-        tuple(_shapes(scenario, bundles, recorded, count, where)),
+        tuple(_shapes(scenario, bundles, recorded)),
         contents,
     )
 
@@ -283,9 +263,8 @@ def _topic_weight(contents: files.TopicContents) -> Callable[[int], float]:
     return lambda number: share if number == count // 2 else others
 
 
-def _shapes(
-    scenario: Scenario, bundles: _BundleParts, recorded: Sequence[RecordedSeries], count: int, where: str
-) -> Iterator[LoadShape]:
+def _shapes(scenario: Scenario, bundles: _BundleParts, recorded: Sequence[Series]) -> Iterator[LoadShape]:
+    count = len(bundles.names)
     for shape in scenario.shapes:
         match shape:
             case files.NoiseShape():
@@ -297,10 +276,10 @@ def _shapes(
             case files.BurstsShape():
                 yield Bursts(bundles.namespaces(), shape.factor, shape.lasts_s, shape.every_s, scenario.seed)
             case files.RampShape():
-                rows = range(count) if shape.bundles is None else bundles.find(shape.bundles, f"{where}: shapes")
+                rows = range(count) if shape.bundles is None else bundles.find(shape.bundles, "shapes")
                 yield Ramp(count, np.array(rows, dtype=np.int64), shape.factor, shape.from_s, shape.until_s)
     if scenario.traces is not None:
-        yield _follow_traces(scenario.traces, bundles, recorded, scenario.seed, where)
+        yield _follow_traces(scenario.traces, bundles, recorded, scenario.seed)
 
 
 def _phases(how: str, seed: int, bundles: _BundleParts) -> FloatArray | float:
@@ -315,20 +294,15 @@ def _phases(how: str, seed: int, bundles: _BundleParts) -> FloatArray | float:
 
 
 def _follow_traces(
-    traces: files.Traces, bundles: _BundleParts, recorded: Sequence[RecordedSeries], seed: int, where: str
+    traces: files.Traces, bundles: _BundleParts, recorded: Sequence[Series], seed: int
 ) -> FollowedSeries:
     """Build the shape in which each traced bundle follows a series, scaled to mean 1; other bundles are unchanged."""
     if not recorded:
-        raise ScenarioError(f"{where}: traces: no series was read")
-    interval_s = recorded[0].interval_s
+        raise ValueError("traces: no series was read")
+    interval_s = recorded[0].step_ms / 1000
     for each in recorded:
-        if not math.isclose(each.interval_s, interval_s, rel_tol=1e-6):
-            raise ScenarioError(
-                f"{where}: traces: series {each.name!r} has a value every {each.interval_s:g} s and"
-                f" {recorded[0].name!r} every {interval_s:g} s; expected the same of all"
-            )
         if not math.fsum(each.values.tolist()) > 0:
-            raise ScenarioError(f"{where}: traces: series {each.name!r} is 0 throughout")
+            raise ValueError(f"traces: series {each.name!r} is 0 throughout")
     first = next(row.first for row in bundles.rows if row.spec.name.startswith(f"{traces.name}-"))
     which = np.full(len(bundles.names), len(recorded), dtype=np.int64)
     which[first : first + traces.bundles] = np.arange(traces.bundles) % len(recorded)
@@ -362,12 +336,12 @@ def _appearing(scenario: Scenario, brokers: Sequence[BrokerId], bundles: _Bundle
     return found
 
 
-def _events(scenario: Scenario, bundles: _BundleParts, where: str) -> Iterator[Event]:
+def _events(scenario: Scenario, bundles: _BundleParts) -> Iterator[Event]:
     """Yield the events of brokers and loads; those of new brokers and namespaces are built separately."""
     for event in scenario.events:
         match event:
             case LoadJumps():
-                rows = bundles.find(event.bundles, f"{where}: events: loadJumps")
+                rows = bundles.find(event.bundles, "events: loadJumps")
                 yield event.model_copy(update={"bundles": tuple(bundles.names[row] for row in rows)})
             case files.BrokersJoin() | files.NamespaceAppears():
                 pass
@@ -375,22 +349,22 @@ def _events(scenario: Scenario, bundles: _BundleParts, where: str) -> Iterator[E
                 yield event
 
 
-def _require_brokers(scenario: Scenario, known: set[BrokerId], where: str) -> None:
-    """Raise `ScenarioError` for a named broker that never exists."""
+def _require_brokers(scenario: Scenario, known: set[BrokerId]) -> None:
+    """Raise `ValueError` for a named broker that never exists."""
     for number, event in enumerate(scenario.events):
         if not isinstance(event, files.BrokersJoin | files.NamespaceAppears | LoadJumps):
             named = event.brokers if isinstance(event, BrokersStop | BrokersCrash | BrokersRestart) else (event.broker,)
-            _require(named, known, f"{where}: events.{number}")
+            _require(named, known, f"events.{number}")
     expect = scenario.expect
     for key in ("filled", "moves_to", "moves_from"):
-        _require([each.broker for each in getattr(expect, key)], known, f"{where}: expect.{key}")
+        _require([each.broker for each in getattr(expect, key)], known, f"expect.{key}")
 
 
 def _require(named: Iterable[str], known: set[BrokerId], where: str) -> None:
     for each in named:
         if each not in known:
             shown = ", ".join(sorted(known)[:_SHOWN_BROKERS])
-            raise ScenarioError(f"{where}: there is no broker {each!r}; there are {shown}")
+            raise ValueError(f"{where}: there is no broker {each!r}; there are {shown}")
 
 
 def world_rules(rules: Rules, settings: Settings) -> WorldRules:

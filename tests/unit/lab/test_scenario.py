@@ -8,9 +8,10 @@ import pytest
 from support.scenarios import a_file, a_scenario
 
 from loadmanager.errors import ConfigurationError, ScenarioError
+from loadmanager.history.synthetic_fleet import Series
 from loadmanager.lab.simulate.scenario import parse_scenario
 from loadmanager.lab.simulate.scenario_run import run, settings_for
-from loadmanager.lab.simulate.world_builder import RecordedSeries, workload_of, world_of
+from loadmanager.lab.simulate.world_builder import world_of
 
 LOAD_JUMPS = {"kind": "loadJumps", "atS": 1, "untilS": 2, "bundles": ["t/ns#0"], "factor": 2}
 
@@ -111,15 +112,10 @@ def test_invalid_settings_are_rejected_by_key(settings: dict[str, Any], complain
         run(a_scenario(settings=settings))
 
 
-def test_series_with_different_steps_or_only_zeros_are_rejected() -> None:
+def test_series_of_zeros_is_rejected() -> None:
     scenario = a_scenario(traces={"bundles": 2})
-    settings = settings_for(scenario, "", {})
-    values = np.array([1.0, 2.0, 3.0])
-    every_5, every_60 = RecordedSeries("a", 5.0, values), RecordedSeries("b", 60.0, values)
-    with pytest.raises(ScenarioError, match="series 'b' has a value every 60 s and 'a' every 5 s"):
-        world_of(scenario, settings, [every_5, every_60])
     with pytest.raises(ScenarioError, match="series 'c' is 0 throughout"):
-        world_of(scenario, settings, [RecordedSeries("c", 5.0, values * 0)])
+        world_of(scenario, settings_for(scenario, "", {}), [Series("c", "c.csv", 0, 5_000, np.zeros(3))])
 
 
 @pytest.mark.parametrize(
@@ -219,14 +215,9 @@ def test_crashed_broker_returns_at_its_time() -> None:
 def test_workload_is_computed_without_a_run() -> None:
     shapes = [{"kind": "noise", "spread": 0.2}, {"kind": "drift", "factor": 2, "periodS": 300}]
     scenario = a_scenario(stepS=60, seed=3, shapes=shapes, traces={"bundles": 3})
-    recorded = [RecordedSeries("a", 60.0, np.array([1.0, 2.0, 3.0]))]
-    workload, series = workload_of(scenario, recorded), run(scenario, recorded=recorded).result.series
+    recorded = [Series("a", "a.csv", 0, 60_000, np.array([1.0, 2.0, 3.0]))]
+    workload = world_of(scenario, settings_for(scenario, "", {}), recorded).workload
+    series = run(scenario, recorded=recorded).result.series
     assert len(workload) == scenario.bundles() == 7
     throughput = [workload.load_at(t_s)[:, 2:].sum() for t_s in series.t_s.tolist()]
     assert throughput == pytest.approx(series.load.tolist())
-
-
-def test_impossible_workload_is_rejected() -> None:
-    scenario = a_scenario(namespaces=[{"name": "t/ns", "bundles": 2, "owners": ["x:1"]}])
-    with pytest.raises(ScenarioError, match="scenario a-scenario: namespaces: owners: no broker 'x:1'"):
-        workload_of(scenario)
