@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from measure import Measured, show
-from support.worlds import brokers_named, namespaces_dealt
+from support.worlds import brokers_named, namespaces_dealt, steady
 
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.lab.simulate.run_rules import WorldRules
-from loadmanager.lab.simulate.workload import Diurnal, LoadShape, Noise, heavy_tailed, steady
+from loadmanager.lab.simulate.workload import Diurnal, LoadShape, Noise, heavy_tailed
 from loadmanager.lab.simulate.world import Progress, World
 
 BUNDLES_PER_NAMESPACE = 100

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.waiting import patience
-from support.worlds import EAGER, brokers_named, load_of, namespaces_dealt, violations, world
+from support.worlds import EAGER, brokers_named, load_of, namespaces_dealt, steady, violations, world
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
@@ -31,7 +31,7 @@ from loadmanager.lab.simulate.fleet_events import (
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
 from loadmanager.lab.simulate.run_rules import WorldRules
 from loadmanager.lab.simulate.sim_result import Result
-from loadmanager.lab.simulate.workload import Diurnal, Noise, heavy_tailed, random_topics, steady
+from loadmanager.lab.simulate.workload import Diurnal, Noise, heavy_tailed, random_topics
 from loadmanager.lab.simulate.world import Progress, World
 
 _BROKERS = [spec.id for spec in brokers_named(4)]

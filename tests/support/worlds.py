@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from loadmanager.core.model.load import FloatArray
 from loadmanager.lab.simulate.fleet_events import Event
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
 from loadmanager.lab.simulate.run_rules import WorldRules
-from loadmanager.lab.simulate.workload import LoadShape, ShapedWorkload, steady
+from loadmanager.lab.simulate.workload import BundleTopics, LoadShape, ShapedWorkload
 from loadmanager.lab.simulate.world import World
 
 MIB = 1024 * 1024
@@ -45,6 +45,23 @@ def namespaces_dealt(count: int, bundles: int, brokers: Sequence[BrokerId]) -> l
 def load_of(mib_per_s: float) -> tuple[float, float, float, float]:
     """Return a load of this many MiB/s in and as many out, in messages of 8 KiB."""
     return (mib_per_s * 128, mib_per_s * 128, mib_per_s * MIB, mib_per_s * MIB)
+
+
+def steady(
+    weights: FloatArray | Sequence[float],
+    load: tuple[float, float, float, float],
+    *,
+    topics: int = 10,
+    sessions: int = 20,
+    shapes: Sequence[LoadShape] = (),
+    contents: Mapping[int, BundleTopics] | None = None,
+) -> ShapedWorkload:
+    """Build a workload of bundles with `load` times their weight (N,), each with this number of topics and sessions."""
+    column = np.asarray(weights, dtype=np.float64)
+    counts = np.ones(len(column), dtype=np.int64)
+    return ShapedWorkload(
+        column[:, np.newaxis] * np.array(load), counts * topics, counts * sessions, tuple(shapes), contents or {}
+    )
 
 
 def world(

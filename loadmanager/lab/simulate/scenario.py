@@ -393,10 +393,6 @@ class Scenario(Part):
         traced = self.traces.bundles if self.traces else 0
         return sum(each.count * each.bundles for each in self.namespaces) + traced
 
-    def broker_ids(self) -> list[BrokerId]:
-        """Return the initial brokers."""
-        return [each for each, _ in numbered(self.brokers, 0)]
-
 
 def numbered(groups: tuple[ScenarioBrokers, ...], first: int) -> list[tuple[BrokerId, ScenarioBrokers]]:
     """Return each broker of the groups with its id; brokers without a given id are numbered from `first` on."""

@@ -7,7 +7,7 @@ from its seed, and arithmetic that could differ between machines is avoided.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -254,23 +254,6 @@ def zipf(bundles: int, seed: int, exponent: float = 1.0, number: int = 0) -> Flo
     weights = np.array([_round_significant((rank + 1.0) ** -exponent) for rank in range(bundles)])
     ranks = generator(seed, Purpose.LOADS, number).permutation(bundles)
     return weights[ranks] * (bundles / _sum(weights))
-
-
-def steady(
-    weights: FloatArray | Sequence[float],
-    load: tuple[float, float, float, float],
-    *,
-    topics: int = 10,
-    sessions: int = 20,
-    shapes: Sequence[LoadShape] = (),
-    contents: Mapping[int, BundleTopics] | None = None,
-) -> ShapedWorkload:
-    """Build a workload of bundles with `load` times their weight (N,), each with this number of topics and sessions."""
-    column = np.asarray(weights, dtype=np.float64)
-    counts = np.ones(len(column), dtype=np.int64)
-    return ShapedWorkload(
-        column[:, np.newaxis] * np.array(load), counts * topics, counts * sessions, tuple(shapes), contents or {}
-    )
 
 
 def random_topics(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import (
@@ -19,7 +21,7 @@ from loadmanager.core.model.load import (
 from loadmanager.core.planning.certificate.bounds import find_pigeonhole
 from loadmanager.core.strategies.level.level_load import bound_level
 from loadmanager.lab.simulate.sim_brokers import Carried
-from loadmanager.lab.simulate.sim_result import CompletedMove, StepSeries
+from loadmanager.lab.simulate.sim_result import COUNTS, CompletedMove, StepSeries
 from loadmanager.lab.simulate.world_state import WorldState
 
 
@@ -57,27 +59,10 @@ class StepRecorder:
         return self._rows[-1]
 
     def series(self) -> StepSeries:
-        def floats(name: str) -> FloatArray:
-            return np.array([row[name] for row in self._rows], dtype=np.float64)
+        def column(name: str) -> npt.NDArray[Any]:
+            return np.array([row[name] for row in self._rows], np.int64 if name in COUNTS else np.float64)
 
-        def counts(name: str) -> IntArray:
-            return np.array([row[name] for row in self._rows], dtype=np.int64)
-
-        return StepSeries(
-            t_s=floats("t_s"),
-            imbalance=floats("imbalance"),
-            lower_bound=floats("lower_bound"),
-            level=floats("level"),
-            worst_usage=floats("worst_usage"),
-            brokers=counts("brokers"),
-            load=floats("load"),
-            moves=counts("moves"),
-            moved_load=floats("moved_load"),
-            unowned=counts("unowned"),
-            unowned_load=floats("unowned_load"),
-            backlog=floats("backlog"),
-            reports=counts("reports"),
-        )
+        return StepSeries(**{name: column(name) for name in self._rows[0]})
 
     def _measure_balance(self, carried: Carried, load: FloatArray, topics: IntArray) -> dict[str, float]:
         """Return the imbalance of the served load, and the usage of the busiest broker."""

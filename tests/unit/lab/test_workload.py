@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from support.worlds import steady
 
 from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange
 from loadmanager.lab.simulate.workload import (
@@ -18,7 +19,6 @@ from loadmanager.lab.simulate.workload import (
     ShapedWorkload,
     heavy_tailed,
     random_topics,
-    steady,
     zipf,
 )
 

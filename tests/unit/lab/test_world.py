@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from support.worlds import EAGER, MIB, QUIET, brokers_named, load_of, namespaces_dealt, violations, world
+from support.worlds import EAGER, MIB, QUIET, brokers_named, load_of, namespaces_dealt, steady, violations, world
 
 from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId, BundleRange
@@ -39,7 +39,7 @@ from loadmanager.lab.simulate.run_rules import WorldRules
 from loadmanager.lab.simulate.seeds import Purpose, generator
 from loadmanager.lab.simulate.sim_bundles import _Order
 from loadmanager.lab.simulate.sim_result import Result
-from loadmanager.lab.simulate.workload import BundleTopics, Ramp, ShapedWorkload, random_topics, steady
+from loadmanager.lab.simulate.workload import BundleTopics, Ramp, ShapedWorkload, random_topics
 from loadmanager.lab.simulate.world import Progress, World
 from loadmanager.lab.simulate.world_state import START_S
 
