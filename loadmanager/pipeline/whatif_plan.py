@@ -28,10 +28,10 @@ from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec
-from loadmanager.lab.simulate.recorded_world import HOLD_S, FleetChange
+from loadmanager.lab.simulate.recorded_world import HOLD_S
 from loadmanager.lab.simulate.scenario import ScenarioBrokers
 from loadmanager.lab.simulate.scenario_run import with_strategy
-from loadmanager.lab.simulate.trial import Trial, figures
+from loadmanager.lab.simulate.trial import FleetChange, Trial, figures
 from loadmanager.lab.simulate.world_builder import broker_spec, world_rules
 from loadmanager.lab.whatif.recorded_ranges import Stretch
 from loadmanager.pipeline.datasets import schema_of

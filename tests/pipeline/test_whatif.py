@@ -29,9 +29,8 @@ from loadmanager.history.entry_rows import HistoryEvent
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.lab.simulate.broker_cost import CostModel
-from loadmanager.lab.simulate.recorded_world import FleetChange, recorded_world
 from loadmanager.lab.simulate.sim_result import Result
-from loadmanager.lab.simulate.trial import figures
+from loadmanager.lab.simulate.trial import Trial, figures
 from loadmanager.lab.whatif.recorded_ranges import read_range
 from loadmanager.pipeline.league import league_table, paired_differences, recommendations
 from loadmanager.pipeline.ranges import Ranges
@@ -120,15 +119,10 @@ def test_trial_equals_a_run_of_the_recorded_world(history: History) -> None:
     given = planned(whatif(seeds=[5], strategies=["TransferShedder"]), history)
     stretch = given.cells[0].stretch
 
-    world = recorded_world(
-        read_range(history, stretch),
-        settings_of({"loadBalancerLoadSheddingStrategy": "TransferShedder"}, "test").planner_settings(),
-        change=FleetChange(),
-        seed=5,
-        rules=given.trials[0].rules,
-    )
+    settings = settings_of({"loadBalancerLoadSheddingStrategy": "TransferShedder"}, "test").planner_settings()
+    result = Trial(settings, given.trials[0].rules, seed=5).run(read_range(history, stretch))
 
-    assert world.run(stretch.duration_s).digest() == played(history, given, 0).digest()
+    assert result.digest() == played(history, given, 0).digest()
 
 
 def test_replayed_loads_equal_the_recorded_ones(history: History, tried: WhatIfPlan) -> None:

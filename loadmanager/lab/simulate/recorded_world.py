@@ -15,31 +15,25 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from loadmanager.core.domain.names import HASH_SPACE_END, BrokerId
-from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import METRICS, RESOURCES, BoolArray, FloatArray, IntArray, read_only
-from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.calibration import FleetCalibration
 from loadmanager.lab.simulate.fleet_events import (
     BrokerJoins,
     BrokersRestart,
     BrokersStop,
-    Event,
     LeaderElected,
     NewNamespace,
 )
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
-from loadmanager.lab.simulate.run_rules import WorldRules
 from loadmanager.lab.simulate.workload import BundleTopics
-from loadmanager.lab.simulate.world import World
 
 HOLD_S = 900.0
 """Validity of a report: by default, a broker reports at least this often."""
@@ -174,58 +168,6 @@ class RecordedRange:
     def namespace_specs(self) -> list[NamespaceSpec]:
         """Return all namespaces of the range, in the order of the workload's rows."""
         return [*self.namespaces, *(event.namespace for event in self.events if isinstance(event, NewNamespace))]
-
-
-@dataclass(frozen=True, slots=True)
-class FleetChange:
-    """Changes to a recorded fleet: brokers removed and added, factors for CPU speeds by broker and for loads by
-    namespace.
-    """
-
-    removed: frozenset[BrokerId] = frozenset()
-    added: tuple[BrokerSpec, ...] = ()
-    speeds: Mapping[BrokerId, float] = field(default_factory=dict)
-    loads: Mapping[str, float] = field(default_factory=dict)
-
-
-_NO_CHANGE = FleetChange()
-_RULES = WorldRules()
-_COST = CostModel()
-
-
-def recorded_world(
-    recorded: RecordedRange,
-    settings: PlannerSettings,
-    *,
-    rules: WorldRules = _RULES,
-    cost: CostModel = _COST,
-    change: FleetChange = _NO_CHANGE,
-    seed: int = 0,
-) -> World:
-    """Build the simulation of a range, with changes if given. Bundles of removed brokers are placed at the start.
-
-    Raises `ValueError`, which names the fault.
-    """
-    _require("removed", change.removed, recorded.broker_ids())
-    _require("speeds", change.speeds, recorded.broker_ids())
-    _require("loads", change.loads, [spec.name for spec in recorded.namespace_specs()])
-    brokers = [
-        *(_apply_change(spec, change) for spec in recorded.brokers if spec.id not in change.removed),
-        *change.added,
-    ]
-    if not brokers:
-        raise ValueError("removed: no broker is left at the beginning")
-    factors = [np.full(len(spec), float(change.loads.get(spec.name, 1.0))) for spec in recorded.namespace_specs()]
-    return World(
-        brokers,
-        [_without_owners(spec, change.removed) for spec in recorded.namespaces],
-        recorded.loads.scaled(np.concatenate(factors)),
-        settings,
-        rules=rules,
-        cost=cost,
-        events=list(_changed_events(recorded, change)),
-        seed=seed,
-    )
 
 
 def recorded_range(
@@ -503,33 +445,3 @@ def _added_up(rows: _Rows, which: IntArray, overlaps: _Overlaps) -> _Rows:
         np.array(bundles, dtype=np.int64),
         np.array(figures, dtype=np.float64).reshape(-1, _FIGURES),
     )
-
-
-def _apply_change(spec: BrokerSpec, change: FleetChange) -> BrokerSpec:
-    return replace(spec, speed=spec.speed * change.speeds.get(spec.id, 1.0))
-
-
-def _changed_events(recorded: RecordedRange, change: FleetChange) -> Iterator[Event]:
-    for event in recorded.events:
-        match event:
-            case NewNamespace() | LeaderElected():
-                yield event
-            case BrokerJoins(at_s=at_s, broker=spec):
-                if spec.id not in change.removed:
-                    yield BrokerJoins(at_s, _apply_change(spec, change))
-            case BrokersStop(brokers=brokers) | BrokersRestart(brokers=brokers):
-                if change.removed.isdisjoint(brokers):
-                    yield event
-
-
-def _without_owners(spec: NamespaceSpec, removed: frozenset[BrokerId]) -> NamespaceSpec:
-    owners = spec.owners or (None,) * len(spec)
-    return replace(spec, owners=tuple(None if owner in removed else owner for owner in owners))
-
-
-def _require(what: str, named: Iterable[str], known: Sequence[str]) -> None:
-    """Raise `ValueError` for a name that the range does not have."""
-    unknown = [each for each in named if each not in known]
-    if unknown:
-        close = get_close_matches(unknown[0], known, n=1, cutoff=0.0)
-        raise ValueError(f"{what}: the range has no {unknown[0]!r}; did you mean {', '.join(close)}?")

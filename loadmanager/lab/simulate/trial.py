@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.resources import HOT
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.lab.simulate.broker_cost import CostModel
-from loadmanager.lab.simulate.recorded_world import FleetChange, RecordedRange, recorded_world
+from loadmanager.lab.simulate.fleet_events import (
+    BrokerJoins,
+    BrokersRestart,
+    BrokersStop,
+    Event,
+    LeaderElected,
+    NewNamespace,
+)
+from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
+from loadmanager.lab.simulate.recorded_world import RecordedRange
 from loadmanager.lab.simulate.run_rules import WorldRules
 from loadmanager.lab.simulate.sim_result import Result, mean_known
 from loadmanager.lab.simulate.world import Progress, World
@@ -20,15 +30,32 @@ FULL = 1.0
 
 
 @dataclass(frozen=True, slots=True)
+class FleetChange:
+    """Changes to a recorded fleet: brokers removed and added, factors for CPU speeds by broker and for loads by
+    namespace.
+    """
+
+    removed: frozenset[BrokerId] = frozenset()
+    added: tuple[BrokerSpec, ...] = ()
+    speeds: Mapping[BrokerId, float] = field(default_factory=dict)
+    loads: Mapping[str, float] = field(default_factory=dict)
+
+
+_NO_CHANGE = FleetChange()
+_RULES = WorldRules()
+_COST = CostModel()
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
-    """Configuration of a simulated recorded range."""
+    """Configuration of a simulated recorded range. Bundles of removed brokers are placed at the start."""
 
     settings: PlannerSettings
-    rules: WorldRules
-    cost: CostModel
-    change: FleetChange
-    seed: int
-    step_s: float
+    rules: WorldRules = _RULES
+    cost: CostModel = _COST
+    change: FleetChange = _NO_CHANGE
+    seed: int = 0
+    step_s: float = 60.0
 
     def run(self, recorded: RecordedRange, observe: Callable[[Progress], None] | None = None) -> Result:
         """Run the simulation. Raises `ValueError`, which names the fault."""
@@ -36,9 +63,43 @@ class Trial:
 
     def world(self, recorded: RecordedRange) -> World:
         """Build the simulation. Raises `ValueError`, which names the fault."""
-        return recorded_world(
-            recorded, self.settings, rules=self.rules, cost=self.cost, change=self.change, seed=self.seed
+        change = self.change
+        kept = [_apply_change(spec, change) for spec in recorded.brokers if spec.id not in change.removed]
+        if not (kept or change.added):
+            raise ValueError("removed: no broker is left at the beginning")
+        factors = [np.full(len(spec), float(change.loads.get(spec.name, 1.0))) for spec in recorded.namespace_specs()]
+        return World(
+            [*kept, *change.added],
+            [_without_owners(spec, change.removed) for spec in recorded.namespaces],
+            recorded.loads.scaled(np.concatenate(factors)),
+            self.settings,
+            rules=self.rules,
+            cost=self.cost,
+            events=list(_changed_events(recorded, change)),
+            seed=self.seed,
         )
+
+
+def _apply_change(spec: BrokerSpec, change: FleetChange) -> BrokerSpec:
+    return replace(spec, speed=spec.speed * change.speeds.get(spec.id, 1.0))
+
+
+def _changed_events(recorded: RecordedRange, change: FleetChange) -> Iterator[Event]:
+    for event in recorded.events:
+        match event:
+            case NewNamespace() | LeaderElected():
+                yield event
+            case BrokerJoins(at_s=at_s, broker=spec):
+                if spec.id not in change.removed:
+                    yield BrokerJoins(at_s, _apply_change(spec, change))
+            case BrokersStop(brokers=brokers) | BrokersRestart(brokers=brokers):
+                if change.removed.isdisjoint(brokers):
+                    yield event
+
+
+def _without_owners(spec: NamespaceSpec, removed: frozenset[BrokerId]) -> NamespaceSpec:
+    owners = spec.owners or (None,) * len(spec)
+    return replace(spec, owners=tuple(None if owner in removed else owner for owner in owners))
 
 
 def figures(result: Result, band: float) -> dict[str, float | int | str]:

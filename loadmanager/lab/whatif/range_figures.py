@@ -20,7 +20,7 @@ from loadmanager.history.reader import History, OnFault, columns_of
 from loadmanager.history.table_schemas import BROKER_REPORTS, MOVES
 from loadmanager.lab.simulate.calibration import fitted_cost
 from loadmanager.lab.simulate.observed import ObservedRange, observe_range
-from loadmanager.lab.simulate.recorded_world import FleetChange, RecordedRange
+from loadmanager.lab.simulate.recorded_world import RecordedRange
 from loadmanager.lab.simulate.run_rules import Rules
 from loadmanager.lab.simulate.scenario_run import with_strategy
 from loadmanager.lab.simulate.sim_result import mean_known
@@ -66,7 +66,7 @@ def simulate(
     """Simulate the recorded loads with the calibration of the recorded fleet."""
     calibration = recorded.calibration
     rules = calibration.applied_to(world_rules(Rules(), settings))
-    trial = Trial(settings.planner_settings(), rules, calibration.cost, FleetChange(), 0, step_s)
+    trial = Trial(settings.planner_settings(), rules, calibration.cost, step_s=step_s)
     result = trial.run(recorded, observe)
     return RangeFigures(
         mean_known(result.series.imbalance),
