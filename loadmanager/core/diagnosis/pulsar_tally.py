@@ -10,7 +10,7 @@ a stall     counts for its duration
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loadmanager.core.diagnosis.pulsar_comparison import PULSARS_MOVES, STALLS, WE_ALONE, ComparisonEntry
 from loadmanager.core.domain.names import BrokerId
@@ -47,7 +47,7 @@ def level_of(snapshot: Snapshot, weights: ResourceWeights) -> UsageLevel | None:
     return UsageLevel(len(usage), snapshot.brokers.ids[row], float(usage[row]), float(usage.mean()))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PeriodTotals:
     """Totals over `from_ms` <= time < `to_ms`; loads in bytes/s.
 
@@ -58,19 +58,19 @@ class PeriodTotals:
 
     from_ms: int
     to_ms: int
-    known_ms: int
-    max_over_mean: float
-    worst_usage: float
-    moves: int
-    moved_load: float
-    agreed: int
-    alone: int
-    alone_load: float
-    our_moves: int
-    our_moved_load: float
-    again_load: float
-    back_load: float
-    stalled_ms: int
+    known_ms: int = 0
+    max_over_mean: float = 1.0
+    worst_usage: float = 0.0
+    moves: int = 0
+    moved_load: float = 0.0
+    agreed: int = 0
+    alone: int = 0
+    alone_load: float = 0.0
+    our_moves: int = 0
+    our_moved_load: float = 0.0
+    again_load: float = 0.0
+    back_load: float = 0.0
+    stalled_ms: int = 0
 
 
 class Tally:
@@ -80,14 +80,10 @@ class Tally:
         self, from_ms: int, level: UsageLevel | None = None, trail: MoveTrail | None = None, *, is_stalled: bool = False
     ) -> None:
         self.from_ms = from_ms
-        self._at_ms = from_ms
+        self._totals = PeriodTotals(from_ms, from_ms, worst_usage=0.0 if level is None else level.highest)
         self._level = level
         self._is_stalled = is_stalled
-        self._known_ms = self._stalled_ms = 0
         self._area = 0.0
-        self._worst = 0.0 if level is None else level.highest
-        self._moves = self._agreed = self._alone = self._ours = 0
-        self._moved = self._alone_load = self._our_load = self._again = self._back = 0.0
         self._trail = trail or MoveTrail()
 
     def follow(self, at_ms: int) -> Tally:
@@ -99,7 +95,7 @@ class Tally:
         self._pass(at_ms)
         self._level = level
         if level is not None:
-            self._worst = max(self._worst, level.highest)
+            self._totals.worst_usage = max(self._totals.worst_usage, level.highest)
 
     def count(self, entries: Iterable[ComparisonEntry]) -> None:
         """Count findings."""
@@ -109,49 +105,35 @@ class Tally:
     def measure(self, at_ms: int) -> PeriodTotals:
         """Return the totals up to then."""
         self._pass(at_ms)
-        return PeriodTotals(
-            from_ms=self.from_ms,
-            to_ms=at_ms,
-            known_ms=self._known_ms,
-            max_over_mean=self._area / self._known_ms if self._known_ms else 1.0,
-            worst_usage=self._worst,
-            moves=self._moves,
-            moved_load=self._moved,
-            agreed=self._agreed,
-            alone=self._alone,
-            alone_load=self._alone_load,
-            our_moves=self._ours,
-            our_moved_load=self._our_load,
-            again_load=self._again,
-            back_load=self._back,
-            stalled_ms=self._stalled_ms,
-        )
+        known_ms = self._totals.known_ms
+        return replace(self._totals, to_ms=at_ms, max_over_mean=self._area / known_ms if known_ms else 1.0)
 
     def _pass(self, at_ms: int) -> None:
-        passed_ms = max(0, at_ms - self._at_ms)
-        self._at_ms += passed_ms
-        self._stalled_ms += passed_ms * self._is_stalled
+        totals = self._totals
+        passed_ms = max(0, at_ms - totals.to_ms)
+        totals.to_ms += passed_ms
+        totals.stalled_ms += passed_ms * self._is_stalled
         if self._level is not None:
-            self._known_ms += passed_ms
+            totals.known_ms += passed_ms
             self._area += passed_ms * self._level.max_over_mean
 
     def _count(self, entry: ComparisonEntry) -> None:
-        reason = entry.reason
+        totals, reason = self._totals, entry.reason
         if reason in PULSARS_MOVES:
-            self._moves += 1
-            self._moved += entry.load
+            totals.moves += 1
+            totals.moved_load += entry.load
             self._remember(entry)
-            self._agreed += reason in _AGREED
+            totals.agreed += reason in _AGREED
         elif reason is ComparisonReason.MOVED_BY_US:
-            self._ours += 1
-            self._our_load += entry.load
+            totals.our_moves += 1
+            totals.our_moved_load += entry.load
             self._remember(entry)
         elif reason in STALLS or reason is ComparisonReason.STALL_OVER:
             self._pass(entry.at_ms)
             self._is_stalled = reason in STALLS
         elif reason in WE_ALONE:
-            self._alone += 1
-            self._alone_load += entry.load
+            totals.alone += 1
+            totals.alone_load += entry.load
 
     def _remember(self, entry: ComparisonEntry) -> None:
         """Count the move as repeated if it is; incarnations are unknown, as entries have none."""
@@ -159,5 +141,5 @@ class Tally:
         source, destination = (None if name is None else Registration(BrokerId(str(name)), 0) for name in names)
         if source is not None:
             move = self._trail.add(entry.at_ms / 1000, entry.verdict.subject, source, destination)
-            self._again += is_again(move) * entry.load
-            self._back += is_back(move) * entry.load
+            self._totals.again_load += is_again(move) * entry.load
+            self._totals.back_load += is_back(move) * entry.load
