@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
@@ -38,25 +37,6 @@ _PLANNED = "plan_executed"
 Row = dict[str, Any]
 
 
-@dataclass(slots=True)
-class _Entry:
-    """A `LineageEntry` under construction."""
-
-    at: int
-    last_at: int
-    epoch: int
-    sequence: int
-    kind: str
-    bundle: str | None
-    sentence: str
-    reason: str = ""
-    acted: bool = True
-    times: int = 1
-    source: str | None = None
-    destination: str | None = None
-    detail: dict[str, Any] = field(default_factory=dict)
-
-
 def read_lineage(
     history: History,
     name: BundleName,
@@ -67,7 +47,7 @@ def read_lineage(
 ) -> BundleLineage:
     """Return the lineage of a hash range, its newest entries. Unusable files go to `on_fault`."""
     entries = _LineageBuilder(history, name, from_ms, to_ms, on_fault).entries()
-    kept = [LineageEntry(**asdict(entry)) for entry in entries[-most:]]
+    kept = entries[-most:]
     return BundleLineage(bundle=str(name), since=from_ms, until=to_ms, omitted=len(entries) - len(kept), entries=kept)
 
 
@@ -80,7 +60,7 @@ class _LineageBuilder:
         self._bounds = (from_ms, to_ms)
         self._on_fault = on_fault
 
-    def entries(self) -> list[_Entry]:
+    def entries(self) -> list[LineageEntry]:
         entries = [*self._decisions(), *self._moves()]
         brokers = {each for entry in entries for each in (entry.source, entry.destination) if each}
         entries += self._events(brokers)
@@ -101,7 +81,7 @@ class _LineageBuilder:
     def _scan(self, table: str) -> Iterator[pa.RecordBatch]:
         return self._history.scan(table, *self._bounds, on_fault=self._on_fault)
 
-    def _decisions(self) -> Iterator[_Entry]:
+    def _decisions(self) -> Iterator[LineageEntry]:
         for batch in self._scan(DECISIONS):
             about = {*self._rows_about(batch, "steps", "bundle"), *self._rows_about(batch, "verdicts", "subject")}
             for row in batch.take(pa.array(sorted(about), pa.int64())).to_pylist():
@@ -115,7 +95,7 @@ class _LineageBuilder:
         rows: list[int] = pc.list_parent_indices(lists).filter(pc.starts_with(names, self._prefix)).unique().to_pylist()
         return rows
 
-    def _decision(self, row: Row) -> Iterator[_Entry]:
+    def _decision(self, row: Row) -> Iterator[LineageEntry]:
         verdicts: dict[str, list[Verdict]] = {}
         for each in row["verdicts"] or ():
             verdicts.setdefault(each["subject"], []).append(_verdict(each))
@@ -137,9 +117,9 @@ class _LineageBuilder:
                         acted=each.acted, detail=dict(each.why),
                     )  # fmt: skip
 
-    def _moves(self) -> Iterator[_Entry]:
+    def _moves(self) -> Iterator[LineageEntry]:
         """Yield one entry per move, at its begin, or at its end if another leader began it."""
-        begun: dict[tuple[int, int], _Entry] = {}
+        begun: dict[tuple[int, int], LineageEntry] = {}
         for batch in self._scan(MOVES):
             mask = pc.starts_with(batch.column("bundle").cast(pa.string()), self._prefix)
             for row in batch.filter(mask).to_pylist():
@@ -156,7 +136,7 @@ class _LineageBuilder:
             entry.sentence = _describe_move(entry)
             yield entry
 
-    def _events(self, brokers: set[str]) -> Iterator[_Entry]:
+    def _events(self, brokers: set[str]) -> Iterator[LineageEntry]:
         before: list[str] | None = None
         for batch in self._scan(EVENTS):
             wanted = pc.is_in(batch.column("kind").cast(pa.string()), pa.array(_EVENTS))
@@ -181,7 +161,7 @@ class _LineageBuilder:
     def _parts(self, ranges: Iterable[str]) -> list[str]:
         return [each for each in ranges if self._concerns(f"{self._prefix}{each}")]
 
-    def _operations(self, brokers: set[str], *, planned: bool) -> Iterator[_Entry]:
+    def _operations(self, brokers: set[str], *, planned: bool) -> Iterator[LineageEntry]:
         """Yield operator commands on the bundle, its namespace, or a broker that owned it; and executed plans."""
         for row in self._history.rows(OPERATIONS, *self._bounds, on_fault=self._on_fault):
             path = row["path"]
@@ -198,8 +178,8 @@ class _LineageBuilder:
                 yield _entry(row, "operation", None, sentence, detail=detail)
 
 
-def _entry(row: Row, kind: str, bundle: str | None, sentence: str, reason: str = "", **others: Any) -> _Entry:  # noqa: ANN401 - fields
-    return _Entry(
+def _entry(row: Row, kind: str, bundle: str | None, sentence: str, reason: str = "", **others: Any) -> LineageEntry:  # noqa: ANN401 - fields
+    return LineageEntry(
         at=row["at_ms"],
         last_at=row["at_ms"],
         epoch=row["epoch"],
@@ -217,7 +197,7 @@ def _verdict(recorded: Row) -> Verdict:
     return Verdict(recorded["subject"], reason_of(recorded["reason"]), acted=recorded["acted"], why=why)
 
 
-def _add_to_move(entry: _Entry, row: Row) -> None:
+def _add_to_move(entry: LineageEntry, row: Row) -> None:
     detail = entry.detail
     match row["kind"]:
         case "began":
@@ -234,7 +214,7 @@ def _add_to_move(entry: _Entry, row: Row) -> None:
                 detail["error"] = error
 
 
-def _describe_move(move: _Entry) -> str:
+def _describe_move(move: LineageEntry) -> str:
     detail = move.detail
     match detail.get("end"):
         case "done":
@@ -252,9 +232,9 @@ def _words(reason: str | None) -> str:
     return (reason or "").replace("_", " ")
 
 
-def _merge_repeats(entries: Iterable[_Entry]) -> Iterator[_Entry]:
+def _merge_repeats(entries: Iterable[LineageEntry]) -> Iterator[LineageEntry]:
     """Merge repeats of a non-decision with the same reason into one entry with a count."""
-    last: dict[tuple[str, str | None], _Entry] = {}
+    last: dict[tuple[str, str | None], LineageEntry] = {}
     for entry in entries:
         key = (entry.kind, entry.bundle)
         former = last.get(key)

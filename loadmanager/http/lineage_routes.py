@@ -20,7 +20,7 @@ from loadmanager.http.responses import json_response
 from loadmanager.leader.candidate import Candidate
 from loadmanager.net.auth.gate import AccessRole
 from loadmanager.util import clock
-from loadmanager.wire.lineage_bodies import BundleLineage, put_together
+from loadmanager.wire.lineage_bodies import BundleLineage, merge_lineages
 
 _LIFE = "/loadbalance/v1/history/bundle/{tenant}/{namespace}/{range}"
 _OF_THIS_NODE = "/loadbalance/v1/history/here/bundle/{tenant}/{namespace}/{range}"
@@ -71,7 +71,7 @@ class LineageHandlers:
         if not any(life.entries for life in heard):
             await self._node.lineage.of(name, since_ms, until_ms, 1)  # raises the reason if nothing is recorded
         unheard = [node for node, answer in zip(others, answers, strict=True) if answer is None]
-        return json_response(put_together(heard, limit, unheard).model_dump(by_alias=True))
+        return json_response(merge_lineages(heard, limit, unheard).model_dump(by_alias=True))
 
     async def bundle_here(self, request: web.Request) -> web.Response:
         """Return the lineage from the history of this node only, for the other nodes."""

@@ -10,7 +10,7 @@ from pydantic import Field
 from loadmanager.wire.validation import WireModel
 
 
-class LineageEntry(WireModel):
+class LineageEntry(WireModel, frozen=False):
     """An event of the bundle, or of one with an overlapping range, or a decision about it.
 
     `kind` is that of the decision (shed, place, drain, split, merge, ...), `move`, `cut`, `operation`, `broker_gone`,
@@ -48,7 +48,7 @@ class BundleLineage(WireModel):
     unheard: list[str] = Field(default_factory=list)
 
 
-def put_together(lives: Sequence[BundleLineage], most: int, unheard: list[str]) -> BundleLineage:
+def merge_lineages(lives: Sequence[BundleLineage], most: int, unheard: list[str]) -> BundleLineage:
     """Merge the lineages of several nodes; nodes with a common history have equal entries."""
     known = {(each.epoch, each.sequence, each.kind, each.bundle): each for life in lives for each in life.entries}
     led = {epoch for epoch, *_ in known}
