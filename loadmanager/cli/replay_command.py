@@ -36,7 +36,7 @@ from loadmanager.history.gaps import find_end, last_epoch
 from loadmanager.history.reader import History, OnFault
 from loadmanager.history.table_schemas import DECISIONS, EVENTS, MOVES, OPERATIONS
 from loadmanager.lab.replay.record_comparison import Difference
-from loadmanager.lab.replay.replayer import Item, Replay, ReplayedReport, ReplayOutcome, Row
+from loadmanager.lab.replay.replayer import Item, Replay, ReplayOutcome, Row
 from loadmanager.lab.whatif.range_figures import Comparison, what_if
 from loadmanager.util.logging import configure_logging
 
@@ -234,7 +234,7 @@ def recorded_items(
     """Yield all items from the checkpoint on, up to but excluding `to_ms`, in the order of (epoch, sequence)."""
     from_ms = start.at_ms - _CLOCK_SLACK_MS
     tables = [_rows(history, table, from_ms, to_ms, on_fault) for table in (EVENTS, DECISIONS, MOVES, OPERATIONS)]
-    for item in heapq.merge(*tables, _reports(history, from_ms, to_ms, on_fault), key=_place):
+    for item in heapq.merge(*tables, history.reports(from_ms, to_ms, on_fault), key=_place):
         if _place(item) >= (start.epoch, start.sequence):
             yield item
 
@@ -247,11 +247,6 @@ def planner_settings_of(texts: Mapping[str, str]) -> PlannerSettings:
 def _rows(history: History, table: str, from_ms: int, to_ms: int | None, on_fault: OnFault | None) -> Iterator[Item]:
     for row in history.rows(table, from_ms, to_ms, on_fault=on_fault):
         yield Row(row["at_ms"], row["epoch"], row["sequence"], table, row)
-
-
-def _reports(history: History, from_ms: int, to_ms: int | None, on_fault: OnFault | None) -> Iterator[Item]:
-    for each in history.reports(from_ms, to_ms, on_fault):
-        yield ReplayedReport(each.at_ms, each.epoch, each.sequence, each.registration, each.report)
 
 
 def _place(item: Item) -> tuple[int, int]:

@@ -16,9 +16,9 @@ from support.waiting import eventually
 from loadmanager.cli.replay_command import find_start, planner_settings_of, recorded_items
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.resources import HealthFigures
-from loadmanager.history.reader import History
+from loadmanager.history.reader import History, RecordedReport
 from loadmanager.history.table_schemas import DECISIONS
-from loadmanager.lab.replay.replayer import Item, ReplayedReport, ReplayOutcome, Row, replay
+from loadmanager.lab.replay.replayer import Item, ReplayOutcome, Row, replay
 from loadmanager.leader.audit.recorded_model import RecordedModel
 from loadmanager.wire.broker_data import HealthData
 from loadmanager.wire.plan_bodies import PlanRequest
@@ -30,7 +30,7 @@ def recorded_in(folder: Path) -> list[Item]:
 
 
 def replayed(items: Sequence[Item]) -> ReplayOutcome:
-    return replay(iter(items), planner_settings_of)
+    return replay(items, planner_settings_of)
 
 
 def rows_of(items: Sequence[Item], table: str, kind: str) -> list[Row]:
@@ -122,15 +122,15 @@ async def test_a_replay_knows_which_brokers_were_sick(tmp_path: Path, monkeypatc
     assert {"shed", "place", "moved", "checkpoint"} <= outcome.compared.keys()
     said = {each["reason"] for row in rows_of(items, DECISIONS, "shed") for each in row.columns["verdicts"]}
     assert "broker_sick" in said
-    reports = [item.report for item in items if isinstance(item, ReplayedReport)]
+    reports = [item.report for item in items if isinstance(item, RecordedReport)]
     assert {HealthFigures(5.25), HealthFigures(900.5, 0.75), None} <= {report.health for report in reports}
 
 
 async def test_a_report_that_was_changed_is_found_in_the_first_decision_on_it(tmp_path: Path) -> None:
     items = await a_life(tmp_path, rounds=1)
-    first = next(at for at, each in enumerate(items) if isinstance(each, ReplayedReport) and each.report.bundle_names)
+    first = next(at for at, each in enumerate(items) if isinstance(each, RecordedReport) and each.report.bundle_names)
     item = items[first]
-    assert isinstance(item, ReplayedReport)
+    assert isinstance(item, RecordedReport)
     usage = item.report.usage.copy()
     usage[:, 0] += 1.0
     items[first] = replace(item, report=replace(item.report, usage=usage))

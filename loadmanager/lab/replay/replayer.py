@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from loadmanager.core.model.bundle_averages import PartLoad
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.core.model.fleet_load import share_of
-from loadmanager.core.model.load import BrokerReport, BundleAverages, TimeMean
+from loadmanager.core.model.load import BundleAverages, TimeMean
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn
 from loadmanager.core.planning.planner import State
@@ -52,6 +52,9 @@ from loadmanager.wire.learned_records import decode_learned, learned_of
 from loadmanager.wire.policy_records import decode_domains, decode_groups, decode_isolation, policies_of
 from loadmanager.wire.strategy_state import digest_of
 
+if TYPE_CHECKING:
+    from loadmanager.history.reader import RecordedReport
+
 DECISIONS, MOVES, EVENTS = "decisions", "moves", "events"
 _SNAPSHOTS_KEPT = 16
 """Number of snapshots kept. A decision uses the last one, unless more were taken while it ran."""
@@ -76,18 +79,7 @@ class Row:
     columns: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayedReport:
-    """Report in the history."""
-
-    at_ms: int
-    epoch: int
-    sequence: int
-    registration: Registration
-    report: BrokerReport
-
-
-Item = Row | ReplayedReport
+Item: TypeAlias = "Row | RecordedReport"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +160,7 @@ class Replay:
         """Apply an input, or replay a decision."""
         self._find_hole(item)
         try:
-            if isinstance(item, ReplayedReport):
+            if not isinstance(item, Row):
                 self._report(item)
             elif item.table == EVENTS:
                 self._event(item)
@@ -232,7 +224,7 @@ class Replay:
 
     # Inputs
 
-    def _report(self, item: ReplayedReport) -> None:
+    def _report(self, item: RecordedReport) -> None:
         if self._model is not None:
             self.outcome.inputs += 1
             self._model.apply_report(item.registration, item.report)
@@ -422,14 +414,14 @@ class Replay:
         self.outcome.compared["moved"] += 1
 
 
-def replay(items: Iterator[Item], settings_of: SettingsOf) -> ReplayOutcome:
+def replay(items: Iterable[Item], settings_of: SettingsOf) -> ReplayOutcome:
     """Replay all items, up to the first difference."""
-    under_way = Replay(settings_of)
+    run = Replay(settings_of)
     for item in items:
-        under_way.take(item)
-        if under_way.outcome.difference is not None:
+        run.take(item)
+        if run.outcome.difference is not None:
             break
-    return under_way.end()
+    return run.end()
 
 
 def _set_policies(model: ClusterModel, body: Mapping[str, Any]) -> None:
