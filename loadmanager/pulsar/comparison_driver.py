@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import structlog
@@ -25,7 +25,6 @@ from loadmanager.core.diagnosis.pulsar_comparison import (
     ComparisonEntry,
     PulsarComparison,
     RegistrationEnded,
-    SeenBundle,
     Sighted,
     Time,
 )
@@ -111,7 +110,7 @@ class ComparisonDriver:
         """Add a change of owner."""
         known = None if self._snapshot is None else self._snapshot.bundles
         is_new = known is not None and known.find_row(sighted.bundle) is None
-        self._add_entries(self._comparison.step(SeenBundle(sighted, self._load_of(sighted.bundle), is_new)))
+        self._add_entries(self._comparison.step(replace(sighted, load=self._load_of(sighted.bundle), is_new=is_new)))
 
     def note_departure(self, owner: Registration, at_ms: int) -> None:
         """Add the end of a broker's registration."""

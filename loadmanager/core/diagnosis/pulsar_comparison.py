@@ -110,31 +110,23 @@ STALLS = (
 )
 
 
+# Events
+
+
 @dataclass(frozen=True, slots=True)
 class Sighted:
-    """Observed owner at `at_ms`, epoch milliseconds; None if unowned. `by_us`: we requested the move."""
+    """An owner observed at `at_ms`, epoch milliseconds; None if unowned. `by_us`: we requested the move.
+
+    `load` is the bundle's bytes/s in and out. `is_new`: unknown in our last round.
+    """
 
     bundle: str
     before: Registration | None
     after: Registration | None
     at_ms: int
     by_us: bool
-
-
-# Events
-
-
-@dataclass(frozen=True, slots=True)
-class SeenBundle:
-    """An observed ownership change. `load` is the bundle's bytes/s in and out. `is_new`: unknown in our last round."""
-
-    sighted: Sighted
     load: float = 0.0
     is_new: bool = False
-
-    @property
-    def at_ms(self) -> int:
-        return self.sighted.at_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +157,7 @@ class Time:
     at_ms: int
 
 
-Event = SeenBundle | RegistrationEnded | ComparedRounds | Time
+Event = Sighted | RegistrationEnded | ComparedRounds | Time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -298,7 +290,7 @@ class PulsarComparison:
         self._now_ms = max(self._now_ms, event.at_ms)
         self._judge_due()
         match event:
-            case SeenBundle():
+            case Sighted():
                 self._on_bundle_seen(event)
             case RegistrationEnded(owner):
                 self._on_broker_left(owner)
@@ -313,8 +305,7 @@ class PulsarComparison:
 
     # Moves
 
-    def _on_bundle_seen(self, seen: SeenBundle) -> None:
-        sighted = seen.sighted
+    def _on_bundle_seen(self, sighted: Sighted) -> None:
         known = self._moves.get(sighted.bundle)
         if known is not None and sighted.before is None and known.after is None:
             known.after, known.changed_ms, known.by_us = sighted.after, self._now_ms, known.by_us or sighted.by_us
@@ -323,10 +314,9 @@ class PulsarComparison:
         if known is not None:
             known.after = known.after or sighted.before
             self._judge(known)
-        self._begin(seen)
+        self._begin(sighted)
 
-    def _begin(self, seen: SeenBundle) -> None:
-        sighted = seen.sighted
+    def _begin(self, sighted: Sighted) -> None:
         wish = self.wishes.get(sighted.bundle)
         if wish is not None and wish.step.source == sighted.before:
             del self.wishes[sighted.bundle]
@@ -338,12 +328,12 @@ class PulsarComparison:
             sighted.after,
             self._now_ms,
             self._now_ms,
-            seen.load,
+            sighted.load,
             self._round,
             wish,
             sighted.by_us,
             owner_left=sighted.before in self._left,
-            is_of_split=seen.is_new,
+            is_of_split=sighted.is_new,
             left_before=self._took.get(sighted.bundle),
         )
         self._moves[move.bundle] = move

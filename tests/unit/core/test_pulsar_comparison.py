@@ -17,7 +17,6 @@ from loadmanager.core.diagnosis.pulsar_comparison import (
     Event,
     PulsarComparison,
     RegistrationEnded,
-    SeenBundle,
     Sighted,
     Time,
     Wish,
@@ -54,7 +53,7 @@ class Bench:
     def move(
         self, name: str, before: Registration | None, after: Registration | None, at_s: float, *, by_us: bool = False
     ) -> list[ComparisonEntry]:
-        return self.step(SeenBundle(Sighted(name, before, after, round(at_s * 1000), by_us), 10 * MIB))
+        return self.step(Sighted(name, before, after, round(at_s * 1000), by_us, 10 * MIB))
 
     def plan(
         self, at_s: float, ours: Sequence[Unload] = (), *pulsars: Unload | Verdict, said: Sequence[Verdict] = ()
@@ -280,8 +279,8 @@ def test_vanished_bundle_was_split(bench: Bench) -> None:
 
 
 def test_move_of_a_new_bundle_counts_as_a_split(bench: Bench) -> None:
-    bench.step(SeenBundle(Sighted(HOT, A, B, 10_000, by_us=False), is_new=True))
-    bench.step(SeenBundle(Sighted(OTHER, None, B, 10_000, by_us=False), is_new=True))
+    bench.step(Sighted(HOT, A, B, 10_000, by_us=False, is_new=True))
+    bench.step(Sighted(OTHER, None, B, 10_000, by_us=False, is_new=True))
     assert reasons(bench.wait(15)) == [(HOT, ComparisonReason.PULSAR_SPLIT), (OTHER, ComparisonReason.FIRST_OWNER)]
 
 
@@ -553,7 +552,7 @@ class ComparisonModel:
             return
         is_second_part = before is None and self.departures[name] > self.judged()[name]
         self.departures[name] += not is_second_part
-        self.bench.step(SeenBundle(Sighted(name, before, after, self.at_ms, by_us)))
+        self.bench.step(Sighted(name, before, after, self.at_ms, by_us))
 
     def judged(self) -> Counter[str]:
         """Count the moves of each bundle that have a verdict."""
