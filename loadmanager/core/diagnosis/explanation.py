@@ -342,24 +342,7 @@ def _with_one_excluded_less(verdict: Verdict) -> Verdict:
     return replace(verdict, why={**others, **({FilterReason.BROKER_EXCLUDED.value: excluded} if excluded else {})})
 
 
-_FILTERS = frozenset(
-    reason.value
-    for reason in (
-        FilterReason.BROKER_DRAINING,
-        FilterReason.BROKER_EXCLUDED,
-        FilterReason.BROKER_SICK,
-        FilterReason.SICKER_THAN_OTHERS,
-        FilterReason.ISOLATION_POLICY,
-        FilterReason.PERSISTENCE_DISABLED,
-        FilterReason.OTHER_LOAD_MANAGER_CLASS,
-        FilterReason.TOPIC_LIMIT_REACHED,
-        FilterReason.FAILURE_DOMAIN_HAS_MORE_OF_GROUP,
-        FilterReason.HAS_MORE_OF_GROUP,
-        FilterReason.OWNS_MORE_OF_NAMESPACE,
-        FilterReason.OLDER_VERSION,
-        FilterReason.VERSION_UNREADABLE,
-    )
-)
+_FILTERS = frozenset(reason.value for reason in FilterReason)
 
 
 def _why_not(

@@ -25,6 +25,7 @@ from loadmanager.core.domain.reasons import (
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.load import BrokerReport
+from loadmanager.core.model.report_validation import NO_FAULTS
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn
 
@@ -234,6 +235,11 @@ def test_runner_up_is_explained_with_its_figures() -> None:
     assert FilterReason.BROKER_EXCLUDED.value not in placement.runner_up.why
     rates = {each.broker_id: each.msg_rate_per_s for each in placement.standings}
     assert rates == {A: 0, B: 0, C: 10}
+
+
+def test_stuck_broker_is_counted_as_kept_away() -> None:
+    given = replace(hot_a(), faults=NO_FAULTS.with_stuck(C, "it does not answer"))
+    assert explain_bundle(situation(given), HEAVY).placement.dropped == {"broker_stuck": 1}
 
 
 def test_excluded_brokers_are_counted_for_the_runner_up() -> None:
