@@ -19,7 +19,7 @@ from loadmanager.config.dynamic_settings import text_of, values_as_text
 from loadmanager.config.node_settings import Settings
 from loadmanager.config.overrides import OF_THE_NODE, usable_overrides
 from loadmanager.core.domain.controls import NO_CONTROLS
-from loadmanager.core.domain.names import BrokerId, InvalidNameError, NamespaceName
+from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.core.domain.settings import AS_PULSAR, PlannerSettings
 from loadmanager.core.model.load import percent_usage, weighted_max_usage
@@ -80,18 +80,9 @@ def configuration_of(settings: Settings) -> dict[str, str]:
 async def _brokers(store: MetadataStore, collected: Collected) -> dict[str, Registration]:
     """Collect the reports; return the registrations of the brokers by id."""
     registered = {}
-    names = await store.children(paths.BROKERS)
-    znodes = await store.get_many([paths.broker(name) for name in names])
-    for name, znode in zip(names, znodes, strict=True):
-        path = paths.broker(name)
-        text = collected.find_text(znode, path)
-        if znode is None or text is None:
-            continue
-        try:
-            record = decode_local_broker_data(text, path)
-        except InvalidRecordError as error:
-            collected.faults.append(str(error))
-            continue
+    named = {name: paths.broker(name) for name in await store.children(paths.BROKERS)}
+    read = collected.read(store, named, lambda _, text, path: decode_local_broker_data(text, path))
+    async for name, path, znode, record in read:
         collected.add("brokers", name, record, path)
         registered[name] = Registration(BrokerId(name), znode.czxid)
     return registered
@@ -99,21 +90,11 @@ async def _brokers(store: MetadataStore, collected: Collected) -> dict[str, Regi
 
 async def _namespaces(store: MetadataStore, collected: Collected, registered: Mapping[str, Registration]) -> None:
     reported = {name for data in collected.content["brokers"].values() for name in data.get("lastStats") or ()}
-    names = await walk(store, paths.NAMESPACES, 2)
-    znodes = await store.get_many([paths.namespace(name) for name in names])
-    for name, znode in zip(names, znodes, strict=True):
-        path = paths.namespace(name)
-        text = collected.find_text(znode, path)
-        if text is None:
-            continue
-        try:
-            state = decode_namespace(NamespaceName.parse(name), text, path)
-        except InvalidRecordError as error:
-            collected.faults.append(str(error))
-            continue
-        except InvalidNameError as error:
-            collected.faults.append(f"{path}: {error}")
-            continue
+    named = {name: paths.namespace(name) for name in await walk(store, paths.NAMESPACES, 2)}
+    read = collected.read(
+        store, named, lambda name, text, path: decode_namespace(NamespaceName.parse(name), text, path)
+    )
+    async for name, path, _, state in read:
         collected.add("namespaces", name, _namespace(state, registered, reported), path)
 
 
@@ -180,35 +161,17 @@ async def _read(store: MetadataStore, collected: Collected, path: str, read: Cal
 
 
 async def _averages(store: MetadataStore, collected: Collected) -> None:
-    names = await walk(store, paths.BUNDLE_DATA, 2)
-    znodes = await store.get_many([paths.bundle_data(name) for name in names])
-    for name, znode in zip(names, znodes, strict=True):
-        path = paths.bundle_data(name)
-        text = collected.find_text(znode, path)
-        try:
-            histories = {} if text is None else decode_bundle_data(name, text, path)
-        except InvalidRecordError as error:
-            collected.faults.append(str(error))
-            continue
+    named = {name: paths.bundle_data(name) for name in await walk(store, paths.BUNDLE_DATA, 2)}
+    async for _, path, _, histories in collected.read(store, named, decode_bundle_data):
         for bundle, history in histories.items():
             collected.add(
                 "bundleData", bundle, BundleData.of(history).model_dump(by_alias=True, exclude_none=True), path
             )
-    await _time_averages(store, collected)
-
-
-async def _time_averages(store: MetadataStore, collected: Collected) -> None:
     brokers = collected.content["brokers"]
-    znodes = await store.get_many([paths.broker_time_average(broker) for broker in brokers])
-    for (broker, data), znode in zip(brokers.items(), znodes, strict=True):
-        path = paths.broker_time_average(broker)
-        text = collected.find_text(znode, path)
-        try:
-            record = None if text is None else parse_model(TimeAverageBrokerData, text, path)
-        except InvalidRecordError as error:
-            collected.faults.append(str(error))
-            continue
-        averages = None if record is None else without_empty_averages(record.model_dump(by_alias=True), data)
+    named = {name: paths.broker_time_average(name) for name in brokers}
+    read = collected.read(store, named, lambda _, text, path: parse_model(TimeAverageBrokerData, text, path))
+    async for broker, path, _, record in read:
+        averages = without_empty_averages(record.model_dump(by_alias=True), brokers[broker])
         if averages is not None:
             collected.add("timeAverages", broker, averages, path)
 

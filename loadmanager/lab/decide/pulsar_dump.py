@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
-from loadmanager.errors import InvalidRecordError
 from loadmanager.lab.decide.decision_settings import known_settings, usable_settings
 from loadmanager.lab.decide.dump_validation import is_range
 from loadmanager.lab.decide.record_collector import Collected, below, walk, without_empty_averages
@@ -56,26 +55,11 @@ async def collect_pulsar(store: MetadataStore, taken_at_ms: int, cluster: str | 
 
 
 async def _records(
-    store: MetadataStore, collected: Collected, named: Mapping[str, str], places: list[str] | None = None
+    store: MetadataStore, collected: Collected, named: Mapping[str, str], empty: list[str] | None = None
 ) -> list[_Record]:
-    """Return name, path and JSON object of each readable znode of `named`, paths by name.
-
-    If `places` is given, the names of empty znodes, which are only parents of others, are added to it.
-    """
-    found = []
-    znodes = await store.get_many(list(named.values()))
-    for (name, path), znode in zip(named.items(), znodes, strict=True):
-        if places is not None and znode is not None and not znode.data:
-            places.append(name)
-            continue
-        text = collected.find_text(znode, path)
-        if text is None:
-            continue
-        try:
-            found.append((name, path, parse_record(text, path)))
-        except InvalidRecordError as error:
-            collected.faults.append(str(error))
-    return found
+    """Return name, path and JSON object of each readable znode of `named`; see `Collected.read`."""
+    read = collected.read(store, named, lambda _, text, path: parse_record(text, path), empty)
+    return [(name, path, record) async for name, path, _, record in read]
 
 
 async def _records_of_namespaces(store: MetadataStore, collected: Collected, root: str) -> list[_Record]:

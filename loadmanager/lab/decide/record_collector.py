@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from loadmanager.core.domain.bundles import NamespaceBundles
-from loadmanager.core.domain.names import namespace_of
+from loadmanager.core.domain.names import InvalidNameError, namespace_of
 from loadmanager.errors import InvalidRecordError
 from loadmanager.lab.decide.dump_validation import check, declared_bundles, parse_bundle
 from loadmanager.store.metadata_store import MetadataStore, Znode
@@ -18,6 +18,7 @@ from loadmanager.wire.dump_line import DumpLine, decode_line, encode
 
 THE_DUMP = "the dump"
 
+_Record = TypeVar("_Record")
 _Declared = Callable[[str], NamespaceBundles | None]
 
 
@@ -46,6 +47,34 @@ class Collected:
         except InvalidRecordError as error:
             self.faults.append(str(error))
             return None
+
+    async def read(
+        self,
+        store: MetadataStore,
+        named: Mapping[str, str],
+        decode_record: Callable[[str, bytes, str], _Record],
+        empty: list[str] | None = None,
+    ) -> AsyncIterator[tuple[str, str, Znode, _Record]]:
+        """Yield name, path, znode and record of each readable znode of `named`, paths by name.
+
+        If `empty` is given, the names of empty znodes, which are only parents of others, are added to it.
+        """
+        znodes = await store.get_many(list(named.values()))
+        for (name, path), znode in zip(named.items(), znodes, strict=True):
+            if empty is not None and znode is not None and not znode.data:
+                empty.append(name)
+                continue
+            text = self.find_text(znode, path)
+            if znode is None or text is None:
+                continue
+            try:
+                record = decode_record(name, text, path)
+            except InvalidRecordError as error:
+                self.faults.append(str(error))
+            except InvalidNameError as error:
+                self.faults.append(f"{path}: {error}")
+            else:
+                yield name, path, znode, record
 
     def finish(self) -> DumpLine:
         """Return the dump without reports and averages of bundles that no longer exist.
