@@ -12,7 +12,8 @@ from loadmanager.core.planning.plan_effect import UNEVEN
 from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.run_rules import Rules
 from loadmanager.lab.simulate.scenario import ScenarioBrokers, parse_as
-from loadmanager.lab.simulate.scenario_fields import Broker, Count, Duration, Factor, Namespace, Part, Positive
+from loadmanager.lab.simulate.scenario_fields import Broker, Count, Duration, Factor, Part, Positive
+from loadmanager.wire.validation import Namespace
 
 FEWEST_STEPS = 10
 """Minimum length of a stretch; a shorter one is left out."""

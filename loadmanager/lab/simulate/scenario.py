@@ -37,12 +37,11 @@ from loadmanager.lab.simulate.scenario_fields import (
     Count,
     Duration,
     Factor,
-    Namespace,
     Part,
     Positive,
     Seconds,
 )
-from loadmanager.wire.validation import cut, describe
+from loadmanager.wire.validation import Namespace, cut, describe
 
 _MOST_BROKERS = 10_000
 _MOST_BUNDLES = 1_000_000

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from loadmanager.core.domain.names import BrokerId, InvalidNameError, NamespaceName, parse_broker_id
+from loadmanager.core.domain.names import BrokerId, parse_broker_id
 
 _MOST_S = 366 * 86_400
 
@@ -18,22 +17,7 @@ Factor = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
-
-_Name = TypeVar("_Name")
-
-
-def _validate_name(parse: Callable[[str], _Name]) -> Callable[[str], _Name]:
-    def validate(name: str) -> _Name:
-        try:
-            return parse(name)
-        except InvalidNameError as error:
-            raise ValueError(str(error)) from None
-
-    return validate
-
-
-Namespace = Annotated[str, AfterValidator(_validate_name(lambda name: str(NamespaceName.parse(name))))]
-Broker = Annotated[BrokerId, AfterValidator(_validate_name(parse_broker_id))]
+Broker = Annotated[BrokerId, AfterValidator(parse_broker_id)]
 BundleRef = Annotated[str, Field(min_length=1, max_length=400)]
 """A bundle by its name, `tenant/namespace/0x.._0x..`, or by its position in the namespace, `tenant/namespace#0`."""
 BundleRefs = tuple[BundleRef, ...]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from loadmanager.config.node_settings import Settings
-from loadmanager.core.domain.names import BrokerId, InvalidNameError
+from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.model.learned_loads import NOTHING_LEARNED, PROFILE_HOURS, LearnedLoads, hour_of_week
 from loadmanager.core.model.load import FloatArray, IntArray
 from loadmanager.errors import ScenarioError
@@ -124,7 +124,7 @@ def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[Series] 
             learned=_build_profiles(scenario, bundles) if scenario.learned else NOTHING_LEARNED,
             seed=scenario.seed,
         )
-    except (ValueError, InvalidNameError) as error:
+    except ValueError as error:
         raise ScenarioError(f"scenario {scenario.name}: {error}") from None
 
 
