@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -48,7 +48,7 @@ from loadmanager.lab.simulate.world_state import START_S
 if TYPE_CHECKING:
     from loadmanager.history.synthetic_fleet import Series
 
-_MINUTE_S = 60.0
+_MINUTE_S, _HOUR_S = 60.0, 3600.0
 _CORE_PERCENT = 100.0
 _KBIT_PER_GBIT = 1_000_000.0
 _SHOWN_BROKERS = 5
@@ -130,11 +130,7 @@ def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[Series] 
 
 def _at_the_beginning(scenario: Scenario, brokers: Sequence[BrokerId], bundles: _BundleParts) -> list[NamespaceSpec]:
     """Return the initial namespaces, and add their bundles to `bundles`."""
-    namespaces = [
-        spec
-        for each in _with_places(scenario.namespaces)
-        for spec in _namespaces(each, brokers, scenario.seed, bundles)
-    ]
+    namespaces = [spec for each in scenario.namespaces for spec in _namespaces(each, brokers, scenario.seed, bundles)]
     if scenario.traces is not None:
         namespaces += _traced_namespaces(scenario.traces, brokers, scenario.seed, bundles)
     return namespaces
@@ -143,12 +139,16 @@ def _at_the_beginning(scenario: Scenario, brokers: Sequence[BrokerId], bundles: 
 def _build_profiles(scenario: Scenario, bundles: _BundleParts) -> LearnedLoads:
     """Build the profiles that a pipeline would learn from the diurnal shapes."""
     loads = {row.spec.name: row.load.mean(axis=0) for row in bundles.rows}
-    waves = [
-        Diurnal(shape.amplitude, _phases(shape.phases, scenario.seed, bundles), shape.period_s)
-        for shape in scenario.shapes
-        if isinstance(shape, files.DiurnalShape)
-    ]
-    return learned_of_waves(loads, waves, bundles.namespaces(), scenario.name)
+    namespace = bundles.namespaces()
+    waves = [_wave(each, scenario.seed, bundles) for each in scenario.shapes if isinstance(each, files.DiurnalShape)]
+    profiles = np.ones((len(loads), PROFILE_HOURS))
+    for hour in range(PROFILE_HOURS):
+        middle_s = (hour + 0.5) * _HOUR_S
+        place = int(hour_of_week(START_S + middle_s))
+        for wave in waves:
+            factors = np.broadcast_to(wave.factors_at(middle_s), namespace.shape)
+            profiles[:, place] *= np.bincount(namespace, weights=factors) / np.bincount(namespace)
+    return LearnedLoads(loads, scenario.name, 0, dict(zip(loads, profiles, strict=True)))
 
 
 def broker_spec(name: BrokerId, kind: files.BrokerKind) -> BrokerSpec:
@@ -163,25 +163,10 @@ def broker_spec(name: BrokerId, kind: files.BrokerKind) -> BrokerSpec:
     return BrokerSpec(name, capacity, kind.speed, kind.version, kind.load_manager_class)
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """A group of namespaces, and the position of its weights among all drawn ones."""
-
-    like: files.NamespaceGroup
-    drawn_before: int
-
-
-def _with_places(groups: Iterable[files.NamespaceGroup], first: int = 0) -> list[_Placed]:
-    found = []
-    for group in groups:
-        found.append(_Placed(group, first))
-        first += group.count * group.bundles
-    return found
-
-
-def _namespaces(placed: _Placed, brokers: Sequence[BrokerId], seed: int, bundles: _BundleParts) -> list[NamespaceSpec]:
-    like = placed.like
-    weights = _weights(like, placed.drawn_before, seed)
+def _namespaces(
+    like: files.NamespaceGroup, brokers: Sequence[BrokerId], seed: int, bundles: _BundleParts
+) -> list[NamespaceSpec]:
+    weights = _weights(like, len(bundles.names), seed)
     columns = np.array(like.load.columns())
     specs = []
     for number in range(like.count):
@@ -270,7 +255,7 @@ def _shapes(scenario: Scenario, bundles: _BundleParts, recorded: Sequence[Series
             case files.NoiseShape():
                 yield Noise(count, shape.spread, scenario.seed, shape.period_s)
             case files.DiurnalShape():
-                yield Diurnal(shape.amplitude, _phases(shape.phases, scenario.seed, bundles), shape.period_s)
+                yield _wave(shape, scenario.seed, bundles)
             case files.DriftShape():
                 yield Drift(count, shape.factor, scenario.seed, shape.period_s)
             case files.BurstsShape():
@@ -282,15 +267,14 @@ def _shapes(scenario: Scenario, bundles: _BundleParts, recorded: Sequence[Series
         yield _follow_traces(scenario.traces, bundles, recorded, scenario.seed)
 
 
-def _phases(how: str, seed: int, bundles: _BundleParts) -> FloatArray | float:
-    """Return the phase of each bundle, in parts of a period."""
-    drawn = generator(seed, Purpose.FLEET)
-    match how:
+def _wave(shape: files.DiurnalShape, seed: int, bundles: _BundleParts) -> Diurnal:
+    drawn, phases = generator(seed, Purpose.FLEET), np.zeros(len(bundles.names))
+    match shape.phases:
         case "spread":
-            return drawn.random(len(bundles.names))
+            phases = drawn.random(len(bundles.names))
         case "namespaces":
-            return drawn.random(len(bundles.rows))[bundles.namespaces()]
-    return 0.0
+            phases = drawn.random(len(bundles.rows))[bundles.namespaces()]
+    return Diurnal(shape.amplitude, phases, shape.period_s)
 
 
 def _follow_traces(
@@ -331,8 +315,8 @@ def _appearing(scenario: Scenario, brokers: Sequence[BrokerId], bundles: _Bundle
     found = []
     events = [event for event in scenario.events if isinstance(event, files.NamespaceAppears)]
     for event in sorted(events, key=lambda each: each.at_s):
-        placed = _Placed(event.namespace.model_copy(update={"owners": "placed"}), len(bundles.names))
-        found += [NewNamespace(event.at_s, spec) for spec in _namespaces(placed, brokers, scenario.seed, bundles)]
+        like = event.namespace.model_copy(update={"owners": "placed"})
+        found += [NewNamespace(event.at_s, spec) for spec in _namespaces(like, brokers, scenario.seed, bundles)]
     return found
 
 
@@ -378,23 +362,3 @@ def world_rules(rules: Rules, settings: Settings) -> WorldRules:
         max_concurrent_unloads_per_broker=settings.max_concurrent_unloads_per_broker,
         **rules.model_dump(),
     )
-
-
-_HOUR_S = 3600.0
-
-
-def learned_of_waves(
-    loads: Mapping[str, FloatArray], waves: Sequence[Diurnal], namespace: IntArray, run: str
-) -> LearnedLoads:
-    """Return learned loads with profiles of these waves. `loads` has the load (4,) of a bundle of each namespace, in
-    the order of the namespace numbers.
-    """
-    profiles = np.ones((len(loads), PROFILE_HOURS))
-    of_namespace = np.bincount(namespace)
-    for hour in range(PROFILE_HOURS):
-        middle_s = (hour + 0.5) * _HOUR_S
-        place = int(hour_of_week(START_S + middle_s))
-        for wave in waves:
-            factors = np.broadcast_to(wave.factors_at(middle_s), namespace.shape)
-            profiles[:, place] *= np.bincount(namespace, weights=factors) / of_namespace
-    return LearnedLoads(loads, run, 0, dict(zip(loads, profiles, strict=True)))
