@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import structlog
 
 from loadmanager.errors import HistoryFileError
-from loadmanager.history.files import HOUR_MS, Directory, HistoryFile, compacted_path_of
+from loadmanager.history.files import HOUR_MS, Directory, HistoryFile, path_of
 from loadmanager.history.gaps import IMPORTED
 from loadmanager.history.reader import History, times_in
 from loadmanager.history.table_schemas import TABLES
@@ -82,7 +82,7 @@ class Compaction:
             self._leave_alone(files[0], error)
             return
         first, last = files[0], files[-1]
-        path = compacted_path_of(first.table, first.hour_ms, first.epoch, (first.first, last.last))
+        path = path_of(first.table, first.hour_ms, first.epoch, (first.first, last.last), node=None)
         directory.write(path, data)
         log.info("history_hour_compacted", file=path, files=len(files), bytes=data.size)
 

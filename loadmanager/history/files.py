@@ -82,19 +82,15 @@ def partition_of(at_ms: int) -> str:
     return f"{datetime.fromtimestamp(at_ms // 1000, UTC):date=%Y-%m-%d/hour=%H}"
 
 
-def path_of(table: str, at_ms: int, epoch: int, sequences: tuple[int, int], node: str) -> str:
-    """Return the path, below the root, of a file with these first and last sequences."""
-    name = _UNUSABLE_IN_NAMES.sub("_", node)
-    return _path_of(table, at_ms, epoch, sequences, f"{name}_" if name == _COMPACTED else name)
+def path_of(table: str, at_ms: int, epoch: int, sequences: tuple[int, int], node: str | None) -> str:
+    """Return the path, below the root, of a file with these first and last sequences.
 
-
-def compacted_path_of(table: str, hour_ms: int, epoch: int, sequences: tuple[int, int]) -> str:
-    """Return the path of a compacted file; every node that compacts gets the same one."""
-    return _path_of(table, hour_ms, epoch, sequences, _COMPACTED)
-
-
-def _path_of(table: str, at_ms: int, epoch: int, sequences: tuple[int, int], whose: str) -> str:
+    A compacted file has no `node`, so that every node that compacts gets the same path.
+    """
     first, last = sequences
+    whose = _COMPACTED if node is None else _UNUSABLE_IN_NAMES.sub("_", node)
+    if whose == node == _COMPACTED:
+        whose += "_"
     return f"{table}/{partition_of(at_ms)}/{epoch:010d}-{first:012d}-{last:012d}-{whose}.parquet"
 
 

@@ -189,7 +189,7 @@ class ComparisonDriver:
                 "loadmanager_pulsar_unjudged_moves",
                 "Moves that were seen and have not settled yet.",
                 none,
-                float(comparison.under_way),
+                float(comparison.unjudged),
             ),
             *self._level_gauges(),
             *self._scores.samples(),

@@ -281,7 +281,7 @@ class PulsarComparison:
     _now_ms: int = 0
 
     @property
-    def under_way(self) -> int:
+    def unjudged(self) -> int:
         """Return the number of observed moves without a judgement."""
         return len(self._moves)
 

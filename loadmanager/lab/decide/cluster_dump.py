@@ -56,7 +56,7 @@ async def collect_cluster(store: MetadataStore, taken_at_ms: int, settings: Sett
     await _memory(store, collected, registered)
     await _operator_config(store, collected)
     live = await _overridden(store, collected, settings)
-    _begin_anew(collected, live.planner_settings())
+    _reset_averages(collected, live.planner_settings())
     configuration = configuration_of(live)
     if configuration:
         collected.content["configuration"] = configuration
@@ -197,7 +197,7 @@ async def _memory(store: MetadataStore, collected: Collected, registered: Mappin
         collected.add("recentlyUnloaded", kind, {name: round(each * 1000) for name, each in at_s.items()}, path)
 
 
-def _begin_anew(collected: Collected, settings: PlannerSettings) -> None:
+def _reset_averages(collected: Collected, settings: PlannerSettings) -> None:
     """Drop the averages that the leader's next round resets, so that a decision on the dump equals the leader's."""
     state = collected.content.get("state")
     if state is None:

@@ -8,7 +8,7 @@ from functools import partial
 
 from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.bundles import HashFunction, TopicLoad, topic_hash
-from loadmanager.core.domain.names import BrokerId, BundleRange, namespace_of
+from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.reasons import SplitReason
 from loadmanager.core.domain.settings import KEYS, PlannerSettings, get_by_name
@@ -19,7 +19,6 @@ from loadmanager.core.strategies.splitting import (
     SPLIT_ALGORITHMS,
     split_algorithm,
 )
-from loadmanager.core.strategies.splitting.split_algorithm import SplitAlgorithm
 from loadmanager.core.strategies.splitting.split_finder import Divide, Split, SplitCandidate, divide_bundle
 from loadmanager.core.strategies.splitting.split_round import (
     SPLIT_STRATEGY,
@@ -90,18 +89,7 @@ class SplitDecider(Decider):
         name, algorithm = split_algorithm(settings, self._algorithm, "--split")
         if (name == SPECIFIED_POSITIONS) != bool(self._positions):
             raise ConfigurationError(f"expected --positions P,... with {SPECIFIED_POSITIONS}, and only with it")
-        return lambda bundle, own: _ask_algorithm(algorithm, bundle, own, self._positions, settings, line)
-
-
-def _ask_algorithm(
-    algorithm: SplitAlgorithm,
-    bundle: str,
-    own: BundleRange,
-    positions: Sequence[int],
-    settings: PlannerSettings,
-    line: DumpLine,
-) -> list[int] | None:
-    return algorithm(own, _topics(line, bundle), positions, settings)
+        return lambda bundle, own: algorithm(own, _topics(line, bundle), self._positions, settings)
 
 
 def _topics(line: DumpLine, bundle: str) -> list[TopicLoad]:

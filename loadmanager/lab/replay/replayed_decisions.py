@@ -97,8 +97,8 @@ def replay_decision(
 def _shed(
     kind: str, began: DecisionInputs, settings: PlannerSettings, memory: ReplayedMemory, request: Request
 ) -> ReplayedDecisions:
-    under_way = request.get("underWay", 0.0)
-    done = shed(began.snapshot, settings, began.states, memory.churn, began.rng, under_way)
+    in_progress = request.get("underWay", 0.0)
+    done = shed(began.snapshot, settings, began.states, memory.churn, began.rng, in_progress)
     if kind == "preview_shed":
         return ReplayedDecisions(done.plan.steps, done.plan.verdicts)
     memory.states, memory.churn = merged(began.states, done.state, memory.states), done.churn_state

@@ -5,8 +5,8 @@ again with the recorded settings, memory and random generator.
                          ▲                                                             │
                          └── after a gap, or in another term: the next checkpoint ◀────┘
 
-Everything must be exactly equal: steps and verdicts with their figures, the memory afterwards (by its hash), the state
-of the generator, and at each later checkpoint the whole model. The first difference ends the replay.
+Everything must be exactly equal: steps and verdicts with their figures, the state of the generator, and at each later
+checkpoint the whole model and the memory. The first difference ends the replay.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Replay:
         self._records: dict[str, Record] = {}
         self._settings: dict[str, PlannerSettings] = {}
         self._snapshots: dict[int, Snapshot] = {}
-        self._under_way: dict[int, DecisionInputs] = {}
+        self._in_progress: dict[int, DecisionInputs] = {}
         self._head: tuple[Item, Mapping[str, Any]] | None = None
         self._parts: list[tuple[str, Any]] = []
         self._holes: list[_Hole] = []
@@ -267,7 +267,7 @@ class Replay:
     def _begin_decision(self, _: str, body: Mapping[str, Any], __: Item) -> None:
         snapshot = self._snapshots.get(body["snapshot"])
         if snapshot is not None:
-            self._under_way[body["snapshot"]] = DecisionInputs.of(snapshot, self._memory)
+            self._in_progress[body["snapshot"]] = DecisionInputs.of(snapshot, self._memory)
 
     def _set_namespace(self, namespace: str, body: Mapping[str, Any], _: Item) -> None:
         if "changed" in body:
@@ -347,7 +347,7 @@ class Replay:
         model.set_faults(faults_of(head["faults"]))
         model.restore(checkpoint)
         self._model, self._memory, self._records = model, memory, records
-        self._snapshots, self._under_way, self._head, self._parts = {}, {}, None, []
+        self._snapshots, self._in_progress, self._head, self._parts = {}, {}, None, []
 
     # Decisions
 
@@ -373,8 +373,8 @@ class Replay:
 
     def _find_inputs(self, kind: str, snapshot: int) -> DecisionInputs | None:
         """Return the inputs of a decision: those copied when it began, else the current ones."""
-        if kind in RUNS_IN_PARALLEL and snapshot in self._under_way:
-            return self._under_way.pop(snapshot)
+        if kind in RUNS_IN_PARALLEL and snapshot in self._in_progress:
+            return self._in_progress.pop(snapshot)
         found = self._snapshots.get(snapshot)
         return None if found is None else DecisionInputs.of(found, self._memory)
 

@@ -31,6 +31,7 @@ from loadmanager.core.protocol.move_machine import (
     Event,
     Expected,
     Kept,
+    Move,
     Moved,
     MoveMachine,
     NotCommitted,
@@ -38,7 +39,6 @@ from loadmanager.core.protocol.move_machine import (
     OwnerAnswered,
     Want,
 )
-from loadmanager.core.protocol.move_machine import Move as UnderWay
 from loadmanager.core.protocol.state_machine import Signal, Write, find_gone_owner
 from loadmanager.lab.simulate.sim_leader import Leader
 from loadmanager.lab.simulate.sim_result import CompletedMove
@@ -117,23 +117,23 @@ class SimExecutor:
         self._lookups = lookups
         machine = MoveMachine(lambda: limits, lambda: rules.unload_deadline_s, state.is_registered)
         self._driver = SimDriver(state.agenda, machine, self._do)
-        self._on_end: dict[UnderWay, Callable[[Outcome], None]] = {}
-        self._of_round: set[UnderWay] = set()
+        self._on_end: dict[Move, Callable[[Outcome], None]] = {}
+        self._of_round: set[Move] = set()
         self.moves: list[CompletedMove] = []
 
     def begin_round(self, steps: Sequence[Unload]) -> None:
         """Execute the steps of a round in their order, within the concurrency limits."""
         self._of_round = {self.execute(step, lambda _: None) for step in steps}
 
-    def call_off_round(self) -> None:
+    def cancel_round(self) -> None:
         """Cancel the steps of the last round that have not begun."""
         self._driver.step(CallOff(self._of_round.__contains__, "called off before it began"))
         self._of_round = set()
 
-    def execute(self, step: Unload, on_end: Callable[[Outcome], None]) -> UnderWay:
+    def execute(self, step: Unload, on_end: Callable[[Outcome], None]) -> Move:
         """Execute one step; `on_end` gets its outcome."""
         check = Expected(step.source).check
-        move = UnderWay(step.bundle, step.source, step.destination, step.reason.value, check)
+        move = Move(step.bundle, step.source, step.destination, step.reason.value, check)
         self._on_end[move] = on_end
         self._driver.step(Want(move))
         return move
@@ -161,19 +161,19 @@ class SimExecutor:
         made = self._state.write(Write(namespace_of(bundle), {bundle: it.transition}, it.reason)).made[bundle]
         return Committed(it.move, made) if isinstance(made, Ownership) else NotCommitted(it.move, made)
 
-    def _answer(self, move: UnderWay) -> None:
+    def _answer(self, move: Move) -> None:
         owner = move.get_released().owner
         has_crashed = self._state.is_registered(owner) and self._state.find_serving(owner) is None
         self._driver.step(OwnerAnswered(move, "no answer" if has_crashed else None))
 
-    def _on_ended(self, move: UnderWay, outcome: Outcome) -> None:
+    def _on_ended(self, move: Move, outcome: Outcome) -> None:
         if isinstance(outcome, Moved):
             self._on_completed(move, outcome.done)
         elif isinstance(outcome, Kept):
             self._state.count_verdicts("shed", [Verdict(move.bundle, outcome.reason, acted=True)])
         self._on_end.pop(move)(outcome)
 
-    def _on_completed(self, move: UnderWay, done: Ownership) -> None:
+    def _on_completed(self, move: Move, done: Ownership) -> None:
         state, owner = self._state, move.get_released().owner
         row = state.table.row_of(move.bundle)
         assert row is not None, "a bundle on its way keeps its shape"

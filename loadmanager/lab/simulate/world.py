@@ -228,7 +228,7 @@ class World:
         if at_s != self._next_round_s:
             return
         self._put_round(at_s + self._rules.shedding_interval_s)
-        self._executor.call_off_round()
+        self._executor.cancel_round()
         plan = self._leader.shed()
         self._rounds += 1
         self._state.count_verdicts("shed", plan.verdicts)

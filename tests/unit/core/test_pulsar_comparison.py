@@ -109,7 +109,7 @@ def bench() -> Bench:
 def test_settled_move_that_we_wanted_counts_as_agreed(bench: Bench) -> None:
     bench.plan(0, [unload(HOT)])
     assert bench.move(HOT, A, B, 10) == []
-    assert bench.judging.under_way == 1
+    assert bench.judging.unjudged == 1
     entry = only(bench.wait(15))
     assert (entry.reason, entry.verdict.acted, entry.load, entry.at_ms) == (
         ComparisonReason.MOVED_AS_WE_WOULD,
@@ -118,7 +118,7 @@ def test_settled_move_that_we_wanted_counts_as_agreed(bench: Bench) -> None:
         15_000,
     )
     assert entry.verdict.sentence() == "Pulsar moved it from a:8080 to b:8080, 10 MiB/s, and so would we"
-    assert (bench.judging.under_way, bench.judging.wishes) == (0, {})
+    assert (bench.judging.unjudged, bench.judging.wishes) == (0, {})
 
 
 def test_move_seen_as_release_and_assignment_is_one_move(bench: Bench) -> None:
@@ -574,6 +574,6 @@ def test_each_move_is_judged_once_and_each_wish_has_one_end(happened: list[tuple
         )
     model.bench.step(Time(10**9))
     assert model.judged() == +model.departures
-    assert judging.under_way == 0
+    assert judging.unjudged == 0
     ended = model.count(ComparisonReason.NO_LONGER_WANTED) + model.wishes_taken
     assert len(model.wishes) == ended + len(judging.wishes)
