@@ -13,7 +13,6 @@ from loadmanager.config.dynamic_settings import values_as_text, with_overrides
 from loadmanager.config.node_settings import Settings
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.planning.churn import OPERATOR_REASONS
 from loadmanager.core.planning.repeated_moves import Completed, MoveTrail, PastMove, is_again, is_back
 from loadmanager.errors import HistoryError
 from loadmanager.history.reader import History, OnFault, columns_of
@@ -111,19 +110,13 @@ def moves_done(history: History, stretch: Stretch, on_fault: OnFault | None = No
 
 
 def _past(trail: MoveTrail, row: Mapping[str, Any]) -> PastMove:
-    """Read a completed move. The oldest histories have neither incarnations nor the origin of the move."""
-    detail = json.loads(row["detail"] or "{}")
+    detail = json.loads(row["detail"])
     source, destination = (
-        None if row[end] is None else Registration(BrokerId(row[end]), _life(detail.get(end)))
-        for end in ("source", "destination")
+        None if end is None else Registration(BrokerId(end[0]), end[1])
+        for end in (detail["source"], detail["destination"])
     )
     assert source is not None, "what is released has an owner"
-    is_own = detail.get("isOwn", row["reason"] not in OPERATOR_REASONS)
-    return trail.add(detail.get("atS", row["at_ms"] / 1000), row["bundle"], source, destination, is_own=is_own)
-
-
-def _life(recorded: Any) -> int:  # noqa: ANN401 - a registration, or an empty text
-    return int(recorded[1]) if isinstance(recorded, list) else 0
+    return trail.add(detail["atS"], row["bundle"], source, destination, is_own=detail["isOwn"])
 
 
 @dataclass(frozen=True, slots=True)
