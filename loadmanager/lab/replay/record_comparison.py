@@ -16,17 +16,6 @@ from loadmanager.lab.replay.replayed_decisions import ReplayedDecisions
 from loadmanager.wire.dump_line import quoted
 from loadmanager.wire.plan_steps import step_as_json
 
-_STEP_FIELDS = (
-    "kind",
-    "bundle",
-    "source",
-    "source_incarnation",
-    "destination",
-    "destination_incarnation",
-    "reason",
-    "detail",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -65,8 +54,7 @@ def compare_decision(columns: Mapping[str, Any], replayed: ReplayedDecisions) ->
         subject = (recorded or step)["bundle"]
         if recorded is None or step is None:
             raise Mismatch(subject, "step", recorded, step)
-        for name in _STEP_FIELDS:
-            said = recorded.get(name)
+        for name, said in recorded.items():
             compare_value(subject, f"step.{name}", content_of(said) if name == "detail" else said, step.get(name))
     for said, verdict in zip_longest(columns["verdicts"] or (), replayed.verdicts):
         _compare_verdict(said, verdict)
