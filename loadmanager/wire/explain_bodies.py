@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
+
+from pydantic import model_validator
 
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.wire.http_bodies import DecisionEntry
@@ -11,7 +13,7 @@ from loadmanager.wire.validation import WireModel
 
 class Explanation(WireModel):
     """A rule that decided: its reason, sentence and figures, and the remedy, unless only the load can change the
-    result.
+    result. Made of a verdict, it has the verdict's.
     """
 
     reason: str
@@ -19,15 +21,17 @@ class Explanation(WireModel):
     why: dict[str, Any]
     change: str | None = None
 
+    @model_validator(mode="before")
     @classmethod
-    def of(cls, verdict: Verdict, **more: object) -> Self:
-        return cls(
-            reason=verdict.verdict.value,
-            sentence=verdict.sentence(),
-            why=dict(verdict.why),
-            change=verdict.remedy() or None,
-            **more,
-        )
+    def _read_verdict(cls, given: object) -> object:
+        if not isinstance(given, Verdict):
+            return given
+        return {
+            "reason": given.verdict.value,
+            "sentence": given.sentence(),
+            "why": given.why,
+            "change": given.remedy() or None,
+        }
 
 
 class Obstacle(Explanation):
@@ -112,7 +116,7 @@ class ExplainedShedding(WireModel):
     broker_verdicts: list[Explanation]
 
 
-class ExplainedPlacement(WireModel):
+class ExplainedPlacement(WireModel, from_attributes=True):
     """Placement of the bundle if it left its broker now. The runner-up is the choice without the chosen broker.
     `standings` are those of its broker and of these two. `dropped` is the number of brokers dropped per filter.
     """

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from loadmanager.core.diagnosis.explanation import (
     BundleExplained,
     DecisionInput,
-    PlacementExplained,
     SheddingExplained,
     explain_broker,
     explain_bundle,
@@ -17,7 +15,6 @@ from loadmanager.core.diagnosis.explanation import (
 )
 from loadmanager.core.domain.names import BrokerId, BundleName, namespace_of
 from loadmanager.core.domain.ownership import Ownership
-from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.model.learned_loads import LearnedLoads
 from loadmanager.core.model.load import FloatArray
 from loadmanager.core.model.snapshot import Snapshot
@@ -30,10 +27,8 @@ from loadmanager.wire.explain_bodies import (
     BundleExplanation,
     ExplainedLoad,
     ExplainedOwnership,
-    ExplainedPlacement,
     ExplainedShedding,
     ExplainInputs,
-    Explanation,
     LoadFigures,
     Obstacle,
     RoundMove,
@@ -72,7 +67,7 @@ class ExplanationService:
             ownership=ownership,
             load=_load(explained, short_samples, long_samples, situation.snapshot.learned),
             shedding=_shedding(explained.shedding),
-            placement=_placement(explained.placement),
+            placement=explained.placement,
             decisions=self._decisions(str(name)),
         )
 
@@ -97,12 +92,12 @@ class ExplanationService:
                 RoundMove(bundle=step.bundle, destination=step.destination.broker if step.destination else None)
                 for step in explained.steps
             ],
-            verdicts=_explanations(explained.verdicts),
-            certificate=Explanation.of(explained.certificate),
-            margin=_find_explanation(explained.margin),
+            verdicts=explained.verdicts,
+            certificate=explained.certificate,
+            margin=explained.margin,
             takes_bundles=not explained.obstacles,
             is_overloaded=explained.is_overloaded,
-            obstacles=_explanations(explained.obstacles),
+            obstacles=explained.obstacles,
             bundles_wait_s=explained.waits_s,
             decisions=self._decisions(broker),
         )
@@ -119,12 +114,13 @@ class ExplanationService:
             broker_id=broker,
             inputs=inputs,
             ownership=ownership,
-            answer=Explanation.of(explained.verdict),
+            answer=explained.verdict,
             obstacles=[
-                Obstacle.of(verdict, is_preference=is_preference) for verdict, is_preference in explained.obstacles
+                Obstacle.model_validate(verdict).model_copy(update={"is_preference": is_preference})
+                for verdict, is_preference in explained.obstacles
             ],
-            placement=Explanation.of(explained.placement),
-            standings=list(explained.standings),
+            placement=explained.placement,
+            standings=explained.standings,
             shedding=_shedding(explained.shedding),
             decisions=self._decisions(str(name)),
         )
@@ -207,26 +203,7 @@ def _shedding(shedding: SheddingExplained) -> ExplainedShedding:
     return ExplainedShedding(
         would_move=shedding.step is not None,
         destination=destination.broker if destination else None,
-        stays=_find_explanation(shedding.stays),
+        stays=shedding.stays,
         stays_by_rule=shedding.by_rule,
-        broker_verdicts=_explanations(shedding.because),
+        broker_verdicts=shedding.because,
     )
-
-
-def _placement(placement: PlacementExplained) -> ExplainedPlacement:
-    return ExplainedPlacement(
-        chosen=placement.chosen,
-        verdict=Explanation.of(placement.verdict),
-        drawn_from=list(placement.drawn_from),
-        runner_up=_find_explanation(placement.runner_up),
-        standings=list(placement.standings),
-        dropped={reason: int(brokers) for reason, brokers in placement.dropped.items()},
-    )
-
-
-def _find_explanation(verdict: Verdict | None) -> Explanation | None:
-    return None if verdict is None else Explanation.of(verdict)
-
-
-def _explanations(verdicts: Iterable[Verdict]) -> list[Explanation]:
-    return [Explanation.of(verdict) for verdict in verdicts]
