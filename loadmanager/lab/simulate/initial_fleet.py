@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loadmanager.core.domain.bundles import equal_boundaries, validate_boundaries
-from loadmanager.core.domain.names import BrokerId, BundleRange, NamespaceName, parse_broker_id
-from loadmanager.core.model.load import RESOURCES
+from loadmanager.core.domain.names import BrokerId, BundleRange, NamespaceName
 
 _EIGHT_CORES = (800.0, 16_384.0, 8_192.0, 10_000_000.0, 10_000_000.0)
 """Eight cores, 16 GiB of heap, 8 GiB of direct memory, and 10 Gbit/s each way."""
@@ -16,23 +14,13 @@ _EIGHT_CORES = (800.0, 16_384.0, 8_192.0, 10_000_000.0, 10_000_000.0)
 
 @dataclass(frozen=True, slots=True)
 class BrokerSpec:
-    """Broker: its capacity per resource, in the units of `lab.simulate.broker_cost`, and the speed of its CPU.
-
-    Raises `InvalidNameError` for its id, and `ValueError` for a capacity or a speed that is not above 0.
-    """
+    """Broker: its capacity per resource, in the units of `lab.simulate.broker_cost`, and the speed of its CPU."""
 
     id: BrokerId
     capacity: tuple[float, ...] = _EIGHT_CORES
     speed: float = 1.0
     version: str = "1.0.0"
     load_manager_class: str = ""
-
-    def __post_init__(self) -> None:
-        parse_broker_id(self.id)
-        if len(self.capacity) != RESOURCES or not all(math.isfinite(each) and each > 0 for each in self.capacity):
-            raise ValueError(f"capacity of {self.id}: expected {RESOURCES} numbers above 0, got {self.capacity}")
-        if not (math.isfinite(self.speed) and self.speed > 0):
-            raise ValueError(f"speed of {self.id}: expected a number above 0, got {self.speed}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,6 @@ class BundleTopics:
     def __post_init__(self) -> None:
         read_only(self.hashes, len(self.hashes))
         read_only(self.share, len(self.hashes))
-        if (np.diff(self.hashes) < 0).any() or (self.share < 0).any() or not self.share.sum() > 0:
-            raise ValueError("topics: expected ascending hashes, and shares that are not negative and not all 0")
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -84,8 +82,6 @@ class ShapedWorkload:
         object.__setattr__(self, "topics", read_only(known, bundles))
         read_only(self.load, bundles, METRICS)
         read_only(self.sessions, bundles)
-        if not (np.isfinite(self.load).all() and (self.load >= 0).all()):
-            raise ValueError("load: expected numbers that are finite and not negative")
 
     def __len__(self) -> int:
         return len(self.load)
@@ -209,21 +205,13 @@ class Bursts:
 class FollowedSeries:
     """Each bundle follows one recorded series, `which` (N,), from an offset of its own, `shift_s` (N,).
 
-    A series has a value every `interval_s`, is interpolated linearly, and repeats after its end. Raises `ValueError`
-    for values that are negative or not finite; it names the first.
+    A series has a value every `interval_s`, is interpolated linearly, and repeats after its end.
     """
 
     series: tuple[FloatArray, ...]
     interval_s: float
     which: IntArray
     shift_s: FloatArray
-
-    def __post_init__(self) -> None:
-        for number, values in enumerate(self.series):
-            wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
-            if len(wrong) or not len(values):
-                what = f"value {int(wrong[0])} is {values[wrong[0]]}" if len(wrong) else "it is empty"
-                raise ValueError(f"series {number}: {what}; expected numbers that are finite and not negative")
 
     def factors_at(self, t_s: float) -> FloatArray:
         factors = np.empty(len(self.which))

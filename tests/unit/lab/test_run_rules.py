@@ -5,8 +5,8 @@ import re
 import pytest
 from support.worlds import brokers_named, namespaces_dealt
 
-from loadmanager.core.domain.names import BrokerId, InvalidNameError
-from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
+from loadmanager.core.domain.names import InvalidNameError
+from loadmanager.lab.simulate.initial_fleet import NamespaceSpec
 from loadmanager.lab.simulate.run_rules import WorldRules
 
 
@@ -29,22 +29,7 @@ def test_zero_is_allowed_for_durations() -> None:
     assert WorldRules(unload_s=0.0, lookup_s=0.0, grace_period_s=0.0, unload_split_bundles=False).unload_s == 0.0
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"capacity": (1.0,) * 4}, "capacity of a:1: expected 5"),
-        ({"capacity": (1.0, 1.0, 0.0, 1.0, 1.0)}, "capacity of a:1: expected 5 numbers above 0"),
-        ({"speed": 0.0}, "speed of a:1"),
-    ],
-)
-def test_broker_without_capacity_or_speed_is_rejected(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        BrokerSpec(BrokerId("a:1"), **fields)  # type: ignore[arg-type]  # the wrong values are the point
-
-
 def test_invalid_names_are_rejected() -> None:
-    with pytest.raises(InvalidNameError, match="broker id"):
-        BrokerSpec(BrokerId("nowhere"))
     with pytest.raises(InvalidNameError, match="namespace"):
         NamespaceSpec.of("no-tenant", 4)
     with pytest.raises(ValueError, match="owners of t/n: expected one for each of 4 bundles"):

@@ -9,14 +9,12 @@ from support.worlds import steady
 from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange
 from loadmanager.lab.simulate.workload import (
     DAY_S,
-    BundleTopics,
     Bursts,
     Diurnal,
     Drift,
     FollowedSeries,
     Noise,
     Ramp,
-    ShapedWorkload,
     heavy_tailed,
     random_topics,
     zipf,
@@ -108,15 +106,6 @@ def test_series_are_interpolated_from_an_offset_and_repeated() -> None:
     assert series.factors_at(180.0).tolist() == [0.0, 10.0, 7.0]
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [([1.0, -2.0], "series 1: value 1 is -2.0"), ([float("nan")], "series 1: value 0 is nan"), ([], "it is empty")],
-)
-def test_series_with_gaps_or_negative_values_are_rejected(values: list[float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        FollowedSeries((np.ones(3), np.array(values)), 60.0, np.array([0]), np.array([0.0]))
-
-
 def test_heavy_tailed_weights_have_mean_1_and_a_heavy_top_tenth() -> None:
     weights = heavy_tailed(10_000, seed=4)
     assert weights.mean() == pytest.approx(1.0)
@@ -155,15 +144,3 @@ def test_known_topics_replace_the_topic_count() -> None:
     assert workload.topics_at(0.0).tolist() == [10, 5]
     assert workload.find_topics(0) is None
     assert workload.find_topics(1) is contents[1]
-
-
-@pytest.mark.parametrize(("hashes", "share"), [([2, 1], [0.5, 0.5]), ([1, 2], [1.5, -0.5]), ([1], [0.0]), ([], [])])
-def test_invalid_topics_are_rejected(hashes: list[int], share: list[float]) -> None:
-    with pytest.raises(ValueError, match="topics: expected ascending"):
-        BundleTopics(np.array(hashes, dtype=np.int64), np.array(share))
-
-
-@pytest.mark.parametrize("wrong", [-1.0, float("inf"), float("nan")])
-def test_invalid_loads_are_rejected(wrong: float) -> None:
-    with pytest.raises(ValueError, match="load: expected"):
-        ShapedWorkload(np.full((1, 4), wrong), np.ones(1, np.int64), np.ones(1, np.int64))
