@@ -78,7 +78,7 @@ class Progress:
 
 
 class World:
-    """Simulated fleet; it can run only once. The constructor checks its arguments.
+    """Simulated fleet; it can run only once. The constructor checks names and settings.
 
     The rows of the workload are the bundles of `namespaces` in their order, then those of `NewNamespace` events in the
     order of their times. Raises `ValueError` or `UnknownStrategyError`.
@@ -104,7 +104,6 @@ class World:
         self._events: list[Event] = sorted(chain.from_iterable(restarts), key=lambda event: event.at_s)
         _check_settings(settings)
         _check_names(brokers, namespaces, self._events)
-        _check_size(namespaces, self._events, workload)
         self._state = WorldState(workload, settings, rules, cost)
         self._state.fleet.says_health = any(isinstance(event, BrokerFallsSick) for event in events)
         self._leader = Leader(self._state, generator(seed, Purpose.PLANNER))
@@ -315,27 +314,14 @@ def _check_settings(settings: PlannerSettings) -> None:
 
 
 def _check_names(brokers: Sequence[BrokerSpec], namespaces: Sequence[NamespaceSpec], events: Sequence[Event]) -> None:
-    """Raise `ValueError` unless names are unique, and owners exist."""
+    """Raise `ValueError` unless names are unique."""
     joining = [event.broker for event in events if isinstance(event, BrokerJoins)]
     _once([spec.id for spec in (*brokers, *joining)], "broker")
     new = [event.namespace for event in events if isinstance(event, NewNamespace)]
     _once([spec.name for spec in (*namespaces, *new)], "namespace")
-    there = {spec.id for spec in brokers}
-    for spec in namespaces:
-        for owner in spec.owners or ():
-            if owner is not None and owner not in there:
-                raise ValueError(f"owners of {spec.name}: there is no broker {owner} at the beginning")
-    if any(spec.owners is not None for spec in new):
-        raise ValueError("owners of a namespace that is created later: nobody owns its bundles before a lookup")
 
 
 def _once(names: Sequence[str], what: str) -> None:
     if len(set(names)) < len(names):
         twice = next(name for number, name in enumerate(names) if name in names[:number])
         raise ValueError(f"{what} {twice}: there are two of that name")
-
-
-def _check_size(namespaces: Sequence[NamespaceSpec], events: Sequence[Event], workload: Workload) -> None:
-    bundles = sum(map(len, namespaces)) + sum(len(e.namespace) for e in events if isinstance(e, NewNamespace))
-    if bundles != len(workload):
-        raise ValueError(f"the workload has loads for {len(workload)} bundles, and the namespaces have {bundles}")
