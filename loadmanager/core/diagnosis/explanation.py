@@ -72,17 +72,6 @@ class ComparedFigures:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BundleLoad:
-    """Load of a bundle, (4,) each; shares of bytes/s are fractions."""
-
-    short: FloatArray
-    long: FloatArray
-    topics: int
-    share_of_broker: float
-    share_of_cluster: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class PlacementExplained:
     """Placement of a bundle if it left its broker now.
 
@@ -115,12 +104,19 @@ class SheddingExplained:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BundleExplained:
-    """`broker` owns the bundle and reports it; `assigned` owns it once pending moves are done."""
+    """`broker` owns the bundle and reports it; `assigned` owns it once pending moves are done.
+
+    Its load is `short` and `long` (4,); shares of bytes/s are fractions.
+    """
 
     bundle: str
     broker: BrokerId | None
     assigned: BrokerId | None
-    load: BundleLoad
+    short: FloatArray
+    long: FloatArray
+    topics: int
+    share_of_broker: float
+    share_of_cluster: float
     shedding: SheddingExplained
     placement: PlacementExplained
 
@@ -175,13 +171,11 @@ def explain_bundle(situation: DecisionInput, bundle: str) -> BundleExplained:
         bundle=bundle,
         broker=_broker_at(snapshot, int(bundles.broker[row])),
         assigned=_holder(snapshot, row),
-        load=BundleLoad(
-            short=bundles.short[row],
-            long=bundles.long[row],
-            topics=int(bundles.topics[row]),
-            share_of_broker=_share_of_broker(snapshot, row),
-            share_of_cluster=share_of(snapshot, bundle),
-        ),
+        short=bundles.short[row],
+        long=bundles.long[row],
+        topics=int(bundles.topics[row]),
+        share_of_broker=_share_of_broker(snapshot, row),
+        share_of_cluster=share_of(snapshot, bundle),
         shedding=_explain_shedding(situation, row),
         placement=_explain_placement(situation, row),
     )

@@ -168,15 +168,14 @@ def _ownership(ownership: Ownership, now_s: float) -> ExplainedOwnership:
 
 
 def _load(explained: BundleExplained, short_samples: int, long_samples: int, learned: LearnedLoads) -> ExplainedLoad:
-    load = explained.load
     return ExplainedLoad(
-        short_term=_figures(load.short),
-        long_term=_figures(load.long),
+        short_term=_figures(explained.short),
+        long_term=_figures(explained.long),
         short_samples=short_samples,
         long_samples=long_samples,
-        topics=load.topics,
-        share_of_broker_percent=load.share_of_broker * _PERCENT,
-        share_of_cluster_percent=load.share_of_cluster * _PERCENT,
+        topics=explained.topics,
+        share_of_broker_percent=explained.share_of_broker * _PERCENT,
+        share_of_cluster_percent=explained.share_of_cluster * _PERCENT,
         taken_from=None if long_samples else _find_source(namespace_of(explained.bundle), learned),
     )
 

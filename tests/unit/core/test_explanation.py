@@ -211,7 +211,7 @@ def test_unsettled_bundle(ownership: Ownership, reported: tuple[int, ...], reaso
 def test_load_is_explained_with_its_shares() -> None:
     known = {HEAVY: averages((4, 0, 3 * MIB, 0), (2, 0, MIB, 0), topics=7), LIGHT: averages((0, 0, MIB, 0))}
     given = snapshot({"a": report([HEAVY, LIGHT]), "b": report({bundle(3): (0, 0, 4 * MIB, 0)})}, known)
-    load = explain_bundle(situation(given), HEAVY).load
+    load = explain_bundle(situation(given), HEAVY)
     assert load.short.tolist() == [4, 0, 3 * MIB, 0]
     assert load.long.tolist() == [2, 0, MIB, 0]
     assert load.topics == 7
@@ -220,9 +220,9 @@ def test_load_is_explained_with_its_shares() -> None:
 
 def test_bundle_without_a_broker_or_load_has_no_share() -> None:
     free = explain_bundle(situation(taken(model(ownerships=[FREE]))), bundle(0))
-    assert (free.load.share_of_broker, free.load.share_of_cluster) == (0, 0)
+    assert (free.share_of_broker, free.share_of_cluster) == (0, 0)
     idle = snapshot({"a": report([LIGHT]), "b": report()}, {LIGHT: averages((0, 0, 0, 0))})
-    assert explain_bundle(situation(idle), LIGHT).load.share_of_broker == 0
+    assert explain_bundle(situation(idle), LIGHT).share_of_broker == 0
 
 
 def test_runner_up_is_explained_with_its_figures() -> None:
