@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -108,7 +108,8 @@ def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[Series] 
         brokers = [broker_spec(name, kind) for name, kind in numbered(scenario.brokers, 0)]
         ids = [each.id for each in brokers]
         bundles = _BundleParts()
-        namespaces = _at_the_beginning(scenario, ids, bundles)
+        groups = (*scenario.namespaces, *([] if scenario.traces is None else [scenario.traces]))
+        namespaces = [spec for each in groups for spec in _namespaces(each, ids, scenario.seed, bundles)]
         joining, appearing = _joining(scenario), _appearing(scenario, ids, bundles)
         known = {*ids, *(each.broker.id for each in joining)}
         events = [*joining, *appearing, *_events(scenario, bundles)]
@@ -126,14 +127,6 @@ def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[Series] 
         )
     except ValueError as error:
         raise ScenarioError(f"scenario {scenario.name}: {error}") from None
-
-
-def _at_the_beginning(scenario: Scenario, brokers: Sequence[BrokerId], bundles: _BundleParts) -> list[NamespaceSpec]:
-    """Return the initial namespaces, and add their bundles to `bundles`."""
-    namespaces = [spec for each in scenario.namespaces for spec in _namespaces(each, brokers, scenario.seed, bundles)]
-    if scenario.traces is not None:
-        namespaces += _traced_namespaces(scenario.traces, brokers, scenario.seed, bundles)
-    return namespaces
 
 
 def _build_profiles(scenario: Scenario, bundles: _BundleParts) -> LearnedLoads:
@@ -164,29 +157,41 @@ def broker_spec(name: BrokerId, kind: files.BrokerKind) -> BrokerSpec:
 
 
 def _namespaces(
-    like: files.NamespaceGroup, brokers: Sequence[BrokerId], seed: int, bundles: _BundleParts
+    like: files.NamespaceGroup | files.Traces, brokers: Sequence[BrokerId], seed: int, bundles: _BundleParts
 ) -> list[NamespaceSpec]:
-    weights = _weights(like, len(bundles.names), seed)
+    """Return the namespaces of a group, and add their bundles to `bundles`."""
+    if isinstance(like, files.Traces):
+        sizes = [
+            min(like.bundles_per_namespace, like.bundles - first)
+            for first in range(0, like.bundles, like.bundles_per_namespace)
+        ]
+    else:
+        sizes = [like.bundles] * like.count
+    weights = _weights(like, sum(sizes), len(bundles.names), seed)
     columns = np.array(like.load.columns())
-    specs = []
-    for number in range(like.count):
-        name = like.name if like.count == 1 else f"{like.name}-{number:04d}"
-        first = number * like.bundles
-        spec = NamespaceSpec.of(name, like.bundles, _owners(like.owners, brokers, first, like.bundles))
-        bundles.add(spec, weights[first : first + like.bundles, np.newaxis] * columns, like)
+    specs, first = [], 0
+    for number, count in enumerate(sizes):
+        is_alone = isinstance(like, files.NamespaceGroup) and like.count == 1
+        name = like.name if is_alone else f"{like.name}-{number:04d}"
+        spec = NamespaceSpec.of(name, count, _owners(like.owners, brokers, first, count))
+        bundles.add(spec, weights[first : first + count, np.newaxis] * columns, like)
         specs.append(spec)
+        first += count
     return specs
 
 
-def _weights(like: files.NamespaceGroup, drawn_before: int, seed: int) -> FloatArray:
-    count = like.count * like.bundles
-    if isinstance(like.weights, files.HeavyTailed):
-        drawn = heavy_tailed(drawn_before + count, seed, like.weights.alpha, like.weights.largest)[drawn_before:]
+def _weights(like: files.NamespaceGroup | files.Traces, count: int, drawn_before: int, seed: int) -> FloatArray:
+    if isinstance(like, files.NamespaceGroup):
+        kind = like.weights
+    else:
+        kind = files.Steady() if like.tail is None else files.HeavyTailed(alpha=like.tail)
+    if isinstance(kind, files.HeavyTailed):
+        drawn = heavy_tailed(drawn_before + count, seed, kind.alpha, kind.largest)[drawn_before:]
         return drawn * (count / math.fsum(drawn.tolist()))
-    if isinstance(like.weights, files.Zipf):
-        return zipf(count, seed, like.weights.exponent, drawn_before)
+    if isinstance(kind, files.Zipf):
+        return zipf(count, seed, kind.exponent, drawn_before)
     weights = np.ones(count)
-    given = like.weights.weights or ()
+    given = kind.weights or ()
     if len(given) > count:
         raise ValueError(f"namespaces: {like.name}: weights: expected at most {count}, got {len(given)}")
     weights[: len(given)] = given
@@ -194,7 +199,7 @@ def _weights(like: files.NamespaceGroup, drawn_before: int, seed: int) -> FloatA
 
 
 def _owners(
-    how: str | tuple[str, ...], brokers: Sequence[BrokerId], first: int, count: int
+    how: Literal["placed", "dealt"] | tuple[BrokerId, ...], brokers: Sequence[BrokerId], first: int, count: int
 ) -> tuple[BrokerId, ...] | None:
     if how == "placed":
         return None
@@ -203,24 +208,6 @@ def _owners(
     if unknown:
         raise ValueError(f"namespaces: owners: no broker {unknown[0]!r} at the beginning")
     return tuple(among[(first + number) % len(among)] for number in range(count))
-
-
-def _traced_namespaces(
-    traces: files.Traces, brokers: Sequence[BrokerId], seed: int, bundles: _BundleParts
-) -> list[NamespaceSpec]:
-    drawn_before = len(bundles.names)
-    weights = np.ones(traces.bundles)
-    if traces.tail is not None:
-        drawn = heavy_tailed(drawn_before + traces.bundles, seed, traces.tail)[drawn_before:]
-        weights = drawn * (traces.bundles / math.fsum(drawn.tolist()))
-    specs = []
-    for number, first in enumerate(range(0, traces.bundles, traces.bundles_per_namespace)):
-        count = min(traces.bundles_per_namespace, traces.bundles - first)
-        owners = _owners(traces.owners, brokers, first, count)
-        spec = NamespaceSpec.of(f"{traces.name}-{number:04d}", count, owners)
-        bundles.add(spec, weights[first : first + count, np.newaxis] * np.array(traces.load.columns()), traces)
-        specs.append(spec)
-    return specs
 
 
 def _workload(scenario: Scenario, bundles: _BundleParts, recorded: Sequence[Series]) -> ShapedWorkload:
