@@ -31,13 +31,13 @@ _ROWS_PER_FILE = 250_000
 _YEAR_2100_MS = 4_102_444_800_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Imported:
     """Progress of an import."""
 
-    reports: int
-    rows: int
-    files: int
+    reports: int = 0
+    rows: int = 0
+    files: int = 0
 
 
 class Importer:
@@ -47,17 +47,14 @@ class Importer:
         self._directory = directory
         self._sequence = _next_sequence(History(directory))
         self._entries: list[Placed] = []
-        self._waiting = self._reports = self._rows = self._files = 0
+        self._waiting = 0
+        self.imported = Imported()
         self.add(at_ms, HistoryEvent(TERM_BEGAN, str(IMPORTED), {"node": _NODE, "source": source}))
-
-    @property
-    def imported(self) -> Imported:
-        return Imported(self._reports, self._rows, self._files)
 
     def add(self, at_ms: int, entry: Entry) -> None:
         self._entries.append(Placed(at_ms, IMPORTED, self._sequence, entry))
         self._sequence += 1
-        self._reports += isinstance(entry, Report)
+        self.imported.reports += isinstance(entry, Report)
         self._waiting += entry.rows
         if self._waiting >= _ROWS_PER_FILE:
             self.flush()
@@ -70,8 +67,8 @@ class Importer:
         try:
             for file in pack_entries(entries, _NODE, _refuse):
                 self._directory.write(file.path, file.data)
-                self._files += 1
-                self._rows += file.rows
+                self.imported.files += 1
+                self.imported.rows += file.rows
         except (OSError, pa.ArrowException) as error:
             raise HistoryError(f"{self._directory}: cannot be written: {error}") from None
 

@@ -13,7 +13,6 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -90,20 +89,12 @@ def agent_in(agent_file: Path) -> Callable[[], str]:
     return find
 
 
-@dataclass(frozen=True, slots=True)
-class Listening:
-    """Addresses to listen on: `port` for the agent, `data_port` for clients; 0 lets the kernel choose."""
-
-    bind_address: str = HOST
-    port: int = 0
-    data_port: int = 0
-
-
-async def run(agent_file: Path, serving_log: DemoJournal, ready_file: Path, listening: Listening) -> None:
+async def run(arguments: argparse.Namespace, serving_log: DemoJournal) -> None:
     """Serve until SIGTERM, then close every topic."""
+    address: str = arguments.bind_address
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    host = TopicHost(agent_in(agent_file), serving_log, address=listening.bind_address, port=listening.port)
+    host = TopicHost(agent_in(arguments.agent_file), serving_log, address=address, port=arguments.port)
     app = web.Application()
     app.add_routes([web.post("/publish", host.publish)])
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
@@ -111,9 +102,9 @@ async def run(agent_file: Path, serving_log: DemoJournal, ready_file: Path, list
     async with host.hosting:
         broker_id = f"{HOST}:{urlsplit(host.hosting.url).port}"
         host.instance = f"{broker_id}#{os.getpid()}"
-        await web.TCPSite(runner, listening.bind_address, listening.data_port).start()
+        await web.TCPSite(runner, address, arguments.data_port).start()
         write_ready_file(
-            ready_file,
+            arguments.ready_file,
             {
                 "broker_id": broker_id,
                 "instance": host.instance,
@@ -137,10 +128,9 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0, help="port of the HTTP interface; 0: any free one")
     parser.add_argument("--data-port", type=int, default=0, help="port for clients; 0: any free one")
     arguments = parser.parse_args()
-    listening = Listening(arguments.bind_address, arguments.port, arguments.data_port)
     configure_logging(json_lines=False)
     with DemoJournal(arguments.serving_log) as serving_log:
-        asyncio.run(run(arguments.agent_file, serving_log, arguments.ready_file, listening))
+        asyncio.run(run(arguments, serving_log))
 
 
 if __name__ == "__main__":
