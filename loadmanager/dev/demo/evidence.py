@@ -7,36 +7,24 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from loadmanager.util.atomic_write import whole
 
 
-class DemoJournal:
-    """One log file; its lines survive a SIGKILL of the process."""
+class DemoJournal(FileIO):
+    """One log file, without a buffer; its lines survive a SIGKILL of the process."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        super().__init__(path, "a")
 
     def append(self, record: Mapping[str, object]) -> None:
-        os.write(self._file, json.dumps(record, separators=(",", ":")).encode() + b"\n")
-
-    def close(self) -> None:
-        os.close(self._file)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        self.write(json.dumps(record, separators=(",", ":")).encode() + b"\n")
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:

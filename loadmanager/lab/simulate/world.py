@@ -206,16 +206,18 @@ class World:
 
     def _take_in(self, registration: Registration, report: BrokerReport) -> None:
         """Have the leader read a report, unless the registration has ended."""
-        if not self._state.is_registered(registration):
+        state = self._state
+        if not state.is_registered(registration):
             return
-        if registration not in self._state.reports:
-            found = FirstReport(self._state.agenda.now_s, registration.broker, registration.incarnation)
+        if registration not in state.reports:
+            found = FirstReport(state.agenda.now_s, registration.broker, registration.incarnation)
             self._first_reports.append(found)
         self._reports += 1
-        self._state.reports[registration] = report
-        judged = self._state.judge(registration, report)
+        state.reports[registration] = report
+        most_age_s = state.settings.broker_load_data_ttl_in_seconds
+        judged = state.report_validator.judge(registration, report, state.now_s, most_age_s)
         if judged.counts:
-            self._state.model.apply_report(registration, judged.report)
+            state.model.apply_report(registration, judged.report)
 
     def _put_round(self, at_s: float) -> None:
         """Schedule the next shedding round, in place of the one scheduled before."""

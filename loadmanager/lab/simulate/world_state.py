@@ -23,7 +23,7 @@ from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.core.model.load import BrokerReport
-from loadmanager.core.model.report_validation import ReportValidator, ValidatedReport
+from loadmanager.core.model.report_validation import ReportValidator
 from loadmanager.core.protocol.state_machine import Write, WriteEnded
 from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.reconnections import Clients
@@ -116,12 +116,6 @@ class WorldState:
         if row is None:
             raise IllegalTransitionError(f"{bundle} is no more")
         return row
-
-    def judge(self, registration: Registration, report: BrokerReport) -> ValidatedReport:
-        """Validate a report."""
-        return self.report_validator.judge(
-            registration, report, self.now_s, self.settings.broker_load_data_ttl_in_seconds
-        )
 
     def find_serving(self, registration: Registration | None) -> SimBroker | None:
         """Return the broker if it is up with this registration, else None."""
