@@ -83,8 +83,6 @@ class HotSpotFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen_ns = 0
-        self._hot: tuple[int, ...] = ()
 
     def write(self, hot: tuple[int, ...]) -> None:
         with whole(self._path) as partial:
@@ -92,14 +90,7 @@ class HotSpotFile:
 
     def read(self) -> tuple[int, ...]:
         """Return the positions of the hot topics; empty before the first write."""
-        try:
-            changed_ns = self._path.stat().st_mtime_ns
-        except FileNotFoundError:
-            return ()
-        if changed_ns != self._seen_ns:
-            self._seen_ns = changed_ns
-            self._hot = tuple(json.loads(self._path.read_bytes()))
-        return self._hot
+        return tuple(json.loads(self._path.read_bytes())) if self._path.exists() else ()
 
 
 NIC_GBPS = 0.015
