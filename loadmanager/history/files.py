@@ -120,13 +120,8 @@ class Directory:
     """Root of a history in any Arrow filesystem."""
 
     def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
-        root = root.rstrip("/")
-        while isinstance(filesystem, fs.SubTreeFileSystem):
-            root = f"{filesystem.base_path.rstrip('/')}/{root.lstrip('/')}".rstrip("/")
-            filesystem = filesystem.base_fs
         self.filesystem = filesystem
-        self.root = root
-        self.url = root
+        self.root = self.url = root.rstrip("/")
         self._is_local = isinstance(filesystem, fs.LocalFileSystem)
 
     @classmethod

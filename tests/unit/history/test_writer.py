@@ -301,12 +301,10 @@ def test_close_on_a_full_disk_times_out_and_reports_missing_rows(tmp_path: Path)
     assert writer.figures.queue_rows == 2
 
 
-@pytest.mark.parametrize("kind", ["memory", "subtree", "file url"])
+@pytest.mark.parametrize("kind", ["memory", "file url"])
 def test_any_arrow_filesystem_works(tmp_path: Path, kind: str) -> None:
-    local = fs.LocalFileSystem()
     made = {
         "memory": lambda: Directory(fs._MockFileSystem(), "root/history"),
-        "subtree": lambda: Directory(fs.SubTreeFileSystem(str(tmp_path), local), "history"),
         "file url": lambda: Directory.of(f"file://{tmp_path}/history"),
     }
     directory = made[kind]()
