@@ -108,7 +108,8 @@ def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[Series] 
         brokers = [broker_spec(name, kind) for name, kind in numbered(scenario.brokers, 0)]
         ids = [each.id for each in brokers]
         bundles = _BundleParts()
-        groups = (*scenario.namespaces, *([] if scenario.traces is None else [scenario.traces]))
+        groups: list[files.NamespaceGroup | files.Traces] = [*scenario.namespaces]
+        groups += [] if scenario.traces is None else [scenario.traces]
         namespaces = [spec for each in groups for spec in _namespaces(each, ids, scenario.seed, bundles)]
         joining, appearing = _joining(scenario), _appearing(scenario, ids, bundles)
         known = {*ids, *(each.broker.id for each in joining)}

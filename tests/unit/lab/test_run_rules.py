@@ -22,7 +22,7 @@ from loadmanager.lab.simulate.run_rules import WorldRules
 )
 def test_invalid_rules_are_rejected_by_name(rules: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        WorldRules(**rules)  # type: ignore[arg-type]  # the wrong values are the point
+        WorldRules(**rules)
 
 
 def test_zero_is_allowed_for_durations() -> None:
