@@ -45,10 +45,10 @@ _BROKER = st.sampled_from(_BROKERS)
 _ONE = st.tuples(_BROKER)
 
 _EVENTS = st.one_of(
-    st.builds(BrokersCrash, at_s=_AT, brokers=_ONE),
-    st.builds(BrokersStop, at_s=_AT, brokers=_ONE, drain=st.booleans()),
-    st.builds(BrokersRestart, at_s=_AT, brokers=_ONE, down_s=st.floats(0, 100)),
-    st.builds(BrokerSlows, at_s=_AT, broker=_BROKER, factor=st.sampled_from([0.25, 2.0])),
+    st.builds(BrokersCrash, atS=_AT, brokers=_ONE),
+    st.builds(BrokersStop, atS=_AT, brokers=_ONE, drain=st.booleans()),
+    st.builds(BrokersRestart, atS=_AT, brokers=_ONE, downS=st.floats(0, 100)),
+    st.builds(BrokerSlows, atS=_AT, broker=_BROKER, factor=st.sampled_from([0.25, 2.0])),
     st.builds(
         lambda at_s, for_s, bundles, factor: LoadJumps(
             at_s=at_s, until_s=at_s + for_s, bundles=tuple(bundles), factor=factor
@@ -58,8 +58,8 @@ _EVENTS = st.one_of(
         st.lists(st.sampled_from(_BUNDLES), min_size=1, max_size=3, unique=True),
         st.sampled_from([0.0, 8.0]),
     ),
-    st.builds(BrokerFallsSick, at_s=_AT, broker=_BROKER, until_s=st.sampled_from([600.0, None])),
-    st.builds(ReportsGoBad, at_s=_AT, broker=_BROKER, fault=st.sampled_from(ReportFault), until_s=st.just(600.0)),
+    st.builds(BrokerFallsSick, atS=_AT, broker=_BROKER, untilS=st.sampled_from([600.0, None])),
+    st.builds(ReportsGoBad, atS=_AT, broker=_BROKER, fault=st.sampled_from(ReportFault), untilS=st.just(600.0)),
 )
 
 
