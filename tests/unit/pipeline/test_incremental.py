@@ -15,7 +15,7 @@ from support.frames import HOUR_MS, MINUTE_MS, START_MS, Timed, history_of, repo
 
 from loadmanager.errors import PipelineError
 from loadmanager.history.compaction import Compaction
-from loadmanager.history.files import DAY_MS, Directory, compacted_path_of, path_of
+from loadmanager.history.files import DAY_MS, Directory, path_of
 from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS
 from loadmanager.pipeline import incremental
 from loadmanager.pipeline.incremental import HistoryHours
@@ -181,7 +181,7 @@ def test_compacted_file_replaces_files_of_its_table_only(kept: Kept) -> None:
     kept.run()
     deleted.unlink()
     for table, is_gone in ((BUNDLE_REPORTS, True), (BROKER_REPORTS, False)):
-        Path(kept.history.root, compacted_path_of(table, at(1), 1, (0, 9))).write_text("x")
+        Path(kept.history.root, path_of(table, at(1), 1, (0, 9), None)).write_text("x")
         assert kept.hours().is_gone(at(1)) == is_gone
 
 
