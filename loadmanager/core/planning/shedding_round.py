@@ -36,7 +36,7 @@ def before_round(state: State, snapshot: Snapshot, settings: PlannerSettings) ->
     if _NAME not in state:
         return state
     overloaded = are_overloaded(usage_per_broker(snapshot, settings.resource_weights), settings)
-    return begin_anew(state, {snapshot.brokers.ids[row] for row in np.flatnonzero(overloaded).tolist()})
+    return reset_averages(state, {snapshot.brokers.ids[row] for row in np.flatnonzero(overloaded).tolist()})
 
 
 def are_overloaded(usage: FloatArray, settings: PlannerSettings) -> BoolArray:
@@ -56,10 +56,10 @@ def after_round(state: State, plan: Plan, snapshot: Snapshot) -> State:
             moving.add(step.source.broker)
         if step.destination is not None:
             moving.add(step.destination.broker)
-    return begin_anew(state, moving)
+    return reset_averages(state, moving)
 
 
-def begin_anew(state: State, brokers: AbstractSet[str]) -> State:
+def reset_averages(state: State, brokers: AbstractSet[str]) -> State:
     """Return the strategies' memory without the averages of these brokers."""
     usage = state.get(_NAME, {}).get("usage", {})
     if brokers.isdisjoint(usage):

@@ -23,7 +23,7 @@ from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.core.domain.settings import AS_PULSAR, PlannerSettings
 from loadmanager.core.model.load import percent_usage, weighted_max_usage
-from loadmanager.core.planning.shedding_round import are_overloaded, begin_anew
+from loadmanager.core.planning.shedding_round import are_overloaded, reset_averages
 from loadmanager.errors import InvalidRecordError
 from loadmanager.lab.decide.record_collector import Collected, walk, without_empty_averages
 from loadmanager.store import paths
@@ -211,7 +211,7 @@ def _reset_averages(collected: Collected, settings: PlannerSettings) -> None:
         usage = weighted_max_usage(percent_usage(used, limit)[np.newaxis], settings.resource_weights)
         if are_overloaded(usage, settings).any():
             overloaded.add(broker)
-    collected.content["state"] = begin_anew(state, overloaded)
+    collected.content["state"] = reset_averages(state, overloaded)
 
 
 def _translate_memory(
