@@ -8,6 +8,9 @@ stays, together with the expected effect of the moves, until the host was measur
     -----------------------------    -------------------------
     the same                         a figure changed, or it is a minute old
     others                           CPU changed twice (the first change may average over the move), or after 2 min
+
+Somebody may have moved bundles just before a broker's first report. It counts, but its time is two measurements ago,
+and the next one waits as after a move.
 """
 
 from __future__ import annotations
@@ -59,12 +62,15 @@ class ReportDates:
         """Return the time of a record in milliseconds; None if the last report stays."""
         figures = {key: record.get(key) for key in ("cpu", "lastStats", "reported")}
         owned, last = frozenset(bundles), self._last.get(broker)
-        if last is not None:
-            if record.get("cpu") != last.cpu:
-                last.cpu, last.measurements = record.get("cpu"), last.measurements + 1
-            if last.moved_ms is None and owned != last.bundles:
-                last.moved_ms, last.measurements = now_ms, 0
-            if not last.is_outdated(figures, now_ms):
-                return None
+        if last is None:
+            before_ms = now_ms - MEASUREMENTS * MEASURED_MS
+            self._last[broker] = _LastReport(figures, before_ms, owned, record.get("cpu"), moved_ms=now_ms)
+            return before_ms
+        if record.get("cpu") != last.cpu:
+            last.cpu, last.measurements = record.get("cpu"), last.measurements + 1
+        if last.moved_ms is None and owned != last.bundles:
+            last.moved_ms, last.measurements = now_ms, 0
+        if not last.is_outdated(figures, now_ms):
+            return None
         self._last[broker] = _LastReport(figures, now_ms, owned, record.get("cpu"))
         return now_ms

@@ -33,6 +33,7 @@ from loadmanager.core.protocol.pulsar_moves import MoveHistory
 from loadmanager.errors import UnloadCancelledError, UnloadFailedError
 from loadmanager.history.reader import History
 from loadmanager.lab.replay.replayer import replay
+from loadmanager.pulsar import report_dates
 from loadmanager.wire.plan_bodies import PlanRequest
 
 
@@ -108,10 +109,11 @@ async def test_round_levels_brokers(harness: Harness) -> None:
 
 
 async def test_second_round_waits_for_reports_newer_than_the_moves_of_the_first(
-    harness: Harness,
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = await harness.leader()
     await load(harness, node)
+    monkeypatch.setattr(report_dates, "MEASUREMENTS", 2)
     (step, *_) = (await node.shedding.cycle()).steps
     assert isinstance(step, Unload)
     first, to = step.source, step.destination
@@ -121,9 +123,10 @@ async def test_second_round_waits_for_reports_newer_than_the_moves_of_the_first(
     def why_not() -> list[tuple[Reason, object]]:
         return [(stop.verdict, stop.why["broker"]) for stop in node.actuator.guardrails.check_steps([another])[0]]
 
-    assert why_not() == [], "the moves of one round were decided on one picture"
+    assert why_not() == [], "the moves of one round were decided on one snapshot"
     node.actuator.guardrails.begin_round()
     assert why_not() == [(GuardrailReason.REPORT_BEFORE_MOVE, broker) for broker in (first.broker, to.broker)]
+    monkeypatch.setattr(report_dates, "MEASUREMENTS", 0)
     await report(harness, node)
     assert why_not() == []
 

@@ -20,7 +20,8 @@ BUNDLE, OTHER = (f"{NAMESPACE}/{each}" for each in ("0x00000000_0x40000000", "0x
 
 
 @pytest.fixture
-async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+async def harness(tmp_path: Path, measured_hosts: None) -> AsyncIterator[Harness]:
+    del measured_hosts
     async with pulsar_harness(tmp_path) as harness:
         for number, bundle in enumerate((BUNDLE, OTHER), 1):
             harness.pulsar.load(bundle, rate=1_000.0 * number)

@@ -9,6 +9,7 @@ from loadmanager.pulsar.report_dates import ReportDates
 from loadmanager.pulsar.rest_answers import Record
 
 A = BrokerId("a:8080")
+WAIT_MS = 120_000
 
 
 def answer(cpu: float = 1.0, stats: object = None) -> Record:
@@ -17,8 +18,9 @@ def answer(cpu: float = 1.0, stats: object = None) -> Record:
 
 @pytest.fixture
 def dates() -> ReportDates:
-    """The dates after a first report at 1 s, with bundles x and y."""
+    """The dates after a report at 1 s, with bundles x and y."""
     dates = ReportDates()
+    dates.date(A, answer(), "xy", 1_000 - WAIT_MS)
     assert dates.date(A, answer(), "xy", 1_000) == 1_000
     return dates
 
@@ -55,4 +57,12 @@ def test_report_after_a_move_waits_two_minutes_at_most(dates: ReportDates) -> No
 def test_first_report_of_a_restarted_broker_is_new(dates: ReportDates) -> None:
     dates.drop(A)
     assert dates.last_s(A) is None
-    assert dates.date(A, answer(), "x", 5_000) == 5_000
+    assert dates.date(A, answer(), "x", 5_000) == 5_000 - WAIT_MS
+
+
+def test_first_report_may_be_from_before_a_move_of_somebody_else() -> None:
+    dates = ReportDates()
+    assert dates.date(A, answer(), "xy", WAIT_MS) == 0, "CPU may be that of other bundles"
+    assert dates.last_s(A) == 0.0
+    assert dates.date(A, answer(2.0), "xy", WAIT_MS + 5_000) is None
+    assert dates.date(A, answer(3.0), "xy", WAIT_MS + 65_000) == WAIT_MS + 65_000
