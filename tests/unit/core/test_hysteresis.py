@@ -268,6 +268,8 @@ def test_deviation_compares_a_fresh_report_with_bundle_means() -> None:
     assert find_deviation(found) == pytest.approx([0.25, 0.25, math.nan], nan_ok=True)
     later = replace(found, taken_at_s=NOW_S + 75, _derived={})
     assert np.isnan(find_deviation(later)).all()
+    moving = replace(found, brokers=replace(found.brokers, settled=np.array([True, False, True])), _derived={})
+    assert find_deviation(moving) == pytest.approx([0.25, math.nan, math.nan], nan_ok=True), "a report from before"
 
 
 # Costs of moves

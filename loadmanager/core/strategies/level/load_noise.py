@@ -34,12 +34,12 @@ def noise_of_bundles(snapshot: Snapshot, loads: LevelLoads) -> FloatArray:
 
 def find_deviation(snapshot: Snapshot) -> FloatArray:
     """Return the relative deviation (M,) of each broker's report from the average of its bundles, in bytes/s; NaN for
-    brokers without a new report.
+    brokers without a new report, and for those whose report includes a bundle that left.
     """
     bundles, brokers = snapshot.bundles, snapshot.brokers
     averaged = sum_by_broker(bundles.broker, (throughput_of(bundles.present),), len(brokers))[:, 0]
     reported = throughput_of(brokers.load)
     is_silent = snapshot.taken_at_s - brokers.last_update_ms / _MS_PER_S >= _SILENT_S
-    known = ~is_silent & (averaged > 0) & np.isfinite(reported)
+    known = brokers.settled & ~is_silent & (averaged > 0) & np.isfinite(reported)
     off = np.divide(np.abs(reported - averaged), averaged, out=np.full(len(brokers), np.nan), where=known)
     return np.asarray(off)
