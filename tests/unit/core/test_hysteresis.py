@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +23,7 @@ from loadmanager.core.strategies.level.hysteresis import (
     Budget,
     HeatThresholds,
     LevelMemory,
+    find_budget,
     get_noise,
     is_urgent,
     lacks_headroom,
@@ -49,11 +50,11 @@ def observe(
     return memory.after_pass([BrokerObservation(broker("a", life), excess, cold, off)], NOW_S + after_s)
 
 
-def budget(
-    memory: LevelMemory, *, in_need: bool = False, idle: Collection[str] = (), after_s: float = 0.0, **changes: float
-) -> Budget:
+def budget(moved: Mapping[int, float], *, in_need: bool = False, after_s: float = 0.0, **changes: float) -> Budget:
+    """Return the budget after moves of shares of the load, by seconds after the start."""
     settings = replace(SETTINGS, **changes)  # type: ignore[arg-type]
-    return memory.budget(settings, lambda namespace, _: namespace in idle, NOW_S + after_s, in_need=in_need)
+    times = {NOW_S + at_s: share for at_s, share in moved.items()}
+    return find_budget(settings, times, NOW_S + after_s, in_need=in_need)
 
 
 def observe_each_minute(memory: LevelMemory, minutes: int, excess: float, **more: float) -> LevelMemory:
@@ -121,7 +122,7 @@ def test_excess_does_not_accumulate_during_a_gap() -> None:
 
 def test_relief_resets_the_excess() -> None:
     hot = observe_each_minute(LevelMemory.of({}), 4, 0.1)
-    (seen,) = hot.after_moves({"t/a": 0.1}, {}, ["a:8080"], NOW_S + 180).seen([broker("a")])
+    (seen,) = hot.after_moves({}, ["a:8080"], NOW_S + 180).seen([broker("a")])
     assert seen.excess_s == 0.0
 
 
@@ -160,48 +161,35 @@ def test_rest_doubles_with_each_comeback() -> None:
 
 
 def test_moves_of_the_last_hour_count_against_the_budget() -> None:
-    memory = observe(LevelMemory.of({}), 0)
-    assert (budget(memory).share, budget(memory, in_need=True).share) == (0.1, 0.5)
-    spent = memory.after_moves({"t/a": 0.4, "t/b": 0.05}, {}, [], NOW_S).after_moves({}, {}, [], NOW_S)
-    assert len(spent.moved) == 1
-    assert budget(spent).share == pytest.approx(0.05)
-    assert budget(spent.after_moves({"t/a": 0.2}, {}, [], NOW_S + 60)).share == 0.0
-    assert budget(observe(spent, 3600)).share == 0.1
+    assert (budget({}).share, budget({}, in_need=True).share) == (0.1, 0.5)
+    assert budget({0: 0.45}).share == pytest.approx(0.05)
+    assert budget({0: 0.45, 60: 0.2}).share == 0.0
+    assert budget({0: 0.45}, after_s=3600).share == 0.1
 
 
 def test_budget_is_the_tightest_limit_with_the_end_of_its_hour() -> None:
-    memory = observe(LevelMemory.of({}), 0).after_moves({"t/a": 0.3}, {}, [], NOW_S)
-    assert budget(memory) == Budget(0.1)
+    assert budget({0: 0.3}) == Budget(0.1)
     cycle, hour = "max_load_moved_per_cycle_percentage", "max_load_moved_per_hour_percentage"
-    assert budget(memory, in_need=True) == Budget(0.5, setting=cycle)
-    assert budget(memory, max_load_moved_per_cycle_percentage=5) == Budget(0.05, setting=cycle)
-    assert budget(memory, max_load_moved_per_cycle_percentage=10) == Budget(0.1)
-    spent = memory.after_moves({"t/a": 0.2}, {}, [], NOW_S + 600)
+    assert budget({0: 0.3}, in_need=True) == Budget(0.5, setting=cycle)
+    assert budget({0: 0.3}, max_load_moved_per_cycle_percentage=5) == Budget(0.05, setting=cycle)
+    assert budget({0: 0.3}, max_load_moved_per_cycle_percentage=10) == Budget(0.1)
+    spent = {0: 0.3, 600: 0.2}
     assert budget(spent, after_s=900) == Budget(0.0, 2700.0)
     assert budget(spent, after_s=900, in_need=True).share == 0.5
     assert budget(spent, after_s=900, max_load_moved_per_hour_percentage=40) == Budget(0.0, 2700.0, hour)
     assert budget(spent, after_s=900, max_load_moved_per_hour_percentage=50, in_need=True) == Budget(0.0, 2700.0, hour)
-    assert budget(spent, max_load_moved_per_hour_percentage=0, idle=["t/a"]).seconds_left == 3600
-
-
-def test_moves_of_idle_namespaces_use_no_budget() -> None:
-    memory = observe(LevelMemory.of({}), 0).after_moves({"t/gone": 0.4, "t/b": 0.1}, {}, [], NOW_S)
-    assert budget(memory, idle=["t/gone"]).share == 0.1
-    assert budget(memory, idle=["t/b"]).share == pytest.approx(0.1)
-    many = observe(LevelMemory.of({}), 0).after_moves({f"t/{number}": 0.01 for number in range(45)}, {}, [], NOW_S)
-    assert len(many.moved[0].by_namespace) == 20
-    idle = [f"t/{number}" for number in range(45)]
-    assert budget(many, idle=idle, max_load_moved_per_hour_percentage=30).share == pytest.approx(0.05)
+    assert budget({0: 0.0, 60: 0.2}, max_load_moved_per_hour_percentage=0).seconds_left == 3660
+    assert budget({}, max_load_moved_per_hour_percentage=0).seconds_left == 3600
 
 
 def test_destinations_are_kept_while_bundles_rest_up_to_a_maximum() -> None:
-    memory = observe(LevelMemory.of({}), 0).after_moves({"t/a": 0.1}, {"b:8080": ["x", "y"]}, [], NOW_S)
+    memory = observe(LevelMemory.of({}), 0).after_moves({"b:8080": ["x", "y"]}, [], NOW_S)
     assert memory.put == {"b:8080": {"x": NOW_S, "y": NOW_S}}
-    more = memory.after_moves({"t/a": 0.1}, {"b:8080": ["x"], "c:8080": ["z"]}, [], NOW_S + 60)
+    more = memory.after_moves({"b:8080": ["x"], "c:8080": ["z"]}, [], NOW_S + 60)
     assert more.put == {"b:8080": {"x": NOW_S + 60, "y": NOW_S}, "c:8080": {"z": NOW_S + 60}}
     assert observe(more, REST_S).put == {"b:8080": {"x": NOW_S + 60}, "c:8080": {"z": NOW_S + 60}}
     assert observe(more, REST_S + 60).put == {}
-    many = more.after_moves({"t/a": 0.1}, {"d:8080": [str(i) for i in range(MOST_RESTING)]}, [], NOW_S + 120)
+    many = more.after_moves({"d:8080": [str(i) for i in range(MOST_RESTING)]}, [], NOW_S + 120)
     assert many.put.keys() == {"d:8080"}
 
 
@@ -321,14 +309,11 @@ def test_rules_hold_for_any_sequence_of_observations(history: list[tuple[float, 
         if is_known and before is not None and before.incarnation != life:
             assert seen.rests_until_s > now_s
             assert seen.excess_s == 0
-        memory = memory.after_moves({"t/a": 0.1}, {"a:8080": [str(now_s)]}, [], now_s)
+        memory = memory.after_moves({"a:8080": [str(now_s)]}, [], now_s)
         assert all(now_s - at_s < REST_S for at_s in memory.put["a:8080"].values())
-        assert budget(memory).share <= budget(memory, in_need=True).share <= 0.5
         assert LevelMemory.of(json.loads(json.dumps(memory.as_state()))).as_state() == memory.as_state()
 
 
 def test_memory_without_excess_is_read() -> None:
-    (seen,) = LevelMemory.of({"brokers": {"a:8080": [1, 0.0, NOW_S, NOW_S, 0.02]}, "moved": [[NOW_S, 0.1]]}).seen(
-        [broker("a")]
-    )
+    (seen,) = LevelMemory.of({"brokers": {"a:8080": [1, 0.0, NOW_S, NOW_S, 0.02]}}).seen([broker("a")])
     assert (seen.excess_s, seen.cold_since_s, seen.comebacks, seen.noise, seen.came_s) == (0.0, None, 0, 0.02, 0.0)

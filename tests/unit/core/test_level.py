@@ -58,6 +58,14 @@ def shed(given: Snapshot, state: State | None = None, settings: PlannerSettings 
     return Level.of(settings).find_bundles_for_unloading(given, state or {})
 
 
+def half(sizes: list[float]) -> dict[str, BrokerReport]:
+    """Two brokers whose bundles Level put there ten seconds ago (`MOVED_HALF`)."""
+    return {host: carrying(host, sizes) for host in "cd"}
+
+
+MOVED_HALF = {"put": {f"{host}:8080": {bundle(i, f"tenant/{host}"): NOW_S - 10 for i in range(12)} for host in "cd"}}
+
+
 def moves(found: Shed) -> int:
     return sum(len(pick.bundles) for pick in found.bundles)
 
@@ -411,21 +419,27 @@ def test_verdicts_of_a_hot_broker_that_sheds_nothing() -> None:
     assert verdict_of(small, "a").startswith("No move because its only bundle")
     stuck = shed(cluster(a=carrying("a", [52.0, 52.0]), b=carrying("b", [55.0])))
     assert verdict_of(stuck, "a").startswith("No move because none of its 2 bundles may go where it makes load")
-    given = cluster(a=carrying("a", [5.0] * 20), b=carrying("b", [5.0] * 4))
-    spent = shed(given, {"moved": [[NOW_S - 10, 1.0]]})
+    given = cluster(a=carrying("a", [5.0] * 20), b=carrying("b", [5.0] * 4), **half([5.0] * 12))
+    spent = shed(given, MOVED_HALF, replace(SETTINGS, max_load_moved_per_hour_percentage=50))
     assert verdict_of(spent, "a").startswith("No move because only 0 % of all load may move in the next 3590 s: usage ")
     nothing = shed(given, settings=replace(SETTINGS, max_load_moved_per_cycle_percentage=0))
     assert "a round may move 0 % of all load: usage " in verdict_of(nothing, "a")
     raise_it = "wait for the next rounds, or raise loadBalancerMaxLoadMovedPer"
     assert find_verdict(nothing, "a").remedy() == f"{raise_it}CyclePercentage"
     assert find_verdict(spent, "a").remedy() == f"{raise_it}HourPercentage", "a broker is much too hot"
-    mild = cluster(a=carrying("a", [5.0] * 12), b=carrying("b", [5.0] * 10))
-    first = shed(mild, {"moved": [[NOW_S - 10, 1.0]]})
+    mild = cluster(a=carrying("a", [5.0] * 12), b=carrying("b", [5.0] * 9), **half([5.0] * 11))
+    first = shed(mild, MOVED_HALF)
     later = shed(after_s(mild, 360), shed(after_s(mild, 180), first.state).state)
     assert find_verdict(later, "a").verdict is LevelReason.BUDGET_SPENT
     assert find_verdict(later, "a").remedy() == "wait for the next rounds"
-    gone = shed(given, {"moved": [[NOW_S - 10, 1.0, {"t/deleted": 1.0}]]})
-    assert gone.bundles, "what was moved of a deleted namespace uses up nothing"
+
+
+def test_only_moves_that_were_made_use_up_the_budget() -> None:
+    given = cluster(a=carrying("a", [5.0] * 20), b=carrying("b", [5.0] * 4))
+    settings = replace(SETTINGS, max_load_moved_per_hour_percentage=40)
+    first = shed(given, settings=settings)
+    assert moves(first) == 8
+    assert moves(shed(given, first.state, settings)) == 8, "a dry run or another limit stopped them"
 
 
 def test_bundles_of_excluded_namespaces_stay() -> None:
@@ -471,7 +485,7 @@ def test_plan_uses_the_destinations_of_the_search() -> None:
     plan, state = plan_shedding(given, SETTINGS, {}, np.random.default_rng(1))
     assert {step.destination for step in plan.steps} == {broker("b")}
     assert all(isinstance(step, Unload) and step.reason is LevelReason.ABOVE_LEVEL for step in plan.steps)
-    assert state["Level"]["moved"][0][1] == pytest.approx(1 / 3)
+    assert len(state["Level"]["put"]["b:8080"]) == len(plan.steps)
 
 
 def test_margin_is_the_rise_that_makes_a_broker_hot() -> None:
@@ -487,7 +501,7 @@ def test_margin_is_the_rise_that_makes_a_broker_hot() -> None:
 
 
 def test_shedding_without_brokers_keeps_its_state() -> None:
-    assert shed(cluster(), {"moved": []}).state == {"moved": []}
+    assert shed(cluster(), {"put": {}}).state == {"put": {}}
 
 
 # Placement

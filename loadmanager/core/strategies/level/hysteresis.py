@@ -29,14 +29,13 @@ is much too hot or has little headroom.
 The memory also holds each broker's noise, the usual relative deviation of its load from the average.
 
 As JSON: `{"brokers": {broker: [incarnation, rests_until_s, at_s, hot_since_s or null, noise, excess_s, cold_since_s
-or null, comebacks, came_s, failures, skips]}, "moved": [[at_s, share, {namespace: share}]], "put": {broker: {bundle:
-at_s}}}`.
+or null, comebacks, came_s, failures, skips]}, "put": {broker: {bundle: at_s}}}`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -84,8 +83,6 @@ _MOST_NOISE = 0.15
 """Maximum of a deviation, plus twice the noise: a larger one is probably a change of load."""
 _LONGEST_REST = 4.0
 """Longest rest, in calm periods."""
-_MOST_NAMESPACES = 20
-"""Number of namespaces whose moved share is remembered, largest first; fits a znode."""
 _MOST_SKIPS = 4
 """Maximum number of rounds that skip a broker for which nothing was found."""
 _HOUR_S = 3600.0
@@ -143,14 +140,6 @@ class BrokerMemory(NamedTuple):
     skips: int = 0
 
 
-class MovedShare(NamedTuple):
-    """Share of all load that a round moved, in all and by namespace."""
-
-    at_s: float
-    share: float
-    by_namespace: Mapping[str, float] = {}
-
-
 class Budget(NamedTuple):
     """Share of all load that a round may move; for an hourly limit, also the seconds until it changes. `setting` is the
     field of the settings that limits it, None for a constant.
@@ -172,21 +161,19 @@ class BrokerObservation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LevelMemory:
-    """Memory between rounds: brokers, moved shares by time, and the time when each bundle was put on its broker."""
+    """Memory between rounds: brokers, and the time when each bundle was put on its broker."""
 
     brokers: Mapping[str, BrokerMemory]
-    moved: Sequence[MovedShare]
     put: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> LevelMemory:
         seen = {broker: BrokerMemory(*entry) for broker, entry in state.get("brokers", {}).items()}
-        return cls(seen, tuple(MovedShare(*each) for each in state.get("moved", ())), state.get("put", {}))
+        return cls(seen, state.get("put", {}))
 
     def as_state(self) -> dict[str, Any]:
         return {
             "brokers": {broker: list(seen) for broker, seen in self.brokers.items()},
-            "moved": [list(each) for each in self.moved],
             "put": {broker: dict(bundles) for broker, bundles in self.put.items()},
         }
 
@@ -196,27 +183,21 @@ class LevelMemory:
         for each in observations:
             broker = each.registration.broker
             brokers[broker] = _seen(brokers.get(broker), each, now_s)
-        moved = tuple(each for each in self.moved if now_s - each.at_s < _HOUR_S)
-        return LevelMemory(brokers, moved, _put_after(self.put, now_s - REST_S))
+        return LevelMemory(brokers, _put_after(self.put, now_s - REST_S))
 
-    def after_moves(
-        self, moved: Mapping[str, float], put: Mapping[str, Sequence[str]], relieved: Iterable[str], now_s: float
-    ) -> LevelMemory:
-        """Return the memory after these moves: `moved` shares of all load by namespace, `put` bundles by new broker.
+    def after_moves(self, put: Mapping[str, Sequence[str]], relieved: Iterable[str], now_s: float) -> LevelMemory:
+        """Return the memory after moves that `put` bundles on brokers.
 
         The excess of brokers that are no longer hot (`relieved`) restarts at 0. A bundle whose move is not executed
-        does not rest.
+        does not rest, and does not count as moved.
         """
-        share = math.fsum(moved.values())
-        most = sorted(moved, key=lambda namespace: (-moved[namespace], namespace))[:_MOST_NAMESPACES]
-        entry = MovedShare(now_s, share, {namespace: moved[namespace] for namespace in sorted(most)})
         brokers = {**self.brokers, **{each: self.brokers[each]._replace(excess_s=0.0) for each in relieved}}
         both = {broker: dict(bundles) for broker, bundles in self.put.items()}
         for broker, bundles in put.items():
             both.setdefault(broker, {}).update(dict.fromkeys(bundles, now_s))
         times = sorted((at_s for bundles in both.values() for at_s in bundles.values()), reverse=True)
         oldest_s = times[MOST_RESTING] if len(times) > MOST_RESTING else -math.inf
-        return LevelMemory(brokers, (*self.moved, entry) if share else self.moved, _put_after(both, oldest_s))
+        return LevelMemory(brokers, _put_after(both, oldest_s))
 
     def after_failures(self, brokers: Iterable[str]) -> LevelMemory:
         """Return the memory after a search that found nothing for these brokers."""
@@ -242,19 +223,17 @@ class LevelMemory:
 
         return np.array([rests(each) for each in registrations], dtype=bool)
 
-    def budget(
-        self, settings: PlannerSettings, is_idle: Callable[[str, float], bool], now_s: float, *, in_need: bool
-    ) -> Budget:
-        """Return the share of load that a round may move now; moves of idle namespaces do not count."""
-        round_most, hour_most = (math.inf, math.inf) if in_need else (ROUND_SHARE, HOUR_SHARE)
-        a_round, round_setting = _find_limit(settings, "max_load_moved_per_cycle_percentage", round_most)
-        an_hour, hour_setting = _find_limit(settings, "max_load_moved_per_hour_percentage", hour_most)
-        spent = {each.at_s: each.share - _idle_part(each, is_idle) for each in self.moved}
-        left = an_hour - sum(spent.values())
-        if a_round <= left:
-            return Budget(a_round, setting=round_setting)
-        oldest_s = min((at_s for at_s, share in spent.items() if share > 0), default=now_s)
-        return Budget(max(0.0, left), oldest_s + _HOUR_S - now_s, hour_setting)
+
+def find_budget(settings: PlannerSettings, moved: Mapping[float, float], now_s: float, *, in_need: bool) -> Budget:
+    """Return the share of all load that a round may move now; `moved` are shares by the time of their move."""
+    round_most, hour_most = (math.inf, math.inf) if in_need else (ROUND_SHARE, HOUR_SHARE)
+    a_round, round_setting = _find_limit(settings, "max_load_moved_per_cycle_percentage", round_most)
+    an_hour, hour_setting = _find_limit(settings, "max_load_moved_per_hour_percentage", hour_most)
+    recent = {at_s: share for at_s, share in moved.items() if share > 0 and now_s - at_s < _HOUR_S}
+    left = an_hour - math.fsum(recent.values())
+    if a_round <= left:
+        return Budget(a_round, setting=round_setting)
+    return Budget(max(0.0, left), min(recent, default=now_s) + _HOUR_S - now_s, hour_setting)
 
 
 def _find_limit(settings: PlannerSettings, name: str, most: float) -> tuple[float, str | None]:
@@ -302,10 +281,6 @@ def _noise_after(noise: float, off: float) -> float:
         return noise
     off = min(off, _MOST_NOISE + 2 * noise)
     return math.sqrt((1 - _NOISE_WEIGHT) * noise * noise + _NOISE_WEIGHT * off * off)
-
-
-def _idle_part(moved: MovedShare, is_idle: Callable[[str, float], bool]) -> float:
-    return sum(share for namespace, share in moved.by_namespace.items() if is_idle(namespace, share))
 
 
 def _put_after(put: Mapping[str, Mapping[str, float]], oldest_s: float) -> Mapping[str, Mapping[str, float]]:

@@ -22,15 +22,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
-from loadmanager.core.domain.names import BrokerId, namespace_of
+from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import Reason, entry
 from loadmanager.core.domain.settings import KEYS, PlannerSettings
-from loadmanager.core.model.fleet_load import carried_load, is_idle, total_load
+from loadmanager.core.model.fleet_load import carried_load, total_load
 from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.strategies.level.forced_moves import find_forced
@@ -43,6 +42,7 @@ from loadmanager.core.strategies.level.hysteresis import (
     BrokerObservation,
     HeatThresholds,
     LevelMemory,
+    find_budget,
     get_noise,
     is_urgent,
     lacks_headroom,
@@ -238,13 +238,15 @@ class _Round:
         self._searched = self._due & np.array([seen.skips == 0 for seen in self._seen])
         self._receivers = np.array([seen.rests_until_s <= self._now_s for seen in self._seen], dtype=bool)
         self._cold = self._receivers & np.array([self._cold_for_s(seen) >= CALM_S for seen in self._seen])
+        carried, total = carried_load(snapshot), total_load(snapshot)
+        self._share = carried / total if total > 0 else np.zeros(len(carried))
         self._placed_s = self._placement_times()
-        self._rests = self._placed_s > -math.inf
+        self._rests = (self._placed_s > -math.inf) & ~self._on_crowded_broker()
         self._hottest = self._loads.hottest_resources()
         self._highest: list[float] = self._loads.usage.max(axis=1, initial=0.0).tolist()
         self._limits = MoveLimits(snapshot, settings)
         in_need = bool((self._urgent & snapshot.brokers.settled).any())
-        self._limit = self._memory.budget(settings, partial(is_idle, snapshot), self._now_s, in_need=in_need)
+        self._limit = find_budget(settings, self._moved_shares(), self._now_s, in_need=in_need)
         self._budget = self._limit.share
 
     def run(self) -> Shed:
@@ -269,20 +271,29 @@ class _Round:
         return -1.0 if seen.cold_since_s is None else self._now_s - seen.cold_since_s
 
     def _placement_times(self) -> FloatArray:
-        """Return the time (N,) at which Level put each bundle on its broker; minus infinity if it does not rest, or if
-        the broker lacks headroom or has a large excess.
-        """
+        """Return the time (N,) at which Level put each bundle on its broker; minus infinity for all others."""
         bundles, brokers = self._snapshot.bundles, self._snapshot.brokers
         put_s = np.full(len(bundles), -math.inf)
         for broker, put in self._memory.put.items():
             at = brokers.find_row(BrokerId(broker))
-            if at is None or self._lacks_headroom[at] or self._seen[at].excess_s >= REST_EXCESS_S:
-                continue
-            for name, at_s in put.items():
+            for name, at_s in put.items() if at is not None else ():
                 row = bundles.find_row(name)
                 if row is not None and bundles.assigned[row] == at:
                     put_s[row] = at_s
         return put_s
+
+    def _on_crowded_broker(self) -> BoolArray:
+        """Return a mask (N,) of bundles on brokers that lack headroom or have a large excess."""
+        is_crowded = self._lacks_headroom | np.array([seen.excess_s >= REST_EXCESS_S for seen in self._seen])
+        assigned = self._snapshot.bundles.assigned
+        return np.asarray((assigned >= 0) & is_crowded[assigned])
+
+    def _moved_shares(self) -> dict[float, float]:
+        """Return the shares of all load that Level has moved, by time: those of bundles that are where it put them."""
+        rows, moved = np.flatnonzero(self._placed_s > -math.inf), dict[float, float]()
+        for at_s, share in zip(self._placed_s[rows].tolist(), self._share[rows].tolist(), strict=True):
+            moved[at_s] = moved.get(at_s, 0.0) + share
+        return moved
 
     def _search(self, task: Task, forced: list[SearchMove]) -> tuple[SearchResult, LevelReason]:
         """Search for moves after the forced ones; return them with their reason.
@@ -301,7 +312,7 @@ class _Round:
             return find_moves(replace(rested, givers=np.zeros_like(task.givers))), LevelReason.ABOVE_LEVEL
         came_s = np.where(self._cold, [seen.came_s for seen in self._seen], -math.inf)
         newest_s = came_s.max()
-        unrested = task.movable & (self._placed_s < newest_s)
+        unrested = task.movable & (~self._rests | (self._placed_s < newest_s))
         if found.moves or not (unrested & self._rests).any():
             return found, reason
         return self._fill(replace(task, movable=unrested), came_s == newest_s), LevelReason.FILLS_COLD_BROKER
@@ -316,17 +327,15 @@ class _Round:
         an exchange.
         """
         snapshot, settled = self._snapshot, self._snapshot.brokers.settled
-        total = total_load(snapshot)
-        carried, limits = carried_load(snapshot), self._limits
-        share = carried / total if total > 0 else np.zeros(len(carried))
+        limits = self._limits
         return Task(
             loads=self._loads,
             assigned=snapshot.bundles.assigned,
             movable=eligible(snapshot) & limits.may_be_shed() & settled[snapshot.bundles.assigned],
             givers=settled,
             receivers=self._receivers,
-            share=share,
-            cost=share * move_costs(snapshot, self._settings.level_move_costs),
+            share=self._share,
+            cost=self._share * move_costs(snapshot, self._settings.level_move_costs),
             noise=self._noise,
             target=self._thresholds.target,
             fills=False,
@@ -343,16 +352,13 @@ class _Round:
     def _memory_after_moves(self, moves: list[SearchMove], task: Task, found: SearchResult) -> LevelMemory:
         ids, names = self._snapshot.brokers.ids, self._snapshot.bundles.names
         put: dict[str, list[str]] = {}
-        moved: dict[str, float] = {}
         for move in moves:
-            name = names[move.bundle]
-            put.setdefault(ids[move.destination], []).append(name)
-            moved[namespace_of(name)] = moved.get(namespace_of(name), 0.0) + float(task.share[move.bundle])
+            put.setdefault(ids[move.destination], []).append(names[move.bundle])
         sources = {move.source for move in moves}
         failed = () if found.spent else np.flatnonzero(self._searched & task.givers).tolist()
         is_calm = found.heat <= self._trigger
         relieved = {ids[move.source] for move in moves if is_calm[move.source]}
-        memory = self._memory.after_moves(moved, put, relieved, self._now_s)
+        memory = self._memory.after_moves(put, relieved, self._now_s)
         return memory.after_failures(ids[broker] for broker in failed if broker not in sources)
 
     def _verdict(self, broker: int, given: list[LevelReason], found: SearchResult) -> Verdict:
