@@ -57,9 +57,8 @@ _AGENT = "loadmanager agent --config agent.yaml"
 
 
 class StuckReason(Reason):
-    SWITCHED_OFF = entry("switched_off", "Nothing can move because {switch} is {value}", remedy="{command}")
+    SWITCHED_OFF = entry("Nothing can move because {switch} is {value}", remedy="{command}")
     NO_LIMIT_KNOWN = entry(
-        "no_limit_known",
         (
             "Nothing can move because no broker says what it has of a resource that counts ({weights}), so that all"
             " look idle, although the hottest carries {times} times what it would if all were alike"
@@ -69,7 +68,6 @@ class StuckReason(Reason):
         ),
     )
     USAGE_ALIKE = entry(
-        "usage_alike",
         (
             "Nothing can move because {shared} brokers share the host {host} and all are used {usage_percent} %, as if"
             " each were the whole host, although the hottest carries {times} times what it would if all were alike"
@@ -83,7 +81,6 @@ class StuckReason(Reason):
         ),
     )
     THRESHOLD_OUT_OF_REACH = entry(
-        "threshold_out_of_reach",
         (
             "Nothing can move because a broker with all load would be used {most_percent} %, and"
             " {=broker_threshold_shedder_percentage} points above the average are out of reach"
@@ -99,7 +96,6 @@ class StuckReason(Reason):
         remedy=f"lower {{key}}, or use Level: {_USE_LEVEL}",
     )
     FLOOR_TOO_HIGH = entry(
-        "floor_too_high",
         (
             "Nothing can move because the busiest broker carries {mib_per_s} MiB/s, and a need below"
             " {=bundle_unload_min_throughput_threshold} MiB/s is not moved"
@@ -112,7 +108,6 @@ class StuckReason(Reason):
         remedy=f"lower {{key}}, or use Level: {_USE_LEVEL}",
     )
     SINGLE_BUNDLES = entry(
-        "single_bundles",
         (
             "Nothing can move because no broker has a second bundle, although the hottest carries {times} times what it"
             " would if all were alike"
@@ -120,7 +115,6 @@ class StuckReason(Reason):
         remedy="split bundles: loadmanager admin namespaces split-bundle {namespace} -bt LARGEST",
     )
     ALL_KEPT = entry(
-        "all_kept",
         (
             "Nothing can move because all {bundles} bundles are pinned, frozen, or of namespaces in"
             " {#shedding_excluded_namespaces}"

@@ -18,6 +18,7 @@ import loadmanager.core
 from loadmanager.core.diagnosis.reason_catalogue import REASONS, reason_of
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import FilterReason, OwnershipReason, Reason, SheddingReason, entry
+from loadmanager.core.domain.reasons.reason import ReasonEntry
 from loadmanager.core.domain.settings import KEYS, PlannerSettings
 
 SAYING = "from loadmanager.core.diagnosis.reason_catalogue import REASONS; print(*sorted(REASONS))"
@@ -77,22 +78,22 @@ def test_first_remedy_with_all_its_figures_is_shown() -> None:
 
 
 def test_entry_takes_any_number_of_sentences_and_remedies() -> None:
-    assert entry("word") == ("word", (), ())
-    assert entry("word", "one", "two", remedy="do") == ("word", ("one", "two"), ("do",))
-    assert entry("word", remedy=("do", "or this")) == ("word", (), ("do", "or this"))
+    assert entry() == ReasonEntry((), ())
+    assert entry("one", "two", remedy="do") == ReasonEntry(("one", "two"), ("do",))
+    assert entry(remedy=("do", "or this")) == ReasonEntry((), ("do", "or this"))
     assert (OwnershipReason.LOOKUP.sentences, OwnershipReason.LOOKUP.remedies) == ((), ())
 
 
 def test_fields_in_texts_become_setting_keys() -> None:
     key = KEYS["broker_max_topics"]
-    _, (sentence,), (remedy,) = entry("word", "because {=broker_max_topics}", remedy="raise {#broker_max_topics}")
-    assert (sentence, remedy) == (f"because {{={key}}}", "raise loadBalancerBrokerMaxTopics")
+    declared = entry("because {=broker_max_topics}", remedy="raise {#broker_max_topics}")
+    assert declared == ReasonEntry((f"because {{={key}}}",), ("raise loadBalancerBrokerMaxTopics",))
     assert PlannerSettings(broker_max_topics=7).as_figures("broker_max_topics", "max_unload_percentage") == {
         "loadBalancerBrokerMaxTopics": 7,
         "maxUnloadPercentage": 0.2,
     }
     with pytest.raises(KeyError, match="loadBalancerBrokerMaxTopics"):
-        entry("word", "because {=loadBalancerBrokerMaxTopics}")
+        entry("because {=loadBalancerBrokerMaxTopics}")
 
 
 def test_unknown_word_is_refused() -> None:

@@ -9,16 +9,13 @@ _WE_WOULD = "We would move it from {source} to {destination}, {mib_per_s} MiB/s,
 
 class ComparisonReason(Reason):
     MOVED_AS_WE_WOULD = entry(
-        "moved_as_we_would",
         "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s, and so would we, {minutes} min before",
         "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s, and so would we",
     )
     MOVED_ELSEWHERE = entry(
-        "moved_elsewhere",
-        "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s; so would we, but to {ours}",
+        "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s; so would we, but to {ours}"
     )
     MOVED_BACK = entry(
-        "moved_back",
         (
             "Pulsar moved it back from {source} to {destination}, which it had left {minutes_ago} min before,"
             " {mib_per_s} MiB/s, and we would not"
@@ -26,33 +23,20 @@ class ComparisonReason(Reason):
         remedy="look at the thresholds of Pulsar's strategy: it takes back what it did",
     )
     MOVED_ANOTHER = entry(
-        "moved_another",
-        (
-            "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s; we would have taken others"
-            " from there ({others}), {ours} first"
-        ),
+        "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s; we would have taken others"
+        " from there ({others}), {ours} first"
     )
-    MOVED_AGAINST_US = entry(
-        "moved_against_us",
-        "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s, and we would not",
-    )
+    MOVED_AGAINST_US = entry("Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s, and we would not")
     MOVED_UNSELECTED = entry(
-        "moved_unselected",
-        (
-            "It was moved from {source} to {destination}, {mib_per_s} MiB/s; we would not, nor does Pulsar's strategy"
-            " select it as we work it out: an operator's word, load that came since our last round, or a Pulsar that"
-            " decides otherwise than the one that is known here"
-        ),
+        "It was moved from {source} to {destination}, {mib_per_s} MiB/s; we would not, nor does Pulsar's strategy"
+        " select it as we work it out: an operator's word, load that came since our last round, or a Pulsar that"
+        " decides otherwise than the one that is known here"
     )
     MOVED_BEFORE_OUR_ROUND = entry(
-        "moved_before_our_round",
-        (
-            "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s, before there was a round of ours to"
-            " compare it with"
-        ),
+        "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s, before there was a round of ours to"
+        " compare it with"
     )
     CAME_BACK = entry(
-        "came_back",
         (
             "Pulsar unloaded it from {source}, and it came back there: its clients were cut off for {seconds} s for"
             " nothing"
@@ -60,54 +44,39 @@ class ComparisonReason(Reason):
         remedy="have Pulsar name a destination when it unloads, which it does from 3.0 on",
     )
     LEFT_WITHOUT_OWNER = entry(
-        "left_without_owner",
-        "Pulsar unloaded it from {source}, and nobody has asked for it within {seconds} s: it has no owner",
+        "Pulsar unloaded it from {source}, and nobody has asked for it within {seconds} s: it has no owner"
     )
     OWNER_LEFT = entry(
-        "owner_left",
         "{source}, which had it, left; {destination} has it since: no decision of shedding",
         "{source}, which had it, left; nobody has asked for it since: no decision of shedding",
     )
-    FIRST_OWNER = entry("first_owner", "Nobody had it; {destination} was given it when it was asked for")
-    PULSAR_SPLIT = entry(
-        "pulsar_split",
-        "Pulsar split it, or moved it as it made it by a split: no decision of shedding",
-    )
+    FIRST_OWNER = entry("Nobody had it; {destination} was given it when it was asked for")
+    PULSAR_SPLIT = entry("Pulsar split it, or moved it as it made it by a split: no decision of shedding")
     MOVED_BY_US = entry(
-        "moved_by_us",
         "We moved it from {source} to {destination}, {mib_per_s} MiB/s",
         "We had it unloaded from {source}, {mib_per_s} MiB/s, and nobody has it",
         "We had it placed on {destination}",
     )
     NO_LONGER_WANTED = entry(
-        "no_longer_wanted",
-        "We would no longer move it from {source} to {destination}, as we would have for {minutes} min",
+        "We would no longer move it from {source} to {destination}, as we would have for {minutes} min"
     )
     WE_ALONE_SHEDDING_OFF = entry(
-        "we_alone_shedding_off",
         _WE_WOULD + "its shedding is off",
         remedy="set {#load_balancer_enabled} and {#shedding_enabled} to true on the brokers, or let us act",
     )
-    WE_ALONE_NOT_SELECTED = entry("we_alone_not_selected", _WE_WOULD + "its strategy does not select it")
-    WE_ALONE_UNKNOWN = entry("we_alone_unknown", _WE_WOULD + "its strategy is one that is not known here")
-    WE_ALONE_WAITS = entry("we_alone_waits", _WE_WOULD + "it may not move it again so soon")
-    WE_ALONE_STAYS = entry(
-        "we_alone_stays", _WE_WOULD + "its strategy selects it, and its placement does not take it elsewhere"
-    )
-    WE_ALONE_STALLED = entry("we_alone_stalled", _WE_WOULD + "it has stalled")
+    WE_ALONE_NOT_SELECTED = entry(_WE_WOULD + "its strategy does not select it")
+    WE_ALONE_UNKNOWN = entry(_WE_WOULD + "its strategy is one that is not known here")
+    WE_ALONE_WAITS = entry(_WE_WOULD + "it may not move it again so soon")
+    WE_ALONE_STAYS = entry(_WE_WOULD + "its strategy selects it, and its placement does not take it elsewhere")
+    WE_ALONE_STALLED = entry(_WE_WOULD + "it has stalled")
     WE_ALONE_UNEXPLAINED = entry(
-        "we_alone_unexplained",
         _WE_WOULD + "as we work it out its strategy would, and it has not for {minutes} min",
         remedy=(
             "look into the log of Pulsar's leader: it goes by averages from before we looked, or makes no rounds at all"
         ),
     )
-    STRATEGY_UNKNOWN = entry(
-        "strategy_unknown",
-        "What Pulsar's own round would be is not known here: {error}",
-    )
+    STRATEGY_UNKNOWN = entry("What Pulsar's own round would be is not known here: {error}")
     STALLED_ON_OWNER = entry(
-        "stalled_on_owner",
         (
             "Pulsar has stalled: for {rounds} rounds its strategy selected {bundles} of the bundles of {source}, and"
             " its placement chose their present owner each time. Nothing moves, and the same repeats for ever"
@@ -121,7 +90,6 @@ class ComparisonReason(Reason):
         ),
     )
     STALLED_WITHOUT_DESTINATION = entry(
-        "stalled_without_destination",
         (
             "Pulsar has stalled: for {rounds} rounds its strategy selected {bundles} of the bundles of {source}, and"
             " none of them may go elsewhere"
@@ -129,7 +97,6 @@ class ComparisonReason(Reason):
         remedy="see why each of them stays",
     )
     STALLED_UNEXPLAINED = entry(
-        "stalled_unexplained",
         (
             "Pulsar does not move what we expect of it: for {rounds} rounds its strategy, as we work it out, would"
             " have moved {bundles} of the bundles of {source}, and nothing was moved"
@@ -139,7 +106,6 @@ class ComparisonReason(Reason):
         ),
     )
     STALL_OVER = entry(
-        "stall_over",
         "Pulsar moves bundles again, after {minutes} min in which nothing moved",
         "Pulsar's strategy selects nothing any more, after {idle_minutes} min in which nothing moved",
     )
@@ -147,12 +113,10 @@ class ComparisonReason(Reason):
 
 class ExplanationReason(Reason):
     STAYS_ON_BROKER = entry(
-        "stays_on_broker",
         "No move because a round takes {bundles_taken} others from {broker}",
         "No move because a round takes nothing from {broker}",
     )
     SHEDS_FROM = entry(
-        "sheds_from",
         "Round {rounds} from now would shed if usage were {usage_points} points higher",
         "A round would shed if usage were {usage_points} points higher",
         "Round {rounds} from now would shed if nothing changes",
@@ -160,24 +124,20 @@ class ExplanationReason(Reason):
         "A round would shed with {msg_rate_per_s} messages/s more",
         "A round would shed with {mib_per_s} MiB/s more",
     )
-    OWNS_IT_ALREADY = entry("owns_it_already", "It is on {broker}, or on its way there")
+    OWNS_IT_ALREADY = entry("It is on {broker}, or on its way there")
     WOULD_BE_CHOSEN = entry(
-        "would_be_chosen",
         "Not on {broker} because it has not left {holder}: placement would choose {broker}, of {candidates} candidates",
         "Placement would choose {broker} now, of {candidates} candidates",
     )
     AS_GOOD_AS_CHOSEN = entry(
-        "as_good_as_chosen",
         "Not on {broker} but by chance: it is one of {equals} equally good ones, of which {chosen} was drawn",
         remedy="pin the bundle to {broker}",
     )
     COMES_AFTER = entry(
-        "comes_after",
         "Not on {broker} because {ahead} of {candidates} candidates come before it, the first of them {chosen}",
         remedy="have less on {broker} than on the {ahead} before it, or pin the bundle to {broker}",
     )
     NOT_REGISTERED = entry(
-        "not_registered",
         "Not on {broker} because it is not registered, or has not reported yet",
         remedy="have {broker} register and report",
     )
@@ -185,45 +145,38 @@ class ExplanationReason(Reason):
 
 class CertificateReason(Reason):
     PLAN_CERTIFIED = entry(
-        "plan_certified",
-        (
-            "Heat {heat_after} after {heat_before}: no assignment can be below {bound} ({bound_by}), and none below"
-            " {bound_in_budget} that moves no more; {load_moved_percent} % of all load moves, at least"
-            " {least_load_percent} % has to for that heat; noise alone makes {noise_floor}"
-        ),
+        "Heat {heat_after} after {heat_before}: no assignment can be below {bound} ({bound_by}), and none below"
+        " {bound_in_budget} that moves no more; {load_moved_percent} % of all load moves, at least"
+        " {least_load_percent} % has to for that heat; noise alone makes {noise_floor}"
     )
     NOTHING_MOVES = entry(
-        "nothing_moves",
-        "Heat {heat_before}: no assignment can be below {bound} ({bound_by}); noise alone makes {noise_floor}",
+        "Heat {heat_before}: no assignment can be below {bound} ({bound_by}); noise alone makes {noise_floor}"
     )
 
 
 class OwnershipReason(Reason):
-    LOOKUP = entry("lookup")
-    ADMIN_UNLOAD = entry("admin_unload")
-    OWNER_GONE = entry("owner_gone")
-    UNLOAD_FAILED = entry("unload_failed")
-    UNLOAD_COMPLETED = entry("unload_completed")
-    UNLOAD_CANCELLED = entry("unload_cancelled")
-    DRAIN = entry("drain")
-    RETURNED_AFTER_DRAIN = entry("returned_after_drain")
-    PLAN_EXECUTED = entry("plan_executed")
-    DRAIN_ENDED = entry("drain_ended", "Drain ended because another process of the broker has registered")
+    LOOKUP = entry()
+    ADMIN_UNLOAD = entry()
+    OWNER_GONE = entry()
+    UNLOAD_FAILED = entry()
+    UNLOAD_COMPLETED = entry()
+    UNLOAD_CANCELLED = entry()
+    DRAIN = entry()
+    RETURNED_AFTER_DRAIN = entry()
+    PLAN_EXECUTED = entry()
+    DRAIN_ENDED = entry("Drain ended because another process of the broker has registered")
 
 
 class ValidationReason(Reason):
     REPORT_DISTRUSTED = entry(
-        "report_distrusted",
         "Neither gives nor gets because its report is not to be believed: {fault}; its last good load counts",
         remedy="mend what its agent reports, or restart the broker",
     )
     LIMIT_UNKNOWN = entry(
-        "limit_unknown",
         "The limits of {recalled} are not known any more; those that were count",
         "The limits of {unknown} are not known, and what it uses of them counts for nothing: they have to be declared",
     )
     SICK_WITH_OTHERS = entry(
-        "sick_with_others",
         (
             "Given bundles only where no less sick broker may have them: its {figure} is {value}, that of well brokers"
             " {peers}; {off} of {brokers} brokers are sick, so the cause is probably common"
@@ -233,8 +186,8 @@ class ValidationReason(Reason):
 
 
 class ReportReason(Reason):
-    FIRST_REPORT = entry("first_report")
-    REPORT_TOO_OLD = entry("report_too_old")
-    LOAD_CHANGED = entry("load_changed")
-    BUNDLE_UNLOADED = entry("bundle_unloaded")
-    RECORD_OVERWRITTEN = entry("record_overwritten")
+    FIRST_REPORT = entry()
+    REPORT_TOO_OLD = entry()
+    LOAD_CHANGED = entry()
+    BUNDLE_UNLOADED = entry()
+    RECORD_OVERWRITTEN = entry()

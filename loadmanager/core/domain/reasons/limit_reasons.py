@@ -7,18 +7,12 @@ from loadmanager.core.domain.reasons.reason import Reason, entry
 
 class FilterReason(Reason):
     BROKER_DRAINING = entry(
-        "broker_draining",
         "No move but what its drain gives away: the broker has been drained for {seconds} s",
         "Not on {broker} because it has been drained for {drained_for_s} s",
         remedy="end its drain",
     )
-    BROKER_EXCLUDED = entry(
-        "broker_excluded",
-        "Not on {broker} because an operator has excluded it",
-        remedy="take back its exclusion",
-    )
+    BROKER_EXCLUDED = entry("Not on {broker} because an operator has excluded it", remedy="take back its exclusion")
     BROKER_SICK = entry(
-        "broker_sick",
         (
             "Not on {broker} because it has been sick for {seconds} s: its {figure} came to {value}, that of its peers"
             " to {peers}"
@@ -30,7 +24,6 @@ class FilterReason(Reason):
         remedy="mend or restart it; or wait until it has been like its peers for {well_after_s} s more",
     )
     BROKER_STUCK = entry(
-        "broker_stuck",
         "Not on {broker} because it serves nothing of what it owns: {fault}",
         "Nothing is moved to it because it serves nothing of what it owns: {fault}",
         remedy=(
@@ -39,7 +32,6 @@ class FilterReason(Reason):
         ),
     )
     SICKER_THAN_OTHERS = entry(
-        "sicker_than_others",
         (
             "Not on {broker} because less sick brokers may have it: its {figure} is {value}, that of well brokers"
             " {peers}"
@@ -47,7 +39,6 @@ class FilterReason(Reason):
         remedy="mend or restart it",
     )
     ISOLATION_POLICY = entry(
-        "isolation_policy",
         (
             "Not on {broker} because isolation policy {policy} has {primary} primary brokers there, min_limit"
             " {min_limit}, and {broker} is none: its role is {role}"
@@ -62,22 +53,17 @@ class FilterReason(Reason):
         ),
     )
     PERSISTENCE_DISABLED = entry(
-        "persistence_disabled",
-        "Not on {broker} because it does not serve {domain} topics",
-        remedy="let {broker} serve {domain} topics",
+        "Not on {broker} because it does not serve {domain} topics", remedy="let {broker} serve {domain} topics"
     )
     OTHER_LOAD_MANAGER_CLASS = entry(
-        "other_load_manager_class",
         "Not on {broker} because its load-manager class is {class}, and {=load_manager_class_name}",
         remedy="set {#load_manager_class_name} to the same class on {broker} and on the nodes",
     )
     TOPIC_LIMIT_REACHED = entry(
-        "topic_limit_reached",
         "Not on {broker} because it has {topics} topics, those on their way included: {=broker_max_topics}",
         remedy="have {too_many} topics fewer on {broker}, or raise {#broker_max_topics}",
     )
     FAILURE_DOMAIN_HAS_MORE_OF_GROUP = entry(
-        "failure_domain_has_more_of_group",
         (
             "Not on {broker} because its failure domain {failure_domain} has {has} {counted} of anti-affinity group"
             " {group}, and another one {least}"
@@ -87,12 +73,10 @@ class FilterReason(Reason):
         ),
     )
     HAS_MORE_OF_GROUP = entry(
-        "has_more_of_group",
         "Not on {broker} because it has {has} {counted} of anti-affinity group {group}, and another broker {least}",
         remedy="have {too_many} {counted} of {group} fewer on {broker}, or take the namespace out of the group",
     )
     OWNS_MORE_OF_NAMESPACE = entry(
-        "owns_more_of_namespace",
         "Not on {broker} because it has {has} bundles of {namespace}, and another broker {least}",
         remedy=(
             "have {too_many} bundles of {namespace} fewer on {broker}, or set"
@@ -100,16 +84,14 @@ class FilterReason(Reason):
         ),
     )
     OLDER_VERSION = entry(
-        "older_version",
         "Not on {broker} because it runs version {version}, and another broker {latest}",
         remedy="run {latest} on {broker}, or set {#prefer_later_versions} to false",
     )
-    VERSION_UNREADABLE = entry("version_unreadable")
+    VERSION_UNREADABLE = entry()
 
 
 class ChurnReason(Reason):
     MOVED_ENOUGH_THIS_CYCLE = entry(
-        "moved_enough_this_cycle",
         (
             "No move because its {share_percent} % of all load and the {moved_percent} % that this round moves without"
             " it are more than {=max_load_moved_per_cycle_percentage} %"
@@ -117,7 +99,6 @@ class ChurnReason(Reason):
         remedy="raise {#max_load_moved_per_cycle_percentage}, or split the bundle",
     )
     MOVED_ENOUGH_THIS_HOUR = entry(
-        "moved_enough_this_hour",
         (
             "No move because its {share_percent} % of all load and the {moved_percent} % that were moved within the"
             " hour are more than {=max_load_moved_per_hour_percentage} %; they will not be in {seconds_left} s"
@@ -129,7 +110,6 @@ class ChurnReason(Reason):
         remedy="wait, or raise {#max_load_moved_per_hour_percentage}",
     )
     NO_RETURN = entry(
-        "no_return",
         (
             "No move because it would return to {broker}, which it left {seconds_ago} s ago"
             " ({=return_cool_down_minutes})"
@@ -137,13 +117,11 @@ class ChurnReason(Reason):
         remedy="wait, or lower {#return_cool_down_minutes}",
     )
     KEEPS_RETURNING = entry(
-        "keeps_returning",
         "No move for another {seconds_left} s because it returned to former owners {returns} times within four hours",
         "Not shed for an hour: it was returned to a former owner {returns} times within four hours",
         remedy="wait {seconds_left} s, or loadmanager admin balancer lift-breaker",
     )
     SHEDDING_STOPPED = entry(
-        "shedding_stopped",
         (
             "No move because shedding is stopped for another {seconds_left} s: of all load it returned"
             " {back_percent} % (limit {most_back_percent} %) to former owners, and moved {again_percent} %"
@@ -157,59 +135,46 @@ class ChurnReason(Reason):
         "No move because shedding is stopped for another {seconds_left} s",
         remedy="wait {seconds_left} s, or loadmanager admin balancer lift-breaker",
     )
-    EXCHANGE_BROKEN = entry("exchange_broken", "No move because it was for an exchange, of which {other} stays")
-    BREAKER_LIFTED = entry("breaker_lifted", "The breaker was lifted by an operator")
+    EXCHANGE_BROKEN = entry("No move because it was for an exchange, of which {other} stays")
+    BREAKER_LIFTED = entry("The breaker was lifted by an operator")
 
 
 class GuardrailReason(Reason):
     MODE_IS_OBSERVE = entry(
-        "mode_is_observe",
         "No move because mode is observe: the process plans and compares, and changes nothing",
         remedy="run loadmanager pulsar act, with a stateStoreUrl",
     )
     PICTURE_INCOMPLETE = entry(
-        "picture_incomplete",
         "No move because not all brokers answered the last poll",
         remedy="wait for the next poll; if it stays, faults in the status name the broker",
     )
     EARLIER_MOVES_OPEN = entry(
-        "earlier_moves_open",
         "No move because what became of earlier moves is not known: {why}",
         remedy="wait until they were seen through; if what was written down of them cannot be read, say go on",
     )
     POLICIES_UNKNOWN = entry(
-        "policies_unknown",
         "No move because not all of the cluster's policies are known: {why}",
         remedy="repair the isolation policies or failure domains of the cluster",
     )
     MOVE_CUT_SHORT = entry(
-        "move_cut_short",
         "A move of an earlier term from {source} to {destination} was cut short: it is on {owner}",
         "A move of an earlier term from {source} was cut short: it is on {owner}",
         "A move of an earlier term from {source} was cut short: nobody owns it",
     )
-    DRY_RUN_ON = entry(
-        "dry_run_on",
-        "No move because dry run is on",
-        remedy="loadmanager admin balancer dry-run off",
-    )
+    DRY_RUN_ON = entry("No move because dry run is on", remedy="loadmanager admin balancer dry-run off")
     NO_DESTINATION = entry(
-        "no_destination",
         "No move because all {registered} registered brokers are excluded or drained",
         remedy="loadmanager admin brokers include BROKER",
     )
     PULSAR_SHEDS = entry(
-        "pulsar_sheds",
         "No move because Pulsar's own shedding is on at {brokers} of {registered} brokers: {which}",
         remedy="set loadBalancerSheddingEnabled of the brokers to false, or have it taken over (takeOver)",
     )
     PULSAR_SPLITS = entry(
-        "pulsar_splits",
         "No move because Pulsar's own splits are on at {brokers} of {registered} brokers: {which}",
         remedy="set loadBalancerAutoBundleSplitEnabled of the brokers to false, or have it taken over (takeOver)",
     )
     SETTINGS_UNKNOWN = entry(
-        "settings_unknown",
         (
             "No move because {brokers} of {registered} brokers did not say by which settings they go, so they may shed"
             " or split: {which}"
@@ -217,44 +182,36 @@ class GuardrailReason(Reason):
         remedy="let this process reach the web service of each broker, with a token that may read configuration",
     )
     LOAD_MANAGER_UNKNOWN = entry(
-        "load_manager_unknown",
         "No move because {brokers} of {registered} brokers run an unknown load manager: {which}",
         remedy="run ModularLoadManagerImpl or ExtensibleLoadManagerImpl on all brokers",
     )
     PULSAR_HAS_NO_LEADER = entry(
-        "pulsar_has_no_leader",
         "No move because Pulsar's leader {leader} is not among its {registered} registered brokers",
         "No move because none of Pulsar's {registered} registered brokers leads",
         remedy="wait for Pulsar's election: /admin/v2/brokers/leaderBroker names the leader",
     )
     BROKERS_SETTLING = entry(
-        "brokers_settling",
         "No move because a broker joined or left {seconds_ago} s ago (settlingSeconds {settling_s})",
         remedy="wait, or lower settlingSeconds",
     )
     MOVES_KEEP_FAILING = entry(
-        "moves_keep_failing",
         "No move because the last {failures} moves failed (failuresUntilStop {failures_until_stop})",
         remedy="find out why they did, then say go on",
     )
     HOUR_IS_FULL = entry(
-        "hour_is_full",
         "No move because {moves} moves began within the hour (movesPerHour {moves_per_hour})",
         remedy="wait, or raise movesPerHour",
     )
     ROUND_IS_FULL = entry(
-        "round_is_full",
         "No move because {moves} moves of this round have begun (movesPerRound {moves_per_round})",
         remedy="wait for the next round, or raise movesPerRound",
     )
     NAMESPACE_LEFT_OUT = entry(
-        "namespace_left_out",
         "No move because {namespace} is left out by {pattern}",
         "No move because {namespace} is not among the namespaces that are included",
         remedy="change includedNamespaces or excludedNamespaces",
     )
     REPORT_BEFORE_MOVE = entry(
-        "report_before_move",
         (
             "No move because {broker} has not reported since a bundle was last taken from it, or given to it,"
             " {seconds_ago} s ago"

@@ -6,24 +6,18 @@ from loadmanager.core.domain.reasons.reason import Reason, ReasonEntry, entry
 
 
 class SheddingReason(Reason):
-    ROUND_MOVES = entry("round_moves", "Round {round}: {bundles} bundles, {share_percent} % of the traffic: {routes}")
+    ROUND_MOVES = entry("Round {round}: {bundles} bundles, {share_percent} % of the traffic: {routes}")
     SHEDDING_DISABLED = entry(
-        "shedding_disabled",
         "No move because {=load_balancer_enabled} and {=shedding_enabled}",
         remedy="set {#load_balancer_enabled} and {#shedding_enabled} to true",
     )
     SHEDDING_FROZEN = entry(
-        "shedding_frozen",
-        "No move because the balancer is frozen: {frozen}",
-        remedy="loadmanager admin balancer unfreeze",
+        "No move because the balancer is frozen: {frozen}", remedy="loadmanager admin balancer unfreeze"
     )
     ONE_BROKER_ONLY = entry(
-        "one_broker_only",
-        "No move because it takes two brokers and {brokers} are registered",
-        remedy="have another broker register",
+        "No move because it takes two brokers and {brokers} are registered", remedy="have another broker register"
     )
     BELOW_THRESHOLD = entry(
-        "below_threshold",
         (
             "No move because usage {usage_percent} % is below average {average_percent} % plus"
             " {=broker_threshold_shedder_percentage} %"
@@ -35,7 +29,6 @@ class SheddingReason(Reason):
         "No move because usage {usage_percent} % is below {=broker_overloaded_threshold_percentage} %",
     )
     NEED_BELOW_MINIMUM = entry(
-        "need_below_minimum",
         ("No move because need {need_mib_per_s} MiB/s is below {=bundle_unload_min_throughput_threshold} MiB/s"),
         (
             "No move because need {need_msg_rate_per_s} messages/s is not above {=min_unload_message} and"
@@ -45,24 +38,19 @@ class SheddingReason(Reason):
         "No move because need {need_mib_per_s} MiB/s is below {=min_unload_message_throughput} bytes/s",
     )
     AWAITING_REPORT = entry(
-        "awaiting_report",
         "No move because usage {usage_percent} % is from before a bundle left, or began to: awaiting its next report",
         "No move because its load is from before a bundle left, or began to",
         remedy="wait for its next report",
     )
     NO_BUNDLES = entry(
-        "no_bundles",
-        "No move because it reports no bundle at usage {usage_percent} %",
-        "No move because it reports no bundle",
+        "No move because it reports no bundle at usage {usage_percent} %", "No move because it reports no bundle"
     )
     SINGLE_BUNDLE = entry(
-        "single_bundle",
         "No move because its only bundle would take all of usage {usage_percent} % along",
         "No move because its only bundle would take all of its load along",
         remedy="split its bundle",
     )
     NO_ELIGIBLE_BUNDLE = entry(
-        "no_eligible_bundle",
         (
             "No move because none of its {bundles} bundles may move now, {recently_unloaded} of"
             " them as recently unloaded"
@@ -70,7 +58,6 @@ class SheddingReason(Reason):
         remedy="wait for the end of grace periods, or take back pins and freezes",
     )
     NO_BUNDLE_FITS = entry(
-        "no_bundle_fits",
         (
             "No move because none of its {bundles} busiest bundles may go to {partner} and fits into want"
             " {want_mib_per_s} MiB/s"
@@ -93,57 +80,37 @@ class SheddingReason(Reason):
         ),
     )
     NO_TRANSFERABLE_BUNDLES = entry(
-        "no_transferable_bundles",
-        "No move because no bundle of the {brokers_tried} most used brokers may move and fits",
+        "No move because no bundle of the {brokers_tried} most used brokers may move and fits"
     )
-    BUNDLE_PINNED = entry(
-        "bundle_pinned",
-        "No move because it is pinned to {pinned_to}",
-        remedy="take back its pin",
-    )
-    BUNDLE_FROZEN = entry(
-        "bundle_frozen",
-        "No move because it is frozen: {frozen}",
-        remedy="take back its freeze",
-    )
+    BUNDLE_PINNED = entry("No move because it is pinned to {pinned_to}", remedy="take back its pin")
+    BUNDLE_FROZEN = entry("No move because it is frozen: {frozen}", remedy="take back its freeze")
     NAMESPACE_EXCLUDED = entry(
-        "namespace_excluded",
         "No move because {namespace} is in {#shedding_excluded_namespaces}",
         remedy="take {namespace} out of {#shedding_excluded_namespaces}",
     )
     ANTI_AFFINITY_KEPT = entry(
-        "anti_affinity_kept",
         (
             "No move because each of {candidates} brokers that may own it has {least} namespaces of anti-affinity group"
             " {group}"
         ),
         remedy="have a broker that may own it with fewer than {least} namespaces of {group}",
     )
-    DESTINATION_NOT_ALLOWED = entry("destination_not_allowed", "No move because {broker} may not own it: {rule}")
-    NO_OWNER = entry(
-        "no_owner",
-        "No move because no broker has it",
-        remedy="look up one of its topics, which gives it an owner",
-    )
+    DESTINATION_NOT_ALLOWED = entry("No move because {broker} may not own it: {rule}")
+    NO_OWNER = entry("No move because no broker has it", remedy="look up one of its topics, which gives it an owner")
     ON_ITS_WAY = entry(
-        "on_its_way",
         "No move because it is on its way from {source} to {broker}",
         "No move because its owner is letting go of it, for whoever is asked for it next",
         remedy="wait for its move to end",
     )
     NOT_REPORTED = entry(
-        "not_reported",
         "No move because {broker} has not reported it since it was given it",
         remedy="wait for the next report of {broker}",
     )
     RECENTLY_UNLOADED = entry(
-        "recently_unloaded",
         "No move because it was unloaded within the grace period",
         remedy="wait, or lower loadBalancerSheddingGracePeriodMinutes",
     )
-    SELF_TEST_BUNDLE = entry(
-        "self_test_bundle", "No move because a broker tests itself in {namespace}, which belongs to that one"
-    )
+    SELF_TEST_BUNDLE = entry("No move because a broker tests itself in {namespace}, which belongs to that one")
 
 
 _TOPICS = "{topics} topics"
@@ -155,10 +122,9 @@ _MAX_MSG_RATE = "namespace_bundle_max_msg_rate"
 _MAX_BANDWIDTH = "namespace_bundle_max_bandwidth_mbytes"
 
 
-def _above(word: str, figure: str, limit: str) -> ReasonEntry:
+def _above(figure: str, limit: str) -> ReasonEntry:
     """Define a reason for a split: the figure above a limit, and the limit's key."""
     return entry(
-        word,
         (
             f"Split into {{parts}}, not {{parts_wanted}}, because its {figure} are more than {{={limit}}} and its"
             " namespace may have no more bundles than {=namespace_maximum_bundles}"
@@ -175,17 +141,14 @@ def _by_itself(share: str, figure: str, limit: str) -> str:
 
 
 class SplitReason(Reason):
-    TOPICS = _above("topics", _TOPICS, "namespace_bundle_max_topics")
-    SESSIONS = _above("sessions", _SESSIONS, "namespace_bundle_max_sessions")
-    MSG_RATE = _above("msg_rate", _MSG_RATE, _MAX_MSG_RATE)
-    BANDWIDTH = _above("bandwidth", _BANDWIDTH, _MAX_BANDWIDTH)
-    ADMIN_SPLIT = entry("admin_split", "Split into {parts} because it was asked for")
-    SPLIT_PART_PLACED = entry(
-        "split_part_placed", "Moved because it is part of a split bundle, and placement prefers {broker}"
-    )
-    SPLITTING_DISABLED = entry("splitting_disabled", "No split because {#auto_bundle_split_enabled} is false")
+    TOPICS = _above(_TOPICS, "namespace_bundle_max_topics")
+    SESSIONS = _above(_SESSIONS, "namespace_bundle_max_sessions")
+    MSG_RATE = _above(_MSG_RATE, _MAX_MSG_RATE)
+    BANDWIDTH = _above(_BANDWIDTH, _MAX_BANDWIDTH)
+    ADMIN_SPLIT = entry("Split into {parts} because it was asked for")
+    SPLIT_PART_PLACED = entry("Moved because it is part of a split bundle, and placement prefers {broker}")
+    SPLITTING_DISABLED = entry("No split because {#auto_bundle_split_enabled} is false")
     TOO_FEW_TOPICS = entry(
-        "too_few_topics",
         (
             "No split can help because its only topic carries all of it and is above {above}"
             " ({sessions} sessions, {msg_rate_per_s} messages/s, {mib_per_s} MiB/s): partition the topic"
@@ -193,114 +156,73 @@ class SplitReason(Reason):
         "No split because it takes two topics and it has {topics}",
     )
     ONE_HOT_TOPIC = entry(
-        "one_hot_topic",
         _by_itself("msg_rate_share_percent", _MSG_RATE, _MAX_MSG_RATE),
         _by_itself("throughput_share_percent", _BANDWIDTH, _MAX_BANDWIDTH),
     )
     BELOW_SPLIT_LIMITS = entry(
-        "below_split_limits",
-        (
-            "No split because its {topics} topics ({=namespace_bundle_max_topics}), {sessions} sessions"
-            " ({=namespace_bundle_max_sessions}), {msg_rate_per_s} messages/s"
-            " ({=namespace_bundle_max_msg_rate}) and {mib_per_s} MiB/s"
-            " ({=namespace_bundle_max_bandwidth_mbytes}) are within the limits"
-        ),
+        "No split because its {topics} topics ({=namespace_bundle_max_topics}), {sessions} sessions"
+        " ({=namespace_bundle_max_sessions}), {msg_rate_per_s} messages/s"
+        " ({=namespace_bundle_max_msg_rate}) and {mib_per_s} MiB/s"
+        " ({=namespace_bundle_max_bandwidth_mbytes}) are within the limits"
     )
-    NOT_OWNED = entry("not_owned", "No split because the broker that reports it does not own it")
+    NOT_OWNED = entry("No split because the broker that reports it does not own it")
     NAMESPACE_HAS_MAXIMUM_BUNDLES = entry(
-        "namespace_has_maximum_bundles",
-        (
-            f"No split, though it is above {{above}} ({_FIGURES}), because its namespace has"
-            " {bundles} bundles already, this round's counted, and {=namespace_maximum_bundles}"
-        ),
+        f"No split, though it is above {{above}} ({_FIGURES}), because its namespace has"
+        " {bundles} bundles already, this round's counted, and {=namespace_maximum_bundles}"
     )
     TOO_FEW_SPLIT_HITS = entry(
-        "too_few_split_hits",
-        (
-            "No split because it has been above a limit {hits} times in succession, not more than"
-            " {=namespace_bundle_split_condition_hit_count_threshold}"
-        ),
+        "No split because it has been above a limit {hits} times in succession, not more than"
+        " {=namespace_bundle_split_condition_hit_count_threshold}"
     )
-    SPLIT_UNDER_WAY = entry("split_under_way", "No split because one is under way that shares an end with it")
+    SPLIT_UNDER_WAY = entry("No split because one is under way that shares an end with it")
     SPLIT_CYCLE_FULL = entry(
-        "split_cycle_full",
-        (
-            f"No split now, though it is above {{above}} ({_FIGURES}), because its broker splits others already,"
-            " {=max_number_of_bundles_to_split_per_cycle}"
-        ),
+        f"No split now, though it is above {{above}} ({_FIGURES}), because its broker splits others already,"
+        " {=max_number_of_bundles_to_split_per_cycle}"
     )
-    RANGE_NOT_SPLITTABLE = entry(
-        "range_not_splittable", "No split because there is no hash between the ends of its range"
-    )
-    NO_SPLIT_BOUNDARY = entry(
-        "no_split_boundary", "No split because the algorithm finds no place at which to cut its {topics} topics"
-    )
-    SPLIT_BOUNDARY_AT_END = entry(
-        "split_boundary_at_end", "No split because boundary {boundary} is not between the ends of its range"
-    )
+    RANGE_NOT_SPLITTABLE = entry("No split because there is no hash between the ends of its range")
+    NO_SPLIT_BOUNDARY = entry("No split because the algorithm finds no place at which to cut its {topics} topics")
+    SPLIT_BOUNDARY_AT_END = entry("No split because boundary {boundary} is not between the ends of its range")
     NOTHING_TO_SPLIT = entry(
-        "nothing_to_split", "No split because none of {bundles} bundles that {brokers} brokers report is above a limit"
+        "No split because none of {bundles} bundles that {brokers} brokers report is above a limit"
     )
-    SPLIT_NEEDS_TWO_BROKERS = entry(
-        "split_needs_two_brokers", "No split because it takes two brokers and {brokers} are registered"
-    )
-    RESHAPING_FROZEN = entry("reshaping_frozen", "No split or merge because the balancer is frozen: {frozen}")
-    SHAPE_HELD = entry("shape_held", "No split because an operator {held}")
-    REPORT_NOT_BELIEVED = entry(
-        "report_not_believed", "No split or merge because its report is not to be believed: {fault}"
-    )
-    OWNER_SILENT = entry("owner_silent", "No split because its broker did not say which topics it has: {error}")
-    SPLIT_FAILED = entry("split_failed", "No split because it failed: {error}")
-    SPLIT_PART_STAYS = entry("split_part_stays", "No move because its broker is where placement would put it")
+    SPLIT_NEEDS_TWO_BROKERS = entry("No split because it takes two brokers and {brokers} are registered")
+    RESHAPING_FROZEN = entry("No split or merge because the balancer is frozen: {frozen}")
+    SHAPE_HELD = entry("No split because an operator {held}")
+    REPORT_NOT_BELIEVED = entry("No split or merge because its report is not to be believed: {fault}")
+    OWNER_SILENT = entry("No split because its broker did not say which topics it has: {error}")
+    SPLIT_FAILED = entry("No split because it failed: {error}")
+    SPLIT_PART_STAYS = entry("No move because its broker is where placement would put it")
 
 
 class MergeReason(Reason):
     COLD_NEIGHBOURS = entry(
-        "cold_neighbours",
-        (
-            "Merged with {with} because both are cold: together {topics} of at most {most_topics} topics, {sessions} of"
-            " {most_sessions} sessions, {msg_rate_per_s} of {most_msg_rate_per_s} messages/s and {mib_per_s} of"
-            " {most_mib_per_s} MiB/s"
-        ),
+        "Merged with {with} because both are cold: together {topics} of at most {most_topics} topics, {sessions} of"
+        " {most_sessions} sessions, {msg_rate_per_s} of {most_msg_rate_per_s} messages/s and {mib_per_s} of"
+        " {most_mib_per_s} MiB/s"
     )
-    ADMIN_MERGE = entry("admin_merge", "Merged with {with} because it was asked for")
-    MERGING_DISABLED = entry("merging_disabled", "No merge because {#auto_bundle_merge_enabled} is false")
-    NAMESPACE_HAS_MINIMUM_BUNDLES = entry(
-        "namespace_has_minimum_bundles",
-        "No merge because it has only {bundles} bundles",
-    )
+    ADMIN_MERGE = entry("Merged with {with} because it was asked for")
+    MERGING_DISABLED = entry("No merge because {#auto_bundle_merge_enabled} is false")
+    NAMESPACE_HAS_MINIMUM_BUNDLES = entry("No merge because it has only {bundles} bundles")
     NO_COLD_NEIGHBOURS = entry(
-        "no_cold_neighbours",
-        (
-            "No merge because of {pairs} pairs of neighbours {apart} have not one owner, {young} changed within"
-            " the last hour, {held} are held by operators and {warm} are warm"
-        ),
+        "No merge because of {pairs} pairs of neighbours {apart} have not one owner, {young} changed within"
+        " the last hour, {held} are held by operators and {warm} are warm"
     )
-    MERGE_FAILED = entry("merge_failed", "No merge because it failed: {error}")
+    MERGE_FAILED = entry("No merge because it failed: {error}")
 
 
 class PlacementReason(Reason):
     ALL_BROKERS_OVERLOADED = entry(
-        "all_brokers_overloaded",
-        (
-            "Placed on {broker} by chance because each of {candidates} candidates is above"
-            " {=broker_overloaded_threshold_percentage} %"
-        ),
+        "Placed on {broker} by chance because each of {candidates} candidates is above"
+        " {=broker_overloaded_threshold_percentage} %"
     )
-    ROUND_ROBIN = entry("round_robin", "Placed because it is the turn of {broker} among {candidates} candidates")
+    ROUND_ROBIN = entry("Placed because it is the turn of {broker} among {candidates} candidates")
     DECIDED_BEFORE = entry(
-        "decided_before",
         "Placed on {broker}, the destination of its move",
         remedy="wait for the next round of shedding, which forgets this destination",
     )
-    PINNED_TO_BROKER = entry(
-        "pinned_to_broker",
-        "Placed on {broker} because it is pinned there",
-        remedy="take back its pin",
-    )
-    HELD_FOR_OWNER = entry("held_for_owner", "Placed on {broker} because it was kept for it while that one was away")
+    PINNED_TO_BROKER = entry("Placed on {broker} because it is pinned there", remedy="take back its pin")
+    HELD_FOR_OWNER = entry("Placed on {broker} because it was kept for it while that one was away")
     NO_BROKER_AVAILABLE = entry(
-        "no_broker_available",
         (
             "Not placed because isolation policy {policy} leaves no broker that may own it: {brokers} registered,"
             " {primary} primary and {secondary} secondary ones, min_limit {min_limit}"
@@ -309,7 +231,6 @@ class PlacementReason(Reason):
         remedy="have a broker that may own it",
     )
     NO_OTHER_BROKER = entry(
-        "no_other_broker",
         (
             "No move because isolation policy {policy} leaves no other broker that may own it: {brokers} registered,"
             " {primary} primary and {secondary} secondary ones, min_limit {min_limit}"
@@ -318,7 +239,6 @@ class PlacementReason(Reason):
         remedy="have another broker that may own it",
     )
     OWNER_CHOSEN = entry(
-        "owner_chosen",
         (
             "No move because the destination chosen is its owner {broker}: {owns_more_of_namespace} of {brokers}"
             " brokers were passed over, which have more bundles of {namespace} than others"
@@ -330,4 +250,4 @@ class PlacementReason(Reason):
             " then"
         ),
     )
-    NOT_FREE = entry("not_free", "Not placed because it is owned by, or on its way to, {broker}")
+    NOT_FREE = entry("Not placed because it is owned by, or on its way to, {broker}")

@@ -33,11 +33,8 @@ _MOST_PLACED = 1000
 
 class AvgPlacementReason(Reason):
     DRAWN_BY_CHANCE = entry(
-        "drawn_by_chance",
-        (
-            "Placed on {broker} by chance, one of {equals} of {candidates} candidates not above"
-            " {=broker_overloaded_threshold_percentage} %"
-        ),
+        "Placed on {broker} by chance, one of {equals} of {candidates} candidates not above"
+        " {=broker_overloaded_threshold_percentage} %"
     )
 
 

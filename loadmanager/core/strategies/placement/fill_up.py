@@ -41,7 +41,6 @@ _ALLOCATED = tuple(f"allocated_{name}_percent" for name in ("cpu", "memory", "ba
 
 class FillUpReason(Reason):
     IDLE_BROKER_OPENED = entry(
-        "idle_broker_opened",
         (
             "Placed because {broker} has no bundles, and the best of {candidates} candidates that has some is above"
             " {=broker_underloaded_threshold_percentage} %: {best_usage_percent} %"
@@ -49,22 +48,14 @@ class FillUpReason(Reason):
         "Placed because {broker} is the first of {candidates} candidates without any bundles",
     )
     LEAST_LOADED = entry(
-        "least_loaded",
-        (
-            "Placed because {broker} at expected usage {usage_percent} % is the best of {candidates} candidates, of"
-            " which {idle} are idle, and no idle one is opened up to"
-            " {=broker_underloaded_threshold_percentage} %"
-        ),
+        "Placed because {broker} at expected usage {usage_percent} % is the best of {candidates} candidates, of"
+        " which {idle} are idle, and no idle one is opened up to"
+        " {=broker_underloaded_threshold_percentage} %"
     )
-    ALL_BROKERS_FULL = entry(
-        "all_brokers_full", "Placed because it is the turn of {broker}: the best of {candidates} candidates is full"
-    )
+    ALL_BROKERS_FULL = entry("Placed because it is the turn of {broker}: the best of {candidates} candidates is full")
     MOST_FREE_CAPACITY = entry(
-        "most_free_capacity",
-        (
-            "Placed because {broker} has room for most bundles, {free_bundles}, and the best of {candidates} candidates"
-            " is above {=broker_overloaded_threshold_percentage} %: {best_usage_percent} %"
-        ),
+        "Placed because {broker} has room for most bundles, {free_bundles}, and the best of {candidates} candidates"
+        " is above {=broker_overloaded_threshold_percentage} %: {best_usage_percent} %"
     )
 
 

@@ -25,11 +25,8 @@ from loadmanager.core.strategies.placement.placement_strategy import Placement, 
 
 class LongTermRateReason(Reason):
     LEAST_LONG_TERM_MESSAGE_RATE = entry(
-        "least_long_term_message_rate",
-        (
-            "Placed because {broker} has the least long-term message rate, {msg_rate_per_s} messages/s, of {candidates}"
-            " candidates"
-        ),
+        "Placed because {broker} has the least long-term message rate, {msg_rate_per_s} messages/s, of {candidates}"
+        " candidates"
     )
 
 

@@ -22,11 +22,8 @@ from loadmanager.core.strategies.ranked_brokers import Ranking
 
 class ExpectedMessagesReason(Reason):
     LEAST_EXPECTED_MESSAGES = entry(
-        "least_expected_messages",
-        (
-            "Placed because {broker} expects the fewest messages/s, {msg_rate_per_s}, of {candidates} candidates, of"
-            " which {idle} are idle"
-        ),
+        "Placed because {broker} expects the fewest messages/s, {msg_rate_per_s}, of {candidates} candidates, of"
+        " which {idle} are idle"
     )
 
 

@@ -38,18 +38,12 @@ THRESHOLD = KEYS["average_resource_usage_difference_threshold_percentage"]
 
 class ResourceUsageReason(Reason):
     RESOURCE_USAGE_BELOW_AVERAGE = entry(
-        "resource_usage_below_average",
-        (
-            "Placed on {broker}: usage {usage_percent} % is at most average {average_percent} %"
-            f" - {{{THRESHOLD}}} %; {{equals}} of {{candidates}} candidates qualified ({THRESHOLD})"
-        ),
+        "Placed on {broker}: usage {usage_percent} % is at most average {average_percent} %"
+        f" - {{{THRESHOLD}}} %; {{equals}} of {{candidates}} candidates qualified ({THRESHOLD})"
     )
     RESOURCE_USAGE_NEAR_AVERAGE = entry(
-        "resource_usage_near_average",
-        (
-            "Placed on {broker} at random: none of {candidates} candidates is at most average"
-            f" {{average_percent}} % - {{{THRESHOLD}}} % ({THRESHOLD})"
-        ),
+        "Placed on {broker} at random: none of {candidates} candidates is at most average"
+        f" {{average_percent}} % - {{{THRESHOLD}}} % ({THRESHOLD})"
     )
 
 

@@ -22,8 +22,7 @@ from loadmanager.core.strategies.placement.placement_strategy import Placement, 
 
 class LevelPlacementReason(Reason):
     LEAST_USED_WITH_IT = entry(
-        "least_used_with_it",
-        "Placed because {broker} would be used least with it, {usage_percent} %, of {candidates} candidates",
+        "Placed because {broker} would be used least with it, {usage_percent} %, of {candidates} candidates"
     )
 
 

@@ -28,7 +28,7 @@ _MOST = 2**31 - 1
 
 class WeightReason(Reason):
     DRAWN_BY_WEIGHT = entry(
-        "drawn_by_weight", "Placed on {broker} by chance, with weight {weight} of {weights} of {candidates} candidates"
+        "Placed on {broker} by chance, with weight {weight} of {weights} of {candidates} candidates"
     )
 
 

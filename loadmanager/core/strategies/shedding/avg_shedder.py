@@ -48,7 +48,6 @@ _THROUGHPUT = (THROUGHPUT_IN, THROUGHPUT_OUT)
 
 class AvgSheddingReason(Reason):
     BROKER_ABOVE_PARTNER = entry(
-        "broker_above_partner",
         (
             "Shed {bundles_taken} of {bundles} bundles to {partner} because usage {usage_percent} % has been above its"
             " {partner_usage_percent} % for {low_hits} rounds ({=avg_shedder_hit_count_low_threshold}), and far"
@@ -62,7 +61,6 @@ class AvgSheddingReason(Reason):
         ),
     )
     CLOSE_TO_PARTNER = entry(
-        "close_to_partner",
         (
             "No move because usage {usage_percent} % is {apart_points} points above that of {partner}, less than"
             " {=avg_shedder_low_threshold}"
@@ -70,16 +68,11 @@ class AvgSheddingReason(Reason):
         "No move because usage {usage_percent} % is in the middle, with no other broker to pair with",
     )
     TOO_FEW_HITS = entry(
-        "too_few_hits",
-        (
-            "No move because usage {usage_percent} % is {apart_points} points above that of {partner}, but only for"
-            " {low_hits} rounds ({=avg_shedder_hit_count_low_threshold}), and far above it for {high_hits}"
-            " ({=avg_shedder_hit_count_high_threshold})"
-        ),
+        "No move because usage {usage_percent} % is {apart_points} points above that of {partner}, but only for"
+        " {low_hits} rounds ({=avg_shedder_hit_count_low_threshold}), and far above it for {high_hits}"
+        " ({=avg_shedder_hit_count_high_threshold})"
     )
-    LESS_USED_PARTNER = entry(
-        "less_used_partner", "No move because its partner {partner} is more used, {partner_usage_percent} %"
-    )
+    LESS_USED_PARTNER = entry("No move because its partner {partner} is more used, {partner_usage_percent} %")
 
 
 @dataclass(frozen=True, slots=True)

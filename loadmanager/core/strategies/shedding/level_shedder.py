@@ -76,29 +76,18 @@ _IS_HOT = "usage {usage_percent} % ({resource}) is {over_percent} % above level 
 
 class LevelReason(Reason):
     ABOVE_LEVEL = entry(
-        "above_level",
-        f"Shed {{bundles_taken}} of {{bundles}} bundles because {_IS_HOT}, then {{over_after_percent}} % above it",
+        f"Shed {{bundles_taken}} of {{bundles}} bundles because {_IS_HOT}, then {{over_after_percent}} % above it"
     )
     FILLS_COLD_BROKER = entry(
-        "fills_cold_broker",
-        (
-            "Shed {bundles_taken} of {bundles} bundles because {cold} brokers are far below level {level_percent} %"
-            " and this one, {usage_percent} % ({resource}), is above it"
-        ),
+        "Shed {bundles_taken} of {bundles} bundles because {cold} brokers are far below level {level_percent} %"
+        " and this one, {usage_percent} % ({resource}), is above it"
     )
-    MISPLACED = entry(
-        "misplaced",
-        "Shed {bundles_taken} of {bundles} bundles because isolation policies do not allow them here",
-    )
+    MISPLACED = entry("Shed {bundles_taken} of {bundles} bundles because isolation policies do not allow them here")
     NEAR_LEVEL = entry(
-        "near_level",
-        (f"No move because {_IS_HOT}, not more than {{=level_evenness_percentage}} % or its noise {{noise_percent}} %"),
+        f"No move because {_IS_HOT}, not more than {{=level_evenness_percentage}} % or its noise {{noise_percent}} %"
     )
-    BELOW_LEVEL = entry(
-        "below_level", "No move because usage {usage_percent} % ({resource}) is not above level {level_percent} %"
-    )
+    BELOW_LEVEL = entry("No move because usage {usage_percent} % ({resource}) is not above level {level_percent} %")
     INDIVISIBLE = entry(
-        "indivisible",
         (
             "No move because one bundle needs {largest_percent} % of any broker, and all of this one is {usage_percent}"
             " % ({resource})"
@@ -106,7 +95,6 @@ class LevelReason(Reason):
         remedy="split the bundle, or partition its topics",
     )
     COLD_TOO_SHORTLY = entry(
-        "cold_too_shortly",
         (
             "Given nothing because usage {usage_percent} % ({resource}) has been far below level {level_percent} % for"
             f" {{seconds}} s, less than {CALM_S:.0f} s"
@@ -114,7 +102,6 @@ class LevelReason(Reason):
         remedy="wait",
     )
     RESTS_AFTER_RESTART = entry(
-        "rests_after_restart",
         (
             "Given nothing for {seconds_left} s more because it has registered anew, {comebacks} times within an hour:"
             " usage {usage_percent} % ({resource}), level {level_percent} %"
@@ -122,7 +109,6 @@ class LevelReason(Reason):
         remedy="wait",
     )
     HOT_TOO_SHORTLY = entry(
-        "hot_too_shortly",
         (
             f"No move because {_IS_HOT}, for {{seconds}} s: with its noise {{noise_percent}} % it is relieved in"
             " {seconds_left} s if that goes on"
@@ -130,7 +116,6 @@ class LevelReason(Reason):
         remedy="wait",
     )
     NO_LEVELLING_MOVE = entry(
-        "no_levelling_move",
         (
             "No move because none of its {bundles} bundles may go where it makes load lie more evenly, {resting} of"
             f" which rest where they were put, the first for {{seconds_left}} s: {_IS_HOT}"
@@ -142,7 +127,6 @@ class LevelReason(Reason):
         remedy="split its bundles, or wait for the end of rests and grace periods",
     )
     BUDGET_SPENT = entry(
-        "budget_spent",
         (f"No move because only {{budget_percent}} % of all load may move in the next {{seconds_left}} s: {_IS_HOT}"),
         f"No move because a round may move {{budget_percent}} % of all load: {_IS_HOT}",
         remedy=("wait for the next rounds, or raise {key}", "wait for the next rounds"),

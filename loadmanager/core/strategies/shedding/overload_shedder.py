@@ -31,11 +31,8 @@ from loadmanager.core.strategies.shedding.shedding_strategy import (
 
 class OverloadReason(Reason):
     BROKER_OVERLOADED = entry(
-        "broker_overloaded",
-        (
-            "Shed {bundles_taken} of {bundles} bundles because usage {usage_percent} % is not below"
-            " {=broker_overloaded_threshold_percentage} %: need {need_mib_per_s} MiB/s"
-        ),
+        "Shed {bundles_taken} of {bundles} bundles because usage {usage_percent} % is not below"
+        " {=broker_overloaded_threshold_percentage} %: need {need_mib_per_s} MiB/s"
     )
 
 

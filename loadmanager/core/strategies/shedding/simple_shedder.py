@@ -62,22 +62,15 @@ _BYTES_PER_STEP = 100_000
 
 class SimpleReason(Reason):
     TOP_BUNDLE_SHED = entry(
-        "top_bundle_shed",
-        (
-            "Shed {top_bundle}, the top one of {bundles} bundles by {bottleneck}, because usage {usage_percent} %"
-            " ({resource}) is above {=broker_overloaded_threshold_percentage} %"
-        ),
+        "Shed {top_bundle}, the top one of {bundles} bundles by {bottleneck}, because usage {usage_percent} %"
+        " ({resource}) is above {=broker_overloaded_threshold_percentage} %"
     )
     NO_COMFORTABLE_BROKER = entry(
-        "no_comfortable_broker",
-        (
-            "No move because no broker that may own {top_bundle} is below"
-            " {=broker_comfort_load_level_percentage} % in all resources"
-        ),
+        "No move because no broker that may own {top_bundle} is below"
+        " {=broker_comfort_load_level_percentage} % in all resources"
     )
     TOP_BUNDLE_MOVED_RECENTLY = entry(
-        "top_bundle_moved_recently",
-        "No move because {top_bundle}, the top one of {bundles} bundles by {bottleneck}, moved recently",
+        "No move because {top_bundle}, the top one of {bundles} bundles by {bottleneck}, moved recently"
     )
 
 

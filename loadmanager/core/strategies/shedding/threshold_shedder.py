@@ -47,21 +47,15 @@ from loadmanager.core.strategies.shedding.shedding_strategy import (
 
 class ThresholdReason(Reason):
     BROKER_ABOVE_AVERAGE = entry(
-        "broker_above_average",
-        (
-            "Shed {bundles_taken} of {bundles} bundles because usage {usage_percent} % is not below average"
-            " {average_percent} % plus {=broker_threshold_shedder_percentage} %: need {need_mib_per_s} MiB/s"
-        ),
+        "Shed {bundles_taken} of {bundles} bundles because usage {usage_percent} % is not below average"
+        " {average_percent} % plus {=broker_threshold_shedder_percentage} %: need {need_mib_per_s} MiB/s"
     )
     LOWER_BOUNDARY = entry(
-        "lower_boundary",
-        (
-            "Shed {bundles_taken} of {bundles} bundles because usage {usage_percent} % is the highest and another"
-            " broker's is below average {average_percent} % minus {=broker_threshold_shedder_percentage} %:"
-            " need {need_mib_per_s} MiB/s"
-        ),
+        "Shed {bundles_taken} of {bundles} bundles because usage {usage_percent} % is the highest and another"
+        " broker's is below average {average_percent} % minus {=broker_threshold_shedder_percentage} %:"
+        " need {need_mib_per_s} MiB/s"
     )
-    CLUSTER_IDLE = entry("cluster_idle", "No move because the average usage of {brokers} brokers is 0")
+    CLUSTER_IDLE = entry("No move because the average usage of {brokers} brokers is 0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,23 +59,16 @@ _SWAPPED_BELOW = 0.75
 
 class TransferReason(Reason):
     OVERLOADED = entry(
-        "overloaded",
-        (
-            "Shed {bundles_taken} of its {bundles} busiest bundles to {partner} ({partner_usage_percent} %), for"
-            " {bundles_in_exchange} in exchange, because of usage {usage_percent} % at average {average_percent} % and"
-            " deviation {std_percent} % ({=broker_load_target_std}): want {want_mib_per_s} MiB/s"
-        ),
+        "Shed {bundles_taken} of its {bundles} busiest bundles to {partner} ({partner_usage_percent} %), for"
+        " {bundles_in_exchange} in exchange, because of usage {usage_percent} % at average {average_percent} % and"
+        " deviation {std_percent} % ({=broker_load_target_std}): want {want_mib_per_s} MiB/s"
     )
     UNDERLOADED = entry(
-        "underloaded",
-        (
-            "Shed {bundles_taken} of its {bundles} busiest bundles to {partner} ({partner_usage_percent} %), for"
-            " {bundles_in_exchange} in exchange, because that one has little of average {average_percent} % or of its"
-            " throughput ({=broker_load_target_std}): want {want_mib_per_s} MiB/s"
-        ),
+        "Shed {bundles_taken} of its {bundles} busiest bundles to {partner} ({partner_usage_percent} %), for"
+        " {bundles_in_exchange} in exchange, because that one has little of average {average_percent} % or of its"
+        " throughput ({=broker_load_target_std}): want {want_mib_per_s} MiB/s"
     )
     HIT_COUNT = entry(
-        "hit_count",
         (
             "No move because usages have been apart for {cycles} cycles, not more than"
             " {=shedding_condition_hit_count_threshold}: deviation {std_percent} %"
@@ -88,23 +81,17 @@ class TransferReason(Reason):
         "No move because no broker may be relieved: deviation {std_percent} %",
     )
     COOL_DOWN = entry(
-        "cool_down",
-        (
-            "No move because {broker} has not reported yet {=shedding_delay_in_seconds} s after a bundle was"
-            " taken from it"
-        ),
+        "No move because {broker} has not reported yet {=shedding_delay_in_seconds} s after a bundle was taken from it"
     )
     OUT_DATED_DATA = entry(
-        "out_dated_data",
         "No move because all reports of {brokers} brokers are older than {=broker_load_data_ttl_in_seconds} s",
         "No move because its report is older than {=broker_load_data_ttl_in_seconds} s",
     )
     NO_LOAD_DATA = entry(
-        "no_load_data",
         "No move because {broker} has not made its load known",
         "No move because bundles were looked for on {brokers_tried} brokers, of which some made none known",
     )
-    NO_BROKERS = entry("no_brokers", "No move because none of {brokers} brokers has made its load known")
+    NO_BROKERS = entry("No move because none of {brokers} brokers has made its load known")
 
 
 class Label(enum.StrEnum):

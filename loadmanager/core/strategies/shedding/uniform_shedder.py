@@ -44,30 +44,21 @@ _NEXT_TO_NOTHING = 1e-6
 
 class UniformReason(Reason):
     MSG_RATE_DIFFERENCE = entry(
-        "msg_rate_difference",
-        (
-            "Shed {bundles_taken} of {bundles} bundles because its {highest_msg_rate_per_s} messages/s are"
-            " {msg_rate_difference_percent} % above the lowest, {lowest_msg_rate_per_s}, more than"
-            " {=msg_rate_difference_shedder_threshold} %: need {need_msg_rate_per_s} messages/s"
-        ),
+        "Shed {bundles_taken} of {bundles} bundles because its {highest_msg_rate_per_s} messages/s are"
+        " {msg_rate_difference_percent} % above the lowest, {lowest_msg_rate_per_s}, more than"
+        " {=msg_rate_difference_shedder_threshold} %: need {need_msg_rate_per_s} messages/s"
     )
     THROUGHPUT_DIFFERENCE = entry(
-        "throughput_difference",
-        (
-            "Shed {bundles_taken} of {bundles} bundles because its {highest_mib_per_s} MiB/s are {throughput_ratio}"
-            " times the lowest, {lowest_mib_per_s}, more than"
-            " {=msg_throughput_multiplier_difference_shedder_threshold}: need {need_mib_per_s} MiB/s"
-        ),
+        "Shed {bundles_taken} of {bundles} bundles because its {highest_mib_per_s} MiB/s are {throughput_ratio}"
+        " times the lowest, {lowest_mib_per_s}, more than"
+        " {=msg_throughput_multiplier_difference_shedder_threshold}: need {need_mib_per_s} MiB/s"
     )
     DIFFERENCES_SMALL = entry(
-        "differences_small",
-        (
-            "No move because the highest message rate is {msg_rate_difference_percent} % above the lowest"
-            " ({=msg_rate_difference_shedder_threshold}), and the highest throughput {throughput_ratio} times"
-            " the lowest ({=msg_throughput_multiplier_difference_shedder_threshold})"
-        ),
+        "No move because the highest message rate is {msg_rate_difference_percent} % above the lowest"
+        " ({=msg_rate_difference_shedder_threshold}), and the highest throughput {throughput_ratio} times"
+        " the lowest ({=msg_throughput_multiplier_difference_shedder_threshold})"
     )
-    NOT_THE_BUSIEST = entry("not_the_busiest", "No move because only the busiest broker sheds, {busiest}")
+    NOT_THE_BUSIEST = entry("No move because only the busiest broker sheds, {busiest}")
 
 
 @dataclass(frozen=True, slots=True)
