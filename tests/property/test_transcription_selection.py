@@ -150,7 +150,12 @@ def test_bundle_may_leave_its_broker_when_pulsar_allows_it(world: World, namespa
     difference=st.sampled_from([0, 5, 10]),
 )
 def test_least_resource_usage(rounds: list[list[tuple[int, bool, bool]]], history: float, difference: int) -> None:
-    strategy = LeastResourceUsageWithWeight(difference, history, ResourceWeights(1, 0, 0, 0))
+    settings = PlannerSettings(
+        average_resource_usage_difference_threshold_percentage=difference,
+        history_resource_percentage=history,
+        resource_weights=ResourceWeights(1, 0, 0, 0),
+    )
+    strategy = LeastResourceUsageWithWeight(settings)
     state: State = {}
     ema: dict[str, float] = {}
     rng = np.random.default_rng(0)

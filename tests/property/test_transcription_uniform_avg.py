@@ -12,20 +12,46 @@ from support.random_clusters import Build, SomeCluster, clusters
 from support.transcription_uniform_avg import Avg, Uniform, build_brokers
 
 from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot, build_snapshot
-from loadmanager.core.strategies.shedding.avg_shedder import AvgShedder, Trigger
+from loadmanager.core.strategies.shedding.avg_shedder import AvgShedder
 from loadmanager.core.strategies.shedding.shedding_strategy import State
 from loadmanager.core.strategies.shedding.uniform_shedder import UniformLoadShedder
 
 CPU_ONLY = ResourceWeights(1, 0, 0, 0)
 
+Parameters = tuple[float, float, int, int, float, int]
+UNIFORM = (
+    "msg_rate_difference_shedder_threshold",
+    "msg_throughput_multiplier_difference_shedder_threshold",
+    "min_unload_message",
+    "min_unload_message_throughput",
+    "max_unload_percentage",
+    "max_unload_bundle_num_per_shedding",
+)
 
-def check_uniform(snapshot: Snapshot, settings: tuple[float, float, int, int, float, int]) -> int:
+
+def avg(points: tuple[int, int], hits: tuple[int, int], least: tuple[int, int], max_unload: float) -> AvgShedder:
+    settings = PlannerSettings(
+        avg_shedder_low_threshold=points[0],
+        avg_shedder_high_threshold=points[1],
+        avg_shedder_hit_count_low_threshold=hits[0],
+        avg_shedder_hit_count_high_threshold=hits[1],
+        min_unload_message=least[0],
+        min_unload_message_throughput=least[1],
+        max_unload_percentage=max_unload,
+        resource_weights=CPU_ONLY,
+    )
+    return AvgShedder(settings)
+
+
+def check_uniform(snapshot: Snapshot, parameters: Parameters) -> int:
     """Compare both; returns the number of bundles shed."""
     ids, names = snapshot.brokers.ids, snapshot.bundles.names
-    shed = UniformLoadShedder(*settings).find_bundles_for_unloading(snapshot, {})
+    settings = PlannerSettings(**dict(zip(UNIFORM, parameters, strict=True)))  # type: ignore[arg-type]
+    shed = UniformLoadShedder(settings).find_bundles_for_unloading(snapshot, {})
     picked = {ids[pick.broker]: [names[row] for row in pick.bundles] for pick in shed.bundles}
-    assert picked == Uniform(*settings).find(build_brokers(snapshot))
+    assert picked == Uniform(*parameters).find(build_brokers(snapshot))
     return sum(map(len, picked.values()))
 
 
@@ -57,8 +83,7 @@ def check_avg(snapshot: Snapshot, fast: AvgShedder, slow: Avg, state: State) -> 
 def test_uniform_equals_pulsars(
     cluster: SomeCluster, rate: float, multiplier: float, minimum: int, max_unload: float, max_bundles: int
 ) -> None:
-    settings = (rate, multiplier, minimum, minimum, max_unload, max_bundles)
-    check_uniform(Build().snapshot(cluster), settings)
+    check_uniform(Build().snapshot(cluster), (rate, multiplier, minimum, minimum, max_unload, max_bundles))
 
 
 @given(
@@ -72,7 +97,7 @@ def test_avg_equals_pulsars_over_rounds(
     rounds: list[SomeCluster], points: tuple[int, int], hits: tuple[int, int], minimum: int, max_unload: float
 ) -> None:
     (low, high), (low_hits, high_hits) = points, hits
-    fast = AvgShedder(Trigger(low, low_hits), Trigger(high, high_hits), minimum, minimum, max_unload, CPU_ONLY)
+    fast = avg(points, hits, (minimum, minimum), max_unload)
     slow = Avg(low, high, low_hits, high_hits, minimum, minimum, max_unload)
     state: State = {}
     incarnations: dict[str, int] = {}
@@ -105,7 +130,7 @@ def test_uniform_equals_pulsars_on_2000_clusters() -> None:
     taken = 0
     for _ in range(2000):
         snapshot = some_reports(rng)
-        settings = (
+        parameters = (
             float(rng.choice([0, 50])),
             float(rng.choice([0, 4])),
             int(rng.choice([0, 1, 1000])),
@@ -113,13 +138,13 @@ def test_uniform_equals_pulsars_on_2000_clusters() -> None:
             float(rng.choice([0.2, 0.5, rng.random()])),
             int(rng.choice([-1, -1, 2])),
         )
-        taken += check_uniform(snapshot, settings)
+        taken += check_uniform(snapshot, parameters)
     assert taken > 1000
 
 
 def test_avg_equals_pulsars_on_2000_clusters() -> None:
     rng = np.random.default_rng(2)
-    fast = AvgShedder(Trigger(15, 4), Trigger(40, 2), 10, 1000, 0.5, CPU_ONLY)
+    fast = avg((15, 40), (4, 2), (10, 1000), 0.5)
     slow = Avg(15, 40, 4, 2, 10, 1000, 0.5)
     state: State = {}
     moved = 0

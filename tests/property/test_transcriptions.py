@@ -10,6 +10,7 @@ from support.transcription import Threshold, build_brokers, least_long_term_mess
 
 from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.placement.least_long_term_message_rate import LeastLongTermMessageRate
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadShedder
@@ -28,7 +29,8 @@ def picked(snapshot: Snapshot, shed: Shed) -> dict[str, list[str]]:
 @given(cluster=clusters(settled=True), threshold=PERCENT)
 def test_overload_equals_pulsars(cluster: SomeCluster, threshold: int) -> None:
     snapshot = Build().snapshot(cluster)
-    shed = OverloadShedder(threshold, CPU_ONLY).find_bundles_for_unloading(snapshot, {})
+    settings = PlannerSettings(broker_overloaded_threshold_percentage=threshold, resource_weights=CPU_ONLY)
+    shed = OverloadShedder(settings).find_bundles_for_unloading(snapshot, {})
     assert picked(snapshot, shed) == overload(build_brokers(snapshot), threshold)
 
 
@@ -42,7 +44,14 @@ def test_overload_equals_pulsars(cluster: SomeCluster, threshold: int) -> None:
 def test_threshold_equals_pulsars_over_rounds(
     rounds: list[SomeCluster], threshold: int, minimum: float, history: float, *, lower_boundary: bool
 ) -> None:
-    fast = ThresholdShedder(threshold, minimum, history, lower_boundary, CPU_ONLY)
+    settings = PlannerSettings(
+        broker_threshold_shedder_percentage=threshold,
+        bundle_unload_min_throughput_threshold=minimum,
+        history_resource_percentage=history,
+        lower_boundary_shedding_enabled=lower_boundary,
+        resource_weights=CPU_ONLY,
+    )
+    fast = ThresholdShedder(settings)
     slow = Threshold(threshold, history, minimum, lower_boundary=lower_boundary)
     state: State = {}
     incarnations: dict[str, int] = {}
@@ -63,7 +72,8 @@ def test_least_long_term_rate_equals_pulsars(cluster: SomeCluster, threshold: in
     projection = Projection(snapshot)
     projection.load[:, 0] = planned[: len(snapshot.brokers)]
     candidates = np.arange(len(snapshot.brokers))
-    strategy = LeastLongTermMessageRate(threshold, CPU_ONLY)
+    settings = PlannerSettings(broker_overloaded_threshold_percentage=threshold, resource_weights=CPU_ONLY)
+    strategy = LeastLongTermMessageRate(settings)
     placement = strategy.place(candidates, None, snapshot, projection, {}, np.random.default_rng(0))
     expected = least_long_term_message_rate(snapshot, candidates.tolist(), threshold, dict(enumerate(planned)))
     assert set(placement.drawn_from.tolist()) == expected

@@ -10,7 +10,6 @@ from support.builders import MIB, Load, broker, bundle, owned, releasing, report
 from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import PlacementReason, SheddingReason
-from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.snapshot import Snapshot, build_snapshot
@@ -29,7 +28,7 @@ def hot(
 
 
 def verdicts(given: Snapshot, settings: PlannerSettings, state: State | None = None) -> dict[str, Verdict]:
-    shed = AvgShedder.of(settings).find_bundles_for_unloading(given, state or {})
+    shed = AvgShedder(settings).find_bundles_for_unloading(given, state or {})
     return {each.subject: each for each in shed.verdicts}
 
 
@@ -106,21 +105,21 @@ def test_only_bundle_moves_if_it_fits_as_in_pulsar() -> None:
 
 def test_hits_are_reset_even_if_no_bundle_could_move_as_in_pulsar() -> None:
     given = snapshot({"a": report(hot(bundles=1), cpu=60), "b": report(cpu=20)})
-    shed = AvgShedder.of(AVG).find_bundles_for_unloading(given, {"hits": {"a:8080": [1, 7, 1]}})
+    shed = AvgShedder(AVG).find_bundles_for_unloading(given, {"hits": {"a:8080": [1, 7, 1]}})
     assert not shed.bundles
     assert shed.state["hits"] == {}
 
 
 def test_hits_survive_a_change_of_partner() -> None:
     a = report(hot(), cpu=60)
-    strategy = AvgShedder.of(AVG)
+    strategy = AvgShedder(AVG)
     state = strategy.find_bundles_for_unloading(snapshot({"a": a, "b": report(cpu=20)}), {}).state
     shed = strategy.find_bundles_for_unloading(snapshot({"a": a, "c": report(cpu=20)}), state)
     assert [(pick.broker, pick.destination) for pick in shed.bundles] == [(0, 1)]
 
 
 def test_high_hits_are_consecutive_and_low_hits_cumulative() -> None:
-    strategy = AvgShedder.of(AVG)
+    strategy = AvgShedder(AVG)
     state: State = {}
     for cpu in (60, 59, 60):
         state = strategy.find_bundles_for_unloading(
@@ -130,7 +129,7 @@ def test_high_hits_are_consecutive_and_low_hits_cumulative() -> None:
 
 
 def test_re_registered_broker_starts_without_hits() -> None:
-    strategy = AvgShedder.of(AVG)
+    strategy = AvgShedder(AVG)
 
     def given(incarnation: int) -> Snapshot:
         reports = {broker("a", incarnation): report(hot(), cpu=60), broker("b", incarnation): report(cpu=20)}
@@ -148,7 +147,7 @@ def test_broker_with_a_release_under_way_sheds_nothing_and_keeps_its_hits() -> N
     model.set_namespace("tenant/ns", list(loads), [releasing(a, b), *[owned(a)] * 3])
     model.apply_report(a, report(loads, cpu=60))
     model.apply_report(b, report(cpu=20))
-    shed = AvgShedder.of(AT_ONCE).find_bundles_for_unloading(model.snapshot(0, 0), {})
+    shed = AvgShedder(AT_ONCE).find_bundles_for_unloading(model.snapshot(0, 0), {})
     assert [each.verdict for each in shed.verdicts] == [
         SheddingReason.AWAITING_REPORT,
         AvgSheddingReason.LESS_USED_PARTNER,
@@ -160,7 +159,7 @@ def test_middle_broker_is_its_own_partner_and_sheds_nothing() -> None:
     settings = replace(AT_ONCE, avg_shedder_low_threshold=0, min_unload_message=0, min_unload_message_throughput=0)
     given = snapshot({"a": report(cpu=10), "b": report(hot(), cpu=20), "c": report(cpu=30)})
     assert verdicts(given, settings)["b:8080"].verdict is SheddingReason.NEED_BELOW_MINIMUM
-    assert AvgShedder.of(AVG).find_bundles_for_unloading(snapshot({}), {}).verdicts == ()
+    assert AvgShedder(AVG).find_bundles_for_unloading(snapshot({}), {}).verdicts == ()
 
 
 def test_verdict_of_the_middle_broker_names_no_partner() -> None:
@@ -226,7 +225,7 @@ def test_destination_is_fixed_with_another_placement_strategy() -> None:
 
 def test_a_round_forgets_earlier_destinations() -> None:
     state: State = {"planned": {bundle(1): "b:8080"}, "placed": {bundle(2): "a:8080"}}
-    shed = AvgShedder.of(AVG).find_bundles_for_unloading(snapshot({"a": report(), "b": report()}), state)
+    shed = AvgShedder(AVG).find_bundles_for_unloading(snapshot({"a": report(), "b": report()}), state)
     assert shed.state == {"hits": {}, "planned": {}}
 
 
@@ -257,7 +256,7 @@ def test_placement_without_brokers_stores_no_state() -> None:
 
 
 def test_the_last_thousand_drawn_brokers_are_remembered() -> None:
-    strategy = AvgPlacement.of(AVG)
+    strategy = AvgPlacement(AVG)
     state: State = {}
     for i in range(1001):
         state = strategy.remember(bundle(i), broker("a").broker, state)
@@ -272,7 +271,7 @@ def test_overloaded_broker_is_drawn_only_when_all_are_overloaded(
     usages: tuple[float, ...], drawn_from: set[int]
 ) -> None:
     given = snapshot({f"b-{i}": report(cpu=cpu) for i, cpu in enumerate(usages)})
-    strategy = AvgPlacement(85, ResourceWeights())
+    strategy = AvgPlacement(PlannerSettings())
     placement = strategy.place(np.arange(3), None, given, Projection(given), {}, rng())
     assert set(placement.drawn_from.tolist()) == drawn_from
     assert placement.broker in drawn_from

@@ -55,7 +55,7 @@ def cluster(**brokers: BrokerReport) -> Snapshot:
 
 
 def shed(given: Snapshot, state: State | None = None, settings: PlannerSettings = SETTINGS) -> Shed:
-    return Level.of(settings).find_bundles_for_unloading(given, state or {})
+    return Level(settings).find_bundles_for_unloading(given, state or {})
 
 
 def half(sizes: list[float]) -> dict[str, BrokerReport]:
@@ -490,13 +490,13 @@ def test_plan_uses_the_destinations_of_the_search() -> None:
 
 def test_margin_is_the_rise_that_makes_a_broker_hot() -> None:
     given = cluster(a=carrying("a", [5.0] * 10), b=carrying("b", [5.0] * 10))
-    margin = float(Level.of(SETTINGS).find_margin(given, {}, 0)["usage_points"])
+    margin = float(Level(SETTINGS).find_margin(given, {}, 0)["usage_points"])
     usage = 100 * float(loads_of(given).usage[0].max())
     assert (usage + margin) / (usage + margin / 2) == pytest.approx(1.03, abs=0.001)
     unknown = snapshot({"a": report(), "b": report()})
-    assert Level.of(SETTINGS).find_margin(unknown, {}, 0) == {}
+    assert Level(SETTINGS).find_margin(unknown, {}, 0) == {}
     none = replace(SETTINGS, resource_weights=ResourceWeights(0, 0, 0, 0))
-    assert Level.of(none).find_margin(given, {}, 0) == {}
+    assert Level(none).find_margin(given, {}, 0) == {}
     assert "No move" in shed(given, settings=none).verdicts[0].sentence()
 
 

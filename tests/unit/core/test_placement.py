@@ -9,7 +9,6 @@ from support.builders import averages, broker, bundle, report, snapshot
 from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.reasons import PlacementReason
-from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.extensible_load import Published, PublishedLoad
 from loadmanager.core.model.load import BrokerReport
@@ -26,7 +25,7 @@ from loadmanager.core.strategies.placement.least_resource_usage_extensible impor
 from loadmanager.core.strategies.placement.placement_strategy import Placement, PlacementStrategy, State
 from loadmanager.core.strategies.placement.round_robin import RoundRobinBrokerSelector
 
-STRATEGY = LeastLongTermMessageRate(85, ResourceWeights())
+STRATEGY = LeastLongTermMessageRate(PlannerSettings())
 EVERYONE = np.arange(3)
 
 
@@ -75,7 +74,15 @@ def test_only_the_long_term_average_counts() -> None:
     assert STRATEGY.place(np.arange(2), None, given, Projection(given), {}, np.random.default_rng(0)).broker == 1
 
 
-LEAST_USED = LeastResourceUsageWithWeight(10, 0.5, ResourceWeights())
+def least_used(difference: int = 10, history: float = 0.5) -> LeastResourceUsageWithWeight:
+    return LeastResourceUsageWithWeight(
+        PlannerSettings(
+            average_resource_usage_difference_threshold_percentage=difference, history_resource_percentage=history
+        )
+    )
+
+
+LEAST_USED = least_used()
 
 
 def choose(
@@ -99,9 +106,9 @@ def test_qualifying_brokers_are_drawn_equally_often() -> None:
 
 def test_broker_exactly_the_difference_below_average_qualifies() -> None:
     given = snapshot({"a": busy(25), "b": busy(75, 2)})
-    exactly = LeastResourceUsageWithWeight(25, 0.5, ResourceWeights())
+    exactly = least_used(25)
     assert choose(exactly, given).drawn_from.tolist() == [0]
-    over = LeastResourceUsageWithWeight(26, 0.5, ResourceWeights())
+    over = least_used(26)
     placement = choose(over, given)
     assert placement.drawn_from.tolist() == [0, 1]
     assert placement.reason is ResourceUsageReason.RESOURCE_USAGE_NEAR_AVERAGE
@@ -110,7 +117,7 @@ def test_broker_exactly_the_difference_below_average_qualifies() -> None:
 def test_single_candidate_qualifies_only_without_a_difference() -> None:
     given = snapshot({"a": busy(25)})
     assert choose(LEAST_USED, given).reason is ResourceUsageReason.RESOURCE_USAGE_NEAR_AVERAGE
-    any_difference = LeastResourceUsageWithWeight(0, 0.5, ResourceWeights())
+    any_difference = least_used(0)
     assert choose(any_difference, given).reason is ResourceUsageReason.RESOURCE_USAGE_BELOW_AVERAGE
 
 
@@ -146,7 +153,7 @@ def test_averages_of_lost_brokers_are_dropped(left: dict[str, BrokerReport]) -> 
 
 
 def test_full_history_weight_keeps_the_first_usage() -> None:
-    strategy = LeastResourceUsageWithWeight(10, 1.0, ResourceWeights())
+    strategy = least_used(history=1.0)
     state = choose(strategy, snapshot({"a": busy(10)})).state
     assert choose(strategy, snapshot({"a": busy(90)}), state).state["usage"] == {"a:8080": [1, pytest.approx(0.1)]}
 
@@ -182,7 +189,7 @@ def test_strategies_without_candidates_keep_their_state() -> None:
         assert placement.state == {"kept": 1}
 
 
-EXTENSIBLE = LeastResourceUsageWithWeightExtensible.of(PlannerSettings())
+EXTENSIBLE = LeastResourceUsageWithWeightExtensible(PlannerSettings())
 
 
 def with_loads(loads: dict[str, float | None]) -> Snapshot:
@@ -214,7 +221,7 @@ def test_load_is_computed_from_reports_if_not_published() -> None:
 
 def test_round_robin_reorders_when_the_number_of_candidates_changes() -> None:
     given = snapshot({name: report() for name in "abcd"})
-    strategy = RoundRobinBrokerSelector.of(PlannerSettings())
+    strategy = RoundRobinBrokerSelector()
     first = choose(strategy, given, {}, 0, 1)
     second = choose(strategy, given, first.state, 0, 1, 2)
     assert [first.broker, second.broker] == [0, 1]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from support.builders import MIB, broker, bundle, owned, releasing, report, snapshot, throughput
 
@@ -16,9 +17,12 @@ from loadmanager.core.strategies.shedding.shedding_strategy import (
 )
 from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdReason, ThresholdShedder
 
-OVERLOAD = OverloadShedder.of(PlannerSettings())
-THRESHOLD = ThresholdShedder.of(PlannerSettings())
-LOWER_BOUNDARY = ThresholdShedder.of(PlannerSettings(lower_boundary_shedding_enabled=True))
+OVERLOAD = OverloadShedder(PlannerSettings())
+THRESHOLD = ThresholdShedder(PlannerSettings())
+HALVES = PlannerSettings(
+    broker_threshold_shedder_percentage=25, bundle_unload_min_throughput_threshold=0, history_resource_percentage=0.5
+)
+LOWER_BOUNDARY = ThresholdShedder(PlannerSettings(lower_boundary_shedding_enabled=True))
 
 
 def names(given: Snapshot, shed: Shed) -> list[str]:
@@ -167,8 +171,12 @@ def test_need_counts_bytes_of_both_directions() -> None:
 
 def halves(a: float, b: float, *, lower_boundary: bool = False, minimum: float = 0.0) -> Verdict:
     """Verdict on `a` at these usages, exact in binary, with a threshold of 25 points."""
-    strategy = ThresholdShedder(25, minimum, 0.5, lower_boundary, PlannerSettings().resource_weights)
-    return verdict(strategy, snapshot({"a": report(ten(), cpu=a), "b": report([bundle(50)], cpu=b)}), "a")
+    changed = replace(
+        HALVES, bundle_unload_min_throughput_threshold=minimum, lower_boundary_shedding_enabled=lower_boundary
+    )
+    return verdict(
+        ThresholdShedder(changed), snapshot({"a": report(ten(), cpu=a), "b": report([bundle(50)], cpu=b)}), "a"
+    )
 
 
 def test_broker_exactly_at_average_plus_threshold_sheds() -> None:
@@ -179,7 +187,7 @@ def test_broker_exactly_at_average_plus_threshold_sheds() -> None:
 def test_broker_exactly_at_average_minus_threshold_is_not_far_below() -> None:
     reports = {"a": report(ten(), cpu=75), "b": report(cpu=75), "c": report(cpu=75)}
     given = snapshot({**reports, "d": report(cpu=50), "e": report(cpu=100)})
-    strategy = ThresholdShedder(25, 0.0, 0.5, lower_boundary=True, weights=PlannerSettings().resource_weights)
+    strategy = ThresholdShedder(replace(HALVES, lower_boundary_shedding_enabled=True))
     assert verdict(strategy, given, "d").why["average_percent"] == 75
     assert not strategy.find_bundles_for_unloading(given, {}).bundles
 
@@ -193,7 +201,8 @@ def test_need_of_exactly_the_minimum_is_shed() -> None:
 
 def test_lower_boundary_mode_acts_only_when_nothing_was_shed() -> None:
     given = snapshot({"a": report(ten(), cpu=100), "b": report(cpu=0)})
-    strategy = ThresholdShedder(10, 0.0, 0.5, lower_boundary=True, weights=PlannerSettings().resource_weights)
+    settings = replace(HALVES, broker_threshold_shedder_percentage=10, lower_boundary_shedding_enabled=True)
+    strategy = ThresholdShedder(settings)
     assert verdict(strategy, given, "a").verdict is ThresholdReason.BROKER_ABOVE_AVERAGE
 
 

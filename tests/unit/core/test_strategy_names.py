@@ -18,8 +18,8 @@ def test_pulsars_java_class_names_are_accepted() -> None:
         shedding_strategy="org.apache.pulsar.broker.loadbalance.impl.ThresholdShedder",
         placement_strategy="org.apache.pulsar.broker.loadbalance.impl.LeastLongTermMessageRate",
     )
-    assert shedding_strategy(settings) == ("ThresholdShedder", ThresholdShedder.of(settings))
-    assert placement_strategy(settings) == ("LeastLongTermMessageRate", LeastLongTermMessageRate.of(settings))
+    assert shedding_strategy(settings) == ("ThresholdShedder", ThresholdShedder(settings))
+    assert placement_strategy(settings) == ("LeastLongTermMessageRate", LeastLongTermMessageRate(settings))
 
 
 def test_every_strategy_can_be_configured_by_its_short_name() -> None:
@@ -35,10 +35,10 @@ def test_java_package_selects_the_extensible_class() -> None:
     name = "LeastResourceUsageWithWeight"
     modular = PlannerSettings(placement_strategy=f"org.apache.pulsar.broker.loadbalance.impl.{name}")
     extensible = PlannerSettings(placement_strategy=f"org.apache.pulsar.broker.loadbalance.extensions.strategy.{name}")
-    assert placement_strategy(modular) == (name, LeastResourceUsageWithWeight.of(modular))
+    assert placement_strategy(modular) == (name, LeastResourceUsageWithWeight(modular))
     assert placement_strategy(extensible) == (
         f"{name}Extensible",
-        LeastResourceUsageWithWeightExtensible.of(extensible),
+        LeastResourceUsageWithWeightExtensible(extensible),
     )
 
 

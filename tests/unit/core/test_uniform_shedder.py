@@ -13,7 +13,7 @@ from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.shedding.uniform_shedder import UniformLoadShedder, UniformReason
 
-UNIFORM = UniformLoadShedder.of(PlannerSettings())
+UNIFORM = UniformLoadShedder(PlannerSettings())
 
 
 def rated(messages_per_s: float, first: int = 0, bundles: int = 10) -> dict[str, Load]:
@@ -66,13 +66,13 @@ def test_throughput_need_of_exactly_the_minimum_is_shed() -> None:
     loads: dict[str, Load] = {bundle(i): (0, 0, 600, 0) for i in range(10)}
     given = snapshot({"a": report(loads), "b": report({bundle(50): (0, 0, 1000, 0)})})
     for minimum, acted in ((1000, True), (1001, False)):
-        assert verdicts(given, UniformLoadShedder(50, 4, 0, minimum, 0.2, -1))["a:8080"].acted is acted
+        strategy = UniformLoadShedder(PlannerSettings(min_unload_message_throughput=minimum))
+        assert verdicts(given, strategy)["a:8080"].acted is acted
 
 
 def test_limit_of_no_bundles_sheds_none() -> None:
-    found = verdicts(snapshot({"a": report(rated(30_000)), "b": report()}), UniformLoadShedder(50, 4, 0, 0, 0.2, 0))[
-        "a:8080"
-    ]
+    none = UniformLoadShedder(PlannerSettings(max_unload_bundle_num_per_shedding=0))
+    found = verdicts(snapshot({"a": report(rated(30_000)), "b": report()}), none)["a:8080"]
     assert found.sentence().endswith("fits into need 5999 messages/s and maxUnloadBundleNumPerShedding 0")
 
 
@@ -138,7 +138,7 @@ def test_non_finite_loads_shed_nothing() -> None:
     given = snapshot({"a": report(loads, load=(np.nan, 0, 0, 0)), "b": report(rated(10_000, 50))})
     assert not UNIFORM.find_bundles_for_unloading(given, {}).bundles
     infinite = snapshot({"a": report(loads, load=(np.inf, 0, 0, 0)), "b": report()})
-    nothing = UniformLoadShedder(50, 4, 0, 0, 0.0, -1)
+    nothing = UniformLoadShedder(PlannerSettings(min_unload_message=0, max_unload_percentage=0.0))
     assert verdicts(infinite, nothing)["a:8080"].why["need_msg_rate_per_s"] == 0
 
 

@@ -19,12 +19,12 @@ from loadmanager.core.strategies.placement.round_robin import RoundRobinBrokerSe
 from loadmanager.core.strategies.placement.weighted_random_selection import WeightedRandomSelection
 
 PLACEMENT_STRATEGIES: dict[str, Callable[[PlannerSettings], PlacementStrategy]] = {
-    "AvgShedder": AvgPlacement.of,
-    "LeastLongTermMessageRate": LeastLongTermMessageRate.of,
-    "LeastResourceUsageWithWeight": LeastResourceUsageWithWeight.of,
-    "LeastResourceUsageWithWeightExtensible": LeastResourceUsageWithWeightExtensible.of,
+    "AvgShedder": AvgPlacement,
+    "LeastLongTermMessageRate": LeastLongTermMessageRate,
+    "LeastResourceUsageWithWeight": LeastResourceUsageWithWeight,
+    "LeastResourceUsageWithWeightExtensible": LeastResourceUsageWithWeightExtensible,
     "Level": LevelPlacement,
-    "RoundRobinBrokerSelector": RoundRobinBrokerSelector.of,
+    "RoundRobinBrokerSelector": lambda _: RoundRobinBrokerSelector(),
     "leastLoadedServer": LeastLoadedServer,
     "leastMsgPerSecond": LeastMsgPerSecond,
     "weightedRandomSelection": WeightedRandomSelection,

@@ -22,8 +22,7 @@ import numpy as np
 from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.reasons import PlacementReason, Reason, entry
-from loadmanager.core.domain.resources import ResourceWeights
-from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State, draw
 
@@ -40,12 +39,7 @@ class AvgPlacementReason(Reason):
 
 @dataclass(frozen=True, slots=True)
 class AvgPlacement:
-    overloaded_threshold_percentage: float
-    weights: ResourceWeights
-
-    @classmethod
-    def of(cls, settings: PlannerSettings) -> AvgPlacement:
-        return cls(settings.broker_overloaded_threshold_percentage, settings.resource_weights)
+    settings: PlannerSettings
 
     def place(
         self,
@@ -58,10 +52,10 @@ class AvgPlacement:
     ) -> Placement:
         if not len(candidates):
             return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
-        key = KEYS["broker_overloaded_threshold_percentage"]
-        why = {"candidates": len(candidates), key: self.overloaded_threshold_percentage}
-        usage = usage_per_broker(snapshot, self.weights)
-        healthy = candidates[~(usage[candidates] > self.overloaded_threshold_percentage / 100)]
+        limit = self.settings.as_figures("broker_overloaded_threshold_percentage")
+        why = {"candidates": len(candidates), **limit}
+        usage = usage_per_broker(snapshot, self.settings.resource_weights)
+        healthy = candidates[~(usage[candidates] > self.settings.broker_overloaded_threshold_percentage / 100)]
         if not len(healthy):
             return Placement(draw(candidates, rng), candidates, PlacementReason.ALL_BROKERS_OVERLOADED, why, state)
         return Placement(

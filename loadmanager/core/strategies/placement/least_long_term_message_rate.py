@@ -16,8 +16,7 @@ import numpy as np
 
 from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.reasons import PlacementReason, Reason, entry
-from loadmanager.core.domain.resources import ResourceWeights
-from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, FloatArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State, draw
@@ -32,12 +31,7 @@ class LongTermRateReason(Reason):
 
 @dataclass(frozen=True, slots=True)
 class LeastLongTermMessageRate:
-    overloaded_threshold_percentage: float
-    weights: ResourceWeights
-
-    @classmethod
-    def of(cls, settings: PlannerSettings) -> LeastLongTermMessageRate:
-        return cls(settings.broker_overloaded_threshold_percentage, settings.resource_weights)
+    settings: PlannerSettings
 
     def place(
         self,
@@ -52,11 +46,11 @@ class LeastLongTermMessageRate:
             return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
         load = projection.load
         planned = load[:, MSG_RATE_IN] + load[:, MSG_RATE_OUT]
-        scores = (snapshot.derive(self, lambda: self._scores(snapshot)) + planned)[candidates]
+        key = ("long-term rates", self.settings.broker_overloaded_threshold_percentage, self.settings.resource_weights)
+        scores = (snapshot.derive(key, lambda: self._scores(snapshot)) + planned)[candidates]
         least = np.fmin.reduce(scores, initial=np.inf)
         if least == np.inf:
-            key = KEYS["broker_overloaded_threshold_percentage"]
-            why = {"candidates": len(candidates), key: self.overloaded_threshold_percentage}
+            why = {"candidates": len(candidates), **self.settings.as_figures("broker_overloaded_threshold_percentage")}
             return Placement(draw(candidates, rng), candidates, PlacementReason.ALL_BROKERS_OVERLOADED, why, state)
         best = candidates[scores == least]
         why = {"msg_rate_per_s": float(least), "candidates": len(candidates), "equals": len(best)}
@@ -67,5 +61,5 @@ class LeastLongTermMessageRate:
         brokers = snapshot.brokers
         given, long_term = brokers.preallocated, brokers.long_term((MSG_RATE_IN, MSG_RATE_OUT))
         rate = given[:, MSG_RATE_IN] + given[:, MSG_RATE_OUT] + (long_term[:, 0] + long_term[:, 1])
-        overloaded = usage_per_broker(snapshot, self.weights) > self.overloaded_threshold_percentage / 100
-        return np.where(overloaded, np.inf, rate)
+        usage = usage_per_broker(snapshot, self.settings.resource_weights)
+        return np.where(usage > self.settings.broker_overloaded_threshold_percentage / 100, np.inf, rate)

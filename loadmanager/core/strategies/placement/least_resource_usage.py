@@ -24,7 +24,6 @@ import numpy as np
 from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.plan import Figure
 from loadmanager.core.domain.reasons import PlacementReason, Reason, entry
-from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.settings import KEYS, PlannerSettings
 from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, BoolArray, FloatArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
@@ -49,17 +48,7 @@ class ResourceUsageReason(Reason):
 
 @dataclass(frozen=True, slots=True)
 class LeastResourceUsageWithWeight:
-    difference_threshold_percentage: float
-    history: float
-    weights: ResourceWeights
-
-    @classmethod
-    def of(cls, settings: PlannerSettings) -> LeastResourceUsageWithWeight:
-        return cls(
-            settings.average_resource_usage_difference_threshold_percentage,
-            settings.history_resource_percentage,
-            settings.resource_weights,
-        )
+    settings: PlannerSettings
 
     def place(
         self,
@@ -76,15 +65,14 @@ class LeastResourceUsageWithWeight:
             return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, following)
         averages = self._advance(candidates, snapshot, remembered)
         following = _to_remember(snapshot, averages)
-        return choose(
-            candidates, averages[candidates], candidates, self.difference_threshold_percentage, following, rng
-        )
+        return choose(candidates, averages[candidates], candidates, self.settings, following, rng)
 
     def _advance(self, candidates: Rows, snapshot: Snapshot, remembered: FloatArray) -> FloatArray:
         """Return the moving averages (M,) after one more sample of the candidates' usage."""
-        usage = usage_per_broker(snapshot, self.weights)[candidates]
+        usage = usage_per_broker(snapshot, self.settings.resource_weights)[candidates]
+        history = self.settings.history_resource_percentage
         with np.errstate(invalid="ignore"):
-            averaged = remembered[candidates] * self.history + (1 - self.history) * usage
+            averaged = remembered[candidates] * history + (1 - history) * usage
         starts = np.isnan(remembered[candidates]) | _idle(snapshot)[candidates]
         averages = remembered.copy()
         averages[candidates] = np.where(starts, usage, averaged)
@@ -95,7 +83,7 @@ def choose(
     known: Rows,
     usage: FloatArray,
     candidates: Rows,
-    threshold_percentage: float,
+    settings: PlannerSettings,
     state: State,
     rng: np.random.Generator,
 ) -> Placement:
@@ -103,6 +91,7 @@ def choose(
 
     The usage is summed sequentially, not pairwise, so that the mean is the same everywhere.
     """
+    threshold_percentage = settings.average_resource_usage_difference_threshold_percentage
     mean = float(np.cumsum(usage)[-1]) / len(usage) if len(usage) else float("nan")
     with np.errstate(invalid="ignore"):
         best = known[usage + threshold_percentage / 100 <= mean]

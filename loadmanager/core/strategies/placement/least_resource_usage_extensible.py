@@ -24,12 +24,7 @@ from loadmanager.core.strategies.placement.placement_strategy import Placement, 
 
 @dataclass(frozen=True, slots=True)
 class LeastResourceUsageWithWeightExtensible:
-    difference_threshold_percentage: float
-    rules: ReportRules
-
-    @classmethod
-    def of(cls, settings: PlannerSettings) -> LeastResourceUsageWithWeightExtensible:
-        return cls(settings.average_resource_usage_difference_threshold_percentage, ReportRules.of(settings))
+    settings: PlannerSettings
 
     def place(
         self,
@@ -42,7 +37,7 @@ class LeastResourceUsageWithWeightExtensible:
     ) -> Placement:
         if not len(candidates):
             return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
-        load = get_broker_load(snapshot, self.rules)
+        load = get_broker_load(snapshot, ReportRules.of(self.settings))
         known = candidates[load.known[candidates]]
         usage = load.weighted_max_ema[known]
-        return choose(known, usage, candidates, self.difference_threshold_percentage, state, rng)
+        return choose(known, usage, candidates, self.settings, state, rng)

@@ -15,7 +15,6 @@ import numpy as np
 from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.reasons import PlacementReason
-from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State
 
@@ -24,10 +23,6 @@ _LAST_TURN = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class RoundRobinBrokerSelector:
-    @classmethod
-    def of(cls, settings: PlannerSettings) -> RoundRobinBrokerSelector:  # noqa: ARG003 - there is nothing to set
-        return cls()
-
     def place(
         self,
         candidates: Rows,

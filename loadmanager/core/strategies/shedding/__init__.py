@@ -19,13 +19,13 @@ from loadmanager.core.strategies.shedding.transfer_shedder import TransferShedde
 from loadmanager.core.strategies.shedding.uniform_shedder import UniformLoadShedder
 
 SHEDDING_STRATEGIES: dict[str, Callable[[PlannerSettings], SheddingStrategy]] = {
-    "OverloadShedder": OverloadShedder.of,
-    "ThresholdShedder": ThresholdShedder.of,
-    "UniformLoadShedder": UniformLoadShedder.of,
-    "AvgShedder": AvgShedder.of,
+    "OverloadShedder": OverloadShedder,
+    "ThresholdShedder": ThresholdShedder,
+    "UniformLoadShedder": UniformLoadShedder,
+    "AvgShedder": AvgShedder,
     "TransferShedder": TransferShedder,
     "SimpleLoadManagerImpl": SimpleLoadManagerImpl,
-    "Level": Level.of,
+    "Level": Level,
 }
 
 

@@ -1,12 +1,12 @@
 """AvgShedder: pair the most used broker with the least used one, and so on inwards, and even out each pair.
 
 Source: Pulsar's AvgShedder (PIP-364), with destinations kept by bundle name. A broker's score is its usage in points.
-If the scores of a pair differ by `low.points` or more, both brokers get a low hit, and from `high.points` on also a
+If the scores of a pair differ by the low threshold or more, both brokers get a low hit, and from the high one on also a
 high hit; hits count while they are consecutive. When one of the two has enough hits of either kind, both counts restart
-and the more used broker sheds to the other: `max_unload` of the difference of their message rates if that exceeds a
-minimum, else of their throughputs. The largest bundles leave first, each if it fits into the remaining need. The
-destination is fixed with the decision; placement has to be AvgShedder too and uses it (see
-`core/strategies/placement/avg_placement.py`).
+and the more used broker sheds to the other: a part of the difference of their message rates if that exceeds a minimum,
+else of their throughputs. The largest bundles leave first, each if it fits into the remaining need. The destination is
+fixed with the decision; placement has to be AvgShedder too and uses it
+(see `core/strategies/placement/avg_placement.py`).
 
 The state is `{"hits": {broker: [incarnation, low, high]}, "planned": {bundle: destination}, "placed": ...}`, shared
 with placement. A round forgets all earlier destinations.
@@ -28,7 +28,6 @@ import numpy as np
 
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import Reason, SheddingReason, entry
-from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.settings import KEYS, PlannerSettings
 from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT, FloatArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
@@ -73,14 +72,6 @@ class AvgSheddingReason(Reason):
         " ({=avg_shedder_hit_count_high_threshold})"
     )
     LESS_USED_PARTNER = entry("No move because its partner {partner} is more used, {partner_usage_percent} %")
-
-
-@dataclass(frozen=True, slots=True)
-class Trigger:
-    """Trigger: the minimum difference of a pair in points, and the consecutive rounds it has to last."""
-
-    points: float
-    hits: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,23 +124,7 @@ class _Hits:
 
 @dataclass(frozen=True, slots=True)
 class AvgShedder:
-    low: Trigger
-    high: Trigger
-    min_messages_per_s: int
-    min_bytes_per_s: int
-    max_unload: float
-    weights: ResourceWeights
-
-    @classmethod
-    def of(cls, settings: PlannerSettings) -> AvgShedder:
-        return cls(
-            Trigger(settings.avg_shedder_low_threshold, settings.avg_shedder_hit_count_low_threshold),
-            Trigger(settings.avg_shedder_high_threshold, settings.avg_shedder_hit_count_high_threshold),
-            settings.min_unload_message,
-            settings.min_unload_message_throughput,
-            settings.max_unload_percentage,
-            settings.resource_weights,
-        )
+    settings: PlannerSettings
 
     def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
         hits = _Hits.remembered(snapshot, state)
@@ -157,7 +132,7 @@ class AvgShedder:
         picks: list[Pick] = []
         verdicts: dict[int, Verdict] = {}
         planned: dict[str, str] = {}
-        for pair in _pair_up(usage_per_broker(snapshot, self.weights) * 100):
+        for pair in _pair_up(usage_per_broker(snapshot, self.settings.resource_weights) * 100):
             self._count(pair, hits)
             bundles, verdict = self._judge(snapshot, pair, hits)
             if bundles:
@@ -170,45 +145,49 @@ class AvgShedder:
         return Shed(tuple(picks), tuple(verdicts[broker] for broker in sorted(verdicts)), remembered)
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
-        scores = usage_per_broker(snapshot, self.weights) * 100
+        settings = self.settings
+        scores = usage_per_broker(snapshot, settings.resource_weights) * 100
 
         def is_reached(points: float) -> bool:
             raised = scores.copy()
             raised[broker] += points
-            return any(pair.high == broker and pair.apart >= self.low.points for pair in _pair_up(raised))
+            least = settings.avg_shedder_low_threshold
+            return any(pair.high == broker and pair.apart >= least for pair in _pair_up(raised))
 
         if not is_reached(0.0):
             margin = least_points(is_reached)
-            return {**margin, "rounds": self.low.hits} if margin else {}
+            return {**margin, "rounds": settings.avg_shedder_hit_count_low_threshold} if margin else {}
         hits = _Hits.remembered(snapshot, state)
         pair = next(each for each in _pair_up(scores) if each.high == broker)
-        rounds = self.low.hits - max(hits.low[pair.low], hits.low[pair.high])
-        if pair.apart >= self.high.points:
-            rounds = min(rounds, self.high.hits - max(hits.high[pair.low], hits.high[pair.high]))
+        rounds = settings.avg_shedder_hit_count_low_threshold - max(hits.low[pair.low], hits.low[pair.high])
+        if pair.apart >= settings.avg_shedder_high_threshold:
+            high_hits = max(hits.high[pair.low], hits.high[pair.high])
+            rounds = min(rounds, settings.avg_shedder_hit_count_high_threshold - high_hits)
         return {"rounds": max(rounds, 1)}
 
     def _count(self, pair: _Pair, hits: _Hits) -> None:
         for broker in (pair.low, pair.high):
-            if pair.apart < self.low.points:
+            if pair.apart < self.settings.avg_shedder_low_threshold:
                 hits.low[broker] = hits.high[broker] = 0
                 continue
             hits.low[broker] += 1
-            hits.high[broker] = 0 if pair.apart < self.high.points else hits.high[broker] + 1
+            hits.high[broker] = 0 if pair.apart < self.settings.avg_shedder_high_threshold else hits.high[broker] + 1
 
     def _judge(self, snapshot: Snapshot, pair: _Pair, hits: _Hits) -> tuple[tuple[int, ...], Verdict]:
         """Return the bundle rows that leave the more used of the pair, if any, and the verdict."""
-        why = pair.why(snapshot)
+        why, settings = pair.why(snapshot), self.settings
         low_hits = max(hits.low[pair.low], hits.low[pair.high])
         high_hits = max(hits.high[pair.low], hits.high[pair.high])
         bundles: tuple[int, ...] = ()
         reason: Reason
-        if pair.apart < self.low.points:
+        if pair.apart < settings.avg_shedder_low_threshold:
             reason = AvgSheddingReason.CLOSE_TO_PARTNER
-            why[KEYS["avg_shedder_low_threshold"]] = self.low.points
+            why |= settings.as_figures("avg_shedder_low_threshold")
         else:
-            why |= {"low_hits": low_hits, KEYS["avg_shedder_hit_count_low_threshold"]: self.low.hits}
-            why |= {"high_hits": high_hits, KEYS["avg_shedder_hit_count_high_threshold"]: self.high.hits}
-            if low_hits < self.low.hits and high_hits < self.high.hits:
+            low, high = settings.avg_shedder_hit_count_low_threshold, settings.avg_shedder_hit_count_high_threshold
+            why |= {"low_hits": low_hits, KEYS["avg_shedder_hit_count_low_threshold"]: low}
+            why |= {"high_hits": high_hits, KEYS["avg_shedder_hit_count_high_threshold"]: high}
+            if low_hits < low and high_hits < high:
                 reason = AvgSheddingReason.TOO_FEW_HITS
             elif not snapshot.brokers.settled[pair.high]:
                 reason = SheddingReason.AWAITING_REPORT
@@ -222,18 +201,13 @@ class AvgShedder:
         """Return the bundles that leave the more used of a pair, and the reason; add the figures to `why`."""
         need_rate = self._compute_need(snapshot, pair, _RATE)
         need_throughput = self._compute_need(snapshot, pair, _THROUGHPUT)
-        by_rate: dict[str, Figure] = {
-            "need_msg_rate_per_s": need_rate,
-            KEYS["min_unload_message"]: self.min_messages_per_s,
-        }
-        by_throughput: dict[str, Figure] = {
-            "need_mib_per_s": need_throughput / MIB,
-            KEYS["min_unload_message_throughput"]: self.min_bytes_per_s,
-        }
-        if need_rate > self.min_messages_per_s:
+        by_rate = {"need_msg_rate_per_s": need_rate, **self.settings.as_figures("min_unload_message")}
+        minimum = self.settings.as_figures("min_unload_message_throughput")
+        by_throughput = {"need_mib_per_s": need_throughput / MIB, **minimum}
+        if need_rate > self.settings.min_unload_message:
             columns, need = _RATE, need_rate
             why |= by_rate
-        elif need_throughput > self.min_bytes_per_s:
+        elif need_throughput > self.settings.min_unload_message_throughput:
             columns, need = _THROUGHPUT, need_throughput
             why |= by_throughput
         else:
@@ -253,7 +227,7 @@ class AvgShedder:
     def _compute_need(self, snapshot: Snapshot, pair: _Pair, columns: tuple[int, int]) -> float:
         low, high = snapshot.brokers.load[pair.low].tolist(), snapshot.brokers.load[pair.high].tolist()
         first, second = columns
-        return float((high[first] + high[second] - (low[first] + low[second])) * self.max_unload)
+        return float((high[first] + high[second] - (low[first] + low[second])) * self.settings.max_unload_percentage)
 
 
 def _pair_up(scores: FloatArray) -> Iterator[_Pair]:

@@ -136,23 +136,18 @@ class LevelReason(Reason):
 @dataclass(frozen=True, slots=True)
 class Level:
     settings: PlannerSettings
-    thresholds: HeatThresholds
-
-    @classmethod
-    def of(cls, settings: PlannerSettings) -> Level:
-        return cls(settings, HeatThresholds.of(settings))
 
     def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
         if not len(snapshot.brokers):
             return Shed((), (), state)
         with np.errstate(all="ignore"):
-            return _Round(self.settings, self.thresholds, snapshot, state).run()
+            return _Round(self.settings, snapshot, state).run()
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
         """Return the usage points by which the broker's most used resource is below the trigger."""
         loads, indivisible = _with_indivisible(LevelLoads.of(snapshot, self.settings), snapshot)
         hottest = int(np.argmax(loads.usage[broker]))
-        margin = self.thresholds.margin(_noise(snapshot, loads, state))
+        margin = HeatThresholds.of(self.settings).margin(_noise(snapshot, loads, state))
         trigger = float((np.maximum(indivisible / loads.level, 1.0) + margin)[broker])
 
         def is_reached(points: float) -> bool:
@@ -199,9 +194,9 @@ def _with_indivisible(loads: LevelLoads, snapshot: Snapshot) -> tuple[LevelLoads
 class _Round:
     """One pass over the cluster, and the moves that follow from it."""
 
-    def __init__(self, settings: PlannerSettings, thresholds: HeatThresholds, snapshot: Snapshot, state: State) -> None:
+    def __init__(self, settings: PlannerSettings, snapshot: Snapshot, state: State) -> None:
         self._settings = settings
-        self._thresholds = thresholds
+        self._thresholds = thresholds = HeatThresholds.of(settings)
         self._snapshot = snapshot
         self._now_s = snapshot.taken_at_s
         memory, registrations = LevelMemory.of(state), snapshot.brokers.registrations

@@ -1,6 +1,6 @@
 """OverloadShedder: relieve every broker whose usage has reached the overload threshold.
 
-Source: Pulsar's OverloadShedder. A broker at or above `threshold_percentage` sheds enough throughput to bring its usage
+Source: Pulsar's OverloadShedder. A broker at or above the threshold sheds enough throughput to bring its usage
 5 points below the threshold. It is stateless.
 
 Differs from Pulsar: bundles of equal throughput leave in the order of their names; a broker is skipped while a bundle
@@ -15,8 +15,7 @@ import numpy as np
 
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import Reason, SheddingReason, entry
-from loadmanager.core.domain.resources import ResourceWeights
-from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.strategies.shedding.shedding_strategy import (
     MARGIN,
@@ -38,24 +37,17 @@ class OverloadReason(Reason):
 
 @dataclass(frozen=True, slots=True)
 class OverloadShedder:
-    threshold_percentage: float
-    weights: ResourceWeights
-
-    @classmethod
-    def of(cls, settings: PlannerSettings) -> OverloadShedder:
-        return cls(settings.broker_overloaded_threshold_percentage, settings.resource_weights)
+    settings: PlannerSettings
 
     def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
-        threshold = self.threshold_percentage / 100
-        usage = usage_per_broker(snapshot, self.weights)
+        threshold = self.settings.broker_overloaded_threshold_percentage / 100
+        limit = self.settings.as_figures("broker_overloaded_threshold_percentage")
+        usage = usage_per_broker(snapshot, self.settings.resource_weights)
         with np.errstate(all="ignore"):
             need = throughput_per_broker(snapshot) * (usage - threshold + MARGIN)
         hot, verdicts = [], []
         for broker, (used, bytes_per_s) in enumerate(zip(usage.tolist(), need.tolist(), strict=True)):
-            why = {
-                "usage_percent": used * 100,
-                KEYS["broker_overloaded_threshold_percentage"]: self.threshold_percentage,
-            }
+            why = {"usage_percent": used * 100, **limit}
             if used >= threshold:
                 hot.append(Hot(broker, bytes_per_s, {**why, "need_mib_per_s": bytes_per_s / MIB}))
             else:
@@ -66,5 +58,6 @@ class OverloadShedder:
         return Shed(tuple(picks), (*decided, *verdicts), state)
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:  # noqa: ARG002 - it remembers nothing
-        used = float(usage_per_broker(snapshot, self.weights)[broker]) * 100
-        return {"usage_points": self.threshold_percentage - used} if used < self.threshold_percentage else {}
+        used = float(usage_per_broker(snapshot, self.settings.resource_weights)[broker]) * 100
+        points = self.settings.broker_overloaded_threshold_percentage - used
+        return {"usage_points": points} if points > 0 else {}

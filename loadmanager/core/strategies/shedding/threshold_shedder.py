@@ -28,8 +28,7 @@ import numpy as np
 
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import Reason, SheddingReason, entry
-from loadmanager.core.domain.resources import ResourceWeights
-from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import FloatArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.strategies.shedding.shedding_strategy import (
@@ -60,21 +59,7 @@ class ThresholdReason(Reason):
 
 @dataclass(frozen=True, slots=True)
 class ThresholdShedder:
-    threshold_percentage: float
-    min_throughput_mib_per_s: float
-    history: float
-    lower_boundary: bool
-    weights: ResourceWeights
-
-    @classmethod
-    def of(cls, settings: PlannerSettings) -> ThresholdShedder:
-        return cls(
-            settings.broker_threshold_shedder_percentage,
-            settings.bundle_unload_min_throughput_threshold,
-            settings.history_resource_percentage,
-            settings.lower_boundary_shedding_enabled,
-            settings.resource_weights,
-        )
+    settings: PlannerSettings
 
     def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
         averages = self._advance(snapshot, _restore_averages(snapshot, state))
@@ -85,7 +70,7 @@ class ThresholdShedder:
         hot, verdicts = self._find_hot(snapshot, averages, mean)
         picks, decided = relieve(snapshot, hot, ThresholdReason.BROKER_ABOVE_AVERAGE)
         verdicts |= {verdict.subject: verdict for verdict in decided}
-        if not picks and self.lower_boundary:
+        if not picks and self.settings.lower_boundary_shedding_enabled:
             averages = self._advance(snapshot, averages)
             picks, decided = self._shed_from_most_used(snapshot, averages)
             verdicts |= {verdict.subject: verdict for verdict in decided}
@@ -93,23 +78,34 @@ class ThresholdShedder:
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
         """Return points of averaged usage, which follows the usage; without the lower-boundary mode."""
-        averages = self._advance(snapshot, _restore_averages(snapshot, state))
+        averages, threshold = self._advance(snapshot, _restore_averages(snapshot, state)), self._threshold
 
         def is_reached(points: float) -> bool:
             raised = averages.copy()
             raised[broker] += points / 100
-            return bool(raised[broker] >= _mean(raised) + self.threshold_percentage / 100)
+            return bool(raised[broker] >= _mean(raised) + threshold)
 
         return least_points(is_reached)
 
     def _advance(self, snapshot: Snapshot, previous: FloatArray) -> FloatArray:
         """Return the moving averages (M,) after one more sample of the usage."""
-        usage = usage_per_broker(snapshot, self.weights)
-        return np.where(np.isnan(previous), usage, previous * self.history + (1 - self.history) * usage)
+        usage = usage_per_broker(snapshot, self.settings.resource_weights)
+        history = self.settings.history_resource_percentage
+        return np.where(np.isnan(previous), usage, previous * history + (1 - history) * usage)
+
+    @property
+    def _threshold(self) -> float:
+        return self.settings.broker_threshold_shedder_percentage / 100
+
+    @property
+    def _least_need(self) -> float:
+        """Return the bytes/s below which a need is not worth a move."""
+        return self.settings.bundle_unload_min_throughput_threshold * MIB
 
     def _find_hot(self, snapshot: Snapshot, averages: FloatArray, mean: float) -> tuple[list[Hot], dict[str, Verdict]]:
-        threshold = self.threshold_percentage / 100
-        need = self._find_need(snapshot, averages, mean)
+        threshold = self._threshold
+        with np.errstate(all="ignore"):
+            need = throughput_per_broker(snapshot) * (averages - mean - threshold + MARGIN)
         hot: list[Hot] = []
         verdicts: dict[str, Verdict] = {}
         for broker, bytes_per_s in enumerate(need.tolist()):
@@ -118,7 +114,7 @@ class ThresholdShedder:
                 refusal: Reason = SheddingReason.BELOW_THRESHOLD
             else:
                 why |= self._why_need(bytes_per_s)
-                is_below_minimum = bytes_per_s < self.min_throughput_mib_per_s * MIB
+                is_below_minimum = bytes_per_s < self._least_need
                 if not is_below_minimum:  # also NaN, as in Pulsar
                     hot.append(Hot(broker, bytes_per_s, why))
                     continue
@@ -127,15 +123,9 @@ class ThresholdShedder:
             verdicts[name] = Verdict(name, refusal, acted=False, why=why)
         return hot, verdicts
 
-    def _find_need(self, snapshot: Snapshot, averages: FloatArray, mean: float) -> FloatArray:
-        """Return the bytes/s (M,) that each broker would have to shed."""
-        with np.errstate(all="ignore"):
-            return throughput_per_broker(snapshot) * (averages - mean - self.threshold_percentage / 100 + MARGIN)
-
     def _shed_from_most_used(self, snapshot: Snapshot, averages: FloatArray) -> tuple[list[Pick], list[Verdict]]:
         """Apply the lower-boundary mode: shed only if a broker is far below the average and another can shed to it."""
-        threshold = self.threshold_percentage / 100
-        mean = _mean(averages)
+        threshold, mean = self._threshold, _mean(averages)
         candidates = np.flatnonzero((snapshot.brokers.bundle_count > 1) & (averages > mean - threshold))
         if not len(candidates) or not np.any(averages < mean - threshold):
             return [], []
@@ -143,7 +133,7 @@ class ThresholdShedder:
         with np.errstate(all="ignore"):
             need = float(throughput_per_broker(snapshot)[broker] * threshold * 0.5)
         why = {**self._why(averages[broker], mean), **self._why_need(need)}
-        if self.min_throughput_mib_per_s * MIB > need:
+        if self._least_need > need:
             name = snapshot.brokers.ids[broker]
             return [], [Verdict(name, SheddingReason.NEED_BELOW_MINIMUM, acted=False, why=why)]
         return relieve(snapshot, [Hot(broker, need, why)], ThresholdReason.LOWER_BOUNDARY)
@@ -152,14 +142,12 @@ class ThresholdShedder:
         return {
             "usage_percent": float(average) * 100,
             "average_percent": mean * 100,
-            KEYS["broker_threshold_shedder_percentage"]: self.threshold_percentage,
+            **self.settings.as_figures("broker_threshold_shedder_percentage"),
         }
 
     def _why_need(self, bytes_per_s: float) -> dict[str, Figure]:
-        return {
-            "need_mib_per_s": bytes_per_s / MIB,
-            KEYS["bundle_unload_min_throughput_threshold"]: self.min_throughput_mib_per_s,
-        }
+        minimum = self.settings.as_figures("bundle_unload_min_throughput_threshold")
+        return {"need_mib_per_s": bytes_per_s / MIB, **minimum}
 
 
 def _mean(averages: FloatArray) -> float:

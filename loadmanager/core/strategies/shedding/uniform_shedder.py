@@ -1,15 +1,15 @@
 """UniformLoadShedder: bring the broker with the most traffic closer to the one with the least.
 
-Source: Pulsar's UniformLoadShedder. If the highest message rate is more than `rate_percentage` above the lowest, its
-broker sheds by message rate. Otherwise, if the highest throughput is more than `throughput_multiplier` times the
-lowest, its broker sheds by throughput. A threshold that is not positive turns its rule off. The need is `max_unload` of
+Source: Pulsar's UniformLoadShedder. If the highest message rate is more per cent above the lowest than a threshold,
+its broker sheds by message rate. Otherwise, if the highest throughput is more than a threshold times the lowest, its
+broker sheds by throughput. A threshold that is not positive turns its rule off. The need is `maxUnloadPercentage` of
 the difference; nothing happens below a minimum. The largest bundles leave first, each if it fits into the remaining
 need. One broker sheds per round; the strategy is stateless.
 
 As in Pulsar: a lowest value of about 0 counts as 1, so the difference to an idle broker is the highest value itself. If
 the rate rule applies, the throughput rule is not tried, even if nothing moves. The need is an integer of at most
 2^31 - 1, and each bundle reduces it by an integer. Bundles without load fit into any need, so all of them leave, up to
-`max_bundles`.
+`maxUnloadBundleNumPerShedding`.
 
 Differs from Pulsar: of equally loaded brokers the first by name counts, and bundles of equal load leave in the order of
 their names; a broker is skipped while a bundle is leaving it or has left it since its report.
@@ -91,23 +91,7 @@ class _Extremes:
 
 @dataclass(frozen=True, slots=True)
 class UniformLoadShedder:
-    rate_percentage: float
-    throughput_multiplier: float
-    min_messages_per_s: int
-    min_bytes_per_s: int
-    max_unload: float
-    max_bundles: int
-
-    @classmethod
-    def of(cls, settings: PlannerSettings) -> UniformLoadShedder:
-        return cls(
-            settings.msg_rate_difference_shedder_threshold,
-            settings.msg_throughput_multiplier_difference_shedder_threshold,
-            settings.min_unload_message,
-            settings.min_unload_message_throughput,
-            settings.max_unload_percentage,
-            settings.max_unload_bundle_num_per_shedding,
-        )
+    settings: PlannerSettings
 
     def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
         if not len(snapshot.brokers):
@@ -118,13 +102,13 @@ class UniformLoadShedder:
         ratio = throughput.highest / throughput.lowest
         why: dict[str, Figure] = {
             "msg_rate_difference_percent": percent,
-            KEYS["msg_rate_difference_shedder_threshold"]: self.rate_percentage,
+            **self.settings.as_figures("msg_rate_difference_shedder_threshold"),
             "throughput_ratio": ratio,
-            KEYS["msg_throughput_multiplier_difference_shedder_threshold"]: self.throughput_multiplier,
+            **self.settings.as_figures("msg_throughput_multiplier_difference_shedder_threshold"),
         }
-        if percent > self.rate_percentage > 0:
+        if percent > self.settings.msg_rate_difference_shedder_threshold > 0:
             return self._shed_by_rate(snapshot, rate, why, state)
-        if ratio > self.throughput_multiplier > 0:
+        if ratio > self.settings.msg_throughput_multiplier_difference_shedder_threshold > 0:
             return self._shed_by_throughput(snapshot, throughput, why, state)
         return Shed((), (Verdict("cluster", UniformReason.DIFFERENCES_SMALL, acted=False, why=why),), state)
 
@@ -133,9 +117,11 @@ class UniformLoadShedder:
         margin: dict[str, Figure] = {}
         if len(snapshot.brokers) <= 1:
             return margin
+        percent = self.settings.msg_rate_difference_shedder_threshold
+        times = self.settings.msg_throughput_multiplier_difference_shedder_threshold
         rules = (
-            ("msg_rate_per_s", (MSG_RATE_IN, MSG_RATE_OUT), 1 + self.rate_percentage / 100, self.rate_percentage, 1),
-            ("mib_per_s", (THROUGHPUT_IN, THROUGHPUT_OUT), self.throughput_multiplier, self.throughput_multiplier, MIB),
+            ("msg_rate_per_s", (MSG_RATE_IN, MSG_RATE_OUT), 1 + percent / 100, percent, 1),
+            ("mib_per_s", (THROUGHPUT_IN, THROUGHPUT_OUT), times, times, MIB),
         )
         for name, columns, factor, threshold, unit in rules:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -147,48 +133,45 @@ class UniformLoadShedder:
         return margin
 
     def _shed_by_rate(self, snapshot: Snapshot, rate: _Extremes, why: dict[str, Figure], state: State) -> Shed:
-        need = rate.need(self.max_unload)
+        need, least = rate.need(self.settings.max_unload_percentage), self.settings.min_unload_message
         why = {
             **why,
             "highest_msg_rate_per_s": rate.highest,
             "lowest_msg_rate_per_s": rate.lowest,
             "need_msg_rate_per_s": need,
-            KEYS["min_unload_message"]: self.min_messages_per_s,
+            KEYS["min_unload_message"]: least,
         }
-        enough = need >= self.min_messages_per_s
-        return self._make_result(snapshot, rate, need, UniformReason.MSG_RATE_DIFFERENCE, why, state, enough=enough)
+        return self._make_result(snapshot, rate, need, least, UniformReason.MSG_RATE_DIFFERENCE, why, state)
 
     def _shed_by_throughput(self, snapshot: Snapshot, most: _Extremes, why: dict[str, Figure], state: State) -> Shed:
-        need = most.need(self.max_unload)
+        need, least = most.need(self.settings.max_unload_percentage), self.settings.min_unload_message_throughput
         why = {
             **why,
             "highest_mib_per_s": most.highest / MIB,
             "lowest_mib_per_s": most.lowest / MIB,
             "need_mib_per_s": need / MIB,
-            KEYS["min_unload_message_throughput"]: self.min_bytes_per_s,
+            KEYS["min_unload_message_throughput"]: least,
         }
-        enough = need >= self.min_bytes_per_s
-        return self._make_result(snapshot, most, need, UniformReason.THROUGHPUT_DIFFERENCE, why, state, enough=enough)
+        return self._make_result(snapshot, most, need, least, UniformReason.THROUGHPUT_DIFFERENCE, why, state)
 
     def _make_result(
         self,
         snapshot: Snapshot,
         extremes: _Extremes,
         need: int,
+        least: int,
         reason: Reason,
         why: dict[str, Figure],
         state: State,
-        *,
-        enough: bool,
     ) -> Shed:
-        """Take bundles off the most loaded broker, with a verdict for each broker."""
+        """Take bundles off the most loaded broker if the need is at least `least`, with a verdict for each broker."""
         broker = extremes.broker
         bundles: tuple[int, ...] = ()
-        refusal = find_refusal(snapshot, broker) or (None if enough else SheddingReason.NEED_BELOW_MINIMUM)
+        refusal = find_refusal(snapshot, broker) or (None if need >= least else SheddingReason.NEED_BELOW_MINIMUM)
         if refusal is None:
             rows, carried = largest_first(snapshot, broker, extremes.columns)
             bundles = self._take(rows, carried, need)
-            why |= {"eligible": len(rows), KEYS["max_unload_bundle_num_per_shedding"]: self.max_bundles}
+            why |= {"eligible": len(rows), **self.settings.as_figures("max_unload_bundle_num_per_shedding")}
             if not bundles:
                 refusal = SheddingReason.NO_BUNDLE_FITS if rows else SheddingReason.NO_ELIGIBLE_BUNDLE
         why["bundles"] = int(snapshot.brokers.bundle_count[broker])
@@ -206,7 +189,7 @@ class UniformLoadShedder:
         """Take bundles that fit into the need one by one; each reduces it by the integer part of its load."""
         taken: list[int] = []
         for row, load in zip(rows, carried, strict=True):
-            if 0 <= self.max_bundles <= len(taken):
+            if 0 <= self.settings.max_unload_bundle_num_per_shedding <= len(taken):
                 break
             if load <= need:
                 taken.append(row)
