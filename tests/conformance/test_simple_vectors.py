@@ -219,7 +219,7 @@ def test_d1_arithmetic_of_a_rank(
     assert ranking.capacity.tolist() == [50]
     assert compute_weights(ranking).tolist() == [weight]
     placement = placement_strategy(SIMPLE)[1].place(
-        np.array([0]), None, there, Projection(there), known(), np.random.default_rng(0)
+        np.array([0]), None, Projection(there), known(), np.random.default_rng(0)
     )
     assert placement.why["free_bundles"] == free
     resources = ("cpu", "memory", "bandwidth_in", "bandwidth_out")
@@ -246,7 +246,6 @@ def test_d2_unit_is_drawn_by_its_weight(drawn: int, chosen: int) -> None:
     placement = placement_strategy(by("weightedRandomSelection"))[1].place(
         np.arange(5),
         None,
-        given,
         Projection(given),
         known(),
         Draws(drawn),  # type: ignore[arg-type]  # all that is drawn

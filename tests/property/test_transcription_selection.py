@@ -163,7 +163,7 @@ def test_least_resource_usage(rounds: list[list[tuple[int, bool, bool]]], histor
         carried = {i: {bundle(i): (0.0 if idle else 1.0, 0.0, 0.0, 0.0)} for i, (_, _, idle) in enumerate(some)}
         given_now = snapshot({HOSTS[i]: report(carried[i], cpu=cpu) for i, (cpu, _, _) in enumerate(some)})
         rows = np.array([i for i, (_, is_candidate, _) in enumerate(some) if is_candidate], dtype=np.intp)
-        placement = strategy.place(rows, None, given_now, Projection(given_now), state, rng)
+        placement = strategy.place(rows, None, Projection(given_now), state, rng)
         state = json.loads(json.dumps(placement.state))
         ids = given_now.brokers.ids
         usage = {str(ids[row]): float(given_now.brokers.usage_percent[row, 0]) / 100 for row in rows.tolist()}
@@ -184,7 +184,7 @@ def test_round_robin_equals_pulsars(rounds: list[list[int]], start: int) -> None
     rng = np.random.default_rng(0)
     for rows in rounds:
         candidates = np.array(rows, dtype=np.intp)
-        placement = RoundRobinBrokerSelector().place(candidates, None, given_now, Projection(given_now), state, rng)
+        placement = RoundRobinBrokerSelector().place(candidates, None, Projection(given_now), state, rng)
         state = json.loads(json.dumps(placement.state))
         found = None if placement.broker is None else str(given_now.brokers.ids[placement.broker])
         assert found == slow.select([str(broker(HOSTS[row]).broker) for row in rows])

@@ -77,7 +77,7 @@ def test_sequential_placement_equals_pulsars(strategy: str, described: Described
     fast, projection, rows = placement_strategy(settings)[1], Projection(there), np.arange(len(slow))
     state: dict[str, object] = {"cursor": cursor, "model": remembered(quotas)}
     for number in range(PLACEMENTS):
-        placement = fast.place(rows, None, there, projection, state, np.random.default_rng(0))
+        placement = fast.place(rows, None, projection, state, np.random.default_rng(0))
         state = placement.state
         expected = fill_up(visited, cursor + number, under, 85, by_messages=by_messages)
         assert placement.broker is not None

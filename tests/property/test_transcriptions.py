@@ -74,7 +74,7 @@ def test_least_long_term_rate_equals_pulsars(cluster: SomeCluster, threshold: in
     candidates = np.arange(len(snapshot.brokers))
     settings = PlannerSettings(broker_overloaded_threshold_percentage=threshold, resource_weights=CPU_ONLY)
     strategy = LeastLongTermMessageRate(settings)
-    placement = strategy.place(candidates, None, snapshot, projection, {}, np.random.default_rng(0))
+    placement = strategy.place(candidates, None, projection, {}, np.random.default_rng(0))
     expected = least_long_term_message_rate(snapshot, candidates.tolist(), threshold, dict(enumerate(planned)))
     assert set(placement.drawn_from.tolist()) == expected
     assert placement.broker in expected

@@ -62,7 +62,7 @@ class Projection:
         self._not_in_load: list[tuple[str, int | None, int | None, int]] = []
         self.topics = np.zeros(brokers, dtype=np.int64)
         self.topics_moved = 0
-        self._snapshot = snapshot
+        self.snapshot = snapshot
         self._bundles: dict[str, IntArray] = {}
         self._groups: dict[str, GroupCounts] = {}
         self._moves: list[tuple[int | None, int | None, int]] = []
@@ -74,7 +74,7 @@ class Projection:
     def load(self) -> FloatArray:
         """Return long-term averages (M, 4), summed lazily: not all strategies need them."""
         for namespace, bundle, source, destination in self._not_in_load:
-            load = bundle_load(self._snapshot, bundle, namespace)
+            load = bundle_load(self.snapshot, bundle, namespace)
             self._load[destination] += load
             if source is not None:
                 self._load[source] -= load
@@ -85,9 +85,9 @@ class Projection:
         """Return the bundles of the namespace on each broker (M,), earlier steps included."""
         counts = self._bundles.get(namespace)
         if counts is None:
-            known = self._snapshot.find_namespace(namespace)
-            none = np.zeros(len(self._snapshot.brokers), dtype=np.int64)
-            counts = self._bundles[namespace] = none if known is None else self._snapshot.bundles_per_broker(known)
+            known = self.snapshot.find_namespace(namespace)
+            none = np.zeros(len(self.snapshot.brokers), dtype=np.int64)
+            counts = self._bundles[namespace] = none if known is None else self.snapshot.bundles_per_broker(known)
         for source, destination in self._uncounted.pop(namespace, ()):
             self._count(namespace, destination, 1)
             if source is not None:
@@ -98,9 +98,9 @@ class Projection:
         """Return the counts of the anti-affinity group, earlier steps included."""
         counts = self._groups.get(group)
         if counts is None:
-            known = self._snapshot.derive(("group", group), lambda: GroupCounts.of(self._snapshot, group))
+            known = self.snapshot.derive(("group", group), lambda: GroupCounts.of(self.snapshot, group))
             counts = self._groups[group] = known.copy()
-        for namespace in self._snapshot.policies.members(group):
+        for namespace in self.snapshot.policies.members(group):
             if namespace in self._uncounted:
                 self.bundles_per_broker(namespace)
         return counts
@@ -113,7 +113,7 @@ class Projection:
         """
         tally = self._tallies.get(name)
         if tally is None:
-            shape = (len(self._snapshot.brokers), len(measure(None)))
+            shape = (len(self.snapshot.brokers), len(measure(None)))
             tally = self._tallies[name] = _Tally(measure, np.zeros(shape), np.zeros(shape))
             for move in self._moves:
                 tally.count(*move)
@@ -121,7 +121,7 @@ class Projection:
 
     def move(self, namespace: str, bundle: int | None, source: int | None, destination: int) -> None:
         """Move the bundle (a row, None for an unknown one) from `source` to `destination`."""
-        topics = 0 if bundle is None else int(self._snapshot.bundles.topics[bundle])
+        topics = 0 if bundle is None else int(self.snapshot.bundles.topics[bundle])
         self._not_in_load.append((namespace, bundle, source, destination))
         self.topics[destination] += topics
         self.topics_moved += topics
@@ -134,7 +134,7 @@ class Projection:
 
     def _count(self, namespace: str, broker: int, change: int) -> None:
         """Change the count of the namespace, and of its anti-affinity group, at the broker."""
-        group = self._snapshot.policies.find_group(namespace)
+        group = self.snapshot.policies.find_group(namespace)
         grouped = None if group is None else self.group_counts(group)
         counts = self._bundles[namespace]
         had_some = counts[broker] > 0

@@ -385,7 +385,7 @@ class _Placer:
     def _ask(self, name: str, strategy: PlacementStrategy, candidates: Rows, bundle: int | None) -> Placement:
         self.candidates, self._asked = candidates, (name, strategy)
         remembered = self.state.get(name, {})
-        placement = strategy.place(candidates, bundle, self.snapshot, self.projection, remembered, self._rng)
+        placement = strategy.place(candidates, bundle, self.projection, remembered, self._rng)
         if placement.state is not remembered and placement.state != remembered:
             self.state = {**self.state, name: placement.state}
         return placement

@@ -235,7 +235,7 @@ class PlaceDecider(Decider):
     def _place(self, snapshot: Snapshot, strategy: PlacementStrategy, candidates: Rows, state: State) -> Placement:
         """Return the strategy's choice; a strategy that remembers destinations is notified of it."""
         row = snapshot.bundles.find_row(self._bundle)
-        choice = strategy.place(candidates, row, snapshot, Projection(snapshot), state, self._rng)
+        choice = strategy.place(candidates, row, Projection(snapshot), state, self._rng)
         if choice.broker is None or not isinstance(strategy, RemembersDestinations):
             return choice
         return replace(choice, state=strategy.remember(self._bundle, snapshot.brokers.ids[choice.broker], state))

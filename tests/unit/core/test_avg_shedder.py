@@ -272,7 +272,7 @@ def test_overloaded_broker_is_drawn_only_when_all_are_overloaded(
 ) -> None:
     given = snapshot({f"b-{i}": report(cpu=cpu) for i, cpu in enumerate(usages)})
     strategy = AvgPlacement(PlannerSettings())
-    placement = strategy.place(np.arange(3), None, given, Projection(given), {}, rng())
+    placement = strategy.place(np.arange(3), None, Projection(given), {}, rng())
     assert set(placement.drawn_from.tolist()) == drawn_from
     assert placement.broker in drawn_from
-    assert strategy.place(np.arange(0), None, given, Projection(given), {}, rng()).broker is None
+    assert strategy.place(np.arange(0), None, Projection(given), {}, rng()).broker is None

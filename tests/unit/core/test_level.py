@@ -524,7 +524,7 @@ def test_no_broker_is_chosen_without_candidates() -> None:
     given = cluster(a=carrying("a", [5.0]))
     none = np.empty(0, dtype=np.intp)
     rng = np.random.default_rng(1)
-    placement = LevelPlacement(SETTINGS).place(none, None, given, Projection(given), {}, rng)
+    placement = LevelPlacement(SETTINGS).place(none, None, Projection(given), {}, rng)
     assert (placement.broker, placement.reason) == (None, PlacementReason.NO_BROKER_AVAILABLE)
 
 

@@ -35,7 +35,7 @@ def equals() -> Snapshot:
 
 def test_equal_brokers_are_drawn_equally_often() -> None:
     given, rng = equals(), np.random.default_rng(0)
-    drawn = [STRATEGY.place(EVERYONE, None, given, Projection(given), {}, rng).broker for _ in range(3000)]
+    drawn = [STRATEGY.place(EVERYONE, None, Projection(given), {}, rng).broker for _ in range(3000)]
     assert all(900 < drawn.count(row) < 1100 for row in range(3))
 
 
@@ -44,7 +44,7 @@ def test_a_single_best_broker_is_chosen_without_drawing() -> None:
     given = snapshot({name: report([bundle(i)]) for i, name in enumerate("abc", start=1)}, known)
     rng = np.random.default_rng(0)
     before = rng.bit_generator.state
-    placement = STRATEGY.place(EVERYONE, None, given, Projection(given), {"kept": 1}, rng)
+    placement = STRATEGY.place(EVERYONE, None, Projection(given), {"kept": 1}, rng)
     assert (placement.broker, placement.state) == (0, {"kept": 1})
     assert rng.bit_generator.state == before
 
@@ -54,7 +54,7 @@ def test_nan_score_is_never_the_least() -> None:
         {"a": report([bundle(1)]), "b": report([bundle(2)])},
         {bundle(1): averages((np.nan, 0, 0, 0)), bundle(2): averages((5, 0, 0, 0))},
     )
-    placement = STRATEGY.place(np.arange(2), None, given, Projection(given), {}, np.random.default_rng(0))
+    placement = STRATEGY.place(np.arange(2), None, Projection(given), {}, np.random.default_rng(0))
     assert placement.broker == 1
 
 
@@ -71,7 +71,7 @@ def test_projected_move_counts_at_its_destination() -> None:
 def test_only_the_long_term_average_counts() -> None:
     known = {bundle(1): averages((1, 0, 0, 0), (9, 0, 0, 0)), bundle(2): averages((9, 0, 0, 0), (1, 0, 0, 0))}
     given = snapshot({"a": report([bundle(1)]), "b": report([bundle(2)])}, known)
-    assert STRATEGY.place(np.arange(2), None, given, Projection(given), {}, np.random.default_rng(0)).broker == 1
+    assert STRATEGY.place(np.arange(2), None, Projection(given), {}, np.random.default_rng(0)).broker == 1
 
 
 def least_used(difference: int = 10, history: float = 0.5) -> LeastResourceUsageWithWeight:
@@ -89,7 +89,7 @@ def choose(
     strategy: PlacementStrategy, given: Snapshot, state: State | None = None, *candidates: int, seed: int = 0
 ) -> Placement:
     rows = np.array(candidates or range(len(given.brokers)), dtype=np.intp)
-    return strategy.place(rows, None, given, Projection(given), state or {}, np.random.default_rng(seed))
+    return strategy.place(rows, None, Projection(given), state or {}, np.random.default_rng(seed))
 
 
 def busy(cpu: float, name: int = 1) -> BrokerReport:
@@ -147,7 +147,7 @@ def test_averages_of_lost_brokers_are_dropped(left: dict[str, BrokerReport]) -> 
     nobody = np.empty(0, dtype=np.intp)
     state = {"usage": {"a:8080": [1, 0.9], "b:8080": [1, 0.9]}}
     given = snapshot(left)
-    placement = LEAST_USED.place(nobody, None, given, Projection(given), state, np.random.default_rng(0))
+    placement = LEAST_USED.place(nobody, None, Projection(given), state, np.random.default_rng(0))
     assert placement.broker is None
     assert placement.state["usage"] == {f"{name}:8080": [1, 0.9] for name in left}
 
@@ -184,7 +184,7 @@ def test_strategies_without_candidates_keep_their_state() -> None:
     given, rows = snapshot({"a": busy(10)}), np.empty(0, dtype=np.intp)
     for factory in PLACEMENT_STRATEGIES.values():
         strategy = factory(PlannerSettings())
-        placement = strategy.place(rows, None, given, Projection(given), {"kept": 1}, np.random.default_rng(0))
+        placement = strategy.place(rows, None, Projection(given), {"kept": 1}, np.random.default_rng(0))
         assert (placement.broker, placement.reason) == (None, PlacementReason.NO_BROKER_AVAILABLE)
         assert placement.state == {"kept": 1}
 

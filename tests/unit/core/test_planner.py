@@ -210,14 +210,9 @@ class InTurn:
     """A round-robin strategy that stores its turn."""
 
     def place(
-        self,
-        candidates: Rows,
-        bundle: int | None,  # noqa: ARG002 - part of the protocol
-        snapshot: Snapshot,  # noqa: ARG002 - part of the protocol
-        projection: Projection,  # noqa: ARG002 - part of the protocol
-        state: State,
-        rng: np.random.Generator,  # noqa: ARG002 - part of the protocol
+        self, candidates: Rows, bundle: int | None, projection: Projection, state: State, rng: np.random.Generator
     ) -> Placement:
+        del bundle, projection, rng  # part of the protocol
         turn = state.get("turn", 0)
         row = int(candidates[turn % len(candidates)])
         return Placement(row, candidates, OwnershipReason.LOOKUP, {}, {"turn": turn + 1})

@@ -245,7 +245,7 @@ def test_equal_candidates_are_ordered_by_name(strategy: str) -> None:
     given = snapshot({f"b{i}": unit for i in range(3)})
     place = PLACEMENT_STRATEGIES[strategy](SETTINGS).place
     chosen = [
-        place(np.array(rows), None, given, Projection(given), {}, np.random.default_rng(3)).broker
+        place(np.array(rows), None, Projection(given), {}, np.random.default_rng(3)).broker
         for rows in ([0, 1, 2], [2, 1, 0])
     ]
     assert chosen[0] == chosen[1]

@@ -23,7 +23,7 @@ from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.reasons import PlacementReason, Reason, entry
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
+from loadmanager.core.model.snapshot import usage_per_broker
 from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State, draw
 
 _MOST_PLACED = 1000
@@ -42,19 +42,14 @@ class AvgPlacement:
     settings: PlannerSettings
 
     def place(
-        self,
-        candidates: Rows,
-        bundle: int | None,  # noqa: ARG002 - chance asks for nothing
-        snapshot: Snapshot,
-        projection: Projection,  # noqa: ARG002 - chance asks for nothing
-        state: State,
-        rng: np.random.Generator,
+        self, candidates: Rows, bundle: int | None, projection: Projection, state: State, rng: np.random.Generator
     ) -> Placement:
+        del bundle  # chance and usage decide
         if not len(candidates):
             return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
         limit = self.settings.as_figures("broker_overloaded_threshold_percentage")
         why = {"candidates": len(candidates), **limit}
-        usage = usage_per_broker(snapshot, self.settings.resource_weights)
+        usage = usage_per_broker(projection.snapshot, self.settings.resource_weights)
         healthy = candidates[~(usage[candidates] > self.settings.broker_overloaded_threshold_percentage / 100)]
         if not len(healthy):
             return Placement(draw(candidates, rng), candidates, PlacementReason.ALL_BROKERS_OVERLOADED, why, state)

@@ -25,7 +25,6 @@ from loadmanager.core.domain.plan import Figure
 from loadmanager.core.domain.reasons import PlacementReason, Reason, entry
 from loadmanager.core.domain.settings import KEYS, PlannerSettings
 from loadmanager.core.model.load import BoolArray, FloatArray
-from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State
 from loadmanager.core.strategies.ranked_brokers import Ranking, rank_brokers, whole
 
@@ -80,7 +79,6 @@ FindBest = Callable[[Visited, Rows], int]
 def fill_up(
     candidates: Rows,
     bundle: int | None,
-    snapshot: Snapshot,
     projection: Projection,
     state: State,
     settings: PlannerSettings,
@@ -91,9 +89,9 @@ def fill_up(
     """Place one bundle; `key` (M,) orders the candidates, truncated to integers."""
     if not len(candidates):
         return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
-    ranking = rank_brokers(snapshot, state, settings)
-    ranks = snapshot.derive((best_reason, id(ranking.model)), lambda: whole(key(ranking)))
-    visited = _visit(candidates[np.lexsort((candidates, ranks[candidates]))], bundle, snapshot, projection, ranking)
+    ranking = rank_brokers(projection.snapshot, state, settings)
+    ranks = projection.snapshot.derive((best_reason, id(ranking.model)), lambda: whole(key(ranking)))
+    visited = _visit(candidates[np.lexsort((candidates, ranks[candidates]))], bundle, projection, ranking)
     cursor = state.get("cursor", 0)
     position, reason, best_load = _choose(visited, cursor % len(candidates), settings, find_best, best_reason)
     broker = int(visited.rows[position])
@@ -113,10 +111,10 @@ def fill_up(
     return Placement(broker, np.array([broker]), reason, why, following)
 
 
-def _visit(rows: Rows, bundle: int | None, snapshot: Snapshot, projection: Projection, ranking: Ranking) -> Visited:
+def _visit(rows: Rows, bundle: int | None, projection: Projection, ranking: Ranking) -> Visited:
     added, removed = projection.tally("quota", ranking.quota_of)
     loaded, given = ranking.loaded - removed, ranking.given + added
-    owner = -1 if bundle is None else int(snapshot.bundles.broker[bundle])
+    owner = -1 if bundle is None else int(projection.snapshot.bundles.broker[bundle])
     if owner >= 0:
         loaded[owner] -= ranking.quota_of(bundle)
     percent = ranking.percent(loaded, given)[rows]

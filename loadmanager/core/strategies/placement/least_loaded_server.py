@@ -16,7 +16,6 @@ import numpy as np
 from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import FloatArray
-from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.placement.fill_up import FillUpReason, Visited, fill_up
 from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State
 from loadmanager.core.strategies.ranked_brokers import (
@@ -35,16 +34,11 @@ class LeastLoadedServer:
     settings: PlannerSettings
 
     def place(
-        self,
-        candidates: Rows,
-        bundle: int | None,
-        snapshot: Snapshot,
-        projection: Projection,
-        state: State,
-        rng: np.random.Generator,  # noqa: ARG002 - nothing is left to chance
+        self, candidates: Rows, bundle: int | None, projection: Projection, state: State, rng: np.random.Generator
     ) -> Placement:
+        del rng  # nothing is left to chance
         return fill_up(
-            candidates, bundle, snapshot, projection, state, self.settings, _find_best, _load, FillUpReason.LEAST_LOADED
+            candidates, bundle, projection, state, self.settings, _find_best, _load, FillUpReason.LEAST_LOADED
         )
 
 

@@ -34,20 +34,16 @@ class LeastLongTermMessageRate:
     settings: PlannerSettings
 
     def place(
-        self,
-        candidates: Rows,
-        bundle: int | None,  # noqa: ARG002 - only what brokers carry is compared
-        snapshot: Snapshot,
-        projection: Projection,
-        state: State,
-        rng: np.random.Generator,
+        self, candidates: Rows, bundle: int | None, projection: Projection, state: State, rng: np.random.Generator
     ) -> Placement:
+        del bundle  # only what brokers carry is compared
         if not len(candidates):
             return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
         load = projection.load
         planned = load[:, MSG_RATE_IN] + load[:, MSG_RATE_OUT]
         key = ("long-term rates", self.settings.broker_overloaded_threshold_percentage, self.settings.resource_weights)
-        scores = (snapshot.derive(key, lambda: self._scores(snapshot)) + planned)[candidates]
+        known = projection.snapshot.derive(key, lambda: self._scores(projection.snapshot))
+        scores = (known + planned)[candidates]
         least = np.fmin.reduce(scores, initial=np.inf)
         if least == np.inf:
             why = {"candidates": len(candidates), **self.settings.as_figures("broker_overloaded_threshold_percentage")}

@@ -14,7 +14,6 @@ from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.reasons import Reason, entry
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import FloatArray
-from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.placement.fill_up import Visited, fill_up
 from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State
 from loadmanager.core.strategies.ranked_brokers import Ranking
@@ -32,16 +31,11 @@ class LeastMsgPerSecond:
     settings: PlannerSettings
 
     def place(
-        self,
-        candidates: Rows,
-        bundle: int | None,
-        snapshot: Snapshot,
-        projection: Projection,
-        state: State,
-        rng: np.random.Generator,  # noqa: ARG002 - nothing is left to chance
+        self, candidates: Rows, bundle: int | None, projection: Projection, state: State, rng: np.random.Generator
     ) -> Placement:
+        del rng  # nothing is left to chance
         reason = ExpectedMessagesReason.LEAST_EXPECTED_MESSAGES
-        return fill_up(candidates, bundle, snapshot, projection, state, self.settings, _find_best, _messages, reason)
+        return fill_up(candidates, bundle, projection, state, self.settings, _find_best, _messages, reason)
 
 
 def _messages(ranking: Ranking) -> FloatArray:

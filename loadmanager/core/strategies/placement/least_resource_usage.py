@@ -51,14 +51,10 @@ class LeastResourceUsageWithWeight:
     settings: PlannerSettings
 
     def place(
-        self,
-        candidates: Rows,
-        bundle: int | None,  # noqa: ARG002 - only the brokers' usage is compared
-        snapshot: Snapshot,
-        projection: Projection,  # noqa: ARG002 - what a bundle adds to a broker's usage is not known
-        state: State,
-        rng: np.random.Generator,
+        self, candidates: Rows, bundle: int | None, projection: Projection, state: State, rng: np.random.Generator
     ) -> Placement:
+        del bundle  # only the brokers' usage is compared
+        snapshot = projection.snapshot
         remembered = _restore_averages(snapshot, state)
         if not len(candidates):
             following = _to_remember(snapshot, remembered) if "usage" in state else state

@@ -17,7 +17,7 @@ from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.reasons import PlacementReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.extensible_load import ReportRules
-from loadmanager.core.model.snapshot import Snapshot, get_broker_load
+from loadmanager.core.model.snapshot import get_broker_load
 from loadmanager.core.strategies.placement.least_resource_usage import choose
 from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State
 
@@ -27,17 +27,12 @@ class LeastResourceUsageWithWeightExtensible:
     settings: PlannerSettings
 
     def place(
-        self,
-        candidates: Rows,
-        bundle: int | None,  # noqa: ARG002 - only the brokers' usage is compared
-        snapshot: Snapshot,
-        projection: Projection,  # noqa: ARG002 - what a bundle adds to a broker's usage is not known
-        state: State,
-        rng: np.random.Generator,
+        self, candidates: Rows, bundle: int | None, projection: Projection, state: State, rng: np.random.Generator
     ) -> Placement:
+        del bundle  # only the brokers' usage is compared
         if not len(candidates):
             return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
-        load = get_broker_load(snapshot, ReportRules.of(self.settings))
+        load = get_broker_load(projection.snapshot, ReportRules.of(self.settings))
         known = candidates[load.known[candidates]]
         usage = load.weighted_max_ema[known]
         return choose(known, usage, candidates, self.settings, state, rng)

@@ -15,7 +15,6 @@ from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.reasons import PlacementReason, Reason, entry
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import FloatArray
-from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.level.level_load import LevelLoads
 from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State, draw
 
@@ -31,31 +30,23 @@ class LevelPlacement:
     settings: PlannerSettings
 
     def place(
-        self,
-        candidates: Rows,
-        bundle: int | None,
-        snapshot: Snapshot,
-        projection: Projection,
-        state: State,
-        rng: np.random.Generator,
+        self, candidates: Rows, bundle: int | None, projection: Projection, state: State, rng: np.random.Generator
     ) -> Placement:
         if not len(candidates):
             return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
         with np.errstate(all="ignore"):
-            loads = LevelLoads.of(snapshot, self.settings)
-            usage = _usage_with(loads, candidates, bundle, snapshot, projection)
+            loads = LevelLoads.of(projection.snapshot, self.settings)
+            usage = _usage_with(loads, candidates, bundle, projection)
         best = candidates[usage == usage.min()]
         why = {"usage_percent": 100 * float(usage.min()), "candidates": len(candidates), "equals": len(best)}
         return Placement(draw(best, rng), best, LevelPlacementReason.LEAST_USED_WITH_IT, why, state)
 
 
-def _usage_with(
-    loads: LevelLoads, candidates: Rows, bundle: int | None, snapshot: Snapshot, projection: Projection
-) -> FloatArray:
+def _usage_with(loads: LevelLoads, candidates: Rows, bundle: int | None, projection: Projection) -> FloatArray:
     """Return the usage (k,) of each candidate with the bundle, as a fraction."""
 
     def need_of(row: int | None) -> FloatArray:
-        return loads.need_of(snapshot.learned.load_of("")) if row is None else np.asarray(loads.need[row])
+        return loads.need_of(projection.snapshot.learned.load_of("")) if row is None else np.asarray(loads.need[row])
 
     added, removed = projection.tally("level", need_of)
     more = need_of(bundle) + (added - removed)[candidates]

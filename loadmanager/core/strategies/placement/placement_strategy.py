@@ -13,7 +13,6 @@ from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Figure
 from loadmanager.core.domain.reasons import Reason
-from loadmanager.core.model.snapshot import Snapshot
 
 State = dict[str, Any]
 """Memory of a strategy between choices, passed in and returned, also as the JSON of
@@ -36,15 +35,12 @@ class Placement:
 
 class PlacementStrategy(Protocol):
     def place(
-        self,
-        candidates: Rows,
-        bundle: int | None,
-        snapshot: Snapshot,
-        projection: Projection,
-        state: State,
-        rng: np.random.Generator,
+        self, candidates: Rows, bundle: int | None, projection: Projection, state: State, rng: np.random.Generator
     ) -> Placement:
-        """Choose an owner among the candidates, ascending broker rows; `bundle` is a row, None for an unknown one."""
+        """Choose an owner among the candidates, ascending broker rows; `bundle` is a row, None for an unknown one.
+
+        `projection` has the snapshot, and the moves of earlier steps.
+        """
         ...
 
 

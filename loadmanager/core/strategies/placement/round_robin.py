@@ -24,21 +24,16 @@ _LAST_TURN = 2**31 - 1
 @dataclass(frozen=True, slots=True)
 class RoundRobinBrokerSelector:
     def place(
-        self,
-        candidates: Rows,
-        bundle: int | None,  # noqa: ARG002 - the bundle does not matter
-        snapshot: Snapshot,
-        projection: Projection,  # noqa: ARG002 - load does not matter
-        state: State,
-        rng: np.random.Generator,  # noqa: ARG002 - nothing is left to chance
+        self, candidates: Rows, bundle: int | None, projection: Projection, state: State, rng: np.random.Generator
     ) -> Placement:
+        del bundle, rng  # neither bundle nor chance matters
         if not len(candidates):
             return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
         turn, order = state.get("turn", 0), state.get("order", ())
         position = turn % len(candidates)
-        broker = _find_candidate(order, position, candidates, snapshot)
+        broker = _find_candidate(order, position, candidates, projection.snapshot)
         if broker is None:
-            order = [snapshot.brokers.ids[row] for row in candidates.tolist()]
+            order = [projection.snapshot.brokers.ids[row] for row in candidates.tolist()]
             broker = int(candidates[position])
         following = {"turn": 0 if turn == _LAST_TURN else turn + 1, "order": order}
         why = {"candidates": len(candidates), "turn": turn}

@@ -19,7 +19,6 @@ from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.reasons import PlacementReason, Reason, entry
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import IntArray
-from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State, draw
 from loadmanager.core.strategies.ranked_brokers import Ranking, rank_brokers, whole
 
@@ -37,18 +36,13 @@ class WeightedRandomSelection:
     settings: PlannerSettings
 
     def place(
-        self,
-        candidates: Rows,
-        bundle: int | None,  # noqa: ARG002 - the bundle does not matter
-        snapshot: Snapshot,
-        projection: Projection,  # noqa: ARG002 - weights are those of the snapshot
-        state: State,
-        rng: np.random.Generator,
+        self, candidates: Rows, bundle: int | None, projection: Projection, state: State, rng: np.random.Generator
     ) -> Placement:
+        del bundle  # weights are those of brokers
         if not len(candidates):
             return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
-        ranking = rank_brokers(snapshot, state, self.settings)
-        weights = snapshot.derive(("weights", id(ranking.model)), lambda: compute_weights(ranking))
+        ranking = rank_brokers(projection.snapshot, state, self.settings)
+        weights = projection.snapshot.derive(("weights", id(ranking.model)), lambda: compute_weights(ranking))
         visited = candidates[np.lexsort((candidates, weights[candidates]))]
         summed = np.cumsum(weights[visited])
         total = int(summed[-1])
