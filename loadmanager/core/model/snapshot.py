@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -56,7 +57,7 @@ _NO_BROKER = BrokerId("")
 _Derived = TypeVar("_Derived")
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@dataclass(frozen=True, eq=False)
 class Bundles:
     """All bundles, sorted by name, so that those of one namespace are adjacent.
 
@@ -79,7 +80,6 @@ class Bundles:
     time_means: TimeMeans
     taken_at_s: float
     topics: RowArray
-    _present: list[FloatArray] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         bundles = len(self.names)
@@ -94,12 +94,10 @@ class Bundles:
     def __len__(self) -> int:
         return len(self.names)
 
-    @property
+    @cached_property
     def present(self) -> FloatArray:
-        """Return the current load (N, 4) by time means, computed on first use: see `TimeMeans`."""
-        if not self._present:
-            self._present.append(read_only(self.time_means.present(self.taken_at_s), len(self), METRICS))
-        return self._present[0]
+        """Return the current load (N, 4) by time means: see `TimeMeans`."""
+        return read_only(self.time_means.present(self.taken_at_s), len(self), METRICS)
 
     @property
     def sigma(self) -> Float32Array:
@@ -114,30 +112,6 @@ class Bundles:
         ends = np.array((namespace, namespace + 1), dtype=self.namespace.dtype)  # else the whole column is converted
         first, last = np.searchsorted(self.namespace, ends)
         return slice(int(first), int(last))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Preallocated:
-    """Totals of the bundles assigned to each broker since its report: (M, 4) long-term load, (M,) topics."""
-
-    load: FloatArray
-    topics: IntArray
-
-    @classmethod
-    def of(cls, bundles: Bundles, brokers: int) -> Preallocated:
-        expected = np.flatnonzero((bundles.assigned >= 0) & (bundles.broker != bundles.assigned))
-        destination = bundles.assigned[expected]
-        topics = np.bincount(destination, weights=bundles.topics[expected], minlength=brokers)
-        return cls(
-            read_only(sum_by_broker(destination, bundles.long[expected].T, brokers), brokers, METRICS),
-            read_only(topics.astype(np.int64), brokers),
-        )
-
-
-def _sum_time_averages(bundles: Bundles, brokers: int) -> FloatArray:
-    """Return sums (M, 2, 4) per broker over the bundles that it reports and keeps."""
-    sums = [sum_by_broker(_keeper(bundles), averages.T, brokers) for averages in (bundles.short, bundles.long)]
-    return read_only(np.stack(sums, axis=1), brokers, 2, METRICS)
 
 
 def _keeper(bundles: Bundles) -> RowArray:
@@ -158,7 +132,7 @@ def sum_by_broker(broker: RowArray, columns: Iterable[FloatArray], brokers: int)
     return np.stack(sums, axis=1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Brokers:
     """Registered brokers that have reported, sorted by id.
 
@@ -183,8 +157,6 @@ class Brokers:
     settled: BoolArray
     last_unloaded_s: FloatArray
     bundles: Bundles
-    _time_average: list[FloatArray] = field(default_factory=list, repr=False)
-    _preallocated: list[Preallocated] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         brokers = len(self.ids)
@@ -202,66 +174,61 @@ class Brokers:
     def __len__(self) -> int:
         return len(self.ids)
 
-    @property
+    @cached_property
     def time_average(self) -> FloatArray:
         """Return sums (M, 2, 4) of short-term and long-term averages of the bundles each owns and reports.
 
         Computed on first use by the caller, not by the event loop that takes the snapshot.
         """
-        if not self._time_average:
-            self._time_average.append(_sum_time_averages(self.bundles, len(self)))
-        return self._time_average[0]
+        keeper, brokers = _keeper(self.bundles), len(self)
+        sums = [sum_by_broker(keeper, averages.T, brokers) for averages in (self.bundles.short, self.bundles.long)]
+        return read_only(np.stack(sums, axis=1), brokers, 2, METRICS)
 
     def long_term(self, metrics: Sequence[int]) -> FloatArray:
         """Return these columns (M, k) of the long-term `time_average`, without summing the others."""
-        if self._time_average:
-            return self._time_average[0][:, LONG_TERM, list(metrics)]
+        if "time_average" in vars(self):
+            return self.time_average[:, LONG_TERM, list(metrics)]
         columns = [self.bundles.long[:, metric] for metric in metrics]
         return read_only(sum_by_broker(_keeper(self.bundles), columns, len(self)), len(self), len(metrics))
 
     @property
     def preallocated(self) -> FloatArray:
         """Return sums (M, 4) of long-term averages of the bundles assigned to each since its report."""
-        return self._summed_preallocated().load
+        return self._preallocated[0]
 
     @property
     def preallocated_topics(self) -> IntArray:
         """Return the topics (M,) of the bundles assigned to each since its report."""
-        return self._summed_preallocated().topics
+        return self._preallocated[1]
 
     def with_bundles(self, bundles: Bundles, settled: BoolArray) -> Brokers:
         """Replace the bundles."""
-        return replace(self, bundles=bundles, settled=settled, _time_average=[], _preallocated=[])
+        return replace(self, bundles=bundles, settled=settled)
 
     def only(self, rows: IntArray, bundles: Bundles) -> Brokers:
         """Select broker rows; `bundles` numbers them from 0."""
-        kept = rows.tolist()
-        return Brokers(
-            ids=tuple(self.ids[row] for row in kept),
-            registrations=tuple(self.registrations[row] for row in kept),
-            usage=self.usage[rows],
-            usage_percent=self.usage_percent[rows],
-            load=self.load[rows],
-            topics=self.topics[rows],
-            bundle_count=self.bundle_count[rows],
-            last_update_ms=self.last_update_ms[rows],
-            versions=tuple(self.versions[row] for row in kept),
-            load_manager_classes=tuple(self.load_manager_classes[row] for row in kept),
-            persistent_enabled=self.persistent_enabled[rows],
-            non_persistent_enabled=self.non_persistent_enabled[rows],
-            settled=self.settled[rows],
-            last_unloaded_s=self.last_unloaded_s[rows],
-            bundles=bundles,
-        ).with_time_average(self.time_average[rows])
+        kept: dict[str, Any] = {}
+        for name in (each.name for each in fields(self) if each.name != "bundles"):
+            column = getattr(self, name)
+            kept[name] = tuple(column[row] for row in rows.tolist()) if isinstance(column, tuple) else column[rows]
+        return Brokers(**kept, bundles=bundles).with_time_average(self.time_average[rows])
 
     def with_time_average(self, time_average: FloatArray) -> Brokers:
         """Replace the sums (M, 2, 4) of the bundles."""
-        return replace(self, _time_average=[read_only(time_average, len(self), 2, METRICS)])
+        brokers = replace(self)
+        vars(brokers)["time_average"] = read_only(time_average, len(self), 2, METRICS)
+        return brokers
 
-    def _summed_preallocated(self) -> Preallocated:
-        if not self._preallocated:
-            self._preallocated.append(Preallocated.of(self.bundles, len(self)))
-        return self._preallocated[0]
+    @cached_property
+    def _preallocated(self) -> tuple[FloatArray, IntArray]:
+        bundles, brokers = self.bundles, len(self)
+        expected = np.flatnonzero((bundles.assigned >= 0) & (bundles.broker != bundles.assigned))
+        destination = bundles.assigned[expected]
+        topics = np.bincount(destination, weights=bundles.topics[expected], minlength=brokers)
+        return (
+            read_only(sum_by_broker(destination, bundles.long[expected].T, brokers), brokers, METRICS),
+            read_only(topics.astype(np.int64), brokers),
+        )
 
     def find_row(self, broker: BrokerId) -> int | None:
         return find_row(self.ids, broker)
@@ -303,7 +270,7 @@ class Snapshot:
 
     def afresh(self) -> Snapshot:
         """Return the same snapshot with an empty cache, which may hold columns of all bundles."""
-        bundles = replace(self.bundles, _present=[])
+        bundles = replace(self.bundles)
         return replace(self, bundles=bundles, brokers=replace(self.brokers, bundles=bundles), _derived={})
 
     def find_namespace(self, namespace: str) -> int | None:
